@@ -1,0 +1,60 @@
+# Every target sets up what it needs: a bare clone and Python 3.11 or 3.12 on x86-64 Linux are enough.
+# What is slow to fetch or to convert is kept in RLJOB_CACHE, keyed by version, outside the checkout.
+
+export RLJOB_CACHE ?= $(HOME)/.cache/rljob
+PYTHON ?= $(firstword $(foreach version,3.11 3.12,$(shell command -v python$(version) 2>/dev/null)) python3)
+UV_VERSION := 0.13.8
+UV := $(RLJOB_CACHE)/uv-$(UV_VERSION)/bin/uv
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test unit integration lint docs docs-serve generate lock bench clean
+
+help: ## Print this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Create .venv from the lock
+
+demo: $(READY) ## Train SmolLM2-135M on arithmetic, on this machine, in about ten minutes
+	$(BIN)/rljob run docs/examples/quickstart.yaml
+
+test: lint unit integration ## All checks: lint, units, then integration with real Ray, SGLang, router and Megatron
+
+unit: $(READY) ## Tests that need no engine and no cluster
+	$(BIN)/python -m pytest -q tests/unit
+
+integration: $(READY) ## Tests with real Ray, SGLang, router and Megatron
+	$(BIN)/python -m pytest -q tests/integration
+
+lint: $(READY) ## ruff, mypy --strict, import contracts
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHONPATH=crds:operator:trainer $(BIN)/lint-imports
+
+docs: $(READY) ## Build the site strictly, into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+docs-serve: $(READY) ## Serve the site on port 8000
+	$(BIN)/mkdocs serve
+
+bench: $(READY) ## Measure this machine; prints the figures of docs/performance.md
+	$(BIN)/python benchmarks/local.py
+
+lock: $(UV) ## Resolve the dependencies again
+	$(UV) pip compile -q pyproject.toml --extra trainer --extra quickstart --extra dev --python-version 3.11 \
+	  --python-platform x86_64-manylinux_2_34 --no-emit-index-url --no-annotate --custom-compile-command "make lock" \
+	  -o requirements/cpu.txt
+
+clean: ## Remove what the targets made in the checkout; the cache stays
+	rm -rf .venv site runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(UV):
+	$(PYTHON) -m venv $(RLJOB_CACHE)/uv-$(UV_VERSION)
+	$(RLJOB_CACHE)/uv-$(UV_VERSION)/bin/python -m pip install -q uv==$(UV_VERSION)
+
+$(READY): requirements/cpu.txt pyproject.toml | $(UV)
+	$(UV) venv -q --clear --python $(PYTHON) .venv
+	$(UV) pip sync -q --python $(BIN)/python requirements/cpu.txt
+	$(UV) pip install -q --python $(BIN)/python --no-deps --editable .
+	@touch $@

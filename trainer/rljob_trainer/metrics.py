@@ -1,0 +1,37 @@
+"""What the learner and the weight sync say of one step."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TrainMetrics:
+    """Of all optimizer steps of one rollout."""
+
+    loss: float
+    grad_norm: float
+    """before clipping; the last optimizer step's"""
+    learning_rate: float
+    skipped: int
+    """optimizer steps skipped in this rollout because a gradient was not finite"""
+    tokens: int
+    """tokens through the learner"""
+    clip_fraction: float
+    """share of response tokens whose ratio was clipped"""
+    kl: float | None
+    """mean KL estimate against the reference [nats]; None without one"""
+    entropy: float | None
+    """mean entropy [nats]; None where it was not computed"""
+    mismatch: float
+    """mean absolute difference of engine and learner log-probabilities [nats], before the update"""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """One transfer of weights to the engines."""
+
+    version: int
+    seconds: float
+    engines: tuple[str, ...]
+    """verified: they hold exactly these weights"""
+    failed: dict[str, str]
+    """engine -> why it was taken out of service"""

@@ -1,0 +1,91 @@
+"""The parts that the loop works with, as small protocols. `build.py` chooses who implements them."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rljob_trainer.batches import StepBatch
+from rljob_trainer.cadence import Cadence
+from rljob_trainer.evaluation import Accuracy
+from rljob_trainer.metrics import Publication, TrainMetrics
+from rljob_trainer.reporting.phases import Phases
+from rljob_trainer.samples import Group, ScoredGroup
+
+
+class Rollouts(Protocol):
+    def take(self, step: int) -> tuple[Group, ...]:
+        """Return the groups to train on in `step`."""
+
+    def consumed(self, step: int) -> None:
+        """Note that the learner has trained on them."""
+
+
+class Rewards(Protocol):
+    def score(self, groups: Sequence[Group]) -> tuple[ScoredGroup, ...]:
+        """Return the groups with a reward for each sample."""
+
+
+class Batches(Protocol):
+    def __call__(self, groups: Sequence[ScoredGroup]) -> tuple[StepBatch, ...]:
+        """Return the optimizer steps to take on the groups."""
+
+
+class Learner(Protocol):
+    def train(self, batches: Sequence[StepBatch]) -> TrainMetrics:
+        """Take the optimizer steps; the learner's weights change."""
+
+
+class Weights(Protocol):
+    def publish(self, version: int) -> Publication:
+        """Bring the learner's weights to every engine, verified; engines that fail are out of service."""
+
+
+class Turns(Protocol):
+    def training(self) -> AbstractContextManager[None]:
+        """Give the devices to the learner for a while."""
+
+
+class Evaluation(Protocol):
+    def measure(self) -> Accuracy:
+        """Return the accuracy on the held-out questions."""
+
+
+class Checkpoints(Protocol):
+    def save(self, step: int) -> Path:
+        """Save the state after `step` steps; it is complete when this returns."""
+
+
+class Report(Protocol):
+    def step(
+        self, step: int, groups: Sequence[ScoredGroup], training: TrainMetrics, publication: Publication
+    ) -> None:
+        """Tell people what happened in a step."""
+
+    def evaluation(self, step: int, accuracy: Accuracy) -> None:
+        """Tell people what the held-out questions said."""
+
+
+class Stop(Protocol):
+    @property
+    def requested(self) -> bool:
+        """Whether the loop should save and end after this step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What one run of the loop needs."""
+
+    rollouts: Rollouts
+    rewards: Rewards
+    batches: Batches
+    learner: Learner
+    turns: Turns
+    weights: Weights
+    evaluation: Evaluation
+    checkpoints: Checkpoints
+    report: Report
+    phases: Phases
+    cadence: Cadence
+    stop: Stop

@@ -1,0 +1,116 @@
+"""events.jsonl: one record a line, appended as things happen; the only source of the HTML report.
+
+A line is complete when it ends with a newline. A last line without one was cut off by a crash and counts as unwritten.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from rljob_trainer.reporting.records import (
+    KINDS,
+    CheckpointRecord,
+    EvaluationRecord,
+    Record,
+    SamplesRecord,
+    StepRecord,
+)
+
+FILE_NAME = "events.jsonl"
+_RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
+
+
+class EventsError(ValueError):
+    """events.jsonl holds something that is not a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What a resumed run has to do again."""
+
+    steps: int
+    seconds: float
+
+
+class EventLog:
+    """Appends records to a file; each is on the disk when `record` returns."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _cut_torn_line(path)
+        self._file = path.open("ab")
+
+    def record(self, record: Record) -> None:
+        self._file.write(record.model_dump_json().encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_events(path: Path) -> Iterator[Record]:
+    """Yield the records of a file in its order; kinds that this version does not know are passed over.
+
+    Raises EventsError, with the line's number, where a complete line is no record.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.endswith(b"\n") and (record := _parse(line, f"{path}:{number}")) is not None:
+                yield record
+
+
+def rewind(path: Path, step: int) -> Lost:
+    """Drop what a run recorded after `step`, so that a resumed run has each step once; return what that was.
+
+    Failures of engines, runs and ends stay: they happened. The file is replaced at once or not at all.
+    """
+    if not path.exists():
+        return Lost(0, 0.0)
+    kept, lost_steps, lost_seconds = [], 0, 0.0
+    for record in read_events(path):
+        if not _belongs_to_step(record) or record.step <= step:
+            kept.append(record)
+        elif isinstance(record, StepRecord):
+            lost_steps += 1
+            lost_seconds += record.seconds
+    _replace(path, b"".join(record.model_dump_json().encode() + b"\n" for record in kept))
+    return Lost(lost_steps, lost_seconds)
+
+
+def _parse(line: bytes, where: str) -> Record | None:
+    try:
+        raw = from_json(line)
+        kind = raw["kind"]
+        return _RECORD.validate_python(raw) if kind in KINDS else None
+    except ValidationError as e:
+        first = e.errors()[0]
+        raise EventsError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from e
+    except (ValueError, TypeError, KeyError) as e:
+        raise EventsError(f"{where}: not a record: {line[:80]!r}") from e
+
+
+def _belongs_to_step(record: Record) -> bool:
+    return isinstance(record, StepRecord | EvaluationRecord | SamplesRecord | CheckpointRecord)
+
+
+def _cut_torn_line(path: Path) -> None:
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        content = file.read()
+        file.truncate(content.rfind(b"\n") + 1)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

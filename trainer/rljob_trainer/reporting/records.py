@@ -1,0 +1,191 @@
+"""The lines of events.jsonl: what a run did, in the order in which it did it.
+
+`Report` makes them, every sink receives them, the HTML report and the command line read them back. Fields that a newer
+version has added are ignored on reading; numbers that are not finite become null.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+def _encodable(text: Any) -> Any:
+    """Return text that fits into UTF-8: a lone surrogate becomes its escape, for example `\\ud800`."""
+    return text.encode("utf-8", "backslashreplace").decode() if isinstance(text, str) else text
+
+
+Text = Annotated[str, BeforeValidator(_encodable)]
+"""text from outside: a question, a model's response, a message"""
+
+PhaseSeconds = Mapping[str, float]
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True, ser_json_inf_nan="null")
+
+
+class StepMetrics(_Line):
+    """What one turn of the loop measured. None: this job does not compute it, or it was not finite."""
+
+    reward_mean: float | None
+    reward_std: float | None = None
+    """standard deviation over all samples of the step"""
+    groups_without_signal: float | None = None
+    """share of the groups whose samples all got the same reward, and which therefore teach nothing"""
+    response_length: float | None
+    """mean response [tokens]"""
+    truncated: float | None
+    """share of the responses that reached the token limit"""
+    loss: float | None
+    grad_norm: float | None
+    """before clipping"""
+    learning_rate: float | None
+    entropy: float | None = None
+    """mean over response tokens [nats]"""
+    kl: float | None = None
+    """mean estimate against the reference model [nats]"""
+    clip_fraction: float | None = None
+    """share of the response tokens whose ratio was clipped"""
+    logprob_mismatch: float | None = None
+    """mean |engine - learner| over the log-probabilities of the response tokens [nats]"""
+    rollout_tokens: int
+    """response tokens that the engines made"""
+    train_tokens: int
+    """prompt and response tokens that the learner trained on"""
+    version: int
+    """version of the weights that this step published"""
+    skipped: int = 0
+    """optimizer steps skipped for a gradient that was not finite"""
+
+
+class StepRecord(StepMetrics):
+    kind: Literal["step"] = "step"
+    time: float
+    """unix time [s]"""
+    step: int
+    """optimizer steps finished, counted from 1 over the whole run"""
+    phase_seconds: PhaseSeconds
+    """wall-clock time since the previous record of a lap (run, step) by phase; adds up to all of it [s]"""
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.phase_seconds.values())
+
+    @property
+    def rollout_tokens_per_second(self) -> float | None:
+        return _rate(self.rollout_tokens, self.phase_seconds.get("rollout", 0.0))
+
+    @property
+    def train_tokens_per_second(self) -> float | None:
+        return _rate(self.train_tokens, self.phase_seconds.get("train", 0.0))
+
+
+class RunRecord(_Line):
+    """The driver is about to begin its loop: the first time, or again after a restart."""
+
+    kind: Literal["run"] = "run"
+    time: float
+    job: str
+    model: str
+    task: str
+    """what is trained on, in a word"""
+    steps: int
+    """length of the run"""
+    attempt: int
+    """driver starts so far, counted from 1"""
+    step: int
+    """the step of the checkpoint it goes on from; 0: from the beginning"""
+    lost_steps: int = 0
+    """steps of earlier attempts that were after that checkpoint and are done again"""
+    lost_seconds: float = 0.0
+    manifest: dict[str, Any]
+    """the RLJob with its defaults filled in"""
+    phase_seconds: PhaseSeconds = Field(default_factory=dict)
+    """start and load [s]"""
+
+
+class EvaluationRecord(_Line):
+    """Accuracy on the held-out questions."""
+
+    kind: Literal["evaluation"] = "evaluation"
+    time: float
+    step: int
+    """0: before the first step"""
+    sampled: float | None
+    """mean reward at the sampling temperature"""
+    greedy: float | None
+    """mean reward at temperature 0"""
+    n: int
+    """held-out questions"""
+
+
+class EngineRecord(_Line):
+    """An engine failed, and what became of it. Written when it is back, or when it has been given up."""
+
+    kind: Literal["engine"] = "engine"
+    time: float
+    step: int
+    """steps that were finished when it failed"""
+    engine: Text
+    cause: Text
+    """in a word, for example `ProcessExited`"""
+    detail: Text = ""
+    """the evidence: exit code, signal, last line of the log"""
+    detect_seconds: float | None = None
+    """from the failure to the verdict"""
+    reroute_seconds: float | None = None
+    """from the verdict until the router sends it nothing"""
+    return_seconds: float | None = None
+    """from the verdict until it serves the current weights again; absent: it did not come back"""
+
+
+class SampleRecord(_Line):
+    question: Text
+    response: Text
+    label: Text
+    reward: float | None
+    version: int
+    """version of the weights that made the response"""
+
+
+class SamplesRecord(_Line):
+    kind: Literal["samples"] = "samples"
+    time: float
+    step: int
+    samples: tuple[SampleRecord, ...]
+
+
+class CheckpointRecord(_Line):
+    kind: Literal["checkpoint"] = "checkpoint"
+    time: float
+    step: int
+    path: Text
+
+
+class EndRecord(_Line):
+    kind: Literal["end"] = "end"
+    time: float
+    step: int
+    outcome: Text
+    """in a word, for example `Succeeded`, `Drained`, `Failed`"""
+    message: Text = ""
+    phase_seconds: PhaseSeconds = Field(default_factory=dict)
+    """after the last step: final evaluation, checkpoint and stop [s]"""
+
+
+Record = RunRecord | StepRecord | EvaluationRecord | EngineRecord | SamplesRecord | CheckpointRecord | EndRecord
+KINDS = frozenset({"run", "step", "evaluation", "engine", "samples", "checkpoint", "end"})
+
+
+class Sink(Protocol):
+    """A place that records go to. Called by one thread at a time."""
+
+    def record(self, record: Record) -> None: ...
+
+    def close(self) -> None:
+        """Leave everything received so far where readers find it."""
+
+
+def _rate(tokens: int, seconds: float) -> float | None:
+    return tokens / seconds if tokens > 0 and seconds > 0 else None

@@ -1,0 +1,68 @@
+"""TensorBoard event files, written with the `tensorboard` package alone: torch stays out of the driver's loop.
+
+A resumed run writes a further file that opens with a session start; TensorBoard then hides what older files hold from
+that step on.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from rljob_trainer.reporting.records import EvaluationRecord, Record, StepRecord
+
+_STEP_TAGS: Final = {
+    "train/loss": "loss",
+    "train/grad_norm": "grad_norm",
+    "train/learning_rate": "learning_rate",
+    "train/entropy": "entropy",
+    "train/kl": "kl",
+    "train/clip_fraction": "clip_fraction",
+    "train/logprob_mismatch": "logprob_mismatch",
+    "train/skipped_steps": "skipped",
+    "rollout/reward_mean": "reward_mean",
+    "rollout/reward_std": "reward_std",
+    "rollout/groups_without_signal": "groups_without_signal",
+    "rollout/response_length": "response_length",
+    "rollout/truncated": "truncated",
+    "perf/step_seconds": "seconds",
+    "perf/rollout_tokens_per_second": "rollout_tokens_per_second",
+    "perf/train_tokens_per_second": "train_tokens_per_second",
+    "weights/version": "version",
+}
+"""tag -> attribute of StepRecord"""
+
+
+class TensorBoard:
+    """Scalars by step. `resumed_from` is the step of the checkpoint that the run goes on from, 0 for a new run."""
+
+    def __init__(self, directory: Path, resumed_from: int) -> None:
+        # Steps take seconds to hours: a short flush period costs nothing and keeps the page current.
+        self._writer = EventFileWriter(str(directory), flush_secs=5)
+        self._writer.add_event(Event(step=resumed_from + 1, session_log=SessionLog(status=SessionLog.START)))
+
+    def record(self, record: Record) -> None:
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record)]
+        if values:
+            self._writer.add_event(Event(wall_time=record.time, step=record.step, summary=Summary(value=values)))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def scalars(record: Record) -> Iterator[tuple[str, float]]:
+    """Yield the (tag, value) pairs of a record; values that are absent make no point."""
+    if isinstance(record, StepRecord):
+        for tag, attribute in _STEP_TAGS.items():
+            if (value := getattr(record, attribute)) is not None:
+                yield tag, float(value)
+        for phase, seconds in record.phase_seconds.items():
+            yield f"perf/phase_seconds/{phase}", seconds
+    elif isinstance(record, EvaluationRecord):
+        if record.sampled is not None:
+            yield "eval/accuracy_sampled", record.sampled
+        if record.greedy is not None:
+            yield "eval/accuracy_greedy", record.greedy

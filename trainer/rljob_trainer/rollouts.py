@@ -1,0 +1,104 @@
+"""Rollouts: prompts to groups of samples, through the router, whatever happens to single engines.
+
+A request that fails is sent again: the router picks another engine. A prompt is journaled before its first request and
+answered exactly once, so that nothing is lost or repeated. Samples of another weights version than the current one
+are refused: they can only come from an engine that should not have been asked.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rljob_api.sections import Sampling
+from rljob_trainer.background import Background
+from rljob_trainer.data.journal import Journal
+from rljob_trainer.data.prompts import PromptStream
+from rljob_trainer.samples import Group, Prompt, Sample
+
+log = logging.getLogger(__name__)
+
+RETRY_PAUSE_S = 0.2
+
+
+class Generator(Protocol):
+    """Whatever continues prompts: the router in front of the engines."""
+
+    async def generate(self, prompt: Prompt, sampling: Sampling, num_samples: int, greedy: bool) -> tuple[Sample, ...]:
+        """Return `num_samples` continuations; raise GenerationFailed when the request must be sent again."""
+
+
+class GenerationFailed(RuntimeError):
+    """A request was not answered; another engine may answer it."""
+
+
+class RolloutTimeout(RuntimeError):
+    """A prompt was not answered within the deadline, by any engine."""
+
+
+@dataclass
+class Sampler:
+    """Asks for samples until they are there. Counts what had to be asked again."""
+
+    generator: Generator
+    timeout_s: float
+    """longest time without an answer to one prompt [s]"""
+    version: int = 0
+    """the current weights version; samples of others are refused"""
+    retries: int = 0
+
+    async def groups(
+        self, prompts: Sequence[Prompt], sampling: Sampling, num_samples: int, greedy: bool = False
+    ) -> tuple[Group, ...]:
+        """Return one group for each prompt, in the order of the prompts."""
+        return tuple(
+            await asyncio.gather(*(self._group(prompt, sampling, num_samples, greedy) for prompt in prompts))
+        )
+
+    async def _group(self, prompt: Prompt, sampling: Sampling, num_samples: int, greedy: bool) -> Group:
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                return Group(prompt, await self._until_answered(prompt, sampling, num_samples, greedy))
+        except TimeoutError as error:
+            raise RolloutTimeout(f"prompt {prompt.uid} was not answered within {self.timeout_s:g} s") from error
+
+    async def _until_answered(
+        self, prompt: Prompt, sampling: Sampling, num_samples: int, greedy: bool
+    ) -> tuple[Sample, ...]:
+        while True:
+            try:
+                samples = await self.generator.generate(prompt, sampling, num_samples, greedy)
+            except GenerationFailed as error:
+                self.retries += 1
+                log.info("action=retry prompt=%s reason=%s", prompt.uid, error)
+            else:
+                if all(sample.version == self.version for sample in samples):
+                    return samples
+                self.retries += 1
+                log.warning("action=retry prompt=%s reason=WrongVersion wanted=%d", prompt.uid, self.version)
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+
+@dataclass
+class SyncRollouts:
+    """Generates now, with the current weights, and waits for all."""
+
+    stream: PromptStream
+    journal: Journal
+    sampler: Sampler
+    sampling: Sampling
+    prompts_per_step: int
+    samples_per_prompt: int
+    background: Background
+
+    def take(self, step: int) -> tuple[Group, ...]:
+        """Return the groups of `step`."""
+        prompts = self.stream.take(self.prompts_per_step)
+        self.journal.issued(step, [prompt.uid for prompt in prompts])
+        work = self.sampler.groups(prompts, self.sampling, self.samples_per_prompt)
+        return self.background.run(work, timeout_s=2 * self.sampler.timeout_s)
+
+    def consumed(self, step: int) -> None:
+        """Journal that the learner has taken its step on the prompts of `step`."""
+        self.journal.consumed(step)
