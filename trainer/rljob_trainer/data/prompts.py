@@ -1,0 +1,90 @@
+"""The endless stream of training prompts: epoch after epoch, each in its own order, from any position.
+
+The order of an epoch follows from the seed and the epoch's number alone, so that a position is two integers and a
+resumed run goes on with the prompt that would have come next.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from itertools import count, islice
+
+import numpy as np
+import numpy.typing as npt
+
+from rljob_trainer.data.errors import DataError
+from rljob_trainer.samples import Prompt
+
+Position = tuple[int, int]
+"""epoch, and how many prompts of it have been issued"""
+
+
+class PromptStream:
+    """Issues prompts under the uid `EPOCH:ROW`. `take` moves the position."""
+
+    def __init__(self, prompts: Sequence[Prompt], *, seed: int, shuffle: bool) -> None:
+        if not prompts:
+            raise DataError("there are no prompts to train on")
+        self._prompts = tuple(prompts)
+        self._order = lru_cache(maxsize=2)(partial(order, len(prompts), seed if shuffle else None))
+        self._epoch, self._offset = 0, 0
+        self.fingerprint = _fingerprint(self._prompts, self._order(0))
+        """changes with any prompt, label, and with their order; a resume on another one is refused"""
+
+    @property
+    def position(self) -> Position:
+        """Where the next prompt comes from."""
+        return self._epoch, self._offset
+
+    def seek(self, position: Position) -> None:
+        """Go to a position, for example one read from a checkpoint."""
+        epoch, offset = position
+        if epoch < 0 or not 0 <= offset < len(self._prompts):
+            raise DataError(f"position {position} is not within {len(self._prompts)} prompts")
+        self._epoch, self._offset = epoch, offset
+
+    def position_after(self, issued: int) -> Position:
+        """Return the position of a stream that has issued so many prompts since its beginning."""
+        return divmod(issued, len(self._prompts))
+
+    def take(self, number: int) -> tuple[Prompt, ...]:
+        """Return the next prompts, over the end of an epoch if need be."""
+        uids = islice(self._uids_from(self.position), number)
+        taken = tuple(self.prompt(uid) for uid in uids)
+        self._epoch, self._offset = self.position_after(self._issued() + number)
+        return taken
+
+    def prompt(self, uid: str) -> Prompt:
+        """Return the prompt that the stream issues under this uid."""
+        _, row = uid.split(":")
+        return replace(self._prompts[int(row)], uid=uid)
+
+    def uids(self) -> Iterator[str]:
+        """Yield all uids in the order of issue, without end and whatever the position: what a journal must show."""
+        return self._uids_from((0, 0))
+
+    def _issued(self) -> int:
+        return self._epoch * len(self._prompts) + self._offset
+
+    def _uids_from(self, position: Position) -> Iterator[str]:
+        first_epoch, offset = position
+        for epoch in count(first_epoch):
+            for row in self._order(epoch)[offset:]:
+                yield f"{epoch}:{row}"
+            offset = 0
+
+
+def order(rows: int, seed: int | None, epoch: int) -> npt.NDArray[np.int64]:
+    """Return the row numbers of an epoch in the order of issue; as they are when there is no seed."""
+    if seed is None:
+        return np.arange(rows)
+    return np.random.default_rng((seed % 2**64, epoch)).permutation(rows)
+
+
+def _fingerprint(prompts: Sequence[Prompt], first_order: npt.NDArray[np.int64]) -> str:
+    digest = hashlib.sha256()
+    for prompt in prompts:
+        digest.update(repr((prompt.text, prompt.tokens_T, prompt.label)).encode())
+    digest.update(first_order.astype("<i8").tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,92 @@
+"""Turns rows into prompts: the text and the tokens that an engine continues.
+
+The tokenizer is transformers' AutoTokenizer, as in the engines. (transformers imports torch where torch is installed;
+nothing here uses it.) Chat templates write begin-of-text themselves, so their text is tokenised without further special
+tokens; text without a template gets those that the tokenizer adds.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import TemplateError
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from rljob_api.sections import Data
+from rljob_trainer.data.errors import DataError
+from rljob_trainer.data.rows import Message, Row
+from rljob_trainer.data.template import default_system_turn, opens_assistant_turn
+from rljob_trainer.samples import Prompt
+
+QUESTION = "{question}"
+
+
+def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a checkpoint directory; nothing is fetched."""
+    return AutoTokenizer.from_pretrained(directory, local_files_only=True)
+
+
+class Renderer:
+    """Renders rows the way `spec.data` describes. Raises DataError where the tokenizer or a row cannot follow."""
+
+    def __init__(self, data: Data, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._data = data
+        self._tokenizer = tokenizer
+        self._unwanted_turn = ""
+        if data.chat_template:
+            self._study_template()
+
+    def prompt(self, uid: str, row: Row) -> Prompt:
+        """Return the row as a prompt with this uid."""
+        text = self._chat(row) if self._data.chat_template else self._plain(row)
+        text += self._data.assistant_prefill.replace(QUESTION, row.question)
+        tokens = self._tokenizer.encode(text, add_special_tokens=not self._data.chat_template)
+        return Prompt(uid, row.question, text, tuple(tokens), row.label, row.metadata)
+
+    def _plain(self, row: Row) -> str:
+        if not row.templated:
+            raise DataError(f"{row.place}: chat messages need data.chatTemplate")
+        return self._user_turn(row)
+
+    def _chat(self, row: Row) -> str:
+        messages = self._conversation(row)
+        try:
+            text = self._render(messages, True)
+        except DataError as error:
+            raise DataError(f"{row.place}: {error}") from error
+        if messages[0].role == "system":
+            return text
+        head, _, tail = text.partition(self._unwanted_turn) if self._unwanted_turn else ("", "", text)
+        return head + tail
+
+    def _conversation(self, row: Row) -> tuple[Message, ...]:
+        turns = (Message("user", self._user_turn(row)),) if row.templated else row.messages
+        if self._data.system_prompt is None:
+            return turns
+        if turns[0].role == "system":
+            raise DataError(f"{row.place}: the messages have a system turn, and data.systemPrompt is set as well")
+        return (Message("system", self._data.system_prompt), *turns)
+
+    def _user_turn(self, row: Row) -> str:
+        return self._data.prompt_template.replace(QUESTION, row.question)
+
+    def _study_template(self) -> None:
+        if not self._tokenizer.chat_template:
+            raise DataError("the model's tokenizer has no chat template; set data.chatTemplate to false")
+        if not opens_assistant_turn(self._render):
+            raise DataError(
+                "the chat template ignores add_generation_prompt, so that the model would go on with the user's turn; "
+                "mend the template, or set data.chatTemplate to false"
+            )
+        if self._data.system_prompt is None:
+            self._unwanted_turn = default_system_turn(self._render, self._tokenizer.bos_token or "")
+
+    def _render(self, messages: Sequence[Message], open_assistant_turn: bool) -> str:
+        conversation = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                conversation, tokenize=False, add_generation_prompt=open_assistant_turn
+            )
+        except TemplateError as error:
+            roles = ", ".join(message.role for message in messages)
+            raise DataError(f"the chat template refuses turns of {roles}: {error}") from error
+        return text

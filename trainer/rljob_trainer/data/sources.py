@@ -1,0 +1,80 @@
+"""Reads the questions that `spec.data` names: a file of JSON lines, a Parquet file, or a procedural task.
+
+Called once, when a run starts. It knows nothing of tokens.
+"""
+
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from rljob_api.sections import Data, Source
+from rljob_trainer.data.errors import DataError
+from rljob_trainer.data.rows import RawRow, Row, row
+
+log = logging.getLogger(__name__)
+
+PlacedRow = tuple[str, RawRow]
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """What to train on and what to measure on; no question is in both."""
+
+    train: tuple[Row, ...]
+    held_out: tuple[Row, ...]
+
+
+def questions(data: Data) -> Questions:
+    """Read both sets; raise DataError when one cannot be used or nothing is left to train on."""
+    held_out = _read(data.held_out, data) if data.held_out else ()
+    read = _read(data.train, data)
+    measured = {question.messages for question in held_out}
+    train = tuple(question for question in read if question.messages not in measured)
+    if not train:
+        raise DataError(f"data.train: no questions are left; {len(read)} were read and all are in data.heldOut")
+    log.info("action=read train=%d heldOut=%d removedFromTrain=%d", len(train), len(held_out), len(read) - len(train))
+    return Questions(train, held_out)
+
+
+def _read(source: Source, data: Data) -> tuple[Row, ...]:
+    rows = tuple(row(raw, place, data) for place, raw in islice(_placed_rows(source), source.limit))
+    if not rows:
+        raise DataError(f"{source.jsonl or source.parquet}: no rows")
+    return rows
+
+
+def _placed_rows(source: Source) -> Iterator[PlacedRow]:
+    """Choose the reader. The imports are local because each costs seconds that the other kinds need not wait for."""
+    if source.jsonl is not None:
+        return _json_lines(Path(source.jsonl))
+    if source.parquet is not None:
+        from rljob_trainer.data.parquet import parquet_rows
+
+        return parquet_rows(Path(source.parquet))
+    assert source.reasoning_gym is not None, "the manifest's rules ask for exactly one source"
+    from rljob_trainer.data.procedural import distinct_rows
+
+    return distinct_rows(source.reasoning_gym)
+
+
+def _json_lines(path: Path) -> Iterator[PlacedRow]:
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield f"{path}:{number}", _json_object(line, f"{path}:{number}")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _json_object(line: bytes, place: str) -> RawRow:
+    try:
+        value = json.loads(line)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{place}: not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{place}: a JSON object is wanted, found {type(value).__name__}")
+    return value
