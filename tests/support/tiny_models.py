@@ -1,4 +1,4 @@
-"""Small random Hugging Face checkpoints for tests: real files of real architectures, without a download and without torch.
+"""Small random Hugging Face checkpoints for tests: real architectures, without a download and without torch.
 
 Everything follows from the arguments: the same call writes the same bytes. Weights are scaled so that logits differ
 clearly between tokens, and norm weights are not all ones, so that a lost or swapped tensor changes the output.
@@ -44,7 +44,7 @@ def tiny_llama(
 def tiny_qwen3(
     directory: Path, *, tied: bool = True, seed: int = 0, dtype: DType = "float32", layers: int = NUM_LAYERS
 ) -> Path:
-    """Write a random Qwen3 checkpoint (query and key norms) with its tokenizer into `directory`, and return the directory."""
+    """Like `tiny_llama`, for Qwen3: it has query and key norms."""
     config = _config("Qwen3ForCausalLM", "qwen3", tied, dtype, layers) | {
         "use_sliding_window": False,
         "sliding_window": None,
@@ -129,10 +129,10 @@ def _weights(layers: int, tied: bool, seed: int, qk_norm: bool) -> Weights:
     random = np.random.default_rng(seed)
 
     def linear(outputs: int, inputs: int) -> npt.NDArray[np.float32]:
-        return (random.standard_normal((outputs, inputs)) / np.sqrt(inputs)).astype(np.float32)
+        return np.asarray(random.standard_normal((outputs, inputs)) / np.sqrt(inputs), np.float32)
 
     def norm(size: int) -> npt.NDArray[np.float32]:
-        return (1 + 0.1 * random.standard_normal(size)).astype(np.float32)
+        return np.asarray(1 + 0.1 * random.standard_normal(size), np.float32)
 
     weights: Weights = {"model.embed_tokens.weight": linear(VOCABULARY_SIZE, HIDDEN_SIZE)}
     for layer in range(layers):
@@ -181,8 +181,8 @@ def _float32_bytes(weight: npt.NDArray[np.float32]) -> bytes:
 
 def _bfloat16_bytes(weight: npt.NDArray[np.float32]) -> bytes:
     """Return the weights rounded to bfloat16 (to nearest, ties to even): the upper halves of the float32 words."""
-    bits = weight.astype("<f4").view("<u4")
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes()
+    bits = weight.astype(np.float32).view(np.uint32)
+    return np.asarray((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, np.dtype("<u2")).tobytes()
 
 
 def _corpus() -> list[str]:

@@ -1,12 +1,22 @@
 """Sequences with their training targets, packed into token-budget micro-batches. No torch.
 
+    sequences ─► pieces (neighbours with one prompt) ─► ranks (longest piece first, to the emptiest rank)
+              ─► bins (first fit) ─► micro-batches
+
 Axes: T packed tokens of a micro-batch, S its sequences, R its response tokens (those that the loss sees).
 """
 
-from dataclasses import dataclass
+import heapq
+import itertools
+from collections.abc import Iterable
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+
+_PIECES_PER_RANK = 4
+"""pieces are cut so small that every rank gets at least so many, for balance"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +48,109 @@ class MicroBatch:
     weights_R: npt.NDArray[np.float32]
     logprobs_R: npt.NDArray[np.float32]
     """the engine's log-probabilities of targets_R"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Neighbouring sequences that stay together, so that the learner computes their common prompt once."""
+
+    sequences: tuple[Sequence, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(sequence.tokens) for sequence in self.sequences)
+
+
+def pack(sequences: Many[Sequence], dp_size: int, max_tokens: int) -> tuple[tuple[MicroBatch, ...], ...]:
+    """Return the micro-batches of each data-parallel rank.
+
+    Every sequence is in exactly one micro-batch. None holds more than `max_tokens`, except that a longer sequence makes
+    one of its own. Ranks differ little in tokens (greedy longest-piece-first). A rank for which no sequence is left
+    gets a copy of the shortest one with weight 0, because the collectives of a step need every rank; without any
+    sequence all ranks get nothing. The same arguments give the same micro-batches.
+    Raises ValueError for a sequence without prompt or response.
+    """
+    for sequence in sequences:
+        _check(sequence)
+    if not sequences:
+        return ((),) * dp_size
+    shares = _balanced(_pieces(sequences, dp_size, max_tokens), dp_size)
+    filler = _Piece((replace(min(sequences, key=lambda sequence: len(sequence.tokens)), weight=0.0),))
+    return tuple(tuple(_micro_batch(part) for part in _bins(share or [filler], max_tokens)) for share in shares)
+
+
+def _check(sequence: Sequence) -> None:
+    length = len(sequence.tokens) - sequence.prompt_length
+    if sequence.prompt_length < 1 or length < 1 or len(sequence.logprobs) != length:
+        raise ValueError(
+            f"a sequence of {len(sequence.tokens)} tokens with a prompt of {sequence.prompt_length} and "
+            f"{len(sequence.logprobs)} log-probabilities cannot be trained on: it needs a prompt, a response and "
+            "a log-probability for each response token"
+        )
+
+
+def _pieces(sequences: Many[Sequence], dp_size: int, max_tokens: int) -> list[_Piece]:
+    """Cut runs of sequences with equal prompts where they would exceed the budget or make ranks uneven."""
+    total = sum(len(sequence.tokens) for sequence in sequences)
+    limit = max_tokens if dp_size == 1 else min(max_tokens, total // (dp_size * _PIECES_PER_RANK))
+    runs = itertools.groupby(sequences, key=lambda sequence: sequence.tokens[: sequence.prompt_length])
+    return [_Piece(tuple(part)) for _, run in runs for part in _within(run, limit)]
+
+
+def _within(run: Iterable[Sequence], limit: int) -> list[list[Sequence]]:
+    parts: list[list[Sequence]] = []
+    room = 0
+    for sequence in run:
+        if not parts or len(sequence.tokens) > room:
+            parts.append([])
+            room = limit
+        parts[-1].append(sequence)
+        room -= len(sequence.tokens)
+    return parts
+
+
+def _balanced(pieces: list[_Piece], dp_size: int) -> list[list[_Piece]]:
+    """Give the largest piece first, each to the rank with the fewest tokens so far; ties go to the lower rank."""
+    shares: list[list[_Piece]] = [[] for _ in range(dp_size)]
+    loads = [(0, rank) for rank in range(dp_size)]
+    for piece in sorted(pieces, key=lambda piece: -piece.num_tokens):
+        load, rank = heapq.heappop(loads)
+        shares[rank].append(piece)
+        heapq.heappush(loads, (load + piece.num_tokens, rank))
+    return shares
+
+
+def _bins(pieces: list[_Piece], max_tokens: int) -> list[list[Sequence]]:
+    """First fit of pieces that come largest first; a piece above the budget is a single sequence and goes alone."""
+    bins: list[list[Sequence]] = []
+    rooms: list[int] = []
+    for piece in pieces:
+        index = next((i for i, room in enumerate(rooms) if piece.num_tokens <= room), None)
+        if index is None:
+            index = len(bins)
+            bins.append([])
+            rooms.append(max_tokens)
+        bins[index].extend(piece.sequences)
+        rooms[index] -= piece.num_tokens
+    return bins
+
+
+def _micro_batch(sequences: list[Sequence]) -> MicroBatch:
+    lengths = [len(sequence.tokens) for sequence in sequences]
+    starts = [0, *itertools.accumulate(lengths)]
+    responses = [len(sequence.logprobs) for sequence in sequences]
+    positions = [
+        np.arange(start + sequence.prompt_length - 1, end - 1)
+        for sequence, start, end in zip(sequences, starts[:-1], starts[1:], strict=True)
+    ]
+    tokens_T = np.fromiter(itertools.chain.from_iterable(s.tokens for s in sequences), np.int64, starts[-1])
+    positions_R = np.concatenate(positions).astype(np.int64)
+    return MicroBatch(
+        tokens_T=tokens_T,
+        cu_seqlens_S1=np.asarray(starts, np.int32),
+        positions_R=positions_R,
+        targets_R=tokens_T[positions_R + 1],
+        advantages_R=np.repeat(np.asarray([s.advantage for s in sequences], np.float32), responses),
+        weights_R=np.repeat(np.asarray([s.weight for s in sequences], np.float32), responses),
+        logprobs_R=np.concatenate([np.asarray(s.logprobs, np.float32) for s in sequences]),
+    )

@@ -1,0 +1,90 @@
+"""The numbers of a step depend on the samples, not on how they are packed or on how the learner is spread out."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from learner_data import learner_config, sequences
+from learner_ranks import run_ranks
+from learner_scenarios import parallel_head, train
+from naive_learner import NaiveLearner, NaiveStep
+from rljob_trainer.learners.config import KlSettings, LossSettings
+from tiny_models import tiny_llama, tiny_qwen3
+
+LOSS = LossSettings(clip_low=0.2, clip_high=0.28, entropy_coefficient=0.01, kl=KlSettings(0.1), temperature=0.8)
+STEPS = [sequences(12, seed) for seed in range(3)]
+RATES = (5e-4, 1e-3, 9.698463e-4)
+"""learning rates of the three steps: two of warm-up, then the cosine"""
+FAMILIES = {"llama": tiny_llama, "qwen3": tiny_qwen3}
+LAYOUTS = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)]
+BUDGETS = {"packed": 10_000, "some": 64, "single": 1}
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], Path]:
+    return {
+        (family, tied): make(tmp_path_factory.mktemp(family), tied=tied)
+        for family, make in FAMILIES.items()
+        for tied in (True, False)
+    }
+
+
+@cache
+def naive_steps(directory: Path, off_policy: bool) -> list[NaiveStep]:
+    learner = NaiveLearner(directory, LOSS, learner_config(directory).optimizer, RATES)
+    return [learner.step(step, off_policy) for step in STEPS]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda sizes: "tp{}-pp{}-dp{}".format(*sizes))
+def test_every_layout_trains_like_a_naive_hugging_face_loop(
+    checkpoints: dict[tuple[str, bool], Path], family: str, tied: bool, layout: tuple[int, int, int]
+) -> None:
+    tensor, pipeline, data = layout
+    directory = checkpoints[family, tied]
+    config = learner_config(directory, loss=LOSS, tensor_parallel=tensor, pipeline_parallel=pipeline)
+    steps = run_ranks(train, tensor * pipeline * data, config, STEPS, BUDGETS["some"], True)[-1]
+    naive = naive_steps(directory, True)
+    assert [step.loss for step in steps] == pytest.approx([step.loss for step in naive], rel=1e-5, abs=1e-6)
+    assert [step.grad_norm for step in steps] == pytest.approx([step.grad_norm for step in naive], rel=1e-5)
+
+
+@pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
+def test_any_split_into_micro_batches_gives_the_same_step(
+    checkpoints: dict[tuple[str, bool], Path], budget: int
+) -> None:
+    directory = checkpoints["llama", True]
+    (steps,) = run_ranks(train, 1, learner_config(directory, loss=LOSS), STEPS, budget, False)
+    naive = naive_steps(directory, False)
+    assert [step.loss for step in steps] == pytest.approx([step.loss for step in naive], rel=1e-5, abs=1e-6)
+    assert [step.grad_norm for step in steps] == pytest.approx([step.grad_norm for step in naive], rel=1e-5)
+
+
+def test_all_ranks_report_the_same_metrics(checkpoints: dict[tuple[str, bool], Path]) -> None:
+    config = learner_config(checkpoints["qwen3", True], loss=LOSS, pipeline_parallel=2)
+    first, second = run_ranks(train, 4, config, STEPS[:1], BUDGETS["some"], True)[1:3]
+    assert replace(first[0], peak_memory_bytes=0) == replace(second[0], peak_memory_bytes=0)
+
+
+def test_recomputed_activations_give_the_same_step(checkpoints: dict[tuple[str, bool], Path]) -> None:
+    directory = checkpoints["qwen3", False]
+    recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    (steps,) = run_ranks(train, 1, learner_config(directory, loss=LOSS, megatron_args=recompute), STEPS, 64, True)
+    assert [step.grad_norm for step in steps] == pytest.approx(
+        [step.grad_norm for step in naive_steps(directory, True)], rel=1e-5
+    )
+
+
+def test_a_vocabulary_shared_out_gives_the_same_logprobs_entropies_and_gradients() -> None:
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(10, 16), torch.randn(49, 16)
+    targets = torch.randint(0, 49, (10,))
+    (alone,) = run_ranks(parallel_head, 1, hidden, weight, targets)
+    first, second = run_ranks(parallel_head, 2, hidden, weight, targets)
+    torch.testing.assert_close(first[:3], alone[:3], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(second[:3], alone[:3], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(torch.cat([first[3], second[3]]), alone[3], rtol=1e-5, atol=1e-5)

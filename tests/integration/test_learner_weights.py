@@ -1,0 +1,91 @@
+"""Weights go from Hugging Face to Megatron and back without a bit changed."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from learner_data import learner_config, sequences
+from learner_ranks import run_ranks
+from learner_scenarios import gradients, logprobs, train_and_export, write_hf
+from naive_learner import NaiveLearner
+from rljob_trainer.learners.config import LossSettings
+from tiny_models import tiny_llama, tiny_qwen3
+
+FAMILIES = {"llama": tiny_llama, "qwen3": tiny_qwen3}
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(
+        first[name].dtype == second[name].dtype and torch.equal(first[name], second[name]) for name in first
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("tensor", "pipeline"), [(1, 1), (2, 1), (1, 2)])
+def test_weights_come_back_bit_by_bit(tmp_path: Path, family: str, tied: bool, tensor: int, pipeline: int) -> None:
+    directory = FAMILIES[family](tmp_path, tied=tied)
+    config = learner_config(directory, tensor_parallel=tensor, pipeline_parallel=pipeline)
+    exported = [weights for _, weights in run_ranks(train_and_export, tensor * pipeline, config, [])]
+    assert all(same(weights, load_file(directory / "model.safetensors")) for weights in exported)
+
+
+def test_a_vocabulary_that_ranks_cannot_share_evenly_comes_back_too(tmp_path: Path) -> None:
+    directory = tiny_llama(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(directory)
+    model.resize_token_embeddings(509)
+    model.save_pretrained(directory)
+    config = learner_config(directory, tensor_parallel=2)
+    (_, exported), _ = run_ranks(train_and_export, 2, config, [])
+    assert same(exported, load_file(directory / "model.safetensors"))
+
+
+def test_bf16_weights_come_back_bit_by_bit(tmp_path: Path) -> None:
+    directory = tiny_qwen3(tmp_path, dtype="bfloat16")
+    ((_, exported),) = run_ranks(train_and_export, 1, learner_config(directory, precision="bf16"), [])
+    assert same(exported, load_file(directory / "model.safetensors"))
+
+
+def test_a_written_checkpoint_is_a_hugging_face_model_with_its_tokenizer(tmp_path: Path) -> None:
+    directory = tiny_qwen3(tmp_path / "original", tied=False)
+    run_ranks(write_hf, 2, learner_config(directory, tensor_parallel=2), tmp_path / "written")
+    written = AutoModelForCausalLM.from_pretrained(tmp_path / "written").state_dict()
+    assert same(written, AutoModelForCausalLM.from_pretrained(directory).state_dict())
+    assert AutoTokenizer.from_pretrained(tmp_path / "written")("1 + 1")["input_ids"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logprobs_are_those_of_hugging_face(tmp_path: Path, family: str) -> None:
+    directory = FAMILIES[family](tmp_path)
+    batch = sequences(1, samples_per_prompt=1)
+    loss = LossSettings(temperature=0.7)
+    config = learner_config(directory, loss=loss)
+    ((ours,),) = run_ranks(logprobs, 1, config, batch, 64)
+    naive = NaiveLearner(directory, loss, config.optimizer, ())
+    theirs, _ = naive.logprobs(naive.model, batch[0])
+    torch.testing.assert_close(torch.from_numpy(ours), theirs.detach(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_clipped_gradients_are_those_of_torch_on_the_hugging_face_model(tmp_path: Path, family: str) -> None:
+    directory, batch = FAMILIES[family](tmp_path), sequences(6)
+    config = learner_config(directory)
+    ((metrics, ours),) = run_ranks(gradients, 1, config, batch)
+    naive = NaiveLearner(directory, config.loss, config.optimizer, [1e-3]).step(batch, off_policy=False)
+    assert metrics.grad_norm > config.optimizer.clip_grad
+    assert ours.keys() == naive.gradients.keys()
+    torch.testing.assert_close(ours, naive.gradients, rtol=1e-4, atol=1e-6)
+
+
+def test_trained_weights_are_those_of_torch_on_the_hugging_face_model(tmp_path: Path) -> None:
+    directory, steps = tiny_llama(tmp_path), [sequences(6, seed) for seed in range(2)]
+    config = learner_config(directory)
+    ((_, ours),) = run_ranks(train_and_export, 1, config, steps)
+    naive = NaiveLearner(directory, config.loss, config.optimizer, [5e-4, 1e-3])
+    for step in steps:
+        naive.step(step, off_policy=False)
+    theirs = dict(naive.model.named_parameters())
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,44 @@
+"""Recorded batches for tests of the learner, and its configuration."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
+from rljob_trainer.packing import MicroBatch, Sequence
+
+VOCABULARY_SIZE = 512
+
+
+def sequences(count: int, seed: int = 0, samples_per_prompt: int = 2) -> list[Sequence]:
+    """Return sequences of different lengths, some with one prompt, with weights that add up to 1."""
+    random = np.random.default_rng(seed)
+    responses = [tuple(random.integers(0, VOCABULARY_SIZE, random.integers(1, 9)).tolist()) for _ in range(count)]
+    prompts = [tuple(random.integers(0, VOCABULARY_SIZE, random.integers(2, 16)).tolist()) for _ in range(count)]
+    total = sum(len(response) for response in responses)
+    return [
+        Sequence(
+            tokens=prompts[index // samples_per_prompt] + response,
+            prompt_length=len(prompts[index // samples_per_prompt]),
+            advantage=float(random.standard_normal()),
+            logprobs=tuple((-6.0 + random.standard_normal(len(response))).tolist()),
+            weight=1.0 / total,
+        )
+        for index, response in enumerate(responses)
+    ]
+
+
+def learner_config(directory: Path, **changes: Any) -> LearnerConfig:
+    """Return a configuration for tests: fp32 on CPU, one thread, a schedule that changes at every step."""
+    optimizer = OptimizerSettings(
+        learning_rate=1e-3, total_steps=10, schedule="cosine", warmup_steps=2, epsilon=1e-4, weight_decay=0.1
+    )
+    config = LearnerConfig(checkpoint_dir=directory, optimizer=optimizer, timeout_s=60.0)
+    return dataclasses.replace(config, **changes)
+
+
+def engine_logprobs(micro_batches: tuple[MicroBatch, ...]) -> list[Any]:
+    """Return the engine's log-probabilities, to be used as the old policy's."""
+    return [batch.logprobs_R for batch in micro_batches]

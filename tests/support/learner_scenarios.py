@@ -1,0 +1,153 @@
+"""What the ranks of the learner's tests do. Each function runs once in every rank; results travel back by pickle."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from learner_data import engine_logprobs
+from rljob_trainer.learners.config import LearnerConfig
+from rljob_trainer.learners.logprobs import VocabularyShard, logprobs_and_entropy
+from rljob_trainer.learners.metrics import StepMetrics
+from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.packing import MicroBatch, Sequence, pack
+
+Steps = list[list[Sequence]]
+
+
+def train(
+    rank: int, world_size: int, port: int, config: LearnerConfig, steps: Steps, max_tokens: int, off_policy: bool
+) -> list[StepMetrics]:
+    """Take the steps; return their metrics."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    return [_step(learner, sequences, max_tokens, off_policy) for sequences in steps]
+
+
+def train_and_export(
+    rank: int, world_size: int, port: int, config: LearnerConfig, steps: Steps
+) -> tuple[list[StepMetrics], dict[str, torch.Tensor]]:
+    """Take the steps; return their metrics and the weights."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    return [_step(learner, sequences, 10_000, False) for sequences in steps], weights(learner)
+
+
+def train_save_train(
+    rank: int, world_size: int, port: int, config: LearnerConfig, directory: Path, before: Steps, after: Steps
+) -> tuple[list[StepMetrics], dict[str, torch.Tensor]]:
+    """Take steps, save, take more; return the metrics of those and the weights."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    for sequences in before:
+        _step(learner, sequences, 64, False)
+    learner.save(directory)
+    return [_step(learner, sequences, 64, False) for sequences in after], weights(learner)
+
+
+def load_train(
+    rank: int, world_size: int, port: int, config: LearnerConfig, directory: Path, after: Steps
+) -> tuple[list[StepMetrics], dict[str, torch.Tensor]]:
+    """Load and take steps; return their metrics and the weights."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    learner.load(directory)
+    return [_step(learner, sequences, 64, False) for sequences in after], weights(learner)
+
+
+def load_error(rank: int, world_size: int, port: int, config: LearnerConfig, directory: Path) -> str:
+    """Return what loading raises."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    try:
+        learner.load(directory)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def write_hf(rank: int, world_size: int, port: int, config: LearnerConfig, directory: Path) -> None:
+    LearnerRank(config, rank, world_size, "127.0.0.1", port).write_hf(directory)
+
+
+def gradients(
+    rank: int, world_size: int, port: int, config: LearnerConfig, sequences: list[Sequence]
+) -> tuple[StepMetrics, dict[str, torch.Tensor]]:
+    """Take one step; return its metrics and the clipped gradients by their Hugging Face names (one rank only)."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    metrics = _step(learner, sequences, 10_000, False)
+    converted = [
+        learner._bridge._weight_to_hf_format(name, parameter.main_grad)
+        for name, parameter in learner._model.named_parameters()
+    ]
+    return metrics, {name: grad.clone() for names, grads in converted for name, grad in zip(names, grads, strict=True)}
+
+
+def poisoned_step(
+    rank: int, world_size: int, port: int, config: LearnerConfig, good: list[Sequence], bad: list[Sequence]
+) -> dict[str, Any]:
+    """Take a good step, a bad one and the good one again; return what is known of each."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    first = _step(learner, good, 64, False)
+    before = weights(learner), _optimizer_state(learner)
+    poisoned = _step(learner, bad, 64, False)
+    after = weights(learner), _optimizer_state(learner)
+    last = _step(learner, good, 64, False)
+    return {
+        "first": first, "poisoned": poisoned, "last": last, "before": before, "after": after, "skipped": learner.skipped
+    }  # fmt: skip
+
+
+def logprobs(
+    rank: int, world_size: int, port: int, config: LearnerConfig, sequences: list[Sequence], max_tokens: int
+) -> list[Any]:
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    return list(learner.logprobs(_share(learner, sequences, max_tokens)))
+
+
+def two_updates_on_one_rollout(
+    rank: int, world_size: int, port: int, config: LearnerConfig, sequences: list[Sequence]
+) -> list[StepMetrics]:
+    """Measure old log-probabilities once, then update twice on the same samples."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    share = _share(learner, sequences, 64)
+    old = learner.logprobs(share)
+    return [learner.train(share, old), learner.train(share, old)]
+
+
+def parallel_head(
+    rank: int, world_size: int, port: int, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Return log-probabilities, entropies, and the gradients of a fixed mix of both, with the vocabulary shared out."""
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
+    rows = -(-len(weight) // world_size)
+    start = rank * rows
+    own = torch.zeros(rows, weight.shape[1])
+    size = min(rows, len(weight) - start)
+    own[:size] = weight[start : start + size]
+    own[size:] = 1e3  # padding that must not matter
+    own.requires_grad_()
+    hidden = hidden.clone().requires_grad_()
+    shard = VocabularyShard(start, size, dist.group.WORLD)
+    lp, entropy = logprobs_and_entropy(
+        hidden, own, targets, shard, temperature=0.7, entropy="differentiated", chunk_rows=4
+    )
+    mix = torch.linspace(-1, 1, len(targets))
+    ((lp * mix).sum() + (entropy * mix.square()).sum()).backward()
+    assert hidden.grad is not None and own.grad is not None
+    return lp.detach(), entropy.detach(), hidden.grad, own.grad[:size]
+
+
+def weights(learner: LearnerRank) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in learner.export()}
+
+
+def _step(learner: LearnerRank, sequences: list[Sequence], max_tokens: int, off_policy: bool) -> StepMetrics:
+    share = _share(learner, sequences, max_tokens)
+    return learner.train(share, engine_logprobs(share) if off_policy else None)
+
+
+def _share(learner: LearnerRank, sequences: list[Sequence], max_tokens: int) -> tuple[MicroBatch, ...]:
+    return pack(sequences, learner.layout.data, max_tokens)[learner.layout.data_rank(learner.rank)]
+
+
+def _optimizer_state(learner: LearnerRank) -> tuple[list[torch.Tensor], int]:
+    (part,) = learner._optimizer.megatron.chained_optimizers
+    tensors = [tensor.clone() for state in part.optimizer.state.values() for tensor in state.values()]
+    return tensors, learner._optimizer.schedule.num_steps

@@ -1,0 +1,114 @@
+"""Attention over packed sequences, as a Megatron core-attention module.
+
+Megatron's own (without Transformer Engine) refuses packed sequences. Ours turns queries and keys by their positions,
+then attends with one of two kernels, chosen once: PyTorch's variable-length flash attention on GPUs, and rows padded
+to the longest sequence on CPUs. Both know grouped queries, so keys and values are never repeated.
+
+Axes: N computed tokens, T packed tokens, S sequences, L longest, H heads, D head size (see `layout.py`).
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+import torch.nn.functional as F
+from megatron.core.packed_seq_params import PackedSeqParams
+from torch.nn.attention.varlen import varlen_attn
+
+from rljob_trainer.learners.layout import TokenLayout
+from rljob_trainer.learners.rope import Rope, rotate
+
+
+class Kernel(Protocol):
+    """Causal attention of each sequence to itself; prepared once for each micro-batch."""
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Return [N, H, D] for queries [N, H, D] and keys and values [N, fewer H, D]."""
+
+
+class PaddedKernel:
+    """For CPUs: every sequence a row, causal attention in all rows at once; padding on the right needs no mask."""
+
+    def __init__(self, layout: TokenLayout, device: torch.device) -> None:
+        slots, slot_N = layout.padded()
+        self._slots = torch.from_numpy(slots).to(device)
+        self._slot_N = torch.from_numpy(slot_N).to(device)
+        self._rows = len(layout.lengths_S)
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q, k, v = (self._pad(x) for x in (q, k, v))
+        out_S_H_L_D = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return out_S_H_L_D.transpose(1, 2).flatten(0, 1).index_select(0, self._slot_N)
+
+    def _pad(self, x_N_H_D: torch.Tensor) -> torch.Tensor:
+        return x_N_H_D.index_select(0, self._slots).unflatten(0, (self._rows, -1)).transpose(1, 2)
+
+
+class VarlenKernel:
+    """For GPUs: flash attention over sequences laid end to end; tokens that share a beginning are laid out in full."""
+
+    def __init__(self, layout: TokenLayout, device: torch.device) -> None:
+        lengths_S = torch.from_numpy(layout.lengths_S)
+        self._offsets = F.pad(lengths_S.cumsum(0), (1, 0)).to(device=device, dtype=torch.int32)
+        self._longest = int(lengths_S.max())
+        self._plain = layout.is_plain
+        self._node_T = torch.from_numpy(layout.node_T).to(device)
+        self._first_N = torch.from_numpy(layout.first_N).to(device)
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if not self._plain:
+            q, k, v = (x.index_select(0, self._node_T) for x in (q, k, v))
+        offsets, longest = self._offsets, self._longest
+        out = varlen_attn(q, k, v, offsets, offsets, longest, longest, window_size=(-1, 0))  # causal
+        return out if self._plain else out.index_select(0, self._first_N)
+
+
+KERNELS: dict[Literal["cpu", "cuda"], type[PaddedKernel] | type[VarlenKernel]] = {
+    "cpu": PaddedKernel,
+    "cuda": VarlenKernel,
+}
+
+
+@dataclass
+class PackedTokens(PackedSeqParams):
+    """A micro-batch as Megatron hands it from layer to layer, with what all layers share."""
+
+    kernel: Kernel | None = None
+    cos: torch.Tensor | None = None
+    sin: torch.Tensor | None = None
+    positions_R: torch.Tensor | None = None
+    """computed tokens whose hidden states the loss needs"""
+
+
+def packed_tokens(layout: TokenLayout, rope: Rope, device: torch.device) -> PackedTokens:
+    """Return what the layers need of a micro-batch, on `device`."""
+    cos, sin = rope.angles(torch.from_numpy(layout.depth_N).to(device))
+    kernel = KERNELS["cuda" if device.type == "cuda" else "cpu"](layout, device)
+    positions_R = torch.from_numpy(layout.positions_R).to(device)
+    return PackedTokens(qkv_format="thd", kernel=kernel, cos=cos, sin=sin, positions_R=positions_R)
+
+
+class PackedAttention(torch.nn.Module):
+    """Megatron's core attention for packed tokens: causal, without dropout. It has no parameters."""
+
+    def __init__(self, config: Any, layer_number: int, **_: Any) -> None:
+        """Take what Megatron passes to every core attention; mask type, dropout, groups and scale are fixed for us."""
+        super().__init__()
+        self.config = config
+        self.layer_number = layer_number
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        *,
+        packed_seq_params: PackedTokens,
+        **_: Any,
+    ) -> torch.Tensor:
+        """Return [N, H * D]."""
+        packed = packed_seq_params
+        assert packed.kernel is not None and packed.cos is not None and packed.sin is not None
+        q, k = rotate(query, packed.cos, packed.sin), rotate(key, packed.cos, packed.sin)
+        return packed.kernel(q, k, value).flatten(1)

@@ -1,0 +1,111 @@
+"""A learner's state in Megatron's distributed checkpoint format: weights, optimizer, schedule, random state, counters.
+
+It is loaded by the layout that wrote it. Megatron 0.16.1 can re-shard optimizer state only with Apex's optimizers.
+"""
+
+import queue
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.mapping import ShardedObject
+from megatron.core.dist_checkpointing.strategies import filesystem_async
+from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
+
+from rljob_trainer.learners.config import Layout
+from rljob_trainer.learners.optimizer import Optimizer, restore_steps
+
+_METADATA = {"distrib_optim_sharding_type": "dp_reshardable"}
+"""the only kind that Megatron 0.16.1 both saves and loads with PyTorch's AdamW"""
+
+
+class LayoutMismatchError(ValueError):
+    """A checkpoint was written by another layout; the message names both."""
+
+
+def save(directory: Path, model: Any, optimizer: Optimizer, layout: Layout, counters: dict[str, int]) -> None:
+    """Write the state of all ranks into `directory`, which may exist but must be empty. Collective."""
+    directory.mkdir(parents=True, exist_ok=True)
+    dist.barrier()
+    state = _state(model, optimizer, is_loading=False)
+    state["layout"] = str(layout)
+    state["counters"] = counters
+    _write_in_this_process()
+    strategy = TorchDistSaveShardedStrategy("torch_dist", 1, thread_count=1)
+    dist_checkpointing.save(state, str(directory), strategy)
+
+
+@torch.no_grad()
+def load(directory: Path, model: Any, optimizer: Optimizer, layout: Layout) -> dict[str, int]:
+    """Read the state and return its counters. Collective. Raises LayoutMismatchError before anything has changed."""
+    common = dist_checkpointing.load_common_state_dict(str(directory))
+    if common["layout"] != str(layout):
+        raise LayoutMismatchError(
+            f"{directory} was written by {common['layout']}; this learner is {layout}, and optimizer state cannot be "
+            "re-sharded: use the layout of the checkpoint, or start from an exported Hugging Face checkpoint"
+        )
+    state = dist_checkpointing.load(_state(model, optimizer, is_loading=True), str(directory))
+    model.module.load_state_dict(state["model"])
+    optimizer.megatron.load_state_dict(state["optimizer"])
+    restore_steps(optimizer.megatron, state["schedule_steps"])
+    optimizer.schedule.num_steps = 0
+    optimizer.schedule.step(state["schedule_steps"])  # its shape comes from the manifest, which may have changed
+    _set_random_state(state["random"])
+    return dict(common["counters"])
+
+
+def _state(model: Any, optimizer: Optimizer, is_loading: bool) -> dict[str, Any]:
+    weights = model.module.sharded_state_dict()
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    return {
+        "model": weights,
+        "optimizer": optimizer.megatron.sharded_state_dict(weights, is_loading=is_loading, metadata=_METADATA),
+        "schedule_steps": optimizer.schedule.num_steps,
+        "random": ShardedObject("random", _random_state(), (world_size,), (rank,)),
+    }
+
+
+def _random_state() -> dict[str, Any]:
+    device = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    return {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state(), "cuda": device}
+
+
+def _set_random_state(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None:
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def _write_in_this_process() -> None:
+    """Let Megatron write files here and now instead of in forked children with a manager process between.
+
+    A fork copies one thread of a process that runs those of gloo or NCCL, OpenMP and Ray; any lock that another of them
+    held stays locked in the child. It is also slower: the manager starts a second interpreter.
+    """
+    filesystem_async._get_write_results_queue = queue.Queue
+    filesystem_async.FileSystemWriterAsync.write_preloaded_data_multiproc = staticmethod(_write)
+
+
+def _write(transforms: list[Any], use_msc: bool, rank: int, buckets: list[Any], results: Any) -> None:
+    """Do what `write_preloaded_data_multiproc` does, one bucket after the other."""
+    written: dict[int, Any] | Exception = {}
+    for index, bucket in enumerate(buckets):
+        local: queue.Queue[tuple[int, Any]] = queue.Queue()
+        pending: queue.Queue[int] = queue.Queue()
+        pending.put(index)
+        filesystem_async.FileSystemWriterAsync.write_preloaded_data(
+            transforms, index, bucket, local, pending, True, use_msc=use_msc
+        )
+        _, result = local.get_nowait()
+        if isinstance(result, Exception):
+            written = result
+            break
+        assert isinstance(written, dict)
+        written[index] = result
+    results.put(written)

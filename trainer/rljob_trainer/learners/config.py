@@ -1,0 +1,110 @@
+"""What one rank of the learner needs to know. Values only: no torch, no Ray; `build.py` makes it from the manifest."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Schedule = Literal["constant", "linear", "cosine"]
+EntropyUse = Literal["none", "measured", "differentiated"]
+Estimator = Literal["k1", "k2", "k3"]
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSettings:
+    """AdamW, its schedule and the limit of the gradient norm."""
+
+    learning_rate: float
+    total_steps: int
+    """optimizer steps of the whole run; the schedule ends with them"""
+    min_learning_rate: float = 0.0
+    schedule: Schedule = "constant"
+    warmup_steps: int = 0
+    beta1: float = 0.9
+    beta2: float = 0.95
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    """of matrices; norms and biases have none"""
+    clip_grad: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class KlSettings:
+    """The penalty against the initial policy."""
+
+    coefficient: float
+    estimator: Estimator = "k3"
+
+
+@dataclass(frozen=True, slots=True)
+class LossSettings:
+    """The clipped surrogate and what is added to it."""
+
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    entropy_coefficient: float = 0.0
+    kl: KlSettings | None = None
+    """None: no reference weights are kept"""
+    temperature: float = 1.0
+    """the sampling temperature: log-probabilities are taken at it, as the engine takes them"""
+    report_entropy: bool = True
+    """measure the entropy also where no bonus needs it: one more pass over the logits of the response tokens"""
+
+    @property
+    def entropy(self) -> EntropyUse:
+        """What the entropy is needed for."""
+        if self.entropy_coefficient:
+            return "differentiated"
+        return "measured" if self.report_entropy else "none"
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerConfig:
+    """One learner; the same value goes to all its ranks."""
+
+    checkpoint_dir: Path
+    """Hugging Face checkpoint that training starts from"""
+    optimizer: OptimizerSettings
+    loss: LossSettings = field(default_factory=LossSettings)
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    precision: Literal["fp32", "bf16"] = "fp32"
+    device: Literal["cpu", "cuda"] = "cpu"
+    seed: int = 0
+    num_threads: int = 1
+    """CPU threads of one rank"""
+    megatron_args: Mapping[str, Any] = field(default_factory=dict)
+    """further fields of Megatron's TransformerConfig"""
+    timeout_s: float = 600.0
+    """how long a collective waits for a rank that does not come"""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a learner is spread over its ranks; Megatron's order: tensor fastest, then data, then pipeline."""
+
+    tensor: int
+    pipeline: int
+    data: int
+
+    def data_rank(self, rank: int) -> int:
+        """Return which data-parallel share `rank` works on."""
+        return rank // self.tensor % self.data
+
+    def output_rank(self, data_rank: int) -> int:
+        """Return the rank that holds the results of a data-parallel share: first of tensor, last of pipeline."""
+        return self.tensor * (data_rank + self.data * (self.pipeline - 1))
+
+    def __str__(self) -> str:
+        return f"tensor {self.tensor} x pipeline {self.pipeline} x data {self.data}"
+
+
+def layout(config: LearnerConfig, world_size: int) -> Layout:
+    """Return the layout of `world_size` ranks. Raises ValueError if they cannot be shared out evenly."""
+    model = config.tensor_parallel * config.pipeline_parallel
+    if world_size % model:
+        raise ValueError(
+            f"{world_size} learner ranks cannot hold tensor parallel {config.tensor_parallel} x pipeline parallel "
+            f"{config.pipeline_parallel}: use a multiple of {model}"
+        )
+    return Layout(config.tensor_parallel, config.pipeline_parallel, world_size // model)

@@ -1,0 +1,210 @@
+"""The driver's handle on all ranks of the learner, each in a Ray actor of its own.
+
+Ranks meet in collectives, so a call goes to all of them or to none: one lock, one submission, one wait with a deadline.
+When a rank fails the wait ends at once, although the others may hang in a collective that it never joined.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+from rljob_trainer.batches import StepBatch
+from rljob_trainer.learners.config import Layout
+from rljob_trainer.learners.metrics import StepMetrics
+from rljob_trainer.metrics import TrainMetrics
+
+INTERRUPT_S = 30.0
+
+
+class LearnerError(RuntimeError):
+    """A rank raised an error; the text holds its traceback."""
+
+
+class LearnerLost(RuntimeError):
+    """The process of a rank is gone."""
+
+
+class LearnerStalled(TimeoutError):
+    """The ranks did not answer before the deadline."""
+
+
+class TrainingDiverged(LearnerError):
+    """More optimizer steps had a gradient that is not finite than the manifest allows."""
+
+
+class RankHost:
+    """What runs in a Ray actor: a rank, made when all hosts are known."""
+
+    def __init__(self) -> None:
+        self._rank: Any = None
+
+    def address(self) -> tuple[str, int]:
+        """Return this node's address and a port that is free right now, for the ranks to meet at."""
+        host = ray.util.get_node_ip_address()
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            return host, int(probe.getsockname()[1])
+
+    def build(self, make: Callable[..., Any], rank: int, world_size: int, address: str, port: int) -> None:
+        """Make the rank; returns when all ranks have met."""
+        self._rank = make(rank=rank, world_size=world_size, master_address=address, master_port=port)
+
+    def call(self, method: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """Call a method of the rank."""
+        return getattr(self._rank, method)(*arguments, **options)
+
+
+class LearnerGroup:
+    """All ranks. Methods block, may be called from any thread, and raise LearnerError, LearnerLost or LearnerStalled."""
+
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        actor_options: Sequence[Mapping[str, Any]],
+        layout: Layout,
+        timeout_s: float,
+        max_skipped: int,
+    ) -> None:
+        """Place a host for each of `actor_options`; `make` constructs a rank in it when `start` is called."""
+        self._make = make
+        # Two threads: `interrupt` must be heard while another call hangs.
+        hosts = ray.remote(RankHost)
+        self._hosts = [hosts.options(max_restarts=0, max_concurrency=2, **each).remote() for each in actor_options]
+        self._layout = layout
+        self._timeout_s = timeout_s
+        self._max_skipped = max_skipped
+        self._skipped = 0
+        self._lock = threading.RLock()
+
+    def start(self) -> None:
+        """Make the ranks, which load the model."""
+        with self._lock:
+            address, port = self._wait([self._hosts[0].address.remote()])[0]
+            world = len(self._hosts)
+            self._wait(
+                [host.build.remote(self._make, rank, world, address, port) for rank, host in enumerate(self._hosts)]
+            )
+
+    def train(self, batches: Sequence[StepBatch]) -> TrainMetrics:
+        """Take one optimizer step for each batch.
+
+        With several, the probability ratio is taken against the log-probabilities before the first of them.
+        Raises TrainingDiverged when too many steps had to be skipped.
+        """
+        with self._lock:
+            full = [batch for batch in batches if any(batch.micro_batches_by_rank)]
+            old = [self._logprobs(batch) if len(full) > 1 else None for batch in full]
+            steps = [self._train(batch, logprobs) for batch, logprobs in zip(full, old, strict=True)]
+        self._skipped += sum(step.skipped for step in steps)
+        if self._skipped > self._max_skipped:
+            raise TrainingDiverged(
+                f"{self._skipped} optimizer steps had a gradient that is not finite; "
+                f"training.optimizer.maxSkippedSteps allows {self._max_skipped}"
+            )
+        return summary(steps)
+
+    def save(self, directory: Path) -> None:
+        """Write a checkpoint of all ranks."""
+        self.call("save", directory)
+
+    def load(self, directory: Path) -> int:
+        """Continue from a checkpoint; return the optimizer steps that it holds."""
+        return int(self.call("load", directory)[0])
+
+    def write_hf(self, directory: Path) -> None:
+        """Write the weights as a Hugging Face checkpoint."""
+        self.call("write_hf", directory)
+
+    def call(self, method: str, *arguments: Any, timeout_s: float | None = None) -> list[Any]:
+        """Call a collective method on all ranks; return their answers in order of rank."""
+        with self._lock:
+            return self._wait([host.call.remote(method, arguments, {}) for host in self._hosts], timeout_s)
+
+    def interrupt(self, method: str) -> None:
+        """Call a method of rank 0 that ends what another call hangs in."""
+        self._wait([self._hosts[0].call.remote(method, (), {})], INTERRUPT_S)
+
+    def stop(self) -> None:
+        """End all ranks at once."""
+        for host in self._hosts:
+            ray.kill(host)
+
+    def _logprobs(self, batch: StepBatch) -> list[Any]:
+        """Return the log-probabilities of each data-parallel share."""
+        answers = self._on_shares("logprobs", [(list(share),) for share in batch.micro_batches_by_rank])
+        return [answers[self._layout.output_rank(share)] for share in range(self._layout.data)]
+
+    def _train(self, batch: StepBatch, old_logprobs: list[Any] | None) -> StepMetrics:
+        old = old_logprobs or [None] * self._layout.data
+        arguments = [(list(share), old[index]) for index, share in enumerate(batch.micro_batches_by_rank)]
+        first: StepMetrics = self._on_shares("train", arguments)[0]
+        return first
+
+    def _on_shares(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        stored = [ray.put(share) for share in arguments]
+        references = [
+            host.call.remote(method, stored[self._layout.data_rank(rank)], {}) for rank, host in enumerate(self._hosts)
+        ]
+        return self._wait(references)
+
+    def _wait(self, references: list[Any], timeout_s: float | None = None) -> list[Any]:
+        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        answers: dict[int, Any] = {}
+        pending = {reference: rank for rank, reference in enumerate(references)}
+        while pending:
+            ready, _ = ray.wait(list(pending), timeout=max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise LearnerStalled(f"learner ranks {sorted(pending.values())} did not answer in time")
+            for reference in ready:
+                rank = pending.pop(reference)
+                answers[rank] = _result(reference, rank)
+        return [answers[rank] for rank in range(len(references))]
+
+
+def _result(reference: Any, rank: int) -> Any:
+    try:
+        return ray.get(reference, timeout=60.0)
+    except RayActorError as error:
+        raise LearnerLost(f"learner rank {rank}: its process is gone: {error}") from error
+    except RayTaskError as error:
+        if isinstance(error.cause, MemoryError):
+            raise MemoryError(f"learner rank {rank}: {error}") from error
+        raise LearnerError(f"learner rank {rank}: {error}") from error
+    except GetTimeoutError as error:
+        raise LearnerStalled(f"learner rank {rank}: its answer could not be fetched") from error
+
+
+def summary(steps: Sequence[StepMetrics]) -> TrainMetrics:
+    """Return one rollout's optimizer steps as one; without any (no sample taught anything) everything is zero."""
+    if not steps:
+        return TrainMetrics(
+            loss=0.0,
+            grad_norm=0.0,
+            learning_rate=0.0,
+            skipped=0,
+            tokens=0,
+            clip_fraction=0.0,
+            kl=None,
+            entropy=None,
+            mismatch=0.0,
+        )
+    kls = [step.kl for step in steps if step.kl is not None]
+    entropies = [step.entropy for step in steps if step.entropy is not None]
+    return TrainMetrics(
+        loss=fmean(step.loss for step in steps),
+        grad_norm=steps[-1].grad_norm,
+        learning_rate=steps[-1].learning_rate,
+        skipped=sum(step.skipped for step in steps),
+        tokens=sum(step.tokens for step in steps),
+        clip_fraction=fmean(step.clip_fraction for step in steps),
+        kl=fmean(kls) if kls else None,
+        entropy=fmean(entropies) if entropies else None,
+        mismatch=fmean(step.mismatch for step in steps),
+    )

@@ -1,0 +1,73 @@
+"""Which packed tokens are really computed, and where. NumPy only; the learner calls it once for each micro-batch.
+
+Under causal attention a token's hidden state depends on nothing but the tokens before it. So two sequences of a
+micro-batch that begin alike (the samples of one prompt) share the hidden states of their common beginning, and
+everything outside of attention is computed once for it. This is exact, not an approximation.
+
+Axes: T packed tokens, N computed ones (N <= T), S sequences, L longest sequence, R response tokens.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rljob_trainer.packing import MicroBatch
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLayout:
+    """The tokens of a micro-batch without those that repeat another sequence's beginning."""
+
+    tokens_N: Indices
+    depth_N: Indices
+    """position of each in its sequence"""
+    node_T: Indices
+    """which computed token stands for each packed one"""
+    first_N: Indices
+    """the first packed token that each computed one stands for"""
+    positions_R: Indices
+    """the micro-batch's `positions_R`, as computed tokens"""
+    lengths_S: Indices
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no token repeats, so that computed and packed tokens are the same."""
+        return len(self.tokens_N) == len(self.node_T)
+
+    def padded(self) -> tuple[Indices, Indices]:
+        """Return the tokens as S rows of L, as (computed token of each slot [S * L], slot of each computed token [N]).
+
+        Rows are padded on the right with token 0: causal attention never looks there.
+        """
+        longest = int(self.lengths_S.max())
+        row_T = np.repeat(np.arange(len(self.lengths_S)), self.lengths_S)
+        slot_T = row_T * longest + self.depth_N[self.node_T]
+        slots = np.zeros(len(self.lengths_S) * longest, np.int64)
+        slots[slot_T] = self.node_T
+        return slots, slot_T[self.first_N]
+
+
+def token_layout(batch: MicroBatch) -> TokenLayout:
+    """Return the layout of a micro-batch: its sequences as a tree of tokens, numbered in order of appearance."""
+    lengths_S = np.diff(batch.cu_seqlens_S1).astype(np.int64)
+    starts = set(batch.cu_seqlens_S1[:-1].tolist())
+    nodes: dict[tuple[int, int], int] = {}
+    node_T: list[int] = []
+    node = -1
+    for index, token in enumerate(batch.tokens_T.tolist()):
+        node = nodes.setdefault((-1 if index in starts else node, token), len(nodes))
+        node_T.append(node)
+    nodes_T = np.asarray(node_T, np.int64)
+    _, first_N = np.unique(nodes_T, return_index=True)
+    depth_T = np.arange(len(nodes_T)) - np.repeat(batch.cu_seqlens_S1[:-1], lengths_S)
+    return TokenLayout(
+        tokens_N=batch.tokens_T[first_N],
+        depth_N=depth_T[first_N].astype(np.int64),
+        node_T=nodes_T,
+        first_N=first_N.astype(np.int64),
+        positions_R=nodes_T[batch.positions_R],
+        lengths_S=lengths_S,
+    )

@@ -1,0 +1,79 @@
+"""The policy: Megatron's GPTModel, ending in the hidden states that the loss needs."""
+
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.tensor_parallel import set_defaults_if_not_set_tensor_model_parallel_attributes
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+
+from rljob_trainer.learners.attention import PackedAttention, PackedTokens
+from rljob_trainer.learners.embedding import embed
+from rljob_trainer.learners.norm import RmsNorm
+
+
+class PolicyModel(GPTModel):
+    """GPTModel whose last stage returns hidden states [R, hidden] instead of logits of every token.
+
+    The vocabulary is by far the widest layer, and only response tokens need it; `logprobs.py` projects in chunks.
+    """
+
+    def forward(self, tokens: torch.Tensor, packed: PackedTokens) -> torch.Tensor:
+        """Return hidden states: of what `packed` asks for on the last stage, else of all `tokens` [N]."""
+        hidden = None
+        if self.pre_process:
+            words = self.embedding.word_embeddings
+            hidden = embed(tokens, words.weight, words.vocab_start_index)[:, None]
+        return super().forward(
+            input_ids=None,
+            position_ids=None,
+            attention_mask=None,
+            decoder_input=hidden,
+            packed_seq_params=packed,
+        )
+
+    def _postprocess(self, hidden_states: torch.Tensor, packed_seq_params: PackedTokens, **_: Any) -> torch.Tensor:
+        if not self.post_process:
+            return hidden_states
+        assert packed_seq_params.positions_R is not None
+        return hidden_states.squeeze(1).index_select(0, packed_seq_params.positions_R)
+
+    @property
+    def head_weight(self) -> torch.nn.Parameter:
+        """This rank's rows of the output projection [V / tensor parallel, hidden]; only on the last stage."""
+        tied = self.share_embeddings_and_output_weights and self.pre_process
+        return self.shared_embedding_or_output_weight() if tied else self.output_layer.weight
+
+
+def build_model(bridge: Any) -> PolicyModel:
+    """Return this rank's part of the model, on the CPU, with weights that are still to be loaded."""
+    config, hf_config = bridge.config, bridge.hf_config
+    layer = _layer_spec(config)
+    model = PolicyModel(
+        config=config,
+        transformer_layer_spec=TransformerBlockSubmodules(
+            layer_specs=[layer] * (config.num_layers // config.pipeline_model_parallel_size), layer_norm=RmsNorm
+        ),
+        vocab_size=bridge.padded_vocab_size,
+        max_sequence_length=hf_config.max_position_embeddings,
+        pre_process=parallel_state.is_pipeline_first_stage(),
+        post_process=parallel_state.is_pipeline_last_stage(),
+        share_embeddings_and_output_weights=hf_config.tie_word_embeddings,
+        position_embedding_type="none",  # PackedAttention turns queries and keys
+    )
+    for parameter in model.parameters():
+        set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
+    return model
+
+
+def _layer_spec(config: Any) -> Any:
+    """Return Megatron's plain layer with our attention and norms."""
+    spec = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=config.qk_layernorm)
+    layer, attention = spec.submodules, spec.submodules.self_attention.submodules
+    layer.input_layernorm = layer.pre_mlp_layernorm = RmsNorm
+    attention.core_attention = PackedAttention
+    if config.qk_layernorm:
+        attention.q_layernorm = attention.k_layernorm = RmsNorm
+    return spec

@@ -1,0 +1,162 @@
+"""Megatron's distributed optimizer, with the parts around it that need CUDA or Apex done in PyTorch.
+
+Data-parallel ranks share the optimizer state; weights and gradients lie in contiguous buffers. With bf16 weights the
+masters are fp32. Gradients are summed over ranks and micro-batches, never averaged: the loss is normalised already.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, get_standard_config_overrides
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+
+from rljob_trainer.learners.config import OptimizerSettings
+
+
+def data_parallel(model: torch.nn.Module) -> DistributedDataParallel:
+    """Return the model with its weights and fp32 gradients in buffers that the optimizer shares out."""
+    config = DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True)
+    wrapped = DistributedDataParallel(model.config, config, model)
+    if wrapped.dp_cp_group.size() == 1:  # a group of one would copy all gradients and weights onto themselves
+        wrapped.finish_grad_sync = wrapped.start_param_sync = _nothing
+    return wrapped
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """There is nobody to share with."""
+
+
+class Optimizer:
+    """AdamW with gradient clipping and a schedule. A step with a gradient that is not finite is not taken."""
+
+    def __init__(self, model: DistributedDataParallel, settings: OptimizerSettings, precision: str) -> None:
+        self._clip_grad = settings.clip_grad
+        self.megatron = _megatron_optimizer(model, settings, precision)
+        self.schedule = _schedule(self.megatron, settings)
+
+    @torch.no_grad()
+    def step(self) -> tuple[bool, float]:
+        """Take a step with the summed gradients; return whether it was taken and the gradient norm before clipping.
+
+        If the norm is not finite, weights, optimizer state and schedule stay as they are. All ranks agree.
+        """
+        self.megatron.prepare_grads()
+        norm = self._grad_norm()
+        if not math.isfinite(norm):
+            return False, norm
+        if norm > self._clip_grad:
+            torch._foreach_mul_(self._grads(), self._clip_grad / (norm + 1e-6))
+        self.schedule.step(1)
+        self.megatron.step_with_ready_grads()
+        return True, norm
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the last step."""
+        return float(self.megatron.param_groups[0]["lr"])
+
+    def _grads(self) -> list[torch.Tensor]:
+        parameters = [p for part in self.megatron.chained_optimizers for p in part.get_parameters()]
+        return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+    def _grad_norm(self) -> float:
+        """Return the L2 norm over all ranks. Megatron picks the gradients, so that each parameter counts once:
+        replicas on tensor-parallel ranks and the second copy of tied embeddings are left out."""
+        parts = self.megatron.chained_optimizers
+        grads = [grad for part in parts for grad in part.get_main_grads_for_grad_norm()]
+        device = self._grads()[0].device if self._grads() else torch.device("cpu")
+        norms = torch.stack(torch._foreach_norm(grads)).double() if grads else torch.zeros(1, dtype=torch.float64)
+        squares = norms.to(device).square().sum()
+        dist.all_reduce(squares, group=self.megatron.get_grad_stats_parallel_group())
+        return math.sqrt(squares.item()) if squares.isfinite() else math.nan
+
+
+def _megatron_optimizer(model: DistributedDataParallel, settings: OptimizerSettings, precision: str) -> Any:
+    config = OptimizerConfig(
+        optimizer="adam",
+        lr=settings.learning_rate,
+        min_lr=settings.min_learning_rate,
+        weight_decay=settings.weight_decay,
+        adam_beta1=settings.beta1,
+        adam_beta2=settings.beta2,
+        adam_eps=settings.epsilon,
+        bf16=precision == "bf16",
+        params_dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
+        use_distributed_optimizer=True,
+        clip_grad=0.0,  # Megatron's clipping wants CUDA tensors, and without Apex reads every norm by itself
+    )
+    optimizer = get_megatron_optimizer(config, [model], get_standard_config_overrides(config))
+    for group in optimizer.param_groups:
+        group.update(fused=True, foreach=False)  # one pass over the weights instead of about ten
+        for parameter in group["params"]:
+            _fresh_state(optimizer, parameter)
+    for part in optimizer.chained_optimizers:
+        part._copy_main_params_to_model_params = _copy_of_masters(part)
+    return optimizer
+
+
+def _copy_of_masters(part: Any) -> Callable[[], None]:
+    """Return what brings fp32 masters to the bf16 weights, in one call for all of them.
+
+    Megatron copies them one by one; fp32 weights are their own masters, and it copies those onto themselves.
+    """
+    masters: list[torch.Tensor] = []
+    weights: list[torch.Tensor] = []
+    for shards, models in zip(part.shard_fp32_from_float16_groups, part.model_float16_groups, strict=True):
+        for master, model in zip(shards, models, strict=True):
+            buffer, _, bucket = part.model_param_gbuf_map[model]
+            place = part._get_model_param_range_map(model)["gbuf_world_in_bucket"]
+            masters.append(master)
+            weights.append(part.buffers[buffer].buckets[bucket].param_data.view(-1)[place.start : place.end])
+
+    def copy() -> None:
+        if masters:
+            torch._foreach_copy_(weights, masters)
+
+    return copy
+
+
+def _fresh_state(optimizer: Any, parameter: torch.Tensor) -> None:
+    """Allocate AdamW's state now: Megatron cannot save an optimizer that has not stepped yet."""
+    (inner,) = (part.optimizer for part in optimizer.chained_optimizers)
+    inner.state[parameter] = {
+        "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+        "exp_avg": torch.zeros_like(parameter, requires_grad=False),
+        "exp_avg_sq": torch.zeros_like(parameter, requires_grad=False),
+    }
+
+
+def restore_steps(optimizer: Any, steps: int) -> None:
+    """Give each parameter its own step counter after loading, at `steps`.
+
+    Megatron 0.16.1 leaves PyTorch's AdamW with one tensor for all of them, so that every parameter would add 1 to it,
+    and then overwrites it with the count from before the loading. Its tests run with Apex, which has no such tensor.
+    """
+    for part in optimizer.chained_optimizers:
+        for state in part.optimizer.state.values():
+            state["step"] = torch.full_like(state["step"], steps)
+
+
+def _schedule(optimizer: Any, settings: OptimizerSettings) -> OptimizerParamScheduler:
+    """Return the schedule; it is advanced before each step, so that the first step already learns.
+
+    Step k of n has k / warm-up of the rate, then the decay would reach its floor at step n + 1: no step is wasted at 0.
+    """
+    decay_steps = settings.total_steps + 1
+    return OptimizerParamScheduler(
+        optimizer,
+        init_lr=0.0,
+        max_lr=settings.learning_rate,
+        min_lr=settings.min_learning_rate,
+        lr_warmup_steps=min(settings.warmup_steps, settings.total_steps),
+        lr_decay_steps=decay_steps,
+        lr_decay_style=settings.schedule,
+        start_wd=settings.weight_decay,
+        end_wd=settings.weight_decay,
+        wd_incr_steps=decay_steps,
+        wd_incr_style="constant",
+    )

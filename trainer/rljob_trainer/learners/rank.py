@@ -1,0 +1,338 @@
+"""One rank of the learner: Megatron-core on gloo and CPU cores, or on NCCL and a GPU. No Ray, no engines.
+
+Methods are collective: every rank calls the same ones in the same order, ranks of one data-parallel share with the same
+micro-batches. `group.py` sees to that. Results that only some ranks hold say so.
+"""
+
+import random
+import resource
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.distributed import finalize_model_grads
+from megatron.core.pipeline_parallel import get_forward_backward_func
+
+from rljob_trainer.learners import checkpoint, export, wgrad
+from rljob_trainer.learners.attention import PackedTokens, packed_tokens
+from rljob_trainer.learners.bridges import bridge
+from rljob_trainer.learners.config import EntropyUse, LearnerConfig, layout
+from rljob_trainer.learners.cpu import megatron_on_cpu
+from rljob_trainer.learners.layout import token_layout
+from rljob_trainer.learners.logprobs import VocabularyShard, logprobs_and_entropy
+from rljob_trainer.learners.loss import LossSums, Targets, policy_loss
+from rljob_trainer.learners.metrics import StepMetrics
+from rljob_trainer.learners.model import build_model
+from rljob_trainer.learners.optimizer import Optimizer, data_parallel
+from rljob_trainer.learners.reference import ReferenceWeights
+from rljob_trainer.learners.rope import Rope
+from rljob_trainer.packing import MicroBatch
+
+Logprobs_R = npt.NDArray[np.float32]
+
+
+class LearnerRank:
+    """Holds this rank's part of the policy and trains it."""
+
+    def __init__(
+        self, config: LearnerConfig, rank: int, world_size: int, master_address: str, master_port: int
+    ) -> None:
+        """Join the other ranks, load the checkpoint, make the optimizer. Raises UnsupportedModelError."""
+        self._config = config
+        self.rank = rank
+        self.layout = layout(config, world_size)
+        self._runtime: Callable[[], AbstractContextManager[None]] = (
+            megatron_on_cpu if config.device == "cpu" else nullcontext
+        )
+        self.device = _prepare_process(config, rank)
+        with self._runtime():
+            _join(config, rank, world_size, master_address, master_port)
+            self._bridge = bridge(config)
+            model = build_model(self._bridge)
+            self._bridge.load_weights([model], str(config.checkpoint_dir))
+            model.to(self.device)
+            self._reference = ReferenceWeights(model) if config.loss.kl else None
+            self._ddp = data_parallel(model)
+            self._ddp.config.finalize_model_grads_func = _finalize
+            self._optimizer = Optimizer(self._ddp, config.optimizer, config.precision)
+        self._model = model
+        self._rope = Rope(self._bridge.hf_config, self._bridge.config.kv_channels, self.device)
+        self.step = 0
+        """optimizer steps taken"""
+        self.skipped = 0
+        """optimizer steps not taken because the gradient was not finite"""
+
+    @property
+    def holds_output(self) -> bool:
+        """Whether this rank's `logprobs()` are those of its data-parallel share, and not empty."""
+        return self.rank == self.layout.output_rank(self.layout.data_rank(self.rank))
+
+    def train(
+        self, micro_batches: Sequence[MicroBatch], old_logprobs: Sequence[Logprobs_R] | None = None
+    ) -> StepMetrics:
+        """Take one optimizer step on this data-parallel share, and return metrics over all shares.
+
+        `old_logprobs` are the learner's own, from `logprobs()` before the first update on these samples; None means
+        that this is the first, so the ratio is 1. A step whose gradient is not finite is skipped and counted. Without
+        micro-batches (then no share has any) there is nothing to learn and no step is taken.
+        """
+        if not micro_batches:
+            return self._metrics([], [], taken=True, grad_norm=0.0)
+        with self._runtime():
+            reference = self._reference_logprobs(micro_batches)
+            old: Sequence[Logprobs_R | None] = old_logprobs or [None] * len(micro_batches)
+            batches = [
+                _Batch(batch, self._rope, self.device, *logprobs)
+                for batch, *logprobs in zip(micro_batches, old, reference, strict=True)
+            ]
+            self._ddp.zero_grad_buffer()
+            self._optimizer.megatron.zero_grad()
+            sums = self._run(batches, self._loss, forward_only=False)
+            taken, grad_norm = self._optimizer.step()
+            self.step += taken
+            self.skipped += not taken
+            return self._metrics(batches, sums, taken, grad_norm)
+
+    def logprobs(self, micro_batches: Sequence[MicroBatch], *, reference: bool = False) -> list[Logprobs_R]:
+        """Return the log-probabilities of each micro-batch's targets, on the ranks that hold the output; else nothing.
+
+        With `reference`, by the weights that training started from. Raises ValueError if they were not kept.
+        """
+        with self._runtime(), self._weights(reference):
+            batches = [_Batch(batch, self._rope, self.device) for batch in micro_batches]
+            with torch.no_grad():
+                results = self._run(batches, self._measure, forward_only=True)
+        return [logprobs_R.cpu().numpy() for logprobs_R in results] if self.holds_output else []
+
+    def export(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield all weights as full tensors with their Hugging Face names, the same on every rank.
+
+        Every rank must exhaust it. A tensor may be a view of the weights: copy what must outlive the next step.
+        """
+        with self._runtime():
+            tensors = self._bridge.export(self._model)
+        while True:
+            with self._runtime(), torch.no_grad():
+                item = next(tensors, None)
+            if item is None:
+                return
+            yield item
+
+    def write_hf(self, directory: Path) -> None:
+        """Write the weights as a Hugging Face checkpoint, with the tokenizer of the original. Rank 0 writes."""
+        if self.rank == 0:
+            export.write(directory, self.export(), self._config.checkpoint_dir)
+        else:
+            for _ in self.export():
+                pass
+        dist.barrier()
+
+    def save(self, directory: Path) -> None:
+        """Write a checkpoint that `load()` of the same layout continues from, bit by bit."""
+        with self._runtime():
+            counters = {"step": self.step, "skipped": self.skipped}
+            checkpoint.save(directory, self._ddp, self._optimizer, self.layout, counters)
+
+    def load(self, directory: Path) -> int:
+        """Continue from a checkpoint; return its step. Raises LayoutMismatchError."""
+        with self._runtime():
+            counters = checkpoint.load(directory, self._ddp, self._optimizer, self.layout)
+        self.step, self.skipped = counters["step"], counters["skipped"]
+        return self.step
+
+    def close(self) -> None:
+        """Leave the other ranks; this object cannot be used afterwards."""
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()
+
+    def _run(self, batches: Sequence["_Batch"], outcome: "_Outcome", forward_only: bool) -> list[Any]:
+        """Run the schedule over all micro-batches; return what `outcome` gave for each, on the last stage."""
+
+        def step(iterator: Iterator[_Batch], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
+            batch = next(iterator)
+            return model(batch.tokens_N, batch.packed), partial(outcome, batch)
+
+        results = get_forward_backward_func()(
+            forward_step_func=step,
+            data_iterator=iter(batches),
+            model=self._ddp,
+            num_microbatches=len(batches),
+            seq_length=1,  # stages tell each other the shape: variable_seq_lengths
+            micro_batch_size=1,
+            forward_only=forward_only,
+            collect_non_loss_data=forward_only,
+        )
+        return list(results)
+
+    def _loss(self, batch: "_Batch", hidden_R_H: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, LossSums]:
+        """Return the loss, as Megatron wants it, with a token count that it must not divide by."""
+        settings = self._config.loss
+        logprobs_R, entropy_R = self._head(batch, hidden_R_H, settings.entropy)
+        loss, sums = policy_loss(logprobs_R, entropy_R, batch.targets, settings)
+        return loss, torch.ones((), dtype=torch.int, device=self.device), sums
+
+    def _measure(self, batch: "_Batch", hidden_R_H: torch.Tensor, non_loss_data: bool) -> torch.Tensor:
+        assert non_loss_data
+        return self._head(batch, hidden_R_H, "none")[0]
+
+    def _head(
+        self, batch: "_Batch", hidden_R_H: torch.Tensor, entropy: EntropyUse
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        weight = self._model.head_weight
+        tensor_rank = parallel_state.get_tensor_model_parallel_rank()
+        start = tensor_rank * len(weight)
+        shard = VocabularyShard(
+            start=start,
+            size=min(len(weight), self._bridge.vocab_size - start),
+            group=parallel_state.get_tensor_model_parallel_group() if self.layout.tensor > 1 else None,
+        )
+        return logprobs_and_entropy(
+            hidden_R_H,
+            weight,
+            batch.target_tokens_R,
+            shard,
+            temperature=self._config.loss.temperature,
+            entropy=entropy,
+        )
+
+    def _reference_logprobs(self, micro_batches: Sequence[MicroBatch]) -> Sequence[Logprobs_R | None]:
+        """Return the reference's log-probabilities where a KL penalty needs them; None on stages without a loss."""
+        if self._reference is None:
+            return [None] * len(micro_batches)
+        with self._weights(reference=True), torch.no_grad():
+            batches = [_Batch(batch, self._rope, self.device) for batch in micro_batches]
+            results = self._run(batches, self._measure, forward_only=True)
+        return [result.cpu().numpy() for result in results] or [None] * len(micro_batches)
+
+    @contextmanager
+    def _weights(self, reference: bool) -> Iterator[None]:
+        if not reference:
+            yield
+        elif self._reference is None:
+            raise ValueError("no reference weights were kept, because no KL penalty is configured")
+        else:
+            with self._reference.in_place_of(self._model):
+                yield
+
+    def _metrics(
+        self, batches: Sequence["_Batch"], sums: Sequence[LossSums], taken: bool, grad_norm: float
+    ) -> StepMetrics:
+        """Add up what the ranks that hold the output know."""
+        names = len(LossSums.__slots__) - 1
+        totals = torch.zeros(names + 2, dtype=torch.float64, device=self.device)
+        largest = torch.zeros((), dtype=torch.float64, device=self.device)
+        if self.holds_output and batches:
+            totals[:names] = torch.stack([each.stacked() for each in sums]).sum(0)
+            totals[names] = sum(len(batch.layout.node_T) for batch in batches)
+            totals[names + 1] = sum(len(batch.layout.tokens_N) for batch in batches)
+            largest = torch.stack([each.max_mismatch for each in sums]).max()
+        dist.all_reduce(totals)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        loss, policy, kl, entropy, ratio, clipped, mismatch, count, tokens, computed = totals.tolist()
+        settings, mean = self._config.loss, 1.0 / max(count, 1.0)
+        return StepMetrics(
+            step=self.step,
+            skipped=not taken,
+            loss=loss,
+            policy_loss=policy,
+            grad_norm=grad_norm,
+            learning_rate=self._optimizer.learning_rate,
+            ratio=ratio * mean,
+            clip_fraction=clipped * mean,
+            kl=kl * mean if settings.kl else None,
+            entropy=entropy * mean if settings.entropy != "none" else None,
+            mismatch=mismatch * mean,
+            max_mismatch=largest.item(),
+            tokens=int(tokens),
+            computed_tokens=int(computed),
+            response_tokens=int(count),
+            peak_memory_bytes=self._peak_memory_bytes(),
+        )
+
+    def _peak_memory_bytes(self) -> int:
+        if self.device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated())
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+
+
+_Outcome = Callable[..., Any]
+
+
+class _Batch:
+    """A micro-batch as tensors on the device."""
+
+    def __init__(
+        self,
+        batch: MicroBatch,
+        rope: Rope,
+        device: torch.device,
+        old_logprobs_R: Logprobs_R | None = None,
+        reference_logprobs_R: Logprobs_R | None = None,
+    ) -> None:
+        def tensor(array: npt.NDArray[Any]) -> torch.Tensor:
+            return torch.from_numpy(array.copy()).to(device)  # arrays from Ray are read-only
+
+        self.layout = token_layout(batch)
+        self.tokens_N = tensor(self.layout.tokens_N)
+        self.packed: PackedTokens = packed_tokens(self.layout, rope, device)
+        self.target_tokens_R = tensor(batch.targets_R)
+        self.targets = Targets(
+            advantages_R=tensor(batch.advantages_R),
+            weights_R=tensor(batch.weights_R),
+            engine_logprobs_R=tensor(batch.logprobs_R),
+            old_logprobs_R=None if old_logprobs_R is None else tensor(old_logprobs_R),
+            reference_logprobs_R=None if reference_logprobs_R is None else tensor(reference_logprobs_R),
+        )
+
+
+def _prepare_process(config: LearnerConfig, rank: int) -> torch.device:
+    """Set threads, seeds and device of this process; let Megatron find what it would take from Apex."""
+    torch.set_num_threads(config.num_threads)
+    random.seed(config.seed)
+    np.random.seed(config.seed)
+    torch.manual_seed(config.seed)
+    wgrad.install()
+    _silence_known_warnings()
+    if config.device == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _silence_known_warnings() -> None:
+    """Keep out of the log what Megatron 0.16.1 does on purpose and torch 2.11 warns of in every rank."""
+    warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
+    warnings.filterwarnings("ignore", "full scope is deprecated", UserWarning)
+    warnings.filterwarnings("ignore", ".*ShardedTensor", FutureWarning)
+    warnings.filterwarnings("ignore", "`load_state_dict` is deprecated", FutureWarning)
+
+
+def _join(config: LearnerConfig, rank: int, world_size: int, master_address: str, master_port: int) -> None:
+    """Meet the other ranks and make Megatron's groups; every collective fails after the configured time."""
+    dist.init_process_group(
+        "gloo" if config.device == "cpu" else "cpu:gloo,cuda:nccl",
+        init_method=f"tcp://{master_address}:{master_port}",
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=config.timeout_s),
+    )
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=config.tensor_parallel,
+        pipeline_model_parallel_size=config.pipeline_parallel,
+        distributed_timeout_minutes=config.timeout_s / 60,
+    )
+
+
+def _finalize(model: list[Any], num_tokens: object, **groups: Any) -> None:
+    """Sum the gradients over ranks. The loss is normalised over the whole step, so no token count divides them."""
+    finalize_model_grads(model, None, **groups)

@@ -1,0 +1,36 @@
+"""The gated activation of the MLP, for Megatron on a CPU.
+
+Megatron has a fused one, compiled by torch.compile, which on a CPU needs a C++ compiler at run time; what it does
+otherwise copies the wide gradient once more to join its two halves.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+
+def swiglu(x: torch.Tensor, *_: Any) -> torch.Tensor:
+    """Return silu(first half) * second half of the last axis.
+
+    Ignores what else Megatron passes to its `bias_swiglu_impl`: our models have no bias there.
+    """
+    return _Swiglu.apply(x)
+
+
+class _Swiglu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        gate, up = x.chunk(2, dim=-1)
+        return F.silu(gate).mul_(up)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        gate, up = x.chunk(2, dim=-1)
+        out = torch.empty_like(x)
+        grad_gate, grad_up = out.chunk(2, dim=-1)
+        torch.mul(grad, F.silu(gate), out=grad_up)
+        torch.ops.aten.silu_backward.grad_input(grad * up, gate, grad_input=grad_gate)
+        return out
