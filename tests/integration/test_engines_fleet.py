@@ -1,0 +1,155 @@
+"""Two real engines, a real router, real weight sync; then things are broken. Each test heals what others broke."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from fleet import NAMES, Fleet, gone, scheduler_of, send, shared_memory_of, tree
+from thread_learner import Tensors
+
+DAMAGED = "model.layers.1.mlp.gate_proj.weight"
+HELD_AS = "model.layers.1.mlp.gate_up_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def running(tiny_llama_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with pytest.MonkeyPatch.context() as patch:  # Ray's workers do not know pytest's `pythonpath`
+        patch.setenv("PYTHONPATH", os.pathsep.join(entry for entry in sys.path if entry))
+        ray.init(num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False)
+    fleet = Fleet(tiny_llama_dir, tmp_path_factory.mktemp("fleet"))
+    try:
+        fleet.start()
+        yield fleet
+        pids = [pid for engine in fleet.engines() if engine.state != "Dead" for pid in tree(engine.pid or 0)]
+        files = shared_memory_of(pids)
+    finally:
+        fleet.stop()
+        ray.shutdown()
+    assert all(gone(pid) for pid in pids)
+    assert not [file for file in files if Path(file).exists()]
+
+
+@pytest.fixture
+def fleet(running: Fleet) -> Fleet:
+    running.publisher.transport = running.broadcast
+    running.learner.damage = lambda tensors: tensors
+    running.heal()
+    running.incidents.clear()
+    return running
+
+
+def next_version(fleet: Fleet) -> int:
+    fleet.learner.take_a_step()
+    return (fleet.publisher.version or 0) + 1
+
+
+def damaged(tensors: Tensors) -> Tensors:
+    changed = tensors[DAMAGED].clone()
+    changed[0, 0] += 1e-6
+    return {**tensors, DAMAGED: changed}
+
+
+def test_samples_know_their_engine_and_the_version_of_their_weights(fleet: Fleet) -> None:
+    answers = fleet.generate(tokens=4, requests=8)
+    assert {answer.engine for answer in answers} == set(NAMES)
+    assert {answer.version for answer in answers} == {fleet.publisher.version}
+    assert all(len(answer.tokens_T) == len(answer.logprobs_T) for answer in answers)
+
+
+@pytest.mark.parametrize("way", ["broadcast", "disk"])
+def test_after_a_publication_every_engine_holds_the_learners_weights(fleet: Fleet, way: str) -> None:
+    fleet.publisher.transport = getattr(fleet, way)
+    version = next_version(fleet)
+    publication = fleet.publish(version)
+    assert set(publication.engines) == set(NAMES)
+    assert not publication.failed
+    assert {answer.version for answer in fleet.generate(tokens=4, requests=4)} == {version}
+
+
+def test_a_killed_router_comes_back_with_its_engines(fleet: Fleet) -> None:
+    send(signal.SIGKILL, [fleet.router.pid])
+    fleet.until(lambda: not fleet.router_answers(), 5)
+    fleet.until(fleet.router_answers, 60)
+    fleet.until(lambda: len(fleet.listed()) == 2, 20)
+    assert {answer.engine for answer in fleet.generate(tokens=4, requests=8)} == set(NAMES)
+
+
+def test_an_engine_with_a_damaged_tensor_is_refused_and_the_tensor_named(fleet: Fleet) -> None:
+    fleet.learner.damage = damaged
+    publication = fleet.publish(next_version(fleet))
+    assert set(publication.failed) == set(NAMES)
+    assert all(f"1 of 14 tensors differ from the learner's: {HELD_AS}" in text for text in publication.failed.values())
+    fleet.until(lambda: not fleet.listed(), 10)
+
+
+def test_a_killed_server_is_noticed_and_its_requests_are_answered_by_the_other(fleet: Fleet) -> None:
+    victim = fleet.engine(NAMES[0])
+    answers = fleet.background.submit(fleet.requests(tokens=300, requests=8))
+    time.sleep(0.5)
+    killed_at = time.time()
+    send(signal.SIGKILL, [victim.pid or 0])
+    assert fleet.until(lambda: fleet.engine(NAMES[0]).state == "Dead", 5) < 2.0
+    fleet.until(lambda: fleet.listed() == [fleet.engine(NAMES[1]).url], 5)
+    assert time.time() - killed_at < 4.0
+    assert [answer.finish_reason in {"length", "stop"} for answer in answers.result(100)] == [True] * 8
+
+
+def test_a_killed_scheduler_takes_its_server_with_it(fleet: Fleet) -> None:
+    victim = fleet.engine(NAMES[1])
+    pids = tree(victim.pid or 0)
+    files = shared_memory_of(pids)
+    send(signal.SIGKILL, [scheduler_of(victim.pid or 0)])
+    assert fleet.until(lambda: fleet.engine(NAMES[1]).state == "Dead", 5) < 2.0
+    fleet.until(lambda: all(gone(pid) for pid in pids), 10)
+    fleet.until(lambda: not any(Path(file).exists() for file in files), 10)
+    assert "sglang::sched" in fleet.engine(NAMES[1]).last_error
+
+
+def test_a_restarted_engine_gets_no_request_until_it_holds_the_current_weights(fleet: Fleet) -> None:
+    fleet.publish(next_version(fleet))
+    send(signal.SIGKILL, [fleet.engine(NAMES[0]).pid or 0])
+    fleet.until(lambda: fleet.engine(NAMES[0]).state == "Dead", 5)
+    fleet.run(fleet.publisher.learner_moves(), 5)  # the learner trains: nobody can catch up
+    fleet.restart(NAMES[0])
+    fleet.until(lambda: fleet.engine(NAMES[0]).state == "Stale", 120)
+    assert {answer.engine for answer in fleet.generate(tokens=4, requests=8)} == {NAMES[1]}
+    assert fleet.listed() == [fleet.engine(NAMES[1]).url]
+    version = next_version(fleet)
+    fleet.publish(version)
+    answers = fleet.generate(tokens=4, requests=8)
+    assert {(answer.engine, answer.version) for answer in answers} == {(name, version) for name in NAMES}
+    incident = fleet.incidents[-1]
+    assert (incident.engine, incident.cause) == (NAMES[0], "ProcessExited")
+    assert 0 < (incident.rerouted_s or 0) < (incident.returned_s or 0)
+
+
+def test_a_hung_engine_is_left_behind_and_the_others_get_the_weights(fleet: Fleet) -> None:
+    hung = tree(fleet.engine(NAMES[0]).pid or 0)
+    version = next_version(fleet)
+    send(signal.SIGSTOP, hung)
+    publication = fleet.publish(version)
+    assert publication.engines == (NAMES[1],)
+    assert "no answer within 10 s" in publication.failed[NAMES[0]]
+    assert {answer.engine for answer in fleet.generate(tokens=4, requests=4)} == {NAMES[1]}
+    fleet.until(lambda: all(gone(pid) for pid in hung), 20)
+
+
+def test_an_engine_that_dies_in_the_middle_of_a_broadcast_does_not_stop_the_others(fleet: Fleet) -> None:
+    version = next_version(fleet)
+    victim = fleet.engine(NAMES[0]).pid or 0
+
+    def kill_and_go_on(tensors: Tensors) -> Tensors:
+        fleet.learner.damage = lambda tensors: tensors
+        send(signal.SIGKILL, [scheduler_of(victim)])
+        return tensors
+
+    fleet.learner.damage = kill_and_go_on
+    publication = fleet.publish(version)
+    assert publication.engines == (NAMES[1],)
+    assert {answer.version for answer in fleet.generate(tokens=4, requests=4)} == {version}

@@ -1,0 +1,317 @@
+"""What one SGLang server, and the router, can be asked over HTTP; typed, and every question with a deadline.
+
+Trouble becomes an `EngineError` here, once: which engine, what was wanted, what was seen. An engine's weights carry the
+label `VERSION@ENGINE`, which SGLang repeats in every answer: so a sample knows its version and its engine.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import aiohttp
+
+Json = dict[str, Any]
+PauseMode = Literal["abort", "retract", "in_place"]
+UNLABELLED = -1
+ROUTER_DEADLINE_S = 10.0
+REFUSALS = frozenset({400, 413, 422})
+KEEP_ALIVE_S = 2.0
+"""shorter than the servers' 5 s: a POST on a connection that the server is closing would fail and not be repeated"""
+
+
+class EngineError(RuntimeError):
+    """An engine did not do what it was asked."""
+
+
+class EngineUnreachableError(EngineError):
+    """No answer: connection refused or lost, or the deadline has passed."""
+
+
+class EngineRefusedError(EngineError):
+    """The request itself is wrong: asking again, or another engine, will not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRequest:
+    """What to continue, and how."""
+
+    tokens_T: tuple[int, ...]
+    num_samples: int
+    temperature: float
+    top_p: float
+    top_k: int
+    max_new_tokens: int
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+
+    def body(self) -> Json:
+        """Return SGLang's form of it."""
+        return {
+            "input_ids": list(self.tokens_T),
+            "return_logprob": True,
+            "sampling_params": {
+                "n": self.num_samples,
+                "temperature": self.temperature,
+                "top_p": self.top_p,
+                "top_k": self.top_k,
+                "max_new_tokens": self.max_new_tokens,
+                "stop": list(self.stop),
+                "stop_token_ids": list(self.stop_token_ids),
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """One answer."""
+
+    tokens_T: tuple[int, ...]
+    logprobs_T: tuple[float, ...]
+    """at the sampling temperature [nats]"""
+    text: str
+    version: int
+    """of the weights that made it; UNLABELLED before the first publication"""
+    engine: str
+    finish_reason: str
+    """`stop`, `length`, `abort`"""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAddress:
+    """Where the members of a weight group meet."""
+
+    master_address: str
+    master_port: int
+    rank_offset: int
+    """rank of this engine's first process; the learner is rank 0"""
+    world_size: int
+    group_name: str
+    backend: Literal["gloo", "nccl"]
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """An engine as the router lists it."""
+
+    id: str
+    url: str
+    healthy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Http:
+    """Asks one server; `who` names it in errors."""
+
+    session: aiohttp.ClientSession
+    who: str
+    url: str
+
+    async def ask(self, method: str, path: str, deadline_s: float, body: Json | None = None) -> Any:
+        """Return the answer, parsed when it is JSON; raise EngineError."""
+        wanted = f"{self.who}: {method} {path}"
+        timeout = aiohttp.ClientTimeout(total=deadline_s)
+        try:
+            async with self.session.request(method, self.url + path, json=body, timeout=timeout) as answer:
+                is_json = answer.content_type == "application/json"
+                content = await (answer.json() if is_json else answer.text())
+        except TimeoutError as error:
+            raise EngineUnreachableError(f"{wanted}: no answer within {deadline_s:g} s") from error
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise EngineUnreachableError(f"{wanted}: {type(error).__name__}: {error}") from error
+        if answer.status >= 400:
+            kind = EngineRefusedError if answer.status in REFUSALS else EngineError
+            raise kind(f"{wanted}: {answer.status} {_message(content)}")
+        return content
+
+
+@dataclass(frozen=True, slots=True)
+class EngineClient:
+    """One engine, asked directly."""
+
+    session: aiohttp.ClientSession
+    name: str
+    url: str
+
+    async def generate(self, request: TokenRequest, deadline_s: float) -> tuple[Continuation, ...]:
+        """Return `request.num_samples` continuations."""
+        return continuations(await self._post("/generate", deadline_s, request.body()), self.name)
+
+    async def probe(self, deadline_s: float) -> None:
+        """Return when both the server and its scheduler have answered; raise EngineError."""
+        await self._http.ask("GET", "/server_info", deadline_s)
+
+    async def info(self, deadline_s: float) -> Json:
+        """Return the server's arguments and its schedulers' internal state."""
+        content: Json = await self._http.ask("GET", "/server_info", deadline_s)
+        return content
+
+    async def pause(self, mode: PauseMode, deadline_s: float) -> None:
+        """Stop generating; `abort` returns running requests as they are, the others keep them."""
+        await self._post("/pause_generation", deadline_s, {"mode": mode})
+
+    async def resume(self, deadline_s: float) -> None:
+        """Generate again."""
+        await self._post("/continue_generation", deadline_s, {"torch_empty_cache": False})
+
+    async def abort_all(self, deadline_s: float) -> None:
+        """End every running request; each is answered with what it has."""
+        await self._post("/abort_request", deadline_s, {"abort_all": True})
+
+    async def join_group(self, address: GroupAddress, deadline_s: float) -> None:
+        """Join a weight group; answers when all members have."""
+        body = {
+            "master_address": address.master_address,
+            "master_port": address.master_port,
+            "rank_offset": address.rank_offset,
+            "world_size": address.world_size,
+            "group_name": address.group_name,
+            "backend": address.backend,
+        }
+        await self._post("/init_weights_update_group", deadline_s, body)
+
+    async def leave_group(self, group_name: str, deadline_s: float) -> None:
+        """Leave a weight group."""
+        await self._post("/destroy_weights_update_group", deadline_s, {"group_name": group_name})
+
+    async def receive(
+        self,
+        names: Sequence[str],
+        dtypes: Sequence[str],
+        shapes: Sequence[Sequence[int]],
+        group_name: str,
+        flush_cache: bool,
+        deadline_s: float,
+    ) -> None:
+        """Take part in the broadcast of these tensors, in this order; answers when they are loaded.
+
+        `flush_cache` then forgets all cached prefixes, which belong to the weights that made them. (Not by
+        /flush_cache: that collects garbage too, which takes 0.4 s on CPU.)
+        """
+        body = {
+            "names": list(names),
+            "dtypes": list(dtypes),
+            "shapes": [list(shape) for shape in shapes],
+            "group_name": group_name,
+            "flush_cache": flush_cache,
+            "torch_empty_cache": False,
+        }
+        await self._post("/update_weights_from_distributed", deadline_s, body)
+
+    async def read_weights(self, directory: str, deadline_s: float) -> None:
+        """Load the Hugging Face weights in a directory that the engine can see, and forget all cached prefixes."""
+        body = {"model_path": directory, "flush_cache": True, "torch_empty_cache": False}
+        await self._post("/update_weights_from_disk", deadline_s, body)
+
+    async def label_weights(self, version: int, deadline_s: float) -> None:
+        """Name the weights: samples carry version and engine from here on."""
+        # SGLang would abort all requests unless told not to
+        body = {"new_version": f"{version}@{self.name}", "abort_all_requests": False}
+        await self._post("/update_weight_version", deadline_s, body)
+
+    async def digests(self, deadline_s: float) -> tuple[Mapping[str, str], ...]:
+        """Return, for each rank of the engine, the digest of every tensor that it holds."""
+        content = await self._post("/weights_checker", deadline_s, {"action": "checksum"})
+        return tuple(rank["checksums"] for rank in content["ranks"])
+
+    async def release_memory(self, deadline_s: float) -> None:
+        """Free weights and KV cache (GPU, with --enable-memory-saver)."""
+        await self._post("/release_memory_occupation", deadline_s, {})
+
+    async def resume_memory(self, deadline_s: float) -> None:
+        """Allocate both again; their contents are undefined."""
+        await self._post("/resume_memory_occupation", deadline_s, {})
+
+    @property
+    def _http(self) -> _Http:
+        return _Http(self.session, f"engine {self.name}", self.url)
+
+    async def _post(self, path: str, deadline_s: float, body: Json) -> Any:
+        return await self._http.ask("POST", path, deadline_s, body)
+
+
+@dataclass(frozen=True, slots=True)
+class RouterClient:
+    """The router in front of the engines."""
+
+    session: aiohttp.ClientSession
+    url: str
+
+    async def generate(self, request: TokenRequest, deadline_s: float) -> tuple[Continuation, ...]:
+        """Return `request.num_samples` continuations by whichever engine the router picks."""
+        return continuations(await self._http.ask("POST", "/generate", deadline_s, request.body()), "router")
+
+    async def is_alive(self) -> bool:
+        """Return whether the router answers."""
+        try:
+            await self._http.ask("GET", "/liveness", ROUTER_DEADLINE_S)
+        except EngineUnreachableError:
+            return False
+        return True
+
+    async def workers(self) -> tuple[Worker, ...]:
+        """Return the engines that are listed."""
+        content = await self._http.ask("GET", "/workers", ROUTER_DEADLINE_S)
+        return tuple(Worker(worker["id"], worker["url"], worker["is_healthy"]) for worker in content["workers"])
+
+    async def add_worker(self, url: str) -> None:
+        """Ask for an engine to be listed; the answer comes before it is."""
+        await self._http.ask("POST", "/workers", ROUTER_DEADLINE_S, {"url": url})
+
+    async def remove_worker(self, worker_id: str) -> None:
+        """Ask for an engine to be taken off the list; the answer comes before it is."""
+        await self._http.ask("DELETE", f"/workers/{worker_id}", ROUTER_DEADLINE_S)
+
+    @property
+    def _http(self) -> _Http:
+        return _Http(self.session, "router", self.url)
+
+
+def open_session() -> aiohttp.ClientSession:
+    """Return a session for any number of simultaneous requests; open it inside the loop that will use it."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S))
+
+
+def continuations(content: Any, who: str) -> tuple[Continuation, ...]:
+    """Return SGLang's answer to one request as values; one sample comes without a list around it."""
+    answers = content if isinstance(content, list) else [content]
+    return tuple(_continuation(answer, who) for answer in answers)
+
+
+def _continuation(answer: Json, who: str) -> Continuation:
+    meta = answer["meta_info"]
+    logprobs = meta["output_token_logprobs"]
+    version, _, engine = str(meta["weight_version"]).rpartition("@")
+    return Continuation(
+        tokens_T=tuple(token for _, token, *_ in logprobs),
+        logprobs_T=tuple(logprob for logprob, *_ in logprobs),
+        text=answer.get("text", ""),
+        version=int(version) if version else UNLABELLED,
+        engine=engine if version else who,
+        finish_reason=(meta["finish_reason"] or {"type": "abort"})["type"],
+    )
+
+
+def _message(content: Any) -> str:
+    """Return what an error answer says, shortened."""
+    if isinstance(content, dict):
+        error = content.get("error", content)
+        content = error.get("message", error) if isinstance(error, dict) else error
+        content = content.get("message", content) if isinstance(content, dict) else content
+    return str(content)[:500]
+
+
+async def each(work: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Await one coroutine for each engine; return the results by name, and the errors' texts by name."""
+    done = await asyncio.gather(*work.values(), return_exceptions=True)
+    results: dict[str, Any] = {}
+    failures: dict[str, str] = {}
+    for name, outcome in zip(work, done, strict=True):
+        match outcome:
+            case EngineError():
+                failures[name] = str(outcome)
+            case BaseException():
+                raise outcome
+            case _:
+                results[name] = outcome
+    return results, failures

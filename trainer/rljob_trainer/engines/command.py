@@ -1,0 +1,123 @@
+"""From the manifest to the command line and environment of one SGLang server. Pure.
+
+Ports and host are not known here: they belong to the machine that the server will run on, see `server.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rljob_api.sections import Device, Placement, Precision, Spec
+
+CPU_SITE = Path(__file__).parent / "cpu_site"
+"""goes on PYTHONPATH of SGLang processes on CPU, and of nothing else"""
+CPU_MAX_TOTAL_TOKENS = 8192
+DTYPES = {Precision.FP32: "float32", Precision.BF16: "bfloat16"}
+OURS = frozenset({"model-path", "host", "port", "nccl-port", "device", "tp-size"})
+"""arguments that other parts of the system rely on"""
+
+Argument = str | int | float | bool | list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCommand:
+    """How to start an engine, but for its host and ports."""
+
+    arguments: Mapping[str, Argument]
+    """SGLang's server arguments by name; True stands for a bare flag, False for its absence"""
+    environment: Mapping[str, str]
+
+    def argv(self, python: str, host: str, port: int, nccl_port: int) -> list[str]:
+        """Return the command line."""
+        arguments = {**self.arguments, "host": host, "port": port, "nccl-port": nccl_port}
+        words = [python, "-m", "sglang.launch_server"]
+        for name, value in arguments.items():
+            words += _words(name, value)
+        return words
+
+
+def engine_command(spec: Spec, model: Path, threads: int, python_path: str = "") -> EngineCommand:
+    """Return how to start an engine that serves the Hugging Face checkpoint in `model` with `threads` CPU threads.
+
+    `python_path` is the PYTHONPATH to keep. Raises ValueError when `extraArgs.sglang` sets what is ours to set.
+    """
+    extra = {name.replace("_", "-"): value for name, value in spec.extra_args.sglang.items()}
+    if taken := OURS & extra.keys():
+        raise ValueError(f"extraArgs.sglang: {', '.join(sorted(taken))} cannot be set; it follows from the manifest")
+    on_cpu = spec.runtime.device is Device.CPU
+    device = _cpu_arguments(spec) if on_cpu else _gpu_arguments(spec)
+    environment = _cpu_environment(threads, python_path) if on_cpu else _gpu_environment(threads)
+    return EngineCommand(_arguments(spec, model) | device | extra, environment)
+
+
+def _arguments(spec: Spec, model: Path) -> dict[str, Argument]:
+    arguments: dict[str, Argument] = {
+        "model-path": str(model),
+        "dtype": DTYPES[spec.training.precision],
+        "tp-size": spec.rollout.gpus_per_engine,
+        "sampling-backend": "pytorch",
+        "enable-metrics": True,
+        "log-level": "info",
+        "log-level-http": "warning",
+    }
+    if spec.rollout.context_length is not None:
+        arguments["context-length"] = spec.rollout.context_length
+    if spec.rollout.memory_fraction is not None:
+        arguments["mem-fraction-static"] = spec.rollout.memory_fraction
+    if spec.rollout.max_total_tokens is not None:
+        arguments["max-total-tokens"] = spec.rollout.max_total_tokens
+    return arguments
+
+
+def _cpu_arguments(spec: Spec) -> dict[str, Argument]:
+    return {
+        "device": "cpu",
+        "attention-backend": "torch_native",  # the only one that needs no kernel package
+        "max-total-tokens": spec.rollout.max_total_tokens or CPU_MAX_TOTAL_TOKENS,
+        "disable-overlap-schedule": True,  # there is nothing to overlap: it costs one decoding step in vain, 25 % at 5
+        "sleep-on-idle": True,  # an idle scheduler burns a whole core otherwise
+        "skip-server-warmup": True,  # it warms nothing on a CPU; the first publication comes before the first request
+    }
+
+
+def _gpu_arguments(spec: Spec) -> dict[str, Argument]:
+    return {
+        "device": "cuda",
+        "attention-backend": "triton",
+        "enable-memory-saver": spec.placement is Placement.COLOCATED,  # so that the learner can have the memory in turn
+    }
+
+
+def _cpu_environment(threads: int, python_path: str) -> dict[str, str]:
+    return _environment(threads) | {
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": f"{CPU_SITE}:{python_path}".rstrip(":"),
+    }
+
+
+def _gpu_environment(threads: int) -> dict[str, str]:
+    # SGLang sets both in itself; when they differ between learner and engine the first broadcast hangs for ever.
+    return _environment(threads) | {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
+
+
+def _environment(threads: int) -> dict[str, str]:
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONDONTWRITEBYTECODE": "",  # SGLang's three processes would compile 2,000 modules at every start: 15 s each
+        # /health only says that the server answers; a paused engine must not look ill to the router
+        "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
+    }
+
+
+def _words(name: str, value: Argument) -> list[str]:
+    match value:
+        case bool():
+            return [f"--{name}"] if value else []
+        case list():
+            return [f"--{name}", *map(str, value)]
+        case _:
+            return [f"--{name}", str(value)]

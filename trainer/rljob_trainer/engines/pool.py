@@ -1,0 +1,370 @@
+"""All engines of a run and the router: starts them, watches them, takes the dead out of service, brings restarted ones
+back. Everything runs in the driver's background loop.
+
+The shell around `lifecycle.py`: what an engine's state becomes is decided there; here it is seen to that the router
+lists exactly the serving engines, and that what happened is told. Whether a dead engine is restarted is decided
+elsewhere.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import aiohttp
+
+from rljob_trainer.engines import lifecycle
+from rljob_trainer.engines.client import EngineClient, EngineError, each
+from rljob_trainer.engines.command import EngineCommand
+from rljob_trainer.engines.process import Exit
+from rljob_trainer.engines.server import EngineStartError, Served
+from rljob_trainer.metrics import Publication
+
+log = logging.getLogger(__name__)
+
+MEMORY_S = 60.0
+
+
+class Host(Protocol):
+    """Where one engine's server runs, see `server.RayHost`."""
+
+    async def start(self, command: EngineCommand, timeout_s: float) -> Served:
+        """Start the server; raise EngineStartError."""
+
+    async def wait(self) -> Exit:
+        """Return how the server ended, once it has."""
+
+    async def stop(self) -> None:
+        """Kill it, if it runs."""
+
+
+class Routing(Protocol):
+    """Who gets requests, see `router.Router`. Both are done when they return, and raise EngineError."""
+
+    async def add(self, url: str) -> None: ...
+
+    async def remove(self, url: str) -> None: ...
+
+
+class CatchUp(Protocol):
+    """Brings the current weights to engines that missed them, see `sync.publisher.Publisher.catch_up`."""
+
+    async def __call__(self, engines: Sequence[EngineClient]) -> Publication | None:
+        """Return None when it cannot be done now; the next publication will do it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """From `spec.recovery`."""
+
+    limits: lifecycle.Limits
+    probe_interval_s: float
+    probe_timeout_s: float
+    start_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """An engine's failure and what became of it; times in seconds, None where it has not come to that."""
+
+    engine: str
+    generation: int
+    cause: str
+    detail: str
+    at: float
+    """unix time of the verdict [s]"""
+    detected_s: float | None
+    """from the failure, as far as its time is known, to the verdict"""
+    rerouted_s: float | None = None
+    """from the verdict until the router sent it nothing"""
+    returned_s: float | None = None
+    """from the verdict until it served the current weights again"""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """One engine, for the control protocol."""
+
+    name: str
+    state: str
+    generation: int
+    restarts: int
+    version: int | None
+    last_error: str
+    url: str | None
+    pid: int | None
+
+
+@dataclass
+class _Engine:
+    name: str
+    host: Host
+    state: lifecycle.State = field(default_factory=lambda: lifecycle.Starting(0))
+    served: Served | None = None
+    restarts: int = 0
+    last_error: str = ""
+    incident: Incident | None = None
+    """of the present failure"""
+    last_good: float = 0.0
+    """unix time of the last good probe [s]"""
+    receiving: bool = False
+    """a publication is under way: it answers no probes, and has deadlines of its own"""
+    routed: bool = False
+    """the router lists it"""
+    moving: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """held while its process is started or ended"""
+    routing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    tasks: set["asyncio.Task[None]"] = field(default_factory=set)
+
+
+class EnginePool:
+    """The engines of a run. `on_incident` is called once for each failure: when it is over, or when the pool stops."""
+
+    def __init__(
+        self,
+        hosts: Mapping[str, Host],
+        command: EngineCommand,
+        routing: Routing,
+        session: aiohttp.ClientSession,
+        settings: PoolSettings,
+        catch_up: CatchUp,
+        on_incident: Callable[[Incident], None],
+    ) -> None:
+        self._engines = {name: _Engine(name, host) for name, host in hosts.items()}
+        self._command = command
+        self._routing = routing
+        self._session = session
+        self._settings = settings
+        self._catch_up = catch_up
+        self._on_incident = on_incident
+        self._version: int | None = None
+        self._stopping = False
+
+    async def start(self) -> None:
+        """Start all engines at once; raise EngineStartError when not one of them starts. None serves yet."""
+        await asyncio.gather(*(self._bring_up(engine, 0) for engine in self._engines.values()))
+        if all(isinstance(engine.state, lifecycle.Dead) for engine in self._engines.values()):
+            raise EngineStartError("\n".join(engine.last_error for engine in self._engines.values()))
+
+    async def stop(self) -> None:
+        """Stop everything; failures that are not over are told as they are."""
+        self._stopping = True
+        tasks = [task for engine in self._engines.values() for task in engine.tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(engine.host.stop() for engine in self._engines.values()))
+        for engine in self._engines.values():
+            if engine.incident is not None:
+                self._on_incident(engine.incident)
+                engine.incident = None
+
+    async def publish(
+        self, version: int, publish: Callable[[int, Sequence[EngineClient]], Coroutine[Any, Any, Publication]]
+    ) -> Publication:
+        """Publish `version` to every engine that answers; the verified ones serve, the others are out of service."""
+        engines = [engine for engine in self._engines.values() if _answers(engine)]
+        publication = await self._publication(engines, publish(version, [self._client(engine) for engine in engines]))
+        assert publication is not None, "publish always publishes"
+        return publication
+
+    def restart(self, name: str, generation: int) -> None:
+        """Order that engine `name` be started anew as `generation`; an order that has been followed is harmless."""
+        engine = self._engines[name]
+        before = engine.state
+        self._happens(engine, lifecycle.RestartOrdered(generation))
+        if engine.state is not before:
+            engine.restarts += 1
+            log.info("engine=%s action=restart generation=%d", name, generation)
+            self._spawn(engine, self._bring_back(engine, generation))
+
+    def request_answered(self, name: str, ok: bool) -> None:
+        """Note how a request to an engine ended; failures are counted apart from failed probes."""
+        engine = self._engines[name]
+        generation = engine.state.generation
+        event = lifecycle.RequestOk(generation) if ok else lifecycle.RequestFailed(generation)
+        self._happens(engine, event, "requests to it fail")
+
+    def snapshot(self) -> tuple[EngineSnapshot, ...]:
+        """Return how each engine is."""
+        return tuple(
+            EngineSnapshot(
+                name=engine.name,
+                state=type(engine.state).__name__,
+                generation=engine.state.generation,
+                restarts=engine.restarts,
+                version=engine.state.version if isinstance(engine.state, lifecycle.Serving) else None,
+                last_error=engine.last_error,
+                url=engine.served.url if engine.served else None,
+                pid=engine.served.pid if engine.served else None,
+            )
+            for engine in self._engines.values()
+        )
+
+    def serving_urls(self) -> tuple[str, ...]:
+        """Return the engines that the router should list."""
+        return tuple(engine.served.url for engine in self._engines.values() if engine.routed and engine.served)
+
+    async def release_memory(self) -> None:
+        """Free weights and KV cache of every serving engine (GPU). Raises EngineError."""
+        await self._all_serving(lambda client: client.release_memory(MEMORY_S))
+
+    async def resume_memory(self) -> None:
+        """Allocate both again; the contents are undefined until the next publication. Raises EngineError."""
+        await self._all_serving(lambda client: client.resume_memory(MEMORY_S))
+
+    # one engine's way up
+
+    async def _bring_up(self, engine: _Engine, generation: int) -> None:
+        try:
+            engine.served = await engine.host.start(self._command, self._settings.start_timeout_s)
+        except EngineStartError as error:
+            self._happens(engine, lifecycle.StartFailed(generation), str(error))
+            return
+        engine.last_good = time.time()
+        log.info("engine=%s action=started pid=%d seconds=%.1f", engine.name, engine.served.pid, engine.served.seconds)
+        self._happens(engine, lifecycle.Started(generation))
+        self._spawn(engine, self._watch(engine, generation))
+        self._spawn(engine, self._probe(engine, generation))
+
+    async def _bring_back(self, engine: _Engine, generation: int) -> None:
+        async with engine.moving:
+            await self._route(engine)
+            await engine.host.stop()
+            await self._bring_up(engine, generation)
+        if _answers(engine):
+            await self._publication([engine], self._catch_up([self._client(engine)]))
+
+    async def _publication(
+        self, engines: Sequence[_Engine], work: Coroutine[Any, Any, Publication | None]
+    ) -> Publication | None:
+        generations = {engine.name: engine.state.generation for engine in engines}
+        for engine in engines:
+            engine.receiving = True
+        try:
+            publication = await work
+        finally:
+            for engine in engines:
+                engine.receiving = False
+        if publication is not None:
+            await self._apply(publication, generations)
+        return publication
+
+    async def _apply(self, publication: Publication, generations: Mapping[str, int]) -> None:
+        self._version = publication.version
+        for name, reason in publication.failed.items():
+            self._happens(self._engines[name], lifecycle.PublishFailed(generations[name]), reason)
+        for name in publication.engines:
+            self._happens(self._engines[name], lifecycle.WeightsVerified(generations[name], publication.version))
+        for engine in self._engines.values():
+            self._happens(engine, lifecycle.VersionMoved(engine.state.generation))
+        await asyncio.gather(*(self._route(engine) for engine in self._engines.values()))
+
+    # what is noticed
+
+    async def _watch(self, engine: _Engine, generation: int) -> None:
+        exit_ = await engine.host.wait()
+        detail = f"{exit_.reason} with {exit_.code}; log:\n{exit_.log_tail}"
+        self._happens(engine, lifecycle.ProcessExited(generation), detail, failed_at=exit_.failed_at)
+
+    async def _probe(self, engine: _Engine, generation: int) -> None:
+        client = self._client(engine)
+        while engine.state.generation == generation and not isinstance(engine.state, lifecycle.Dead):
+            await asyncio.sleep(self._settings.probe_interval_s)
+            if engine.receiving:
+                continue
+            try:
+                await client.probe(self._settings.probe_timeout_s)
+            except EngineError as error:
+                if not engine.receiving:
+                    self._happens(engine, lifecycle.ProbeFailed(generation), str(error), failed_at=engine.last_good)
+            else:
+                engine.last_good = time.time()
+                self._happens(engine, lifecycle.ProbeOk(generation))
+
+    # what follows
+
+    def _happens(self, engine: _Engine, event: lifecycle.Event, detail: str = "", failed_at: float = 0.0) -> None:
+        """Advance the state; see to it that a death is told, rerouted and cleared away."""
+        before = engine.state
+        engine.state = lifecycle.advance(before, event, self._version, self._settings.limits)
+        if engine.state == before or self._stopping:
+            return
+        log.info(
+            "engine=%s action=%s state=%s generation=%d",
+            engine.name,
+            type(event).__name__,
+            type(engine.state).__name__,
+            engine.state.generation,
+        )
+        if isinstance(engine.state, lifecycle.Dead):
+            self._died(engine, engine.state, detail, failed_at)
+
+    def _died(self, engine: _Engine, state: lifecycle.Dead, detail: str, failed_at: float) -> None:
+        now = time.time()
+        engine.last_error = detail
+        if engine.incident is None:
+            detected_s = now - failed_at if failed_at else None
+            engine.incident = Incident(engine.name, state.generation, state.cause, detail, now, detected_s)
+        log.error("engine=%s action=quarantine cause=%s detail=%s", engine.name, state.cause, detail)
+        self._spawn(engine, self._bury(engine))
+
+    async def _bury(self, engine: _Engine) -> None:
+        """Take a dead engine off the router first, then end what is left of it: half a server must not answer."""
+        async with engine.moving:
+            await self._route(engine)
+            if isinstance(engine.state, lifecycle.Dead):
+                await engine.host.stop()
+
+    async def _route(self, engine: _Engine) -> None:
+        """Make the router list an engine exactly when it serves."""
+        async with engine.routing:
+            serves = isinstance(engine.state, lifecycle.Serving)
+            if serves == engine.routed or engine.served is None:
+                return
+            try:
+                await (self._routing.add(engine.served.url) if serves else self._routing.remove(engine.served.url))
+            except EngineError as error:
+                log.error("engine=%s action=route serves=%s reason=%s", engine.name, serves, error)
+                if serves:
+                    self._happens(engine, lifecycle.StartFailed(engine.state.generation), str(error))
+                return
+            engine.routed = serves
+            self._note_routed(engine)
+
+    def _note_routed(self, engine: _Engine) -> None:
+        if engine.incident is None:
+            return
+        seconds = time.time() - engine.incident.at
+        if not engine.routed:
+            engine.incident = replace(engine.incident, rerouted_s=seconds)
+        else:
+            self._on_incident(replace(engine.incident, returned_s=seconds))
+            engine.incident = None
+
+    async def _all_serving(self, ask: Callable[[EngineClient], Coroutine[Any, Any, None]]) -> None:
+        serving = [engine for engine in self._engines.values() if isinstance(engine.state, lifecycle.Serving)]
+        _, failed = await each({engine.name: ask(self._client(engine)) for engine in serving})
+        if failed:
+            raise EngineError("; ".join(failed.values()))
+
+    def _client(self, engine: _Engine) -> EngineClient:
+        assert engine.served is not None, "an engine that was started has a url"
+        return EngineClient(self._session, engine.name, engine.served.url)
+
+    def _spawn(self, engine: _Engine, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        engine.tasks.add(task)
+        task.add_done_callback(engine.tasks.discard)
+        task.add_done_callback(_log_defect)
+
+
+def _answers(engine: _Engine) -> bool:
+    return isinstance(engine.state, lifecycle.Stale | lifecycle.Serving)
+
+
+def _log_defect(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("action=defect task=%s", task.get_name(), exc_info=error)

@@ -1,0 +1,158 @@
+"""One SGLang server on the machine of this process. `EngineServer` is what runs inside a Ray actor; `RayHost` is its
+handle in the driver, which makes a new actor when the old one is lost with its machine.
+"""
+
+import logging
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from rljob_trainer.engines.command import EngineCommand
+from rljob_trainer.engines.ports import free_ports
+from rljob_trainer.engines.process import Exit, KeptProcess
+
+log = logging.getLogger(__name__)
+
+READY_POLL_S = 0.25
+PORT_TRIES = 3
+WAIT_SLICE_S = 3600.0
+IN_USE = ("address already in use", "Port is already in use", "is not available")
+
+
+class EngineStartError(RuntimeError):
+    """An engine did not become ready; the message ends with the last lines of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server that answers."""
+
+    url: str
+    pid: int
+    seconds: float
+    """from the order to the first healthy answer [s]"""
+
+
+class EngineServer:
+    """Starts, watches and stops one SGLang server. Everything blocks; nothing outlives this process."""
+
+    def __init__(self, name: str, log_file: Path, host: str | None = None) -> None:
+        self._name = name
+        self._log_file = log_file
+        self._host = host or ray.util.get_node_ip_address()
+        self._process: KeptProcess | None = None
+
+    def start(self, command: EngineCommand, timeout_s: float) -> Served:
+        """Start the server and wait until it answers; raise EngineStartError, with nothing left running."""
+        self.stop()
+        started = time.monotonic()
+        for attempt in range(1, PORT_TRIES + 1):
+            port, nccl_port = free_ports(self._host)
+            process = KeptProcess(
+                command.argv(sys.executable, self._host, port, nccl_port), command.environment, self._log_file
+            )
+            self._process = process
+            url = f"http://{self._host}:{port}"
+            trouble = _wait_ready(process, url, started + timeout_s)
+            if trouble is None:
+                return Served(url, process.pid, time.monotonic() - started)
+            self.stop()
+            if attempt == PORT_TRIES or not any(words in trouble for words in IN_USE):
+                break
+            log.info("engine=%s action=start_again reason=PortConflict port=%d", self._name, port)
+        raise EngineStartError(f"start engine {self._name}: {trouble}")
+
+    def wait(self, timeout_s: float) -> Exit | None:
+        """Return how the server ended, or None when it still runs after `timeout_s` [s]."""
+        assert self._process is not None, "wait before start"
+        return self._process.wait(timeout_s)
+
+    def status(self) -> tuple[int | None, Exit | None]:
+        """Return the server's pid (None before the first start) and how it ended (None while it runs)."""
+        return (self._process.pid, self._process.exit) if self._process else (None, None)
+
+    def stop(self) -> None:
+        """Kill the server's whole tree, if there is one."""
+        if self._process is not None:
+            self._process.stop()
+
+    def log_tail(self) -> str:
+        """Return the last lines of the server's log."""
+        return self._process.log_tail() if self._process else ""
+
+    def actor_pid(self) -> int:
+        """Return the pid of this process."""
+        return os.getpid()
+
+
+class RayHost:
+    """An `EngineServer` in a Ray actor of its own."""
+
+    def __init__(self, name: str, log_file: Path, host: str | None, actor_options: dict[str, Any]) -> None:
+        self._name = name
+        self._arguments = (name, log_file, host)
+        self._options = actor_options
+        self._actor: Any = None
+
+    async def start(self, command: EngineCommand, timeout_s: float) -> Served:
+        """Start the server, in a new actor when there is none; raise EngineStartError."""
+        try:
+            return await self._ask("start", command, timeout_s)  # type: ignore[no-any-return]  # Ray's calls are untyped
+        except RayTaskError as error:
+            raise EngineStartError(str(error.cause)) from error
+        except RayActorError as error:
+            self._actor = None
+            raise EngineStartError(f"start engine {self._name}: its actor is lost: {error}") from error
+
+    async def wait(self) -> Exit:
+        """Return how the server ended, once it has; losing the actor is losing the server."""
+        try:
+            while True:
+                if (exit_ := await self._ask("wait", WAIT_SLICE_S)) is not None:
+                    return exit_  # type: ignore[no-any-return]  # Ray's calls are untyped
+        except RayActorError as error:
+            self._actor = None
+            return Exit("its actor is lost", None, time.time(), str(error))
+
+    async def stop(self) -> None:
+        """Kill server and actor."""
+        if self._actor is None:
+            return
+        actor, self._actor = self._actor, None
+        try:
+            await actor.stop.remote()
+        except RayActorError as error:
+            log.info("engine=%s action=stop reason=ActorLost detail=%s", self._name, error)
+        ray.kill(actor)
+
+    async def actor_pid(self) -> int:
+        """Return the pid of the actor's process, on its own machine."""
+        return int(await self._ask("actor_pid"))
+
+    async def _ask(self, method: str, *arguments: Any) -> Any:
+        if self._actor is None:
+            # Threads: `stop` and `status` must be heard while `wait` waits.
+            actor_class = ray.remote(EngineServer).options(max_concurrency=4, max_restarts=0, **self._options)
+            self._actor = actor_class.remote(*self._arguments)
+        return await getattr(self._actor, method).remote(*arguments)
+
+
+def _wait_ready(process: KeptProcess, url: str, deadline: float) -> str | None:
+    """Return None when the server answers, or what is wrong with it."""
+    while time.monotonic() < deadline:
+        if (exit_ := process.wait(READY_POLL_S)) is not None:
+            return f"{exit_.reason} with {exit_.code}; log:\n{exit_.log_tail}"
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=2.0):
+                return None
+        except (urllib.error.URLError, TimeoutError, ConnectionError):
+            continue
+    return f"not ready in time; log:\n{process.log_tail()}"

@@ -1,0 +1,150 @@
+"""Where each Hugging Face tensor of the learner ends up inside an SGLang engine. Pure arithmetic on names and shapes.
+
+SGLang fuses q, k and v, and gate and up; it keeps no second copy of tied embeddings; with tensor parallelism each rank
+holds a slice. Knowing this, the learner can name and digest exactly what each rank must hold. Covers Llama and Qwen3
+(SGLang 0.5.17: `LlamaForCausalLM`, `Qwen3ForCausalLM`).
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+FUSED = {
+    "q_proj": "qkv_proj",
+    "k_proj": "qkv_proj",
+    "v_proj": "qkv_proj",
+    "gate_proj": "gate_up_proj",
+    "up_proj": "gate_up_proj",
+}
+FUSING_ORDER = {module: place for place, module in enumerate(FUSED)}
+KEY_VALUE = frozenset({"k_proj", "v_proj"})
+COLUMN_PARALLEL = frozenset({"q_proj", "gate_proj", "up_proj"})
+"""each rank holds some of the rows (torch keeps linear weights as outputs x inputs)"""
+ROW_PARALLEL = frozenset({"o_proj", "down_proj"})
+"""each rank holds some of the columns"""
+VOCABULARY = frozenset({"embed_tokens", "lm_head"})
+VOCABULARY_MULTIPLE = 64
+"""SGLang pads the vocabulary with rows of zeros to a multiple of this"""
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+class LayoutError(ValueError):
+    """A model that cannot be laid out over the engine's ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor without its data."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    """torch's name without `torch.`"""
+
+    @property
+    def nbytes(self) -> int:
+        """Return its size [bytes]."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A slice of a Hugging Face tensor along one axis."""
+
+    name: str
+    axis: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTensor:
+    """A tensor in one rank of an engine: pieces one below the other, then rows of zeros."""
+
+    name: str
+    pieces: tuple[Piece, ...]
+    zero_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How an engine splits the model over its ranks."""
+
+    ranks: int
+    key_value_heads: int
+    tied_embeddings: bool
+
+
+def buckets(specs: Iterable[TensorSpec], limit_bytes: int) -> tuple[tuple[TensorSpec, ...], ...]:
+    """Return the tensors in their order, in runs of at most `limit_bytes`; a larger one makes a run of its own."""
+    runs: list[list[TensorSpec]] = []
+    room = 0
+    for spec in specs:
+        if not runs or spec.nbytes > room:
+            runs.append([])
+            room = limit_bytes
+        runs[-1].append(spec)
+        room -= spec.nbytes
+    return tuple(map(tuple, runs))
+
+
+def engine_tensors(specs: Sequence[TensorSpec], sharding: Sharding, rank: int) -> tuple[EngineTensor, ...]:
+    """Return what rank `rank` of an engine holds; fused tensors in SGLang's order q, k, v and gate, up.
+
+    Raises LayoutError when the model does not divide.
+    """
+    held = [spec for spec in specs if not (sharding.tied_embeddings and spec.name == "lm_head.weight")]
+    held.sort(key=lambda spec: (engine_name(spec.name), FUSING_ORDER.get(_module(spec.name), 0)))
+    return tuple(_engine_tensor(name, tuple(parts), sharding, rank) for name, parts in groupby(held, _engine_name_of))
+
+
+def engine_name(name: str) -> str:
+    """Return SGLang's parameter that a Hugging Face tensor is loaded into."""
+    module = _module(name)
+    return name.replace(module, FUSED[module]) if module in FUSED else name
+
+
+def _engine_name_of(spec: TensorSpec) -> str:
+    return engine_name(spec.name)
+
+
+def _module(name: str) -> str:
+    """Return `q_proj` for `model.layers.0.self_attn.q_proj.weight`."""
+    return name.split(".")[-2] if "." in name else name
+
+
+def _engine_tensor(name: str, parts: tuple[TensorSpec, ...], sharding: Sharding, rank: int) -> EngineTensor:
+    if _module(name) in VOCABULARY:
+        return _vocabulary_tensor(name, parts[0], sharding, rank)
+    return EngineTensor(name, tuple(_piece(spec, sharding, rank) for spec in parts))
+
+
+def _piece(spec: TensorSpec, sharding: Sharding, rank: int) -> Piece:
+    module = _module(spec.name)
+    if module in KEY_VALUE:
+        # fewer heads than ranks: neighbouring ranks hold copies of the same head
+        shards = min(sharding.ranks, sharding.key_value_heads)
+        return _shard(spec, 0, shards, rank * shards // sharding.ranks)
+    if module in COLUMN_PARALLEL:
+        return _shard(spec, 0, sharding.ranks, rank)
+    if module in ROW_PARALLEL and len(spec.shape) == 2:
+        return _shard(spec, 1, sharding.ranks, rank)
+    return Piece(spec.name, 0, 0, spec.shape[0])
+
+
+def _shard(spec: TensorSpec, axis: int, shards: int, index: int) -> Piece:
+    size, rest = divmod(spec.shape[axis], shards)
+    if rest:
+        raise LayoutError(f"{spec.name}: axis {axis} of {spec.shape} does not divide over {shards} ranks")
+    return Piece(spec.name, axis, index * size, (index + 1) * size)
+
+
+def _vocabulary_tensor(name: str, spec: TensorSpec, sharding: Sharding, rank: int) -> EngineTensor:
+    rows = spec.shape[0]
+    padded = math.ceil(rows / VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+    if padded % sharding.ranks:
+        raise LayoutError(f"{spec.name}: {padded} padded rows do not divide over {sharding.ranks} ranks")
+    size = padded // sharding.ranks
+    start, stop = min(rows, rank * size), min(rows, (rank + 1) * size)
+    return EngineTensor(name, (Piece(spec.name, 0, start, stop),), zero_rows=size - (stop - start))

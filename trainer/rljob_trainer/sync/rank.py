@@ -1,0 +1,82 @@
+"""A learner rank that can also publish: what runs inside a learner's Ray actor.
+
+Exporting full tensors is collective, so every rank takes part in every publication; rank 0 sends.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from rljob_trainer.learners.config import LearnerConfig
+from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.sync.digest import Digest, cpu_digest
+from rljob_trainer.sync.group import Backend, free_port
+from rljob_trainer.sync.layout import Sharding
+from rljob_trainer.sync.sender import Digests, Named, WeightSender, specs_of
+
+T = TypeVar("T")
+
+
+class PublishingRank(LearnerRank):
+    """Adds the sending of weights to a learner rank."""
+
+    def __init__(
+        self,
+        config: LearnerConfig,
+        rank: int,
+        world_size: int,
+        master_address: str,
+        master_port: int,
+        sharding: Sharding,
+    ) -> None:
+        super().__init__(config, rank, world_size, master_address, master_port)
+        specs = specs_of(self.export())
+        self._sender = WeightSender(specs, sharding, _digest(config.device)) if rank == 0 else None
+        self.specs = specs
+        """names, shapes and types of what is published, in order"""
+
+    def weight_specs(self) -> tuple[object, ...]:
+        """Return names, shapes and types of what is published, in order."""
+        return self.specs
+
+    def rendezvous(self, address: str) -> int:
+        """Return a port for the engines to meet rank 0 at."""
+        return free_port(address)
+
+    def connect(self, address: str, port: int, world_size: int, name: str, backend: Backend, timeout_s: float) -> None:
+        """Meet the engines; only rank 0 does."""
+        if self._sender is not None:
+            self._sender.connect(address, port, world_size, name, backend, timeout_s)
+
+    def send(self, bucket_bytes: int) -> Digests | None:
+        """Broadcast the weights; rank 0 returns the digests of what engines must hold now."""
+        return self._with_export(lambda sender, tensors: sender.send(tensors, bucket_bytes))
+
+    def write(self, directory: Path) -> Digests | None:
+        """Write the weights for engines to read; rank 0 returns the digests of what they must hold then."""
+        return self._with_export(lambda sender, tensors: sender.write(tensors, directory))
+
+    def digests(self) -> Digests | None:
+        """Rank 0 returns the digests of what engines with these weights must hold."""
+        return self._with_export(lambda sender, tensors: sender.digests(tensors))
+
+    def disconnect(self) -> None:
+        """Leave the engines' group."""
+        if self._sender is not None:
+            self._sender.disconnect()
+
+    def _with_export(self, work: Callable[[WeightSender, Named], T]) -> T | None:
+        tensors = self.export()
+        try:
+            return None if self._sender is None else work(self._sender, tensors)
+        finally:
+            for _ in tensors:  # the others wait in the export's collectives until every rank has exhausted it
+                pass
+
+
+def _digest(device: str) -> Digest:
+    if device == "cpu":
+        return cpu_digest
+    from rljob_trainer.sync.digest_gpu import gpu_digest
+
+    return gpu_digest

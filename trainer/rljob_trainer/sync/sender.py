@@ -1,0 +1,207 @@
+"""The learner's side of a publication: lives in the process of learner rank 0, which has all Hugging Face tensors.
+
+One pass over the tensors does both: it moves them, and digests them in threads meanwhile. The driver's side, which
+tells the engines what is coming and compares the digests, is `publisher.py`.
+"""
+
+import json
+import os
+from collections import deque
+from collections.abc import Generator, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from rljob_trainer.sync.digest import Digest, tensor_digest
+from rljob_trainer.sync.group import Backend, abandon_group, join_group
+from rljob_trainer.sync.layout import EngineTensor, Sharding, TensorSpec, buckets, engine_tensors
+
+Named = Iterable[tuple[str, torch.Tensor]]
+Digests = tuple[Mapping[str, str], ...]
+"""for each rank of an engine: tensor name -> digest"""
+
+DIGEST_THREADS = 2
+FILE_NAME = "model.safetensors"
+WRITING = "model.safetensors.writing"
+DTYPE_CODES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+
+
+class SendError(RuntimeError):
+    """The tensors could not be brought on their way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """A process group that the learner is in."""
+
+    group: dist.ProcessGroup
+    timeout: timedelta
+
+
+class WeightSender:
+    """Sends weights to engines, again and again; `specs` fixes names, order, shapes and types once and for all."""
+
+    def __init__(self, specs: Iterable[TensorSpec], sharding: Sharding, digest: Digest) -> None:
+        self._specs = {spec.name: spec for spec in specs}
+        self._ranks = [engine_tensors(tuple(self._specs.values()), sharding, rank) for rank in range(sharding.ranks)]
+        self._digest = digest
+        self._threads = ThreadPoolExecutor(DIGEST_THREADS, thread_name_prefix="digest")
+        self._meeting: Meeting | None = None
+
+    def connect(self, address: str, port: int, world_size: int, name: str, backend: Backend, timeout_s: float) -> None:
+        """Meet the engines as rank 0 of a new group; every transfer in it has the same deadline."""
+        self.disconnect()
+        group = join_group(address, port, world_size, 0, name, backend, timeout_s)
+        self._meeting = Meeting(group, timedelta(seconds=timeout_s))
+
+    def send(self, tensors: Named, bucket_bytes: int) -> Digests:
+        """Broadcast all tensors; return the digests of what an engine must hold now. Raises SendError.
+
+        At most one bucket is on its way at a time, so that exported copies can be freed.
+        """
+        if self._meeting is None:
+            raise SendError("send: not connected")
+        digesting = Digesting(self._ranks, self._digest, self._threads)
+        with closing(self._checked(tensors)) as export:
+            for bucket in buckets(self._specs.values(), bucket_bytes):
+                self._send_bucket(list(islice(export, len(bucket))), self._meeting, digesting)
+            next(export, None)  # lets it complain about tensors too many
+        return digesting.result()
+
+    def write(self, tensors: Named, directory: Path) -> Digests:
+        """Write a Hugging Face checkpoint's weights; return the digests of what an engine that reads it must hold.
+
+        The file is rewritten in place, for fresh pages cost more than the copy, but it has its name only while it is
+        whole: a reader finds all of it or none.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        header, offsets = safetensors_header(self._specs.values())
+        writing, whole = directory / WRITING, directory / FILE_NAME
+        if whole.exists():
+            whole.rename(writing)
+        digesting = Digesting(self._ranks, self._digest, self._threads)
+        mode = "r+b" if writing.exists() else "w+b"
+        with closing(self._checked(tensors)) as export, writing.open(mode) as file:
+            os.pwrite(file.fileno(), header, 0)
+            for name, tensor in export:
+                digesting.add(name, tensor)
+                _write_at(file.fileno(), tensor.cpu(), offsets[name])
+            file.truncate(len(header) + sum(spec.nbytes for spec in self._specs.values()))
+        digests = digesting.result()
+        writing.rename(whole)
+        return digests
+
+    def digests(self, tensors: Named) -> Digests:
+        """Return the digests of what an engine with these weights must hold."""
+        digesting = Digesting(self._ranks, self._digest, self._threads)
+        for name, tensor in self._checked(tensors):
+            digesting.add(name, tensor)
+        return digesting.result()
+
+    def disconnect(self) -> None:
+        """Leave the group; members that still wait in it are told by the closed connection."""
+        meeting, self._meeting = self._meeting, None
+        if meeting is not None:
+            abandon_group(meeting.group)
+
+    def _send_bucket(self, tensors: list[tuple[str, torch.Tensor]], meeting: Meeting, digesting: "Digesting") -> None:
+        try:
+            pending = [meeting.group.broadcast(tensor, 0) for _, tensor in tensors]
+            for name, tensor in tensors:
+                digesting.add(name, tensor)
+            for work in pending:
+                work.wait(meeting.timeout)
+        except RuntimeError as error:
+            self.disconnect()
+            raise SendError(f"broadcast {tensors[0][0]} to {tensors[-1][0]}: {error}") from error
+
+    def _checked(self, tensors: Named) -> Generator[tuple[str, torch.Tensor], None, None]:
+        """Yield contiguous tensors; raise SendError unless they come as announced, for the engines count on it.
+
+        Exhausts `tensors` also when it is closed early: exporting is collective, other ranks would wait for ever.
+        """
+        expected = iter(self._specs.values())
+        export = iter(tensors)
+        try:
+            for name, tensor in export:
+                seen = TensorSpec(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+                if (wanted := next(expected, None)) != seen:
+                    raise SendError(f"export: expected {wanted}, got {seen}")
+                yield name, tensor.detach().contiguous()
+            if (missing := next(expected, None)) is not None:
+                raise SendError(f"export: ended before {missing.name}")
+        finally:
+            deque(export, maxlen=0)
+
+
+class Digesting:
+    """Digests engine tensors in threads, each as soon as its last piece is there; lets go of what nobody needs."""
+
+    def __init__(self, ranks: list[tuple[EngineTensor, ...]], digest: Digest, threads: ThreadPoolExecutor) -> None:
+        self._digest = digest
+        self._threads = threads
+        self._futures: list[dict[str, Future[str]]] = [{} for _ in ranks]
+        self._waiting: dict[str, list[tuple[int, EngineTensor]]] = {}
+        self._seen: dict[str, torch.Tensor] = {}
+        for rank, held in enumerate(ranks):
+            for wanted in held:
+                for piece in wanted.pieces:
+                    self._waiting.setdefault(piece.name, []).append((rank, wanted))
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        """Note a tensor, which must not change before `result` returns."""
+        self._seen[name] = tensor
+        for rank, wanted in list(self._waiting.get(name, [])):
+            if all(piece.name in self._seen for piece in wanted.pieces):
+                tensors = {piece.name: self._seen[piece.name] for piece in wanted.pieces}
+                self._futures[rank][wanted.name] = self._threads.submit(tensor_digest, wanted, tensors, self._digest)
+                self._done(rank, wanted)
+
+    def result(self) -> Digests:
+        """Return all digests when they are done."""
+        return tuple({name: future.result() for name, future in rank.items()} for rank in self._futures)
+
+    def _done(self, rank: int, wanted: EngineTensor) -> None:
+        for piece in wanted.pieces:
+            self._waiting[piece.name].remove((rank, wanted))
+            if not self._waiting[piece.name]:
+                del self._seen[piece.name]
+
+
+def specs_of(tensors: Named) -> tuple[TensorSpec, ...]:
+    """Return names, shapes and types of tensors, in their order."""
+    return tuple(
+        TensorSpec(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in tensors
+    )
+
+
+def safetensors_header(specs: Iterable[TensorSpec]) -> tuple[bytes, dict[str, int]]:
+    """Return the file's beginning, and where in the file each tensor begins."""
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    begins: dict[str, int] = {}
+    end = 0
+    for spec in specs:
+        begins[spec.name] = end
+        end += spec.nbytes
+        entries[spec.name] = {
+            "dtype": DTYPE_CODES[spec.dtype],
+            "shape": list(spec.shape),
+            "data_offsets": [begins[spec.name], end],
+        }
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)
+    header = len(text).to_bytes(8, "little") + text
+    return header, {name: len(header) + begin for name, begin in begins.items()}
+
+
+def _write_at(file: int, tensor: torch.Tensor, offset: int) -> None:
+    data = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+    while data:
+        written = os.pwrite(file, data, offset)
+        data, offset = data[written:], offset + written

@@ -1,0 +1,223 @@
+"""Two ways from the learner to the engines: a collective, or files in a directory that both see.
+
+Both bring the weights to as many engines as possible: one that fails is named with its reason and left behind.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from rljob_trainer.engines.client import EngineClient, EngineError, EngineUnreachableError, GroupAddress, each
+from rljob_trainer.sync.group import Backend, free_port
+from rljob_trainer.sync.layout import TensorSpec, buckets
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Digests = Sequence[Mapping[str, str]]
+"""for each rank of an engine: tensor name -> digest"""
+
+PROBE_S = 5.0
+GRACE_S = 0.5
+
+
+class TransferError(RuntimeError):
+    """The learner could not send; no engine is known to be at fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What a transfer has brought about."""
+
+    digests: Digests
+    """what an engine must hold now"""
+    failed: Mapping[str, str]
+    """engine -> reason; it may hold anything"""
+
+
+class Broadcaster(Protocol):
+    """Learner rank 0 as a member of a group with engines. All raise TransferError."""
+
+    async def connect(
+        self, address: str, port: int, world_size: int, name: str, backend: Backend, timeout_s: float
+    ) -> None:
+        """Meet the engines as rank 0, leaving any earlier group."""
+
+    async def send(self, bucket_bytes: int) -> Digests:
+        """Broadcast the current weights in buckets; return what an engine must hold then."""
+
+    async def disconnect(self) -> None:
+        """Leave the group; called while `send` hangs, too, and then ends it if the learner can hear it."""
+
+
+class Writer(Protocol):
+    """Learner rank 0 as the writer of files."""
+
+    async def write(self, directory: Path) -> Digests:
+        """Write the current weights; return what an engine that reads them must hold. Raises TransferError."""
+
+
+@dataclass
+class Broadcast:
+    """Buckets over a process group of the learner and all engines; made anew when the engines are not the same."""
+
+    learner: Broadcaster
+    specs: Sequence[TensorSpec]
+    """of all tensors, in the order in which the learner sends them"""
+    address: str
+    """of the learner, as engines see it"""
+    backend: Backend
+    ranks_per_engine: int
+    bucket_bytes: int
+    _members: tuple[str, ...] = ()
+    """urls: a restarted engine has another one"""
+    _group_name: str = ""
+    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    async def transfer(self, engines: Sequence[EngineClient], timeout_s: float) -> Transfer:
+        """Send to all engines; without those that fail, again, so that the others have all of it.
+
+        `timeout_s` is for each attempt. Raises TransferError when no engine is at fault, twice.
+        """
+        failed: dict[str, str] = {}
+        remaining = list(engines)
+        unexplained = 0
+        while remaining:
+            try:
+                await self._meet(remaining, timeout_s)
+                return Transfer(await self._send(remaining, timeout_s), failed)
+            except _AttemptError as error:
+                attempt: _Attempt = error.args[0]
+            await self._part(remaining)
+            culprits = await _culprits(remaining, attempt)
+            unexplained += not culprits
+            if unexplained == 2:
+                raise TransferError(f"broadcast to {len(remaining)} engines: {attempt}")
+            failed |= culprits
+            remaining = [engine for engine in remaining if engine.name not in failed]
+            log.warning("action=broadcast_again engines=%d left_behind=%s", len(remaining), culprits)
+        return Transfer((), failed)
+
+    async def _meet(self, engines: Sequence[EngineClient], timeout_s: float) -> None:
+        members = tuple(engine.url for engine in engines)
+        if members == self._members:
+            return
+        await self._part(engines)
+        self._group_name = f"rljob-{next(self._numbers)}"
+        world_size = 1 + len(engines) * self.ranks_per_engine
+        port = free_port(self.address)
+        connect = self.learner.connect(self.address, port, world_size, self._group_name, self.backend, timeout_s)
+        joins = {
+            engine.name: engine.join_group(
+                GroupAddress(
+                    self.address, port, 1 + index * self.ranks_per_engine, world_size, self._group_name, self.backend
+                ),
+                timeout_s,
+            )
+            for index, engine in enumerate(engines)
+        }
+        await _together(connect, joins)
+        self._members = members
+
+    async def _send(self, engines: Sequence[EngineClient], timeout_s: float) -> Digests:
+        # The engines' answers are awaited together with the collective: one that refuses never enters it.
+        receives = {engine.name: self._receive(engine, timeout_s) for engine in engines}
+        return await _together(self.learner.send(self.bucket_bytes), receives)
+
+    async def _receive(self, engine: EngineClient, timeout_s: float) -> None:
+        announced = buckets(self.specs, self.bucket_bytes)
+        for bucket in announced:
+            await engine.receive(
+                [spec.name for spec in bucket],
+                [spec.dtype for spec in bucket],
+                [spec.shape for spec in bucket],
+                self._group_name,
+                bucket is announced[-1],
+                timeout_s,
+            )
+
+    async def _part(self, engines: Sequence[EngineClient]) -> None:
+        """Leave the group, if there is one; an engine that cannot will be asked to join another one anyway."""
+        if not self._group_name:
+            return
+        name, self._group_name, self._members = self._group_name, "", ()
+        await self.learner.disconnect()
+        _, failures = await each({engine.name: engine.leave_group(name, PROBE_S) for engine in engines})
+        for engine_name, reason in failures.items():
+            log.info("engine=%s action=leave_group reason=%s", engine_name, reason)
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A file that learner and engines see: fastest on one machine, in memory (/dev/shm)."""
+
+    learner: Writer
+    directory: Path
+
+    async def transfer(self, engines: Sequence[EngineClient], timeout_s: float) -> Transfer:
+        """Write, then let all engines read."""
+        async with asyncio.timeout(timeout_s):
+            digests = await self.learner.write(self.directory)
+        _, failed = await each({engine.name: engine.read_weights(str(self.directory), timeout_s) for engine in engines})
+        return Transfer(digests, failed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """Who failed in one collective, and how."""
+
+    learner: str | None
+    unreachable: Mapping[str, str]
+    refused: Mapping[str, str]
+
+
+class _AttemptError(RuntimeError):
+    """A collective did not come about; carries an `_Attempt`."""
+
+
+async def _together(learner: Coroutine[Any, Any, T], engines: Mapping[str, Coroutine[Any, Any, None]]) -> T:
+    """Return the learner's result when all have done their part; at the first failure stop waiting for the rest."""
+    part = asyncio.ensure_future(learner)
+    parts = {name: asyncio.ensure_future(work) for name, work in engines.items()}
+    everyone = [part, *parts.values()]
+    try:
+        done, pending = await asyncio.wait(everyone, return_when=asyncio.FIRST_EXCEPTION)
+        if not pending and all(task.exception() is None for task in done):
+            return part.result()
+        if pending:  # who is at fault shows when others have had time to fail as well
+            await asyncio.wait(pending, timeout=GRACE_S)
+        raise _AttemptError(_attempt(part, parts))
+    finally:
+        for task in everyone:
+            task.cancel()
+        await asyncio.gather(*everyone, return_exceptions=True)
+
+
+def _attempt(part: "asyncio.Future[T]", parts: Mapping[str, "asyncio.Future[None]"]) -> _Attempt:
+    failed = {name: error for name, task in parts.items() if task.done() and (error := task.exception()) is not None}
+    learner_error = part.exception() if part.done() else None
+    for error in [*failed.values(), *([learner_error] if learner_error else [])]:
+        if not isinstance(error, EngineError | TransferError):
+            raise error
+    return _Attempt(
+        learner=None if learner_error is None else str(learner_error),
+        unreachable={name: str(error) for name, error in failed.items() if isinstance(error, EngineUnreachableError)},
+        refused={name: str(error) for name, error in failed.items() if not isinstance(error, EngineUnreachableError)},
+    )
+
+
+async def _culprits(engines: Sequence[EngineClient], attempt: _Attempt) -> dict[str, str]:
+    """Return who is to be left behind, and why.
+
+    An engine that does not answer is; one that refused is only if nobody else explains it: when a member dies, the
+    collective fails for the innocent, too.
+    """
+    _, silent = await each({engine.name: engine.probe(PROBE_S) for engine in engines})
+    if found := dict(attempt.unreachable) | silent:
+        return found
+    return dict(attempt.refused) if attempt.learner is None else {}
