@@ -1,7 +1,7 @@
 """Where the driver's wall-clock time goes. The loop opens one phase after the other; the time between two is `other`.
 
 Everything between construction and now belongs to exactly one phase, so the phases of a run add up to its wall clock.
-The main thread measures; `current` may be read from any thread (the status heartbeat does).
+The main thread measures; any thread may read `current`, and `began` is told of every phase (the status board is).
 """
 
 from collections.abc import Callable, Iterator
@@ -27,10 +27,11 @@ class CurrentPhase:
 
 
 class Phases:
-    """A stopwatch that is always in exactly one phase. `clock` is monotonic [s]."""
+    """A stopwatch that is always in exactly one phase. `clock` is monotonic [s]; `began` is called with each phase."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], began: Callable[[Phase], object] | None = None) -> None:
         self._clock = clock
+        self._began = began
         self._counted_until = clock()
         self._lap: dict[str, float] = {}
         self._totals: dict[str, float] = {}
@@ -49,6 +50,8 @@ class Phases:
             raise RuntimeError(f"phase {phase} begins inside phase {self._current.name}")
         self._begin(phase)
         try:
+            if self._began is not None:
+                self._began(phase)
             yield
         finally:
             self._begin(OTHER)

@@ -66,7 +66,7 @@ class StepRecord(StepMetrics):
     step: int
     """optimizer steps finished, counted from 1 over the whole run"""
     phase_seconds: PhaseSeconds
-    """wall-clock time since the previous record of a lap (run, step) by phase; adds up to all of it [s]"""
+    """all wall-clock time since the last step, or since the start, by phase [s]"""
 
     @property
     def seconds(self) -> float:
@@ -82,7 +82,7 @@ class StepRecord(StepMetrics):
 
 
 class RunRecord(_Line):
-    """The driver is about to begin its loop: the first time, or again after a restart."""
+    """The driver has started: the first time, or again."""
 
     kind: Literal["run"] = "run"
     time: float
@@ -102,6 +102,17 @@ class RunRecord(_Line):
     manifest: dict[str, Any]
     """the RLJob with its defaults filled in"""
     phase_seconds: PhaseSeconds = Field(default_factory=dict)
+    """before this record [s]"""
+
+
+class ReadyRecord(_Line):
+    """What the start took besides: engines, learner, first publication. Written with the first step that follows."""
+
+    kind: Literal["ready"] = "ready"
+    time: float
+    step: int
+    """steps that were finished"""
+    phase_seconds: PhaseSeconds
     """start and load [s]"""
 
 
@@ -112,32 +123,35 @@ class EvaluationRecord(_Line):
     time: float
     step: int
     """0: before the first step"""
-    sampled: float | None
+    sampled: float
     """mean reward at the sampling temperature"""
     greedy: float | None
-    """mean reward at temperature 0"""
+    """mean reward at temperature 0; absent: not measured"""
     n: int
     """held-out questions"""
 
 
 class EngineRecord(_Line):
-    """An engine failed, and what became of it. Written when it is back, or when it has been given up."""
+    """An engine failed, and what became of it. Written again when more is known: the last of a failure counts."""
 
     kind: Literal["engine"] = "engine"
     time: float
+    """when the failure was noticed; the same in all records of one failure"""
     step: int
-    """steps that were finished when it failed"""
+    """steps that were finished"""
     engine: Text
+    generation: int
+    """which process of that name"""
     cause: Text
     """in a word, for example `ProcessExited`"""
-    detail: Text = ""
-    """the evidence: exit code, signal, last line of the log"""
+    error: Text
+    """what was seen"""
     detect_seconds: float | None = None
-    """from the failure to the verdict"""
+    """from the last good sign of life to the detection"""
     reroute_seconds: float | None = None
-    """from the verdict until the router sends it nothing"""
+    """from the detection until the router sent it nothing more"""
     return_seconds: float | None = None
-    """from the verdict until it serves the current weights again; absent: it did not come back"""
+    """from the detection until its successor served the current weights; absent: not yet, or never"""
 
 
 class SampleRecord(_Line):
@@ -168,14 +182,25 @@ class EndRecord(_Line):
     time: float
     step: int
     outcome: Text
-    """in a word, for example `Succeeded`, `Drained`, `Failed`"""
+    """in a word: `finished`, `stopped` (drained: may go on), `failed`"""
     message: Text = ""
     phase_seconds: PhaseSeconds = Field(default_factory=dict)
     """after the last step: final evaluation, checkpoint and stop [s]"""
 
 
-Record = RunRecord | StepRecord | EvaluationRecord | EngineRecord | SamplesRecord | CheckpointRecord | EndRecord
-KINDS = frozenset({"run", "step", "evaluation", "engine", "samples", "checkpoint", "end"})
+Record = (
+    RunRecord
+    | ReadyRecord
+    | StepRecord
+    | EvaluationRecord
+    | EngineRecord
+    | SamplesRecord
+    | CheckpointRecord
+    | EndRecord
+)
+KINDS = frozenset({"run", "ready", "step", "evaluation", "engine", "samples", "checkpoint", "end"})
+SETUP = frozenset({"start", "load"})
+"""phases that belong to a start of the driver and to no step"""
 
 
 class Sink(Protocol):

@@ -62,7 +62,6 @@ def scalars(record: Record) -> Iterator[tuple[str, float]]:
         for phase, seconds in record.phase_seconds.items():
             yield f"perf/phase_seconds/{phase}", seconds
     elif isinstance(record, EvaluationRecord):
-        if record.sampled is not None:
-            yield "eval/accuracy_sampled", record.sampled
+        yield "eval/accuracy_sampled", record.sampled
         if record.greedy is not None:
             yield "eval/accuracy_greedy", record.greedy

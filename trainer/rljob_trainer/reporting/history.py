@@ -1,0 +1,151 @@
+"""What a run directory tells about its run: the records of events.jsonl, by kind, and what follows from them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from rljob_trainer.reporting.events import FILE_NAME, read_events
+from rljob_trainer.reporting.records import (
+    CheckpointRecord,
+    EndRecord,
+    EngineRecord,
+    EvaluationRecord,
+    ReadyRecord,
+    Record,
+    RunRecord,
+    SamplesRecord,
+    StepRecord,
+)
+
+_ByStep = TypeVar("_ByStep", StepRecord, EvaluationRecord, SamplesRecord, CheckpointRecord)
+
+
+class NotARunError(ValueError):
+    """The directory holds no run."""
+
+
+@dataclass(frozen=True)
+class History:
+    """All that happened. Each step, evaluation and set of samples is there once, in the order of steps."""
+
+    runs: tuple[RunRecord, ...]
+    """one for each start of the driver"""
+    ready: tuple[ReadyRecord, ...]
+    """one for each start that came to a step"""
+    steps: tuple[StepRecord, ...]
+    evaluations: tuple[EvaluationRecord, ...]
+    incidents: tuple[EngineRecord, ...]
+    samples: tuple[SamplesRecord, ...]
+    checkpoints: tuple[CheckpointRecord, ...]
+    ends: tuple[EndRecord, ...]
+    last_time: float
+    """of the last record, unix time [s]"""
+
+    @property
+    def run(self) -> RunRecord:
+        return self.runs[-1]
+
+    @property
+    def step(self) -> int:
+        """Steps finished."""
+        return self.steps[-1].step if self.steps else 0
+
+    @property
+    def outcome(self) -> str | None:
+        """How the last attempt ended; None while it runs, or when it died without a word."""
+        return self.ends[-1].outcome if self.ends and self.ends[-1].time >= self.run.time else None
+
+    @property
+    def seconds(self) -> float:
+        """From the first start of the loop until the last record [s]."""
+        return self.last_time - self.runs[0].time + sum(self.runs[0].phase_seconds.values())
+
+    @property
+    def before(self) -> EvaluationRecord | None:
+        return self.evaluations[0] if self.evaluations else None
+
+    @property
+    def after(self) -> EvaluationRecord | None:
+        return self.evaluations[-1] if len(self.evaluations) > 1 else None
+
+    @property
+    def phase_seconds(self) -> Mapping[str, float]:
+        """Seconds of each phase over all attempts, longest first; lost steps are not in it."""
+        laps = [run.phase_seconds for run in self.runs]
+        laps += [ready.phase_seconds for ready in self.ready]
+        laps += [step.phase_seconds for step in self.steps]
+        laps += [end.phase_seconds for end in self.ends]
+        total = {phase: sum(lap.get(phase, 0.0) for lap in laps) for lap in laps for phase in lap}
+        return dict(sorted(total.items(), key=lambda item: -item[1]))
+
+    @property
+    def rollout_tokens_per_second(self) -> float | None:
+        """Response tokens over the time of the rollout phase."""
+        return self._rate(sum(step.rollout_tokens for step in self.steps), "rollout")
+
+    @property
+    def train_tokens_per_second(self) -> float | None:
+        """Trained tokens over the time of the train phase."""
+        return self._rate(sum(step.train_tokens for step in self.steps), "train")
+
+    def _rate(self, tokens: int, phase: str) -> float | None:
+        seconds = sum(step.phase_seconds.get(phase, 0.0) for step in self.steps)
+        return tokens / seconds if tokens and seconds > 0 else None
+
+
+def read_history(run_directory: Path) -> History:
+    """Return the history of a run; raises NotARunError where there is none, EventsError where it is damaged."""
+    path = run_directory / FILE_NAME
+    if not path.is_file():
+        raise NotARunError(f"{run_directory} is no run: it has no {FILE_NAME}")
+    records = tuple(read_events(path))
+    runs = tuple(record for record in records if isinstance(record, RunRecord))
+    if not runs:
+        raise NotARunError(f"{path} tells of no run that began")
+    return History(
+        runs=runs,
+        ready=tuple(record for record in records if isinstance(record, ReadyRecord)),
+        steps=_by_step(records, StepRecord),
+        evaluations=_by_step(records, EvaluationRecord),
+        incidents=_incidents(records),
+        samples=_by_step(records, SamplesRecord),
+        checkpoints=_by_step(records, CheckpointRecord),
+        ends=tuple(record for record in records if isinstance(record, EndRecord)),
+        last_time=max(record.time for record in records),
+    )
+
+
+def result(history: History) -> str:
+    """Return in a sentence what came of the run."""
+    before, after = history.before, history.after
+    if before is not None and after is not None:
+        return _accuracy(before, after)
+    rewards = [step.reward_mean for step in history.steps if step.reward_mean is not None]
+    if rewards:
+        return f"mean reward {rewards[0]:.2f} → {rewards[-1]:.2f}"
+    return "no step finished yet"
+
+
+def _accuracy(before: EvaluationRecord, after: EvaluationRecord) -> str:
+    greedy = _change(before.greedy, after.greedy)
+    return f"held-out accuracy {_change(before.sampled, after.sampled)}" + (f" (greedy {greedy})" if greedy else "")
+
+
+def _change(before: float | None, after: float | None) -> str:
+    return f"{before:.2f} → {after:.2f}" if before is not None and after is not None else ""
+
+
+def _incidents(records: Iterable[Record]) -> tuple[EngineRecord, ...]:
+    """Return the last record of each failure, in the order in which they were noticed."""
+    found: dict[tuple[float, str, int], EngineRecord] = {}
+    for record in records:
+        if isinstance(record, EngineRecord):
+            found[record.time, record.engine, record.generation] = record
+    return tuple(found[failure] for failure in sorted(found))
+
+
+def _by_step(records: Iterable[Record], kind: type[_ByStep]) -> tuple[_ByStep, ...]:
+    """Return the records of one kind by step; of two of the same step, the later one."""
+    found = {record.step: record for record in records if isinstance(record, kind)}
+    return tuple(found[step] for step in sorted(found))

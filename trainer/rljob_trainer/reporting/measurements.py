@@ -1,0 +1,61 @@
+"""From the values of one turn of the loop to the numbers and the samples that people see. Pure.
+
+Axes: G samples of one prompt.
+"""
+
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+
+from rljob_trainer.metrics import Publication, TrainMetrics
+from rljob_trainer.reporting.records import SampleRecord, StepMetrics
+from rljob_trainer.samples import ScoredGroup
+
+
+def step_metrics(groups: Sequence[ScoredGroup], training: TrainMetrics, publication: Publication) -> StepMetrics:
+    """Return what a step measured."""
+    rewards = [reward for group in groups for reward in group.rewards_G]
+    samples = [sample for group in groups for sample in group.group.samples_G]
+    lengths = [len(sample.tokens_T) for sample in samples]
+    return StepMetrics(
+        reward_mean=_mean(rewards),
+        reward_std=pstdev(rewards) if rewards else None,
+        groups_without_signal=_mean([len(set(group.rewards_G)) == 1 for group in groups]),
+        response_length=_mean(lengths),
+        truncated=_mean([sample.finish_reason == "length" for sample in samples]),
+        loss=training.loss,
+        grad_norm=training.grad_norm,
+        learning_rate=training.learning_rate,
+        entropy=training.entropy,
+        kl=training.kl,
+        clip_fraction=training.clip_fraction,
+        logprob_mismatch=training.mismatch,
+        rollout_tokens=sum(lengths),
+        train_tokens=training.tokens,
+        version=publication.version,
+        skipped=training.skipped,
+    )
+
+
+def chosen_samples(groups: Sequence[ScoredGroup], num_groups: int) -> tuple[SampleRecord, ...]:
+    """Return the best and the worst sample of the first groups; one sample where the whole group got the same."""
+    chosen: list[SampleRecord] = []
+    for scored in groups[:num_groups]:
+        order = sorted(range(len(scored.rewards_G)), key=lambda index: -scored.rewards_G[index])
+        ends = order[:1] if len(set(scored.rewards_G)) == 1 else [order[0], order[-1]]
+        chosen += [_sample(scored, index) for index in ends]
+    return tuple(chosen)
+
+
+def _sample(scored: ScoredGroup, index: int) -> SampleRecord:
+    prompt, sample = scored.group.prompt, scored.group.samples_G[index]
+    return SampleRecord(
+        question=prompt.question,
+        response=sample.text,
+        label=prompt.label,
+        reward=scored.rewards_G[index],
+        version=sample.version,
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None

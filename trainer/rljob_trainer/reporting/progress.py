@@ -1,0 +1,140 @@
+"""How far the run is, in one frozen value that any thread may read: the control server puts it into the status."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median
+from typing import Final
+
+from rljob_trainer.reporting.phases import Phases
+from rljob_trainer.reporting.records import (
+    CheckpointRecord,
+    EndRecord,
+    EvaluationRecord,
+    Record,
+    RunRecord,
+    StepRecord,
+)
+
+HISTORY: Final = 60
+"""rewards and evaluations that are remembered"""
+RECENT: Final = 10
+"""steps that the remaining time is estimated from"""
+_PERIODIC: Final = ("checkpoint", "evaluate")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A reading; times are unix times [s]."""
+
+    steps: int = 0
+    """length of the run"""
+    step: int = 0
+    """steps finished"""
+    reward_mean: float | None = None
+    """of the last step"""
+    rewards: tuple[float, ...] = ()
+    """mean reward of the last steps, oldest first"""
+    evaluations: tuple[EvaluationRecord, ...] = ()
+    """oldest first"""
+    rollout_tokens_per_second: float | None = None
+    train_tokens_per_second: float | None = None
+    version: int | None = None
+    """version of the published weights; None: none by this driver"""
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    """of the last step [s]"""
+    step_time: float | None = None
+    """when the last step finished"""
+    phase: str = "other"
+    """what the main thread is doing"""
+    phase_since: float = 0.0
+    eta_seconds: float | None = None
+    """estimate of the time until the last step is finished, as of this reading [s]"""
+    checkpoint: CheckpointRecord | None = None
+    """the newest"""
+    outcome: str | None = None
+    """how the run ended"""
+
+
+class ProgressHolder:
+    """Keeps the newest progress; `now` is unix time [s]."""
+
+    def __init__(self, phases: Phases, now: Callable[[], float]) -> None:
+        self._phases = phases
+        self._now = now
+        self._progress = Progress()
+        self._laps: tuple[Mapping[str, float], ...] = ()
+        self._phase = phases.current
+        self._phase_since = now()
+
+    def read(self) -> Progress:
+        """Return the progress as of now. Any thread may call it."""
+        now, progress, laps, phase = self._now(), self._progress, self._laps, self._phases.current
+        if phase is not self._phase:
+            # Converted once a phase: readers compare `phase_since`, and two clocks never agree to the last digit.
+            self._phase_since, self._phase = now - self._phases.seconds_in_current(), phase
+        since_step = max(0.0, now - progress.step_time) if progress.step_time is not None else 0.0
+        return replace(
+            progress,
+            phase=phase.name,
+            phase_since=self._phase_since,
+            eta_seconds=eta_seconds(laps, progress.steps - progress.step, since_step),
+        )
+
+    def record(self, record: Record) -> None:
+        self._progress = after(self._progress, record)
+        if isinstance(record, StepRecord):
+            self._laps = (*self._laps, record.phase_seconds)[-2 * RECENT :]
+
+    def close(self) -> None:
+        """Nothing to leave behind."""
+
+
+def after(progress: Progress, record: Record) -> Progress:
+    """Return the progress when `record` has happened."""
+    match record:
+        case RunRecord():
+            return replace(progress, steps=record.steps, step=record.step, version=None, step_time=None, outcome=None)
+        case StepRecord():
+            return _after_step(progress, record)
+        case EvaluationRecord():
+            return replace(progress, evaluations=(*progress.evaluations, record)[-HISTORY:])
+        case CheckpointRecord():
+            return replace(progress, checkpoint=record)
+        case EndRecord():
+            return replace(progress, outcome=record.outcome)
+        case _:
+            return progress
+
+
+def eta_seconds(laps: Sequence[Mapping[str, float]], steps_left: int, since_step: float) -> float | None:
+    """Return the remaining time [s] from the phases of this job's own last steps; None before the first.
+
+    A step costs the median of the recent ones, which a slow first step or a failure does not move. Checkpoints and
+    evaluations come once in many steps: they count by their mean, without those before the first step.
+    """
+    if steps_left <= 0:
+        return 0.0
+    if not laps:
+        return None
+    work = median(sum(lap.values()) - _periodic(lap) for lap in laps[-RECENT:])
+    periodic = fmean(_periodic(lap) for lap in laps[1:]) if len(laps) > 1 else 0.0
+    return (work + periodic) * steps_left - min(since_step, work)
+
+
+def _periodic(lap: Mapping[str, float]) -> float:
+    return sum(lap.get(phase, 0.0) for phase in _PERIODIC)
+
+
+def _after_step(progress: Progress, record: StepRecord) -> Progress:
+    rewards = progress.rewards if record.reward_mean is None else (*progress.rewards, record.reward_mean)
+    return replace(
+        progress,
+        step=record.step,
+        step_time=record.time,
+        reward_mean=record.reward_mean,
+        rewards=rewards[-HISTORY:],
+        rollout_tokens_per_second=record.rollout_tokens_per_second,
+        train_tokens_per_second=record.train_tokens_per_second,
+        version=record.version,
+        phase_seconds=record.phase_seconds,
+    )

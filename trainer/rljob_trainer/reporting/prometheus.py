@@ -1,0 +1,178 @@
+"""Metrics for Prometheus, in a registry of their own; the control server serves what `render` returns.
+
+Counters begin at 0 with each driver: `rate` and `increase` expect that.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from rljob_trainer.reporting.phases import Phases
+from rljob_trainer.reporting.records import (
+    CheckpointRecord,
+    EngineRecord,
+    EvaluationRecord,
+    ReadyRecord,
+    Record,
+    RunRecord,
+    StepRecord,
+)
+
+_STEP_GAUGES: Final = {
+    "reward_mean": ("rljob_reward_mean", "Mean reward of the last step's samples"),
+    "groups_without_signal": (
+        "rljob_groups_without_signal_ratio",
+        "Share of the last step's groups whose samples all got the same reward",
+    ),
+    "response_length": ("rljob_response_length_tokens", "Mean response of the last step"),
+    "truncated": ("rljob_truncated_ratio", "Share of the last step's responses that reached the token limit"),
+    "loss": ("rljob_loss", "Loss of the last step"),
+    "grad_norm": ("rljob_grad_norm", "Gradient norm of the last step before clipping"),
+    "learning_rate": ("rljob_learning_rate", "Learning rate of the last step"),
+    "entropy": ("rljob_entropy_nats", "Mean entropy of the last step's response tokens"),
+    "kl": ("rljob_kl_nats", "Mean KL estimate of the last step against the reference model"),
+    "clip_fraction": ("rljob_clip_ratio", "Share of the last step's response tokens whose ratio was clipped"),
+    "logprob_mismatch": (
+        "rljob_logprob_mismatch_nats",
+        "Mean absolute difference between the engines' and the learner's log-probabilities",
+    ),
+}
+"""attribute of StepRecord -> (metric, help)"""
+
+_STEP_BUCKETS: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200)
+
+
+class Metrics:
+    """The numbers of one driver."""
+
+    content_type: Final = CONTENT_TYPE_LATEST
+
+    def __init__(self, phases: Phases) -> None:
+        self._registry = registry = CollectorRegistry()
+        registry.register(_CurrentPhase(phases))
+        self._step = Gauge("rljob_step", "Steps finished", registry=registry)
+        self._steps_wanted = Gauge("rljob_steps_wanted", "Steps of the whole run", registry=registry)
+        self._attempt = Gauge("rljob_attempt", "Driver starts so far", registry=registry)
+        self._steps = Counter("rljob_steps", "Steps finished by this driver", registry=registry)
+        self._step_time = Gauge("rljob_last_step_timestamp_seconds", "When the last step finished", registry=registry)
+        self._step_seconds = Histogram(
+            "rljob_step_seconds", "Wall-clock time of a step", registry=registry, buckets=_STEP_BUCKETS
+        )
+        self._phase_seconds = Counter("rljob_phase_seconds", "Wall-clock time by phase", ["phase"], registry=registry)
+        self._tokens = {
+            "rollout": Counter("rljob_rollout_tokens", "Response tokens made by the engines", registry=registry),
+            "train": Counter("rljob_train_tokens", "Tokens trained on", registry=registry),
+        }
+        self._token_rate = Gauge(
+            "rljob_tokens_per_second", "Tokens per second of the last step's phase", ["phase"], registry=registry
+        )
+        self._step_gauges = {
+            attribute: Gauge(name, text, registry=registry) for attribute, (name, text) in _STEP_GAUGES.items()
+        }
+        self._skipped = Counter(
+            "rljob_skipped_steps", "Optimizer steps skipped for a gradient that was not finite", registry=registry
+        )
+        self._version = Gauge("rljob_weight_version", "Version of the published weights", registry=registry)
+        self._accuracy = Gauge("rljob_heldout_accuracy", "Accuracy on held-out questions", ["mode"], registry=registry)
+        self._engines = Gauge("rljob_engines", "Engines by state", ["state"], registry=registry)
+        self._restarts = Counter(
+            "rljob_engine_restarts", "Engines that came back after a failure", ["engine", "cause"], registry=registry
+        )
+        self._failures = Counter("rljob_engine_failures", "Engines that failed", ["engine", "cause"], registry=registry)
+        self._failed_engines: dict[tuple[str, int], bool] = {}
+        """(engine, generation) that failed -> whether it has a successor that serves"""
+        self._checkpoint_step = Gauge("rljob_checkpoint_step", "Step of the last checkpoint", registry=registry)
+        self._checkpoint_time = Gauge(
+            "rljob_last_checkpoint_timestamp_seconds", "When the last checkpoint was written", registry=registry
+        )
+
+    def render(self) -> tuple[str, bytes]:
+        """Return the content type and the text of all metrics. May be called from any thread."""
+        return self.content_type, generate_latest(self._registry)
+
+    def engines(self, engines_by_state: Mapping[str, int]) -> None:
+        """Set how many engines are in each state; a state that is not named has none."""
+        self._engines.clear()
+        for state, engines in engines_by_state.items():
+            self._engines.labels(state).set(engines)
+
+    def record(self, record: Record) -> None:
+        match record:
+            case RunRecord():
+                self._run(record)
+            case ReadyRecord():
+                self._add_phases(record.phase_seconds)
+            case StepRecord():
+                self._finished(record)
+            case EvaluationRecord():
+                self._evaluated(record)
+            case EngineRecord():
+                self._failed(record)
+            case CheckpointRecord():
+                self._checkpoint_step.set(record.step)
+                self._checkpoint_time.set(record.time)
+
+    def close(self) -> None:
+        """Nothing to leave behind: metrics end with the process."""
+
+    def _run(self, record: RunRecord) -> None:
+        self._step.set(record.step)
+        self._steps_wanted.set(record.steps)
+        self._attempt.set(record.attempt)
+        self._add_phases(record.phase_seconds)
+
+    def _finished(self, record: StepRecord) -> None:
+        self._step.set(record.step)
+        self._steps.inc()
+        self._step_time.set(record.time)
+        self._step_seconds.observe(record.seconds)
+        self._skipped.inc(record.skipped)
+        self._version.set(record.version)
+        self._add_phases(record.phase_seconds)
+        self._tokens["rollout"].inc(record.rollout_tokens)
+        self._tokens["train"].inc(record.train_tokens)
+        self._token_rate.labels("rollout").set(_number(record.rollout_tokens_per_second))
+        self._token_rate.labels("train").set(_number(record.train_tokens_per_second))
+        for attribute, gauge in self._step_gauges.items():
+            gauge.set(_number(getattr(record, attribute)))
+
+    def _evaluated(self, record: EvaluationRecord) -> None:
+        self._accuracy.labels("sampled").set(_number(record.sampled))
+        self._accuracy.labels("greedy").set(_number(record.greedy))
+
+    def _failed(self, record: EngineRecord) -> None:
+        """Count a failure once and a return once, however often they are told of."""
+        failure = (record.engine, record.generation)
+        if failure not in self._failed_engines:
+            self._failures.labels(record.engine, record.cause).inc()
+        if record.return_seconds is not None and not self._failed_engines.get(failure, False):
+            self._restarts.labels(record.engine, record.cause).inc()
+        self._failed_engines[failure] = record.return_seconds is not None
+
+    def _add_phases(self, phase_seconds: Mapping[str, float]) -> None:
+        for phase, seconds in phase_seconds.items():
+            self._phase_seconds.labels(phase).inc(seconds)
+
+
+class _CurrentPhase(Collector):
+    """What the driver is doing at the moment of the scrape, and for how long."""
+
+    def __init__(self, phases: Phases) -> None:
+        self._phases = phases
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "rljob_current_phase_seconds", "Time in the phase that the driver is in", labels=["phase"]
+        )
+        family.add_metric([self._phases.current.name], self._phases.seconds_in_current())
+        yield family
+
+
+def _number(value: float | None) -> float:
+    """Return what stands for a missing value in Prometheus."""
+    return float("nan") if value is None else value

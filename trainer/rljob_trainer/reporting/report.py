@@ -1,0 +1,197 @@
+"""What the loop, the engine pool and the driver tell people, said once here and carried to every sink.
+
+loop ─ step, evaluation ─┐              ┌─► events.jsonl ─► report.html
+pool ─ incident, engines ┼─► Report ────┼─► TensorBoard
+driver ─ end ────────────┘              ├─► Prometheus
+                                        └─► status board ─► control server ─► `rljob run`, the operator
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from rljob_api.control import Incident
+from rljob_api.sections import RLJob, Source
+from rljob_trainer.evaluation import Accuracy
+from rljob_trainer.metrics import Publication, TrainMetrics
+from rljob_trainer.reporting.events import FILE_NAME, EventLog, Lost, read_events, rewind
+from rljob_trainer.reporting.measurements import chosen_samples, step_metrics
+from rljob_trainer.reporting.phases import Phases
+from rljob_trainer.reporting.progress import Progress, ProgressHolder
+from rljob_trainer.reporting.prometheus import Metrics
+from rljob_trainer.reporting.records import (
+    SETUP,
+    CheckpointRecord,
+    EndRecord,
+    EngineRecord,
+    EvaluationRecord,
+    ReadyRecord,
+    Record,
+    RunRecord,
+    SamplesRecord,
+    Sink,
+    StepRecord,
+)
+from rljob_trainer.reporting.tensorboard import TensorBoard
+from rljob_trainer.samples import ScoredGroup
+
+TENSORBOARD: Final = "tensorboard"
+SAMPLED_STEPS: Final = 20
+"""how many steps of a run show samples, about"""
+SAMPLED_GROUPS: Final = 4
+
+
+class Report:
+    """Carries records to all sinks, in one order. Any thread may call it; `now` is unix time [s]."""
+
+    def __init__(
+        self,
+        job: RLJob,
+        phases: Phases,
+        now: Callable[[], float],
+        progress: ProgressHolder,
+        metrics: Metrics,
+        files: Sequence[Sink],
+    ) -> None:
+        self._job = job
+        self._steps = job.spec.training.steps
+        self._step = 0
+        self._phases = phases
+        self._now = now
+        self._progress = progress
+        self._metrics = metrics
+        self._sinks = (*files, metrics, progress)
+        self._lock = threading.Lock()
+
+    def progress(self) -> Progress:
+        """Return how far the run is, as of now."""
+        return self._progress.read()
+
+    def render_metrics(self) -> tuple[str, bytes]:
+        """Return content type and body of the Prometheus endpoint."""
+        return self._metrics.render()
+
+    def run(self, attempt: int, resumed_from: int, lost: Lost) -> None:
+        """Tell that the driver has started and from which step it goes on."""
+        self._step = resumed_from
+        self._record(
+            RunRecord(
+                time=self._now(),
+                job=self._job.metadata.name,
+                model=_last_part(self._job.spec.model.checkpoint),
+                task=_task(self._job.spec.data.train),
+                steps=self._steps,
+                attempt=attempt,
+                step=resumed_from,
+                lost_steps=lost.steps,
+                lost_seconds=lost.seconds,
+                manifest=self._job.model_dump(mode="json", by_alias=True, exclude_none=True),
+                phase_seconds=self._phases.lap(),
+            )
+        )
+
+    def step(self, step: int, groups: Sequence[ScoredGroup], training: TrainMetrics, publication: Publication) -> None:
+        """Tell what happened in a step; its time is what has passed since the last one, without the driver's start."""
+        now, lap = self._now(), self._phases.lap()
+        if setup := {phase: lap.pop(phase) for phase in SETUP & lap.keys()}:
+            self._record(ReadyRecord(time=now, step=self._step, phase_seconds=setup))
+        self._step = step
+        metrics = step_metrics(groups, training, publication)
+        self._record(StepRecord(**dict(metrics), time=now, step=step, phase_seconds=lap))
+        if shows_samples(step, self._steps):
+            self._record(SamplesRecord(time=now, step=step, samples=chosen_samples(groups, SAMPLED_GROUPS)))
+
+    def evaluation(self, step: int, accuracy: Accuracy) -> None:
+        """Tell what the held-out questions said; nothing when there are none."""
+        if accuracy.sampled is not None:
+            self._record(
+                EvaluationRecord(
+                    time=self._now(),
+                    step=step,
+                    sampled=accuracy.sampled,
+                    greedy=accuracy.greedy,
+                    n=accuracy.questions,
+                )
+            )
+
+    def incident(self, incident: Incident, cause: str) -> None:
+        """Tell that an engine failed, and again when more is known of the same failure (reroute, return)."""
+        self._record(
+            EngineRecord(
+                time=incident.time,
+                step=self._step,
+                engine=incident.engine,
+                generation=incident.generation,
+                cause=cause,
+                error=incident.error,
+                detect_seconds=incident.detect_seconds,
+                reroute_seconds=incident.reroute_seconds,
+                return_seconds=incident.return_seconds,
+            )
+        )
+
+    def engines(self, engines_by_state: Mapping[str, int]) -> None:
+        """Tell how many engines are in each state."""
+        self._metrics.engines(engines_by_state)
+
+    def checkpoint(self, step: int, path: Path) -> None:
+        """Tell that a checkpoint is complete and verified."""
+        self._record(CheckpointRecord(time=self._now(), step=step, path=str(path)))
+
+    def end(self, outcome: str, message: str = "") -> None:
+        """Tell how the run ended and close all sinks; whatever is told later is not recorded."""
+        self._record(
+            EndRecord(
+                time=self._now(),
+                step=self._step,
+                outcome=outcome,
+                message=message,
+                phase_seconds=self._phases.lap(),
+            )
+        )
+        with self._lock:
+            sinks, self._sinks = self._sinks, ()
+            for sink in sinks:
+                sink.close()
+
+    def _record(self, record: Record) -> None:
+        with self._lock:
+            for sink in self._sinks:
+                sink.record(record)
+
+
+def open_report(
+    directory: Path, job: RLJob, phases: Phases, now: Callable[[], float], attempt: int, resumed_from: int
+) -> Report:
+    """Return the report of a run directory, told that the loop will go on from step `resumed_from`.
+
+    What an earlier attempt recorded after that step is dropped: it is done again. What is left fills the progress, so
+    that a restarted driver shows the rewards and accuracies of before.
+    """
+    events = directory / FILE_NAME
+    lost = rewind(events, resumed_from)
+    progress = ProgressHolder(phases, now)
+    for record in read_events(events) if events.exists() else ():
+        progress.record(record)
+    files: list[Sink] = [EventLog(events)]
+    if job.spec.runtime.tensorboard:
+        files.append(TensorBoard(directory / TENSORBOARD, resumed_from))
+    report = Report(job, phases, now, progress, Metrics(phases), files)
+    report.run(attempt, resumed_from, lost)
+    return report
+
+
+def shows_samples(step: int, steps: int) -> bool:
+    """Whether the samples of a step are kept: the first, the last, and about twenty between."""
+    return step in (1, steps) or step % -(-steps // SAMPLED_STEPS) == 0
+
+
+def _task(source: Source) -> str:
+    if source.reasoning_gym is not None:
+        return source.reasoning_gym.task
+    return Path(source.jsonl or source.parquet or "").stem
+
+
+def _last_part(checkpoint: str) -> str:
+    return checkpoint.rstrip("/").rsplit("/", 1)[-1]
