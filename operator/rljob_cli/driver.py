@@ -1,0 +1,161 @@
+"""One start of the training driver on this machine: its process, and its side of the control protocol.
+
+What it reports comes as events in a queue, which `supervisor.py` reads; nothing is decided here.
+"""
+
+import http.client
+import json
+import os
+import resource
+import signal
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+from rljob_api.control import DRAIN, ENGINE, STATUS, EngineOrder, Message, Status
+from rljob_trainer.tether import tethered
+
+POLL_WAIT_S = 10
+"""length of one long-poll [s]"""
+ANSWER_S = 5.0
+"""time for a request that needs no waiting [s]"""
+RETRY_S = 0.2
+STACKS_S = 3.0
+"""time for a stalled driver to write the stacks of its threads [s]"""
+
+
+class DriverUnreachableError(RuntimeError):
+    """The driver did not answer, or refused; the text says what was asked and what came back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The driver has told its status."""
+
+    pid: int
+    """of that driver: the last word of one may come after its successor has begun"""
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The driver's process is gone."""
+
+    exit_code: int
+    """negative: the signal that ended it"""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Somebody wants `rljob run` to end."""
+
+    signal: int
+
+
+Event = Seen | Ended | Interrupted
+
+
+class Driver:
+    """A driver process. Make it in the main thread: the kernel kills it when the thread that made it ends."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        address: Path,
+        token: str,
+        events: SimpleQueue[Event],
+    ) -> None:
+        self._address = address
+        self._token = token
+        self._events = events
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                tethered(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+        self._ended = threading.Event()
+        threading.Thread(target=self._await_end, name="await-driver", daemon=True).start()
+        threading.Thread(target=self._poll, name="poll-driver", daemon=True).start()
+
+    def order(self, engine: str, order: EngineOrder) -> None:
+        """Order a state of an engine; raise DriverUnreachableError if the driver does not accept it."""
+        self._request("PUT", ENGINE.format(name=engine), ANSWER_S, order)
+
+    def drain(self) -> None:
+        """Ask the driver to save and end; raise DriverUnreachableError if it does not accept."""
+        self._request("POST", DRAIN, ANSWER_S)
+
+    def kill(self) -> None:
+        """Kill the process; its children go with it, or are found by `leftovers`."""
+        self._process.kill()
+
+    def kill_with_stacks(self) -> None:
+        """Kill the process, and give it a moment to write the stacks of all its threads into its log."""
+        with suppress(ProcessLookupError):
+            # The stacks are wanted (PYTHONFAULTHANDLER), a core file of many gigabytes is not.
+            resource.prlimit(self.pid, resource.RLIMIT_CORE, (0, 0))
+        self._process.send_signal(signal.SIGABRT)
+        if not self._ended.wait(STACKS_S):
+            self.kill()
+
+    def _await_end(self) -> None:
+        exit_code = self._process.wait()
+        self._ended.set()
+        self._events.put(Ended(exit_code))
+
+    def _poll(self) -> None:
+        revision = -1
+        while not self._ended.is_set():
+            try:
+                status = self._status(revision)
+            except DriverUnreachableError:
+                self._ended.wait(RETRY_S)
+                continue
+            revision = status.revision
+            self._events.put(Seen(self.pid, status))
+
+    def _status(self, revision: int) -> Status:
+        if revision < 0:
+            return Status.model_validate_json(self._request("GET", STATUS, ANSWER_S))
+        query = f"{STATUS}?since={revision}&wait={POLL_WAIT_S}"
+        return Status.model_validate_json(self._request("GET", query, POLL_WAIT_S + ANSWER_S))
+
+    def _request(self, method: str, path: str, timeout_s: float, body: Message | None = None) -> bytes:
+        data = body.model_dump_json(by_alias=True).encode() if body else None
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        request = urllib.request.Request(self._url() + path, data=data, headers=headers, method=method)
+        try:
+            with DIRECT.open(request, timeout=timeout_s) as answer:
+                content: bytes = answer.read()
+                return content
+        except urllib.error.HTTPError as error:
+            raise DriverUnreachableError(f"{method} {path}: {error.code} {error.read().decode()}") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise DriverUnreachableError(f"{method} {path}: {error!r}") from error
+
+    def _url(self) -> str:
+        try:
+            address = json.loads(self._address.read_text())
+        except FileNotFoundError as error:
+            raise DriverUnreachableError("the driver does not listen yet") from error
+        if address["pid"] != self.pid:
+            raise DriverUnreachableError(f"{self._address} is of pid {address['pid']}, not of {self.pid}")
+        url: str = address["url"]
+        return url
+
+
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""HTTP without the proxies of the environment, which know nothing of this machine's ports"""

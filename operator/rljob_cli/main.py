@@ -1,0 +1,136 @@
+"""The `rljob` command: its verbs, their options, their exit codes. Every verb's work is in a module of its own.
+
+A verb that needs the trainer's packages imports them when it runs, so `validate` and `plan` work, and start fast, where
+only the base dependencies are installed.
+"""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from rljob_api.errors import ManifestError
+from rljob_api.exits import Exit
+from rljob_api.sections import RLJob
+from rljob_cli import plan as planning
+from rljob_cli import plan_view
+from rljob_cli import validate as validation
+from rljob_cli.model_files import ModelFiles
+from rljob_cli.validate import STDIN
+
+PIPE_WIDTH = 200
+"""columns of a plan that goes to a file or a pipe; nothing is wrapped there"""
+EXAMPLES = """\
+  rljob validate job.yaml
+  rljob plan job.yaml
+  rljob run job.yaml
+  rljob report runs/job"""
+CODES = "\n".join(f"  {code.value}  {code.meaning}" for code in Exit)
+AS_WRITTEN = "\b"
+"""in front of a paragraph of a help text: do not wrap it"""
+
+app = typer.Typer(
+    name="rljob",
+    help="Reinforcement-learning post-training of language models, described by one manifest.",
+    epilog=f"{AS_WRITTEN}\nExamples:\n{EXAMPLES}\n\n{AS_WRITTEN}\nExit codes:\n{CODES}",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def readable(paths: list[Path]) -> list[Path]:
+    """Refuse what is neither a file nor `-`. (typer 0.29 forgets the latter for `allow_dash`.)"""
+    for path in paths:
+        if path != STDIN and not path.is_file():
+            raise typer.BadParameter(f"file '{path}' does not exist.")
+    return paths
+
+
+def one_readable(path: Path) -> Path:
+    return readable([path])[0]
+
+
+Manifest = Annotated[Path, typer.Argument(callback=one_readable, help="The RLJob, a YAML file; - is stdin.")]
+Manifests = Annotated[list[Path], typer.Argument(callback=readable, help="RLJobs, YAML files; - is stdin.")]
+ManifestFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The RLJob, a YAML file.")]
+RunDirectory = Annotated[
+    Path, typer.Argument(exists=True, file_okay=False, metavar="RUN_DIR", help="Directory of the run: runs/NAME.")
+]
+
+
+class Output(StrEnum):
+    """How a verb shows its result."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="A table for people, or JSON.")]
+
+
+def main() -> None:
+    """Run the command line; the process ends with an exit code of `rljob_api.exits`."""
+    app()
+
+
+@app.command(epilog="Example: rljob validate docs/examples/*.yaml")
+def validate(manifests: Manifests) -> None:
+    """Check manifests; a problem a line."""
+    text, code = validation.validate(manifests)
+    typer.echo(text)
+    raise typer.Exit(code)
+
+
+@app.command(epilog="Example: rljob plan job.yaml -o json | jq .memory")
+def plan(manifest: Manifest, output: OutputOption = Output.TABLE) -> None:
+    """Show processes, batches, tokens and memory."""
+    planned = planning.plan(*checked(manifest))
+    if output is Output.JSON:
+        typer.echo(plan_view.as_json(planned))
+        return
+    terminal = sys.stdout.isatty()
+    console = Console() if terminal else Console(width=PIPE_WIDTH)
+    console.print(plan_view.as_tables(planned, boxes=terminal))
+
+
+@app.command(epilog="Example: rljob run docs/examples/quickstart.yaml")
+def run(manifest: ManifestFile) -> None:
+    """Run a manifest here, or go on with a run."""
+    job, _ = checked(manifest)
+    from rljob_cli import run as running
+    from rljob_cli.display import display_for
+    from rljob_cli.panels import run_facts
+    from rljob_cli.rundir import rundir
+
+    with display_for(run_facts(job, rundir(job).path), Console()) as display:
+        code = running.run(manifest, display)
+    raise typer.Exit(code)
+
+
+@app.command(epilog="Example: rljob report runs/quickstart --open")
+def report(
+    run_directory: RunDirectory,
+    output: OutputOption = Output.TABLE,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False,
+) -> None:
+    """Write and sum up the report of a run."""
+    from rljob_cli import report as reporting
+
+    reporting.report(run_directory, reporting.Output(output), open_browser)
+
+
+def checked(path: Path) -> tuple[RLJob, ModelFiles | None]:
+    """Return a valid job and its model's files; end the process with its problems if there are any."""
+    try:
+        return validation.load(path)
+    except ManifestError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(Exit.BAD_MANIFEST) from error
+
+
+if __name__ == "__main__":
+    main()

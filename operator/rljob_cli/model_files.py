@@ -1,0 +1,90 @@
+"""Reads what `plan` and `validate` need of a model: its `config.json`, and the tokens that end a response.
+
+Only JSON files of a local checkpoint are opened; a model that a Python package carries is known by heart. A checkpoint
+that is not on this machine is no error here: the manifest may be meant for another one.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rljob_api.errors import ManifestError, Problem
+from rljob_api.shapes import CHECKPOINT, KNOWN
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StopToken:
+    """A token that ends a response."""
+
+    id: int
+    source: str
+    """file or field that says so"""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """What the files of a checkpoint say."""
+
+    config: Json
+    stop_tokens: tuple[StopToken, ...]
+
+
+def model_files(checkpoint: str) -> ModelFiles | None:
+    """Return what a checkpoint's files say; None when it is not on this machine.
+
+    Raises ManifestError when a file cannot be understood.
+    """
+    if checkpoint in KNOWN:
+        return ModelFiles(KNOWN[checkpoint], eos_ids(KNOWN[checkpoint], checkpoint))
+    directory = Path(checkpoint)
+    if not directory.is_dir():
+        return None
+    config = contents(directory, "config.json")
+    if config is None:
+        raise ManifestError((Problem(CHECKPOINT, checkpoint, "has no config.json"),))
+    generation = contents(directory, "generation_config.json") or {}
+    tokens = (
+        *eos_ids(generation, "generation_config.json"),
+        *eos_ids(config, "config.json"),
+        *eos_of_tokenizer(contents(directory, "tokenizer_config.json") or {}),
+    )
+    first: dict[int, StopToken] = {}
+    for token in tokens:
+        first.setdefault(token.id, token)
+    return ModelFiles(config, tuple(first.values()))
+
+
+def contents(directory: Path, name: str) -> Json | None:
+    """Return a JSON object from a file; None when there is no such file."""
+    path = directory / name
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ManifestError((Problem(CHECKPOINT, str(path), f"cannot be read: {error}"),)) from error
+    if not isinstance(found, dict):
+        raise ManifestError((Problem(CHECKPOINT, str(path), "is not a JSON object"),))
+    return found
+
+
+def eos_ids(config: Json, source: str) -> tuple[StopToken, ...]:
+    given = config.get("eos_token_id")
+    ids = given if isinstance(given, list) else [] if given is None else [given]
+    return tuple(StopToken(token, source) for token in ids)
+
+
+def eos_of_tokenizer(config: Json) -> tuple[StopToken, ...]:
+    """Return the tokenizer's end token, looked up among the tokens that the file lists."""
+    given = config.get("eos_token")
+    text = given.get("content") if isinstance(given, dict) else given
+    listed: Json = config.get("added_tokens_decoder", {})
+    return tuple(
+        StopToken(int(token), "tokenizer_config.json")
+        for token, entry in listed.items()
+        if text is not None and entry.get("content") == text
+    )

@@ -1,0 +1,141 @@
+"""`rljob plan`: what a manifest comes to, before anything starts: processes, batches, tokens, memory, stop tokens.
+
+The plan is a value made of the manifest and the model's files; `plan_view.py` shows it. Needs nothing of the trainer.
+"""
+
+from dataclasses import dataclass
+
+from rljob_api import batch, memory, shapes
+from rljob_api.batch import Batch
+from rljob_api.memory import Estimate
+from rljob_api.sections import Device, Placement, RLJob, Spec
+from rljob_api.shapes import Shape
+from rljob_api.topology import Node, Slot, Topology, topology
+from rljob_cli.model_files import ModelFiles, StopToken
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process, and where it sits."""
+
+    name: str
+    role: str
+    """`tensor 0, data 1, pipeline 0`, or what it does"""
+    slots: tuple[str, ...]
+    """`NODE:GPU`; none for a process that needs no GPU"""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """From, and to; None: not known before the run."""
+
+    least: int
+    most: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a manifest comes to."""
+
+    name: str
+    device: Device
+    placement: Placement
+    gpus: int
+    nodes: tuple[Node, ...]
+    processes: tuple[Process, ...]
+    tensor_parallel: int
+    pipeline_parallel: int
+    data_parallel: int
+    batch: Batch
+    optimizer_steps: int
+    """in the whole run"""
+    generated_tokens: Range
+    """in one step"""
+    trained_tokens: Range
+    """in one step, prompts included"""
+    memory: Estimate | None
+    stop_tokens: tuple[StopToken, ...]
+    stop_strings: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def plan(job: RLJob, files: ModelFiles | None) -> Plan:
+    """Return what a valid job comes to; `files` is None when the model is not on this machine."""
+    spec, where, batches = job.spec, topology(job.spec), batch.batch(job.spec)
+    model = shapes.shape(files.config) if files else None
+    stops = stop_tokens(spec, files)
+    return Plan(
+        name=job.metadata.name,
+        device=spec.runtime.device,
+        placement=spec.placement,
+        gpus=where.gpus,
+        nodes=where.nodes,
+        processes=processes(where),
+        tensor_parallel=where.tensor_parallel,
+        pipeline_parallel=where.pipeline_parallel,
+        data_parallel=where.data_parallel,
+        batch=batches,
+        optimizer_steps=spec.training.steps * batches.steps_per_rollout,
+        generated_tokens=Range(batches.samples, batches.samples * spec.rollout.sampling.max_new_tokens),
+        trained_tokens=trained_tokens(spec, batches, model),
+        memory=memory.estimate(model, spec, where) if model else None,
+        stop_tokens=stops,
+        stop_strings=spec.rollout.sampling.stop,
+        warnings=warnings(spec, where, model, stops),
+    )
+
+
+def processes(where: Topology) -> tuple[Process, ...]:
+    learner = (
+        Process(
+            f"learner-{rank.rank}",
+            f"tensor {rank.tensor}, data {rank.data}, pipeline {rank.pipeline}",
+            (place(where, rank.slot),),
+        )
+        for rank in where.learner
+    )
+    engines = (
+        Process(engine.name, "SGLang server", tuple(place(where, slot) for slot in engine.slots))
+        for engine in where.engines
+    )
+    return (Process("driver", "runs the loop", ()), Process("router", "shares out requests", ()), *learner, *engines)
+
+
+def place(where: Topology, slot: Slot) -> str:
+    return f"{where.nodes[slot.node].name}:{slot.gpu}"
+
+
+def trained_tokens(spec: Spec, batches: Batch, model: Shape | None) -> Range:
+    """Return the bounds of prompts and responses together: at least one token each, at most the context."""
+    longest = spec.rollout.context_length or (model.longest if model else None)
+    return Range(2 * batches.samples, batches.samples * longest if longest else None)
+
+
+def stop_tokens(spec: Spec, files: ModelFiles | None) -> tuple[StopToken, ...]:
+    source = "spec.rollout.sampling.stopTokenIds"
+    own = (StopToken(token, source) for token in spec.rollout.sampling.stop_token_ids)
+    return (*(files.stop_tokens if files else ()), *own)
+
+
+def warnings(spec: Spec, where: Topology, model: Shape | None, stops: tuple[StopToken, ...]) -> tuple[str, ...]:
+    """Return what is allowed but probably not meant."""
+    found = []
+    rollout, sampling = spec.rollout, spec.rollout.sampling
+    longest = rollout.context_length or (model.longest if model else 0)
+    if model is None:
+        found.append(f"{spec.model.checkpoint} is not on this machine: memory, shape and its stop tokens are not known")
+    elif not stops and not sampling.stop:
+        longest_response = f"every response runs to {sampling.max_new_tokens} tokens"
+        found.append(f"no stop token: {longest_response}; set sampling.stop or stopTokenIds")
+    if spec.data.held_out is None:
+        found.append("no spec.data.heldOut: accuracy is not measured")
+    if longest > spec.training.max_tokens_per_gpu:
+        found.append(
+            f"a sample may have {longest} tokens, more than maxTokensPerGpu {spec.training.max_tokens_per_gpu}: "
+            "it makes a micro-batch of its own, and memory must bear it"
+        )
+    used = sum(len(engine.slots) for engine in where.engines)
+    if spec.placement is Placement.COLOCATED and used != len(where.learner):
+        idle, phase = abs(where.gpus - min(used, len(where.learner))), "rollout" if used < where.gpus else "training"
+        found.append(f"{idle} of {where.gpus} GPUs have nothing to do during {phase}")
+    return tuple(found)

@@ -1,0 +1,77 @@
+"""Shows what came of a run: as a table for people, as JSON for programs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rljob_cli.glyphs import rate, seconds
+from rljob_trainer.reporting.history import History, result
+from rljob_trainer.reporting.records import EvaluationRecord
+
+NAMED_SHARE = 0.005
+"""phases below this share are added up under `rest`"""
+
+
+def as_table(history: History, report: Path) -> RenderableType:
+    """Return a few lines for people; the path stands alone on the last one."""
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="dim", no_wrap=True)
+    rows.add_column(overflow="fold")
+    for name, content in _rows(history):
+        rows.add_row(name, content)
+    head = Text.assemble((history.run.job, "bold"), f"  {history.outcome or 'not finished'}")
+    return Group(head, Text(result(history), style="bold"), rows, Text(str(report), no_wrap=True, overflow="ignore"))
+
+
+def as_json(history: History, report: Path) -> str:
+    """Return the same as a JSON object; null is what was not measured."""
+    content: dict[str, Any] = {
+        "job": history.run.job,
+        "outcome": history.outcome,
+        "result": result(history),
+        "steps": history.step,
+        "steps_wanted": history.run.steps,
+        "seconds": round(history.seconds, 3),
+        "driver_starts": len(history.runs),
+        "accuracy_before": _accuracy(history.before),
+        "accuracy_after": _accuracy(history.after),
+        "phase_seconds": {phase: round(value, 3) for phase, value in history.phase_seconds.items()},
+        "rollout_tokens_per_second": history.rollout_tokens_per_second,
+        "train_tokens_per_second": history.train_tokens_per_second,
+        "engine_failures": [incident.model_dump(mode="json", exclude={"kind"}) for incident in history.incidents],
+        "report": str(report),
+    }
+    return json.dumps(content, indent=2, ensure_ascii=False)
+
+
+def _rows(history: History) -> list[tuple[str, str]]:
+    starts = f", {len(history.runs)} driver starts" if len(history.runs) > 1 else ""
+    rows = [
+        ("steps", f"{history.step} of {history.run.steps}"),
+        ("time", f"{seconds(history.seconds)}{starts}"),
+        ("phases", _phases(history)),
+        (
+            "tokens/s",
+            f"rollout {rate(history.rollout_tokens_per_second)}, train {rate(history.train_tokens_per_second)}",
+        ),
+    ]
+    for incident in history.incidents:
+        back = "not back" if incident.return_seconds is None else f"back after {seconds(incident.return_seconds)}"
+        rows.append(("failure", f"{incident.engine} at step {incident.step + 1}: {incident.cause}, {back}"))
+    return rows
+
+
+def _phases(history: History) -> str:
+    total = sum(history.phase_seconds.values())
+    shares = {phase: value / total for phase, value in history.phase_seconds.items()}
+    named = [f"{phase} {share:.1%}" for phase, share in shares.items() if share >= NAMED_SHARE]
+    rest = sum(share for share in shares.values() if share < NAMED_SHARE)
+    return ", ".join([*named, f"rest {rest:.1%}"] if rest else named)
+
+
+def _accuracy(evaluation: EvaluationRecord | None) -> dict[str, Any] | None:
+    return None if evaluation is None else evaluation.model_dump(include={"step", "sampled", "greedy", "n"})

@@ -1,0 +1,156 @@
+"""`rljob run MANIFEST`: the run that a manifest describes, on this machine, without a cluster.
+
+    rljob run ─► supervisor ─► driver ─► Ray, learners, engines, router
+         └─► guard: cleans up if all of the above is killed
+
+Exit codes are those of `rljob_api.exits`: 0 done, 3 bad manifest, 7 interrupted and saved, 8 out of restarts, 9 bad
+input, and so on; 75 when somebody else runs in the same directory, 130 when interrupted twice.
+
+The manifest of a run that was interrupted goes on from its newest checkpoint.
+"""
+
+import logging
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+from rljob_api.control import TOKEN_VARIABLE
+from rljob_api.errors import ManifestError
+from rljob_api.exits import Exit
+from rljob_api.manifest import load
+from rljob_api.sections import Recovery
+from rljob_cli.driver import Driver, Event
+from rljob_cli.rundir import RunDirectory, RunLockedError, locked, rundir
+from rljob_cli.summary import summary
+from rljob_cli.supervisor import TIMING, Display, Outcome, Supervisor, Timing
+from rljob_cli.validate import read
+from rljob_trainer import leftovers
+from rljob_trainer.guard import guard_command
+
+log = logging.getLogger(__name__)
+
+IN_USE = 75
+"""EX_TEMPFAIL of sysexits.h: try again later"""
+
+DRIVER = (sys.executable, "-m", "rljob_trainer.driver")
+
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run(manifest: Path, display: Display, driver: Sequence[str] = DRIVER, timing: Timing = TIMING) -> int:
+    """Run the manifest (`-`: standard input) to its end, and return the exit code.
+
+    `driver` is the command that `--manifest FILE --directory DIR --attempt N` is added to. Call it in the main thread:
+    the driver lives as long as the thread that starts it, and signals come there.
+    """
+    try:
+        text = read(manifest)
+        job = load(text)
+    except ManifestError as error:
+        for problem in error.problems:
+            display.note(str(problem))
+        return Exit.BAD_MANIFEST
+    directory = rundir(job)
+    try:
+        with locked(directory) as lock:
+            directory.manifest.write_text(text)
+            return _Run(directory, driver, display).to_its_end(job.spec.recovery, lock, timing)
+    except RunLockedError as error:
+        display.note(str(error))
+        return IN_USE
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run whose directory is ours."""
+
+    directory: RunDirectory
+    driver: Sequence[str]
+    display: Display
+
+    @property
+    def id(self) -> str:
+        return leftovers.run_id(self.directory.path)
+
+    def to_its_end(self, recovery: Recovery, lock: int, timing: Timing) -> int:
+        began = time.monotonic()
+        self._clean("an earlier run that was killed")
+        with self._guarded(lock):
+            supervisor = Supervisor(
+                start=self._start,
+                clean=lambda: self._clean("the attempt"),
+                recovery=recovery,
+                display=self.display,
+                first_attempt=self.directory.next_attempt(),
+                timing=timing,
+            )
+            try:
+                with _interrupts_go_to(supervisor.interrupt):
+                    outcome = supervisor.run()
+            finally:
+                # Also when we fail ourselves: the driver must not be left without a supervisor.
+                leftovers.clean(self.id, self.directory.path)
+        self._tell(outcome, time.monotonic() - began)
+        return outcome.exit_code
+
+    def _start(self, attempt: int, events: SimpleQueue[Event]) -> Driver:
+        leftovers.create_scratch(self.id)
+        token = secrets.token_urlsafe(32)
+        manifest, directory = str(self.directory.manifest), str(self.directory.path)
+        return Driver(
+            command=[*self.driver, "--manifest", manifest, "--directory", directory, "--attempt", str(attempt)],
+            environment={**leftovers.environment(self.id), TOKEN_VARIABLE: token, "PYTHONFAULTHANDLER": "1"},
+            log=self.directory.log(attempt),
+            address=self.directory.address,
+            token=token,
+            events=events,
+        )
+
+    def _clean(self, whose: str) -> None:
+        cleaned = leftovers.clean(self.id, self.directory.path)
+        if cleaned.processes:
+            self.display.note(f"ended {len(cleaned.processes)} processes that {whose} had left")
+
+    @contextmanager
+    def _guarded(self, lock: int) -> Iterator[None]:
+        with (self.directory.path / "logs" / "guard.log").open("ab") as output:
+            guard = subprocess.Popen(
+                guard_command(self.id, self.directory.path),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                pass_fds=[lock],
+            )
+        try:
+            yield
+        finally:
+            guard.kill()
+            guard.wait()
+
+    def _tell(self, outcome: Outcome, seconds: float) -> None:
+        if outcome.exit_code != Exit.OK:
+            last_log = self.directory.log(self.directory.next_attempt() - 1)
+            self.display.note(f"{outcome.reason}; log: {last_log}")
+        self.display.note(summary(self.directory.events, seconds, self.directory.report))
+
+
+@contextmanager
+def _interrupts_go_to(handler: Callable[[int], None]) -> Iterator[None]:
+    """Call `handler` for signals that ask us to end, except those that whoever started us wants ignored (nohup)."""
+    previous = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
+    ours = [number for number in ENDING_SIGNALS if previous[number] is not signal.SIG_IGN]
+    for number in ours:
+        signal.signal(number, lambda received, _: handler(received))
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, previous[number])

@@ -1,0 +1,106 @@
+"""The directory of a run on this machine: what lies where in it, and the lock that lets one supervisor in at a time."""
+
+import fcntl
+import logging
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from rljob_api.control import ADDRESS_FILE
+from rljob_api.sections import RLJob
+
+log = logging.getLogger(__name__)
+
+GUARD_FINISHES_S = 30.0
+"""how long a guard may clean up after a killed supervisor [s]"""
+
+
+class RunLockedError(RuntimeError):
+    """Another supervisor works in this directory; the text names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """Where the files of one run are."""
+
+    path: Path
+
+    @property
+    def address(self) -> Path:
+        """Where the driver's control server listens."""
+        return self.path / ADDRESS_FILE
+
+    @property
+    def events(self) -> Path:
+        """What happened, a JSON object a line."""
+        return self.path / "events.jsonl"
+
+    @property
+    def report(self) -> Path:
+        """What people read afterwards."""
+        return self.path / "report.html"
+
+    @property
+    def manifest(self) -> Path:
+        """The manifest as it was when the run was started: every attempt runs the same one."""
+        return self.path / "manifest.yaml"
+
+    def log(self, attempt: int) -> Path:
+        """Return the log of one start of the driver."""
+        return self.path / "logs" / f"driver-attempt-{attempt}.log"
+
+    def next_attempt(self) -> int:
+        """Return the number of the next start of the driver, counted over all runs in this directory."""
+        numbers = [re.fullmatch(r"driver-attempt-(\d+)\.log", path.name) for path in self.path.glob("logs/*")]
+        return max((int(number[1]) for number in numbers if number), default=0) + 1
+
+
+def rundir(job: RLJob) -> RunDirectory:
+    """Return the directory of the job, which is made if it does not exist."""
+    path = Path(job.spec.checkpoint.directory or Path("runs") / job.metadata.name).resolve()
+    (path / "logs").mkdir(parents=True, exist_ok=True)
+    return RunDirectory(path)
+
+
+@contextmanager
+def locked(directory: RunDirectory) -> Iterator[int]:
+    """Hold the directory for this process and those that inherit the file descriptor, which is yielded.
+
+    Raises RunLockedError at once while another supervisor lives; if that was killed, waits until its guard has cleaned.
+    """
+    with (directory.path / "supervisor.lock").open("a+") as file:
+        deadline = time.monotonic() + GUARD_FINISHES_S
+        while not _acquired(file.fileno()):
+            file.seek(0)
+            holder = int(file.read() or 0)
+            if _alive(holder) or time.monotonic() > deadline:
+                raise RunLockedError(f"{directory.path}: already in use by `rljob run` with pid {holder}")
+            log.info("action=wait lock=%s reason=GuardCleans", directory.path)
+            time.sleep(0.2)
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield file.fileno()
+
+
+def _acquired(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _alive(pid: int) -> bool:
+    if pid == 0:  # the holder has the lock and has not written its number yet
+        return True
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,66 @@
+"""`rljob validate`: everything that is wrong with manifests, a problem a line. Needs nothing of the trainer."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rljob_api import manifest, shapes
+from rljob_api.errors import ABSENT, ManifestError, Problem
+from rljob_api.exits import Exit
+from rljob_api.sections import RLJob
+from rljob_cli.model_files import ModelFiles, model_files
+
+STDIN = Path("-")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What validation says of one manifest."""
+
+    file: str
+    problems: tuple[Problem, ...]
+    notes: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        if self.problems:
+            return [f"{self.file}: {problem}" for problem in self.problems]
+        return [f"{self.file}: {' '.join(('valid', *(f'({note})' for note in self.notes)))}"]
+
+
+def validate(paths: list[Path]) -> tuple[str, Exit]:
+    """Return what to print about the manifests, and the exit code."""
+    verdicts = [verdict(path) for path in paths]
+    text = "\n".join(line for judged in verdicts for line in judged.lines())
+    return text, Exit.BAD_MANIFEST if any(judged.problems for judged in verdicts) else Exit.OK
+
+
+def verdict(path: Path) -> Verdict:
+    name = "stdin" if path == STDIN else str(path)
+    try:
+        job, files = load(path)
+    except ManifestError as error:
+        return Verdict(name, error.problems)
+    note = f"{job.spec.model.checkpoint} is not on this machine, so the model's shape was not checked"
+    return Verdict(name, (), () if files else (note,))
+
+
+def load(path: Path) -> tuple[RLJob, ModelFiles | None]:
+    """Return the job in a file, and its model's files if they are on this machine.
+
+    Raises ManifestError with all that is wrong, also with what the model does not allow.
+    """
+    job = manifest.load(read(path))
+    files = model_files(job.spec.model.checkpoint)
+    if files and (broken := shapes.problems(shapes.shape(files.config), job.spec)):
+        raise ManifestError(broken)
+    return job, files
+
+
+def read(path: Path) -> str:
+    """Return a manifest's text; `-` is the standard input. Raises ManifestError when there is no text to be had."""
+    try:
+        return (sys.stdin.buffer.read() if path == STDIN else path.read_bytes()).decode("utf-8")
+    except OSError as error:
+        raise ManifestError((Problem("manifest", ABSENT, f"cannot be read: {error.strerror}"),)) from error
+    except UnicodeDecodeError as error:
+        raise ManifestError((Problem("manifest", ABSENT, f"is not UTF-8: {error.reason}"),)) from error

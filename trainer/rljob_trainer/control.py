@@ -1,0 +1,205 @@
+"""The server of the control protocol (`rljob_api.control`), in the driver's background loop.
+
+It translates between HTTP and two values, the StatusBoard and the Desired state, and knows nothing else of the driver.
+Where it listens stands in `control.json` in the run's directory, readable only for the user who runs it.
+"""
+
+import asyncio
+import hmac
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from rljob_api.control import (
+    ADDRESS_FILE,
+    CHECKPOINT,
+    DRAIN,
+    ENGINE,
+    LONGEST_WAIT_S,
+    METRICS,
+    STATUS,
+    TOKEN_VARIABLE,
+    Answer,
+    EngineOrder,
+    Message,
+    Refusal,
+)
+from rljob_trainer.board import StatusBoard
+from rljob_trainer.desired import Desired, GenerationError, UnknownEngineError
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class TokenError(RuntimeError):
+    """There is no token, so nobody could be let in."""
+
+
+class Attendance:
+    """Tells how long nobody has asked for the status. A long-poll that waits counts as asking."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last = clock()
+        self._waiting = 0
+
+    @property
+    def absent_s(self) -> float:
+        """How long nobody has asked [s]."""
+        return 0.0 if self._waiting else self._clock() - self._last
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Somebody asks inside the context."""
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            self._last = self._clock()
+
+
+class ControlServer:
+    """Serves the protocol between `start` and `close`; both run in the loop that serves."""
+
+    def __init__(
+        self, board: StatusBoard, desired: Desired, metrics: Callable[[], tuple[str, bytes]], token: str
+    ) -> None:
+        """`metrics` returns a content type and the text; `token` is what callers must send."""
+        if not token:
+            raise TokenError(f"environment variable {TOKEN_VARIABLE} must hold the token of the control protocol")
+        self.attendance = Attendance()
+        self._board = board
+        self._desired = desired
+        self._metrics = metrics
+        self._token = token
+        self._address_file: Path | None = None
+        # A poll whose client is gone must not count as attendance.
+        self._runner = web.AppRunner(self._application(), handler_cancellation=True, access_log=None)
+
+    async def start(self, directory: Path, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Listen, write `control.json` into the directory, and return the URL; port 0 means any free one."""
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port, shutdown_timeout=1.0)
+        await site.start()
+        bound_host, bound_port = self._runner.addresses[0][:2]
+        url = f"http://{bound_host}:{bound_port}"
+        self._address_file = directory / ADDRESS_FILE
+        _write_private(self._address_file, json.dumps({"url": url, "pid": os.getpid()}))
+        return url
+
+    async def close(self) -> None:
+        """Stop listening and remove `control.json`."""
+        if self._address_file:
+            self._address_file.unlink(missing_ok=True)
+        await self._runner.cleanup()
+
+    def _application(self) -> web.Application:
+        application = web.Application(middlewares=[_errors_as_json, self._only_with_token])
+        application.add_routes(
+            [
+                web.get(STATUS, self._status),
+                web.get(METRICS, self._show_metrics),
+                web.put(ENGINE, self._engine),
+                web.post(CHECKPOINT, self._checkpoint),
+                web.post(DRAIN, self._drain),
+            ]
+        )
+        return application
+
+    @web.middleware
+    async def _only_with_token(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        sent = request.headers.get("Authorization", "")
+        if not hmac.compare_digest(sent.encode(), f"Bearer {self._token}".encode()):
+            return _refused(401, Refusal(field="Authorization", value="", rule="must be `Bearer` and the run's token"))
+        return await handler(request)
+
+    async def _status(self, request: web.Request) -> web.Response:
+        with self.attendance.asking():
+            if "since" in request.query:
+                await self._changed_from(int(_number(request, "since")), _number(request, "wait"))
+            return _answered(self._board.status)
+
+    async def _changed_from(self, revision: int, wait_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
+        with self._board.watching(lambda: loop.call_soon_threadsafe(changed.set)):
+            # Different, not greater: revisions start again with each attempt.
+            if self._board.status.revision == revision:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), min(wait_s, LONGEST_WAIT_S))
+
+    async def _show_metrics(self, request: web.Request) -> web.Response:
+        content_type, body = self._metrics()
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def _engine(self, request: web.Request) -> web.Response:
+        try:
+            order = EngineOrder.model_validate_json(await request.read())
+            accepted = self._desired.engine(request.match_info["name"], order, by="supervisor")
+        except ValidationError as error:
+            return _refused(400, _about(error))
+        except UnknownEngineError as error:
+            return _refused(404, error.args[0])
+        except GenerationError as error:
+            return _refused(409, error.args[0])
+        return _answered(Answer(outcome="Accepted" if accepted else "Unchanged"), 202 if accepted else 200)
+
+    async def _checkpoint(self, request: web.Request) -> web.Response:
+        self._desired.checkpoint()
+        return _answered(Answer(outcome="Accepted"), 202)
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        if self._desired.requested:
+            return _answered(Answer(outcome="Unchanged"))
+        self._desired.drain()
+        return _answered(Answer(outcome="Accepted"), 202)
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ParameterError as error:
+        return _refused(400, error.args[0])
+    except web.HTTPError as error:
+        asked = f"{request.method} {request.path}"
+        return _refused(error.status, Refusal(field="path", value=asked, rule=error.reason))
+
+
+class ParameterError(ValueError):
+    """A query parameter cannot be read; the argument is the Refusal."""
+
+
+def _number(request: web.Request, name: str) -> float:
+    text = request.query.get(name, "0")
+    if not text.isdecimal():
+        raise ParameterError(Refusal(field=name, value=text, rule="must be a whole number, 0 or more"))
+    return float(text)
+
+
+def _about(error: ValidationError) -> Refusal:
+    first = error.errors()[0]
+    return Refusal(field=".".join(map(str, first["loc"])), value=str(first["input"]), rule=first["msg"])
+
+
+def _answered(message: Message, status: int = 200) -> web.Response:
+    return web.Response(text=message.model_dump_json(by_alias=True), status=status, content_type="application/json")
+
+
+def _refused(status: int, refusal: Refusal) -> web.Response:
+    return _answered(refusal, status)
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, so that readers see all of it or none."""
+    draft = path.with_suffix(".draft")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    draft.replace(path)

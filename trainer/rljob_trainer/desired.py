@@ -1,0 +1,100 @@
+"""What others want of the driver: engines of a generation, a checkpoint, an end.
+
+The same door for orders that come over HTTP and for those that the driver gives itself, so that an order is carried
+out once, whoever gives it and how often.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from rljob_api.control import Decision, EngineOrder, EngineState, EngineStatus, Refusal, RunState
+from rljob_trainer.board import StatusBoard
+
+log = logging.getLogger(__name__)
+
+Giver = Literal["supervisor", "driver"]
+
+
+class UnknownEngineError(LookupError):
+    """There is no engine of this name; the argument is the Refusal."""
+
+
+class GenerationError(ValueError):
+    """The order skips a generation; the argument is the Refusal."""
+
+
+class Desired:
+    """Desired state; thread-safe. The loop and the engine pool read it, or are called from it."""
+
+    def __init__(
+        self, board: StatusBoard, restart: Callable[[str, int, str], None], clock: Callable[[], float] = time.time
+    ) -> None:
+        """`restart(engine, generation, reason)` is called once for each accepted order and must return at once."""
+        self._lock = threading.Lock()
+        self._board = board
+        self._restart = restart
+        self._clock = clock
+        self._ordered: dict[str, int] = {}
+        self._checkpoint = False
+        self._drain = False
+
+    @property
+    def requested(self) -> bool:
+        """Whether the loop should save and end after this step."""
+        return self._drain
+
+    def drain(self) -> None:
+        """Ask the loop to save and end after this step."""
+        self._drain = True
+        self._board.update(state=RunState.DRAINING)
+        log.info("action=drain")
+
+    def checkpoint(self) -> None:
+        """Ask the loop to save after this step."""
+        with self._lock:
+            self._checkpoint = True
+
+    def take_checkpoint(self) -> bool:
+        """Return whether a checkpoint is wanted, and forget it."""
+        with self._lock:
+            wanted, self._checkpoint = self._checkpoint, False
+            return wanted
+
+    def engine(self, name: str, order: EngineOrder, by: Giver) -> bool:
+        """Accept the order and have it carried out; return False if it is done already or on its way.
+
+        Raises UnknownEngineError, and GenerationError if the order is for neither a known generation nor the next.
+        """
+        with self._lock:
+            engine = self._engine(name)
+            known = max(engine.generation, self._ordered.get(name, 0))
+            if order.generation <= known or (order.desired == "Running" and engine.state is not EngineState.DEAD):
+                return False
+            if order.generation != known + 1:
+                rule = f"must be at most {known + 1}, the generation after the present one"
+                raise GenerationError(Refusal(field="generation", value=str(order.generation), rule=rule))
+            self._ordered[name] = order.generation
+        self._accept(name, order, by)
+        return True
+
+    def _engine(self, name: str) -> EngineStatus:
+        engines = {engine.name: engine for engine in self._board.status.engines}
+        if name not in engines:
+            raise UnknownEngineError(Refusal(field="name", value=name, rule=f"must be one of {', '.join(engines)}"))
+        return engines[name]
+
+    def _accept(self, name: str, order: EngineOrder, by: Giver) -> None:
+        decision = Decision(
+            time=self._clock(),
+            step=self._board.status.progress.step,
+            engine=name,
+            generation=order.generation,
+            by=by,
+            reason=order.reason,
+        )
+        self._board.record(decision)
+        log.info("action=restart engine=%s generation=%d by=%s reason=%r", name, order.generation, by, order.reason)
+        self._restart(name, order.generation, order.reason)
