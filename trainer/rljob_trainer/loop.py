@@ -31,9 +31,9 @@ def train(parts: Parts, first: int, steps: int) -> bool:
         if parts.cadence.evaluates(step + 1):
             with measure("evaluate"):
                 parts.report.evaluation(step + 1, parts.evaluation.measure())
-        if parts.cadence.saves(step + 1) or parts.stop.requested:
+        if parts.cadence.saves(step + 1) or parts.orders.take_checkpoint() or parts.orders.requested:
             with measure("checkpoint"):
                 parts.checkpoints.save(step + 1)
-        if parts.stop.requested:
+        if parts.orders.requested:
             return step + 1 == steps
     return True

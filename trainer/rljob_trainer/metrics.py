@@ -1,6 +1,7 @@
 """What the learner and the weight sync say of one step."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +36,5 @@ class Publication:
     """verified: they hold exactly these weights"""
     failed: dict[str, str]
     """engine -> why it was taken out of service"""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """where the time went: pause, transfer, verify, resume [s]"""

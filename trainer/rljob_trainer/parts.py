@@ -67,10 +67,13 @@ class Report(Protocol):
         """Tell people what the held-out questions said."""
 
 
-class Stop(Protocol):
+class Orders(Protocol):
     @property
     def requested(self) -> bool:
         """Whether the loop should save and end after this step."""
+
+    def take_checkpoint(self) -> bool:
+        """Return whether a checkpoint is wanted now, and forget it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,4 +91,4 @@ class Parts:
     report: Report
     phases: Phases
     cadence: Cadence
-    stop: Stop
+    orders: Orders

@@ -7,7 +7,7 @@ are refused: they can only come from an engine that should not have been asked.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,8 +44,8 @@ class Sampler:
     generator: Generator
     timeout_s: float
     """longest time without an answer to one prompt [s]"""
-    version: int = 0
-    """the current weights version; samples of others are refused"""
+    version: Callable[[], int | None]
+    """returns the current weights version; samples of others are refused"""
     retries: int = 0
 
     async def groups(
@@ -73,10 +73,11 @@ class Sampler:
                 self.retries += 1
                 log.info("action=retry prompt=%s reason=%s", prompt.uid, error)
             else:
-                if all(sample.version == self.version for sample in samples):
+                version = self.version()
+                if all(sample.version == version for sample in samples):
                     return samples
                 self.retries += 1
-                log.warning("action=retry prompt=%s reason=WrongVersion wanted=%d", prompt.uid, self.version)
+                log.warning("action=retry prompt=%s reason=WrongVersion wanted=%s", prompt.uid, version)
             await asyncio.sleep(RETRY_PAUSE_S)
 
 

@@ -1,0 +1,77 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljob_api.sections import RLJob, Spec
+from rljob_trainer.engines.command import CPU_SITE, engine_command
+
+
+def spec(**sections: Any) -> Spec:
+    manifest = {
+        "apiVersion": "rljob.dev/v1alpha1",
+        "kind": "RLJob",
+        "metadata": {"name": "job"},
+        "spec": {
+            "model": {"checkpoint": "/models/tiny"},
+            "data": {"train": {"jsonl": "questions.jsonl"}},
+            "reward": {"kind": "exactMatch"},
+            "rollout": {"promptsPerStep": 2, "sampling": {"maxNewTokens": 8}, **sections.pop("rollout", {})},
+            "training": {"steps": 1, "precision": "fp32", "optimizer": {"learningRate": 1e-5}},
+            **sections,
+        },
+    }
+    return RLJob.model_validate(manifest).spec
+
+
+def words(job: Spec) -> str:
+    return " ".join(engine_command(job, Path("/models/tiny"), threads=2).argv("python", "127.0.0.1", 21000, 21001))
+
+
+def test_on_a_cpu_an_idle_engine_sleeps_and_needs_no_kernels() -> None:
+    line = words(spec(runtime={"device": "Cpu"}))
+    assert "--device cpu --attention-backend torch_native" in line
+    assert "--disable-overlap-schedule --sleep-on-idle" in line
+    assert "--max-total-tokens 8192" in line
+
+
+def test_the_kernel_stub_is_seen_by_cpu_engines_only() -> None:
+    on_cpu = engine_command(spec(runtime={"device": "Cpu"}), Path("/m"), 2, python_path="/mine").environment
+    on_gpu = engine_command(spec(), Path("/m"), 2).environment
+    assert on_cpu["PYTHONPATH"] == f"{CPU_SITE}:/mine"
+    assert "PYTHONPATH" not in on_gpu
+
+
+def test_on_a_gpu_a_colocated_engine_can_give_back_its_memory() -> None:
+    assert "--attention-backend triton --enable-memory-saver" in words(spec(placement="Colocated"))
+    assert "--enable-memory-saver" not in words(spec(placement="Disaggregated"))
+
+
+def test_engine_and_learner_agree_on_the_settings_of_nccl() -> None:
+    environment = engine_command(spec(), Path("/m"), 2).environment
+    assert (environment["NCCL_CUMEM_ENABLE"], environment["NCCL_NVLS_ENABLE"]) == ("0", "0")
+
+
+def test_what_the_manifest_says_reaches_the_engine() -> None:
+    line = words(
+        spec(rollout={"gpusPerEngine": 2, "contextLength": 512, "memoryFraction": 0.7, "maxTotalTokens": 9000})
+    )
+    assert "--tp-size 2" in line
+    assert "--context-length 512 --mem-fraction-static 0.7 --max-total-tokens 9000" in line
+    assert "--dtype float32" in line
+
+
+def test_the_server_listens_where_it_is_told() -> None:
+    assert words(spec()).endswith("--host 127.0.0.1 --port 21000 --nccl-port 21001")
+
+
+def test_further_arguments_win_over_ours() -> None:
+    extra = {"sglang": {"sleep-on-idle": False, "chunked_prefill_size": 4096, "cuda-graph-bs": [1, 2]}}
+    line = words(spec(runtime={"device": "Cpu"}, extraArgs=extra))
+    assert "--sleep-on-idle" not in line
+    assert "--chunked-prefill-size 4096 --cuda-graph-bs 1 2" in line
+
+
+def test_arguments_that_others_rely_on_are_refused() -> None:
+    with pytest.raises(ValueError, match="port, tp-size cannot be set"):
+        engine_command(spec(extraArgs={"sglang": {"tp_size": 2, "port": 1}}), Path("/m"), 1)

@@ -1,0 +1,244 @@
+"""The pool with hosts and a router that only remember; no server, no HTTP."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from rljob_trainer.engines.client import EngineClient, EngineError, open_session
+from rljob_trainer.engines.command import EngineCommand
+from rljob_trainer.engines.lifecycle import Limits
+from rljob_trainer.engines.pool import EnginePool, Incident, PoolSettings
+from rljob_trainer.engines.process import Exit
+from rljob_trainer.engines.server import EngineStartError, Served
+from rljob_trainer.metrics import Publication
+
+COMMAND = EngineCommand({}, {})
+SETTINGS = PoolSettings(Limits(3, 2), probe_interval_s=60.0, probe_timeout_s=1.0, start_timeout_s=1.0)
+Engines = Sequence[EngineClient]
+
+
+class FakeHost:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.starts = 0
+        self.stops = 0
+        self.fails: str | None = None
+        self.ended = asyncio.Event()
+
+    async def start(self, command: EngineCommand, timeout_s: float) -> Served:
+        self.starts += 1
+        if self.fails:
+            raise EngineStartError(self.fails)
+        self.ended = asyncio.Event()
+        return Served(f"http://{self.name}:{self.starts}", pid=self.starts, seconds=0.0)
+
+    async def wait(self) -> Exit:
+        await self.ended.wait()
+        return Exit("the server ended", -9, failed_at=1.0, log_tail="")
+
+    async def stop(self) -> None:
+        self.stops += 1
+        self.ended.set()
+
+
+class FakeRouter:
+    def __init__(self) -> None:
+        self.urls: set[str] = set()
+        self.history: list[str] = []
+
+    async def add(self, url: str) -> None:
+        self.urls.add(url)
+        self.history.append(f"add {url}")
+
+    async def remove(self, url: str) -> None:
+        if url not in self.urls:
+            raise EngineError(f"{url} is not listed")
+        self.urls.discard(url)
+        self.history.append(f"remove {url}")
+
+
+class Scene:
+    def __init__(self, pool: EnginePool, hosts: dict[str, FakeHost], router: FakeRouter) -> None:
+        self.pool = pool
+        self.hosts = hosts
+        self.router = router
+        self.incidents: list[Incident] = []
+        self.version: int | None = None
+        self.ahead = False
+
+    async def publish(self, version: int, failed: dict[str, str] | None = None) -> Publication:
+        """Publish with every engine verified but those in `failed`."""
+        return await self.pool.publish(version, lambda v, engines: self._publish(v, engines, failed or {}))
+
+    async def catch_up(self, engines: Engines) -> Publication | None:
+        if self.ahead or self.version is None:
+            return None
+        return await self._publish(self.version, engines, {})
+
+    async def _publish(self, version: int, engines: Engines, failed: dict[str, str]) -> Publication:
+        self.version = version
+        verified = tuple(engine.name for engine in engines if engine.name not in failed)
+        return Publication(version, 0.0, verified, failed)
+
+    def states(self) -> dict[str, str]:
+        return {engine.name: engine.state for engine in self.pool.snapshot()}
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not holds():
+                await asyncio.sleep(0.001)
+
+
+def play(act: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
+    """Run a scene with two engines, a and b, that have just started."""
+
+    async def run() -> None:
+        hosts, router = {name: FakeHost(name) for name in "ab"}, FakeRouter()
+        async with open_session() as session:
+            scene: Scene
+            pool = EnginePool(
+                hosts,
+                COMMAND,
+                router,
+                session,
+                SETTINGS,
+                catch_up=lambda engines: scene.catch_up(engines),
+                on_incident=lambda incident: scene.incidents.append(incident),
+            )
+            scene = Scene(pool, hosts, router)
+            await pool.start()
+            await act(scene)
+            await pool.stop()
+
+    asyncio.run(run())
+
+
+def test_engines_that_started_get_no_request_before_the_first_publication() -> None:
+    async def act(scene: Scene) -> None:
+        assert scene.states() == {"a": "Stale", "b": "Stale"}
+        assert not scene.router.urls
+        await scene.publish(0)
+        assert scene.states() == {"a": "Healthy", "b": "Healthy"}
+        assert scene.router.urls == {"http://a:1", "http://b:1"}
+
+    play(act)
+
+
+def test_an_engine_that_fails_a_publication_leaves_the_router_and_is_killed() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0)
+        await scene.publish(1, failed={"a": "1 of 14 tensors differ"})
+        assert scene.states() == {"a": "Dead", "b": "Healthy"}
+        assert scene.router.urls == {"http://b:1"}
+        await scene.until(lambda: scene.hosts["a"].stops == 1)
+
+    play(act)
+
+
+def test_a_process_that_ends_is_rerouted_and_told_with_its_cause() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0)
+        scene.hosts["a"].ended.set()
+        await scene.until(lambda: scene.router.urls == {"http://b:1"})
+        (engine, _) = scene.pool.snapshot()
+        assert (engine.state, engine.last_error[:24]) == ("Dead", "the server ended with -9")
+
+    play(act)
+
+
+def test_a_restarted_engine_serves_after_it_has_caught_up() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(3)
+        scene.hosts["a"].ended.set()
+        await scene.until(lambda: scene.states()["a"] == "Dead")
+        scene.pool.restart("a", generation=1)
+        await scene.until(lambda: "http://a:2" in scene.router.urls)
+        assert scene.states()["a"] == "Healthy"
+        assert scene.router.history[-2:] == ["remove http://a:1", "add http://a:2"]
+        await scene.until(lambda: len(scene.incidents) == 1)
+        assert scene.incidents[0].cause == "ProcessExited"
+        assert scene.incidents[0].returned_s is not None
+
+    play(act)
+
+
+def test_a_restarted_engine_waits_while_the_learner_holds_other_weights() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(3)
+        scene.ahead = True
+        scene.hosts["a"].ended.set()
+        await scene.until(lambda: scene.states()["a"] == "Dead")
+        scene.pool.restart("a", generation=1)
+        await scene.until(lambda: scene.states()["a"] == "Stale")
+        assert scene.router.urls == {"http://b:1"}
+        await scene.publish(4)
+        assert scene.router.urls == {"http://a:2", "http://b:1"}
+
+    play(act)
+
+
+def test_asking_twice_for_the_same_generation_restarts_once() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0)
+        scene.pool.restart("a", generation=1)
+        scene.pool.restart("a", generation=1)
+        await scene.until(lambda: "http://a:2" in scene.router.urls)
+        scene.pool.restart("a", generation=1)
+        assert scene.hosts["a"].starts == 2
+        assert scene.pool.snapshot()[0].restarts == 1
+
+    play(act)
+
+
+def test_an_engine_that_does_not_start_does_not_stop_the_other() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0)
+        scene.hosts["a"].fails = "start engine a: no such model"
+        scene.pool.restart("a", generation=1)
+        await scene.until(lambda: scene.states()["a"] == "Dead")
+        assert scene.pool.snapshot()[0].last_error == "start engine a: no such model"
+        assert scene.router.urls == {"http://b:1"}
+
+    play(act)
+
+
+def test_requests_that_keep_failing_kill_an_engine_that_answers_its_probes() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0)
+        scene.pool.request_answered("b", ok=False)
+        assert scene.states()["b"] == "Suspect"
+        scene.pool.request_answered("b", ok=False)
+        assert scene.states()["b"] == "Dead"
+
+    play(act)
+
+
+def test_a_failure_that_is_not_over_is_told_when_the_pool_stops() -> None:
+    scenes: list[Scene] = []
+
+    async def act(scene: Scene) -> None:
+        scenes.append(scene)
+        await scene.publish(0)
+        scene.hosts["a"].ended.set()
+        await scene.until(lambda: scene.router.urls == {"http://b:1"})
+
+    play(act)
+    assert [(incident.engine, incident.returned_s) for incident in scenes[0].incidents] == [("a", None)]
+
+
+def test_when_not_one_engine_starts_the_run_does_not() -> None:
+    async def run() -> None:
+        host = FakeHost("a")
+        host.fails = "start engine a: no such model"
+        async with open_session() as session:
+            pool = EnginePool({"a": host}, COMMAND, FakeRouter(), session, SETTINGS, _never, lambda incident: None)
+            await pool.start()
+
+    with pytest.raises(EngineStartError, match="no such model"):
+        asyncio.run(run())
+
+
+async def _never(engines: Engines) -> Publication | None:
+    return None

@@ -1,0 +1,48 @@
+"""What cannot be trained is refused with a message that says what can."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import GPT2Config, LlamaConfig, PreTrainedConfig
+
+from learner_data import learner_config
+from rljob_trainer.learners.bridges import UnsupportedModelError, check
+
+ROPE = {"rope_type": "default", "rope_theta": 1e4}
+
+
+def llama(**changes: Any) -> PreTrainedConfig:
+    sizes = {"num_hidden_layers": 6, "num_attention_heads": 12, "num_key_value_heads": 6, "hidden_size": 48}
+    return LlamaConfig(**({"rope_parameters": ROPE} | sizes | changes))
+
+
+@pytest.mark.parametrize(
+    ("hf_config", "settings", "message"),
+    [
+        (GPT2Config(), {}, "model type 'gpt2' is not supported; supported are llama, qwen3"),
+        (
+            llama(),
+            {"tensor_parallel": 4},
+            "does not divide 12 attention heads and 6 key-value heads; use one of 1, 2, 3, 6",
+        ),
+        (llama(), {"pipeline_parallel": 4}, "pipelineParallel=4 does not divide 6 layers; use one of 1, 2, 3, 6"),
+        (llama(mlp_bias=True), {}, "mlp_bias is not supported"),
+        (llama(hidden_act="gelu"), {}, "activation 'gelu' is not supported"),
+        (
+            llama(rope_parameters=ROPE | {"rope_type": "dynamic", "factor": 2.0}),
+            {},
+            "rope type 'dynamic' is not supported",
+        ),
+        (llama(), {"megatron_args": {"sequence_parallel": True}}, "must not set sequence_parallel"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(hf_config: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=re.escape(message)):
+        check(hf_config, learner_config(Path("model"), **settings))
+
+
+@pytest.mark.parametrize("settings", [{}, {"tensor_parallel": 3}, {"pipeline_parallel": 2}])
+def test_what_can_be_trained_is_not(settings: dict[str, Any]) -> None:
+    check(llama(), learner_config(Path("model"), **settings))

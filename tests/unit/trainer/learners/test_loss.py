@@ -1,0 +1,83 @@
+"""The policy loss, against reference values of verl 0.9.1 in fp64."""
+
+import pytest
+import torch
+
+from rljob_trainer.learners.config import KlSettings, LossSettings
+from rljob_trainer.learners.loss import Targets, kl_estimate, policy_loss
+
+OLD = torch.tensor(
+    [[-1, -.5, -2, -.1, -3], [-.7, -1.2, -.3, -2.5, -.9], [-1.5, -.2, -.8, -1.1, -.4], [-.6, -2.2, -1.3, -.05, -1.7]]
+).double()  # fmt: skip
+NEW = OLD + torch.tensor(
+    [[.1, -.3, .05, .4, -.2], [.25, -.05, -.6, .15, .02], [-.15, .35, 1.5, -.1, .08], [.3, -.4, .2, -.02, .12]]
+).double()  # fmt: skip
+REFERENCE = OLD + torch.tensor(
+    [[.05, -.1, .2, -.05, 0], [.1, .3, -.2, 0, 0], [-.2, 0, 0, .15, -.05], [.02, -.03, .04, -.05, .06]]
+).double()  # fmt: skip
+MASK = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 0, 0], [1, 0, 0, 1, 1], [1, 1, 1, 1, 1]]).bool()
+ADVANTAGES = torch.tensor([0.707106, -0.707106, -0.707106, 0.707106]).double()[:, None].expand(4, 5)
+LENGTHS = MASK.sum(1, keepdim=True).expand(4, 5)
+TOKEN_MEAN = torch.full((4, 5), 1 / 15).double()
+SAMPLE_MEAN = 1 / (4 * LENGTHS.double())
+
+
+def targets(weights: torch.Tensor, off_policy: bool = True) -> Targets:
+    return Targets(
+        advantages_R=ADVANTAGES[MASK],
+        weights_R=weights[MASK],
+        engine_logprobs_R=OLD[MASK] + 0.5,
+        old_logprobs_R=OLD[MASK] if off_policy else None,
+        reference_logprobs_R=REFERENCE[MASK],
+    )
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"), [(TOKEN_MEAN, -0.16841338), (SAMPLE_MEAN, -0.02454300)], ids=["token", "sample"]
+)
+def test_the_clipped_surrogate_is_that_of_verl(weights: torch.Tensor, expected: float) -> None:
+    loss, sums = policy_loss(NEW[MASK], torch.zeros(15), targets(weights), LossSettings(clip_low=0.2, clip_high=0.28))
+    assert loss.item() == pytest.approx(expected, abs=1e-6)
+    assert sums.clipped.item() / sums.tokens.item() == pytest.approx(0.2)
+    assert sums.mismatch.item() / sums.tokens.item() == pytest.approx(0.5)
+
+
+def test_its_gradient_is_that_of_verl() -> None:
+    new = NEW[MASK].requires_grad_()
+    loss, _ = policy_loss(new, torch.zeros(15), targets(TOKEN_MEAN), LossSettings(clip_low=0.2, clip_high=0.28))
+    (gradient,) = torch.autograd.grad(loss, new)
+    assert gradient.sum().item() == pytest.approx(-0.08544628, abs=1e-6)
+    assert gradient.norm().item() == pytest.approx(0.16556414, abs=1e-6)
+
+
+@pytest.mark.parametrize(("estimator", "expected"), [("k1", -0.024), ("k2", 0.029993), ("k3", 0.030994)])
+def test_kl_estimates_and_their_weight_in_the_loss(estimator: str, expected: float) -> None:
+    estimate = kl_estimate(NEW[MASK], REFERENCE[MASK], estimator)  # type: ignore[arg-type]  # parametrize gives a str
+    assert estimate.mean().item() == pytest.approx(expected, abs=1e-6)
+    kl = KlSettings(0.5, estimator)  # type: ignore[arg-type]
+    penalised, _ = policy_loss(NEW[MASK], torch.zeros(15), targets(TOKEN_MEAN), LossSettings(kl=kl))
+    plain, _ = policy_loss(NEW[MASK], torch.zeros(15), targets(TOKEN_MEAN), LossSettings())
+    assert (penalised - plain).item() == pytest.approx(0.5 * expected, abs=1e-6)
+
+
+def test_the_entropy_bonus_lowers_the_loss() -> None:
+    settings = LossSettings(entropy_coefficient=0.1)
+    with_bonus, sums = policy_loss(NEW[MASK], torch.full((15,), 2.0).double(), targets(TOKEN_MEAN), settings)
+    plain, _ = policy_loss(NEW[MASK], torch.zeros(15), targets(TOKEN_MEAN), LossSettings())
+    assert (with_bonus - plain).item() == pytest.approx(-0.2)
+    assert sums.entropy.item() == pytest.approx(30.0)
+
+
+def test_on_policy_the_ratio_is_one_and_the_gradient_is_the_advantage() -> None:
+    new = NEW[MASK].requires_grad_()
+    loss, sums = policy_loss(new, torch.zeros(15), targets(TOKEN_MEAN, off_policy=False), LossSettings())
+    (gradient,) = torch.autograd.grad(loss, new)
+    assert sums.ratio.item() == 15.0 and sums.clipped.item() == 0.0
+    torch.testing.assert_close(gradient, -ADVANTAGES[MASK] / 15)
+
+
+def test_tokens_without_weight_are_not_counted() -> None:
+    weights = TOKEN_MEAN.clone()
+    weights[0] = 0.0
+    _, sums = policy_loss(NEW[MASK], torch.ones(15), targets(weights), LossSettings())
+    assert sums.tokens.item() == sums.entropy.item() == 11.0

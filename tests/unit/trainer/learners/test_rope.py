@@ -1,0 +1,38 @@
+"""Rotary embedding, against transformers' own."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+from rljob_trainer.learners.rope import Rope, rotate
+
+KINDS: dict[str, dict[str, Any]] = {
+    "default": {"rope_type": "default", "rope_theta": 100000.0},
+    "llama3": {
+        "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+    },
+    "linear": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+    "yarn": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_queries_and_gradients_turn_like_those_of_transformers(kind: str) -> None:
+    config = LlamaConfig(
+        hidden_size=64, num_attention_heads=2, head_dim=32, max_position_embeddings=256, rope_parameters=KINDS[kind]
+    )
+    positions = torch.tensor([0, 1, 2, 0, 200, 17])
+    x = torch.randn(6, 2, 32, requires_grad=True)
+    ours = rotate(x, *Rope(config, 32, torch.device("cpu")).angles(positions))
+    cos, sin = LlamaRotaryEmbedding(config)(x, positions[None])
+    theirs, _ = apply_rotary_pos_emb(x.transpose(0, 1)[None], x.transpose(0, 1)[None], cos, sin)
+    theirs = theirs[0].transpose(0, 1)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    upstream = torch.randn_like(x)
+    torch.testing.assert_close(
+        torch.autograd.grad(ours, x, upstream), torch.autograd.grad(theirs, x, upstream), rtol=0, atol=1e-5
+    )

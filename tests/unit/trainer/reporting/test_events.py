@@ -1,0 +1,127 @@
+"""events.jsonl: whole lines only, each step once, and anything a model can say."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rljob_trainer.reporting.events import EventLog, EventsError, Lost, read_events, rewind
+from rljob_trainer.reporting.records import (
+    EngineRecord,
+    EvaluationRecord,
+    Record,
+    SampleRecord,
+    SamplesRecord,
+    StepRecord,
+)
+
+
+def step(number: int, loss: float | None = 0.1) -> StepRecord:
+    return StepRecord(
+        time=100.0 + number,
+        step=number,
+        reward_mean=0.5,
+        response_length=8.0,
+        truncated=0.0,
+        loss=loss,
+        grad_norm=1.0,
+        learning_rate=1e-5,
+        rollout_tokens=100,
+        train_tokens=400,
+        version=number,
+        phase_seconds={"rollout": 2.0, "train": 1.0},
+    )
+
+
+def failure(number: int) -> EngineRecord:
+    return EngineRecord(time=50.0, step=number, engine="engine-0", generation=0, cause="ProcessExited", error="gone")
+
+
+def written(path: Path, *records: Record) -> Path:
+    log = EventLog(path)
+    for record in records:
+        log.record(record)
+    log.close()
+    return path
+
+
+def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
+    records = (step(1), EvaluationRecord(time=2.0, step=1, sampled=0.25, greedy=None, n=8), failure(1))
+    assert tuple(read_events(written(tmp_path / "events.jsonl", *records))) == records
+
+
+def test_a_line_is_readable_before_the_log_is_closed(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "run" / "events.jsonl")
+    log.record(step(1))
+    assert list(read_events(tmp_path / "run" / "events.jsonl")) == [step(1)]
+    log.close()
+
+
+def test_a_line_is_flat_json_with_kind_and_time(tmp_path: Path) -> None:
+    line = json.loads(written(tmp_path / "events.jsonl", step(3)).read_text())
+    assert (line["kind"], line["step"], line["time"], line["reward_mean"]) == ("step", 3, 103.0, 0.5)
+
+
+def test_a_number_that_is_not_finite_becomes_null(tmp_path: Path) -> None:
+    path = written(tmp_path / "events.jsonl", step(1, loss=float("nan")))
+    assert json.loads(path.read_text())["loss"] is None
+    assert next(read_events(path)) == step(1, loss=None)
+
+
+@pytest.mark.parametrize("text", ["line\nbreak", "\x00\x1b[31m\u2028\u0085", "数学 🙂", "lone \ud800 surrogate"])
+def test_any_response_fits_on_one_line(tmp_path: Path, text: str) -> None:
+    sample = SampleRecord(question="q", response=text, label="l", reward=1.0, version=3)
+    record = SamplesRecord(time=1.0, step=1, samples=(sample,))
+    assert list(read_events(written(tmp_path / "events.jsonl", record))) == [record]
+
+
+def test_a_torn_last_line_is_not_read(tmp_path: Path) -> None:
+    path = written(tmp_path / "events.jsonl", step(1), step(2))
+    path.write_bytes(path.read_bytes()[:-20])
+    assert list(read_events(path)) == [step(1)]
+
+
+def test_appending_after_a_torn_line_loses_only_that_line(tmp_path: Path) -> None:
+    path = written(tmp_path / "events.jsonl", step(1), step(2))
+    path.write_bytes(path.read_bytes()[:-20])
+    written(path, step(3))
+    assert list(read_events(path)) == [step(1), step(3)]
+
+
+def test_a_damaged_line_in_the_middle_is_an_error_that_names_the_line(tmp_path: Path) -> None:
+    path = written(tmp_path / "events.jsonl", step(1))
+    path.write_bytes(path.read_bytes() + b'{"kind": "step", "step": 2}\n')
+    with pytest.raises(EventsError, match=r"events\.jsonl:2: step\.\w+: Field required"):
+        list(read_events(path))
+
+
+@pytest.mark.parametrize("line", [b"no json\n", b"[]\n", b'{"step": 1}\n', b'"text"\n'])
+def test_a_line_that_is_no_record_is_an_error(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "events.jsonl").write_bytes(line)
+    with pytest.raises(EventsError, match=r"events\.jsonl:1: not a record"):
+        list(read_events(tmp_path / "events.jsonl"))
+
+
+def test_kinds_and_fields_of_a_newer_version_are_passed_over(tmp_path: Path) -> None:
+    path = written(tmp_path / "events.jsonl", failure(1))
+    newer = {**json.loads(path.read_text()), "colour": "red"}
+    path.write_text(json.dumps({"kind": "weather", "time": 1.0}) + "\n" + json.dumps(newer) + "\n")
+    assert list(read_events(path)) == [failure(1)]
+
+
+def test_a_resumed_run_has_each_step_once(tmp_path: Path) -> None:
+    path = written(tmp_path / "events.jsonl", step(1), step(2), step(3))
+    rewind(path, 2)
+    written(path, step(3), step(4))
+    assert [record.step for record in read_events(path)] == [1, 2, 3, 4]
+
+
+def test_rewinding_drops_what_is_done_again_and_says_how_much_that_is(tmp_path: Path) -> None:
+    late = EvaluationRecord(time=9.0, step=3, sampled=0.5, greedy=0.5, n=8)
+    path = written(tmp_path / "events.jsonl", step(1), step(2), step(3), late, failure(3))
+    assert rewind(path, 1) == Lost(steps=2, seconds=6.0)
+    assert list(read_events(path)) == [step(1), failure(3)]
+
+
+def test_rewinding_where_nothing_was_recorded_loses_nothing(tmp_path: Path) -> None:
+    assert rewind(tmp_path / "events.jsonl", 0) == Lost(steps=0, seconds=0.0)

@@ -1,0 +1,129 @@
+"""The Report: from what the loop hands over to what all sinks receive."""
+
+from pathlib import Path
+
+import pytest
+from pytest import approx
+
+from rljob_trainer.evaluation import Accuracy
+from rljob_trainer.metrics import Publication, TrainMetrics
+from rljob_trainer.reporting.events import read_events
+from rljob_trainer.reporting.measurements import chosen_samples, step_metrics
+from rljob_trainer.reporting.records import (
+    CheckpointRecord,
+    EndRecord,
+    EvaluationRecord,
+    ReadyRecord,
+    RunRecord,
+    StepRecord,
+)
+from rljob_trainer.reporting.report import shows_samples
+from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup
+from synthetic_run import SyntheticRun, job
+
+TRAINING = TrainMetrics(
+    loss=0.1,
+    grad_norm=1.0,
+    learning_rate=1e-5,
+    skipped=0,
+    tokens=50,
+    clip_fraction=0.0,
+    kl=None,
+    entropy=None,
+    mismatch=0.0,
+)
+PUBLICATION = Publication(version=4, seconds=0.1, engines=("engine-0",), failed={})
+
+
+def group(rewards: tuple[float, ...], lengths: tuple[int, ...], truncated: int = 0) -> ScoredGroup:
+    samples = tuple(
+        Sample(
+            tuple(range(length)), (0.0,) * length, f"r{index}", 3, "length" if index < truncated else "stop", "engine-0"
+        )
+        for index, length in enumerate(lengths)
+    )
+    return ScoredGroup(Group(Prompt("0:0", "q", "q", (1,), "l", {}), samples), rewards)
+
+
+GROUPS = (group((1.0, 0.0, 0.0, 1.0), (2, 4, 6, 8), truncated=1), group((0.0, 0.0), (1, 3)))
+
+
+def records(directory: Path, kind: type) -> list[object]:
+    return [record for record in read_events(directory / "events.jsonl") if isinstance(record, kind)]
+
+
+def test_a_step_is_measured_over_all_samples() -> None:
+    metrics = step_metrics(GROUPS, TRAINING, PUBLICATION)
+    assert metrics.reward_mean == approx(2 / 6)
+    assert metrics.response_length == approx(24 / 6)
+    assert metrics.truncated == approx(1 / 6)
+    assert metrics.groups_without_signal == approx(1 / 2)
+    assert (metrics.rollout_tokens, metrics.train_tokens, metrics.version) == (24, 50, 4)
+
+
+def test_samples_are_the_best_and_the_worst_of_a_group_and_one_of_a_group_that_agrees() -> None:
+    chosen = chosen_samples(GROUPS, 4)
+    assert [(sample.response, sample.reward, sample.version) for sample in chosen] == [
+        ("r0", 1.0, 3),
+        ("r2", 0.0, 3),
+        ("r0", 0.0, 3),
+    ]
+
+
+def test_a_step_reaches_every_sink(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path, tensorboard=True)
+    run.take(1)
+    assert [record.step for record in records(tmp_path, StepRecord)] == [1]  # type: ignore[attr-defined]
+    assert run.report.progress().step == 1
+    assert b"rljob_step 1.0" in run.report.render_metrics()[1]
+    assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_the_start_is_told_with_its_time_and_not_counted_to_the_first_step(tmp_path: Path) -> None:
+    SyntheticRun(tmp_path).take(1)
+    started, ready, first, *_ = read_events(tmp_path / "events.jsonl")
+    assert isinstance(started, RunRecord) and isinstance(ready, ReadyRecord) and isinstance(first, StepRecord)
+    assert (started.phase_seconds, ready.phase_seconds) == ({"start": approx(6.2)}, {"load": approx(3.1)})
+    assert first.seconds == approx(6.3, abs=0.8)
+
+
+def test_the_manifest_is_told_with_its_defaults(tmp_path: Path) -> None:
+    SyntheticRun(tmp_path)
+    (started,) = read_events(tmp_path / "events.jsonl")
+    assert isinstance(started, RunRecord)
+    assert started.manifest["spec"]["rollout"]["promptsPerStep"] == 16
+    assert started.manifest["spec"]["rollout"]["routerPolicy"] == "cache_aware"
+
+
+def test_without_held_out_questions_no_evaluation_is_told(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path)
+    run.report.evaluation(0, Accuracy(None, None, 0))
+    assert records(tmp_path, EvaluationRecord) == []
+
+
+def test_the_end_has_its_own_time_and_later_records_are_not_written(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path)
+    run.phases.lap()
+    run.clock.now += 3.0
+    run.report.end("failed", "out of memory")
+    run.report.checkpoint(1, tmp_path)
+    (end,) = records(tmp_path, EndRecord)
+    assert isinstance(end, EndRecord)
+    assert (end.outcome, end.message, end.phase_seconds) == ("failed", "out of memory", {"other": approx(3.0)})
+    assert records(tmp_path, CheckpointRecord) == []
+
+
+def test_without_tensorboard_no_directory_is_made(tmp_path: Path) -> None:
+    SyntheticRun(tmp_path, tensorboard=False)
+    assert not (tmp_path / "tensorboard").exists()
+
+
+@pytest.mark.parametrize("steps", [1, 36, 1000, 12345])
+def test_samples_of_the_first_the_last_and_a_bounded_number_of_steps_are_kept(steps: int) -> None:
+    shown = [step for step in range(1, steps + 1) if shows_samples(step, steps)]
+    assert {1, steps} <= set(shown)
+    assert len(shown) <= 22
+
+
+def test_the_synthetic_job_is_a_valid_manifest() -> None:
+    assert job().spec.rollout.engines == 2

@@ -1,0 +1,88 @@
+"""Checkpoints are complete or not there, and damage is seen."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from rljob_trainer.checkpoints import CheckpointError, Checkpoints, complete, newest, verified
+
+
+class Learner:
+    """Writes two small files; can be told to die on the way."""
+
+    dies = False
+
+    def save(self, directory: Path) -> None:
+        (directory / "__0_0.distcp").write_bytes(b"weights")
+        if self.dies:
+            raise KeyboardInterrupt
+        (directory / "common.pt").write_bytes(b"common")
+
+
+@dataclass
+class Stream:
+    position: tuple[int, int] = (0, 32)
+    fingerprint: str = "abc"
+
+
+class Journal:
+    def __init__(self) -> None:
+        self.commits: list[tuple[int, str]] = []
+
+    def committed(self, step: int, checkpoint: str) -> None:
+        self.commits.append((step, checkpoint))
+
+
+def checkpoints(directory: Path, keep: int = 2) -> Checkpoints:
+    return Checkpoints(directory, keep, "tp1 pp1 dp1", Learner(), Stream(), Journal(), lambda step, path: None)
+
+
+def test_a_saved_checkpoint_is_found_verified_and_says_where_the_data_goes_on(tmp_path):
+    checkpoints(tmp_path).save(10)
+    path, checkpoint = newest(tmp_path)
+    assert path.name == "iter_0000010"
+    assert (checkpoint.step, checkpoint.prompts) == (10, (0, 32))
+    assert (tmp_path / "latest_checkpointed_iteration.txt").read_text() == "10"
+
+
+def test_a_save_that_is_killed_leaves_no_checkpoint_and_does_not_hinder_the_next(tmp_path):
+    store = checkpoints(tmp_path)
+    store.learner.dies = True
+    with pytest.raises(KeyboardInterrupt):
+        store.save(10)
+    assert newest(tmp_path) is None
+    store.learner.dies = False
+    store.save(10)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["iter_0000010"]
+
+
+def test_old_checkpoints_go_and_the_newest_stay(tmp_path):
+    store = checkpoints(tmp_path, keep=2)
+    store.save(10), store.save(20), store.save(30)
+    assert [path.name for path in complete(tmp_path)] == ["iter_0000030", "iter_0000020"]
+
+
+@pytest.mark.parametrize("damage", [lambda f: f.unlink(), lambda f: f.write_bytes(b"weightz"), lambda f: f.write_bytes(b"")])
+def test_a_damaged_checkpoint_is_named_and_the_older_one_taken(tmp_path, damage):
+    store = checkpoints(tmp_path)
+    store.save(10), store.save(20)
+    damage(tmp_path / "iter_0000020" / "__0_0.distcp")
+    with pytest.raises(CheckpointError, match="__0_0.distcp"):
+        verified(tmp_path / "iter_0000020")
+    path, _ = newest(tmp_path)
+    assert path.name == "iter_0000010"
+
+
+def test_only_damaged_checkpoints_are_an_error_and_no_fresh_start(tmp_path):
+    checkpoints(tmp_path).save(10)
+    (tmp_path / "iter_0000010" / "rljob.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="no checkpoint can be read"):
+        newest(tmp_path)
+
+
+def test_saving_the_same_step_again_writes_nothing_twice(tmp_path):
+    store = checkpoints(tmp_path)
+    store.save(10)
+    store.learner.dies = True
+    store.save(10)
+    assert store.journal.commits == [(10, "iter_0000010")] * 2

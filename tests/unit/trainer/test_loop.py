@@ -1,0 +1,145 @@
+"""The loop, with parts that only note what was asked of them."""
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rljob_trainer.cadence import Cadence
+from rljob_trainer.evaluation import Accuracy
+from rljob_trainer.loop import train
+from rljob_trainer.metrics import Publication, TrainMetrics
+from rljob_trainer.parts import Parts
+from rljob_trainer.reporting.phases import Phases
+
+METRICS = TrainMetrics(
+    loss=0.0, grad_norm=1.0, learning_rate=0.1, skipped=0, tokens=1, clip_fraction=0.0, kl=None, entropy=None, mismatch=0.0
+)
+
+
+@dataclass
+class Recorder:
+    """Every part at once: appends what it was asked to a list."""
+
+    events: list[str] = field(default_factory=list)
+    requested: bool = False
+    stop_at: int | None = None
+    wants_checkpoint: bool = False
+
+    def take_checkpoint(self) -> bool:
+        wanted, self.wants_checkpoint = self.wants_checkpoint, False
+        return wanted
+
+    def take(self, step: int):
+        self.events.append(f"take {step}")
+        return ()
+
+    def consumed(self, step: int) -> None:
+        self.events.append(f"consumed {step}")
+
+    def score(self, groups):
+        self.events.append("score")
+        return ()
+
+    def __call__(self, groups):
+        return ()
+
+    def train(self, batches):
+        self.events.append("train")
+        return METRICS
+
+    @contextmanager
+    def training(self):
+        self.events.append("learner's turn")
+        yield
+        self.events.append("engines' turn")
+
+    def publish(self, version: int):
+        self.events.append(f"publish {version}")
+        return Publication(version=version, seconds=0.0, engines=(), failed={})
+
+    def measure(self):
+        return Accuracy(None, None, 0)
+
+    def save(self, step: int) -> Path:
+        self.events.append(f"save {step}")
+        return Path()
+
+    def step(self, step, groups, training, publication) -> None:
+        self.events.append(f"report {step}")
+        self.requested = step == self.stop_at
+
+    def evaluation(self, step, accuracy) -> None:
+        self.events.append(f"evaluate {step}")
+
+
+def parts_of(recorder: Recorder, steps: int = 4) -> Parts:
+    return Parts(
+        rollouts=recorder,
+        rewards=recorder,
+        batches=recorder,
+        learner=recorder,
+        turns=recorder,
+        weights=recorder,
+        evaluation=recorder,
+        checkpoints=recorder,
+        report=recorder,
+        phases=Phases(time.monotonic),
+        cadence=Cadence(steps=steps, save_interval=2, evaluation_interval=3),
+        orders=recorder,
+    )
+
+
+def test_a_step_trains_before_it_publishes_and_publishes_before_it_saves():
+    recorder = Recorder()
+    train(parts_of(recorder, steps=1), first=0, steps=1)
+    assert recorder.events == [
+        "take 0",
+        "score",
+        "learner's turn",
+        "train",
+        "engines' turn",
+        "publish 1",
+        "consumed 0",
+        "report 1",
+        "evaluate 1",
+        "save 1",
+    ]
+
+
+def test_the_loop_saves_and_evaluates_at_its_intervals_and_at_the_end():
+    recorder = Recorder()
+    assert train(parts_of(recorder), first=0, steps=4)
+    due = [event for event in recorder.events if event.startswith(("save", "evaluate"))]
+    assert due == ["save 2", "evaluate 3", "evaluate 4", "save 4"]
+
+
+def test_an_ordered_checkpoint_is_saved_once():
+    recorder = Recorder(wants_checkpoint=True)
+    train(parts_of(recorder), first=0, steps=1)
+    assert [event for event in recorder.events if event.startswith("save")] == ["save 1"]
+
+
+def test_a_stop_saves_and_ends_after_the_running_step():
+    recorder = Recorder(stop_at=1)
+    assert not train(parts_of(recorder), first=0, steps=4)
+    assert recorder.events[-1] == "save 1"
+
+
+def test_a_stop_in_the_last_step_is_a_finished_run():
+    recorder = Recorder(stop_at=4)
+    assert train(parts_of(recorder), first=0, steps=4)
+
+
+def test_a_resumed_loop_goes_on_with_the_next_step():
+    recorder = Recorder()
+    train(parts_of(recorder), first=3, steps=4)
+    assert recorder.events[0] == "take 3"
+
+
+def test_every_phase_of_a_step_is_measured():
+    parts = replace(parts_of(Recorder()), cadence=Cadence(steps=1, save_interval=1, evaluation_interval=1))
+    train(parts, first=0, steps=1)
+    assert {"rollout", "reward", "advantage", "train", "publish", "report", "evaluate", "checkpoint"} <= set(
+        parts.phases.totals()
+    )

@@ -1,0 +1,111 @@
+"""Packing loses nothing, respects the budget and shares the work out evenly."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_trainer.packing import MicroBatch, Sequence, pack
+
+
+def sequence(prompt: list[int], response: list[int]) -> Sequence:
+    return Sequence(
+        tokens=(*prompt, *response),
+        prompt_length=len(prompt),
+        advantage=float(len(prompt)),
+        logprobs=tuple(-float(token) for token in response),
+        weight=0.25,
+    )
+
+
+tokens = st.lists(st.integers(0, 9), min_size=1, max_size=12)
+prompts = st.sampled_from([[1], [1, 2], [3, 4, 5]]) | tokens
+batches = st.lists(st.builds(sequence, prompts, tokens), min_size=1, max_size=20)
+ranks = st.integers(1, 4)
+budgets = st.integers(1, 40)
+
+
+def unpacked(batch: MicroBatch) -> list[Sequence]:
+    """Read the sequences back, filler included."""
+    bounds = batch.cu_seqlens_S1.tolist()
+    found = []
+    for start, end in itertools.pairwise(bounds):
+        rows = np.flatnonzero((batch.positions_R >= start) & (batch.positions_R < end))
+        assert (np.diff(batch.positions_R[rows]) == 1).all() and batch.positions_R[rows[-1]] == end - 2
+        assert (batch.targets_R[rows] == batch.tokens_T[batch.positions_R[rows] + 1]).all()
+        found.append(
+            Sequence(
+                tokens=tuple(batch.tokens_T[start:end].tolist()),
+                prompt_length=int(batch.positions_R[rows[0]]) + 1 - start,
+                advantage=float(batch.advantages_R[rows[0]]),
+                logprobs=tuple(batch.logprobs_R[rows].tolist()),
+                weight=float(batch.weights_R[rows[0]]),
+            )
+        )
+    return found
+
+
+@given(batches, ranks, budgets)
+def test_every_sequence_is_trained_on_exactly_once(sequences: list[Sequence], dp_size: int, budget: int) -> None:
+    found = [each for rank in pack(sequences, dp_size, budget) for batch in rank for each in unpacked(batch)]
+    key = repr
+    assert sorted((each for each in found if each.weight), key=key) == sorted(sequences, key=key)
+
+
+@given(batches, ranks, budgets)
+def test_no_micro_batch_exceeds_the_budget_but_for_a_single_long_sequence(
+    sequences: list[Sequence], dp_size: int, budget: int
+) -> None:
+    packed = pack(sequences, dp_size, budget)
+    assert all(len(batch.tokens_T) <= budget or len(batch.cu_seqlens_S1) == 2 for rank in packed for batch in rank)
+
+
+@given(batches, ranks, budgets)
+def test_every_rank_takes_part(sequences: list[Sequence], dp_size: int, budget: int) -> None:
+    packed = pack(sequences, dp_size, budget)
+    assert len(packed) == dp_size and all(packed)
+
+
+@given(batches, ranks, budgets)
+def test_ranks_differ_by_no_more_than_the_longest_piece(sequences: list[Sequence], dp_size: int, budget: int) -> None:
+    loads = [sum(len(batch.tokens_T) for batch in rank) for rank in pack(sequences, dp_size, budget)]
+    longest = max(len(each.tokens) for each in sequences)
+    assert max(loads) - min(loads) <= max(longest, sum(loads) // (4 * dp_size))
+
+
+@given(batches, ranks, budgets)
+def test_packing_again_gives_the_same(sequences: list[Sequence], dp_size: int, budget: int) -> None:
+    first, again = pack(sequences, dp_size, budget), pack(sequences, dp_size, budget)
+    assert repr(first) == repr(again)
+
+
+def test_samples_of_one_prompt_stay_together() -> None:
+    prompts = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    sequences = [sequence(prompt, [sample]) for prompt in prompts for sample in range(4)]
+    (batches_of_rank,) = pack(sequences, 1, 16)
+    assert [len({each.tokens[:3] for each in unpacked(batch)}) for batch in batches_of_rank] == [1, 1, 1]
+
+
+def test_a_rank_without_sequences_gets_one_of_weight_zero() -> None:
+    first, second = pack([sequence([1], [2])], 2, 16)
+    assert [each.weight for each in unpacked(first[0]) + unpacked(second[0])] == [0.25, 0.0]
+
+
+def test_without_sequences_there_is_nothing_to_do() -> None:
+    assert pack([], 2, 16) == ((), ())
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Sequence(tokens=(1,), prompt_length=0, advantage=0.0, logprobs=(-1.0,), weight=1.0),
+        Sequence(tokens=(1,), prompt_length=1, advantage=0.0, logprobs=(), weight=1.0),
+        Sequence(tokens=(1, 2), prompt_length=1, advantage=0.0, logprobs=(-1.0, -1.0), weight=1.0),
+    ],
+    ids=["no prompt", "no response", "too many log-probabilities"],
+)
+def test_a_sequence_that_cannot_be_trained_on_is_refused(bad: Sequence) -> None:
+    with pytest.raises(ValueError, match="cannot be trained on"):
+        pack([bad], 1, 16)

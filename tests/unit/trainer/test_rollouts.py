@@ -1,0 +1,57 @@
+"""Groups are complete whatever single requests do."""
+
+import asyncio
+
+import pytest
+from rljob_api.sections import Sampling
+from rljob_trainer.rollouts import GenerationFailed, RolloutTimeout, Sampler
+from rljob_trainer.samples import Prompt, Sample
+
+SAMPLING = Sampling(max_new_tokens=4)
+PROMPTS = tuple(Prompt(f"0:{row}", "1 + 1 =", "1 + 1 =", (1, 2, 3), "2", {}) for row in range(5))
+
+
+class Engine:
+    """Fails the first answers to each prompt, then answers under a weights version."""
+
+    def __init__(self, failures: int = 0, versions: tuple[int, ...] = (0,)) -> None:
+        self.failures = failures
+        self.versions = versions
+        self.asked: list[str] = []
+
+    async def generate(self, prompt, sampling, num_samples, greedy):
+        times = self.asked.count(prompt.uid)
+        self.asked.append(prompt.uid)
+        await asyncio.sleep(0)
+        if times < self.failures:
+            raise GenerationFailed("engine-0 is gone")
+        version = self.versions[min(times, len(self.versions) - 1)]
+        return (Sample((7,), (-0.1,), "2", version, "stop", "engine-1"),) * num_samples
+
+
+def groups(engine: Engine, timeout_s: float = 30.0):
+    sampler = Sampler(engine, timeout_s, lambda: 0)
+    return asyncio.run(sampler.groups(PROMPTS, SAMPLING, num_samples=3)), sampler
+
+
+def test_every_prompt_gets_one_group_in_order():
+    result, _ = groups(Engine())
+    assert [(group.prompt.uid, len(group.samples_G)) for group in result] == [(p.uid, 3) for p in PROMPTS]
+
+
+def test_a_failed_request_is_sent_again_and_counted():
+    engine = Engine(failures=1)
+    result, sampler = groups(engine)
+    assert len(result) == len(PROMPTS)
+    assert sampler.retries == len(PROMPTS)
+
+
+def test_a_sample_of_another_weights_version_is_refused():
+    result, sampler = groups(Engine(versions=(3, 0)))
+    assert {sample.version for group in result for sample in group.samples_G} == {0}
+    assert sampler.retries == len(PROMPTS)
+
+
+def test_a_prompt_that_nobody_answers_ends_in_an_error_that_names_it():
+    with pytest.raises(RolloutTimeout, match=r"prompt 0:\d was not answered within 0.5 s"):
+        groups(Engine(failures=1000), timeout_s=0.5)

@@ -1,0 +1,435 @@
+"""Chooses every part of a run from its manifest, and starts them. The only place that knows all of them.
+
+    resume point ─► data ─► control server ─► Ray ─► engines, router, learner (at once) ─► first publication ─► Run
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+from transformers import AutoConfig
+
+from rljob_api import control
+from rljob_api.batch import batch
+from rljob_api.exits import Exit
+from rljob_api.sections import Device, Placement, RLJob, Spec
+from rljob_api.topology import Topology, topology
+from rljob_trainer import leftovers, placement
+from rljob_trainer.advantage import GroupRelative
+from rljob_trainer.background import Background
+from rljob_trainer.batches import Batches
+from rljob_trainer.board import StatusBoard
+from rljob_trainer.cadence import Cadence
+from rljob_trainer.checkpoints import Checkpoint, CheckpointError, Checkpoints, newest
+from rljob_trainer.control import ControlServer
+from rljob_trainer.cores import Threads, threads
+from rljob_trainer.data.dataset import Dataset, dataset
+from rljob_trainer.data.journal import Journal
+from rljob_trainer.data.packages import cache_directory, checkpoint
+from rljob_trainer.data.prompts import PromptStream
+from rljob_trainer.data.render import load_tokenizer
+from rljob_trainer.desired import Desired
+from rljob_trainer.engines import lifecycle
+from rljob_trainer.engines.client import open_session
+from rljob_trainer.engines.command import engine_command
+from rljob_trainer.engines.generation import RouterGenerator
+from rljob_trainer.engines.pool import EnginePool, Incident, PoolSettings
+from rljob_trainer.engines.router import Router, RouterSettings
+from rljob_trainer.engines.server import RayHost
+from rljob_trainer.evaluation import HeldOut, NoHeldOut
+from rljob_trainer.learners.config import KlSettings, LearnerConfig, LossSettings, OptimizerSettings, layout
+from rljob_trainer.learners.group import LearnerGroup
+from rljob_trainer.link import LearnerLink
+from rljob_trainer.parts import Parts, Turns
+from rljob_trainer.placement import Slots
+from rljob_trainer.reporting.html import write_report
+from rljob_trainer.reporting.phases import Phases
+from rljob_trainer.reporting.report import Report, open_report
+from rljob_trainer.rewards.choose import Rewards, rewards
+from rljob_trainer.rollouts import Sampler, SyncRollouts
+from rljob_trainer.scrape import MetricsServer
+from rljob_trainer.selfcare import SelfCare
+from rljob_trainer.status import Watcher
+from rljob_trainer.sync.layout import Sharding
+from rljob_trainer.sync.publisher import Publisher, Transport
+from rljob_trainer.sync.rank import PublishingRank
+from rljob_trainer.sync.transport import Broadcast, Disk
+from rljob_trainer.sync.weights import EngineWeights
+from rljob_trainer.turns import InTurns
+
+log = logging.getLogger(__name__)
+
+PLACEMENT_S = 600.0
+LEARNER_S = 3600.0
+"""longest wait for one call of the learner [s]; the supervisor notices a stalled phase much earlier"""
+REQUEST_FAILURES = 10
+"""failed requests in a row that make an engine dead"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is ready for its loop."""
+
+    parts: Parts
+    first: int
+    steps: int
+    desired: Desired
+    finish: Callable[[bool], None]
+    """tells how the loop ended, and writes what people read afterwards"""
+
+
+def build(job: RLJob, directory: Path, attempt: int, environ: Mapping[str, str], stack: ExitStack) -> Run:
+    """Start everything that the job needs; `stack` ends it all. Raises whatever makes the run impossible."""
+    phases = Phases(time.monotonic)
+    with phases.measure("start"):
+        return _Builder(job, directory.resolve(), attempt, environ, stack, phases).run()
+
+
+class _Builder:
+    """The parts in the order in which they come into being."""
+
+    def __init__(
+        self,
+        job: RLJob,
+        directory: Path,
+        attempt: int,
+        environ: Mapping[str, str],
+        stack: ExitStack,
+        phases: Phases,
+    ) -> None:
+        self._job = job
+        self._spec = job.spec
+        self._directory = directory
+        self._attempt = attempt
+        self._environ = environ
+        self._stack = stack
+        self._phases = phases
+        self._run_id = leftovers.run_id(directory)
+        self._topology = topology(job.spec)
+        self._background = stack.enter_context(Background())
+
+    def run(self) -> Run:
+        """Build everything."""
+        spec, background = self._spec, self._background
+        resume = newest(self._directory / "checkpoints")
+        first = resume[1].step if resume else 0
+        report = open_report(self._directory, self._job, self._phases, time.time, self._attempt, first)
+        board = StatusBoard(control.Status(attempt=self._attempt))
+        desired = Desired(board, lambda name, generation, _: self._restart(name, generation))
+        server = self._serve(report, board, desired)
+
+        model = checkpoint(spec.model.checkpoint, cache_directory(self._environ))
+        data = self._data(model)
+        stream, journal = self._stream(data, resume)
+
+        slots = self._place()
+        pool_started = self._start_engines(slots, model, report, board)
+        learner, link = self._start_learner(slots, model)
+        pool_started.result(spec.recovery.start_timeout_seconds + 60)
+        if resume:
+            learner.load(resume[0])
+        self._watch(report, board, desired, server)
+
+        weights = EngineWeights(self._pool, self._publisher(learner, link), background)
+        sampler = self._sampler(weights.publisher)
+        scoring = rewards(spec.reward)
+        parts = Parts(
+            rollouts=SyncRollouts(
+                stream=stream,
+                journal=journal,
+                sampler=sampler,
+                sampling=spec.rollout.sampling,
+                prompts_per_step=spec.rollout.prompts_per_step,
+                samples_per_prompt=spec.rollout.samples_per_prompt,
+                background=background,
+            ),
+            rewards=scoring,
+            batches=self._batches(),
+            learner=learner,
+            turns=self._turns(weights),
+            weights=weights,
+            evaluation=self._evaluation(data, sampler, scoring),
+            checkpoints=Checkpoints(
+                directory=self._directory / "checkpoints",
+                keep=spec.checkpoint.keep,
+                layout=layout_of(self._topology),
+                learner=learner,
+                stream=stream,
+                journal=journal,
+                saved=report.checkpoint,
+            ),
+            report=report,
+            phases=self._phases,
+            cadence=Cadence(spec.training.steps, spec.checkpoint.interval, spec.evaluation.interval),
+            orders=desired,
+        )
+        weights.publish(first)
+        board.update(state=control.RunState.RUNNING)
+        return Run(parts, first, spec.training.steps, desired, partial(self._finish, report, board, learner))
+
+    def _serve(self, report: Report, board: StatusBoard, desired: Desired) -> ControlServer:
+        server = ControlServer(board, desired, report.render_metrics, self._environ.get(control.TOKEN_VARIABLE, ""))
+        scrape = MetricsServer(report.render_metrics)
+        self._background.run(server.start(self._directory), timeout_s=30)
+        self._stack.callback(lambda: self._background.run(server.close(), timeout_s=10))
+        url = self._background.run(scrape.start("127.0.0.1", self._spec.runtime.metrics_port), timeout_s=30)
+        self._stack.callback(lambda: self._background.run(scrape.close(), timeout_s=10))
+        log.info("action=serve metrics=%s", url)
+        return server
+
+    def _data(self, model: Path) -> Dataset:
+        context = self._spec.rollout.context_length or AutoConfig.from_pretrained(model).max_position_embeddings
+        room = context - self._spec.rollout.sampling.max_new_tokens
+        return dataset(self._spec.data, load_tokenizer(model), room)
+
+    def _stream(self, data: Dataset, resume: tuple[Path, Checkpoint] | None) -> tuple[PromptStream, Journal]:
+        stream = PromptStream(data.train, seed=self._spec.seed, shuffle=self._spec.data.shuffle)
+        journal = Journal(self._directory / "journal.jsonl")
+        self._stack.callback(journal.close)
+        if resume is None:
+            journal.rewind(0, "")
+            return stream, journal
+        path, saved = resume
+        _check_resumable(path, saved, stream.fingerprint, layout_of(self._topology))
+        stream.seek(saved.prompts)
+        journal.rewind(saved.step, path.name)
+        log.info("action=resume checkpoint=%s step=%d", path, saved.step)
+        return stream, journal
+
+    def _place(self) -> Slots:
+        scratch = leftovers.create_scratch(self._run_id)
+        placement.connect(self._topology, self._spec.runtime.device, self._environ.get("RAY_ADDRESS"), scratch / "ray")
+        self._stack.callback(ray.shutdown)
+        return placement.reserve(self._topology, self._spec.runtime.device, PLACEMENT_S)
+
+    def _start_engines(self, slots: Slots, model: Path, report: Report, board: StatusBoard) -> "Future[None]":
+        spec, logs = self._spec, self._directory / "logs"
+        self._session = self._background.run(_in_loop(open_session), timeout_s=10)
+        self._stack.callback(lambda: self._background.run(self._session.close(), timeout_s=10))
+        host = ray.util.get_node_ip_address()
+        self._router = Router(router_settings(spec), logs / "router.log", self._session, host)
+        command = engine_command(spec, model, self._threads().engine, self._environ.get("PYTHONPATH", ""))
+        hosts = {
+            engine.name: RayHost(engine.name, logs / f"{engine.name}.log", None, slots.options(engine.slots[0]))
+            for engine in self._topology.engines
+        }
+        self._pool = EnginePool(
+            hosts=hosts,
+            command=command,
+            routing=self._router,
+            session=self._session,
+            settings=pool_settings(spec),
+            catch_up=lambda engines: self._published_by.catch_up(engines),
+            on_incident=partial(_tell, report, board),
+        )
+        self._stack.callback(lambda: self._background.run(self._router.stop(), timeout_s=30))
+        self._stack.callback(lambda: self._background.run(self._pool.stop(), timeout_s=60))
+        return self._background.submit(_both(self._router.start(), self._pool.start()))
+
+    def _start_learner(self, slots: Slots, model: Path) -> tuple[LearnerGroup, LearnerLink]:
+        config = learner_config(self._spec, model, self._threads().rank)
+        hf_config = AutoConfig.from_pretrained(model)
+        sharding = Sharding(
+            ranks=self._spec.rollout.gpus_per_engine,
+            key_value_heads=hf_config.num_key_value_heads,
+            tied_embeddings=hf_config.tie_word_embeddings,
+        )
+        learner = LearnerGroup(
+            make=partial(PublishingRank, config, sharding=sharding),
+            actor_options=[slots.options(rank.slot) for rank in self._topology.learner],
+            layout=layout(config, len(self._topology.learner)),
+            timeout_s=LEARNER_S,
+            max_skipped=self._spec.training.optimizer.max_skipped_steps,
+        )
+        self._stack.callback(learner.stop)
+        learner.start()
+        return learner, LearnerLink(learner)
+
+    def _publisher(self, learner: LearnerGroup, link: LearnerLink) -> Publisher:
+        self._published_by = Publisher(self._transport(learner, link), self._spec.weight_sync.timeout_seconds)
+        return self._published_by
+
+    def _transport(self, learner: LearnerGroup, link: LearnerLink) -> Transport:
+        sync = self._spec.weight_sync
+        if sync.transport == "Disk":
+            return Disk(link, self._shared_directory())
+        return Broadcast(
+            learner=link,
+            specs=learner.call("weight_specs")[0],
+            address=ray.util.get_node_ip_address(),
+            backend="gloo" if self._spec.runtime.device is Device.CPU else "nccl",
+            ranks_per_engine=self._spec.rollout.gpus_per_engine,
+            bucket_bytes=sync.bucket_mib * 2**20,
+        )
+
+    def _shared_directory(self) -> Path:
+        if self._spec.weight_sync.directory is not None:
+            return Path(self._spec.weight_sync.directory)
+        if self._spec.runtime.device is Device.CPU:
+            return leftovers.shared_memory(self._run_id)
+        return self._directory / "weights"
+
+    def _watch(self, report: Report, board: StatusBoard, desired: Desired, server: ControlServer) -> None:
+        watcher = Watcher(board, report.progress, self._pool.snapshot, report.engines)
+        care = SelfCare(board, desired, server.attendance, self._spec.recovery, leave=_leave)
+        for work in (watcher.run(), care.run()):
+            task = self._background.submit(work)
+            self._stack.callback(task.cancel)
+
+    def _sampler(self, publisher: Publisher) -> Sampler:
+        spec = self._spec
+        assert self._router.client is not None, "the router has been started"
+        generator = RouterGenerator(self._router.client, spec.rollout.request_timeout_seconds)
+        # A prompt may outlive an engine: time for two answers and a restart between them.
+        patience_s = 2 * spec.rollout.request_timeout_seconds + spec.recovery.start_timeout_seconds
+        return Sampler(generator, patience_s, lambda: publisher.version)
+
+    def _batches(self) -> Batches:
+        spec = self._spec
+        return Batches(
+            advantage=GroupRelative(spec.algorithm.normalize_std),
+            loss_by_token=spec.algorithm.loss_by == "token",
+            keep_zero_advantage=spec.algorithm.kl is not None or spec.algorithm.entropy_coefficient > 0,
+            global_batch_size=batch(spec).global_batch_size,
+            data_parallel=self._topology.data_parallel,
+            max_tokens=spec.training.max_tokens_per_gpu,
+        )
+
+    def _turns(self, weights: EngineWeights) -> Turns:
+        if self._spec.runtime.device is Device.GPU and self._spec.placement is Placement.COLOCATED:
+            return InTurns(weights, self._pool, self._background)
+        return weights
+
+    def _evaluation(self, data: Dataset, sampler: Sampler, scoring: Rewards) -> HeldOut | NoHeldOut:
+        if not data.held_out:
+            return NoHeldOut()
+        return HeldOut(
+            prompts=data.held_out,
+            sampler=sampler,
+            sampling=self._spec.rollout.sampling,
+            rewards=scoring,
+            samples_per_prompt=self._spec.evaluation.samples_per_prompt,
+            greedy=self._spec.evaluation.greedy,
+            background=self._background,
+        )
+
+    def _threads(self) -> Threads:
+        cores = len(os.sched_getaffinity(0))
+        return threads(self._spec.placement, cores, len(self._topology.learner), len(self._topology.engines))
+
+    def _restart(self, name: str, generation: int) -> None:
+        self._background.submit(_in_loop(partial(self._pool.restart, name, generation)))
+
+    def _finish(self, report: Report, board: StatusBoard, learner: LearnerGroup, finished: bool) -> None:
+        with self._phases.measure("stop"):
+            if finished and self._spec.checkpoint.hf_export:
+                learner.write_hf(self._directory / "hf")
+        report.end("finished" if finished else "stopped")
+        write_report(self._directory)
+        board.update(state=control.RunState.FINISHED, exit_reason="all steps done" if finished else "drained")
+
+
+def learner_config(spec: Spec, model: Path, num_threads: int) -> LearnerConfig:
+    """Return what the manifest says about the learner."""
+    optimizer, algorithm = spec.training.optimizer, spec.algorithm
+    return LearnerConfig(
+        checkpoint_dir=model,
+        optimizer=OptimizerSettings(
+            learning_rate=optimizer.learning_rate,
+            total_steps=spec.training.steps * batch(spec).steps_per_rollout,
+            min_learning_rate=optimizer.min_learning_rate,
+            schedule=optimizer.schedule,
+            warmup_steps=optimizer.warmup_steps,
+            beta1=optimizer.beta1,
+            beta2=optimizer.beta2,
+            epsilon=optimizer.epsilon,
+            weight_decay=optimizer.weight_decay,
+            clip_grad=optimizer.clip_grad,
+        ),
+        loss=LossSettings(
+            clip_low=algorithm.clip_low,
+            clip_high=algorithm.clip_high,
+            entropy_coefficient=algorithm.entropy_coefficient,
+            kl=KlSettings(algorithm.kl.coefficient, algorithm.kl.estimator) if algorithm.kl else None,
+            temperature=spec.rollout.sampling.temperature,
+        ),
+        tensor_parallel=spec.training.tensor_parallel,
+        pipeline_parallel=spec.training.pipeline_parallel,
+        precision=spec.training.precision.value,
+        device="cpu" if spec.runtime.device is Device.CPU else "cuda",
+        seed=spec.seed,
+        num_threads=num_threads,
+        megatron_args=spec.extra_args.megatron,
+    )
+
+
+def router_settings(spec: Spec) -> RouterSettings:
+    """Return what the manifest says about the router."""
+    return RouterSettings(
+        policy=spec.rollout.router_policy,
+        request_timeout_s=spec.rollout.request_timeout_seconds,
+        health_interval_s=spec.recovery.health_interval_seconds,
+        health_timeout_s=spec.recovery.health_timeout_seconds,
+    )
+
+
+def pool_settings(spec: Spec) -> PoolSettings:
+    """Return what the manifest says about watching engines."""
+    return PoolSettings(
+        limits=lifecycle.Limits(probe_failures=spec.recovery.health_failures, request_failures=REQUEST_FAILURES),
+        probe_interval_s=spec.recovery.health_interval_seconds,
+        probe_timeout_s=spec.recovery.health_timeout_seconds,
+        start_timeout_s=spec.recovery.start_timeout_seconds,
+    )
+
+
+def layout_of(sizes: Topology) -> str:
+    """Return the parallel sizes in words, as checkpoints name them."""
+    return f"tensor {sizes.tensor_parallel} x pipeline {sizes.pipeline_parallel} x data {sizes.data_parallel}"
+
+
+def _check_resumable(path: Path, saved: Checkpoint, fingerprint: str, sizes: str) -> None:
+    """Raise CheckpointError when the checkpoint belongs to other data or another layout."""
+    if saved.data_fingerprint != fingerprint:
+        raise CheckpointError(
+            f"{path}: the training questions are not those it was trained on; use another checkpoint.directory"
+        )
+    if saved.layout != sizes:
+        raise CheckpointError(f"{path}: written by {saved.layout}, and the manifest asks for {sizes}")
+
+
+def _tell(report: Report, board: StatusBoard, incident: Incident) -> None:
+    told = control.Incident(
+        time=incident.at,
+        engine=incident.engine,
+        generation=incident.generation,
+        error=incident.detail.partition("; log:")[0],
+        detect_seconds=incident.detected_s,
+        reroute_seconds=incident.rerouted_s,
+        return_seconds=incident.returned_s,
+    )
+    board.report(told)
+    report.incident(told, incident.cause)
+
+
+def _leave(reason: str) -> None:
+    """End this process at once: no engine is left, and whoever supervises the run starts it again."""
+    log.error("action=leave reason=%r", reason)
+    os._exit(Exit.LOST_PEER)
+
+
+async def _both(first: Awaitable[None], second: Awaitable[None]) -> None:
+    await asyncio.gather(first, second)
+
+
+async def _in_loop(call: Callable[[], Any]) -> Any:
+    return call()

@@ -1,0 +1,80 @@
+"""The driver: `python -m rljob_trainer.driver --manifest FILE --directory DIR --attempt N`.
+
+Builds the parts, runs the loop, and says by its exit code why it ended (`rljob_api.exits`). Whoever started it decides
+what follows: `rljob run` on one machine, the operator in a cluster.
+"""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from rljob_api.errors import ManifestError
+from rljob_api.exits import Exit
+from rljob_api.manifest import load
+from rljob_trainer.build import Run, build
+from rljob_trainer.checkpoints import CheckpointError
+from rljob_trainer.data.errors import DataError
+from rljob_trainer.data.journal import JournalError
+from rljob_trainer.data.packages import ModelError
+from rljob_trainer.engines.client import EngineError
+from rljob_trainer.engines.server import EngineStartError
+from rljob_trainer.learners.group import LearnerError, LearnerLost
+from rljob_trainer.loop import train
+from rljob_trainer.placement import PlacementError
+from rljob_trainer.rewards.errors import RewardError
+from rljob_trainer.rollouts import RolloutTimeout
+
+log = logging.getLogger(__name__)
+
+EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
+    ((ManifestError,), Exit.BAD_MANIFEST),
+    ((DataError, ModelError, CheckpointError, JournalError, RewardError), Exit.BAD_INPUT),
+    ((MemoryError,), Exit.OUT_OF_MEMORY),
+    ((LearnerLost, EngineStartError, EngineError, RolloutTimeout, PlacementError), Exit.LOST_PEER),
+    ((TimeoutError,), Exit.STALLED),
+    ((LearnerError,), Exit.FAILED),
+)
+
+
+def main(arguments: Sequence[str]) -> Exit:
+    """Run the driver; return why it ended."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", handlers=[logging.StreamHandler()]
+    )
+    try:
+        with ExitStack() as stack:
+            run = build(load(options.manifest.read_text()), options.directory, options.attempt, os.environ, stack)
+            signal.signal(signal.SIGTERM, lambda *_: run.desired.drain())
+            return _finish(run)
+    except Exception as error:  # noqa: BLE001  # the top of the process: every end has a code and a line in the log
+        log.exception("action=end reason=%s", type(error).__name__)
+        return exit_of(error)
+
+
+def exit_of(error: BaseException) -> Exit:
+    """Return the exit code that says what went wrong."""
+    return next((code for kinds, code in EXITS if isinstance(error, kinds)), Exit.FAILED)
+
+
+def _finish(run: Run) -> Exit:
+    finished = train(run.parts, run.first, run.steps)
+    run.finish(finished)
+    return Exit.OK if finished else Exit.PREEMPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m rljob_trainer.driver", description=__doc__)
+    parser.add_argument("--manifest", type=Path, required=True, help="the RLJob")
+    parser.add_argument("--directory", type=Path, required=True, help="the run's directory")
+    parser.add_argument("--attempt", type=int, default=1, help="counts the starts of this run")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

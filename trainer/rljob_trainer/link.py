@@ -1,0 +1,52 @@
+"""The learner as the publisher sees it: coroutines that take part in a publication, over the learner's group."""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from rljob_trainer.learners import group
+from rljob_trainer.sync.group import Backend
+from rljob_trainer.sync.transport import Digests, TransferError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LearnerLink:
+    """Rank 0 as sender and writer; every rank takes part in the export. All raise TransferError."""
+
+    learner: group.LearnerGroup
+
+    async def connect(
+        self, address: str, port: int, world_size: int, name: str, backend: Backend, timeout_s: float
+    ) -> None:
+        """Meet the engines."""
+        await self._call("connect", address, port, world_size, name, backend, timeout_s)
+
+    async def send(self, bucket_bytes: int) -> Digests:
+        """Broadcast the weights."""
+        return await self._digests("send", bucket_bytes)
+
+    async def write(self, directory: Path) -> Digests:
+        """Write the weights."""
+        return await self._digests("write", directory)
+
+    async def disconnect(self) -> None:
+        """Leave the group, also while `send` hangs."""
+        await _translated(asyncio.to_thread(self.learner.interrupt, "disconnect"))
+
+    async def _digests(self, method: str, argument: object) -> Digests:
+        digests: Digests = (await self._call(method, argument))[0]
+        return digests
+
+    async def _call(self, method: str, *arguments: object) -> list[Digests]:
+        return await _translated(asyncio.to_thread(self.learner.call, method, *arguments))
+
+
+async def _translated(work: Awaitable[T]) -> T:
+    try:
+        return await work
+    except group.LearnerError as error:
+        raise TransferError(str(error)) from error

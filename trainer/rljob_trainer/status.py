@@ -1,0 +1,126 @@
+"""Keeps the status board true: the report's progress, the engines and the main thread's phase, several times a second.
+
+The heartbeat is the main thread's: it beats when a phase begins, never because this watcher is alive.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rljob_api import control
+from rljob_trainer.board import StatusBoard
+from rljob_trainer.engines.pool import EngineSnapshot
+from rljob_trainer.reporting.progress import Progress
+from rljob_trainer.reporting.records import EvaluationRecord
+
+INTERVAL_S = 0.2
+
+
+@dataclass
+class Watcher:
+    """Copies what the parts say of themselves to the board, when it has changed."""
+
+    board: StatusBoard
+    progress: Callable[[], Progress]
+    engines: Callable[[], Sequence[EngineSnapshot]]
+    count_engines: Callable[[dict[str, int]], None]
+    """told how many engines are in each state"""
+    clock: Callable[[], float] = time.time
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(INTERVAL_S)
+
+    def look(self) -> None:
+        """Bring the board up to date."""
+        progress, status = self.progress(), self.board.status
+        engines = engines_of(self.engines(), status.engines, self.clock())
+        if (progress.phase, progress.phase_since) != (status.phase, status.phase_since):
+            self.board.begin(progress.phase)
+        changes = changes_to(status, progress, engines)
+        if changes:
+            self.board.update(**changes)
+        if "engines" in changes:
+            self.count_engines(by_state(engines))
+
+
+def changes_to(
+    status: control.Status, progress: Progress, engines: tuple[control.EngineStatus, ...]
+) -> dict[str, object]:
+    """Return the fields of the status that are out of date; the estimate of the time left alone is no change."""
+    changes: dict[str, object] = {}
+    told = progress_of(progress)
+    if told.model_copy(update={"eta_seconds": status.progress.eta_seconds}) != status.progress:
+        changes["progress"] = told
+    if engines != status.engines:
+        changes["engines"] = engines
+    saved = checkpoint_of(progress)
+    if saved != status.checkpoint:
+        changes["checkpoint"] = saved
+    return changes
+
+
+def engines_of(
+    snapshots: Sequence[EngineSnapshot], before: Sequence[control.EngineStatus], now: float
+) -> tuple[control.EngineStatus, ...]:
+    """Return the engines in the protocol's words; one that changed its state or process did so just now."""
+    known = {engine.name: engine for engine in before}
+    return tuple(_engine(snapshot, known.get(snapshot.name), now) for snapshot in snapshots)
+
+
+def _engine(snapshot: EngineSnapshot, before: control.EngineStatus | None, now: float) -> control.EngineStatus:
+    unchanged = before is not None and (before.state, before.generation) == (snapshot.state, snapshot.generation)
+    return control.EngineStatus(
+        name=snapshot.name,
+        state=control.EngineState(snapshot.state),
+        since=before.since if before is not None and unchanged else now,
+        generation=snapshot.generation,
+        version=snapshot.version,
+        restarts=snapshot.restarts,
+        last_error=snapshot.last_error or None,
+        url=snapshot.url,
+        pid=snapshot.pid,
+    )
+
+
+def progress_of(progress: Progress) -> control.Progress:
+    """Return the progress in the protocol's words."""
+    return control.Progress(
+        step=progress.step,
+        steps=progress.steps,
+        reward_mean=progress.reward_mean,
+        rewards=progress.rewards,
+        accuracy_sampled=points(progress.evaluations, lambda record: record.sampled),
+        accuracy_greedy=points(progress.evaluations, lambda record: record.greedy),
+        tokens_per_second=control.TokenRates(
+            rollout=progress.rollout_tokens_per_second, train=progress.train_tokens_per_second
+        ),
+        weight_version=progress.version,
+        eta_seconds=progress.eta_seconds,
+        last_step_seconds=dict(progress.phase_seconds),
+    )
+
+
+def checkpoint_of(progress: Progress) -> control.SavedCheckpoint | None:
+    """Return the newest checkpoint in the protocol's words. Every checkpoint that is reported was verified."""
+    saved = progress.checkpoint
+    return None if saved is None else control.SavedCheckpoint(step=saved.step, path=saved.path, verified=True)
+
+
+def points(
+    evaluations: Sequence[EvaluationRecord], value: Callable[[EvaluationRecord], float | None]
+) -> tuple[control.AccuracyPoint, ...]:
+    """Return the evaluations that measured this value."""
+    return tuple(
+        control.AccuracyPoint(step=record.step, accuracy=accuracy)
+        for record in evaluations
+        if (accuracy := value(record)) is not None
+    )
+
+
+def by_state(engines: Sequence[control.EngineStatus]) -> dict[str, int]:
+    """Return how many engines are in each state; every state is named."""
+    return {state: sum(engine.state is state for engine in engines) for state in control.EngineState}
