@@ -1,4 +1,4 @@
-"""The learner against the same model in plain PyTorch: one optimizer step on the same samples, in turns, in one process.
+"""The learner against the same model in plain PyTorch: one step on the same samples, in turns, in one process.
 
 Plain PyTorch is what a careful person writes with transformers: padded batch, logits of the response tokens only,
 fused AdamW, gradient clipping, equal micro-batches. Tokens are counted the same way for both: prompt and response of
@@ -12,12 +12,13 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from transformers import AutoModelForCausalLM
+
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
 from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.packing import Sequence as Sample
 from rljob_trainer.packing import pack
 from rljob_trainer.sync.group import free_port
-from transformers import AutoModelForCausalLM
 
 LEARNING_RATE = 2e-5
 MICRO_BATCH = 16

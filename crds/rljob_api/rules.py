@@ -128,6 +128,9 @@ def task_reward(spec: Spec) -> Iterator[Problem]:
     if others:
         rule = f"needs questions of reasoning-gym and their verifier, also in {' and '.join(others)}"
         yield Problem("spec.reward.kind", spec.reward.kind, rule, "math or exactMatch")
+    if spec.data.metadata_key is not None:
+        rule = "would hide from the verifier what spec.reward.kind task judges by; leave it out"
+        yield Problem("spec.data.metadataKey", spec.data.metadata_key, rule)
 
 
 def clipping(spec: Spec) -> Iterator[Problem]:

@@ -33,7 +33,7 @@ def as_json(plan: Plan) -> str:
 
 def as_tables(plan: Plan, *, boxes: bool) -> RenderableType:
     """Return the plan for people; `boxes` draws lines around the tables."""
-    parts = [
+    parts: list[RenderableType] = [
         Text(headline(plan), style="bold"),
         table("Processes", ("process", "role", "on"), process_rows(plan), boxes),
         table("Batch", ("", "", ""), batch_rows(plan), boxes),

@@ -14,7 +14,7 @@ import ray
 from learner_data import learner_config, sequences
 from rljob_trainer.batches import StepBatch
 from rljob_trainer.learners.config import layout
-from rljob_trainer.learners.group import LearnerError, LearnerGroup, LearnerLost, TrainingDiverged
+from rljob_trainer.learners.group import LearnerError, LearnerGroup, LearnerLostError, TrainingDivergedError
 from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.packing import pack
 
@@ -62,7 +62,7 @@ def test_two_steps_of_one_rollout_use_the_probabilities_before_the_first(group: 
 
 
 def test_more_skipped_steps_than_allowed_are_an_error(group: LearnerGroup) -> None:
-    with pytest.raises(TrainingDiverged, match="maxSkippedSteps allows 0"):
+    with pytest.raises(TrainingDivergedError, match="maxSkippedSteps allows 0"):
         group.train([step(0, advantage=math.nan)])
 
 
@@ -73,5 +73,5 @@ def test_an_error_in_the_ranks_comes_back_with_its_traceback(group: LearnerGroup
 
 def test_a_rank_that_is_killed_ends_the_wait_at_once(group: LearnerGroup) -> None:
     os.kill(group.call("pid")[1], signal.SIGKILL)
-    with pytest.raises(LearnerLost, match="learner rank"):
+    with pytest.raises(LearnerLostError, match="learner rank"):
         group.train([step(0)])

@@ -1,6 +1,6 @@
 """Chooses every part of a run from its manifest, and starts them. The only place that knows all of them.
 
-    resume point ─► data ─► control server ─► Ray ─► engines, router, learner (at once) ─► first publication ─► Run
+resume point ─► data ─► control server ─► Ray ─► engines, router, learner (at once) ─► first publication ─► Run
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import ray
@@ -29,7 +30,7 @@ from rljob_trainer.background import Background
 from rljob_trainer.batches import Batches
 from rljob_trainer.board import StatusBoard
 from rljob_trainer.cadence import Cadence
-from rljob_trainer.checkpoints import Checkpoint, CheckpointError, Checkpoints, newest
+from rljob_trainer.checkpoints import Checkpoint, CheckpointError, Checkpoints, newest, set_aside
 from rljob_trainer.control import ControlServer
 from rljob_trainer.cores import Threads, threads
 from rljob_trainer.data.dataset import Dataset, dataset
@@ -48,7 +49,7 @@ from rljob_trainer.engines.server import RayHost
 from rljob_trainer.evaluation import HeldOut, NoHeldOut
 from rljob_trainer.learners.config import KlSettings, LearnerConfig, LossSettings, OptimizerSettings, layout
 from rljob_trainer.learners.group import LearnerGroup
-from rljob_trainer.link import LearnerLink
+from rljob_trainer.link import LearnerLink, publishing_rank
 from rljob_trainer.parts import Parts, Turns
 from rljob_trainer.placement import Slots
 from rljob_trainer.reporting.html import write_report
@@ -61,7 +62,6 @@ from rljob_trainer.selfcare import SelfCare
 from rljob_trainer.status import Watcher
 from rljob_trainer.sync.layout import Sharding
 from rljob_trainer.sync.publisher import Publisher, Transport
-from rljob_trainer.sync.rank import PublishingRank
 from rljob_trainer.sync.transport import Broadcast, Disk
 from rljob_trainer.sync.weights import EngineWeights
 from rljob_trainer.turns import InTurns
@@ -89,9 +89,10 @@ class Run:
 
 def build(job: RLJob, directory: Path, attempt: int, environ: Mapping[str, str], stack: ExitStack) -> Run:
     """Start everything that the job needs; `stack` ends it all. Raises whatever makes the run impossible."""
-    phases = Phases(time.monotonic)
+    board = StatusBoard(control.Status(attempt=attempt))
+    phases = Phases(time.monotonic, began=board.begin)
     with phases.measure("start"):
-        return _Builder(job, directory.resolve(), attempt, environ, stack, phases).run()
+        return _Builder(job, directory.resolve(), attempt, environ, stack, board, phases).run()
 
 
 class _Builder:
@@ -104,6 +105,7 @@ class _Builder:
         attempt: int,
         environ: Mapping[str, str],
         stack: ExitStack,
+        board: StatusBoard,
         phases: Phases,
     ) -> None:
         self._job = job
@@ -112,6 +114,7 @@ class _Builder:
         self._attempt = attempt
         self._environ = environ
         self._stack = stack
+        self._board = board
         self._phases = phases
         self._run_id = leftovers.run_id(directory)
         self._topology = topology(job.spec)
@@ -123,8 +126,9 @@ class _Builder:
         resume = newest(self._directory / "checkpoints")
         first = resume[1].step if resume else 0
         report = open_report(self._directory, self._job, self._phases, time.time, self._attempt, first)
-        board = StatusBoard(control.Status(attempt=self._attempt))
+        board = self._board
         desired = Desired(board, lambda name, generation, _: self._restart(name, generation))
+        self._stack.push(partial(self._failed, report, board))
         server = self._serve(report, board, desired)
 
         model = checkpoint(spec.model.checkpoint, cache_directory(self._environ))
@@ -200,8 +204,10 @@ class _Builder:
             return stream, journal
         path, saved = resume
         _check_resumable(path, saved, stream.fingerprint, layout_of(self._topology))
+        set_aside(path.parent, saved.step)
         stream.seek(saved.prompts)
         journal.rewind(saved.step, path.name)
+        journal.check(stream.uids())
         log.info("action=resume checkpoint=%s step=%d", path, saved.step)
         return stream, journal
 
@@ -244,7 +250,7 @@ class _Builder:
             tied_embeddings=hf_config.tie_word_embeddings,
         )
         learner = LearnerGroup(
-            make=partial(PublishingRank, config, sharding=sharding),
+            make=partial(publishing_rank, config=config, sharding=sharding),
             actor_options=[slots.options(rank.slot) for rank in self._topology.learner],
             layout=layout(config, len(self._topology.learner)),
             timeout_s=LEARNER_S,
@@ -281,7 +287,7 @@ class _Builder:
     def _watch(self, report: Report, board: StatusBoard, desired: Desired, server: ControlServer) -> None:
         watcher = Watcher(board, report.progress, self._pool.snapshot, report.engines)
         care = SelfCare(board, desired, server.attendance, self._spec.recovery, leave=_leave)
-        for work in (watcher.run(), care.run()):
+        for work in (watcher.run(), care.run(), self._router.keep(self._pool.serving_urls)):
             task = self._background.submit(work)
             self._stack.callback(task.cancel)
 
@@ -291,7 +297,7 @@ class _Builder:
         generator = RouterGenerator(self._router.client, spec.rollout.request_timeout_seconds)
         # A prompt may outlive an engine: time for two answers and a restart between them.
         patience_s = 2 * spec.rollout.request_timeout_seconds + spec.recovery.start_timeout_seconds
-        return Sampler(generator, patience_s, lambda: publisher.version)
+        return Sampler(generator, patience_s, lambda: publisher.version, self._board.beat)
 
     def _batches(self) -> Batches:
         spec = self._spec
@@ -328,6 +334,22 @@ class _Builder:
 
     def _restart(self, name: str, generation: int) -> None:
         self._background.submit(_in_loop(partial(self._pool.restart, name, generation)))
+
+    def _failed(
+        self,
+        report: Report,
+        board: StatusBoard,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Tell of an error that ends the driver, before everything is taken down."""
+        if kind is None:
+            return
+        message = f"{kind.__name__}: {error}"
+        board.update(state=control.RunState.FAILED, exit_reason=message)
+        report.end("failed", message)
+        write_report(self._directory)
 
     def _finish(self, report: Report, board: StatusBoard, learner: LearnerGroup, finished: bool) -> None:
         with self._phases.measure("stop"):

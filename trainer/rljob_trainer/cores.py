@@ -15,5 +15,7 @@ class Threads:
 
 def threads(placement: Placement, cores: int, ranks: int, engines: int) -> Threads:
     """Share the cores: in turns when colocated, else half to the learner and half to the engines; at least one each."""
-    learner_cores, engine_cores = (cores, cores) if placement is Placement.COLOCATED else (cores // 2, cores - cores // 2)
+    learner_cores, engine_cores = (
+        (cores, cores) if placement is Placement.COLOCATED else (cores // 2, cores - cores // 2)
+    )
     return Threads(rank=max(1, learner_cores // ranks), engine=max(1, engine_cores // engines))

@@ -23,19 +23,24 @@ from rljob_trainer.data.journal import JournalError
 from rljob_trainer.data.packages import ModelError
 from rljob_trainer.engines.client import EngineError
 from rljob_trainer.engines.server import EngineStartError
-from rljob_trainer.learners.group import LearnerError, LearnerLost
+from rljob_trainer.learners.errors import LayoutMismatchError, LearnerError, LearnerLostError, UnsupportedModelError
 from rljob_trainer.loop import train
 from rljob_trainer.placement import PlacementError
 from rljob_trainer.rewards.errors import RewardError
-from rljob_trainer.rollouts import RolloutTimeout
+from rljob_trainer.rollouts import RolloutTimeoutError
+from rljob_trainer.sync.transport import TransferError
 
 log = logging.getLogger(__name__)
 
 EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((ManifestError,), Exit.BAD_MANIFEST),
     ((DataError, ModelError, CheckpointError, JournalError, RewardError), Exit.BAD_INPUT),
+    ((UnsupportedModelError, LayoutMismatchError), Exit.BAD_INPUT),
     ((MemoryError,), Exit.OUT_OF_MEMORY),
-    ((LearnerLost, EngineStartError, EngineError, RolloutTimeout, PlacementError), Exit.LOST_PEER),
+    (
+        (LearnerLostError, EngineStartError, EngineError, RolloutTimeoutError, TransferError, PlacementError),
+        Exit.LOST_PEER,
+    ),
     ((TimeoutError,), Exit.STALLED),
     ((LearnerError,), Exit.FAILED),
 )
@@ -52,7 +57,7 @@ def main(arguments: Sequence[str]) -> Exit:
             run = build(load(options.manifest.read_text()), options.directory, options.attempt, os.environ, stack)
             signal.signal(signal.SIGTERM, lambda *_: run.desired.drain())
             return _finish(run)
-    except Exception as error:  # noqa: BLE001  # the top of the process: every end has a code and a line in the log
+    except Exception as error:  # the top of the process: every end has a code and a line in the log
         log.exception("action=end reason=%s", type(error).__name__)
         return exit_of(error)
 

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from rljob_trainer.learners import group
+from rljob_trainer.learners.errors import LearnerError, LearnerLostError, LearnerStalledError
+from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.sync.group import Backend
 from rljob_trainer.sync.transport import Digests, TransferError
 
@@ -17,7 +18,7 @@ T = TypeVar("T")
 class LearnerLink:
     """Rank 0 as sender and writer; every rank takes part in the export. All raise TransferError."""
 
-    learner: group.LearnerGroup
+    learner: LearnerGroup
 
     async def connect(
         self, address: str, port: int, world_size: int, name: str, backend: Backend, timeout_s: float
@@ -45,8 +46,15 @@ class LearnerLink:
         return await _translated(asyncio.to_thread(self.learner.call, method, *arguments))
 
 
+def publishing_rank(**arguments: Any) -> Any:
+    """Make a rank that can publish, in its actor: the driver itself need not load Megatron."""
+    from rljob_trainer.sync.rank import PublishingRank
+
+    return PublishingRank(**arguments)
+
+
 async def _translated(work: Awaitable[T]) -> T:
     try:
         return await work
-    except group.LearnerError as error:
+    except (LearnerError, LearnerLostError, LearnerStalledError) as error:
         raise TransferError(str(error)) from error

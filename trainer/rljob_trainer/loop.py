@@ -1,8 +1,8 @@
 """The training loop. It knows the order of things and nothing else: every part was chosen in `build.py`.
 
-    prompts ─► rollouts ─► rewards ─► batches ─► learner ─► weights ─► report ─► checkpoints
-                  ▲                                            │
-                  └────────── version of the weights ──────────┘
+prompts ─► rollouts ─► rewards ─► batches ─► learner ─► weights ─► report ─► checkpoints
+              ▲                                            │
+              └────────── version of the weights ──────────┘
 """
 
 from rljob_trainer.parts import Parts
@@ -14,6 +14,9 @@ def train(parts: Parts, first: int, steps: int) -> bool:
     Step k trains on samples of weights version k and publishes version k + 1.
     """
     measure = parts.phases.measure
+    if first == 0:
+        with measure("evaluate"):
+            parts.report.evaluation(0, parts.evaluation.measure())
     for step in range(first, steps):
         with measure("rollout"):
             groups = parts.rollouts.take(step)

@@ -58,9 +58,7 @@ class Checkpoints(Protocol):
 
 
 class Report(Protocol):
-    def step(
-        self, step: int, groups: Sequence[ScoredGroup], training: TrainMetrics, publication: Publication
-    ) -> None:
+    def step(self, step: int, groups: Sequence[ScoredGroup], training: TrainMetrics, publication: Publication) -> None:
         """Tell people what happened in a step."""
 
     def evaluation(self, step: int, accuracy: Accuracy) -> None:

@@ -49,6 +49,7 @@ def connect(topology: Topology, device: Device, address: str | None, temp_dir: P
         return
     slots = len(topology.slots)
     ray.init(
+        address="local",
         num_cpus=slots,
         num_gpus=slots if device is Device.GPU else 0,
         include_dashboard=False,
@@ -65,7 +66,8 @@ def reserve(topology: Topology, device: Device, timeout_s: float) -> Slots:
     if not group.wait(timeout_s):
         there = ray.cluster_resources().get(resource, 0)
         raise PlacementError(
-            f"reserve {len(topology.slots)} {resource} slots: not there within {timeout_s:g} s; the cluster has {there:g}"
+            f"reserve {len(topology.slots)} {resource} slots: not there within {timeout_s:g} s; "
+            f"the cluster has {there:g}"
         )
     return Slots(group, {slot: index for index, slot in enumerate(topology.slots)}, resource)
 

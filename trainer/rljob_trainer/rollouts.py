@@ -26,14 +26,14 @@ class Generator(Protocol):
     """Whatever continues prompts: the router in front of the engines."""
 
     async def generate(self, prompt: Prompt, sampling: Sampling, num_samples: int, greedy: bool) -> tuple[Sample, ...]:
-        """Return `num_samples` continuations; raise GenerationFailed when the request must be sent again."""
+        """Return `num_samples` continuations; raise GenerationFailedError when the request must be sent again."""
 
 
-class GenerationFailed(RuntimeError):
+class GenerationFailedError(RuntimeError):
     """A request was not answered; another engine may answer it."""
 
 
-class RolloutTimeout(RuntimeError):
+class RolloutTimeoutError(RuntimeError):
     """A prompt was not answered within the deadline, by any engine."""
 
 
@@ -46,22 +46,22 @@ class Sampler:
     """longest time without an answer to one prompt [s]"""
     version: Callable[[], int | None]
     """returns the current weights version; samples of others are refused"""
+    answered: Callable[[], None]
+    """told of every answered prompt: a sign of life in a phase that may be long"""
     retries: int = 0
 
     async def groups(
         self, prompts: Sequence[Prompt], sampling: Sampling, num_samples: int, greedy: bool = False
     ) -> tuple[Group, ...]:
         """Return one group for each prompt, in the order of the prompts."""
-        return tuple(
-            await asyncio.gather(*(self._group(prompt, sampling, num_samples, greedy) for prompt in prompts))
-        )
+        return tuple(await asyncio.gather(*(self._group(prompt, sampling, num_samples, greedy) for prompt in prompts)))
 
     async def _group(self, prompt: Prompt, sampling: Sampling, num_samples: int, greedy: bool) -> Group:
         try:
             async with asyncio.timeout(self.timeout_s):
                 return Group(prompt, await self._until_answered(prompt, sampling, num_samples, greedy))
         except TimeoutError as error:
-            raise RolloutTimeout(f"prompt {prompt.uid} was not answered within {self.timeout_s:g} s") from error
+            raise RolloutTimeoutError(f"prompt {prompt.uid} was not answered within {self.timeout_s:g} s") from error
 
     async def _until_answered(
         self, prompt: Prompt, sampling: Sampling, num_samples: int, greedy: bool
@@ -69,12 +69,13 @@ class Sampler:
         while True:
             try:
                 samples = await self.generator.generate(prompt, sampling, num_samples, greedy)
-            except GenerationFailed as error:
+            except GenerationFailedError as error:
                 self.retries += 1
                 log.info("action=retry prompt=%s reason=%s", prompt.uid, error)
             else:
                 version = self.version()
                 if all(sample.version == version for sample in samples):
+                    self.answered()
                     return samples
                 self.retries += 1
                 log.warning("action=retry prompt=%s reason=WrongVersion wanted=%s", prompt.uid, version)

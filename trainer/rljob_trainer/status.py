@@ -1,6 +1,7 @@
-"""Keeps the status board true: the report's progress, the engines and the main thread's phase, several times a second.
+"""Keeps the status board true: the report's progress and the engines, several times a second.
 
-The heartbeat is the main thread's: it beats when a phase begins, never because this watcher is alive.
+Phase and heartbeat are not copied here: they are the main thread's, which tells the board itself, so that a living
+watcher never looks like a living loop.
 """
 
 import asyncio
@@ -38,8 +39,6 @@ class Watcher:
         """Bring the board up to date."""
         progress, status = self.progress(), self.board.status
         engines = engines_of(self.engines(), status.engines, self.clock())
-        if (progress.phase, progress.phase_since) != (status.phase, status.phase_since):
-            self.board.begin(progress.phase)
         changes = changes_to(status, progress, engines)
         if changes:
             self.board.update(**changes)

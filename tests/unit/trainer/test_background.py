@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+
 from rljob_trainer.background import Background
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rljob_trainer.advantage import GroupRelative
 from rljob_trainer.batches import Batches, loss_weights
 from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup

@@ -13,7 +13,15 @@ from rljob_trainer.parts import Parts
 from rljob_trainer.reporting.phases import Phases
 
 METRICS = TrainMetrics(
-    loss=0.0, grad_norm=1.0, learning_rate=0.1, skipped=0, tokens=1, clip_fraction=0.0, kl=None, entropy=None, mismatch=0.0
+    loss=0.0,
+    grad_norm=1.0,
+    learning_rate=0.1,
+    skipped=0,
+    tokens=1,
+    clip_fraction=0.0,
+    kl=None,
+    entropy=None,
+    mismatch=0.0,
 )
 
 
@@ -94,6 +102,7 @@ def test_a_step_trains_before_it_publishes_and_publishes_before_it_saves():
     recorder = Recorder()
     train(parts_of(recorder, steps=1), first=0, steps=1)
     assert recorder.events == [
+        "evaluate 0",
         "take 0",
         "score",
         "learner's turn",
@@ -111,7 +120,7 @@ def test_the_loop_saves_and_evaluates_at_its_intervals_and_at_the_end():
     recorder = Recorder()
     assert train(parts_of(recorder), first=0, steps=4)
     due = [event for event in recorder.events if event.startswith(("save", "evaluate"))]
-    assert due == ["save 2", "evaluate 3", "evaluate 4", "save 4"]
+    assert due == ["evaluate 0", "save 2", "evaluate 3", "evaluate 4", "save 4"]
 
 
 def test_an_ordered_checkpoint_is_saved_once():

@@ -3,8 +3,9 @@
 import asyncio
 
 import pytest
+
 from rljob_api.sections import Sampling
-from rljob_trainer.rollouts import GenerationFailed, RolloutTimeout, Sampler
+from rljob_trainer.rollouts import GenerationFailedError, RolloutTimeoutError, Sampler
 from rljob_trainer.samples import Prompt, Sample
 
 SAMPLING = Sampling(max_new_tokens=4)
@@ -24,13 +25,13 @@ class Engine:
         self.asked.append(prompt.uid)
         await asyncio.sleep(0)
         if times < self.failures:
-            raise GenerationFailed("engine-0 is gone")
+            raise GenerationFailedError("engine-0 is gone")
         version = self.versions[min(times, len(self.versions) - 1)]
         return (Sample((7,), (-0.1,), "2", version, "stop", "engine-1"),) * num_samples
 
 
 def groups(engine: Engine, timeout_s: float = 30.0):
-    sampler = Sampler(engine, timeout_s, lambda: 0)
+    sampler = Sampler(engine, timeout_s, lambda: 0, answered=lambda: None)
     return asyncio.run(sampler.groups(PROMPTS, SAMPLING, num_samples=3)), sampler
 
 
@@ -53,5 +54,5 @@ def test_a_sample_of_another_weights_version_is_refused():
 
 
 def test_a_prompt_that_nobody_answers_ends_in_an_error_that_names_it():
-    with pytest.raises(RolloutTimeout, match=r"prompt 0:\d was not answered within 0.5 s"):
+    with pytest.raises(RolloutTimeoutError, match=r"prompt 0:\d was not answered within 0.5 s"):
         groups(Engine(failures=1000), timeout_s=0.5)

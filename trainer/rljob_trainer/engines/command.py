@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rljob_api.arguments import sglang_command_line
 from rljob_api.sections import Device, Placement, Precision, Spec
 
 CPU_SITE = Path(__file__).parent / "cpu_site"
 """goes on PYTHONPATH of SGLang processes on CPU, and of nothing else"""
-CPU_MAX_TOTAL_TOKENS = 8192
 DTYPES = {Precision.FP32: "float32", Precision.BF16: "bfloat16"}
-OURS = frozenset({"model-path", "host", "port", "nccl-port", "device", "tp-size"})
-"""arguments that other parts of the system rely on"""
 
 Argument = str | int | float | bool | list[Any]
 
@@ -31,24 +29,18 @@ class EngineCommand:
     def argv(self, python: str, host: str, port: int, nccl_port: int) -> list[str]:
         """Return the command line."""
         arguments = {**self.arguments, "host": host, "port": port, "nccl-port": nccl_port}
-        words = [python, "-m", "sglang.launch_server"]
-        for name, value in arguments.items():
-            words += _words(name, value)
-        return words
+        return [python, "-m", "sglang.launch_server", *sglang_command_line(arguments)]
 
 
 def engine_command(spec: Spec, model: Path, threads: int, python_path: str = "") -> EngineCommand:
     """Return how to start an engine that serves the Hugging Face checkpoint in `model` with `threads` CPU threads.
 
-    `python_path` is the PYTHONPATH to keep. Raises ValueError when `extraArgs.sglang` sets what is ours to set.
+    `python_path` is the PYTHONPATH to keep. What `extraArgs.sglang` may not set, the manifest's rules have refused.
     """
-    extra = {name.replace("_", "-"): value for name, value in spec.extra_args.sglang.items()}
-    if taken := OURS & extra.keys():
-        raise ValueError(f"extraArgs.sglang: {', '.join(sorted(taken))} cannot be set; it follows from the manifest")
     on_cpu = spec.runtime.device is Device.CPU
     device = _cpu_arguments(spec) if on_cpu else _gpu_arguments(spec)
     environment = _cpu_environment(threads, python_path) if on_cpu else _gpu_environment(threads)
-    return EngineCommand(_arguments(spec, model) | device | extra, environment)
+    return EngineCommand(_arguments(spec, model) | device | spec.extra_args.sglang, environment)
 
 
 def _arguments(spec: Spec, model: Path) -> dict[str, Argument]:
@@ -65,8 +57,8 @@ def _arguments(spec: Spec, model: Path) -> dict[str, Argument]:
         arguments["context-length"] = spec.rollout.context_length
     if spec.rollout.memory_fraction is not None:
         arguments["mem-fraction-static"] = spec.rollout.memory_fraction
-    if spec.rollout.max_total_tokens is not None:
-        arguments["max-total-tokens"] = spec.rollout.max_total_tokens
+    if (tokens := spec.rollout.kv_tokens(spec.runtime.device)) is not None:
+        arguments["max-total-tokens"] = tokens
     return arguments
 
 
@@ -74,7 +66,6 @@ def _cpu_arguments(spec: Spec) -> dict[str, Argument]:
     return {
         "device": "cpu",
         "attention-backend": "torch_native",  # the only one that needs no kernel package
-        "max-total-tokens": spec.rollout.max_total_tokens or CPU_MAX_TOTAL_TOKENS,
         "disable-overlap-schedule": True,  # there is nothing to overlap: it costs one decoding step in vain, 25 % at 5
         "sleep-on-idle": True,  # an idle scheduler burns a whole core otherwise
         "skip-server-warmup": True,  # it warms nothing on a CPU; the first publication comes before the first request
@@ -111,13 +102,3 @@ def _environment(threads: int) -> dict[str, str]:
         # /health only says that the server answers; a paused engine must not look ill to the router
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
     }
-
-
-def _words(name: str, value: Argument) -> list[str]:
-    match value:
-        case bool():
-            return [f"--{name}"] if value else []
-        case list():
-            return [f"--{name}", *map(str, value)]
-        case _:
-            return [f"--{name}", str(value)]

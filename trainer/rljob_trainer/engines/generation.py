@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rljob_api.sections import Sampling
 from rljob_trainer.engines.client import Continuation, EngineError, EngineRefusedError, RouterClient, TokenRequest
-from rljob_trainer.rollouts import GenerationFailed
+from rljob_trainer.rollouts import GenerationFailedError
 from rljob_trainer.samples import Prompt, Sample
 
 
@@ -18,8 +18,8 @@ class RouterGenerator:
     async def generate(self, prompt: Prompt, sampling: Sampling, num_samples: int, greedy: bool) -> tuple[Sample, ...]:
         """Return `num_samples` samples.
 
-        Raises GenerationFailed when no engine answered or an answer was cut off, EngineRefusedError when the request
-        itself is wrong, for example too long: asking again would never help.
+        Raises GenerationFailedError when no engine answered or an answer was cut off, EngineRefusedError when the
+        request itself is wrong, for example too long: asking again would never help.
         """
         request = token_request(prompt, sampling, num_samples, greedy)
         try:
@@ -27,9 +27,9 @@ class RouterGenerator:
         except EngineRefusedError:
             raise
         except EngineError as error:
-            raise GenerationFailed(str(error)) from error
+            raise GenerationFailedError(str(error)) from error
         if any(answer.finish_reason == "abort" for answer in answers):
-            raise GenerationFailed(f"prompt {prompt.uid}: aborted by engine {answers[0].engine}")
+            raise GenerationFailedError(f"prompt {prompt.uid}: aborted by engine {answers[0].engine}")
         return tuple(sample(answer) for answer in answers)
 
 

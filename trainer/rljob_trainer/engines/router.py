@@ -77,14 +77,21 @@ class Router:
         await self._start()
 
     async def keep(self, urls: Callable[[], Sequence[str]]) -> None:
-        """For ever: when the process ends, start it again on the same port, with the engines it should list."""
+        """For ever: when the process ends, start it again on the same port, with the engines it should list.
+
+        Prompts wait and are asked again meanwhile; a router that never comes back ends in their deadline.
+        """
         while True:
             exit_ = await asyncio.to_thread(self._running().wait, WATCH_S)
             if exit_ is None:
                 continue
             log.error("router action=restart reason=%s code=%s", exit_.reason, exit_.code)
-            await self._start()
-            await asyncio.gather(*(self.add(url) for url in urls()))
+            try:
+                await self._start()
+                await asyncio.gather(*(self.add(url) for url in urls()))
+            except EngineError as error:
+                log.error("router action=restart_again reason=%s", error)
+                await self.stop()
 
     async def add(self, url: str) -> None:
         """List an engine; return when the router sends it requests."""

@@ -15,11 +15,8 @@ from mbridge.models.qwen3 import Qwen3Bridge as _Qwen3Bridge
 from transformers import AutoConfig
 
 from rljob_trainer.learners.config import LearnerConfig
+from rljob_trainer.learners.errors import UnsupportedModelError
 from rljob_trainer.learners.rope import rope_type, supported_ropes
-
-
-class UnsupportedModelError(ValueError):
-    """The checkpoint or the layout cannot be trained; the message says what can."""
 
 
 class _LocalBridge(LLMBridge):
@@ -77,28 +74,6 @@ class Qwen3Bridge(_LocalBridge, _Qwen3Bridge):
 
 _BRIDGES: dict[str, type[_LocalBridge]] = {"llama": LlamaBridge, "qwen3": Qwen3Bridge}
 
-_OURS = frozenset(
-    {
-        "attention_dropout",
-        "batch_p2p_comm",
-        "bf16",
-        "calculate_per_token_loss",
-        "context_parallel_size",
-        "expert_model_parallel_size",
-        "fp16",
-        "gradient_accumulation_fusion",
-        "hidden_dropout",
-        "params_dtype",
-        "pipeline_dtype",
-        "pipeline_model_parallel_size",
-        "sequence_parallel",
-        "tensor_model_parallel_size",
-        "use_cpu_initialization",
-        "variable_seq_lengths",
-    }
-)
-"""fields of TransformerConfig that other parts of the manifest decide, or that our code relies on"""
-
 
 def bridge(config: LearnerConfig) -> _LocalBridge:
     """Return the bridge of the checkpoint. Raises UnsupportedModelError; needs Megatron's process groups."""
@@ -135,9 +110,6 @@ def check(hf_config: Any, config: LearnerConfig) -> None:
             f"pipelineParallel={config.pipeline_parallel} does not divide {layers} layers; "
             f"use one of {', '.join(map(str, valid))}"
         )
-    owned = sorted(_OURS & set(config.megatron_args))
-    if owned:
-        raise UnsupportedModelError(f"extraArgs.megatron must not set {', '.join(owned)}: rljob decides them")
 
 
 def _problems(hf_config: Any) -> Iterator[str]:

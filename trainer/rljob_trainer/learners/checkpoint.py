@@ -17,14 +17,11 @@ from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 
 from rljob_trainer.learners.config import Layout
+from rljob_trainer.learners.errors import LayoutMismatchError
 from rljob_trainer.learners.optimizer import Optimizer, restore_steps
 
 _METADATA = {"distrib_optim_sharding_type": "dp_reshardable"}
 """the only kind that Megatron 0.16.1 both saves and loads with PyTorch's AdamW"""
-
-
-class LayoutMismatchError(ValueError):
-    """A checkpoint was written by another layout; the message names both."""
 
 
 def save(directory: Path, model: Any, optimizer: Optimizer, layout: Layout, counters: dict[str, int]) -> None:

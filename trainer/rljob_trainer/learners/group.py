@@ -17,26 +17,18 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from rljob_trainer.batches import StepBatch
 from rljob_trainer.learners.config import Layout
+from rljob_trainer.learners.errors import (
+    LayoutMismatchError,
+    LearnerError,
+    LearnerLostError,
+    LearnerStalledError,
+    TrainingDivergedError,
+    UnsupportedModelError,
+)
 from rljob_trainer.learners.metrics import StepMetrics
 from rljob_trainer.metrics import TrainMetrics
 
 INTERRUPT_S = 30.0
-
-
-class LearnerError(RuntimeError):
-    """A rank raised an error; the text holds its traceback."""
-
-
-class LearnerLost(RuntimeError):
-    """The process of a rank is gone."""
-
-
-class LearnerStalled(TimeoutError):
-    """The ranks did not answer before the deadline."""
-
-
-class TrainingDiverged(LearnerError):
-    """More optimizer steps had a gradient that is not finite than the manifest allows."""
 
 
 class RankHost:
@@ -62,7 +54,11 @@ class RankHost:
 
 
 class LearnerGroup:
-    """All ranks. Methods block, may be called from any thread, and raise LearnerError, LearnerLost or LearnerStalled."""
+    """All ranks. Methods block and may be called from any thread.
+
+    They raise LearnerError, LearnerLostError or LearnerStalledError, and what a rank refuses as it is:
+    UnsupportedModelError, LayoutMismatchError, MemoryError.
+    """
 
     def __init__(
         self,
@@ -96,7 +92,7 @@ class LearnerGroup:
         """Take one optimizer step for each batch.
 
         With several, the probability ratio is taken against the log-probabilities before the first of them.
-        Raises TrainingDiverged when too many steps had to be skipped.
+        Raises TrainingDivergedError when too many steps had to be skipped.
         """
         with self._lock:
             full = [batch for batch in batches if any(batch.micro_batches_by_rank)]
@@ -104,7 +100,7 @@ class LearnerGroup:
             steps = [self._train(batch, logprobs) for batch, logprobs in zip(full, old, strict=True)]
         self._skipped += sum(step.skipped for step in steps)
         if self._skipped > self._max_skipped:
-            raise TrainingDiverged(
+            raise TrainingDivergedError(
                 f"{self._skipped} optimizer steps had a gradient that is not finite; "
                 f"training.optimizer.maxSkippedSteps allows {self._max_skipped}"
             )
@@ -161,7 +157,7 @@ class LearnerGroup:
         while pending:
             ready, _ = ray.wait(list(pending), timeout=max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise LearnerStalled(f"learner ranks {sorted(pending.values())} did not answer in time")
+                raise LearnerStalledError(f"learner ranks {sorted(pending.values())} did not answer in time")
             for reference in ready:
                 rank = pending.pop(reference)
                 answers[rank] = _result(reference, rank)
@@ -172,13 +168,15 @@ def _result(reference: Any, rank: int) -> Any:
     try:
         return ray.get(reference, timeout=60.0)
     except RayActorError as error:
-        raise LearnerLost(f"learner rank {rank}: its process is gone: {error}") from error
+        raise LearnerLostError(f"learner rank {rank}: its process is gone: {error}") from error
     except RayTaskError as error:
         if isinstance(error.cause, MemoryError):
             raise MemoryError(f"learner rank {rank}: {error}") from error
+        if isinstance(error.cause, UnsupportedModelError | LayoutMismatchError):
+            raise error.cause from error
         raise LearnerError(f"learner rank {rank}: {error}") from error
     except GetTimeoutError as error:
-        raise LearnerStalled(f"learner rank {rank}: its answer could not be fetched") from error
+        raise LearnerStalledError(f"learner rank {rank}: its answer could not be fetched") from error
 
 
 def summary(steps: Sequence[StepMetrics]) -> TrainMetrics:

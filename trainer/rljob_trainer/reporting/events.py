@@ -68,13 +68,15 @@ def read_events(path: Path) -> Iterator[Record]:
 def rewind(path: Path, step: int) -> Lost:
     """Drop what a run recorded after `step`, so that a resumed run has each step once; return what that was.
 
+    With step 0 the run begins again, so the accuracy before the first step goes, too.
+
     Failures of engines, runs and ends stay: they happened. The file is replaced at once or not at all.
     """
     if not path.exists():
         return Lost(0, 0.0)
     kept, lost_steps, lost_seconds = [], 0, 0.0
     for record in read_events(path):
-        if not _belongs_to_step(record) or record.step <= step:
+        if not _belongs_to_step(record) or 0 < step >= record.step:
             kept.append(record)
         elif isinstance(record, StepRecord):
             lost_steps += 1

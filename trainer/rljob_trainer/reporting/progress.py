@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Final
 
-from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.reporting.records import (
     CheckpointRecord,
     EndRecord,
@@ -44,9 +43,6 @@ class Progress:
     """of the last step [s]"""
     step_time: float | None = None
     """when the last step finished"""
-    phase: str = "other"
-    """what the main thread is doing"""
-    phase_since: float = 0.0
     eta_seconds: float | None = None
     """estimate of the time until the last step is finished, as of this reading [s]"""
     checkpoint: CheckpointRecord | None = None
@@ -58,27 +54,16 @@ class Progress:
 class ProgressHolder:
     """Keeps the newest progress; `now` is unix time [s]."""
 
-    def __init__(self, phases: Phases, now: Callable[[], float]) -> None:
-        self._phases = phases
+    def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._progress = Progress()
         self._laps: tuple[Mapping[str, float], ...] = ()
-        self._phase = phases.current
-        self._phase_since = now()
 
     def read(self) -> Progress:
         """Return the progress as of now. Any thread may call it."""
-        now, progress, laps, phase = self._now(), self._progress, self._laps, self._phases.current
-        if phase is not self._phase:
-            # Converted once a phase: readers compare `phase_since`, and two clocks never agree to the last digit.
-            self._phase_since, self._phase = now - self._phases.seconds_in_current(), phase
-        since_step = max(0.0, now - progress.step_time) if progress.step_time is not None else 0.0
-        return replace(
-            progress,
-            phase=phase.name,
-            phase_since=self._phase_since,
-            eta_seconds=eta_seconds(laps, progress.steps - progress.step, since_step),
-        )
+        progress, laps = self._progress, self._laps
+        since_step = max(0.0, self._now() - progress.step_time) if progress.step_time is not None else 0.0
+        return replace(progress, eta_seconds=eta_seconds(laps, progress.steps - progress.step, since_step))
 
     def record(self, record: Record) -> None:
         self._progress = after(self._progress, record)

@@ -16,7 +16,7 @@ def _score(response: Response) -> float:
     row = dict(response.prompt.metadata)
     if RECIPE not in row:
         raise RewardError(
-            f"prompt {response.prompt.uid}: reward.kind task judges questions from data.*.reasoningGym, with "
-            f"data.metadataKey absent; the row has {', '.join(map(str, row)) or 'nothing'}"
+            f"prompt {response.prompt.uid}: reward.kind task judges questions from data.*.reasoningGym; "
+            f"the row has {', '.join(map(str, row)) or 'nothing'}"
         )
     return float(verifier(row[RECIPE])(response.text, row))

@@ -1,8 +1,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from rljob_api.sections import RLJob, Spec
 from rljob_trainer.engines.command import CPU_SITE, engine_command
 
@@ -66,12 +64,7 @@ def test_the_server_listens_where_it_is_told() -> None:
 
 
 def test_further_arguments_win_over_ours() -> None:
-    extra = {"sglang": {"sleep-on-idle": False, "chunked_prefill_size": 4096, "cuda-graph-bs": [1, 2]}}
+    extra = {"sglang": {"sleep-on-idle": False, "chunked-prefill-size": 4096, "cuda-graph-bs": [1, 2]}}
     line = words(spec(runtime={"device": "Cpu"}, extraArgs=extra))
     assert "--sleep-on-idle" not in line
     assert "--chunked-prefill-size 4096 --cuda-graph-bs 1 2" in line
-
-
-def test_arguments_that_others_rely_on_are_refused() -> None:
-    with pytest.raises(ValueError, match="port, tp-size cannot be set"):
-        engine_command(spec(extraArgs={"sglang": {"tp_size": 2, "port": 1}}), Path("/m"), 1)

@@ -13,7 +13,7 @@ from rljob_trainer.engines.client import (
     continuations,
 )
 from rljob_trainer.engines.generation import RouterGenerator, token_request
-from rljob_trainer.rollouts import GenerationFailed
+from rljob_trainer.rollouts import GenerationFailedError
 from rljob_trainer.samples import Prompt, Sample
 
 PROMPT = Prompt("0:1", "1 + 1", "1 + 1 =", (5, 6), "2", {})
@@ -50,12 +50,12 @@ def test_all_samples_of_a_prompt_come_in_one_answer() -> None:
 
 
 def test_a_response_that_was_cut_off_is_asked_for_again() -> None:
-    with pytest.raises(GenerationFailed, match="0:1: aborted by engine engine-1"):
+    with pytest.raises(GenerationFailedError, match="0:1: aborted by engine engine-1"):
         generate([answer({"type": "stop"}), answer({"type": "abort"})], num_samples=2)
 
 
 def test_a_lost_engine_is_worth_another_try_but_a_wrong_request_is_not() -> None:
-    with pytest.raises(GenerationFailed):
+    with pytest.raises(GenerationFailedError):
         generate(EngineUnreachableError("router: POST /generate: no answer"))
     with pytest.raises(EngineRefusedError):
         generate(EngineRefusedError("router: POST /generate: 400 too long"))

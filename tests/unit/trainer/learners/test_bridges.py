@@ -35,7 +35,6 @@ def llama(**changes: Any) -> PreTrainedConfig:
             {},
             "rope type 'dynamic' is not supported",
         ),
-        (llama(), {"megatron_args": {"sequence_parallel": True}}, "must not set sequence_parallel"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(hf_config: Any, settings: dict[str, Any], message: str) -> None:

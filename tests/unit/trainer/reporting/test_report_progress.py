@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rljob_trainer.reporting.phases import Phases
-from rljob_trainer.reporting.progress import HISTORY, ProgressHolder, eta_seconds
-from synthetic_run import Clock, SyntheticRun
+from rljob_trainer.reporting.progress import HISTORY, eta_seconds
+from synthetic_run import SyntheticRun
 
 LAP = {"rollout": 4.0, "train": 2.0}
 
@@ -28,27 +27,6 @@ def test_progress_remembers_a_bounded_number_of_rewards(tmp_path: Path) -> None:
     for step in range(1, HISTORY + 6):
         run.take(step)
     assert len(run.report.progress().rewards) == HISTORY
-
-
-def test_the_phase_and_its_beginning_are_those_of_now(tmp_path: Path) -> None:
-    run = SyntheticRun(tmp_path)
-    with run.phases.measure("train"):
-        began = run.clock.unix()
-        run.clock.now += 5.0
-        first = run.report.progress()
-        run.clock.now += 5.0
-        second = run.report.progress()
-    assert (first.phase, first.phase_since) == ("train", began)
-    assert second.phase_since == first.phase_since
-
-
-def test_the_beginning_of_a_phase_does_not_move_although_two_clocks_never_agree() -> None:
-    clock, jitter = Clock(), iter(range(100))
-    phases = Phases(clock)
-    holder = ProgressHolder(phases, lambda: 1000.0 + clock.now + 1e-6 * next(jitter))
-    with phases.measure("train"):
-        clock.now += 5.0
-        assert holder.read().phase_since == holder.read().phase_since
 
 
 def test_a_restarted_driver_shows_the_history_up_to_its_checkpoint(tmp_path: Path) -> None:

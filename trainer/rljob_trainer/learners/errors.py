@@ -1,0 +1,25 @@
+"""What can go wrong with a learner. No torch: the driver knows these without loading it."""
+
+
+class LearnerError(RuntimeError):
+    """A rank raised an error; the text holds its traceback."""
+
+
+class LearnerLostError(RuntimeError):
+    """The process of a rank is gone."""
+
+
+class LearnerStalledError(TimeoutError):
+    """The ranks did not answer before the deadline."""
+
+
+class TrainingDivergedError(LearnerError):
+    """More optimizer steps had a gradient that is not finite than the manifest allows."""
+
+
+class UnsupportedModelError(ValueError):
+    """The checkpoint or the layout cannot be trained; the message says what can."""
+
+
+class LayoutMismatchError(ValueError):
+    """A checkpoint was written by another layout; the message names both."""
