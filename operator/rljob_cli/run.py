@@ -41,6 +41,8 @@ IN_USE = 75
 
 DRIVER = (sys.executable, "-m", "rljob_trainer.driver")
 
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -58,6 +60,8 @@ def run(manifest: Path, display: Display, driver: Sequence[str] = DRIVER, timing
             display.note(str(problem))
         return Exit.BAD_MANIFEST
     directory = rundir(job)
+    # Into a file: what goes to the terminal would tear the display.
+    logging.basicConfig(filename=directory.supervisor_log, level=logging.INFO, format=LOG_FORMAT)
     try:
         with locked(directory) as lock:
             directory.manifest.write_text(text)

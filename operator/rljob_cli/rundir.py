@@ -51,6 +51,11 @@ class RunDirectory:
         """The manifest as it was when the run was started: every attempt runs the same one."""
         return self.path / "manifest.yaml"
 
+    @property
+    def supervisor_log(self) -> Path:
+        """What `rljob run` itself noticed and did."""
+        return self.path / "logs" / "supervisor.log"
+
     def log(self, attempt: int) -> Path:
         """Return the log of one start of the driver."""
         return self.path / "logs" / f"driver-attempt-{attempt}.log"

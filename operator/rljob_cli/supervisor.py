@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from rljob_api.control import EngineOrder, Status
+from rljob_api.control import EngineOrder, RunState, Status
 from rljob_api.exits import Exit
 from rljob_api.recovery import (
     BACKOFF,
@@ -181,8 +181,13 @@ class _Attempt:
         if self._status is None or signs_of_life(status) != signs_of_life(self._status):
             # Our own clock, not the driver's heartbeat: the two need not agree.
             self._beat_at = time.monotonic()
+        failed_now = status.state is RunState.FAILED and (
+            self._status is None or self._status.state is not status.state
+        )
         self._status = status
         self._display.update(status)
+        if failed_now and status.exit_reason:
+            self._display.note(status.exit_reason)
         self.look()
 
     def interrupted(self, times: int) -> None:

@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import ray
@@ -44,6 +43,7 @@ from rljob_trainer.engines.client import open_session
 from rljob_trainer.engines.command import engine_command
 from rljob_trainer.engines.generation import RouterGenerator
 from rljob_trainer.engines.pool import EnginePool, Incident, PoolSettings
+from rljob_trainer.engines.process import LOG_FOLLOWS
 from rljob_trainer.engines.router import Router, RouterSettings
 from rljob_trainer.engines.server import RayHost
 from rljob_trainer.evaluation import HeldOut, NoHeldOut
@@ -84,7 +84,9 @@ class Run:
     steps: int
     desired: Desired
     finish: Callable[[bool], None]
-    """tells how the loop ended, and writes what people read afterwards"""
+    """tells whether all steps were taken, and writes what people read afterwards"""
+    fail: Callable[[Exception], None]
+    """tells which error ended the loop, while there is still somebody to be told"""
 
 
 def build(job: RLJob, directory: Path, attempt: int, environ: Mapping[str, str], stack: ExitStack) -> Run:
@@ -121,31 +123,35 @@ class _Builder:
         self._background = stack.enter_context(Background())
 
     def run(self) -> Run:
-        """Build everything."""
-        spec, background = self._spec, self._background
+        """Build everything; tell what went wrong before everything is taken down again."""
         resume = newest(self._directory / "checkpoints")
         first = resume[1].step if resume else 0
-        report = open_report(self._directory, self._job, self._phases, time.time, self._attempt, first)
-        board = self._board
-        desired = Desired(board, lambda name, generation, _: self._restart(name, generation))
-        self._stack.push(partial(self._failed, report, board))
-        server = self._serve(report, board, desired)
+        self._report = open_report(self._directory, self._job, self._phases, time.time, self._attempt, first)
+        self._desired = Desired(self._board, lambda name, generation, _: self._restart(name, generation))
+        server = self._serve()
+        try:
+            return self._start(resume, first, server)
+        except Exception as error:
+            self._fail(error)
+            raise
 
+    def _start(self, resume: tuple[Path, Checkpoint] | None, first: int, server: ControlServer) -> Run:
+        spec = self._spec
         model = checkpoint(spec.model.checkpoint, cache_directory(self._environ))
         data = self._data(model)
+        scoring = rewards(spec.reward)
         stream, journal = self._stream(data, resume)
 
         slots = self._place()
-        pool_started = self._start_engines(slots, model, report, board)
+        pool_started = self._start_engines(slots, model)
         learner, link = self._start_learner(slots, model)
         pool_started.result(spec.recovery.start_timeout_seconds + 60)
         if resume:
             learner.load(resume[0])
-        self._watch(report, board, desired, server)
+        self._watch(server)
 
-        weights = EngineWeights(self._pool, self._publisher(learner, link), background)
+        weights = EngineWeights(self._pool, self._publisher(learner, link), self._background)
         sampler = self._sampler(weights.publisher)
-        scoring = rewards(spec.reward)
         parts = Parts(
             rollouts=SyncRollouts(
                 stream=stream,
@@ -154,7 +160,7 @@ class _Builder:
                 sampling=spec.rollout.sampling,
                 prompts_per_step=spec.rollout.prompts_per_step,
                 samples_per_prompt=spec.rollout.samples_per_prompt,
-                background=background,
+                background=self._background,
             ),
             rewards=scoring,
             batches=self._batches(),
@@ -169,20 +175,22 @@ class _Builder:
                 learner=learner,
                 stream=stream,
                 journal=journal,
-                saved=report.checkpoint,
+                saved=self._report.checkpoint,
             ),
-            report=report,
+            report=self._report,
             phases=self._phases,
             cadence=Cadence(spec.training.steps, spec.checkpoint.interval, spec.evaluation.interval),
-            orders=desired,
+            orders=self._desired,
         )
         weights.publish(first)
-        board.update(state=control.RunState.RUNNING)
-        return Run(parts, first, spec.training.steps, desired, partial(self._finish, report, board, learner))
+        self._board.update(state=control.RunState.RUNNING)
+        return Run(parts, first, spec.training.steps, self._desired, partial(self._finish, learner), self._fail)
 
-    def _serve(self, report: Report, board: StatusBoard, desired: Desired) -> ControlServer:
-        server = ControlServer(board, desired, report.render_metrics, self._environ.get(control.TOKEN_VARIABLE, ""))
-        scrape = MetricsServer(report.render_metrics)
+    def _serve(self) -> ControlServer:
+        server = ControlServer(
+            self._board, self._desired, self._report.render_metrics, self._environ.get(control.TOKEN_VARIABLE, "")
+        )
+        scrape = MetricsServer(self._report.render_metrics)
         self._background.run(server.start(self._directory), timeout_s=30)
         self._stack.callback(lambda: self._background.run(server.close(), timeout_s=10))
         url = self._background.run(scrape.start("127.0.0.1", self._spec.runtime.metrics_port), timeout_s=30)
@@ -217,7 +225,7 @@ class _Builder:
         self._stack.callback(ray.shutdown)
         return placement.reserve(self._topology, self._spec.runtime.device, PLACEMENT_S)
 
-    def _start_engines(self, slots: Slots, model: Path, report: Report, board: StatusBoard) -> "Future[None]":
+    def _start_engines(self, slots: Slots, model: Path) -> "Future[None]":
         spec, logs = self._spec, self._directory / "logs"
         self._session = self._background.run(_in_loop(open_session), timeout_s=10)
         self._stack.callback(lambda: self._background.run(self._session.close(), timeout_s=10))
@@ -235,7 +243,7 @@ class _Builder:
             session=self._session,
             settings=pool_settings(spec),
             catch_up=lambda engines: self._published_by.catch_up(engines),
-            on_incident=partial(_tell, report, board),
+            on_incident=partial(_tell, self._report, self._board),
         )
         self._stack.callback(lambda: self._background.run(self._router.stop(), timeout_s=30))
         self._stack.callback(lambda: self._background.run(self._pool.stop(), timeout_s=60))
@@ -284,9 +292,9 @@ class _Builder:
             return leftovers.shared_memory(self._run_id)
         return self._directory / "weights"
 
-    def _watch(self, report: Report, board: StatusBoard, desired: Desired, server: ControlServer) -> None:
-        watcher = Watcher(board, report.progress, self._pool.snapshot, report.engines)
-        care = SelfCare(board, desired, server.attendance, self._spec.recovery, leave=_leave)
+    def _watch(self, server: ControlServer) -> None:
+        watcher = Watcher(self._board, self._report.progress, self._pool.snapshot, self._report.engines)
+        care = SelfCare(self._board, self._desired, server.attendance, self._spec.recovery, leave=_leave)
         for work in (watcher.run(), care.run(), self._router.keep(self._pool.serving_urls)):
             task = self._background.submit(work)
             self._stack.callback(task.cancel)
@@ -335,29 +343,19 @@ class _Builder:
     def _restart(self, name: str, generation: int) -> None:
         self._background.submit(_in_loop(partial(self._pool.restart, name, generation)))
 
-    def _failed(
-        self,
-        report: Report,
-        board: StatusBoard,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Tell of an error that ends the driver, before everything is taken down."""
-        if kind is None:
-            return
-        message = f"{kind.__name__}: {error}"
-        board.update(state=control.RunState.FAILED, exit_reason=message)
-        report.end("failed", message)
+    def _fail(self, error: Exception) -> None:
+        message = f"{type(error).__name__}: {error}"
+        self._board.update(state=control.RunState.FAILED, exit_reason=message)
+        self._report.end("failed", message)
         write_report(self._directory)
 
-    def _finish(self, report: Report, board: StatusBoard, learner: LearnerGroup, finished: bool) -> None:
+    def _finish(self, learner: LearnerGroup, finished: bool) -> None:
         with self._phases.measure("stop"):
             if finished and self._spec.checkpoint.hf_export:
                 learner.write_hf(self._directory / "hf")
-        report.end("finished" if finished else "stopped")
+        self._report.end("finished" if finished else "stopped")
         write_report(self._directory)
-        board.update(state=control.RunState.FINISHED, exit_reason="all steps done" if finished else "drained")
+        self._board.update(state=control.RunState.FINISHED, exit_reason="all steps done" if finished else "drained")
 
 
 def learner_config(spec: Spec, model: Path, num_threads: int) -> LearnerConfig:
@@ -434,7 +432,7 @@ def _tell(report: Report, board: StatusBoard, incident: Incident) -> None:
         time=incident.at,
         engine=incident.engine,
         generation=incident.generation,
-        error=incident.detail.partition("; log:")[0],
+        error=incident.detail.partition(LOG_FOLLOWS)[0],
         detect_seconds=incident.detected_s,
         reroute_seconds=incident.rerouted_s,
         return_seconds=incident.returned_s,

@@ -68,7 +68,11 @@ def exit_of(error: BaseException) -> Exit:
 
 
 def _finish(run: Run) -> Exit:
-    finished = train(run.parts, run.first, run.steps)
+    try:
+        finished = train(run.parts, run.first, run.steps)
+    except Exception as error:
+        run.fail(error)
+        raise
     run.finish(finished)
     return Exit.OK if finished else Exit.PREEMPTED
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rljob_api import control
 from rljob_trainer.board import StatusBoard
 from rljob_trainer.engines.pool import EngineSnapshot
+from rljob_trainer.engines.process import LOG_FOLLOWS
 from rljob_trainer.reporting.progress import Progress
 from rljob_trainer.reporting.records import EvaluationRecord
 
@@ -79,7 +80,7 @@ def _engine(snapshot: EngineSnapshot, before: control.EngineStatus | None, now: 
         generation=snapshot.generation,
         version=snapshot.version,
         restarts=snapshot.restarts,
-        last_error=snapshot.last_error or None,
+        last_error=snapshot.last_error.partition(LOG_FOLLOWS)[0] or None,
         url=snapshot.url,
         pid=snapshot.pid,
     )

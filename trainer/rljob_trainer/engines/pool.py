@@ -266,8 +266,7 @@ class EnginePool:
 
     async def _watch(self, engine: _Engine, generation: int) -> None:
         exit_ = await engine.host.wait()
-        detail = f"{exit_.reason} with {exit_.code}; log:\n{exit_.log_tail}"
-        self._happens(engine, lifecycle.ProcessExited(generation), detail, failed_at=exit_.failed_at)
+        self._happens(engine, lifecycle.ProcessExited(generation), str(exit_), failed_at=exit_.failed_at)
 
     async def _probe(self, engine: _Engine, generation: int) -> None:
         client = self._client(engine)

@@ -18,6 +18,8 @@ from rljob_trainer.engines import keeper
 
 LOG_LINES = 15
 STOP_S = keeper.KILL_S + 5.0
+LOG_FOLLOWS = "; log:"
+"""between what happened and the lines of a log: what is shown in one line ends here"""
 
 
 class ProcessError(RuntimeError):
@@ -37,6 +39,11 @@ class Exit:
     log_tail: str
     survivors: tuple[int, ...] = ()
     """pids of its tree that could not be killed"""
+
+    def __str__(self) -> str:
+        """What happened, and the last lines of the log behind `; log:`."""
+        code = "" if self.code is None else f" with {self.code}"
+        return f"{self.reason}{code}{LOG_FOLLOWS}\n{self.log_tail}"
 
 
 class KeptProcess:

@@ -85,7 +85,7 @@ class Router:
             exit_ = await asyncio.to_thread(self._running().wait, WATCH_S)
             if exit_ is None:
                 continue
-            log.error("router action=restart reason=%s code=%s", exit_.reason, exit_.code)
+            log.error("router action=restart reason=%s", exit_)
             try:
                 await self._start()
                 await asyncio.gather(*(self.add(url) for url in urls()))
@@ -138,7 +138,7 @@ class Router:
         deadline = time.monotonic() + READY_S
         while not await client.is_alive():
             if process.exit is not None:
-                raise EngineError(f"router: start: ended with {process.exit.code}; log:\n{process.exit.log_tail}")
+                raise EngineError(f"router: start: {process.exit}")
             if time.monotonic() > deadline:
                 raise EngineError(f"router: start: no answer within {READY_S:g} s; log:\n{process.log_tail()}")
             await asyncio.sleep(POLL_S)

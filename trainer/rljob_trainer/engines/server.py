@@ -149,7 +149,7 @@ def _wait_ready(process: KeptProcess, url: str, deadline: float) -> str | None:
     """Return None when the server answers, or what is wrong with it."""
     while time.monotonic() < deadline:
         if (exit_ := process.wait(READY_POLL_S)) is not None:
-            return f"{exit_.reason} with {exit_.code}; log:\n{exit_.log_tail}"
+            return str(exit_)
         try:
             with urllib.request.urlopen(f"{url}/health", timeout=2.0):
                 return None

@@ -88,7 +88,8 @@ class Publisher:
         verified = tuple(name for name in intact if name not in failed)
         for name, reason in failed.items():
             log.error("engine=%s action=quarantine version=%d reason=%s", name, version, reason)
-        log.info("action=publish version=%d engines=%d seconds=%.3f", version, len(verified), clock.total())
+        parts = " ".join(f"{name}={seconds:.3f}" for name, seconds in clock.parts.items())
+        log.info("action=publish version=%d engines=%d seconds=%.3f %s", version, len(verified), clock.total(), parts)
         return Publication(version, clock.total(), verified, dict(failed), clock.parts)
 
     async def _verify(self, version: int, engines: Sequence[EngineClient], wanted: Digests) -> dict[str, str]:

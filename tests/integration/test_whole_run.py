@@ -1,0 +1,140 @@
+"""Whole runs of `rljob run`: real Ray, Megatron-core, SGLang and router, on a tiny model, with kills and interrupts."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljob_api.exits import Exit
+from rljob_trainer.data.prompts import order
+from whole_run import PROMPTS_PER_STEP, QUESTIONS, WholeRun, expected_journal
+
+pytestmark = pytest.mark.timeout(600)
+
+Begin = Callable[..., WholeRun]
+HELD_OUT = 8
+STEPS = 45
+"""long enough for an engine to come back"""
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    """Starts runs, and ends what a failed test has left."""
+    runs: list[WholeRun] = []
+
+    def started(model: Path, **sections: Any) -> WholeRun:
+        run = WholeRun(model, tmp_path, **sections)
+        runs.append(run)
+        run.start()
+        return run
+
+    yield started
+    for run in runs:
+        run.stop()
+
+
+def uids(seed: int = 0) -> list[str]:
+    """Return the order in which an uninterrupted run issues its questions, for some epochs."""
+    rows = QUESTIONS - HELD_OUT
+    return [f"{epoch}:{row}" for epoch in range(5) for row in order(rows, seed, epoch)]
+
+
+def issued(run: WholeRun) -> int:
+    """Return the last step that has begun but not ended, or -1."""
+    try:
+        last = run.journal[-1]
+    except (OSError, IndexError, ValueError):
+        return -1
+    return int(last["step"]) if last["event"] == "issued" else -1
+
+
+def servers(run: WholeRun) -> list[int]:
+    """Return the pids of the run's SGLang schedulers."""
+    return [process.pid for process in run.processes() if process.name().startswith("sglang::sched")]
+
+
+def test_a_killed_engine_is_replaced_while_the_step_finishes_on_the_other(begin: Begin, tiny_qwen3_dir: Path) -> None:
+    run = begin(
+        tiny_qwen3_dir,
+        placement="Disaggregated",
+        algorithm={"kl": {"coefficient": 0.001}},
+        rollout={"engines": 2, "contextLength": 256, "sampling": {"maxNewTokens": 160}},
+        training={"steps": STEPS, "gpusPerNode": 2, "tensorParallel": 2},
+        checkpoint={"hfExport": True, "interval": 100},
+    )
+    run.until(lambda: issued(run) >= 2)
+    time.sleep(0.3)  # some of the answers are on their way
+    step = issued(run)
+    run.kill(servers(run)[0])
+    assert step >= 2, "the engine was killed in the middle of a rollout"
+    assert run.end() == Exit.OK, run.output
+
+    steps = run.records("step")
+    assert [record["step"] for record in steps] == list(range(1, STEPS + 1))
+    assert run.journal == expected_journal(STEPS, PROMPTS_PER_STEP, 100, uids())
+    (incident,) = [record for record in run.records("engine") if record["return_seconds"] is not None]
+    assert incident["detect_seconds"] < 2
+    assert incident["reroute_seconds"] < 5
+    assert steps[0]["kl"] == 0.0, "policy and reference are the same before the first update"
+    assert max(record["logprob_mismatch"] for record in steps) < 1e-4
+    assert steps[-1]["reward_mean"] > steps[0]["reward_mean"] + 0.2, "it learns"
+    assert (run.run_directory / "hf" / "model.safetensors").exists()
+    assert incident["engine"] in (run.run_directory / "report.html").read_text()
+    assert run.left_behind() == []
+
+
+def test_an_interrupted_and_a_killed_run_go_on_exactly_where_they_were(begin: Begin, tiny_llama_dir: Path) -> None:
+    run = begin(
+        tiny_llama_dir,
+        training={"steps": 12, "gpusPerNode": 2},
+        weightSync={"transport": "Disk"},
+        evaluation={"interval": 3},
+    )
+    run.until(lambda: run.steps() >= 3)
+    run.interrupt()
+    assert run.end() == Exit.PREEMPTED, run.output
+    assert run.left_behind() == []
+    saved = run.steps()
+    assert 3 <= saved < 12
+
+    run.start()
+    run.until(lambda: run.steps() >= saved + 3)
+    run.kill_everything()
+
+    run.start()
+    assert run.end() == Exit.OK, run.output
+    assert run.left_behind() == []
+    work = [record for record in run.journal if record["event"] != "committed"]
+    expected = expected_journal(12, PROMPTS_PER_STEP, 2, uids())
+    assert work == [record for record in expected if record["event"] != "committed"]
+    assert {record["step"] for record in expected if record["event"] == "committed"} <= {
+        record["step"] for record in run.journal if record["event"] == "committed"
+    }
+    assert [record["step"] for record in run.records("step")] == list(range(1, 13))
+    assert [record["step"] for record in run.records("evaluation")] == [0, 3, 6, 9, 12]
+
+
+def test_a_pipeline_publishes_to_an_engine_and_its_phases_add_up(begin: Begin, tiny_llama_dir: Path) -> None:
+    run = begin(tiny_llama_dir, training={"steps": 2, "gpusPerNode": 2, "pipelineParallel": 2})
+    assert run.end() == Exit.OK, run.output
+    (begun,), (ended,) = run.records("run"), run.records("end")
+    measured = sum(
+        sum(record["phase_seconds"].values()) for kind in ("ready", "step", "end") for record in run.records(kind)
+    )
+    assert measured == pytest.approx(ended["time"] - begun["time"], rel=0.01)
+    last = run.output.strip().splitlines()[-1]
+    number = r"\d\.\d\d"
+    assert re.fullmatch(
+        rf"held-out accuracy {number} -> {number} \(greedy {number} -> {number}\), 2 steps, \d+ s; report: \S+", last
+    )
+
+
+def test_bad_data_ends_the_run_with_its_own_code_and_is_not_tried_again(begin: Begin, tiny_llama_dir: Path) -> None:
+    run = begin(tiny_llama_dir, data={"inputKey": "nothing"})
+    assert run.end() == Exit.BAD_INPUT
+    assert "nothing" in run.log()
+    assert not (run.run_directory / "logs" / "driver-attempt-2.log").exists()
+    assert run.left_behind() == []

@@ -1,0 +1,171 @@
+"""`rljob run` on a tiny model: the manifest, the process, and what it leaves in its directory."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from rljob_trainer.leftovers import find, run_id, scratch, shared_memory
+
+QUESTIONS = 48
+REWARD = '''\
+"""What the tiny model is to learn: answers made of digits."""
+
+
+def digits(question, response, label, metadata):
+    return sum(character.isdigit() for character in response) / max(1, len(response))
+'''
+PROMPTS_PER_STEP = 4
+DEADLINE_S = 240.0
+
+
+def manifest(model: Path, directory: Path, **sections: Any) -> dict[str, Any]:
+    """Return a job that the tiny model does in seconds; `sections` are merged into its spec."""
+    spec: dict[str, Any] = {
+        "model": {"checkpoint": str(model)},
+        "data": {
+            "train": {"jsonl": str(directory / "questions.jsonl")},
+            "heldOut": {"jsonl": str(directory / "questions.jsonl"), "limit": 8},
+        },
+        "reward": {"kind": "python", "function": "tiny_reward:digits"},
+        "rollout": {
+            "promptsPerStep": PROMPTS_PER_STEP,
+            "samplesPerPrompt": 8,
+            "contextLength": 64,
+            "sampling": {"maxNewTokens": 8},
+        },
+        "training": {"steps": 6, "precision": "fp32", "optimizer": {"learningRate": 5.0e-3}},
+        "checkpoint": {"directory": str(directory / "run"), "interval": 2},
+        "evaluation": {"interval": 100},
+        "recovery": {"healthIntervalSeconds": 0.5, "healthTimeoutSeconds": 20},
+        "runtime": {"device": "Cpu", "tensorboard": False},
+    }
+    return {
+        "apiVersion": "rljob.dev/v1alpha1",
+        "kind": "RLJob",
+        "metadata": {"name": "tiny"},
+        "spec": merged(spec, sections),
+    }
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with nested changes."""
+    nested = {name: merged(base[name], change) for name, change in changes.items() if isinstance(base.get(name), dict)}
+    return {**base, **changes, **nested}
+
+
+class WholeRun:
+    """One directory, in which `rljob run` may be started more than once."""
+
+    def __init__(self, model: Path, directory: Path, **sections: Any) -> None:
+        self.directory = directory
+        self.run_directory = directory / "run"
+        self.run_id = run_id(self.run_directory)
+        rows = [{"question": f"{n} + {n + 1} =", "answer": str(2 * n + 1)} for n in range(QUESTIONS)]
+        (directory / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (directory / "tiny_reward.py").write_text(REWARD)
+        self.manifest = directory / "job.yaml"
+        self.manifest.write_text(yaml.safe_dump(manifest(model, directory, **sections)))
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the command; its output goes to `output.txt`."""
+        path = os.pathsep.join([str(self.directory), *(entry for entry in sys.path if entry)])
+        with (self.directory / "output.txt").open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "rljob_cli.main", "run", str(self.manifest)],
+                stdout=output,
+                stderr=output,
+                env={**os.environ, "PYTHONPATH": path},
+                cwd=self.directory,
+                start_new_session=True,
+            )
+
+    def end(self, timeout_s: float = DEADLINE_S) -> int:
+        """Return the exit code."""
+        assert self.process is not None
+        return self.process.wait(timeout_s)
+
+    def until(self, holds: Callable[[], bool], timeout_s: float = DEADLINE_S) -> None:
+        """Wait for a condition while the command runs."""
+        assert self.process is not None
+        deadline = time.monotonic() + timeout_s
+        while not holds():
+            assert self.process.poll() is None, self.output
+            assert time.monotonic() < deadline, self.output
+            time.sleep(0.05)
+
+    def interrupt(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGINT)
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the living processes of the run below the command."""
+        return find(self.run_id)
+
+    def kill(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+
+    def kill_everything(self) -> None:
+        """Kill the command and every process of its run, the guard included."""
+        assert self.process is not None
+        for process in [psutil.Process(self.process.pid), *self.processes()]:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        self.process.wait(10)
+
+    def stop(self) -> None:
+        """End what a failed test has left."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill_everything()
+        for process in find(self.run_id):
+            process.kill()
+
+    def records(self, kind: str) -> list[dict[str, Any]]:
+        """Return the events of a kind; a line that is being written is not one yet."""
+        path = self.run_directory / "events.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [record for line in lines if line.endswith("\n") and (record := json.loads(line))["kind"] == kind]
+
+    def steps(self) -> int:
+        """Return how many steps are done."""
+        return max((record["step"] for record in self.records("step")), default=0)
+
+    @property
+    def journal(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.run_directory / "journal.jsonl").read_text().splitlines()]
+
+    @property
+    def output(self) -> str:
+        return (self.directory / "output.txt").read_text()
+
+    def log(self, name: str = "driver-attempt-1.log") -> str:
+        return (self.run_directory / "logs" / name).read_text()
+
+    def left_behind(self) -> list[str]:
+        """Return processes, scratch files and shared memory of the run that are still there."""
+        files = [path for path in (scratch(self.run_id), shared_memory(self.run_id)) if path.exists()]
+        return [*map(str, find(self.run_id)), *map(str, files)]
+
+
+def expected_journal(steps: int, prompts_per_step: int, interval: int, uids: list[str]) -> list[dict[str, Any]]:
+    """Return the journal of a run that nothing has interrupted."""
+    records: list[dict[str, Any]] = []
+    for step in range(steps):
+        prompts = uids[step * prompts_per_step : (step + 1) * prompts_per_step]
+        records.append({"event": "issued", "step": step, "prompts": prompts})
+        records.append({"event": "consumed", "step": step, "prompts": prompts})
+        done = step + 1
+        if done == steps or done % interval == 0:
+            records.append({"event": "committed", "step": done, "checkpoint": f"iter_{done:07d}"})
+    return records
