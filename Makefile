@@ -41,6 +41,11 @@ docs-serve: $(READY) ## Serve the site on port 8000
 bench: $(READY) ## Measure this machine; prints the figures of docs/performance.md
 	$(BIN)/python benchmarks/local.py
 
+generate: $(READY) ## Write what is generated: manifest reference, bad manifests, known arguments
+	$(BIN)/python crds/generate_arguments.py > .venv/generated && mv .venv/generated crds/rljob_api/arguments.json
+	$(BIN)/python -m rljob_api.reference > .venv/generated && mv .venv/generated docs/manifest.md
+	$(BIN)/python tests/support/bad_manifests.py > .venv/generated && mv .venv/generated docs/bad-manifests.md
+
 lock: $(UV) ## Resolve the dependencies again
 	$(UV) pip compile -q pyproject.toml --extra trainer --extra quickstart --extra dev --python-version 3.11 \
 	  --python-platform x86_64-manylinux_2_34 --no-emit-index-url --no-annotate --custom-compile-command "make lock" \

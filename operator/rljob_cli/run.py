@@ -3,8 +3,7 @@
     rljob run ─► supervisor ─► driver ─► Ray, learners, engines, router
          └─► guard: cleans up if all of the above is killed
 
-Exit codes are those of `rljob_api.exits`: 0 done, 3 bad manifest, 7 interrupted and saved, 8 out of restarts, 9 bad
-input, and so on; 75 when somebody else runs in the same directory, 130 when interrupted twice.
+Exit codes are those of `rljob_api.exits`.
 
 The manifest of a run that was interrupted goes on from its newest checkpoint.
 """
@@ -36,9 +35,6 @@ from rljob_trainer.guard import guard_command
 
 log = logging.getLogger(__name__)
 
-IN_USE = 75
-"""EX_TEMPFAIL of sysexits.h: try again later"""
-
 DRIVER = (sys.executable, "-m", "rljob_trainer.driver")
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -68,7 +64,7 @@ def run(manifest: Path, display: Display, driver: Sequence[str] = DRIVER, timing
             return _Run(directory, driver, display).to_its_end(job.spec.recovery, lock, timing)
     except RunLockedError as error:
         display.note(str(error))
-        return IN_USE
+        return Exit.IN_USE
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,6 @@ from rljob_cli.vitals import PATIENCE_S, Vitals
 
 log = logging.getLogger(__name__)
 
-KILLED_BY_USER = 130
-"""what a shell reports for a command that Ctrl-C has ended"""
-
 
 class Display(Protocol):
     """What the user sees."""
@@ -194,7 +191,7 @@ class _Attempt:
         """Save and end; the second time, or when there is nothing to save yet, end at once."""
         self._draining = True
         if times > 1:
-            self._end(KILLED_BY_USER, "interrupted again: ending without saving")
+            self._end(Exit.INTERRUPTED, "interrupted again: ending without saving")
         elif self._status is None:
             self._end(Exit.PREEMPTED, "interrupted before the driver had begun")
         else:
@@ -266,8 +263,6 @@ class _Attempt:
 
 
 def _after_interrupt(exit_code: int, interrupts: int) -> Outcome:
-    if exit_code == Exit.OK:
-        return Outcome(Exit.OK, reason_of(exit_code))
     if exit_code < 0:
-        return Outcome(KILLED_BY_USER if interrupts > 1 else Exit.FAILED, f"while ending: {reason_of(exit_code)}")
-    return Outcome(exit_code, "ended without saving" if exit_code == KILLED_BY_USER else reason_of(exit_code))
+        return Outcome(Exit.INTERRUPTED if interrupts > 1 else Exit.FAILED, f"while ending: {reason_of(exit_code)}")
+    return Outcome(exit_code, reason_of(exit_code))

@@ -5,12 +5,22 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import ray
 
-from fleet import NAMES, Fleet, gone, scheduler_of, send, shared_memory_of, tree
+from fleet import HOST, NAMES, PROMPT, Fleet, gone, scheduler_of, send, shared_memory_of, tree
+from learner_data import learner_config, sequences
+from rljob_trainer.batches import StepBatch
+from rljob_trainer.learners.config import layout
+from rljob_trainer.learners.group import LearnerGroup
+from rljob_trainer.link import LearnerLink, publishing_rank
+from rljob_trainer.packing import Sequence, pack
+from rljob_trainer.sync.layout import Sharding
+from rljob_trainer.sync.transport import Broadcast, Disk
 from thread_learner import Tensors
 
 DAMAGED = "model.layers.1.mlp.gate_proj.weight"
@@ -153,3 +163,42 @@ def test_an_engine_that_dies_in_the_middle_of_a_broadcast_does_not_stop_the_othe
     publication = fleet.publish(version)
     assert publication.engines == (NAMES[1],)
     assert {answer.version for answer in fleet.generate(tokens=4, requests=4)} == {version}
+
+
+@pytest.mark.parametrize(
+    ("world", "sizes"),
+    [
+        pytest.param(1, {}, id="one rank"),
+        pytest.param(2, {"tensor_parallel": 2}, id="tensor parallel"),
+        pytest.param(2, {"pipeline_parallel": 2}, id="pipeline parallel"),
+        pytest.param(2, {}, id="data parallel"),
+    ],
+)
+def test_engines_hold_what_a_learner_of_any_layout_has_trained(
+    fleet: Fleet, tiny_llama_dir: Path, tmp_path: Path, world: int, sizes: dict[str, int]
+) -> None:
+    config = learner_config(tiny_llama_dir, **sizes)
+    make = partial(publishing_rank, config=config, sharding=Sharding(1, 2, tied_embeddings=True))
+    ranks = layout(config, world)
+    learner = LearnerGroup(make, [{"num_cpus": 0}] * world, ranks, timeout_s=60.0, max_skipped=0)
+    try:
+        learner.start()
+        samples = sequences(8)
+        learner.train([StepBatch(pack(samples, ranks.data, 64), len(samples), 0)])
+        link = LearnerLink(learner)
+        specs = learner.call("weight_specs")[0]
+        for transport in (Broadcast(link, specs, HOST, "gloo", 1, bucket_bytes=100_000), Disk(link, tmp_path)):
+            fleet.publisher.transport = transport
+            publication = fleet.publish((fleet.publisher.version or 0) + 1)
+            assert set(publication.engines) == set(NAMES), publication.failed
+        answers = fleet.generate(tokens=12, requests=8)
+        assert {answer.engine for answer in answers} == set(NAMES)
+        ((batch,),) = pack([scored(answer.tokens_T, answer.logprobs_T) for answer in answers], 1, 1024)
+        ours_R = learner.call("logprobs", [batch])[ranks.output_rank(0)][0]
+        np.testing.assert_allclose(ours_R, batch.logprobs_R, atol=1e-4)
+    finally:
+        learner.stop()
+
+
+def scored(tokens: tuple[int, ...], logprobs: tuple[float, ...]) -> Sequence:
+    return Sequence((*PROMPT, *tokens), len(PROMPT), 1.0, logprobs, 1.0)

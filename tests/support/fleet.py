@@ -27,6 +27,7 @@ T = TypeVar("T")
 HOST = "127.0.0.1"
 NAMES = ("engine-0", "engine-1")
 START_S = 90.0
+PROMPT = (5, 6, 7)
 
 
 def cpu_job(checkpoint: Path) -> RLJob:
@@ -92,7 +93,7 @@ class Fleet:
 
     async def requests(self, tokens: int, requests: int) -> list[Continuation]:
         assert self.router.client is not None
-        wanted = TokenRequest((5, 6, 7), 1, 1.0, 1.0, -1, tokens)
+        wanted = TokenRequest(PROMPT, 1, 1.0, 1.0, -1, tokens)
         answers = await asyncio.gather(*(self.router.client.generate(wanted, 100) for _ in range(requests)))
         return [answer for (answer,) in answers]
 

@@ -1,0 +1,32 @@
+"""The page about the command line leaves nothing out."""
+
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from rljob_api.exits import Exit
+from rljob_cli.main import app
+
+PAGE = (Path(__file__).parents[3] / "docs" / "command-line.md").read_text()
+VERBS = typer.main.get_command(app).commands
+OPTIONS = [(verb, name) for verb in VERBS for option in VERBS[verb].params[1:] for name in option.opts]
+
+
+def section(verb):
+    return PAGE.partition(f"\n## rljob {verb}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("code", Exit)
+def test_every_exit_code_has_a_row_with_its_meaning(code):
+    assert f"\n| {code.value} | {code.meaning} |\n" in PAGE
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_a_section_that_shows_its_call(verb):
+    assert f"\nrljob {verb} " in section(verb)
+
+
+@pytest.mark.parametrize(("verb", "option"), OPTIONS)
+def test_every_option_stands_in_the_section_of_its_verb(verb, option):
+    assert f"`{option}`" in section(verb)
