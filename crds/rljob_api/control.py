@@ -128,7 +128,7 @@ class Progress(Message):
     weight_version: int | None = None
     """version of the weights that the healthy engines hold"""
     eta_seconds: float | None = None
-    """expected time until the last step is done [s]"""
+    """expected time from the end of the newest step until that of the last one [s]"""
     last_step_seconds: dict[str, float] = Field(default_factory=dict)
     """duration of each phase of the last step [s]"""
 

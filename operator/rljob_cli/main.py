@@ -28,7 +28,7 @@ EXAMPLES = """\
   rljob plan job.yaml
   rljob run job.yaml
   rljob report runs/job"""
-CODES = "\n".join(f"  {code.value}  {code.meaning}" for code in Exit)
+CODES = "\n".join(f"  {code.value:>3}  {code.meaning}" for code in Exit)
 AS_WRITTEN = "\b"
 """in front of a paragraph of a help text: do not wrap it"""
 

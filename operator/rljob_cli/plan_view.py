@@ -46,7 +46,8 @@ def as_tables(plan: Plan, *, boxes: bool) -> RenderableType:
 
 
 def headline(plan: Plan) -> str:
-    slots = "GPUs" if plan.device is Device.GPU else "slots (processes on CPU cores)"
+    unit = "GPU" if plan.device is Device.GPU else "slot"
+    slots = f"{unit}{'s' * (plan.gpus != 1)}{' (processes on CPU cores)' * (plan.device is Device.CPU)}"
     nodes = ", ".join(f"{node.name} ({node.gpus})" for node in plan.nodes)
     return f"{plan.name}: {plan.placement}, {plan.gpus} {slots} on {len(plan.nodes)} node(s): {nodes}"
 

@@ -43,7 +43,7 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(manifest: Path, display: Display, driver: Sequence[str] = DRIVER, timing: Timing = TIMING) -> int:
-    """Run the manifest (`-`: standard input) to its end, and return the exit code.
+    """Run the manifest to its end, and return the exit code.
 
     `driver` is the command that `--manifest FILE --directory DIR --attempt N` is added to. Call it in the main thread:
     the driver lives as long as the thread that starts it, and signals come there.

@@ -63,16 +63,16 @@ def middle(job: RLJob, records: Sequence[Record]) -> View:
     step_seen = max(record.time for record in seen if isinstance(record, StepRecord))
     return View(
         facts=run_facts(job, Path("runs") / job.metadata.name),
-        status=status(job, seen, since, step_seen),
+        status=status(job, seen, since),
         began=records[0].time,
         step_seen=step_seen,
         now=since + following.phase_seconds["rollout"] / 2,
     )
 
 
-def status(job: RLJob, records: Sequence[Record], rollout_since: float, step_seen: float) -> Status:
+def status(job: RLJob, records: Sequence[Record], rollout_since: float) -> Status:
     """Return what the driver said of itself during a rollout, after all that is recorded."""
-    holder = ProgressHolder(now=lambda: step_seen)
+    holder = ProgressHolder()
     for record in records:
         holder.record(record)
     progress = holder.read()

@@ -43,10 +43,11 @@ class ThreadLearner:
         await _in_thread(self._sender.send, self.damage(self.tensors).items(), bucket_bytes)
         return digests
 
-    async def write(self, directory: Path) -> Sequence[Mapping[str, str]]:
-        digests = self._sender.digests(self.tensors.items())
+    async def write(self, directory: Path) -> None:
         await _in_thread(self._sender.write, self.damage(self.tensors).items(), directory)
-        return digests
+
+    async def written(self) -> Sequence[Mapping[str, str]]:
+        return self._sender.digests(self.tensors.items())
 
     async def disconnect(self) -> None:
         await _in_thread(self._sender.disconnect)

@@ -293,9 +293,9 @@ class _Builder:
         return self._directory / "weights"
 
     def _watch(self, server: ControlServer) -> None:
-        watcher = Watcher(self._board, self._report.progress, self._pool.snapshot, self._report.engines)
+        self._watcher = Watcher(self._board, self._report.progress, self._pool.snapshot, self._report.engines)
         care = SelfCare(self._board, self._desired, server.attendance, self._spec.recovery, leave=_leave)
-        for work in (watcher.run(), care.run(), self._router.keep(self._pool.serving_urls)):
+        for work in (self._watcher.run(), care.run(), self._router.keep(self._pool.serving_urls)):
             task = self._background.submit(work)
             self._stack.callback(task.cancel)
 
@@ -355,6 +355,7 @@ class _Builder:
                 learner.write_hf(self._directory / "hf")
         self._report.end("finished" if finished else "stopped")
         write_report(self._directory)
+        self._watcher.look()  # the last step's news, before the end is told and nobody asks any more
         self._board.update(state=control.RunState.FINISHED, exit_reason="all steps done" if finished else "drained")
 
 

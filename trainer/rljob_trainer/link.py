@@ -28,19 +28,19 @@ class LearnerLink:
 
     async def send(self, bucket_bytes: int) -> Digests:
         """Broadcast the weights."""
-        return await self._digests("send", bucket_bytes)
+        return (await self._call("send", bucket_bytes))[0]
 
-    async def write(self, directory: Path) -> Digests:
+    async def write(self, directory: Path) -> None:
         """Write the weights."""
-        return await self._digests("write", directory)
+        await self._call("write", directory)
+
+    async def written(self) -> Digests:
+        """Return the digests of what was written."""
+        return (await self._call("written"))[0]
 
     async def disconnect(self) -> None:
         """Leave the group, also while `send` hangs."""
         await _translated(asyncio.to_thread(self.learner.interrupt, "disconnect"))
-
-    async def _digests(self, method: str, argument: object) -> Digests:
-        digests: Digests = (await self._call(method, argument))[0]
-        return digests
 
     async def _call(self, method: str, *arguments: object) -> list[Digests]:
         return await _translated(asyncio.to_thread(self.learner.call, method, *arguments))

@@ -45,7 +45,7 @@ class Slots:
 def connect(topology: Topology, device: Device, address: str | None, temp_dir: Path) -> None:
     """Join the Ray cluster at `address`, or start one on this machine when there is none."""
     if address:
-        ray.init(address=address, log_to_driver=False)
+        ray.init(address=address, log_to_driver=True)
         return
     slots = len(topology.slots)
     ray.init(
@@ -53,7 +53,7 @@ def connect(topology: Topology, device: Device, address: str | None, temp_dir: P
         num_cpus=slots,
         num_gpus=slots if device is Device.GPU else 0,
         include_dashboard=False,
-        log_to_driver=False,
+        log_to_driver=True,
         object_store_memory=OBJECT_STORE_BYTES,
         _temp_dir=str(temp_dir),
     )

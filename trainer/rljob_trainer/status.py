@@ -50,17 +50,9 @@ class Watcher:
 def changes_to(
     status: control.Status, progress: Progress, engines: tuple[control.EngineStatus, ...]
 ) -> dict[str, object]:
-    """Return the fields of the status that are out of date; the estimate of the time left alone is no change."""
-    changes: dict[str, object] = {}
-    told = progress_of(progress)
-    if told.model_copy(update={"eta_seconds": status.progress.eta_seconds}) != status.progress:
-        changes["progress"] = told
-    if engines != status.engines:
-        changes["engines"] = engines
-    saved = checkpoint_of(progress)
-    if saved != status.checkpoint:
-        changes["checkpoint"] = saved
-    return changes
+    """Return the fields of the status that are out of date."""
+    now = {"progress": progress_of(progress), "engines": engines, "checkpoint": checkpoint_of(progress)}
+    return {name: value for name, value in now.items() if value != getattr(status, name)}
 
 
 def engines_of(

@@ -71,7 +71,7 @@ def test_the_help_lists_verbs_examples_and_exit_codes():
 
     assert all(f"\n  {verb} " in told for verb in ("validate", "plan", "run", "report"))
     assert "\n    rljob plan job.yaml\n" in told
-    assert all(f"\n    {code.value}  {code.meaning}\n" in told for code in Exit)
+    assert all(f"\n    {code.value:>3}  {code.meaning}\n" in told for code in Exit)
     assert "..." not in told.partition("Commands:")[2].partition("Examples:")[0]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from mbridge.core import LLMBridge
+from mbridge.core.util import unwrap_model
 from mbridge.models.llama import LLaMABridge
 from mbridge.models.qwen3 import Qwen3Bridge as _Qwen3Bridge
 from transformers import AutoConfig
@@ -56,10 +57,16 @@ class _LocalBridge(LLMBridge):
     def export(self, model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield each tensor once: with tied embeddings, mbridge yields the last stage's copy too."""
         seen: set[str] = set()
-        for name, tensor in self.export_weights([model]):
+        alone = self.mpu.tp_size == self.mpu.pp_size == 1
+        for name, tensor in self._whole_weights(model) if alone else self.export_weights([model]):
             if name not in seen:
                 seen.add(name)
                 yield name, tensor.detach()
+
+    def _whole_weights(self, model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield what `export_weights` would, without its collectives for each tensor: 5 instead of 150 ms for 272."""
+        for name, weight in unwrap_model(model).named_parameters():
+            yield from zip(*self._weight_to_hf_format(name, weight), strict=True)
 
 
 class LlamaBridge(_LocalBridge, LLaMABridge):

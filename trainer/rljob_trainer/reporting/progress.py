@@ -1,6 +1,6 @@
 """How far the run is, in one frozen value that any thread may read: the control server puts it into the status."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Final
@@ -44,7 +44,7 @@ class Progress:
     step_time: float | None = None
     """when the last step finished"""
     eta_seconds: float | None = None
-    """estimate of the time until the last step is finished, as of this reading [s]"""
+    """estimate of the time from the end of this step until that of the last one [s]"""
     checkpoint: CheckpointRecord | None = None
     """the newest"""
     outcome: str | None = None
@@ -52,23 +52,22 @@ class Progress:
 
 
 class ProgressHolder:
-    """Keeps the newest progress; `now` is unix time [s]."""
+    """Keeps the newest progress."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
+    def __init__(self) -> None:
         self._progress = Progress()
         self._laps: tuple[Mapping[str, float], ...] = ()
 
     def read(self) -> Progress:
         """Return the progress as of now. Any thread may call it."""
-        progress, laps = self._progress, self._laps
-        since_step = max(0.0, self._now() - progress.step_time) if progress.step_time is not None else 0.0
-        return replace(progress, eta_seconds=eta_seconds(laps, progress.steps - progress.step, since_step))
+        return self._progress
 
     def record(self, record: Record) -> None:
-        self._progress = after(self._progress, record)
+        progress = after(self._progress, record)
         if isinstance(record, StepRecord):
             self._laps = (*self._laps, record.phase_seconds)[-2 * RECENT :]
+            progress = replace(progress, eta_seconds=eta_seconds(self._laps, progress.steps - progress.step))
+        self._progress = progress
 
     def close(self) -> None:
         """Nothing to leave behind."""
@@ -91,7 +90,7 @@ def after(progress: Progress, record: Record) -> Progress:
             return progress
 
 
-def eta_seconds(laps: Sequence[Mapping[str, float]], steps_left: int, since_step: float) -> float | None:
+def eta_seconds(laps: Sequence[Mapping[str, float]], steps_left: int) -> float | None:
     """Return the remaining time [s] from the phases of this job's own last steps; None before the first.
 
     A step costs the median of the recent ones, which a slow first step or a failure does not move. Checkpoints and
@@ -103,7 +102,7 @@ def eta_seconds(laps: Sequence[Mapping[str, float]], steps_left: int, since_step
         return None
     work = median(sum(lap.values()) - _periodic(lap) for lap in laps[-RECENT:])
     periodic = fmean(_periodic(lap) for lap in laps[1:]) if len(laps) > 1 else 0.0
-    return (work + periodic) * steps_left - min(since_step, work)
+    return (work + periodic) * steps_left
 
 
 def _periodic(lap: Mapping[str, float]) -> float:

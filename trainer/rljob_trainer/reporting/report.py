@@ -171,7 +171,7 @@ def open_report(
     """
     events = directory / FILE_NAME
     lost = rewind(events, resumed_from)
-    progress = ProgressHolder(now)
+    progress = ProgressHolder()
     for record in read_events(events) if events.exists() else ():
         progress.record(record)
     files: list[Sink] = [EventLog(events)]

@@ -52,9 +52,13 @@ class PublishingRank(LearnerRank):
         """Broadcast the weights; rank 0 returns the digests of what engines must hold now."""
         return self._with_export(lambda sender, tensors: sender.send(tensors, bucket_bytes))
 
-    def write(self, directory: Path) -> Digests | None:
-        """Write the weights for engines to read; rank 0 returns the digests of what they must hold then."""
-        return self._with_export(lambda sender, tensors: sender.write(tensors, directory))
+    def write(self, directory: Path) -> None:
+        """Write the weights for engines to read."""
+        self._with_export(lambda sender, tensors: sender.write(tensors, directory))
+
+    def written(self) -> Digests | None:
+        """Rank 0 returns the digests of what engines that have read the weights must hold."""
+        return None if self._sender is None else self._sender.written()
 
     def digests(self) -> Digests | None:
         """Rank 0 returns the digests of what engines with these weights must hold."""

@@ -53,6 +53,7 @@ class WeightSender:
         self._digest = digest
         self._threads = ThreadPoolExecutor(DIGEST_THREADS, thread_name_prefix="digest")
         self._meeting: Meeting | None = None
+        self._writing: Digesting | None = None
 
     def connect(self, address: str, port: int, world_size: int, name: str, backend: Backend, timeout_s: float) -> None:
         """Meet the engines as rank 0 of a new group; every transfer in it has the same deadline."""
@@ -74,8 +75,8 @@ class WeightSender:
             next(export, None)  # lets it complain about tensors too many
         return digesting.result()
 
-    def write(self, tensors: Named, directory: Path) -> Digests:
-        """Write a Hugging Face checkpoint's weights; return the digests of what an engine that reads it must hold.
+    def write(self, tensors: Named, directory: Path) -> None:
+        """Write a Hugging Face checkpoint's weights. They are digested meanwhile, and while engines read: `written`.
 
         The file is rewritten in place, for fresh pages cost more than the copy, but it has its name only while it is
         whole: a reader finds all of it or none.
@@ -93,9 +94,14 @@ class WeightSender:
                 digesting.add(name, tensor)
                 _write_at(file.fileno(), tensor.cpu(), offsets[name])
             file.truncate(len(header) + sum(spec.nbytes for spec in self._specs.values()))
-        digests = digesting.result()
         writing.rename(whole)
-        return digests
+        self._writing = digesting
+
+    def written(self) -> Digests:
+        """Return the digests of what an engine that reads the file must hold; the weights must still be the same."""
+        if self._writing is None:
+            raise SendError("written: nothing has been")
+        return self._writing.result()
 
     def digests(self, tensors: Named) -> Digests:
         """Return the digests of what an engine with these weights must hold."""

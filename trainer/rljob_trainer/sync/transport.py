@@ -58,8 +58,11 @@ class Broadcaster(Protocol):
 class Writer(Protocol):
     """Learner rank 0 as the writer of files."""
 
-    async def write(self, directory: Path) -> Digests:
-        """Write the current weights; return what an engine that reads them must hold. Raises TransferError."""
+    async def write(self, directory: Path) -> None:
+        """Write the current weights. Raises TransferError."""
+
+    async def written(self) -> Digests:
+        """Return what an engine that reads them must hold; may take as long as reading. Raises TransferError."""
 
 
 @dataclass
@@ -162,8 +165,9 @@ class Disk:
     async def transfer(self, engines: Sequence[EngineClient], timeout_s: float) -> Transfer:
         """Write, then let all engines read."""
         async with asyncio.timeout(timeout_s):
-            digests = await self.learner.write(self.directory)
-        _, failed = await each({engine.name: engine.read_weights(str(self.directory), timeout_s) for engine in engines})
+            await self.learner.write(self.directory)
+        reads = {engine.name: engine.read_weights(str(self.directory), timeout_s) for engine in engines}
+        digests, (_, failed) = await asyncio.gather(self.learner.written(), each(reads))
         return Transfer(digests, failed)
 
 

@@ -66,10 +66,12 @@ def test_written_weights_read_back_equal(tensors: Tensors, tmp_path: Path) -> No
 
 def test_writing_again_reuses_the_file_and_digests_the_new_weights(tensors: Tensors, tmp_path: Path) -> None:
     weights = sender(tensors)
-    first = weights.write(tensors.items(), tmp_path)
+    weights.write(tensors.items(), tmp_path)
+    first = weights.written()
     inode = (tmp_path / FILE_NAME).stat().st_ino
     tensors[f"{LAYER}.o_proj.weight"].add_(1.0)
-    second = weights.write(tensors.items(), tmp_path)
+    weights.write(tensors.items(), tmp_path)
+    second = weights.written()
     assert (tmp_path / FILE_NAME).stat().st_ino == inode
     assert {name for name in first[0] if first[0][name] != second[0][name]} == {f"{LAYER}.o_proj.weight"}
 
