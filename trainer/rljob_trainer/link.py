@@ -1,6 +1,7 @@
 """The learner as the publisher sees it: coroutines that take part in a publication, over the learner's group."""
 
 import asyncio
+import warnings
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,9 @@ class LearnerLink:
 
 def publishing_rank(**arguments: Any) -> Any:
     """Make a rank that can publish, in its actor: the driver itself need not load Megatron."""
-    from rljob_trainer.sync.rank import PublishingRank
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # Megatron misses Apex and Transformer Engine, and says so often
+        from rljob_trainer.sync.rank import PublishingRank
 
     return PublishingRank(**arguments)
 
