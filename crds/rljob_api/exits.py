@@ -34,6 +34,8 @@ class Exit(IntEnum):
     """the log tells what it tried and why each attempt ended"""
     BAD_INPUT = 9, "data, model or checkpoint files are missing, unreadable or do not fit together"
     """found when the files are opened, after the manifest itself was valid"""
+    DIVERGED = 10, "training diverged: too many gradients were not finite; lower the learning rate"
+    """more than `training.optimizer.maxSkippedSteps` optimizer steps were skipped"""
     IN_USE = 75, "another `rljob run` works in this directory; try again later"
     """EX_TEMPFAIL of sysexits.h"""
     INTERRUPTED = 130, "interrupted twice: ended without saving"

@@ -40,7 +40,7 @@ class Backoff:
 
 BACKOFF = Backoff()
 
-NEVER_RETRIED = frozenset({Exit.USAGE, Exit.BAD_MANIFEST, Exit.BAD_INPUT, Exit.BUDGET_EXHAUSTED})
+NEVER_RETRIED = frozenset({Exit.USAGE, Exit.BAD_MANIFEST, Exit.BAD_INPUT, Exit.DIVERGED, Exit.BUDGET_EXHAUSTED})
 """another start would end the same way"""
 
 SHORTEST_STALL_S = 60.0

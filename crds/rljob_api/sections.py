@@ -57,7 +57,7 @@ class ReasoningGym(Section):
     """name of the reasoning-gym data set, for example `chain_sum`"""
     size: Positive
     """number of questions to generate; exact duplicates are dropped"""
-    seed: int = 0
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     """seed of the generator"""
     config: dict[str, Any] = Field(default_factory=dict)
     """the task's own settings under their own names, for example `min_terms: 2`"""
@@ -305,7 +305,7 @@ class ExtraArgs(Section):
 
 
 class Spec(Section):
-    seed: int = 0
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     """seed of shuffling and of parameter-independent randomness"""
     model: Model
     """the model to train"""

@@ -3,6 +3,7 @@
 The supervisor calls `update` with every status of the driver and `note` with what it did itself.
 """
 
+import logging
 import os
 import sys
 import time
@@ -19,6 +20,8 @@ from rich.live import Live
 from rljob_api.control import Status
 from rljob_cli.lines import LineDisplay
 from rljob_cli.panels import RunFacts, View, picture
+
+log = logging.getLogger(__name__)
 
 REFRESHES_PER_SECOND = 4
 
@@ -39,11 +42,11 @@ class Display(Protocol):
         """Show a line that stays."""
 
 
-def display_for(facts: RunFacts, console: Console, environment: Mapping[str, str] = os.environ) -> Display:
+def display_for(facts: RunFacts, console: Console, environment: Mapping[str, str] = os.environ) -> "Lasting":
     """Return the display that fits: lines off a terminal, in CI, and where colours are not wanted."""
     if console.is_terminal and not console.is_dumb_terminal and not {"NO_COLOR", "CI"} & environment.keys():
-        return LiveDisplay(facts, console)
-    return LineDisplay(facts, _write_line)
+        return Lasting(LiveDisplay(facts, console))
+    return Lasting(LineDisplay(facts, _write_line))
 
 
 class LiveDisplay:
@@ -93,6 +96,42 @@ class LiveDisplay:
             self._console.control(Control.clear(), Control.home())
         self._width = self._console.width
         return picture(replace(self._view, now=self._now()), self._width, self._console.options.ascii_only)
+
+
+class Lasting:
+    """A display that may vanish: when its terminal is closed, or the pipe, the run goes on without it."""
+
+    def __init__(self, display: Display) -> None:
+        self.display = display
+        self._gone = False
+
+    def __enter__(self) -> Self:
+        self._try(self.display.__enter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._try(self.display.__exit__, kind, error, trace)
+
+    def update(self, status: Status) -> None:
+        """Show where the run is."""
+        self._try(self.display.update, status)
+
+    def note(self, text: str) -> None:
+        """Show a line that stays."""
+        self._try(self.display.note, text)
+
+    def _try(self, show: Callable[..., object], *arguments: object) -> None:
+        if self._gone:
+            return
+        try:
+            show(*arguments)
+        except OSError as error:
+            self._gone = True
+            log.warning("action=go_on_without_display reason=%s", error)
+            # Python would fail once more when it flushes what is left at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def export_svg(view: View, path: Path, width: int = 100) -> None:

@@ -121,7 +121,7 @@ class Driver:
         while not self._ended.is_set():
             try:
                 status = self._status(revision)
-            except DriverUnreachableError:
+            except (DriverUnreachableError, ValueError):
                 self._ended.wait(RETRY_S)
                 continue
             revision = status.revision

@@ -39,6 +39,9 @@ from rljob_cli.vitals import PATIENCE_S, Vitals
 
 log = logging.getLogger(__name__)
 
+LONGEST_LOOK_S = 20.0
+"""after a longer time without looking at the driver it was us who stood still [s]"""
+
 
 class Display(Protocol):
     """What the user sees."""
@@ -167,7 +170,7 @@ class _Attempt:
         self._timing = timing
         self._vitals = Vitals(driver.pid, timing.tick_s)
         self._status: Status | None = None
-        self._beat_at = time.monotonic()
+        self._beat_at = self._looked_at = time.monotonic()
         self._ordered: set[tuple[str, int]] = set()
         self._given_up: set[str] = set()
         self._draining = False
@@ -202,16 +205,31 @@ class _Attempt:
         """Do what is due."""
         if self.verdict is not None:
             return
+        self._forget_own_pause()
         silent_s = time.monotonic() - self._beat_at
         if silent_s > stall_deadline_s(self._status, self._recovery, self._timing.shortest_stall_s):
             phase = self._status.phase if self._status else "start"
             self._end(Exit.STALLED, f"no sign of life for {silent_s:.0f} s in phase {phase}", with_stacks=True)
-        elif lost := self._vitals.lost(self._timing.vitals_patience_s):
+        elif not self._has_ended and (lost := self._vitals.lost(self._timing.vitals_patience_s)):
             self._end(Exit.LOST_PEER, f"{lost} is gone")
-        elif self._draining:
-            self._drain()
-        elif self._status is not None:
-            self._heal(self._status)
+        else:
+            if self._draining:
+                self._drain()
+            if self._status is not None:
+                self._heal(self._status)
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the driver takes everything down in good order."""
+        return self._status is not None and self._status.state in (RunState.FINISHED, RunState.FAILED)
+
+    def _forget_own_pause(self) -> None:
+        """Do not take our own pause (Ctrl-Z, a frozen container) for the driver's silence."""
+        now = time.monotonic()
+        pause_s = now - self._looked_at
+        if pause_s > self._timing.tick_s + LONGEST_LOOK_S:
+            self._beat_at += pause_s
+        self._looked_at = now
 
     def _drain(self) -> None:
         if self._drain_told:

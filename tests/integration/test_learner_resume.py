@@ -43,6 +43,14 @@ def test_a_checkpoint_before_the_first_step_can_be_resumed(tiny_llama_dir: Path,
     assert_bitwise_equal(unbroken[0], run_ranks(load_train, 1, config, tmp_path / "step", AFTER)[0])
 
 
+def test_a_resumed_learner_takes_its_learning_rate_from_the_manifest(tiny_llama_dir: Path, tmp_path: Path) -> None:
+    config = learner_config(tiny_llama_dir)
+    run_ranks(train_save_train, 1, config, tmp_path / "step", BEFORE, [])
+    slower = replace(config, optimizer=replace(config.optimizer, learning_rate=1e-5))
+    ((steps, _),) = run_ranks(load_train, 1, slower, tmp_path / "step", AFTER)
+    assert 0 < max(step.learning_rate for step in steps) <= 1e-5
+
+
 def test_saving_changes_nothing(tiny_llama_dir: Path, tmp_path: Path) -> None:
     config = learner_config(tiny_llama_dir)
     saved = run_ranks(train_save_train, 1, config, tmp_path / "step", [], AFTER)

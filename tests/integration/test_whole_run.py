@@ -16,6 +16,8 @@ pytestmark = pytest.mark.timeout(600)
 
 Begin = Callable[..., WholeRun]
 HELD_OUT = 8
+MANY = 60
+"""steps that take longer than an order to stop after this one"""
 STEPS = 45
 """long enough for an engine to come back"""
 
@@ -39,7 +41,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
 def uids(seed: int = 0) -> list[str]:
     """Return the order in which an uninterrupted run issues its questions, for some epochs."""
     rows = QUESTIONS - HELD_OUT
-    return [f"{epoch}:{row}" for epoch in range(5) for row in order(rows, seed, epoch)]
+    return [f"{epoch}:{row}" for epoch in range(10) for row in order(rows, seed, epoch)]
 
 
 def issued(run: WholeRun) -> int:
@@ -89,16 +91,16 @@ def test_a_killed_engine_is_replaced_while_the_step_finishes_on_the_other(begin:
 def test_an_interrupted_and_a_killed_run_go_on_exactly_where_they_were(begin: Begin, tiny_llama_dir: Path) -> None:
     run = begin(
         tiny_llama_dir,
-        training={"steps": 12, "gpusPerNode": 2},
+        training={"steps": MANY, "gpusPerNode": 2},
         weightSync={"transport": "Disk"},
-        evaluation={"interval": 3},
+        evaluation={"interval": 20},
     )
     run.until(lambda: run.steps() >= 3)
     run.interrupt()
     assert run.end() == Exit.PREEMPTED, run.output
     assert run.left_behind() == []
     saved = run.steps()
-    assert 3 <= saved < 12
+    assert 3 <= saved < MANY
 
     run.start()
     run.until(lambda: run.steps() >= saved + 3)
@@ -108,13 +110,13 @@ def test_an_interrupted_and_a_killed_run_go_on_exactly_where_they_were(begin: Be
     assert run.end() == Exit.OK, run.output
     assert run.left_behind() == []
     work = [record for record in run.journal if record["event"] != "committed"]
-    expected = expected_journal(12, PROMPTS_PER_STEP, 2, uids())
+    expected = expected_journal(MANY, PROMPTS_PER_STEP, 2, uids())
     assert work == [record for record in expected if record["event"] != "committed"]
     assert {record["step"] for record in expected if record["event"] == "committed"} <= {
         record["step"] for record in run.journal if record["event"] == "committed"
     }
-    assert [record["step"] for record in run.records("step")] == list(range(1, 13))
-    assert [record["step"] for record in run.records("evaluation")] == [0, 3, 6, 9, 12]
+    assert [record["step"] for record in run.records("step")] == list(range(1, MANY + 1))
+    assert [record["step"] for record in run.records("evaluation")] == [0, 20, 40, 60]
 
 
 def test_a_pipeline_publishes_to_an_engine_and_its_phases_add_up(begin: Begin, tiny_llama_dir: Path) -> None:

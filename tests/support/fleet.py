@@ -12,7 +12,7 @@ import psutil
 
 from rljob_api.sections import RLJob
 from rljob_trainer.background import Background
-from rljob_trainer.engines.client import Continuation, TokenRequest, open_session
+from rljob_trainer.engines.client import Continuation, EngineError, TokenRequest, open_session
 from rljob_trainer.engines.command import engine_command
 from rljob_trainer.engines.lifecycle import Limits
 from rljob_trainer.engines.pool import EnginePool, EngineSnapshot, Incident, PoolSettings
@@ -94,8 +94,17 @@ class Fleet:
     async def requests(self, tokens: int, requests: int) -> list[Continuation]:
         assert self.router.client is not None
         wanted = TokenRequest(PROMPT, 1, 1.0, 1.0, -1, tokens)
-        answers = await asyncio.gather(*(self.router.client.generate(wanted, 100) for _ in range(requests)))
-        return [answer for (answer,) in answers]
+        return list(await asyncio.gather(*(self._until_answered(wanted) for _ in range(requests))))
+
+    async def _until_answered(self, wanted: TokenRequest) -> Continuation:
+        """Ask again when the router had nobody who could answer, as rollouts do."""
+        assert self.router.client is not None
+        while True:
+            try:
+                (answer,) = await self.router.client.generate(wanted, 100)
+                return answer
+            except EngineError:
+                await asyncio.sleep(0.2)
 
     def heal(self) -> None:
         """Restart what is dead and wait until all serve."""

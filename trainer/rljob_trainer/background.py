@@ -35,8 +35,11 @@ class Background:
         """Start `work`; the future is safe to wait for in any other thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
-        """Return the result of `work`; raise TimeoutError, and cancel it, after `timeout_s` [s]."""
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
+        """Return the result of `work`; raise TimeoutError, and cancel it, after `timeout_s` [s].
+
+        None stands for work that watches its own deadlines.
+        """
         future = self.submit(work)
         try:
             return future.result(timeout_s)

@@ -6,6 +6,7 @@ resume point ─► data ─► control server ─► Ray ─► engines, router
 import asyncio
 import logging
 import os
+import shutil
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
@@ -29,7 +30,7 @@ from rljob_trainer.background import Background
 from rljob_trainer.batches import Batches
 from rljob_trainer.board import StatusBoard
 from rljob_trainer.cadence import Cadence
-from rljob_trainer.checkpoints import Checkpoint, CheckpointError, Checkpoints, newest, set_aside
+from rljob_trainer.checkpoints import Checkpoint, CheckpointError, Checkpoints, newest, remove_drafts, set_aside
 from rljob_trainer.control import ControlServer
 from rljob_trainer.cores import Threads, threads
 from rljob_trainer.data.dataset import Dataset, dataset
@@ -40,7 +41,7 @@ from rljob_trainer.data.render import load_tokenizer
 from rljob_trainer.desired import Desired
 from rljob_trainer.engines import lifecycle
 from rljob_trainer.engines.client import open_session
-from rljob_trainer.engines.command import engine_command
+from rljob_trainer.engines.command import NCCL, engine_command
 from rljob_trainer.engines.generation import RouterGenerator
 from rljob_trainer.engines.pool import EnginePool, Incident, PoolSettings
 from rljob_trainer.engines.process import LOG_FOLLOWS
@@ -124,13 +125,13 @@ class _Builder:
 
     def run(self) -> Run:
         """Build everything; tell what went wrong before everything is taken down again."""
+        remove_drafts(self._directory / "checkpoints")
         resume = newest(self._directory / "checkpoints")
         first = resume[1].step if resume else 0
         self._report = open_report(self._directory, self._job, self._phases, time.time, self._attempt, first)
         self._desired = Desired(self._board, lambda name, generation, _: self._restart(name, generation))
-        server = self._serve()
         try:
-            return self._start(resume, first, server)
+            return self._start(resume, first, self._serve())
         except Exception as error:
             self._fail(error)
             raise
@@ -142,12 +143,16 @@ class _Builder:
         scoring = rewards(spec.reward)
         stream, journal = self._stream(data, resume)
 
+        self._board.beat()
         slots = self._place()
+        self._board.beat()
         pool_started = self._start_engines(slots, model)
         learner, link = self._start_learner(slots, model)
+        self._board.beat()
         pool_started.result(spec.recovery.start_timeout_seconds + 60)
         if resume:
             learner.load(resume[0])
+            self._board.beat()
         self._watch(server)
 
         weights = EngineWeights(self._pool, self._publisher(learner, link), self._background)
@@ -183,7 +188,8 @@ class _Builder:
             orders=self._desired,
         )
         weights.publish(first)
-        self._board.update(state=control.RunState.RUNNING)
+        if not self._desired.requested:
+            self._board.update(state=control.RunState.RUNNING)
         return Run(parts, first, spec.training.steps, self._desired, partial(self._finish, learner), self._fail)
 
     def _serve(self) -> ControlServer:
@@ -199,8 +205,9 @@ class _Builder:
         return server
 
     def _data(self, model: Path) -> Dataset:
-        context = self._spec.rollout.context_length or AutoConfig.from_pretrained(model).max_position_embeddings
-        room = context - self._spec.rollout.sampling.max_new_tokens
+        rollout = self._spec.rollout
+        context = rollout.context_length or AutoConfig.from_pretrained(model).max_position_embeddings
+        room = longest_prompt(context, rollout.kv_tokens(self._spec.runtime.device), rollout.sampling.max_new_tokens)
         return dataset(self._spec.data, load_tokenizer(model), room)
 
     def _stream(self, data: Dataset, resume: tuple[Path, Checkpoint] | None) -> tuple[PromptStream, Journal]:
@@ -259,7 +266,7 @@ class _Builder:
         )
         learner = LearnerGroup(
             make=partial(publishing_rank, config=config, sharding=sharding),
-            actor_options=[slots.options(rank.slot) for rank in self._topology.learner],
+            actor_options=[slots.options(rank.slot) | self._learner_environment() for rank in self._topology.learner],
             layout=layout(config, len(self._topology.learner)),
             timeout_s=LEARNER_S,
             max_skipped=self._spec.training.optimizer.max_skipped_steps,
@@ -268,35 +275,41 @@ class _Builder:
         learner.start()
         return learner, LearnerLink(learner)
 
+    def _learner_environment(self) -> dict[str, Any]:
+        """Return Ray's option that gives the learner the engines' NCCL settings: they must agree."""
+        return {"runtime_env": {"env_vars": NCCL}} if self._spec.runtime.device is Device.GPU else {}
+
     def _publisher(self, learner: LearnerGroup, link: LearnerLink) -> Publisher:
         self._published_by = Publisher(self._transport(learner, link), self._spec.weight_sync.timeout_seconds)
         return self._published_by
 
     def _transport(self, learner: LearnerGroup, link: LearnerLink) -> Transport:
-        sync = self._spec.weight_sync
+        sync, specs = self._spec.weight_sync, learner.call("weight_specs")[0]
         if sync.transport == "Disk":
-            return Disk(link, self._shared_directory())
+            return Disk(link, self._shared_directory(sum(spec.nbytes for spec in specs)))
         return Broadcast(
             learner=link,
-            specs=learner.call("weight_specs")[0],
+            specs=specs,
             address=ray.util.get_node_ip_address(),
             backend="gloo" if self._spec.runtime.device is Device.CPU else "nccl",
             ranks_per_engine=self._spec.rollout.gpus_per_engine,
             bucket_bytes=sync.bucket_mib * 2**20,
         )
 
-    def _shared_directory(self) -> Path:
+    def _shared_directory(self, num_bytes: int) -> Path:
+        """Return where to write weights of this size: in a directory of our own, for files are replaced there."""
         if self._spec.weight_sync.directory is not None:
-            return Path(self._spec.weight_sync.directory)
-        if self._spec.runtime.device is Device.CPU:
-            return leftovers.shared_memory(self._run_id)
+            return Path(self._spec.weight_sync.directory) / f"rljob-{self._run_id}"
+        memory = leftovers.shared_memory(self._run_id)
+        if self._spec.runtime.device is Device.CPU and shutil.disk_usage(memory.parent).free > 1.5 * num_bytes:
+            return memory
         return self._directory / "weights"
 
     def _watch(self, server: ControlServer) -> None:
         self._watcher = Watcher(self._board, self._report.progress, self._pool.snapshot, self._report.engines)
         care = SelfCare(self._board, self._desired, server.attendance, self._spec.recovery, leave=_leave)
         for work in (self._watcher.run(), care.run(), self._router.keep(self._pool.serving_urls)):
-            task = self._background.submit(work)
+            task = self._background.submit(_for_ever(work))
             self._stack.callback(task.cancel)
 
     def _sampler(self, publisher: Publisher) -> Sampler:
@@ -346,15 +359,20 @@ class _Builder:
     def _fail(self, error: Exception) -> None:
         message = f"{type(error).__name__}: {error}"
         self._board.update(state=control.RunState.FAILED, exit_reason=message)
-        self._report.end("failed", message)
-        write_report(self._directory)
+        self._end_report("failed", message)
+
+    def _end_report(self, outcome: str, message: str) -> None:
+        try:
+            self._report.end(outcome, message)
+            write_report(self._directory)
+        except Exception:  # a full disk, for example: how the run itself ended is what counts
+            log.exception("action=report failed")
 
     def _finish(self, learner: LearnerGroup, finished: bool) -> None:
         with self._phases.measure("stop"):
             if finished and self._spec.checkpoint.hf_export:
                 learner.write_hf(self._directory / "hf")
-        self._report.end("finished" if finished else "stopped")
-        write_report(self._directory)
+        self._end_report("finished" if finished else "stopped", "")
         self._watcher.look()  # the last step's news, before the end is told and nobody asks any more
         self._board.update(state=control.RunState.FINISHED, exit_reason="all steps done" if finished else "drained")
 
@@ -391,6 +409,12 @@ def learner_config(spec: Spec, model: Path, num_threads: int) -> LearnerConfig:
         num_threads=num_threads,
         megatron_args=spec.extra_args.megatron,
     )
+
+
+def longest_prompt(context: int, kv_tokens: int | None, max_new_tokens: int) -> int:
+    """Return how long a prompt may be [tokens] for SGLang 0.5.17 to accept it and not to shorten its response."""
+    limit = min(context, kv_tokens or context)
+    return min(limit - max_new_tokens - 2, limit - 7)
 
 
 def router_settings(spec: Spec) -> RouterSettings:
@@ -446,6 +470,15 @@ def _leave(reason: str) -> None:
     """End this process at once: no engine is left, and whoever supervises the run starts it again."""
     log.error("action=leave reason=%r", reason)
     os._exit(Exit.LOST_PEER)
+
+
+async def _for_ever(work: Awaitable[None]) -> None:
+    """Do what must not end while the run lasts: without it the run would go on blind."""
+    try:
+        await work
+    except Exception as error:
+        log.exception("action=watch failed")
+        _leave(f"a watcher has failed: {error!r}")
 
 
 async def _both(first: Awaitable[None], second: Awaitable[None]) -> None:

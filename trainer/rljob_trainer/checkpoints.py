@@ -93,8 +93,7 @@ class Checkpoints:
         return target
 
     def _write(self, step: int, target: Path) -> None:
-        for leftover in self.directory.glob("saving-*"):
-            shutil.rmtree(leftover)
+        remove_drafts(self.directory)
         draft = self.directory / f"saving-{target.name}"
         draft.mkdir(parents=True)
         self.learner.save(draft)
@@ -126,6 +125,12 @@ def newest(directory: Path) -> tuple[Path, Checkpoint] | None:
     if damaged:
         raise CheckpointError("no checkpoint can be read: " + "; ".join(damaged))
     return None
+
+
+def remove_drafts(directory: Path) -> None:
+    """Remove what an interrupted save has left: it may be what fills the disk."""
+    for leftover in directory.glob("saving-*"):
+        shutil.rmtree(leftover)
 
 
 def set_aside(directory: Path, step: int) -> None:

@@ -21,9 +21,15 @@ from rljob_trainer.checkpoints import CheckpointError
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.journal import JournalError
 from rljob_trainer.data.packages import ModelError
-from rljob_trainer.engines.client import EngineError
+from rljob_trainer.engines.client import EngineError, EngineRefusedError
 from rljob_trainer.engines.server import EngineStartError
-from rljob_trainer.learners.errors import LayoutMismatchError, LearnerError, LearnerLostError, UnsupportedModelError
+from rljob_trainer.learners.errors import (
+    LayoutMismatchError,
+    LearnerError,
+    LearnerLostError,
+    TrainingDivergedError,
+    UnsupportedModelError,
+)
 from rljob_trainer.loop import train
 from rljob_trainer.placement import PlacementError
 from rljob_trainer.rewards.errors import RewardError
@@ -36,6 +42,8 @@ EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((ManifestError,), Exit.BAD_MANIFEST),
     ((DataError, ModelError, CheckpointError, JournalError, RewardError), Exit.BAD_INPUT),
     ((UnsupportedModelError, LayoutMismatchError), Exit.BAD_INPUT),
+    ((EngineRefusedError,), Exit.BAD_INPUT),
+    ((TrainingDivergedError,), Exit.DIVERGED),
     ((MemoryError,), Exit.OUT_OF_MEMORY),
     (
         (LearnerLostError, EngineStartError, EngineError, RolloutTimeoutError, TransferError, PlacementError),
@@ -52,14 +60,17 @@ def main(arguments: Sequence[str]) -> Exit:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", handlers=[logging.StreamHandler()]
     )
+    code: Exit | None = None
     try:
         with ExitStack() as stack:
             run = build(load(options.manifest.read_text()), options.directory, options.attempt, os.environ, stack)
             signal.signal(signal.SIGTERM, lambda *_: run.desired.drain())
-            return _finish(run)
-    except Exception as error:  # the top of the process: every end has a code and a line in the log
+            code = _finish(run)
+    except (Exception, SystemExit) as error:  # the top of the process: every end has a code and a line in the log
         log.exception("action=end reason=%s", type(error).__name__)
-        return exit_of(error)
+        # What is done is done, although taking everything down has failed.
+        return exit_of(error) if code is None else code
+    return code
 
 
 def exit_of(error: BaseException) -> Exit:

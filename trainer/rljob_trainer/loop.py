@@ -14,9 +14,11 @@ def train(parts: Parts, first: int, steps: int) -> bool:
     Step k trains on samples of weights version k and publishes version k + 1.
     """
     measure = parts.phases.measure
-    if first == 0:
+    if first == 0 and not parts.orders.requested:
         with measure("evaluate"):
             parts.report.evaluation(0, parts.evaluation.measure())
+    if parts.orders.requested:
+        return False
     for step in range(first, steps):
         with measure("rollout"):
             groups = parts.rollouts.take(step)
@@ -34,9 +36,10 @@ def train(parts: Parts, first: int, steps: int) -> bool:
         if parts.cadence.evaluates(step + 1):
             with measure("evaluate"):
                 parts.report.evaluation(step + 1, parts.evaluation.measure())
-        if parts.cadence.saves(step + 1) or parts.orders.take_checkpoint() or parts.orders.requested:
+        wanted, ends = parts.orders.take_checkpoint(), parts.orders.requested
+        if parts.cadence.saves(step + 1) or wanted or ends:
             with measure("checkpoint"):
                 parts.checkpoints.save(step + 1)
-        if parts.orders.requested:
+        if ends:
             return step + 1 == steps
     return True

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 RETRY_PAUSE_S = 0.2
 
+Samples = tuple[Sample, ...]
+
 
 class Generator(Protocol):
     """Whatever continues prompts: the router in front of the engines."""
@@ -34,7 +36,7 @@ class GenerationFailedError(RuntimeError):
 
 
 class RolloutTimeoutError(RuntimeError):
-    """A prompt was not answered within the deadline, by any engine."""
+    """For the whole deadline no engine has answered any prompt."""
 
 
 @dataclass
@@ -43,7 +45,7 @@ class Sampler:
 
     generator: Generator
     timeout_s: float
-    """longest time without an answer to one prompt [s]"""
+    """longest time without an answer to any prompt [s]"""
     version: Callable[[], int | None]
     """returns the current weights version; samples of others are refused"""
     answered: Callable[[], None]
@@ -53,15 +55,30 @@ class Sampler:
     async def groups(
         self, prompts: Sequence[Prompt], sampling: Sampling, num_samples: int, greedy: bool = False
     ) -> tuple[Group, ...]:
-        """Return one group for each prompt, in the order of the prompts."""
-        return tuple(await asyncio.gather(*(self._group(prompt, sampling, num_samples, greedy) for prompt in prompts)))
+        """Return one group for each prompt, in the order of the prompts.
 
-    async def _group(self, prompt: Prompt, sampling: Sampling, num_samples: int, greedy: bool) -> Group:
+        Raises RolloutTimeoutError when for `timeout_s` no prompt at all is answered: many take as long as they take.
+        """
+        asked = [asyncio.ensure_future(self._until_answered(each, sampling, num_samples, greedy)) for each in prompts]
         try:
-            async with asyncio.timeout(self.timeout_s):
-                return Group(prompt, await self._until_answered(prompt, sampling, num_samples, greedy))
-        except TimeoutError as error:
-            raise RolloutTimeoutError(f"prompt {prompt.uid} was not answered within {self.timeout_s:g} s") from error
+            await self._all_answered(prompts, asked)
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        return tuple(Group(prompt, task.result()) for prompt, task in zip(prompts, asked, strict=True))
+
+    async def _all_answered(self, prompts: Sequence[Prompt], asked: "Sequence[asyncio.Future[Samples]]") -> None:
+        pending = set(asked)
+        while pending:
+            done, pending = await asyncio.wait(pending, timeout=self.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                waiting = [prompt.uid for prompt, task in zip(prompts, asked, strict=True) if task in pending]
+                raise RolloutTimeoutError(
+                    f"no prompt was answered within {self.timeout_s:g} s; {len(waiting)} wait, first {waiting[0]}"
+                )
+            for task in done:
+                task.result()  # raises what asking again would not help against
 
     async def _until_answered(
         self, prompt: Prompt, sampling: Sampling, num_samples: int, greedy: bool
@@ -99,7 +116,7 @@ class SyncRollouts:
         prompts = self.stream.take(self.prompts_per_step)
         self.journal.issued(step, [prompt.uid for prompt in prompts])
         work = self.sampler.groups(prompts, self.sampling, self.samples_per_prompt)
-        return self.background.run(work, timeout_s=2 * self.sampler.timeout_s)
+        return self.background.run(work, timeout_s=None)
 
     def consumed(self, step: int) -> None:
         """Journal that the learner has taken its step on the prompts of `step`."""

@@ -15,6 +15,7 @@ def test_the_codes_stay_what_they_are():
         "PREEMPTED": 7,
         "BUDGET_EXHAUSTED": 8,
         "BAD_INPUT": 9,
+        "DIVERGED": 10,
         "IN_USE": 75,
         "INTERRUPTED": 130,
     }

@@ -1,5 +1,6 @@
 """Which display is chosen, and that a live one leaves the terminal as it should be."""
 
+import os
 from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
@@ -7,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from rljob_cli.display import LiveDisplay, display_for, export_svg
+from rljob_cli.display import Lasting, LiveDisplay, display_for, export_svg
 from rljob_cli.lines import LineDisplay
 from synthetic_status import FACTS, NOW, status, view
 
@@ -20,15 +21,15 @@ def terminal(file: StringIO, width: int = 100) -> Console:
 
 @pytest.mark.parametrize("variable", ["NO_COLOR", "CI"])
 def test_lines_are_for_ci_and_for_those_who_want_no_colours(variable: str) -> None:
-    assert isinstance(display_for(FACTS, terminal(StringIO()), {variable: "1"}), LineDisplay)
+    assert isinstance(display_for(FACTS, terminal(StringIO()), {variable: "1"}).display, LineDisplay)
 
 
 def test_lines_are_for_pipes() -> None:
-    assert isinstance(display_for(FACTS, Console(file=StringIO(), force_terminal=False), {}), LineDisplay)
+    assert isinstance(display_for(FACTS, Console(file=StringIO(), force_terminal=False), {}).display, LineDisplay)
 
 
 def test_a_terminal_gets_the_live_picture() -> None:
-    assert isinstance(display_for(FACTS, terminal(StringIO()), {}), LiveDisplay)
+    assert isinstance(display_for(FACTS, terminal(StringIO()), {}).display, LiveDisplay)
 
 
 def test_lines_go_to_standard_output_as_they_happen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,3 +82,27 @@ def test_a_live_display_exports_what_it_shows(tmp_path: Path) -> None:
     display.update(status())
     display.export_svg(tmp_path / "display.svg")
     assert "18/36" in (tmp_path / "display.svg").read_text()
+
+
+class Vanishing:
+    """A display whose terminal has been closed."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        raise BrokenPipeError
+
+    def update(self, status):
+        raise OSError(5, "Input/output error")
+
+    def note(self, text):
+        raise BrokenPipeError
+
+
+def test_a_run_goes_on_when_its_terminal_is_gone(monkeypatch) -> None:
+    with Path(os.devnull).open("w") as output:
+        monkeypatch.setattr("sys.stdout", output)
+        with Lasting(Vanishing()) as display:
+            display.update(status())
+            display.note("still there")

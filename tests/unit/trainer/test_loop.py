@@ -152,3 +152,15 @@ def test_every_phase_of_a_step_is_measured():
     assert {"rollout", "reward", "advantage", "train", "publish", "report", "evaluate", "checkpoint"} <= set(
         parts.phases.totals()
     )
+
+
+def test_an_order_to_end_before_the_first_step_is_followed_at_once():
+    recorder = Recorder(requested=True)
+    assert not train(parts_of(recorder), first=0, steps=4)
+    assert recorder.events == []
+
+
+def test_an_order_for_a_checkpoint_is_fulfilled_by_a_save_that_is_due_anyway():
+    recorder = Recorder(wants_checkpoint=True)
+    train(replace(parts_of(recorder), cadence=Cadence(4, 1, 3)), first=0, steps=2)
+    assert [event for event in recorder.events if event.startswith("save")] == ["save 1", "save 2"]

@@ -21,8 +21,11 @@ QUESTION = "{question}"
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a checkpoint directory; nothing is fetched."""
-    return AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    """Load the tokenizer of a checkpoint directory; nothing is fetched. Raises DataError."""
+    try:
+        return AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise DataError(f"model.checkpoint {directory}: its tokenizer cannot be loaded: {error}") from error
 
 
 class Renderer:
@@ -39,7 +42,10 @@ class Renderer:
         """Return the row as a prompt with this uid."""
         text = self._chat(row) if self._data.chat_template else self._plain(row)
         text += self._data.assistant_prefill.replace(QUESTION, row.question)
-        tokens = self._tokenizer.encode(text, add_special_tokens=not self._data.chat_template)
+        try:
+            tokens = self._tokenizer.encode(text, add_special_tokens=not self._data.chat_template)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{row.place}: the tokenizer cannot encode it: {error}") from error
         return Prompt(uid, row.question, text, tuple(tokens), row.label, row.metadata)
 
     def _plain(self, row: Row) -> str:

@@ -73,7 +73,7 @@ def _json_lines(path: Path) -> Iterator[PlacedRow]:
 def _json_object(line: bytes, place: str) -> RawRow:
     try:
         value = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: not JSON: {error}") from error
     if not isinstance(value, dict):
         raise DataError(f"{place}: a JSON object is wanted, found {type(value).__name__}")

@@ -13,6 +13,8 @@ from rljob_api.sections import Device, Placement, Precision, Spec
 
 CPU_SITE = Path(__file__).parent / "cpu_site"
 """goes on PYTHONPATH of SGLang processes on CPU, and of nothing else"""
+NCCL = {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
+"""SGLang sets both in itself; when they differ between learner and engine the first broadcast hangs for ever"""
 DTYPES = {Precision.FP32: "float32", Precision.BF16: "bfloat16"}
 
 Argument = str | int | float | bool | list[Any]
@@ -89,8 +91,7 @@ def _cpu_environment(threads: int, python_path: str) -> dict[str, str]:
 
 
 def _gpu_environment(threads: int) -> dict[str, str]:
-    # SGLang sets both in itself; when they differ between learner and engine the first broadcast hangs for ever.
-    return _environment(threads) | {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
+    return _environment(threads) | NCCL
 
 
 def _environment(threads: int) -> dict[str, str]:

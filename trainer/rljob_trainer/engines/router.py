@@ -17,13 +17,14 @@ import aiohttp
 
 from rljob_trainer.engines.client import EngineError, RouterClient
 from rljob_trainer.engines.ports import free_ports
-from rljob_trainer.engines.process import KeptProcess
+from rljob_trainer.engines.process import KeptProcess, ProcessError
 
 log = logging.getLogger(__name__)
 
-READY_S = 60.0
+READY_S = 300.0
 LISTED_S = 20.0
 POLL_S = 0.05
+SILENT_PROBES = 3
 WATCH_S = 1.0
 """slices of waiting for the end of the process; a thread cannot be cancelled"""
 
@@ -81,15 +82,20 @@ class Router:
 
         Prompts wait and are asked again meanwhile; a router that never comes back ends in their deadline.
         """
+        silent = 0
         while True:
             exit_ = await asyncio.to_thread(self._running().wait, WATCH_S)
             if exit_ is None:
-                continue
-            log.error("router action=restart reason=%s", exit_)
+                silent = 0 if await self._answers() else silent + 1
+                if silent < SILENT_PROBES:
+                    continue
+                await self.stop()
+            log.error("router action=restart reason=%s", exit_ or "no answer")
+            silent = 0
             try:
                 await self._start()
                 await asyncio.gather(*(self.add(url) for url in urls()))
-            except EngineError as error:
+            except (EngineError, ProcessError, OSError) as error:
                 log.error("router action=restart_again reason=%s", error)
                 await self.stop()
 
@@ -123,6 +129,9 @@ class Router:
         """Kill the process."""
         if self._process is not None:
             await asyncio.to_thread(self._process.stop)
+
+    async def _answers(self) -> bool:
+        return self.client is not None and await self.client.is_alive()
 
     async def _start(self) -> None:
         argv = router_argv(self._settings, self._host, *self._ports)

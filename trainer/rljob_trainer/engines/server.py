@@ -2,6 +2,7 @@
 handle in the driver, which makes a new actor when the old one is lost with its machine.
 """
 
+import asyncio
 import logging
 import os
 import sys
@@ -13,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from rljob_trainer.engines.command import EngineCommand
 from rljob_trainer.engines.ports import free_ports
-from rljob_trainer.engines.process import Exit, KeptProcess
+from rljob_trainer.engines.process import STOP_S, Exit, KeptProcess
 
 log = logging.getLogger(__name__)
 
@@ -114,12 +115,14 @@ class RayHost:
 
     async def wait(self) -> Exit:
         """Return how the server ended, once it has; losing the actor is losing the server."""
+        actor = self._actor
         try:
             while True:
-                if (exit_ := await self._ask("wait", WAIT_SLICE_S)) is not None:
+                if (exit_ := await actor.wait.remote(WAIT_SLICE_S)) is not None:
                     return exit_  # type: ignore[no-any-return]  # Ray's calls are untyped
         except RayActorError as error:
-            self._actor = None
+            if self._actor is actor:  # and not already its successor
+                self._actor = None
             return Exit("its actor is lost", None, time.time(), str(error))
 
     async def stop(self) -> None:
@@ -128,10 +131,12 @@ class RayHost:
             return
         actor, self._actor = self._actor, None
         try:
-            await actor.stop.remote()
-        except RayActorError as error:
-            log.info("engine=%s action=stop reason=ActorLost detail=%s", self._name, error)
-        ray.kill(actor)
+            async with asyncio.timeout(STOP_S + 5.0):
+                await actor.stop.remote()
+        except (RayError, TimeoutError) as error:
+            log.info("engine=%s action=stop reason=%s detail=%s", self._name, type(error).__name__, error)
+        finally:
+            ray.kill(actor)
 
     async def actor_pid(self) -> int:
         """Return the pid of the actor's process, on its own machine."""

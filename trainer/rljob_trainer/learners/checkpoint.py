@@ -22,6 +22,8 @@ from rljob_trainer.learners.optimizer import Optimizer, restore_steps
 
 _METADATA = {"distrib_optim_sharding_type": "dp_reshardable"}
 """the only kind that Megatron 0.16.1 both saves and loads with PyTorch's AdamW"""
+_FROM_MANIFEST = ("max_lr", "min_lr", "betas", "eps")
+"""of a parameter group: a resumed run takes these from its manifest, which may have changed, not from the checkpoint"""
 
 
 def save(directory: Path, model: Any, optimizer: Optimizer, layout: Layout, counters: dict[str, int]) -> None:
@@ -47,7 +49,10 @@ def load(directory: Path, model: Any, optimizer: Optimizer, layout: Layout) -> d
         )
     state = dist_checkpointing.load(_state(model, optimizer, is_loading=True), str(directory))
     model.module.load_state_dict(state["model"])
+    wanted = [{name: group[name] for name in _FROM_MANIFEST} for group in optimizer.megatron.param_groups]
     optimizer.megatron.load_state_dict(state["optimizer"])
+    for group, own in zip(optimizer.megatron.param_groups, wanted, strict=True):
+        group.update(own)
     restore_steps(optimizer.megatron, state["schedule_steps"])
     optimizer.schedule.num_steps = 0
     optimizer.schedule.step(state["schedule_steps"])  # its shape comes from the manifest, which may have changed

@@ -29,6 +29,8 @@ from rljob_trainer.learners.metrics import StepMetrics
 from rljob_trainer.metrics import TrainMetrics
 
 INTERRUPT_S = 30.0
+OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory")
+"""what torch says of CUDA's memory and of the host's"""
 
 
 class RankHost:
@@ -112,7 +114,9 @@ class LearnerGroup:
 
     def load(self, directory: Path) -> int:
         """Continue from a checkpoint; return the optimizer steps that it holds."""
-        return int(self.call("load", directory)[0])
+        steps = int(self.call("load", directory)[0])
+        self._skipped = int(self.call("skipped_steps")[0])
+        return steps
 
     def write_hf(self, directory: Path) -> None:
         """Write the weights as a Hugging Face checkpoint."""
@@ -170,7 +174,7 @@ def _result(reference: Any, rank: int) -> Any:
     except RayActorError as error:
         raise LearnerLostError(f"learner rank {rank}: its process is gone: {error}") from error
     except RayTaskError as error:
-        if isinstance(error.cause, MemoryError):
+        if isinstance(error.cause, MemoryError) or any(words in str(error) for words in OUT_OF_MEMORY):
             raise MemoryError(f"learner rank {rank}: {error}") from error
         if isinstance(error.cause, UnsupportedModelError | LayoutMismatchError):
             raise error.cause from error

@@ -71,6 +71,10 @@ class LearnerRank:
         self.skipped = 0
         """optimizer steps not taken because the gradient was not finite"""
 
+    def skipped_steps(self) -> int:
+        """Return how many optimizer steps were not taken."""
+        return self.skipped
+
     @property
     def holds_output(self) -> bool:
         """Whether this rank's `logprobs()` are those of its data-parallel share, and not empty."""
@@ -298,7 +302,7 @@ def _prepare_process(config: LearnerConfig, rank: int) -> torch.device:
     """Set threads, seeds and device of this process; let Megatron find what it would take from Apex."""
     torch.set_num_threads(config.num_threads)
     random.seed(config.seed)
-    np.random.seed(config.seed)
+    np.random.seed(config.seed % 2**32)
     torch.manual_seed(config.seed)
     wgrad.install()
     _silence_known_warnings()

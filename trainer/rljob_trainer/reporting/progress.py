@@ -77,7 +77,8 @@ def after(progress: Progress, record: Record) -> Progress:
     """Return the progress when `record` has happened."""
     match record:
         case RunRecord():
-            return replace(progress, steps=record.steps, step=record.step, version=None, step_time=None, outcome=None)
+            begun = replace(progress, steps=record.steps, step=record.step, version=None, step_time=None, outcome=None)
+            return replace(begun, phase_seconds={})  # this driver has done no step yet
         case StepRecord():
             return _after_step(progress, record)
         case EvaluationRecord():

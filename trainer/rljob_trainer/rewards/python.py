@@ -25,6 +25,8 @@ def python_reward(name: str) -> RewardFunction:
         raise RewardError(
             f"{name} takes {inspect.signature(function)}; a reward takes ({', '.join(PARAMETERS)}): {error}"
         ) from error
+    except ValueError as error:
+        raise RewardError(f"{name} does not tell its parameters; a reward takes ({', '.join(PARAMETERS)})") from error
     if inspect.iscoroutinefunction(function):
         return lambda responses: asyncio.run(_together(name, function, responses))
     return lambda responses: [_score(name, function, response) for response in responses]
@@ -36,8 +38,9 @@ def _load(name: str) -> Callable[..., Any]:
         raise RewardError(f"reward.function {name!r}: `module:function` is wanted")
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise RewardError(f"reward.function {name}: cannot import {module_name}: {error}") from error
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise RewardError(f"reward.function {name}: cannot import {module_name}: {reason}") from error
     function: Callable[..., Any] | None = getattr(module, attribute, None)
     if not callable(function):
         names = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
@@ -48,7 +51,7 @@ def _load(name: str) -> Callable[..., Any]:
 def _score(name: str, function: Callable[..., Any], response: Response) -> float:
     try:
         value = function(*_arguments(response))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failure(name, response, error) from error
     return _number(name, response, value)
 
@@ -62,7 +65,7 @@ async def _together(
 async def _score_async(name: str, function: Callable[..., Coroutine[Any, Any, Any]], response: Response) -> float:
     try:
         value = await function(*_arguments(response))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failure(name, response, error) from error
     return _number(name, response, value)
 
@@ -71,7 +74,7 @@ def _arguments(response: Response) -> tuple[Any, ...]:
     return response.prompt.question, response.text, response.prompt.label, response.prompt.metadata
 
 
-def _failure(name: str, response: Response, error: Exception) -> RewardError:
+def _failure(name: str, response: Response, error: BaseException) -> RewardError:
     return RewardError(f"{name} failed on prompt {response.prompt.uid}: {type(error).__name__}: {error}")
 
 
@@ -79,7 +82,7 @@ def _number(name: str, response: Response, value: Any) -> float:
     """Return the value as a finite number; a NaN would quietly spoil the advantages of its whole group."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if isinstance(value, str) or not math.isfinite(number):
         raise RewardError(f"{name} returned {value!r:.100} for prompt {response.prompt.uid}; a finite number is wanted")

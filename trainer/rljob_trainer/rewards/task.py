@@ -1,10 +1,13 @@
 """The verifier of the reasoning-gym task that made the question. The row carries what is needed to build it."""
 
+import logging
 from collections.abc import Sequence
 
 from rljob_trainer.data.procedural import RECIPE, verifier
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rewards.function import Response
+
+log = logging.getLogger(__name__)
 
 
 def task_score(responses: Sequence[Response]) -> list[float]:
@@ -19,4 +22,9 @@ def _score(response: Response) -> float:
             f"prompt {response.prompt.uid}: reward.kind task judges questions from data.*.reasoningGym; "
             f"the row has {', '.join(map(str, row)) or 'nothing'}"
         )
-    return float(verifier(row[RECIPE])(response.text, row))
+    try:
+        return float(verifier(row[RECIPE])(response.text, row))
+    except Exception as error:  # noqa: BLE001
+        # Some of reasoning-gym's verifiers raise on a response that is not even of the right form: it is wrong.
+        log.warning("action=score_zero prompt=%s reason=%r", response.prompt.uid, error)
+        return 0.0

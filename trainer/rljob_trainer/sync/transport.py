@@ -4,10 +4,10 @@ Both bring the weights to as many engines as possible: one that fails is named w
 """
 
 import asyncio
-import itertools
 import logging
+import secrets
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -80,7 +80,6 @@ class Broadcast:
     _members: tuple[str, ...] = ()
     """urls: a restarted engine has another one"""
     _group_name: str = ""
-    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     async def transfer(self, engines: Sequence[EngineClient], timeout_s: float) -> Transfer:
         """Send to all engines; without those that fail, again, so that the others have all of it.
@@ -111,7 +110,7 @@ class Broadcast:
         if members == self._members:
             return
         await self._part(engines)
-        self._group_name = f"rljob-{next(self._numbers)}"
+        self._group_name = f"rljob-{secrets.token_hex(4)}"
         world_size = 1 + len(engines) * self.ranks_per_engine
         port = free_port(self.address)
         connect = self.learner.connect(self.address, port, world_size, self._group_name, self.backend, timeout_s)

@@ -38,6 +38,7 @@ def test_a_restarted_driver_shows_the_history_up_to_its_checkpoint(tmp_path: Pat
     progress = after.report.progress()
     assert progress.rewards == before.report.progress().rewards[:3]
     assert (progress.step, progress.version, progress.eta_seconds is None) == (3, None, False)
+    assert progress.phase_seconds == {}, "a supervisor would take it for a driver that has done steps"
     assert len(progress.evaluations) == 1
 
 

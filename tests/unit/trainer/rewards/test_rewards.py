@@ -171,7 +171,7 @@ def test_an_own_async_function_judges_all_responses_at_the_same_time(judges):
     [
         ("judge", r"`module:function` is wanted"),
         ("judges:", r"`module:function` is wanted"),
-        ("no_such_module:judge", r"cannot import no_such_module: No module named"),
+        ("no_such_module:judge", r"cannot import no_such_module: ModuleNotFoundError"),
         ("judges:jugde", r"judges has no function jugde; it has judge"),
         ("judges:narrow", r"judges:narrow takes \(response, label\); a reward takes \(question, response, label, met"),
         ("judges:keyword", r"judges:keyword takes \(\*, question, response, label, metadata\)"),
