@@ -67,6 +67,8 @@ def document(text: str) -> Document:
         raise ManifestError((Problem(f"character {error.position}", ABSENT, f"not YAML: {error.reason}"),)) from error
     except RecursionError as error:
         raise ManifestError((Problem("manifest", ABSENT, "is nested too deeply"),)) from error
+    except (ValueError, KeyError) as error:  # an explicit tag, such as `!!int abc`
+        raise ManifestError((Problem("manifest", ABSENT, f"not YAML: {error}"),)) from error
     if duplicates:
         raise ManifestError(tuple(duplicates))
     if len(documents) != 1:

@@ -54,7 +54,15 @@ def parse(content: Mapping[str, Any]) -> RLJob:
 
 def as_json(content: Mapping[str, Any]) -> str:
     try:
-        return json.dumps(content)
+        text = json.dumps(content)
+        json.dumps(content, ensure_ascii=False).encode()
+        return text
+    except UnicodeEncodeError as error:
+        raise ManifestError(
+            (Problem("manifest", ABSENT, f"holds text that is not Unicode: {error.reason}"),)
+        ) from error
+    except TypeError as error:
+        raise ManifestError((Problem("manifest", ABSENT, f"holds what JSON has no form for: {error}"),)) from error
     except ValueError as error:
         raise ManifestError((Problem("manifest", ABSENT, "contains itself through an alias"),)) from error
 

@@ -104,9 +104,14 @@ def run(manifest: ManifestFile) -> None:
     from rljob_cli import run as running
     from rljob_cli.display import display_for
     from rljob_cli.panels import run_facts
-    from rljob_cli.rundir import rundir
+    from rljob_cli.rundir import RunDirectoryError, rundir
 
-    with display_for(run_facts(job, rundir(job).path), Console()) as display:
+    try:
+        directory = rundir(job)
+    except RunDirectoryError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(Exit.BAD_INPUT) from error
+    with display_for(run_facts(job, directory.path), Console()) as display:
         code = running.run(manifest, display)
     raise typer.Exit(code)
 

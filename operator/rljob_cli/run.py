@@ -60,7 +60,7 @@ def run(manifest: Path, display: Display, driver: Sequence[str] = DRIVER, timing
     logging.basicConfig(filename=directory.supervisor_log, level=logging.INFO, format=LOG_FORMAT)
     try:
         with locked(directory) as lock:
-            directory.manifest.write_text(text)
+            _replace(directory.manifest, text)
             return _Run(directory, driver, display).to_its_end(job.spec.recovery, lock, timing)
     except RunLockedError as error:
         display.note(str(error))
@@ -140,6 +140,13 @@ class _Run:
             last_log = self.directory.log(self.directory.next_attempt() - 1)
             self.display.note(f"{outcome.reason}; log: {last_log}")
         self.display.note(summary(self.directory.events, seconds, self.directory.report))
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file that is whole or as it was, also when the disk is full."""
+    draft = path.with_suffix(".draft")
+    draft.write_text(text)
+    draft.replace(path)
 
 
 @contextmanager

@@ -21,6 +21,10 @@ GUARD_FINISHES_S = 30.0
 """how long a guard may clean up after a killed supervisor [s]"""
 
 
+class RunDirectoryError(RuntimeError):
+    """The run's directory cannot be made or written; the text names it and says why."""
+
+
 class RunLockedError(RuntimeError):
     """Another supervisor works in this directory; the text names it."""
 
@@ -67,9 +71,13 @@ class RunDirectory:
 
 
 def rundir(job: RLJob) -> RunDirectory:
-    """Return the directory of the job, which is made if it does not exist."""
+    """Return the directory of the job, which is made if it does not exist. Raises RunDirectoryError."""
     path = Path(job.spec.checkpoint.directory or Path("runs") / job.metadata.name).resolve()
-    (path / "logs").mkdir(parents=True, exist_ok=True)
+    try:
+        (path / "logs").mkdir(parents=True, exist_ok=True)
+        (path / "supervisor.lock").touch()
+    except OSError as error:
+        raise RunDirectoryError(f"spec.checkpoint.directory: {path} cannot be used: {error.strerror}") from error
     return RunDirectory(path)
 
 

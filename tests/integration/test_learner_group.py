@@ -54,8 +54,17 @@ def step(seed: int, **changes: float) -> StepBatch:
     return StepBatch(pack(samples, 1, 64), len(samples), sum(len(each.tokens) for each in samples))
 
 
+def on_policy_loss(batch: StepBatch) -> float:
+    """Return the loss where every probability ratio is 1."""
+    micro_batches = [each for share in batch.micro_batches_by_rank for each in share]
+    return -sum(float((each.weights_R * each.advantages_R).sum()) for each in micro_batches)
+
+
 def test_two_steps_of_one_rollout_use_the_probabilities_before_the_first(group: LearnerGroup) -> None:
+    assert group.train([step(2)]).loss == pytest.approx(on_policy_loss(step(2)), abs=1e-6)
     metrics = group.train([step(0), step(1)])
+    on_policy = (on_policy_loss(step(0)) + on_policy_loss(step(1))) / 2
+    assert abs(metrics.loss - on_policy) > 1e-5, "the second step's ratio is to the policy before the first"
     assert metrics.skipped == 0
     assert metrics.tokens == step(0).tokens + step(1).tokens
     assert group.call("pid")[0] != group.call("pid")[1]

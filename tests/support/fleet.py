@@ -14,7 +14,6 @@ from rljob_api.sections import RLJob
 from rljob_trainer.background import Background
 from rljob_trainer.engines.client import Continuation, EngineError, TokenRequest, open_session
 from rljob_trainer.engines.command import engine_command
-from rljob_trainer.engines.lifecycle import Limits
 from rljob_trainer.engines.pool import EnginePool, EngineSnapshot, Incident, PoolSettings
 from rljob_trainer.engines.router import Router, RouterSettings
 from rljob_trainer.engines.server import RayHost
@@ -68,7 +67,7 @@ class Fleet:
             command=engine_command(cpu_job(checkpoint).spec, checkpoint, threads=1),
             routing=self.router,
             session=self.session,
-            settings=PoolSettings(Limits(3, 3), probe_interval_s=0.5, probe_timeout_s=5.0, start_timeout_s=START_S),
+            settings=PoolSettings(3, probe_interval_s=0.5, probe_timeout_s=5.0, start_timeout_s=START_S),
             catch_up=self.publisher.catch_up,
             on_incident=self.incidents.append,
         )

@@ -30,7 +30,15 @@ from rljob_trainer.background import Background
 from rljob_trainer.batches import Batches
 from rljob_trainer.board import StatusBoard
 from rljob_trainer.cadence import Cadence
-from rljob_trainer.checkpoints import Checkpoint, CheckpointError, Checkpoints, newest, remove_drafts, set_aside
+from rljob_trainer.checkpoints import (
+    Checkpoint,
+    CheckpointError,
+    Checkpoints,
+    model_fingerprint,
+    newest,
+    remove_drafts,
+    set_aside,
+)
 from rljob_trainer.control import ControlServer
 from rljob_trainer.cores import Threads, threads
 from rljob_trainer.data.dataset import Dataset, dataset
@@ -39,7 +47,6 @@ from rljob_trainer.data.packages import cache_directory, checkpoint
 from rljob_trainer.data.prompts import PromptStream
 from rljob_trainer.data.render import load_tokenizer
 from rljob_trainer.desired import Desired
-from rljob_trainer.engines import lifecycle
 from rljob_trainer.engines.client import open_session
 from rljob_trainer.engines.command import NCCL, engine_command
 from rljob_trainer.engines.generation import RouterGenerator
@@ -70,10 +77,9 @@ from rljob_trainer.turns import InTurns
 log = logging.getLogger(__name__)
 
 PLACEMENT_S = 600.0
+ANOTHER = "use another checkpoint.directory"
 LEARNER_S = 3600.0
 """longest wait for one call of the learner [s]; the supervisor notices a stalled phase much earlier"""
-REQUEST_FAILURES = 10
-"""failed requests in a row that make an engine dead"""
 
 
 @dataclass(frozen=True)
@@ -141,6 +147,8 @@ class _Builder:
         model = checkpoint(spec.model.checkpoint, cache_directory(self._environ))
         data = self._data(model)
         scoring = rewards(spec.reward)
+        if resume:
+            check_resumable(*resume, model_fingerprint(model), spec.training.precision.value, layout_of(self._topology))
         stream, journal = self._stream(data, resume)
 
         self._board.beat()
@@ -177,6 +185,8 @@ class _Builder:
                 directory=self._directory / "checkpoints",
                 keep=spec.checkpoint.keep,
                 layout=layout_of(self._topology),
+                model=model_fingerprint(model),
+                precision=spec.training.precision.value,
                 learner=learner,
                 stream=stream,
                 journal=journal,
@@ -218,7 +228,8 @@ class _Builder:
             journal.rewind(0, "")
             return stream, journal
         path, saved = resume
-        _check_resumable(path, saved, stream.fingerprint, layout_of(self._topology))
+        if saved.data_fingerprint != stream.fingerprint:
+            raise CheckpointError(f"{path}: the training questions are not those it was trained on; {ANOTHER}")
         set_aside(path.parent, saved.step)
         stream.seek(saved.prompts)
         journal.rewind(saved.step, path.name)
@@ -430,7 +441,7 @@ def router_settings(spec: Spec) -> RouterSettings:
 def pool_settings(spec: Spec) -> PoolSettings:
     """Return what the manifest says about watching engines."""
     return PoolSettings(
-        limits=lifecycle.Limits(probe_failures=spec.recovery.health_failures, request_failures=REQUEST_FAILURES),
+        probe_failures=spec.recovery.health_failures,
         probe_interval_s=spec.recovery.health_interval_seconds,
         probe_timeout_s=spec.recovery.health_timeout_seconds,
         start_timeout_s=spec.recovery.start_timeout_seconds,
@@ -442,14 +453,14 @@ def layout_of(sizes: Topology) -> str:
     return f"tensor {sizes.tensor_parallel} x pipeline {sizes.pipeline_parallel} x data {sizes.data_parallel}"
 
 
-def _check_resumable(path: Path, saved: Checkpoint, fingerprint: str, sizes: str) -> None:
-    """Raise CheckpointError when the checkpoint belongs to other data or another layout."""
-    if saved.data_fingerprint != fingerprint:
-        raise CheckpointError(
-            f"{path}: the training questions are not those it was trained on; use another checkpoint.directory"
-        )
+def check_resumable(path: Path, saved: Checkpoint, model: str, precision: str, sizes: str) -> None:
+    """Raise CheckpointError when the checkpoint belongs to another model, precision or layout."""
+    if saved.model != model:
+        raise CheckpointError(f"{path}: training began with another model than model.checkpoint; {ANOTHER}")
+    if saved.precision != precision:
+        raise CheckpointError(f"{path}: written in {saved.precision}, and the manifest asks for {precision}; {ANOTHER}")
     if saved.layout != sizes:
-        raise CheckpointError(f"{path}: written by {saved.layout}, and the manifest asks for {sizes}")
+        raise CheckpointError(f"{path}: written by {saved.layout}, and the manifest asks for {sizes}; {ANOTHER}")
 
 
 def _tell(report: Report, board: StatusBoard, incident: Incident) -> None:

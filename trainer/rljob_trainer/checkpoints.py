@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 MANIFEST = "rljob.json"
 TRACKER = "latest_checkpointed_iteration.txt"
 CHUNK_BYTES = 16 * 2**20
+SAMPLE_BYTES = 2**20
 
 
 class CheckpointError(RuntimeError):
@@ -46,6 +47,10 @@ class Checkpoint(BaseModel):
     """of the rendered training questions; a resume on others is refused"""
     layout: str
     """parallel sizes that wrote it"""
+    model: str
+    """fingerprint of the model that training began with"""
+    precision: str
+    """of the weights"""
     files: dict[str, str]
     """XXH3 (128 bits) of each file: it finds damage, and is no defence against an enemy"""
 
@@ -74,6 +79,8 @@ class Checkpoints:
     directory: Path
     keep: int
     layout: str
+    model: str
+    precision: str
     learner: Saver
     stream: Position
     journal: Journal
@@ -103,6 +110,8 @@ class Checkpoints:
             prompts=self.stream.position,
             data_fingerprint=self.stream.fingerprint,
             layout=self.layout,
+            model=self.model,
+            precision=self.precision,
             files=digests,
         )
         write_atomically(draft / MANIFEST, checkpoint.model_dump_json(indent=1))
@@ -160,6 +169,17 @@ def verified(path: Path) -> Checkpoint:
 def complete(directory: Path) -> list[Path]:
     """Return the complete checkpoints below a directory, newest first."""
     return sorted(directory.glob("iter_*"), reverse=True)
+
+
+def model_fingerprint(directory: Path) -> str:
+    """Return what tells one Hugging Face checkpoint from another: its configuration, and a sample of its weights."""
+    digest = xxhash.xxh3_128((directory / "config.json").read_bytes())
+    for path in sorted(directory.glob("*.safetensors")):
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            file.seek(size // 2)
+            digest.update(f"{path.name} {size}".encode() + file.read(SAMPLE_BYTES))
+    return digest.hexdigest()
 
 
 def name_of(step: int) -> str:

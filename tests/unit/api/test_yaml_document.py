@@ -6,6 +6,7 @@ import pytest
 
 from rljob_api.document import document
 from rljob_api.errors import ManifestError
+from rljob_api.manifest import load
 
 
 @pytest.mark.parametrize(
@@ -64,3 +65,19 @@ def test_other_text_is_refused_in_one_problem(text):
         document(text)
 
     assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("!!int abc", "not YAML: invalid literal"),
+        ("!!float abc", "not YAML: could not convert"),
+        ("!!binary aGk=", "holds what JSON has no form for"),
+        ("!!set {a}", "holds what JSON has no form for"),
+        ('"\\ud800"', "holds text that is not Unicode"),
+        ("9" * 5000, "not YAML: Exceeds the limit"),
+    ],
+)
+def test_values_that_no_manifest_can_hold_are_refused_and_not_a_traceback(value, said):
+    with pytest.raises(ManifestError, match=said):
+        load(f"metadata: {{name: {value}}}")

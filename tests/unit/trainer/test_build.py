@@ -1,8 +1,12 @@
 """What is decided when a run is put together."""
 
+from pathlib import Path
+
 import pytest
 
-from rljob_trainer.build import longest_prompt
+from rljob_trainer.build import check_resumable, longest_prompt
+from rljob_trainer.checkpoints import Checkpoint, CheckpointError, model_fingerprint
+from tiny_models import tiny_llama
 
 
 @pytest.mark.parametrize(
@@ -11,3 +15,26 @@ from rljob_trainer.build import longest_prompt
 )
 def test_a_prompt_leaves_room_for_its_response_and_for_what_the_engine_keeps(context, cache, new, longest):
     assert longest_prompt(context, cache, new) == longest
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "sizes", "said"),
+    [
+        ("other", "fp32", "tensor 1", "began with another model"),
+        ("this", "bf16", "tensor 1", "written in fp32, and the manifest asks for bf16"),
+        ("this", "fp32", "tensor 2", "written by tensor 1, and the manifest asks for tensor 2"),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_refused(model, precision, sizes, said):
+    saved = Checkpoint(
+        step=1, prompts=(0, 8), data_fingerprint="", layout="tensor 1", model="this", precision="fp32", files={}
+    )
+    check_resumable(Path("iter_0000001"), saved, "this", "fp32", "tensor 1")
+    with pytest.raises(CheckpointError, match=said):
+        check_resumable(Path("iter_0000001"), saved, model, precision, sizes)
+
+
+def test_models_of_one_shape_are_told_apart_by_their_weights(tmp_path):
+    first, second = (tiny_llama(tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 2)))
+    assert model_fingerprint(first) == model_fingerprint(tiny_llama(tmp_path / "c", seed=1))
+    assert model_fingerprint(first) != model_fingerprint(second)

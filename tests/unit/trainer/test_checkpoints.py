@@ -35,7 +35,9 @@ class Journal:
 
 
 def checkpoints(directory: Path, keep: int = 2) -> Checkpoints:
-    return Checkpoints(directory, keep, "tp1 pp1 dp1", Learner(), Stream(), Journal(), lambda step, path: None)
+    return Checkpoints(
+        directory, keep, "tp1 pp1 dp1", "model", "fp32", Learner(), Stream(), Journal(), lambda step, path: None
+    )
 
 
 def test_a_saved_checkpoint_is_found_verified_and_says_where_the_data_goes_on(tmp_path):

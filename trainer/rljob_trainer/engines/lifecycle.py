@@ -37,12 +37,12 @@ class Healthy:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """Serves, but something failed. Probes and requests count apart: a wedged engine still answers its probes."""
+    """Serves, but does not answer its probes."""
 
     generation: int
     version: int
     probe_failures: int
-    request_failures: int
+    """in a row"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +70,6 @@ class ProbeOk:
 
 @dataclass(frozen=True, slots=True)
 class ProbeFailed:
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class RequestOk:
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class RequestFailed:
     generation: int
 
 
@@ -121,8 +111,6 @@ Event = (
     Started
     | ProbeOk
     | ProbeFailed
-    | RequestOk
-    | RequestFailed
     | ProcessExited
     | StartFailed
     | WeightsVerified
@@ -132,16 +120,11 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How many failures in a row make an engine dead."""
+def advance(state: State, event: Event, current: int | None, max_failures: int) -> State:
+    """Return the state after `event`; `current` is the published version, None before the first publication.
 
-    probe_failures: int
-    request_failures: int
-
-
-def advance(state: State, event: Event, current: int | None, limits: Limits) -> State:
-    """Return the state after `event`; `current` is the published version, None before the first publication."""
+    `max_failures` failed probes in a row make an engine dead.
+    """
     if isinstance(event, RestartOrdered):
         return Starting(event.generation) if event.generation > state.generation else state
     if event.generation != state.generation or isinstance(state, Dead):
@@ -155,53 +138,33 @@ def advance(state: State, event: Event, current: int | None, limits: Limits) -> 
             return Healthy(state.generation, version) if version == current and _answers(state) else state
         case VersionMoved():
             return Stale(state.generation) if isinstance(state, Serving) and state.version != current else state
-        case ProbeOk() | RequestOk() | ProbeFailed() | RequestFailed():
-            return _counted(state, event, limits)
+        case ProbeOk():
+            return _answered(state)
+        case ProbeFailed():
+            return _unanswered(state, max_failures)
 
 
 def _answers(state: State) -> bool:
     return isinstance(state, Stale | Serving)
 
 
-def _counted(
-    state: Starting | Stale | Serving, event: ProbeOk | RequestOk | ProbeFailed | RequestFailed, limits: Limits
-) -> State:
+def _answered(state: Starting | Stale | Serving) -> State:
+    match state:
+        case Stale():
+            return Stale(state.generation)
+        case Suspect():
+            return Healthy(state.generation, state.version)
+        case _:
+            return state
+
+
+def _unanswered(state: Starting | Stale | Serving, max_failures: int) -> State:
     match state:
         case Starting():
             return state
-        case Stale():
-            probes = _probes(state.probe_failures, event)
-            too_many = probes >= limits.probe_failures
-            return Dead(state.generation, "Unresponsive") if too_many else replace(state, probe_failures=probes)
         case Healthy():
-            return _counted(Suspect(state.generation, state.version, 0, 0), event, limits)
-        case Suspect():
-            probes = _probes(state.probe_failures, event)
-            requests = _requests(state.request_failures, event)
-            if probes >= limits.probe_failures:
-                return Dead(state.generation, "Unresponsive")
-            if requests >= limits.request_failures:
-                return Dead(state.generation, "RequestsFail")
-            if probes == requests == 0:
-                return Healthy(state.generation, state.version)
-            return replace(state, probe_failures=probes, request_failures=requests)
-
-
-def _probes(failures: int, event: Event) -> int:
-    match event:
-        case ProbeOk():
-            return 0
-        case ProbeFailed():
-            return failures + 1
-        case _:
-            return failures
-
-
-def _requests(failures: int, event: Event) -> int:
-    match event:
-        case RequestOk():
-            return 0
-        case RequestFailed():
-            return failures + 1
-        case _:
-            return failures
+            return _unanswered(Suspect(state.generation, state.version, 0), max_failures)
+        case Stale() | Suspect():
+            failures = state.probe_failures + 1
+            dead = failures >= max_failures
+            return Dead(state.generation, "Unresponsive") if dead else replace(state, probe_failures=failures)

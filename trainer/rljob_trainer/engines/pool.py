@@ -59,7 +59,8 @@ class CatchUp(Protocol):
 class PoolSettings:
     """From `spec.recovery`."""
 
-    limits: lifecycle.Limits
+    probe_failures: int
+    """failed probes in a row that make an engine dead"""
     probe_interval_s: float
     probe_timeout_s: float
     start_timeout_s: float
@@ -180,13 +181,6 @@ class EnginePool:
             log.info("engine=%s action=restart generation=%d", name, generation)
             self._spawn(engine, self._bring_back(engine, generation))
 
-    def request_answered(self, name: str, ok: bool) -> None:
-        """Note how a request to an engine ended; failures are counted apart from failed probes."""
-        engine = self._engines[name]
-        generation = engine.state.generation
-        event = lifecycle.RequestOk(generation) if ok else lifecycle.RequestFailed(generation)
-        self._happens(engine, event, "requests to it fail")
-
     def snapshot(self) -> tuple[EngineSnapshot, ...]:
         """Return how each engine is."""
         return tuple(
@@ -288,7 +282,7 @@ class EnginePool:
     def _happens(self, engine: _Engine, event: lifecycle.Event, detail: str = "", failed_at: float = 0.0) -> None:
         """Advance the state; see to it that a death is told, rerouted and cleared away."""
         before = engine.state
-        engine.state = lifecycle.advance(before, event, self._version, self._settings.limits)
+        engine.state = lifecycle.advance(before, event, self._version, self._settings.probe_failures)
         if engine.state == before or self._stopping:
             return
         log.info(

@@ -98,7 +98,8 @@ class LearnerGroup:
         """
         with self._lock:
             full = [batch for batch in batches if any(batch.micro_batches_by_rank)]
-            old = [self._logprobs(batch) if len(full) > 1 else None for batch in full]
+            # The first step's are those of its own forward pass.
+            old = [self._logprobs(batch) if number else None for number, batch in enumerate(full)]
             steps = [self._train(batch, logprobs) for batch, logprobs in zip(full, old, strict=True)]
         self._skipped += sum(step.skipped for step in steps)
         if self._skipped > self._max_skipped:

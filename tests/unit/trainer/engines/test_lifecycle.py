@@ -7,13 +7,10 @@ from rljob_trainer.engines.lifecycle import (
     Dead,
     Event,
     Healthy,
-    Limits,
     ProbeFailed,
     ProbeOk,
     ProcessExited,
     PublishFailed,
-    RequestFailed,
-    RequestOk,
     RestartOrdered,
     Serving,
     Stale,
@@ -27,13 +24,11 @@ from rljob_trainer.engines.lifecycle import (
     advance,
 )
 
-LIMITS = Limits(probe_failures=3, request_failures=2)
+MAX_FAILURES = 3
 PLAIN = (
     Started,
     ProbeOk,
     ProbeFailed,
-    RequestOk,
-    RequestFailed,
     ProcessExited,
     StartFailed,
     PublishFailed,
@@ -49,7 +44,7 @@ EVENTS = st.one_of(
 
 def after(state: State, *events: Event, current: int | None = 5) -> State:
     for event in events:
-        state = advance(state, event, current, LIMITS)
+        state = advance(state, event, current, MAX_FAILURES)
     return state
 
 
@@ -57,7 +52,7 @@ def path(events: Sequence[Event], current: int) -> list[tuple[State, Event, Stat
     state: State = Starting(0)
     steps = []
     for event in events:
-        following = advance(state, event, current, LIMITS)
+        following = advance(state, event, current, MAX_FAILURES)
         steps.append((state, event, following))
         state = following
     return steps
@@ -116,20 +111,11 @@ def test_an_engine_is_stale_when_the_version_moves_without_it() -> None:
 
 def test_three_failed_probes_in_a_row_kill() -> None:
     assert after(Healthy(0, 5), *[ProbeFailed(0)] * 3) == Dead(0, "Unresponsive")
-    assert after(Healthy(0, 5), ProbeFailed(0), ProbeFailed(0), ProbeOk(0), ProbeFailed(0)) == Suspect(0, 5, 1, 0)
+    assert after(Healthy(0, 5), ProbeFailed(0), ProbeFailed(0), ProbeOk(0), ProbeFailed(0)) == Suspect(0, 5, 1)
 
 
-def test_good_probes_do_not_excuse_failed_requests() -> None:
-    assert after(Healthy(0, 5), RequestFailed(0), ProbeOk(0)) == Suspect(0, 5, 0, 1)
-    assert after(Healthy(0, 5), RequestFailed(0), ProbeOk(0), RequestFailed(0)) == Dead(0, "RequestsFail")
-
-
-def test_good_requests_do_not_excuse_failed_probes() -> None:
-    assert after(Healthy(0, 5), ProbeFailed(0), RequestOk(0)) == Suspect(0, 5, 1, 0)
-
-
-def test_a_suspect_engine_recovers_when_both_counts_are_zero() -> None:
-    assert after(Healthy(0, 5), RequestFailed(0), ProbeFailed(0), ProbeOk(0), RequestOk(0)) == Healthy(0, 5)
+def test_a_suspect_engine_that_answers_is_healthy() -> None:
+    assert after(Healthy(0, 5), ProbeFailed(0), ProbeFailed(0), ProbeOk(0)) == Healthy(0, 5)
 
 
 def test_a_stale_engine_that_does_not_answer_dies() -> None:

@@ -8,14 +8,13 @@ import pytest
 
 from rljob_trainer.engines.client import EngineClient, EngineError, open_session
 from rljob_trainer.engines.command import EngineCommand
-from rljob_trainer.engines.lifecycle import Limits
 from rljob_trainer.engines.pool import EnginePool, Incident, PoolSettings
 from rljob_trainer.engines.process import Exit
 from rljob_trainer.engines.server import EngineStartError, Served
 from rljob_trainer.metrics import Publication
 
 COMMAND = EngineCommand({}, {})
-SETTINGS = PoolSettings(Limits(3, 2), probe_interval_s=60.0, probe_timeout_s=1.0, start_timeout_s=1.0)
+SETTINGS = PoolSettings(3, probe_interval_s=60.0, probe_timeout_s=1.0, start_timeout_s=1.0)
 Engines = Sequence[EngineClient]
 
 
@@ -200,17 +199,6 @@ def test_an_engine_that_does_not_start_does_not_stop_the_other() -> None:
         await scene.until(lambda: scene.states()["a"] == "Dead")
         assert scene.pool.snapshot()[0].last_error == "start engine a: no such model"
         assert scene.router.urls == {"http://b:1"}
-
-    play(act)
-
-
-def test_requests_that_keep_failing_kill_an_engine_that_answers_its_probes() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.publish(0)
-        scene.pool.request_answered("b", ok=False)
-        assert scene.states()["b"] == "Suspect"
-        scene.pool.request_answered("b", ok=False)
-        assert scene.states()["b"] == "Dead"
 
     play(act)
 
