@@ -115,6 +115,18 @@ def reward(spec: Spec) -> Iterator[Problem]:
         yield Problem("spec.reward.function", function, rule, "spec.reward.kind python")
 
 
+def exact_reward(spec: Spec) -> Iterator[Problem]:
+    kind = spec.reward.kind
+    if kind not in (RewardKind.MATH, RewardKind.EXACT_MATCH):
+        return
+    if spec.reward.threshold is not None:
+        rule = f"would change nothing: spec.reward.kind {kind} gives 0 or 1; leave it out"
+        yield Problem("spec.reward.threshold", spec.reward.threshold, rule)
+    if spec.data.metadata_key is not None:
+        rule = f"would not be read: spec.reward.kind {kind} judges by the label alone; leave it out"
+        yield Problem("spec.data.metadataKey", spec.data.metadata_key, rule)
+
+
 def with_colon(function: str) -> str | None:
     module, _, name = function.replace(":", ".").rpartition(".")
     return f"{module}:{name}" if FUNCTION.fullmatch(f"{module}:{name}") else None
@@ -146,6 +158,9 @@ def lengths(spec: Spec) -> Iterator[Problem]:
     if context is not None and context <= new:
         rule = f"leaves no room for a prompt beside sampling.maxNewTokens {new}"
         yield Problem("spec.rollout.contextLength", context, rule, f"{new + 1} or more")
+    if rollout.memory_fraction is not None and spec.runtime.device is Device.CPU:
+        rule = "would not be used: on Cpu the KV cache has spec.rollout.maxTotalTokens tokens; leave it out"
+        yield Problem("spec.rollout.memoryFraction", rollout.memory_fraction, rule)
     needed = max(context or 0, new + 1)
     if cache is not None and cache < needed:
         given = ABSENT if rollout.max_total_tokens is None else cache
@@ -231,12 +246,15 @@ def engines(spec: Spec) -> Iterator[Problem]:
 
 def weight_sync(spec: Spec) -> Iterator[Problem]:
     given, usual = spec.weight_sync, WeightSync()
-    if given.transport == "Broadcast" and given.directory is not None:
-        rule = "would not be used: spec.weightSync.transport is Broadcast"
+    if spec.transport == "Broadcast" and given.directory is not None:
+        rule = "would not be used: the transport is Broadcast"
         yield Problem("spec.weightSync.directory", given.directory, rule, "spec.weightSync.transport Disk")
-    if given.transport == "Disk" and given.bucket_mib != usual.bucket_mib:
-        rule = "would not be used: spec.weightSync.transport is Disk"
+    if spec.transport == "Disk" and given.bucket_mib != usual.bucket_mib:
+        rule = "would not be used: the transport is Disk"
         yield Problem("spec.weightSync.bucketMib", given.bucket_mib, rule, str(usual.bucket_mib))
+    if spec.transport == "Broadcast" and spec.runtime.device is Device.GPU and spec.placement is Placement.COLOCATED:
+        rule = "needs spec.placement Disaggregated: NCCL refuses a learner and an engine on the same GPU"
+        yield Problem("spec.weightSync.transport", "Broadcast", rule, "Disk")
 
 
 def extra_arguments(spec: Spec) -> Iterator[Problem]:
@@ -251,6 +269,7 @@ RULES: tuple[Rule, ...] = (
     columns,
     templates,
     reward,
+    exact_reward,
     task_reward,
     clipping,
     lengths,

@@ -235,10 +235,14 @@ class Training(Section):
     """Adam, and the schedule of its learning rate"""
 
 
+Transport = Literal["Broadcast", "Disk"]
+
+
 class WeightSync(Section):
-    transport: Literal["Broadcast", "Disk"] = "Broadcast"
+    transport: Transport | None = None
     """`Broadcast`: a collective from the learner to all engines (gloo on Cpu, NCCL on Gpu); `Disk`: through a directory
-    that learner and engines share. slime: --update-weight-transport"""
+    that learner and engines share; absent: Disk when Colocated, Broadcast when Disaggregated.
+    slime: --update-weight-transport"""
     directory: Text | None = None
     """the shared directory of `Disk`; absent: /dev/shm on Cpu, else one below checkpoint.directory"""
     bucket_mib: Positive = 512
@@ -333,6 +337,12 @@ class Spec(Section):
     """what the run runs on"""
     extra_args: ExtraArgs = Field(default_factory=ExtraArgs)
     """arguments of SGLang and Megatron that have no field of their own; unknown names are refused"""
+
+    @property
+    def transport(self) -> Transport:
+        """How weights reach the engines: memory that learner and engines share needs no collective."""
+        usual: Transport = "Disk" if self.placement is Placement.COLOCATED else "Broadcast"
+        return self.weight_sync.transport or usual
 
 
 class Metadata(BaseModel):

@@ -251,7 +251,13 @@ class _Builder:
         self._router = Router(router_settings(spec), logs / "router.log", self._session, host)
         command = engine_command(spec, model, self._threads().engine, self._environ.get("PYTHONPATH", ""))
         hosts = {
-            engine.name: RayHost(engine.name, logs / f"{engine.name}.log", None, slots.options(engine.slots[0]))
+            engine.name: RayHost(
+                engine.name,
+                logs / f"{engine.name}.log",
+                None,
+                slots.options(engine.slots[0]),
+                slots.visible_devices(engine.slots),
+            )
             for engine in self._topology.engines
         }
         self._pool = EnginePool(
@@ -275,9 +281,10 @@ class _Builder:
             key_value_heads=hf_config.num_key_value_heads,
             tied_embeddings=hf_config.tie_word_embeddings,
         )
+        environment = learner_environment(self._spec.runtime.device)
         learner = LearnerGroup(
             make=partial(publishing_rank, config=config, sharding=sharding),
-            actor_options=[slots.options(rank.slot) | self._learner_environment() for rank in self._topology.learner],
+            actor_options=[slots.options(rank.slot) | environment for rank in self._topology.learner],
             layout=layout(config, len(self._topology.learner)),
             timeout_s=LEARNER_S,
             max_skipped=self._spec.training.optimizer.max_skipped_steps,
@@ -286,17 +293,13 @@ class _Builder:
         learner.start()
         return learner, LearnerLink(learner)
 
-    def _learner_environment(self) -> dict[str, Any]:
-        """Return Ray's option that gives the learner the engines' NCCL settings: they must agree."""
-        return {"runtime_env": {"env_vars": NCCL}} if self._spec.runtime.device is Device.GPU else {}
-
     def _publisher(self, learner: LearnerGroup, link: LearnerLink) -> Publisher:
         self._published_by = Publisher(self._transport(learner, link), self._spec.weight_sync.timeout_seconds)
         return self._published_by
 
     def _transport(self, learner: LearnerGroup, link: LearnerLink) -> Transport:
-        sync, specs = self._spec.weight_sync, learner.call("weight_specs")[0]
-        if sync.transport == "Disk":
+        specs = learner.call("weight_specs")[0]
+        if self._spec.transport == "Disk":
             return Disk(link, self._shared_directory(sum(spec.nbytes for spec in specs)))
         return Broadcast(
             learner=link,
@@ -304,7 +307,7 @@ class _Builder:
             address=ray.util.get_node_ip_address(),
             backend="gloo" if self._spec.runtime.device is Device.CPU else "nccl",
             ranks_per_engine=self._spec.rollout.gpus_per_engine,
-            bucket_bytes=sync.bucket_mib * 2**20,
+            bucket_bytes=self._spec.weight_sync.bucket_mib * 2**20,
         )
 
     def _shared_directory(self, num_bytes: int) -> Path:
@@ -420,6 +423,11 @@ def learner_config(spec: Spec, model: Path, num_threads: int) -> LearnerConfig:
         num_threads=num_threads,
         megatron_args=spec.extra_args.megatron,
     )
+
+
+def learner_environment(device: Device) -> dict[str, Any]:
+    """Return Ray's option that gives the learner the engines' NCCL settings: they must agree."""
+    return {"runtime_env": {"env_vars": NCCL}} if device is Device.GPU else {}
 
 
 def longest_prompt(context: int, kv_tokens: int | None, max_new_tokens: int) -> int:

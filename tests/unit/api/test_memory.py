@@ -168,10 +168,10 @@ def test_a_kl_penalty_needs_the_reference_weights(good):
 
 
 def test_weights_from_the_disk_need_no_bucket(good):
-    disk = ("  reward:", "  weightSync: {transport: Disk}\n  reward:")
+    apart = ("  reward:", "  placement: Disaggregated\n  reward:")
 
-    assert bytes_of(good)["weight sync bucket"] == 512 * MIB
-    assert "weight sync bucket" not in bytes_of(good, disk)
+    assert bytes_of(good, apart)["weight sync bucket"] == 512 * MIB
+    assert "weight sync bucket" not in bytes_of(good)
 
 
 def test_a_token_in_the_kv_cache_takes_a_key_and_a_value_in_each_layer(good):

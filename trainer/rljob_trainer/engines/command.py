@@ -100,6 +100,9 @@ def _environment(threads: int) -> dict[str, str]:
         "MKL_NUM_THREADS": str(threads),
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONDONTWRITEBYTECODE": "",  # SGLang's three processes would compile 2,000 modules at every start: 15 s each
+        # SGLang asks itself for a first answer, and a proxy of the machine would be asked instead
+        "NO_PROXY": "*",
+        "no_proxy": "*",
         # /health only says that the server answers; a paused engine must not look ill to the router
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
     }

@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 READY_POLL_S = 0.25
 PORT_TRIES = 3
 WAIT_SLICE_S = 3600.0
+NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""a proxy of the machine is for the world outside, not for its own servers"""
 IN_USE = ("address already in use", "Port is already in use", "is not available")
 
 
@@ -45,10 +48,13 @@ class Served:
 class EngineServer:
     """Starts, watches and stops one SGLang server. Everything blocks; nothing outlives this process."""
 
-    def __init__(self, name: str, log_file: Path, host: str | None = None) -> None:
+    def __init__(
+        self, name: str, log_file: Path, host: str | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._name = name
         self._log_file = log_file
         self._host = host or ray.util.get_node_ip_address()
+        self._environment = dict(environment or {})
         self._process: KeptProcess | None = None
 
     def start(self, command: EngineCommand, timeout_s: float) -> Served:
@@ -58,7 +64,9 @@ class EngineServer:
         for attempt in range(1, PORT_TRIES + 1):
             port, nccl_port = free_ports(self._host)
             process = KeptProcess(
-                command.argv(sys.executable, self._host, port, nccl_port), command.environment, self._log_file
+                command.argv(sys.executable, self._host, port, nccl_port),
+                {**command.environment, **self._environment},
+                self._log_file,
             )
             self._process = process
             url = f"http://{self._host}:{port}"
@@ -95,11 +103,18 @@ class EngineServer:
 
 
 class RayHost:
-    """An `EngineServer` in a Ray actor of its own."""
+    """An `EngineServer` in a Ray actor of its own; `environment` is this server's alone, as the GPUs that it sees."""
 
-    def __init__(self, name: str, log_file: Path, host: str | None, actor_options: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        log_file: Path,
+        host: str | None,
+        actor_options: dict[str, Any],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._name = name
-        self._arguments = (name, log_file, host)
+        self._arguments = (name, log_file, host, environment)
         self._options = actor_options
         self._actor: Any = None
 
@@ -156,7 +171,7 @@ def _wait_ready(process: KeptProcess, url: str, deadline: float) -> str | None:
         if (exit_ := process.wait(READY_POLL_S)) is not None:
             return str(exit_)
         try:
-            with urllib.request.urlopen(f"{url}/health", timeout=2.0):
+            with NO_PROXY.open(f"{url}/health", timeout=2.0):
                 return None
         except (urllib.error.URLError, TimeoutError, ConnectionError):
             continue

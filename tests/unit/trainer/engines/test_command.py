@@ -1,7 +1,8 @@
 from pathlib import Path
 from typing import Any
 
-from rljob_api.sections import RLJob, Spec
+from rljob_api.sections import Device, RLJob, Spec
+from rljob_trainer.build import learner_environment
 from rljob_trainer.engines.command import CPU_SITE, engine_command
 
 
@@ -47,7 +48,9 @@ def test_on_a_gpu_a_colocated_engine_can_give_back_its_memory() -> None:
 
 def test_engine_and_learner_agree_on_the_settings_of_nccl() -> None:
     environment = engine_command(spec(), Path("/m"), 2).environment
-    assert (environment["NCCL_CUMEM_ENABLE"], environment["NCCL_NVLS_ENABLE"]) == ("0", "0")
+    learner = learner_environment(Device.GPU)["runtime_env"]["env_vars"]
+    assert learner == {name: environment[name] for name in ("NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE")}
+    assert learner["NCCL_CUMEM_ENABLE"] == "0", "SGLang sets it, and NCCL hangs when two ranks differ"
 
 
 def test_what_the_manifest_says_reaches_the_engine() -> None:
