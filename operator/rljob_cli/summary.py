@@ -36,4 +36,6 @@ def _records(events: Path) -> Iterator[Event]:
 
 def _change(evaluations: list[Event], key: str) -> str | None:
     values = [record[key] for record in evaluations if record.get(key) is not None]
-    return f"{values[0]:.2f} -> {values[-1]:.2f}" if values else None
+    if not values:
+        return None
+    return f"{values[0]:.2f} -> {values[-1]:.2f}" if len(values) > 1 else f"{values[0]:.2f}"

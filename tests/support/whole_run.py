@@ -115,9 +115,10 @@ class WholeRun:
         os.kill(pid, signal.SIGKILL)
 
     def kill_everything(self) -> None:
-        """Kill the command and every process of its run, the guard included."""
+        """Kill the command and every process of its run, its guard too: nobody cleans up."""
         assert self.process is not None
-        for process in [psutil.Process(self.process.pid), *self.processes()]:
+        command = psutil.Process(self.process.pid)
+        for process in {*command.children(recursive=True), command, *self.processes()}:
             try:
                 process.kill()
             except psutil.NoSuchProcess:

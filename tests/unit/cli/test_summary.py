@@ -38,6 +38,11 @@ def test_greedy_accuracy_is_left_out_where_it_was_not_measured(tmp_path):
     assert summary(path, 1.0, tmp_path / "none") == "held-out accuracy 0.10 -> 0.50, 0 steps, 1 s"
 
 
+def test_a_single_evaluation_is_no_change(tmp_path):
+    path = events(tmp_path, evaluation(0, 0.1, 0.3))
+    assert summary(path, 1.0, tmp_path / "none") == "held-out accuracy 0.10 (greedy 0.30), 0 steps, 1 s"
+
+
 def test_a_run_that_recorded_nothing_has_a_last_line_too(tmp_path):
     assert summary(tmp_path / "none", 3.0, tmp_path / "none") == "0 steps, 3 s"
 

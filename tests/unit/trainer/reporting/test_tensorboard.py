@@ -45,7 +45,7 @@ def test_a_resumed_run_shows_each_step_once(board: EventAccumulator) -> None:
     assert [event.step for event in board.Scalars("weights/version")] == list(range(1, 37))
 
 
-def test_a_step_without_a_finite_loss_has_no_point(board: EventAccumulator) -> None:
+def test_what_was_not_measured_has_no_points(board: EventAccumulator) -> None:
     assert "train/kl" not in board.Tags()["scalars"]
 
 
