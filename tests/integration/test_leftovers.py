@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from rljob_trainer import leftovers
+from rljob_trainer.engines.keeper import NOTES
 from rljob_trainer.leftovers import LeftoverError, clean, create_scratch, find, run_id, scratch, shared_memory
 from rljob_trainer.tether import tethered
 
@@ -104,6 +105,29 @@ def test_shared_memory_that_a_killed_process_has_mapped_is_removed(directory):
         process.stdout.readline()
         assert segment in clean(run_id(directory), directory).files
     assert not segment.exists()
+
+
+def test_a_semaphore_of_a_killed_process_is_removed(directory):
+    code = "import multiprocessing, time; lock = multiprocessing.get_context('spawn').Lock(); "
+    code += "print(lock._semlock.name, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], env=environment(directory), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        semaphore = Path("/dev/shm/sem." + process.stdout.readline().decode().strip().removeprefix("/"))
+        assert semaphore.exists()
+        clean(run_id(directory), directory, grace_s=0.0)  # killed at once, and its resource tracker with it
+    assert not semaphore.exists()
+
+
+def test_shared_memory_of_a_keeper_that_was_killed_too_is_removed(directory):
+    run = run_id(directory)
+    segment, others = Path(f"/dev/shm/psm_{run}"), directory / "precious"
+    for path in (segment, others):
+        path.touch()
+    (create_scratch(run) / "rljob-engine").mkdir()
+    (scratch(run) / "rljob-engine" / NOTES).write_text(f"{segment}\n{others}")
+    clean(run, directory)
+    assert not segment.exists()
+    assert others.exists()
 
 
 def test_cleaning_twice_finds_nothing(directory):

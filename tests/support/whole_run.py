@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import yaml
 
-from rljob_trainer.leftovers import find, run_id, scratch, shared_memory
+from rljob_trainer.leftovers import SHARED_MEMORY, find, run_id, scratch
 
 QUESTIONS = 48
 REWARD = '''\
@@ -75,6 +75,7 @@ class WholeRun:
         self.manifest = directory / "job.yaml"
         self.manifest.write_text(yaml.safe_dump(manifest(model, directory, **sections)))
         self.process: subprocess.Popen[bytes] | None = None
+        self._shared_memory = set(SHARED_MEMORY.iterdir())
 
     def start(self) -> None:
         """Start the command; its output goes to `output.txt`."""
@@ -154,9 +155,9 @@ class WholeRun:
         return (self.run_directory / "logs" / name).read_text()
 
     def left_behind(self) -> list[str]:
-        """Return processes, scratch files and shared memory of the run that are still there."""
-        files = [path for path in (scratch(self.run_id), shared_memory(self.run_id)) if path.exists()]
-        return [*map(str, find(self.run_id)), *map(str, files)]
+        """Return processes, scratch files and shared memory that are there since the run began."""
+        files = {path for path in (scratch(self.run_id),) if path.exists()}
+        return [*map(str, find(self.run_id)), *map(str, files | set(SHARED_MEMORY.iterdir()) - self._shared_memory)]
 
 
 def expected_journal(steps: int, prompts_per_step: int, interval: int, uids: list[str]) -> list[dict[str, Any]]:

@@ -27,8 +27,11 @@ LOOK_FOR_PARTS_S = 1.0
 LOOK_AGAIN_S = 5.0
 STARTING_S = 180.0
 KILL_S = 10.0
-TRACKERS_S = 3.0
-SHARED_MEMORY = re.compile(r"(/dev/shm/(?:sglang|torch_|psm_)\S*)")
+SHARED_MEMORY = Path("/dev/shm")
+MAPPED = re.compile(rf"(\d+) +{SHARED_MEMORY}/(?:sglang|torch_|psm_|sem\.)")
+"""a line of /proc/PID/maps: the inode, then the name that the file had when it was mapped"""
+NOTES = "shared-memory"
+"""file in a server's scratch directory: what its processes map, for those who clean up when the keeper is killed too"""
 
 
 def main(scratch: Path, log: Path, argv: list[str]) -> int:
@@ -46,7 +49,7 @@ def main(scratch: Path, log: Path, argv: list[str]) -> int:
         )
     tell(pid=server.pid, keeper=os.getpid())
     shared_memory: set[str] = set()
-    reason = watch(server, shared_memory)
+    reason = watch(server, shared_memory, scratch / NOTES)
     failed_at = time.time()
     code = server.poll()  # before the killing: its own code, if it ended by itself
     survivors = kill_tree(shared_memory)
@@ -58,7 +61,7 @@ def main(scratch: Path, log: Path, argv: list[str]) -> int:
     return 0
 
 
-def watch(server: "subprocess.Popen[bytes]", shared_memory: set[str]) -> str:
+def watch(server: "subprocess.Popen[bytes]", shared_memory: set[str], notes: Path) -> str:
     """Return why the server has to go; note the shared memory that its processes map."""
     poll = select.poll()
     poll.register(sys.stdin.fileno(), select.POLLIN | select.POLLHUP)
@@ -75,7 +78,9 @@ def watch(server: "subprocess.Popen[bytes]", shared_memory: set[str]) -> str:
         for fd in ready:
             return f"{parts[fd]} ended" if fd in parts else "the owner is gone"
         for pid in descendants(os.getpid()):
-            shared_memory |= mapped(pid)
+            if new := mapped(pid) - shared_memory:
+                shared_memory |= new
+                notes.write_text("\n".join(sorted(shared_memory)))
             if pid not in known and (name := command_name(pid)).startswith(PART_PREFIX):
                 known.add(pid)
                 part_fd = os.pidfd_open(pid)
@@ -84,30 +89,16 @@ def watch(server: "subprocess.Popen[bytes]", shared_memory: set[str]) -> str:
 
 
 def kill_tree(shared_memory: set[str]) -> list[int]:
-    """Kill everything below us, and return what is still there after KILL_S [s].
-
-    Python's resource trackers come last: they end by themselves when their users have, and unlink their semaphores,
-    whose names nobody else can tell (glibc maps them under a temporary one).
-    """
+    """Kill everything below us, and return what is still there after KILL_S [s]."""
     deadline = time.monotonic() + KILL_S
-    trackers_deadline = time.monotonic() + TRACKERS_S
     while (alive := descendants(os.getpid())) and time.monotonic() < deadline:
         for pid in alive:
             shared_memory |= mapped(pid)
         for pid in alive:
-            patient = is_resource_tracker(pid) and time.monotonic() < trackers_deadline
-            send(pid, signal.SIGCONT if patient else signal.SIGKILL)  # one that is stopped could not end by itself
+            send(pid, signal.SIGKILL)
         reap()
         time.sleep(0.02)
     return alive
-
-
-def is_resource_tracker(pid: int) -> bool:
-    """Return whether a process is one of Python's resource trackers."""
-    try:
-        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def send(pid: int, number: int) -> None:
@@ -159,11 +150,15 @@ def command_name(pid: int) -> str:
 
 
 def mapped(pid: int) -> set[str]:
-    """Return the files below /dev/shm that SGLang or multiprocessing made and this process maps."""
+    """Return the files below /dev/shm that SGLang or multiprocessing made and this process maps.
+
+    By inode: glibc gives a semaphore its name after it has mapped it under another one.
+    """
     try:
-        return set(SHARED_MEMORY.findall(Path(f"/proc/{pid}/maps").read_text()))
+        inodes = set(MAPPED.findall(Path(f"/proc/{pid}/maps").read_text()))
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return set()
+    return {entry.path for entry in os.scandir(SHARED_MEMORY) if str(entry.inode()) in inodes} if inodes else set()
 
 
 def tell(**facts: object) -> None:
