@@ -196,7 +196,7 @@ class Optimizer(Section):
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """decay after the warm-up, until the last step. Megatron: --lr-decay-style"""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """steps of linear warm-up. Megatron: --lr-warmup-iters"""
+    """optimizer steps of linear warm-up. Megatron: --lr-warmup-iters"""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """decay of Adam's first moment. Megatron: --adam-beta1"""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95

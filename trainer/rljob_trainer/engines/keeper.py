@@ -28,7 +28,7 @@ LOOK_AGAIN_S = 5.0
 STARTING_S = 180.0
 KILL_S = 10.0
 SHARED_MEMORY = Path("/dev/shm")
-MAPPED = re.compile(rf"(\d+) +{SHARED_MEMORY}/(?:sglang|torch_|psm_|sem\.)")
+MAPPED = re.compile(rf"(\d+) +{SHARED_MEMORY}/(?:sgl|torch_|psm_|sem\.)")
 """a line of /proc/PID/maps: the inode, then the name that the file had when it was mapped"""
 NOTES = "shared-memory"
 """file in a server's scratch directory: what its processes map, for those who clean up when the keeper is killed too"""
