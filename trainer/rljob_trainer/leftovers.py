@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from rljob_api.control import ADDRESS_FILE
-from rljob_trainer.engines.keeper import NOTES, mapped
+from rljob_trainer.engines.keeper import mapped, noted
 
 log = logging.getLogger(__name__)
 
@@ -91,8 +91,8 @@ def clean(run: str, directory: Path, grace_s: float = GRACE_S) -> Cleaned:
         killed |= {process.pid: f"{_name(process)} (pid {process.pid})" for process in processes}
         mappings |= {path for process in processes for path in mapped(process.pid)}
         _kill(processes, grace_s)
-    for notes in scratch(run).glob(f"*/{NOTES}"):  # of keepers that were killed together with their servers
-        mappings |= {line for line in notes.read_text().splitlines() if Path(line).parent == SHARED_MEMORY}
+    for left in scratch(run).glob("rljob-*"):  # by keepers that were killed together with their servers
+        mappings |= noted(left)
     candidates = [scratch(run), shared_memory(run), directory / ADDRESS_FILE, *map(Path, sorted(mappings))]
     files = tuple(path for path in candidates if path.exists())
     for path in files:

@@ -54,9 +54,7 @@ def main(scratch: Path, log: Path, argv: list[str]) -> int:
     code = server.poll()  # before the killing: its own code, if it ended by itself
     survivors = kill_tree(shared_memory)
     server.poll()
-    for name in shared_memory:
-        Path(name).unlink(missing_ok=True)
-    shutil.rmtree(scratch, ignore_errors=True)
+    remove(scratch, shared_memory)
     tell(reason=reason, code=code, failed_at=failed_at, survivors=survivors)
     return 0
 
@@ -147,6 +145,20 @@ def command_name(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except (FileNotFoundError, ProcessLookupError):
         return ""
+
+
+def noted(scratch: Path) -> set[str]:
+    """Return the shared memory that a keeper has noted in its scratch directory."""
+    notes = scratch / NOTES
+    names = notes.read_text().splitlines() if notes.exists() else []
+    return {name for name in names if Path(name).parent == SHARED_MEMORY}
+
+
+def remove(scratch: Path, shared_memory: set[str]) -> None:
+    """Remove what a server leaves in files."""
+    for name in shared_memory:
+        Path(name).unlink(missing_ok=True)
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def mapped(pid: int) -> set[str]:

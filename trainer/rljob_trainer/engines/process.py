@@ -103,7 +103,8 @@ class KeptProcess:
         assert self._keeper.stdout is not None
         with self._keeper.stdout as output:
             line = output.readline()
-        shutil.rmtree(self._scratch, ignore_errors=True)  # the keeper's work, unless it was killed
+        scratch = Path(self._scratch)
+        keeper.remove(scratch, keeper.noted(scratch))  # the keeper's work, unless it was killed
         self._exit = read_exit(line, tail(self._log))
         self._ended.set()
 
