@@ -9,6 +9,8 @@ import pytest
 from rljob_trainer.data.packages import cache_directory, checkpoint
 from tiny_models import tiny_llama, tiny_qwen3
 
+pytest_plugins = ["local_cluster.fixtures"]
+
 # The same examples in every run, and no time limit for one: the machine may be busy with something else.
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("steady")

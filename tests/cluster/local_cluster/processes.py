@@ -1,0 +1,124 @@
+"""Starts the processes of a cluster, finds them again, and stops them.
+
+Each carries `RLJOB_CLUSTER=<directory>` in its environment, which its children inherit. A file of pids would miss what
+was started between a fork and a kill of us, and would name a stranger once its number is used again.
+"""
+
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from local_cluster.errors import ClusterError
+
+log = logging.getLogger(__name__)
+
+CLUSTER_VARIABLE = "RLJOB_CLUSTER"
+GRACE_S = 5.0
+"""between SIGTERM and SIGKILL [s]"""
+POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A process of the cluster."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log_file: Path
+
+
+def start(name: str, command: Sequence[str], directory: Path, variables: dict[str, str] | None = None) -> Started:
+    """Start a process of the cluster in this directory, in a session of its own, writing to `logs/NAME.log`.
+
+    It outlives us, also when we are killed: `stop_all` finds it.
+    """
+    log_file = directory / "logs" / f"{name}.log"
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    with log_file.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=directory,
+            env={**os.environ, **(variables or {}), CLUSTER_VARIABLE: str(directory)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    log.info("action=start program=%s pid=%d log=%s", name, process.pid, log_file)
+    return Started(name, process, log_file)
+
+
+def wait_ready(started: Started, is_ready: Callable[[], bool], deadline_s: float) -> None:
+    """Return when the process is ready; raise ClusterError with the end of its log if it ends, or is late."""
+    deadline = time.monotonic() + deadline_s
+    while not is_ready():
+        if started.process.poll() is not None:
+            raise ClusterError(
+                f"{started.name} ended with {started.process.returncode} before it was ready{_tail(started)}"
+            )
+        if time.monotonic() > deadline:
+            raise ClusterError(f"{started.name} is not ready after {deadline_s:.0f} s{_tail(started)}")
+        time.sleep(POLL_S)
+
+
+def find(directory: Path) -> list[psutil.Process]:
+    """Return the living processes of the cluster in this directory, without this process."""
+    return [process for process in psutil.process_iter() if process.pid != os.getpid() and _carries(process, directory)]
+
+
+def stop_all(directory: Path, grace_s: float = GRACE_S) -> list[str]:
+    """Stop every process of the cluster in this directory and return `NAME (pid PID)` of each.
+
+    Raises ClusterError if one survives SIGKILL.
+    """
+    stopped: list[str] = []
+    # Again until none is left: a process may fork while we look.
+    for _ in range(5):
+        processes = find(directory)
+        if not processes:
+            return stopped
+        stopped += [f"{_name(process)} (pid {process.pid})" for process in processes]
+        _stop(processes, grace_s)
+    raise ClusterError(
+        f"processes {[process.pid for process in find(directory)]} of cluster {directory} do not go away"
+    )
+
+
+def _stop(processes: Sequence[psutil.Process], grace_s: float) -> None:
+    for signal in (psutil.Process.terminate, psutil.Process.kill):
+        _, processes = psutil.wait_procs(processes, timeout=0)
+        for process in processes:
+            _signal(process, signal)
+        _, processes = psutil.wait_procs(processes, timeout=grace_s)
+
+
+def _signal(process: psutil.Process, signal: Callable[[psutil.Process], None]) -> None:
+    try:
+        signal(process)
+    except psutil.NoSuchProcess:
+        log.debug("pid=%d ended by itself", process.pid)
+
+
+def _carries(process: psutil.Process, directory: Path) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(CLUSTER_VARIABLE) == str(directory)
+    except (psutil.Error, OSError):  # ended meanwhile, or another user's
+        return False
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return str(process.name())
+    except psutil.NoSuchProcess:
+        return "?"
+
+
+def _tail(started: Started) -> str:
+    lines = started.log_file.read_text(errors="replace").splitlines()[-15:]
+    return "\n".join([f"; the end of {started.log_file}:", *lines])
