@@ -1,35 +1,102 @@
-"""pytest's view: fixtures that yield the path of a kubeconfig. `tests/conftest.py` loads this module as a plugin."""
+"""pytest's view of the cluster: one for a session, removed with it. With KUBECONFIG set, that cluster is used as it is.
+
+`tests/conftest.py` loads this module as a plugin.
+"""
 
 import os
+import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from local_cluster import control_plane as profile
 from local_cluster import home
-from local_cluster.api_server import PROGRAMS, start_api_server
+from local_cluster.api_server import PROGRAMS, ApiServer, start_api_server
 from local_cluster.binaries import binary
+from local_cluster.errors import ClusterError
+from local_cluster.kubectl import Kubectl
 
 GIVEN_VARIABLE = "KUBECONFIG"
+NEEDED_CRDS = ("rayclusters.ray.io", "stages.kwok.x-k8s.io")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build what the collected tests need, before the first of them starts its clock."""
     wanted = {fixture for item in session.items for fixture in getattr(item, "fixturenames", ())}
-    if "control_plane" in wanted and not os.environ.get(GIVEN_VARIABLE) and not session.config.option.collectonly:
-        for name in PROGRAMS:
-            binary(name, os.environ)
+    if os.environ.get(GIVEN_VARIABLE) or session.config.option.collectonly:
+        return
+    for name in programs_for(wanted):
+        binary(name, os.environ)
+
+
+def programs_for(fixtures: set[str]) -> tuple[str, ...]:
+    """Return the programs that tests with these fixtures need."""
+    if "kubectl" in fixtures:
+        return profile.PROGRAMS
+    return (*PROGRAMS, "kubectl") if "api_server" in fixtures else ()
 
 
 @pytest.fixture(scope="session")
-def control_plane() -> Iterator[Path]:
-    """A kubeconfig of an administrator: $KUBECONFIG if set, otherwise of a cluster started for this session."""
-    if given := os.environ.get(GIVEN_VARIABLE):
-        yield Path(given)
+def kubectl_program() -> Path:
+    """A kubectl that fits the server: built from the same module, or the one on PATH for a cluster that was given."""
+    if not os.environ.get(GIVEN_VARIABLE):
+        return binary("kubectl", os.environ)
+    found = shutil.which("kubectl")
+    if found is None:
+        raise ClusterError(f"{GIVEN_VARIABLE} is set, but there is no kubectl on PATH to use that cluster with")
+    return Path(found)
+
+
+@pytest.fixture(scope="session")
+def started_api_server() -> Iterator[ApiServer | None]:
+    """The API server that this session starts; None if it was given one."""
+    if os.environ.get(GIVEN_VARIABLE):
+        yield None
         return
     home.remove_orphans()
     directory = home.owned_directory()
     try:
-        yield start_api_server(directory, os.environ).kubeconfig
+        yield start_api_server(directory, os.environ)
     finally:
         home.remove(directory)
+
+
+@pytest.fixture(scope="session")
+def api_server(started_api_server: ApiServer | None) -> Path:
+    """An administrator's kubeconfig of an API server that may have nothing around it: it judges, and nothing acts."""
+    return started_api_server.kubeconfig if started_api_server else Path(os.environ[GIVEN_VARIABLE])
+
+
+@pytest.fixture(scope="session")
+def kubectl(started_api_server: ApiServer | None, kubectl_program: Path) -> Kubectl:
+    """An administrator's kubectl of a cluster with controllers, scheduler, simulated nodes and KubeRay."""
+    if started_api_server:
+        return profile.complete(started_api_server, os.environ)
+    return _checked(Kubectl(kubectl_program, Path(os.environ[GIVEN_VARIABLE])))
+
+
+@pytest.fixture(scope="session")
+def control_plane(kubectl: Kubectl) -> Path:
+    """An administrator's kubeconfig of the cluster of `kubectl`."""
+    return kubectl.kubeconfig
+
+
+@pytest.fixture
+def namespace(kubectl: Kubectl) -> Iterator[str]:
+    """A namespace for one test; what is in it goes when the test ends."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    kubectl("create", "namespace", name)
+    yield name
+    kubectl("delete", "namespace", name, "--wait=false")
+
+
+def _checked(kubectl: Kubectl) -> Kubectl:
+    missing = sorted(set(NEEDED_CRDS) - set(kubectl.names("crd")))
+    if missing:
+        raise ClusterError(
+            f"the cluster of {GIVEN_VARIABLE}={kubectl.kubeconfig} has no CRD {', '.join(missing)}; "
+            f"install KubeRay and kwok there, or unset {GIVEN_VARIABLE} to have a cluster started"
+        )
+    return kubectl

@@ -8,9 +8,10 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -19,8 +20,10 @@ from local_cluster.errors import ClusterError
 log = logging.getLogger(__name__)
 
 CLUSTER_VARIABLE = "RLJOB_CLUSTER"
-GRACE_S = 5.0
-"""between SIGTERM and SIGKILL [s]"""
+GONE_S = 5.0
+"""within which a killed process is gone [s]"""
+DEADLINE_S = 90.0
+"""for a process to get ready: a machine that is busy with other tests takes twenty times as long as usual [s]"""
 POLL_S = 0.05
 
 
@@ -31,9 +34,16 @@ class Started:
     name: str
     process: subprocess.Popen[bytes]
     log_file: Path
+    is_ready: Callable[[], bool]
 
 
-def start(name: str, command: Sequence[str], directory: Path, variables: dict[str, str] | None = None) -> Started:
+def start(
+    name: str,
+    command: Sequence[str],
+    directory: Path,
+    is_ready: Callable[[], bool],
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> Started:
     """Start a process of the cluster in this directory, in a session of its own, writing to `logs/NAME.log`.
 
     It outlives us, also when we are killed: `stop_all` finds it.
@@ -44,20 +54,20 @@ def start(name: str, command: Sequence[str], directory: Path, variables: dict[st
         process = subprocess.Popen(
             command,
             cwd=directory,
-            env={**os.environ, **(variables or {}), CLUSTER_VARIABLE: str(directory)},
+            env={**os.environ, **variables, CLUSTER_VARIABLE: str(directory)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
     log.info("action=start program=%s pid=%d log=%s", name, process.pid, log_file)
-    return Started(name, process, log_file)
+    return Started(name, process, log_file, is_ready)
 
 
-def wait_ready(started: Started, is_ready: Callable[[], bool], deadline_s: float) -> None:
+def wait_ready(started: Started, deadline_s: float = DEADLINE_S) -> None:
     """Return when the process is ready; raise ClusterError with the end of its log if it ends, or is late."""
     deadline = time.monotonic() + deadline_s
-    while not is_ready():
+    while not started.is_ready():
         if started.process.poll() is not None:
             raise ClusterError(
                 f"{started.name} ended with {started.process.returncode} before it was ready{_tail(started)}"
@@ -72,10 +82,11 @@ def find(directory: Path) -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if process.pid != os.getpid() and _carries(process, directory)]
 
 
-def stop_all(directory: Path, grace_s: float = GRACE_S) -> list[str]:
-    """Stop every process of the cluster in this directory and return `NAME (pid PID)` of each.
+def stop_all(directory: Path) -> list[str]:
+    """Kill every process of the cluster in this directory and return `NAME (pid PID)` of each.
 
-    Raises ClusterError if one survives SIGKILL.
+    At once: its data goes with it, and a polite kube-apiserver waits for its clients. Raises ClusterError if one does
+    not go away.
     """
     stopped: list[str] = []
     # Again until none is left: a process may fork while we look.
@@ -84,23 +95,17 @@ def stop_all(directory: Path, grace_s: float = GRACE_S) -> list[str]:
         if not processes:
             return stopped
         stopped += [f"{_name(process)} (pid {process.pid})" for process in processes]
-        _stop(processes, grace_s)
+        for process in processes:
+            _kill(process)
+        psutil.wait_procs(processes, timeout=GONE_S)
     raise ClusterError(
         f"processes {[process.pid for process in find(directory)]} of cluster {directory} do not go away"
     )
 
 
-def _stop(processes: Sequence[psutil.Process], grace_s: float) -> None:
-    for signal in (psutil.Process.terminate, psutil.Process.kill):
-        _, processes = psutil.wait_procs(processes, timeout=0)
-        for process in processes:
-            _signal(process, signal)
-        _, processes = psutil.wait_procs(processes, timeout=grace_s)
-
-
-def _signal(process: psutil.Process, signal: Callable[[psutil.Process], None]) -> None:
+def _kill(process: psutil.Process) -> None:
     try:
-        signal(process)
+        process.kill()
     except psutil.NoSuchProcess:
         log.debug("pid=%d ended by itself", process.pid)
 

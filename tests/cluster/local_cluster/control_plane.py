@@ -1,0 +1,41 @@
+"""The control-plane profile: API server, controllers, simulated nodes and the real KubeRay operator, in seconds."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from local_cluster import api_server, controllers, kuberay, kwok
+from local_cluster.api_server import ApiServer
+from local_cluster.binaries import binary
+from local_cluster.kubectl import Kubectl, Manifest
+from local_cluster.processes import wait_ready
+
+log = logging.getLogger(__name__)
+
+PROGRAMS = (*api_server.PROGRAMS, "kubectl", *controllers.PROGRAMS, *kwok.PROGRAMS, *kuberay.PROGRAMS)
+OUR_CRDS = sorted((Path(__file__).parents[3] / "crds").glob("*.yaml"))
+NODES = tuple(kwok.simulated_node(f"simulated-{number}") for number in range(2))
+"""what a cluster has unless told otherwise: two nodes of eight GPUs"""
+
+
+def complete(server: ApiServer, environ: Mapping[str, str], nodes: Sequence[Manifest] = NODES) -> Kubectl:
+    """Start everything but the API server; return when the nodes are ready and pods can be made."""
+    started = time.monotonic()
+    kubectl = Kubectl(binary("kubectl", environ), server.kubeconfig)
+    # Before the controllers: garbage collection looks for new kinds only every 30 s.
+    crds = [*OUR_CRDS, kwok.crd(environ), *kuberay.crds(environ)]
+    kubectl("apply", "--server-side", *(f"--filename={path}" for path in crds))
+    kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    processes = [
+        *controllers.start_controllers(server, environ),
+        kwok.start_kwok(server, kubectl, environ),
+        kuberay.start_kuberay(server, kubectl, environ),
+    ]
+    kubectl.apply(*nodes)
+    for process in processes:
+        wait_ready(process)
+    kubectl("wait", "--for=create", "serviceaccount/default", "--timeout=60s")
+    kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=60s")
+    log.info("action=ready profile=control-plane nodes=%d seconds=%.1f", len(nodes), time.monotonic() - started)
+    return kubectl

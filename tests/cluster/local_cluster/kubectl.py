@@ -1,0 +1,45 @@
+"""Talks to a cluster as its users do: through kubectl."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from local_cluster.errors import ClusterError
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kubectl:
+    """A kubectl and whom it is. Each method raises ClusterError with what kubectl said if it fails."""
+
+    program: Path
+    kubeconfig: Path
+
+    def __call__(self, *arguments: str, given: str | None = None) -> str:
+        """Run `kubectl ARGUMENTS` with this standard input, and return its standard output."""
+        command = [str(self.program), f"--kubeconfig={self.kubeconfig}", *arguments]
+        done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def apply(self, *manifests: Manifest) -> None:
+        """Apply these objects, on the server's side: KubeRay's CRDs do not fit into an annotation."""
+        self("apply", "--server-side", "-f", "-", given=json.dumps(_list(manifests)))
+
+    def get(self, *arguments: str) -> Manifest:
+        """Return the object, or the list of objects, that `kubectl get ARGUMENTS` finds."""
+        found: Manifest = json.loads(self("get", *arguments, "-o", "json"))
+        return found
+
+    def names(self, *arguments: str) -> list[str]:
+        """Return the names of the objects that `kubectl get ARGUMENTS` lists."""
+        return [item["metadata"]["name"] for item in self.get(*arguments)["items"]]
+
+
+def _list(manifests: Sequence[Manifest]) -> Manifest:
+    return {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
