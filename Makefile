@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit integration lint docs docs-serve generate lock bench clean
+.PHONY: help setup demo test unit integration cluster cluster-down lint docs docs-serve generate lock bench clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,12 @@ unit: $(READY) ## Tests that need no engine and no cluster
 
 integration: $(READY) ## Tests with real Ray, SGLang, router and Megatron
 	$(BIN)/python -m pytest -q tests/integration
+
+cluster: $(READY) ## Start a Kubernetes on this machine (PROFILE=node: with a kubelet); says how to use it
+	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster up --profile $(or $(PROFILE),control-plane)
+
+cluster-down: $(READY) ## Remove it, or what is left of it
+	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster down
 
 lint: $(READY) ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

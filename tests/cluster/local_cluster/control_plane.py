@@ -15,11 +15,14 @@ log = logging.getLogger(__name__)
 
 PROGRAMS = (*api_server.PROGRAMS, "kubectl", *controllers.PROGRAMS, *kwok.PROGRAMS, *kuberay.PROGRAMS)
 OUR_CRDS = sorted((Path(__file__).parents[3] / "crds").glob("*.yaml"))
-NODES = tuple(kwok.simulated_node(f"simulated-{number}") for number in range(2))
-"""what a cluster has unless told otherwise: two nodes of eight GPUs"""
 
 
-def complete(server: ApiServer, environ: Mapping[str, str], nodes: Sequence[Manifest] = NODES) -> Kubectl:
+def simulated(nodes: int) -> list[Manifest]:
+    """Return this many simulated nodes of eight GPUs."""
+    return [kwok.simulated_node(f"simulated-{number}") for number in range(nodes)]
+
+
+def complete(server: ApiServer, environ: Mapping[str, str], nodes: Sequence[Manifest]) -> Kubectl:
     """Start everything but the API server; return when the nodes are ready and pods can be made."""
     started = time.monotonic()
     kubectl = Kubectl(binary("kubectl", environ), server.kubeconfig)
@@ -32,10 +35,12 @@ def complete(server: ApiServer, environ: Mapping[str, str], nodes: Sequence[Mani
         kwok.start_kwok(server, kubectl, environ),
         kuberay.start_kuberay(server, kubectl, environ),
     ]
-    kubectl.apply(*nodes)
+    if nodes:
+        kubectl.apply(*nodes)
     for process in processes:
         wait_ready(process)
     kubectl("wait", "--for=create", "serviceaccount/default", "--timeout=60s")
-    kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=60s")
+    if nodes:
+        kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=60s")
     log.info("action=ready profile=control-plane nodes=%d seconds=%.1f", len(nodes), time.monotonic() - started)
     return kubectl

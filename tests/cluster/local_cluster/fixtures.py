@@ -55,8 +55,9 @@ def started_api_server() -> Iterator[ApiServer | None]:
     if os.environ.get(GIVEN_VARIABLE):
         yield None
         return
-    home.remove_orphans()
-    directory = home.owned_directory()
+    clusters = home.clusters_of_this_user()
+    home.remove_orphans(clusters)
+    directory = home.owned_directory(clusters)
     try:
         yield start_api_server(directory, os.environ)
     finally:
@@ -73,7 +74,7 @@ def api_server(started_api_server: ApiServer | None) -> Path:
 def kubectl(started_api_server: ApiServer | None, kubectl_program: Path) -> Kubectl:
     """An administrator's kubectl of a cluster with controllers, scheduler, simulated nodes and KubeRay."""
     if started_api_server:
-        return profile.complete(started_api_server, os.environ)
+        return profile.complete(started_api_server, os.environ, profile.simulated(2))
     return _checked(Kubectl(kubectl_program, Path(os.environ[GIVEN_VARIABLE])))
 
 

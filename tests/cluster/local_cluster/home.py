@@ -1,13 +1,17 @@
-"""Directories of clusters: one for each, marked with its owner, so that what a killed run left is found and removed.
+"""Directories of clusters: one for each, so that what a killed run left is found and removed.
 
-A cluster's directory holds all that it writes (data, logs, certificates, sockets); its path is also the mark that its
-processes carry.
+A cluster's directory holds all that it writes (data, logs, certificates, sockets); its path is the mark that its
+processes carry. A cluster of a test session is marked with its owner and is a leftover once that process has ended; a
+named cluster stays until it is told to go.
 """
 
+import fcntl
 import getpass
 import logging
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -17,33 +21,43 @@ from local_cluster.processes import stop_all
 log = logging.getLogger(__name__)
 
 OWNER_FILE = "owner"
-"""holds `PID CREATED` of the process whose end makes the cluster a leftover; without it the cluster stays until told"""
+"""holds `PID CREATED` of the owner"""
 
 
-def root() -> Path:
-    """Return the directory of all clusters of this user: short, because paths of unix sockets end at 107 bytes."""
-    return Path(tempfile.gettempdir()) / f"rljob-clusters-{getpass.getuser()}"
+def clusters_of_this_user() -> Path:
+    """Make and return the directory of all clusters: short, because paths of unix sockets end at 107 bytes."""
+    directory = Path(tempfile.gettempdir()) / f"rljob-clusters-{getpass.getuser()}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    return directory
 
 
-def owned_directory() -> Path:
+def owned_directory(clusters: Path) -> Path:
     """Make and return a directory for a cluster that belongs to this process."""
-    root().mkdir(mode=0o700, parents=True, exist_ok=True)
-    directory = Path(tempfile.mkdtemp(prefix="session-", dir=root()))
+    directory = Path(tempfile.mkdtemp(prefix="session-", dir=clusters))
     (directory / OWNER_FILE).write_text(_identity(psutil.Process()))
     return directory
 
 
+@contextmanager
+def named_directory(clusters: Path, name: str) -> Iterator[Path]:
+    """Yield the directory of a named cluster, which may not exist, while nobody else starts or removes it."""
+    with (clusters / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield clusters / name
+
+
 def remove(directory: Path) -> list[str]:
-    """Stop every process of the cluster in this directory, remove the directory, and return what was stopped."""
-    stopped = stop_all(directory)
-    shutil.rmtree(directory, ignore_errors=True)
-    log.info("action=remove cluster=%s processes=%s", directory, stopped)
-    return stopped
+    """Remove the cluster in this directory, running or not, and return the processes that were killed."""
+    killed = stop_all(directory)
+    if directory.exists():
+        shutil.rmtree(directory)
+    log.info("action=remove cluster=%s processes=%s", directory, killed)
+    return killed
 
 
-def remove_orphans() -> list[Path]:
+def remove_orphans(clusters: Path) -> list[Path]:
     """Remove the clusters whose owner has ended, and return their directories."""
-    orphans = [directory for directory in sorted(root().glob("*")) if _is_orphan(directory)]
+    orphans = [directory for directory in sorted(clusters.iterdir()) if _is_orphan(directory)]
     for directory in orphans:
         remove(directory)
     return orphans
