@@ -40,8 +40,8 @@ def owned_directory(clusters: Path) -> Path:
 
 @contextmanager
 def named_directory(clusters: Path, name: str) -> Iterator[Path]:
-    """Yield the directory of a named cluster, which may not exist, while nobody else starts or removes it."""
-    with (clusters / f"{name}.lock").open("w") as lock:
+    """Yield the directory of a named cluster, which may not exist, while nobody else starts or removes a named one."""
+    with (clusters / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield clusters / name
 
