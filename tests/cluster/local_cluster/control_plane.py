@@ -8,6 +8,7 @@ from pathlib import Path
 from local_cluster import api_server, controllers, kuberay, kwok
 from local_cluster.api_server import ApiServer
 from local_cluster.binaries import binary
+from local_cluster.errors import ClusterError
 from local_cluster.kubectl import Kubectl, Manifest
 from local_cluster.processes import wait_ready
 
@@ -29,7 +30,8 @@ def complete(server: ApiServer, environ: Mapping[str, str], nodes: Sequence[Mani
     # Before the controllers: garbage collection looks for new kinds only every 30 s.
     crds = [*OUR_CRDS, kwok.crd(environ), *kuberay.crds(environ)]
     kubectl("apply", "--server-side", *(f"--filename={path}" for path in crds))
-    kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    while not _established(kubectl):
+        log.debug("a CRD has no conditions yet")
     processes = [
         *controllers.start_controllers(server, environ),
         kwok.start_kwok(server, kubectl, environ),
@@ -44,3 +46,15 @@ def complete(server: ApiServer, environ: Mapping[str, str], nodes: Sequence[Mani
         kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=60s")
     log.info("action=ready profile=control-plane nodes=%d seconds=%.1f", len(nodes), time.monotonic() - started)
     return kubectl
+
+
+def _established(kubectl: Kubectl) -> bool:
+    """Wait for the CRDs; return False if one was too new to be waited for."""
+    try:
+        kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    except ClusterError as error:
+        # kubectl up to 1.34 at least takes a null list of conditions for a mistake instead of waiting.
+        if ".status.conditions accessor error" not in str(error):
+            raise
+        return False
+    return True
