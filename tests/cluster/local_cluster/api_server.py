@@ -10,17 +10,14 @@ from local_cluster.binaries import binary
 from local_cluster.certificates import Authority, Certificate
 from local_cluster.health import answers, trusting
 from local_cluster.kubeconfig import write_kubeconfig
+from local_cluster.network import LOOPBACK, SIMULATED, Network
 from local_cluster.ports import free_port
 from local_cluster.processes import start, wait_ready
 
 log = logging.getLogger(__name__)
 
 PROGRAMS = ("etcd", "kube-apiserver")
-LOOPBACK = "127.0.0.1"
 SERVER_NAMES = ("localhost", *(f"kubernetes{suffix}" for suffix in ("", ".default", ".default.svc")))
-SERVICE_CIDR = "10.96.0.0/16"
-SERVICE_ADDRESS = "10.96.0.1"
-"""of the Service `kubernetes`: the first of SERVICE_CIDR"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +26,7 @@ class ApiServer:
 
     directory: Path
     """of the cluster: everything it writes is here"""
+    network: Network
     url: str
     authority: Authority
     service_accounts: Certificate
@@ -42,20 +40,16 @@ class ApiServer:
         return write_kubeconfig(self.directory / f"{name}.kubeconfig", self.url, self.authority.own, client)
 
 
-def start_api_server(directory: Path, environ: Mapping[str, str], address: str = LOOPBACK) -> ApiServer:
-    """Start etcd and kube-apiserver in this directory; return when the server is ready.
-
-    It listens on this address, which pods must reach if there are pods.
-    """
+def start_api_server(directory: Path, environ: Mapping[str, str], network: Network = SIMULATED) -> ApiServer:
+    """Start etcd and kube-apiserver in this directory; return when the server is ready."""
     programs = {name: binary(name, environ) for name in PROGRAMS}
     started = time.monotonic()
     authority = Authority(directory / "certificates")
     service_accounts = authority.key_pair("service-accounts")
     etcd_url = _start_etcd(programs["etcd"], directory)
-    server = authority.server("kube-apiserver", SERVER_NAMES, sorted({LOOPBACK, SERVICE_ADDRESS, address}))
-    port = free_port(address)
-    url = f"https://{address}:{port}"
-    arguments = api_server_arguments(etcd_url, address, port, server, authority.own, service_accounts)
+    port = free_port(network.server)
+    url = f"https://{network.server}:{port}"
+    arguments = api_server_arguments(etcd_url, network, port, authority, service_accounts)
     command = [str(programs["kube-apiserver"]), *arguments]
     admin = authority.client("admin", "kubernetes-admin", ["system:masters"])
     kubeconfig = write_kubeconfig(directory / "kubeconfig", url, authority.own, admin)
@@ -64,7 +58,7 @@ def start_api_server(directory: Path, environ: Mapping[str, str], address: str =
     variables = {"GOGC": "300"}
     wait_ready(start("kube-apiserver", command, directory, lambda: answers(f"{url}/readyz", context), variables))
     log.info("action=ready program=kube-apiserver url=%s seconds=%.1f", url, time.monotonic() - started)
-    return ApiServer(directory, url, authority, service_accounts, kubeconfig)
+    return ApiServer(directory, network, url, authority, service_accounts, kubeconfig)
 
 
 def etcd_arguments(data: Path, client_url: str, peer_url: str) -> list[str]:
@@ -82,34 +76,32 @@ def etcd_arguments(data: Path, client_url: str, peer_url: str) -> list[str]:
 
 
 def api_server_arguments(
-    etcd_url: str,
-    address: str,
-    port: int,
-    server: Certificate,
-    authority: Certificate,
-    service_accounts: Certificate,
+    etcd_url: str, network: Network, port: int, authority: Authority, service_accounts: Certificate
 ) -> list[str]:
     """Return the arguments of a kube-apiserver with the admission and authorization of a real cluster."""
-    # The Service `kubernetes` cannot point at loopback; without pods nobody misses it.
-    reconciler = ["--endpoint-reconciler-type=none"] if address == LOOPBACK else []
+    server = authority.server("kube-apiserver", SERVER_NAMES, [network.server, network.kubernetes_service])
+    kubelets = authority.client("kube-apiserver-to-kubelets", "kube-apiserver", ["system:masters"])
+    # The Service `kubernetes` cannot point at loopback; without real pods nobody misses it.
+    reconciler = [] if network.node else ["--endpoint-reconciler-type=none"]
     return [
         f"--etcd-servers={etcd_url}",
-        f"--bind-address={address}",
-        f"--advertise-address={address}",
+        f"--bind-address={network.server}",
+        f"--advertise-address={network.server}",
         f"--secure-port={port}",
         f"--tls-cert-file={server.certificate}",
         f"--tls-private-key-file={server.key}",
-        f"--client-ca-file={authority.certificate}",
-        f"--kubelet-certificate-authority={authority.certificate}",
-        f"--kubelet-client-certificate={server.certificate}",
-        f"--kubelet-client-key={server.key}",
+        f"--client-ca-file={authority.own.certificate}",
+        f"--kubelet-certificate-authority={authority.own.certificate}",
+        f"--kubelet-client-certificate={kubelets.certificate}",
+        f"--kubelet-client-key={kubelets.key}",
         "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
         f"--service-account-key-file={service_accounts.certificate}",
         f"--service-account-signing-key-file={service_accounts.key}",
-        f"--service-cluster-ip-range={SERVICE_CIDR}",
+        f"--service-cluster-ip-range={network.services}",
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         "--allow-privileged=true",
+        "--kubelet-preferred-address-types=InternalIP",  # nobody resolves the names of nodes here
         *reconciler,
     ]
 

@@ -3,37 +3,37 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from local_cluster.api_server import LOOPBACK, SERVICE_CIDR, ApiServer
+from local_cluster.api_server import ApiServer
 from local_cluster.binaries import binary
-from local_cluster.certificates import Certificate
 from local_cluster.health import answers, unverified
+from local_cluster.network import LOOPBACK
 from local_cluster.ports import free_port
 from local_cluster.processes import Started, start
 
 PROGRAMS = ("kube-controller-manager", "kube-scheduler")
-POD_CIDR = "10.244.0.0/16"
 
 
 def start_controllers(api_server: ApiServer, environ: Mapping[str, str]) -> list[Started]:
     """Start both, each as the user that the server's own RBAC knows."""
     arguments = {
-        "kube-controller-manager": controller_manager_arguments(api_server.authority.own, api_server.service_accounts),
+        "kube-controller-manager": controller_manager_arguments(api_server),
         "kube-scheduler": [],
     }
     return [_start(name, arguments[name], api_server, environ) for name in PROGRAMS]
 
 
-def controller_manager_arguments(authority: Certificate, service_accounts: Certificate) -> list[str]:
+def controller_manager_arguments(server: ApiServer) -> list[str]:
     """Return the arguments that only the controller manager has."""
+    authority = server.authority.own
     return [
         f"--root-ca-file={authority.certificate}",
         f"--cluster-signing-cert-file={authority.certificate}",
         f"--cluster-signing-key-file={authority.key}",
-        f"--service-account-private-key-file={service_accounts.key}",
+        f"--service-account-private-key-file={server.service_accounts.key}",
         "--use-service-account-credentials=true",
         "--allocate-node-cidrs=true",
-        f"--cluster-cidr={POD_CIDR}",
-        f"--service-cluster-ip-range={SERVICE_CIDR}",
+        f"--cluster-cidr={server.network.pods}",
+        f"--service-cluster-ip-range={server.network.services}",
     ]
 
 

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from local_cluster.api_server import LOOPBACK, ApiServer
+from local_cluster.api_server import ApiServer
 from local_cluster.binaries import binary, manifests
 from local_cluster.health import answers
 from local_cluster.kubectl import Kubectl, Manifest
+from local_cluster.network import LOOPBACK
 from local_cluster.ports import free_port
 from local_cluster.processes import Started, start
 
