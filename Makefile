@@ -9,10 +9,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit integration cluster cluster-down lint docs docs-serve generate lock bench clean
+.PHONY: help setup demo test unit integration e2e cluster cluster-down cluster-packages lint docs docs-serve generate lock bench clean
 
 help: ## Print this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Create .venv from the lock
 
@@ -24,14 +24,20 @@ test: lint unit integration ## All checks: lint, units, then integration with re
 unit: $(READY) ## Tests that need no engine and no cluster
 	$(BIN)/python -m pytest -q tests/unit
 
-integration: $(READY) ## Tests with real Ray, SGLang, router and Megatron
+integration: $(READY) ## Tests with real Ray, SGLang, router, Megatron and Kubernetes (needs Go)
 	$(BIN)/python -m pytest -q tests/integration
+
+e2e: $(READY) ## Tests on a cluster with a real node; as root, after `make cluster-packages`
+	$(BIN)/python -m pytest -q tests/e2e
 
 cluster: $(READY) ## Start a Kubernetes on this machine (PROFILE=node: with a kubelet); says how to use it
 	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster up --profile $(or $(PROFILE),control-plane)
 
 cluster-down: $(READY) ## Remove it, or what is left of it
 	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster down
+
+cluster-packages: $(READY) ## Install the Debian packages that a real node needs
+	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster packages
 
 lint: $(READY) ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

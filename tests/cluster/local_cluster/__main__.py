@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from local_cluster import control_plane, home
+from local_cluster import control_plane, home, node, packages
 from local_cluster.api_server import start_api_server
 from local_cluster.binaries import binary
 from local_cluster.errors import ClusterError
@@ -22,7 +22,7 @@ PROFILE_FILE = "profile"
 def main(arguments: list[str]) -> int:
     """Run one verb; return the exit code."""
     parser = argparse.ArgumentParser(prog="local_cluster", description=__doc__)
-    parser.add_argument("verb", choices=["up", "down", "build"])
+    parser.add_argument("verb", choices=["up", "down", "build", "packages"])
     parser.add_argument("--profile", choices=sorted(PROFILES), default="control-plane")
     parser.add_argument("--nodes", type=int, default=2, help="simulated nodes of eight GPUs each")
     parser.add_argument("--name", default="default", help="several clusters may run at a time")
@@ -38,6 +38,8 @@ def main(arguments: list[str]) -> int:
                     home.remove(directory)
                 case "build":
                     build(options.profile, os.environ)
+                case "packages":
+                    packages.install(os.environ)
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -86,6 +88,10 @@ def _start_control_plane(directory: Path, environ: Mapping[str, str], nodes: int
     return control_plane.complete(start_api_server(directory, environ), environ, control_plane.simulated(nodes))
 
 
+def _start_node(directory: Path, environ: Mapping[str, str], _: int) -> Kubectl:
+    return node.start_cluster(directory, environ, gpus=8).kubectl
+
+
 def _profile(directory: Path) -> str | None:
     file = directory / PROFILE_FILE
     return file.read_text() if file.exists() else None
@@ -98,8 +104,8 @@ def _answers(kubectl: Kubectl) -> bool:
         return False
 
 
-PROFILES: Mapping[str, Profile] = {"control-plane": _start_control_plane}
-PROGRAMS: Mapping[str, tuple[str, ...]] = {"control-plane": control_plane.PROGRAMS}
+PROFILES: Mapping[str, Profile] = {"control-plane": _start_control_plane, "node": _start_node}
+PROGRAMS: Mapping[str, tuple[str, ...]] = {"control-plane": control_plane.PROGRAMS, "node": node.PROGRAMS}
 
 
 if __name__ == "__main__":

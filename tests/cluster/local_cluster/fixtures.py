@@ -7,18 +7,22 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from local_cluster import control_plane as profile
-from local_cluster import home
+from local_cluster import home, node
 from local_cluster.api_server import PROGRAMS, ApiServer, start_api_server
 from local_cluster.binaries import binary
 from local_cluster.errors import ClusterError
 from local_cluster.kubectl import Kubectl
+from local_cluster.node import NodeCluster
+from local_cluster.runtime import runtime_of
 
 GIVEN_VARIABLE = "KUBECONFIG"
+NODE_FIXTURE = "node_cluster"
 NEEDED_CRDS = ("rayclusters.ray.io", "stages.kwok.x-k8s.io")
 
 
@@ -33,6 +37,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def programs_for(fixtures: set[str]) -> tuple[str, ...]:
     """Return the programs that tests with these fixtures need."""
+    if NODE_FIXTURE in fixtures:
+        return node.PROGRAMS
     if "kubectl" in fixtures:
         return profile.PROGRAMS
     return (*PROGRAMS, "kubectl") if "api_server" in fixtures else ()
@@ -84,13 +90,38 @@ def control_plane(kubectl: Kubectl) -> Path:
     return kubectl.kubeconfig
 
 
+@pytest.fixture(scope="session")
+def node_cluster(kubectl_program: Path) -> Iterator[NodeCluster]:
+    """A cluster with a kubelet and a container runtime, whose node says that it has eight GPUs."""
+    if given := os.environ.get(GIVEN_VARIABLE):
+        kubeconfig = Path(given)
+        yield NodeCluster(_checked(Kubectl(kubectl_program, kubeconfig)), runtime_of(kubeconfig.parent))
+        return
+    clusters = home.clusters_of_this_user()
+    home.remove_orphans(clusters)
+    directory = home.owned_directory(clusters)
+    try:
+        yield node.start_cluster(directory, os.environ, gpus=8)
+    finally:
+        home.remove(directory)
+
+
 @pytest.fixture
 def namespace(kubectl: Kubectl) -> Iterator[str]:
     """A namespace for one test; what is in it goes when the test ends."""
+    with temporary_namespace(kubectl) as name:
+        yield name
+
+
+@contextmanager
+def temporary_namespace(kubectl: Kubectl) -> Iterator[str]:
+    """Yield the name of a new namespace; what is in it goes with it, and nobody waits for that."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     kubectl("create", "namespace", name)
-    yield name
-    kubectl("delete", "namespace", name, "--wait=false")
+    try:
+        yield name
+    finally:
+        kubectl("delete", "namespace", name, "--wait=false")
 
 
 def _checked(kubectl: Kubectl) -> Kubectl:

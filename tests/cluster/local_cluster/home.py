@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from local_cluster import footprint
 from local_cluster.processes import stop_all
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ def named_directory(clusters: Path, name: str) -> Iterator[Path]:
 def remove(directory: Path) -> list[str]:
     """Remove the cluster in this directory, running or not, and return the processes that were killed."""
     killed = stop_all(directory)
+    footprint.remove(directory)
     if directory.exists():
         shutil.rmtree(directory)
     log.info("action=remove cluster=%s processes=%s", directory, killed)

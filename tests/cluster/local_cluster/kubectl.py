@@ -27,6 +27,11 @@ class Kubectl:
             raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variable by which other clients find this cluster."""
+        return {"KUBECONFIG": str(self.kubeconfig)}
+
     def apply(self, *manifests: Manifest) -> None:
         """Apply these objects, on the server's side: KubeRay's CRDs do not fit into an annotation."""
         self("apply", "--server-side", "-f", "-", given=json.dumps(_list(manifests)))

@@ -1,0 +1,62 @@
+"""CoreDNS on the node, as a process: cluster names resolve, and nothing else does."""
+
+from collections.abc import Mapping
+
+from local_cluster.api_server import ApiServer
+from local_cluster.binaries import binary
+from local_cluster.health import answers
+from local_cluster.kubectl import Kubectl, Manifest
+from local_cluster.namespace import Namespace
+from local_cluster.processes import Started, start
+
+PROGRAMS = ("coredns",)
+USER = "coredns"
+DOMAIN = "cluster.local"
+READY_PORT = 8181
+
+COREFILE = """.:53 {{
+    bind {address}
+    ready {address}:{ready_port}
+    errors
+    kubernetes {domain} in-addr.arpa ip6.arpa {{
+        kubeconfig {kubeconfig}
+        pods insecure
+        ttl 5
+    }}
+}}
+"""
+
+
+def start_dns(
+    server: ApiServer, kubectl: Kubectl, namespace: Namespace, address: str, environ: Mapping[str, str]
+) -> Started:
+    """Start CoreDNS at port 53 of this address."""
+    kubectl.apply(*rights())
+    kubeconfig = server.kubeconfig_for(USER, USER)
+    corefile = namespace.state / "Corefile"
+    corefile.write_text(COREFILE.format(address=address, ready_port=READY_PORT, domain=DOMAIN, kubeconfig=kubeconfig))
+    command = namespace.inside(str(binary("coredns", environ)), "-conf", str(corefile))
+    return start("coredns", command, server.directory, lambda: answers(f"http://{address}:{READY_PORT}/ready"))
+
+
+def rights() -> tuple[Manifest, Manifest]:
+    """Return what CoreDNS may read, and who is CoreDNS."""
+    group = "rbac.authorization.k8s.io"
+    verbs = ["list", "watch"]
+    role = {
+        "apiVersion": f"{group}/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": USER},
+        "rules": [
+            {"apiGroups": [""], "resources": ["services", "pods", "namespaces"], "verbs": verbs},
+            {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": verbs},
+        ],
+    }
+    binding = {
+        "apiVersion": f"{group}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": USER},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": USER},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": USER}],
+    }
+    return role, binding

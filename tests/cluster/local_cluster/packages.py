@@ -1,0 +1,62 @@
+"""Debian packages that a node needs beside what is built."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from local_cluster.errors import ClusterError
+
+CNI_PLUGINS = Path("/usr/lib/cni")
+
+PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "containerd": ("containerd", "ctr"),
+    "runc": ("runc",),
+    "containernetworking-plugins": tuple(f"{CNI_PLUGINS}/{plugin}" for plugin in ("bridge", "host-local", "portmap")),
+    "iptables": ("iptables",),
+    "conntrack": ("conntrack",),
+    "catatonit": ("catatonit",),
+    "busybox-static": ("busybox",),
+    "iproute2": ("ip",),
+    "util-linux": ("unshare", "nsenter"),
+    "buildah": ("buildah",),
+    "debootstrap": ("debootstrap",),
+}
+"""what each must bring, by name or path; catatonit is the pause image, busybox the tests', the last two build images"""
+
+
+def missing(path: str | None) -> list[str]:
+    """Return the packages of which something is missing on this PATH."""
+    return [package for package, programs in PACKAGES.items() if not all(shutil.which(p, path=path) for p in programs)]
+
+
+def require(environ: Mapping[str, str]) -> None:
+    """Raise ClusterError unless a node can be started here: by root, with every package."""
+    if absent := missing(environ.get("PATH")):
+        raise ClusterError(
+            f"a cluster with a node needs the packages {', '.join(absent)}; install them as root with "
+            f"`apt-get install --no-install-recommends {' '.join(absent)}`, or `make cluster-packages`"
+        )
+    if os.geteuid() != 0:
+        raise ClusterError("a cluster with a node needs root, for namespaces and cgroups; run it with sudo")
+
+
+def install(environ: Mapping[str, str]) -> None:
+    """Install what is missing. Raises ClusterError if this is no Debian, or apt-get refuses."""
+    absent = missing(environ.get("PATH"))
+    if not absent:
+        return
+    if shutil.which("apt-get") is None:
+        raise ClusterError(f"no apt-get here; install what brings {', '.join(absent)} in this distribution's way")
+    for command in (["update"], ["install", "--yes", "--no-install-recommends", *absent]):
+        if subprocess.run(["apt-get", "-qq", *command], check=False).returncode:
+            raise ClusterError(f"`apt-get {' '.join(command)}` failed; it needs root and a package mirror")
+
+
+def program(name: str) -> Path:
+    """Return the path of a program that `require` found."""
+    found = shutil.which(name)
+    if found is None:
+        raise ClusterError(f"no `{name}` on PATH")
+    return Path(found)
