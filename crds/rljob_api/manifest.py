@@ -173,8 +173,8 @@ def choice(field: str, value: object, expected: str) -> Problem:
 
 
 def belongs(loc: tuple[int | str, ...]) -> str:
-    """Return what belongs in a field: its text, and what it takes."""
-    entry = names.entries()[tuple(str(part) for part in loc)]
+    """Return what belongs in a field, or in the list of which this is an entry: its text, and what it takes."""
+    entry = names.entries()[tuple(part for part in loc if isinstance(part, str))]
     takes = kinds.kind(entry.field)
     if entry.section is not None:
         required = [field.alias or name for name, field in entry.section.model_fields.items() if field.is_required()]
