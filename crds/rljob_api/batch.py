@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from rljob_api.errors import ManifestError, Problem
-from rljob_api.sections import Spec
+from rljob_api.sections import INT32, Spec
 from rljob_api.topology import sizes
 
 FIELDS = {
@@ -21,7 +21,6 @@ FIELDS = {
     "steps_per_rollout": "spec.training.stepsPerRollout",
 }
 LEAST = {"prompts": 1, "samples_per_prompt": 2, "global_batch_size": 1, "steps_per_rollout": 1}
-INT32 = 2**31 - 1
 MOST = {"prompts": 1_000_000, "samples_per_prompt": 10_000, "global_batch_size": INT32, "steps_per_rollout": INT32}
 """bounds of the four fields, as in `sections.py`: a suggestion must keep them too"""
 

@@ -7,6 +7,7 @@ from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
 from rljob_api.errors import shown
+from rljob_api.sections import INT32
 
 Schema = Mapping[str, Any]
 
@@ -18,7 +19,7 @@ WORDS = {
     "object": "mapping",
     "string": "text",
 }
-UNBOUNDED = 2**31 - 1
+UNBOUNDED = INT32
 """the largest int32: a bound of the format, not of the field"""
 
 

@@ -19,7 +19,7 @@ from rljob_api import kinds, names, rules
 from rljob_api.document import document
 from rljob_api.errors import ABSENT, ManifestError, Problem
 from rljob_api.names import Path, section_of
-from rljob_api.sections import RLJob, Spec
+from rljob_api.sections import LONGEST_NAME, NOT_A_NAME, RLJob, Spec
 
 YAML_1_1_BOOLEANS = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
 
@@ -145,8 +145,11 @@ def translated(error: ErrorDetails) -> Problem:
         case "string_too_short":
             return Problem(field, value, f"is empty; expected {belongs(error['loc'])}")
         case "string_too_long" | "string_pattern_mismatch" if error["loc"] == ("metadata", "name"):
-            rule = "is not a DNS label of at most 40 characters: a-z, 0-9 and -, first a letter, last no -"
-            return Problem(field, value, rule, dns_label(str(value)))
+            return Problem(field, value, NOT_A_NAME, dns_label(str(value)))
+        case "string_too_long":
+            return Problem(field, value, f"has more than {context['max_length']} characters")
+        case "too_long":
+            return Problem(field, ABSENT, f"has more than {context['max_length']} entries")
         case kind if "_type" in kind or kind.startswith("int"):
             return Problem(field, value, f"has the wrong type; expected: {wanted(error)}", converted(value, kind))
         case _:
@@ -223,7 +226,7 @@ def converted(value: object, kind: str) -> str | None:
 
 
 def dns_label(text: str) -> str | None:
-    label = re.sub(r"[^a-z0-9]+", "-", text.lower())[:40].strip("-").lstrip("0123456789-")
+    label = re.sub(r"[^a-z0-9]+", "-", text.lower())[:LONGEST_NAME].strip("-").lstrip("0123456789-")
     return label or None
 
 

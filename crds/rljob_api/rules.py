@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterator
 
 from rljob_api import arguments, batch
 from rljob_api.errors import ABSENT, Problem
-from rljob_api.sections import Device, Evaluation, Placement, RewardKind, Source, Spec, WeightSync
+from rljob_api.sections import (
+    MOST_GPUS_PER_NODE,
+    Device,
+    Evaluation,
+    Placement,
+    RewardKind,
+    Source,
+    Spec,
+    WeightSync,
+)
 from rljob_api.shapes import KNOWN
 from rljob_api.topology import Sizes, sizes
 
@@ -171,7 +180,7 @@ def lengths(spec: Spec) -> Iterator[Problem]:
 
 def top_k(spec: Spec) -> Iterator[Problem]:
     given = spec.rollout.sampling.top_k
-    if given < 1 and given != -1:
+    if given == 0:
         yield Problem("spec.rollout.sampling.topK", given, "is neither -1 (all tokens) nor at least 1", "-1")
 
 
@@ -206,7 +215,7 @@ def parallelism(spec: Spec) -> Iterator[Problem]:
     yield Problem(name, wanted.tensor_parallel, rule, valid_parallelism(wanted))
 
 
-def valid_parallelism(wanted: Sizes) -> str:
+def valid_parallelism(wanted: Sizes) -> str | None:
     """Return the closest tensor or pipeline size that divides the learner's GPUs, or the closest number of GPUs."""
     options = [
         f"{name} {near}"
@@ -218,8 +227,9 @@ def valid_parallelism(wanted: Sizes) -> str:
     ]
     model = wanted.tensor_parallel * wanted.pipeline_parallel
     period = model // math.gcd(model, wanted.nodes)
-    options.append(f"gpusPerNode {max(1, round(wanted.gpus_per_node / period)) * period}")
-    return ", or ".join(options)
+    gpus = max(1, round(wanted.gpus_per_node / period)) * period
+    options += [f"gpusPerNode {gpus}"] if gpus <= MOST_GPUS_PER_NODE else []
+    return ", or ".join(options) or None
 
 
 def closest_divisor(ranks: int, size: int, other: int) -> int | None:

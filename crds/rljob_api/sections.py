@@ -11,11 +11,28 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
+INT32 = 2**31 - 1
+MOST_NODES = 10_000
+MOST_GPUS_PER_NODE = 1_000
 CPU_KV_TOKENS = 8192
 """size of an engine's KV cache on Cpu where the manifest does not say; host memory has no share that is the engine's"""
-Text = Annotated[str, StringConstraints(min_length=1)]
+LONGEST_NAME = 40
+"""characters of a job's name: KubeRay allows a RayCluster 53, and the names of children add attempt and role"""
+NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+"""DNS-1035, because the names of services begin with it"""
+NOT_A_NAME = f"is not a DNS label of at most {LONGEST_NAME} characters: a-z, 0-9 and -, first a letter, last no -"
+
+# Every text, list and number has an end: the API server prices a rule by the largest object that there could be.
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[int, Field(ge=1, le=INT32)]
+Seed = Annotated[int, Field(gt=-(2**53), lt=2**53)]
+"""what every reader of JSON takes exactly, jq and browsers among them"""
+NotNegative = Annotated[int, Field(ge=0, le=INT32)]
+Nodes = Annotated[int, Field(ge=1, le=MOST_NODES)]
+GpusPerNode = Annotated[int, Field(ge=1, le=MOST_GPUS_PER_NODE)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+Prompt = Annotated[str, StringConstraints(max_length=65536)]
+Settings = Annotated[dict[str, Any], Field(max_length=1000)]
 
 
 class Section(BaseModel):
@@ -57,9 +74,9 @@ class ReasoningGym(Section):
     """name of the reasoning-gym data set, for example `chain_sum`"""
     size: Positive
     """number of questions to generate; exact duplicates are dropped"""
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
+    seed: Seed = 0
     """seed of the generator"""
-    config: dict[str, Any] = Field(default_factory=dict)
+    config: Settings = Field(default_factory=dict)
     """the task's own settings under their own names, for example `min_terms: 2`"""
 
 
@@ -87,11 +104,11 @@ class Data(Section):
     """column of the reference answer. slime: --label-key"""
     metadata_key: Text | None = None
     """column of an object that reward functions receive; absent: the whole row. slime: --metadata-key"""
-    prompt_template: Text = "{question}"
+    prompt_template: Prompt = "{question}"
     """the user turn; `{question}` is replaced"""
-    system_prompt: str | None = None
+    system_prompt: Prompt | None = None
     """the system turn; absent: none, also where the chat template would add its own"""
-    assistant_prefill: str = ""
+    assistant_prefill: Prompt = ""
     """how the assistant's turn begins; `{question}` is replaced, and the model goes on from there"""
     chat_template: bool = True
     """render with the tokenizer's chat template; false: the user turn is the prompt as it is.
@@ -149,13 +166,13 @@ class Sampling(Section):
     """sampling temperature. slime: --rollout-temperature"""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """sample from the likeliest tokens that add up to this probability; 1: all tokens. slime: --rollout-top-p"""
-    top_k: int = -1
+    top_k: Annotated[int, Field(ge=-1, le=INT32)] = -1
     """sample from so many of the likeliest tokens; -1: all tokens. slime: --rollout-top-k"""
     max_new_tokens: Positive
     """longest response [tokens]. slime: --rollout-max-response-len"""
-    stop: tuple[Text, ...] = ()
+    stop: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
     """strings that end a response and are kept out of it. slime: --rollout-stop"""
-    stop_token_ids: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    stop_token_ids: Annotated[tuple[NotNegative, ...], Field(max_length=1000)] = ()
     """token ids that end a response, besides the model's own. slime: --rollout-stop-token-ids"""
 
 
@@ -167,9 +184,9 @@ class Rollout(Section):
     slime: --n-samples-per-prompt"""
     sampling: Sampling
     """how a response is drawn, and where it ends"""
-    engines: Positive = 1
+    engines: Nodes = 1
     """SGLang servers behind the router. Times `gpusPerEngine`, slime: --rollout-num-gpus"""
-    gpus_per_engine: Positive = 1
+    gpus_per_engine: GpusPerNode = 1
     """GPUs (on Cpu: slots) of one engine; SGLang: --tp-size. slime: --rollout-num-gpus-per-engine"""
     context_length: Positive | None = None
     """longest prompt + response [tokens]; absent: the model's own. SGLang: --context-length"""
@@ -195,7 +212,7 @@ class Optimizer(Section):
     """floor of the schedule. Megatron: --min-lr"""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """decay after the warm-up, until the last step. Megatron: --lr-decay-style"""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    warmup_steps: NotNegative = 0
     """optimizer steps of linear warm-up. Megatron: --lr-warmup-iters"""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """decay of Adam's first moment. Megatron: --adam-beta1"""
@@ -207,7 +224,7 @@ class Optimizer(Section):
     """decay of the weights, apart from the gradient. Megatron: --weight-decay"""
     clip_grad: Annotated[float, Field(gt=0)] = 1.0
     """largest gradient norm. Megatron: --clip-grad"""
-    max_skipped_steps: Annotated[int, Field(ge=0)] = 5
+    max_skipped_steps: NotNegative = 5
     """steps with a non-finite gradient that are skipped before the run fails"""
 
 
@@ -219,9 +236,9 @@ class Training(Section):
     global_batch_size: Positive | None = None
     """samples in one optimizer step; absent: promptsPerStep x samplesPerPrompt / stepsPerRollout.
     Megatron: --global-batch-size"""
-    nodes: Positive = 1
+    nodes: Nodes = 1
     """machines of the learner. slime: --actor-num-nodes"""
-    gpus_per_node: Positive = 1
+    gpus_per_node: GpusPerNode = 1
     """GPUs (on Cpu: processes) of the learner on each machine. slime: --actor-num-gpus-per-node"""
     tensor_parallel: Positive = 1
     """ranks that share each matrix. Megatron: --tensor-model-parallel-size"""
@@ -273,9 +290,9 @@ class Evaluation(Section):
 
 
 class Recovery(Section):
-    engine_restarts: Annotated[int, Field(ge=0)] = 3
+    engine_restarts: NotNegative = 3
     """restarts of one engine without a completed step in between before the rung is exhausted"""
-    driver_restarts: Annotated[int, Field(ge=0)] = 3
+    driver_restarts: NotNegative = 3
     """restarts of the driver without a new checkpoint in between before the job fails. Kubernetes: backoffLimit"""
     health_interval_seconds: Annotated[float, Field(gt=0)] = 1.0
     """time between two health probes of an engine [s]. slime: --rollout-health-check-interval"""
@@ -301,15 +318,15 @@ class Runtime(Section):
 
 
 class ExtraArgs(Section):
-    sglang: dict[str, Any] = Field(default_factory=dict)
+    sglang: Settings = Field(default_factory=dict)
     """further SGLang server arguments by their names without dashes in front, for example
     `chunked-prefill-size: 4096`"""
-    megatron: dict[str, Any] = Field(default_factory=dict)
+    megatron: Settings = Field(default_factory=dict)
     """further fields of Megatron's TransformerConfig, for example `recompute_granularity: full`"""
 
 
 class Spec(Section):
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
+    seed: Seed = 0
     """seed of shuffling and of parameter-independent randomness"""
     model: Model
     """the model to train"""
@@ -350,7 +367,7 @@ class Metadata(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
 
-    name: Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
+    name: Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=LONGEST_NAME)]
     """name of the job: a DNS-1035 label, short enough that the names of children fit Kubernetes' limits"""
     namespace: str = "default"
     """namespace of the object; nothing on one machine uses it"""

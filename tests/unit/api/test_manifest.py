@@ -68,6 +68,19 @@ def test_long_values_are_shortened():
     assert len(told) < 90
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("train.jsonl", "x" * 4097, "has more than 4096 characters"),
+        ("maxNewTokens: 2048", f"{{maxNewTokens: 2048, stop: {['x'] * 101}}}", "has more than 100 entries"),
+    ],
+)
+def test_texts_and_lists_have_an_end(good, old, new, told):
+    (problem,) = problems(good.replace(old, new))
+
+    assert told in str(problem)
+
+
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
 def test_every_rule_passes_the_good_manifest(good, rule):
     assert list(rule(load(good).spec)) == []
