@@ -6,10 +6,12 @@ No sample is dropped and none is used twice, so the equation holds exactly or th
 step needs at least one sample for every data-parallel rank.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import gcd
 
+from rljob_api.cel import Cel, near
 from rljob_api.errors import ManifestError, Problem
 from rljob_api.sections import INT32, Spec
 from rljob_api.topology import sizes
@@ -172,3 +174,76 @@ def in_words(changes: tuple[Mapping[str, int], ...]) -> str | None:
 
 def short(name: str) -> str:
     return FIELDS[name].rpartition(".")[2]
+
+
+def suggested(name: str, valid: str) -> str:
+    """Return CEL for the closest values `v` of a field that make a claim true."""
+    section = "rollout" if name in ("prompts", "samples_per_prompt") else "training"
+    return near(short(name), f"self.{section}.{short(name)}", valid, LEAST[name], MOST[name])
+
+
+def any_of(samples: str, **batch_field: str) -> tuple[str, ...]:
+    """Return CEL for changes of one field each; `samples` claims what must hold of the number of samples, `n`."""
+    per_field = {
+        "prompts": re.sub(r"\bn\b", "(v * self.rollout.samplesPerPrompt)", samples),
+        "samples_per_prompt": re.sub(r"\bn\b", "(v * self.rollout.promptsPerStep)", samples),
+    } | batch_field
+    return tuple(suggested(name, valid) for name, valid in per_field.items())
+
+
+MADE = (
+    "promptsPerStep {self.rollout.promptsPerStep} x samplesPerPrompt {self.rollout.samplesPerPrompt}"
+    " = {$samples} samples"
+)
+FOR_RANKS = "samples in an optimizer step for {$dataParallel} data-parallel ranks, each of which needs one"
+ENOUGH_STEPS = any_of(
+    "n % $stepsPerRollout == 0 && n / $stepsPerRollout >= $dataParallel",
+    steps_per_rollout="$samples % v == 0 && $samples / v >= $dataParallel",
+)
+
+CEL = (
+    Cel(
+        FIELDS["steps_per_rollout"],
+        "$globalBatch < 1 || $stepsPerRollout < 1 || $globalBatch * $stepsPerRollout == $samples",
+        f"{{$stepsPerRollout}} x globalBatchSize {{$globalBatch}} = {{$globalBatch * $stepsPerRollout}} is not {MADE}",
+        any_of(
+            "n == $globalBatch * $stepsPerRollout && $globalBatch >= $dataParallel",
+            global_batch_size="v * $stepsPerRollout == $samples && v >= $dataParallel",
+            steps_per_rollout="v * $globalBatch == $samples && $globalBatch >= $dataParallel",
+        ),
+    ),
+    Cel(
+        FIELDS["global_batch_size"],
+        "$globalBatch < 1 || $stepsPerRollout > 0 || $samples % $globalBatch == 0",
+        f"{{$globalBatch}} does not divide {MADE}",
+        any_of(
+            "n % $globalBatch == 0 && $globalBatch >= $dataParallel",
+            global_batch_size="$samples % v == 0 && v >= $dataParallel",
+        ),
+    ),
+    Cel(
+        FIELDS["steps_per_rollout"],
+        "$globalBatch > 0 || $stepsPerRollout < 1 || $samples % $stepsPerRollout == 0",
+        f"{{$stepsPerRollout}} does not divide {MADE}",
+        ENOUGH_STEPS,
+    ),
+    Cel(
+        FIELDS["global_batch_size"],
+        "$globalBatch < 1 || $batch * $steps != $samples || $globalBatch >= $dataParallel",
+        f"{{$globalBatch}} is too small: {{$globalBatch}} {FOR_RANKS}",
+        (suggested("global_batch_size", "$stepsPerRollout < 1 && $samples % v == 0 && v >= $dataParallel"),),
+    ),
+    Cel(
+        FIELDS["steps_per_rollout"],
+        "$globalBatch > 0 || $stepsPerRollout < 1 || $batch * $steps != $samples || $batch >= $dataParallel",
+        f"{{$stepsPerRollout}} is too large: {{$batch}} {FOR_RANKS}",
+        ENOUGH_STEPS,
+    ),
+    Cel(
+        FIELDS["prompts"],
+        "$globalBatch > 0 || $stepsPerRollout > 0 || $samples >= $dataParallel",
+        f"{{self.rollout.promptsPerStep}} is too small: {{$samples}} {FOR_RANKS}",
+        any_of("n >= $dataParallel"),
+    ),
+)
+"""the same for the API server: exactly one does not hold where `derive` finds nothing, the one that `problem` tells"""

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rljob_api import kinds, names, rules
+from rljob_api.cel import Rule
 from rljob_api.document import document
 from rljob_api.errors import ABSENT, ManifestError, Problem
 from rljob_api.names import Path, section_of
@@ -89,7 +90,7 @@ def judged(content: Mapping[str, Any], wrong: set[Path]) -> tuple[Problem, ...]:
     return tuple(problem for rule in rules.RULES for problem in judged_by(rule, spec))
 
 
-def judged_by(rule: rules.Rule, spec: Spec) -> list[Problem]:
+def judged_by(rule: Rule, spec: Spec) -> list[Problem]:
     found: list[Problem] = []
     try:
         found.extend(rule(spec))

@@ -2,16 +2,22 @@
 
 A setting that would have no effect breaks a rule too: nothing is accepted and ignored. A rule compares with defaults
 instead of asking which fields were given, because an API server fills the defaults in.
+
+Above each function stands the same rule in CEL (`cel.py`), for the API server: what holds, and what is told if it does
+not. Change both; a test has them judge thousands of manifests.
 """
 
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from rljob_api import arguments, batch
+from rljob_api.cel import Cel, Rule, also_in_cel, differs, is_default, near, only_in_python
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.sections import (
+    CPU_KV_TOKENS,
+    INT32,
     MOST_GPUS_PER_NODE,
     Device,
     Evaluation,
@@ -24,11 +30,12 @@ from rljob_api.sections import (
 from rljob_api.shapes import KNOWN
 from rljob_api.topology import Sizes, sizes
 
-Rule = Callable[[Spec], Iterator[Problem]]
-
-FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+WORD = "[A-Za-z_][A-Za-z0-9_]*"  # not \w, which is ASCII in CEL and is not in Python
+FUNCTION = re.compile(rf"{WORD}([.]{WORD})*:{WORD}")
 GENERATED_COLUMNS = ("question", "answer", "metadata")
 """columns of the rows that reasoning-gym makes"""
+SOURCES = ("jsonl", "parquet", "reasoningGym")
+USUAL_COLUMNS = {"inputKey": "question", "labelKey": "answer", "metadataKey": "metadata"}
 
 
 def check(spec: Spec) -> tuple[Problem, ...]:
@@ -36,6 +43,14 @@ def check(spec: Spec) -> tuple[Problem, ...]:
     return tuple(problem for rule in RULES for problem in rule(spec))
 
 
+@also_in_cel(
+    Cel(
+        "spec.model.checkpoint",
+        f"!self.model.checkpoint.contains('://') || self.model.checkpoint in {list(KNOWN)}",
+        '"{self.model.checkpoint}" is not a directory, and no package is known by this name'
+        f" (scheme {{self.model.checkpoint.split('://')[0]}}); nearest valid: {' or '.join(KNOWN)} or a directory",
+    ),
+)
 def checkpoint(spec: Spec) -> Iterator[Problem]:
     given = spec.model.checkpoint
     scheme, separator, _ = given.partition("://")
@@ -45,6 +60,26 @@ def checkpoint(spec: Spec) -> Iterator[Problem]:
         yield Problem("spec.model.checkpoint", given, rule, close[0] if close else "a directory")
 
 
+def source_cel(name: str) -> tuple[Cel, ...]:
+    path = f"self.data.{name}"
+    options = [f"(has({path}.{kind}) ? ['{kind}'] : [])" for kind in SOURCES]
+    absent, chosen = f"!has({path}) || " if name == "heldOut" else "", f"({' + '.join(options)})"
+    both = f"{chosen}.size() == 3 ? 'jsonl and parquet and reasoningGym' : '%s and %s'.format({chosen})"
+    return (
+        Cel(
+            f"spec.data.{name}",
+            f"{absent}{chosen}.size() > 0",
+            "names no questions; set one of jsonl, parquet and reasoningGym",
+        ),
+        Cel(
+            f"spec.data.{name}",
+            f"{absent}{chosen}.size() < 2",
+            f"has {{{both}}}; one source is expected; nearest valid: {{{chosen}[0]}}",
+        ),
+    )
+
+
+@also_in_cel(*source_cel("train"), *source_cel("heldOut"))
 def sources(spec: Spec) -> Iterator[Problem]:
     yield from source("spec.data.train", spec.data.train)
     if spec.data.held_out is not None:
@@ -58,8 +93,13 @@ def source(path: str, given: Source) -> Iterator[Problem]:
         yield Problem(path, ABSENT, "names no questions; set one of jsonl, parquet and reasoningGym")
     if len(chosen) > 1:
         yield Problem(path, ABSENT, f"has {' and '.join(chosen)}; one source is expected", chosen[0])
-    if given.reasoning_gym is not None:
-        yield from generated(f"{path}.reasoningGym", given.reasoning_gym.task, tuple(given.reasoning_gym.config))
+
+
+@only_in_python("tasks and their settings are those of the reasoning-gym that the trainer has installed")
+def tasks(spec: Spec) -> Iterator[Problem]:
+    for path, given in (("spec.data.train", spec.data.train), ("spec.data.heldOut", spec.data.held_out)):
+        if given is not None and given.reasoning_gym is not None:
+            yield from generated(f"{path}.reasoningGym", given.reasoning_gym.task, tuple(given.reasoning_gym.config))
 
 
 def generated(path: str, task: str, settings: tuple[str, ...]) -> Iterator[Problem]:
@@ -79,6 +119,19 @@ def closest(word: str, options: tuple[str, ...]) -> str | None:
     return next(iter(difflib.get_close_matches(word, options, n=1, cutoff=0.6)), None)
 
 
+@also_in_cel(
+    Cel(
+        "spec.evaluation",
+        f"has(self.data.heldOut) || ({is_default('self.evaluation', Evaluation())})",
+        "has nothing to measure on; set spec.data.heldOut",
+    ),
+    Cel(
+        "spec.data.heldOut",
+        "!has(self.data.heldOut) || has(self.data.heldOut.limit)"
+        + "".join(f" || {differs(f'self.data.heldOut.{kind}', f'self.data.train.{kind}')}" for kind in SOURCES),
+        "holds every question of spec.data.train, and held-out questions are not trained on; set its limit",
+    ),
+)
 def held_out(spec: Spec) -> Iterator[Problem]:
     measured, trained = spec.data.held_out, spec.data.train
     if measured is None and spec.evaluation != Evaluation():
@@ -88,6 +141,18 @@ def held_out(spec: Spec) -> Iterator[Problem]:
         yield Problem("spec.data.heldOut", ABSENT, rule)
 
 
+def column_cel(name: str) -> Cel:
+    path = f"self.data.{name}"
+    absent = f"!has({path}) || " if name == "metadataKey" else ""
+    return Cel(
+        f"spec.data.{name}",
+        f"!$generated || {absent}{path}.split('.')[0] in {list(GENERATED_COLUMNS)}",
+        f'"{{{path}}}" is no column of reasoning-gym\'s questions ({", ".join(GENERATED_COLUMNS)});'
+        f" nearest valid: {USUAL_COLUMNS[name]}",
+    )
+
+
+@also_in_cel(*map(column_cel, USUAL_COLUMNS))
 def columns(spec: Spec) -> Iterator[Problem]:
     data = spec.data
     if not any(given.reasoning_gym for given in (data.train, data.held_out) if given):
@@ -99,10 +164,22 @@ def columns(spec: Spec) -> Iterator[Problem]:
     ):
         if column is not None and column.partition(".")[0] not in GENERATED_COLUMNS:
             rule = f"is no column of reasoning-gym's questions ({', '.join(GENERATED_COLUMNS)})"
-            usual = {"inputKey": "question", "labelKey": "answer", "metadataKey": "metadata"}[name]
-            yield Problem(f"spec.data.{name}", column, rule, usual)
+            yield Problem(f"spec.data.{name}", column, rule, USUAL_COLUMNS[name])
 
 
+@also_in_cel(
+    Cel(
+        "spec.data.promptTemplate",
+        "self.data.promptTemplate.contains('{question}')",
+        "\"{self.data.promptTemplate}\" has no {'{question}'}: every prompt would be the same;"
+        " nearest valid: {'{question}'}",
+    ),
+    Cel(
+        "spec.data.systemPrompt",
+        "!has(self.data.systemPrompt) || self.data.chatTemplate",
+        "has no turn to stand in: spec.data.chatTemplate is false",
+    ),
+)
 def templates(spec: Spec) -> Iterator[Problem]:
     data = spec.data
     if "{question}" not in data.prompt_template:
@@ -112,6 +189,25 @@ def templates(spec: Spec) -> Iterator[Problem]:
         yield Problem("spec.data.systemPrompt", ABSENT, "has no turn to stand in: spec.data.chatTemplate is false")
 
 
+@also_in_cel(
+    Cel(
+        "spec.reward.function",
+        "self.reward.kind != 'python' || has($function)",
+        "is missing: kind python needs `module:function`",
+    ),
+    Cel(
+        "spec.reward.function",
+        f"self.reward.kind != 'python' || !has($function) || $function.matches('^{FUNCTION.pattern}$')",
+        '"{$function}" is not of the form module:function',
+        (f"$dotted.lastIndexOf('.') > 0 && ($moduleAndName).matches('^{FUNCTION.pattern}$') ? $moduleAndName : ''",),
+    ),
+    Cel(
+        "spec.reward.function",
+        "self.reward.kind == 'python' || !has($function)",
+        '"{$function}" would not be called: spec.reward.kind is {self.reward.kind};'
+        " nearest valid: spec.reward.kind python",
+    ),
+)
 def reward(spec: Spec) -> Iterator[Problem]:
     kind, function = spec.reward.kind, spec.reward.function
     if kind is RewardKind.PYTHON:
@@ -141,6 +237,22 @@ def with_colon(function: str) -> str | None:
     return f"{module}:{name}" if FUNCTION.fullmatch(f"{module}:{name}") else None
 
 
+@also_in_cel(
+    Cel(
+        "spec.reward.kind",
+        "self.reward.kind != 'task' || (has(self.data.train.reasoningGym)"
+        " && (!has(self.data.heldOut) || has(self.data.heldOut.reasoningGym)))",
+        '"task" needs questions of reasoning-gym and their verifier, also in '
+        "{has(self.data.train.reasoningGym) ? 'spec.data.heldOut' : !has(self.data.heldOut)"
+        " || has(self.data.heldOut.reasoningGym) ? 'spec.data.train' : 'spec.data.train and spec.data.heldOut'};"
+        " nearest valid: math or exactMatch",
+    ),
+    Cel(
+        "spec.data.metadataKey",
+        "self.reward.kind != 'task' || !has(self.data.metadataKey)",
+        '"{self.data.metadataKey}" would hide from the verifier what spec.reward.kind task judges by; leave it out',
+    ),
+)
 def task_reward(spec: Spec) -> Iterator[Problem]:
     if spec.reward.kind is not RewardKind.TASK:
         return
@@ -154,12 +266,36 @@ def task_reward(spec: Spec) -> Iterator[Problem]:
         yield Problem("spec.data.metadataKey", spec.data.metadata_key, rule)
 
 
+@also_in_cel(
+    Cel(
+        "spec.algorithm.clipLow",
+        "self.algorithm.clipLow <= self.algorithm.clipHigh",
+        "{self.algorithm.clipLow} is more than clipHigh {self.algorithm.clipHigh};"
+        " nearest valid: {self.algorithm.clipHigh}",
+    ),
+)
 def clipping(spec: Spec) -> Iterator[Problem]:
     low, high = spec.algorithm.clip_low, spec.algorithm.clip_high
     if low > high:
         yield Problem("spec.algorithm.clipLow", low, f"is more than clipHigh {high}", str(high))
 
 
+@also_in_cel(
+    Cel(
+        "spec.rollout.contextLength",
+        "!has(self.rollout.contextLength) || self.rollout.contextLength > $new",
+        "{self.rollout.contextLength} leaves no room for a prompt beside sampling.maxNewTokens {$new};"
+        " nearest valid: {$new + 1} or more",
+    ),
+    Cel(
+        "spec.rollout.maxTotalTokens",
+        f"self.rollout.?maxTotalTokens.orValue(self.runtime.device == 'Cpu' ? {CPU_KV_TOKENS} : $sampleTokens)"
+        " >= $sampleTokens",
+        "{has(self.rollout.maxTotalTokens) ? string(self.rollout.maxTotalTokens)"
+        f" : 'by default {CPU_KV_TOKENS} on Cpu,'}} is a KV cache too small for one sample of {{$sampleTokens}} tokens;"
+        " nearest valid: {$sampleTokens} or more",
+    ),
+)
 def lengths(spec: Spec) -> Iterator[Problem]:
     rollout = spec.rollout
     new, context = rollout.sampling.max_new_tokens, rollout.context_length
@@ -178,12 +314,34 @@ def lengths(spec: Spec) -> Iterator[Problem]:
         yield Problem("spec.rollout.maxTotalTokens", given, told, f"{needed} or more")
 
 
+@also_in_cel(
+    Cel(
+        "spec.rollout.sampling.topK",
+        "self.rollout.sampling.topK != 0",
+        "{self.rollout.sampling.topK} is neither -1 (all tokens) nor at least 1; nearest valid: -1",
+    ),
+)
 def top_k(spec: Spec) -> Iterator[Problem]:
     given = spec.rollout.sampling.top_k
     if given == 0:
         yield Problem("spec.rollout.sampling.topK", given, "is neither -1 (all tokens) nor at least 1", "-1")
 
 
+@also_in_cel(
+    Cel(
+        "spec.training.optimizer.minLearningRate",
+        "self.training.optimizer.minLearningRate <= self.training.optimizer.learningRate",
+        "{self.training.optimizer.minLearningRate} is more than learningRate {self.training.optimizer.learningRate};"
+        " nearest valid: {self.training.optimizer.learningRate}",
+    ),
+    Cel(
+        "spec.training.optimizer.minLearningRate",
+        "self.training.optimizer.minLearningRate == 0.0 || self.training.optimizer.schedule != 'constant'"
+        " || self.training.optimizer.minLearningRate > self.training.optimizer.learningRate",
+        "{self.training.optimizer.minLearningRate} is never reached: schedule is constant;"
+        " nearest valid: 0, or spec.training.optimizer.schedule cosine",
+    ),
+)
 def schedule(spec: Spec) -> Iterator[Problem]:
     optimizer = spec.training.optimizer
     path = "spec.training.optimizer"
@@ -195,6 +353,14 @@ def schedule(spec: Spec) -> Iterator[Problem]:
         yield Problem(f"{path}.minLearningRate", optimizer.min_learning_rate, rule, f"0, or {path}.schedule cosine")
 
 
+@also_in_cel(
+    Cel(
+        "spec.training.optimizer.warmupSteps",
+        "!$batchesFit || self.training.optimizer.warmupSteps < self.training.steps * $steps",
+        "{self.training.optimizer.warmupSteps} is not less than the run's {self.training.steps * $steps}"
+        " optimizer steps; nearest valid: {self.training.steps * $steps - 1}",
+    ),
+)
 def warmup(spec: Spec) -> Iterator[Problem]:
     derived = batch.derive(batch.request(spec))
     total = spec.training.steps * (derived.steps_per_rollout if derived else 1)
@@ -204,6 +370,37 @@ def warmup(spec: Spec) -> Iterator[Problem]:
         yield Problem("spec.training.optimizer.warmupSteps", given, rule, str(total - 1))
 
 
+@also_in_cel(
+    Cel(
+        "spec.training.tensorParallel",
+        "$model < 1 || $ranks % $model == 0",
+        "{self.training.tensorParallel} x pipelineParallel {self.training.pipelineParallel} = {$model}"
+        " does not divide nodes {self.training.nodes} x gpusPerNode {self.training.gpusPerNode} = {$ranks}",
+        (
+            near(
+                "tensorParallel",
+                "self.training.tensorParallel",
+                "$ranks % (v * self.training.pipelineParallel) == 0",
+                1,
+                INT32,
+            ),
+            near(
+                "pipelineParallel",
+                "self.training.pipelineParallel",
+                "$ranks % (self.training.tensorParallel * v) == 0",
+                1,
+                INT32,
+            ),
+            near(
+                "gpusPerNode",
+                "self.training.gpusPerNode",
+                "self.training.nodes * v % $model == 0",
+                1,
+                MOST_GPUS_PER_NODE,
+            ),
+        ),
+    ),
+)
 def parallelism(spec: Spec) -> Iterator[Problem]:
     wanted = sizes(spec)
     model, name = wanted.tensor_parallel * wanted.pipeline_parallel, "spec.training.tensorParallel"
@@ -237,12 +434,36 @@ def closest_divisor(ranks: int, size: int, other: int) -> int | None:
     return min(valid, key=lambda near: (abs(near - size), near), default=None)
 
 
+@also_in_cel(*batch.CEL)
 def batches(spec: Spec) -> Iterator[Problem]:
     wanted = batch.request(spec)
     if batch.derive(wanted) is None:
         yield batch.problem(wanted)
 
 
+@also_in_cel(
+    Cel(
+        "spec.rollout.gpusPerEngine",
+        "self.runtime.device != 'Cpu' || self.rollout.gpusPerEngine == 1",
+        "{self.rollout.gpusPerEngine} must be 1 on Cpu: SGLang has no tensor parallelism there; nearest valid: 1",
+    ),
+    Cel(
+        "spec.rollout.gpusPerEngine",
+        "self.runtime.device == 'Cpu' || self.placement != 'Colocated' || self.rollout.gpusPerEngine < 1"
+        " || self.training.gpusPerNode % self.rollout.gpusPerEngine == 0",
+        "{self.rollout.gpusPerEngine} does not divide gpusPerNode {self.training.gpusPerNode},"
+        " and a colocated engine stays on one of the learner's nodes",
+        (
+            near(
+                "gpusPerEngine",
+                "self.rollout.gpusPerEngine",
+                "self.training.gpusPerNode % v == 0",
+                1,
+                MOST_GPUS_PER_NODE,
+            ),
+        ),
+    ),
+)
 def engines(spec: Spec) -> Iterator[Problem]:
     size, node = spec.rollout.gpus_per_engine, spec.training.gpus_per_node
     path = "spec.rollout.gpusPerEngine"
@@ -254,6 +475,20 @@ def engines(spec: Spec) -> Iterator[Problem]:
         yield Problem(path, size, rule, str(near))
 
 
+@also_in_cel(
+    Cel(
+        "spec.weightSync.directory",
+        "self.weightSync.transport != 'Broadcast' || !has(self.weightSync.directory)",
+        '"{self.weightSync.directory}" would not be used: spec.weightSync.transport is Broadcast;'
+        " nearest valid: spec.weightSync.transport Disk",
+    ),
+    Cel(
+        "spec.weightSync.bucketMib",
+        f"self.weightSync.transport != 'Disk' || self.weightSync.bucketMib == {WeightSync().bucket_mib}",
+        "{self.weightSync.bucketMib} would not be used: spec.weightSync.transport is Disk;"
+        f" nearest valid: {WeightSync().bucket_mib}",
+    ),
+)
 def weight_sync(spec: Spec) -> Iterator[Problem]:
     given, usual = spec.weight_sync, WeightSync()
     if spec.transport == "Broadcast" and given.directory is not None:
@@ -267,6 +502,7 @@ def weight_sync(spec: Spec) -> Iterator[Problem]:
         yield Problem("spec.weightSync.transport", "Broadcast", rule, "Disk")
 
 
+@only_in_python("arguments are those of the installed SGLang and Megatron-core, and CEL cannot see into a free mapping")
 def extra_arguments(spec: Spec) -> Iterator[Problem]:
     yield from arguments.problems("sglang", spec.extra_args.sglang)
     yield from arguments.problems("megatron", spec.extra_args.megatron)
@@ -275,6 +511,7 @@ def extra_arguments(spec: Spec) -> Iterator[Problem]:
 RULES: tuple[Rule, ...] = (
     checkpoint,
     sources,
+    tasks,
     held_out,
     columns,
     templates,
