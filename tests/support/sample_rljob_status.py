@@ -1,0 +1,62 @@
+"""A status with every field set."""
+
+from datetime import UTC, datetime
+
+from rljob_api.control import EngineState, TokenRates
+from rljob_api.status import (
+    Attempt,
+    Condition,
+    ConditionType,
+    Engine,
+    Engines,
+    LastCheckpoint,
+    Phase,
+    Progress,
+    RecoveryStep,
+    Status,
+)
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+SAMPLE = Status(
+    observed_generation=2,
+    phase=Phase.TRAINING,
+    conditions=(
+        Condition(
+            type=ConditionType.READY,
+            status="True",
+            observed_generation=2,
+            last_transition_time=NOON,
+            reason="Training",
+            message="step 12 of 200",
+        ),
+    ),
+    attempt=2,
+    gpus=8,
+    start_time=NOON,
+    completion_time=NOON,
+    progress=Progress(
+        step=12,
+        reward=0.4375,
+        accuracy=0.5,
+        tokens_per_second=TokenRates(rollout=21200.0, train=60000.0),
+        weight_version=12,
+        eta_seconds=3600,
+    ),
+    engines=Engines(
+        desired=2,
+        ready=1,
+        selector="rljob.dev/job=arithmetic",
+        items=(
+            Engine(name="engine-0", state=EngineState.HEALTHY, since=NOON, version=12),
+            Engine(name="engine-1", state=EngineState.DEAD, since=NOON, restarts=1, last_error="killed by SIGKILL"),
+        ),
+    ),
+    last_checkpoint=LastCheckpoint(step=10, path="/runs/arithmetic/step-10", verified=True, time=NOON),
+    attempts=(
+        Attempt(number=1, started=NOON, ended=NOON, exit_code=5, reason="lost a peer", checkpoint_step=10),
+        Attempt(number=2, started=NOON),
+    ),
+    recovery=(
+        RecoveryStep(time=NOON, action="RestartEngine", target="engine-1", cause="killed by SIGKILL", seconds=13.5),
+    ),
+)
