@@ -40,8 +40,16 @@ def row(entry: Entry) -> str:
     default = kinds.default(entry.field)
     shown = "**required**" if default is None else f"`{default}`" if default and entry.section is None else ""
     name = f"[`{entry.path[-1]}`](#{anchor(entry.path)})" if entry.section else f"`{entry.path[-1]}`"
-    cells = [name, kinds.kind(entry.field), shown, sentence(entry.text)]
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    return cells(name, taken(entry), shown, sentence(entry.text))
+
+
+def cells(*texts: str) -> str:
+    """Return a row of a table."""
+    return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
+
+
+def taken(entry: Entry) -> str:
+    return kinds.kind(entry.field)
 
 
 def anchor(path: Path) -> str:
