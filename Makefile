@@ -61,7 +61,7 @@ generate: $(READY) ## Write what is generated: CRD and its page, manifest refere
 	$(BIN)/python tests/support/bad_manifests.py > .venv/generated && mv .venv/generated docs/bad-manifests.md
 
 lock: $(UV) ## Resolve the dependencies again
-	$(UV) pip compile -q pyproject.toml --extra trainer --extra quickstart --extra dev --python-version 3.11 \
+	$(UV) pip compile -q pyproject.toml --extra operator --extra trainer --extra quickstart --extra dev --python-version 3.11 \
 	  --python-platform x86_64-manylinux_2_34 --no-emit-index-url --no-annotate --custom-compile-command "make lock" \
 	  -o requirements/cpu.txt
 

@@ -1,0 +1,155 @@
+"""Thousands of manifests, judged by a real API server and by Python: they must say the same."""
+
+import copy
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+from pydantic import ValidationError
+
+from judged_rljobs import Answer, Manifest, RLJobs
+from random_manifests import NUMBERS, manifests, put
+from rljob_api import crd, rules
+from rljob_api.cel import plain
+from rljob_api.errors import ManifestError, Problem
+from rljob_api.manifest import as_json, parse, path_text
+from rljob_api.sections import RLJob
+
+NUMBER_OF_MANIFESTS = 3000
+"""about a minute"""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What Python says of a manifest."""
+
+    job: RLJob | None
+    """None: a field by itself is wrong, and rules were not asked"""
+    unknown: frozenset[str] = frozenset()
+    """fields that no schema has"""
+    wrong: frozenset[str] = frozenset()
+    """fields that a schema refuses"""
+    told: tuple[tuple[str, str], ...] = ()
+    """what those rules say that the API server has too: fields with sentences, without the nearest valid value"""
+
+
+def expected(content: Manifest) -> Expected:
+    try:
+        job = RLJob.model_validate_json(as_json(content), strict=True, by_alias=True, by_name=False)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        unknown = {path_text(each["loc"]) for each in found if each["type"] == "extra_forbidden"}
+        return Expected(None, frozenset(unknown), frozenset({path_text(each["loc"]) for each in found} - unknown))
+    problems = [problem for rule in rules.RULES if rule.cel for problem in rule(job.spec)]
+    return Expected(job, told=tuple(sorted((problem.field, comparable(sentence(problem))) for problem in problems)))
+
+
+def sentence(problem: Problem) -> str:
+    return str(problem).removeprefix(f"{problem.field}: ")
+
+
+def comparable(text: str) -> str:
+    """Return a sentence without what may be told differently: the nearest valid value, and `2.0` for `2`."""
+    told = text.partition("; nearest valid: ")[0]
+    return re.sub(r"\d+\.?\d*(e[-+]?\d+)?", lambda found: repr(float(found[0])), told)
+
+
+@cache
+def unknown_in(message: str) -> frozenset[str]:
+    return frozenset(re.findall(r'unknown field "([^"]*)"', message))
+
+
+def disagreement(content: Manifest, answer: Answer) -> str | None:
+    """Return in which way the API server and Python disagree about a manifest, or None."""
+    python = expected(content)
+    if python.unknown:
+        same = unknown_in(answer.message) == python.unknown
+        return None if same else f"unknown: {sorted(python.unknown)}, but {answer.message}"
+    fields = {field for field, _ in answer.causes}
+    if python.wrong:
+        # The name is for CEL to judge, and CEL is not asked when some field has the wrong type.
+        missed = (python.wrong - {"metadata.name"} or python.wrong) - fields
+        failed = [told for _, told in answer.causes if "evaluating rule" in told]
+        return f"missed {sorted(missed)}, failed {failed}" if missed or failed or answer.stored else None
+    told = tuple(sorted((field, comparable(message)) for field, message in answer.causes))
+    if told != python.told or (answer.stored is None) != bool(told):
+        return f"Python: {python.told}\nserver: {told or answer.message}"
+    return None
+
+
+@pytest.fixture(scope="module")
+def judged(rljobs: RLJobs) -> list[tuple[Manifest, Answer]]:
+    contents = list(manifests(NUMBER_OF_MANIFESTS))
+    with ThreadPoolExecutor(4) as pool:
+        return list(zip(contents, pool.map(rljobs.judge, contents), strict=True))
+
+
+@pytest.mark.timeout(280)
+def test_the_api_server_and_python_say_the_same_of_every_manifest(judged: list[tuple[Manifest, Answer]]):
+    found = [told for content, answer in judged if (told := disagreement(content, answer))]
+
+    assert found == []
+
+
+def test_both_verdicts_are_common(judged: list[tuple[Manifest, Answer]]):
+    accepted = sum(answer.stored is not None for _, answer in judged)
+
+    assert 0.3 < accepted / len(judged) < 0.7
+
+
+def test_every_rule_of_the_api_server_has_refused_some_manifest(judged: list[tuple[Manifest, Answer]]):
+    told = [f"{field}: {message}" for _, answer in judged for field, message in answer.causes]
+    silent = [claim.field for claim in (*crd.claims(), crd.NAME) if not any(re.search(pattern(claim), t) for t in told)]
+
+    assert silent == []
+
+
+def pattern(claim: crd.Cel) -> str:
+    says = claim.says.removeprefix(f"{claim.field}: ")
+    words = ".*".join(re.escape(part) for part in plain(says).split("…"))
+    return f"^{re.escape(claim.field)}: .*{words}"
+
+
+def test_a_stored_object_is_the_manifest_with_the_defaults_of_the_models(judged: list[tuple[Manifest, Answer]]):
+    stored = [(answer.stored, parse_or_none(content)) for content, answer in judged if answer.stored]
+    different = [
+        (object["spec"], job)
+        for object, job in stored
+        if job and object["spec"] != job.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    ]
+
+    assert different == []
+    assert len(stored) > 500
+
+
+def parse_or_none(content: Manifest) -> RLJob | None:
+    """Return the job, or None where a rule refuses it that only Python has."""
+    try:
+        return parse(content)
+    except ManifestError:
+        return None
+
+
+def test_a_suggestion_of_the_api_server_is_accepted(judged: list[tuple[Manifest, Answer]], rljobs: RLJobs):
+    mended = [one for content, answer in judged for one in suggestions(content, answer)][:300]
+
+    repeated = [(field, told) for field, content in mended for at, told in rljobs.judge(content).causes if at == field]
+
+    assert len(mended) == 300
+    assert repeated == []
+
+
+def suggestions(content: Manifest, answer: Answer) -> Iterator[tuple[str, Manifest]]:
+    """Yield fields with the manifest after each change of a number that the API server suggests for them."""
+    for field, message in answer.causes:
+        for name, *values in re.findall(r"(\w+) (\d+)(?: or (\d+))?", message.partition("; nearest valid: ")[2]):
+            for value in filter(None, values if name in PATHS else ()):
+                changed = copy.deepcopy(content)
+                put(changed, PATHS[name], int(value))
+                yield field, changed
+
+
+PATHS = {path.rpartition(".")[2]: path for path in NUMBERS}

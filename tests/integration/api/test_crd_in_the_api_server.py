@@ -1,0 +1,192 @@
+"""What the CRD makes of RLJobs in a real API server, apart from the rules that Python has too."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from bad_manifests import Case, cases, table
+from judged_rljobs import Manifest, RLJobs
+from random_manifests import EXAMPLES, SCHEMAS, at, put
+from rljob_api import crd
+from rljob_api.document import document
+from rljob_api.errors import ManifestError
+from rljob_api.sections import Spec
+from rljob_api.status import Status
+from sample_rljob_status import SAMPLE
+
+ONLY_IN_PYTHON = (".reasoningGym.task", ".reasoningGym.config.", "spec.extraArgs.")
+NULL = "nothing behind a colon"
+"""Python refuses null; to an API server it means absent"""
+
+STATUS = SAMPLE.model_dump(mode="json", by_alias=True, exclude_none=True)
+FROZEN = [
+    path
+    for path, _ in crd.leaves(Spec, "")
+    if path.partition(".")[0] not in crd.CHANGEABLE and len(SCHEMAS.get(f"spec.{path}", {}).get("enum", "any")) > 1
+]
+"""fields that can change, but not in flight"""
+OTHER: dict[str, Any] = {
+    "data.heldOut": None,
+    "data.train.reasoningGym": {"task": "chain_sum", "size": 1},
+    "algorithm.kl": {"coefficient": 0.5},
+}
+OTHER_OF_TYPE: dict[str, Any] = {"string": "other", "integer": 7, "number": 0.375, "array": [7], "object": {"other": 1}}
+
+
+def good() -> Manifest:
+    content: Manifest = yaml.safe_load(table()["good"])
+    return content
+
+
+@pytest.fixture(scope="module")
+def running(rljobs: RLJobs) -> Iterator[str]:
+    """The name of a job whose first attempt has begun."""
+    with rljobs.existing(good(), "running", {"attempt": 1}):
+        yield "running"
+
+
+@pytest.fixture(scope="module")
+def waiting(rljobs: RLJobs) -> Iterator[str]:
+    """The name of a job that waits for its first attempt."""
+    with rljobs.existing(good(), "waiting", {"phase": "Queued"}):
+        yield "waiting"
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_accepted(rljobs: RLJobs, path):
+    assert rljobs.judge(document(path.read_text())).causes == ()
+
+
+def documents() -> list[Case]:
+    """Return the bad manifests that reach an API server: of the right kind, and readable."""
+    return [case for case in cases() if is_rljob(case.text)]
+
+
+def is_rljob(text: str) -> bool:
+    try:
+        content = document(text)
+    except ManifestError:
+        return False
+    return (content.get("apiVersion"), content.get("kind")) == (f"{crd.GROUP}/{crd.VERSION}", crd.KIND)
+
+
+@pytest.mark.parametrize("case", documents(), ids=lambda case: case.name)
+def test_a_bad_manifest_is_refused_unless_only_python_can_know(rljobs: RLJobs, case: Case):
+    fields = [told.partition(": ")[0] for told in case.says]
+    elsewhere = all(any(place in field for place in ONLY_IN_PYTHON) for field in fields)
+
+    accepted = rljobs.judge(document(case.text)).stored is not None
+
+    assert accepted == (elsewhere or case.name == NULL)
+
+
+def test_null_means_absent(rljobs: RLJobs):
+    content = good()
+    put(content, "spec.training.nodes", None)
+    put(content, "spec.rollout.contextLength", None)
+
+    stored = rljobs.judge(content).stored
+
+    assert stored is not None
+    assert stored["spec"]["training"]["nodes"] == 1
+    assert "contextLength" not in stored["spec"]["rollout"]
+
+
+@pytest.mark.parametrize("path", FROZEN)
+def test_what_a_run_begins_with_cannot_change_in_flight(rljobs: RLJobs, running: str, path: str):
+    answer = rljobs.patch(running, change(path), dry_run="All")
+
+    begun = "cannot change: the run has begun, status.attempt is 1; make another RLJob"
+    assert [field for field, told in answer.causes if told == begun] == [f"spec.{path}"]
+
+
+@pytest.mark.parametrize("path", FROZEN)
+def test_everything_can_change_before(rljobs: RLJobs, waiting: str, path: str):
+    answer = rljobs.patch(waiting, change(path), dry_run="All")
+
+    assert "cannot change" not in answer.message
+
+
+def change(path: str) -> Manifest:
+    """Return a patch that gives a field another value."""
+    schema = SCHEMAS.get(f"spec.{path}", {})
+    present = at(good(), ["spec", *path.split(".")])
+    options = [*schema.get("enum", ()), *((False, True) if schema.get("type") == "boolean" else ())]
+    others = [option for option in options if option not in (present, schema.get("default"))]
+    texts = schema.get("items", {}).get("type") == "string"
+    value = ["x"] if texts else (others or [OTHER_OF_TYPE.get(schema.get("type", ""))])[0]
+    patch: Manifest = {}
+    put(patch, f"spec.{path}", OTHER.get(path, value))
+    return patch
+
+
+def test_recovery_can_change_in_flight(rljobs: RLJobs, running: str):
+    changed = {"spec": {"recovery": {"engineRestarts": 9, "healthFailures": 5}}}
+
+    assert rljobs.patch(running, changed, dry_run="All").causes == ()
+
+
+def test_a_run_scales_its_engines_if_they_have_gpus_of_their_own(rljobs: RLJobs):
+    content = good()
+    put(content, "spec.placement", "Disaggregated")
+    with rljobs.existing(content, "scaled", STATUS):
+        scale = rljobs.patch("scaled", {"spec": {"replicas": 3}}, rljobs.objects.patch_namespaced_custom_object_scale)
+        edited = rljobs.patch("scaled", {"spec": {"rollout": {"engines": 4}}}, dry_run="All")
+
+    assert scale.stored is not None
+    assert scale.stored["spec"] == {"replicas": 3}
+    assert scale.stored["status"] == {"replicas": 1, "selector": "rljob.dev/job=arithmetic"}
+    assert edited.causes == ()
+
+
+def test_engines_that_share_the_learners_gpus_do_not_scale(rljobs: RLJobs, running: str):
+    scale = rljobs.patch(running, {"spec": {"replicas": 3}}, rljobs.objects.patch_namespaced_custom_object_scale)
+
+    assert scale.stored is None
+    assert "the run has begun" in scale.message
+
+
+def test_a_whole_status_is_stored_shown_and_selected(rljobs: RLJobs):
+    with rljobs.existing(good(), "shown", STATUS) as stored:
+        selected = [rljobs.selected(f"status.phase={phase}") for phase in ("Training", "Failed")]
+        columns = rljobs.columns("shown")
+
+    assert Status.model_validate(stored["status"]) == SAMPLE
+    assert selected == [["shown"], []]
+    assert columns.pop("Age").endswith("s")
+    assert columns == {
+        "Name": "shown",
+        "Phase": "Training",
+        "Step": 12,
+        "Of": 200,
+        "Reward": 0.4375,
+        "Engines": 1,
+        "GPUs": 8,
+        "Accuracy": 0.5,
+        "Tokens/s": 21200,
+        "Version": 12,
+        "ETA": 3600,
+        "Attempt": 2,
+        "Saved": 10,
+        "Message": "step 12 of 200",
+    }
+
+
+def test_a_status_without_a_field_of_the_models_is_refused(rljobs: RLJobs, waiting: str):
+    change = {"status": {"phases": "Training"}}
+
+    answer = rljobs.patch(waiting, change, rljobs.objects.patch_namespaced_custom_object_status)
+
+    assert 'unknown field "status.phases"' in answer.message
+
+
+def test_explain_tells_the_flag_the_unit_and_the_default(rljobs: RLJobs):
+    told = (
+        rljobs.explained("spec", "rollout", "sampling", "maxNewTokens"),
+        rljobs.explained("spec", "training", "nodes"),
+    )
+
+    assert told[0] == "longest response [tokens]. slime: --rollout-max-response-len"
+    assert told[1] == "machines of the learner. slime: --actor-num-nodes. Default: 1"

