@@ -93,8 +93,13 @@ class RLJobs:
 
 
 def told(causes: list[dict[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return fields with sentences. Rules about metadata stand at the root and begin with their field."""
-    pairs = [
-        (cause["field"], cause["message"].removeprefix(PREFIX)) for cause in causes if UNASKED not in cause["message"]
-    ]
-    return tuple(message.split(": ", 1) if field == "<nil>" else (field, message) for field, message in pairs)  # type: ignore[misc]
+    """Return fields with sentences."""
+    return tuple(field_and_sentence(cause) for cause in causes if UNASKED not in cause["message"])
+
+
+def field_and_sentence(cause: dict[str, str]) -> tuple[str, str]:
+    """Return the two of one cause. A rule about metadata stands at the root, so its sentence begins with the field."""
+    field, message = cause["field"], cause["message"].removeprefix(PREFIX)
+    if field == "<nil>":
+        field, _, message = message.partition(": ")
+    return field, message

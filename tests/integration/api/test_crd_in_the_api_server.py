@@ -8,7 +8,7 @@ import yaml
 
 from bad_manifests import Case, cases, table
 from judged_rljobs import Manifest, RLJobs
-from random_manifests import EXAMPLES, SCHEMAS, at, put
+from random_manifests import EXAMPLES, SCHEMAS, at, put, remove
 from rljob_api import crd
 from rljob_api.document import document
 from rljob_api.errors import ManifestError
@@ -180,6 +180,33 @@ def test_a_status_without_a_field_of_the_models_is_refused(rljobs: RLJobs, waiti
     answer = rljobs.patch(waiting, change, rljobs.objects.patch_namespaced_custom_object_status)
 
     assert 'unknown field "status.phases"' in answer.message
+
+
+def test_the_largest_object_stays_within_what_cel_may_cost(rljobs: RLJobs):
+    with rljobs.existing(largest(), "largest", {"attempt": 1}):
+        edited = rljobs.patch("largest", {"spec": {"recovery": {"engineRestarts": 9}}}, dry_run="All")
+        refused = rljobs.patch("largest", {"spec": {"data": {"systemPrompt": "y" * 65536}}}, dry_run="All")
+
+    assert edited.causes == ()
+    assert [field for field, _ in refused.causes] == ["spec.data.systemPrompt"]
+
+
+def largest() -> Manifest:
+    """Return a valid object with the longest texts, lists and mappings that there can be."""
+    content = good()
+    for path, schema in SCHEMAS.items():
+        if schema["type"] == "string" and "enum" not in schema:
+            put(content, path, "x" * schema["maxLength"])
+    for source in ("train.parquet", "train.reasoningGym", "heldOut.parquet", "heldOut.reasoningGym"):
+        remove(content, f"spec.data.{source}")
+    put(content, "spec.data.heldOut.jsonl", "y" * 4096)
+    put(content, "spec.data.promptTemplate", "{question}" + "x" * 65526)
+    put(content, "spec.reward", {"kind": "python", "function": "a" * 4094 + ":b"})
+    put(content, "spec.weightSync.transport", "Disk")
+    put(content, "spec.rollout.sampling.stop", ["x" * 4096] * 100)
+    put(content, "spec.rollout.sampling.stopTokenIds", [2**31 - 1] * 1000)
+    put(content, "spec.extraArgs.sglang", {f"key-{number}": "x" * 100 for number in range(1000)})
+    return content
 
 
 def test_explain_tells_the_flag_the_unit_and_the_default(rljobs: RLJobs):
