@@ -25,6 +25,9 @@ SHORT = {
     "batch": "($globalBatch > 0 ? $globalBatch : $samples / $steps)",
     "batchesFit": "($batch * $steps == $samples && $batch >= $dataParallel)",
     "generated": "(has(self.data.train.reasoningGym) || self.data.?heldOut.?reasoningGym.hasValue())",
+    "broadcast": "(has(self.weightSync.transport) ? self.weightSync.transport == 'Broadcast'"
+    " : self.placement == 'Disaggregated')",
+    "exact": "(self.reward.kind in ['math', 'exactMatch'])",
     "function": "self.reward.__function__",
     "dotted": "$function.replace(':', '.')",
     "dot": "$dotted.lastIndexOf('.')",

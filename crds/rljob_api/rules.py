@@ -220,6 +220,19 @@ def reward(spec: Spec) -> Iterator[Problem]:
         yield Problem("spec.reward.function", function, rule, "spec.reward.kind python")
 
 
+@also_in_cel(
+    Cel(
+        "spec.reward.threshold",
+        "!$exact || !has(self.reward.threshold)",
+        "{self.reward.threshold} would change nothing: spec.reward.kind {self.reward.kind} gives 0 or 1; leave it out",
+    ),
+    Cel(
+        "spec.data.metadataKey",
+        "!$exact || !has(self.data.metadataKey)",
+        '"{self.data.metadataKey}" would not be read: spec.reward.kind {self.reward.kind} judges by the label alone;'
+        " leave it out",
+    ),
+)
 def exact_reward(spec: Spec) -> Iterator[Problem]:
     kind = spec.reward.kind
     if kind not in (RewardKind.MATH, RewardKind.EXACT_MATCH):
@@ -286,6 +299,12 @@ def clipping(spec: Spec) -> Iterator[Problem]:
         "!has(self.rollout.contextLength) || self.rollout.contextLength > $new",
         "{self.rollout.contextLength} leaves no room for a prompt beside sampling.maxNewTokens {$new};"
         " nearest valid: {$new + 1} or more",
+    ),
+    Cel(
+        "spec.rollout.memoryFraction",
+        "self.runtime.device != 'Cpu' || !has(self.rollout.memoryFraction)",
+        "{self.rollout.memoryFraction} would not be used: on Cpu the KV cache has spec.rollout.maxTotalTokens tokens;"
+        " leave it out",
     ),
     Cel(
         "spec.rollout.maxTotalTokens",
@@ -478,15 +497,21 @@ def engines(spec: Spec) -> Iterator[Problem]:
 @also_in_cel(
     Cel(
         "spec.weightSync.directory",
-        "self.weightSync.transport != 'Broadcast' || !has(self.weightSync.directory)",
-        '"{self.weightSync.directory}" would not be used: spec.weightSync.transport is Broadcast;'
+        "!$broadcast || !has(self.weightSync.directory)",
+        '"{self.weightSync.directory}" would not be used: the transport is Broadcast;'
         " nearest valid: spec.weightSync.transport Disk",
     ),
     Cel(
         "spec.weightSync.bucketMib",
-        f"self.weightSync.transport != 'Disk' || self.weightSync.bucketMib == {WeightSync().bucket_mib}",
-        "{self.weightSync.bucketMib} would not be used: spec.weightSync.transport is Disk;"
+        f"$broadcast || self.weightSync.bucketMib == {WeightSync().bucket_mib}",
+        "{self.weightSync.bucketMib} would not be used: the transport is Disk;"
         f" nearest valid: {WeightSync().bucket_mib}",
+    ),
+    Cel(
+        "spec.weightSync.transport",
+        "!$broadcast || self.runtime.device != 'Gpu' || self.placement != 'Colocated'",
+        '"Broadcast" needs spec.placement Disaggregated: NCCL refuses a learner and an engine on the same GPU;'
+        " nearest valid: Disk",
     ),
 )
 def weight_sync(spec: Spec) -> Iterator[Problem]:
