@@ -7,6 +7,7 @@ gives the same orders, and an order that the driver has accepted is not given ag
     engine dead ──► restart it, after a back-off ──► no restarts left: go on with the others
                                                              │ none left
                     give up ◄── no restarts left ◄── restart the driver, after a back-off
+                                                     (in a cluster: twice on the warm one, then on a new one)
 
 An engine's restarts are counted since the last completed step, the driver's since the last new checkpoint.
 """
@@ -42,6 +43,9 @@ BACKOFF = Backoff()
 
 NEVER_RETRIED = frozenset({Exit.USAGE, Exit.BAD_MANIFEST, Exit.BAD_INPUT, Exit.DIVERGED, Exit.BUDGET_EXHAUSTED})
 """another start would end the same way"""
+
+ATTEMPTS_ON_A_CLUSTER = 2
+"""without a new checkpoint, before the cluster itself is suspected and another one is built"""
 
 SHORTEST_STALL_S = 60.0
 STALL_FACTOR = 10.0
@@ -166,6 +170,14 @@ def after_exit(attempts: Sequence[Attempt], recovery: Recovery, backoff: Backoff
     if fruitless > recovery.driver_restarts:
         return GiveUp(f"{reason}; attempts without a new checkpoint: {fruitless}", Exit.BUDGET_EXHAUSTED)
     return RestartDriver(reason, backoff.delay_s(fruitless - 1))
+
+
+def wants_new_cluster(on_cluster: Sequence[Attempt]) -> bool:
+    """Return whether the next attempt should get another cluster than the one that all of these, oldest first, had.
+
+    A restart on the warm cluster takes seconds, so it comes first; what it does not cure may be the cluster's fault.
+    """
+    return _fruitless(on_cluster) >= ATTEMPTS_ON_A_CLUSTER
 
 
 def reason_of(exit_code: int) -> str:

@@ -23,6 +23,7 @@ from rljob_api.sections import (
     Evaluation,
     Placement,
     RewardKind,
+    Section,
     Source,
     Spec,
     WeightSync,
@@ -527,6 +528,17 @@ def weight_sync(spec: Spec) -> Iterator[Problem]:
         yield Problem("spec.weightSync.transport", "Broadcast", rule, "Disk")
 
 
+@only_in_python("the API server does not see into free mappings")
+def volume_mounts(spec: Spec) -> Iterator[Problem]:
+    known = [str(volume.get("name")) for volume in spec.runtime.volumes]
+    for index, mount in enumerate(spec.runtime.volume_mounts):
+        path, name = f"spec.runtime.volumeMounts[{index}]", str(mount.get("name"))
+        if name not in known:
+            yield Problem(f"{path}.name", name, "is no volume of spec.runtime.volumes", closest(name, tuple(known)))
+        if not str(mount.get("mountPath", "")).startswith("/"):
+            yield Problem(f"{path}.mountPath", mount.get("mountPath", ABSENT), "is no absolute path")
+
+
 @only_in_python("arguments are those of the installed SGLang and Megatron-core, and CEL cannot see into a free mapping")
 def extra_arguments(spec: Spec) -> Iterator[Problem]:
     yield from arguments.problems("sglang", spec.extra_args.sglang)
@@ -552,5 +564,34 @@ RULES: tuple[Rule, ...] = (
     warmup,
     engines,
     weight_sync,
+    volume_mounts,
     extra_arguments,
 )
+
+
+CLUSTER_ONLY = (
+    "spec.runtime.image",
+    "spec.runtime.imagePullPolicy",
+    "spec.runtime.imagePullSecrets",
+    "spec.runtime.volumes",
+    "spec.runtime.volumeMounts",
+    "spec.scheduling.suspend",
+    "spec.scheduling.activeDeadlineSeconds",
+    "spec.scheduling.ttlSecondsAfterFinished",
+    "spec.scheduling.nodeSelector",
+    "spec.scheduling.tolerations",
+    "spec.scheduling.priorityClassName",
+)
+"""fields that mean something in a cluster only; `rljob run` says so of those that are set"""
+
+
+def only_in_a_cluster(spec: Spec) -> tuple[str, ...]:
+    """Return the fields that are set and that a run on one machine does not look at."""
+    return tuple(path for path in CLUSTER_ONLY if is_set(spec, tuple(path.split("."))[1:]))
+
+
+def is_set(spec: Spec, path: tuple[str, ...]) -> bool:
+    section, name = path
+    part: Section = getattr(spec, section)
+    field = next(key for key, info in type(part).model_fields.items() if info.alias == name)
+    return bool(getattr(part, field) != type(part).model_fields[field].get_default(call_default_factory=True))

@@ -292,8 +292,9 @@ class Evaluation(Section):
 class Recovery(Section):
     engine_restarts: NotNegative = 3
     """restarts of one engine without a completed step in between before the rung is exhausted"""
-    driver_restarts: NotNegative = 3
-    """restarts of the driver without a new checkpoint in between before the job fails. Kubernetes: backoffLimit"""
+    driver_restarts: Annotated[int, Field(ge=0, le=40)] = 3
+    """restarts of the driver without a new checkpoint in between before the job fails; in a cluster the second is on
+    a new RayCluster. Kubernetes: backoffLimit"""
     health_interval_seconds: Annotated[float, Field(gt=0)] = 1.0
     """time between two health probes of an engine [s]. slime: --rollout-health-check-interval"""
     health_timeout_seconds: Annotated[float, Field(gt=0)] = 10.0
@@ -315,6 +316,38 @@ class Runtime(Section):
     """write TensorBoard event files below `checkpoint.directory`"""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """port of the Prometheus endpoint of the driver; 0: any free one, told in the log"""
+    env: Annotated[dict[str, str], Field(max_length=1000)] = Field(default_factory=dict)
+    """environment variables of the driver and of all that it starts. Kubernetes: env"""
+    image: Text | None = None
+    """container image with Ray, the trainer and SGLang; absent: the operator's default. Only in a cluster"""
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """when a node fetches the image. Only in a cluster"""
+    image_pull_secrets: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
+    """names of Secrets of the namespace that open the image's registry. Only in a cluster"""
+    volumes: Annotated[tuple[Settings, ...], Field(max_length=100)] = ()
+    """volumes of every pod, as in a pod's `spec.volumes`. Only in a cluster"""
+    volume_mounts: Annotated[tuple[Settings, ...], Field(max_length=100)] = ()
+    """where they are mounted, as in a container's `volumeMounts`. `checkpoint.directory` has to lie in one of them,
+    because the driver and the learners are in different pods. Only in a cluster"""
+
+
+class Scheduling(Section):
+    """When and where pods run. Only in a cluster: one machine has neither a queue nor a choice."""
+
+    suspend: bool = False
+    """true: save a checkpoint, end the driver and free all pods; false: go on from the checkpoint. Only in a cluster"""
+    active_deadline_seconds: Positive | None = None
+    """longest time from the first start of the driver until the job has failed [s], suspensions included; absent: no
+    limit. Only in a cluster"""
+    ttl_seconds_after_finished: NotNegative | None = None
+    """time from the end of the job until the RLJob itself is deleted [s]; absent: never. Its pods are freed at once.
+    Only in a cluster"""
+    node_selector: Annotated[dict[str, str], Field(max_length=100)] = Field(default_factory=dict)
+    """labels that a node must have to get a pod of the job. Only in a cluster"""
+    tolerations: Annotated[tuple[Settings, ...], Field(max_length=100)] = ()
+    """taints that its pods tolerate, as in a pod's `spec.tolerations`. Only in a cluster"""
+    priority_class_name: Text | None = None
+    """PriorityClass of its pods. Only in a cluster"""
 
 
 class ExtraArgs(Section):
@@ -352,6 +385,8 @@ class Spec(Section):
     """how failures are noticed, and how often something is restarted"""
     runtime: Runtime = Field(default_factory=Runtime)
     """what the run runs on"""
+    scheduling: Scheduling = Field(default_factory=Scheduling)
+    """when and where its pods run"""
     extra_args: ExtraArgs = Field(default_factory=ExtraArgs)
     """arguments of SGLang and Megatron that have no field of their own; unknown names are refused"""
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from rljob_api.control import EngineState, TokenRates
 from rljob_api.sections import NotNegative, Section
 
-MOST_ATTEMPTS = 20
+MOST_ATTEMPTS = 50
 MOST_STEPS_OF_RECOVERY = 50
 MOST_ENGINES = 256
 """beyond them the counters go on, and the oldest or last entries are left out: a status stays small"""
@@ -33,6 +33,8 @@ class Phase(StrEnum):
     STARTING = "Starting"
     TRAINING = "Training"
     RECOVERING = "Recovering"
+    SUSPENDING = "Suspending"
+    SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
 
@@ -50,6 +52,7 @@ class ConditionType(StrEnum):
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     READY = "Ready"
+    RECONCILING = "Reconciling"
 
 
 class Condition(Section):
@@ -134,8 +137,14 @@ class Attempt(Section):
 
     number: Annotated[int, Field(ge=1, le=2**31 - 1)]
     """counts from 1"""
-    started: datetime
-    """when the driver was submitted"""
+    cluster: str
+    """name of the RayCluster it runs on"""
+    start_after: datetime
+    """not submitted earlier: a restart backs off"""
+    started: datetime | None = None
+    """when the driver was first seen running"""
+    verdict: int | None = None
+    """exit code for which the operator ends it; absent: it does not"""
     ended: datetime | None = None
     """when it ended; absent: it runs"""
     exit_code: int | None = None
@@ -167,7 +176,8 @@ class Status(Section):
     observed_generation: NotNegative | None = None
     """metadata.generation that the rest of the status is about"""
     phase: Phase | None = None
-    """one word for people: Invalid, Queued, Provisioning, Starting, Training, Recovering, Succeeded, Failed"""
+    """one word for people: Invalid, Queued, Provisioning, Starting, Training, Recovering, Suspending,
+    Suspended, Succeeded, Failed"""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=32, json_schema_extra=keyed("type"))] = ()
     """claims about the job with reasons; `kubectl wait --for=condition=Succeeded`"""
     attempt: NotNegative = 0
@@ -185,6 +195,6 @@ class Status(Section):
     last_checkpoint: LastCheckpoint | None = None
     """the checkpoint that a restart would begin with"""
     attempts: Annotated[tuple[Attempt, ...], Field(max_length=MOST_ATTEMPTS, json_schema_extra=keyed("number"))] = ()
-    """the newest 20 starts of the driver, oldest first"""
+    """the newest 50 starts of the driver, oldest first"""
     recovery: Annotated[tuple[RecoveryStep, ...], Field(max_length=MOST_STEPS_OF_RECOVERY)] = ()
     """the newest 50 things that were done about failures, oldest first"""

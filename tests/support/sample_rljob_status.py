@@ -53,8 +53,17 @@ SAMPLE = Status(
     ),
     last_checkpoint=LastCheckpoint(step=10, path="/runs/arithmetic/step-10", verified=True, time=NOON),
     attempts=(
-        Attempt(number=1, started=NOON, ended=NOON, exit_code=5, reason="lost a peer", checkpoint_step=10),
-        Attempt(number=2, started=NOON),
+        Attempt(
+            number=1,
+            cluster="gsm8k-7f3a1-1",
+            start_after=NOON,
+            started=NOON,
+            ended=NOON,
+            exit_code=5,
+            reason="lost a peer",
+            checkpoint_step=10,
+        ),
+        Attempt(number=2, cluster="gsm8k-7f3a1-1", start_after=NOON, started=NOON),
     ),
     recovery=(
         RecoveryStep(time=NOON, action="RestartEngine", target="engine-1", cause="killed by SIGKILL", seconds=13.5),

@@ -183,11 +183,11 @@ def test_every_short_name_is_used():
     assert [name for name in SHORT if f"${name}" not in used] == []
 
 
-def test_everything_but_recovery_is_frozen_in_flight():
+def test_everything_but_recovery_and_scheduling_is_frozen_in_flight():
     frozen = {rule["fieldPath"].removeprefix(".spec.") for rule in crd.frozen_in_flight()}
     free = {path for path, _ in crd.leaves(Spec, "")} - frozen
 
-    assert {path.partition(".")[0] for path in free} == {"recovery"}
+    assert {path.partition(".")[0] for path in free} == {"recovery", "scheduling"}
     assert {"rollout.engines", "algorithm.kl", "data.heldOut", "training.optimizer.learningRate"} < frozen
 
 

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from rljob_api import rules
+from rljob_api import names, rules
 from rljob_api.errors import ABSENT, ManifestError, Problem
 from rljob_api.manifest import load, parse, problems
 from rljob_api.sections import CPU_KV_TOKENS, Device, Placement
@@ -115,3 +115,18 @@ def test_any_value_anywhere_gives_a_job_or_problems(good, line, value):
     text = good.replace(line, f"{name}: {value}")
 
     assert all(isinstance(problem, Problem) for problem in problems(text))
+
+
+def test_fields_that_only_a_cluster_reads_are_told_apart(good):
+    text = (
+        good
+        + "\n  scheduling: {suspend: true}\n  runtime: {image: trainer, env: {A: b}, imagePullPolicy: IfNotPresent}"
+    )
+
+    assert rules.only_in_a_cluster(load(text).spec) == ("spec.runtime.image", "spec.scheduling.suspend")
+
+
+def test_every_field_that_says_so_is_only_for_a_cluster():
+    said = {names.dotted(path) for path, entry in names.entries().items() if "Only in a cluster" in entry.text}
+
+    assert said == set(rules.CLUSTER_ONLY)

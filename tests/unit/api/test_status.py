@@ -31,7 +31,7 @@ def test_an_engine_has_the_states_of_the_control_protocol():
 
 
 def test_a_status_stays_small():
-    attempts = tuple(Attempt(number=number, started=NOON) for number in range(1, MOST_ATTEMPTS + 2))
+    attempts = tuple(Attempt(number=number, cluster="c", start_after=NOON) for number in range(1, MOST_ATTEMPTS + 2))
 
-    with pytest.raises(ValidationError, match="at most 20 items"):
+    with pytest.raises(ValidationError, match="at most 50 items"):
         Status(attempts=attempts)
