@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from rljob_api.control import TOKEN_VARIABLE
 from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
 from rljob_api.manifest import load
+from rljob_api.rules import only_in_a_cluster
 from rljob_api.sections import Recovery
 from rljob_cli.driver import Driver, Event
 from rljob_cli.rundir import RunDirectory, RunLockedError, locked, rundir
@@ -38,6 +39,9 @@ log = logging.getLogger(__name__)
 DRIVER = (sys.executable, "-m", "rljob_trainer.driver")
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+WITH_STACKS = {"PYTHONFAULTHANDLER": "1"}
+"""a driver that is killed as stalled writes where its threads were"""
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -61,7 +65,9 @@ def run(manifest: Path, display: Display, driver: Sequence[str] = DRIVER, timing
     try:
         with locked(directory) as lock:
             _replace(directory.manifest, text)
-            return _Run(directory, driver, display).to_its_end(job.spec.recovery, lock, timing)
+            for field in only_in_a_cluster(job.spec):
+                display.note(f"{field} is for a cluster; on one machine it has no effect")
+            return _Run(directory, driver, job.spec.runtime.env, display).to_its_end(job.spec.recovery, lock, timing)
     except RunLockedError as error:
         display.note(str(error))
         return Exit.IN_USE
@@ -73,6 +79,7 @@ class _Run:
 
     directory: RunDirectory
     driver: Sequence[str]
+    env: Mapping[str, str]
     display: Display
 
     @property
@@ -106,7 +113,12 @@ class _Run:
         manifest, directory = str(self.directory.manifest), str(self.directory.path)
         return Driver(
             command=[*self.driver, "--manifest", manifest, "--directory", directory, "--attempt", str(attempt)],
-            environment={**leftovers.environment(self.id), TOKEN_VARIABLE: token, "PYTHONFAULTHANDLER": "1"},
+            environment={
+                **self.env,
+                **leftovers.environment(self.id),
+                TOKEN_VARIABLE: token,
+                "PYTHONFAULTHANDLER": "1",
+            },
             log=self.directory.log(attempt),
             address=self.directory.address,
             token=token,
