@@ -96,12 +96,29 @@ class Run:
     """tells which error ended the loop, while there is still somebody to be told"""
 
 
-def build(job: RLJob, directory: Path, attempt: int, environ: Mapping[str, str], stack: ExitStack) -> Run:
-    """Start everything that the job needs; `stack` ends it all. Raises whatever makes the run impossible."""
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the driver listens."""
+
+    host: str
+    port: int
+    """0: any free one"""
+
+
+LOCAL = Address("127.0.0.1", 0)
+
+
+def build(
+    job: RLJob, directory: Path, attempt: int, listen: Address, environ: Mapping[str, str], stack: ExitStack
+) -> Run:
+    """Start everything that the job needs; `stack` ends it all. Raises whatever makes the run impossible.
+
+    The control protocol is served at `listen`, and the metrics on the same host.
+    """
     board = StatusBoard(control.Status(attempt=attempt))
     phases = Phases(time.monotonic, began=board.begin)
     with phases.measure("start"):
-        return _Builder(job, directory.resolve(), attempt, environ, stack, board, phases).run()
+        return _Builder(job, directory.resolve(), attempt, listen, environ, stack, board, phases).run()
 
 
 class _Builder:
@@ -112,6 +129,7 @@ class _Builder:
         job: RLJob,
         directory: Path,
         attempt: int,
+        listen: Address,
         environ: Mapping[str, str],
         stack: ExitStack,
         board: StatusBoard,
@@ -121,6 +139,7 @@ class _Builder:
         self._spec = job.spec
         self._directory = directory
         self._attempt = attempt
+        self._listen = listen
         self._environ = environ
         self._stack = stack
         self._board = board
@@ -207,9 +226,10 @@ class _Builder:
             self._board, self._desired, self._report.render_metrics, self._environ.get(control.TOKEN_VARIABLE, "")
         )
         scrape = MetricsServer(self._report.render_metrics)
-        self._background.run(server.start(self._directory), timeout_s=30)
+        address = self._listen
+        self._background.run(server.start(self._directory, address.host, address.port), timeout_s=30)
         self._stack.callback(lambda: self._background.run(server.close(), timeout_s=10))
-        url = self._background.run(scrape.start("127.0.0.1", self._spec.runtime.metrics_port), timeout_s=30)
+        url = self._background.run(scrape.start(address.host, self._spec.runtime.metrics_port), timeout_s=30)
         self._stack.callback(lambda: self._background.run(scrape.close(), timeout_s=10))
         log.info("action=serve metrics=%s", url)
         return server

@@ -16,7 +16,7 @@ from pathlib import Path
 from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
 from rljob_api.manifest import load
-from rljob_trainer.build import Run, build
+from rljob_trainer.build import LOCAL, Address, Run, build
 from rljob_trainer.checkpoints import CheckpointError
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.journal import JournalError
@@ -63,7 +63,9 @@ def main(arguments: Sequence[str]) -> Exit:
     code: Exit | None = None
     try:
         with ExitStack() as stack:
-            run = build(load(options.manifest.read_text()), options.directory, options.attempt, os.environ, stack)
+            job = load(options.manifest.read_text())
+            (options.directory / "logs").mkdir(parents=True, exist_ok=True)
+            run = build(job, options.directory, options.attempt, options.listen, os.environ, stack)
             signal.signal(signal.SIGTERM, lambda *_: run.desired.drain())
             code = _finish(run)
     except (Exception, SystemExit) as error:  # the top of the process: every end has a code and a line in the log
@@ -93,7 +95,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--manifest", type=Path, required=True, help="the RLJob")
     parser.add_argument("--directory", type=Path, required=True, help="the run's directory")
     parser.add_argument("--attempt", type=int, default=1, help="counts the starts of this run")
+    parser.add_argument(
+        "--listen", type=_address, default=LOCAL, metavar="HOST:PORT", help="of the control protocol; port 0: any"
+    )
     return parser
+
+
+def _address(text: str) -> Address:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return Address(host, int(port))
 
 
 if __name__ == "__main__":
