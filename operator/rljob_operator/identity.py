@@ -1,0 +1,54 @@
+"""What things are called: labels, ports, and the names of children. Pure.
+
+A name is made of the job's own (at most 40 characters, see `rljob_api.sections.Metadata`), five digits of its uid and,
+where one object follows another, the attempt for which it was made: `gsm8k-7f3a1-2`. So a name says whose it is, never
+meets that of a deleted job of the same name, and is the same whenever it is made again.
+"""
+
+from typing import Any
+
+Manifest = dict[str, Any]
+"""an object as the Kubernetes API shows it"""
+
+GROUP = "rljob.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "RLJob"
+PLURAL = "rljobs"
+
+FIELD_MANAGER = "rljob-operator"
+JOB_LABEL = f"{GROUP}/job"
+"""on every child and on every pod: the name of the RLJob"""
+MANAGED_BY = {"app.kubernetes.io/managed-by": FIELD_MANAGER}
+
+RAY_CLUSTER_LABEL = "ray.io/cluster"
+RAY_GROUP_LABEL = "ray.io/group"
+RAY_NODE_TYPE_LABEL = "ray.io/node-type"
+
+CONTROL_PORT = 8643
+"""of the driver's control protocol, on the head"""
+DASHBOARD_PORT = 8265
+"""of the Ray Jobs API, on the head"""
+
+LONGEST_RAYCLUSTER = 53
+"""KubeRay's limit; it finds out only after the object has been accepted"""
+
+
+def job_name(name: str, uid: str) -> str:
+    """Return the name of the children that a job has one of: `gsm8k-7f3a1`."""
+    return f"{name}-{uid.replace('-', '')[:5]}"
+
+
+def cluster_name(name: str, uid: str, attempt: int) -> str:
+    """Return the name of the RayCluster that is built for an attempt and used by the next ones as long as it lasts."""
+    return f"{job_name(name, uid)}-{attempt}"
+
+
+def submission_id(name: str, uid: str, attempt: int) -> str:
+    """Return Ray's id for the driver of an attempt. Ray refuses a second one: there are never two drivers for one."""
+    return f"{job_name(name, uid)}-attempt-{attempt}"
+
+
+def service_name(name: str, uid: str) -> str:
+    """Return the name of the Service in front of the head: Ray Jobs API and control protocol."""
+    return f"{job_name(name, uid)}-driver"

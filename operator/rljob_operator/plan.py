@@ -1,0 +1,224 @@
+"""From a job and what there is of it to what has to be done now. Pure: the operator's only decision.
+
+    job, world, now ─► plan ─► Plan: status, delete, secret, apply, events, driver, requeue
+
+A plan is carried out in the order of its fields, and the status comes first: it is the operator's memory, and it is
+written only if nobody has changed the job since. Planning again on the world that a plan produces gives an empty plan.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rljob_api import recovery
+from rljob_api.control import RunState
+from rljob_api.recovery import RestartEngine
+from rljob_api.sections import Spec
+from rljob_api.status import Status
+from rljob_operator import attempts, desired, record
+from rljob_operator.conditions import cluster_ready, conditions, others, refusal, refused
+from rljob_operator.events import Event, events_between
+from rljob_operator.identity import API_VERSION, KIND, Manifest, service_name, submission_id
+from rljob_operator.memory import Memory
+from rljob_operator.world import ALIVE, Driver, DriverState, Job, World, is_deleting
+
+PROGRESS_S = 15.0
+"""at least so long between two writes of nothing but progress [s]"""
+LOOK_AGAIN_S = 30.0
+"""a running job is looked at so often when nothing happens: silence is judged by the clock [s]"""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An object to delete, if it is still the one that was seen."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Whose driver the operator watches: desired state, the same in every plan until the next attempt."""
+
+    submission_id: str
+    attempt: int
+    namespace: str
+    service: str
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What to tell Ray and the driver. Every one of them may be told again without harm."""
+
+    submit: str | None = None
+    """command line of the driver to start"""
+    stop: bool = False
+    """end the driver at once"""
+    drain: bool = False
+    """save and end"""
+    engines: tuple[RestartEngine, ...] = ()
+
+
+NO_ORDERS = Orders()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What has to be done, in this order."""
+
+    status: Status | None = None
+    """to be written; None: it is right as it is"""
+    delete: tuple[Target, ...] = ()
+    secret: Manifest | None = None
+    """to be made if there is none of its name"""
+    apply: tuple[Manifest, ...] = ()
+    events: tuple[Event, ...] = ()
+    follow: Follow | None = None
+    orders: Orders = NO_ORDERS
+    requeue_after_s: float | None = None
+    """look again after this time at the latest [s]; None: when something changes"""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do but to wait."""
+        idle = not (self.delete or self.secret or self.apply or self.events)
+        return self.status is None and idle and self.orders == NO_ORDERS
+
+
+def plan(job: Job, world: World, now: float) -> Plan:
+    """Return what has to be done about a job at `now` [unix s]."""
+    if job.is_deleting:
+        return Plan()  # the children go by their owner references
+    old = Status.model_validate(job.status)
+    if (why := refusal(job, world)) is not None:
+        return _written(job, old, record.refused_status(old, job, refused(why), now), world, now, Plan())
+    assert job.spec is not None
+    memory = attempts.advance(record.memory_of(old), job, job.spec, world, now)
+    driver = attempts.driver_of(memory.attempt, job, world) if memory.attempt else None
+    todo = _actions(memory, job, job.spec, world, driver, now)
+    told = conditions(memory, job, job.spec, world, now)
+    new = record.status_of(old, job, job.spec, memory, driver, told, todo.orders.engines, now)
+    return _written(job, old, new, world, now, todo)
+
+
+def _written(job: Job, old: Status, new: Status, world: World, now: float, todo: Plan) -> Plan:
+    """Return the plan with the status and its events, unless nothing but progress is new and that was told lately."""
+    wait_s = world.progress_written_at + PROGRESS_S - now
+    requeue = todo.requeue_after_s
+    if new != old and wait_s > 0 and record.with_progress_of(new, old) == old:
+        return Plan(
+            delete=todo.delete,
+            secret=todo.secret,
+            apply=todo.apply,
+            follow=todo.follow,
+            orders=todo.orders,
+            requeue_after_s=wait_s if requeue is None else min(wait_s, requeue),
+        )
+    return Plan(
+        status=new if new != old else None,
+        delete=todo.delete,
+        secret=todo.secret,
+        apply=todo.apply,
+        follow=todo.follow,
+        orders=todo.orders,
+        events=tuple(events_between(old, new)),
+        requeue_after_s=requeue,
+    )
+
+
+def _actions(memory: Memory, job: Job, spec: Spec, world: World, driver: Driver | None, now: float) -> Plan:
+    """Return what has to be done besides telling about it."""
+    if memory.outcome is not None:
+        return _finished(memory, job, spec, world, now)
+    attempt = memory.attempt
+    if attempt is None or not attempt.is_open:
+        return Plan(delete=tuple(_clusters_but(None, job, world)))
+    return Plan(
+        delete=tuple(_clusters_but(attempt.cluster, job, world)),
+        secret=None if world.has_secret else desired.secret(job, world.fresh_token),
+        apply=tuple(_missing(memory, job, spec, world)),
+        follow=_follow(memory, job, world, driver),
+        orders=_orders(memory, job, spec, world, driver, now),
+        requeue_after_s=_until_next_look(memory, spec, now),
+    )
+
+
+def _finished(memory: Memory, job: Job, spec: Spec, world: World, now: float) -> Plan:
+    """Free all pods at once, and delete the job itself when its time to live is over."""
+    assert memory.outcome is not None
+    clusters = tuple(_clusters_but(None, job, world))
+    ttl_s = spec.scheduling.ttl_seconds_after_finished
+    if ttl_s is None:
+        return Plan(delete=clusters)
+    left_s = memory.outcome.at + ttl_s - now
+    if left_s > 0:
+        return Plan(delete=clusters, requeue_after_s=left_s)
+    return Plan(delete=(*clusters, Target(API_VERSION, KIND, job.namespace, job.name, job.uid)))
+
+
+def _clusters_but(kept: str | None, job: Job, world: World) -> Iterator[Target]:
+    """Return the RayClusters of the job besides one, and the ConfigMaps that belong to them."""
+    for child in world.children:
+        name, kind = child["metadata"]["name"], child["kind"]
+        if kind in ("RayCluster", "ConfigMap") and name != kept and not is_deleting(child):
+            yield Target(child["apiVersion"], kind, job.namespace, name, child["metadata"]["uid"])
+
+
+def _missing(memory: Memory, job: Job, spec: Spec, world: World) -> Iterator[Manifest]:
+    """Return the children that are not there as they should be."""
+    attempt = memory.attempt
+    assert attempt is not None
+    if others(attempt.cluster, world):
+        return  # two clusters at once would want twice the GPUs, and two drivers would write the same checkpoints
+    there = world.child("RayCluster", attempt.cluster)
+    if there is not None and there["metadata"].get("annotations", {}).get(desired.SPEC_ANNOTATION) != desired.digest(
+        job
+    ):
+        return  # built from another spec: it serves until its attempt has ended
+    for wanted in desired.children(job, attempt.cluster, spec, world.defaults):
+        seen = world.child(wanted["kind"], wanted["metadata"]["name"])
+        if seen is None or not (is_deleting(seen) or desired.contains(seen, wanted)):
+            yield wanted
+
+
+def _follow(memory: Memory, job: Job, world: World, driver: Driver | None) -> Follow | None:
+    """Return whose driver to watch, as soon as there is a head to ask; once seen, it is not lost sight of."""
+    attempt = memory.attempt
+    assert attempt is not None
+    has_head = any(pod.is_head and pod.is_ready for pod in world.pods_of(attempt.cluster))
+    if not (has_head or attempt.started is not None or (driver is not None and driver.state in ALIVE)):
+        return None
+    name = submission_id(job.name, job.uid, attempt.number)
+    return Follow(name, attempt.number, job.namespace, service_name(job.name, job.uid))
+
+
+def _orders(memory: Memory, job: Job, spec: Spec, world: World, driver: Driver | None, now: float) -> Orders:
+    attempt = memory.attempt
+    assert attempt is not None
+    if driver is None:
+        return NO_ORDERS
+    if attempt.verdict is not None:
+        return Orders(stop=driver.state in ALIVE and not driver.is_stopping)
+    if driver.state is DriverState.ABSENT:
+        ready = cluster_ready(memory, spec, world).status == "True"
+        due = attempt.started is None and now >= attempt.start_after and not spec.scheduling.suspend
+        command = desired.entrypoint(job, attempt.number, spec, world.defaults)
+        return Orders(submit=command if due and ready else None)
+    if driver.state is not DriverState.RUNNING or driver.status is None:
+        return NO_ORDERS
+    if driver.status.state in (RunState.FINISHED, RunState.FAILED):
+        return NO_ORDERS
+    healing = recovery.decide(driver.status.engines, recovery.history_of(driver.status), spec.recovery, now)
+    return Orders(
+        drain=spec.scheduling.suspend and driver.status.state is not RunState.DRAINING,
+        engines=tuple(order for order in healing if isinstance(order, RestartEngine)),
+    )
+
+
+def _until_next_look(memory: Memory, spec: Spec, now: float) -> float:
+    attempt = memory.attempt
+    assert attempt is not None
+    moments = [attempt.start_after - now, (attempts.deadline(memory, spec) or 0.0) - now]
+    return min([LOOK_AGAIN_S, *(moment for moment in moments if moment > 0)])

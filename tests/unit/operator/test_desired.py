@@ -1,0 +1,131 @@
+"""The children: groups, sizes, names, what the pods get, and what counts as drift."""
+
+import re
+
+import pytest
+
+from operator_world import DEFAULTS, raw_job
+from rljob_operator import desired
+from rljob_operator.identity import LONGEST_RAYCLUSTER, cluster_name, service_name
+from rljob_operator.world import Job, job_of
+
+
+def cluster_of(job: Job) -> dict:
+    assert job.spec is not None
+    return desired.raycluster(job, "sums-7f3a1-1", job.spec, DEFAULTS)["spec"]
+
+
+def groups(cluster: dict) -> list[tuple[str, int]]:
+    return [(group["groupName"], group["replicas"]) for group in cluster["workerGroupSpecs"]]
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({"placement": "Disaggregated"}, [("trainer", 1), ("rollout", 1)]),
+        ({"placement": "Colocated"}, [("workers", 1)]),
+        ({"training": {"nodes": 2}, "rollout": {"engines": 6}}, [("trainer", 2), ("rollout", 3)]),
+        ({"rollout": {"engines": 3}}, [("trainer", 1), ("rollout", 1), ("rollout-rest", 1)]),
+    ],
+)
+def test_worker_groups_follow_the_topology(sections, expected):
+    assert groups(cluster_of(job_of(raw_job(**sections)))) == expected
+
+
+def test_gpus_are_asked_for_by_workers_and_never_by_the_head():
+    cluster = cluster_of(job_of(raw_job(runtime={"device": "Gpu"})))
+    workers = [group["template"]["spec"]["containers"][0] for group in cluster["workerGroupSpecs"]]
+    assert [worker["resources"]["limits"] for worker in workers] == [{"nvidia.com/gpu": "2"}] * 2
+    assert "resources" not in cluster["headGroupSpec"]["template"]["spec"]["containers"][0]
+
+
+def test_on_cpu_ray_is_told_the_slots_and_nobody_asks_for_gpus():
+    cluster = cluster_of(job_of(raw_job()))
+    assert [group["rayStartParams"] for group in cluster["workerGroupSpecs"]] == [{"num-cpus": "2"}] * 2
+    assert "nvidia.com/gpu" not in str(cluster)
+    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+
+
+def test_the_longest_names_keep_within_the_limits():
+    job = job_of(raw_job("a" * 40))
+    name = cluster_name(job.name, job.uid, 999_999)
+    assert len(name) <= LONGEST_RAYCLUSTER
+    assert len(service_name(job.name, job.uid)) <= 63
+    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
+
+
+def test_pods_get_what_the_manifest_gives_them():
+    job = job_of(
+        raw_job(
+            runtime={
+                "image": "my/image:1",
+                "env": {"HF_HOME": "/cache"},
+                "volumes": [{"name": "runs", "emptyDir": {}}],
+                "volumeMounts": [{"name": "runs", "mountPath": "/runs"}],
+                "imagePullSecrets": ["registry"],
+            },
+            checkpoint={"directory": "/runs/sums"},
+            scheduling={"nodeSelector": {"pool": "gpu"}, "tolerations": [{"operator": "Exists"}]},
+        )
+    )
+    pod = cluster_of(job)["workerGroupSpecs"][0]["template"]["spec"]
+    assert pod["containers"][0]["image"] == "my/image:1"
+    assert pod["containers"][0]["env"] == [{"name": "HF_HOME", "value": "/cache"}]
+    assert pod["containers"][0]["volumeMounts"] == [{"name": "runs", "mountPath": "/runs"}]
+    assert (pod["nodeSelector"], pod["tolerations"]) == ({"pool": "gpu"}, [{"operator": "Exists"}])
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_the_driver_reads_the_manifest_as_it_was_written():
+    job = job_of(raw_job())
+    text = desired.configmap(job, "sums-7f3a1-1")["data"]["manifest.yaml"]
+    assert job_of({**job.manifest, "metadata": {**job.manifest["metadata"], "uid": job.uid}}).spec == job.spec
+    assert '"gpusPerNode": 2' in text
+
+
+def test_the_entrypoint_names_the_attempt_and_quotes_the_directory():
+    job = job_of(raw_job(checkpoint={"directory": "/runs/it's"}))
+    assert job.spec is not None
+    line = desired.entrypoint(job, 3, job.spec, DEFAULTS)
+    assert line.startswith("exec python -m rljob_trainer.driver ")
+    assert "--attempt 3" in line
+    assert """--directory '/runs/it'"'"'s'""" in line
+
+
+@pytest.mark.parametrize("live", [{"suspend": True}, {"ttlSecondsAfterFinished": 5}, {"activeDeadlineSeconds": 9}])
+def test_what_the_operator_acts_on_itself_needs_no_other_cluster(live):
+    assert desired.digest(job_of(raw_job(scheduling=live))) == desired.digest(job_of(raw_job()))
+
+
+def test_another_node_selector_needs_another_cluster():
+    other = job_of(raw_job(scheduling={"nodeSelector": {"pool": "gpu"}}))
+    assert desired.digest(other) != desired.digest(job_of(raw_job()))
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "expected"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1}, True),
+        ({"a": 1}, {"a": 1, "b": 2}, False),
+        ({"a": [{"x": 1, "y": 2}]}, {"a": [{"x": 1}]}, True),
+        ({"a": [1, 2]}, {"a": [1]}, False),
+        ({"a": {}}, {"a": 1}, False),
+    ],
+)
+def test_only_what_we_want_and_do_not_see_is_drift(there, wanted, expected):
+    assert desired.contains(there, wanted) is expected
+
+
+def test_a_directory_is_shared_when_a_mounted_volume_holds_it():
+    job = job_of(
+        raw_job(
+            runtime={
+                "volumes": [{"name": "r", "emptyDir": {}}],
+                "volumeMounts": [{"name": "r", "mountPath": "/runs"}],
+            },
+            checkpoint={"directory": "/elsewhere"},
+        )
+    )
+    assert job.spec is not None
+    assert desired.is_shared("/runs/x", job.spec, DEFAULTS)
+    assert not desired.is_shared("/runs-of-others", job.spec, DEFAULTS)

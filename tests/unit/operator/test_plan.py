@@ -1,0 +1,174 @@
+"""What one plan holds: admission, children and their drift, the status, events, and the pace of writing."""
+
+from dataclasses import replace
+
+import pytest
+
+from operator_world import Surroundings, raw_job, running
+from rljob_api.exits import Exit
+from rljob_api.status import ConditionType
+from rljob_operator.world import Defaults, Pod
+
+
+def kinds(manifests: tuple) -> list[str]:
+    return [manifest["kind"] for manifest in manifests]
+
+
+def test_a_new_job_gets_its_children_at_once():
+    todo = Surroundings().plan()
+    assert kinds(todo.apply) == ["ConfigMap", "Service", "NetworkPolicy", "RayCluster"]
+    assert todo.secret is not None
+    assert todo.status.phase == "Provisioning"
+    assert all(child["metadata"]["ownerReferences"][0]["controller"] for child in (*todo.apply, todo.secret))
+
+
+def test_every_condition_is_always_there_but_quota():
+    around = Surroundings()
+    around.step()
+    written = {condition["type"] for condition in around.status["conditions"]}
+    assert written == {str(kind) for kind in ConditionType} - {"QuotaReserved"}
+
+
+def test_a_bad_manifest_is_a_condition_that_names_the_field():
+    around = Surroundings(raw_job(training={"steps": -1}))
+    around.step()
+    assert around.condition("Admitted")["reason"] == "BadManifest"
+    assert "spec.training.steps" in around.condition("Admitted")["message"]
+    assert around.condition("Stalled")["status"] == "True"
+    assert around.world.children == ()
+
+
+def test_a_job_without_any_image_is_not_admitted():
+    around = Surroundings()
+    around.world = replace(around.world, defaults=Defaults(storage=around.world.defaults.storage))
+    around.step()
+    assert around.condition("Admitted")["reason"] == "NoImage"
+
+
+def test_checkpoints_that_only_one_pod_would_see_are_not_admitted():
+    around = Surroundings(raw_job(checkpoint={"directory": "/tmp/runs"}))
+    around.step()
+    assert around.condition("Admitted")["reason"] == "CheckpointsNotShared"
+
+
+def test_a_manifest_that_is_mended_is_admitted():
+    around = Surroundings(raw_job(training={"steps": -1}))
+    around.step()
+    around.edit(training={"steps": 5})
+    around.step()
+    assert around.condition("Admitted")["status"] == "True"
+    assert around.condition("Stalled")["status"] == "False"
+    assert around.world.rayclusters()
+
+
+def test_a_child_that_somebody_changed_is_applied_again():
+    around = Surroundings()
+    around.step()
+    cluster = around.world.rayclusters()[0]
+    cluster["spec"]["workerGroupSpecs"][0]["replicas"] = 7
+    assert kinds(around.plan().apply) == ["RayCluster"]
+
+
+def test_a_child_that_somebody_added_to_is_left_alone():
+    around = Surroundings()
+    around.step()
+    around.world.rayclusters()[0]["spec"]["suspend"] = True
+    assert around.plan().apply == ()
+
+
+def test_a_changed_spec_leaves_the_present_cluster_as_it_was_built():
+    around = Surroundings().to_running()
+    around.edit(scheduling={"nodeSelector": {"pool": "other"}})
+    assert around.plan().apply == ()
+    around.ends(Exit.LOST_PEER)
+    around.step()
+    assert around.status["attempts"][-1]["cluster"] == "sums-7f3a1-2"
+
+
+def test_the_driver_is_submitted_when_all_pods_are_ready_and_not_before():
+    around = Surroundings()
+    around.step()
+    around.pods_ready(2)
+    around.step()
+    around.ray_answers()
+    around.step()
+    assert around.submitted == []
+    around.pods_ready()
+    around.step()
+    around.ray_answers()
+    around.step()
+    assert around.submitted == ["sums-7f3a1-attempt-1"]
+
+
+def test_waiting_names_the_first_pod_in_trouble():
+    around = Surroundings()
+    around.step()
+    trouble = Pod("sums-7f3a1-1-x", "sums-7f3a1-1", False, False, False, "0/2 nodes: 2 Insufficient nvidia.com/gpu")
+    around.world = replace(around.world, pods=(trouble,))
+    around.step()
+    assert around.condition("ClusterReady")["message"] == (
+        "0 of 3 pods are ready; sums-7f3a1-1-x: 0/2 nodes: 2 Insufficient nvidia.com/gpu"
+    )
+
+
+def test_progress_is_written_at_most_every_15_seconds():
+    around = Surroundings().to_running()
+    around.now += 1
+    around.runs(running(step=4))
+    todo = around.plan()
+    assert todo.status is None
+    assert todo.requeue_after_s == 14
+    around.now += 14
+    assert around.plan().status.progress.step == 4
+
+
+def test_news_does_not_wait_for_progress():
+    around = Surroundings().to_running()
+    around.now += 1
+    around.runs(running(step=4, checkpoint=4))
+    assert around.plan().status.last_checkpoint.step == 4
+
+
+def test_transition_times_change_only_with_the_status():
+    around = Surroundings()
+    around.step()
+    before = around.condition("ClusterReady")["lastTransitionTime"]
+    around.now += 50
+    around.pods_ready(1)
+    around.step()
+    assert around.condition("ClusterReady")["lastTransitionTime"] == before
+    assert around.condition("ClusterReady")["message"] == "1 of 3 pods are ready"
+
+
+def test_the_life_of_a_job_in_events():
+    around = Surroundings().to_running()
+    around.ends(Exit.OK)
+    around.step()
+    assert [event.reason for event in around.events] == ["PodsReady", "Running", "Completed"]
+
+
+def test_failures_are_warnings():
+    around = Surroundings().to_running()
+    around.ends(Exit.LOST_PEER)
+    around.step()
+    warnings = [event.reason for event in around.events if event.kind == "Warning"]
+    assert warnings == ["Restarted", "RestartDriver"]
+
+
+def test_a_job_that_is_being_deleted_is_left_to_its_owner_references():
+    around = Surroundings()
+    around.raw["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
+    assert around.plan().is_empty
+
+
+@pytest.mark.parametrize(
+    ("ready", "reconciling", "stalled", "exit_code"),
+    [("True", "False", "False", None), ("True", "False", "False", 0), ("False", "False", "True", Exit.DIVERGED)],
+)
+def test_kstatus_reads_the_summary(ready, reconciling, stalled, exit_code):
+    around = Surroundings().to_running()
+    if exit_code is not None:
+        around.ends(exit_code)
+    around.step()
+    found = [around.condition(kind)["status"] for kind in ("Ready", "Reconciling", "Stalled")]
+    assert found == [ready, reconciling, stalled]

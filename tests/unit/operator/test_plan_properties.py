@@ -1,0 +1,126 @@
+"""Whatever happens to a job, in whatever order: the plan settles at once, and there is never a second driver."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from operator_world import Surroundings, raw_job, running
+from rljob_api.control import EngineState
+from rljob_api.exits import Exit
+from rljob_operator.world import ALIVE, DriverState
+
+EXIT_CODES = st.sampled_from([*Exit, -9, 77])
+ENGINE_STATES = st.lists(st.sampled_from(EngineState), min_size=2, max_size=2)
+
+HAPPENINGS = st.one_of(
+    st.tuples(st.just("pods"), st.none() | st.integers(0, 5)),
+    st.tuples(st.just("deleted"), st.none()),
+    st.tuples(st.just("answers"), st.none()),
+    st.tuples(st.just("runs"), st.tuples(ENGINE_STATES, st.integers(0, 9), st.integers(0, 9))),
+    st.tuples(st.just("ends"), EXIT_CODES),
+    st.tuples(st.just("stopped"), st.none()),
+    st.tuples(st.just("forgotten"), st.none()),
+    st.tuples(st.just("unreachable"), st.none()),
+    st.tuples(st.just("cluster lost"), st.none()),
+    st.tuples(st.just("operator restarts"), st.none()),
+    st.tuples(st.just("suspend"), st.booleans()),
+    st.tuples(st.just("deadline"), st.integers(1, 5000)),
+    st.tuples(st.just("ttl"), st.integers(0, 100)),
+    st.tuples(st.just("time"), st.integers(1, 2000)),
+)
+
+
+def happen(around: Surroundings, what: str, how: object) -> None:
+    match what, how:
+        case "pods", ready:
+            around.pods_ready(ready)
+        case "deleted", _:
+            around.deletions_done()
+        case "answers", _:
+            around.ray_answers()
+        case "runs", (states, step, checkpoint) if around.world.driver and around.world.driver.state in ALIVE:
+            around.runs(running(*states, step=step, checkpoint=checkpoint or None))
+        case "ends", code:
+            around.ends(code)
+        case "stopped", _ if around.world.driver and around.world.driver.is_stopping:
+            around.driver(state=DriverState.STOPPED)
+        case "forgotten", _:
+            around.driver(state=DriverState.ABSENT, status=None)
+        case "unreachable", _:
+            around.driver(state=DriverState.UNKNOWN)
+        case "cluster lost", _:
+            kept = tuple(c for c in around.world.children if c["kind"] != "RayCluster")
+            around.world = replace(around.world, children=kept, pods=())
+        case "operator restarts", _:
+            around.world = replace(around.world, driver=None, progress_written_at=0.0)
+        case "suspend", wanted:
+            around.edit(scheduling={"suspend": wanted})
+        case "deadline", limit_s:
+            around.edit(scheduling={"activeDeadlineSeconds": limit_s})
+        case "ttl", ttl_s:
+            around.edit(scheduling={"ttlSecondsAfterFinished": ttl_s})
+        case "time", passed_s:
+            around.now += passed_s
+
+
+HISTORIES = st.lists(HAPPENINGS, max_size=40)
+# Chance alone seldom gets a job to train.
+WARM_UP = st.sampled_from(
+    [
+        (),
+        (("pods", None), ("answers", None)),
+        (("pods", None), ("answers", None), ("runs", ([EngineState.HEALTHY] * 2, 3, 2))),
+    ]
+)
+
+
+def lived(warm_up: tuple, history: list) -> Surroundings:
+    around = Surroundings(raw_job(recovery={"driverRestarts": 2}))
+    around.step()
+    for what, how in (*warm_up, *history):
+        happen(around, what, how)
+        around.step()
+    return around
+
+
+@given(WARM_UP, HISTORIES)
+@settings(max_examples=300)
+def test_planning_again_on_the_world_that_a_plan_produces_is_empty(warm_up, history):
+    around = lived(warm_up, history)
+    assert around.plan().is_empty, around.plan()
+
+
+@given(WARM_UP, HISTORIES)
+@settings(max_examples=300)
+def test_an_attempt_is_submitted_once_unless_ray_has_forgotten_it_before_it_ran(warm_up, history):
+    calm = [(what, how) for what, how in history if what not in ("forgotten",)]
+    around = lived(warm_up, calm)
+    assert len(around.submitted) == len(set(around.submitted))
+
+
+@given(WARM_UP, HISTORIES)
+@settings(max_examples=300)
+def test_attempts_are_numbered_without_gaps_and_only_the_newest_is_open(warm_up, history):
+    attempts = lived(warm_up, history).status.get("attempts", [])
+    assert [attempt["number"] for attempt in attempts] == list(range(1, len(attempts) + 1))
+    assert all("ended" in attempt for attempt in attempts[:-1])
+
+
+@given(WARM_UP, HISTORIES)
+@settings(max_examples=300)
+def test_there_is_never_a_second_raycluster_while_a_first_one_is_there(warm_up, history):
+    around = lived(warm_up, history)
+    assert len(around.world.rayclusters()) <= 1
+
+
+@given(WARM_UP, HISTORIES, HISTORIES)
+@settings(max_examples=100)
+def test_a_job_that_has_ended_stays_ended(warm_up, history, after):
+    around = lived(warm_up, [*history, ("suspend", False), ("pods", None), ("answers", None), ("deleted", None)])
+    before = around.status.get("completionTime")
+    submitted = len(around.submitted)
+    for what, how in after:
+        happen(around, what, how)
+        around.step()
+    assert before is None or (around.status["completionTime"], len(around.submitted)) == (before, submitted)
