@@ -1,0 +1,29 @@
+"""`python -m rljob_operator`: run the operator. `--help` lists its options."""
+
+import asyncio
+import os
+import sys
+
+import aiohttp
+
+from rljob_operator import logs
+from rljob_operator.cluster import Cluster
+from rljob_operator.process import run
+from rljob_operator.settings import Settings, settings
+
+
+async def main(given: Settings) -> int:
+    cluster = await Cluster.connect(given.kubeconfig, given.identity)
+    try:
+        async with aiohttp.ClientSession() as session:
+            return await run(given, cluster, session)
+    finally:
+        await cluster.close()
+
+
+if __name__ == "__main__":
+    options = settings(sys.argv[1:], os.environ)
+    logs.configure(options.log_level)
+    if options.kubeconfig is not None:
+        os.environ["KUBECONFIG"] = options.kubeconfig  # kopf looks nowhere else
+    sys.exit(asyncio.run(main(options)))

@@ -1,0 +1,243 @@
+"""All of the operator's I/O with Kubernetes: apply, create, delete, list, status, events, the Lease.
+
+The only module that imports `kubernetes`. Every write goes through `Cluster.request`, is attributed to our field
+manager, and fails with a ClusterError that tells which object, what was wanted and what came back.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import aiohttp
+from kubernetes.aio import client, config
+
+from rljob_api.status import Status
+from rljob_operator.events import Event
+from rljob_operator.identity import API_VERSION, FIELD_MANAGER, GROUP, JOB_LABEL, KIND, PLURAL, VERSION, Manifest
+from rljob_operator.plan import Target
+from rljob_operator.world import Job
+
+REQUEST_S = 30.0
+"""longest wait for an answer of the API server [s]"""
+PAGE = 500
+"""objects in one page of a list"""
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+LONGEST_NOTE = 1024
+"""of an event; the API server's limit"""
+
+KINDS: Mapping[str, tuple[str, str]] = {
+    "RLJob": (f"apis/{GROUP}/{VERSION}", PLURAL),
+    "RayCluster": ("apis/ray.io/v1", "rayclusters"),
+    "ConfigMap": ("api/v1", "configmaps"),
+    "Service": ("api/v1", "services"),
+    "NetworkPolicy": ("apis/networking.k8s.io/v1", "networkpolicies"),
+    "Pod": ("api/v1", "pods"),
+    "Secret": ("api/v1", "secrets"),
+    "Lease": ("apis/coordination.k8s.io/v1", "leases"),
+    "Event": ("apis/events.k8s.io/v1", "events"),
+}
+"""where the API server keeps what the operator reads or writes"""
+CHILDREN = ("RayCluster", "ConfigMap", "Service", "NetworkPolicy", "Pod")
+"""kinds that carry the job's label and are watched"""
+
+
+class ClusterError(RuntimeError):
+    """The API server refused, or did not answer. `ClusterError(text, status)`; status 0: no answer."""
+
+    @property
+    def status(self) -> int:
+        return int(self.args[1])
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class ConflictError(ClusterError):
+    """Somebody has changed, made or claimed the object in the meantime."""
+
+
+class GoneError(ClusterError):
+    """The object is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The objects of a kind at one moment."""
+
+    objects: tuple[Manifest, ...]
+    resource_version: str
+
+
+class Cluster:
+    """A connection to the API server."""
+
+    def __init__(self, api: client.ApiClient, identity: str) -> None:
+        """`identity` names this process in events."""
+        self._api = api
+        self._identity = identity
+        self._repeats: dict[str, int] = {}
+
+    @classmethod
+    async def connect(cls, kubeconfig: str | None, identity: str) -> Self:
+        """Connect by a kubeconfig file; None: as a pod, by its ServiceAccount."""
+        settings = client.Configuration()
+        if kubeconfig is None:
+            config.load_incluster_config(client_configuration=settings)
+        else:
+            await config.load_kube_config(config_file=kubeconfig, client_configuration=settings)
+        return cls(client.ApiClient(settings), identity)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._api.close()
+
+    async def list(self, kind: str, namespaces: Sequence[str]) -> Listed:
+        """Return all objects of a kind, of children only ours; no namespaces: of the whole cluster."""
+        found: list[Manifest] = []
+        version = "0"
+        everywhere: Sequence[str | None] = [None]
+        for namespace in namespaces or everywhere:
+            query = [("limit", str(PAGE)), *([("labelSelector", JOB_LABEL)] if kind in CHILDREN else [])]
+            token: str | None = ""
+            while token is not None:
+                page = await self.request("GET", path(kind, namespace), [*query, ("continue", token)])
+                found.extend({"apiVersion": page["apiVersion"], "kind": kind, **item} for item in page["items"])
+                version, token = page["metadata"]["resourceVersion"], page["metadata"].get("continue") or None
+        return Listed(tuple(found), version)
+
+    async def apply(self, wanted: Manifest, force: bool) -> Manifest:
+        """Apply a child server-side, and return what it has become.
+
+        Without `force` a ConflictError says that somebody else's object has this name; with it our fields win.
+        """
+        query = [("fieldManager", FIELD_MANAGER), ("force", str(force).lower())]
+        metadata = wanted["metadata"]
+        where = path(wanted["kind"], metadata["namespace"], metadata["name"])
+        return await self.request("PATCH", where, query, wanted, APPLY)
+
+    async def read_secret(self, namespace: str, name: str) -> Manifest | None:
+        """Return a Secret, or None."""
+        try:
+            return await self.request("GET", path("Secret", namespace, name))
+        except GoneError:
+            return None
+
+    async def create_secret(self, wanted: Manifest) -> None:
+        """Make a Secret; raise ConflictError if it is there already."""
+        await self.request("POST", path("Secret", wanted["metadata"]["namespace"]), [MANAGER], wanted)
+
+    async def delete(self, target: Target) -> None:
+        """Delete an object, if it is there and still the same; what it owns is deleted after it."""
+        body = {"preconditions": {"uid": target.uid}, "propagationPolicy": "Background"}
+        try:
+            await self.request("DELETE", path(target.kind, target.namespace, target.name), body=body)
+        except (GoneError, ConflictError):
+            return
+
+    async def write_status(self, job: Job, status: Status) -> Manifest:
+        """Write the whole status; raise ConflictError if the job is not any more as it was read."""
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {"name": job.name, "namespace": job.namespace, "resourceVersion": job.resource_version},
+            "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+        }
+        where = f"{path('RLJob', job.namespace, job.name)}/status"
+        return await self.request("PATCH", where, [MANAGER, ("force", "true")], body, APPLY)
+
+    async def tell(self, job: Job, event: Event) -> None:
+        """Record an event; the same one again is counted, not repeated."""
+        what = json.dumps([job.uid, event.kind, event.action, event.reason, event.note])
+        name = f"{job.name}.{hashlib.sha256(what.encode()).hexdigest()[:16]}"
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        body = {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": job.namespace},
+            "eventTime": now,
+            "reportingController": f"{GROUP}/operator",
+            "reportingInstance": self._identity[:128],
+            "type": event.kind,
+            "action": event.action,
+            "reason": event.reason,
+            "note": event.note[:LONGEST_NOTE],
+            "regarding": {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "namespace": job.namespace,
+                "name": job.name,
+                "uid": job.uid,
+            },
+        }
+        try:
+            await self.request("POST", path("Event", job.namespace), [MANAGER], body)
+        except ConflictError:
+            self._repeats[name] = self._repeats.get(name, 1) + 1
+            series = {"series": {"count": self._repeats[name], "lastObservedTime": now}}
+            await self.request("PATCH", path("Event", job.namespace, name), [MANAGER], series, MERGE)
+
+    async def read_lease(self, namespace: str, name: str) -> Manifest | None:
+        """Return the Lease, or None."""
+        try:
+            return await self.request("GET", path("Lease", namespace, name))
+        except GoneError:
+            return None
+
+    async def write_lease(self, lease: Manifest) -> Manifest:
+        """Make the Lease, or replace the one that was read; raise ConflictError if somebody was faster."""
+        namespace, name = lease["metadata"]["namespace"], lease["metadata"]["name"]
+        if "resourceVersion" in lease["metadata"]:
+            return await self.request("PUT", path("Lease", namespace, name), [MANAGER], lease)
+        return await self.request("POST", path("Lease", namespace), [MANAGER], lease)
+
+    async def request(
+        self,
+        method: str,
+        where: str,
+        query: Sequence[tuple[str, str]] = (),
+        body: Manifest | None = None,
+        content_type: str = "application/json",
+    ) -> Manifest:
+        """Send one request and return the answer; raise ClusterError."""
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        asked = await self._api.param_serialize(
+            method,
+            f"/{where}",
+            query_params=list(query),
+            header_params=headers,
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        try:
+            answer = await self._api.call_api(*asked, _request_timeout=REQUEST_S)
+            content: bytes = await answer.read()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise ClusterError(f"{method} {where}: {error!r}", 0) from error
+        if answer.status >= 400:
+            raise _error(method, where, answer.status, content)
+        parsed: Manifest = json.loads(content)
+        return parsed
+
+
+MANAGER = ("fieldManager", FIELD_MANAGER)
+
+
+def path(kind: str, namespace: str | None, name: str | None = None) -> str:
+    """Return the path of an object, or of all objects of a kind."""
+    prefix, plural = KINDS[kind]
+    parts = [prefix, *(["namespaces", namespace] if namespace else []), plural, *([name] if name else [])]
+    return "/".join(parts)
+
+
+def _error(method: str, where: str, status: int, content: bytes) -> ClusterError:
+    try:
+        said: Any = json.loads(content)["message"]
+    except (ValueError, KeyError, TypeError):
+        said = content.decode(errors="replace")[:500]
+    text = f"{method} {where}: {status} {said}"
+    known = {404: GoneError, 409: ConflictError}
+    return known.get(status, ClusterError)(text, status)

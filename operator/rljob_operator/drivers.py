@@ -1,0 +1,201 @@
+"""Follows the drivers of all jobs: one watcher for each, which asks Ray and the driver and keeps what they say.
+
+plan.Follow ─► Drivers.follow ─► Watcher ─► Driver (a value) ─► world
+                                    └─► changed(key) when it is another one
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+
+from rljob_api.control import EngineOrder
+from rljob_api.recovery import signs_of_life
+from rljob_operator.cache import Key
+from rljob_operator.driver_api import Control, DriverUnreachableError, RayJobs
+from rljob_operator.identity import CONTROL_PORT, DASHBOARD_PORT
+from rljob_operator.plan import Follow, Orders
+from rljob_operator.world import ALIVE, ENDED, Driver, DriverState
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 5.0
+"""between two looks at what Ray says of a driver [s]"""
+FIRST_LOOK_S = 1.0
+"""the same while Ray has not shown it running [s]"""
+SILENT_S = 20.0
+"""without an answer of Ray before its last one counts no more [s]"""
+STOP_AGAIN_S = 60.0
+"""before a driver that should have stopped is stopped again [s]"""
+RETRY_S = 1.0
+
+Resolver = Callable[[str, str, int], str]
+"""from namespace, Service and port to a URL"""
+
+
+class Watcher:
+    """Watches the driver of one attempt until it is cancelled."""
+
+    def __init__(
+        self,
+        follow: Follow,
+        jobs: RayJobs,
+        control: Control,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+    ) -> None:
+        self.follow = follow
+        self._jobs = jobs
+        self._control = control
+        self._clock = clock
+        self._changed = changed
+        self._answered_at = clock()
+        self._stopped_at = 0.0
+        self._look_now = asyncio.Event()
+        self._seen = Driver(follow.submission_id, since=clock())
+
+    @property
+    def driver(self) -> Driver:
+        """What is known of the driver."""
+        return replace(self._seen, is_stopping=self._clock() - self._stopped_at < STOP_AGAIN_S)
+
+    async def run(self) -> None:
+        """Watch for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch_ray())
+            group.create_task(self._watch_driver())
+
+    async def obey(self, orders: Orders) -> None:
+        """Tell Ray and the driver what is ordered; raise DriverUnreachableError."""
+        name = self.follow.submission_id
+        if orders.submit is not None:
+            await self._jobs.submit(name, orders.submit)
+            log.info("action=submit submission=%s", name)
+        if orders.stop:
+            await self._jobs.stop(name)
+            self._stopped_at = self._clock()
+            log.info("action=stop submission=%s", name)
+        if orders.drain:
+            await self._control.drain()
+            log.info("action=drain submission=%s", name)
+        for order in orders.engines:
+            wanted = EngineOrder(generation=order.generation, desired="Running", reason=order.reason)
+            await self._control.order(order.engine, wanted)
+            log.info("action=restart engine=%s generation=%d reason=%r", order.engine, order.generation, order.reason)
+        if orders != Orders():
+            self._look_now.set()
+
+    async def _watch_ray(self) -> None:
+        while True:
+            await self._ask_ray()
+            wait_s = LOOK_S if self._seen.state is DriverState.RUNNING or self._seen.state in ENDED else FIRST_LOOK_S
+            try:
+                await asyncio.wait_for(self._look_now.wait(), wait_s)
+            except TimeoutError:
+                continue
+            finally:
+                self._look_now.clear()
+
+    async def _ask_ray(self) -> None:
+        now = self._clock()
+        try:
+            seen = await self._jobs.look(self.follow.submission_id)
+        except DriverUnreachableError as error:
+            log.debug("action=look failed, will try again: %s", error)
+            if now - self._answered_at > SILENT_S:
+                self._keep(replace(self._seen, state=DriverState.UNKNOWN))
+            return
+        self._answered_at = self._clock()
+        # Who was out of sight has not been silent: from here on its silence counts again.
+        since = self._answered_at if self._seen.state is DriverState.UNKNOWN else self._seen.since
+        self._keep(replace(self._seen, state=seen.state, exit_code=seen.exit_code, message=seen.message, since=since))
+
+    async def _watch_driver(self) -> None:
+        revision: int | None = None
+        while True:
+            if self._seen.state not in ALIVE:
+                await asyncio.sleep(RETRY_S)
+                continue
+            try:
+                status = await self._control.status(revision)
+            except DriverUnreachableError as error:
+                log.debug("action=poll failed, will try again: %s", error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if status.attempt != self.follow.attempt:
+                # The driver of an older attempt still holds the port.
+                await asyncio.sleep(RETRY_S)
+                continue
+            revision = status.revision
+            lives = self._seen.status is None or signs_of_life(status) != signs_of_life(self._seen.status)
+            beat_at = self._clock() if lives else self._seen.beat_at
+            self._keep(replace(self._seen, status=status, beat_at=beat_at))
+
+    def _keep(self, seen: Driver) -> None:
+        news = replace(seen, beat_at=0.0) != replace(self._seen, beat_at=0.0)
+        self._seen = seen
+        if news:
+            self._changed()
+
+
+class Drivers:
+    """The watchers of all jobs."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        resolve: Resolver,
+        clock: Callable[[], float],
+        changed: Callable[[Key], None],
+    ) -> None:
+        """`clock` returns unix seconds; `changed(key)` is called when something new is known of a job's driver."""
+        self._session = session
+        self._resolve = resolve
+        self._clock = clock
+        self._changed = changed
+        self._watchers: dict[Key, tuple[Watcher, asyncio.Task[None]]] = {}
+
+    def driver(self, key: Key) -> Driver | None:
+        """Return what is known of a job's driver."""
+        return self._watchers[key][0].driver if key in self._watchers else None
+
+    async def follow(self, key: Key, wanted: Follow | None, token: str) -> None:
+        """Watch this driver of the job and no other."""
+        if key in self._watchers:
+            watcher, task = self._watchers[key]
+            if watcher.follow == wanted and not task.done():
+                return
+            del self._watchers[key]
+            await _cancelled(task)
+        if wanted is None:
+            return
+        jobs = RayJobs(self._session, self._resolve(wanted.namespace, wanted.service, DASHBOARD_PORT))
+        control = Control(self._session, self._resolve(wanted.namespace, wanted.service, CONTROL_PORT), token)
+        watcher = Watcher(wanted, jobs, control, self._clock, changed=lambda: self._changed(key))
+        self._watchers[key] = watcher, asyncio.create_task(_logged(watcher.run(), key))
+
+    async def obey(self, key: Key, orders: Orders) -> None:
+        """Tell Ray and the driver what is ordered; raise DriverUnreachableError."""
+        if orders != Orders():
+            await self._watchers[key][0].obey(orders)
+
+    async def close(self) -> None:
+        """End all watchers."""
+        watchers, self._watchers = self._watchers, {}
+        for _, task in watchers.values():
+            await _cancelled(task)
+
+
+async def _logged(work: Coroutine[Any, Any, None], key: Key) -> None:
+    try:
+        await work
+    except Exception:  # the top of a task: nobody awaits it; `follow` starts another
+        log.exception("action=watch job=%s failed", key)
+
+
+async def _cancelled(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

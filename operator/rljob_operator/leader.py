@@ -1,0 +1,130 @@
+"""Only one replica acts: whoever holds the Lease. Who loses it ends its process at once.
+
+The client's own election is not used: it ends with the first connection error, waits for answers without a deadline,
+and writes local time into the Lease.
+
+    acquire ─► hold (renew every 2 s) ─► release, or lost: the process ends without finishing anything
+"""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from rljob_operator.cluster import Cluster, ClusterError
+from rljob_operator.identity import Manifest
+
+log = logging.getLogger(__name__)
+
+LEASE_S = 15
+"""after so long without renewal others may take the Lease [s]"""
+RENEW_DEADLINE_S = 10.0
+"""after so long without renewal its holder gives up, well before others begin [s]"""
+RETRY_S = 2.0
+LOST = 1
+"""exit code of a replica that has lost the Lease"""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The Lease as it was first seen in this version."""
+
+    version: str
+    at: float
+    """on our own clock: that of the holder need not agree [monotonic s]"""
+
+
+def may_take(lease: Manifest | None, observed: Observed | None, identity: str, now: float) -> bool:
+    """Return whether this replica may write itself into the Lease at `now` [monotonic s]."""
+    if lease is None:
+        return True
+    holder = lease.get("spec", {}).get("holderIdentity")
+    if not holder or holder == identity:
+        return True
+    assert observed is not None
+    lasts_s: float = lease["spec"].get("leaseDurationSeconds", LEASE_S)
+    return now - observed.at > lasts_s
+
+
+def taken(lease: Manifest | None, namespace: str, name: str, identity: str, wall: float) -> Manifest:
+    """Return the Lease with this replica as its holder at `wall` [unix s]."""
+    spec = lease.get("spec", {}) if lease else {}
+    now = datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    is_new = spec.get("holderIdentity") != identity
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": lease["metadata"] if lease else {"name": name, "namespace": namespace},
+        "spec": {
+            "holderIdentity": identity,
+            "leaseDurationSeconds": LEASE_S,
+            "acquireTime": now if is_new else spec["acquireTime"],
+            "renewTime": now,
+            "leaseTransitions": spec.get("leaseTransitions", 0) + (1 if is_new and lease else 0),
+        },
+    }
+
+
+class Election:
+    """This replica's part in the election."""
+
+    def __init__(self, cluster: Cluster, namespace: str, name: str, identity: str) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._observed: Observed | None = None
+        self._renewed_at = 0.0
+
+    async def acquire(self) -> None:
+        """Return when this replica holds the Lease."""
+        while not await self._try():
+            await asyncio.sleep(RETRY_S)
+        log.info("action=lead identity=%s", self._identity)
+
+    async def hold(self) -> None:
+        """Renew the Lease; return when it is lost."""
+        while time.monotonic() - self._renewed_at < RENEW_DEADLINE_S:
+            await asyncio.sleep(RETRY_S)
+            await self._try()
+        log.error("action=lose identity=%s reason=NotRenewed", self._identity)
+
+    async def release(self) -> None:
+        """Let another replica begin at once."""
+        lease = await self._cluster.read_lease(self._namespace, self._name)
+        if lease and lease["spec"].get("holderIdentity") == self._identity:
+            spec = {**lease["spec"], "holderIdentity": ""}
+            await self._cluster.write_lease({**lease, "spec": spec})
+
+    def guard(self, die: Callable[[int], None] = os._exit) -> None:
+        """End the process when the Lease is not renewed in time, also if the event loop hangs."""
+        threading.Thread(target=self._watch, args=(die,), name="lease-guard", daemon=True).start()
+
+    def _watch(self, die: Callable[[int], None]) -> None:
+        while time.monotonic() - self._renewed_at < RENEW_DEADLINE_S + RETRY_S:
+            time.sleep(RETRY_S / 4)
+        die(LOST)
+
+    async def _try(self) -> bool:
+        """Take or renew the Lease if that is possible now."""
+        asked_at = time.monotonic()
+        try:
+            async with asyncio.timeout(RENEW_DEADLINE_S / 2):
+                lease = await self._cluster.read_lease(self._namespace, self._name)
+                version = lease["metadata"]["resourceVersion"] if lease else ""
+                if self._observed is None or self._observed.version != version:
+                    self._observed = Observed(version, asked_at)
+                if not may_take(lease, self._observed, self._identity, asked_at):
+                    return False
+                wanted = taken(lease, self._namespace, self._name, self._identity, time.time())
+                await self._cluster.write_lease(wanted)
+        except (ClusterError, TimeoutError) as error:
+            log.info("action=renew failed, will try again: %s", error)
+            return False
+        # From before the request: the server may have written it as early as then.
+        self._renewed_at = asked_at
+        return True

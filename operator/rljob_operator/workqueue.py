@@ -1,0 +1,86 @@
+"""The queue of jobs to look at: each at most once in it and at most once in work, with back-off after failures.
+
+add ─► waiting ─► get ─► in work ─► done, or failed (again after a back-off)
+"""
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+
+from rljob_operator.cache import Key
+
+FIRST_S = 0.5
+LONGEST_S = 60.0
+
+
+class WorkQueue:
+    """Keys to look at, the earliest due first. For one event loop."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock` returns monotonic seconds."""
+        self._clock = clock
+        self._due: dict[Key, float] = {}
+        self._heap: list[tuple[float, int, Key]] = []
+        self._order = itertools.count()
+        self._working: set[Key] = set()
+        self._failures: dict[Key, int] = {}
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def add(self, key: Key, after_s: float = 0.0) -> None:
+        """Look at a key after this time, or earlier if that was asked for already."""
+        due = self._clock() + after_s
+        if key in self._due and self._due[key] <= due:
+            return
+        self._due[key] = due
+        heapq.heappush(self._heap, (due, next(self._order), key))
+        self._changed.set()
+
+    async def get(self) -> Key:
+        """Return the next key that is due and not in work; it is in work until `done` or `failed`."""
+        while True:
+            if (key := self._take()) is not None:
+                return key
+            self._changed.clear()
+            wait_s = self._heap[0][0] - self._clock() if self._heap else None
+            try:
+                await asyncio.wait_for(self._changed.wait(), None if wait_s is None else max(0.0, wait_s))
+            except TimeoutError:
+                continue
+
+    def done(self, key: Key, again_s: float | None) -> None:
+        """The work on a key has succeeded; look again after this time, if any."""
+        self._failures.pop(key, None)
+        self._finish(key)
+        if again_s is not None:
+            self.add(key, again_s)
+
+    def failed(self, key: Key) -> float:
+        """The work on a key has failed; return when it is tried again [s]."""
+        times = self._failures[key] = self._failures.get(key, 0) + 1
+        self._finish(key)
+        wait_s = min(LONGEST_S, FIRST_S * 2.0 ** min(times - 1, 16))
+        # What has been asked for meanwhile waits too, or a broken key would be tried with every event.
+        self._due.pop(key, None)
+        self.add(key, wait_s)
+        return wait_s
+
+    def _finish(self, key: Key) -> None:
+        self._working.discard(key)
+        if key in self._due:
+            heapq.heappush(self._heap, (self._due[key], next(self._order), key))
+        self._changed.set()
+
+    def _take(self) -> Key | None:
+        while self._heap and self._heap[0][0] <= self._clock():
+            due, _, key = heapq.heappop(self._heap)
+            # An entry that is outdated, or of a key in work, whose end pushes it again.
+            if self._due.get(key) != due or key in self._working:
+                continue
+            del self._due[key]
+            self._working.add(key)
+            return key
+        return None

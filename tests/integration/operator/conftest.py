@@ -1,0 +1,47 @@
+"""A namespace with the operator's rights in it, fake heads, and operators that are gone when the test ends."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from fake_head import FakeHeads, serving
+from local_cluster.kubectl import Kubectl
+from operator_job import Job
+from operator_process import MODULE, OperatorProcess, install_rights, kubeconfig_of_operator
+
+Start = Callable[..., OperatorProcess]
+
+
+@pytest.fixture
+def new_job(kubectl: Kubectl, namespace: str) -> Callable[..., Job]:
+    """Apply an RLJob."""
+    return lambda *given, **sections: Job(kubectl, namespace, *given, **sections)
+
+
+@pytest.fixture
+def heads() -> FakeHeads:
+    return FakeHeads()
+
+
+@pytest.fixture
+def kubeconfig(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Path:
+    """Of the operator's ServiceAccount, with the chart's rules for this namespace."""
+    install_rights(kubectl, namespace, "--set", f"namespaces={{{namespace}}}")
+    return kubeconfig_of_operator(kubectl, namespace, tmp_path)
+
+
+@pytest.fixture
+def start(kubeconfig: Path, namespace: str, heads: FakeHeads, tmp_path: Path) -> Iterator[Start]:
+    """Start replicas of the operator."""
+    with ExitStack() as stack:
+        url = stack.enter_context(serving(heads))
+
+        def started(
+            name: str = "operator", program: tuple[str, ...] = MODULE, identity: str | None = None
+        ) -> OperatorProcess:
+            operator = OperatorProcess(kubeconfig, namespace, url, tmp_path / f"{name}.log", program, identity)
+            return stack.enter_context(operator)
+
+        yield started

@@ -1,0 +1,93 @@
+"""The queue: each key once, one at a time, back-off after failures. Time is a number that tests move."""
+
+import asyncio
+
+import pytest
+
+from rljob_operator.workqueue import WorkQueue
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def queue(clock: Clock) -> WorkQueue:
+    return WorkQueue(clock)
+
+
+def test_a_key_is_in_it_once(queue):
+    queue.add("ml/a")
+    queue.add("ml/a")
+    assert [queue._take(), queue._take()] == ["ml/a", None]
+
+
+def test_a_key_in_work_is_not_given_to_another_worker(queue):
+    queue.add("ml/a")
+    queue._take()
+    queue.add("ml/a")
+    assert queue._take() is None
+    queue.done("ml/a", None)
+    assert queue._take() == "ml/a"
+
+
+def test_the_earlier_time_wins(queue, clock):
+    queue.add("ml/a", 10)
+    queue.add("ml/a", 5)
+    queue.add("ml/a", 20)
+    clock.now = 5
+    assert queue._take() == "ml/a"
+    clock.now = 30
+    queue.done("ml/a", None)
+    assert queue._take() is None
+
+
+def test_failures_wait_twice_as_long_each_time_and_success_forgets_them(queue, clock):
+    waits = []
+    for _ in range(3):
+        queue.add("ml/a")
+        clock.now += 100
+        queue._take()
+        waits.append(queue.failed("ml/a"))
+    assert waits == [0.5, 1.0, 2.0]
+    clock.now += 100
+    queue._take()
+    queue.done("ml/a", None)
+    queue.add("ml/a")
+    queue._take()
+    assert queue.failed("ml/a") == 0.5
+
+
+def test_an_event_does_not_shorten_a_back_off_that_it_came_before(queue, clock):
+    queue.add("ml/a")
+    queue._take()
+    queue.add("ml/a")
+    queue.failed("ml/a")
+    assert queue._take() is None
+
+
+def test_get_waits_for_what_is_added():
+    async def scenario() -> str:
+        queue = WorkQueue(asyncio.get_running_loop().time)
+        asyncio.get_running_loop().call_later(0.01, queue.add, "ml/a")
+        return await asyncio.wait_for(queue.get(), 5)
+
+    assert asyncio.run(scenario()) == "ml/a"
+
+
+def test_get_waits_for_what_is_due_later():
+    async def scenario() -> str:
+        queue = WorkQueue(asyncio.get_running_loop().time)
+        queue.add("ml/a", 0.05)
+        return await asyncio.wait_for(queue.get(), 5)
+
+    assert asyncio.run(scenario()) == "ml/a"
