@@ -56,6 +56,7 @@ bench: $(READY) ## Measure this machine; prints the figures of docs/performance.
 generate: $(READY) ## Write what is generated: CRD and its page, manifest reference, bad manifests, known arguments
 	$(BIN)/python crds/generate_arguments.py > .venv/generated && mv .venv/generated crds/rljob_api/arguments.json
 	$(BIN)/python -m rljob_api.crd > .venv/generated && mv .venv/generated crds/rljob.dev_rljobs.yaml
+	cp crds/rljob.dev_rljobs.yaml charts/rljob/files/
 	$(BIN)/python -m rljob_api.crd_page > .venv/generated && mv .venv/generated docs/crd.md
 	$(BIN)/python -m rljob_api.reference > .venv/generated && mv .venv/generated docs/manifest.md
 	$(BIN)/python tests/support/bad_manifests.py > .venv/generated && mv .venv/generated docs/bad-manifests.md

@@ -17,7 +17,7 @@ from rljob_api.status import Status
 from rljob_operator import attempts, desired, record
 from rljob_operator.conditions import cluster_ready, conditions, others, refusal, refused
 from rljob_operator.events import Event, events_between
-from rljob_operator.identity import API_VERSION, KIND, Manifest, service_name, submission_id
+from rljob_operator.identity import KIND, Manifest, service_name, submission_id
 from rljob_operator.memory import Memory
 from rljob_operator.world import ALIVE, Driver, DriverState, Job, World, is_deleting
 
@@ -31,7 +31,6 @@ LOOK_AGAIN_S = 30.0
 class Target:
     """An object to delete, if it is still the one that was seen."""
 
-    api_version: str
     kind: str
     namespace: str
     name: str
@@ -155,7 +154,7 @@ def _finished(memory: Memory, job: Job, spec: Spec, world: World, now: float) ->
     left_s = memory.outcome.at + ttl_s - now
     if left_s > 0:
         return Plan(delete=clusters, requeue_after_s=left_s)
-    return Plan(delete=(*clusters, Target(API_VERSION, KIND, job.namespace, job.name, job.uid)))
+    return Plan(delete=(*clusters, Target(KIND, job.namespace, job.name, job.uid)))
 
 
 def _clusters_but(kept: str | None, job: Job, world: World) -> Iterator[Target]:
@@ -163,7 +162,7 @@ def _clusters_but(kept: str | None, job: Job, world: World) -> Iterator[Target]:
     for child in world.children:
         name, kind = child["metadata"]["name"], child["kind"]
         if kind in ("RayCluster", "ConfigMap") and name != kept and not is_deleting(child):
-            yield Target(child["apiVersion"], kind, job.namespace, name, child["metadata"]["uid"])
+            yield Target(kind, job.namespace, name, child["metadata"]["uid"])
 
 
 def _missing(memory: Memory, job: Job, spec: Spec, world: World) -> Iterator[Manifest]:

@@ -8,7 +8,7 @@ a second driver of one id, and requests without the token.
 import asyncio
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -25,6 +25,7 @@ from rljob_api.control import (
     Status,
 )
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ENDINGS = {0: "SUCCEEDED"}
 
 
@@ -71,6 +72,7 @@ class FakeHeads:
         self.heads: dict[tuple[str, str], Head] = {}
         self.submissions: list[str] = []
         self.refused: list[str] = []
+        self.are_down = False
         self._ends_at_once = ends_at_once
         self._asked: dict[str, int] = {}
 
@@ -80,7 +82,7 @@ class FakeHeads:
         return found
 
     def application(self) -> web.Application:
-        application = web.Application()
+        application = web.Application(middlewares=[self._unless_down])
         base = "/{namespace}/{service}"
         application.add_routes(
             [
@@ -93,6 +95,12 @@ class FakeHeads:
             ]
         )
         return application
+
+    @web.middleware
+    async def _unless_down(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self.are_down:
+            raise web.HTTPBadGateway()
+        return await handler(request)
 
     def _head(self, request: web.Request) -> Head:
         key = request.match_info["namespace"], request.match_info["service"]

@@ -16,6 +16,7 @@ from local_cluster.kubectl import Kubectl
 
 ROOT = Path(__file__).parents[2]
 MODULE = ("-m", "rljob_operator")
+KUBERNETES = "1.34.0"
 STORAGE = json.dumps({"emptyDir": {}})
 
 
@@ -29,7 +30,9 @@ def install_rights(kubectl: Kubectl, namespace: str, *values: str) -> None:
 def helm(*arguments: str) -> str:
     """Run the real helm on the chart."""
     verb, *rest = arguments
-    command = [str(binary("helm", os.environ)), verb, *rest[:1], str(ROOT / "charts" / "rljob"), *rest[1:]]
+    # helm knows only the Kubernetes that it was built with, and ours was built from a module that does not say.
+    server = f"--kube-version={KUBERNETES}"
+    command = [str(binary("helm", os.environ)), verb, *rest[:1], str(ROOT / "charts" / "rljob"), server, *rest[1:]]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
