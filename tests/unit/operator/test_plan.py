@@ -100,6 +100,18 @@ def test_the_driver_is_submitted_when_all_pods_are_ready_and_not_before():
     assert around.submitted == ["sums-7f3a1-attempt-1"]
 
 
+def test_a_head_alone_is_not_enough_for_a_driver():
+    around = Surroundings()
+    around.step()
+    around.pods_ready()
+    workers_down = tuple(replace(pod, is_ready=pod.is_head) for pod in around.world.pods)
+    around.world = replace(around.world, pods=workers_down)
+    around.step()
+    around.ray_answers()
+    around.step()
+    assert around.submitted == []
+
+
 def test_waiting_names_the_first_pod_in_trouble():
     around = Surroundings()
     around.step()
