@@ -71,9 +71,10 @@ def children(job: Job, cluster: str, spec: Spec, defaults: Defaults) -> tuple[Ma
 
 
 def configmap(job: Job, cluster: str) -> Manifest:
-    # JSON is YAML, and with sorted keys always the same text.
+    # JSON is YAML, and with sorted keys always the same text. Not immutable: what may change in flight reaches the next
+    # attempt on the same cluster.
     text = json.dumps(job.manifest, sort_keys=True, indent=1, ensure_ascii=False)
-    return _owned(job, "v1", "ConfigMap", cluster) | {"immutable": True, "data": {MANIFEST_KEY: text}}
+    return _owned(job, "v1", "ConfigMap", cluster) | {"data": {MANIFEST_KEY: text}}
 
 
 def service(job: Job, cluster: str) -> Manifest:

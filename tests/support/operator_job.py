@@ -43,5 +43,10 @@ class Job:
         ]
         return pods
 
+    def events(self) -> set[str]:
+        """Return the reasons of its events."""
+        events = self._kubectl.get("events.events.k8s.io", "-n", self.namespace)["items"]
+        return {event["reason"] for event in events if event["regarding"]["name"] == self.name}
+
     def delete(self) -> None:
         self._kubectl("delete", "rljob", self.name, "-n", self.namespace, "--wait=false")

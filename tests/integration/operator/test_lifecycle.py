@@ -46,8 +46,7 @@ def test_a_job_trains_and_succeeds(kubectl: Kubectl, new_job: Callable, start: C
     job.until("Succeeded")
     eventually(job.pods, lambda pods: not pods)
     assert kubectl("wait", "--for=condition=Ready", "rljob/sums", "-n", job.namespace, "--timeout=10s")
-    reasons = {event["reason"] for event in kubectl.get("events.events.k8s.io", "-n", job.namespace)["items"]}
-    assert {"PodsReady", "Running", "Completed"} <= reasons
+    assert job.events() >= {"PodsReady", "Running", "Completed"}
     assert "finalizers" not in job.raw()["metadata"]
     assert "annotations" not in job.raw()["metadata"]
 

@@ -76,6 +76,13 @@ def test_a_child_that_somebody_added_to_is_left_alone():
     assert around.plan().apply == ()
 
 
+def test_what_changes_in_flight_reaches_the_driver_s_next_attempt():
+    around = Surroundings().to_running()
+    around.edit(recovery={"healthFailures": 9})
+    assert kinds(around.plan().apply) == ["ConfigMap"]
+    assert "immutable" not in around.plan().apply[0]
+
+
 def test_a_changed_spec_leaves_the_present_cluster_as_it_was_built():
     around = Surroundings().to_running()
     around.edit(scheduling={"nodeSelector": {"pool": "other"}})

@@ -1,0 +1,23 @@
+"""The driver's command line."""
+
+import pytest
+
+from rljob_trainer.build import LOCAL, Address
+from rljob_trainer.driver import _parser
+
+GIVEN = ["--manifest", "m.yaml", "--directory", "d"]
+
+
+def test_on_one_machine_it_listens_where_nobody_else_can_reach_it():
+    assert _parser().parse_args(GIVEN).listen == LOCAL == Address("127.0.0.1", 0)
+
+
+def test_in_a_cluster_it_listens_where_it_is_told():
+    assert _parser().parse_args([*GIVEN, "--listen", "0.0.0.0:8643"]).listen == Address("0.0.0.0", 8643)
+
+
+@pytest.mark.parametrize("address", ["8643", ":8643", "localhost:port"])
+def test_an_address_without_host_or_port_is_refused(address, capsys):
+    with pytest.raises(SystemExit):
+        _parser().parse_args([*GIVEN, "--listen", address])
+    assert "is not HOST:PORT" in capsys.readouterr().err
