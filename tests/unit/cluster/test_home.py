@@ -24,7 +24,9 @@ time.sleep(600)
 
 
 def test_what_a_killed_session_left_is_removed(tmp_path: Path) -> None:
-    session = subprocess.Popen([sys.executable, "-c", SESSION, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", SESSION, str(tmp_path)]
+    session = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert session.stdout
     directory = Path(session.stdout.readline().strip())
     session.kill()
