@@ -54,6 +54,8 @@ class Watcher:
         self._changed = changed
         self._answered_at = clock()
         self._stopped_at = 0.0
+        self._is_drained = False
+        self._restarted: set[tuple[str, int]] = set()
         self._look_now = asyncio.Event()
         self._seen = Driver(follow.submission_id, since=clock())
 
@@ -68,25 +70,36 @@ class Watcher:
             group.create_task(self._watch_ray())
             group.create_task(self._watch_driver())
 
-    async def obey(self, orders: Orders) -> None:
-        """Tell Ray and the driver what is ordered; raise DriverUnreachableError."""
+    async def obey(self, orders: Orders) -> Orders:
+        """Tell Ray and the driver what is ordered; raise DriverUnreachableError. Return what was not told before.
+
+        The status that shows an order as accepted may still be on its way when the next plan repeats it.
+        """
         name = self.follow.submission_id
-        if orders.submit is not None:
-            await self._jobs.submit(name, orders.submit)
+        new = replace(
+            orders,
+            drain=orders.drain and not self._is_drained,
+            engines=tuple(order for order in orders.engines if (order.engine, order.generation) not in self._restarted),
+        )
+        if new.submit is not None:
+            await self._jobs.submit(name, new.submit)
             log.info("action=submit submission=%s", name)
-        if orders.stop:
+        if new.stop:
             await self._jobs.stop(name)
             self._stopped_at = self._clock()
             log.info("action=stop submission=%s", name)
-        if orders.drain:
+        if new.drain:
             await self._control.drain()
+            self._is_drained = True
             log.info("action=drain submission=%s", name)
-        for order in orders.engines:
+        for order in new.engines:
             wanted = EngineOrder(generation=order.generation, desired="Running", reason=order.reason)
             await self._control.order(order.engine, wanted)
+            self._restarted.add((order.engine, order.generation))
             log.info("action=restart engine=%s generation=%d reason=%r", order.engine, order.generation, order.reason)
-        if orders != Orders():
+        if new != Orders():
             self._look_now.set()
+        return new
 
     async def _watch_ray(self) -> None:
         while True:
@@ -177,10 +190,9 @@ class Drivers:
         watcher = Watcher(wanted, jobs, control, self._clock, changed=lambda: self._changed(key))
         self._watchers[key] = watcher, asyncio.create_task(_logged(watcher.run(), key))
 
-    async def obey(self, key: Key, orders: Orders) -> None:
-        """Tell Ray and the driver what is ordered; raise DriverUnreachableError."""
-        if orders != Orders():
-            await self._watchers[key][0].obey(orders)
+    async def obey(self, key: Key, orders: Orders) -> Orders:
+        """Tell Ray and the driver what is ordered; raise DriverUnreachableError. Return what was not told before."""
+        return await self._watchers[key][0].obey(orders) if orders != Orders() else orders
 
     async def close(self) -> None:
         """End all watchers."""

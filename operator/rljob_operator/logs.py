@@ -2,11 +2,24 @@
 
 import logging
 from contextvars import ContextVar
+from typing import Any
 
 from pythonjsonlogger.json import JsonFormatter
 
 job: ContextVar[str] = ContextVar("job", default="")
 """key of the job that this task works on"""
+
+
+FIELDS = {"time", "level", "logger", "job", "message", "exc_info", "stack_info"}
+
+
+class OurFields(JsonFormatter):
+    """Leaves out what libraries attach to their records: kopf attaches all of its settings."""
+
+    def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
+        super().add_fields(log_data, record, message_dict)
+        for name in log_data.keys() - FIELDS:
+            del log_data[name]
 
 
 class AboutJob(logging.Filter):
@@ -22,7 +35,7 @@ def configure(level: str) -> None:
     handler = logging.StreamHandler()
     handler.addFilter(AboutJob())
     handler.setFormatter(
-        JsonFormatter(
+        OurFields(
             "%(asctime)s %(levelname)s %(name)s %(job)s %(message)s",
             rename_fields={"asctime": "time", "levelname": "level", "name": "logger"},
         )

@@ -85,9 +85,9 @@ class Reconciler:
             log.info("action=tell kind=%s reason=%s note=%r", event.action, event.reason, event.note)
             await self._cluster.tell(job, event)
         await self._drivers.follow(job.key, todo.follow, await self._token(job) or "")
-        await self._drivers.obey(job.key, todo.orders)
-        self._metrics.submissions.inc(todo.orders.submit is not None)
-        self._metrics.engine_restarts.inc(len(todo.orders.engines))
+        told = await self._drivers.obey(job.key, todo.orders)
+        self._metrics.submissions.inc(told.submit is not None)
+        self._metrics.engine_restarts.inc(len(told.engines))
 
     def _keep(self, raw: Manifest) -> None:
         if self._cache.put(raw):

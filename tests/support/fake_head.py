@@ -8,6 +8,7 @@ a second driver of one id, and requests without the token.
 import asyncio
 import re
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -55,7 +56,7 @@ class Head:
 def trains(attempt: int) -> Status:
     """Return the status of a driver that trains with two engines."""
     engines = tuple(
-        EngineStatus(name=f"engine-{i}", state=EngineState.HEALTHY, since=1.8e9, version=3) for i in range(2)
+        EngineStatus(name=f"engine-{i}", state=EngineState.HEALTHY, since=time.time(), version=3) for i in range(2)
     )
     progress = Progress(step=3, steps=10, reward_mean=0.25, last_step_seconds={"train": 1.0}, weight_version=3)
     saved = SavedCheckpoint(step=2, path="checkpoints/2", verified=True)
@@ -161,7 +162,7 @@ class FakeHeads:
         self._let_in(request, head)
         order = EngineOrder.model_validate_json(await request.read())
         decision = Decision(
-            time=1.8e9, step=3, engine=name, generation=order.generation, by="supervisor", reason=order.reason
+            time=time.time(), step=3, engine=name, generation=order.generation, by="supervisor", reason=order.reason
         )
         engines = tuple(
             engine.model_copy(update={"state": EngineState.HEALTHY, "generation": order.generation})
@@ -169,6 +170,8 @@ class FakeHeads:
             else engine
             for engine in head.status.engines
         )
+        if any(engine.name == name and engine.generation >= order.generation for engine in head.status.engines):
+            return web.json_response({"outcome": "Unchanged"})
         head.change(engines=engines, decisions=(*head.status.decisions, decision))
         return web.json_response({"outcome": "Accepted"}, status=202)
 
@@ -197,7 +200,15 @@ def serving(heads: FakeHeads) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{port}/{{namespace}}/{{service}}"
     finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(_close(runner), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+async def _close(runner: web.AppRunner) -> None:
+    await runner.cleanup()
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
