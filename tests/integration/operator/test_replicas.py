@@ -12,16 +12,24 @@ def holder(kubectl: Kubectl, namespace: str) -> str:
     return leases[0]["spec"].get("holderIdentity", "") if leases else ""
 
 
+def renewals(kubectl: Kubectl, namespace: str) -> str:
+    renewed: str = kubectl.get("lease", "-n", namespace)["items"][0]["spec"]["renewTime"]
+    return renewed
+
+
 def test_only_one_replica_acts_and_the_other_takes_over_at_once_after_a_clean_end(
     kubectl: Kubectl, new_job: Callable, start: Callable, namespace: str
 ) -> None:
     first = start("first")
     eventually(lambda: holder(kubectl, namespace), bool)
     second = start("second")
+    second.get("/healthz")
+    renewed = renewals(kubectl, namespace)
+    eventually(lambda: renewals(kubectl, namespace), lambda now: now > renewed)
     job = new_job()
     job.until("Training")
     assert "action=apply" in first.log
-    assert "action=apply" not in second.log
+    assert "action=lead" not in second.log
     assert first.terminate() == 0
     eventually(lambda: second.log, lambda log: "action=lead" in log, deadline_s=8)
     other = new_job("more")

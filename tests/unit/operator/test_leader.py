@@ -1,8 +1,15 @@
 """Who may take the Lease. Against a real API server: tests/integration/operator."""
 
+from queue import SimpleQueue
+from typing import cast
+
 import pytest
 
-from rljob_operator.leader import LEASE_S, Observed, may_take, taken
+from rljob_operator.cluster import Cluster
+from rljob_operator.leader import LEASE_S, LOST, Election, Observed, may_take, taken
+
+NOBODY = cast(Cluster, None)
+"""no request is made"""
 
 HELD = {"metadata": {"resourceVersion": "7"}, "spec": {"holderIdentity": "a", "leaseDurationSeconds": LEASE_S}}
 
@@ -28,6 +35,12 @@ def test_renewing_keeps_the_time_of_acquisition():
     assert again["spec"]["acquireTime"] == first["spec"]["acquireTime"]
     assert again["spec"]["renewTime"] > first["spec"]["renewTime"]
     assert again["spec"]["leaseTransitions"] == 0
+
+
+def test_a_process_whose_lease_is_not_renewed_is_ended_even_if_its_loop_hangs():
+    codes: SimpleQueue[int] = SimpleQueue()
+    Election(NOBODY, "ns", "lease", "me").guard(die=codes.put)  # never renewed
+    assert codes.get(timeout=10) == LOST
 
 
 def test_taking_over_counts():
