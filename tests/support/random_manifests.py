@@ -209,7 +209,7 @@ def edges(schema: Manifest) -> list[Any]:
         case {"type": "array", "maxItems": most}:
             return [[], [0], [-1], ["1"], [1] * most, [1] * (most + 1), 7]
         case _:
-            return [{}, 3, [], {f"k{n}": 1 for n in range(schema["maxProperties"] + 1)}]
+            return [{}, 3, [], {f"k{n}": "1" for n in range(schema["maxProperties"] + 1)}]
 
 
 def around(schema: Manifest, step: float) -> list[float]:

@@ -16,7 +16,7 @@ from rljob_api.sections import Spec
 from rljob_api.status import Status
 from sample_rljob_status import SAMPLE
 
-ONLY_IN_PYTHON = (".reasoningGym.task", ".reasoningGym.config.", "spec.extraArgs.")
+ONLY_IN_PYTHON = (".reasoningGym.task", ".reasoningGym.config.", "spec.extraArgs.", "spec.runtime.volumeMounts[")
 NULL = "nothing behind a colon"
 """Python refuses null; to an API server it means absent"""
 
@@ -31,6 +31,8 @@ OTHER: dict[str, Any] = {
     "data.heldOut": None,
     "data.train.reasoningGym": {"task": "chain_sum", "size": 1},
     "algorithm.kl": {"coefficient": 0.5},
+    "runtime.volumes": [{"name": "other", "emptyDir": {}}],
+    "runtime.volumeMounts": [{"name": "other", "mountPath": "/other"}],
 }
 OTHER_OF_TYPE: dict[str, Any] = {"string": "other", "integer": 7, "number": 0.375, "array": [7], "object": {"other": 1}}
 
