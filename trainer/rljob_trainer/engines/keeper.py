@@ -27,6 +27,7 @@ LOOK_FOR_PARTS_S = 1.0
 LOOK_AGAIN_S = 5.0
 STARTING_S = 180.0
 KILL_S = 10.0
+TRACKERS_S = 3.0
 SHARED_MEMORY = Path("/dev/shm")
 MAPPED = re.compile(rf"(\d+) +{SHARED_MEMORY}/(?:sgl|torch_|psm_|sem\.)")
 """a line of /proc/PID/maps: the inode, then the name that the file had when it was mapped"""
@@ -87,16 +88,30 @@ def watch(server: "subprocess.Popen[bytes]", shared_memory: set[str], notes: Pat
 
 
 def kill_tree(shared_memory: set[str]) -> list[int]:
-    """Kill everything below us, and return what is still there after KILL_S [s]."""
+    """Kill everything below us, and return what is still there after KILL_S [s].
+
+    Python's resource trackers come last: they end by themselves when their users have, and unlink their semaphores,
+    also one that was made and whose maker has ended since we last looked.
+    """
     deadline = time.monotonic() + KILL_S
+    trackers_deadline = time.monotonic() + TRACKERS_S
     while (alive := descendants(os.getpid())) and time.monotonic() < deadline:
         for pid in alive:
             shared_memory |= mapped(pid)
         for pid in alive:
-            send(pid, signal.SIGKILL)
+            patient = is_resource_tracker(pid) and time.monotonic() < trackers_deadline
+            send(pid, signal.SIGCONT if patient else signal.SIGKILL)  # one that is stopped could not end by itself
         reap()
         time.sleep(0.02)
     return alive
+
+
+def is_resource_tracker(pid: int) -> bool:
+    """Return whether a process is one of Python's resource trackers."""
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def send(pid: int, number: int) -> None:
