@@ -8,6 +8,7 @@ All decisions about failures are `rljob_api.recovery`'s.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 from rljob_api import recovery
@@ -19,7 +20,7 @@ from rljob_api.status import MOST_ATTEMPTS
 from rljob_operator import desired
 from rljob_operator.identity import cluster_name, submission_id
 from rljob_operator.memory import Attempt, Memory, Outcome
-from rljob_operator.world import ENDED, Driver, DriverState, Job, World, is_deleting
+from rljob_operator.world import ALIVE, ENDED, Driver, DriverState, Job, World, is_deleting
 
 FIRST_ANSWER_S = 30.0
 """time for a driver to answer, after the operator has begun to look, before nothing is expected of it [s]"""
@@ -64,7 +65,7 @@ def _observed(memory: Memory, attempt: Attempt, job: Job, spec: Spec, world: Wor
     driver, cluster = driver_of(attempt, job, world), world.child("RayCluster", attempt.cluster)
     if attempt.started is not None and (cluster is None or is_deleting(cluster)):
         return _ended(attempt, Exit.LOST_PEER, f"RayCluster {attempt.cluster} is gone", now)
-    if attempt.started is None and spec.scheduling.suspend and (driver is None or driver.state not in ALIVE_OR_ENDED):
+    if attempt.started is None and spec.scheduling.suspend and (driver is None or driver.state not in (*ALIVE, *ENDED)):
         return _ended(attempt, Exit.PREEMPTED, "suspended before the driver had begun", now)
     if attempt.started is None and _is_over(memory, spec, now):
         return _ended(attempt, Exit.STALLED, "the active deadline has passed", now)
@@ -83,9 +84,6 @@ def _observed(memory: Memory, attempt: Attempt, job: Job, spec: Spec, world: Wor
         checkpoint=checkpoint.step if checkpoint else attempt.checkpoint,
     )
     return _ended(attempt, *_end_of(driver), now) if driver.state in ENDED else attempt
-
-
-ALIVE_OR_ENDED = (DriverState.PENDING, DriverState.RUNNING, *ENDED)
 
 
 def _end_of(driver: Driver) -> tuple[int, str]:
@@ -118,7 +116,7 @@ def _judged(memory: Memory, job: Job, spec: Spec, world: World, now: float) -> A
         return attempt
     if _is_over(memory, spec, now):
         return replace(attempt, verdict=Exit.STALLED, reason="the active deadline has passed")
-    if driver.state not in (DriverState.PENDING, DriverState.RUNNING):
+    if driver.state not in ALIVE:
         return attempt
     if _is_mute_while_suspended(driver, spec, now):
         return replace(attempt, verdict=Exit.PREEMPTED, reason="suspended before the driver had begun")
@@ -151,8 +149,7 @@ def _followed(memory: Memory, job: Job, spec: Spec, world: World, now: float) ->
     if last.exit_code == Exit.PREEMPTED:
         # It saved and stopped because it was told to: by us, or by a node that goes away. Neither is a failure.
         return memory if spec.scheduling.suspend else _begin(memory, job, spec, world, now, 0.0)
-    failures = [attempt.for_policy() for attempt in memory.attempts if attempt.exit_code != Exit.PREEMPTED]
-    match recovery.after_exit(failures, spec.recovery, BACKOFF):
+    match recovery.after_exit(_failures(memory.attempts), spec.recovery, BACKOFF):
         case Done():
             told = world.driver.status.result if world.driver and world.driver.status else None
             return replace(memory, outcome=Outcome(True, "Completed", told or "all steps are done", last.ended))
@@ -177,11 +174,15 @@ def _can_be_used_again(cluster: str, memory: Memory, job: Job, world: World) -> 
     there = world.child("RayCluster", cluster)
     if there is None or is_deleting(there):
         return False
-    if there["metadata"].get("annotations", {}).get(desired.SPEC_ANNOTATION) != desired.digest(job):
+    if not desired.is_built_for(there, job):
         return False
-    on_it = [attempt for attempt in memory.attempts if attempt.cluster == cluster]
-    failures = [attempt.for_policy() for attempt in on_it if attempt.exit_code != Exit.PREEMPTED]
+    failures = _failures(attempt for attempt in memory.attempts if attempt.cluster == cluster)
     return not failures or not recovery.wants_new_cluster(failures)
+
+
+def _failures(ended: Iterable[Attempt]) -> list[recovery.Attempt]:
+    """Return the attempts that count for the recovery policy: being preempted is no failure."""
+    return [attempt.for_policy() for attempt in ended if attempt.exit_code != Exit.PREEMPTED]
 
 
 def _with_newest(memory: Memory, attempt: Attempt) -> Memory:

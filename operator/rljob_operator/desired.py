@@ -172,6 +172,12 @@ def digest(job: Job) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def is_built_for(cluster: Manifest, job: Job) -> bool:
+    """Return whether a RayCluster was built from what the job's spec says now."""
+    annotations: dict[str, str] = cluster["metadata"].get("annotations", {})
+    return annotations.get(SPEC_ANNOTATION) == digest(job)
+
+
 def contains(there: object, wanted: object) -> bool:
     """Return whether an object holds all that we want of it; what others have added does not matter."""
     if isinstance(wanted, Mapping):

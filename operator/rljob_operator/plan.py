@@ -172,9 +172,7 @@ def _missing(memory: Memory, job: Job, spec: Spec, world: World) -> Iterator[Man
     if others(attempt.cluster, world):
         return  # two clusters at once would want twice the GPUs, and two drivers would write the same checkpoints
     there = world.child("RayCluster", attempt.cluster)
-    if there is not None and there["metadata"].get("annotations", {}).get(desired.SPEC_ANNOTATION) != desired.digest(
-        job
-    ):
+    if there is not None and not desired.is_built_for(there, job):
         return  # built from another spec: it serves until its attempt has ended
     for wanted in desired.children(job, attempt.cluster, spec, world.defaults):
         seen = world.child(wanted["kind"], wanted["metadata"]["name"])
