@@ -22,8 +22,10 @@ import psutil
 import yaml
 
 from rljob_trainer.data.packages import cache_directory, checkpoint
+from rljob_trainer.reporting.events import FILE_NAME, read_events
+from rljob_trainer.reporting.records import EngineRecord, EvaluationRecord, ReadyRecord, StepRecord
 
-Record = dict[str, Any]
+Json = dict[str, Any]
 
 SUMS = 3000
 KILLED_AFTER = 5
@@ -64,10 +66,10 @@ def write_sums(path: Path) -> None:
     path.write_text("".join(json.dumps({"question": f"{a} + {b}", "answer": str(a + b)}) + "\n" for a, b in pairs))
 
 
-def manifest(case: str, model: str, directory: Path) -> Record:
+def manifest(case: str, model: str, directory: Path) -> Json:
     """Return the job of a case."""
     questions = {"jsonl": str(directory / "sums.jsonl")}
-    spec: Record = {
+    spec: Json = {
         "model": {"checkpoint": model},
         "data": {
             "train": questions,
@@ -104,39 +106,34 @@ def run(job: Path, kill_engine_of: Path | None) -> None:
 
 def kill_engine(directory: Path) -> None:
     """Kill the scheduler of every engine once some steps are done."""
-    while sum(record["kind"] == "step" for record in records(directory)) < KILLED_AFTER:
+    events = directory / FILE_NAME
+    while not events.exists() or sum(isinstance(each, StepRecord) for each in read_events(events)) < KILLED_AFTER:
         time.sleep(0.2)
     for process in psutil.process_iter():
         if process.name().startswith("sglang::sched"):
             process.send_signal(signal.SIGKILL)
 
 
-def records(directory: Path) -> list[Record]:
-    """Return a run's events so far."""
-    path = directory / "events.jsonl"
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def figures(directory: Path) -> Record:
+def figures(directory: Path) -> Json:
     """Return seconds, tokens per second and accuracy of a finished run; the first two steps warm up."""
-    of_kind: dict[str, list[Record]] = {}
-    for record in records(directory):
-        of_kind.setdefault(record["kind"], []).append(record)
-    steps = of_kind["step"][2:]
+    records = list(read_events(directory / FILE_NAME))
+    steps = [each for each in records if isinstance(each, StepRecord)][2:]
     seconds = {
-        phase: statistics.median(step["phase_seconds"][phase] for step in steps)
+        phase: statistics.median(step.phase_seconds[phase] for step in steps)
         for phase in ("rollout", "train", "publish")
     }
     return {
-        "start [s]": of_kind["ready"][0]["phase_seconds"]["start"],
+        "start [s]": next(each.phase_seconds["start"] for each in records if isinstance(each, ReadyRecord)),
         "median of a step [s]": seconds,
-        "rollout [tokens/s]": statistics.median(step["rollout_tokens"] for step in steps) / seconds["rollout"],
-        "train [tokens/s]": statistics.median(step["train_tokens"] for step in steps) / seconds["train"],
-        "held-out, sampled and greedy": [(each["sampled"], each["greedy"]) for each in of_kind["evaluation"]],
+        "rollout [tokens/s]": statistics.median(step.rollout_tokens for step in steps) / seconds["rollout"],
+        "train [tokens/s]": statistics.median(step.train_tokens for step in steps) / seconds["train"],
+        "held-out, sampled and greedy": [
+            (each.sampled, each.greedy) for each in records if isinstance(each, EvaluationRecord)
+        ],
         "engine failures [s]": [
-            {name: each[name] for name in ("detect_seconds", "reroute_seconds", "return_seconds")}
-            for each in of_kind.get("engine", [])
+            {name: getattr(each, name) for name in ("detect_seconds", "reroute_seconds", "return_seconds")}
+            for each in records
+            if isinstance(each, EngineRecord)
         ],
     }
 
