@@ -34,6 +34,7 @@ from rljob_operator.identity import (
     job_name,
     service_name,
 )
+from rljob_operator.pods import ENVIRONMENT, container_security, pod_security, scratch
 from rljob_operator.world import Defaults, Job, Storage
 
 RAY_VERSION = "2.60.0"
@@ -245,19 +246,23 @@ def _worker_group(job: Job, group: str, size: int, replicas: int, spec: Spec, de
 def _template(job: Job, container: str, spec: Spec, defaults: Defaults) -> Manifest:
     """Return a pod template, freshly made: callers add to it."""
     runtime, scheduling = spec.runtime, spec.scheduling
+    mounts = _volume_mounts(spec, defaults)
+    scratch_volumes, scratch_mounts = scratch(mounts)
     pod: Manifest = {
         # Nothing in the job talks to the API server.
         "automountServiceAccountToken": False,
+        "securityContext": pod_security(),
         "containers": [
             {
                 "name": container,
                 "image": runtime.image or defaults.image,
                 "imagePullPolicy": runtime.image_pull_policy,
-                "env": [{"name": name, "value": value} for name, value in runtime.env.items()],
-                "volumeMounts": list(_volume_mounts(spec, defaults)),
+                "env": [{"name": name, "value": value} for name, value in {**ENVIRONMENT, **runtime.env}.items()],
+                "securityContext": container_security(),
+                "volumeMounts": [*mounts, *scratch_mounts],
             }
         ],
-        "volumes": list(_volumes(spec, defaults)),
+        "volumes": [*_volumes(spec, defaults), *scratch_volumes],
     }
     if runtime.image_pull_secrets:
         pod["imagePullSecrets"] = [{"name": name} for name in runtime.image_pull_secrets]

@@ -70,10 +70,53 @@ def test_pods_get_what_the_manifest_gives_them():
     )
     pod = cluster_of(job)["workerGroupSpecs"][0]["template"]["spec"]
     assert pod["containers"][0]["image"] == "my/image:1"
-    assert pod["containers"][0]["env"] == [{"name": "HF_HOME", "value": "/cache"}]
-    assert pod["containers"][0]["volumeMounts"] == [{"name": "runs", "mountPath": "/runs"}]
+    assert {"name": "HF_HOME", "value": "/cache"} in pod["containers"][0]["env"]
+    assert {"name": "runs", "mountPath": "/runs"} in pod["containers"][0]["volumeMounts"]
     assert (pod["nodeSelector"], pod["tolerations"]) == ({"pool": "gpu"}, [{"operator": "Exists"}])
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def pods(**sections: object) -> list[dict]:
+    """Return the specs of the head's pod and of each group's."""
+    cluster = cluster_of(job_of(raw_job(**sections)))
+    return [each["template"]["spec"] for each in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]
+
+
+def test_no_pod_is_root_or_can_become_it_or_changes_its_image():
+    assert [pod["securityContext"] for pod in pods()] == [
+        {
+            "runAsNonRoot": True,
+            "runAsUser": 10001,
+            "runAsGroup": 10001,
+            "fsGroup": 10001,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
+    ] * 3
+    assert [pod["containers"][0]["securityContext"] for pod in pods()] == [
+        {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+    ] * 3
+
+
+@pytest.mark.parametrize("pod", pods())
+def test_every_pod_can_write_where_programs_write(pod: dict):
+    volumes = {volume["name"]: volume.get("emptyDir") for volume in pod["volumes"]}
+    mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in pod["containers"][0]["volumeMounts"]}
+    assert mounts.items() >= {"/tmp": {}, "/home/rljob": {}, "/dev/shm": {"medium": "Memory"}}.items()
+    assert {"name": "HOME", "value": "/home/rljob"} in pod["containers"][0]["env"]
+
+
+def test_a_manifest_s_own_volume_and_home_come_first():
+    given = {
+        "env": {"HOME": "/mine"},
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}],
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm/"}],
+    }
+    pod = pods(runtime=given)[1]
+    container = pod["containers"][0]
+    assert [each["value"] for each in container["env"] if each["name"] == "HOME"] == ["/mine"]
+    assert [each["mountPath"] for each in container["volumeMounts"]].count("/dev/shm") == 0
+    assert "rljob-shm" not in [volume["name"] for volume in pod["volumes"]]
 
 
 def test_the_driver_reads_the_manifest_as_it_was_written():
