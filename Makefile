@@ -10,13 +10,15 @@ GO_VERSION := 1.26.6
 GO := $(if $(shell command -v go),,$(RLJOB_CACHE)/go-$(GO_VERSION)/bin/go)
 export PATH := $(PATH):$(RLJOB_CACHE)/go-$(GO_VERSION)/bin
 BIN := .venv/bin
+COMPILE = $(UV) pip compile -q pyproject.toml --python-version 3.11 --python-platform x86_64-manylinux_2_34 \
+  --no-emit-index-url --no-annotate --custom-compile-command "make lock"
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit integration e2e cluster cluster-down cluster-packages lint docs docs-serve generate lock bench clean
+.PHONY: help setup demo test unit integration integration-cluster integration-trainer e2e cluster cluster-down cluster-packages lint docs docs-serve generate lock bench clean
 
 help: ## Print this help
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Create .venv from the lock
 
@@ -28,8 +30,13 @@ test: lint unit integration ## All checks: lint, units, then integration with re
 unit: $(READY) ## Tests that need no engine and no cluster
 	$(BIN)/python -m pytest -q tests/unit
 
-integration: $(READY) | $(GO) ## Tests with real Ray, SGLang, router, Megatron and Kubernetes
-	$(BIN)/python -m pytest -q tests/integration
+integration: integration-cluster integration-trainer ## Both of the following, one after the other: they would share the cores
+
+integration-cluster: $(READY) | $(GO) ## Tests with a real Kubernetes control plane and KubeRay
+	$(BIN)/python -m pytest -q tests/integration/api tests/integration/cluster tests/integration/operator
+
+integration-trainer: $(READY) ## Tests with real Ray, SGLang, router and Megatron
+	$(BIN)/python -m pytest -q tests/integration/trainer
 
 e2e: $(READY) | $(GO) ## Tests on a cluster with a real node; as root, after `make cluster-packages`
 	$(BIN)/python -m pytest -q tests/e2e
@@ -66,9 +73,9 @@ generate: $(READY) ## Write what is generated: CRD and its page, manifest refere
 	$(BIN)/python tests/support/bad_manifests.py > .venv/generated && mv .venv/generated docs/bad-manifests.md
 
 lock: $(UV) ## Resolve the dependencies again
-	$(UV) pip compile -q pyproject.toml --extra operator --extra trainer --extra quickstart --extra dev --python-version 3.11 \
-	  --python-platform x86_64-manylinux_2_34 --no-emit-index-url --no-annotate --custom-compile-command "make lock" \
-	  -o requirements/cpu.txt
+	$(COMPILE) --extra operator --extra trainer --extra quickstart --extra dev -o requirements/cpu.txt
+	$(COMPILE) --extra trainer --extra quickstart -c requirements/cpu.txt -o requirements/trainer.txt
+	$(COMPILE) --extra operator -c requirements/cpu.txt -o requirements/operator.txt
 
 clean: ## Remove what the targets made in the checkout; the cache stays
 	rm -rf .venv site runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CRDS = Path(__file__).parents[2] / "crds"
+CRDS = Path(__file__).parents[3] / "crds"
 
 
 def test_the_known_arguments_are_those_of_the_installed_packages():

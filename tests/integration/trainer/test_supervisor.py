@@ -16,7 +16,7 @@ import pytest
 
 from rljob_trainer.leftovers import RUN_VARIABLE, find, run_id, scratch
 
-SUPERVISED = Path(__file__).parents[1] / "support" / "supervised.py"
+SUPERVISED = Path(__file__).parents[2] / "support" / "supervised.py"
 
 MANIFEST = """
 apiVersion: rljob.dev/v1alpha1

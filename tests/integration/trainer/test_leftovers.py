@@ -17,7 +17,7 @@ from rljob_trainer.engines.keeper import NOTES
 from rljob_trainer.leftovers import LeftoverError, clean, create_scratch, find, run_id, scratch, shared_memory
 from rljob_trainer.tether import tethered
 
-SUPPORT = Path(__file__).parents[1] / "support"
+SUPPORT = Path(__file__).parents[2] / "support"
 TREE = SUPPORT / "fake_tree.py"
 NAMES = ("driver", "raylet", "worker", "server", "part")
 
