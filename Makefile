@@ -15,7 +15,7 @@ COMPILE = $(UV) pip compile -q pyproject.toml --python-version 3.11 --python-pla
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit integration integration-cluster integration-trainer e2e cluster cluster-down cluster-packages lint docs docs-serve generate lock bench clean
+.PHONY: help setup demo test unit integration integration-cluster integration-trainer e2e cluster cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock bench clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ e2e: $(READY) | $(GO) ## Tests on a cluster with a real node; as root, after `ma
 
 cluster: $(READY) | $(GO) ## Start a Kubernetes on this machine (PROFILE=node: with a kubelet); says how to use it
 	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster up --profile $(or $(PROFILE),control-plane)
+
+cluster-demo: $(READY) | $(GO) ## Train the quickstart in pods: cluster, images, chart, job; as root
+	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster packages
+	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster demo
 
 cluster-down: $(READY) ## Remove it, or what is left of it
 	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster down

@@ -261,7 +261,7 @@ class WeightSync(Section):
     that learner and engines share; absent: Disk when Colocated, Broadcast when Disaggregated.
     slime: --update-weight-transport"""
     directory: Text | None = None
-    """the shared directory of `Disk`; absent: /dev/shm on Cpu, else one below checkpoint.directory"""
+    """the shared directory of `Disk`; absent: /dev/shm on one machine on Cpu, else one below checkpoint.directory"""
     bucket_mib: Positive = 512
     """size of one broadcast [MiB]. slime: --update-weight-buffer-size"""
     timeout_seconds: Annotated[float, Field(gt=0)] = 120.0

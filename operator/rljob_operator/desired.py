@@ -42,6 +42,7 @@ RAY_VERSION = "2.60.0"
 SPEC_ANNOTATION = f"{GROUP}/spec"
 """on a RayCluster: digest of what it was built from. A job whose spec has another one needs another cluster"""
 TOKEN_KEY = "token"
+CACHE_VARIABLE = "RLJOB_CACHE"
 MANIFEST_KEY = "manifest.yaml"
 MANIFEST_DIRECTORY = "/etc/rljob"
 OPERATOR_LABELS = {"app.kubernetes.io/name": "rljob-operator"}
@@ -157,6 +158,12 @@ def directory(job: Job, spec: Spec, defaults: Defaults) -> str:
     return spec.checkpoint.directory or f"runs/{job.name}"
 
 
+def cache(job: Job, spec: Spec, defaults: Defaults) -> str:
+    """Return where the driver puts a model that it converts: learners and engines read it from their own pods."""
+    storage = _storage(spec, defaults)
+    return f"{storage.path if storage else directory(job, spec, defaults)}/cache"
+
+
 def is_shared(path: str, spec: Spec, defaults: Defaults) -> bool:
     """Return whether a directory lies in a volume that all pods of the job mount."""
     mounts = [str(mount.get("mountPath")) for mount in _volume_mounts(spec, defaults)]
@@ -221,6 +228,8 @@ def _head_template(job: Job, cluster: str, spec: Spec, defaults: Defaults) -> Ma
     template = _template(job, "ray-head", spec, defaults)
     container = template["spec"]["containers"][0]
     container["env"].append({"name": TOKEN_VARIABLE, "valueFrom": token})
+    if CACHE_VARIABLE not in spec.runtime.env:
+        container["env"].append({"name": CACHE_VARIABLE, "value": cache(job, spec, defaults)})
     container["ports"] = [{"name": name, "containerPort": port} for name, port in ports.items()]
     container["volumeMounts"].append({"name": "rljob-manifest", "mountPath": MANIFEST_DIRECTORY, "readOnly": True})
     template["spec"]["volumes"].append({"name": "rljob-manifest", "configMap": {"name": cluster}})

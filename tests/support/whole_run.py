@@ -13,9 +13,11 @@ from typing import Any
 import psutil
 import yaml
 
+from rljob_trainer.data.prompts import order
 from rljob_trainer.leftovers import SHARED_MEMORY, find, run_id, scratch
 
 QUESTIONS = 48
+HELD_OUT = 8
 REWARD = '''\
 """What the tiny model is to learn: answers made of digits."""
 
@@ -33,7 +35,7 @@ def manifest(model: Path, directory: Path, **sections: Any) -> dict[str, Any]:
         "model": {"checkpoint": str(model)},
         "data": {
             "train": {"jsonl": str(directory / "questions.jsonl")},
-            "heldOut": {"jsonl": str(directory / "questions.jsonl"), "limit": 8},
+            "heldOut": {"jsonl": str(directory / "questions.jsonl"), "limit": HELD_OUT},
         },
         "reward": {"kind": "python", "function": "tiny_reward:digits"},
         "rollout": {
@@ -158,6 +160,11 @@ class WholeRun:
         """Return processes, scratch files and shared memory that are there since the run began."""
         files = {path for path in (scratch(self.run_id),) if path.exists()}
         return [*map(str, find(self.run_id)), *map(str, files | set(SHARED_MEMORY.iterdir()) - self._shared_memory)]
+
+
+def uids(seed: int = 0) -> list[str]:
+    """Return the order in which an uninterrupted run issues its questions, for some epochs."""
+    return [f"{epoch}:{row}" for epoch in range(10) for row in order(QUESTIONS - HELD_OUT, seed, epoch)]
 
 
 def expected_journal(steps: int, prompts_per_step: int, interval: int, uids: list[str]) -> list[dict[str, Any]]:

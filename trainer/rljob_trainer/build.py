@@ -78,6 +78,8 @@ log = logging.getLogger(__name__)
 
 PLACEMENT_S = 600.0
 ANOTHER = "use another checkpoint.directory"
+RAY_ADDRESS = "RAY_ADDRESS"
+"""environment variable of a driver that Ray has started: there is a Ray cluster, and perhaps more than one machine"""
 LEARNER_S = 3600.0
 """longest wait for one call of the learner [s]; the supervisor notices a stalled phase much earlier"""
 
@@ -259,7 +261,7 @@ class _Builder:
 
     def _place(self) -> Slots:
         scratch = leftovers.create_scratch(self._run_id)
-        placement.connect(self._topology, self._spec.runtime.device, self._environ.get("RAY_ADDRESS"), scratch / "ray")
+        placement.connect(self._topology, self._spec.runtime.device, self._environ.get(RAY_ADDRESS), scratch / "ray")
         self._stack.callback(ray.shutdown)
         return placement.reserve(self._topology, self._spec.runtime.device, PLACEMENT_S)
 
@@ -335,7 +337,9 @@ class _Builder:
         if self._spec.weight_sync.directory is not None:
             return Path(self._spec.weight_sync.directory) / f"rljob-{self._run_id}"
         memory = leftovers.shared_memory(self._run_id)
-        if self._spec.runtime.device is Device.CPU and shutil.disk_usage(memory.parent).free > 1.5 * num_bytes:
+        on_one_machine = RAY_ADDRESS not in self._environ
+        on_cpu = self._spec.runtime.device is Device.CPU
+        if on_one_machine and on_cpu and shutil.disk_usage(memory.parent).free > 1.5 * num_bytes:
             return memory
         return self._directory / "weights"
 

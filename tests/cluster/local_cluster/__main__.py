@@ -1,4 +1,4 @@
-"""`make cluster` and `make cluster-down`: a cluster that stays until it is told to go."""
+"""`make cluster`, `make cluster-demo` and `make cluster-down`: a cluster that stays until it is told to go."""
 
 import argparse
 import logging
@@ -10,8 +10,11 @@ from pathlib import Path
 from local_cluster import control_plane, home, node, packages
 from local_cluster.api_server import start_api_server
 from local_cluster.binaries import binary
+from local_cluster.demo import demo
 from local_cluster.errors import ClusterError
 from local_cluster.kubectl import Kubectl
+from local_cluster.node import NodeCluster
+from local_cluster.runtime import runtime_of
 
 Profile = Callable[[Path, Mapping[str, str], int], Kubectl]
 
@@ -22,7 +25,7 @@ PROFILE_FILE = "profile"
 def main(arguments: list[str]) -> int:
     """Run one verb; return the exit code."""
     parser = argparse.ArgumentParser(prog="local_cluster", description=__doc__)
-    parser.add_argument("verb", choices=["up", "down", "build", "packages"])
+    parser.add_argument("verb", choices=["up", "down", "build", "packages", "demo"])
     parser.add_argument("--profile", choices=sorted(PROFILES), default="control-plane")
     parser.add_argument("--nodes", type=int, default=2, help="simulated nodes of eight GPUs each")
     parser.add_argument("--name", default="default", help="several clusters may run at a time")
@@ -40,6 +43,10 @@ def main(arguments: list[str]) -> int:
                     build(options.profile, os.environ)
                 case "packages":
                     packages.install(os.environ)
+                case "demo":
+                    kubectl = up(directory, "node", 0, os.environ)
+                    print(demo(NodeCluster(kubectl, runtime_of(directory)), os.environ))
+                    print(usage(kubectl))
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -45,6 +45,10 @@ class Runtime:
         if done.returncode:
             raise ClusterError(f"import {archive} into containerd at {self.socket}: {done.stderr.strip()}")
 
+    def images(self) -> list[str]:
+        """Return the names of the images that the kubelet knows."""
+        return self._ctr("--namespace=k8s.io", "images", "list", "--quiet").stdout.split()
+
     def _ctr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [str(program("ctr")), f"--address={self.socket}", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 
 from rljob_api.exits import Exit
-from rljob_trainer.data.prompts import order
-from whole_run import PROMPTS_PER_STEP, QUESTIONS, WholeRun, expected_journal
+from whole_run import PROMPTS_PER_STEP, WholeRun, expected_journal, uids
 
 pytestmark = pytest.mark.timeout(600)
 
 Begin = Callable[..., WholeRun]
-HELD_OUT = 8
 MANY = 60
 """steps that take longer than an order to stop after this one"""
 STEPS = 45
@@ -36,12 +34,6 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     yield started
     for run in runs:
         run.stop()
-
-
-def uids(seed: int = 0) -> list[str]:
-    """Return the order in which an uninterrupted run issues its questions, for some epochs."""
-    rows = QUESTIONS - HELD_OUT
-    return [f"{epoch}:{row}" for epoch in range(10) for row in order(rows, seed, epoch)]
 
 
 def issued(run: WholeRun) -> int:

@@ -1,0 +1,106 @@
+"""rljob on a cluster with a real node, as its users install it: images, chart, and a volume for the runs."""
+
+import logging
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from local_cluster.binaries import binary
+from local_cluster.errors import ClusterError
+from local_cluster.kubectl import Kubectl, Manifest
+from local_cluster.node import NAME, NodeCluster
+from local_cluster.project_images import OPERATOR, REPOSITORY, TRAINER, load
+
+log = logging.getLogger(__name__)
+
+RELEASE = "rljob"
+NAMESPACE = "rljob"
+"""of the operator"""
+CLAIM = "runs"
+MOUNT = Path("/rljob")
+"""where a job's pods see the volume"""
+VOLUMES = Path("/var/lib/rljob-volumes")
+"""on the node"""
+USER = 10001
+HELM_OPTIONS = ("--wait", "--timeout=3m", "--take-ownership")  # the tests' clusters have the CRD already
+RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """A namespace for jobs, with a volume that they share."""
+
+    namespace: str
+    volume: Path
+    """as this machine sees it; pods see it at MOUNT"""
+
+
+def install(cluster: NodeCluster, environ: Mapping[str, str], *values: str) -> None:
+    """Build the images, load them into the node, and install the chart. Raises ClusterError."""
+    if cluster.runtime is None:
+        raise ClusterError("images can only be loaded into a cluster that was started here")
+    trainer, operator = (load(image, cluster.runtime, environ) for image in (TRAINER, OPERATOR))
+    restricted_namespace(cluster.kubectl, NAMESPACE)
+    repository, _, tag = operator.rpartition(":")
+    settings = {
+        "image.repository": repository,
+        "image.tag": tag,
+        "trainer.image": trainer,
+        "trainer.storage.persistentVolumeClaim.claimName": CLAIM,
+        "trainer.storagePath": str(MOUNT),
+    }
+    given = [f"--set={name}={value}" for name, value in settings.items()]
+    helm(cluster.kubectl, "upgrade", "--install", RELEASE, "charts/rljob", *HELM_OPTIONS, *given, *values)
+
+
+def helm(kubectl: Kubectl, *arguments: str) -> str:
+    """Run helm on the operator's namespace; return what it prints. Raises ClusterError."""
+    command = [str(binary("helm", os.environ)), f"--namespace={NAMESPACE}", *arguments]
+    environment = {**os.environ, **kubectl.environment}
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ClusterError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def workspace(cluster: NodeCluster, namespace: str) -> Workspace:
+    """Make a namespace for jobs, with a claim for a volume on the node that all their pods can write to."""
+    restricted_namespace(cluster.kubectl, namespace)
+    seen_here = cluster.kubectl.kubeconfig.parent / "node" / "lib" / VOLUMES.relative_to("/var/lib") / namespace
+    seen_here.mkdir(parents=True, exist_ok=True)
+    os.chown(seen_here, USER, USER)
+    cluster.kubectl.apply(*volume(namespace, VOLUMES / namespace))
+    return Workspace(namespace, seen_here)
+
+
+def restricted_namespace(kubectl: Kubectl, name: str) -> None:
+    """Make a namespace that takes only pods of the standard `restricted`, unless it is there."""
+    if name not in kubectl.names("namespace"):
+        kubectl("create", "namespace", name)
+    kubectl("label", "namespace", name, RESTRICTED, "--overwrite")
+
+
+def volume(namespace: str, path: Path) -> tuple[Manifest, Manifest]:
+    """Return a volume in a directory of the node, and the claim to it."""
+    name = f"{CLAIM}-{namespace}"
+    size = {"storage": "20Gi"}
+    on_node = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [NAME]}]}
+    offered = {
+        "capacity": size,
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": "",
+        "claimRef": {"namespace": namespace, "name": CLAIM},
+        "hostPath": {"path": str(path), "type": "Directory"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [on_node]}},
+    }
+    asked = {
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": "",
+        "volumeName": name,
+        "resources": {"requests": size},
+    }
+    kinds = {"apiVersion": "v1", "metadata": {"name": name}, "kind": "PersistentVolume", "spec": offered}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": asked}
+    return kinds, claim | {"metadata": {"name": CLAIM, "namespace": namespace}}

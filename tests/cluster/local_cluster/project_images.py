@@ -1,0 +1,110 @@
+"""The project's own images, built as `images/` says, and given to a node's containerd without a registry.
+
+debootstrap ─► base ─┐
+requirements/*.txt ──┴─► layers of the dependencies (kept in the cache) ─► our code ─► containerd
+
+Everything is kept in the cache: the base, and buildah's layers, which change with the locks.
+"""
+
+import fcntl
+import logging
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from local_cluster.binaries import cache
+from local_cluster.errors import ClusterError
+from local_cluster.packages import program
+from local_cluster.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+REPOSITORY = Path(__file__).parents[3]
+BASE = "rljob.local/base:bookworm"
+MIRROR_VARIABLE = "DEBIAN_MIRROR"
+MIRROR = "http://deb.debian.org/debian"
+AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
+"""those that this machine trusts: a package index behind a proxy of the house is signed by one of them"""
+FROM_ENVIRONMENT = ("PIP_INDEX_URL",)
+"""build arguments of the same name"""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectImage:
+    """One image of `images/`."""
+
+    repository: str
+    dockerfile: str
+    target: str | None = None
+
+
+OPERATOR = ProjectImage("rljob.local/operator", "images/operator/Dockerfile")
+TRAINER = ProjectImage("rljob.local/trainer", "images/trainer/Dockerfile", "cpu")
+
+
+def load(image: ProjectImage, runtime: Runtime, environ: Mapping[str, str]) -> str:
+    """Give an image to this containerd, building what is not in the cache; return its name. Raises ClusterError.
+
+    The tag follows from the content, so that nothing old is ever run in its place.
+    """
+    started = time.monotonic()
+    root = cache(environ).parent / "images"
+    root.mkdir(parents=True, exist_ok=True)
+    with _one_at_a_time(root):
+        buildah = _buildah(root)
+        identity = _build(image, buildah, root, environ)
+        name = f"{image.repository}:{identity[:12]}"
+        if name not in runtime.images():
+            with tempfile.TemporaryDirectory(dir=root) as scratch:
+                archive = Path(scratch) / "image.tar"
+                _run(*buildah, "push", "--quiet", identity, f"docker-archive:{archive}:{name}")
+                runtime.import_archive(archive)
+    log.info("action=load image=%s seconds=%.0f", name, time.monotonic() - started)
+    return name
+
+
+def _buildah(root: Path) -> list[str]:
+    storage = [f"--root={root / 'layers'}", f"--runroot={root / 'run'}", "--storage-driver=overlay"]
+    return [str(program("buildah")), *storage]
+
+
+def _build(image: ProjectImage, buildah: list[str], root: Path, environ: Mapping[str, str]) -> str:
+    if subprocess.run([*buildah, "inspect", BASE], capture_output=True, check=False).returncode:
+        _make_base(buildah, root, environ)
+    arguments = {"BASE_IMAGE": BASE} | {name: environ[name] for name in FROM_ENVIRONMENT if environ.get(name)}
+    command = [*buildah, "build", "--quiet", "--layers", "--isolation=chroot", "--network=host"]
+    command += [f"--build-arg={name}={value}" for name, value in arguments.items()]
+    command += [f"--target={image.target}"] if image.target else []
+    return _run(*command, f"--file={image.dockerfile}", f"--tag={image.repository}", ".").strip()
+
+
+def _make_base(buildah: list[str], root: Path, environ: Mapping[str, str]) -> None:
+    """Make a minimal Debian: what docker.io/library/debian is elsewhere."""
+    with tempfile.TemporaryDirectory(dir=root) as scratch:
+        system = Path(scratch) / "system"
+        mirror = environ.get(MIRROR_VARIABLE, MIRROR)
+        debootstrap = [str(program("debootstrap")), "--variant=minbase", "--include=ca-certificates", "bookworm"]
+        _run(*debootstrap, str(system), mirror)
+        shutil.copyfile(AUTHORITIES, system / AUTHORITIES.relative_to("/"))
+        (Path(scratch) / "Dockerfile").write_text("FROM scratch\nCOPY system /\n")
+        _run(*buildah, "build", "--quiet", "--isolation=chroot", f"--tag={BASE}", scratch)
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = f"{done.stdout[-2000:]}{done.stderr[-4000:]}"
+        raise ClusterError(f"`{' '.join(command)}` failed with {done.returncode}:\n{said}")
+    return done.stdout
+
+
+@contextmanager
+def _one_at_a_time(root: Path) -> Iterator[None]:
+    with (root / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
