@@ -57,7 +57,7 @@ class Fleet:
         self.learner = ThreadLearner(checkpoint, key_value_heads=2)
         self.incidents: list[Incident] = []
         self.session: aiohttp.ClientSession = self.run(_session(), 10)
-        self.broadcast = Broadcast(self.learner, self.learner.specs, HOST, "gloo", 1, bucket_bytes=100_000)
+        self.broadcast = Broadcast(self.learner, self.learner.specs, "gloo", 1, bucket_bytes=100_000)
         self.disk = Disk(self.learner, directory / "weights")
         self.publisher = Publisher(self.broadcast, timeout_s=60.0)
         settings = RouterSettings("round_robin", request_timeout_s=60.0, health_interval_s=1.0, health_timeout_s=5.0)

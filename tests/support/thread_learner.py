@@ -1,6 +1,7 @@
 """A learner for tests of weight sync: tensors in this process, sent from a thread."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from rljob_trainer.sync.sender import SendError, WeightSender, specs_of
 from rljob_trainer.sync.transport import TransferError
 
 Tensors = dict[str, torch.Tensor]
+HOST = "127.0.0.1"
 
 
 class ThreadLearner:
@@ -32,6 +34,11 @@ class ThreadLearner:
         """Change every weight."""
         for tensor in self.tensors.values():
             tensor.mul_(1.001)
+
+    async def rendezvous(self) -> tuple[str, int]:
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            return HOST, int(probe.getsockname()[1])
 
     async def connect(
         self, address: str, port: int, world_size: int, name: str, backend: Backend, timeout_s: float

@@ -326,7 +326,6 @@ class _Builder:
         return Broadcast(
             learner=link,
             specs=specs,
-            address=ray.util.get_node_ip_address(),
             backend="gloo" if self._spec.runtime.device is Device.CPU else "nccl",
             ranks_per_engine=self._spec.rollout.gpus_per_engine,
             bucket_bytes=self._spec.weight_sync.bucket_mib * 2**20,

@@ -21,6 +21,10 @@ class LearnerLink:
 
     learner: LearnerGroup
 
+    async def rendezvous(self) -> tuple[str, int]:
+        """Return where engines can meet rank 0: it may be on another machine than the driver."""
+        return await _translated(asyncio.to_thread(self.learner.address))
+
     async def connect(
         self, address: str, port: int, world_size: int, name: str, backend: Backend, timeout_s: float
     ) -> None:

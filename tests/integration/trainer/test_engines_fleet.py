@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import ray
 
-from fleet import HOST, NAMES, PROMPT, Fleet, gone, scheduler_of, send, shared_memory_of, tree
+from fleet import NAMES, PROMPT, Fleet, gone, scheduler_of, send, shared_memory_of, tree
 from learner_data import learner_config, sequences
 from rljob_trainer.batches import StepBatch
 from rljob_trainer.learners.config import layout
@@ -187,7 +187,7 @@ def test_engines_hold_what_a_learner_of_any_layout_has_trained(
         learner.train([StepBatch(pack(samples, ranks.data, 64), len(samples), 0)])
         link = LearnerLink(learner)
         specs = learner.call("weight_specs")[0]
-        for transport in (Broadcast(link, specs, HOST, "gloo", 1, bucket_bytes=100_000), Disk(link, tmp_path)):
+        for transport in (Broadcast(link, specs, "gloo", 1, bucket_bytes=100_000), Disk(link, tmp_path)):
             fleet.publisher.transport = transport
             publication = fleet.publish((fleet.publisher.version or 0) + 1)
             assert set(publication.engines) == set(NAMES), publication.failed

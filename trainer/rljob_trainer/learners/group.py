@@ -84,11 +84,17 @@ class LearnerGroup:
     def start(self) -> None:
         """Make the ranks, which load the model."""
         with self._lock:
-            address, port = self._wait([self._hosts[0].address.remote()])[0]
+            address, port = self.address()
             world = len(self._hosts)
             self._wait(
                 [host.build.remote(self._make, rank, world, address, port) for rank, host in enumerate(self._hosts)]
             )
+
+    def address(self) -> tuple[str, int]:
+        """Return the address of rank 0's machine and a port that is free there right now."""
+        with self._lock:
+            address: tuple[str, int] = self._wait([self._hosts[0].address.remote()])[0]
+        return address
 
     def train(self, batches: Sequence[StepBatch]) -> TrainMetrics:
         """Take one optimizer step for each batch.

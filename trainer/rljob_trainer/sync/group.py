@@ -4,7 +4,6 @@ Both sides must make it in the same way (SGLang: `init_custom_process_group`): r
 group's name. Written here so that the learner need not import SGLang. Unlike SGLang's, ours has a deadline.
 """
 
-import socket
 from datetime import timedelta
 from typing import Literal
 
@@ -43,10 +42,3 @@ def abandon_group(group: dist.ProcessGroup) -> None:
     """Leave a group, also one with a broken or hanging operation: its connections are closed, so no member waits on."""
     group.abort()
     dist.destroy_process_group(group)
-
-
-def free_port(address: str) -> int:
-    """Return a port for the rendezvous that is free right now."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])

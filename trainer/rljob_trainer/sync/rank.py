@@ -10,7 +10,7 @@ from typing import TypeVar
 from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.sync.digest import Digest, cpu_digest
-from rljob_trainer.sync.group import Backend, free_port
+from rljob_trainer.sync.group import Backend
 from rljob_trainer.sync.layout import Sharding
 from rljob_trainer.sync.sender import Digests, Named, WeightSender, specs_of
 
@@ -38,10 +38,6 @@ class PublishingRank(LearnerRank):
     def weight_specs(self) -> tuple[object, ...]:
         """Return names, shapes and types of what is published, in order."""
         return self.specs
-
-    def rendezvous(self, address: str) -> int:
-        """Return a port for the engines to meet rank 0 at."""
-        return free_port(address)
 
     def connect(self, address: str, port: int, world_size: int, name: str, backend: Backend, timeout_s: float) -> None:
         """Meet the engines; only rank 0 does."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from rljob_trainer.engines.client import EngineClient, EngineError, EngineUnreachableError, GroupAddress, each
-from rljob_trainer.sync.group import Backend, free_port
+from rljob_trainer.sync.group import Backend
 from rljob_trainer.sync.layout import TensorSpec, buckets
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,9 @@ class Transfer:
 class Broadcaster(Protocol):
     """Learner rank 0 as a member of a group with engines. All raise TransferError."""
 
+    async def rendezvous(self) -> tuple[str, int]:
+        """Return the address of rank 0's machine and a port that is free there right now."""
+
     async def connect(
         self, address: str, port: int, world_size: int, name: str, backend: Backend, timeout_s: float
     ) -> None:
@@ -72,8 +75,6 @@ class Broadcast:
     learner: Broadcaster
     specs: Sequence[TensorSpec]
     """of all tensors, in the order in which the learner sends them"""
-    address: str
-    """of the learner, as engines see it"""
     backend: Backend
     ranks_per_engine: int
     bucket_bytes: int
@@ -112,12 +113,12 @@ class Broadcast:
         await self._part(engines)
         self._group_name = f"rljob-{secrets.token_hex(4)}"
         world_size = 1 + len(engines) * self.ranks_per_engine
-        port = free_port(self.address)
-        connect = self.learner.connect(self.address, port, world_size, self._group_name, self.backend, timeout_s)
+        address, port = await self.learner.rendezvous()
+        connect = self.learner.connect(address, port, world_size, self._group_name, self.backend, timeout_s)
         joins = {
             engine.name: engine.join_group(
                 GroupAddress(
-                    self.address, port, 1 + index * self.ranks_per_engine, world_size, self._group_name, self.backend
+                    address, port, 1 + index * self.ranks_per_engine, world_size, self._group_name, self.backend
                 ),
                 timeout_s,
             )
