@@ -1,18 +1,21 @@
 """Metrics for Prometheus, in a registry of their own; the control server serves what `render` returns.
 
-Counters begin at 0 with each driver: `rate` and `increase` expect that.
+Counters begin at 0 with each driver: `rate` and `increase` expect that, and for them every series is there from the
+start. What has not been measured yet is NaN: no alert compares it, and no plot shows it.
 """
 
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from rljob_trainer.reporting.phases import Phases
+from rljob_api.control import EngineState
+from rljob_trainer.reporting.phases import OTHER, PHASES, Phases
 from rljob_trainer.reporting.records import (
     CheckpointRecord,
     EngineRecord,
@@ -31,6 +34,7 @@ _STEP_GAUGES: Final = {
     ),
     "response_length": ("rljob_response_length_tokens", "Mean response of the last step"),
     "truncated": ("rljob_truncated_ratio", "Share of the last step's responses that reached the token limit"),
+    "reward_std": ("rljob_reward_std", "Standard deviation of the rewards of the last step's samples"),
     "loss": ("rljob_loss", "Loss of the last step"),
     "grad_norm": ("rljob_grad_norm", "Gradient norm of the last step before clipping"),
     "learning_rate": ("rljob_learning_rate", "Learning rate of the last step"),
@@ -44,6 +48,9 @@ _STEP_GAUGES: Final = {
 }
 """attribute of StepRecord -> (metric, help)"""
 
+CAUSES: Final = ("ProcessExited", "StartFailed", "PublishFailed", "Unresponsive")
+"""why engines fail, in the words of `engines.lifecycle`"""
+_NAN: Final = float("nan")
 _STEP_BUCKETS: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200)
 
 
@@ -52,18 +59,27 @@ class Metrics:
 
     content_type: Final = CONTENT_TYPE_LATEST
 
-    def __init__(self, phases: Phases) -> None:
+    def __init__(self, phases: Phases, gpus: int) -> None:
+        """`gpus`: what the job takes in all; on Cpu, processes."""
         self._registry = registry = CollectorRegistry()
         registry.register(_CurrentPhase(phases))
+        ProcessCollector(registry=registry)
+        Info("rljob_build", "Version of the trainer", registry=registry).info({"version": version("rljob")})
+        self._run_info = Info("rljob_run", "What is trained, and on what", registry=registry)
+        self._run_info.info({"model": "", "task": ""})
+        Gauge("rljob_gpus", "GPUs that the job holds; on Cpu, processes", registry=registry).set(gpus)
         self._step = Gauge("rljob_step", "Steps finished", registry=registry)
         self._steps_wanted = Gauge("rljob_steps_wanted", "Steps of the whole run", registry=registry)
         self._attempt = Gauge("rljob_attempt", "Driver starts so far", registry=registry)
         self._steps = Counter("rljob_steps", "Steps finished by this driver", registry=registry)
-        self._step_time = Gauge("rljob_last_step_timestamp_seconds", "When the last step finished", registry=registry)
+        self._step_time = _unknown("rljob_last_step_timestamp_seconds", "When the last step finished", registry)
         self._step_seconds = Histogram(
             "rljob_step_seconds", "Wall-clock time of a step", registry=registry, buckets=_STEP_BUCKETS
         )
         self._phase_seconds = Counter("rljob_phase_seconds", "Wall-clock time by phase", ["phase"], registry=registry)
+        self._lost_seconds = Gauge(
+            "rljob_lost_seconds", "Work of earlier attempts that this driver does again", registry=registry
+        )
         self._tokens = {
             "rollout": Counter("rljob_rollout_tokens", "Response tokens made by the engines", registry=registry),
             "train": Counter("rljob_train_tokens", "Tokens trained on", registry=registry),
@@ -72,7 +88,7 @@ class Metrics:
             "rljob_tokens_per_second", "Tokens per second of the last step's phase", ["phase"], registry=registry
         )
         self._step_gauges = {
-            attribute: Gauge(name, text, registry=registry) for attribute, (name, text) in _STEP_GAUGES.items()
+            attribute: _unknown(name, text, registry) for attribute, (name, text) in _STEP_GAUGES.items()
         }
         self._skipped = Counter(
             "rljob_skipped_steps", "Optimizer steps skipped for a gradient that was not finite", registry=registry
@@ -81,15 +97,16 @@ class Metrics:
         self._accuracy = Gauge("rljob_heldout_accuracy", "Accuracy on held-out questions", ["mode"], registry=registry)
         self._engines = Gauge("rljob_engines", "Engines by state", ["state"], registry=registry)
         self._restarts = Counter(
-            "rljob_engine_restarts", "Engines that came back after a failure", ["engine", "cause"], registry=registry
+            "rljob_engine_restarts", "Engines that came back after a failure", ["cause"], registry=registry
         )
-        self._failures = Counter("rljob_engine_failures", "Engines that failed", ["engine", "cause"], registry=registry)
+        self._failures = Counter("rljob_engine_failures", "Engines that failed", ["cause"], registry=registry)
         self._failed_engines: dict[tuple[str, int], bool] = {}
         """(engine, generation) that failed -> whether it has a successor that serves"""
         self._checkpoint_step = Gauge("rljob_checkpoint_step", "Step of the last checkpoint", registry=registry)
-        self._checkpoint_time = Gauge(
-            "rljob_last_checkpoint_timestamp_seconds", "When the last checkpoint was written", registry=registry
+        self._checkpoint_time = _unknown(
+            "rljob_last_checkpoint_timestamp_seconds", "When the last checkpoint was written", registry
         )
+        self._show_all()
 
     def render(self) -> tuple[str, bytes]:
         """Return the content type and the text of all metrics. May be called from any thread."""
@@ -97,9 +114,8 @@ class Metrics:
 
     def engines(self, engines_by_state: Mapping[str, int]) -> None:
         """Set how many engines are in each state; a state that is not named has none."""
-        self._engines.clear()
-        for state, engines in engines_by_state.items():
-            self._engines.labels(state).set(engines)
+        for state in EngineState:
+            self._engines.labels(state).set(engines_by_state.get(state, 0))
 
     def record(self, record: Record) -> None:
         match record:
@@ -120,7 +136,22 @@ class Metrics:
     def close(self) -> None:
         """Nothing to leave behind: metrics end with the process."""
 
+    def _show_all(self) -> None:
+        """Show every series before anything has happened."""
+        self.engines({})
+        for cause in CAUSES:
+            self._failures.labels(cause)
+            self._restarts.labels(cause)
+        for phase in (*PHASES, OTHER):
+            self._phase_seconds.labels(phase)
+        for phase in self._tokens:
+            self._token_rate.labels(phase).set(_NAN)
+        for mode in ("sampled", "greedy"):
+            self._accuracy.labels(mode).set(_NAN)
+
     def _run(self, record: RunRecord) -> None:
+        self._run_info.info({"model": record.model, "task": record.task})
+        self._lost_seconds.set(record.lost_seconds)
         self._step.set(record.step)
         self._steps_wanted.set(record.steps)
         self._attempt.set(record.attempt)
@@ -149,9 +180,9 @@ class Metrics:
         """Count a failure once and a return once, however often they are told of."""
         failure = (record.engine, record.generation)
         if failure not in self._failed_engines:
-            self._failures.labels(record.engine, record.cause).inc()
+            self._failures.labels(record.cause).inc()
         if record.return_seconds is not None and not self._failed_engines.get(failure, False):
-            self._restarts.labels(record.engine, record.cause).inc()
+            self._restarts.labels(record.cause).inc()
         self._failed_engines[failure] = record.return_seconds is not None
 
     def _add_phases(self, phase_seconds: Mapping[str, float]) -> None:
@@ -173,6 +204,13 @@ class _CurrentPhase(Collector):
         yield family
 
 
+def _unknown(name: str, text: str, registry: CollectorRegistry) -> Gauge:
+    """Return a gauge that has not been measured yet."""
+    gauge = Gauge(name, text, registry=registry)
+    gauge.set(_NAN)
+    return gauge
+
+
 def _number(value: float | None) -> float:
     """Return what stands for a missing value in Prometheus."""
-    return float("nan") if value is None else value
+    return _NAN if value is None else value

@@ -13,6 +13,7 @@ from typing import Final
 
 from rljob_api.control import Incident
 from rljob_api.sections import RLJob, Source
+from rljob_api.topology import topology
 from rljob_trainer.evaluation import Accuracy
 from rljob_trainer.metrics import Publication, TrainMetrics
 from rljob_trainer.reporting.events import FILE_NAME, EventLog, Lost, read_events, rewind
@@ -177,7 +178,7 @@ def open_report(
     files: list[Sink] = [EventLog(events)]
     if job.spec.runtime.tensorboard:
         files.append(TensorBoard(directory / TENSORBOARD, resumed_from))
-    report = Report(job, phases, now, progress, Metrics(phases), files)
+    report = Report(job, phases, now, progress, Metrics(phases, topology(job.spec).gpus), files)
     report.run(attempt, resumed_from, lost)
     return report
 

@@ -5,6 +5,16 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from rljob_trainer.engines.lifecycle import (
+    Dead,
+    ProbeFailed,
+    ProcessExited,
+    PublishFailed,
+    Stale,
+    StartFailed,
+    advance,
+)
+from rljob_trainer.reporting.prometheus import CAUSES
 from synthetic_run import SyntheticRun
 
 
@@ -87,18 +97,40 @@ def test_engines_are_counted_by_state(run: SyntheticRun) -> None:
     run.report.engines({"Healthy": 2, "Dead": 1})
     run.report.engines({"Healthy": 3})
     assert samples(run)["rljob_engines{state=Healthy}"] == 3
-    assert "rljob_engines{state=Dead}" not in samples(run)
+    assert samples(run)["rljob_engines{state=Dead}"] == 0
 
 
 def test_a_failure_told_twice_counts_once_and_its_return_once(run: SyntheticRun) -> None:
     run.fail("engine-1", "ProcessExited", "exit code -9", returned=3.0)
-    assert samples(run)["rljob_engine_failures_total{cause=ProcessExited}{engine=engine-1}"] == 1
-    assert samples(run)["rljob_engine_restarts_total{cause=ProcessExited}{engine=engine-1}"] == 1
+    assert samples(run)["rljob_engine_failures_total{cause=ProcessExited}"] == 1
+    assert samples(run)["rljob_engine_restarts_total{cause=ProcessExited}"] == 1
 
 
 def test_an_engine_that_has_not_come_back_is_no_restart(run: SyntheticRun) -> None:
     run.fail("engine-1", "ProcessExited", "exit code -9", returned=None)
-    assert not [name for name in samples(run) if name.startswith("rljob_engine_restarts_total")]
+    assert samples(run)["rljob_engine_restarts_total{cause=ProcessExited}"] == 0
+
+
+def test_every_cause_of_a_failure_has_a_series_from_the_start() -> None:
+    dead = {
+        state.cause
+        for event in (ProcessExited(0), StartFailed(0), PublishFailed(0), ProbeFailed(0))
+        if isinstance(state := advance(Stale(0), event, None, 1), Dead)
+    }
+    assert set(CAUSES) == dead
+
+
+def test_what_has_not_been_measured_is_not_a_number(tmp_path: Path) -> None:
+    first = samples(SyntheticRun(tmp_path))
+    unknown = {name for name, value in first.items() if value != value}
+    assert {"rljob_reward_mean", "rljob_last_step_timestamp_seconds", "rljob_heldout_accuracy{mode=greedy}"} <= unknown
+    assert first["rljob_gpus"] == 3
+
+
+def test_no_series_appears_later_so_increases_are_counted_from_zero(run: SyntheticRun, tmp_path: Path) -> None:
+    run.fail("engine-1", "Unresponsive", "no answer", returned=3.0)
+    before = samples(SyntheticRun(tmp_path / "other"))
+    assert {name for name in samples(run) if "_total" in name} == {name for name in before if "_total" in name}
 
 
 def test_two_runs_in_one_process_do_not_share_metrics(run: SyntheticRun, tmp_path: Path) -> None:
