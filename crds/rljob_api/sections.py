@@ -315,7 +315,7 @@ class Runtime(Section):
     tensorboard: bool = True
     """write TensorBoard event files below `checkpoint.directory`"""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """port of the Prometheus endpoint of the driver; 0: any free one, told in the log"""
+    """port of the Prometheus endpoint of the driver; 0: 8644 in a cluster, elsewhere any free one, told in the log"""
     env: Annotated[dict[str, str], Field(max_length=1000)] = Field(default_factory=dict)
     """environment variables of the driver and of all that it starts. Kubernetes: env"""
     image: Text | None = None

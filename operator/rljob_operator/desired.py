@@ -3,7 +3,7 @@
     Secret          control token, made once
     ConfigMap       the manifest that the driver reads, one for each RayCluster
     Service         the head's Ray Jobs API and the driver's control protocol
-    NetworkPolicy   only the job's own pods and the operator reach its pods
+    NetworkPolicy   only the job's own pods and the operator reach its pods, and Prometheus the driver's metrics
     RayCluster      head without slots; groups `workers`, or `trainer` and `rollout`
 
 All of them are owned by the job, so they go with it, also when no operator runs.
@@ -28,6 +28,8 @@ from rljob_operator.identity import (
     JOB_LABEL,
     KIND,
     MANAGED_BY,
+    METRICS_PORT,
+    METRICS_PORT_NAME,
     RAY_CLUSTER_LABEL,
     RAY_NODE_TYPE_LABEL,
     Manifest,
@@ -67,7 +69,7 @@ def children(job: Job, cluster: str, spec: Spec, defaults: Defaults) -> tuple[Ma
     return (
         configmap(job, cluster),
         service(job, cluster),
-        network_policy(job),
+        network_policy(job, spec, defaults),
         raycluster(job, cluster, spec, defaults),
     )
 
@@ -89,15 +91,20 @@ def service(job: Job, cluster: str) -> Manifest:
     }
 
 
-def network_policy(job: Job) -> Manifest:
+def network_policy(job: Job, spec: Spec, defaults: Defaults) -> Manifest:
     mine = {"matchLabels": {JOB_LABEL: job.name}}
     operator = {"namespaceSelector": {}, "podSelector": {"matchLabels": OPERATOR_LABELS}}
     ports = [{"port": port, "protocol": "TCP"} for port in (DASHBOARD_PORT, CONTROL_PORT)]
+    ingress: list[Manifest] = [{"from": [{"podSelector": mine}]}, {"from": [operator], "ports": ports}]
+    if defaults.scrapers is not None:
+        scrapers = {"matchLabels": dict(defaults.scrapers)} if defaults.scrapers else {}
+        scraped = {"port": metrics_port(spec), "protocol": "TCP"}
+        ingress.append({"from": [{"namespaceSelector": scrapers}], "ports": [scraped]})
     return _owned(job, "networking.k8s.io/v1", "NetworkPolicy", job_name(job.name, job.uid)) | {
         "spec": {
             "podSelector": mine,
             "policyTypes": ["Ingress"],
-            "ingress": [{"from": [{"podSelector": mine}]}, {"from": [operator], "ports": ports}],
+            "ingress": ingress,
         }
     }
 
@@ -147,8 +154,14 @@ def entrypoint(job: Job, attempt: int, spec: Spec, defaults: Defaults) -> str:
     # exec: the exit code that Ray sees is then the driver's own, also after a signal.
     return (
         f"exec python -m rljob_trainer.driver --manifest {MANIFEST_DIRECTORY}/{MANIFEST_KEY} "
-        f"--directory {shlex.quote(directory(job, spec, defaults))} --attempt {attempt} --listen 0.0.0.0:{CONTROL_PORT}"
+        f"--directory {shlex.quote(directory(job, spec, defaults))} --attempt {attempt} "
+        f"--listen 0.0.0.0:{CONTROL_PORT} --metrics-port {METRICS_PORT}"
     )
+
+
+def metrics_port(spec: Spec) -> int:
+    """Return the port of the driver's metrics, on the head."""
+    return spec.runtime.metrics_port or METRICS_PORT
 
 
 def directory(job: Job, spec: Spec, defaults: Defaults) -> str:
@@ -225,6 +238,7 @@ def _owned(job: Job, api_version: str, kind: str, name: str) -> Manifest:
 def _head_template(job: Job, cluster: str, spec: Spec, defaults: Defaults) -> Manifest:
     token = {"secretKeyRef": {"name": job_name(job.name, job.uid), "key": TOKEN_KEY}}
     ports = {"gcs-server": 6379, "dashboard": DASHBOARD_PORT, "client": 10001, "control": CONTROL_PORT}
+    ports[METRICS_PORT_NAME] = metrics_port(spec)
     template = _template(job, "ray-head", spec, defaults)
     container = template["spec"]["containers"][0]
     container["env"].append({"name": TOKEN_VARIABLE, "valueFrom": token})

@@ -27,6 +27,10 @@ RAY_NODE_TYPE_LABEL = "ray.io/node-type"
 
 CONTROL_PORT = 8643
 """of the driver's control protocol, on the head"""
+METRICS_PORT = 8644
+"""of the driver's metrics, on the head, for jobs that name no other"""
+METRICS_PORT_NAME = "driver-metrics"
+"""of that port in the head's pod; KubeRay calls Ray's own `metrics`"""
 DASHBOARD_PORT = 8265
 """of the Ray Jobs API, on the head"""
 

@@ -47,7 +47,11 @@ def settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
         workers=given.workers,
         service_url=given.service_url,
         log_level=given.log_level,
-        defaults=Defaults(given.image, Storage(given.storage, given.storage_path) if given.storage else None),
+        defaults=Defaults(
+            image=given.image,
+            storage=Storage(given.storage, given.storage_path) if given.storage else None,
+            scrapers=given.scrapers,
+        ),
     )
 
 
@@ -59,9 +63,10 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--lease-namespace", help="of the leader election's Lease; absent: the operator's own")
     add("--lease", default="rljob-operator", help="name of the Lease")
     add("--identity", default=f"{socket.gethostname()}-{os.getpid()}", help="name of this replica")
-    add("--port", type=int, default=8080, help="of /healthz, /readyz and /metrics")
+    add("--port", type=int, default=8080, help="of /healthz and /metrics")
     add("--workers", type=int, default=8, help="jobs that are looked at at once")
     add("--image", help="trainer image of jobs that name none")
+    add("--scrapers", type=_labels, help="labels, as JSON, of the namespaces whose pods may read drivers' metrics")
     add("--storage", type=_volume, help="volume source, as JSON, for jobs without checkpoint.directory")
     add("--storage-path", default="/rljob", help="where that volume is mounted")
     add("--service-url", default="http://{service}.{namespace}.svc:{port}", help="how a job's Service is reached")
@@ -74,6 +79,13 @@ def _volume(text: str) -> dict[str, Any]:
     if not isinstance(source, dict):
         raise argparse.ArgumentTypeError('must be a JSON object, for example {"hostPath": {"path": "/data"}}')
     return source
+
+
+def _labels(text: str) -> dict[str, str]:
+    labels = json.loads(text)
+    if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
+        raise argparse.ArgumentTypeError('must be a JSON object of strings, for example {"team": "monitoring"}')
+    return labels
 
 
 def _own_namespace() -> str:

@@ -105,6 +105,8 @@ class Defaults:
 
     image: str | None = None
     storage: Storage | None = None
+    scrapers: Mapping[str, str] | None = None
+    """labels of the namespaces whose pods may read the driver's metrics; empty: all, None: none"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,9 @@ class Address:
 
     host: str
     port: int
-    """0: any free one"""
+    """of the control protocol; 0: any free one"""
+    metrics_port: int = 0
+    """of the Prometheus endpoint, for a manifest that names none; 0: any free one"""
 
 
 LOCAL = Address("127.0.0.1", 0)
@@ -115,7 +117,7 @@ def build(
 ) -> Run:
     """Start everything that the job needs; `stack` ends it all. Raises whatever makes the run impossible.
 
-    The control protocol is served at `listen`, and the metrics on the same host.
+    The control protocol and the metrics are served at `listen`.
     """
     board = StatusBoard(control.Status(attempt=attempt))
     phases = Phases(time.monotonic, began=board.begin)
@@ -231,7 +233,8 @@ class _Builder:
         address = self._listen
         self._background.run(server.start(self._directory, address.host, address.port), timeout_s=30)
         self._stack.callback(lambda: self._background.run(server.close(), timeout_s=10))
-        url = self._background.run(scrape.start(address.host, self._spec.runtime.metrics_port), timeout_s=30)
+        port = self._spec.runtime.metrics_port or address.metrics_port
+        url = self._background.run(scrape.start(address.host, port), timeout_s=30)
         self._stack.callback(lambda: self._background.run(scrape.close(), timeout_s=10))
         log.info("action=serve metrics=%s", url)
         return server

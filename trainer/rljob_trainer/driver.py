@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from rljob_api.errors import ManifestError
@@ -65,7 +66,8 @@ def main(arguments: Sequence[str]) -> Exit:
         with ExitStack() as stack:
             job = load(options.manifest.read_text())
             (options.directory / "logs").mkdir(parents=True, exist_ok=True)
-            run = build(job, options.directory, options.attempt, options.listen, os.environ, stack)
+            listen = replace(options.listen, metrics_port=options.metrics_port)
+            run = build(job, options.directory, options.attempt, listen, os.environ, stack)
             signal.signal(signal.SIGTERM, lambda *_: run.desired.drain())
             code = _finish(run)
     except (Exception, SystemExit) as error:  # the top of the process: every end has a code and a line in the log
@@ -97,6 +99,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--attempt", type=int, default=1, help="counts the starts of this run")
     parser.add_argument(
         "--listen", type=_address, default=LOCAL, metavar="HOST:PORT", help="of the control protocol; port 0: any"
+    )
+    parser.add_argument(
+        "--metrics-port", type=int, default=0, help="of the Prometheus endpoint, if the manifest names none; 0: any"
     )
     return parser
 

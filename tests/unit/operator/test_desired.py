@@ -1,6 +1,7 @@
 """The children: groups, sizes, names, what the pods get, and what counts as drift."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -172,3 +173,24 @@ def test_a_directory_is_shared_when_a_mounted_volume_holds_it():
     assert job.spec is not None
     assert desired.is_shared("/runs/x", job.spec, DEFAULTS)
     assert not desired.is_shared("/runs-of-others", job.spec, DEFAULTS)
+
+
+@pytest.mark.parametrize(("runtime", "port"), [({}, 8644), ({"metricsPort": 9100}, 9100)])
+def test_the_port_of_the_metrics_is_named_opened_and_told_to_nobody_else(runtime: dict, port: int):
+    job = job_of(raw_job(runtime=runtime))
+    assert job.spec is not None
+    (head,) = cluster_of(job)["headGroupSpec"]["template"]["spec"]["containers"]
+    assert {"name": "driver-metrics", "containerPort": port} in head["ports"]
+    closed = desired.network_policy(job, job.spec, DEFAULTS)["spec"]["ingress"]
+    scraped = desired.network_policy(job, job.spec, replace(DEFAULTS, scrapers={"team": "sre"}))["spec"]["ingress"]
+    (opened,) = [rule for rule in scraped if rule not in closed]
+    assert opened["ports"] == [{"port": port, "protocol": "TCP"}]
+    assert opened["from"] == [{"namespaceSelector": {"matchLabels": {"team": "sre"}}}]
+    anybody = desired.network_policy(job, job.spec, replace(DEFAULTS, scrapers={}))["spec"]["ingress"]
+    assert anybody[-1]["from"] == [{"namespaceSelector": {}}]
+
+
+def test_the_driver_is_told_where_prometheus_looks():
+    job = job_of(raw_job())
+    assert job.spec is not None
+    assert desired.entrypoint(job, 1, job.spec, DEFAULTS).endswith("--listen 0.0.0.0:8643 --metrics-port 8644")
