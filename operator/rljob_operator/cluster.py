@@ -6,6 +6,7 @@ manager, and fails with a ClusterError that tells which object, what was wanted 
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,13 +19,13 @@ from rljob_api.status import Status
 from rljob_operator.events import Event
 from rljob_operator.identity import API_VERSION, FIELD_MANAGER, GROUP, JOB_LABEL, KIND, PLURAL, VERSION, Manifest
 from rljob_operator.plan import Target
+from rljob_operator.requests import APPLY, Requests
 from rljob_operator.world import Job
 
 REQUEST_S = 30.0
 """longest wait for an answer of the API server [s]"""
 PAGE = 500
 """objects in one page of a list"""
-APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 LONGEST_NOTE = 1024
 """of an event; the API server's limit"""
@@ -77,6 +78,7 @@ class Cluster:
 
     def __init__(self, api: client.ApiClient, identity: str) -> None:
         """`identity` names this process in events."""
+        self.requests = Requests()
         self._api = api
         self._identity = identity
         self._repeats: dict[str, int] = {}
@@ -203,6 +205,7 @@ class Cluster:
         content_type: str = "application/json",
     ) -> Manifest:
         """Send one request and return the answer; raise ClusterError."""
+        began, code = time.monotonic(), 0
         headers = {"Accept": "application/json", "Content-Type": content_type}
         asked = await self._api.param_serialize(
             method,
@@ -215,8 +218,11 @@ class Cluster:
         try:
             answer = await self._api.call_api(*asked, _request_timeout=REQUEST_S)
             content: bytes = await answer.read()
+            code = answer.status
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise ClusterError(f"{method} {where}: {error!r}", 0) from error
+        finally:
+            self.requests.answered(method, where, content_type, code, time.monotonic() - began)
         if answer.status >= 400:
             raise _error(method, where, answer.status, content)
         parsed: Manifest = json.loads(content)

@@ -1,60 +1,188 @@
-"""The operator's own metrics, in the Prometheus format. Those of a training run come from its driver."""
+"""The operator's own metrics, in the Prometheus format. Those of a training run come from its driver.
+
+A standby shows the same series, all of them 0: it has an empty cache and does nothing.
+"""
 
 from collections import Counter as Counts
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from rljob_api.exits import Exit
+from rljob_api.status import Phase, Status
 from rljob_operator.cache import Cache
+from rljob_operator.identity import Manifest
 from rljob_operator.pulse import Pulse
+from rljob_operator.requests import Requests
 from rljob_operator.workqueue import WorkQueue
+from rljob_operator.world import seconds
 
 BUCKETS_S = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+START_BUCKETS_S = (1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600)
+ERRORS = ("ClusterError", "ConflictError", "DriverUnreachableError")
+HOLDING = (Phase.PROVISIONING, Phase.STARTING, Phase.TRAINING, Phase.RECOVERING, Phase.SUSPENDING)
+"""phases in which a job has a RayCluster, or is about to have one"""
+NEW = "New"
+"""instead of the phase of a job that has no status yet"""
+ENDED = (Phase.SUCCEEDED, Phase.FAILED)
 
 
 class Metrics:
     """All series, in a registry of their own."""
 
-    def __init__(self, cache: Cache, queue: WorkQueue, pulse: Pulse) -> None:
-        self._registry = CollectorRegistry()
+    def __init__(self, cache: Cache, queue: WorkQueue, pulse: Pulse, requests: Requests) -> None:
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        Info("rljob_operator_build", "Version of the operator", registry=registry).info({"version": version("rljob")})
         self.reconcile_seconds = Histogram(
-            "rljob_operator_reconcile_seconds", "Duration of a reconcile", buckets=BUCKETS_S, registry=self._registry
+            "rljob_operator_reconcile_seconds", "Duration of a reconcile", buckets=BUCKETS_S, registry=registry
         )
         self.reconcile_errors = Counter(
-            "rljob_operator_reconcile_errors", "Reconciles that failed, by error", ["error"], registry=self._registry
+            "rljob_operator_reconcile_errors", "Reconciles that failed, by error", ["error"], registry=registry
         )
         self.submissions = Counter(
-            "rljob_operator_driver_submissions", "Drivers that were submitted to Ray", registry=self._registry
+            "rljob_operator_driver_submissions", "Drivers that were submitted to Ray", registry=registry
         )
         self.engine_restarts = Counter(
-            "rljob_operator_engine_restarts", "Restarts of engines that were ordered", registry=self._registry
+            "rljob_operator_engine_restarts", "Restarts of engines that were ordered", registry=registry
         )
-        self.is_leader = Gauge("rljob_operator_is_leader", "1 while this replica acts", registry=self._registry)
-        depth = Gauge("rljob_operator_queue_depth", "Jobs that wait to be looked at", registry=self._registry)
-        depth.set_function(lambda: len(queue))
+        self._driver_start_seconds = Histogram(
+            "rljob_operator_driver_start_seconds",
+            "From when an attempt is due until its driver runs: pods, images, Ray",
+            buckets=START_BUCKETS_S,
+            registry=registry,
+        )
+        self._driver_exits = Counter(
+            "rljob_operator_driver_exits",
+            "Drivers that ended, by exit code",
+            ["reason"],
+            registry=registry,
+        )
+        self._jobs_finished = Counter(
+            "rljob_operator_jobs_finished", "Jobs that ended, by how", ["phase"], registry=registry
+        )
+        self.is_leader = Gauge("rljob_operator_is_leader", "1 while this replica acts", registry=registry)
+        depth = Gauge("rljob_operator_queue_depth", "Jobs that are due to be looked at", registry=registry)
+        depth.set_function(lambda: len(queue.waiting_s()))
+        oldest = Gauge(
+            "rljob_operator_queue_oldest_seconds", "How long the job that waits longest is due", registry=registry
+        )
+        oldest.set_function(lambda: max(queue.waiting_s(), default=0.0))
         silence = Gauge(
             "rljob_operator_watch_silence_seconds",
-            "How long the oldest expected watch event is missing",
-            registry=self._registry,
+            "How long the oldest expected watch event is late",
+            registry=registry,
         )
         silence.set_function(lambda: pulse.silent_s)
-        self._registry.register(_Phases(cache))
+        requests.register(registry)
+        registry.register(_Jobs(cache))
+        self._show_all()
 
     def text(self) -> bytes:
         """Return all series as Prometheus reads them."""
         return generate_latest(self._registry)
 
+    def told(self, old: Manifest, new: Status) -> None:
+        """Count what has happened between the two statuses of a job."""
+        before = Status.model_validate(old)
+        known = {attempt.number: attempt for attempt in before.attempts}
+        for attempt in new.attempts:
+            earlier = known.get(attempt.number)
+            if attempt.started is not None and (earlier is None or earlier.started is None):
+                self._driver_start_seconds.observe((attempt.started - attempt.start_after).total_seconds())
+            if attempt.ended is not None and (earlier is None or earlier.ended is None):
+                self._driver_exits.labels(exit_name(attempt.exit_code)).inc()
+        if new.phase in ENDED and before.phase != new.phase:
+            self._jobs_finished.labels(new.phase).inc()
 
-class _Phases(Collector):
+    def _show_all(self) -> None:
+        """Show every series before anything has happened, so that increases are counted from 0."""
+        for error in ERRORS:
+            self.reconcile_errors.labels(error)
+        for code in (*Exit, -1, None):
+            self._driver_exits.labels(exit_name(code))
+        for phase in ENDED:
+            self._jobs_finished.labels(phase)
+
+
+def exit_name(code: int | None) -> str:
+    """Return the name of an exit code for a label: `OutOfMemory`, `Signal`, or `Unknown`."""
+    if code is not None and code < 0:
+        return "Signal"
+    name = next((known.name for known in Exit if known == code), "UNKNOWN")
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+class _Jobs(Collector):
+    """The jobs in the cache, counted, and each of them by namespace and name."""
+
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
 
     def collect(self) -> Iterable[Metric]:
-        family = GaugeMetricFamily("rljob_operator_jobs", "Jobs, by phase", labels=["phase"])
-        jobs = (self._cache.job(key) for key in self._cache.jobs())
-        phases = Counts(job.get("status", {}).get("phase", "New") for job in jobs if job is not None)
-        for phase, count in phases.items():
-            family.add_metric([phase], count)
-        yield family
+        found = tuple(_Job(raw) for raw in map(self._cache.job, self._cache.jobs()) if raw is not None)
+        counts = Counts(job.phase for job in found)
+        jobs = GaugeMetricFamily("rljob_operator_jobs", "Jobs by phase; New: not looked at yet", labels=["phase"])
+        for phase in (NEW, *Phase):
+            jobs.add_metric([phase], counts[phase])
+        yield jobs
+        yield _family("rljob_operator_job_phase", "1 for the phase that a job is in", found, _phase, ("phase",))
+        yield _family("rljob_operator_job_gpus", "GPUs of a job with a cluster; on Cpu, processes", found, _gpus)
+        yield _family("rljob_operator_job_attempt", "Driver starts of a job so far", found, _attempt)
+        yield _family(
+            "rljob_operator_job_last_checkpoint_timestamp_seconds",
+            "When the newest checkpoint of a job with a cluster was reported",
+            found,
+            _checkpoint,
+        )
+        yield _family(
+            "rljob_operator_job_completion_timestamp_seconds", "When a job ended", found, _completion, ("phase",)
+        )
+
+
+class _Job:
+    """What is shown of a job."""
+
+    def __init__(self, raw: Manifest) -> None:
+        self.labels = (raw["metadata"]["namespace"], raw["metadata"]["name"])
+        self.status: Manifest = raw.get("status", {})
+        self.phase: str = self.status.get("phase", NEW)
+
+
+Row = tuple[tuple[str, ...], float]
+"""labels besides those of every job, and the value"""
+
+
+def _family(
+    name: str, text: str, jobs: Iterable[_Job], row: Callable[[_Job], Row | None], labels: Iterable[str] = ()
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=["namespace", "rljob", *labels])
+    for job in jobs:
+        if (found := row(job)) is not None:
+            family.add_metric([*job.labels, *found[0]], found[1])
+    return family
+
+
+def _phase(job: _Job) -> Row:
+    return (job.phase,), 1.0
+
+
+def _gpus(job: _Job) -> Row | None:
+    return ((), job.status["gpus"]) if job.phase in HOLDING and "gpus" in job.status else None
+
+
+def _attempt(job: _Job) -> Row:
+    return (), job.status.get("attempt", 0)
+
+
+def _checkpoint(job: _Job) -> Row | None:
+    saved = job.status.get("lastCheckpoint")
+    return ((), seconds(saved["time"])) if saved and job.phase in HOLDING else None
+
+
+def _completion(job: _Job) -> Row | None:
+    ended = job.status.get("completionTime")
+    return ((job.phase,), seconds(ended)) if ended else None

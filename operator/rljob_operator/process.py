@@ -112,7 +112,7 @@ def joined(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession)
     """Return an operator whose parts know each other."""
     cache, queue, pulse = Cache(), WorkQueue(time.monotonic), Pulse(time.monotonic)
     drivers = Drivers(session, settings.resolve, time.time, changed=queue.add)
-    metrics = Metrics(cache, queue, pulse)
+    metrics = Metrics(cache, queue, pulse, cluster.requests)
     reconciler = Reconciler(cluster, cache, drivers, pulse, metrics, settings.defaults, time.time)
     return Operator(settings, cluster, cache, queue, pulse, drivers, metrics, reconciler)
 

@@ -72,6 +72,7 @@ class Reconciler:
         if todo.status is not None:
             self._keep(await self._cluster.write_status(job, todo.status))
             self._progress_written_at[job.key] = self._clock()
+            self._metrics.told(job.status, todo.status)
         for target in todo.delete:
             log.info("action=delete kind=%s name=%s", target.kind, target.name)
             await self._cluster.delete(target)

@@ -27,8 +27,10 @@ class WorkQueue:
         self._failures: dict[Key, int] = {}
         self._changed = asyncio.Event()
 
-    def __len__(self) -> int:
-        return len(self._due)
+    def waiting_s(self) -> tuple[float, ...]:
+        """Return how long each key that is due and not in work has been so [s]."""
+        now = self._clock()
+        return tuple(now - due for key, due in self._due.items() if due <= now and key not in self._working)
 
     def add(self, key: Key, after_s: float = 0.0) -> None:
         """Look at a key after this time, or earlier if that was asked for already."""
