@@ -42,10 +42,17 @@ class Program:
     package: str
     version_of: str = ""
     """Go module whose version the linker must tell the program, which otherwise calls itself v0.0.0"""
+    tags: str = ""
+    """build tags; a program that is in the cache is not built again when they change"""
 
 
 def _kubernetes(name: str) -> Program:
     return Program("kubernetes", f"k8s.io/kubernetes/cmd/{name}", version_of="k8s.io/kubernetes")
+
+
+def _prometheus(name: str) -> Program:
+    # Without the clients of twenty clouds, in which it could discover targets: ours are told to it.
+    return Program("prometheus", f"github.com/prometheus/prometheus/cmd/{name}", tags="remove_all_sd")
 
 
 PROGRAMS: Mapping[str, Program] = {
@@ -60,11 +67,14 @@ PROGRAMS: Mapping[str, Program] = {
     "kwok": Program("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
     "helm": Program("helm", "helm.sh/helm/v3/cmd/helm"),
     "coredns": Program("coredns", "github.com/coredns/coredns"),
+    "prometheus": _prometheus("prometheus"),
+    "promtool": _prometheus("promtool"),
 }
 
 MANIFESTS: Mapping[str, tuple[str, str]] = {
     "kuberay": ("github.com/ray-project/kuberay/ray-operator", "config"),
     "kwok": ("sigs.k8s.io/kwok", "kustomize"),
+    "prometheus-operator": ("github.com/prometheus-operator/prometheus-operator", "example/prometheus-operator-crd"),
 }
 """by module: the Go module and its directory of manifests"""
 
@@ -88,11 +98,11 @@ def binary(name: str, environ: Mapping[str, str]) -> Path:
 def manifests(module: str, environ: Mapping[str, str]) -> Path:
     """Return a copy, in the cache, of the directory of manifests that a Go module carries."""
     go_module, subdirectory = MANIFESTS[module]
-    target = _directory(module, environ) / subdirectory
+    target = _directory(module, environ) / Path(subdirectory).name
     if not target.exists():
         with _one_build_at_a_time(target.parent):
             if not target.exists():
-                _copy_manifests(module, go_module, target, environ)
+                _copy_manifests(module, go_module, subdirectory, target, environ)
     return target
 
 
@@ -151,19 +161,20 @@ def _build(name: str, program: Program, target: Path, environ: Mapping[str, str]
     started = time.monotonic()
     log.info("action=build program=%s module=%s directory=%s", name, program.module, target.parent)
     with tempfile.TemporaryDirectory(prefix=".build-", dir=target.parent) as scratch:
-        flags = [*FLAGS, "-ldflags", link_flags(program.version_of, (source / "go.mod").read_text())]
+        link = link_flags(program.version_of, (source / "go.mod").read_text())
+        flags = [*FLAGS, "-tags", program.tags, "-ldflags", link]
         _go(["build", *flags, "-o", f"{scratch}/{name}", program.package], source, environ)
         (Path(scratch) / name).rename(target)
     log.info("action=built program=%s seconds=%.0f", name, time.monotonic() - started)
 
 
-def _copy_manifests(module: str, go_module: str, target: Path, environ: Mapping[str, str]) -> None:
+def _copy_manifests(module: str, go_module: str, subdirectory: str, target: Path, environ: Mapping[str, str]) -> None:
     source = MODULES / module
     _go(["mod", "download", go_module], source, environ)
     downloaded = _go(["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", go_module], source, environ)
     with tempfile.TemporaryDirectory(prefix=".copy-", dir=target.parent) as scratch:
         copied = Path(scratch) / target.name
-        shutil.copytree(Path(downloaded.strip()) / target.name, copied, copy_function=shutil.copyfile)
+        shutil.copytree(Path(downloaded.strip()) / subdirectory, copied, copy_function=shutil.copyfile)
         for directory in [copied, *(path for path in copied.rglob("*") if path.is_dir())]:
             directory.chmod(0o755)
         copied.rename(target)

@@ -23,15 +23,18 @@ from local_cluster.runtime import runtime_of
 
 GIVEN_VARIABLE = "KUBECONFIG"
 NODE_FIXTURE = "node_cluster"
+PROMETHEUS_PROGRAMS = {"prometheus", "promtool"}
+"""fixtures of these names are the programs"""
 NEEDED_CRDS = ("rayclusters.ray.io", "stages.kwok.x-k8s.io")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build what the collected tests need, before the first of them starts its clock."""
     wanted = {fixture for item in session.items for fixture in getattr(item, "fixturenames", ())}
-    if os.environ.get(GIVEN_VARIABLE) or session.config.option.collectonly:
+    if session.config.option.collectonly:
         return
-    for name in programs_for(wanted):
+    cluster = () if os.environ.get(GIVEN_VARIABLE) else programs_for(wanted)
+    for name in (*cluster, *sorted(wanted & PROMETHEUS_PROGRAMS)):
         binary(name, os.environ)
 
 
@@ -53,6 +56,18 @@ def kubectl_program() -> Path:
     if found is None:
         raise ClusterError(f"{GIVEN_VARIABLE} is set, but there is no kubectl on PATH to use that cluster with")
     return Path(found)
+
+
+@pytest.fixture(scope="session")
+def prometheus() -> Path:
+    """The program."""
+    return binary("prometheus", os.environ)
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    """The program."""
+    return binary("promtool", os.environ)
 
 
 @pytest.fixture(scope="session")
