@@ -68,13 +68,15 @@ docs-serve: $(READY) ## Serve the site on port 8000
 bench: $(READY) ## Measure this machine; prints the figures of docs/performance.md
 	$(BIN)/python benchmarks/local.py
 
-generate: $(READY) ## Write what is generated: CRD and its page, manifest reference, bad manifests, known arguments
+generate: $(READY) ## Write what is generated: CRD, dashboards, known arguments, pages of reference
 	$(BIN)/python crds/generate_arguments.py > .venv/generated && mv .venv/generated crds/rljob_api/arguments.json
 	$(BIN)/python -m rljob_api.crd > .venv/generated && mv .venv/generated crds/rljob.dev_rljobs.yaml
-	cp crds/rljob.dev_rljobs.yaml charts/rljob/files/
+	$(BIN)/python charts/dashboards.py
 	$(BIN)/python -m rljob_api.crd_page > .venv/generated && mv .venv/generated docs/crd.md
 	$(BIN)/python -m rljob_api.reference > .venv/generated && mv .venv/generated docs/manifest.md
 	$(BIN)/python tests/support/bad_manifests.py > .venv/generated && mv .venv/generated docs/bad-manifests.md
+	$(BIN)/python tests/support/metrics_page.py > .venv/generated && mv .venv/generated docs/metrics.md
+	$(BIN)/python tests/support/chart_page.py > .venv/generated && mv .venv/generated docs/chart-values.md
 
 lock: $(UV) ## Resolve the dependencies again
 	$(COMPILE) --extra operator --extra trainer --extra quickstart --extra dev -o requirements/cpu.txt

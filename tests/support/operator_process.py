@@ -27,12 +27,13 @@ def install_rights(kubectl: Kubectl, namespace: str, *values: str) -> None:
     kubectl("apply", "--server-side", "-f", "-", given="\n---\n".join(wanted))
 
 
-def helm(*arguments: str) -> str:
-    """Run the real helm on the chart."""
-    verb, *rest = arguments
+def helm(verb: str, *arguments: str) -> str:
+    """Run the real helm on the chart; `template` takes the release's name first."""
+    name = arguments[:1] if verb == "template" else ()
     # helm knows only the Kubernetes that it was built with, and ours was built from a module that does not say.
-    server = f"--kube-version={KUBERNETES}"
-    command = [str(binary("helm", os.environ)), verb, *rest[:1], str(ROOT / "charts" / "rljob"), server, *rest[1:]]
+    server = () if verb == "package" else (f"--kube-version={KUBERNETES}",)
+    chart = str(ROOT / "charts" / "rljob")
+    command = [str(binary("helm", os.environ)), verb, *name, chart, *server, *arguments[len(name) :]]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")

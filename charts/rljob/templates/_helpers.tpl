@@ -18,3 +18,21 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "rljob.serviceAccount" -}}
 {{ .Values.serviceAccount.name | default (include "rljob.name" .) }}
 {{- end }}
+
+{{- define "rljob.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- /* Labels of the namespaces that may scrape, as JSON; nothing: none may. */ -}}
+{{- define "rljob.scrapeFrom" -}}
+{{- if or .Values.monitoring.podMonitors.enabled (kindIs "map" .Values.monitoring.scrapeFrom) -}}
+{{ .Values.monitoring.scrapeFrom | default dict | toJson }}
+{{- end }}
+{{- end }}
+
+{{- /* What every container of ours may do: nothing that it does not need. */ -}}
+{{- define "rljob.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}

@@ -1,26 +1,50 @@
 """The chart, rendered by the real helm, and applied as a dry run to a real API server."""
 
+import json
+import os
+import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
+from helm_release import rendered
+from local_cluster.binaries import manifests
 from local_cluster.kubectl import Kubectl
 from operator_process import ROOT, helm
 from rljob_operator.desired import OPERATOR_LABELS
 from rljob_operator.settings import settings
 from rljob_operator.world import Storage
 
+MONITORED = (
+    "--set=monitoring.podMonitors.enabled=true,monitoring.rules.enabled=true,monitoring.dashboards.enabled=true",
+    "--set=monitoring.rules.runbooks=https://docs/runbooks/",
+)
+EVERYTHING = (
+    "--set=trainer.image=t:1,priorityClassName=system-cluster-critical,podLabels.a=b,podAnnotations.c=d",
+    "--set=imagePullSecrets[0].name=registry,serviceAccount.annotations.e=f,nodeSelector.g=h",
+    '--set-json=extraEnv=[{"name":"HTTPS_PROXY","value":"http://proxy:3128"}]',
+    '--set-json=tolerations=[{"operator":"Exists"}]',
+    '--set-json=affinity={"podAntiAffinity":{}}',
+    '--set-json=trainer.storage={"persistentVolumeClaim":{"claimName":"runs"}}',
+    "--set=topologySpreadConstraints[0].maxSkew=1,topologySpreadConstraints[0].topologyKey=zone",
+    "--set=topologySpreadConstraints[0].whenUnsatisfiable=ScheduleAnyway",
+    "--set=topologySpreadConstraints[0].labelSelector.matchLabels.a=b",
+)
+"""values that show each part of the templates"""
 
-def rendered(*values: str) -> dict[str, dict]:
-    documents = yaml.safe_load_all(helm("template", "rl", "--namespace", "rljob", *values))
-    return {f"{each['kind']}/{each['metadata']['name']}": each for each in documents if each}
+
+def test_a_packaged_chart_carries_the_crd_as_it_is_generated(tmp_path: Path):
+    helm("package", "--destination", str(tmp_path))
+    (package,) = tmp_path.glob("*.tgz")
+    with tarfile.open(package) as archive:
+        found = archive.extractfile("rljob/files/rljob.dev_rljobs.yaml")
+        assert found is not None
+        assert found.read() == (ROOT / "crds/rljob.dev_rljobs.yaml").read_bytes()
 
 
-def test_the_chart_carries_the_crd_as_it_is_generated():
-    assert (ROOT / "charts/rljob/files/rljob.dev_rljobs.yaml").read_text() == (
-        ROOT / "crds/rljob.dev_rljobs.yaml"
-    ).read_text()
+def test_helm_finds_nothing_to_say_against_it():
+    assert "0 chart(s) failed" in helm("lint", "--strict")
 
 
 def test_the_operator_understands_what_the_chart_tells_it():
@@ -37,19 +61,98 @@ def test_jobs_let_the_chart_s_pods_in():
     assert OPERATOR_LABELS.items() <= labels.items()
 
 
-def test_namespaces_narrow_the_rights():
+def test_namespaces_narrow_the_rights_to_them():
     found = rendered("--set", "namespaces={a}")
-    assert "ClusterRoleBinding/rl-operator" not in found
+    assert not [name for name in found if name.startswith("Cluster")]
+    assert found["Role/rl-operator"]["metadata"]["namespace"] == "a"
     assert found["RoleBinding/rl-operator"]["metadata"]["namespace"] == "a"
+    assert found["RoleBinding/rl-operator"]["roleRef"]["kind"] == "Role"
 
 
-@pytest.mark.parametrize("value", ["replicaCount=0", "trainer.storagePath=rljob", "replicas=2", "logLevel=chatty"])
+@pytest.mark.parametrize(
+    ("values", "scrapers"),
+    [
+        ((), None),
+        (("--set", "monitoring.podMonitors.enabled=true"), {}),
+        (("--set-json", "monitoring.scrapeFrom={}"), {}),
+        (("--set-json", 'monitoring.scrapeFrom={"team":"sre"}'), {"team": "sre"}),
+    ],
+)
+def test_who_may_scrape_is_told_to_the_operator_and_to_its_own_network_policy(values: tuple, scrapers: dict | None):
+    found = rendered(*values)
+    (container,) = found["Deployment/rl-operator"]["spec"]["template"]["spec"]["containers"]
+    assert settings(container["args"], {}).defaults.scrapers == scrapers
+    ingress = found["NetworkPolicy/rl-operator"]["spec"]["ingress"]
+    selectors = [source["namespaceSelector"] for rule in ingress for source in rule["from"]]
+    assert selectors == ([] if scrapers is None else [{"matchLabels": scrapers} if scrapers else {}])
+
+
+def test_one_replica_needs_no_budget_for_its_disruption():
+    assert "PodDisruptionBudget/rl-operator" in rendered()
+    assert "PodDisruptionBudget/rl-operator" not in rendered("--set", "replicaCount=1")
+
+
+def test_what_needs_prometheus_or_grafana_is_made_when_asked():
+    usual, asked = rendered(), rendered(*MONITORED)
+    assert {name.partition("/")[0] for name in asked.keys() - usual.keys()} == {
+        "PodMonitor", "PrometheusRule", "ConfigMap",
+    }  # fmt: skip
+    urls = {
+        rule["annotations"]["runbook_url"].partition("#")[0]
+        for group in asked["PrometheusRule/rl-operator"]["spec"]["groups"]
+        for rule in group["rules"]
+    }
+    assert urls == {"https://docs/runbooks/"}
+    board = asked["ConfigMap/rl-operator-dashboard-job"]
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(board["data"]["rljob-job.json"])["uid"] == "rljob-job"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "replicaCount=0",
+        "trainer.storagePath=rljob",
+        "replicas=2",
+        "logLevel=chatty",
+        "podDisruptionBudget.maxUnavailable=0",
+        "monitoring.podMonitors.interval=soon",
+        "monitoring.alerts=true",
+        "namespaces={A}",
+    ],
+)
 def test_values_that_mean_nothing_are_refused(value: str):
     with pytest.raises(RuntimeError, match=value.partition("=")[0].rpartition(".")[2]):
         helm("template", "rl", "--set", value)
 
 
-def test_an_api_server_takes_all_of_it(kubectl: Kubectl, namespace: str, tmp_path: Path):
-    text = helm("template", "rl", "--namespace", namespace, "--set", "trainer.image=t:1")
+@pytest.fixture
+def monitoring_crds(kubectl: Kubectl) -> Iterator[None]:
+    """The CRDs of the real Prometheus operator."""
+    directory = manifests("prometheus-operator", os.environ)
+    files = [f"--filename={directory}/monitoring.coreos.com_{kind}.yaml" for kind in ("podmonitors", "prometheusrules")]
+    kubectl("apply", "--server-side", *files)
+    kubectl("wait", "--for=condition=Established", "crd", "-l", "!none", "--timeout=30s")
+    yield
+    kubectl("delete", *files)
+
+
+def test_an_api_server_takes_all_of_it(kubectl: Kubectl, namespace: str, monitoring_crds: None):
+    text = helm("template", "rl", "--no-hooks", "--namespace", namespace, *EVERYTHING, *MONITORED)
     out = kubectl("apply", "--server-side", "--dry-run=server", "--force-conflicts", "-f", "-", given=text)
     assert "deployment.apps/rl-operator serverside-applied" in out
+    assert "podmonitor.monitoring.coreos.com/rl-operator-jobs serverside-applied" in out
+    assert "prometheusrule.monitoring.coreos.com/rl-operator serverside-applied" in out
+
+
+def test_its_pods_keep_to_the_restricted_standard(kubectl: Kubectl, namespace: str):
+    kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+    found = rendered(*EVERYTHING)
+    template = found["Deployment/rl-operator"]["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {"name": "operator"}}
+    kubectl("create", "serviceaccount", "rl-operator", "-n", namespace)
+    for each in (pod, found["Pod/rl-operator-test"]):
+        each["metadata"]["namespace"] = namespace
+        kubectl("create", "--dry-run=server", "-f", "-", given=json.dumps(each))
+        (container,) = each["spec"]["containers"]
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True

@@ -1,0 +1,139 @@
+"""`python -m rljob_operator.installation`: what `helm test` asks, one line for each answer; exit code 1 if one is no.
+
+It runs as the operator's own ServiceAccount: are RLJobs and RayClusters served, are all rights there, who leads?
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from rljob_operator.cluster import Cluster, ClusterError, path
+from rljob_operator.identity import GROUP
+from rljob_operator.leader import LEASE_S
+from rljob_operator.world import seconds
+
+RIGHTS: Sequence[tuple[str, str, Sequence[str]]] = (
+    (GROUP, "rljobs", ("list", "watch", "delete")),
+    (GROUP, "rljobs/status", ("patch",)),
+    (GROUP, "rljobs/finalizers", ("update",)),
+    ("ray.io", "rayclusters", ("list", "watch", "create", "patch", "delete")),
+    ("", "configmaps", ("list", "watch", "create", "patch", "delete")),
+    ("", "services", ("list", "watch", "create", "patch")),
+    ("networking.k8s.io", "networkpolicies", ("list", "watch", "create", "patch")),
+    ("", "pods", ("list", "watch")),
+    ("", "secrets", ("get", "create")),
+    ("events.k8s.io", "events", ("create", "patch")),
+)
+"""API group, resource, verbs: all that the operator does. The chart gives it exactly these, as a test sees to."""
+SERVED = {"RLJob": "install the CRD: value crd.install", "RayCluster": "install KubeRay 1.6 or newer"}
+"""kind -> what to do when the API server does not know it"""
+REVIEW = "apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+PATIENCE_S = 60.0
+"""for a replica to lead: `helm test` may follow `helm install` at once [s]"""
+RETRY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was found out."""
+
+    text: str
+    remedy: str = ""
+    """what to do; empty: it is as it should be"""
+
+    def __str__(self) -> str:
+        return f"FAILED  {self.text}; {self.remedy}" if self.remedy else f"ok      {self.text}"
+
+
+async def answers(
+    cluster: Cluster, namespaces: Sequence[str], lease_namespace: str, lease: str
+) -> AsyncIterator[Answer]:
+    """Ask everything; no namespaces: in the whole cluster."""
+    where: Sequence[str] = namespaces or ("",)
+    for kind, remedy in SERVED.items():
+        yield await _is_served(cluster, kind, where[0], remedy)
+    for namespace in where:
+        yield await _has_rights(cluster, namespace)
+    yield await _has_leader(cluster, lease_namespace, lease)
+
+
+async def _is_served(cluster: Cluster, kind: str, namespace: str, remedy: str) -> Answer:
+    try:
+        await cluster.request("GET", path(kind, namespace), [("limit", "1")])
+    except ClusterError as error:
+        return Answer(f"{kind}s are not served: {error}", remedy if error.status == 404 else "see the message")
+    return Answer(f"{kind}s are served")
+
+
+async def _has_rights(cluster: Cluster, namespace: str) -> Answer:
+    missing = [
+        f"{verb} {resource}{'.' + group if group else ''}"
+        for group, resource, verbs in RIGHTS
+        for verb in verbs
+        if not await _may(cluster, namespace, group, resource, verb)
+    ]
+    place = f"namespace {namespace}" if namespace else "all namespaces"
+    if missing:
+        return Answer(
+            f"rights are missing in {place}: {', '.join(missing)}", "`helm upgrade` restores the chart's rules"
+        )
+    return Answer(f"all rights are there in {place}")
+
+
+async def _may(cluster: Cluster, namespace: str, group: str, resource: str, verb: str) -> bool:
+    name, _, part = resource.partition("/")
+    asked = {"namespace": namespace, "group": group, "resource": name, "subresource": part, "verb": verb}
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": asked},
+    }
+    answer = await cluster.request("POST", REVIEW, (), body)
+    return bool(answer["status"]["allowed"])
+
+
+async def _has_leader(cluster: Cluster, namespace: str, name: str) -> Answer:
+    deadline = asyncio.get_running_loop().time() + PATIENCE_S
+    while True:
+        lease = await cluster.read_lease(namespace, name)
+        spec = lease["spec"] if lease else {}
+        if spec.get("holderIdentity"):
+            age_s = datetime.now(UTC).timestamp() - seconds(spec["renewTime"])
+            if age_s < LEASE_S:
+                return Answer(f"{spec['holderIdentity']} leads")
+        if asyncio.get_running_loop().time() > deadline:
+            return Answer(
+                f"no replica leads: nobody renews Lease {namespace}/{name}", "see the log of the operator's pods"
+            )
+        await asyncio.sleep(RETRY_S)
+
+
+async def main(arguments: Sequence[str]) -> int:
+    """Print every answer; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m rljob_operator.installation", description=__doc__)
+    parser.add_argument("--kubeconfig", default=os.environ.get("KUBECONFIG"), help="absent: the pod's ServiceAccount")
+    parser.add_argument("--namespace", action="append", default=[], help="that the operator watches; absent: all")
+    parser.add_argument("--lease-namespace", required=True, help="of the operator's Lease")
+    parser.add_argument("--lease", required=True, help="its name")
+    given = parser.parse_args(arguments)
+    cluster = await Cluster.connect(given.kubeconfig, "rljob-installation")
+    failed = False
+    try:
+        async for answer in answers(cluster, given.namespace, given.lease_namespace, given.lease):
+            sys.stdout.write(f"{answer}\n")
+            sys.stdout.flush()
+            failed = failed or bool(answer.remedy)
+    except ClusterError as error:
+        sys.stdout.write(f"FAILED  {error}\n")
+        failed = True
+    finally:
+        await cluster.close()
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(sys.argv[1:])))
