@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -155,6 +156,15 @@ class WholeRun:
 
     def log(self, name: str = "driver-attempt-1.log") -> str:
         return (self.run_directory / "logs" / name).read_text()
+
+    def metrics_address(self) -> str:
+        """Return HOST:PORT of the Prometheus endpoint of the first driver, once it serves."""
+        told = re.compile(r"action=serve metrics=http://(\S+)/metrics")
+        logs = self.run_directory / "logs" / "driver-attempt-1.log"
+        self.until(lambda: logs.exists() and told.search(logs.read_text()) is not None)
+        found = told.search(logs.read_text())
+        assert found is not None
+        return found[1]
 
     def left_behind(self) -> list[str]:
         """Return processes, scratch files and shared memory that are there since the run began."""

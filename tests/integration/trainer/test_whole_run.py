@@ -3,17 +3,21 @@
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from helm_release import rendered
+from prometheus_server import Prometheus, Target, queries, running, scrape_config
 from rljob_api.exits import Exit
 from whole_run import PROMPTS_PER_STEP, WholeRun, expected_journal, uids
 
 pytestmark = pytest.mark.timeout(600)
 
 Begin = Callable[..., WholeRun]
+Scrape = Callable[[WholeRun], Prometheus]
 MANY = 60
 """steps that take longer than an order to stop after this one"""
 STEPS = 45
@@ -36,6 +40,19 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         run.stop()
 
 
+@pytest.fixture
+def scrape(prometheus: Path, tmp_path: Path) -> Iterator[Scrape]:
+    """Let a Prometheus scrape a run, as the chart's PodMonitor says, as if it ran in a pod."""
+    monitor = rendered("--set=monitoring.podMonitors.enabled=true")["PodMonitor/rl-operator-jobs"]
+    with ExitStack() as stack:
+
+        def started(run: WholeRun) -> Prometheus:
+            target = Target(run.metrics_address(), "ml", "tiny-head", {"rljob.dev/job": "tiny"})
+            return stack.enter_context(running(prometheus, tmp_path / "prometheus", [scrape_config(monitor, [target])]))
+
+        yield started
+
+
 def issued(run: WholeRun) -> int:
     """Return the last step that has begun but not ended, or -1."""
     try:
@@ -50,7 +67,9 @@ def servers(run: WholeRun) -> list[int]:
     return [process.pid for process in run.processes() if process.name().startswith("sglang::sched")]
 
 
-def test_a_killed_engine_is_replaced_while_the_step_finishes_on_the_other(begin: Begin, tiny_qwen3_dir: Path) -> None:
+def test_a_killed_engine_is_replaced_while_the_step_finishes_on_the_other(
+    begin: Begin, tiny_qwen3_dir: Path, scrape: Scrape
+) -> None:
     run = begin(
         tiny_qwen3_dir,
         placement="Disaggregated",
@@ -59,6 +78,7 @@ def test_a_killed_engine_is_replaced_while_the_step_finishes_on_the_other(begin:
         training={"steps": STEPS, "gpusPerNode": 2, "tensorParallel": 2},
         checkpoint={"hfExport": True, "interval": 100},
     )
+    server = scrape(run)
     run.until(lambda: issued(run) >= 2)
     time.sleep(0.3)  # some of the answers are on their way
     step = issued(run)
@@ -78,6 +98,12 @@ def test_a_killed_engine_is_replaced_while_the_step_finishes_on_the_other(begin:
     assert (run.run_directory / "hf" / "model.safetensors").exists()
     assert incident["engine"] in (run.run_directory / "report.html").read_text()
     assert run.left_behind() == []
+
+    at = server.last_scrape("rljob_step")
+    asked = [query for query in queries() if not query.is_about_the_operator]
+    assert server.silent(asked, at, namespace="ml", rljob="tiny") == []
+    (failures,) = server.query("sum(rljob_engine_failures_total)", at)
+    assert float(failures["value"][1]) == 1
 
 
 def test_an_interrupted_and_a_killed_run_go_on_exactly_where_they_were(begin: Begin, tiny_llama_dir: Path) -> None:

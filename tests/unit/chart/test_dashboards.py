@@ -1,0 +1,41 @@
+"""The dashboards: generated, and each panel says what it shows, in which unit."""
+
+import re
+
+import pytest
+
+from dashboards import DASHBOARDS, TARGET, Panel, rendered, text
+from metrics_page import driver_families, operator_families
+from prometheus_server import Query, queries
+
+PANELS = [panel for dashboard in DASHBOARDS.values() for row in dashboard.rows for panel in row.panels]
+KNOWN = {family.name for family in (*driver_families(), *operator_families())}
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_the_file_is_as_it_is_generated(name: str):
+    assert (TARGET / f"{name}.json").read_text() == text(DASHBOARDS[name]), "run `make generate`"
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel.title)
+def test_a_panel_says_what_it_shows_in_which_unit(panel: Panel):
+    assert panel.text.endswith(".")
+    assert panel.unit
+    assert panel.queries
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_panels_fill_a_grid_without_overlap(name: str):
+    cells: list[tuple[int, int]] = []
+    for panel in rendered(DASHBOARDS[name])["panels"]:
+        grid = panel["gridPos"]
+        cells += [(grid["x"] + x, grid["y"] + y) for x in range(grid["w"]) for y in range(grid["h"])]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) == 23
+
+
+@pytest.mark.parametrize("query", queries(), ids=lambda query: query.where)
+def test_a_query_asks_for_metrics_that_there_are(query: Query):
+    asked = set(re.findall(r"\b(?:rljob|process)_\w+(?=[{\[) ]|$)", query.text))
+    assert asked
+    assert {re.sub("_(bucket|sum|count)$", "", name) if name not in KNOWN else name for name in asked} <= KNOWN
