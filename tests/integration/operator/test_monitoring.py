@@ -9,9 +9,13 @@ from helm_release import rendered
 from local_cluster.kubectl import Kubectl
 from prometheus_server import Target, queries, running, scrape_config, targets_of
 from rljob_api.control import EngineState
+from rljob_operator.installation import RIGHTS
 from waiting import eventually
 
 MONITORED = "--set=monitoring.podMonitors.enabled=true"
+VERBS = {"apply": ("create", "patch")}
+RARE = {("rljobs", "delete"), ("rljobs/finalizers", "update"), ("events", "patch")}
+"""rights for a time to live, for owner references, and for an event that is told again"""
 NOWHERE = {"nodeSelector": {"no": "such-node"}}
 
 
@@ -20,7 +24,7 @@ def phases(kubectl: Kubectl, namespace: str) -> dict[str, str]:
     return {job["metadata"]["name"]: job.get("status", {}).get("phase", "") for job in jobs}
 
 
-def test_every_query_about_the_operator_finds_something(
+def test_every_query_about_the_operator_finds_something_and_every_right_is_used(
     kubectl: Kubectl,
     new_job: Callable,
     start: Callable,
@@ -59,6 +63,13 @@ def test_every_query_about_the_operator_finds_something(
         assert server.silent(asked, namespace=namespace, rljob="trains") == []
         (seen,) = server.query('rljob_operator_job_phase{rljob="trains"}')
         assert (seen["metric"]["namespace"], seen["metric"]["pod"]) == (namespace, "rl-operator-0")
+        sent = {
+            (each["metric"]["resource"], verb)
+            for each in server.query("rljob_operator_api_requests_total")
+            for verb in VERBS.get(each["metric"]["verb"], (each["metric"]["verb"],))
+        }
+        given = {(resource, verb) for _, resource, verbs in RIGHTS for verb in verbs if verb != "watch"}
+        assert given - sent == RARE
 
 
 def test_the_pod_monitor_of_jobs_selects_their_heads_and_nothing_else(
