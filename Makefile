@@ -33,9 +33,9 @@ unit: $(READY) ## Tests that need no engine and no cluster
 integration: integration-cluster integration-trainer ## Both of the following, one after the other: they would share the cores
 
 integration-cluster: $(READY) | $(GO) ## Tests with a real Kubernetes control plane and KubeRay
-	$(BIN)/python -m pytest -q tests/integration/api tests/integration/cluster tests/integration/operator
+	$(BIN)/python -m pytest -q tests/integration/api tests/integration/cluster tests/integration/operator tests/integration/monitoring
 
-integration-trainer: $(READY) ## Tests with real Ray, SGLang, router and Megatron
+integration-trainer: $(READY) | $(GO) ## Tests with real Ray, SGLang, router and Megatron
 	$(BIN)/python -m pytest -q tests/integration/trainer
 
 e2e: $(READY) | $(GO) ## Tests on a cluster with a real node; as root, after `make cluster-packages`
