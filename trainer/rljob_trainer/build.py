@@ -233,8 +233,7 @@ class _Builder:
         address = self._listen
         self._background.run(server.start(self._directory, address.host, address.port), timeout_s=30)
         self._stack.callback(lambda: self._background.run(server.close(), timeout_s=10))
-        port = self._spec.runtime.metrics_port or address.metrics_port
-        url = self._background.run(scrape.start(address.host, port), timeout_s=30)
+        url = self._background.run(scrape.start(address.host, metrics_port(self._spec, address)), timeout_s=30)
         self._stack.callback(lambda: self._background.run(scrape.close(), timeout_s=10))
         log.info("action=serve metrics=%s", url)
         return server
@@ -415,6 +414,11 @@ class _Builder:
         self._end_report("finished" if finished else "stopped", "")
         self._watcher.look()  # the last step's news, before the end is told and nobody asks any more
         self._board.update(state=control.RunState.FINISHED, exit_reason="all steps done" if finished else "drained")
+
+
+def metrics_port(spec: Spec, listen: Address) -> int:
+    """Return the port of the Prometheus endpoint: the manifest's, if it names one."""
+    return spec.runtime.metrics_port or listen.metrics_port
 
 
 def learner_config(spec: Spec, model: Path, num_threads: int) -> LearnerConfig:

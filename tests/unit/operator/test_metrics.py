@@ -105,6 +105,7 @@ def test_a_job_whose_driver_fails_and_then_succeeds_is_counted_once_each(shown):
     carried_out(shown, job)
     found = shown.samples()
     assert found["rljob_operator_driver_exits_total{reason=Ok}"] == 1
+    assert found["rljob_operator_driver_exits_total{reason=OutOfMemory}"] == 1
     assert found["rljob_operator_driver_start_seconds_count"] == 2
     assert found["rljob_operator_jobs_finished_total{phase=Succeeded}"] == 1
 

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from rljob_trainer.build import check_resumable, longest_prompt
+from rljob_api.manifest import parse
+from rljob_trainer.build import Address, check_resumable, longest_prompt, metrics_port
 from rljob_trainer.checkpoints import Checkpoint, CheckpointError, model_fingerprint
 from tiny_models import tiny_llama
+from whole_run import manifest
 
 
 @pytest.mark.parametrize(
@@ -38,3 +40,9 @@ def test_models_of_one_shape_are_told_apart_by_their_weights(tmp_path):
     first, second = (tiny_llama(tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 2)))
     assert model_fingerprint(first) == model_fingerprint(tiny_llama(tmp_path / "c", seed=1))
     assert model_fingerprint(first) != model_fingerprint(second)
+
+
+@pytest.mark.parametrize(("named", "port"), [(0, 8644), (9100, 9100)])
+def test_the_manifest_s_metrics_port_goes_before_the_one_of_the_command_line(named, port, tmp_path):
+    spec = parse(manifest(tmp_path, tmp_path, runtime={"metricsPort": named})).spec
+    assert metrics_port(spec, Address("0.0.0.0", 8643, metrics_port=8644)) == port

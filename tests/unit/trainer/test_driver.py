@@ -16,6 +16,11 @@ def test_in_a_cluster_it_listens_where_it_is_told():
     assert _parser().parse_args([*GIVEN, "--listen", "0.0.0.0:8643"]).listen == Address("0.0.0.0", 8643)
 
 
+def test_in_a_cluster_it_is_told_where_prometheus_looks():
+    assert _parser().parse_args(GIVEN).metrics_port == 0
+    assert _parser().parse_args([*GIVEN, "--metrics-port", "8644"]).metrics_port == 8644
+
+
 @pytest.mark.parametrize("address", ["8643", ":8643", "localhost:port"])
 def test_an_address_without_host_or_port_is_refused(address, capsys):
     with pytest.raises(SystemExit):
