@@ -87,15 +87,14 @@ class Metrics:
 
     def told(self, old: Manifest, new: Status) -> None:
         """Count what has happened between the two statuses of a job."""
-        before = Status.model_validate(old)
-        known = {attempt.number: attempt for attempt in before.attempts}
+        known = {attempt["number"]: attempt for attempt in old.get("attempts", ())}
         for attempt in new.attempts:
-            earlier = known.get(attempt.number)
-            if attempt.started is not None and (earlier is None or earlier.started is None):
+            earlier = known.get(attempt.number, {})
+            if attempt.started is not None and "started" not in earlier:
                 self._driver_start_seconds.observe((attempt.started - attempt.start_after).total_seconds())
-            if attempt.ended is not None and (earlier is None or earlier.ended is None):
+            if attempt.ended is not None and "ended" not in earlier:
                 self._driver_exits.labels(exit_name(attempt.exit_code)).inc()
-        if new.phase in ENDED and before.phase != new.phase:
+        if new.phase in ENDED and old.get("phase") != new.phase:
             self._jobs_finished.labels(new.phase).inc()
 
     def _show_all(self) -> None:
