@@ -70,16 +70,13 @@ class JobInPods:
         found: list[dict[str, Any]] = self.kubectl.get("pods", "-n", self.place.namespace)["items"]
         return found
 
-    def pod(self, node_type: str) -> str:
-        """Return the name of the job's pod of this type, `head` or `worker`."""
-        (name,) = [
-            pod["metadata"]["name"] for pod in self.pods() if pod["metadata"]["labels"]["ray.io/node-type"] == node_type
-        ]
-        return str(name)
+    def pods_of(self, group: str) -> list[str]:
+        """Return the names of the pods of a group of the RayCluster: `headgroup`, `workers`, `trainer` or `rollout`."""
+        return [pod["metadata"]["name"] for pod in self.pods() if pod["metadata"]["labels"]["ray.io/group"] == group]
 
-    def inside(self, node_type: str, script: str) -> str:
+    def inside(self, pod: str, script: str) -> str:
         """Run a shell script in a pod."""
-        return self.kubectl("exec", self.pod(node_type), "-n", self.place.namespace, "--", "bash", "-c", script)
+        return self.kubectl("exec", pod, "-n", self.place.namespace, "--", "bash", "-lc", script)
 
     @property
     def journal(self) -> list[dict[str, Any]]:

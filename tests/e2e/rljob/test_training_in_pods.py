@@ -9,6 +9,13 @@ from whole_run import PROMPTS_PER_STEP, expected_journal, uids
 
 pytestmark = pytest.mark.timeout(900)
 
+KILL_ENGINE = """python -c "
+import psutil
+servers = [process for process in psutil.process_iter() if process.name().startswith('sglang::sched')]
+min(servers, key=lambda process: process.create_time()).kill()
+"
+"""
+
 
 def test_a_job_trains_and_frees_its_pods(kubectl: Kubectl, place: Workspace) -> None:
     job = JobInPods(kubectl, place)
@@ -37,7 +44,7 @@ def test_learner_and_engine_in_pods_of_their_own_share_weights_over_the_network(
 def test_a_lost_worker_pod_costs_an_attempt_and_no_prompt(kubectl: Kubectl, place: Workspace) -> None:
     job = JobInPods(kubectl, place, training={"steps": 40}, checkpoint={"interval": 5})
     job.until(lambda: job.step >= 6)
-    kubectl("delete", "pod", job.pod("worker"), "-n", place.namespace, "--grace-period=0", "--force")
+    kubectl("delete", "pod", job.pods_of("workers")[0], "-n", place.namespace, "--grace-period=0", "--force")
     job.succeed()
     assert job.status["attempt"] >= 2
     assert job.journal == expected_journal(40, PROMPTS_PER_STEP, 5, uids())
@@ -46,12 +53,11 @@ def test_a_lost_worker_pod_costs_an_attempt_and_no_prompt(kubectl: Kubectl, plac
 def test_a_killed_engine_is_restarted_while_the_job_goes_on(kubectl: Kubectl, place: Workspace) -> None:
     job = JobInPods(kubectl, place, placement="Disaggregated", rollout={"engines": 2}, training={"steps": 60})
     job.until(lambda: job.step >= 2)
-    kubectl(
-        "exec", job.pod("worker"), "-n", place.namespace, "--", "bash", "-c", "pkill -9 -f sglang::scheduler || true"
-    )
+    job.inside(job.pods_of("rollout")[0], KILL_ENGINE)
     job.succeed()
     assert job.status["attempt"] == 1
-    assert [done["engine"] for done in job.status["recovery"]]
+    assert [done["target"].split()[0] for done in job.status["recovery"]] == ["engine-0"]
+    assert job.journal == expected_journal(60, PROMPTS_PER_STEP, 2, uids())
 
 
 def test_a_suspended_job_has_no_pods_and_goes_on_from_its_checkpoint(kubectl: Kubectl, place: Workspace) -> None:
