@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rljob_api.control import EngineState, TokenRates
+from rljob_api.control import MOST_CURVE_POINTS, CurvePoint, EngineState, TokenRates
 from rljob_api.sections import NotNegative, Section
 
 MOST_ATTEMPTS = 50
@@ -72,6 +72,19 @@ class Condition(Section):
     """why, in words for people"""
 
 
+class StepSeconds(Section):
+    """Where the time of a step went."""
+
+    total: float
+    """from the end of the step before [s]"""
+    rollout: float | None = None
+    """the engines generated [s]"""
+    train: float | None = None
+    """the learner computed and took its optimizer steps [s]"""
+    publish: float | None = None
+    """the engines got the new weights [s]"""
+
+
 class Progress(Section):
     """How far the training is; written at most every few seconds."""
 
@@ -83,6 +96,8 @@ class Progress(Section):
     """newest accuracy on spec.data.heldOut, with sampling, rounded to four digits"""
     tokens_per_second: TokenRates | None = None
     """speeds in the last step [tokens/s]"""
+    step_seconds: StepSeconds | None = None
+    """duration of the last step by phase, rounded to milliseconds [s]"""
     weight_version: NotNegative | None = None
     """version of the weights that the healthy engines hold"""
     eta_seconds: NotNegative | None = None
@@ -178,6 +193,8 @@ class Status(Section):
     phase: Phase | None = None
     """one word for people: Invalid, Queued, Provisioning, Starting, Training, Recovering, Suspending,
     Suspended, Succeeded, Failed"""
+    phase_since: datetime | None = None
+    """when it came into this phase"""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=32, json_schema_extra=keyed("type"))] = ()
     """claims about the job with reasons; `kubectl wait --for=condition=Succeeded`"""
     attempt: NotNegative = 0
@@ -190,8 +207,12 @@ class Status(Section):
     """when the job succeeded or failed"""
     progress: Progress | None = None
     """how far the training is"""
+    curve: Annotated[tuple[CurvePoint, ...], Field(max_length=MOST_CURVE_POINTS)] = ()
+    """the whole run in at most 64 points, oldest first; `rljob plot` draws it, also when the pods are gone"""
     engines: Engines | None = None
     """the engines together, and each of them"""
+    directory: str | None = None
+    """of the run, as the pods see it: checkpoints, logs, events.jsonl"""
     last_checkpoint: LastCheckpoint | None = None
     """the checkpoint that a restart would begin with"""
     attempts: Annotated[tuple[Attempt, ...], Field(max_length=MOST_ATTEMPTS, json_schema_extra=keyed("number"))] = ()

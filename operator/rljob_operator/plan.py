@@ -98,7 +98,8 @@ def plan(job: Job, world: World, now: float) -> Plan:
     driver = attempts.driver_of(memory.attempt, job, world) if memory.attempt else None
     todo = _actions(memory, job, job.spec, world, driver, now)
     told = conditions(memory, job, job.spec, world, now)
-    new = record.status_of(old, job, job.spec, memory, driver, told, todo.orders.engines, now)
+    where = desired.directory(job, job.spec, world.defaults)
+    new = record.status_of(old, job, job.spec, memory, driver, told, todo.orders.engines, where, now)
     return _written(job, old, new, world, now, todo)
 
 

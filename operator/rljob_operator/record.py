@@ -5,7 +5,7 @@
 Everything that the operator has to know after a restart is in here; it keeps nothing else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -26,6 +26,7 @@ from rljob_api.status import (
     Progress,
     RecoveryStep,
     Status,
+    StepSeconds,
 )
 from rljob_api.status import Attempt as AttemptRecord
 from rljob_api.topology import topology
@@ -49,6 +50,7 @@ def refused_status(old: Status, job: Job, conditions: Conditions, now: float) ->
         update={
             "observed_generation": job.generation,
             "phase": Phase.INVALID,
+            "phase_since": _phase_since(old, Phase.INVALID, now),
             "conditions": _conditions(old, conditions, job.generation, now),
         }
     )
@@ -62,21 +64,25 @@ def status_of(
     driver: Driver | None,
     conditions: Conditions,
     restarts: Sequence[RestartEngine],
+    directory: str,
     now: float,
 ) -> Status:
-    """Return the whole status; `restarts` are the orders that are given to engines now."""
+    """Return the whole status; `restarts` are the orders that are given to engines now, `directory` is the run's."""
     status = driver.status if driver else None
     started = next((attempt.started for attempt in memory.attempts if attempt.started is not None), None)
     return Status(
         observed_generation=job.generation,
         phase=phase(memory, conditions),
+        phase_since=_phase_since(old, phase(memory, conditions), now),
         conditions=_conditions(old, conditions, job.generation, now),
         attempt=memory.attempt.number if memory.attempt else 0,
         gpus=topology(spec).gpus,
         start_time=old.start_time or (_time(started) if started is not None else None),
         completion_time=_time(memory.outcome.at) if memory.outcome else None,
         progress=_progress(status, memory) or old.progress,
+        curve=(status.progress.curve if status else ()) or old.curve,
         engines=_engines(job, spec, status if _has_engines(memory) else None),
+        directory=directory,
         last_checkpoint=_checkpoint(old, status, now) or old.last_checkpoint,
         attempts=tuple(_recorded(attempt) for attempt in memory.attempts),
         recovery=_recovery(old, memory, restarts, now),
@@ -85,7 +91,7 @@ def status_of(
 
 def with_progress_of(status: Status, old: Status) -> Status:
     """Return the status with the progress as it was, to be written when something else changes or later."""
-    return status.model_copy(update={"progress": old.progress}) if old.progress else status
+    return status.model_copy(update={"progress": old.progress, "curve": old.curve}) if old.progress else status
 
 
 def phase(memory: Memory, conditions: Conditions) -> Phase:
@@ -105,6 +111,10 @@ def phase(memory: Memory, conditions: Conditions) -> Phase:
             return Phase.STARTING if training.reason == Reason.STARTING else Phase.PROVISIONING
         case _:
             return Phase.RECOVERING
+
+
+def _phase_since(old: Status, phase: Phase, now: float) -> datetime:
+    return old.phase_since if old.phase is phase and old.phase_since else _time(now)
 
 
 def _remembered(record: AttemptRecord) -> Attempt:
@@ -173,9 +183,18 @@ def _progress(status: control.Status | None, memory: Memory) -> Progress | None:
         reward=_rounded(told.reward_mean),
         accuracy=_rounded(accuracy),
         tokens_per_second=told.tokens_per_second,
+        step_seconds=_step_seconds(told.last_step_seconds),
         weight_version=told.weight_version,
         eta_seconds=None if told.eta_seconds is None or memory.outcome else max(0, round(told.eta_seconds)),
     )
+
+
+def _step_seconds(phases: Mapping[str, float]) -> StepSeconds | None:
+    """Return the phases of a step that people look at; no driver waits for the others for long."""
+    if not phases:
+        return None
+    named = {name: round(phases[name], 3) for name in ("rollout", "train", "publish") if name in phases}
+    return StepSeconds(total=round(sum(phases.values()), 3), **named)
 
 
 def _has_engines(memory: Memory) -> bool:

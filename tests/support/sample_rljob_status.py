@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from rljob_api.control import EngineState, TokenRates
+from rljob_api.control import CurvePoint, EngineState, TokenRates
 from rljob_api.status import (
     Attempt,
     Condition,
@@ -14,12 +14,14 @@ from rljob_api.status import (
     Progress,
     RecoveryStep,
     Status,
+    StepSeconds,
 )
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SAMPLE = Status(
     observed_generation=2,
     phase=Phase.TRAINING,
+    phase_since=NOON,
     conditions=(
         Condition(
             type=ConditionType.READY,
@@ -39,9 +41,16 @@ SAMPLE = Status(
         reward=0.4375,
         accuracy=0.5,
         tokens_per_second=TokenRates(rollout=21200.0, train=60000.0),
+        step_seconds=StepSeconds(total=6.5, rollout=3.9, train=2.2, publish=0.3),
         weight_version=12,
         eta_seconds=3600,
     ),
+    curve=(
+        CurvePoint(step=0, accuracy=0.11),
+        CurvePoint(step=1, reward=0.125, tokens_per_second=20100),
+        CurvePoint(step=12, reward=0.4375, accuracy=0.5, tokens_per_second=21200),
+    ),
+    directory="/runs/arithmetic",
     engines=Engines(
         desired=2,
         ready=1,

@@ -87,6 +87,7 @@ def progress_of(progress: Progress) -> control.Progress:
         rewards=progress.rewards,
         accuracy_sampled=points(progress.evaluations, lambda record: record.sampled),
         accuracy_greedy=points(progress.evaluations, lambda record: record.greedy),
+        curve=progress.curve.points,
         tokens_per_second=control.TokenRates(
             rollout=progress.rollout_tokens_per_second, train=progress.train_tokens_per_second
         ),

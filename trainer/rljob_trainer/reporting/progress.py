@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Final
 
+from rljob_trainer.reporting.curve import Curve
 from rljob_trainer.reporting.records import (
     CheckpointRecord,
     EndRecord,
@@ -35,6 +36,8 @@ class Progress:
     """mean reward of the last steps, oldest first"""
     evaluations: tuple[EvaluationRecord, ...] = ()
     """oldest first"""
+    curve: Curve = field(default_factory=Curve)
+    """the whole run in few points"""
     rollout_tokens_per_second: float | None = None
     train_tokens_per_second: float | None = None
     version: int | None = None
@@ -82,7 +85,8 @@ def after(progress: Progress, record: Record) -> Progress:
         case StepRecord():
             return _after_step(progress, record)
         case EvaluationRecord():
-            return replace(progress, evaluations=(*progress.evaluations, record)[-HISTORY:])
+            evaluations = (*progress.evaluations, record)[-HISTORY:]
+            return replace(progress, evaluations=evaluations, curve=progress.curve.evaluated(record))
         case CheckpointRecord():
             return replace(progress, checkpoint=record)
         case EndRecord():
@@ -118,6 +122,7 @@ def _after_step(progress: Progress, record: StepRecord) -> Progress:
         step_time=record.time,
         reward_mean=record.reward_mean,
         rewards=rewards[-HISTORY:],
+        curve=progress.curve.stepped(record),
         rollout_tokens_per_second=record.rollout_tokens_per_second,
         train_tokens_per_second=record.train_tokens_per_second,
         version=record.version,

@@ -1,0 +1,86 @@
+"""A run of any length as a curve of few points: the first, the newest, and every 2^k-th between. Pure.
+
+Which points are kept follows from what was added and from nothing else, so a driver that reads the records of earlier
+attempts again goes on with the same curve.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Final, Self
+
+from rljob_api.control import MOST_CURVE_POINTS, CurvePoint
+from rljob_trainer.reporting.records import EvaluationRecord, StepRecord
+
+MOST_EVALUATIONS: Final = 24
+"""evaluations are rarer than steps, and thinned together with them they would vanish first"""
+DIGITS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Thinned:
+    """At most `most` of the points that were added."""
+
+    most: int
+    stride: int = 1
+    """every so many points one is kept"""
+    added: int = 0
+    kept: tuple[CurvePoint, ...] = ()
+    """fewer than `most`: the newest needs room"""
+    newest: CurvePoint | None = None
+
+    @property
+    def points(self) -> tuple[CurvePoint, ...]:
+        return self.kept if self.newest is None or self.kept[-1] == self.newest else (*self.kept, self.newest)
+
+    def add(self, point: CurvePoint) -> Self:
+        """Return this with one more point; one of the newest step takes its place."""
+        if self.newest is not None and self.newest.step == point.step:
+            last = (point,) if self.kept[-1].step == point.step else self.kept[-1:]
+            return replace(self, kept=(*self.kept[:-1], *last), newest=point)
+        kept = (*self.kept, point) if self.added % self.stride == 0 else self.kept
+        more = replace(self, added=self.added + 1, kept=kept, newest=point)
+        return more if len(kept) < self.most else replace(more, stride=2 * self.stride, kept=kept[::2])
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Steps and evaluations of a run, together at most MOST_CURVE_POINTS."""
+
+    steps: Thinned = Thinned(MOST_CURVE_POINTS - MOST_EVALUATIONS)
+    evaluations: Thinned = Thinned(MOST_EVALUATIONS)
+
+    @property
+    def points(self) -> tuple[CurvePoint, ...]:
+        """The points by step; that of an evaluation carries the step's own numbers, too."""
+        by_step = {point.step: point for point in (*self.steps.points, *self.evaluations.points)}
+        return tuple(by_step[step] for step in sorted(by_step))
+
+    def stepped(self, record: StepRecord) -> "Curve":
+        """Return the curve after a step."""
+        return replace(self, steps=self.steps.add(_stepped(record)))
+
+    def evaluated(self, record: EvaluationRecord) -> "Curve":
+        """Return the curve after an evaluation of the newest step, or before the first."""
+        newest = self.steps.newest
+        step = newest if newest is not None and newest.step == record.step else CurvePoint(step=record.step)
+        point = step.model_copy(update={"accuracy": _rounded(record.sampled, DIGITS)})
+        return replace(self, evaluations=self.evaluations.add(point))
+
+
+def stepwise(steps: Iterable[StepRecord], evaluations: Iterable[EvaluationRecord]) -> tuple[CurvePoint, ...]:
+    """Return a point for each step and evaluation, nothing left out."""
+    by_step = {record.step: _stepped(record) for record in steps}
+    for record in evaluations:
+        point = by_step.get(record.step, CurvePoint(step=record.step))
+        by_step[record.step] = point.model_copy(update={"accuracy": _rounded(record.sampled, DIGITS)})
+    return tuple(by_step[step] for step in sorted(by_step))
+
+
+def _stepped(record: StepRecord) -> CurvePoint:
+    speed = _rounded(record.rollout_tokens_per_second, 0)
+    return CurvePoint(step=record.step, reward=_rounded(record.reward_mean, DIGITS), tokens_per_second=speed)
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return round(value, digits) if value is not None and isfinite(value) else None
