@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from rljob_api.control import ADDRESS_FILE
+from rljob_api.control import ADDRESS_FILE, DRIVER_LOG
 from rljob_api.sections import RLJob
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class RunDirectory:
 
     def log(self, attempt: int) -> Path:
         """Return the log of one start of the driver."""
-        return self.path / "logs" / f"driver-attempt-{attempt}.log"
+        return self.path / DRIVER_LOG.format(attempt=attempt)
 
     def next_attempt(self) -> int:
         """Return the number of the next start of the driver, counted over all runs in this directory."""

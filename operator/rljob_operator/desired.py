@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from rljob_api.control import TOKEN_VARIABLE
+from rljob_api.control import DRIVER_LOG, TOKEN_VARIABLE
 from rljob_api.sections import Device, Spec
 from rljob_api.topology import Node, topology
 from rljob_operator.identity import (
@@ -151,10 +151,12 @@ def num_pods(spec: Spec) -> int:
 
 def entrypoint(job: Job, attempt: int, spec: Spec, defaults: Defaults) -> str:
     """Return the command line of the driver, for a shell on the head."""
+    where = directory(job, spec, defaults)
+    log = f"{where}/{DRIVER_LOG.format(attempt=attempt)}"
     # exec: the exit code that Ray sees is then the driver's own, also after a signal.
     return (
         f"exec python -m rljob_trainer.driver --manifest {MANIFEST_DIRECTORY}/{MANIFEST_KEY} "
-        f"--directory {shlex.quote(directory(job, spec, defaults))} --attempt {attempt} "
+        f"--directory {shlex.quote(where)} --attempt {attempt} --log {shlex.quote(log)} "
         f"--listen 0.0.0.0:{CONTROL_PORT} --metrics-port {METRICS_PORT}"
     )
 

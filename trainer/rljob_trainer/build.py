@@ -277,7 +277,7 @@ class _Builder:
         hosts = {
             engine.name: RayHost(
                 engine.name,
-                logs / f"{engine.name}.log",
+                self._directory / control.ENGINE_LOG.format(engine=engine.name),
                 None,
                 slots.options(engine.slots[0]),
                 slots.visible_devices(engine.slots),

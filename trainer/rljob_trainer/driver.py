@@ -58,11 +58,9 @@ EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
 def main(arguments: Sequence[str]) -> Exit:
     """Run the driver; return why it ended."""
     options = _parser().parse_args(arguments)
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", handlers=[logging.StreamHandler()]
-    )
     code: Exit | None = None
     try:
+        _log_to(options.log)
         with ExitStack() as stack:
             job = load(options.manifest.read_text())
             (options.directory / "logs").mkdir(parents=True, exist_ok=True)
@@ -82,6 +80,15 @@ def exit_of(error: BaseException) -> Exit:
     return next((code for kinds, code in EXITS if isinstance(error, kinds)), Exit.FAILED)
 
 
+def _log_to(file: Path | None) -> None:
+    handlers: list[logging.Handler] = [logging.StreamHandler()]
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(logging.FileHandler(file))
+    line = "%(asctime)s %(levelname)s %(name)s %(message)s"
+    logging.basicConfig(level=logging.INFO, format=line, handlers=handlers)
+
+
 def _finish(run: Run) -> Exit:
     try:
         finished = train(run.parts, run.first, run.steps)
@@ -97,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--manifest", type=Path, required=True, help="the RLJob")
     parser.add_argument("--directory", type=Path, required=True, help="the run's directory")
     parser.add_argument("--attempt", type=int, default=1, help="counts the starts of this run")
+    parser.add_argument("--log", type=Path, help="a file that gets the log besides: one that outlives the pod")
     parser.add_argument(
         "--listen", type=_address, default=LOCAL, metavar="HOST:PORT", help="of the control protocol; port 0: any"
     )

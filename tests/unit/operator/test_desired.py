@@ -133,6 +133,7 @@ def test_the_entrypoint_names_the_attempt_and_quotes_the_directory():
     line = desired.entrypoint(job, 3, job.spec, DEFAULTS)
     assert line.startswith("exec python -m rljob_trainer.driver ")
     assert "--attempt 3" in line
+    assert """--log '/runs/it'"'"'s/logs/driver-attempt-3.log'""" in line
     assert """--directory '/runs/it'"'"'s'""" in line
 
 

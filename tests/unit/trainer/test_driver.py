@@ -1,7 +1,12 @@
 """The driver's command line."""
 
+import subprocess
+import sys
+
 import pytest
 
+from command import environment
+from rljob_api.exits import Exit
 from rljob_trainer.build import LOCAL, Address
 from rljob_trainer.driver import _parser
 
@@ -19,6 +24,17 @@ def test_in_a_cluster_it_listens_where_it_is_told():
 def test_in_a_cluster_it_is_told_where_prometheus_looks():
     assert _parser().parse_args(GIVEN).metrics_port == 0
     assert _parser().parse_args([*GIVEN, "--metrics-port", "8644"]).metrics_port == 8644
+
+
+def test_its_log_goes_to_a_file_besides(tmp_path):
+    (tmp_path / "m.yaml").write_text("kind: nothing")
+    log = tmp_path / "logs" / "driver-attempt-1.log"
+    command = [sys.executable, "-m", "rljob_trainer.driver", "--manifest", str(tmp_path / "m.yaml")]
+    given = [*command, "--directory", str(tmp_path), "--log", str(log)]
+    ended = subprocess.run(given, capture_output=True, text=True, env=environment(), check=False)
+    assert ended.returncode == Exit.BAD_MANIFEST
+    assert "action=end reason=ManifestError" in ended.stderr
+    assert log.read_text() == ended.stderr
 
 
 @pytest.mark.parametrize("address", ["8643", ":8643", "localhost:port"])
