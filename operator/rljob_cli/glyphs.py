@@ -45,3 +45,12 @@ def rate(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:.0f}" if value < 10_000 else f"{value / 1000:.1f}k"
+
+
+def age(value: float) -> str:
+    """Return a long time in its largest unit, as kubectl does: 42s, 12m, 3h, 5d."""
+    whole = max(0, int(value))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if whole >= 2 * size:
+            return f"{whole // size}{unit}"
+    return f"{whole}s"

@@ -5,7 +5,6 @@ only the base dependencies are installed.
 """
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,10 +14,11 @@ from rich.console import Console
 from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
 from rljob_api.sections import RLJob
+from rljob_cli import cluster_commands, plan_view
 from rljob_cli import plan as planning
-from rljob_cli import plan_view
 from rljob_cli import validate as validation
 from rljob_cli.model_files import ModelFiles
+from rljob_cli.options import Output, OutputOption
 from rljob_cli.validate import STDIN
 
 PIPE_WIDTH = 200
@@ -27,8 +27,11 @@ EXAMPLES = """\
   rljob validate job.yaml
   rljob plan job.yaml
   rljob run job.yaml
-  rljob report runs/job"""
+  rljob report runs/job
+  rljob status job -n ml"""
 CODES = "\n".join(f"  {code.value:>3}  {code.meaning}" for code in Exit)
+PLUGIN = "kubectl rljob"
+"""what people type where kubectl finds the program as its plugin"""
 AS_WRITTEN = "\b"
 """in front of a paragraph of a help text: do not wrap it"""
 
@@ -62,19 +65,9 @@ RunDirectory = Annotated[
 ]
 
 
-class Output(StrEnum):
-    """How a verb shows its result."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="A table for people, or JSON.")]
-
-
 def main() -> None:
     """Run the command line; the process ends with an exit code of `rljob_api.exits`."""
-    app()
+    app(prog_name=PLUGIN if Path(sys.argv[0]).name == "kubectl-rljob" else None)
 
 
 @app.command(epilog="Example: rljob validate docs/examples/*.yaml")
@@ -126,6 +119,9 @@ def report(
     from rljob_cli import report as reporting
 
     reporting.report(run_directory, reporting.Output(output), open_browser)
+
+
+cluster_commands.add_to(app)
 
 
 def checked(path: Path) -> tuple[RLJob, ModelFiles | None]:

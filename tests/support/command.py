@@ -2,9 +2,10 @@
 
 import os
 import pty
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,16 +42,20 @@ def started(*arguments: str, kubeconfig: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(command(arguments), env=environment(kubeconfig), stdout=pipe, stderr=pipe, text=True)
 
 
-def on_terminal(*arguments: str, **variables: str) -> str:
-    """Return what `rljob ARGUMENTS` writes to a terminal of 80 columns."""
+def on_terminal(*arguments: str, kubeconfig: Path | None = None, until: str = "", **variables: str) -> Ended:
+    """Run `rljob ARGUMENTS` on a terminal of 80 columns; with `until`, interrupt it as soon as it has written that."""
     ours, its = pty.openpty()
-    given = environment(None, {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24", **variables})
+    given = environment(kubeconfig, {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24", **variables})
     with subprocess.Popen(command(arguments), env=given, stdin=its, stdout=its, stderr=its) as process:
         os.close(its)
-        written = b"".join(_until_closed(ours))
+        written = b""
+        for part in _until_closed(ours):
+            written += part
+            if until and until.encode() in written:
+                process.send_signal(signal.SIGINT)
+                until = ""
         os.close(ours)
-        process.wait(60)
-    return written.decode()
+        return Ended(process.wait(60), written.decode())
 
 
 def command(arguments: Sequence[str]) -> list[str]:
@@ -61,13 +66,12 @@ def environment(kubeconfig: Path | None = None, variables: Mapping[str, str] | N
     return {**PLAIN, **({"KUBECONFIG": str(kubeconfig)} if kubeconfig else {}), **(variables or {})}
 
 
-def _until_closed(terminal: int) -> "list[bytes]":
-    parts = []
+def _until_closed(terminal: int) -> Iterator[bytes]:
     while True:
         try:
             part = os.read(terminal, 65536)
         except OSError:  # Linux: the other side is closed
-            return parts
+            return
         if not part:
-            return parts
-        parts.append(part)
+            return
+        yield part

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from rljob_api.control import (
+    AccuracyPoint,
+    CurvePoint,
     Decision,
     EngineOrder,
     EngineState,
@@ -24,6 +26,7 @@ from rljob_api.control import (
     RunState,
     SavedCheckpoint,
     Status,
+    TokenRates,
 )
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -38,6 +41,8 @@ class Head:
     """Ray's status of each submission"""
     exit_codes: dict[str, int] = field(default_factory=dict)
     entrypoints: list[str] = field(default_factory=list)
+    logs: dict[str, str] = field(default_factory=dict)
+    """what each driver has written"""
     tokens: set[str] = field(default_factory=set)
     status: Status = field(default_factory=Status)
     drains: int = 0
@@ -58,7 +63,22 @@ def trains(attempt: int) -> Status:
     engines = tuple(
         EngineStatus(name=f"engine-{i}", state=EngineState.HEALTHY, since=time.time(), version=3) for i in range(2)
     )
-    progress = Progress(step=3, steps=10, reward_mean=0.25, last_step_seconds={"train": 1.0}, weight_version=3)
+    curve = (
+        CurvePoint(step=0, accuracy=0.1),
+        *(CurvePoint(step=i, reward=round(0.05 * i + 0.1, 2)) for i in (1, 2, 3)),
+    )
+    phases = {"rollout": 3.9, "train": 2.2, "publish": 0.3, "report": 0.1}
+    progress = Progress(
+        step=3,
+        steps=10,
+        reward_mean=0.25,
+        accuracy_sampled=(AccuracyPoint(step=0, accuracy=0.1),),
+        curve=curve,
+        tokens_per_second=TokenRates(rollout=21200.0, train=60000.0),
+        last_step_seconds=phases,
+        weight_version=3,
+        eta_seconds=45.0,
+    )
     saved = SavedCheckpoint(step=2, path="checkpoints/2", verified=True)
     return Status(
         attempt=attempt, revision=1, state=RunState.RUNNING, engines=engines, progress=progress, checkpoint=saved
@@ -89,6 +109,8 @@ class FakeHeads:
             [
                 web.post(f"{base}/api/jobs/", self._submit),
                 web.get(f"{base}/api/jobs/{{name}}", self._look),
+                web.get(f"{base}/api/jobs/{{name}}/logs", self._logs),
+                web.get("/api/jobs/{name}/logs", self._logs),
                 web.post(f"{base}/api/jobs/{{name}}/stop", self._stop),
                 web.get(f"{base}/v1/status", self._status),
                 web.post(f"{base}/v1/drain", self._drain),
@@ -118,6 +140,7 @@ class FakeHeads:
             return web.Response(status=500, text="two drivers at once")
         head.jobs[name] = "RUNNING"
         head.entrypoints.append(asked["entrypoint"])
+        head.logs[name] = f"{name} starts\n{name} trains\n"
         self.submissions.append(name)
         attempt = re.search(r"--attempt (\d+)", asked["entrypoint"])
         assert attempt is not None
@@ -129,6 +152,14 @@ class FakeHeads:
         if name not in head.jobs:
             return web.Response(status=404, text=f"Job {name} does not exist")
         return web.json_response({"status": head.jobs[name], "driver_exit_code": head.exit_codes.get(name)})
+
+    async def _logs(self, request: web.Request) -> web.Response:
+        """Also at the root: the API server's proxy knows no namespaces and Services in paths."""
+        name = request.match_info["name"]
+        for head in self.heads.values():
+            if name in head.jobs:
+                return web.json_response({"logs": head.logs.get(name, "")})
+        return web.Response(status=404, text=f"Job {name} does not exist")
 
     async def _stop(self, request: web.Request) -> web.Response:
         self._head(request).jobs[request.match_info["name"]] = "STOPPED"
@@ -183,14 +214,14 @@ class FakeHeads:
 
 
 @contextmanager
-def serving(heads: FakeHeads) -> Iterator[str]:
+def serving(heads: FakeHeads, host: str = "127.0.0.1") -> Iterator[str]:
     """Serve in a thread; gives the value of the operator's `--service-url`."""
     loop = asyncio.new_event_loop()
     runner = web.AppRunner(heads.application(), access_log=None)
 
     async def start() -> int:
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0, shutdown_timeout=0.1).start()
+        await web.TCPSite(runner, host, 0, shutdown_timeout=0.1).start()
         bound: int = runner.addresses[0][1]
         return bound
 
@@ -198,7 +229,7 @@ def serving(heads: FakeHeads) -> Iterator[str]:
     thread = threading.Thread(target=loop.run_forever, name="fake-heads")
     thread.start()
     try:
-        yield f"http://127.0.0.1:{port}/{{namespace}}/{{service}}"
+        yield f"http://{host}:{port}/{{namespace}}/{{service}}"
     finally:
         asyncio.run_coroutine_threadsafe(_close(runner), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)

@@ -42,18 +42,25 @@ def helm(verb: str, *arguments: str) -> str:
 
 def kubeconfig_of_operator(kubectl: Kubectl, namespace: str, directory: Path) -> Path:
     """Return a kubeconfig that is the operator's ServiceAccount and nobody else."""
-    token = kubectl("create", "token", f"{namespace}-operator", "-n", namespace, "--duration=1h").strip()
+    return kubeconfig_of(kubectl, namespace, f"{namespace}-operator", directory)
+
+
+def kubeconfig_of(kubectl: Kubectl, namespace: str, account: str, directory: Path) -> Path:
+    """Return a kubeconfig that is this ServiceAccount, in its namespace."""
+    token = kubectl("create", "token", account, "-n", namespace, "--duration=1h").strip()
     admin = json.loads(kubectl("config", "view", "--raw", "--flatten", "-o", "json"))
     cluster = admin["clusters"][0]
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [cluster],
-        "users": [{"name": "operator", "user": {"token": token}}],
-        "contexts": [{"name": "operator", "context": {"cluster": cluster["name"], "user": "operator"}}],
-        "current-context": "operator",
+        "users": [{"name": account, "user": {"token": token}}],
+        "contexts": [
+            {"name": account, "context": {"cluster": cluster["name"], "user": account, "namespace": namespace}}
+        ],
+        "current-context": account,
     }
-    path = directory / f"operator-{namespace}.kubeconfig"
+    path = directory / f"{account}-{namespace}.kubeconfig"
     path.write_text(json.dumps(config))
     return path
 

@@ -16,7 +16,7 @@ WITHOUT_THE_TRAINER = """
 import sys
 
 ABSENT = {
-    "aiohttp", "jinja2", "mbridge", "megatron", "numpy", "prometheus_client", "psutil", "pyarrow", "ray",
+    "aiohttp", "jinja2", "kubernetes", "mbridge", "megatron", "numpy", "prometheus_client", "psutil", "pyarrow", "ray",
     "reasoning_gym", "rljob_trainer", "safetensors", "sglang", "tensorboard", "torch", "transformers",
 }
 
@@ -24,7 +24,7 @@ ABSENT = {
 class Refuse:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in ABSENT:
-            raise ModuleNotFoundError(f"only the base dependencies are installed here: {name}")
+            raise ModuleNotFoundError(f"only the base dependencies are installed here: {name}", name=name)
 
 
 sys.meta_path.insert(0, Refuse())
@@ -66,15 +66,25 @@ def test_the_refusal_of_the_trainers_packages_is_real(tmp_path):
     assert "only the base dependencies are installed here" in result.stderr
 
 
+@pytest.mark.parametrize("arguments", [["status"], ["top"], ["logs", "job"]])
+def test_a_verb_that_needs_a_cluster_says_which_package_is_missing(arguments):
+    result = with_base_dependencies(*arguments)
+
+    assert (result.returncode, result.stdout) == (Exit.SETUP, "")
+    assert result.stderr == "this verb needs the package kubernetes: pip install 'rljob[cluster]'\n"
+
+
 def test_the_help_lists_verbs_examples_and_exit_codes():
     told = CliRunner().invoke(app, ["--help"]).stdout
 
-    assert all(f"\n  {verb} " in told for verb in ("validate", "plan", "run", "report"))
+    assert all(
+        f"\n  {verb} " in told for verb in ("validate", "plan", "run", "report", "status", "top", "logs", "plot")
+    )
     assert "\n    rljob plan job.yaml\n" in told
     assert all(f"\n    {code.value:>3}  {code.meaning}\n" in told for code in Exit)
     assert "..." not in told.partition("Commands:")[2].partition("Examples:")[0]
 
 
-@pytest.mark.parametrize("verb", ["validate", "plan", "run", "report"])
+@pytest.mark.parametrize("verb", ["validate", "plan", "run", "report", "status", "top", "logs", "plot"])
 def test_every_verb_has_an_example(verb):
     assert f"Example: rljob {verb} " in CliRunner().invoke(app, [verb, "--help"]).stdout

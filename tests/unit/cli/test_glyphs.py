@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_cli.glyphs import ASCII_SPARKS, rate, seconds, spark, widths
+from rljob_cli.glyphs import ASCII_SPARKS, age, rate, seconds, spark, widths
 
 PARTS = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=1), st.floats(0.001, 1e6), min_size=1)
 
@@ -44,3 +44,10 @@ def test_a_time_is_short(value: float, text: str) -> None:
 @pytest.mark.parametrize(("value", "text"), [(None, "–"), (182.4, "182"), (61_240.0, "61.2k")])
 def test_a_rate_is_short(value: float | None, text: str) -> None:
     assert rate(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(-1, "0s"), (119.9, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (200_000, "2d")]
+)
+def test_an_age_is_told_in_its_largest_unit(value: float, expected: str) -> None:
+    assert age(value) == expected

@@ -1,0 +1,50 @@
+"""Options and arguments that several verbs have, and how the completion of a shell fills them."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Output(StrEnum):
+    """How a verb shows its result."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class Format(StrEnum):
+    """How `rljob plot` shows a curve."""
+
+    TEXT = "text"
+    JSON = "json"
+    SVG = "svg"
+
+
+def job_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of the jobs in the namespace that the command line means; none when nobody answers."""
+    from rljob_cli.cluster import ClusterError, connect
+
+    given = context.params
+    try:
+        cluster = connect(given.get("kubeconfig"), given.get("context"))
+        jobs = cluster.jobs(given.get("namespace") or cluster.namespace)
+    except ClusterError:
+        return []
+    return [job.name for job in jobs if job.name.startswith(incomplete)]
+
+
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="A table for people, or JSON.")]
+JobName = Annotated[str, typer.Argument(metavar="NAME", autocompletion=job_names, help="Name of the RLJob.")]
+MaybeJobName = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", autocompletion=job_names, help="Name of an RLJob; all if absent.")
+]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="Namespace; that of the context if absent.", show_default=False)
+]
+AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Look at all namespaces.")]
+Context = Annotated[str | None, typer.Option("--context", help="Context of the kubeconfig; the current one if absent.")]
+Kubeconfig = Annotated[
+    Path | None, typer.Option("--kubeconfig", help="File to use instead of KUBECONFIG and ~/.kube/config.")
+]

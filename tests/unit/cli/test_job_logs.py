@@ -1,0 +1,86 @@
+"""Where logs lie, and the command that reads them there, run by a real shell."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rljob_api.exits import Exit
+from rljob_api.status import ConditionType, Phase
+from rljob_cli.job_logs import NoSuchLogError, driver_log, engine_log, has_ended, last_lines, read_command, without_pods
+from sample_job import in_phase, job
+
+
+def head(cluster: str) -> dict:
+    return {"metadata": {"name": "head", "labels": {"ray.io/cluster": cluster}}}
+
+
+def test_a_driver_s_log_is_looked_for_where_ray_writes_it_and_then_on_the_volume() -> None:
+    log = driver_log(job(), None)
+    assert log.files(head("gsm8k-7f3a1-1")) == [
+        "/tmp/ray/session_latest/logs/job-driver-sums-7f3a1-attempt-2.log",
+        "/runs/arithmetic/logs/driver-attempt-2.log",
+    ]
+
+
+def test_what_ran_on_another_cluster_is_on_the_volume_only() -> None:
+    assert driver_log(job(), 1).files(head("sums-7f3a1-9")) == ["/runs/arithmetic/logs/driver-attempt-1.log"]
+
+
+def test_an_engine_s_log_is_on_the_volume() -> None:
+    assert engine_log(job(), "engine-1").files(head("any")) == ["/runs/arithmetic/logs/engine-1.log"]
+
+
+def test_what_is_not_there_is_told_with_what_is() -> None:
+    with pytest.raises(NoSuchLogError, match='no engine "engine-5"; nearest: engine-'):
+        engine_log(job(), "engine-5")
+    with pytest.raises(NoSuchLogError, match="no attempt 3; there are 1 to 2"):
+        driver_log(job(), 3)
+    with pytest.raises(NoSuchLogError, match="has no driver yet: because"):
+        driver_log(in_phase(Phase.PROVISIONING, ConditionType.CLUSTER_READY, "False", attempts=()), None)
+
+
+def test_a_job_without_pods_says_where_its_log_lies() -> None:
+    ended = in_phase(Phase.SUCCEEDED, ConditionType.SUCCEEDED)
+    assert without_pods(ended, driver_log(ended, None)) == (
+        "ml/sums has succeeded and its pods are freed: the driver's log of attempt 2 cannot be read from here; "
+        "it lies at /runs/arithmetic/logs/driver-attempt-2.log on the volume that the job's pods had mounted there"
+    )
+
+
+def test_a_log_is_complete_when_its_attempt_or_the_job_has_ended() -> None:
+    assert [has_ended(job(), driver_log(job(), number)) for number in (1, 2)] == [True, False]
+    assert not has_ended(job(), engine_log(job(), "engine-0"))
+    assert has_ended(in_phase(Phase.FAILED, ConditionType.FAILED), engine_log(job(), "engine-0"))
+
+
+def read(files: list[Path], tail: int | None = None) -> subprocess.CompletedProcess[str]:
+    command = read_command([str(file) for file in files], tail, follow=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(("tail", "expected"), [(None, "one\ntwo\n"), (1, "two\n"), (9, "one\ntwo\n")])
+def test_the_first_file_that_there_is_is_read(tmp_path: Path, tail: int | None, expected: str) -> None:
+    found = tmp_path / "it's a log"
+    found.write_text("one\ntwo\n")
+    (tmp_path / "other").write_text("three\n")
+    assert read([tmp_path / "absent", found, tmp_path / "other"], tail).stdout == expected
+    assert last_lines("one\ntwo\n", tail) == expected
+
+
+def test_no_file_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
+    assert read([tmp_path / "absent"]).returncode == Exit.NOT_FOUND
+
+
+def test_following_waits_for_the_file_and_for_what_is_written_to_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    command = read_command([str(log)], None, follow=True)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        log.write_text("one\n")
+        first = process.stdout.readline()
+        with log.open("a") as file:
+            file.write("two\n")
+        second = process.stdout.readline()
+        process.terminate()
+    assert (first, second) == ("one\n", "two\n")

@@ -1,0 +1,117 @@
+"""The page of one job: what stands on it in each phase."""
+
+from datetime import timedelta
+
+import pytest
+
+from rljob_api.exits import Exit
+from rljob_api.status import Attempt, ConditionType, Phase, Status
+from rljob_cli.job_page import as_page
+from rljob_cli.jobs import Job, job_of
+from sample_job import NOW, in_phase, job, raw, text
+from sample_rljob_status import NOON, SAMPLE
+
+
+def page(shown: Job, later: timedelta = timedelta(), ascii_only: bool = False) -> str:
+    return text(as_page(shown, NOW + later, bars=False, ascii_only=ascii_only))
+
+
+def test_the_page_tells_all_that_is_known() -> None:
+    assert (
+        page(job())
+        == """\
+ml/sums  Training for 10m
+step 12 of 200
+
+step      12/200  6%  eta 1h00m
+reward    0.12 → 0.44  ▁█
+held-out  0.11 → 0.50  ▁█
+tokens/s  rollout 21.2k   train 60.0k
+a step    6.5s: rollout 3.9s  train 2.2s  publish 0.3s
+engines   1 of 2 ready
+          engine-0  Healthy   for 10m  weights 12
+          engine-1  Dead      for 10m  no weights  1 restart  killed by SIGKILL
+gpus      8 taken
+attempts  2  since 10m, on gsm8k-7f3a1-1
+          1  ended 10m ago with 5: lost a peer; saved step 10
+recovery  10m ago  engine-1 restarted: killed by SIGKILL; worked again after 14s
+saved     step 10, 10m ago: /runs/arithmetic/step-10
+files     /runs/arithmetic
+
+next      follow the driver's log: rljob logs sums -n ml -f
+          see the curve: rljob plot sums -n ml
+"""
+    )
+
+
+EXPLAINED = [
+    (Phase.INVALID, ConditionType.ADMITTED, "False", "rljob validate FILE"),
+    (Phase.QUEUED, ConditionType.QUOTA_RESERVED, "False", "rljob top -A"),
+    (Phase.PROVISIONING, ConditionType.CLUSTER_READY, "False", "kubectl describe pods -n ml -l rljob.dev/job=sums"),
+    (Phase.STARTING, ConditionType.TRAINING, "False", "rljob logs sums -n ml -f"),
+    (Phase.TRAINING, ConditionType.TRAINING, "True", "rljob plot sums -n ml"),
+    (Phase.RECOVERING, ConditionType.DEGRADED, "True", "rljob logs sums -n ml --engine engine-1 --tail 50"),
+    (Phase.RECOVERING, ConditionType.TRAINING, "False", "nothing: the operator brings it back"),
+    (Phase.SUSPENDING, ConditionType.TRAINING, "True", "kubectl get rljob sums -n ml --watch"),
+    (Phase.SUSPENDED, ConditionType.TRAINING, "False", "kubectl patch rljob sums -n ml --type=merge"),
+    (Phase.SUCCEEDED, ConditionType.SUCCEEDED, "True", "rljob plot sums -n ml"),
+    (Phase.FAILED, ConditionType.FAILED, "True", "rljob logs sums -n ml"),
+]
+
+
+@pytest.mark.parametrize(("phase", "kind", "status", "advice"), EXPLAINED)
+def test_every_phase_is_explained_by_its_condition_and_says_what_to_do(
+    phase: Phase, kind: ConditionType, status: str, advice: str
+) -> None:
+    shown = page(in_phase(phase, kind, status))
+    assert shown.startswith(f"ml/sums  {phase} for 10m\nbecause\n")
+    assert advice in shown.partition("\nnext ")[2]
+
+
+def test_no_phase_is_forgotten() -> None:
+    assert {phase for phase, *_ in EXPLAINED} == set(Phase)
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (Exit.BAD_INPUT, "put the files right"),
+        (Exit.OUT_OF_MEMORY, "lower spec.training.maxTokensPerGpu"),
+        (Exit.DIVERGED, "lower spec.training.optimizer.learningRate"),
+    ],
+)
+def test_a_job_that_failed_advises_by_the_last_exit_code(code: Exit, advice: str) -> None:
+    attempt = Attempt(number=1, cluster="c", start_after=NOON, started=NOON, ended=NOON, exit_code=code)
+    assert advice in page(in_phase(Phase.FAILED, ConditionType.FAILED, attempts=(attempt,)))
+
+
+def test_what_has_ended_holds_no_engines() -> None:
+    shown = page(in_phase(Phase.SUCCEEDED, ConditionType.SUCCEEDED))
+    assert "engines" not in shown
+    assert "8 were taken" in shown
+    assert "eta" not in shown
+
+
+def test_a_job_that_nobody_has_seen_asks_for_the_operator() -> None:
+    shown = page(job_of(raw(Status())))
+    assert shown.startswith("ml/sums  Unseen\nno operator has looked at it yet\n")
+    assert "kubectl get pods -A -l app.kubernetes.io/name=rljob-operator" in shown
+
+
+def test_a_change_that_the_operator_has_not_seen_is_told() -> None:
+    assert "the newest change has not been seen yet" in page(job_of(raw(SAMPLE, generation=3)))
+
+
+def test_a_job_that_is_being_deleted_says_so() -> None:
+    assert page(job_of(raw(SAMPLE, deletionTimestamp="2026-11-21T12:05:00Z"))).startswith("ml/sums  Deleting")
+
+
+def test_fields_of_a_newer_operator_are_passed_over() -> None:
+    newer = raw()
+    newer["status"] |= {"weather": "fine"}
+    newer["status"]["progress"] |= {"mood": "good"}
+    assert job_of(newer) == job()
+
+
+def test_without_unicode_the_curve_is_drawn_in_ascii() -> None:
+    assert "0.12 → 0.44  _@" in page(job(), ascii_only=True)

@@ -1,0 +1,87 @@
+"""The tables of `rljob status` and `rljob top`."""
+
+import json
+
+from rljob_api.control import EngineState
+from rljob_api.status import Engine, Phase, Status
+from rljob_cli.job_json import as_json, job_value
+from rljob_cli.job_table import as_table
+from rljob_cli.jobs import job_of, nearest
+from rljob_cli.top_view import SHOWN_ENGINES, as_tables
+from rljob_cli.watching import changed, line
+from sample_job import NOW, job, raw, text
+from sample_rljob_status import NOON, SAMPLE
+
+
+def test_the_table_has_a_row_for_each_job() -> None:
+    unseen = job_of(raw(Status(), "later"))
+    assert (
+        text(as_table([unseen, job()], NOW, namespaces=True))
+        == """\
+NAMESPACE  NAME   PHASE     STEP    REWARD  HELD-OUT  ENGINES  GPUS  AGE    ETA
+ml         later  Unseen    0/200        –         –  0/2         –  10m      –
+ml         sums   Training  12/200    0.44      0.50  1/2         8  10m  1h00m
+"""
+    )
+
+
+def test_top_shows_speeds_and_how_far_engines_are_behind() -> None:
+    assert SAMPLE.engines is not None
+    late = Engine(name="engine-0", state=EngineState.STALE, since=NOON, version=9)
+    shown = text(as_tables([job(engines=SAMPLE.engines.model_copy(update={"items": (late,)}))], NOW, namespaces=False))
+    assert (
+        shown
+        == """\
+1 job not ended, 8 GPUs, 1 of 2 engines ready, rollout 21.2k tokens/s
+
+JOB   PHASE       STEP  TIME  ROLLOUT  TRAIN  PUBLISH  TOK/S  TRAIN/S  ENGINES  RESTARTS  GPUS
+sums  Training  12/200  6.5s     3.9s   2.2s     0.3s  21.2k    60.0k      1/2         0     8
+
+JOB   ENGINE    STATE  FOR  WEIGHTS  BEHIND  RESTARTS  LAST ERROR
+sums  engine-0  Stale  10m        9       3         0
+"""
+    )
+
+
+def test_top_leaves_out_what_has_ended() -> None:
+    assert text(as_tables([job(phase=Phase.SUCCEEDED)], NOW, namespaces=True)) == "no job runs or waits\n"
+
+
+def test_top_shows_engines_in_trouble_first_and_counts_the_others() -> None:
+    assert SAMPLE.engines is not None
+    many = [Engine(name=f"engine-{i}", state=EngineState.HEALTHY, since=NOON) for i in range(SHOWN_ENGINES + 9)]
+    dead = Engine(name="engine-99", state=EngineState.DEAD, since=NOON)
+    items = SAMPLE.engines.model_copy(update={"items": (*many, dead)})
+    shown = text(as_tables([job(engines=items)], NOW, namespaces=False))
+    rows = [row.split()[1] for row in shown.splitlines() if row.startswith("sums  engine-")]
+    assert rows[:2] == ["engine-99", "engine-0"]
+    assert shown.endswith("and 10 more engines\n")
+
+
+def test_json_has_every_fact_of_the_page() -> None:
+    told = json.loads(as_json(job_value(job(), NOW)))
+    assert (told["phase"], told["phase_since"], told["step"], told["steps"]) == (
+        "Training",
+        "2026-11-21T12:00:00Z",
+        12,
+        200,
+    )
+    assert told["step_seconds"] == {"total": 6.5, "rollout": 3.9, "train": 2.2, "publish": 0.3}
+    assert told["engines"][1]["last_error"] == "killed by SIGKILL"
+    assert told["next"][0]["command"] == "rljob logs sums -n ml -f"
+
+
+def test_a_watch_tells_a_job_again_only_when_something_but_time_has_changed() -> None:
+    assert SAMPLE.progress is not None
+    old = [job(), job("other")]
+    later = SAMPLE.progress.model_copy(update={"eta_seconds": 3000})
+    further = SAMPLE.progress.model_copy(update={"step": 13})
+    assert [each.name for each in changed(old, [job(progress=later), job("other", progress=further)])] == ["other"]
+    assert line(job()) == (
+        "ml/sums  Training  step 12/200  reward 0.44  held-out 0.50  engines 1/2  eta 1h00m: step 12 of 200"
+    )
+
+
+def test_the_nearest_name_is_the_one_that_was_meant() -> None:
+    assert nearest("gsm8", ["sums", "gsm8k", "gsm8k-long"]) == "gsm8k"
+    assert nearest("entirely-different", ["sums", "gsm8k"]) is None
