@@ -4,10 +4,9 @@ import asyncio
 import os
 import sys
 
-import aiohttp
-
 from rljob_operator import logs
 from rljob_operator.cluster import Cluster
+from rljob_operator.driver_api import open_session
 from rljob_operator.process import run
 from rljob_operator.settings import Settings, settings
 
@@ -15,7 +14,7 @@ from rljob_operator.settings import Settings, settings
 async def main(given: Settings) -> int:
     cluster = await Cluster.connect(given.kubeconfig, given.identity)
     try:
-        async with aiohttp.ClientSession() as session:
+        async with open_session() as session:
             return await run(given, cluster, session)
     finally:
         await cluster.close()

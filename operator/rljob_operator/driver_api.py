@@ -109,6 +109,14 @@ class Control:
         await request(self._session, "PUT", self._url + ENGINE.format(name=engine), body, self._headers)
 
 
+def open_session() -> aiohttp.ClientSession:
+    """Return what carries the requests to all heads and drivers.
+
+    As many connections as it takes: each driver holds one for as long as it has nothing new to tell.
+    """
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+
+
 async def request(
     session: aiohttp.ClientSession,
     method: str,

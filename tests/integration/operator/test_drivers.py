@@ -5,9 +5,10 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from fake_head import FakeHeads, serving
-from rljob_operator.driver_api import DriverUnreachableError, RayJobs
+from rljob_operator.driver_api import DriverUnreachableError, RayJobs, open_session
 from rljob_operator.drivers import SILENT_S, Drivers
 from rljob_operator.plan import Follow, Orders
 from rljob_operator.world import Driver, DriverState
@@ -28,7 +29,7 @@ class Clock:
 def with_drivers(url: str, scenario: Callable[[Drivers, Clock], Awaitable[None]]) -> None:
     async def run() -> None:
         clock = Clock()
-        async with aiohttp.ClientSession() as session:
+        async with open_session() as session:
             resolve = lambda namespace, service, _: url.format(namespace=namespace, service=service)  # noqa: E731
             drivers = Drivers(session, resolve, clock, changed=lambda _: None)
             await drivers.follow("ml/sums", FOLLOW, TOKEN)
@@ -104,6 +105,38 @@ def test_a_head_that_stops_answering_makes_a_driver_unknown_and_not_absent():
         heads.are_down = False
         back = await until(drivers, lambda driver: driver.state is DriverState.RUNNING)
         assert back.since == clock.now
+
+    with serving(heads) as url:
+        with_drivers(url, scenario)
+
+
+MANY = 120
+"""more than the connections that aiohttp opens unless it is told"""
+
+
+class SilentHeads(FakeHeads):
+    """No driver has anything to tell before all of them have been asked."""
+
+    asked = 0
+
+    async def _status(self, request: web.Request) -> web.Response:
+        self.asked += 1
+        while self.asked < MANY:
+            await asyncio.sleep(0.2)
+        return await super()._status(request)
+
+
+def test_drivers_with_nothing_to_tell_do_not_make_another_one_wait():
+    heads = SilentHeads()
+
+    async def scenario(drivers: Drivers, _: Clock) -> None:
+        for number in range(MANY):
+            name = f"job-{number}"
+            await drivers.follow(name, Follow(name, 1, "ml", name), TOKEN)
+            await drivers.obey(name, Orders(submit=COMMAND))
+        async with asyncio.timeout(60):
+            while heads.asked < MANY:
+                await asyncio.sleep(0.2)
 
     with serving(heads) as url:
         with_drivers(url, scenario)
