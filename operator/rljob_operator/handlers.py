@@ -3,7 +3,7 @@ into users' objects: no annotations, no finalizers.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import kopf
 
@@ -17,6 +17,8 @@ SERVER_TIMEOUT_S = 300
 CLIENT_TIMEOUT_S = 330
 CONNECT_TIMEOUT_S = 10
 CHUNK = 500
+IDLE_S = 0.5
+"""after so long without an event kopf forgets its worker for an object, and the object that it holds [s]"""
 
 
 def registry(seen: Seen, kubeconfig: str | None) -> kopf.OperatorRegistry:
@@ -42,9 +44,44 @@ def watching() -> kopf.OperatorSettings:
     settings.watching.client_timeout = CLIENT_TIMEOUT_S
     settings.watching.connect_timeout = CONNECT_TIMEOUT_S
     settings.watching.chunk_size = CHUNK
+    settings.queueing.idle_timeout = IDLE_S
+    settings.persistence.diffbase_storage = NoDifferences()
+    settings.persistence.progress_storage = NoProgress()
     for kind in CHILDREN:
         settings.watching.label_selectors[resource(kind)] = JOB_LABEL
     return settings
+
+
+class NoDifferences(kopf.DiffBaseStorage):
+    """Nothing. kopf would copy every object of every event to find differences for handlers that we do not have."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        return cast(kopf.BodyEssence, {})
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        raise AssertionError("kopf writes nothing into objects")
+
+
+class NoProgress(kopf.ProgressStorage):
+    """Nothing: `on.event` handlers have no progress."""
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        raise AssertionError("kopf writes nothing into objects")
+
+    def purge(self, **_: Any) -> None:
+        return None
+
+    def touch(self, **_: Any) -> None:
+        return None
+
+    def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
+        return essence
 
 
 def resource(kind: str) -> tuple[str, str, str]:

@@ -41,3 +41,5 @@ def configure(level: str) -> None:
         )
     )
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    # kopf tells of every event that its handler has succeeded; ours tell what is done about it.
+    logging.getLogger("kopf.objects").setLevel(max(logging.WARNING, logging.getLogger().level))
