@@ -128,9 +128,9 @@ class Cluster:
         except GoneError:
             return None
 
-    async def create_secret(self, wanted: Manifest) -> None:
-        """Make a Secret; raise ConflictError if it is there already."""
-        await self.request("POST", path("Secret", wanted["metadata"]["namespace"]), [MANAGER], wanted)
+    async def create_secret(self, wanted: Manifest) -> Manifest:
+        """Make a Secret, and return what it has become; raise ConflictError if it is there already."""
+        return await self.request("POST", path("Secret", wanted["metadata"]["namespace"]), [MANAGER], wanted)
 
     async def delete(self, target: Target) -> None:
         """Delete an object, if it is there and still the same; what it owns is deleted after it."""

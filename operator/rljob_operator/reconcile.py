@@ -62,7 +62,8 @@ class Reconciler:
             children=self._cache.children(job),
             pods=self._cache.pods(job),
             driver=self._drivers.driver(job.key),
-            has_secret=await self._token(job) is not None,
+            # Before its first attempt a job has none; what an earlier look may have left is found when it is made.
+            has_secret=bool(job.status.get("attempts")) and await self._token(job) is not None,
             fresh_token=secrets.token_urlsafe(32),
             defaults=self._defaults,
             progress_written_at=self._progress_written_at.get(job.key, 0.0),
@@ -77,7 +78,7 @@ class Reconciler:
             log.info("action=delete kind=%s name=%s", target.kind, target.name)
             await self._cluster.delete(target)
         if todo.secret is not None:
-            await self._create_secret(todo.secret)
+            await self._create_secret(job, todo.secret)
         for wanted in todo.apply:
             kind, name = wanted["kind"], wanted["metadata"]["name"]
             log.info("action=apply kind=%s name=%s", kind, name)
@@ -85,7 +86,8 @@ class Reconciler:
         for event in todo.events:
             log.info("action=tell kind=%s reason=%s note=%r", event.action, event.reason, event.note)
             await self._cluster.tell(job, event)
-        await self._drivers.follow(job.key, todo.follow, await self._token(job) or "")
+        token = await self._token(job) if todo.follow else None
+        await self._drivers.follow(job.key, todo.follow, token or "")
         told = await self._drivers.obey(job.key, todo.orders)
         self._metrics.submissions.inc(told.submit is not None)
         self._metrics.engine_restarts.inc(len(told.engines))
@@ -102,15 +104,17 @@ class Reconciler:
         if "completionTime" in job.status:
             return None  # nobody will be asked any more
         secret = await self._cluster.read_secret(job.namespace, job_name(job.name, job.uid))
-        if secret is None:
-            return None
-        self._tokens[job.key] = job.uid, desired.decoded(secret["data"][TOKEN_KEY])
-        return self._tokens[job.key][1]
+        return None if secret is None else self._remember(job, secret)
 
-    async def _create_secret(self, secret: Manifest) -> None:
+    def _remember(self, job: Job, secret: Manifest) -> str:
+        token = desired.decoded(secret["data"][TOKEN_KEY])
+        self._tokens[job.key] = job.uid, token
+        return token
+
+    async def _create_secret(self, job: Job, secret: Manifest) -> None:
         log.info("action=create kind=Secret name=%s", secret["metadata"]["name"])
         with suppress(ConflictError):  # it is there already, with the token that counts
-            await self._cluster.create_secret(secret)
+            self._remember(job, await self._cluster.create_secret(secret))
 
     async def _forget(self, key: Key) -> None:
         await self._drivers.follow(key, None, "")
