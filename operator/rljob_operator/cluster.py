@@ -7,7 +7,7 @@ manager, and fails with a ClusterError that tells which object, what was wanted 
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -66,8 +66,8 @@ class GoneError(ClusterError):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """The objects of a kind at one moment."""
+class Page:
+    """Some of the objects of a kind in a namespace, or in the cluster, at one moment."""
 
     objects: tuple[Manifest, ...]
     resource_version: str
@@ -97,19 +97,17 @@ class Cluster:
         """Close the connections."""
         await self._api.close()
 
-    async def list(self, kind: str, namespaces: Sequence[str]) -> Listed:
-        """Return all objects of a kind, of children only ours; no namespaces: of the whole cluster."""
-        found: list[Manifest] = []
-        version = "0"
+    async def pages(self, kind: str, namespaces: Sequence[str]) -> AsyncIterator[Page]:
+        """Yield all objects of a kind, of children only ours; no namespaces: of the whole cluster."""
         everywhere: Sequence[str | None] = [None]
         for namespace in namespaces or everywhere:
             query = [("limit", str(PAGE)), *([("labelSelector", JOB_LABEL)] if kind in CHILDREN else [])]
             token: str | None = ""
             while token is not None:
                 page = await self.request("GET", path(kind, namespace), [*query, ("continue", token)])
-                found.extend({"apiVersion": page["apiVersion"], "kind": kind, **item} for item in page["items"])
-                version, token = page["metadata"]["resourceVersion"], page["metadata"].get("continue") or None
-        return Listed(tuple(found), version)
+                objects = ({"apiVersion": page["apiVersion"], "kind": kind, **item} for item in page["items"])
+                yield Page(tuple(objects), page["metadata"]["resourceVersion"])
+                token = page["metadata"].get("continue") or None
 
     async def apply(self, wanted: Manifest, force: bool) -> Manifest:
         """Apply a child server-side, and return what it has become.

@@ -15,7 +15,7 @@ import aiohttp
 import kopf
 
 from rljob_operator import handlers, logs
-from rljob_operator.cache import Cache, Key, key_of
+from rljob_operator.cache import Cache, Key, Seen, key_of
 from rljob_operator.cluster import CHILDREN, Cluster, ClusterError, ConflictError
 from rljob_operator.driver_api import DriverUnreachableError
 from rljob_operator.drivers import Drivers
@@ -50,13 +50,12 @@ class Operator:
     reconciler: Reconciler
 
     def seen(self, raw: Manifest, is_gone: bool) -> None:
-        """Take in an event of a watch."""
+        """Take in an event of a watch, and look at its job if it tells something new: most are echoes of our writes."""
         self.pulse.heard(raw, is_gone)
         if is_gone:
             self.cache.remove(raw)
-        else:
-            self.cache.put(raw)
-        self.queue.add(key_of(raw))
+        if is_gone or self.cache.put(raw) is Seen.NEWS:
+            self.queue.add(key_of(raw))
 
     async def work(self) -> None:
         """Look at one job after the other, for ever."""
@@ -89,13 +88,15 @@ class Operator:
     async def resync(self) -> None:
         """List everything, and look at every job. What the watches have missed is found, and their death with it."""
         for kind in (KIND, *CHILDREN):
-            listed = await self.cluster.list(kind, self.settings.namespaces)
-            for raw in self.cache.missing_from(kind, listed.objects, int(listed.resource_version)):
-                self.cache.remove(raw)
-                self.queue.add(key_of(raw))
-            for raw in listed.objects:
-                if self.cache.put(raw):
-                    self.pulse.expect(raw)
+            there, version = set(), ""
+            async for page in self.cluster.pages(kind, self.settings.namespaces):
+                version = version or page.resource_version  # of the first namespace: those of the others are newer
+                for raw in page.objects:
+                    there.add(raw["metadata"]["uid"])
+                    if self.cache.put(raw) is not Seen.OLD:
+                        self.pulse.expect(raw)
+            for key in self.cache.remove_missing(kind, there, version):
+                self.queue.add(key)
         for key in self.cache.jobs():
             self.queue.add(key)
 

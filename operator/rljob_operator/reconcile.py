@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from rljob_operator import desired
-from rljob_operator.cache import Cache, Key
+from rljob_operator.cache import Cache, Key, Seen
 from rljob_operator.cluster import Cluster, ConflictError
 from rljob_operator.desired import TOKEN_KEY
 from rljob_operator.drivers import Drivers
@@ -93,7 +93,7 @@ class Reconciler:
         self._metrics.engine_restarts.inc(len(told.engines))
 
     def _keep(self, raw: Manifest) -> None:
-        if self._cache.put(raw):
+        if self._cache.put(raw) is not Seen.OLD:
             self._pulse.expect(raw)
 
     async def _token(self, job: Job) -> str | None:

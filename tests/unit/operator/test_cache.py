@@ -1,7 +1,7 @@
 """The cache and the pulse: the newest version wins, and what has changed has to be heard of."""
 
 from operator_world import raw_job
-from rljob_operator.cache import Cache, key_of
+from rljob_operator.cache import Cache, Seen, key_of
 from rljob_operator.pulse import DEAD_AFTER_S, Pulse
 from rljob_operator.world import job_of
 
@@ -22,10 +22,14 @@ def child(name: str = "sums-7f3a1-1", version: str = "5", owner: str = JOB.uid, 
     return {"apiVersion": "ray.io/v1", "kind": kind, "metadata": metadata, "spec": {}}
 
 
+def versioned(raw: dict, version: str) -> dict:
+    return raw | {"metadata": raw["metadata"] | {"resourceVersion": version}}
+
+
 def test_an_older_version_does_not_replace_a_newer_one():
     cache = Cache()
-    assert cache.put(child(version="10"))
-    assert not cache.put(child(version="9"))
+    assert cache.put(child(version="10")) is Seen.NEWS
+    assert cache.put(child(version="9")) is Seen.OLD
     assert cache.children(JOB)[0]["metadata"]["resourceVersion"] == "10"
 
 
@@ -52,8 +56,39 @@ def test_a_list_shows_what_is_gone_but_not_what_is_newer_than_it():
     cache = Cache()
     cache.put(child("old", version="5"))
     cache.put(child("new", version="9"))
-    gone = cache.missing_from("RayCluster", [], 7)
-    assert [raw["metadata"]["name"] for raw in gone] == ["old"]
+    assert cache.remove_missing("RayCluster", (), "7") == ("ml/sums",)
+    assert [raw["metadata"]["name"] for raw in cache.children(JOB)] == ["new"]
+
+
+def test_a_list_of_one_kind_says_nothing_about_the_others():
+    cache = Cache()
+    cache.put(child(version="5"))
+    assert cache.remove_missing("Service", (), "7") == ()
+    assert cache.children(JOB)
+
+
+def test_the_status_of_a_child_is_no_news():
+    cache = Cache()
+    cache.put(child(version="5"))
+    assert cache.put(child(version="6") | {"status": {"state": "ready"}}) is Seen.SAME
+    assert cache.put(child(version="7") | {"spec": {"suspend": True}}) is Seen.NEWS
+    assert cache.children(JOB)[0]["metadata"]["resourceVersion"] == "7"
+
+
+def test_the_status_of_a_job_is_news():
+    cache = Cache()
+    cache.put(raw_job())
+    assert cache.put(versioned(raw_job(), "2") | {"status": {"phase": "Training"}}) is Seen.NEWS
+
+
+def test_a_pod_is_news_only_when_it_matters():
+    cache = Cache()
+    pod = child("pod", version="5", kind="Pod", owner="the RayCluster")
+    cache.put(pod)
+    assert cache.put(versioned(pod, "6") | {"status": {"podIP": "10.0.0.1"}}) is Seen.SAME
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    assert cache.put(versioned(pod, "7") | {"status": ready}) is Seen.NEWS
+    assert cache.pods(JOB)[0].is_ready
 
 
 def test_what_nobody_reads_is_not_kept():
