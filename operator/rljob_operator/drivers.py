@@ -8,11 +8,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from enum import Enum, auto
 from typing import Any
 
 import aiohttp
 
-from rljob_api.control import EngineOrder
+from rljob_api.control import EngineOrder, EngineState, Progress
 from rljob_api.recovery import signs_of_life
 from rljob_operator.cache import Key
 from rljob_operator.driver_api import Control, DriverUnreachableError, RayJobs
@@ -32,6 +33,16 @@ STOP_AGAIN_S = 60.0
 """before a driver that should have stopped is stopped again [s]"""
 RETRY_S = 1.0
 
+
+class News(Enum):
+    """What is new about a driver."""
+
+    NOTHING = auto()
+    PROGRESS = auto()
+    """it goes on: nobody has to act, and who writes it down may take his time"""
+    CHANGE = auto()
+
+
 Resolver = Callable[[str, str, int], str]
 """from namespace, Service and port to a URL"""
 
@@ -45,7 +56,7 @@ class Watcher:
         jobs: RayJobs,
         control: Control,
         clock: Callable[[], float],
-        changed: Callable[[], None],
+        changed: Callable[[News], None],
     ) -> None:
         self.follow = follow
         self._jobs = jobs
@@ -148,10 +159,26 @@ class Watcher:
             self._keep(replace(self._seen, status=status, beat_at=beat_at))
 
     def _keep(self, seen: Driver) -> None:
-        news = replace(seen, beat_at=0.0) != replace(self._seen, beat_at=0.0)
-        self._seen = seen
-        if news:
-            self._changed()
+        before, self._seen = self._seen, seen
+        if (news := news_of(before, seen)) is not News.NOTHING:
+            self._changed(news)
+
+
+def news_of(before: Driver, now: Driver) -> News:
+    """Return what is new about a driver."""
+    if before.status == now.status and replace(before, beat_at=0.0) == replace(now, beat_at=0.0):
+        return News.NOTHING
+    # While an engine is not well, time decides about it, and every sign of the driver is a reason to look.
+    engines = now.status.engines if now.status else ()
+    goes_on = all(engine.state is EngineState.HEALTHY for engine in engines)
+    return News.PROGRESS if goes_on and _without_progress(before) == _without_progress(now) else News.CHANGE
+
+
+def _without_progress(driver: Driver) -> Driver:
+    if driver.status is None:
+        return replace(driver, beat_at=0.0)
+    nothing = {"revision": 0, "phase": "", "phase_since": 0.0, "longest_phase_seconds": 0.0, "heartbeat": 0.0}
+    return replace(driver, beat_at=0.0, status=driver.status.model_copy(update={**nothing, "progress": Progress()}))
 
 
 class Drivers:
@@ -162,9 +189,9 @@ class Drivers:
         session: aiohttp.ClientSession,
         resolve: Resolver,
         clock: Callable[[], float],
-        changed: Callable[[Key], None],
+        changed: Callable[[Key, News], None],
     ) -> None:
-        """`clock` returns unix seconds; `changed(key)` is called when something new is known of a job's driver."""
+        """`clock` returns unix seconds; `changed` is called when something new is known of a job's driver."""
         self._session = session
         self._resolve = resolve
         self._clock = clock
@@ -187,7 +214,7 @@ class Drivers:
             return
         jobs = RayJobs(self._session, self._resolve(wanted.namespace, wanted.service, DASHBOARD_PORT))
         control = Control(self._session, self._resolve(wanted.namespace, wanted.service, CONTROL_PORT), token)
-        watcher = Watcher(wanted, jobs, control, self._clock, changed=lambda: self._changed(key))
+        watcher = Watcher(wanted, jobs, control, self._clock, changed=lambda news: self._changed(key, news))
         self._watchers[key] = watcher, asyncio.create_task(_logged(watcher.run(), key))
 
     async def obey(self, key: Key, orders: Orders) -> Orders:

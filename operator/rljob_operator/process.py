@@ -18,7 +18,7 @@ from rljob_operator import handlers, logs
 from rljob_operator.cache import Cache, Key, Seen, key_of
 from rljob_operator.cluster import CHILDREN, Cluster, ClusterError, ConflictError
 from rljob_operator.driver_api import DriverUnreachableError
-from rljob_operator.drivers import Drivers
+from rljob_operator.drivers import Drivers, News
 from rljob_operator.identity import KIND, Manifest
 from rljob_operator.leader import LOST, Election
 from rljob_operator.metrics import Metrics
@@ -112,7 +112,11 @@ class Operator:
 def joined(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession) -> Operator:
     """Return an operator whose parts know each other."""
     cache, queue, pulse = Cache(), WorkQueue(time.monotonic), Pulse(time.monotonic)
-    drivers = Drivers(session, settings.resolve, time.time, changed=queue.add)
+
+    def changed(key: Key, news: News) -> None:
+        queue.add(key, reconciler.progress_due_s(key) if news is News.PROGRESS else 0.0)
+
+    drivers = Drivers(session, settings.resolve, time.time, changed)
     metrics = Metrics(cache, queue, pulse, cluster.requests)
     reconciler = Reconciler(cluster, cache, drivers, pulse, metrics, settings.defaults, time.time)
     return Operator(settings, cluster, cache, queue, pulse, drivers, metrics, reconciler)

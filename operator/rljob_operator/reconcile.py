@@ -12,7 +12,7 @@ from rljob_operator.desired import TOKEN_KEY
 from rljob_operator.drivers import Drivers
 from rljob_operator.identity import Manifest, job_name
 from rljob_operator.metrics import Metrics
-from rljob_operator.plan import Plan, plan
+from rljob_operator.plan import PROGRESS_S, Plan, plan
 from rljob_operator.pulse import Pulse
 from rljob_operator.world import Defaults, Job, World, job_of
 
@@ -56,6 +56,10 @@ class Reconciler:
         todo = plan(job, world, self._clock())
         await self._carry_out(job, world, todo)
         return todo.requeue_after_s
+
+    def progress_due_s(self, key: Key) -> float:
+        """Return how long mere progress of a job need not be looked at: it was told lately [s]."""
+        return max(0.0, self._progress_written_at.get(key, 0.0) + PROGRESS_S - self._clock())
 
     async def _read_world(self, job: Job) -> World:
         return World(

@@ -31,7 +31,7 @@ def with_drivers(url: str, scenario: Callable[[Drivers, Clock], Awaitable[None]]
         clock = Clock()
         async with open_session() as session:
             resolve = lambda namespace, service, _: url.format(namespace=namespace, service=service)  # noqa: E731
-            drivers = Drivers(session, resolve, clock, changed=lambda _: None)
+            drivers = Drivers(session, resolve, clock, changed=lambda *_: None)
             await drivers.follow("ml/sums", FOLLOW, TOKEN)
             try:
                 await scenario(drivers, clock)
