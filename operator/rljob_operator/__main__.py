@@ -4,6 +4,8 @@ import asyncio
 import os
 import sys
 
+import uvloop
+
 from rljob_operator import logs
 from rljob_operator.cluster import Cluster
 from rljob_operator.driver_api import open_session
@@ -25,4 +27,5 @@ if __name__ == "__main__":
     logs.configure(options.log_level)
     if options.kubeconfig is not None:
         os.environ["KUBECONFIG"] = options.kubeconfig  # kopf looks nowhere else
-    sys.exit(asyncio.run(main(options)))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sys.exit(runner.run(main(options)))

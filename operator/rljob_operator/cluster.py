@@ -87,6 +87,8 @@ class Cluster:
     async def connect(cls, kubeconfig: str | None, identity: str) -> Self:
         """Connect by a kubeconfig file; None: as a pod, by its ServiceAccount."""
         settings = client.Configuration()
+        # The client's own default looks for a proxy and a .netrc before each request, in another thread. kopf does not.
+        settings.client_session_kwargs = {"trust_env": False}
         if kubeconfig is None:
             config.load_incluster_config(client_configuration=settings)
         else:
