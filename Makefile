@@ -15,7 +15,7 @@ COMPILE = $(UV) pip compile -q pyproject.toml --python-version 3.11 --python-pla
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit integration integration-cluster integration-trainer e2e cluster cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock bench clean
+.PHONY: help setup demo test unit integration integration-cluster integration-trainer e2e cluster cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock bench bench-operator clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ docs-serve: $(READY) ## Serve the site on port 8000
 
 bench: $(READY) ## Measure this machine; prints the figures of docs/performance.md
 	$(BIN)/python benchmarks/local.py
+
+bench-operator: $(READY) | $(GO) ## Measure the operator beside the API server and KubeRay; an hour on an idle machine
+	PYTHONPATH=tests/cluster:tests/support $(BIN)/python benchmarks/operator
 
 generate: $(READY) ## Write what is generated: CRD, dashboards, known arguments, pages of reference
 	$(BIN)/python crds/generate_arguments.py > .venv/generated && mv .venv/generated crds/rljob_api/arguments.json

@@ -76,6 +76,7 @@ class OperatorProcess:
         log: Path,
         program: Sequence[str] = MODULE,
         identity: str | None = None,
+        log_level: str = "DEBUG",
     ) -> None:
         """It watches its own namespace; `identity` is its name in the Lease, absent: one of its own."""
         self._log = log
@@ -87,7 +88,7 @@ class OperatorProcess:
             "--port=0",
             "--image=rljob/trainer:test",
             f"--storage={STORAGE}",
-            "--log-level=DEBUG",
+            f"--log-level={log_level}",
             f"--namespace={namespace}",
             *([f"--identity={identity}"] if identity else []),
         ]
@@ -109,6 +110,10 @@ class OperatorProcess:
     @property
     def log(self) -> str:
         return self._log.read_text()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def exit_code(self) -> int | None:

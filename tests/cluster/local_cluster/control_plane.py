@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from local_cluster import api_server, controllers, kuberay, kwok
@@ -10,11 +10,12 @@ from local_cluster.api_server import ApiServer
 from local_cluster.binaries import binary
 from local_cluster.errors import ClusterError
 from local_cluster.kubectl import Kubectl, Manifest
-from local_cluster.processes import wait_ready
+from local_cluster.processes import Started, wait_ready
 
 log = logging.getLogger(__name__)
 
 PROGRAMS = (*api_server.PROGRAMS, "kubectl", *controllers.PROGRAMS, *kwok.PROGRAMS, *kuberay.PROGRAMS)
+StartOperator = Callable[[ApiServer, Kubectl, Mapping[str, str]], Started]
 OUR_CRDS = sorted((Path(__file__).parents[3] / "crds").glob("*.yaml"))
 
 
@@ -23,8 +24,16 @@ def simulated(nodes: int) -> list[Manifest]:
     return [kwok.simulated_node(f"simulated-{number}") for number in range(nodes)]
 
 
-def complete(server: ApiServer, environ: Mapping[str, str], nodes: Sequence[Manifest]) -> Kubectl:
-    """Start everything but the API server; return when the nodes are ready and pods can be made."""
+def complete(
+    server: ApiServer,
+    environ: Mapping[str, str],
+    nodes: Sequence[Manifest],
+    operators: Sequence[StartOperator] = (kuberay.start_kuberay,),
+) -> Kubectl:
+    """Start everything but the API server; return when the nodes are ready and pods can be made.
+
+    Without `operators` a RayCluster stays as it is until somebody starts KubeRay.
+    """
     started = time.monotonic()
     kubectl = Kubectl(binary("kubectl", environ), server.kubeconfig)
     # Before the controllers: garbage collection looks for new kinds only every 30 s.
@@ -35,7 +44,7 @@ def complete(server: ApiServer, environ: Mapping[str, str], nodes: Sequence[Mani
     processes = [
         *controllers.start_controllers(server, environ),
         kwok.start_kwok(server, kubectl, environ),
-        kuberay.start_kuberay(server, kubectl, environ),
+        *(operator(server, kubectl, environ) for operator in operators),
     ]
     if nodes:
         kubectl.apply(*nodes)

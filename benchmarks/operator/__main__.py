@@ -1,0 +1,120 @@
+"""How fast the operator is, for `docs/operator-performance.md`: `make bench-operator`.
+
+Each measurement starts a control plane of its own on this machine (real etcd, API server, controllers, scheduler and
+KubeRay; simulated nodes), so the operator shares the cores with all of it. What of that is the API server's own part
+is measured in the same run, by a bare client that sends the same writes.
+"""
+
+import argparse
+import asyncio
+import math
+import platform
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+from measures import Built, Churn, Joint, bare, building, churn, joint
+
+PARTS = ("bare", "building", "joint", "churn")
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, nargs="+", default=[1000, 5000], help="applied at once")
+    parser.add_argument("--running", type=int, default=1000, help="jobs that train while statuses change")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long their statuses change")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--profile", type=Path, help="directory for cProfile's view of the operator; slows it down")
+    options = parser.parse_args()
+    say(machine())
+    for num_jobs in options.jobs:
+        if "bare" in options.parts:
+            say(*built(f"bare client, {num_jobs} jobs", asyncio.run(bare(num_jobs))))
+        if "building" in options.parts:
+            ours, kuberay = asyncio.run(building(num_jobs, profile_of(options.profile, f"building-{num_jobs}")))
+            say(*built(f"operator, {num_jobs} jobs", ours))
+            say(*built(f"KubeRay, pods of {num_jobs} clusters", kuberay))
+        if "joint" in options.parts:
+            say(*joined(asyncio.run(joint(num_jobs))))
+    if "churn" in options.parts:
+        say(*churned(asyncio.run(churn(options.running, options.seconds, profile_of(options.profile, "churn")))))
+
+
+def machine() -> str:
+    """Return what this is measured on."""
+    versions = ", ".join(f"{name} {version(name)}" for name in ("kopf", "kubernetes", "aiohttp"))
+    load = ", ".join(f"{value:.1f}" for value in psutil.getloadavg())
+    return (
+        f"{time.strftime('%F %R')}, {platform.machine()}, {psutil.cpu_count()} cores, "
+        f"Python {platform.python_version()}, {versions}; load before: {load}"
+    )
+
+
+def built(title: str, figures: Built) -> list[str]:
+    """Return a measurement as text."""
+    requests = sum(figures.requests.values()) / figures.jobs
+    memory = f"; memory {figures.memory_mb:.0f} MB at most" if figures.memory_mb else ""
+    return [
+        f"\n{title}: {figures.seconds:.1f} s, {figures.jobs / figures.seconds:.1f} jobs/s{memory}",
+        f"  CPU [ms/job]: {per_job(figures.cpu_s, figures.jobs, 1000.0)}",
+        f"  requests/job: {requests:.2f}: {per_job(figures.requests, figures.jobs)}",
+    ]
+
+
+def joined(figures: Joint) -> list[str]:
+    """Return the joint measurement as text."""
+    return [
+        f"\nboth operators, {figures.jobs} jobs applied while they run: all applied after {figures.applied_s:.1f} s, "
+        f"RayClusters after {figures.clusters_s:.1f} s ({figures.jobs / figures.clusters_s:.1f} jobs/s), "
+        f"pods after {figures.pods_s:.1f} s"
+    ]
+
+
+def churned(figures: Churn) -> list[str]:
+    """Return the latencies as text."""
+    shares = ", ".join(f"{name} {used / figures.seconds:.2f}" for name, used in ranked(figures.cpu_s))
+    requests = sum(figures.requests.values()) / figures.seconds
+    return [
+        f"\n{figures.jobs} running jobs, {figures.seconds:.0f} s; memory {figures.memory_mb:.0f} MB at most",
+        f"  child deleted → applied again: {quantiles(figures.repaired_s)}",
+        f"  new job → RayCluster: {quantiles(figures.built_s)}",
+        f"  driver's checkpoint → status: {quantiles(figures.told_s)}",
+        f"  cores: {shares}",
+        f"  requests/s: {requests:.1f}: {per_job(figures.requests, figures.seconds)}",
+    ]
+
+
+def per_job(amounts: Mapping[str, float], jobs: float, factor: float = 1.0) -> str:
+    """Return what each takes of a job."""
+    return ", ".join(f"{name} {amount * factor / jobs:.2f}" for name, amount in ranked(amounts))
+
+
+def ranked(amounts: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return the amounts, the largest first."""
+    return sorted(amounts.items(), key=lambda item: -item[1])
+
+
+def quantiles(seconds: Sequence[float]) -> str:
+    """Return median, 99th percentile and maximum [ms]."""
+    ordered = sorted(seconds)
+    if not ordered:
+        return "none"
+    p50, p99 = (ordered[math.ceil(share * len(ordered)) - 1] * 1000 for share in (0.5, 0.99))
+    return f"p50 {p50:.0f} ms, p99 {p99:.0f} ms, max {ordered[-1] * 1000:.0f} ms, n={len(ordered)}"
+
+
+def profile_of(directory: Path | None, name: str) -> Path | None:
+    return None if directory is None else directory / f"{name}.prof"
+
+
+def say(*lines: str) -> None:
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

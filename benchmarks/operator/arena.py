@@ -1,0 +1,90 @@
+"""The control-plane profile, fresh for each measurement, with the operator's rights and without KubeRay at first.
+
+Everything runs on the machine's own cores: whatever the API server, etcd and the controllers take is missing elsewhere.
+`Shares` tells how much each of them took.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from local_cluster import control_plane, home, kuberay
+from local_cluster.api_server import ApiServer, start_api_server
+from local_cluster.kubectl import Kubectl
+from local_cluster.kwok import simulated_node
+from local_cluster.processes import find, wait_ready
+from operator_process import MODULE, OperatorProcess, install_rights, kubeconfig_of_operator
+
+NAMESPACE = "fleet"
+NO_HEADS = "http://127.0.0.1:9/{namespace}/{service}"
+"""nobody listens: jobs whose pods are never made"""
+PODS_OF_NODE = 110
+
+
+@dataclass(frozen=True)
+class Arena:
+    """A running cluster."""
+
+    server: ApiServer
+    kubectl: Kubectl
+    kubeconfig: Path
+    """of the operator's ServiceAccount"""
+
+    @contextmanager
+    def operator(self, heads: str = NO_HEADS, profile: Path | None = None) -> Iterator[OperatorProcess]:
+        """Run the operator as the chart would; `profile`: a file for cProfile."""
+        program = MODULE if profile is None else ("-m", "cProfile", "-o", str(profile), *MODULE)
+        log = self.server.directory / "logs" / "operator.log"
+        with OperatorProcess(self.kubeconfig, NAMESPACE, heads, log, program, log_level="INFO") as process:
+            yield process
+            if profile is not None:
+                process.terminate()
+
+    def start_kuberay(self) -> None:
+        """Start KubeRay as it comes: one reconcile at a time, 100 requests per second."""
+        wait_ready(kuberay.start_kuberay(self.server, self.kubectl, os.environ))
+
+
+@contextmanager
+def arena(pods: int) -> Iterator[Arena]:
+    """Start a cluster whose simulated nodes hold this many pods; remove it at the end."""
+    clusters = home.clusters_of_this_user()
+    home.remove_orphans(clusters)
+    directory = home.owned_directory(clusters)
+    try:
+        server = start_api_server(directory, os.environ)
+        nodes = [simulated_node(f"simulated-{number}", gpus=0) for number in range(pods // PODS_OF_NODE + 1)]
+        kubectl = control_plane.complete(server, os.environ, nodes, operators=())
+        kubectl("create", "namespace", NAMESPACE)
+        install_rights(kubectl, NAMESPACE, "--set", f"namespaces={{{NAMESPACE}}}")
+        yield Arena(server, kubectl, kubeconfig_of_operator(kubectl, NAMESPACE, directory))
+    finally:
+        home.remove(directory)
+
+
+class Shares:
+    """Processor seconds of each program since this was made."""
+
+    def __init__(self, arena: Arena, others: Mapping[str, int]) -> None:
+        """`others`: pids of programs that are not the cluster's."""
+        self._arena = arena
+        self._others = others
+        self._before = self._now()
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds by program."""
+        now = self._now()
+        return {name: now[name] - self._before.get(name, 0.0) for name in now}
+
+    def _now(self) -> dict[str, float]:
+        named = [(process.name(), process) for process in find(self._arena.server.directory)]
+        named += [(name, psutil.Process(pid)) for name, pid in self._others.items()]
+        found: dict[str, float] = {}
+        for name, process in named:
+            times = process.cpu_times()
+            found[name] = found.get(name, 0.0) + times.user + times.system
+        return found
