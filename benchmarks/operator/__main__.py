@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, nargs="+", default=[1000, 5000], help="applied at once")
     parser.add_argument("--running", type=int, default=1000, help="jobs that train while statuses change")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long their statuses change")
+    parser.add_argument("--kuberay-s", type=float, default=300.0, help="longest wait for KubeRay's pods")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--profile", type=Path, help="directory for cProfile's view of the operator; slows it down")
     options = parser.parse_args()
@@ -35,11 +36,12 @@ def main() -> None:
         if "bare" in options.parts:
             say(*built(f"bare client, {num_jobs} jobs", asyncio.run(bare(num_jobs))))
         if "building" in options.parts:
-            ours, kuberay = asyncio.run(building(num_jobs, profile_of(options.profile, f"building-{num_jobs}")))
+            profile = profile_of(options.profile, f"building-{num_jobs}")
+            ours, kuberay = asyncio.run(building(num_jobs, options.kuberay_s, profile))
             say(*built(f"operator, {num_jobs} jobs", ours))
-            say(*built(f"KubeRay, pods of {num_jobs} clusters", kuberay))
+            say(*built(f"KubeRay, pods of {kuberay.jobs} of {num_jobs} RayClusters", kuberay))
         if "joint" in options.parts:
-            say(*joined(asyncio.run(joint(num_jobs))))
+            say(*joined(asyncio.run(joint(num_jobs, options.kuberay_s))))
     if "churn" in options.parts:
         say(*churned(asyncio.run(churn(options.running, options.seconds, profile_of(options.profile, "churn")))))
 
@@ -70,7 +72,7 @@ def joined(figures: Joint) -> list[str]:
     return [
         f"\nboth operators, {figures.jobs} jobs applied while they run: all applied after {figures.applied_s:.1f} s, "
         f"RayClusters after {figures.clusters_s:.1f} s ({figures.jobs / figures.clusters_s:.1f} jobs/s), "
-        f"pods after {figures.pods_s:.1f} s"
+        f"pods of {figures.with_pods} after {figures.pods_s:.1f} s"
     ]
 
 
