@@ -111,7 +111,7 @@ def test_a_job_whose_driver_fails_and_then_succeeds_is_counted_once_each(shown):
 
 
 @pytest.mark.parametrize(
-    ("code", "name"), [(0, "Ok"), (4, "OutOfMemory"), (-9, "Signal"), (77, "Unknown"), (None, "Unknown")]
+    ("code", "name"), [(0, "Ok"), (4, "OutOfMemory"), (-9, "Signal"), (99, "Unknown"), (None, "Unknown")]
 )
 def test_the_label_of_an_exit_code_is_one_of_few(code, name, shown):
     assert exit_name(code) == name
