@@ -26,6 +26,8 @@ PHASE_STYLES = {
 COLUMNS = ("NAME", "PHASE", "STEP", "REWARD", "HELD-OUT", "ENGINES", "GPUS", "AGE", "ETA")
 NUMBERS = frozenset({"REWARD", "HELD-OUT", "GPUS", "AGE", "ETA"})
 """written at the right of their columns"""
+FREE = frozenset({"NAME", "JOB", "LAST ERROR"})
+"""columns that give way on a narrow terminal"""
 
 
 def as_table(jobs: Iterable[Job], now: datetime, namespaces: bool) -> Table:
@@ -41,7 +43,9 @@ def plain_table(titles: Sequence[str], numbers: Iterable[str] = ()) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     right = set(numbers)
     for title in titles:
-        table.add_column(title, justify="right" if title in right else "left", no_wrap=True)
+        table.add_column(
+            title, justify="right" if title in right else "left", no_wrap=title not in FREE, overflow="fold"
+        )
     return table
 
 

@@ -23,9 +23,7 @@ JOB_COLUMNS = (
     "TRAIN",
     "PUBLISH",
     "TOK/S",
-    "TRAIN/S",
     "ENGINES",
-    "RESTARTS",
     "GPUS",
 )
 """TIME is that of the last step, of which ROLLOUT, TRAIN and PUBLISH are parts; TOK/S are made by the engines"""
@@ -67,7 +65,6 @@ def _jobs(live: Sequence[Job], namespaces: bool) -> Table:
         progress = job.status.progress
         speeds = progress.tokens_per_second if progress else None
         phases = progress.step_seconds if progress else None
-        restarts = sum(engine.restarts for engine in job.status.engines.items) if job.status.engines else 0
         table.add_row(
             Text(_name(job, namespaces), style="bold"),
             phase_text(job),
@@ -77,9 +74,7 @@ def _jobs(live: Sequence[Job], namespaces: bool) -> Table:
             _time(phases.train if phases else None),
             _time(phases.publish if phases else None),
             Text(rate(speeds.rollout if speeds else None)),
-            Text(rate(speeds.train if speeds else None)),
             Text(f"{job.engines_ready}/{job.engines_wanted}", style="yellow" if job.unwell else ""),
-            Text(str(restarts), style="yellow" if restarts else ""),
             Text(NOTHING if job.status.gpus is None else str(job.status.gpus)),
         )
     return table
