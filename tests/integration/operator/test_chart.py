@@ -62,8 +62,8 @@ def test_jobs_let_the_chart_s_pods_in():
 
 
 def test_namespaces_narrow_the_rights_to_them():
-    found = rendered("--set", "namespaces={a}")
-    assert not [name for name in found if name.startswith("Cluster")]
+    found = rendered("--set", "namespaces={a}", "--set", "crd.install=false,userRoles.create=false")
+    assert not [name for name in found if name.startswith(("Cluster", "CustomResource"))]
     assert found["Role/rl-operator"]["metadata"]["namespace"] == "a"
     assert found["RoleBinding/rl-operator"]["metadata"]["namespace"] == "a"
     assert found["RoleBinding/rl-operator"]["roleRef"]["kind"] == "Role"
