@@ -5,6 +5,7 @@ from pathlib import Path
 from local_cluster.images import write_archive
 from local_cluster.kubectl import Manifest
 from local_cluster.packages import program
+from restricted import CONTAINER, POD
 
 IMAGE = "rljob.local/busybox:1"
 APPLETS = ("cat", "echo", "httpd", "mkdir", "nslookup", "sh", "sleep", "tail", "wget")
@@ -20,10 +21,23 @@ def busybox_archive(directory: Path) -> Path:
 
 def pod(name: str, namespace: str, script: str, limits: dict[str, str] | None = None) -> Manifest:
     """Return a pod, labelled `app: NAME`, that runs this shell script once."""
-    container = {"name": "main", "image": IMAGE, "args": [script], "resources": {"limits": limits or {}}}
+    container = {
+        "name": "main",
+        "image": IMAGE,
+        "args": [script],
+        "resources": {"limits": limits or {}},
+        "securityContext": CONTAINER,
+        "volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}],
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": namespace, "labels": {"app": name}},
-        "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "securityContext": POD,
+            "containers": [container],
+            "volumes": [{"name": "scratch", "emptyDir": {}}],
+        },
     }

@@ -3,6 +3,7 @@
 from typing import Any
 
 from local_cluster.kubectl import Manifest
+from restricted import CONTAINER, POD
 
 
 def raycluster(name: str, namespace: str, workers: int, gpus: int, node_selector: dict[str, str]) -> Manifest:
@@ -34,11 +35,13 @@ def _pod(container: str, gpus: int, node_selector: dict[str, str]) -> dict[str, 
     return {
         "spec": {
             "nodeSelector": node_selector,
+            "securityContext": POD,
             "containers": [
                 {
                     "name": container,
                     "image": "ray.local/ray:test",
                     "resources": resources,
+                    "securityContext": CONTAINER,
                 }
             ],
         }

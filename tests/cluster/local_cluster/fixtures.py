@@ -25,6 +25,8 @@ GIVEN_VARIABLE = "KUBECONFIG"
 NODE_FIXTURE = "node_cluster"
 PROMETHEUS_PROGRAMS = {"prometheus", "promtool"}
 """fixtures of these names are the programs"""
+JUDGE_FIXTURE = "gitops_judge"
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 NEEDED_CRDS = ("rayclusters.ray.io", "stages.kwok.x-k8s.io")
 
 
@@ -130,9 +132,12 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
 
 @contextmanager
 def temporary_namespace(kubectl: Kubectl) -> Iterator[str]:
-    """Yield the name of a new namespace; what is in it goes with it, and nobody waits for that."""
+    """Yield the name of a new namespace; what is in it goes with it, and nobody waits for that.
+
+    It enforces the Pod Security Standard `restricted`, as the namespaces of careful users do.
+    """
     name = f"test-{uuid.uuid4().hex[:8]}"
-    kubectl("create", "namespace", name)
+    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": dict(RESTRICTED)}})
     try:
         yield name
     finally:

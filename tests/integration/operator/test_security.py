@@ -1,0 +1,53 @@
+"""What everything here runs under: the operator with the rights of the chart, jobs in a `restricted` namespace."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from local_cluster.errors import ClusterError
+from local_cluster.kubectl import Kubectl
+from waiting import eventually
+
+
+@pytest.fixture
+def as_operator(kubectl: Kubectl, kubeconfig: Path) -> Kubectl:
+    return Kubectl(kubectl.program, kubeconfig)
+
+
+def test_the_operator_is_its_service_account(as_operator: Kubectl, namespace: str) -> None:
+    assert f"system:serviceaccount:{namespace}:{namespace}-operator" in as_operator("auth", "whoami")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ("get", "secrets"),
+        ("get", "rljobs", "-n", "default"),
+        ("delete", "pod", "any"),
+        ("create", "role", "more", "--verb=get", "--resource=pods"),
+    ],
+)
+def test_the_operator_is_not_allowed_what_it_does_not_do(
+    as_operator: Kubectl, namespace: str, request_: tuple[str, ...]
+) -> None:
+    with pytest.raises(ClusterError, match="forbidden"):
+        as_operator("-n", namespace, *request_)
+
+
+def test_the_namespace_takes_no_pod_that_is_not_restricted(kubectl: Kubectl, namespace: str) -> None:
+    with pytest.raises(ClusterError, match=r'violates PodSecurity "restricted'):
+        kubectl("run", "careless", "--image=any", "-n", namespace)
+
+
+def test_every_container_of_a_job_is_as_restricted_says_kuberays_own_too(new_job: Callable, start: Callable) -> None:
+    start()
+    job = new_job()
+    pods = eventually(job.pods, lambda pods: len(pods) == 3)
+    containers = [
+        each for pod in pods for kind in ("initContainers", "containers") for each in pod["spec"].get(kind, ())
+    ]
+    assert sum(each["name"] == "wait-gcs-ready" for each in containers) == 2
+    assert {str(each["securityContext"]) for each in containers} == {
+        str({"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True})
+    }
