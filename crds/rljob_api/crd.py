@@ -19,7 +19,7 @@ from rljob_api import kinds, rules
 from rljob_api.cel import Cel, plain, sentence
 from rljob_api.names import section_of
 from rljob_api.sections import LONGEST_NAME, NAME_PATTERN, NOT_A_NAME, RLJob, Spec
-from rljob_api.status import Status
+from rljob_api.status import UNSEEN, Status
 
 Schema = dict[str, Any]
 
@@ -139,7 +139,11 @@ def root() -> Schema:
                 **section(Spec),
                 "x-kubernetes-validations": [validation(claim, "spec") for claim in claims()],
             },
-            "status": {"description": "What the operator has seen and done.", **section(Status)},
+            "status": {
+                "description": "What the operator has seen and done.",
+                **section(Status),
+                "default": {"observedGeneration": UNSEEN},
+            },
         },
         "x-kubernetes-validations": [validation(NAME, ""), *frozen_in_flight()],
     }

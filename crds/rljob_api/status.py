@@ -13,6 +13,8 @@ from pydantic import Field
 from rljob_api.control import MOST_CURVE_POINTS, CurvePoint, EngineState, TokenRates
 from rljob_api.sections import NotNegative, Section
 
+UNSEEN = -1
+"""generation that no operator has seen. Objects begin with it: kstatus takes one without any status for done"""
 MOST_ATTEMPTS = 50
 MOST_STEPS_OF_RECOVERY = 50
 MOST_ENGINES = 256
@@ -188,8 +190,8 @@ class RecoveryStep(Section):
 class Status(Section):
     """The observed state of an RLJob."""
 
-    observed_generation: NotNegative | None = None
-    """metadata.generation that the rest of the status is about"""
+    observed_generation: Annotated[int, Field(ge=UNSEEN, le=2**31 - 1)] | None = None
+    """metadata.generation that the rest of the status is about; -1: no operator has seen the job yet"""
     phase: Phase | None = None
     """one word for people: Invalid, Queued, Provisioning, Starting, Training, Recovering, Suspending,
     Suspended, Succeeded, Failed"""
