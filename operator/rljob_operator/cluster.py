@@ -4,7 +4,6 @@ The only module that imports `kubernetes`. Every write goes through `Cluster.req
 manager, and fails with a ClusterError that tells which object, what was wanted and what came back.
 """
 
-import hashlib
 import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -27,6 +26,8 @@ REQUEST_S = 30.0
 PAGE = 500
 """objects in one page of a list"""
 MERGE = "application/merge-patch+json"
+EVENT_LIFE_S = 3600.0
+"""how long an API server keeps events, usually [s]"""
 LONGEST_NOTE = 1024
 """of an event; the API server's limit"""
 
@@ -73,6 +74,16 @@ class Page:
     resource_version: str
 
 
+@dataclass(slots=True)
+class Told:
+    """An event that was recorded."""
+
+    name: str
+    at: float
+    """[unix s]"""
+    count: int = 1
+
+
 class Cluster:
     """A connection to the API server."""
 
@@ -81,7 +92,7 @@ class Cluster:
         self.requests = Requests()
         self._api = api
         self._identity = identity
-        self._repeats: dict[str, int] = {}
+        self._told: dict[str, Told] = {}
 
     @classmethod
     async def connect(cls, kubeconfig: str | None, identity: str) -> Self:
@@ -152,14 +163,18 @@ class Cluster:
         return await self.request("PATCH", where, [MANAGER, ("force", "true")], body, APPLY)
 
     async def tell(self, job: Job, event: Event) -> None:
-        """Record an event; the same one again is counted, not repeated."""
-        what = json.dumps([job.uid, event.kind, event.action, event.reason, event.note])
-        name = f"{job.name}.{hashlib.sha256(what.encode()).hexdigest()[:16]}"
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        """Record an event; the same one again is counted, not repeated, while the first is remembered here."""
+        what, at = f"{job.uid} {event}", time.time()
+        now = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        self._forget_before(at - EVENT_LIFE_S)
+        if what in self._told and await self._count(job, self._told[what], now):
+            return
+        # kubectl describe shows such events in the order of their names.
+        told = Told(f"{job.name}.{time.time_ns():016x}", at)
         body = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"name": name, "namespace": job.namespace},
+            "metadata": {"name": told.name, "namespace": job.namespace},
             "eventTime": now,
             "reportingController": f"{GROUP}/operator",
             "reportingInstance": self._identity[:128],
@@ -175,12 +190,23 @@ class Cluster:
                 "uid": job.uid,
             },
         }
+        await self.request("POST", path("Event", job.namespace), [MANAGER], body)
+        self._told[what] = told
+
+    async def _count(self, job: Job, told: "Told", now: str) -> bool:
+        """Count an event once more; return False if the API server has forgotten it."""
+        series = {"series": {"count": told.count + 1, "lastObservedTime": now}}
         try:
-            await self.request("POST", path("Event", job.namespace), [MANAGER], body)
-        except ConflictError:
-            self._repeats[name] = self._repeats.get(name, 1) + 1
-            series = {"series": {"count": self._repeats[name], "lastObservedTime": now}}
-            await self.request("PATCH", path("Event", job.namespace, name), [MANAGER], series, MERGE)
+            await self.request("PATCH", path("Event", job.namespace, told.name), [MANAGER], series, MERGE)
+        except GoneError:
+            return False
+        told.count += 1
+        return True
+
+    def _forget_before(self, at: float) -> None:
+        """Forget the events that were recorded earlier; the oldest are in front."""
+        while self._told and next(iter(self._told.values())).at < at:
+            del self._told[next(iter(self._told))]
 
     async def read_lease(self, namespace: str, name: str) -> Manifest | None:
         """Return the Lease, or None."""
