@@ -19,7 +19,7 @@ from rljob_operator.cache import Key
 from rljob_operator.driver_api import Control, DriverUnreachableError, RayJobs
 from rljob_operator.identity import CONTROL_PORT, DASHBOARD_PORT
 from rljob_operator.plan import Follow, Orders
-from rljob_operator.world import ALIVE, ENDED, Driver, DriverState
+from rljob_operator.world import ALIVE, ENDED, SILENT_S, Driver, DriverState
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +27,6 @@ LOOK_S = 5.0
 """between two looks at what Ray says of a driver [s]"""
 FIRST_LOOK_S = 1.0
 """the same while Ray has not shown it running [s]"""
-SILENT_S = 20.0
-"""without an answer of Ray before its last one counts no more [s]"""
 STOP_AGAIN_S = 60.0
 """before a driver that should have stopped is stopped again [s]"""
 RETRY_S = 1.0

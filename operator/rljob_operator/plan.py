@@ -19,7 +19,7 @@ from rljob_operator.conditions import cluster_ready, conditions, others, refusal
 from rljob_operator.events import Event, events_between
 from rljob_operator.identity import KIND, Manifest, service_name, submission_id
 from rljob_operator.memory import Memory
-from rljob_operator.world import ALIVE, Driver, DriverState, Job, World, is_deleting
+from rljob_operator.world import ALIVE, SILENT_S, Driver, DriverState, Job, World, is_deleting
 
 PROGRESS_S = 15.0
 """at least so long between two writes of nothing but progress [s]"""
@@ -94,13 +94,23 @@ def plan(job: Job, world: World, now: float) -> Plan:
     if (why := refusal(job, world)) is not None:
         return _written(job, old, record.refused_status(old, job, refused(why), now), world, now, Plan())
     assert job.spec is not None
-    memory = attempts.advance(record.memory_of(old), job, job.spec, world, now)
+    remembered = record.memory_of(old)
+    memory = attempts.advance(remembered, job, job.spec, world, now)
     driver = attempts.driver_of(memory.attempt, job, world) if memory.attempt else None
     todo = _actions(memory, job, job.spec, world, driver, now)
+    if memory == remembered and _is_not_seen_yet(memory, driver, now):
+        return todo  # the old status is right as far as anybody knows
     told = conditions(memory, job, job.spec, world, now)
     where = desired.directory(job, job.spec, world.defaults)
     new = record.status_of(old, job, job.spec, memory, driver, told, todo.orders.engines, where, now)
     return _written(job, old, new, world, now, todo)
+
+
+def _is_not_seen_yet(memory: Memory, driver: Driver | None, now: float) -> bool:
+    """Return whether this process has only begun to look at a driver that another one has seen running."""
+    if memory.attempt is None or not memory.attempt.is_open or memory.attempt.started is None:
+        return False
+    return driver is None or (driver.state is DriverState.UNKNOWN and now - driver.since < SILENT_S)
 
 
 def _written(job: Job, old: Status, new: Status, world: World, now: float, todo: Plan) -> Plan:
@@ -141,7 +151,7 @@ def _actions(memory: Memory, job: Job, spec: Spec, world: World, driver: Driver 
         apply=tuple(_missing(memory, job, spec, world)),
         follow=_follow(memory, job, world, driver),
         orders=_orders(memory, job, spec, world, driver, now),
-        requeue_after_s=_until_next_look(memory, spec, now),
+        requeue_after_s=_until_next_look(memory, spec, driver, now),
     )
 
 
@@ -215,8 +225,9 @@ def _orders(memory: Memory, job: Job, spec: Spec, world: World, driver: Driver |
     )
 
 
-def _until_next_look(memory: Memory, spec: Spec, now: float) -> float:
+def _until_next_look(memory: Memory, spec: Spec, driver: Driver | None, now: float) -> float:
     attempt = memory.attempt
     assert attempt is not None
-    moments = [attempt.start_after - now, (attempts.deadline(memory, spec) or 0.0) - now]
+    begun = driver.since if driver else now
+    moments = [attempt.start_after - now, (attempts.deadline(memory, spec) or 0.0) - now, begun + SILENT_S - now]
     return min([LOOK_AGAIN_S, *(moment for moment in moments if moment > 0)])

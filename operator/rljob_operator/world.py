@@ -66,6 +66,8 @@ class DriverState(StrEnum):
     FAILED = "Failed"
 
 
+SILENT_S = 20.0
+"""without an answer of Ray before its last one counts no more [s]"""
 ALIVE = (DriverState.PENDING, DriverState.RUNNING)
 ENDED = (DriverState.STOPPED, DriverState.SUCCEEDED, DriverState.FAILED)
 

@@ -10,9 +10,9 @@ from aiohttp import web
 from fake_head import FakeHeads, serving
 from rljob_operator import driver_api
 from rljob_operator.driver_api import DriverUnreachableError, RayJobs, open_session
-from rljob_operator.drivers import SILENT_S, Drivers
+from rljob_operator.drivers import Drivers
 from rljob_operator.plan import Follow, Orders
-from rljob_operator.world import Driver, DriverState
+from rljob_operator.world import SILENT_S, Driver, DriverState
 
 FOLLOW = Follow("sums-7f3a1-attempt-1", 1, "ml", "sums-7f3a1-driver")
 COMMAND = "exec python -m rljob_trainer.driver --attempt 1"

@@ -7,7 +7,7 @@ import pytest
 from operator_world import Surroundings, raw_job, running
 from rljob_api.exits import Exit
 from rljob_api.status import ConditionType
-from rljob_operator.world import Defaults, Pod
+from rljob_operator.world import SILENT_S, Defaults, Pod
 
 
 def kinds(manifests: tuple) -> list[str]:
@@ -172,6 +172,29 @@ def test_failures_are_warnings():
     around.step()
     warnings = [event.reason for event in around.events if event.kind == "Warning"]
     assert warnings == ["Restarted", "RestartDriver"]
+
+
+def test_an_operator_that_begins_says_nothing_of_a_driver_before_it_has_looked():
+    here = Surroundings().to_running()
+    before = here.status
+    here.world = replace(here.world, driver=None)
+    here.step()
+    here.step()
+    assert here.status == before
+    here.runs()
+    here.step()
+    assert here.status["phase"] == "Training"
+
+
+def test_a_driver_that_a_new_operator_does_not_find_is_unreachable():
+    here = Surroundings().to_running()
+    here.world = replace(here.world, driver=None)
+    requeue_after_s = here.step().requeue_after_s
+    assert requeue_after_s is not None
+    assert requeue_after_s <= SILENT_S
+    here.now += requeue_after_s
+    here.step()
+    assert here.condition("Training")["reason"] == "Unreachable"
 
 
 def test_a_job_that_is_being_deleted_is_left_to_its_owner_references():
