@@ -69,6 +69,7 @@ PROGRAMS: Mapping[str, Program] = {
     "coredns": Program("coredns", "github.com/coredns/coredns"),
     "prometheus": _prometheus("prometheus"),
     "promtool": _prometheus("promtool"),
+    "gitops": Program("gitops", "rljob.dev/tests/cluster/gitops"),
 }
 
 MANIFESTS: Mapping[str, tuple[str, str]] = {
@@ -106,9 +107,12 @@ def manifests(module: str, environ: Mapping[str, str]) -> Path:
     return target
 
 
-def cache_key(go_mod: bytes, go_sum: bytes) -> str:
-    """Return what names a module's directory in the cache: other dependencies or other flags, another directory."""
-    return hashlib.sha256(b"\0".join([go_mod, go_sum, " ".join(FLAGS).encode()])).hexdigest()[:16]
+def cache_key(*contents: bytes) -> str:
+    """Return what names a module's directory in the cache, by its go.mod, its go.sum and what Go it has of its own.
+
+    Other dependencies, other code or other flags, another directory.
+    """
+    return hashlib.sha256(b"\0".join([*contents, " ".join(FLAGS).encode()])).hexdigest()[:16]
 
 
 def link_flags(version_of: str, go_mod: str) -> str:
@@ -134,7 +138,8 @@ def cache(environ: Mapping[str, str]) -> Path:
 
 def _directory(module: str, environ: Mapping[str, str]) -> Path:
     source = MODULES / module
-    key = cache_key((source / "go.mod").read_bytes(), (source / "go.sum").read_bytes())
+    files = [source / "go.mod", source / "go.sum", *sorted(source.glob("*.go"))]
+    key = cache_key(*(path.read_bytes() for path in files))
     return cache(environ) / f"{module}-{key}"
 
 

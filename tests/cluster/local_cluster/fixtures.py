@@ -42,11 +42,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def programs_for(fixtures: set[str]) -> tuple[str, ...]:
     """Return the programs that tests with these fixtures need."""
+    judges = ("gitops",) if JUDGE_FIXTURE in fixtures else ()
     if NODE_FIXTURE in fixtures:
-        return node.PROGRAMS
+        return (*node.PROGRAMS, *judges)
     if "kubectl" in fixtures:
-        return profile.PROGRAMS
-    return (*PROGRAMS, "kubectl") if "api_server" in fixtures else ()
+        return (*profile.PROGRAMS, *judges)
+    return (*PROGRAMS, "kubectl", *judges) if "api_server" in fixtures else judges
 
 
 @pytest.fixture(scope="session")

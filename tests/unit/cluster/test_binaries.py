@@ -16,8 +16,9 @@ def test_every_program_is_a_tool_of_its_module_with_committed_sums(name: str) ->
     assert (MODULES / program.module / "go.sum").stat().st_size > 0
 
 
-def test_another_dependency_is_another_directory() -> None:
+def test_another_dependency_or_other_code_is_another_directory() -> None:
     assert cache_key(b"a 1", b"sum") != cache_key(b"a 2", b"sum") != cache_key(b"a 2", b"mus")
+    assert cache_key(b"a 1", b"sum", b"package main") != cache_key(b"a 1", b"sum")
 
 
 def test_kubernetes_programs_are_told_the_version_of_their_module() -> None:
