@@ -3,7 +3,8 @@
 A message tells what is so, not what is being done about it: it stays the same while the operator carries a plan out.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -13,8 +14,9 @@ from rljob_api.exits import Exit
 from rljob_api.sections import Spec
 from rljob_api.status import ConditionType as Type
 from rljob_operator import attempts, desired
+from rljob_operator.identity import Manifest
 from rljob_operator.memory import Attempt, Memory
-from rljob_operator.world import ALIVE, Driver, DriverState, Job, World
+from rljob_operator.world import ALIVE, Driver, DriverState, Job, Pod, World
 
 
 class Reason(StrEnum):
@@ -56,6 +58,8 @@ class Condition:
     message: str
 
 
+NO_IMAGE = "spec.runtime.image is absent, and the operator has no default: set it, or trainer.image of the chart"
+
 Conditions = Mapping[Type, Condition]
 
 
@@ -64,12 +68,12 @@ def refusal(job: Job, world: World) -> Condition | None:
     if job.spec is None:
         return Condition("False", Reason.BAD_MANIFEST, "; ".join(str(problem) for problem in job.problems))
     if not (job.spec.runtime.image or world.defaults.image):
-        return Condition("False", Reason.NO_IMAGE, "spec.runtime.image is absent, and the operator has no default")
+        return Condition("False", Reason.NO_IMAGE, NO_IMAGE)
     where = desired.directory(job, job.spec, world.defaults)
     if not desired.is_shared(where, job.spec, world.defaults):
         message = (
             f"spec.checkpoint.directory: {where} lies in no volume of spec.runtime.volumeMounts; the driver and the "
-            "learners are in different pods, and both need it"
+            "learners are in different pods, and both need it: mount a volume there that many pods can write to"
         )
         return Condition("False", Reason.NOT_SHARED, message)
     return None
@@ -121,9 +125,29 @@ def cluster_ready(memory: Memory, spec: Spec, world: World) -> Condition:
     ready = sum(pod.is_ready for pod in pods)
     if ready >= wanted and any(pod.is_head and pod.is_ready for pod in pods):
         return Condition("True", Reason.PODS_READY, f"{wanted} of {wanted} pods are ready")
+    trouble = _trouble(attempt.cluster, pods, world)
+    said = f"{ready} of {wanted} pods are ready" + (f"; {trouble}" if trouble else "")
+    return Condition("False", Reason.PROVISIONING, said)
+
+
+def _trouble(cluster: str, pods: Sequence[Pod], world: World) -> str | None:
+    """Return the first thing that is known to be in the way: a child that is refused, or a pod that does not start."""
+    if world.refused is not None:
+        return world.refused
+    failure = _failure_of(world.child("RayCluster", cluster))
+    if failure is not None:
+        return failure
     first = next((pod for pod in sorted(pods, key=lambda pod: pod.name) if pod.trouble and not pod.is_ready), None)
-    trouble = f"; {first.name}: {first.trouble}" if first else ""
-    return Condition("False", Reason.PROVISIONING, f"{ready} of {wanted} pods are ready{trouble}")
+    return f"{first.name}: {first.trouble}" if first else None
+
+
+def _failure_of(raycluster: Manifest | None) -> str | None:
+    """Return why KubeRay cannot make or delete a pod, without the pod's name: it has another one at every try."""
+    conditions = raycluster.get("status", {}).get("conditions", []) if raycluster else []
+    for condition in conditions:
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            return re.sub(r'pods "[^"]*" is forbidden', "a pod is forbidden", " ".join(condition["message"].split()))
+    return None
 
 
 def others(cluster: str, world: World) -> tuple[str, ...]:

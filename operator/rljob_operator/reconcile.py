@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from rljob_operator import desired
 from rljob_operator.cache import Cache, Key, Seen
-from rljob_operator.cluster import Cluster, ConflictError
+from rljob_operator.cluster import Cluster, ClusterError, ConflictError
 from rljob_operator.desired import TOKEN_KEY
 from rljob_operator.drivers import Drivers
 from rljob_operator.identity import Manifest, job_name
@@ -17,6 +17,9 @@ from rljob_operator.pulse import Pulse
 from rljob_operator.world import Defaults, Job, World, job_of
 
 log = logging.getLogger(__name__)
+
+REFUSED = (400, 403, 422)
+"""answers of an API server that has understood and does not want to: the job's author has to know"""
 
 
 class Reconciler:
@@ -42,6 +45,7 @@ class Reconciler:
         self._clock = clock
         self._tokens: dict[Key, tuple[str, str]] = {}
         self._progress_written_at: dict[Key, float] = {}
+        self._refused: dict[Key, str] = {}
 
     async def reconcile(self, key: Key) -> float | None:
         """Do what is due for a job; return when to look again at the latest [s]. Raises ClusterError and
@@ -70,6 +74,7 @@ class Reconciler:
             has_secret=bool(job.status.get("attempts")) and await self._token(job) is not None,
             fresh_token=secrets.token_urlsafe(32),
             defaults=self._defaults,
+            refused=self._refused.get(job.key),
             progress_written_at=self._progress_written_at.get(job.key, 0.0),
         )
 
@@ -86,7 +91,7 @@ class Reconciler:
         for wanted in todo.apply:
             kind, name = wanted["kind"], wanted["metadata"]["name"]
             log.info("action=apply kind=%s name=%s", kind, name)
-            self._keep(await self._cluster.apply(wanted, force=world.child(kind, name) is not None))
+            await self._apply(job, wanted, force=world.child(kind, name) is not None)
         for event in todo.events:
             log.info("action=tell kind=%s reason=%s note=%r", event.action, event.reason, event.note)
             await self._cluster.tell(job, event)
@@ -95,6 +100,15 @@ class Reconciler:
         told = await self._drivers.obey(job.key, todo.orders)
         self._metrics.submissions.inc(told.submit is not None)
         self._metrics.engine_restarts.inc(len(told.engines))
+
+    async def _apply(self, job: Job, wanted: Manifest, force: bool) -> None:
+        try:
+            self._keep(await self._cluster.apply(wanted, force))
+        except ClusterError as error:
+            if error.status in REFUSED:
+                self._refused[job.key] = f"{wanted['kind']} {wanted['metadata']['name']}: {error}"
+            raise
+        self._refused.pop(job.key, None)
 
     def _keep(self, raw: Manifest) -> None:
         if self._cache.put(raw) is not Seen.OLD:
@@ -123,4 +137,5 @@ class Reconciler:
     async def _forget(self, key: Key) -> None:
         await self._drivers.follow(key, None, "")
         self._progress_written_at.pop(key, None)
+        self._refused.pop(key, None)
         self._tokens.pop(key, None)

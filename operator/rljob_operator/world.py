@@ -123,6 +123,8 @@ class World:
     fresh_token: str = field(default="", repr=False)
     """random; becomes the control token if the job has none"""
     defaults: Defaults = Defaults()
+    refused: str | None = None
+    """what the API server said about a child that it did not take; None: it took all, or has not been asked"""
     progress_written_at: float = 0.0
     """when progress was last written into the status, as far as this process knows [unix s]"""
 

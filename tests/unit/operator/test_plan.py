@@ -130,6 +130,27 @@ def test_waiting_names_the_first_pod_in_trouble():
     )
 
 
+def test_waiting_tells_why_kuberay_cannot_make_a_pod():
+    here = Surroundings()
+    here.step()
+    (cluster,) = here.world.rayclusters()
+    message = (
+        'FailedCreateHeadPod\npods "sums-7f3a1-1-head-x2c4v" is forbidden: violates PodSecurity "restricted:latest"'
+    )
+    cluster["status"] = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": message}]}
+    here.step()
+    assert here.condition("ClusterReady")["message"] == (
+        '0 of 3 pods are ready; FailedCreateHeadPod a pod is forbidden: violates PodSecurity "restricted:latest"'
+    )
+
+
+def test_waiting_tells_which_child_the_api_server_does_not_take():
+    here = Surroundings()
+    here.world = replace(here.world, refused="RayCluster sums-7f3a1-1: 422 spec.volumes is wrong")
+    here.step()
+    assert "RayCluster sums-7f3a1-1: 422" in here.condition("ClusterReady")["message"]
+
+
 def test_progress_is_written_at_most_every_15_seconds():
     around = Surroundings().to_running()
     around.now += 1
