@@ -94,12 +94,18 @@ class FakeHeads:
         self.submissions: list[str] = []
         self.refused: list[str] = []
         self.are_down = False
+        self.drain_s = 0.5
+        """how long a driver takes to save and end"""
         self._ends_at_once = ends_at_once
         self._asked: dict[str, int] = {}
 
-    def head(self, namespace: str) -> Head:
-        """Return the one head of a namespace."""
-        (found,) = [head for (where, _), head in self.heads.items() if where == namespace]
+    def head(self, namespace: str, job: str = "") -> Head:
+        """Return the one head of a namespace, or of one of its jobs."""
+        (found,) = [
+            head
+            for (where, service), head in self.heads.items()
+            if where == namespace and service.startswith(f"{job}-" if job else "")
+        ]
         return found
 
     def application(self) -> web.Application:
@@ -185,7 +191,7 @@ class FakeHeads:
         self._let_in(request, head)
         head.drains += 1
         head.change(state=RunState.DRAINING)
-        asyncio.get_running_loop().call_later(0.5, head.end, 7)
+        asyncio.get_running_loop().call_later(self.drain_s, head.end, 7)
         return web.json_response({"outcome": "Accepted"}, status=202)
 
     async def _engine(self, request: web.Request) -> web.Response:
