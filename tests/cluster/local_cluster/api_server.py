@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from local_cluster.binaries import binary
@@ -12,11 +12,13 @@ from local_cluster.health import answers, trusting
 from local_cluster.kubeconfig import write_kubeconfig
 from local_cluster.network import LOOPBACK, SIMULATED, Network
 from local_cluster.ports import free_port
-from local_cluster.processes import start, wait_ready
+from local_cluster.processes import Started, start, wait_ready
 
 log = logging.getLogger(__name__)
 
 PROGRAMS = ("etcd", "kube-apiserver")
+# A quarter less work while KubeRay's CRDs, a megabyte each, are taken in; the heap is small.
+VARIABLES = {"GOGC": "300"}
 SERVER_NAMES = ("localhost", *(f"kubernetes{suffix}" for suffix in ("", ".default", ".default.svc")))
 
 
@@ -33,6 +35,7 @@ class ApiServer:
     """signs their tokens"""
     kubeconfig: Path
     """of an administrator"""
+    process: Started
 
     def kubeconfig_for(self, name: str, user: str, groups: Sequence[str] = ()) -> Path:
         """Write and return a kubeconfig for this user, for example `system:serviceaccount:NAMESPACE:NAME`."""
@@ -54,11 +57,25 @@ def start_api_server(directory: Path, environ: Mapping[str, str], network: Netwo
     admin = authority.client("admin", "kubernetes-admin", ["system:masters"])
     kubeconfig = write_kubeconfig(directory / "kubeconfig", url, authority.own, admin)
     context = trusting(authority.own, admin)
-    # A quarter less work while KubeRay's CRDs, a megabyte each, are taken in; the heap is small.
-    variables = {"GOGC": "300"}
-    wait_ready(start("kube-apiserver", command, directory, lambda: answers(f"{url}/readyz", context), variables))
+    process = start("kube-apiserver", command, directory, lambda: answers(f"{url}/readyz", context), VARIABLES)
+    wait_ready(process)
     log.info("action=ready program=kube-apiserver url=%s seconds=%.1f", url, time.monotonic() - started)
-    return ApiServer(directory, network, url, authority, service_accounts, kubeconfig)
+    return ApiServer(directory, network, url, authority, service_accounts, kubeconfig, process)
+
+
+def stop_api_server(server: ApiServer) -> None:
+    """Kill kube-apiserver; etcd stays, and whoever talks to it finds nobody."""
+    server.process.process.kill()
+    server.process.process.wait()
+
+
+def start_api_server_again(server: ApiServer) -> ApiServer:
+    """Start it after `stop_api_server`, where it was and with all that it knew; return when it is ready."""
+    was = server.process
+    assert isinstance(was.process.args, list)
+    process = start(was.name, was.process.args, server.directory, was.is_ready, VARIABLES)
+    wait_ready(process)
+    return replace(server, process=process)
 
 
 def etcd_arguments(data: Path, client_url: str, peer_url: str) -> list[str]:
