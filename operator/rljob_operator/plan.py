@@ -110,7 +110,10 @@ def _is_not_seen_yet(memory: Memory, driver: Driver | None, now: float) -> bool:
     """Return whether this process has only begun to look at a driver that another one has seen running."""
     if memory.attempt is None or not memory.attempt.is_open or memory.attempt.started is None:
         return False
-    return driver is None or (driver.state is DriverState.UNKNOWN and now - driver.since < SILENT_S)
+    if driver is None:
+        return True
+    answers = driver.state is not DriverState.UNKNOWN and (driver.status is not None or driver.state not in ALIVE)
+    return not answers and now - driver.since < SILENT_S
 
 
 def _written(job: Job, old: Status, new: Status, world: World, now: float, todo: Plan) -> Plan:

@@ -18,9 +18,6 @@ from rljob_operator.world import Defaults, Job, World, job_of
 
 log = logging.getLogger(__name__)
 
-REFUSED = (400, 403, 422)
-"""answers of an API server that has understood and does not want to: the job's author has to know"""
-
 
 class Reconciler:
     """Looks at one job at a time and does what is due; asked by the queue, which asks for a job once at a time."""
@@ -105,8 +102,9 @@ class Reconciler:
         try:
             self._keep(await self._cluster.apply(wanted, force))
         except ClusterError as error:
-            if error.status in REFUSED:
-                self._refused[job.key] = f"{wanted['kind']} {wanted['metadata']['name']}: {error}"
+            # A conflict passes by itself. Anything else the job's author has to know, wrong types too, which are a 500.
+            if error.status and not isinstance(error, ConflictError):
+                self._refused[job.key] = str(error)
             raise
         self._refused.pop(job.key, None)
 

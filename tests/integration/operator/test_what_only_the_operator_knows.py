@@ -21,7 +21,7 @@ def message(job: Job, kind: str) -> str:
     ("sections", "reason", "says"),
     [
         ({"extraArgs": {"sglang": {"mem-fraction-statics": 0.5}}}, "BadManifest", "mem-fraction-static"),
-        ({"data": {"train": {"reasoningGym": {"task": "chain_sums"}}}}, "BadManifest", "chain_sum"),
+        ({"data": {"train": {"reasoningGym": {"task": "chain_sums", "size": 10}}}}, "BadManifest", "chain_sum"),
         ({"runtime": {"device": "Cpu", **RUNS, "volumes": []}}, "BadManifest", "is no volume of spec.runtime.volumes"),
         ({"checkpoint": {"directory": "/else"}}, "CheckpointsNotShared", "mount a volume there"),
     ],
@@ -48,7 +48,7 @@ def test_a_manifest_that_cannot_run_here_is_not_admitted(
             {"runtime": {"volumes": [{"name": "host", "hostPath": {"path": "/data"}}]}},
             'violates PodSecurity "restricted:latest": restricted volume types (volume "host"',
         ),
-        ({"runtime": {"volumes": [{"name": "wrong", "emptyDir": "yes"}]}}, "RayCluster sums-"),
+        ({"runtime": {"volumes": [{"name": "wrong", "emptyDir": "yes"}]}}, "rayclusters/sums-"),
     ],
 )
 def test_a_job_that_waits_says_what_it_waits_for(

@@ -7,7 +7,7 @@ import pytest
 from operator_world import Surroundings, raw_job, running
 from rljob_api.exits import Exit
 from rljob_api.status import ConditionType
-from rljob_operator.world import SILENT_S, Defaults, Pod
+from rljob_operator.world import SILENT_S, Defaults, DriverState, Pod
 
 
 def kinds(manifests: tuple) -> list[str]:
@@ -200,6 +200,8 @@ def test_an_operator_that_begins_says_nothing_of_a_driver_before_it_has_looked()
     before = here.status
     here.world = replace(here.world, driver=None)
     here.step()
+    here.step()
+    here.driver(state=DriverState.RUNNING, status=None)
     here.step()
     assert here.status == before
     here.runs()
