@@ -8,7 +8,6 @@ churn     N jobs train, and their drivers' statuses change all the time: how soo
 
 import asyncio
 import json
-import random
 import subprocess
 import sys
 import time
@@ -31,6 +30,8 @@ LATEST_S = 1200.0
 """for anything to be reached"""
 OURS = ("rljobs", "rayclusters", "configmaps", "services", "networkpolicies", "secrets", "events")
 """resources that only the operator reads and writes before KubeRay begins"""
+DRIVER = "-driver"
+"""end of the name of the Service that the operator makes"""
 PROBES_PER_S = 10
 NEW_JOBS_PER_S = 1
 
@@ -163,8 +164,9 @@ async def _churn(place: Arena, api: Api, operator: OperatorProcess, num_jobs: in
     seen = Seen()
     async with watching(api, {SERVICES: seen.service, RLJOBS: seen.rljob, RAYCLUSTERS: seen.raycluster}):
         shares, before, began = Shares(place, {"operator": operator.pid}), await api.requests(), time.time()
-        services = [item["metadata"]["name"] for item in json.loads(await api.send("GET", SERVICES))["items"]]
-        victims = random.Random(0).sample(services, min(len(services), int(seconds * PROBES_PER_S)))
+        there = [item["metadata"]["name"] for item in json.loads(await api.send("GET", SERVICES))["items"]]
+        services = [name for name in there if name.endswith(DRIVER)]  # the others are KubeRay's, and it repairs them
+        victims = services[: int(seconds * PROBES_PER_S)]  # each once: one that is still away cannot be deleted again
         for number, victim in enumerate(victims):
             await asyncio.sleep(max(0.0, began + number / PROBES_PER_S - time.time()))
             await api.send("DELETE", f"{SERVICES}/{victim}")
