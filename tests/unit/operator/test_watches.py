@@ -22,13 +22,13 @@ def test_a_change_is_looked_at_and_its_echo_is_not():
     Operator.seen(parts, raw_job(), is_gone=False)
     assert asyncio.run(parts.queue.get()) == "ml/sums"
     Operator.seen(parts, raw_job(), is_gone=False)
-    assert len(parts.queue) == 0
+    assert parts.queue.waiting_s() == ()
 
 
 def test_what_is_gone_is_looked_at():
     parts = operator()
     Operator.seen(parts, raw_job(), is_gone=True)
-    assert len(parts.queue) == 1
+    assert len(parts.queue.waiting_s()) == 1
 
 
 def test_kopf_copies_no_object():
