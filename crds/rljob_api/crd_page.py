@@ -40,8 +40,9 @@ FROZEN = """
 Before the first attempt begins everything can be edited. Once `status.attempt` is above 0 only these can:
 
 - {free}: the operator reads it again at every turn
-- `spec.{scaled}` with placement `Disaggregated`, also by `kubectl scale rlj NAME --replicas=N` and autoscalers;
-  colocated engines sit on the learner's GPUs and stay as many
+- `spec.{scaled}` with placement `Disaggregated`, also by `kubectl scale rlj NAME --replicas=N` and autoscalers,
+  by whole nodes (see [Scale](operator.md#scale)); colocated engines sit on the learner's GPUs and stay as many
+- `spec.{scaled}` of a job that is suspended, whatever its placement
 
 Everything else is what the run has begun with; make another RLJob to try something else.
 

@@ -191,6 +191,17 @@ def test_everything_but_recovery_and_scheduling_is_frozen_in_flight():
     assert {"rollout.engines", "algorithm.kl", "data.heldOut", "training.optimizer.learningRate"} < frozen
 
 
+def test_engines_have_rules_of_their_own_for_each_placement():
+    (colocated, disaggregated) = [
+        rule["rule"] for rule in crd.frozen_in_flight() if rule["fieldPath"] == ".spec.rollout.engines"
+    ]
+
+    assert colocated.startswith("self.spec.placement == 'Disaggregated' || ")
+    assert disaggregated.startswith("self.spec.placement != 'Disaggregated' || ")
+    assert "'Suspended'" in colocated
+    assert "'Suspended'" in disaggregated
+
+
 @pytest.mark.parametrize(
     ("text", "made"),
     [
