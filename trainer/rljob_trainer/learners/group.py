@@ -4,7 +4,6 @@ Ranks meet in collectives, so a call goes to all of them or to none: one lock, o
 When a rank fails the wait ends at once, although the others may hang in a collective that it never joined.
 """
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from rljob_trainer.batches import StepBatch
+from rljob_trainer.engines.ports import free_ports
 from rljob_trainer.learners.config import Layout
 from rljob_trainer.learners.errors import (
     LayoutMismatchError,
@@ -40,11 +40,11 @@ class RankHost:
         self._rank: Any = None
 
     def address(self) -> tuple[str, int]:
-        """Return this node's address and a port that is free right now, for the ranks to meet at."""
+        """Return this node's address and a port for the ranks to meet at, free and not of those that connections get:
+        who comes before rank 0 serves there waits for minutes, and hears nothing else.
+        """
         host = ray.util.get_node_ip_address()
-        with socket.socket() as probe:
-            probe.bind((host, 0))
-            return host, int(probe.getsockname()[1])
+        return host, free_ports(host)[0]
 
     def build(self, make: Callable[..., Any], rank: int, world_size: int, address: str, port: int) -> None:
         """Make the rank; returns when all ranks have met."""

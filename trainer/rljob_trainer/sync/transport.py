@@ -103,7 +103,7 @@ class Broadcast:
                 raise TransferError(f"broadcast to {len(remaining)} engines: {attempt}")
             failed |= culprits
             remaining = [engine for engine in remaining if engine.name not in failed]
-            log.warning("action=broadcast_again engines=%d left_behind=%s", len(remaining), culprits)
+            log.warning("action=broadcast_again engines=%d left_behind=%s reason=%s", len(remaining), culprits, attempt)
         return Transfer((), failed)
 
     async def _meet(self, engines: Sequence[EngineClient], timeout_s: float) -> None:
