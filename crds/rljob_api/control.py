@@ -6,6 +6,7 @@ generation, so giving one twice is harmless. Times are unix seconds of the drive
     GET  /v1/status?since=REVISION&wait=SECONDS   Status; with `since`, once the revision differs or `wait` is over
     GET  /v1/metrics                              Prometheus text
     PUT  /v1/engines/{name}                       EngineOrder -> Answer
+    PUT  /v1/scale                                Scale -> Answer
     POST /v1/checkpoint                           save after the current step -> Answer
     POST /v1/drain                                finish the current step, save and end -> Answer
 
@@ -21,6 +22,7 @@ from pydantic.alias_generators import to_camel
 STATUS = "/v1/status"
 METRICS = "/v1/metrics"
 ENGINE = "/v1/engines/{name}"
+SCALE = "/v1/scale"
 CHECKPOINT = "/v1/checkpoint"
 DRAIN = "/v1/drain"
 
@@ -66,13 +68,14 @@ class RunState(StrEnum):
 
 
 class EngineState(StrEnum):
-    """Where an engine is. There is no way from Dead or Starting to Healthy except through Stale."""
+    """Where an engine is. There is no way from Dead or Starting to Healthy but through Stale, and none from Leaving."""
 
     STARTING = "Starting"
     STALE = "Stale"
     HEALTHY = "Healthy"
     SUSPECT = "Suspect"
     DEAD = "Dead"
+    LEAVING = "Leaving"
 
 
 class EngineStatus(Message):
@@ -81,7 +84,8 @@ class EngineStatus(Message):
     name: str
     """for example `engine-0`"""
     state: EngineState
-    """Stale: serves nothing until it holds the current weights; Suspect: probes fail, requests still go to it"""
+    """Stale: serves nothing until it holds the current weights; Suspect: probes fail, requests still go to it; Leaving:
+    gets no more requests, and is gone when the last ones are answered"""
     since: float
     """when it came into this state [unix s]"""
     generation: Annotated[int, NOT_NEGATIVE] = 0
@@ -96,6 +100,16 @@ class EngineStatus(Message):
     """where it serves; absent while there is no process"""
     pid: int | None = None
     """its process on its machine"""
+    node: str | None = None
+    """address of its machine or pod; absent while it waits for room"""
+
+
+class Scale(Message):
+    """How many engines there shall be."""
+
+    generation: Annotated[int, NOT_NEGATIVE]
+    """grows with every order, and orders of an older one are refused; 0: as the driver began"""
+    engines: Annotated[int, Field(ge=1)]
 
 
 class AccuracyPoint(Message):
@@ -220,6 +234,8 @@ class Status(Message):
     """last sign of life of the main thread [unix s]"""
     progress: Progress = Progress()
     engines: tuple[EngineStatus, ...] = ()
+    scale: Scale | None = None
+    """what the driver works towards; absent: it starts, or its engines stay as many as they are"""
     checkpoint: SavedCheckpoint | None = None
     incidents: tuple[Incident, ...] = ()
     """failures of engines in this attempt, the newest 100, oldest first"""

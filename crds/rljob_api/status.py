@@ -112,7 +112,8 @@ class Engine(Section):
     name: str
     """for example `engine-0`"""
     state: EngineState
-    """Stale: serves nothing until it holds the current weights; Suspect: probes fail, requests still go to it"""
+    """Stale: serves nothing until it holds the current weights; Suspect: probes fail, requests still go to it; Leaving:
+    gets no more requests"""
     since: datetime
     """when it came into this state"""
     version: NotNegative | None = None

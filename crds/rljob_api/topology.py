@@ -13,6 +13,8 @@ from typing import Literal
 from rljob_api.sections import Placement, Spec
 
 NodeGroup = Literal["workers", "trainer", "rollout"]
+REST = "-rest"
+"""ends the name of a Ray worker group for a last node with fewer GPUs than the others of its group"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,11 @@ class Sizes:
     def data_parallel(self) -> int:
         return self.ranks // (self.tensor_parallel * self.pipeline_parallel)
 
+    @property
+    def engines_per_node(self) -> int:
+        """Whole engines on a rollout node, for which it has as much room as a trainer node: no engine is on two."""
+        return max(1, self.gpus_per_node // self.gpus_per_engine)
+
 
 def topology(spec: Spec) -> Topology:
     """Return where every process of a valid spec sits."""
@@ -145,8 +152,7 @@ def nodes_of(wanted: Sizes) -> tuple[Node, ...]:
     rollout = wanted.engines * wanted.gpus_per_engine
     if wanted.placement is Placement.COLOCATED:
         return filled("workers", max(wanted.ranks, rollout), wanted.gpus_per_node)
-    # An engine never straddles nodes, so a rollout node holds as many whole engines as a trainer node has room for.
-    per_node = max(1, wanted.gpus_per_node // wanted.gpus_per_engine) * wanted.gpus_per_engine
+    per_node = wanted.engines_per_node * wanted.gpus_per_engine
     return filled("trainer", wanted.ranks, wanted.gpus_per_node) + filled("rollout", rollout, per_node)
 
 

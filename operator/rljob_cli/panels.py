@@ -40,6 +40,7 @@ STATE_STYLES: Mapping[EngineState, str] = {
     EngineState.STALE: "cyan",
     EngineState.STARTING: "cyan",
     EngineState.DEAD: "bold red",
+    EngineState.LEAVING: "dim",
 }
 RUN_STYLES: Mapping[RunState, str] = {
     RunState.STARTING: "dim",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import ray
 
-from fleet import HOST, NAMES, START_S, cpu_job
+from fleet import HOST, NAMES, START_S, FreeSeat, cpu_job
 from rljob_trainer.engines.command import engine_command
 from rljob_trainer.engines.server import RayHost
 
@@ -16,7 +16,7 @@ from rljob_trainer.engines.server import RayHost
 async def main(checkpoint: Path, directory: Path) -> list[RayHost]:
     """Tell the pids of servers and actors in one line of JSON when the engines are ready; return who holds them."""
     command = engine_command(cpu_job(checkpoint).spec, checkpoint, threads=1)
-    hosts = [RayHost(name, directory / f"{name}.log", HOST, {"num_cpus": 0}) for name in NAMES]
+    hosts = [RayHost(name, directory / f"{name}.log", HOST, FreeSeat()) for name in NAMES]
     served = await asyncio.gather(*(host.start(command, START_S) for host in hosts))
     actors = [await host.actor_pid() for host in hosts]
     sys.stdout.write(json.dumps({"servers": [each.pid for each in served], "actors": actors}) + "\n")

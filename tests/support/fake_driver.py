@@ -40,7 +40,7 @@ class FakeDriver:
         (directory / "driver.pid").write_text(str(os.getpid()))
         self.attempt = attempt
         self.board = StatusBoard(Status(attempt=attempt, engines=(self.engine(EngineState.HEALTHY, 0),)))
-        self.desired = Desired(self.board, self.restart)
+        self.desired = Desired(self.board, self.restart, lambda engines: None)
 
     def engine(self, state: EngineState, generation: int) -> EngineStatus:
         error = "killed by SIGKILL" if state is EngineState.DEAD else None

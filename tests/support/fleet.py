@@ -12,11 +12,11 @@ import psutil
 
 from rljob_api.sections import RLJob
 from rljob_trainer.background import Background
-from rljob_trainer.engines.client import Continuation, EngineError, TokenRequest, open_session
+from rljob_trainer.engines.client import Continuation, EngineClient, EngineError, TokenRequest, open_session
 from rljob_trainer.engines.command import engine_command
 from rljob_trainer.engines.pool import EnginePool, EngineSnapshot, Incident, PoolSettings
 from rljob_trainer.engines.router import Router, RouterSettings
-from rljob_trainer.engines.server import RayHost
+from rljob_trainer.engines.server import RayHost, Seating
 from rljob_trainer.metrics import Publication
 from rljob_trainer.sync.publisher import Publisher
 from rljob_trainer.sync.transport import Broadcast, Disk
@@ -48,6 +48,18 @@ def cpu_job(checkpoint: Path) -> RLJob:
     )
 
 
+class FreeSeat:
+    """Room that nobody has to reserve; remembers whether it was given back."""
+
+    left = 0
+
+    async def take(self) -> Seating:
+        return Seating({"num_cpus": 0}, {})
+
+    def leave(self) -> None:
+        FreeSeat.left += 1
+
+
 class Fleet:
     """Everything that the driver has around its engines, and a learner in a thread."""
 
@@ -63,7 +75,8 @@ class Fleet:
         settings = RouterSettings("round_robin", request_timeout_s=60.0, health_interval_s=1.0, health_timeout_s=5.0)
         self.router = Router(settings, directory / "router.log", self.session, HOST)
         self.pool = EnginePool(
-            hosts={name: RayHost(name, directory / f"{name}.log", HOST, {"num_cpus": 0}) for name in names},
+            names=names,
+            host=lambda name: RayHost(name, directory / f"{name}.log", HOST, FreeSeat()),
             command=engine_command(cpu_job(checkpoint).spec, checkpoint, threads=1),
             routing=self.router,
             session=self.session,
@@ -104,6 +117,14 @@ class Fleet:
                 return answer
             except EngineError:
                 await asyncio.sleep(0.2)
+
+    def scale(self, wanted: int) -> None:
+        """Order so many engines."""
+        self.run(_call(lambda: self.pool.scale(wanted)), 5)
+
+    def num_requests(self, name: str) -> int:
+        """Return how many requests an engine has."""
+        return self.run(EngineClient(self.session, name, self.engine(name).url or "").num_requests(10), 15)
 
     def heal(self) -> None:
         """Restart what is dead and wait until all serve."""

@@ -23,7 +23,7 @@ from rljob_api import control
 from rljob_api.batch import batch
 from rljob_api.exits import Exit
 from rljob_api.sections import Device, Placement, RLJob, Spec
-from rljob_api.topology import Topology, topology
+from rljob_api.topology import Topology, sizes, topology
 from rljob_trainer import leftovers, placement
 from rljob_trainer.advantage import GroupRelative
 from rljob_trainer.background import Background
@@ -158,7 +158,11 @@ class _Builder:
         resume = newest(self._directory / "checkpoints")
         first = resume[1].step if resume else 0
         self._report = open_report(self._directory, self._job, self._phases, time.time, self._attempt, first)
-        self._desired = Desired(self._board, lambda name, generation, _: self._restart(name, generation))
+        self._desired = Desired(
+            self._board,
+            lambda name, generation, _: self._restart(name, generation),
+            lambda engines: self._scale(engines),
+        )
         try:
             return self._start(resume, first, self._serve())
         except Exception as error:
@@ -222,7 +226,7 @@ class _Builder:
         )
         weights.publish(first)
         if not self._desired.requested:
-            self._board.update(state=control.RunState.RUNNING)
+            self._board.update(state=control.RunState.RUNNING, scale=self._scale_at_start())
         return Run(parts, first, spec.training.steps, self._desired, partial(self._finish, learner), self._fail)
 
     def _serve(self) -> ControlServer:
@@ -274,18 +278,15 @@ class _Builder:
         host = ray.util.get_node_ip_address()
         self._router = Router(router_settings(spec), logs / "router.log", self._session, host)
         command = engine_command(spec, model, self._threads().engine, self._environ.get("PYTHONPATH", ""))
-        hosts = {
-            engine.name: RayHost(
-                engine.name,
-                self._directory / control.ENGINE_LOG.format(engine=engine.name),
-                None,
-                slots.options(engine.slots[0]),
-                slots.visible_devices(engine.slots),
-            )
-            for engine in self._topology.engines
-        }
+        reserved = {engine.name: slots.seat(engine.slots) for engine in self._topology.engines}
+
+        def host_of(name: str) -> RayHost:
+            seat = reserved.pop(name, None) or placement.engine_seat(self._topology, spec.runtime.device)
+            return RayHost(name, self._directory / control.ENGINE_LOG.format(engine=name), None, seat)
+
         self._pool = EnginePool(
-            hosts=hosts,
+            names=tuple(reserved),
+            host=host_of,
             command=command,
             routing=self._router,
             session=self._session,
@@ -395,6 +396,14 @@ class _Builder:
     def _restart(self, name: str, generation: int) -> None:
         self._background.submit(_in_loop(partial(self._pool.restart, name, generation)))
 
+    def _scale(self, engines: int) -> None:
+        self._background.submit(_in_loop(partial(self._pool.scale, engines)))
+
+    def _scale_at_start(self) -> control.Scale | None:
+        if self._spec.placement is Placement.COLOCATED:
+            return None
+        return control.Scale(generation=0, engines=self._spec.rollout.engines)
+
     def _fail(self, error: Exception) -> None:
         message = f"{type(error).__name__}: {error}"
         self._board.update(state=control.RunState.FAILED, exit_reason=message)
@@ -483,6 +492,7 @@ def pool_settings(spec: Spec) -> PoolSettings:
         probe_interval_s=spec.recovery.health_interval_seconds,
         probe_timeout_s=spec.recovery.health_timeout_seconds,
         start_timeout_s=spec.recovery.start_timeout_seconds,
+        engines_per_node=sizes(spec).engines_per_node,
     )
 
 

@@ -23,15 +23,17 @@ from rljob_api.control import (
     ENGINE,
     LONGEST_WAIT_S,
     METRICS,
+    SCALE,
     STATUS,
     TOKEN_VARIABLE,
     Answer,
     EngineOrder,
     Message,
     Refusal,
+    Scale,
 )
 from rljob_trainer.board import StatusBoard
-from rljob_trainer.desired import Desired, GenerationError, UnknownEngineError
+from rljob_trainer.desired import Desired, GenerationError, ScaleError, UnknownEngineError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -106,6 +108,7 @@ class ControlServer:
                 web.get(STATUS, self._status),
                 web.get(METRICS, self._show_metrics),
                 web.put(ENGINE, self._engine),
+                web.put(SCALE, self._scale),
                 web.post(CHECKPOINT, self._checkpoint),
                 web.post(DRAIN, self._drain),
             ]
@@ -147,6 +150,15 @@ class ControlServer:
         except UnknownEngineError as error:
             return _refused(404, error.args[0])
         except GenerationError as error:
+            return _refused(409, error.args[0])
+        return _answered(Answer(outcome="Accepted" if accepted else "Unchanged"), 202 if accepted else 200)
+
+    async def _scale(self, request: web.Request) -> web.Response:
+        try:
+            accepted = self._desired.scale(Scale.model_validate_json(await request.read()))
+        except ValidationError as error:
+            return _refused(400, _about(error))
+        except (ScaleError, GenerationError) as error:
             return _refused(409, error.args[0])
         return _answered(Answer(outcome="Accepted" if accepted else "Unchanged"), 202 if accepted else 200)
 

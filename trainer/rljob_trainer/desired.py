@@ -1,4 +1,4 @@
-"""What others want of the driver: engines of a generation, a checkpoint, an end.
+"""What others want of the driver: engines of a generation, so many of them, a checkpoint, an end.
 
 The same door for orders that come over HTTP and for those that the driver gives itself, so that an order is carried
 out once, whoever gives it and how often.
@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from rljob_api.control import Decision, EngineOrder, EngineState, EngineStatus, Refusal, RunState
+from rljob_api.control import Decision, EngineOrder, EngineState, EngineStatus, Refusal, RunState, Scale
 from rljob_trainer.board import StatusBoard
 
 log = logging.getLogger(__name__)
 
+STAYS = "cannot change: colocated engines sit on the learner's GPUs"
 Giver = Literal["supervisor", "driver"]
 
 
@@ -23,19 +24,30 @@ class UnknownEngineError(LookupError):
 
 
 class GenerationError(ValueError):
-    """The order skips a generation; the argument is the Refusal."""
+    """The order skips a generation, or is older than another; the argument is the Refusal."""
+
+
+class ScaleError(ValueError):
+    """The number of engines cannot change; the argument is the Refusal."""
 
 
 class Desired:
     """Desired state; thread-safe. The loop and the engine pool read it, or are called from it."""
 
     def __init__(
-        self, board: StatusBoard, restart: Callable[[str, int, str], None], clock: Callable[[], float] = time.time
+        self,
+        board: StatusBoard,
+        restart: Callable[[str, int, str], None],
+        scale: Callable[[int], None],
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`restart(engine, generation, reason)` is called once for each accepted order and must return at once."""
+        """`restart(engine, generation, reason)` and `scale(engines)` are called once for each accepted order and must
+        return at once.
+        """
         self._lock = threading.Lock()
         self._board = board
         self._restart = restart
+        self._scale = scale
         self._clock = clock
         self._ordered: dict[str, int] = {}
         self._checkpoint = False
@@ -78,6 +90,29 @@ class Desired:
                 raise GenerationError(Refusal(field="generation", value=str(order.generation), rule=rule))
             self._ordered[name] = order.generation
         self._accept(name, order, by)
+        return True
+
+    def scale(self, order: Scale) -> bool:
+        """Accept the order and have it carried out; return False if it is done already or on its way.
+
+        Raises ScaleError if the number of engines cannot change, and GenerationError if a newer order is known, or
+        another one of this generation.
+        """
+        with self._lock:
+            now, state = self._board.status.scale, self._board.status.state
+            if now is None:
+                rule = "cannot change yet: the engines start" if state is RunState.STARTING else STAYS
+                raise ScaleError(Refusal(field="engines", value=str(order.engines), rule=rule))
+            if order == now:
+                return False
+            if order.generation <= now.generation:
+                rule = f"must be {now.generation + 1} or more: {now.generation} has ordered {now.engines} engines"
+                raise GenerationError(Refusal(field="generation", value=str(order.generation), rule=rule))
+            self._board.update(scale=order)
+        if order.engines == now.engines:
+            return False
+        log.info("action=scale engines=%d before=%d generation=%d", order.engines, now.engines, order.generation)
+        self._scale(order.engines)
         return True
 
     def _engine(self, name: str) -> EngineStatus:

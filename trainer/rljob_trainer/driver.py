@@ -17,6 +17,7 @@ from pathlib import Path
 from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
 from rljob_api.manifest import load
+from rljob_api.sections import RLJob
 from rljob_trainer.build import LOCAL, Address, Run, build
 from rljob_trainer.checkpoints import CheckpointError
 from rljob_trainer.data.errors import DataError
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str]) -> Exit:
     try:
         _log_to(options.log)
         with ExitStack() as stack:
-            job = load(options.manifest.read_text())
+            job = with_engines(load(options.manifest.read_text()), options.engines)
             (options.directory / "logs").mkdir(parents=True, exist_ok=True)
             listen = replace(options.listen, metrics_port=options.metrics_port)
             run = build(job, options.directory, options.attempt, listen, os.environ, stack)
@@ -73,6 +74,14 @@ def main(arguments: Sequence[str]) -> Exit:
         # What is done is done, although taking everything down has failed.
         return exit_of(error) if code is None else code
     return code
+
+
+def with_engines(job: RLJob, engines: int | None) -> RLJob:
+    """Return the job with another number of engines than its manifest has; None: with the manifest's."""
+    if engines is None:
+        return job
+    rollout = job.spec.rollout.model_copy(update={"engines": engines})
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"rollout": rollout})})
 
 
 def exit_of(error: BaseException) -> Exit:
@@ -105,6 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--directory", type=Path, required=True, help="the run's directory")
     parser.add_argument("--attempt", type=int, default=1, help="counts the starts of this run")
     parser.add_argument("--log", type=Path, help="a file that gets the log besides: one that outlives the pod")
+    parser.add_argument(
+        "--engines", type=int, metavar="N", help="instead of rollout.engines; a mounted manifest changes late"
+    )
     parser.add_argument(
         "--listen", type=_address, default=LOCAL, metavar="HOST:PORT", help="of the control protocol; port 0: any"
     )

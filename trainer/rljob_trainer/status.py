@@ -75,6 +75,7 @@ def _engine(snapshot: EngineSnapshot, before: control.EngineStatus | None, now: 
         last_error=snapshot.last_error.partition(LOG_FOLLOWS)[0] or None,
         url=snapshot.url,
         pid=snapshot.pid,
+        node=snapshot.node,
     )
 
 

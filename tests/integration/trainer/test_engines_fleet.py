@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import ray
 
-from fleet import NAMES, PROMPT, Fleet, gone, scheduler_of, send, shared_memory_of, tree
+from fleet import NAMES, PROMPT, Fleet, FreeSeat, gone, scheduler_of, send, shared_memory_of, tree
 from learner_data import learner_config, sequences
 from rljob_trainer.batches import StepBatch
 from rljob_trainer.learners.config import layout
@@ -163,6 +163,30 @@ def test_an_engine_that_dies_in_the_middle_of_a_broadcast_does_not_stop_the_othe
     publication = fleet.publish(version)
     assert publication.engines == (NAMES[1],)
     assert {answer.version for answer in fleet.generate(tokens=4, requests=4)} == {version}
+
+
+def test_an_added_engine_serves_verified_weights_and_one_that_goes_answers_its_last_requests(fleet: Fleet) -> None:
+    fleet.publish(next_version(fleet))
+    gone_before = FreeSeat.left
+    fleet.scale(3)
+    fleet.until(lambda: fleet.engine("engine-2").state == "Healthy", 120)
+    answers = fleet.generate(tokens=4, requests=9)
+    assert {answer.engine for answer in answers} == {*NAMES, "engine-2"}
+    assert {answer.version for answer in answers} == {fleet.publisher.version}
+
+    pids = tree(fleet.engine("engine-2").pid or 0)
+    last = fleet.background.submit(fleet.requests(tokens=300, requests=9))
+    fleet.until(lambda: fleet.num_requests("engine-2") > 0, 20)
+    fleet.scale(2)
+    fleet.until(lambda: len(fleet.listed()) == 2, 10)
+    assert fleet.engine("engine-2").state == "Leaving"
+    answers = last.result(100)
+    assert "engine-2" in {answer.engine for answer in answers}, "it has answered what it was asked"
+    fleet.until(lambda: {engine.name for engine in fleet.engines()} == set(NAMES), 30)
+    assert all(gone(pid) for pid in pids)
+    assert FreeSeat.left == gone_before + 1
+    assert set(fleet.publish(next_version(fleet)).engines) == set(NAMES)
+    assert "engine-2" not in {incident.engine for incident in fleet.incidents}
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_ray_gives_an_actor_the_gpu_that_its_slot_names(slots: Slots) -> None:
 
 def test_the_slots_of_an_engine_are_on_one_machine_whatever_the_order_of_the_bundles() -> None:
     scattered = [Place(machine, bundle, "0") for bundle, machine in enumerate(["a", "b", "a", "b", "b", "b"])]
-    given = assign(lay_out(WANTED), scattered)
+    given = assign(lay_out(WANTED), lay_out(WANTED).slots, scattered)
     assert {place.bundle for place in given.values()} == set(range(6))
     for engine in lay_out(WANTED).engines:
         assert len({given[slot].machine for slot in engine.slots}) == 1
@@ -57,9 +57,9 @@ def test_the_slots_of_an_engine_are_on_one_machine_whatever_the_order_of_the_bun
 def test_an_engine_on_two_machines_is_refused() -> None:
     torn = [Place(machine, bundle, "0") for bundle, machine in enumerate(["a", "a", "a", "b", "b", "b"])]
     with pytest.raises(PlacementError, match=r"the 2 GPUs of engine-0 on two machines.*spec\.rollout\.gpusPerEngine"):
-        assign(lay_out(WANTED), torn)
+        assign(lay_out(WANTED), lay_out(WANTED).slots, torn)
 
 
 def test_on_cpu_nothing_is_hidden() -> None:
     places = {Slot(0, 0): Place("", 0)}
-    assert Slots(None, places, "CPU").visible_devices(Engine(0, (Slot(0, 0),)).slots) == {}  # type: ignore[arg-type]
+    assert Slots(places, "CPU").visible_devices(Engine(0, (Slot(0, 0),)).slots) == {}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.control import EngineState, EngineStatus, RunState, Status
+from rljob_api.control import EngineState, EngineStatus, RunState, Scale, Status
 from rljob_trainer.background import Background
 from rljob_trainer.board import StatusBoard
 from rljob_trainer.control import ControlServer, TokenError
@@ -32,6 +32,7 @@ class Driver:
     url: str
     directory: Path
     restarts: list[tuple[str, int, str]]
+    scales: list[int]
 
     def ask(self, method: str, path: str, body: Any = None, token: str = f"Bearer {TOKEN}") -> tuple[int, Any]:
         data = None if body is None else json.dumps(body).encode()
@@ -48,12 +49,13 @@ class Driver:
 def driver(tmp_path: Path) -> Iterator[Driver]:
     engine = EngineStatus(name="engine-0", state=EngineState.DEAD, since=1.0, generation=2)
     restarts: list[tuple[str, int, str]] = []
+    scales: list[int] = []
     board = StatusBoard(Status(engines=(engine,)))
-    desired = Desired(board, lambda *order: restarts.append(order))
+    desired = Desired(board, lambda *order: restarts.append(order), scales.append)
     with Background() as background:
         server = ControlServer(board, desired, lambda: ("text/plain; version=0.0.4", b"42"), TOKEN)
         url = background.run(server.start(tmp_path), timeout_s=10)
-        yield Driver(board, desired, server, url, tmp_path, restarts)
+        yield Driver(board, desired, server, url, tmp_path, restarts, scales)
         background.run(server.close(), timeout_s=10)
 
 
@@ -77,7 +79,7 @@ def test_nobody_is_let_in_without_the_token(driver, method, path, token):
 def test_a_server_without_a_token_does_not_start():
     board = StatusBoard(Status())
     with pytest.raises(TokenError, match="RLJOB_TOKEN"):
-        ControlServer(board, Desired(board, lambda *order: None), lambda: ("text/plain", b""), "")
+        ControlServer(board, Desired(board, lambda *order: None, print), lambda: ("text/plain", b""), "")
 
 
 def test_a_long_poll_is_answered_by_the_next_change(driver):
@@ -195,7 +197,7 @@ def test_the_address_is_written_for_its_owner_only(driver):
 
 def test_the_address_is_removed_when_the_server_closes(tmp_path):
     board = StatusBoard(Status())
-    server = ControlServer(board, Desired(board, lambda *order: None), lambda: ("text/plain", b""), TOKEN)
+    server = ControlServer(board, Desired(board, lambda *order: None, print), lambda: ("text/plain", b""), TOKEN)
     with Background() as background:
         background.run(server.start(tmp_path), timeout_s=10)
         background.run(server.close(), timeout_s=10)
@@ -207,3 +209,48 @@ def wait_until(is_so, timeout_s: float = 5.0) -> None:
     while not is_so():
         assert time.monotonic() < deadline, "did not happen in time"
         time.sleep(0.01)
+
+
+def test_an_order_of_more_engines_is_carried_out_once(driver):
+    driver.board.update(state=RunState.RUNNING, scale=Scale(generation=0, engines=1))
+    wanted = {"generation": 4, "engines": 3}
+    answers = [driver.ask("PUT", "/v1/scale", wanted) for _ in range(3)]
+    assert [code for code, _ in answers] == [202, 200, 200]
+    assert [answer["outcome"] for _, answer in answers] == ["Accepted", "Unchanged", "Unchanged"]
+    assert driver.scales == [3]
+    assert driver.ask("GET", "/v1/status")[1]["scale"] == wanted
+
+
+def test_a_newer_order_of_the_same_number_is_remembered_and_changes_nothing(driver):
+    driver.board.update(state=RunState.RUNNING, scale=Scale(generation=4, engines=3))
+    assert driver.ask("PUT", "/v1/scale", {"generation": 5, "engines": 3}) == (200, {"outcome": "Unchanged"})
+    assert (driver.board.status.scale.generation, driver.scales) == (5, [])
+
+
+@pytest.mark.parametrize("generation", [3, 4])
+def test_an_older_order_is_refused(driver, generation):
+    driver.board.update(state=RunState.RUNNING, scale=Scale(generation=4, engines=3))
+    code, refusal = driver.ask("PUT", "/v1/scale", {"generation": generation, "engines": 2})
+    assert (code, refusal["field"], refusal["value"]) == (409, "generation", str(generation))
+    assert refusal["rule"] == "must be 5 or more: 4 has ordered 3 engines"
+    assert driver.scales == []
+
+
+@pytest.mark.parametrize(
+    ("state", "rule"),
+    [
+        (RunState.STARTING, "cannot change yet: the engines start"),
+        (RunState.RUNNING, "cannot change: colocated engines sit on the learner's GPUs"),
+    ],
+)
+def test_engines_that_cannot_scale_say_why(driver, state, rule):
+    driver.board.update(state=state)
+    code, refusal = driver.ask("PUT", "/v1/scale", {"generation": 4, "engines": 2})
+    assert (code, refusal) == (409, {"field": "engines", "value": "2", "rule": rule})
+
+
+@pytest.mark.parametrize("engines", [0, -1, "many"])
+def test_there_is_at_least_one_engine(driver, engines):
+    driver.board.update(state=RunState.RUNNING, scale=Scale(generation=0, engines=1))
+    code, refusal = driver.ask("PUT", "/v1/scale", {"generation": 4, "engines": engines})
+    assert (code, refusal["field"], refusal["value"]) == (400, "engines", str(engines))

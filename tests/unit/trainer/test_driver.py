@@ -2,13 +2,16 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from command import environment
 from rljob_api.exits import Exit
+from rljob_api.manifest import parse
 from rljob_trainer.build import LOCAL, Address
-from rljob_trainer.driver import _parser
+from rljob_trainer.driver import _parser, with_engines
+from whole_run import manifest
 
 GIVEN = ["--manifest", "m.yaml", "--directory", "d"]
 
@@ -42,3 +45,10 @@ def test_an_address_without_host_or_port_is_refused(address, capsys):
     with pytest.raises(SystemExit):
         _parser().parse_args([*GIVEN, "--listen", address])
     assert "is not HOST:PORT" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("told", "engines"), [(None, 1), (3, 3)])
+def test_the_command_line_has_the_last_word_on_the_number_of_engines(told, engines):
+    job = parse(manifest(Path("model"), Path("directory")))
+    assert with_engines(job, told).spec.rollout.engines == engines
+    assert with_engines(job, told).spec.training == job.spec.training

@@ -28,7 +28,9 @@ class World:
         self.board = StatusBoard(Status(engines=(DEAD,), decisions=decisions))
         self.restarts: list[tuple[str, int]] = []
         self.left: list[str] = []
-        desired = Desired(self.board, lambda engine, generation, reason: self.restarts.append((engine, generation)))
+        desired = Desired(
+            self.board, lambda engine, generation, reason: self.restarts.append((engine, generation)), print
+        )
         recovery = Recovery(grace_seconds=10, engine_restarts=1)
         self.care = SelfCare(self.board, desired, self.attendance, recovery, self.left.append)
 

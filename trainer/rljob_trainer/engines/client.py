@@ -146,6 +146,11 @@ class EngineClient:
         content: Json = await self._http.ask("GET", "/server_info", deadline_s)
         return content
 
+    async def num_requests(self, deadline_s: float) -> int:
+        """Return how many requests run or wait; the scheduler tells it when one begins and when none is left."""
+        content = await self._http.ask("GET", "/v1/loads?include=core", deadline_s)
+        return sum(rank["num_running_reqs"] + rank["num_waiting_reqs"] for rank in content["loads"])
+
     async def pause(self, mode: PauseMode, deadline_s: float) -> None:
         """Stop generating; `abort` returns running requests as they are, the others keep them."""
         await self._post("/pause_generation", deadline_s, {"mode": mode})

@@ -1,7 +1,7 @@
 """What an engine's state becomes when something happens to it. Pure: no clock, no network.
 
     Starting ─Started─► Stale ─WeightsVerified(current)─► Healthy ◄─► Suspect    any ─► Dead ─RestartOrdered─► Starting
-
+                                                                                 any ─LeaveOrdered─► Leaving
 Only `WeightsVerified` of the current version leads to Healthy, and only from a state that answers: an engine that was
 dead holds old weights, however well it answers. Every event names the generation that it was observed on; what is heard
 of an earlier one changes nothing.
@@ -54,7 +54,14 @@ class Dead:
     """in a word, for example `ProcessExited`"""
 
 
-State = Starting | Stale | Healthy | Suspect | Dead
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Gets no more requests, and comes back in no way: whatever happens to it is no failure any more."""
+
+    generation: int
+
+
+State = Starting | Stale | Healthy | Suspect | Dead | Leaving
 Serving = Healthy | Suspect
 
 
@@ -107,6 +114,13 @@ class RestartOrdered:
     """of the process to be started; asking for one that has been reached is harmless"""
 
 
+@dataclass(frozen=True, slots=True)
+class LeaveOrdered:
+    """There shall be fewer engines, and this one goes."""
+
+    generation: int
+
+
 Event = (
     Started
     | ProbeOk
@@ -117,6 +131,7 @@ Event = (
     | PublishFailed
     | VersionMoved
     | RestartOrdered
+    | LeaveOrdered
 )
 
 
@@ -125,9 +140,15 @@ def advance(state: State, event: Event, current: int | None, max_failures: int) 
 
     `max_failures` failed probes in a row make an engine dead.
     """
+    if isinstance(state, Leaving):
+        return state
     if isinstance(event, RestartOrdered):
         return Starting(event.generation) if event.generation > state.generation else state
-    if event.generation != state.generation or isinstance(state, Dead):
+    if event.generation != state.generation:
+        return state
+    if isinstance(event, LeaveOrdered):
+        return Leaving(state.generation)
+    if isinstance(state, Dead):
         return state
     match event:
         case ProcessExited() | StartFailed() | PublishFailed():

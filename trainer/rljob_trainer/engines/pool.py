@@ -1,5 +1,5 @@
 """All engines of a run and the router: starts them, watches them, takes the dead out of service, brings restarted ones
-back. Everything runs in the driver's background loop.
+back, adds new ones and lets some go. Everything runs in the driver's background loop.
 
 The shell around `lifecycle.py`: what an engine's state becomes is decided there; here it is seen to that the router
 lists exactly the serving engines, and that what happened is told. Whether a dead engine is restarted is decided
@@ -9,7 +9,7 @@ elsewhere.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -19,12 +19,17 @@ from rljob_trainer.engines import lifecycle
 from rljob_trainer.engines.client import EngineClient, EngineError, each
 from rljob_trainer.engines.command import EngineCommand
 from rljob_trainer.engines.process import Exit
+from rljob_trainer.engines.scaling import Member, joining, leaving
 from rljob_trainer.engines.server import EngineStartError, Served
 from rljob_trainer.metrics import Publication
 
 log = logging.getLogger(__name__)
 
 MEMORY_S = 60.0
+LAST_REQUESTS_S = 600.0
+"""longest wait for the last requests of an engine that leaves; what is not answered then is asked of the others [s]"""
+ASK_S = 5.0
+LOOK_S = 0.2
 
 
 class Host(Protocol):
@@ -38,6 +43,13 @@ class Host(Protocol):
 
     async def stop(self) -> None:
         """Kill it, if it runs."""
+
+    async def leave(self) -> None:
+        """Kill it, and give back the room that it had."""
+
+    @property
+    def node(self) -> str | None:
+        """Address of its machine; None: it waits for room."""
 
 
 class Routing(Protocol):
@@ -64,6 +76,8 @@ class PoolSettings:
     probe_interval_s: float
     probe_timeout_s: float
     start_timeout_s: float
+    engines_per_node: int = 1
+    """so many leave together, see `scaling.leaving`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +110,7 @@ class EngineSnapshot:
     last_error: str
     url: str | None
     pid: int | None
+    node: str | None
 
 
 @dataclass
@@ -110,8 +125,8 @@ class _Engine:
     """of the present failure"""
     last_good: float = 0.0
     """unix time of the last good probe [s]"""
-    receiving: bool = False
-    """a publication is under way: it answers no probes, and has deadlines of its own"""
+    receiving: int = 0
+    """publications to it that are under way: it answers no probes meanwhile, and they have deadlines of their own"""
     routed: bool = False
     """the router lists it"""
     moving: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -125,7 +140,8 @@ class EnginePool:
 
     def __init__(
         self,
-        hosts: Mapping[str, Host],
+        names: Iterable[str],
+        host: Callable[[str], Host],
         command: EngineCommand,
         routing: Routing,
         session: aiohttp.ClientSession,
@@ -133,7 +149,11 @@ class EnginePool:
         catch_up: CatchUp,
         on_incident: Callable[[Incident], None],
     ) -> None:
-        self._engines = {name: _Engine(name, host) for name, host in hosts.items()}
+        """`host` makes the host of an engine, those of `names` and any that are added."""
+        self._engines = {name: _Engine(name, host(name)) for name in names}
+        self._host = host
+        self._last_generations: dict[str, int] = {}
+        """of engines that have left: a successor of the same name counts on"""
         self._command = command
         self._routing = routing
         self._session = session
@@ -181,6 +201,21 @@ class EnginePool:
             log.info("engine=%s action=restart generation=%d", name, generation)
             self._spawn(engine, self._bring_back(engine, generation))
 
+    def scale(self, wanted: int) -> None:
+        """Let engines come or go until there are `wanted`; asking again is harmless.
+
+        A new one serves when it holds the current weights, verified. One that goes gets no more requests, answers its
+        last ones, and is stopped.
+        """
+        staying = [engine for engine in self._engines.values() if not isinstance(engine.state, lifecycle.Leaving)]
+        members = [Member(each.name, each.host.node, isinstance(each.state, lifecycle.Serving)) for each in staying]
+        for name in joining(self._engines, wanted - len(staying)):
+            self._join(name)
+        for name in leaving(members, len(staying) - wanted, self._settings.engines_per_node):
+            engine = self._engines[name]
+            self._happens(engine, lifecycle.LeaveOrdered(engine.state.generation))
+            self._spawn(engine, self._leave(engine))
+
     def snapshot(self) -> tuple[EngineSnapshot, ...]:
         """Return how each engine is."""
         return tuple(
@@ -193,6 +228,7 @@ class EnginePool:
                 last_error=engine.last_error,
                 url=engine.served.url if engine.served else None,
                 pid=engine.served.pid if engine.served else None,
+                node=engine.host.node,
             )
             for engine in self._engines.values()
         )
@@ -231,17 +267,50 @@ class EnginePool:
         if _answers(engine):
             await self._publication([engine], self._catch_up([self._client(engine)]))
 
+    def _join(self, name: str) -> None:
+        generation = self._last_generations.get(name, -1) + 1
+        engine = _Engine(name, self._host(name), lifecycle.Starting(generation))
+        self._engines[name] = engine
+        log.info("engine=%s action=join generation=%d", name, generation)
+        self._spawn(engine, self._bring_back(engine, generation))
+
+    async def _leave(self, engine: _Engine) -> None:
+        await self._route(engine)
+        while engine.receiving:  # a member that vanishes would spoil it for the others
+            await asyncio.sleep(LOOK_S)
+        if engine.served is not None:
+            await self._last_requests(self._client(engine))
+        others = engine.tasks - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await engine.host.leave()
+        del self._engines[engine.name]
+        self._last_generations[engine.name] = engine.state.generation
+        if engine.incident is not None:
+            self._on_incident(engine.incident)
+        log.info("engine=%s action=left", engine.name)
+
+    async def _last_requests(self, client: EngineClient) -> None:
+        """Return when an engine has nothing more to answer, or does not say so."""
+        deadline = time.monotonic() + LAST_REQUESTS_S
+        try:
+            while await client.num_requests(ASK_S) and time.monotonic() < deadline:
+                await asyncio.sleep(LOOK_S)
+        except EngineError as error:
+            log.info("engine=%s action=leave reason=%s", client.name, error)
+
     async def _publication(
         self, engines: Sequence[_Engine], work: Coroutine[Any, Any, Publication | None]
     ) -> Publication | None:
         generations = {engine.name: engine.state.generation for engine in engines}
         for engine in engines:
-            engine.receiving = True
+            engine.receiving += 1
         try:
             publication = await work
         finally:
             for engine in engines:
-                engine.receiving = False
+                engine.receiving -= 1
         if publication is not None:
             await self._apply(publication, generations)
         return publication

@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
@@ -101,26 +101,51 @@ class EngineServer:
         """Return the pid of this process."""
         return os.getpid()
 
+    def address(self) -> str:
+        """Return the address of this machine."""
+        return self._host
+
+
+@dataclass(frozen=True, slots=True)
+class Seating:
+    """Where an engine's actor runs."""
+
+    options: Mapping[str, Any]
+    """Ray's actor options"""
+    environment: Mapping[str, str]
+    """of the server alone, as the GPUs that it sees"""
+
+
+class Seat(Protocol):
+    """Room for one engine, see `placement.EngineSeat`."""
+
+    async def take(self) -> Seating:
+        """Wait until the room is there, however long."""
+
+    def leave(self) -> None:
+        """Give it back; nothing runs there any more."""
+
 
 class RayHost:
-    """An `EngineServer` in a Ray actor of its own; `environment` is this server's alone, as the GPUs that it sees."""
+    """An `EngineServer` in a Ray actor of its own, on a seat of its own."""
 
-    def __init__(
-        self,
-        name: str,
-        log_file: Path,
-        host: str | None,
-        actor_options: dict[str, Any],
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, name: str, log_file: Path, host: str | None, seat: Seat) -> None:
         self._name = name
-        self._arguments = (name, log_file, host, environment)
-        self._options = actor_options
+        self._log_file = log_file
+        self._host = host
+        self._seat = seat
         self._actor: Any = None
+        self._node: str | None = None
+
+    @property
+    def node(self) -> str | None:
+        """Address of its machine; None: it waits for room."""
+        return self._node
 
     async def start(self, command: EngineCommand, timeout_s: float) -> Served:
         """Start the server, in a new actor when there is none; raise EngineStartError."""
         try:
+            self._node = await self._ask("address")
             return await self._ask("start", command, timeout_s)  # type: ignore[no-any-return]  # Ray's calls are untyped
         except RayTaskError as error:
             raise EngineStartError(str(error.cause)) from error
@@ -153,6 +178,11 @@ class RayHost:
         finally:
             ray.kill(actor)
 
+    async def leave(self) -> None:
+        """Kill server and actor, and give the seat back."""
+        await self.stop()
+        self._seat.leave()
+
     async def actor_pid(self) -> int:
         """Return the pid of the actor's process, on its own machine."""
         return int(await self._ask("actor_pid"))
@@ -160,8 +190,9 @@ class RayHost:
     async def _ask(self, method: str, *arguments: Any) -> Any:
         if self._actor is None:
             # Threads: `stop` and `status` must be heard while `wait` waits.
-            actor_class = ray.remote(EngineServer).options(max_concurrency=4, max_restarts=0, **self._options)
-            self._actor = actor_class.remote(*self._arguments)
+            seating = await self._seat.take()
+            actor_class = ray.remote(EngineServer).options(max_concurrency=4, max_restarts=0, **seating.options)
+            self._actor = actor_class.remote(self._name, self._log_file, self._host, seating.environment)
         return await getattr(self._actor, method).remote(*arguments)
 
 

@@ -7,6 +7,8 @@ from rljob_trainer.engines.lifecycle import (
     Dead,
     Event,
     Healthy,
+    LeaveOrdered,
+    Leaving,
     ProbeFailed,
     ProbeOk,
     ProcessExited,
@@ -33,6 +35,7 @@ PLAIN = (
     StartFailed,
     PublishFailed,
     VersionMoved,
+    LeaveOrdered,
 )
 GENERATIONS = st.integers(0, 3)
 EVENTS = st.one_of(
@@ -76,7 +79,17 @@ def test_a_dead_engine_leaves_only_by_an_ordered_restart(events: list[Event], cu
         for before, event, after in path(events, current)
         if isinstance(before, Dead) and not isinstance(after, Dead)
     ]
-    assert all(isinstance(event, RestartOrdered) and isinstance(after, Starting) for event, after in exits)
+    assert all(
+        (isinstance(event, RestartOrdered) and isinstance(after, Starting))
+        or (isinstance(event, LeaveOrdered) and isinstance(after, Leaving))
+        for event, after in exits
+    )
+
+
+@given(st.lists(EVENTS, max_size=40), st.integers(0, 3))
+def test_an_engine_that_leaves_does_nothing_else_any_more(events: list[Event], current: int) -> None:
+    left = [(before, after) for before, _, after in path(events, current) if isinstance(before, Leaving)]
+    assert all(before == after for before, after in left)
 
 
 @given(st.lists(EVENTS, max_size=40), st.integers(0, 3))

@@ -23,10 +23,16 @@ class FakeHost:
         self.name = name
         self.starts = 0
         self.stops = 0
+        self.left = 0
         self.fails: str | None = None
+        self.node: str | None = None
+        self.room = asyncio.Event()
+        self.room.set()
         self.ended = asyncio.Event()
 
     async def start(self, command: EngineCommand, timeout_s: float) -> Served:
+        await self.room.wait()
+        self.node = "10.0.0.1"
         self.starts += 1
         if self.fails:
             raise EngineStartError(self.fails)
@@ -40,6 +46,10 @@ class FakeHost:
     async def stop(self) -> None:
         self.stops += 1
         self.ended.set()
+
+    async def leave(self) -> None:
+        await self.stop()
+        self.left += 1
 
 
 class FakeRouter:
@@ -94,11 +104,17 @@ def play(act: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
     """Run a scene with two engines, a and b, that have just started."""
 
     async def run() -> None:
-        hosts, router = {name: FakeHost(name) for name in "ab"}, FakeRouter()
+        hosts, router = {}, FakeRouter()
+
+        def host(name: str) -> FakeHost:
+            hosts[name] = FakeHost(name)
+            return hosts[name]
+
         async with open_session() as session:
             scene: Scene
             pool = EnginePool(
-                hosts,
+                "ab",
+                host,
                 COMMAND,
                 router,
                 session,
@@ -221,11 +237,128 @@ def test_when_not_one_engine_starts_the_run_does_not() -> None:
         host = FakeHost("a")
         host.fails = "start engine a: no such model"
         async with open_session() as session:
-            pool = EnginePool({"a": host}, COMMAND, FakeRouter(), session, SETTINGS, _never, lambda incident: None)
+            pool = EnginePool(
+                "a", lambda _: host, COMMAND, FakeRouter(), session, SETTINGS, _never, lambda incident: None
+            )
             await pool.start()
 
     with pytest.raises(EngineStartError, match="no such model"):
         asyncio.run(run())
+
+
+def test_an_added_engine_serves_when_it_holds_the_current_weights() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(3)
+        scene.pool.scale(3)
+        await scene.until(lambda: scene.states().get("engine-0") == "Healthy")
+        assert "http://engine-0:1" in scene.router.urls
+        (new,) = [each for each in scene.pool.snapshot() if each.name == "engine-0"]
+        assert (new.version, new.generation, new.node) == (3, 0, "10.0.0.1")
+
+    play(act)
+
+
+def test_an_added_engine_gets_no_request_while_the_learner_trains() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(3)
+        scene.ahead = True
+        scene.pool.scale(3)
+        await scene.until(lambda: scene.states().get("engine-0") == "Stale")
+        assert scene.router.urls == {"http://a:1", "http://b:1"}
+        await scene.publish(4)
+        assert "http://engine-0:1" in scene.router.urls
+
+    play(act)
+
+
+def test_asking_for_the_same_number_again_changes_nothing() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0)
+        scene.pool.scale(4)
+        scene.pool.scale(4)
+        assert set(scene.states()) == {"a", "b", "engine-0", "engine-1"}
+        scene.pool.scale(3)
+        scene.pool.scale(3)
+        assert list(scene.states().values()).count("Leaving") == 1
+
+    play(act)
+
+
+def test_an_engine_that_goes_leaves_the_router_first_and_gives_its_room_back() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0)
+        scene.pool.scale(1)
+        assert scene.states()["b"] == "Leaving"
+        await scene.until(lambda: "b" not in scene.states())
+        assert scene.router.history[-1] == "remove http://b:1"
+        assert scene.hosts["b"].left == 1
+        publication = await scene.publish(1)
+        assert publication.engines == ("a",)
+        assert scene.incidents == []
+
+    play(act)
+
+
+def test_an_engine_does_not_leave_in_the_middle_of_a_publication() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0)
+        arrived, go_on = asyncio.Event(), asyncio.Event()
+
+        async def publish(version: int, engines: Engines) -> Publication:
+            arrived.set()
+            await go_on.wait()
+            return Publication(version, 0.0, tuple(engine.name for engine in engines), {})
+
+        publication = asyncio.ensure_future(scene.pool.publish(1, publish))
+        await arrived.wait()
+        scene.pool.scale(1)
+        await asyncio.sleep(0.5)
+        assert scene.hosts["b"].left == 0
+        go_on.set()
+        assert set((await publication).engines) == {"a", "b"}
+        await scene.until(lambda: scene.hosts["b"].left == 1)
+        assert scene.router.urls == {"http://a:1"}
+
+    play(act)
+
+
+def test_engines_that_wait_for_room_go_first_and_at_once() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0)
+        scene.pool.scale(3)
+        scene.hosts["engine-0"].room.clear()
+        scene.pool.scale(2)
+        await scene.until(lambda: set(scene.states()) == {"a", "b"})
+        assert (scene.hosts["engine-0"].starts, scene.hosts["engine-0"].left) == (0, 1)
+
+    play(act)
+
+
+def test_generations_count_on_when_a_name_is_used_again() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0)
+        scene.pool.scale(3)
+        await scene.until(lambda: scene.states().get("engine-0") == "Healthy")
+        scene.pool.scale(2)
+        await scene.until(lambda: "engine-0" not in scene.states())
+        scene.pool.scale(3)
+        (again,) = [each for each in scene.pool.snapshot() if each.name == "engine-0"]
+        assert (again.generation, again.state) == (1, "Starting")
+
+    play(act)
+
+
+def test_an_added_engine_that_does_not_start_is_a_failure_like_any_other() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0)
+        scene.pool.scale(3)
+        scene.hosts["engine-0"].fails = "no memory"
+        await scene.until(lambda: scene.states()["engine-0"] == "Dead")
+        scene.hosts["engine-0"].fails = None
+        scene.pool.restart("engine-0", 1)
+        await scene.until(lambda: scene.states()["engine-0"] == "Healthy")
+
+    play(act)
 
 
 async def _never(engines: Engines) -> Publication | None:
