@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from rljob_api.control import EngineState, RunState
+from rljob_api.control import EngineState, EngineStatus, RunState
 from rljob_api.exits import Exit
 from rljob_api.sections import Spec
 from rljob_api.status import ConditionType as Type
@@ -43,6 +43,7 @@ class Reason(StrEnum):
     FINISHED = "Finished"
     ALL_HEALTHY = "AllHealthy"
     ENGINE_DOWN = "EngineDown"
+    SCALING = "Scaling"
     NOT_TRAINING = "NotTraining"
     RESTARTED = "Restarted"
     AS_EXPECTED = "AsExpected"
@@ -187,20 +188,29 @@ def training(memory: Memory, spec: Spec, driver: Driver | None, cluster: Conditi
 def engines_ready(driver: Driver | None, running: Condition) -> Condition:
     if driver is None or driver.status is None or not driver.status.engines or running.status != "True":
         return Condition("Unknown", Reason.NOT_TRAINING, "engines are known while the job trains")
-    engines = driver.status.engines
+    engines = [engine for engine in driver.status.engines if engine.state is not EngineState.LEAVING]
     healthy = sum(engine.state is EngineState.HEALTHY for engine in engines)
     counted = f"{healthy} of {len(engines)} engines are healthy"
     dead = [engine for engine in engines if engine.state is EngineState.DEAD]
     if healthy == len(engines):
         return Condition("True", Reason.ALL_HEALTHY, counted)
+    coming = [engine for engine in engines if _is_coming(engine)]
+    if healthy + len(coming) == len(engines):
+        waits = "waits for room" if coming[0].node is None else "starts"
+        return Condition("False", Reason.SCALING, f"{counted}; {coming[0].name} {waits}")
     why = f"; {dead[0].name}: {dead[0].last_error or 'no error known'}" if dead else ""
     return Condition("False", Reason.ENGINE_DOWN, counted + why)
+
+
+def _is_coming(engine: EngineStatus) -> bool:
+    """Return whether an engine was added and has not served yet."""
+    return engine.restarts == 0 and engine.state in (EngineState.STARTING, EngineState.STALE)
 
 
 def degraded(memory: Memory, driver: Driver | None, running: Condition) -> Condition:
     """Return whether the job goes on with less than it should have."""
     engines = engines_ready(driver, running)
-    if engines.status == "False":
+    if engines.reason == Reason.ENGINE_DOWN:
         return Condition("True", engines.reason, engines.message)
     if running.reason == Reason.UNREACHABLE:
         return Condition("True", running.reason, running.message)

@@ -19,7 +19,7 @@ from typing import Any
 
 from rljob_api.control import DRIVER_LOG, TOKEN_VARIABLE
 from rljob_api.sections import Device, Spec
-from rljob_api.topology import Node, topology
+from rljob_api.topology import REST, Node, topology
 from rljob_operator.identity import (
     API_VERSION,
     CONTROL_PORT,
@@ -37,6 +37,8 @@ from rljob_operator.identity import (
     service_name,
 )
 from rljob_operator.pods import ENVIRONMENT, container_security, pod_security, scratch
+from rljob_operator.rollout_pods import GROUP as ROLLOUT
+from rljob_operator.rollout_pods import RolloutPods, can_scale
 from rljob_operator.world import Defaults, Job, Storage
 
 RAY_VERSION = "2.60.0"
@@ -64,13 +66,16 @@ def decoded(data: str) -> str:
     return base64.b64decode(data).decode()
 
 
-def children(job: Job, cluster: str, spec: Spec, defaults: Defaults) -> tuple[Manifest, ...]:
-    """Return the children besides the Secret that a job needs to train on the RayCluster of this name."""
+def children(job: Job, cluster: str, spec: Spec, defaults: Defaults, pods: RolloutPods) -> tuple[Manifest, ...]:
+    """Return the children besides the Secret that a job needs to train on the RayCluster of this name.
+
+    `pods` are those of the rollout now, where engines have pods of their own.
+    """
     return (
         configmap(job, cluster),
         service(job, cluster),
         network_policy(job, spec, defaults),
-        raycluster(job, cluster, spec, defaults),
+        raycluster(job, cluster, spec, defaults, pods),
     )
 
 
@@ -109,7 +114,7 @@ def network_policy(job: Job, spec: Spec, defaults: Defaults) -> Manifest:
     }
 
 
-def raycluster(job: Job, cluster: str, spec: Spec, defaults: Defaults) -> Manifest:
+def raycluster(job: Job, cluster: str, spec: Spec, defaults: Defaults, pods: RolloutPods) -> Manifest:
     child = _owned(job, "ray.io/v1", "RayCluster", cluster)
     child["metadata"]["annotations"] = {SPEC_ANNOTATION: digest(job)}
     return child | {
@@ -120,7 +125,7 @@ def raycluster(job: Job, cluster: str, spec: Spec, defaults: Defaults) -> Manife
                 "template": _head_template(job, cluster, spec, defaults),
             },
             "workerGroupSpecs": [
-                _worker_group(job, group, size, replicas, spec, defaults)
+                _worker_group(job, group, size, pods if group == ROLLOUT else RolloutPods(replicas), spec, defaults)
                 for group, size, replicas in worker_groups(spec)
             ],
         }
@@ -140,8 +145,13 @@ def worker_groups(spec: Spec) -> tuple[tuple[str, int, int], ...]:
         size = nodes[0].gpus
         full = sum(node.gpus == size for node in nodes)
         found.append((name, size, full))
-        found.extend((f"{name}-rest", node.gpus, 1) for node in nodes if node.gpus != size)
+        found.extend((f"{name}{REST}", node.gpus, 1) for node in nodes if node.gpus != size)
     return tuple(found)
+
+
+def num_rollout_pods(spec: Spec) -> int:
+    """Return the number of pods of the group `rollout`; 0: engines have no pods of their own."""
+    return sum(pods for group, _, pods in worker_groups(spec) if group == ROLLOUT)
 
 
 def num_pods(spec: Spec) -> int:
@@ -157,7 +167,8 @@ def entrypoint(job: Job, attempt: int, spec: Spec, defaults: Defaults) -> str:
     return (
         f"exec python -m rljob_trainer.driver --manifest {MANIFEST_DIRECTORY}/{MANIFEST_KEY} "
         f"--directory {shlex.quote(where)} --attempt {attempt} --log {shlex.quote(log)} "
-        f"--listen 0.0.0.0:{CONTROL_PORT} --metrics-port {METRICS_PORT}"
+        # The manifest is mounted, and a kubelet brings changes of it up to minutes late.
+        f"--engines {spec.rollout.engines} --listen 0.0.0.0:{CONTROL_PORT} --metrics-port {METRICS_PORT}"
     )
 
 
@@ -186,12 +197,19 @@ def is_shared(path: str, spec: Spec, defaults: Defaults) -> bool:
 
 
 def digest(job: Job) -> str:
-    """Return a digest of what a cluster is built from: all of the spec but what the operator itself acts on."""
+    """Return a digest of what a cluster is built from: all of the spec but what the operator itself acts on.
+
+    The number of engines does not count as long as the pods have the same sizes.
+    """
+    assert job.spec is not None, "a manifest with problems is not admitted"
     built_from = {key: value for key, value in job.manifest["spec"].items() if key != "recovery"}
+    sizes = [(group, size) for group, size, _ in worker_groups(job.spec)]
+    if can_scale(job.spec):
+        built_from["rollout"] = {key: value for key, value in built_from["rollout"].items() if key != "engines"}
     scheduling = dict(built_from.pop("scheduling", {}))
     for live in ("suspend", "activeDeadlineSeconds", "ttlSecondsAfterFinished"):
         scheduling.pop(live, None)
-    text = json.dumps([built_from, scheduling], sort_keys=True)
+    text = json.dumps([built_from, scheduling, sizes], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -252,16 +270,18 @@ def _head_template(job: Job, cluster: str, spec: Spec, defaults: Defaults) -> Ma
     return template
 
 
-def _worker_group(job: Job, group: str, size: int, replicas: int, spec: Spec, defaults: Defaults) -> Manifest:
+def _worker_group(job: Job, group: str, size: int, pods: RolloutPods, spec: Spec, defaults: Defaults) -> Manifest:
     on_cpu = spec.runtime.device is Device.CPU
     template = _template(job, "ray-worker", spec, defaults)
     if not on_cpu:
         template["spec"]["containers"][0]["resources"] = {"limits": {GPU: str(size)}, "requests": {GPU: str(size)}}
     return {
         "groupName": group,
-        "replicas": replicas,
-        "minReplicas": replicas,
-        "maxReplicas": replicas,
+        "replicas": pods.replicas,
+        "minReplicas": pods.replicas,
+        "maxReplicas": pods.replicas,
+        # Named and counted in one write: otherwise KubeRay would choose who goes.
+        "scaleStrategy": {"workersToDelete": list(pods.leaving)},
         # On Cpu a slot is a process, and Ray is told how many there are; GPUs it finds itself.
         "rayStartParams": {"num-cpus": str(size)} if on_cpu else {},
         "template": template,

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 from pydantic import ValidationError
 
-from rljob_api.control import DRAIN, ENGINE, STATUS, EngineOrder, Status
+from rljob_api.control import DRAIN, ENGINE, SCALE, STATUS, EngineOrder, Scale, Status
 from rljob_operator.world import DriverState
 
 ANSWER_S = 10.0
@@ -107,6 +107,11 @@ class Control:
         """Order a state of an engine."""
         body = json.loads(order.model_dump_json(by_alias=True))
         await request(self._session, "PUT", self._url + ENGINE.format(name=engine), body, self._headers)
+
+    async def scale(self, order: Scale) -> None:
+        """Order so many engines."""
+        body = json.loads(order.model_dump_json(by_alias=True))
+        await request(self._session, "PUT", self._url + SCALE, body, self._headers)
 
 
 def open_session() -> aiohttp.ClientSession:

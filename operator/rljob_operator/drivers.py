@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from rljob_api.control import EngineOrder, EngineState, Progress
+from rljob_api.control import EngineOrder, EngineState, Progress, Scale
 from rljob_api.recovery import signs_of_life
 from rljob_operator.cache import Key
 from rljob_operator.driver_api import Control, DriverUnreachableError, RayJobs
@@ -65,6 +65,7 @@ class Watcher:
         self._stopped_at = 0.0
         self._is_drained = False
         self._restarted: set[tuple[str, int]] = set()
+        self._scaled: Scale | None = None
         self._look_now = asyncio.Event()
         self._seen = Driver(follow.submission_id, since=clock())
 
@@ -89,6 +90,7 @@ class Watcher:
             orders,
             drain=orders.drain and not self._is_drained,
             engines=tuple(order for order in orders.engines if (order.engine, order.generation) not in self._restarted),
+            scale=orders.scale if orders.scale != self._scaled else None,
         )
         if new.submit is not None:
             await self._jobs.submit(name, new.submit)
@@ -106,6 +108,10 @@ class Watcher:
             await self._control.order(order.engine, wanted)
             self._restarted.add((order.engine, order.generation))
             log.info("action=restart engine=%s generation=%d reason=%r", order.engine, order.generation, order.reason)
+        if new.scale is not None:
+            await self._control.scale(new.scale)
+            self._scaled = new.scale
+            log.info("action=scale engines=%d generation=%d", new.scale.engines, new.scale.generation)
         if new != Orders():
             self._look_now.set()
         return new

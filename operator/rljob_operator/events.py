@@ -44,6 +44,8 @@ def events_between(old: Status, new: Status) -> Iterator[Event]:
     for step in new.recovery:
         if step not in old.recovery and step.action != "GiveUp":
             yield Event("Warning", step.action, step.action, f"{step.target}: {step.cause}")
+    if old.engines and new.engines and old.engines.desired != new.engines.desired:
+        yield Event("Normal", "Scale", "Scaled", f"engines: {old.engines.desired} -> {new.engines.desired}")
     if _is_suspended(new) and not _is_suspended(old):
         yield Event("Normal", "Suspend", "Suspended", "the job is suspended and its pods are freed")
 

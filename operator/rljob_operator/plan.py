@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rljob_api import recovery
-from rljob_api.control import RunState
+from rljob_api.control import RunState, Scale
+from rljob_api.control import Status as DriverStatus
 from rljob_api.recovery import RestartEngine
 from rljob_api.sections import Spec
 from rljob_api.status import Status
@@ -19,6 +20,7 @@ from rljob_operator.conditions import cluster_ready, conditions, others, refusal
 from rljob_operator.events import Event, events_between
 from rljob_operator.identity import KIND, Manifest, service_name, submission_id
 from rljob_operator.memory import Memory
+from rljob_operator.rollout_pods import can_scale, rollout_pods
 from rljob_operator.world import ALIVE, SILENT_S, Driver, DriverState, Job, World, is_deleting
 
 PROGRESS_S = 15.0
@@ -58,6 +60,8 @@ class Orders:
     drain: bool = False
     """save and end"""
     engines: tuple[RestartEngine, ...] = ()
+    scale: Scale | None = None
+    """how many engines there shall be"""
 
 
 NO_ORDERS = Orders()
@@ -151,7 +155,7 @@ def _actions(memory: Memory, job: Job, spec: Spec, world: World, driver: Driver 
     return Plan(
         delete=tuple(_clusters_but(attempt.cluster, job, world)),
         secret=None if world.has_secret else desired.secret(job, world.fresh_token),
-        apply=tuple(_missing(memory, job, spec, world)),
+        apply=tuple(_missing(memory, job, spec, world, driver)),
         follow=_follow(memory, job, world, driver),
         orders=_orders(memory, job, spec, world, driver, now),
         requeue_after_s=_until_next_look(memory, spec, driver, now),
@@ -179,7 +183,7 @@ def _clusters_but(kept: str | None, job: Job, world: World) -> Iterator[Target]:
             yield Target(kind, job.namespace, name, child["metadata"]["uid"])
 
 
-def _missing(memory: Memory, job: Job, spec: Spec, world: World) -> Iterator[Manifest]:
+def _missing(memory: Memory, job: Job, spec: Spec, world: World, driver: Driver | None) -> Iterator[Manifest]:
     """Return the children that are not there as they should be."""
     attempt = memory.attempt
     assert attempt is not None
@@ -188,7 +192,9 @@ def _missing(memory: Memory, job: Job, spec: Spec, world: World) -> Iterator[Man
     there = world.child("RayCluster", attempt.cluster)
     if there is not None and not desired.is_built_for(there, job):
         return  # built from another spec: it serves until its attempt has ended
-    for wanted in desired.children(job, attempt.cluster, spec, world.defaults):
+    staying = world.pods_of(attempt.cluster)
+    pods = rollout_pods(desired.num_rollout_pods(spec), spec, attempt, there, staying, driver)
+    for wanted in desired.children(job, attempt.cluster, spec, world.defaults, pods):
         seen = world.child(wanted["kind"], wanted["metadata"]["name"])
         if seen is None or not (is_deleting(seen) or desired.contains(seen, wanted)):
             yield wanted
@@ -225,7 +231,17 @@ def _orders(memory: Memory, job: Job, spec: Spec, world: World, driver: Driver |
     return Orders(
         drain=spec.scheduling.suspend and driver.status.state is not RunState.DRAINING,
         engines=tuple(order for order in healing if isinstance(order, RestartEngine)),
+        scale=_scale(job, spec, driver.status, world.child("RayCluster", attempt.cluster)),
     )
+
+
+def _scale(job: Job, spec: Spec, status: DriverStatus, cluster: Manifest | None) -> Scale | None:
+    """Return how many engines to order, unless the driver works towards them already or cannot change their number."""
+    if status.scale is None or status.scale.engines == spec.rollout.engines or not can_scale(spec):
+        return None
+    if cluster is None or not desired.is_built_for(cluster, job):
+        return None  # its pods have another size: the next attempt gets others
+    return Scale(generation=job.generation, engines=spec.rollout.engines)
 
 
 def _until_next_look(memory: Memory, spec: Spec, driver: Driver | None, now: float) -> float:

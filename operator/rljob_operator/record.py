@@ -29,7 +29,7 @@ from rljob_api.status import (
     StepSeconds,
 )
 from rljob_api.status import Attempt as AttemptRecord
-from rljob_api.topology import topology
+from rljob_api.topology import REST, topology
 from rljob_operator.conditions import Conditions, Reason
 from rljob_operator.identity import JOB_LABEL, RAY_GROUP_LABEL
 from rljob_operator.memory import Attempt, Memory, Outcome
@@ -207,7 +207,7 @@ def _engines(job: Job, spec: Spec, status: control.Status | None) -> Engines:
     return Engines(
         desired=spec.rollout.engines,
         ready=sum(engine.state is EngineState.HEALTHY for engine in engines),
-        selector=f"{JOB_LABEL}={job.name},{RAY_GROUP_LABEL}={group}",
+        selector=f"{JOB_LABEL}={job.name},{RAY_GROUP_LABEL} in ({group},{group}{REST})",
         items=tuple(
             Engine(
                 name=engine.name,

@@ -13,7 +13,7 @@ from rljob_api import control
 from rljob_api.errors import ManifestError, Problem
 from rljob_api.manifest import parse
 from rljob_api.sections import Spec
-from rljob_operator.identity import RAY_CLUSTER_LABEL, RAY_NODE_TYPE_LABEL, Manifest
+from rljob_operator.identity import RAY_CLUSTER_LABEL, RAY_GROUP_LABEL, RAY_NODE_TYPE_LABEL, Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,10 @@ class Pod:
     is_deleting: bool
     trouble: str | None
     """why it is not ready, in the words of the scheduler or the kubelet; None: no reason is known"""
+    group: str = ""
+    """name of its worker group; the head's does not matter"""
+    ip: str | None = None
+    """None: it has none yet"""
 
 
 class DriverState(StrEnum):
@@ -186,6 +190,8 @@ def pod_of(raw: Manifest) -> Pod:
         is_ready=ready.get("status") == "True",
         is_deleting=is_deleting(raw),
         trouble=_trouble(status),
+        group=labels.get(RAY_GROUP_LABEL, ""),
+        ip=status.get("podIP"),
     )
 
 

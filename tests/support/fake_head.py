@@ -25,6 +25,7 @@ from rljob_api.control import (
     Progress,
     RunState,
     SavedCheckpoint,
+    Scale,
     Status,
     TokenRates,
 )
@@ -46,6 +47,8 @@ class Head:
     tokens: set[str] = field(default_factory=set)
     status: Status = field(default_factory=Status)
     drains: int = 0
+    scales: list[Scale] = field(default_factory=list)
+    """orders of a number of engines; the engines themselves are the test's to change"""
 
     def change(self, **changes: object) -> None:
         """The driver tells something new."""
@@ -58,10 +61,10 @@ class Head:
             self.exit_codes[name] = exit_code
 
 
-def trains(attempt: int) -> Status:
-    """Return the status of a driver that trains with two engines."""
+def trains(attempt: int, number: int) -> Status:
+    """Return the status of a driver that trains with so many engines."""
     engines = tuple(
-        EngineStatus(name=f"engine-{i}", state=EngineState.HEALTHY, since=time.time(), version=3) for i in range(2)
+        EngineStatus(name=f"engine-{i}", state=EngineState.HEALTHY, since=time.time(), version=3) for i in range(number)
     )
     curve = (
         CurvePoint(step=0, accuracy=0.1),
@@ -81,7 +84,13 @@ def trains(attempt: int) -> Status:
     )
     saved = SavedCheckpoint(step=2, path="checkpoints/2", verified=True)
     return Status(
-        attempt=attempt, revision=1, state=RunState.RUNNING, engines=engines, progress=progress, checkpoint=saved
+        attempt=attempt,
+        revision=1,
+        state=RunState.RUNNING,
+        engines=engines,
+        scale=Scale(generation=0, engines=number),
+        progress=progress,
+        checkpoint=saved,
     )
 
 
@@ -121,6 +130,7 @@ class FakeHeads:
                 web.get(f"{base}/v1/status", self._status),
                 web.post(f"{base}/v1/drain", self._drain),
                 web.put(f"{base}/v1/engines/{{name}}", self._engine),
+                web.put(f"{base}/v1/scale", self._scale),
             ]
         )
         return application
@@ -149,8 +159,9 @@ class FakeHeads:
         head.logs[name] = f"{name} starts\n{name} trains\n"
         self.submissions.append(name)
         attempt = re.search(r"--attempt (\d+)", asked["entrypoint"])
+        engines = re.search(r"--engines (\d+)", asked["entrypoint"])
         assert attempt is not None
-        head.status = trains(int(attempt[1]))
+        head.status = trains(int(attempt[1]), int(engines[1]) if engines else 2)
         return web.json_response({"submission_id": name, "job_id": name})
 
     async def _look(self, request: web.Request) -> web.Response:
@@ -210,6 +221,16 @@ class FakeHeads:
         if any(engine.name == name and engine.generation >= order.generation for engine in head.status.engines):
             return web.json_response({"outcome": "Unchanged"})
         head.change(engines=engines, decisions=(*head.status.decisions, decision))
+        return web.json_response({"outcome": "Accepted"}, status=202)
+
+    async def _scale(self, request: web.Request) -> web.Response:
+        head = self._head(request)
+        self._let_in(request, head)
+        order = Scale.model_validate_json(await request.read())
+        if head.status.scale is not None and order.generation <= head.status.scale.generation:
+            return web.json_response({"field": "generation", "value": "", "rule": "is old"}, status=409)
+        head.scales.append(order)
+        head.change(scale=order)
         return web.json_response({"outcome": "Accepted"}, status=202)
 
     def _let_in(self, request: web.Request, head: Head) -> None:

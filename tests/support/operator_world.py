@@ -3,17 +3,19 @@ part of the operator only, which never sees one either.
 """
 
 import copy
+import itertools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rljob_api.control import Decision, EngineState, EngineStatus, Progress, RunState, SavedCheckpoint, Status
-from rljob_operator.desired import num_pods
+from rljob_api.control import Decision, EngineState, EngineStatus, Progress, RunState, SavedCheckpoint, Scale, Status
 from rljob_operator.events import Event
 from rljob_operator.identity import Manifest
 from rljob_operator.plan import Plan, plan
 from rljob_operator.world import ALIVE, Defaults, Driver, DriverState, Job, Pod, Storage, World, job_of
 
 NOW = 1_800_000_000.0
+PER_NODE = 2
+"""engines on a rollout pod of the usual job"""
 DEFAULTS = Defaults(image="rljob/trainer:test", storage=Storage({"emptyDir": {}}))
 
 SPEC: dict[str, Any] = {
@@ -38,19 +40,31 @@ def raw_job(name: str = "sums", **sections: Any) -> Manifest:
 
 
 def engines(*states: EngineState, since: float = NOW, generation: int = 0) -> tuple[EngineStatus, ...]:
-    """Return engines in these states."""
+    """Return engines in these states, on the first rollout pods."""
     return tuple(
-        EngineStatus(name=f"engine-{i}", state=state, since=since, generation=generation, last_error="it died")
+        EngineStatus(
+            name=f"engine-{i}",
+            state=state,
+            since=since,
+            generation=generation,
+            last_error="it died",
+            node=address(i // PER_NODE),
+        )
         for i, state in enumerate(states)
     )
+
+
+def address(rollout_pod: int) -> str:
+    return f"10.0.0.{rollout_pod}"
 
 
 def running(*states: EngineState, step: int = 3, checkpoint: int | None = None, **changes: Any) -> Status:
     """Return the status of a driver that trains, with engines in these states."""
     saved = SavedCheckpoint(step=checkpoint, path=f"checkpoints/{checkpoint}", verified=True) if checkpoint else None
     progress = Progress(step=step, steps=10, reward_mean=0.5, last_step_seconds={"train": 1.0})
-    told = {"state": RunState.RUNNING, "progress": progress, "checkpoint": saved, "heartbeat": NOW, **changes}
-    return Status(engines=engines(*(states or (EngineState.HEALTHY,) * 2)), **told)
+    there = engines(*(states or (EngineState.HEALTHY,) * 2))
+    told = {"state": RunState.RUNNING, "progress": progress, "checkpoint": saved, "heartbeat": NOW}
+    return Status(**{"engines": there, "scale": Scale(generation=0, engines=len(there)), **told, **changes})
 
 
 @dataclass
@@ -64,6 +78,8 @@ class Surroundings:
     submitted: list[str] = field(default_factory=list)
     in_ray: dict[str, DriverState] = field(default_factory=dict)
     """what Ray knows, whether or not it can be reached"""
+    torn: list[str] = field(default_factory=list)
+    """pods that were taken from under an engine"""
 
     @property
     def job(self) -> Job:
@@ -113,6 +129,8 @@ class Surroundings:
             driver = replace(driver, is_stopping=True)
         if todo.orders.drain and driver.status is not None:
             driver = replace(driver, status=driver.status.model_copy(update={"state": RunState.DRAINING}))
+        if todo.orders.scale is not None and driver.status is not None:
+            driver = replace(driver, status=driver.status.model_copy(update={"scale": todo.orders.scale}))
         if todo.orders.engines and driver.status is not None:
             accepted = tuple(
                 Decision(
@@ -147,26 +165,47 @@ class Surroundings:
     # What happens by itself, or by others' hands.
 
     def pods_ready(self, ready: int | None = None) -> None:
-        """The pods of every RayCluster come up; only so many of them are ready, the head last."""
-        spec = self.job.spec
-        assert spec is not None
-        wanted = num_pods(spec)
+        """KubeRay makes as many pods of each RayCluster as there shall be; only so many are ready, the head last."""
         for cluster in self.world.rayclusters():
             name = cluster["metadata"]["name"]
-            pods = tuple(
-                Pod(
-                    f"{name}-{i}",
-                    name,
-                    is_head=i == wanted - 1,
-                    is_ready=i < wanted_ready,
-                    is_deleting=False,
-                    trouble=None,
-                )
-                for wanted_ready in [wanted if ready is None else ready]
-                for i in range(wanted)
-            )
+            pods = [pod for group in cluster["spec"]["workerGroupSpecs"] for pod in self._workers(name, group)]
+            pods.append(Pod(f"{name}-head", name, True, False, False, None))
+            known = [replace(pod, is_ready=ready is None or i < ready) for i, pod in enumerate(pods)]
             others = tuple(pod for pod in self.world.pods if pod.cluster != name)
-            self.world = replace(self.world, pods=others + pods)
+            self.world = replace(self.world, pods=(*others, *known))
+
+    def _workers(self, cluster: str, group: Manifest) -> list[Pod]:
+        name, named = group["groupName"], group.get("scaleStrategy", {}).get("workersToDelete", [])
+        mine = [pod for pod in self.world.pods if (pod.cluster, pod.group) == (cluster, name)]
+        staying = [pod for pod in mine if pod.name not in named]
+        # KubeRay chooses at random who goes besides the named; here it is the one that would hurt most.
+        staying = staying[max(0, len(staying) - group["replicas"]) :]
+        driver = self.world.driver
+        held = {each.node for each in driver.status.engines} if driver and driver.status and _lives(driver) else set()
+        self.torn += [pod.name for pod in mine if pod not in staying and pod.ip in held]
+        free = (i for i in itertools.count() if f"{cluster}-{name}-{i}" not in {pod.name for pod in staying})
+        for i in itertools.islice(free, group["replicas"] - len(staying)):
+            ip = address(i) if name == "rollout" else f"10.1.0.{i}"
+            staying.append(Pod(f"{cluster}-{name}-{i}", cluster, False, False, False, None, name, ip))
+        return staying
+
+    def driver_scales(self) -> None:
+        """The driver does what it was told about its engines: whole nodes go, and new ones take what room there is."""
+        driver = self.world.driver
+        if driver is None or driver.status is None or driver.status.scale is None or not _lives(driver):
+            return
+        wanted, there = driver.status.scale.engines, list(driver.status.engines)
+        by_node = sorted(there, key=lambda engine: (engine.node is None, engine.node))
+        there = by_node[:wanted]
+        rooms = [pod.ip for pod in self.world.pods if pod.group == "rollout" and pod.is_ready for _ in range(PER_NODE)]
+        for engine in there:
+            if engine.node in rooms:
+                rooms.remove(engine.node)
+        for i in range(len(there), wanted):
+            node = rooms.pop() if rooms else None
+            state = EngineState.HEALTHY if node else EngineState.STARTING
+            there.append(EngineStatus(name=f"engine-{i}-{len(self.events)}", state=state, since=self.now, node=node))
+        self.driver(status=driver.status.model_copy(update={"engines": tuple(there)}))
 
     def deletions_done(self) -> None:
         """What is being deleted is gone, and the pods with it."""
@@ -203,6 +242,10 @@ class Surroundings:
         metadata = {**self.raw["metadata"], "generation": self.raw["metadata"]["generation"] + 1}
         self.raw = {**self.raw, "spec": spec, "metadata": metadata}
 
+    def scale(self, engines: int) -> None:
+        """Somebody scales the job, as the API server lets them."""
+        self.edit(rollout={"engines": engines})
+
     def to_running(self) -> "Surroundings":
         """From the beginning to a driver that trains."""
         self.step()
@@ -213,3 +256,7 @@ class Surroundings:
         self.runs()
         self.step()
         return self
+
+
+def _lives(driver: Driver) -> bool:
+    return driver.state in (*ALIVE, DriverState.UNKNOWN)

@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 
 from fake_head import FakeHeads, serving
+from rljob_api.control import Scale
 from rljob_operator import driver_api
 from rljob_operator.driver_api import DriverUnreachableError, RayJobs, open_session
 from rljob_operator.drivers import Drivers
@@ -109,6 +110,21 @@ def test_a_head_that_stops_answering_makes_a_driver_unknown_and_not_absent():
 
     with serving(heads) as url:
         with_drivers(url, scenario)
+
+
+def test_a_number_of_engines_is_ordered_once():
+    heads = FakeHeads()
+
+    async def scenario(drivers: Drivers, _: Clock) -> None:
+        await drivers.obey("ml/sums", Orders(submit=COMMAND))
+        for order in (Scale(generation=2, engines=3), Scale(generation=2, engines=3), Scale(generation=3, engines=1)):
+            await drivers.obey("ml/sums", Orders(scale=order))
+        seen = await until(drivers, lambda driver: driver.status is not None)
+        assert seen.status is not None
+
+    with serving(heads) as url:
+        with_drivers(url, scenario)
+    assert [order.engines for order in heads.head("ml").scales] == [3, 1]
 
 
 MANY = 120

@@ -126,7 +126,7 @@ def test_a_successor_waits_until_the_last_pod_is_gone(around):
     around.step()
     around.world = type(around.world)(**{**_fields(around.world), "children": ()})
     assert around.plan().apply == ()
-    assert "sums-7f3a1-1-0" in around.step().status.conditions[1].message
+    assert "sums-7f3a1-1-rollout-0" in around.step().status.conditions[1].message
     around.deletions_done()
     assert [child["kind"] for child in around.plan().apply][-1] == "RayCluster"
 

@@ -85,7 +85,7 @@ def test_a_pod_is_news_only_when_it_matters():
     cache = Cache()
     pod = child("pod", version="5", kind="Pod", owner="the RayCluster")
     cache.put(pod)
-    assert cache.put(versioned(pod, "6") | {"status": {"podIP": "10.0.0.1"}}) is Seen.SAME
+    assert cache.put(versioned(pod, "6") | {"status": {"hostIP": "10.0.0.1"}}) is Seen.SAME
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
     assert cache.put(versioned(pod, "7") | {"status": ready}) is Seen.NEWS
     assert cache.pods(JOB)[0].is_ready

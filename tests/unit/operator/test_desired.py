@@ -4,16 +4,20 @@ import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from operator_world import DEFAULTS, raw_job
 from rljob_operator import desired
 from rljob_operator.identity import LONGEST_RAYCLUSTER, cluster_name, service_name
+from rljob_operator.rollout_pods import RolloutPods
 from rljob_operator.world import Job, job_of
 
 
 def cluster_of(job: Job) -> dict:
     assert job.spec is not None
-    return desired.raycluster(job, "sums-7f3a1-1", job.spec, DEFAULTS)["spec"]
+    pods = RolloutPods(desired.num_rollout_pods(job.spec))
+    return desired.raycluster(job, "sums-7f3a1-1", job.spec, DEFAULTS, pods)["spec"]
 
 
 def groups(cluster: dict) -> list[tuple[str, int]]:
@@ -134,12 +138,44 @@ def test_the_entrypoint_names_the_attempt_and_quotes_the_directory():
     assert line.startswith("exec python -m rljob_trainer.driver ")
     assert "--attempt 3" in line
     assert """--log '/runs/it'"'"'s/logs/driver-attempt-3.log'""" in line
+    assert "--engines 2" in line
     assert """--directory '/runs/it'"'"'s'""" in line
 
 
 @pytest.mark.parametrize("live", [{"suspend": True}, {"ttlSecondsAfterFinished": 5}, {"activeDeadlineSeconds": 9}])
 def test_what_the_operator_acts_on_itself_needs_no_other_cluster(live):
     assert desired.digest(job_of(raw_job(scheduling=live))) == desired.digest(job_of(raw_job()))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [(2, 4, True), (4, 2, True), (3, 5, True), (4, 5, False), (1, 2, False), (3, 1, False)],
+)
+def test_engines_that_fill_pods_of_the_same_sizes_need_no_other_cluster(before, after, same):
+    one, other = (desired.digest(job_of(raw_job(rollout={"engines": engines}))) for engines in (before, after))
+    assert (one == other) is same
+
+
+def test_colocated_engines_need_another_cluster():
+    one, other = (
+        desired.digest(job_of(raw_job(placement="Colocated", rollout={"engines": engines}))) for engines in (1, 2)
+    )
+    assert one != other
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 20), st.integers(1, 20))
+def test_the_api_server_lets_a_run_scale_where_pods_keep_their_sizes(gpus_per_node, gpus_per_engine, before, after):
+    """The rule of `crd.scales`, in Python."""
+    sizes = {"training": {"gpusPerNode": gpus_per_node}, "runtime": {"device": "Gpu"}}
+    shapes = [
+        [(group, size) for group, size, _ in desired.worker_groups(job.spec)]
+        for engines in (before, after)
+        if (job := job_of(raw_job(rollout={"engines": engines, "gpusPerEngine": gpus_per_engine}, **sizes))).spec
+    ]
+    per_node = max(1, gpus_per_node // gpus_per_engine)
+    lets = before == after or (min(before, after) >= per_node and before % per_node == after % per_node)
+    assume(len(shapes) == 2)
+    assert (shapes[0] == shapes[1]) is lets
 
 
 def test_another_node_selector_needs_another_cluster():

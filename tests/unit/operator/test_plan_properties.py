@@ -11,6 +11,8 @@ from rljob_api.exits import Exit
 from rljob_operator.world import ALIVE, DriverState
 
 EXIT_CODES = st.sampled_from([*Exit, -9, 77])
+ENGINE_NUMBERS = st.sampled_from([2, 4, 6, 3])
+"""3 fills pods of other sizes: the API server refuses it, but another change may have come before it had seen all"""
 ENGINE_STATES = st.lists(st.sampled_from(EngineState), min_size=2, max_size=2)
 
 HAPPENINGS = st.one_of(
@@ -25,6 +27,8 @@ HAPPENINGS = st.one_of(
     st.tuples(st.just("cluster lost"), st.none()),
     st.tuples(st.just("operator restarts"), st.none()),
     st.tuples(st.just("suspend"), st.booleans()),
+    st.tuples(st.just("scale"), ENGINE_NUMBERS),
+    st.tuples(st.just("engines follow"), st.none()),
     st.tuples(st.just("deadline"), st.integers(1, 5000)),
     st.tuples(st.just("ttl"), st.integers(0, 100)),
     st.tuples(st.just("time"), st.integers(1, 2000)),
@@ -40,7 +44,13 @@ def happen(around: Surroundings, what: str, how: object) -> None:
         case "answers", _:
             around.ray_answers()
         case "runs", (states, step, checkpoint) if around.world.driver and around.world.driver.state in ALIVE:
-            around.runs(running(*states, step=step, checkpoint=checkpoint or None))
+            known = around.world.driver.status
+            engines = {"engines": known.engines, "scale": known.scale} if known else {}
+            around.runs(running(*states, step=step, checkpoint=checkpoint or None, **engines))
+        case "scale", engines:
+            around.scale(engines)
+        case "engines follow", _:
+            around.driver_scales()
         case "ends", code:
             around.ends(code)
         case "stopped", _ if around.world.driver and around.world.driver.is_stopping:
@@ -112,6 +122,20 @@ def test_attempts_are_numbered_without_gaps_and_only_the_newest_is_open(warm_up,
 def test_there_is_never_a_second_raycluster_while_a_first_one_is_there(warm_up, history):
     around = lived(warm_up, history)
     assert len(around.world.rayclusters()) <= 1
+
+
+SCALES = st.lists(
+    st.sampled_from([("scale", 2), ("scale", 4), ("scale", 6), ("pods", None), ("pods", 3), ("engines follow", None)])
+    | st.sampled_from([("unreachable", None), ("answers", None), ("operator restarts", None)]),
+    max_size=40,
+)
+
+
+@given(SCALES)
+@settings(max_examples=300)
+def test_no_pod_is_taken_from_under_an_engine(history):
+    trained = (("pods", None), ("answers", None), ("runs", ([EngineState.HEALTHY] * 2, 3, 2)))
+    assert lived(trained, history).torn == []
 
 
 @given(WARM_UP, HISTORIES, HISTORIES)
