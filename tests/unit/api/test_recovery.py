@@ -222,7 +222,7 @@ def test_a_new_checkpoint_refills_the_restarts_of_the_driver():
 
 
 def test_an_unknown_exit_code_is_told():
-    assert after_exit(attempts((77, None)), RECOVERY).reason == "ended with exit code 77"
+    assert after_exit(attempts((99, None)), RECOVERY).reason == "ended with exit code 99"
 
 
 @given(st.integers(0, 5))
