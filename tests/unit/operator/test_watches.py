@@ -21,6 +21,7 @@ def test_a_change_is_looked_at_and_its_echo_is_not():
     parts = operator()
     Operator.seen(parts, raw_job(), is_gone=False)
     assert asyncio.run(parts.queue.get()) == "ml/sums"
+    parts.queue.done("ml/sums", None)
     Operator.seen(parts, raw_job(), is_gone=False)
     assert parts.queue.waiting_s() == ()
 
