@@ -137,9 +137,12 @@ OF_ALL = ("name", "namespace", "uid", "generation", "labels", "ownerReferences",
 
 
 def _read(raw: Manifest) -> Manifest:
-    """Return what is read of an object: of a child not its status, of a job not its annotations."""
-    kept, unread = (
-        (OF_ALL, ("metadata",)) if raw["kind"] == KIND else ((*OF_ALL, "annotations"), ("metadata", "status"))
-    )
+    """Return what is read of an object: of a job not its annotations, of a child's status its conditions alone."""
+    is_job = raw["kind"] == KIND
+    kept = OF_ALL if is_job else (*OF_ALL, "annotations")
     metadata = {key: raw["metadata"][key] for key in kept if key in raw["metadata"]}
-    return {**{key: value for key, value in raw.items() if key not in unread}, "metadata": metadata}
+    if is_job:
+        return {**raw, "metadata": metadata}
+    conditions = raw.get("status", {}).get("conditions")
+    status = {"status": {"conditions": conditions}} if conditions else {}
+    return {**{key: value for key, value in raw.items() if key != "status"}, "metadata": metadata, **status}

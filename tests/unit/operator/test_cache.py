@@ -67,7 +67,15 @@ def test_a_list_of_one_kind_says_nothing_about_the_others():
     assert cache.children(JOB)
 
 
-def test_the_status_of_a_child_is_no_news():
+def test_the_conditions_of_a_child_are_news_and_kept():
+    cache = Cache()
+    cache.put(child(version="5"))
+    status = {"state": "ready", "conditions": [{"type": "ReplicaFailure", "status": "True", "message": "no room"}]}
+    assert cache.put(child(version="6") | {"status": status}) is Seen.NEWS
+    assert cache.children(JOB)[0]["status"] == {"conditions": status["conditions"]}
+
+
+def test_the_rest_of_the_status_of_a_child_is_no_news():
     cache = Cache()
     cache.put(child(version="5"))
     assert cache.put(child(version="6") | {"status": {"state": "ready"}}) is Seen.SAME
