@@ -15,6 +15,8 @@ from rljob_operator.world import Job, Pod, pod_of
 
 Key = str
 """NAMESPACE/NAME of a job"""
+REMEMBERED = 10_000
+"""uids of objects that are gone: the answer to our own write of one may come after the watch has told of its end"""
 
 
 class Seen(Enum):
@@ -62,11 +64,14 @@ class Cache:
 
     def __init__(self) -> None:
         self._objects: dict[Key, dict[str, Known]] = {}
+        self._gone: dict[str, None] = {}
 
     def put(self, raw: Manifest) -> Seen:
         """Keep an object unless a newer version of it is known, and return what it tells."""
-        objects = self._objects.setdefault(key_of(raw), {})
         uid, kind = raw["metadata"]["uid"], raw["kind"]
+        if uid in self._gone:
+            return Seen.OLD
+        objects = self._objects.setdefault(key_of(raw), {})
         before = objects.get(uid)
         if before is not None and _number(before.version) >= version_of(raw):
             return Seen.OLD
@@ -119,6 +124,9 @@ class Cache:
         return iter(self._objects.get(key, {}).values())
 
     def _remove(self, key: Key, uid: str) -> None:
+        self._gone[uid] = None
+        if len(self._gone) > REMEMBERED:
+            del self._gone[next(iter(self._gone))]
         objects = self._objects.get(key, {})
         objects.pop(uid, None)
         if not objects:

@@ -60,6 +60,13 @@ def test_a_list_shows_what_is_gone_but_not_what_is_newer_than_it():
     assert [raw["metadata"]["name"] for raw in cache.children(JOB)] == ["new"]
 
 
+def test_the_answer_to_our_own_write_does_not_bring_back_what_is_gone():
+    cache = Cache()
+    cache.remove(child(version="6"))
+    assert cache.put(child(version="5")) is Seen.OLD
+    assert cache.children(JOB) == ()
+
+
 def test_a_list_of_one_kind_says_nothing_about_the_others():
     cache = Cache()
     cache.put(child(version="5"))
