@@ -1,6 +1,7 @@
 """Fixtures shared by all levels of tests."""
 
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -10,6 +11,9 @@ from rljob_trainer.data.packages import cache_directory, checkpoint
 from tiny_models import tiny_llama, tiny_qwen3
 
 pytest_plugins = ["local_cluster.fixtures"]
+
+# A shell that starts the tests in the background lets them ignore Ctrl-C, and what they start would ignore it too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run, and no time limit for one: the machine may be busy with something else.
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
