@@ -56,7 +56,7 @@ def test_a_killed_engine_is_restarted_while_the_job_goes_on(kubectl: Kubectl, pl
     job.inside(job.pods_of("rollout")[0], KILL_ENGINE)
     job.succeed()
     assert job.status["attempt"] == 1
-    assert [done["target"].split()[0] for done in job.status["recovery"]] == ["engine-0"]
+    assert [done["action"] for done in job.status["recovery"]] == ["RestartEngine"]
     assert job.journal == expected_journal(60, PROMPTS_PER_STEP, 2, uids())
 
 
