@@ -121,7 +121,9 @@ class Watcher:
             await self._ask_ray()
             wait_s = LOOK_S if self._seen.state is DriverState.RUNNING or self._seen.state in ENDED else FIRST_LOOK_S
             try:
-                await asyncio.wait_for(self._look_now.wait(), wait_s)
+                # Not wait_for: Python 3.11's forgets a cancellation that comes together with what it waits for.
+                async with asyncio.timeout(wait_s):
+                    await self._look_now.wait()
             except TimeoutError:
                 continue
             finally:
