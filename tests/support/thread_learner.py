@@ -1,13 +1,13 @@
 """A learner for tests of weight sync: tensors in this process, sent from a thread."""
 
 import asyncio
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 
+from rljob_trainer.engines.ports import free_ports
 from rljob_trainer.sync.digest import cpu_digest
 from rljob_trainer.sync.group import Backend
 from rljob_trainer.sync.layout import Sharding, TensorSpec
@@ -36,9 +36,7 @@ class ThreadLearner:
             tensor.mul_(1.001)
 
     async def rendezvous(self) -> tuple[str, int]:
-        with socket.socket() as probe:
-            probe.bind((HOST, 0))
-            return HOST, int(probe.getsockname()[1])
+        return HOST, free_ports(HOST)[0]
 
     async def connect(
         self, address: str, port: int, world_size: int, name: str, backend: Backend, timeout_s: float

@@ -26,7 +26,6 @@ NODE_FIXTURE = "node_cluster"
 PROMETHEUS_PROGRAMS = {"prometheus", "promtool"}
 """fixtures of these names are the programs"""
 JUDGE_FIXTURE = "gitops_judge"
-RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 NEEDED_CRDS = ("rayclusters.ray.io", "stages.kwok.x-k8s.io")
 
 
@@ -138,7 +137,7 @@ def temporary_namespace(kubectl: Kubectl) -> Iterator[str]:
     It enforces the Pod Security Standard `restricted`, as the namespaces of careful users do.
     """
     name = f"test-{uuid.uuid4().hex[:8]}"
-    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": dict(RESTRICTED)}})
+    kubectl.make_namespace(name)
     try:
         yield name
     finally:

@@ -10,6 +10,7 @@ from typing import Any
 from local_cluster.errors import ClusterError
 
 Manifest = dict[str, Any]
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,10 @@ class Kubectl:
     def apply(self, *manifests: Manifest) -> None:
         """Apply these objects, on the server's side: KubeRay's CRDs do not fit into an annotation."""
         self("apply", "--server-side", "-f", "-", given=json.dumps(_list(manifests)))
+
+    def make_namespace(self, name: str) -> None:
+        """Make a namespace, unless it is there, that enforces the Pod Security Standard `restricted`."""
+        self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": dict(RESTRICTED)}})
 
     def get(self, *arguments: str) -> Manifest:
         """Return the object, or the list of objects, that `kubectl get ARGUMENTS` finds."""

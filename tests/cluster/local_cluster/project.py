@@ -25,7 +25,6 @@ VOLUMES = Path("/var/lib/rljob-volumes")
 """on the node"""
 USER = 10001
 HELM_OPTIONS = ("--wait", "--timeout=3m", "--take-ownership")  # the tests' clusters have the CRD already
-RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ def install(cluster: NodeCluster, environ: Mapping[str, str], *values: str) -> N
     if cluster.runtime is None:
         raise ClusterError("images can only be loaded into a cluster that was started here")
     trainer, operator = (load(image, cluster.runtime, environ) for image in (TRAINER, OPERATOR))
-    restricted_namespace(cluster.kubectl, NAMESPACE)
+    cluster.kubectl.make_namespace(NAMESPACE)
     repository, _, tag = operator.rpartition(":")
     settings = {
         "image.repository": repository,
@@ -67,19 +66,12 @@ def helm(kubectl: Kubectl, *arguments: str) -> str:
 
 def workspace(cluster: NodeCluster, namespace: str) -> Workspace:
     """Make a namespace for jobs, with a claim for a volume on the node that all their pods can write to."""
-    restricted_namespace(cluster.kubectl, namespace)
+    cluster.kubectl.make_namespace(namespace)
     seen_here = cluster.kubectl.kubeconfig.parent / "node" / "lib" / VOLUMES.relative_to("/var/lib") / namespace
     seen_here.mkdir(parents=True, exist_ok=True)
     os.chown(seen_here, USER, USER)
     cluster.kubectl.apply(*volume(namespace, VOLUMES / namespace))
     return Workspace(namespace, seen_here)
-
-
-def restricted_namespace(kubectl: Kubectl, name: str) -> None:
-    """Make a namespace that takes only pods of the standard `restricted`, unless it is there."""
-    if name not in kubectl.names("namespace"):
-        kubectl("create", "namespace", name)
-    kubectl("label", "namespace", name, RESTRICTED, "--overwrite")
 
 
 def volume(namespace: str, path: Path) -> tuple[Manifest, Manifest]:

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from busybox import busybox_archive, pod
+from busybox import pod
 from command import rljob, started
 from local_cluster.fixtures import temporary_namespace
 from local_cluster.kubectl import Kubectl
-from local_cluster.node import NodeCluster
 from operator_world import raw_job
 from rljob_api.exits import Exit
 from waiting import eventually
@@ -22,14 +21,6 @@ echo from a node that is gone > {RUN}/logs/driver-attempt-1.log
 printf 'one\\ntwo\\n' > {RAY}/job-driver-$ID-attempt-2.log
 echo ready > {RUN}/logs/engine-0.log
 exec sleep 600"""
-
-
-@pytest.fixture(scope="module")
-def kubectl(node_cluster: NodeCluster, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
-    if node_cluster.runtime is None:
-        pytest.skip("KUBECONFIG names a cluster into which nobody here can load an image")
-    node_cluster.runtime.import_archive(busybox_archive(tmp_path_factory.mktemp("image")))
-    return node_cluster.kubectl
 
 
 @pytest.fixture(scope="module")

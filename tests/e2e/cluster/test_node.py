@@ -7,22 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from busybox import busybox_archive, pod
+from busybox import pod
 from local_cluster.binaries import binary
 from local_cluster.fixtures import temporary_namespace
 from local_cluster.kubectl import Kubectl
-from local_cluster.node import NodeCluster
 from waiting import eventually
 
 SERVE = "mkdir /tmp/www && echo it is served > /tmp/www/index.html && exec httpd -f -p 8080 -h /tmp/www"
-
-
-@pytest.fixture(scope="module")
-def kubectl(node_cluster: NodeCluster, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
-    if node_cluster.runtime is None:
-        pytest.skip("KUBECONFIG names a cluster into which nobody here can load an image")
-    node_cluster.runtime.import_archive(busybox_archive(tmp_path_factory.mktemp("image")))
-    return node_cluster.kubectl
 
 
 @pytest.fixture

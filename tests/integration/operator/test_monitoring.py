@@ -14,8 +14,8 @@ from waiting import eventually
 
 MONITORED = "--set=monitoring.podMonitors.enabled=true"
 VERBS = {"apply": ("create", "patch")}
-RARE = {("rljobs", "delete"), ("rljobs/finalizers", "update"), ("events", "patch")}
-"""rights for a time to live, for owner references, and for an event that is told again"""
+RARE = {("rljobs", "delete"), ("rljobs/finalizers", "update"), ("events", "patch"), ("secrets", "get")}
+"""rights for a time to live, for owner references, for an event told again, and for jobs of an operator before"""
 NOWHERE = {"nodeSelector": {"no": "such-node"}}
 
 
@@ -49,7 +49,8 @@ def test_every_query_about_the_operator_finds_something_and_every_right_is_used(
         lame.until("Training")
         head = next(head for (_, service), head in heads.heads.items() if service.startswith("recovers"))
         first, second = head.status.engines
-        head.change(engines=(first.model_copy(update={"state": EngineState.STARTING}), second))
+        down = first.model_copy(update={"state": EngineState.STARTING, "restarts": 1})
+        head.change(engines=(down, second))
         wanted = {
             "fails": "Failed",
             "trains": "Training",

@@ -1,0 +1,15 @@
+"""A real node with the image that the tests' pods run."""
+
+import pytest
+
+from busybox import busybox_archive
+from local_cluster.kubectl import Kubectl
+from local_cluster.node import NodeCluster
+
+
+@pytest.fixture(scope="module")
+def kubectl(node_cluster: NodeCluster, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
+    if node_cluster.runtime is None:
+        pytest.skip("KUBECONFIG names a cluster into which nobody here can load an image")
+    node_cluster.runtime.import_archive(busybox_archive(tmp_path_factory.mktemp("image")))
+    return node_cluster.kubectl
