@@ -33,10 +33,10 @@ unit: $(READY) ## Tests that need no engine and no cluster
 integration: integration-cluster integration-trainer ## Both of the following, one after the other: they would share the cores
 
 integration-cluster: $(READY) | $(GO) ## Tests with a real Kubernetes control plane and KubeRay
-	$(BIN)/python -m pytest -q tests/integration --ignore=tests/integration/trainer
+	$(BIN)/python -m pytest -q --durations=25 tests/integration --ignore=tests/integration/trainer
 
 integration-trainer: $(READY) | $(GO) ## Tests with real Ray, SGLang, router and Megatron
-	$(BIN)/python -m pytest -q tests/integration/trainer
+	$(BIN)/python -m pytest -q --durations=25 tests/integration/trainer
 
 e2e: $(READY) | $(GO) ## Tests on a cluster with a real node; as root, after `make cluster-packages`
 	$(BIN)/python -m pytest -q tests/e2e
