@@ -15,7 +15,7 @@ COMPILE = $(UV) pip compile -q pyproject.toml --python-version 3.11 --python-pla
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit integration integration-cluster integration-trainer e2e cluster cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock bench bench-operator clean
+.PHONY: help setup demo test unit integration integration-cluster integration-trainer e2e cluster cluster-check cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock bench bench-operator clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ cluster-demo: $(READY) | $(GO) ## Train the quickstart in pods: cluster, images,
 
 cluster-down: $(READY) ## Remove it, or what is left of it
 	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster down
+
+cluster-check: $(READY) ## Say whether this machine may run a real node
+	@PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster check
 
 cluster-packages: $(READY) ## Install the Debian packages that a real node needs
 	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster packages

@@ -41,7 +41,7 @@ class Release:
         return done.stdout
 
 
-def rendered(*values: str) -> dict[str, Manifest]:
-    """Return what the chart makes as release `rl` in namespace `rljob`: by kind and name, `Role/rl-operator`."""
-    documents = yaml.safe_load_all(helm("template", "rl", "--namespace", "rljob", *values))
+def rendered(*values: str, release: str = "rl") -> dict[str, Manifest]:
+    """Return what the chart makes in namespace `rljob`: by kind and name, `Role/rl-operator`."""
+    documents = yaml.safe_load_all(helm("template", release, "--namespace", "rljob", *values))
     return {f"{each['kind']}/{each['metadata']['name']}": each for each in documents if each}

@@ -25,7 +25,7 @@ PROFILE_FILE = "profile"
 def main(arguments: list[str]) -> int:
     """Run one verb; return the exit code."""
     parser = argparse.ArgumentParser(prog="local_cluster", description=__doc__)
-    parser.add_argument("verb", choices=["up", "down", "build", "packages", "demo"])
+    parser.add_argument("verb", choices=["up", "down", "build", "check", "packages", "demo"])
     parser.add_argument("--profile", choices=sorted(PROFILES), default="control-plane")
     parser.add_argument("--nodes", type=int, default=2, help="simulated nodes of eight GPUs each")
     parser.add_argument("--name", default="default", help="several clusters may run at a time")
@@ -41,6 +41,8 @@ def main(arguments: list[str]) -> int:
                     home.remove(directory)
                 case "build":
                     build(options.profile, os.environ)
+                case "check":
+                    packages.require_privileges(packages.OWN_STATUS.read_text())
                 case "packages":
                     packages.install(os.environ)
                 case "demo":

@@ -1,6 +1,5 @@
 """Debian packages that a node needs beside what is built."""
 
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -9,6 +8,7 @@ from pathlib import Path
 from local_cluster.errors import ClusterError
 
 CNI_PLUGINS = Path("/usr/lib/cni")
+OWN_STATUS = Path("/proc/self/status")
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "containerd": ("containerd", "ctr"),
@@ -31,15 +31,28 @@ def missing(path: str | None) -> list[str]:
     return [package for package, programs in PACKAGES.items() if not all(shutil.which(p, path=path) for p in programs)]
 
 
+CAPABILITIES: Mapping[str, int] = {"CAP_SYS_ADMIN": 21, "CAP_NET_ADMIN": 12}
+"""what a node needs of the kernel, by bit: mounts and namespaces, and a network cable"""
+
+
+def require_privileges(process_status: str) -> None:
+    """Raise ClusterError unless a process with this /proc/PID/status may start a node."""
+    (effective,) = [int(line.split()[1], 16) for line in process_status.splitlines() if line.startswith("CapEff:")]
+    if lacking := [name for name, bit in CAPABILITIES.items() if not effective >> bit & 1]:
+        raise ClusterError(
+            f"a cluster with a node needs {' and '.join(lacking)}, for namespaces, mounts and interfaces; "
+            "run it as root, and a container around it as privileged"
+        )
+
+
 def require(environ: Mapping[str, str]) -> None:
-    """Raise ClusterError unless a node can be started here: by root, with every package."""
+    """Raise ClusterError unless a node can be started here: with the privileges, and with every package."""
+    require_privileges(OWN_STATUS.read_text())
     if absent := missing(environ.get("PATH")):
         raise ClusterError(
             f"a cluster with a node needs the packages {', '.join(absent)}; install them as root with "
             f"`apt-get install --no-install-recommends {' '.join(absent)}`, or `make cluster-packages`"
         )
-    if os.geteuid() != 0:
-        raise ClusterError("a cluster with a node needs root, for namespaces and cgroups; run it with sudo")
 
 
 def install(environ: Mapping[str, str]) -> None:

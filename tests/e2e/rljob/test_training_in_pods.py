@@ -1,10 +1,15 @@
 """A manifest trains in pods that KubeRay made: real kubelet, containers, network, Ray, Megatron, SGLang and router."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from helm_release import rendered
 from job_in_pods import JobInPods
 from local_cluster.kubectl import Kubectl
-from local_cluster.project import Workspace
+from local_cluster.project import NAMESPACE, RELEASE, Workspace
+from prometheus_server import Query, queries, running, scrape_config, targets_of
 from whole_run import PROMPTS_PER_STEP, expected_journal, uids
 
 pytestmark = pytest.mark.timeout(900)
@@ -15,6 +20,21 @@ servers = [process for process in psutil.process_iter() if process.name().starts
 min(servers, key=lambda process: process.create_time()).kill()
 "
 """
+
+
+def scrape_configs(job: JobInPods) -> list[dict[str, Any]]:
+    """Return what the chart's PodMonitors make of the pods that there are: the operator's, and the job's."""
+    chart = rendered("--set=monitoring.podMonitors.enabled=true", release=RELEASE)
+    monitors = [each for each in chart.values() if each["kind"] == "PodMonitor"]
+    pods = [*job.kubectl.get("pods", "-n", NAMESPACE)["items"], *job.pods()]
+    found = [(monitor, targets_of(monitor, pods)) for monitor in monitors]
+    assert [len(targets) for _, targets in found] == [1, 1], "the operator, and the job's head"
+    return [scrape_config(monitor, targets) for monitor, targets in found]
+
+
+def asked_of_one_job() -> list[Query]:
+    """Return all queries but those of alerts about jobs in other phases."""
+    return [query for query in queries() if not (query.where.startswith("alert ") and 'phase="' in query.text)]
 
 
 def test_a_job_trains_and_frees_its_pods(kubectl: Kubectl, place: Workspace) -> None:
@@ -50,11 +70,24 @@ def test_a_lost_worker_pod_costs_an_attempt_and_no_prompt(kubectl: Kubectl, plac
     assert job.journal == expected_journal(40, PROMPTS_PER_STEP, 5, uids())
 
 
-def test_a_killed_engine_is_restarted_while_the_job_goes_on(kubectl: Kubectl, place: Workspace) -> None:
-    job = JobInPods(kubectl, place, placement="Disaggregated", rollout={"engines": 2}, training={"steps": 60})
+def test_a_killed_engine_is_restarted_while_the_job_goes_on_and_prometheus_sees_it(
+    kubectl: Kubectl, place: Workspace, prometheus: Path, tmp_path: Path
+) -> None:
+    job = JobInPods(
+        kubectl,
+        place,
+        placement="Disaggregated",
+        algorithm={"kl": {"coefficient": 0.001}},
+        rollout={"engines": 2},
+        training={"steps": 60},
+    )
     job.until(lambda: job.step >= 2)
-    job.inside(job.pods_of("rollout")[0], KILL_ENGINE)
-    job.succeed()
+    with running(prometheus, tmp_path / "prometheus", scrape_configs(job)) as server:
+        server.until_scraped("rljob_step")
+        job.inside(job.pods_of("rollout")[0], KILL_ENGINE)
+        job.succeed()
+        at = server.last_scrape("rljob_step")
+        assert server.silent(asked_of_one_job(), at, namespace=place.namespace, rljob=job.name) == []
     assert job.status["attempt"] == 1
     assert [done["action"] for done in job.status["recovery"]] == ["RestartEngine"]
     assert job.journal == expected_journal(60, PROMPTS_PER_STEP, 2, uids())
