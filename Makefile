@@ -33,7 +33,7 @@ unit: $(READY) ## Tests that need no engine and no cluster
 integration: integration-cluster integration-trainer ## Both of the following, one after the other: they would share the cores
 
 integration-cluster: $(READY) | $(GO) ## Tests with a real Kubernetes control plane and KubeRay
-	$(BIN)/python -m pytest -q --durations=25 tests/integration --ignore=tests/integration/trainer
+	$(BIN)/python -m pytest -q --durations=25 -n 3 --dist loadfile tests/integration --ignore=tests/integration/trainer
 
 integration-trainer: $(READY) | $(GO) ## Tests with real Ray, SGLang, router and Megatron
 	$(BIN)/python -m pytest -q --durations=25 tests/integration/trainer

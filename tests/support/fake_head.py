@@ -195,7 +195,8 @@ class FakeHeads:
         self._asked[name] = self._asked.get(name, 0) + 1
         if self._ends_at_once is not None and self._asked[name] > 1:
             head.end(self._ends_at_once)
-        return web.Response(text=head.status.model_dump_json(by_alias=True), content_type="application/json")
+        alive = head.status.model_copy(update={"heartbeat": time.time()})
+        return web.Response(text=alive.model_dump_json(by_alias=True), content_type="application/json")
 
     async def _drain(self, request: web.Request) -> web.Response:
         head = self._head(request)

@@ -100,7 +100,7 @@ def test_a_job_whose_driver_starts(new_job, start, heads: FakeHeads, viewer: Pat
     start()
     job = new_job()
     job.until("ClusterReady")
-    eventually(lambda: len(heads.heads), bool)
+    eventually(lambda: heads.submissions, bool)
     heads.head(job.namespace).change(state=RunState.STARTING)
     eventually(phase_of(job), lambda phase: phase == "Starting")
     page = rljob("status", "sums", kubeconfig=viewer).out
