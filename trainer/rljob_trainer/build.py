@@ -191,7 +191,7 @@ class _Builder:
         self._watch(server)
 
         weights = EngineWeights(self._pool, self._publisher(learner, link), self._background)
-        sampler = self._sampler(weights.publisher)
+        sampler = self._sampler(weights.publisher, learner)
         parts = Parts(
             rollouts=SyncRollouts(
                 stream=stream,
@@ -316,6 +316,8 @@ class _Builder:
         )
         self._stack.callback(learner.stop)
         learner.start()
+        watching = self._background.submit(learner.watch())
+        self._stack.callback(watching.cancel)
         return learner, LearnerLink(learner)
 
     def _publisher(self, learner: LearnerGroup, link: LearnerLink) -> Publisher:
@@ -352,13 +354,13 @@ class _Builder:
             task = self._background.submit(_for_ever(work))
             self._stack.callback(task.cancel)
 
-    def _sampler(self, publisher: Publisher) -> Sampler:
+    def _sampler(self, publisher: Publisher, learner: LearnerGroup) -> Sampler:
         spec = self._spec
         assert self._router.client is not None, "the router has been started"
         generator = RouterGenerator(self._router.client, spec.rollout.request_timeout_seconds)
         # A prompt may outlive an engine: time for two answers and a restart between them.
         patience_s = 2 * spec.rollout.request_timeout_seconds + spec.recovery.start_timeout_seconds
-        return Sampler(generator, patience_s, lambda: publisher.version, self._board.beat)
+        return Sampler(generator, patience_s, lambda: publisher.version, self._board.beat, learner.check)
 
     def _batches(self) -> Batches:
         spec = self._spec

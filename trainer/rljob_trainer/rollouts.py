@@ -7,6 +7,7 @@ are refused: they can only come from an engine that should not have been asked.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,6 +21,7 @@ from rljob_trainer.samples import Group, Prompt, Sample
 log = logging.getLogger(__name__)
 
 RETRY_PAUSE_S = 0.2
+LOOK_S = 0.2
 
 Samples = tuple[Sample, ...]
 
@@ -50,6 +52,8 @@ class Sampler:
     """returns the current weights version; samples of others are refused"""
     answered: Callable[[], None]
     """told of every answered prompt: a sign of life in a phase that may be long"""
+    check: Callable[[], None]
+    """raises what makes all waiting vain: the learner, without which no restarted engine gets weights, is lost"""
     retries: int = 0
 
     async def groups(
@@ -57,7 +61,8 @@ class Sampler:
     ) -> tuple[Group, ...]:
         """Return one group for each prompt, in the order of the prompts.
 
-        Raises RolloutTimeoutError when for `timeout_s` no prompt at all is answered: many take as long as they take.
+        Raises RolloutTimeoutError when for `timeout_s` no prompt at all is answered: many take as long as they take;
+        and what `check` raises.
         """
         asked = [asyncio.ensure_future(self._until_answered(each, sampling, num_samples, greedy)) for each in prompts]
         try:
@@ -69,10 +74,13 @@ class Sampler:
         return tuple(Group(prompt, task.result()) for prompt, task in zip(prompts, asked, strict=True))
 
     async def _all_answered(self, prompts: Sequence[Prompt], asked: "Sequence[asyncio.Future[Samples]]") -> None:
-        pending = set(asked)
+        pending, heard = set(asked), time.monotonic()
         while pending:
-            done, pending = await asyncio.wait(pending, timeout=self.timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if not done:
+            done, pending = await asyncio.wait(pending, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            self.check()
+            if done:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > self.timeout_s:
                 waiting = [prompt.uid for prompt, task in zip(prompts, asked, strict=True) if task in pending]
                 raise RolloutTimeoutError(
                     f"no prompt was answered within {self.timeout_s:g} s; {len(waiting)} wait, first {waiting[0]}"

@@ -12,6 +12,7 @@ import pytest
 import ray
 
 from learner_data import learner_config, sequences
+from rljob_trainer.background import Background
 from rljob_trainer.batches import StepBatch
 from rljob_trainer.learners.config import layout
 from rljob_trainer.learners.group import LearnerError, LearnerGroup, LearnerLostError, TrainingDivergedError
@@ -78,6 +79,17 @@ def test_more_skipped_steps_than_allowed_are_an_error(group: LearnerGroup) -> No
 def test_an_error_in_the_ranks_comes_back_with_its_traceback(group: LearnerGroup, tmp_path: Path) -> None:
     with pytest.raises(LearnerError, match=r"(?s)learner rank \d: .*checkpoint\.py"):
         group.load(tmp_path / "absent")
+
+
+def test_a_rank_that_is_killed_is_noticed_by_those_who_wait_for_something_else(group: LearnerGroup) -> None:
+    with Background() as background:
+        watching = background.submit(group.watch())
+        group.train([step(0)])
+        group.check()
+        os.kill(group.call("pid")[1], signal.SIGKILL)
+        watching.result(timeout=30)
+    with pytest.raises(LearnerLostError, match="learner rank 1: its process is gone"):
+        group.check()
 
 
 def test_a_rank_that_is_killed_ends_the_wait_at_once(group: LearnerGroup) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from rljob_api.sections import Sampling
+from rljob_trainer.learners.errors import LearnerLostError
 from rljob_trainer.rollouts import GenerationFailedError, RolloutTimeoutError, Sampler
 from rljob_trainer.samples import Prompt, Sample
 
@@ -30,8 +31,8 @@ class Engine:
         return (Sample((7,), (-0.1,), "2", version, "stop", "engine-1"),) * num_samples
 
 
-def groups(engine: Engine, timeout_s: float = 30.0):
-    sampler = Sampler(engine, timeout_s, lambda: 0, answered=lambda: None)
+def groups(engine: Engine, timeout_s: float = 30.0, check=lambda: None):
+    sampler = Sampler(engine, timeout_s, lambda: 0, answered=lambda: None, check=check)
     return asyncio.run(sampler.groups(PROMPTS, SAMPLING, num_samples=3)), sampler
 
 
@@ -56,6 +57,17 @@ def test_a_sample_of_another_weights_version_is_refused():
 def test_a_prompt_that_nobody_answers_ends_in_an_error_that_names_it():
     with pytest.raises(RolloutTimeoutError, match=r"no prompt was answered within 0.5 s; 5 wait, first 0:0"):
         groups(Engine(failures=1000), timeout_s=0.5)
+
+
+def test_a_rollout_without_engines_ends_when_the_learner_is_lost():
+    looks = iter([None, None, LearnerLostError("the process of learner rank 0 is gone")])
+
+    def check():
+        if (error := next(looks)) is not None:
+            raise error
+
+    with pytest.raises(LearnerLostError, match="rank 0 is gone"):
+        groups(Engine(failures=1000), check=check)
 
 
 def test_a_rollout_may_take_longer_than_its_deadline_while_answers_come():

@@ -4,6 +4,8 @@ Ranks meet in collectives, so a call goes to all of them or to none: one lock, o
 When a rank fails the wait ends at once, although the others may hang in a collective that it never joined.
 """
 
+import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +29,8 @@ from rljob_trainer.learners.errors import (
 )
 from rljob_trainer.learners.metrics import StepMetrics
 from rljob_trainer.metrics import TrainMetrics
+
+log = logging.getLogger(__name__)
 
 INTERRUPT_S = 30.0
 OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory")
@@ -54,6 +58,10 @@ class RankHost:
         """Call a method of the rank."""
         return getattr(self._rank, method)(*arguments, **options)
 
+    def stay(self) -> None:
+        """Never return: whoever gets an answer, an error, knows that this process is gone."""
+        threading.Event().wait()
+
 
 class LearnerGroup:
     """All ranks. Methods block and may be called from any thread.
@@ -72,13 +80,14 @@ class LearnerGroup:
     ) -> None:
         """Place a host for each of `actor_options`; `make` constructs a rank in it when `start` is called."""
         self._make = make
-        # Two threads: `interrupt` must be heard while another call hangs.
+        # Three threads: `interrupt` must be heard while another call hangs, and `stay` never ends.
         hosts = ray.remote(RankHost)
-        self._hosts = [hosts.options(max_restarts=0, max_concurrency=2, **each).remote() for each in actor_options]
+        self._hosts = [hosts.options(max_restarts=0, max_concurrency=3, **each).remote() for each in actor_options]
         self._layout = layout
         self._timeout_s = timeout_s
         self._max_skipped = max_skipped
         self._skipped = 0
+        self._lost: LearnerLostError | None = None
         self._lock = threading.RLock()
 
     def start(self) -> None:
@@ -138,6 +147,22 @@ class LearnerGroup:
         """Call a method of rank 0 that ends what another call hangs in."""
         self._wait([self._hosts[0].call.remote(method, (), {})], INTERRUPT_S)
 
+    async def watch(self) -> None:
+        """Return when the process of a rank is gone; from then on `check` says so."""
+        stays = [asyncio.ensure_future(_gone(host, rank)) for rank, host in enumerate(self._hosts)]
+        try:
+            (first, *_), _ = await asyncio.wait(stays, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for stay in stays:
+                stay.cancel()
+        self._lost = first.result()
+        log.error("action=lost reason=%s", self._lost)
+
+    def check(self) -> None:
+        """Raise LearnerLostError if `watch` has seen a rank go: for those who wait for something else meanwhile."""
+        if self._lost is not None:
+            raise self._lost
+
     def stop(self) -> None:
         """End all ranks at once."""
         for host in self._hosts:
@@ -173,6 +198,15 @@ class LearnerGroup:
                 rank = pending.pop(reference)
                 answers[rank] = _result(reference, rank)
         return [answers[rank] for rank in range(len(references))]
+
+
+async def _gone(host: Any, rank: int) -> LearnerLostError:
+    """Return that the process of a rank is gone, once it is."""
+    try:
+        await host.stay.remote()
+    except RayActorError as error:
+        return LearnerLostError(f"learner rank {rank}: its process is gone: {error}")
+    raise AssertionError("stay never returns")
 
 
 def _result(reference: Any, rank: int) -> Any:
