@@ -29,6 +29,8 @@ def step_metrics(groups: Sequence[ScoredGroup], training: TrainMetrics, publicat
         kl=training.kl,
         clip_fraction=training.clip_fraction,
         logprob_mismatch=training.mismatch,
+        importance_weight=training.importance,
+        importance_cut=training.importance_cut,
         rollout_tokens=sum(lengths),
         train_tokens=training.tokens,
         version=publication.version,

@@ -45,6 +45,14 @@ _STEP_GAUGES: Final = {
         "rljob_logprob_mismatch_nats",
         "Mean absolute difference between the engines' and the learner's log-probabilities",
     ),
+    "importance_weight": (
+        "rljob_importance_weight",
+        "Mean importance weight between engines and learner of the last step's response tokens",
+    ),
+    "importance_cut": (
+        "rljob_importance_cut_ratio",
+        "Share of the last step's response tokens whose importance weight was truncated or masked",
+    ),
 }
 """attribute of StepRecord -> (metric, help)"""
 

@@ -49,6 +49,10 @@ class StepMetrics(_Line):
     """share of the response tokens whose ratio was clipped"""
     logprob_mismatch: float | None = None
     """mean |engine - learner| over the log-probabilities of the response tokens [nats]"""
+    importance_weight: float | None = None
+    """mean importance weight between engine and learner over the response tokens, as it was used"""
+    importance_cut: float | None = None
+    """share of the response tokens whose importance weight was truncated or masked"""
     rollout_tokens: int
     """response tokens that the engines made"""
     train_tokens: int

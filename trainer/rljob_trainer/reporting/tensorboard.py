@@ -22,6 +22,8 @@ _STEP_TAGS: Final = {
     "train/kl": "kl",
     "train/clip_fraction": "clip_fraction",
     "train/logprob_mismatch": "logprob_mismatch",
+    "train/importance_weight": "importance_weight",
+    "train/importance_cut": "importance_cut",
     "train/skipped_steps": "skipped",
     "rollout/reward_mean": "reward_mean",
     "rollout/reward_std": "reward_std",
