@@ -120,6 +120,16 @@ def test_a_stop_string_is_enough(checkpoint):
             "steps: 200\n    maxTokensPerGpu: 2048",
             "a sample may have 4096 tokens, more than maxTokensPerGpu",
         ),
+        (
+            "  training:\n",
+            "  algorithm: {name: gspo}\n  training:\n    stepsPerRollout: 2\n",
+            "gspo with clipHigh 0.2 hardly ever clips",
+        ),
+        (
+            "  training:\n",
+            "  algorithm: {kl: {coefficient: 0.1, addedTo: reward}}\n  training:\n",
+            "kl.addedTo reward with normalizeBy group",
+        ),
     ],
 )
 def test_what_is_probably_not_meant_is_warned_of(old, new, warning):
