@@ -400,6 +400,22 @@ def overlong(spec: Spec) -> Iterator[Problem]:
 
 @also_in_cel(
     Cel(
+        "spec.algorithm.dynamicSampling.overSample",
+        "!has(self.algorithm.dynamicSampling) || self.algorithm.dynamicSampling.maxRounds > 1"
+        " || self.algorithm.dynamicSampling.overSample > 1.0",
+        "{self.algorithm.dynamicSampling.overSample} leaves nothing to choose from in 1 round;"
+        " nearest valid: 1.5, or maxRounds 2",
+    ),
+)
+def dynamic_sampling(spec: Spec) -> Iterator[Problem]:
+    given = spec.algorithm.dynamic_sampling
+    if given is not None and given.max_rounds == 1 and given.over_sample == 1.0:
+        rule = "leaves nothing to choose from in 1 round"
+        yield Problem("spec.algorithm.dynamicSampling.overSample", given.over_sample, rule, "1.5, or maxRounds 2")
+
+
+@also_in_cel(
+    Cel(
         "spec.rollout.contextLength",
         "!has(self.rollout.contextLength) || self.rollout.contextLength > $new",
         "{self.rollout.contextLength} leaves no room for a prompt beside sampling.maxNewTokens {$new};"
@@ -663,6 +679,7 @@ RULES: tuple[Rule, ...] = (
     clipping,
     on_policy,
     overlong,
+    dynamic_sampling,
     lengths,
     top_k,
     parallelism,

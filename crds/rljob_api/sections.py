@@ -5,6 +5,7 @@ A field exists here only when it works. The string under a field is what users r
 Rules that need more than one field live in `rules.py`.
 """
 
+import math
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -170,6 +171,20 @@ class Overlong(Section):
     """what a response of `sampling.maxNewTokens` loses of its reward. verl: overlong_buffer.penalty_factor"""
 
 
+class DynamicSampling(Section):
+    """DAPO's dynamic sampling, https://arxiv.org/abs/2503.14476: train on groups whose samples do not all agree."""
+
+    max_rounds: Annotated[int, Field(ge=1, le=100)] = 4
+    """times that a rollout asks for prompts; if mixed groups are still missing then, others take their places.
+    verl: filter_groups.max_num_gen_batches"""
+    over_sample: Annotated[float, Field(ge=1, le=100)] = 1.0
+    """prompts of a round, as a multiple of the groups that are still missing. slime: --over-sampling-batch-size"""
+
+    def prompts(self, missing: int) -> int:
+        """Return how many prompts a round asks for."""
+        return math.ceil(missing * self.over_sample)
+
+
 class Algorithm(Section):
     name: Text = "grpo"
     """how rewards become advantages and which objective they are put into: `grpo`, `gspo`, `cispo`, `rloo`,
@@ -197,6 +212,9 @@ class Algorithm(Section):
     """correction for engines and learner giving one token different probabilities; absent: none"""
     overlong: Overlong | None = None
     """penalty of responses that come near the token limit; absent: none"""
+    dynamic_sampling: DynamicSampling | None = None
+    """train on groups whose samples do not all agree, and ask for more until there are enough; absent: on all.
+    slime: --dynamic-sampling-filter-path"""
 
 
 class Sampling(Section):

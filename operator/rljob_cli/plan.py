@@ -78,7 +78,7 @@ def plan(job: RLJob, files: ModelFiles | None) -> Plan:
         data_parallel=where.data_parallel,
         batch=batches,
         optimizer_steps=spec.training.steps * batches.steps_per_rollout,
-        generated_tokens=Range(batches.samples, batches.samples * spec.rollout.sampling.max_new_tokens),
+        generated_tokens=generated_tokens(spec, batches),
         trained_tokens=trained_tokens(spec, batches, model),
         memory=memory.estimate(model, spec, where) if model else None,
         stop_tokens=stops,
@@ -105,6 +105,17 @@ def processes(where: Topology) -> tuple[Process, ...]:
 
 def place(where: Topology, slot: Slot) -> str:
     return f"{where.nodes[slot.node].name}:{slot.gpu}"
+
+
+def generated_tokens(spec: Spec, batches: Batch) -> Range:
+    """Return the bounds of all responses: at least one token each, at most the limit in every round."""
+    dynamic, longest = spec.algorithm.dynamic_sampling, spec.rollout.sampling.max_new_tokens
+    if dynamic is None:
+        return Range(batches.samples, batches.samples * longest)
+    prompts = dynamic.prompts(batches.prompts)
+    return Range(
+        prompts * batches.samples_per_prompt, dynamic.max_rounds * prompts * batches.samples_per_prompt * longest
+    )
 
 
 def trained_tokens(spec: Spec, batches: Batch, model: Shape | None) -> Range:

@@ -50,6 +50,7 @@ from rljob_trainer.data.packages import cache_directory, checkpoint
 from rljob_trainer.data.prompts import PromptStream
 from rljob_trainer.data.render import load_tokenizer
 from rljob_trainer.desired import Desired
+from rljob_trainer.dynamic import DynamicRollouts, TellsDropped
 from rljob_trainer.engines.client import open_session
 from rljob_trainer.engines.command import NCCL, engine_command
 from rljob_trainer.engines.generation import RouterGenerator
@@ -76,7 +77,7 @@ from rljob_trainer.reporting.html import write_report
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.reporting.report import Report, open_report
 from rljob_trainer.rewards.choose import Rewards, rewards
-from rljob_trainer.rewards.overlong import shaped
+from rljob_trainer.rewards.overlong import Shaped, shaping
 from rljob_trainer.rollouts import Sampler, SyncRollouts
 from rljob_trainer.scrape import MetricsServer
 from rljob_trainer.selfcare import SelfCare
@@ -207,17 +208,19 @@ class _Builder:
         weights = EngineWeights(self._pool, self._publisher(learner, link), self._background)
         sampler = self._sampler(weights.publisher, learner)
         turns = self._turns(weights)
+        rollouts = SyncRollouts(
+            stream=stream,
+            journal=journal,
+            sampler=sampler,
+            sampling=spec.rollout.sampling,
+            prompts_per_step=spec.rollout.prompts_per_step,
+            samples_per_prompt=spec.rollout.samples_per_prompt,
+            background=self._background,
+        )
+        dynamic, shape = dynamic_rollouts(spec, rollouts, scoring), shaping(spec)
         parts = Parts(
-            rollouts=SyncRollouts(
-                stream=stream,
-                journal=journal,
-                sampler=sampler,
-                sampling=spec.rollout.sampling,
-                prompts_per_step=spec.rollout.prompts_per_step,
-                samples_per_prompt=spec.rollout.samples_per_prompt,
-                background=self._background,
-            ),
-            rewards=shaped(scoring, spec),
+            rollouts=dynamic or rollouts,
+            rewards=Shaped(dynamic or scoring, shape),
             batches=self._batches(algorithm, self._penalties(learner, turns)),
             learner=learner,
             turns=turns,
@@ -234,7 +237,7 @@ class _Builder:
                 journal=journal,
                 saved=self._report.checkpoint,
             ),
-            report=self._report,
+            report=TellsDropped(self._report, dynamic, shape) if dynamic else self._report,
             phases=self._phases,
             cadence=Cadence(spec.training.steps, spec.checkpoint.interval, spec.evaluation.interval),
             orders=self._desired,
@@ -459,6 +462,19 @@ class _Builder:
 def metrics_port(spec: Spec, listen: Address) -> int:
     """Return the port of the Prometheus endpoint: the manifest's, if it names one."""
     return spec.runtime.metrics_port or listen.metrics_port
+
+
+def dynamic_rollouts(spec: Spec, rollouts: SyncRollouts, scoring: Rewards) -> DynamicRollouts | None:
+    """Return what chooses groups by their rewards, or None when all are trained on."""
+    dynamic = spec.algorithm.dynamic_sampling
+    if dynamic is None:
+        return None
+    return DynamicRollouts(
+        source=rollouts,
+        rewards=scoring,
+        num_groups=spec.rollout.prompts_per_step,
+        settings=dynamic,
+    )
 
 
 def chosen_algorithm(spec: Spec) -> Algorithm:

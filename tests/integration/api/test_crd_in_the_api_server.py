@@ -31,6 +31,7 @@ OTHER: dict[str, Any] = {
     "data.heldOut": None,
     "data.train.reasoningGym": {"task": "chain_sum", "size": 1},
     "algorithm.dualClip": 3,
+    "algorithm.dynamicSampling": {},
     "algorithm.importanceSampling": {"kind": "mask"},
     "algorithm.kl": {"coefficient": 0.5},
     "algorithm.overlong": {"buffer": 8},

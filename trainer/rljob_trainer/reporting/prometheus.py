@@ -32,6 +32,7 @@ _STEP_GAUGES: Final = {
         "rljob_groups_without_signal_ratio",
         "Share of the last step's groups whose samples all got the same reward",
     ),
+    "groups_dropped": ("rljob_groups_dropped", "Groups of the last step that were made and not trained on"),
     "response_length": ("rljob_response_length_tokens", "Mean response of the last step"),
     "truncated": ("rljob_truncated_ratio", "Share of the last step's responses that reached the token limit"),
     "reward_std": ("rljob_reward_std", "Standard deviation of the rewards of the last step's samples"),

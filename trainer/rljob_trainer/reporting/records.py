@@ -33,6 +33,8 @@ class StepMetrics(_Line):
     """standard deviation over all samples of the step"""
     groups_without_signal: float | None = None
     """share of the groups whose samples all got the same reward, and which therefore teach nothing"""
+    groups_dropped: int = 0
+    """groups that were made and not trained on; what is said of rewards and responses is said of all groups"""
     response_length: float | None
     """mean response [tokens]"""
     truncated: float | None

@@ -28,6 +28,7 @@ _STEP_TAGS: Final = {
     "rollout/reward_mean": "reward_mean",
     "rollout/reward_std": "reward_std",
     "rollout/groups_without_signal": "groups_without_signal",
+    "rollout/groups_dropped": "groups_dropped",
     "rollout/response_length": "response_length",
     "rollout/truncated": "truncated",
     "perf/step_seconds": "seconds",

@@ -1,40 +1,38 @@
 """DAPO's soft penalty of responses that come near the token limit, https://arxiv.org/abs/2503.14476.
 
-    0                                        len <= longest - buffer
+    0                                                     len <= longest - buffer
     -penalty x (len - (longest - buffer)) / buffer        up to the limit, where it is -penalty
 
 Training rewards have it, evaluations do not: there the question is whether an answer is right.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from rljob_api.sections import Spec
 from rljob_trainer.parts import Rewards
 from rljob_trainer.samples import Group, ScoredGroup
 
+Shaping = Callable[[ScoredGroup], ScoredGroup]
+
 
 @dataclass(frozen=True, slots=True)
-class Shaped:
-    """Rewards less the penalty of their responses' lengths."""
+class Overlong:
+    """Takes the penalty of each response's length from its reward."""
 
-    rewards: Rewards
     longest: int
     """the token limit"""
     buffer: int
     penalty: float
 
-    def score(self, groups: Sequence[Group]) -> tuple[ScoredGroup, ...]:
-        """Return the groups with a reward for each sample, in the same order."""
-        return tuple(
-            ScoredGroup(
-                scored.group,
-                tuple(
-                    reward + length_penalty(len(sample.tokens_T), self.longest, self.buffer, self.penalty)
-                    for reward, sample in zip(scored.rewards_G, scored.group.samples_G, strict=True)
-                ),
-            )
-            for scored in self.rewards.score(groups)
+    def __call__(self, scored: ScoredGroup) -> ScoredGroup:
+        lengths = [len(sample.tokens_T) for sample in scored.group.samples_G]
+        rewards = zip(scored.rewards_G, lengths, strict=True)
+        return replace(
+            scored,
+            rewards_G=tuple(
+                reward + length_penalty(length, self.longest, self.buffer, self.penalty) for reward, length in rewards
+            ),
         )
 
 
@@ -44,9 +42,26 @@ def length_penalty(length: int, longest: int, buffer: int, penalty: float) -> fl
     return -penalty * min(max(beyond, 0), buffer) / buffer
 
 
-def shaped(rewards: Rewards, spec: Spec) -> Rewards:
-    """Return the rewards as `algorithm.overlong` says."""
+def unshaped(scored: ScoredGroup) -> ScoredGroup:
+    """Leave rewards as they are."""
+    return scored
+
+
+def shaping(spec: Spec) -> Shaping:
+    """Return what `algorithm.overlong` does to rewards."""
     overlong = spec.algorithm.overlong
     if overlong is None:
-        return rewards
-    return Shaped(rewards, spec.rollout.sampling.max_new_tokens, overlong.buffer, overlong.penalty)
+        return unshaped
+    return Overlong(spec.rollout.sampling.max_new_tokens, overlong.buffer, overlong.penalty)
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """Rewards that are shaped after they were given."""
+
+    rewards: Rewards
+    shape: Shaping
+
+    def score(self, groups: Sequence[Group]) -> tuple[ScoredGroup, ...]:
+        """Return the groups with a reward for each sample, in the same order."""
+        return tuple(map(self.shape, self.rewards.score(groups)))

@@ -5,7 +5,7 @@ import pytest
 from bad_manifests import table
 from rljob_api.manifest import load
 from rljob_trainer.rewards.choose import Rewards
-from rljob_trainer.rewards.overlong import length_penalty, shaped
+from rljob_trainer.rewards.overlong import Shaped, length_penalty, shaping
 from rljob_trainer.samples import Group, Prompt, Sample
 
 RIGHT = Rewards(lambda responses: [1.0] * len(responses))
@@ -26,9 +26,10 @@ def test_the_penalty_is_that_of_the_paper(length: int, expected: float) -> None:
 
 def test_training_rewards_have_it_as_the_manifest_says() -> None:
     text = table()["good"].replace("  reward:\n", "  algorithm: {overlong: {buffer: 1024, penalty: 2}}\n  reward:\n")
-    (scored,) = shaped(RIGHT, load(text).spec).score([group(1024, 1536, 2048)])
+    (scored,) = Shaped(RIGHT, shaping(load(text).spec)).score([group(1024, 1536, 2048)])
     assert scored.rewards_G == (1.0, 0.0, -1.0)
 
 
 def test_without_it_rewards_stay_as_they_are() -> None:
-    assert shaped(RIGHT, load(table()["good"]).spec) is RIGHT
+    (scored,) = Shaped(RIGHT, shaping(load(table()["good"]).spec)).score([group(1024, 2048)])
+    assert scored.rewards_G == (1.0, 1.0)
