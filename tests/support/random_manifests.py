@@ -86,6 +86,8 @@ def manifests(number: int, seed: int = 20261121) -> Iterator[Manifest]:
     """Yield so many manifests, about a third of them valid."""
     draw = Random(seed)
     starts = [yaml.safe_load(text) for text in (table()["good"], *(path.read_text() for path in EXAMPLES))]
+    starts.append(copy.deepcopy(starts[0]))
+    remove(starts[-1], "spec.data.heldOut")
     for _ in range(number):
         content = copy.deepcopy(draw.choice(starts))
         for edit in draw.choices(EDITS, weights=WEIGHTS, k=draw.choice((0, 1, 1, 2, 2, 3))):

@@ -1,6 +1,7 @@
 """A name becomes an algorithm: one of ours, or one that a user brings without a fork."""
 
 import ast
+import re
 import sys
 import types
 from pathlib import Path
@@ -24,6 +25,12 @@ from rljob_trainer.learners.objectives import objective
 
 EXAMPLES = Path(__file__).parents[4] / "docs" / "examples" / "algorithms"
 PAGE = EXAMPLES.parents[1] / "algorithms.md"
+ROW = re.compile(r"^\| \[(.*?)\]\S+ \| (`.*) \|$", re.MULTILINE)
+RECIPES = [
+    (name, re.findall(r"`([^`]+: [^`]+)`", settings))
+    for name, settings in ROW.findall(PAGE.read_text().partition("## Formulas")[0])
+]
+"""rows of the page's table: name, settings"""
 OBJECTIVES = {"clip": CLIP, "gspo": GSPO, "cispo": CISPO}
 
 
@@ -87,6 +94,20 @@ def test_an_objective_of_the_examples_trains(examples):
     )
     assert sums.clipped.item() == 0.0
     torch.testing.assert_close(loss, wide[0])
+
+
+@pytest.mark.parametrize(("name", "settings"), RECIPES, ids=[name for name, _ in RECIPES])
+def test_a_recipe_of_the_page_is_valid_and_has_an_algorithm(name, settings):
+    text = table()["good"].replace("steps: 200", "steps: 200\n    stepsPerRollout: 2")
+    lines = "".join(f"    {setting}\n" for setting in settings)
+    spec = load(text.replace("  reward:\n", f"  algorithm:\n{lines}  reward:\n")).spec
+    assert spec.algorithm != Settings()
+    assert chosen_algorithm(spec).advantage([Outcome((0.0, 1.0), (1, 1))])
+
+
+def test_the_page_has_a_recipe_for_every_algorithm():
+    named = re.findall(r"name: (\w+)", repr(RECIPES))
+    assert set(named) == KNOWN.keys() - {"grpo"}
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)

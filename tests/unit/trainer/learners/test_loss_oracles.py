@@ -162,6 +162,26 @@ def test_a_sequence_without_weight_changes_nothing(name: str, importance: str) -
     torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("importance", IMPORTANCE)
+def test_a_token_without_weight_is_as_if_it_were_not_there(name: str, importance: str) -> None:
+    b, given = batch(8), settings(name, importance)
+    whole = b.targets(by_token(b.lengths_D))
+    kept = torch.arange(len(whole.weights_R)) % 3 != 1
+    masked = dataclasses.replace(whole, weights_R=whole.weights_R * kept)
+    tensors = {
+        field: value[kept] for field, value in dataclasses.asdict(masked).items() if isinstance(value, torch.Tensor)
+    }
+    mask = b.mask_D_T.bool()
+    new, entropy = b.new_D_T[mask].requires_grad_(), b.entropy_D_T[mask]
+    chosen = objective.load(given.objective)
+    loss, sums = policy_loss(new, entropy, masked, given, chosen)
+    without, _ = policy_loss(new[kept], entropy[kept], dataclasses.replace(masked, **tensors), given, chosen)
+    torch.testing.assert_close(loss, without)
+    torch.testing.assert_close(torch.autograd.grad(loss, new), torch.autograd.grad(without, new))
+    assert 0 < sums.tokens.item() == kept.sum().item() < len(kept)
+
+
 def test_an_objective_that_is_not_there_is_named() -> None:
     assert objective.load(CLIP)
     with pytest.raises(ValueError, match=r"clip:clap is no policy objective.* no function clap"):
