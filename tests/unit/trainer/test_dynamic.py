@@ -60,11 +60,11 @@ def rewards(scored: tuple[ScoredGroup, ...]) -> list[float]:
         ([True] * 4, {}, [4], 4),
         ([True, False] * 4, {}, [4, 2, 1], 4),
         ([True, False] * 4, {"over_sample": 1.5}, [6, 2], 4),
-        ([False] * 99, {}, [4, 4, 4, 4], 0),
-        ([False] * 99, {"max_rounds": 2}, [4, 4], 0),
+        ([False] * 16, {}, [4, 4, 4, 4], 0),
+        ([False] * 16, {"max_rounds": 2}, [4, 4], 0),
         ([True, False, False, False], {"max_rounds": 1, "over_sample": 2}, [8], 1),
     ],
-    ids=str,
+    ids=["at once", "in rounds", "with more", "never", "in bounds", "in one round"],
 )
 def test_it_asks_for_what_is_missing_until_the_rounds_are_over(tmp_path, mixed, changes, asked, kept):
     made = rollouts(tmp_path / "journal", mixed, **changes)
@@ -73,6 +73,9 @@ def test_it_asks_for_what_is_missing_until_the_rounds_are_over(tmp_path, mixed, 
     assert len(scored) == WANTED
     assert sum(rewards(scored)) == kept
     assert len(made.dropped) == sum(asked) - WANTED
+    issued = [uid for record in made.source.journal.records for uid in record.prompts]
+    places = [issued.index(each.group.prompt.uid) for each in scored]
+    assert places == sorted(places)
 
 
 def test_mixed_groups_go_first_and_all_stay_in_the_order_of_their_prompts():
