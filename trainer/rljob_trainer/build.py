@@ -26,8 +26,8 @@ from rljob_api.sections import Device, Placement, RLJob, Spec
 from rljob_api.topology import Topology, sizes, topology
 from rljob_trainer import leftovers, placement
 from rljob_trainer.aggregation import aggregation
+from rljob_trainer.algorithms import choose
 from rljob_trainer.algorithms.algorithm import Algorithm
-from rljob_trainer.algorithms.choose import algorithm
 from rljob_trainer.algorithms.errors import AlgorithmError
 from rljob_trainer.background import Background
 from rljob_trainer.batches import Batches
@@ -479,7 +479,7 @@ def dynamic_rollouts(spec: Spec, rollouts: SyncRollouts, scoring: Rewards) -> Dy
 
 def chosen_algorithm(spec: Spec) -> Algorithm:
     """Return the manifest's algorithm; raise AlgorithmError if its parts cannot be loaded, before anything starts."""
-    chosen = algorithm(spec.algorithm)
+    chosen = choose.algorithm(spec.algorithm)
     try:
         objective.load(chosen.objective)
     except (ImportError, ValueError) as error:

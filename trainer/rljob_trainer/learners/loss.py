@@ -70,6 +70,8 @@ def policy_loss(
         num_sequences=targets.num_sequences,
     )
     surrogate = objective(responses, settings)
+    if surrogate.loss_R.shape != logprobs_R.shape:
+        raise ValueError(f"{settings.objective} returned losses {tuple(surrogate.loss_R.shape)}, one a token is wanted")
     objective_R = surrogate.loss_R
     importance_R, cut_R = torch.ones_like(counts_R), torch.zeros_like(counts_R)
     if settings.importance is not None:

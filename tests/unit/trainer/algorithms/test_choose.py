@@ -1,11 +1,14 @@
 """A name becomes an algorithm: one of ours, or one that a user brings without a fork."""
 
 import ast
+import dataclasses
+import math
 import re
 import sys
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,7 +18,7 @@ from rljob_api.algorithms import KNOWN
 from rljob_api.manifest import load, problems
 from rljob_api.sections import Algorithm as Settings
 from rljob_trainer.aggregation import by_token
-from rljob_trainer.algorithms.algorithm import CISPO, GSPO, Outcome
+from rljob_trainer.algorithms.algorithm import CISPO, GSPO, Algorithm, Outcome
 from rljob_trainer.algorithms.choose import REGISTERED, algorithm
 from rljob_trainer.algorithms.errors import AlgorithmError
 from rljob_trainer.build import chosen_algorithm, loss_settings
@@ -135,9 +138,41 @@ def test_what_is_no_algorithm_is_told(bring, names, wanted, said):
         algorithm(Settings(name=wanted))
 
 
+@pytest.mark.parametrize(
+    ("advantages", "said"),
+    [
+        (lambda outcomes: [(0.5,)], r"advantages \(0.5,\) for rewards \(0.0, 1.0\); one finite number for each sample"),
+        (lambda outcomes: [(0.5, math.nan)], r"advantages \(0.5, nan\) for rewards"),
+        (lambda outcomes: [(0.5, np.array([1.0, 2.0]))], r"advantages \(0.5, array\(\[1., 2.\]\)\) for rewards"),
+        (lambda outcomes: [], r"0 groups of advantages for 1"),
+        (lambda outcomes: 1 / 0, r"failed: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_advantages_that_nobody_should_train_on_are_told(bring, advantages, said):
+    bring(x=lambda settings: Algorithm(advantages))
+    with pytest.raises(AlgorithmError, match=f"algorithm.name mine:x.* ?{said}"):
+        algorithm(Settings(name="mine:x")).advantage([Outcome((0.0, 1.0), (2, 3))])
+
+
+def test_an_advantage_may_be_one_for_each_token(bring):
+    bring(x=lambda settings: Algorithm(lambda outcomes: [(0.5, np.array([1.0, 2.0, 3.0]))]))
+    assert algorithm(Settings(name="mine:x")).advantage([Outcome((0.0, 1.0), (2, 3))])
+
+
+def test_an_objective_that_returns_one_number_for_all_tokens_is_told():
+    b = batch(0)
+    mask = b.mask_D_T.bool()
+
+    def mean(responses, settings):
+        clipped = objective.load(CLIP)(responses, settings)
+        return dataclasses.replace(clipped, loss_R=clipped.loss_R.mean())
+
+    with pytest.raises(ValueError, match=r"returned losses \(\), one a token is wanted"):
+        policy_loss(b.new_D_T[mask], b.entropy_D_T[mask], b.targets(by_token(b.lengths_D)), LossSettings(), mean)
+
+
 def test_an_objective_that_is_not_there_is_told_before_anything_starts(bring):
-    grpo = algorithm(Settings())
-    bring(x=lambda settings: type(grpo)(grpo.advantage, "mine:loss"))
+    bring(x=lambda settings: Algorithm(lambda outcomes: [], "mine:loss"))
     with pytest.raises(
         AlgorithmError, match=r"algorithm.name mine:x: objective mine:loss: .* mine has no function loss"
     ):
