@@ -20,10 +20,12 @@ Path = tuple[str, ...]
 FLAG = re.compile(r"--([a-z0-9][-a-z0-9]*)")
 
 OTHERS = {
+    "custom-loss-function-path": "spec.algorithm.name",
     "global-batch": "spec.training.globalBatchSize",
     "hf-model-path": "spec.model.checkpoint",
     "log-dir": "spec.checkpoint.directory",
     "micro-batch-size": "spec.training.maxTokensPerGpu",
+    "normalize-advantages": "spec.algorithm.normalizeBy",
     "num-epoch": "spec.training.steps",
     "rollout-max-context-len": "spec.rollout.contextLength",
     "router-strategy": "spec.rollout.routerPolicy",

@@ -12,13 +12,15 @@ import math
 import re
 from collections.abc import Iterator
 
-from rljob_api import arguments, batch
+from rljob_api import algorithms, arguments, batch
+from rljob_api.algorithms import KNOWN as KNOWN_ALGORITHMS
 from rljob_api.cel import Cel, Rule, also_in_cel, differs, is_default, near, only_in_python
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.sections import (
     CPU_KV_TOKENS,
     INT32,
     MOST_GPUS_PER_NODE,
+    Algorithm,
     Device,
     Evaluation,
     Placement,
@@ -37,6 +39,10 @@ GENERATED_COLUMNS = ("question", "answer", "metadata")
 """columns of the rows that reasoning-gym makes"""
 SOURCES = ("jsonl", "parquet", "reasoningGym")
 USUAL_COLUMNS = {"inputKey": "question", "labelKey": "answer", "metadataKey": "metadata"}
+CLIP_LOW, CLIP_HIGH, NORMALIZE_BY = Algorithm().clip_low, Algorithm().clip_high, Algorithm().normalize_by
+CISPO = algorithms.names(objective="cispo")
+OFF_POLICY = (*algorithms.names(objective="gspo"), *CISPO)
+"""algorithms that are GRPO where the probability ratio is 1"""
 
 
 def check(spec: Spec) -> tuple[Problem, ...]:
@@ -282,16 +288,130 @@ def task_reward(spec: Spec) -> Iterator[Problem]:
 
 @also_in_cel(
     Cel(
+        "spec.algorithm.name",
+        f"self.algorithm.name in {list(KNOWN_ALGORITHMS)} || self.algorithm.name.matches('^{FUNCTION.pattern}$')",
+        '"{self.algorithm.name}" is no algorithm that is known, and not of the form module:object;'
+        f" nearest valid: {' or '.join(KNOWN_ALGORITHMS)}",
+    ),
+    Cel(
+        "spec.algorithm.normalizeBy",
+        f"self.algorithm.normalizeBy == '{NORMALIZE_BY}'"
+        f" || !(self.algorithm.name in {[*algorithms.names(normalizes=False)]})",
+        '"{self.algorithm.normalizeBy}" would not be used: {self.algorithm.name} leaves no choice of a standard'
+        f" deviation; nearest valid: {NORMALIZE_BY}",
+    ),
+)
+def algorithm(spec: Spec) -> Iterator[Problem]:
+    name, by = spec.algorithm.name, spec.algorithm.normalize_by
+    if name not in KNOWN_ALGORITHMS and not FUNCTION.fullmatch(name):
+        rule = "is no algorithm that is known, and not of the form module:object"
+        near = closest(name, tuple(KNOWN_ALGORITHMS)) or with_colon(name)
+        yield Problem("spec.algorithm.name", name, rule, near or " or ".join(KNOWN_ALGORITHMS))
+    if name in algorithms.names(normalizes=False) and by != NORMALIZE_BY:
+        rule = f"would not be used: {name} leaves no choice of a standard deviation"
+        yield Problem("spec.algorithm.normalizeBy", by, rule, NORMALIZE_BY)
+
+
+@also_in_cel(
+    Cel(
         "spec.algorithm.clipLow",
-        "self.algorithm.clipLow <= self.algorithm.clipHigh",
+        f"self.algorithm.clipLow <= self.algorithm.clipHigh || self.algorithm.name in {[*CISPO]}",
         "{self.algorithm.clipLow} is more than clipHigh {self.algorithm.clipHigh};"
         " nearest valid: {self.algorithm.clipHigh}",
     ),
+    Cel(
+        "spec.algorithm.dualClip",
+        f"!has(self.algorithm.dualClip) || !(self.algorithm.name in {[*OFF_POLICY]})",
+        "{self.algorithm.dualClip} would not be used: {self.algorithm.name} has no such bound; leave it out",
+    ),
 )
 def clipping(spec: Spec) -> Iterator[Problem]:
-    low, high = spec.algorithm.clip_low, spec.algorithm.clip_high
-    if low > high:
-        yield Problem("spec.algorithm.clipLow", low, f"is more than clipHigh {high}", str(high))
+    given = spec.algorithm
+    if given.clip_low > given.clip_high and given.name not in CISPO:
+        rule = f"is more than clipHigh {given.clip_high}"
+        yield Problem("spec.algorithm.clipLow", given.clip_low, rule, str(given.clip_high))
+    if given.dual_clip is not None and given.name in OFF_POLICY:
+        rule = f"would not be used: {given.name} has no such bound; leave it out"
+        yield Problem("spec.algorithm.dualClip", given.dual_clip, rule)
+
+
+MORE_STEPS = "spec.training.stepsPerRollout above 1"
+RATIO_IS_ONE = "with one optimizer step for each rollout the ratio is 1"
+CLIPS_NOTHING = f"would clip nothing: {RATIO_IS_ONE}"
+
+
+def off_policy_cel(holds: str) -> str:
+    return f"!($batchesFit && $steps == 1) || {holds}"
+
+
+def clip_range_cel(name: str, usual: float) -> Cel:
+    return Cel(
+        f"spec.algorithm.{name}",
+        off_policy_cel(f"self.algorithm.{name} == {usual}"),
+        f"{{self.algorithm.{name}}} {CLIPS_NOTHING}; nearest valid: {usual}, or {MORE_STEPS}",
+    )
+
+
+@also_in_cel(
+    Cel(
+        "spec.algorithm.name",
+        off_policy_cel(f"!(self.algorithm.name in {[*OFF_POLICY]})"),
+        f'"{{self.algorithm.name}}" would be no different from grpo: {RATIO_IS_ONE};'
+        f" nearest valid: grpo, or {MORE_STEPS}",
+    ),
+    clip_range_cel("clipLow", CLIP_LOW),
+    clip_range_cel("clipHigh", CLIP_HIGH),
+    Cel(
+        "spec.algorithm.dualClip",
+        off_policy_cel("!has(self.algorithm.dualClip)"),
+        f"{{self.algorithm.dualClip}} {CLIPS_NOTHING}; nearest valid: {MORE_STEPS}",
+    ),
+)
+def on_policy(spec: Spec) -> Iterator[Problem]:
+    """Refuse what has no effect where samples are trained on by the very weights that made them."""
+    given, path = spec.algorithm, "spec.algorithm"
+    derived = batch.derive(batch.request(spec))
+    if derived is None or derived.steps_per_rollout > 1:
+        return
+    if given.name in OFF_POLICY:
+        rule = f"would be no different from grpo: {RATIO_IS_ONE}"
+        yield Problem(f"{path}.name", given.name, rule, f"grpo, or {MORE_STEPS}")
+    if given.clip_low != CLIP_LOW:
+        yield Problem(f"{path}.clipLow", given.clip_low, CLIPS_NOTHING, f"{CLIP_LOW}, or {MORE_STEPS}")
+    if given.clip_high != CLIP_HIGH:
+        yield Problem(f"{path}.clipHigh", given.clip_high, CLIPS_NOTHING, f"{CLIP_HIGH}, or {MORE_STEPS}")
+    if given.dual_clip is not None:
+        yield Problem(f"{path}.dualClip", given.dual_clip, CLIPS_NOTHING, MORE_STEPS)
+
+
+@also_in_cel(
+    Cel(
+        "spec.algorithm.overlong.buffer",
+        "!has(self.algorithm.overlong) || self.algorithm.overlong.buffer <= $new",
+        "{self.algorithm.overlong.buffer} is more than sampling.maxNewTokens {$new}; nearest valid: {$new}",
+    ),
+)
+def overlong(spec: Spec) -> Iterator[Problem]:
+    given, longest = spec.algorithm.overlong, spec.rollout.sampling.max_new_tokens
+    if given is not None and given.buffer > longest:
+        rule = f"is more than sampling.maxNewTokens {longest}"
+        yield Problem("spec.algorithm.overlong.buffer", given.buffer, rule, str(longest))
+
+
+@also_in_cel(
+    Cel(
+        "spec.algorithm.dynamicSampling.overSample",
+        "!has(self.algorithm.dynamicSampling) || self.algorithm.dynamicSampling.maxRounds > 1"
+        " || self.algorithm.dynamicSampling.overSample > 1.0",
+        "{self.algorithm.dynamicSampling.overSample} leaves nothing to choose from in 1 round;"
+        " nearest valid: 1.5, or maxRounds 2",
+    ),
+)
+def dynamic_sampling(spec: Spec) -> Iterator[Problem]:
+    given = spec.algorithm.dynamic_sampling
+    if given is not None and given.max_rounds == 1 and given.over_sample == 1.0:
+        rule = "leaves nothing to choose from in 1 round"
+        yield Problem("spec.algorithm.dynamicSampling.overSample", given.over_sample, rule, "1.5, or maxRounds 2")
 
 
 @also_in_cel(
@@ -555,7 +675,11 @@ RULES: tuple[Rule, ...] = (
     reward,
     exact_reward,
     task_reward,
+    algorithm,
     clipping,
+    on_policy,
+    overlong,
+    dynamic_sampling,
     lengths,
     top_k,
     parallelism,

@@ -5,6 +5,7 @@ A field exists here only when it works. The string under a field is what users r
 Rules that need more than one field live in `rules.py`.
 """
 
+import math
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -139,26 +140,81 @@ class Reward(Section):
 
 class Kl(Section):
     coefficient: Annotated[float, Field(gt=0)]
-    """weight of the penalty in the loss. slime: --kl-loss-coef"""
+    """weight of the penalty. slime: --kl-loss-coef (loss), --kl-coef (reward)"""
     estimator: Literal["k1", "k2", "k3"] = "k3"
     """how the divergence is estimated from samples, http://joschu.net/blog/kl-approx.html. slime: --kl-loss-type"""
+    added_to: Literal["loss", "reward"] = "loss"
+    """`loss`: a term of its own, differentiated; `reward`: taken from the reward, token by token, before advantages are
+    computed, which costs two more forward passes"""
+
+
+class ImportanceSampling(Section):
+    """Weights between the engine that sampled a token and the learner: exp(learner - engine log-probability)."""
+
+    kind: Literal["truncate", "mask"]
+    """what becomes of a weight outside of `low` to `high`: `truncate` sets it to the nearer bound (TIS), `mask` to 0
+    (MIS, IcePop). slime: --use-tis"""
+    level: Literal["token", "sequence"] = "token"
+    """`token`: each token has its own weight; `sequence`: all tokens of a response have their product"""
+    low: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """smallest weight. slime: --tis-clip-low"""
+    high: Annotated[float, Field(ge=1)] = 2.0
+    """largest weight. slime: --tis-clip"""
+
+
+class Overlong(Section):
+    """DAPO's soft penalty of long responses, https://arxiv.org/abs/2503.14476."""
+
+    buffer: Positive
+    """the penalty grows over so many tokens before `sampling.maxNewTokens` [tokens]. verl: overlong_buffer.len"""
+    penalty: Annotated[float, Field(gt=0)] = 1.0
+    """what a response of `sampling.maxNewTokens` loses of its reward. verl: overlong_buffer.penalty_factor"""
+
+
+class DynamicSampling(Section):
+    """DAPO's dynamic sampling, https://arxiv.org/abs/2503.14476: train on groups whose samples do not all agree."""
+
+    max_rounds: Annotated[int, Field(ge=1, le=100)] = 4
+    """times that a rollout asks for prompts; if mixed groups are still missing then, others take their places.
+    verl: filter_groups.max_num_gen_batches"""
+    over_sample: Annotated[float, Field(ge=1, le=100)] = 1.0
+    """prompts of a round, as a multiple of the groups that are still missing. slime: --over-sampling-batch-size"""
+
+    def prompts(self, missing: int) -> int:
+        """Return how many prompts a round asks for."""
+        return math.ceil(missing * self.over_sample)
 
 
 class Algorithm(Section):
-    name: Literal["grpo"] = "grpo"
-    """advantage estimator. slime: --advantage-estimator"""
-    normalize_std: bool = True
-    """divide by the group's standard deviation; false is Dr. GRPO's choice. slime: --disable-grpo-std-normalization"""
-    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """lower clip range of the probability ratio. slime: --eps-clip"""
+    name: Text = "grpo"
+    """how rewards become advantages and which objective they are put into: `grpo`, `gspo`, `cispo`, `rloo`,
+    `reinforcePlusPlus`, `reinforcePlusPlusBaseline`, or `module:object` for your own. slime: --advantage-estimator"""
+    normalize_by: Literal["group", "batch", "none"] = "group"
+    """standard deviation that GRPO's advantages are divided by: of the group's rewards, of all rewards of the rollout,
+    or none, which is Dr. GRPO's choice. slime: --disable-grpo-std-normalization"""
+    clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """lower clip range of the probability ratio; 1: none. It needs more than one optimizer step for each rollout.
+    slime: --eps-clip"""
     clip_high: Annotated[float, Field(gt=0)] = 0.2
     """upper clip range of the probability ratio. slime: --eps-clip-high"""
-    loss_by: Literal["token", "sample"] = "token"
-    """mean over all response tokens of the batch, or over each sample first. slime: --calculate-per-token-loss"""
+    dual_clip: Annotated[float, Field(gt=1)] | None = None
+    """largest ratio that counts where the advantage is negative, https://arxiv.org/abs/1912.09729; absent: any.
+    slime: --eps-clip-c"""
+    loss_by: Literal["token", "sample", "constant"] = "token"
+    """mean over all response tokens of the batch (`token`), over each sample first (`sample`), or sum over tokens
+    divided by samples x `sampling.maxNewTokens` (`constant`), which is Dr. GRPO's choice.
+    slime: --calculate-per-token-loss"""
     entropy_coefficient: Annotated[float, Field(ge=0)] = 0.0
     """weight of the entropy bonus; 0 computes none in the loss. slime: --entropy-coef"""
     kl: Kl | None = None
     """penalty against the initial policy; absent: no reference model is kept"""
+    importance_sampling: ImportanceSampling | None = None
+    """correction for engines and learner giving one token different probabilities; absent: none"""
+    overlong: Overlong | None = None
+    """penalty of responses that come near the token limit; absent: none"""
+    dynamic_sampling: DynamicSampling | None = None
+    """train on groups whose samples do not all agree, and ask for more until there are enough; absent: on all.
+    slime: --dynamic-sampling-filter-path"""
 
 
 class Sampling(Section):

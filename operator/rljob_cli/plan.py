@@ -5,13 +5,15 @@ The plan is a value made of the manifest and the model's files; `plan_view.py` s
 
 from dataclasses import dataclass
 
-from rljob_api import batch, memory, shapes
+from rljob_api import algorithms, batch, memory, shapes
 from rljob_api.batch import Batch
 from rljob_api.memory import Estimate
-from rljob_api.sections import Device, Placement, RLJob, Spec
+from rljob_api.sections import Algorithm, Device, Placement, RLJob, Spec
 from rljob_api.shapes import Shape
 from rljob_api.topology import Node, Slot, Topology, topology
 from rljob_cli.model_files import ModelFiles, StopToken
+
+USUAL_CLIP_HIGH = Algorithm().clip_high
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def plan(job: RLJob, files: ModelFiles | None) -> Plan:
         data_parallel=where.data_parallel,
         batch=batches,
         optimizer_steps=spec.training.steps * batches.steps_per_rollout,
-        generated_tokens=Range(batches.samples, batches.samples * spec.rollout.sampling.max_new_tokens),
+        generated_tokens=generated_tokens(spec, batches),
         trained_tokens=trained_tokens(spec, batches, model),
         memory=memory.estimate(model, spec, where) if model else None,
         stop_tokens=stops,
@@ -103,6 +105,17 @@ def processes(where: Topology) -> tuple[Process, ...]:
 
 def place(where: Topology, slot: Slot) -> str:
     return f"{where.nodes[slot.node].name}:{slot.gpu}"
+
+
+def generated_tokens(spec: Spec, batches: Batch) -> Range:
+    """Return the bounds of all responses: at least one token each, at most the limit in every round."""
+    dynamic, longest = spec.algorithm.dynamic_sampling, spec.rollout.sampling.max_new_tokens
+    if dynamic is None:
+        return Range(batches.samples, batches.samples * longest)
+    prompts = dynamic.prompts(batches.prompts)
+    return Range(
+        prompts * batches.samples_per_prompt, dynamic.max_rounds * prompts * batches.samples_per_prompt * longest
+    )
 
 
 def trained_tokens(spec: Spec, batches: Batch, model: Shape | None) -> Range:
@@ -133,6 +146,18 @@ def warnings(spec: Spec, where: Topology, model: Shape | None, stops: tuple[Stop
         found.append(
             f"a sample may have {longest} tokens, more than maxTokensPerGpu {spec.training.max_tokens_per_gpu}: "
             "it makes a micro-batch of its own, and memory must bear it"
+        )
+    algorithm = spec.algorithm
+    if algorithm.name == "gspo" and algorithm.clip_high >= USUAL_CLIP_HIGH:
+        found.append(
+            f"gspo with clipHigh {algorithm.clip_high:g} hardly ever clips, for the ratio of a whole response is close "
+            "to 1; its paper has clipLow 3e-4 and clipHigh 4e-4"
+        )
+    divides = algorithm.name in algorithms.names(normalizes=True) and algorithm.normalize_by == "group"
+    if algorithm.kl is not None and algorithm.kl.added_to == "reward" and divides:
+        found.append(
+            "kl.addedTo reward with normalizeBy group: where all samples of a group are rewarded alike, only their "
+            "divergences differ, and these are divided by their own standard deviation"
         )
     used = sum(len(engine.slots) for engine in where.engines)
     if spec.placement is Placement.COLOCATED and used != len(where.learner):

@@ -1,5 +1,6 @@
 """What the ranks of the learner's tests do. Each function runs once in every rank; results travel back by pickle."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,10 @@ import torch
 import torch.distributed as dist
 
 from learner_data import engine_logprobs
-from rljob_trainer.learners.config import LearnerConfig
+from rljob_trainer.learners.config import LearnerConfig, LossSettings
 from rljob_trainer.learners.logprobs import VocabularyShard, logprobs_and_entropy
 from rljob_trainer.learners.metrics import StepMetrics
+from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.packing import MicroBatch, Sequence, pack
 
@@ -22,6 +24,33 @@ def train(
     """Take the steps; return their metrics."""
     learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
     return [_step(learner, sequences, max_tokens, off_policy) for sequences in steps]
+
+
+def one_step_with_each_loss(
+    rank: int, world_size: int, port: int, config: LearnerConfig, losses: list[LossSettings], sequences: list[Sequence]
+) -> list[StepMetrics]:
+    """Take one step after the other, each with a loss of its own; return their metrics.
+
+    What the engine says is the old policy's, unless it is what the loss corrects.
+    """
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    metrics = []
+    for loss in losses:
+        learner._config = replace(config, loss=loss)
+        learner._objective = objective.load(loss.objective)
+        metrics.append(_step(learner, sequences, 64, loss.importance is None))
+    return metrics
+
+
+def kl_after_a_step(
+    rank: int, world_size: int, port: int, config: LearnerConfig, sequences: list[Sequence]
+) -> tuple[list[Any], list[Any], StepMetrics]:
+    """Return the divergence from the reference before and after a step, and the step's metrics."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    share = _share(learner, sequences, 64)
+    before = learner.kl(share, "k3")
+    metrics = learner.train(share, None)
+    return before, learner.kl(share, "k3"), metrics
 
 
 def train_and_export(

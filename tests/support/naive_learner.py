@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
+from rljob_trainer.algorithms.algorithm import CISPO, GSPO
 from rljob_trainer.learners.config import LossSettings, OptimizerSettings
 from rljob_trainer.packing import Sequence
 
@@ -56,10 +57,8 @@ class NaiveLearner:
     def _sequence_loss(self, sequence: Sequence, off_policy: bool) -> torch.Tensor:
         new, entropy = self.logprobs(self.model, sequence)
         old = torch.tensor(sequence.logprobs) if off_policy else new.detach()
-        ratio = (new - old).exp()
-        advantage = sequence.advantage
-        clipped = ratio.clamp(1 - self.loss.clip_low, 1 + self.loss.clip_high)
-        loss = -torch.minimum(ratio * advantage, clipped * advantage) - self.loss.entropy_coefficient * entropy
+        loss = self._weights(old, torch.tensor(sequence.logprobs)) * self._objective(new, old, sequence.advantage)
+        loss = loss - self.loss.entropy_coefficient * entropy
         if self.loss.kl:
             x = new - self.logprobs(self.reference, sequence)[0].detach()
             loss = (
@@ -67,6 +66,26 @@ class NaiveLearner:
                 + self.loss.kl.coefficient * {"k1": x, "k2": x**2 / 2, "k3": (-x).exp() - 1 + x}[self.loss.kl.estimator]
             )
         return sequence.weight * loss.sum()
+
+    def _objective(self, new: torch.Tensor, old: torch.Tensor, advantage: float) -> torch.Tensor:
+        """Return the loss of each token of one sequence."""
+        low, high = 1 - self.loss.clip_low, 1 + self.loss.clip_high
+        ratio = (new - old).mean().exp() if self.loss.objective == GSPO else (new - old).exp()
+        if self.loss.objective == CISPO:
+            return -ratio.detach().clamp(low, high) * advantage * new
+        gain = torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
+        if self.loss.dual_clip and advantage < 0:
+            gain = gain.clamp(min=self.loss.dual_clip * advantage)
+        return -gain.expand_as(new)
+
+    def _weights(self, old: torch.Tensor, engine: torch.Tensor) -> torch.Tensor:
+        """Return the importance weights of one sequence's tokens."""
+        bounds = self.loss.importance
+        if bounds is None:
+            return torch.ones_like(old)
+        ratio = (old - engine).sum().exp() if bounds.level == "sequence" else (old - engine).exp()
+        inside = (ratio >= bounds.low) & (ratio <= bounds.high)
+        return ratio.clamp(bounds.low, bounds.high) if bounds.kind == "truncate" else ratio * inside
 
     @staticmethod
     def _load(directory: Path) -> torch.nn.Module:

@@ -55,6 +55,19 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "spec.data.heldOut.limit": (1, 20),
     "spec.reward.kind": ("task", "math", "exactMatch", "python"),
     "spec.reward.function": ("a:b", "a.b:c", "a.b", "a:b:c", "1a:b", "a..b:c", "häuser:maß", "rewards", "a.b.c", ".a"),
+    "spec.algorithm": (
+        {"name": "rloo", "normalizeBy": "batch"},
+        {"name": "gspo", "clipLow": 3e-4, "clipHigh": 4e-4},
+        {"name": "cispo", "clipLow": 1, "clipHigh": 0.28},
+        {"name": "cispo", "dualClip": 3},
+        {"overlong": {"buffer": 3}},
+        {"dynamicSampling": {}},
+        {"dynamicSampling": {"maxRounds": 1}},
+        {"dynamicSampling": {"maxRounds": 1, "overSample": 2}},
+        {"overlong": {"buffer": 4096}, "importanceSampling": {"kind": "mask", "low": 0.5}},
+    ),
+    "spec.algorithm.name": ("grpo", "gspo", "cispo", "reinforcePlusPlus", "a:b", "a.b:c", "grpo2", "a.b", "a:b:c"),
+    "spec.algorithm.dualClip": (3, 1.5),
     "spec.algorithm.clipLow": (0.1, 0.2, 0.3),
     "spec.algorithm.clipHigh": (0.1, 0.2, 0.25, 3),
     "spec.rollout.sampling.topK": (-2, -1, 0, 1, 50),
@@ -73,6 +86,8 @@ def manifests(number: int, seed: int = 20261121) -> Iterator[Manifest]:
     """Yield so many manifests, about a third of them valid."""
     draw = Random(seed)
     starts = [yaml.safe_load(text) for text in (table()["good"], *(path.read_text() for path in EXAMPLES))]
+    starts.append(copy.deepcopy(starts[0]))
+    remove(starts[-1], "spec.data.heldOut")
     for _ in range(number):
         content = copy.deepcopy(draw.choice(starts))
         for edit in draw.choices(EDITS, weights=WEIGHTS, k=draw.choice((0, 1, 1, 2, 2, 3))):

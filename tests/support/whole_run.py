@@ -26,6 +26,22 @@ REWARD = '''\
 def digits(question, response, label, metadata):
     return sum(character.isdigit() for character in response) / max(1, len(response))
 '''
+ALGORITHM = '''\
+"""An algorithm of a user's own, with an objective of a user's own."""
+
+from rljob_trainer.algorithms.algorithm import Algorithm
+from rljob_trainer.algorithms.reinforce_plus_plus import returns_whitened
+from rljob_trainer.learners.objectives.objective import Surrogate
+
+
+def loss(responses, settings):
+    ratio_R = (responses.logprobs_R - responses.old_logprobs_R).exp()
+    return Surrogate(-ratio_R * responses.advantages_R, ratio_R, ratio_R != ratio_R)
+
+
+def own(settings):
+    return Algorithm(returns_whitened, objective="tiny_algorithm:loss")
+'''
 PROMPTS_PER_STEP = 4
 DEADLINE_S = 240.0
 
@@ -75,6 +91,7 @@ class WholeRun:
         rows = [{"question": f"{n} + {n + 1} =", "answer": str(2 * n + 1)} for n in range(QUESTIONS)]
         (directory / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (directory / "tiny_reward.py").write_text(REWARD)
+        (directory / "tiny_algorithm.py").write_text(ALGORITHM)
         self.manifest = directory / "job.yaml"
         self.manifest.write_text(yaml.safe_dump(manifest(model, directory, **sections)))
         self.process: subprocess.Popen[bytes] | None = None

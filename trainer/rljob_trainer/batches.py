@@ -1,13 +1,17 @@
 """Scored groups to optimizer steps: advantages, loss weights, packing. No torch.
 
-Axes: G samples of one prompt.
+Axes: G samples of one prompt, T response tokens of one sample.
 """
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
-from rljob_trainer.advantage import Advantage
+import numpy as np
+
+from rljob_trainer.aggregation import Aggregation
+from rljob_trainer.algorithms.algorithm import Advantage, Outcome, Value
 from rljob_trainer.packing import MicroBatch, Sequence, pack
+from rljob_trainer.penalties import Penalties
 from rljob_trainer.samples import Sample, ScoredGroup
 
 
@@ -19,6 +23,8 @@ class StepBatch:
     samples: int
     tokens: int
     """tokens that go through the learner, prompts included"""
+    kl: float | None = None
+    """mean KL estimate against the reference over the whole rollout [nats], where it was taken from the rewards"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +32,8 @@ class Batches:
     """Makes the optimizer steps of one rollout."""
 
     advantage: Advantage
-    loss_by_token: bool
+    penalties: Penalties
+    weights: Aggregation
     keep_zero_advantage: bool
     """whether samples without advantage still matter (a KL or entropy term does not need one)"""
     global_batch_size: int
@@ -37,16 +44,26 @@ class Batches:
 
     def __call__(self, groups: Many[ScoredGroup]) -> tuple[StepBatch, ...]:
         """Return the optimizer steps; every sample counts in exactly one of them."""
+        penalised = self.penalties(groups)
+        outcomes = [
+            Outcome(
+                rewards_G=group.rewards_G,
+                lengths_G=tuple(len(sample.tokens_T) for sample in group.group.samples_G),
+                penalties_G=penalised.groups[index] if penalised else None,
+            )
+            for index, group in enumerate(groups)
+        ]
         samples = [
             (group, sample, advantage)
-            for group in groups
-            for sample, advantage in zip(group.group.samples_G, self.advantage(group.rewards_G), strict=True)
+            for group, advantages in zip(groups, self.advantage(outcomes), strict=True)
+            for sample, advantage in zip(group.group.samples_G, advantages, strict=True)
         ]
-        size = self.global_batch_size
-        return tuple(self._step(samples[start : start + size]) for start in range(0, len(samples), size))
+        size, kl = self.global_batch_size, penalised.kl if penalised else None
+        return tuple(self._step(samples[start : start + size], kl) for start in range(0, len(samples), size))
 
-    def _step(self, samples: list[tuple[ScoredGroup, Sample, float]]) -> StepBatch:
-        weights = loss_weights([len(sample.tokens_T) for _, sample, _ in samples], self.loss_by_token)
+    def _step(self, samples: list[tuple[ScoredGroup, Sample, Value]], kl: float | None) -> StepBatch:
+        # Samples without advantage count in the weights although they are left out: they are part of the step.
+        weights = self.weights([len(sample.tokens_T) for _, sample, _ in samples])
         sequences = [
             Sequence(
                 tokens=(*group.group.prompt.tokens_T, *sample.tokens_T),
@@ -56,19 +73,7 @@ class Batches:
                 weight=weight,
             )
             for (group, sample, advantage), weight in zip(samples, weights, strict=True)
-            if sample.tokens_T and (advantage != 0.0 or self.keep_zero_advantage)
+            if sample.tokens_T and (np.any(advantage) or self.keep_zero_advantage)
         ]
         packed = pack(sequences, self.data_parallel, self.max_tokens)
-        return StepBatch(packed, len(samples), sum(len(sequence.tokens) for sequence in sequences))
-
-
-def loss_weights(lengths: Many[int], by_token: bool) -> tuple[float, ...]:
-    """Return the weight of each sample's response tokens, so that all tokens' weights add up to 1.
-
-    By token: every token counts the same. By sample: every sample counts the same, shared by its tokens.
-    Samples without advantage count in the mean although they are left out of the batch: they are part of the step.
-    """
-    if by_token:
-        total = sum(lengths)
-        return tuple(1.0 / total if length else 0.0 for length in lengths)
-    return tuple(1.0 / (length * len(lengths)) if length else 0.0 for length in lengths)
+        return StepBatch(packed, len(samples), sum(len(sequence.tokens) for sequence in sequences), kl)

@@ -25,7 +25,10 @@ from rljob_api.exits import Exit
 from rljob_api.sections import Device, Placement, RLJob, Spec
 from rljob_api.topology import Topology, sizes, topology
 from rljob_trainer import leftovers, placement
-from rljob_trainer.advantage import GroupRelative
+from rljob_trainer.aggregation import aggregation
+from rljob_trainer.algorithms import choose
+from rljob_trainer.algorithms.algorithm import Algorithm
+from rljob_trainer.algorithms.errors import AlgorithmError
 from rljob_trainer.background import Background
 from rljob_trainer.batches import Batches
 from rljob_trainer.board import StatusBoard
@@ -47,6 +50,7 @@ from rljob_trainer.data.packages import cache_directory, checkpoint
 from rljob_trainer.data.prompts import PromptStream
 from rljob_trainer.data.render import load_tokenizer
 from rljob_trainer.desired import Desired
+from rljob_trainer.dynamic import DynamicRollouts, TellsDropped
 from rljob_trainer.engines.client import open_session
 from rljob_trainer.engines.command import NCCL, engine_command
 from rljob_trainer.engines.generation import RouterGenerator
@@ -55,15 +59,25 @@ from rljob_trainer.engines.process import LOG_FOLLOWS
 from rljob_trainer.engines.router import Router, RouterSettings
 from rljob_trainer.engines.server import RayHost
 from rljob_trainer.evaluation import HeldOut, NoHeldOut
-from rljob_trainer.learners.config import KlSettings, LearnerConfig, LossSettings, OptimizerSettings, layout
+from rljob_trainer.learners.config import (
+    ImportanceSettings,
+    KlSettings,
+    LearnerConfig,
+    LossSettings,
+    OptimizerSettings,
+    layout,
+)
 from rljob_trainer.learners.group import LearnerGroup
+from rljob_trainer.learners.objectives import objective
 from rljob_trainer.link import LearnerLink, publishing_rank
 from rljob_trainer.parts import Parts, Turns
+from rljob_trainer.penalties import KlPenalties, Penalties, no_penalties
 from rljob_trainer.placement import Slots
 from rljob_trainer.reporting.html import write_report
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.reporting.report import Report, open_report
 from rljob_trainer.rewards.choose import Rewards, rewards
+from rljob_trainer.rewards.overlong import Shaped, shaping
 from rljob_trainer.rollouts import Sampler, SyncRollouts
 from rljob_trainer.scrape import MetricsServer
 from rljob_trainer.selfcare import SelfCare
@@ -174,6 +188,7 @@ class _Builder:
         model = checkpoint(spec.model.checkpoint, cache_directory(self._environ))
         data = self._data(model)
         scoring = rewards(spec.reward)
+        algorithm = chosen_algorithm(spec)
         if resume:
             check_resumable(*resume, model_fingerprint(model), spec.training.precision.value, layout_of(self._topology))
         stream, journal = self._stream(data, resume)
@@ -182,7 +197,7 @@ class _Builder:
         slots = self._place()
         self._board.beat()
         pool_started = self._start_engines(slots, model)
-        learner, link = self._start_learner(slots, model)
+        learner, link = self._start_learner(slots, model, algorithm)
         self._board.beat()
         pool_started.result(spec.recovery.start_timeout_seconds + 60)
         if resume:
@@ -192,20 +207,23 @@ class _Builder:
 
         weights = EngineWeights(self._pool, self._publisher(learner, link), self._background)
         sampler = self._sampler(weights.publisher, learner)
+        turns = self._turns(weights)
+        rollouts = SyncRollouts(
+            stream=stream,
+            journal=journal,
+            sampler=sampler,
+            sampling=spec.rollout.sampling,
+            prompts_per_step=spec.rollout.prompts_per_step,
+            samples_per_prompt=spec.rollout.samples_per_prompt,
+            background=self._background,
+        )
+        dynamic, shape = dynamic_rollouts(spec, rollouts, scoring), shaping(spec)
         parts = Parts(
-            rollouts=SyncRollouts(
-                stream=stream,
-                journal=journal,
-                sampler=sampler,
-                sampling=spec.rollout.sampling,
-                prompts_per_step=spec.rollout.prompts_per_step,
-                samples_per_prompt=spec.rollout.samples_per_prompt,
-                background=self._background,
-            ),
-            rewards=scoring,
-            batches=self._batches(),
+            rollouts=dynamic or rollouts,
+            rewards=Shaped(dynamic or scoring, shape),
+            batches=self._batches(algorithm, self._penalties(learner, turns)),
             learner=learner,
-            turns=self._turns(weights),
+            turns=turns,
             weights=weights,
             evaluation=self._evaluation(data, sampler, scoring),
             checkpoints=Checkpoints(
@@ -219,7 +237,7 @@ class _Builder:
                 journal=journal,
                 saved=self._report.checkpoint,
             ),
-            report=self._report,
+            report=TellsDropped(self._report, dynamic, shape) if dynamic else self._report,
             phases=self._phases,
             cadence=Cadence(spec.training.steps, spec.checkpoint.interval, spec.evaluation.interval),
             orders=self._desired,
@@ -298,8 +316,8 @@ class _Builder:
         self._stack.callback(lambda: self._background.run(self._pool.stop(), timeout_s=60))
         return self._background.submit(_both(self._router.start(), self._pool.start()))
 
-    def _start_learner(self, slots: Slots, model: Path) -> tuple[LearnerGroup, LearnerLink]:
-        config = learner_config(self._spec, model, self._threads().rank)
+    def _start_learner(self, slots: Slots, model: Path, algorithm: Algorithm) -> tuple[LearnerGroup, LearnerLink]:
+        config = learner_config(self._spec, algorithm, model, self._threads().rank)
         hf_config = AutoConfig.from_pretrained(model)
         sharding = Sharding(
             ranks=self._spec.rollout.gpus_per_engine,
@@ -362,12 +380,26 @@ class _Builder:
         patience_s = 2 * spec.rollout.request_timeout_seconds + spec.recovery.start_timeout_seconds
         return Sampler(generator, patience_s, lambda: publisher.version, self._board.beat, learner.check)
 
-    def _batches(self) -> Batches:
+    def _penalties(self, learner: LearnerGroup, turns: Turns) -> Penalties:
+        kl = self._spec.algorithm.kl
+        if kl is None or kl.added_to == "loss":
+            return no_penalties
+        return KlPenalties(
+            learner=learner,
+            turns=turns,
+            settings=KlSettings(kl.coefficient, kl.estimator),
+            data_parallel=self._topology.data_parallel,
+            max_tokens=self._spec.training.max_tokens_per_gpu,
+        )
+
+    def _batches(self, algorithm: Algorithm, penalties: Penalties) -> Batches:
         spec = self._spec
+        loss = loss_settings(spec, algorithm)
         return Batches(
-            advantage=GroupRelative(spec.algorithm.normalize_std),
-            loss_by_token=spec.algorithm.loss_by == "token",
-            keep_zero_advantage=spec.algorithm.kl is not None or spec.algorithm.entropy_coefficient > 0,
+            advantage=algorithm.advantage,
+            penalties=penalties,
+            weights=aggregation(spec),
+            keep_zero_advantage=loss.kl is not None or loss.entropy_coefficient > 0,
             global_batch_size=batch(spec).global_batch_size,
             data_parallel=self._topology.data_parallel,
             max_tokens=spec.training.max_tokens_per_gpu,
@@ -432,9 +464,32 @@ def metrics_port(spec: Spec, listen: Address) -> int:
     return spec.runtime.metrics_port or listen.metrics_port
 
 
-def learner_config(spec: Spec, model: Path, num_threads: int) -> LearnerConfig:
+def dynamic_rollouts(spec: Spec, rollouts: SyncRollouts, scoring: Rewards) -> DynamicRollouts | None:
+    """Return what chooses groups by their rewards, or None when all are trained on."""
+    dynamic = spec.algorithm.dynamic_sampling
+    if dynamic is None:
+        return None
+    return DynamicRollouts(
+        source=rollouts,
+        rewards=scoring,
+        num_groups=spec.rollout.prompts_per_step,
+        settings=dynamic,
+    )
+
+
+def chosen_algorithm(spec: Spec) -> Algorithm:
+    """Return the manifest's algorithm; raise AlgorithmError if its parts cannot be loaded, before anything starts."""
+    chosen = choose.algorithm(spec.algorithm)
+    try:
+        objective.load(chosen.objective)
+    except (ImportError, ValueError) as error:
+        raise AlgorithmError(f"algorithm.name {spec.algorithm.name}: objective {chosen.objective}: {error}") from error
+    return chosen
+
+
+def learner_config(spec: Spec, algorithm: Algorithm, model: Path, num_threads: int) -> LearnerConfig:
     """Return what the manifest says about the learner."""
-    optimizer, algorithm = spec.training.optimizer, spec.algorithm
+    optimizer = spec.training.optimizer
     return LearnerConfig(
         checkpoint_dir=model,
         optimizer=OptimizerSettings(
@@ -449,13 +504,8 @@ def learner_config(spec: Spec, model: Path, num_threads: int) -> LearnerConfig:
             weight_decay=optimizer.weight_decay,
             clip_grad=optimizer.clip_grad,
         ),
-        loss=LossSettings(
-            clip_low=algorithm.clip_low,
-            clip_high=algorithm.clip_high,
-            entropy_coefficient=algorithm.entropy_coefficient,
-            kl=KlSettings(algorithm.kl.coefficient, algorithm.kl.estimator) if algorithm.kl else None,
-            temperature=spec.rollout.sampling.temperature,
-        ),
+        loss=loss_settings(spec, algorithm),
+        reference=spec.algorithm.kl is not None,
         tensor_parallel=spec.training.tensor_parallel,
         pipeline_parallel=spec.training.pipeline_parallel,
         precision=spec.training.precision.value,
@@ -463,6 +513,23 @@ def learner_config(spec: Spec, model: Path, num_threads: int) -> LearnerConfig:
         seed=spec.seed,
         num_threads=num_threads,
         megatron_args=spec.extra_args.megatron,
+    )
+
+
+def loss_settings(spec: Spec, algorithm: Algorithm) -> LossSettings:
+    """Return what the manifest says about the loss."""
+    given, kl, importance = spec.algorithm, spec.algorithm.kl, spec.algorithm.importance_sampling
+    return LossSettings(
+        objective=algorithm.objective,
+        clip_low=given.clip_low,
+        clip_high=given.clip_high,
+        dual_clip=given.dual_clip,
+        importance=ImportanceSettings(importance.kind, importance.level, importance.low, importance.high)
+        if importance
+        else None,
+        entropy_coefficient=given.entropy_coefficient,
+        kl=KlSettings(kl.coefficient, kl.estimator) if kl and kl.added_to == "loss" else None,
+        temperature=spec.rollout.sampling.temperature,
     )
 
 

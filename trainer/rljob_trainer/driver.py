@@ -18,6 +18,7 @@ from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
 from rljob_api.manifest import load
 from rljob_api.sections import RLJob
+from rljob_trainer.algorithms.errors import AlgorithmError
 from rljob_trainer.build import LOCAL, Address, Run, build
 from rljob_trainer.checkpoints import CheckpointError
 from rljob_trainer.data.errors import DataError
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 
 EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((ManifestError,), Exit.BAD_MANIFEST),
-    ((DataError, ModelError, CheckpointError, JournalError, RewardError), Exit.BAD_INPUT),
+    ((DataError, ModelError, CheckpointError, JournalError, RewardError, AlgorithmError), Exit.BAD_INPUT),
     ((UnsupportedModelError, LayoutMismatchError), Exit.BAD_INPUT),
     ((EngineRefusedError,), Exit.BAD_INPUT),
     ((TrainingDivergedError,), Exit.DIVERGED),

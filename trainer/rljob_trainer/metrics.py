@@ -24,6 +24,10 @@ class TrainMetrics:
     """mean entropy [nats]; None where it was not computed"""
     mismatch: float
     """mean absolute difference of engine and learner log-probabilities [nats], before the update"""
+    importance: float | None = None
+    """mean importance weight between engine and learner; None where nothing is corrected"""
+    importance_cut: float | None = None
+    """share of the response tokens whose importance weight was truncated or masked"""
 
 
 @dataclass(frozen=True, slots=True)

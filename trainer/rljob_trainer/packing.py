@@ -26,11 +26,14 @@ class Sequence:
     tokens: tuple[int, ...]
     """prompt and response"""
     prompt_length: int
-    advantage: float
+    advantage: float | npt.NDArray[np.float64]
+    """of all its response tokens, or of each"""
     logprobs: tuple[float, ...]
     """the engine's log-probabilities of the response tokens [nats]"""
     weight: float
-    """weight of each of its response tokens in the loss; the weights of a whole optimizer step add up to 1"""
+    """weight of each of its response tokens in the loss, normalised over the whole optimizer step"""
+    index: int = 0
+    """the caller's number for it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,17 @@ class MicroBatch:
     weights_R: npt.NDArray[np.float32]
     logprobs_R: npt.NDArray[np.float32]
     """the engine's log-probabilities of targets_R"""
+    indices_S: npt.NDArray[np.int64]
+    """the caller's numbers of the sequences"""
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self.indices_S)
+
+    @property
+    def sequences_R(self) -> npt.NDArray[np.int64]:
+        """Which sequence each response token belongs to, from 0."""
+        return np.searchsorted(self.cu_seqlens_S1[1:], self.positions_R, side="right").astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +164,13 @@ def _micro_batch(sequences: list[Sequence]) -> MicroBatch:
         cu_seqlens_S1=np.asarray(starts, np.int32),
         positions_R=positions_R,
         targets_R=tokens_T[positions_R + 1],
-        advantages_R=np.repeat(np.asarray([s.advantage for s in sequences], np.float32), responses),
+        advantages_R=np.concatenate(
+            [
+                np.broadcast_to(np.asarray(sequence.advantage, np.float32), length)
+                for sequence, length in zip(sequences, responses, strict=True)
+            ]
+        ),
         weights_R=np.repeat(np.asarray([s.weight for s in sequences], np.float32), responses),
         logprobs_R=np.concatenate([np.asarray(s.logprobs, np.float32) for s in sequences]),
+        indices_S=np.asarray([s.index for s in sequences], np.int64),
     )

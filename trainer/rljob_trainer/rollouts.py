@@ -121,7 +121,11 @@ class SyncRollouts:
 
     def take(self, step: int) -> tuple[Group, ...]:
         """Return the groups of `step`."""
-        prompts = self.stream.take(self.prompts_per_step)
+        return self.generate(step, self.prompts_per_step)
+
+    def generate(self, step: int, num_prompts: int) -> tuple[Group, ...]:
+        """Return the groups of the next prompts, which are journaled as issued for `step`."""
+        prompts = self.stream.take(num_prompts)
         self.journal.issued(step, [prompt.uid for prompt in prompts])
         work = self.sampler.groups(prompts, self.sampling, self.samples_per_prompt)
         return self.background.run(work, timeout_s=None)

@@ -30,7 +30,11 @@ FROZEN = [
 OTHER: dict[str, Any] = {
     "data.heldOut": None,
     "data.train.reasoningGym": {"task": "chain_sum", "size": 1},
+    "algorithm.dualClip": 3,
+    "algorithm.dynamicSampling": {},
+    "algorithm.importanceSampling": {"kind": "mask"},
     "algorithm.kl": {"coefficient": 0.5},
+    "algorithm.overlong": {"buffer": 8},
     "runtime.volumes": [{"name": "other", "emptyDir": {}}],
     "runtime.volumeMounts": [{"name": "other", "mountPath": "/other"}],
 }
@@ -236,6 +240,7 @@ def largest() -> Manifest:
     put(content, "spec.data.heldOut.jsonl", "y" * 4096)
     put(content, "spec.data.promptTemplate", "{question}" + "x" * 65526)
     put(content, "spec.reward", {"kind": "python", "function": "a" * 4094 + ":b"})
+    put(content, "spec.algorithm.name", "a" * 4094 + ":b")
     put(content, "spec.weightSync.transport", "Disk")
     put(content, "spec.rollout.sampling.stop", ["x" * 4096] * 100)
     put(content, "spec.rollout.sampling.stopTokenIds", [2**31 - 1] * 1000)

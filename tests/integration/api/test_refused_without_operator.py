@@ -18,7 +18,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"spec.training.tensorParallel": 3}, "tensorParallel"),
     ({"spec.training.gpusPerNode": "eight"}, "must be of type integer"),
     ({"spec.placement": "Shared"}, "Unsupported value"),
-    ({"spec.algorithm.name": "grpo2"}, "Unsupported value"),
+    ({"spec.algorithm.name": "grpo2"}, "is no algorithm that is known"),
     ({"spec.rollout.sampling.temperature": -1.0}, "spec.rollout.sampling.temperature"),
     ({"spec.training.optimizer.learning_rate": 1e-6}, 'unknown field "spec.training.optimizer.learning_rate"'),
     ({"spec.scheduling.activeDeadlineSeconds": 0}, "spec.scheduling.activeDeadlineSeconds"),

@@ -137,9 +137,33 @@ def test_an_interrupted_and_a_killed_run_go_on_exactly_where_they_were(begin: Be
     assert [record["step"] for record in run.records("evaluation")] == [0, 20, 40, 60]
 
 
-def test_a_pipeline_publishes_to_an_engine_and_its_phases_add_up(begin: Begin, tiny_llama_dir: Path) -> None:
-    run = begin(tiny_llama_dir, training={"steps": 2, "gpusPerNode": 2, "pipelineParallel": 2})
+def test_a_pipeline_trains_by_a_user_s_own_algorithm_and_its_phases_add_up(begin: Begin, tiny_llama_dir: Path) -> None:
+    run = begin(
+        tiny_llama_dir,
+        training={"steps": 2, "gpusPerNode": 2, "pipelineParallel": 2},
+        algorithm={
+            "name": "tiny_algorithm:own",
+            "kl": {"coefficient": 0.1, "addedTo": "reward"},
+            "importanceSampling": {"kind": "truncate"},
+            "overlong": {"buffer": 4},
+            "dynamicSampling": {"maxRounds": 2, "overSample": 2},
+        },
+    )
     assert run.end() == Exit.OK, run.output
+
+    first, second = run.records("step")
+    assert (first["kl"], second["kl"] > 0) == (0.0, True)
+    assert first["importance_weight"] == pytest.approx(1.0, abs=1e-3)
+    assert first["importance_cut"] == first["clip_fraction"] == 0.0
+    assert first["groups_dropped"] >= PROMPTS_PER_STEP
+    assert first["reward_mean"] < 0, "responses that reach the limit lose 1; the held-out accuracy below does not"
+    issued, consumed = (
+        [uid for record in run.journal if record["event"] == event for uid in record["prompts"]]
+        for event in ("issued", "consumed")
+    )
+    assert issued == consumed == uids()[: len(issued)]
+    assert len(issued) == 2 * PROMPTS_PER_STEP + first["groups_dropped"] + second["groups_dropped"]
+
     (begun,), (ended,) = run.records("run"), run.records("end")
     measured = sum(
         sum(record["phase_seconds"].values()) for kind in ("ready", "step", "end") for record in run.records(kind)

@@ -126,7 +126,8 @@ def test_what_is_required_and_what_has_a_default_is_as_in_the_models(path):
             {"type": "number", "minimum": 0, "exclusiveMinimum": True, "maximum": 1, "exclusiveMaximum": True},
         ),
         ("placement", {"type": "string", "enum": ["Colocated", "Disaggregated"], "default": "Colocated"}),
-        ("algorithm.name", {"type": "string", "enum": ["grpo"], "default": "grpo"}),
+        ("algorithm.name", {"type": "string", "minLength": 1, "maxLength": 4096, "default": "grpo"}),
+        ("algorithm.lossBy", {"type": "string", "enum": ["token", "sample", "constant"], "default": "token"}),
         ("data.train.limit", INTEGER | {"minimum": 1, "maximum": 2147483647}),
         ("data.shuffle", {"type": "boolean", "default": True}),
         (

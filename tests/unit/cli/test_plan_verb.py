@@ -44,6 +44,13 @@ def test_the_plan_derives_the_batch_and_bounds_the_tokens():
     assert plan["trained_tokens"] == {"least": 512, "most": 256 * 4096}
 
 
+def test_the_plan_bounds_what_dynamic_sampling_may_generate():
+    wanted = "  algorithm: {dynamicSampling: {maxRounds: 3, overSample: 1.5}}\n  rollout:\n"
+    plan = as_json(GOOD.replace("  rollout:\n", wanted))
+
+    assert plan["generated_tokens"] == {"least": 48 * 8, "most": 3 * 48 * 8 * 2048}
+
+
 def test_the_plan_of_a_known_model_has_its_memory_and_its_stop_tokens():
     plan = as_json(GOOD)
 
@@ -119,6 +126,16 @@ def test_a_stop_string_is_enough(checkpoint):
             "steps: 200",
             "steps: 200\n    maxTokensPerGpu: 2048",
             "a sample may have 4096 tokens, more than maxTokensPerGpu",
+        ),
+        (
+            "  training:\n",
+            "  algorithm: {name: gspo}\n  training:\n    stepsPerRollout: 2\n",
+            "gspo with clipHigh 0.2 hardly ever clips",
+        ),
+        (
+            "  training:\n",
+            "  algorithm: {kl: {coefficient: 0.1, addedTo: reward}}\n  training:\n",
+            "kl.addedTo reward with normalizeBy group",
         ),
     ],
 )

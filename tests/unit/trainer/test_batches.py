@@ -1,12 +1,12 @@
 """From scored groups to optimizer steps."""
 
 import numpy as np
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from rljob_trainer.advantage import GroupRelative
-from rljob_trainer.batches import Batches, loss_weights
+from rljob_trainer.aggregation import by_token
+from rljob_trainer.algorithms.grpo import GroupRelative
+from rljob_trainer.algorithms.reinforce_plus_plus import returns_whitened
+from rljob_trainer.batches import Batches
+from rljob_trainer.penalties import Penalised, no_penalties
 from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup
 
 
@@ -18,25 +18,15 @@ def scored(uid: str, rewards: tuple[float, ...], length: int = 2) -> ScoredGroup
 
 def batches(**changes) -> Batches:
     settings = {
-        "advantage": GroupRelative(normalize_std=False),
-        "loss_by_token": True,
+        "advantage": GroupRelative("none"),
+        "penalties": no_penalties,
+        "weights": by_token,
         "keep_zero_advantage": False,
         "global_batch_size": 4,
         "data_parallel": 1,
         "max_tokens": 1000,
     }
     return Batches(**settings | changes)
-
-
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=20), st.booleans())
-def test_the_weights_of_a_step_add_up_to_one(lengths, by_token):
-    weights = loss_weights(lengths, by_token)
-    assert sum(weight * length for weight, length in zip(weights, lengths, strict=True)) == pytest.approx(1.0)
-
-
-def test_by_sample_a_long_sample_counts_as_much_as_a_short_one():
-    short, long = loss_weights([1, 9], by_token=False)
-    assert short == pytest.approx(9 * long)
 
 
 def test_samples_without_advantage_are_left_out_but_count_in_the_mean():
@@ -60,3 +50,20 @@ def test_the_hidden_state_before_each_response_token_predicts_it():
     (step,) = batches(global_batch_size=2)((scored("0:0", (1.0, 0.0)),))
     (micro_batch,) = step.micro_batches_by_rank[0]
     assert micro_batch.tokens_T[micro_batch.positions_R + 1].tolist() == micro_batch.targets_R.tolist() == [5] * 4
+
+
+def test_penalties_are_taken_from_the_rewards_token_by_token():
+    taken = Penalised(groups=((np.array([0.0, 1.0]), np.array([0.5, 0.5])),), kl=0.25)
+    (step,) = batches(global_batch_size=2, advantage=returns_whitened, penalties=lambda groups: taken)(
+        (scored("0:0", (1.0, 0.0)),)
+    )
+    (micro_batch,) = step.micro_batches_by_rank[0]
+    assert step.kl == 0.25
+    returns = np.array([0.0, 0.0, -1.0, -0.5])  # reward less what comes at and after each token
+    np.testing.assert_allclose(micro_batch.advantages_R, (returns - returns.mean()) / returns.std(ddof=1), rtol=1e-5)
+    np.testing.assert_allclose(micro_batch.weights_R, 1 / 4)
+
+
+def test_without_penalties_no_divergence_is_told():
+    (step,) = batches(global_batch_size=2)((scored("0:0", (1.0, 0.0)),))
+    assert step.kl is None

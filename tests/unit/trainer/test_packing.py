@@ -1,6 +1,7 @@
 """Packing loses nothing, respects the budget and shares the work out evenly."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -109,3 +110,25 @@ def test_without_sequences_there_is_nothing_to_do() -> None:
 def test_a_sequence_that_cannot_be_trained_on_is_refused(bad: Sequence) -> None:
     with pytest.raises(ValueError, match="cannot be trained on"):
         pack([bad], 1, 16)
+
+
+@given(batches, ranks, budgets)
+def test_every_response_token_knows_its_sequence_and_the_callers_number(
+    sequences: list[Sequence], dp_size: int, budget: int
+) -> None:
+    numbered = [replace(sequence, index=index) for index, sequence in enumerate(sequences)]
+    micro_batches = [batch for rank in pack(numbered, dp_size, budget) for batch in rank]
+    found = {
+        int(batch.indices_S[row]): tuple(batch.targets_R[batch.sequences_R == row].tolist())
+        for batch in micro_batches
+        for row in range(batch.num_sequences)
+    }
+    assert found == {each.index: each.tokens[each.prompt_length :] for each in numbered}
+
+
+def test_tokens_of_one_sequence_may_have_advantages_of_their_own() -> None:
+    each = replace(sequence([1], [2, 3]), advantage=np.array([0.5, -1.0]))
+    ((batch,),) = pack([each, sequence([1, 2], [4])], 1, 100)
+    rows = np.flatnonzero(np.isin(batch.targets_R, (2, 3)))
+    assert batch.advantages_R[rows].tolist() == [0.5, -1.0]
+    assert batch.advantages_R[batch.targets_R == 4].tolist() == [2.0]

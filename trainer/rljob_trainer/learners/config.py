@@ -8,6 +8,7 @@ from typing import Any, Literal
 Schedule = Literal["constant", "linear", "cosine"]
 EntropyUse = Literal["none", "measured", "differentiated"]
 Estimator = Literal["k1", "k2", "k3"]
+CLIP = "rljob_trainer.learners.objectives.clip:clip"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,30 @@ class KlSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class LossSettings:
-    """The clipped surrogate and what is added to it."""
+class ImportanceSettings:
+    """The correction between engine and learner."""
 
+    kind: Literal["truncate", "mask"]
+    level: Literal["token", "sequence"]
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class LossSettings:
+    """The policy objective and what is added to it."""
+
+    objective: str = CLIP
+    """`module:object` of an `objectives.objective.Objective`"""
     clip_low: float = 0.2
     clip_high: float = 0.2
+    dual_clip: float | None = None
+    """largest ratio that counts where the advantage is negative; None: any"""
+    importance: ImportanceSettings | None = None
+    """None: what the engine sampled is taken for the learner's own"""
     entropy_coefficient: float = 0.0
     kl: KlSettings | None = None
-    """None: no reference weights are kept"""
+    """None: no penalty in the loss"""
     temperature: float = 1.0
     """the sampling temperature: log-probabilities are taken at it, as the engine takes them"""
     report_entropy: bool = True
@@ -66,6 +83,8 @@ class LearnerConfig:
     """Hugging Face checkpoint that training starts from"""
     optimizer: OptimizerSettings
     loss: LossSettings = field(default_factory=LossSettings)
+    reference: bool = False
+    """keep the initial weights, although no penalty in the loss needs them"""
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -77,6 +96,11 @@ class LearnerConfig:
     """further fields of Megatron's TransformerConfig"""
     timeout_s: float = 600.0
     """how long a collective waits for a rank that does not come"""
+
+    @property
+    def keeps_reference(self) -> bool:
+        """Whether the weights that training started from are kept."""
+        return self.reference or self.loss.kl is not None
 
 
 @dataclass(frozen=True, slots=True)

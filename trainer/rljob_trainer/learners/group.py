@@ -13,12 +13,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from rljob_trainer.batches import StepBatch
 from rljob_trainer.engines.ports import free_ports
-from rljob_trainer.learners.config import Layout
+from rljob_trainer.learners.config import Estimator, Layout
 from rljob_trainer.learners.errors import (
     LayoutMismatchError,
     LearnerError,
@@ -29,6 +31,7 @@ from rljob_trainer.learners.errors import (
 )
 from rljob_trainer.learners.metrics import StepMetrics
 from rljob_trainer.metrics import TrainMetrics
+from rljob_trainer.packing import MicroBatch
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +125,12 @@ class LearnerGroup:
                 f"{self._skipped} optimizer steps had a gradient that is not finite; "
                 f"training.optimizer.maxSkippedSteps allows {self._max_skipped}"
             )
-        return summary(steps)
+        return summary(steps, kl_in_rewards=next((batch.kl for batch in batches), None))
+
+    def kl(self, shares: Sequence[Sequence[MicroBatch]], estimator: Estimator) -> list[list[npt.NDArray[np.float32]]]:
+        """Return the KL estimate against the reference of each micro-batch's targets, for each data-parallel share."""
+        with self._lock:
+            return self._outputs(self._on_shares("kl", [(list(share), estimator) for share in shares]))
 
     def save(self, directory: Path) -> None:
         """Write a checkpoint of all ranks."""
@@ -170,7 +178,10 @@ class LearnerGroup:
 
     def _logprobs(self, batch: StepBatch) -> list[Any]:
         """Return the log-probabilities of each data-parallel share."""
-        answers = self._on_shares("logprobs", [(list(share),) for share in batch.micro_batches_by_rank])
+        return self._outputs(self._on_shares("logprobs", [(list(share),) for share in batch.micro_batches_by_rank]))
+
+    def _outputs(self, answers: list[Any]) -> list[Any]:
+        """Return what the ranks that hold the output say, one for each data-parallel share."""
         return [answers[self._layout.output_rank(share)] for share in range(self._layout.data)]
 
     def _train(self, batch: StepBatch, old_logprobs: list[Any] | None) -> StepMetrics:
@@ -224,7 +235,7 @@ def _result(reference: Any, rank: int) -> Any:
         raise LearnerStalledError(f"learner rank {rank}: its answer could not be fetched") from error
 
 
-def summary(steps: Sequence[StepMetrics]) -> TrainMetrics:
+def summary(steps: Sequence[StepMetrics], kl_in_rewards: float | None) -> TrainMetrics:
     """Return one rollout's optimizer steps as one; without any (no sample taught anything) everything is zero."""
     if not steps:
         return TrainMetrics(
@@ -234,12 +245,12 @@ def summary(steps: Sequence[StepMetrics]) -> TrainMetrics:
             skipped=0,
             tokens=0,
             clip_fraction=0.0,
-            kl=None,
+            kl=kl_in_rewards,
             entropy=None,
             mismatch=0.0,
+            importance=None,
+            importance_cut=None,
         )
-    kls = [step.kl for step in steps if step.kl is not None]
-    entropies = [step.entropy for step in steps if step.entropy is not None]
     return TrainMetrics(
         loss=fmean(step.loss for step in steps),
         grad_norm=steps[-1].grad_norm,
@@ -247,7 +258,14 @@ def summary(steps: Sequence[StepMetrics]) -> TrainMetrics:
         skipped=sum(step.skipped for step in steps),
         tokens=sum(step.tokens for step in steps),
         clip_fraction=fmean(step.clip_fraction for step in steps),
-        kl=fmean(kls) if kls else None,
-        entropy=fmean(entropies) if entropies else None,
+        kl=mean_of_known([step.kl for step in steps]) if kl_in_rewards is None else kl_in_rewards,
+        entropy=mean_of_known([step.entropy for step in steps]),
         mismatch=fmean(step.mismatch for step in steps),
+        importance=mean_of_known([step.importance for step in steps]),
+        importance_cut=mean_of_known([step.importance_cut for step in steps]),
     )
+
+
+def mean_of_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

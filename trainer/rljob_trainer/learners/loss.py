@@ -1,4 +1,6 @@
-"""GRPO's policy loss: the clipped surrogate of PPO, a KL penalty and an entropy bonus, as sums over response tokens.
+"""The loss of a micro-batch: a policy objective, a KL penalty and an entropy bonus, as sums over response tokens.
+
+    loss = sum over tokens of weight x (importance weight x objective + c KL - e H)
 
 Weights are normalised over the whole optimizer step, so the sum over micro-batches and data-parallel ranks is the loss.
 
@@ -10,6 +12,8 @@ from dataclasses import dataclass, fields
 import torch
 
 from rljob_trainer.learners.config import Estimator, LossSettings
+from rljob_trainer.learners.importance import correction
+from rljob_trainer.learners.objectives.objective import Objective, Responses
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,9 @@ class Targets:
 
     advantages_R: torch.Tensor
     weights_R: torch.Tensor
+    sequences_R: torch.Tensor
+    """which sequence of the micro-batch a token belongs to, from 0"""
+    num_sequences: int
     engine_logprobs_R: torch.Tensor
     old_logprobs_R: torch.Tensor | None
     """the learner's before the first update on these samples; None: this is the first, so the current ones are"""
@@ -35,6 +42,10 @@ class LossSums:
     ratio: torch.Tensor
     clipped: torch.Tensor
     mismatch: torch.Tensor
+    importance: torch.Tensor
+    """of the weights between engine and learner, after truncation or masking"""
+    cut: torch.Tensor
+    """tokens whose weight was truncated or masked"""
     tokens: torch.Tensor
     max_mismatch: torch.Tensor
     """not a sum: the largest"""
@@ -45,18 +56,29 @@ class LossSums:
 
 
 def policy_loss(
-    logprobs_R: torch.Tensor, entropy_R: torch.Tensor, targets: Targets, settings: LossSettings
+    logprobs_R: torch.Tensor, entropy_R: torch.Tensor, targets: Targets, settings: LossSettings, objective: Objective
 ) -> tuple[torch.Tensor, LossSums]:
-    """Return the loss of one micro-batch (a scalar to differentiate) and its sums.
-
-    -min(ratio A, clip(ratio, 1 - low, 1 + high) A) + c KL - e H, each token times its weight; ratio = new / old.
-    """
-    old_R = logprobs_R.detach() if targets.old_logprobs_R is None else targets.old_logprobs_R
-    ratio_R = (logprobs_R - old_R).exp()
-    clipped_R = ratio_R.clamp(1.0 - settings.clip_low, 1.0 + settings.clip_high)
-    advantages_R, weights_R = targets.advantages_R, targets.weights_R
-    surrogate_R = torch.maximum(-ratio_R * advantages_R, -clipped_R * advantages_R)
-    loss = pg = (surrogate_R * weights_R).sum()
+    """Return the loss of one micro-batch (a scalar to differentiate) and its sums."""
+    weights_R = targets.weights_R
+    counts_R = (weights_R != 0).double()
+    responses = Responses(
+        logprobs_R=logprobs_R,
+        old_logprobs_R=logprobs_R.detach() if targets.old_logprobs_R is None else targets.old_logprobs_R,
+        advantages_R=targets.advantages_R,
+        counts_R=counts_R,
+        sequences_R=targets.sequences_R,
+        num_sequences=targets.num_sequences,
+    )
+    surrogate = objective(responses, settings)
+    if surrogate.loss_R.shape != logprobs_R.shape:
+        raise ValueError(f"{settings.objective} returned losses {tuple(surrogate.loss_R.shape)}, one a token is wanted")
+    objective_R = surrogate.loss_R
+    importance_R, cut_R = torch.ones_like(counts_R), torch.zeros_like(counts_R)
+    if settings.importance is not None:
+        corrected = correction(responses, targets.engine_logprobs_R, settings.importance)
+        importance_R, cut_R = corrected.weights_R, corrected.cut_R
+        objective_R = objective_R * importance_R
+    loss = pg = (objective_R * weights_R).sum()
     kl_R = torch.zeros_like(logprobs_R)
     if settings.kl is not None:
         assert targets.reference_logprobs_R is not None
@@ -64,17 +86,17 @@ def policy_loss(
         loss = loss + settings.kl.coefficient * (kl_R * weights_R).sum()
     if settings.entropy_coefficient:
         loss = loss - settings.entropy_coefficient * (entropy_R * weights_R).sum()
-    counts_R = (weights_R != 0).double()
-    is_clipped_R = -clipped_R * advantages_R > -ratio_R * advantages_R
-    mismatch_R = (old_R - targets.engine_logprobs_R).abs()
+    mismatch_R = (responses.old_logprobs_R - targets.engine_logprobs_R).abs()
     sums = LossSums(
         loss=loss.detach().double(),
         policy_loss=pg.detach().double(),
         kl=(kl_R.detach() * counts_R).sum(),
         entropy=(entropy_R.detach() * counts_R).sum(),
-        ratio=(ratio_R.detach() * counts_R).sum(),
-        clipped=(is_clipped_R * counts_R).sum(),
+        ratio=(surrogate.ratio_R.detach() * counts_R).sum(),
+        clipped=(surrogate.clipped_R * counts_R).sum(),
         mismatch=(mismatch_R * counts_R).sum(),
+        importance=(importance_R * counts_R).sum(),
+        cut=(cut_R * counts_R).sum(),
         tokens=counts_R.sum(),
         max_mismatch=(mismatch_R * counts_R).max(),
     )

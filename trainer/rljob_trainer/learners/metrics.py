@@ -26,6 +26,10 @@ class StepMetrics:
     mismatch: float
     """mean absolute difference of engine and learner log-probabilities [nats], before the update"""
     max_mismatch: float
+    importance: float | None
+    """mean weight between engine and learner; None where nothing is corrected"""
+    importance_cut: float | None
+    """share of the response tokens whose weight was truncated or masked"""
     tokens: int
     """tokens through the learner, prompts included"""
     computed_tokens: int

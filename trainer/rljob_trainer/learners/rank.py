@@ -25,13 +25,14 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from rljob_trainer.learners import checkpoint, export, wgrad
 from rljob_trainer.learners.attention import PackedTokens, packed_tokens
 from rljob_trainer.learners.bridges import bridge
-from rljob_trainer.learners.config import EntropyUse, LearnerConfig, layout
+from rljob_trainer.learners.config import EntropyUse, Estimator, LearnerConfig, layout
 from rljob_trainer.learners.cpu import megatron_on_cpu
 from rljob_trainer.learners.layout import token_layout
 from rljob_trainer.learners.logprobs import VocabularyShard, logprobs_and_entropy
-from rljob_trainer.learners.loss import LossSums, Targets, policy_loss
+from rljob_trainer.learners.loss import LossSums, Targets, kl_estimate, policy_loss
 from rljob_trainer.learners.metrics import StepMetrics
 from rljob_trainer.learners.model import build_model
+from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.optimizer import Optimizer, data_parallel
 from rljob_trainer.learners.reference import ReferenceWeights
 from rljob_trainer.learners.rope import Rope
@@ -50,6 +51,7 @@ class LearnerRank:
         self._config = config
         self.rank = rank
         self.layout = layout(config, world_size)
+        self._objective = objective.load(config.loss.objective)
         self._runtime: Callable[[], AbstractContextManager[None]] = (
             megatron_on_cpu if config.device == "cpu" else nullcontext
         )
@@ -60,7 +62,7 @@ class LearnerRank:
             model = build_model(self._bridge)
             self._bridge.load_weights([model], str(config.checkpoint_dir))
             model.to(self.device)
-            self._reference = ReferenceWeights(model) if config.loss.kl else None
+            self._reference = ReferenceWeights(model) if config.keeps_reference else None
             self._ddp = data_parallel(model)
             self._ddp.config.finalize_model_grads_func = _finalize
             self._optimizer = Optimizer(self._ddp, config.optimizer, config.precision)
@@ -116,6 +118,13 @@ class LearnerRank:
             with torch.no_grad():
                 results = self._run(batches, self._measure, forward_only=True)
         return [logprobs_R.cpu().numpy() for logprobs_R in results] if self.holds_output else []
+
+    def kl(self, micro_batches: Sequence[MicroBatch], estimator: Estimator) -> list[Logprobs_R]:
+        """Return the KL estimate against the reference of each micro-batch's targets [nats], where `logprobs` does."""
+        current = self.logprobs(micro_batches)
+        reference = self.logprobs(micro_batches, reference=True)
+        pairs = zip(map(torch.from_numpy, current), map(torch.from_numpy, reference), strict=True)
+        return [kl_estimate(now_R, then_R, estimator).numpy() for now_R, then_R in pairs]
 
     def export(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield all weights as full tensors with their Hugging Face names, the same on every rank.
@@ -181,7 +190,7 @@ class LearnerRank:
         """Return the loss, as Megatron wants it, with a token count that it must not divide by."""
         settings = self._config.loss
         logprobs_R, entropy_R = self._head(batch, hidden_R_H, settings.entropy)
-        loss, sums = policy_loss(logprobs_R, entropy_R, batch.targets, settings)
+        loss, sums = policy_loss(logprobs_R, entropy_R, batch.targets, settings, self._objective)
         return loss, torch.ones((), dtype=torch.int, device=self.device), sums
 
     def _measure(self, batch: "_Batch", hidden_R_H: torch.Tensor, non_loss_data: bool) -> torch.Tensor:
@@ -209,8 +218,8 @@ class LearnerRank:
         )
 
     def _reference_logprobs(self, micro_batches: Sequence[MicroBatch]) -> Sequence[Logprobs_R | None]:
-        """Return the reference's log-probabilities where a KL penalty needs them; None on stages without a loss."""
-        if self._reference is None:
+        """Return the reference's log-probabilities where the loss needs them; None on stages without a loss."""
+        if self._config.loss.kl is None:
             return [None] * len(micro_batches)
         with self._weights(reference=True), torch.no_grad():
             batches = [_Batch(batch, self._rope, self.device) for batch in micro_batches]
@@ -241,7 +250,7 @@ class LearnerRank:
             largest = torch.stack([each.max_mismatch for each in sums]).max()
         dist.all_reduce(totals)
         dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-        loss, policy, kl, entropy, ratio, clipped, mismatch, count, tokens, computed = totals.tolist()
+        loss, policy, kl, entropy, ratio, clipped, mismatch, importance, cut, count, tokens, computed = totals.tolist()
         settings, mean = self._config.loss, 1.0 / max(count, 1.0)
         return StepMetrics(
             step=self.step,
@@ -256,6 +265,8 @@ class LearnerRank:
             entropy=entropy * mean if settings.entropy != "none" else None,
             mismatch=mismatch * mean,
             max_mismatch=largest.item(),
+            importance=importance * mean if settings.importance else None,
+            importance_cut=cut * mean if settings.importance else None,
             tokens=int(tokens),
             computed_tokens=int(computed),
             response_tokens=int(count),
@@ -292,6 +303,8 @@ class _Batch:
         self.targets = Targets(
             advantages_R=tensor(batch.advantages_R),
             weights_R=tensor(batch.weights_R),
+            sequences_R=tensor(batch.sequences_R),
+            num_sequences=batch.num_sequences,
             engine_logprobs_R=tensor(batch.logprobs_R),
             old_logprobs_R=None if old_logprobs_R is None else tensor(old_logprobs_R),
             reference_logprobs_R=None if reference_logprobs_R is None else tensor(reference_logprobs_R),

@@ -11,8 +11,14 @@ from rljob_trainer.reporting.records import SampleRecord, StepMetrics
 from rljob_trainer.samples import ScoredGroup
 
 
-def step_metrics(groups: Sequence[ScoredGroup], training: TrainMetrics, publication: Publication) -> StepMetrics:
-    """Return what a step measured."""
+def step_metrics(
+    trained: Sequence[ScoredGroup],
+    training: TrainMetrics,
+    publication: Publication,
+    dropped: Sequence[ScoredGroup] = (),
+) -> StepMetrics:
+    """Return what a step measured. Groups that were dropped count in what the policy earns and says."""
+    groups = (*trained, *dropped)
     rewards = [reward for group in groups for reward in group.rewards_G]
     samples = [sample for group in groups for sample in group.group.samples_G]
     lengths = [len(sample.tokens_T) for sample in samples]
@@ -20,6 +26,7 @@ def step_metrics(groups: Sequence[ScoredGroup], training: TrainMetrics, publicat
         reward_mean=_mean(rewards),
         reward_std=pstdev(rewards) if rewards else None,
         groups_without_signal=_mean([len(set(group.rewards_G)) == 1 for group in groups]),
+        groups_dropped=len(dropped),
         response_length=_mean(lengths),
         truncated=_mean([sample.finish_reason == "length" for sample in samples]),
         loss=training.loss,
@@ -29,6 +36,8 @@ def step_metrics(groups: Sequence[ScoredGroup], training: TrainMetrics, publicat
         kl=training.kl,
         clip_fraction=training.clip_fraction,
         logprob_mismatch=training.mismatch,
+        importance_weight=training.importance,
+        importance_cut=training.importance_cut,
         rollout_tokens=sum(lengths),
         train_tokens=training.tokens,
         version=publication.version,

@@ -32,6 +32,7 @@ _STEP_GAUGES: Final = {
         "rljob_groups_without_signal_ratio",
         "Share of the last step's groups whose samples all got the same reward",
     ),
+    "groups_dropped": ("rljob_groups_dropped", "Groups of the last step that were made and not trained on"),
     "response_length": ("rljob_response_length_tokens", "Mean response of the last step"),
     "truncated": ("rljob_truncated_ratio", "Share of the last step's responses that reached the token limit"),
     "reward_std": ("rljob_reward_std", "Standard deviation of the rewards of the last step's samples"),
@@ -44,6 +45,14 @@ _STEP_GAUGES: Final = {
     "logprob_mismatch": (
         "rljob_logprob_mismatch_nats",
         "Mean absolute difference between the engines' and the learner's log-probabilities",
+    ),
+    "importance_weight": (
+        "rljob_importance_weight",
+        "Mean importance weight between engines and learner of the last step's response tokens",
+    ),
+    "importance_cut": (
+        "rljob_importance_cut_ratio",
+        "Share of the last step's response tokens whose importance weight was truncated or masked",
     ),
 }
 """attribute of StepRecord -> (metric, help)"""

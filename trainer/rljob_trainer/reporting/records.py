@@ -33,6 +33,8 @@ class StepMetrics(_Line):
     """standard deviation over all samples of the step"""
     groups_without_signal: float | None = None
     """share of the groups whose samples all got the same reward, and which therefore teach nothing"""
+    groups_dropped: int = 0
+    """groups that were made and not trained on; what is said of rewards and responses is said of all groups"""
     response_length: float | None
     """mean response [tokens]"""
     truncated: float | None
@@ -49,6 +51,10 @@ class StepMetrics(_Line):
     """share of the response tokens whose ratio was clipped"""
     logprob_mismatch: float | None = None
     """mean |engine - learner| over the log-probabilities of the response tokens [nats]"""
+    importance_weight: float | None = None
+    """mean importance weight between engine and learner over the response tokens, as it was used"""
+    importance_cut: float | None = None
+    """share of the response tokens whose importance weight was truncated or masked"""
     rollout_tokens: int
     """response tokens that the engines made"""
     train_tokens: int

@@ -92,13 +92,20 @@ class Report:
             )
         )
 
-    def step(self, step: int, groups: Sequence[ScoredGroup], training: TrainMetrics, publication: Publication) -> None:
+    def step(
+        self,
+        step: int,
+        groups: Sequence[ScoredGroup],
+        training: TrainMetrics,
+        publication: Publication,
+        dropped: Sequence[ScoredGroup] = (),
+    ) -> None:
         """Tell what happened in a step; its time is what has passed since the last one, without the driver's start."""
         now, lap = self._now(), self._phases.lap()
         if setup := {phase: lap.pop(phase) for phase in SETUP & lap.keys()}:
             self._record(ReadyRecord(time=now, step=self._step, phase_seconds=setup))
         self._step = step
-        metrics = step_metrics(groups, training, publication)
+        metrics = step_metrics(groups, training, publication, dropped)
         self._record(StepRecord(**dict(metrics), time=now, step=step, phase_seconds=lap))
         if shows_samples(step, self._steps):
             self._record(SamplesRecord(time=now, step=step, samples=chosen_samples(groups, SAMPLED_GROUPS)))

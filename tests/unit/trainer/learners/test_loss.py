@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from rljob_trainer.learners.config import KlSettings, LossSettings
-from rljob_trainer.learners.loss import Targets, kl_estimate, policy_loss
+from rljob_trainer.learners.loss import LossSums, Targets, kl_estimate, policy_loss
+from rljob_trainer.learners.objectives.clip import clip
 
 OLD = torch.tensor(
     [[-1, -.5, -2, -.1, -3], [-.7, -1.2, -.3, -2.5, -.9], [-1.5, -.2, -.8, -1.1, -.4], [-.6, -2.2, -1.3, -.05, -1.7]]
@@ -26,17 +27,25 @@ def targets(weights: torch.Tensor, off_policy: bool = True) -> Targets:
     return Targets(
         advantages_R=ADVANTAGES[MASK],
         weights_R=weights[MASK],
+        sequences_R=torch.arange(4)[:, None].expand(4, 5)[MASK],
+        num_sequences=4,
         engine_logprobs_R=OLD[MASK] + 0.5,
         old_logprobs_R=OLD[MASK] if off_policy else None,
         reference_logprobs_R=REFERENCE[MASK],
     )
 
 
+def clipped_loss(
+    new: torch.Tensor, entropy: torch.Tensor, given: Targets, settings: LossSettings
+) -> tuple[torch.Tensor, LossSums]:
+    return policy_loss(new, entropy, given, settings, clip)
+
+
 @pytest.mark.parametrize(
     ("weights", "expected"), [(TOKEN_MEAN, -0.16841338), (SAMPLE_MEAN, -0.02454300)], ids=["token", "sample"]
 )
 def test_the_clipped_surrogate_is_that_of_verl(weights: torch.Tensor, expected: float) -> None:
-    loss, sums = policy_loss(NEW[MASK], torch.zeros(15), targets(weights), LossSettings(clip_low=0.2, clip_high=0.28))
+    loss, sums = clipped_loss(NEW[MASK], torch.zeros(15), targets(weights), LossSettings(clip_low=0.2, clip_high=0.28))
     assert loss.item() == pytest.approx(expected, abs=1e-6)
     assert sums.clipped.item() / sums.tokens.item() == pytest.approx(0.2)
     assert sums.mismatch.item() / sums.tokens.item() == pytest.approx(0.5)
@@ -44,7 +53,7 @@ def test_the_clipped_surrogate_is_that_of_verl(weights: torch.Tensor, expected: 
 
 def test_its_gradient_is_that_of_verl() -> None:
     new = NEW[MASK].requires_grad_()
-    loss, _ = policy_loss(new, torch.zeros(15), targets(TOKEN_MEAN), LossSettings(clip_low=0.2, clip_high=0.28))
+    loss, _ = clipped_loss(new, torch.zeros(15), targets(TOKEN_MEAN), LossSettings(clip_low=0.2, clip_high=0.28))
     (gradient,) = torch.autograd.grad(loss, new)
     assert gradient.sum().item() == pytest.approx(-0.08544628, abs=1e-6)
     assert gradient.norm().item() == pytest.approx(0.16556414, abs=1e-6)
@@ -55,22 +64,22 @@ def test_kl_estimates_and_their_weight_in_the_loss(estimator: str, expected: flo
     estimate = kl_estimate(NEW[MASK], REFERENCE[MASK], estimator)  # type: ignore[arg-type]  # parametrize gives a str
     assert estimate.mean().item() == pytest.approx(expected, abs=1e-6)
     kl = KlSettings(0.5, estimator)  # type: ignore[arg-type]
-    penalised, _ = policy_loss(NEW[MASK], torch.zeros(15), targets(TOKEN_MEAN), LossSettings(kl=kl))
-    plain, _ = policy_loss(NEW[MASK], torch.zeros(15), targets(TOKEN_MEAN), LossSettings())
+    penalised, _ = clipped_loss(NEW[MASK], torch.zeros(15), targets(TOKEN_MEAN), LossSettings(kl=kl))
+    plain, _ = clipped_loss(NEW[MASK], torch.zeros(15), targets(TOKEN_MEAN), LossSettings())
     assert (penalised - plain).item() == pytest.approx(0.5 * expected, abs=1e-6)
 
 
 def test_the_entropy_bonus_lowers_the_loss() -> None:
     settings = LossSettings(entropy_coefficient=0.1)
-    with_bonus, sums = policy_loss(NEW[MASK], torch.full((15,), 2.0).double(), targets(TOKEN_MEAN), settings)
-    plain, _ = policy_loss(NEW[MASK], torch.zeros(15), targets(TOKEN_MEAN), LossSettings())
+    with_bonus, sums = clipped_loss(NEW[MASK], torch.full((15,), 2.0).double(), targets(TOKEN_MEAN), settings)
+    plain, _ = clipped_loss(NEW[MASK], torch.zeros(15), targets(TOKEN_MEAN), LossSettings())
     assert (with_bonus - plain).item() == pytest.approx(-0.2)
     assert sums.entropy.item() == pytest.approx(30.0)
 
 
 def test_on_policy_the_ratio_is_one_and_the_gradient_is_the_advantage() -> None:
     new = NEW[MASK].requires_grad_()
-    loss, sums = policy_loss(new, torch.zeros(15), targets(TOKEN_MEAN, off_policy=False), LossSettings())
+    loss, sums = clipped_loss(new, torch.zeros(15), targets(TOKEN_MEAN, off_policy=False), LossSettings())
     (gradient,) = torch.autograd.grad(loss, new)
     assert sums.ratio.item() == 15.0 and sums.clipped.item() == 0.0
     torch.testing.assert_close(gradient, -ADVANTAGES[MASK] / 15)
@@ -79,5 +88,5 @@ def test_on_policy_the_ratio_is_one_and_the_gradient_is_the_advantage() -> None:
 def test_tokens_without_weight_are_not_counted() -> None:
     weights = TOKEN_MEAN.clone()
     weights[0] = 0.0
-    _, sums = policy_loss(NEW[MASK], torch.ones(15), targets(weights), LossSettings())
+    _, sums = clipped_loss(NEW[MASK], torch.ones(15), targets(weights), LossSettings())
     assert sums.tokens.item() == sums.entropy.item() == 11.0

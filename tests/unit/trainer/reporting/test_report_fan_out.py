@@ -61,6 +61,11 @@ def test_a_step_is_measured_over_all_samples() -> None:
     assert (metrics.rollout_tokens, metrics.train_tokens, metrics.version) == (24, 50, 4)
 
 
+def test_groups_that_were_dropped_count_in_what_the_policy_earns() -> None:
+    metrics = step_metrics(GROUPS[:1], TRAINING, PUBLICATION, dropped=GROUPS[1:])
+    assert metrics == step_metrics(GROUPS, TRAINING, PUBLICATION).model_copy(update={"groups_dropped": 1})
+
+
 def test_samples_are_the_best_and_the_worst_of_a_group_and_one_of_a_group_that_agrees() -> None:
     chosen = chosen_samples(GROUPS, 4)
     assert [(sample.response, sample.reward, sample.version) for sample in chosen] == [

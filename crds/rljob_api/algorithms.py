@@ -1,0 +1,38 @@
+"""The algorithms that a manifest can name, and which settings each of them looks at.
+
+What they do is in `rljob_trainer.algorithms`, one file each; a test holds both lists together. Of an algorithm that a
+user brings (`module:object`) nothing is known: it is given all settings.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What the rules need to know of an algorithm."""
+
+    objective: Literal["clip", "gspo", "cispo"]
+    """the policy objective that its advantages are put into"""
+    normalizes: bool
+    """whether it divides by a standard deviation that `normalizeBy` chooses"""
+
+
+KNOWN: Mapping[str, Traits] = {
+    "grpo": Traits("clip", normalizes=True),
+    "gspo": Traits("gspo", normalizes=True),
+    "cispo": Traits("cispo", normalizes=True),
+    "rloo": Traits("clip", normalizes=False),
+    "reinforcePlusPlus": Traits("clip", normalizes=False),
+    "reinforcePlusPlusBaseline": Traits("clip", normalizes=False),
+}
+
+
+def names(*, objective: str | None = None, normalizes: bool | None = None) -> tuple[str, ...]:
+    """Return the algorithms of this objective, or that normalise in this way."""
+    return tuple(
+        name
+        for name, traits in KNOWN.items()
+        if objective in (None, traits.objective) and normalizes in (None, traits.normalizes)
+    )

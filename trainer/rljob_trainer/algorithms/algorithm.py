@@ -1,0 +1,80 @@
+"""What an algorithm is: how rewards become advantages, and the policy objective that they are put into. No torch.
+
+    rewards ─► Advantage (driver) ─► packing ─► objective (ranks of the learner, named by a dotted path) ─► loss
+
+Each file beside this one is one algorithm: a function from the manifest's settings to an `Algorithm`. A user's own is
+such a function in any module that the driver and the ranks can import; `spec.algorithm.name: module:function` names it.
+
+Axes: G samples of one prompt, T response tokens of one sample.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rljob_api import sections
+from rljob_trainer.learners.config import CLIP
+
+Penalties_T = npt.NDArray[np.float64]
+Value = float | npt.NDArray[np.float64]
+"""the advantage of a sample: one number for all its tokens, or one for each"""
+
+GSPO = "rljob_trainer.learners.objectives.gspo:gspo"
+CISPO = "rljob_trainer.learners.objectives.cispo:cispo"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one group."""
+
+    rewards_G: tuple[float, ...]
+    lengths_G: tuple[int, ...]
+    """response tokens"""
+    penalties_G: tuple[Penalties_T, ...] | None = None
+    """what each response token takes away from the reward; None: nothing does"""
+
+    @property
+    def scores_G(self) -> tuple[float, ...]:
+        """The rewards, less the penalties of all tokens."""
+        if self.penalties_G is None:
+            return self.rewards_G
+        return tuple(
+            reward - float(penalties_T.sum())
+            for reward, penalties_T in zip(self.rewards_G, self.penalties_G, strict=True)
+        )
+
+
+class Advantage(Protocol):
+    """How much better samples are than what was to be expected."""
+
+    def __call__(self, outcomes: Sequence[Outcome]) -> Sequence[Sequence[Value]]:
+        """Return the advantages of all groups of one rollout, in order.
+
+        Zero means that a sample teaches nothing. Raises ValueError if a group is empty.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class PerGroup:
+    """An advantage that looks at the scores of one group at a time."""
+
+    function: Callable[[Sequence[float]], Sequence[float]]
+
+    def __call__(self, outcomes: Sequence[Outcome]) -> Sequence[Sequence[Value]]:
+        return [tuple(self.function(outcome.scores_G)) for outcome in outcomes]
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """What `spec.algorithm.name` stands for."""
+
+    advantage: Advantage
+    objective: str = CLIP
+    """`module:object` of a `rljob_trainer.learners.objectives.objective.Objective`; each rank imports it"""
+
+
+Make = Callable[[sections.Algorithm], Algorithm]
+"""what is registered, and what a user writes"""

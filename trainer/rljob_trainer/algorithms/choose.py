@@ -1,0 +1,89 @@
+"""Chooses the algorithm that the manifest names: one of ours by its name, a user's by `module:object`."""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rljob_api import sections
+from rljob_trainer.algorithms.algorithm import Advantage, Algorithm, Make, Outcome, Value
+from rljob_trainer.algorithms.cispo import cispo
+from rljob_trainer.algorithms.errors import AlgorithmError
+from rljob_trainer.algorithms.grpo import grpo
+from rljob_trainer.algorithms.gspo import gspo
+from rljob_trainer.algorithms.reinforce_plus_plus import reinforce_plus_plus
+from rljob_trainer.algorithms.reinforce_plus_plus_baseline import reinforce_plus_plus_baseline
+from rljob_trainer.algorithms.rloo import rloo
+
+REGISTERED: Mapping[str, Make] = {
+    "grpo": grpo,
+    "gspo": gspo,
+    "cispo": cispo,
+    "rloo": rloo,
+    "reinforcePlusPlus": reinforce_plus_plus,
+    "reinforcePlusPlusBaseline": reinforce_plus_plus_baseline,
+}
+"""what each name of `rljob_api.algorithms.KNOWN` stands for"""
+
+
+def algorithm(settings: sections.Algorithm) -> Algorithm:
+    """Return what `settings.name` stands for. Raises AlgorithmError if it cannot be loaded, or is no algorithm."""
+    name = settings.name
+    if name in REGISTERED:
+        return REGISTERED[name](settings)
+    make = load(name)
+    if not callable(make):
+        raise AlgorithmError(f"algorithm.name {name} is {make!r:.100}; a function of the settings is wanted")
+    try:
+        made = make(settings)
+    except Exception as error:
+        raise AlgorithmError(f"algorithm.name {name} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(made, Algorithm):
+        raise AlgorithmError(f"algorithm.name {name} returned {made!r:.100}; an Algorithm is wanted")
+    return replace(made, advantage=Checked(name, made.advantage))
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A user's advantage; what it returns is looked at before it is trained on."""
+
+    name: str
+    advantage: Advantage
+
+    def __call__(self, outcomes: Sequence[Outcome]) -> Sequence[Sequence[Value]]:
+        """Return the advantages. Raises AlgorithmError if they are not one finite number a sample, or a token."""
+        try:
+            groups = self.advantage(outcomes)
+        except Exception as error:
+            raise AlgorithmError(f"algorithm.name {self.name} failed: {type(error).__name__}: {error}") from error
+        if len(groups) != len(outcomes):
+            raise AlgorithmError(f"algorithm.name {self.name}: {len(groups)} groups of advantages for {len(outcomes)}")
+        for advantages, outcome in zip(groups, outcomes, strict=True):
+            self._check(advantages, outcome)
+        return groups
+
+    def _check(self, advantages: Sequence[Value], outcome: Outcome) -> None:
+        rewards_G, lengths_G = outcome.rewards_G, outcome.lengths_G
+        fits = len(advantages) == len(rewards_G) and all(
+            np.shape(value) in ((), (length,)) for value, length in zip(advantages, lengths_G, strict=True)
+        )
+        if not fits or not all(np.isfinite(value).all() for value in advantages):
+            raise AlgorithmError(
+                f"algorithm.name {self.name}: advantages {advantages!r:.200} for rewards {rewards_G}; one finite "
+                "number for each sample is wanted, or one for each of its response tokens"
+            )
+
+
+def load(path: str) -> Any:
+    """Return the object that `module:object` names. Raises AlgorithmError."""
+    module_name, _, attribute = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        raise AlgorithmError(f"{path}: cannot import {module_name}: {type(error).__name__}: {error}") from error
+    if not hasattr(module, attribute):
+        names = ", ".join(name for name in vars(module) if not name.startswith("_"))
+        raise AlgorithmError(f"{path}: {module_name} has no {attribute}; it has {names}")
+    return getattr(module, attribute)

@@ -1,0 +1,115 @@
+"""Dynamic sampling (DAPO, https://arxiv.org/abs/2503.14476): rollouts of groups whose samples do not all agree.
+
+    round 1: promptsPerStep x overSample prompts ─► samples ─► rewards ─► mixed groups are kept
+    round 2: missing groups x overSample prompts ─► ...          at most maxRounds; then groups that agree fill up
+
+Every prompt that is asked is journaled as issued in its round and as consumed with the step, whether its group was kept
+or dropped: the stream goes on behind it, and no prompt is skipped or asked twice, also after a resume.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rljob_api.sections import DynamicSampling
+from rljob_trainer.evaluation import Accuracy
+from rljob_trainer.metrics import Publication, TrainMetrics
+from rljob_trainer.parts import Rewards
+from rljob_trainer.samples import Group, ScoredGroup
+
+log = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """Rollouts of as many prompts as are asked for."""
+
+    def generate(self, step: int, num_prompts: int) -> tuple[Group, ...]:
+        """Return the groups of the next prompts, which are journaled as issued for `step`."""
+
+    def consumed(self, step: int) -> None:
+        """Note that the learner is done with all prompts that were issued for `step`."""
+
+
+class FullReport(Protocol):
+    """The report itself."""
+
+    def step(
+        self,
+        step: int,
+        groups: Sequence[ScoredGroup],
+        training: TrainMetrics,
+        publication: Publication,
+        dropped: Sequence[ScoredGroup],
+    ) -> None: ...
+
+    def evaluation(self, step: int, accuracy: Accuracy) -> None: ...
+
+
+@dataclass
+class DynamicRollouts:
+    """Rollouts and rewards at once: which groups are kept depends on their rewards."""
+
+    source: Source
+    rewards: Rewards
+    num_groups: int
+    """groups of one step"""
+    settings: DynamicSampling
+    dropped: tuple[ScoredGroup, ...] = ()
+    """groups of the last step that are not trained on"""
+    _scored: dict[str, ScoredGroup] = field(default_factory=dict)
+
+    def take(self, step: int) -> tuple[Group, ...]:
+        """Return the groups of `step`, in the order in which their prompts were issued."""
+        made: list[ScoredGroup] = []
+        for number in range(1, self.settings.max_rounds + 1):
+            missing = self.num_groups - sum(map(is_mixed, made))
+            if missing <= 0:
+                break
+            groups = self.source.generate(step, self.settings.prompts(missing))
+            made += self.rewards.score(groups)
+            log.info("action=sample round=%d asked=%d mixed=%d", number, len(made), sum(map(is_mixed, made)))
+        kept, self.dropped = selected(made, self.num_groups)
+        self._scored = {scored.group.prompt.uid: scored for scored in kept}
+        return tuple(scored.group for scored in kept)
+
+    def score(self, groups: Sequence[Group]) -> tuple[ScoredGroup, ...]:
+        """Return the groups of the last step with the rewards that they were chosen by."""
+        return tuple(self._scored[group.prompt.uid] for group in groups)
+
+    def consumed(self, step: int) -> None:
+        """Journal that the learner has taken its step, and that dropped prompts do not come again."""
+        self.source.consumed(step)
+
+
+@dataclass(frozen=True, slots=True)
+class TellsDropped:
+    """A report that is also told of the groups that were dropped."""
+
+    report: FullReport
+    rollouts: DynamicRollouts
+    shape: Callable[[ScoredGroup], ScoredGroup]
+    """what happened to the rewards of the groups that were kept"""
+
+    def step(self, step: int, groups: Sequence[ScoredGroup], training: TrainMetrics, publication: Publication) -> None:
+        """Tell people what happened in a step."""
+        self.report.step(step, groups, training, publication, tuple(map(self.shape, self.rollouts.dropped)))
+
+    def evaluation(self, step: int, accuracy: Accuracy) -> None:
+        """Tell people what the held-out questions said."""
+        self.report.evaluation(step, accuracy)
+
+
+def is_mixed(scored: ScoredGroup) -> bool:
+    """Whether the samples do not all have the same reward."""
+    return len(set(scored.rewards_G)) > 1
+
+
+def selected(made: Sequence[ScoredGroup], wanted: int) -> tuple[tuple[ScoredGroup, ...], tuple[ScoredGroup, ...]]:
+    """Return `wanted` groups and the rest, each in order: the first mixed ones, and where they are few, others."""
+    first = sorted(range(len(made)), key=lambda index: not is_mixed(made[index]))[:wanted]
+    kept = set(first)
+    return (
+        tuple(scored for index, scored in enumerate(made) if index in kept),
+        tuple(scored for index, scored in enumerate(made) if index not in kept),
+    )
