@@ -90,7 +90,7 @@ def _end_of(driver: Driver) -> tuple[int, str]:
     """Return the exit code of a driver that has ended, and why it ended in words."""
     told = driver.status.exit_reason if driver.status else None
     if driver.exit_code is not None:
-        return driver.exit_code, told or recovery.reason_of(driver.exit_code)
+        return driver.exit_code, told or _with_last_words(recovery.reason_of(driver.exit_code), driver.message)
     if driver.state is DriverState.SUCCEEDED:
         return Exit.OK, recovery.reason_of(Exit.OK)
     if driver.state is DriverState.STOPPED:
@@ -98,6 +98,12 @@ def _end_of(driver: Driver) -> tuple[int, str]:
     # Ray gives no exit code when the command never ran, or its supervisor was lost with the head.
     first_line = driver.message.strip().partition("\n")[0]
     return Exit.LOST_PEER, first_line or "Ray lost the driver"
+
+
+def _with_last_words(reason: str, message: str) -> str:
+    """Return the reason, and what the driver wrote last if Ray's message, after a line of its own, ends with that."""
+    _, *log = [line.strip() for line in message.splitlines() if line.strip()] or [""]
+    return f"{reason}; its last words: {log[-1]}" if log else reason
 
 
 def _ended(attempt: Attempt, exit_code: int, reason: str, now: float) -> Attempt:

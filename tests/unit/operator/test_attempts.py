@@ -56,6 +56,17 @@ def test_a_new_checkpoint_keeps_the_warm_cluster(around):
     assert numbers(around)[-1] == (3, "sums-7f3a1-1")
 
 
+def test_a_driver_that_never_listened_is_explained_by_its_last_words(around):
+    said = (
+        "Job entrypoint command failed with exit code 3, last logs:\nTraceback\nManifestError: spec.seed: x\n"
+    )
+    around.driver(state=DriverState.FAILED, exit_code=int(Exit.BAD_MANIFEST), message=said, status=None)
+    around.step()
+    assert around.status["attempts"][0]["reason"] == (
+        "the manifest breaks a rule; running it again will not help; its last words: ManifestError: spec.seed: x"
+    )
+
+
 def test_the_budget_ends_the_job():
     around = Surroundings(raw_job(recovery={"driverRestarts": 0})).to_running()
     fail(around)
