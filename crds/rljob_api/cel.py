@@ -27,7 +27,7 @@ SHORT = {
     "generated": "(has(self.data.train.reasoningGym) || self.data.?heldOut.?reasoningGym.hasValue())",
     "broadcast": "(has(self.weightSync.transport) ? self.weightSync.transport == 'Broadcast'"
     " : self.placement == 'Disaggregated')",
-    "exact": "(self.reward.kind in ['math', 'exactMatch'])",
+    "kind": "self.reward.?kind.orValue('')",
     "function": "self.reward.__function__",
     "dotted": "$function.replace(':', '.')",
     "dot": "$dotted.lastIndexOf('.')",
@@ -156,6 +156,11 @@ def is_default(path: str, section: Section) -> str:
     """Return the claim that a section without optional fields has the given values, which are its defaults."""
     values = section.model_dump(mode="json", by_alias=True)
     return " && ".join(f"{path}.{name} == {value(given)}" for name, given in values.items())
+
+
+def in_cel(name: str) -> str:
+    """Return the name of a field as CEL wants it: some are words of the language."""
+    return f"__{name}__" if name in ("function",) else name
 
 
 def value(given: object) -> str:

@@ -34,7 +34,8 @@ ADDRESS_FILE = "control.json"
 
 DRIVER_LOG = "logs/driver-attempt-{attempt}.log"
 ENGINE_LOG = "logs/{engine}.log"
-"""in the run's directory: what each start of the driver, and each engine, has written"""
+REWARD_LOG = "logs/reward.log"
+"""in the run's directory: what each start of the driver, each engine, and functions that judge have written"""
 
 MOST_CURVE_POINTS = 64
 """of a run of any length: the curve has to fit into an object of the API server"""

@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rljob_api import kinds, rules
-from rljob_api.cel import Cel, near, plain, sentence
-from rljob_api.names import section_of
+from rljob_api.cel import Cel, in_cel, near, plain, sentence
+from rljob_api.names import item_of, section_of
 from rljob_api.sections import LONGEST_NAME, MOST_NODES, NAME_PATTERN, NOT_A_NAME, RLJob, Spec
 from rljob_api.status import UNSEEN, Status
 
@@ -136,7 +136,7 @@ def root() -> Schema:
             "metadata": {"type": "object"},
             "spec": {
                 "description": one_line(ABOUT_SPEC),
-                **section(Spec),
+                **section(Spec, written_by_users=True),
                 "x-kubernetes-validations": [validation(claim, "spec") for claim in claims()],
             },
             "status": {
@@ -223,11 +223,6 @@ def transition(path: str, rule: str, says: str, nearest: tuple[str, ...] = ()) -
     }
 
 
-def in_cel(name: str) -> str:
-    """Return the name of a field as CEL wants it: some are words of the language."""
-    return f"__{name}__" if name in ("function",) else name
-
-
 def always_there(field: FieldInfo) -> bool:
     """Return whether a field has a value in every object, if only its default."""
     return field.is_required() or field.get_default(call_default_factory=True) is not None
@@ -244,21 +239,23 @@ def leaves(model: type[BaseModel], above: str) -> Iterator[tuple[str, FieldInfo]
             yield path, field
 
 
-def section(model: type[BaseModel]) -> Schema:
-    """Return the structural schema of a model."""
+def section(model: type[BaseModel], written_by_users: bool = False) -> Schema:
+    """Return the structural schema of a model. What users write gets its defaults also in the sections of a list."""
     fields = {field.alias or name: field for name, field in model.model_fields.items()}
     required = [name for name, field in fields.items() if field.is_required()]
     return {
         "type": "object",
         **({"required": required} if required else {}),
-        "properties": {name: described(field) for name, field in fields.items()},
+        "properties": {name: described(field, written_by_users) for name, field in fields.items()},
     }
 
 
-def described(field: FieldInfo) -> Schema:
+def described(field: FieldInfo, written_by_users: bool) -> Schema:
     """Return the schema of a field, with its text and default."""
-    nested = section_of(field.annotation)
-    schema = section(nested) if nested else structural(bare(field))
+    nested, item = section_of(field.annotation), item_of(field.annotation)
+    schema = section(nested, written_by_users) if nested else structural(bare(field))
+    if item and written_by_users:
+        schema |= {"items": section(item, written_by_users)}
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     default = {} if field.is_required() else {"default": default_of(field)}
     told = kinds.default(field) if nested is None else None

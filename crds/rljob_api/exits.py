@@ -48,3 +48,8 @@ class Exit(IntEnum):
     """EX_CONFIG"""
     INTERRUPTED = 130, "interrupted: a run, by the second time, ended without saving"
     """what a shell reports for a command that Ctrl-C has ended"""
+
+
+def camel_case(code: Exit) -> str:
+    """Return the name of an exit code as a condition's reason: `BadManifest`."""
+    return "".join(word.capitalize() for word in code.name.split("_"))

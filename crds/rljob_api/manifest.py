@@ -79,7 +79,8 @@ def invalid(content: Mapping[str, Any], errors: list[ErrorDetails]) -> tuple[Pro
 def touched(error: ErrorDetails) -> set[Path]:
     """Return the fields that an error leaves unknown: its own, and the one that an unknown name was meant to be."""
     path = tuple(str(part) for part in error["loc"])
-    meant = names.meant(path[:-1], path[-1]) if error["type"] == "extra_forbidden" else None
+    known = field_names(error["loc"])
+    meant = names.meant(known[:-1], known[-1]) if error["type"] == "extra_forbidden" else None
     return {path, *(tuple(name.split(".")) for name in (meant or "").split(" or "))}
 
 
@@ -158,7 +159,7 @@ def translated(error: ErrorDetails) -> Problem:
 
 
 def unknown(loc: tuple[int | str, ...]) -> Problem:
-    path = tuple(str(part) for part in loc)
+    path = field_names(loc)
     field = path_text(loc)
     if reason := names.needless(path[-1]):
         return Problem(field, ABSENT, f"unknown field, and not needed: {reason}")
@@ -178,7 +179,7 @@ def choice(field: str, value: object, expected: str) -> Problem:
 
 def belongs(loc: tuple[int | str, ...]) -> str:
     """Return what belongs in a field, or in the list of which this is an entry: its text, and what it takes."""
-    entry = names.entries()[tuple(part for part in loc if isinstance(part, str))]
+    entry = names.entries()[field_names(loc)]
     takes = kinds.kind(entry.field)
     if entry.section is not None:
         required = [field.alias or name for name, field in entry.section.model_fields.items() if field.is_required()]
@@ -192,7 +193,7 @@ def summary(text: str) -> str:
 
 
 def usual(loc: tuple[int | str, ...]) -> str | None:
-    entry = names.entries().get(tuple(str(part) for part in loc))
+    entry = names.entries().get(field_names(loc))
     return (kinds.default(entry.field) or None) if entry else None
 
 
@@ -202,7 +203,7 @@ def null_rule(loc: tuple[int | str, ...]) -> str:
 
 
 def wanted(error: ErrorDetails) -> str:
-    entry = names.entries().get(tuple(str(part) for part in error["loc"]))
+    entry = names.entries().get(field_names(error["loc"]))
     if entry is not None:
         return kinds.kind(entry.field)
     return {"int_type": "whole number", "string_type": "text"}.get(error["type"], error["type"].removesuffix("_type"))
@@ -229,6 +230,11 @@ def converted(value: object, kind: str) -> str | None:
 def dns_label(text: str) -> str | None:
     label = re.sub(r"[^a-z0-9]+", "-", text.lower())[:LONGEST_NAME].strip("-").lstrip("0123456789-")
     return label or None
+
+
+def field_names(loc: tuple[int | str, ...]) -> Path:
+    """Return the path of a field in the models, where the entries of a list have no numbers."""
+    return tuple(part for part in loc if isinstance(part, str))
 
 
 def path_text(loc: tuple[int | str, ...]) -> str:

@@ -56,7 +56,9 @@ class Entry:
     path: Path
     field: FieldInfo
     section: type[BaseModel] | None
-    """the model of its content when it is a section"""
+    """the model of its content when it is a section, or a list of sections"""
+    in_list: bool = False
+    """it belongs to the sections of a list, where the name of a field alone leads nobody"""
 
     @property
     def text(self) -> str:
@@ -69,13 +71,14 @@ def entries() -> dict[Path, Entry]:
     return {entry.path: entry for entry in walk(RLJob, ())}
 
 
-def walk(model: type[BaseModel], above: Path) -> list[Entry]:
+def walk(model: type[BaseModel], above: Path, in_list: bool = False) -> list[Entry]:
     found = []
     for name, field in model.model_fields.items():
         path = (*above, field.alias or name)
-        section = section_of(field.annotation)
-        found.append(Entry(path, field, section))
-        found.extend(walk(section, path) if section else [])
+        section, item = section_of(field.annotation), item_of(field.annotation)
+        found.append(Entry(path, field, section or item, in_list))
+        below = section or item
+        found.extend(walk(below, path, in_list or item is not None) if below else [])
     return found
 
 
@@ -83,6 +86,11 @@ def section_of(annotation: object) -> type[BaseModel] | None:
     """Return the model that a field of this type holds, if any."""
     options = typing.get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
     return next((option for option in options if isinstance(option, type) and issubclass(option, BaseModel)), None)
+
+
+def item_of(annotation: object) -> type[BaseModel] | None:
+    """Return the model of which a field of this type holds a list, if any."""
+    return section_of(typing.get_args(annotation)[0]) if typing.get_origin(annotation) is tuple else None
 
 
 def dotted(path: Path) -> str:
@@ -93,10 +101,14 @@ def dotted(path: Path) -> str:
 def flags() -> dict[str, tuple[Path, ...]]:
     """Return the fields that stand for a flag of slime, Megatron or SGLang, by the flag without dashes in front."""
     found: dict[str, tuple[Path, ...]] = {}
-    for entry in entries().values():
+    for entry in outside_lists():
         for flag in FLAG.findall(entry.text):
             found[flag] = (*found.get(flag, ()), entry.path)
     return found
+
+
+def outside_lists() -> list[Entry]:
+    return [entry for entry in entries().values() if not entry.in_list]
 
 
 def siblings(section: Path) -> tuple[str, ...]:
@@ -126,11 +138,11 @@ def exactly(word: str) -> str | None:
 
 
 def named(word: str) -> tuple[Path, ...]:
-    return tuple(path for path in entries() if spelled(path[-1]) == word)
+    return tuple(entry.path for entry in outside_lists() if spelled(entry.path[-1]) == word)
 
 
 def anywhere() -> dict[str, str]:
-    fields = {spelled(path[-1]): dotted(path) for path in entries()}
+    fields = {spelled(entry.path[-1]): dotted(entry.path) for entry in outside_lists()}
     return {flag: dotted(paths[0]) for flag, paths in flags().items()} | fields
 
 

@@ -12,9 +12,11 @@ import math
 import re
 from collections.abc import Iterator
 
+from pydantic.fields import FieldInfo
+
 from rljob_api import algorithms, arguments, batch
 from rljob_api.algorithms import KNOWN as KNOWN_ALGORITHMS
-from rljob_api.cel import Cel, Rule, also_in_cel, differs, is_default, near, only_in_python
+from rljob_api.cel import Cel, Rule, also_in_cel, differs, in_cel, is_default, near, only_in_python, value
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.sections import (
     CPU_KV_TOKENS,
@@ -23,7 +25,9 @@ from rljob_api.sections import (
     Algorithm,
     Device,
     Evaluation,
+    Judging,
     Placement,
+    Remote,
     RewardKind,
     Section,
     Source,
@@ -198,58 +202,63 @@ def templates(spec: Spec) -> Iterator[Problem]:
 
 @also_in_cel(
     Cel(
+        "spec.reward.kind",
+        "$kind != '' || self.reward.parts.size() > 0",
+        "is missing; set it, or spec.reward.parts for several rewards",
+    ),
+)
+def some_reward(spec: Spec) -> Iterator[Problem]:
+    if spec.reward.kind is None and not spec.reward.parts:
+        yield Problem("spec.reward.kind", ABSENT, "is missing; set it, or spec.reward.parts for several rewards")
+
+
+def beside_parts_cel(field: FieldInfo) -> Cel:
+    path = f"self.reward.{in_cel(field.alias or '')}"
+    same = f"!has({path})" if field.default is None else f"{path} == {value(field.default)}"
+    rule = "would not be used: each of spec.reward.parts has its own"
+    return Cel(f"spec.reward.{field.alias}", f"self.reward.parts.size() == 0 || {same}", rule)
+
+
+@also_in_cel(*map(beside_parts_cel, Judging.model_fields.values()))
+def beside_parts(spec: Spec) -> Iterator[Problem]:
+    for name, field in Judging.model_fields.items():
+        if getattr(spec.reward, name) != field.default and spec.reward.parts:
+            rule = "would not be used: each of spec.reward.parts has its own"
+            yield Problem(f"spec.reward.{field.alias}", ABSENT, rule)
+
+
+@also_in_cel(
+    Cel(
         "spec.reward.function",
-        "self.reward.kind != 'python' || has($function)",
+        "$kind != 'python' || has($function)",
         "is missing: kind python needs `module:function`",
     ),
     Cel(
         "spec.reward.function",
-        f"self.reward.kind != 'python' || !has($function) || $function.matches('^{FUNCTION.pattern}$')",
+        f"$kind != 'python' || !has($function) || $function.matches('^{FUNCTION.pattern}$')",
         '"{$function}" is not of the form module:function',
         (f"$dotted.lastIndexOf('.') > 0 && ($moduleAndName).matches('^{FUNCTION.pattern}$') ? $moduleAndName : ''",),
     ),
     Cel(
         "spec.reward.function",
-        "self.reward.kind == 'python' || !has($function)",
-        '"{$function}" would not be called: spec.reward.kind is {self.reward.kind};'
-        " nearest valid: spec.reward.kind python",
+        "$kind in ['', 'python'] || !has($function)",
+        '"{$function}" would not be called: spec.reward.kind is {$kind}; nearest valid: spec.reward.kind python',
     ),
 )
 def reward(spec: Spec) -> Iterator[Problem]:
-    kind, function = spec.reward.kind, spec.reward.function
+    yield from own_function("spec.reward", spec.reward)
+
+
+def own_function(path: str, given: Judging) -> Iterator[Problem]:
+    kind, function = given.kind, given.function
     if kind is RewardKind.PYTHON:
         if function is None:
-            yield Problem("spec.reward.function", ABSENT, "is missing: kind python needs `module:function`")
+            yield Problem(f"{path}.function", ABSENT, "is missing: kind python needs `module:function`")
         elif not FUNCTION.fullmatch(function):
-            yield Problem("spec.reward.function", function, "is not of the form module:function", with_colon(function))
-    elif function is not None:
-        rule = f"would not be called: spec.reward.kind is {kind}"
-        yield Problem("spec.reward.function", function, rule, "spec.reward.kind python")
-
-
-@also_in_cel(
-    Cel(
-        "spec.reward.threshold",
-        "!$exact || !has(self.reward.threshold)",
-        "{self.reward.threshold} would change nothing: spec.reward.kind {self.reward.kind} gives 0 or 1; leave it out",
-    ),
-    Cel(
-        "spec.data.metadataKey",
-        "!$exact || !has(self.data.metadataKey)",
-        '"{self.data.metadataKey}" would not be read: spec.reward.kind {self.reward.kind} judges by the label alone;'
-        " leave it out",
-    ),
-)
-def exact_reward(spec: Spec) -> Iterator[Problem]:
-    kind = spec.reward.kind
-    if kind not in (RewardKind.MATH, RewardKind.EXACT_MATCH):
-        return
-    if spec.reward.threshold is not None:
-        rule = f"would change nothing: spec.reward.kind {kind} gives 0 or 1; leave it out"
-        yield Problem("spec.reward.threshold", spec.reward.threshold, rule)
-    if spec.data.metadata_key is not None:
-        rule = f"would not be read: spec.reward.kind {kind} judges by the label alone; leave it out"
-        yield Problem("spec.data.metadataKey", spec.data.metadata_key, rule)
+            yield Problem(f"{path}.function", function, "is not of the form module:function", with_colon(function))
+    elif kind is not None and function is not None:
+        rule = f"would not be called: {path}.kind is {kind}"
+        yield Problem(f"{path}.function", function, rule, f"{path}.kind python")
 
 
 def with_colon(function: str) -> str | None:
@@ -257,10 +266,167 @@ def with_colon(function: str) -> str | None:
     return f"{module}:{name}" if FUNCTION.fullmatch(f"{module}:{name}") else None
 
 
+USED_BY = {
+    "judges": (RewardKind.PYTHON,),
+    "timeout_seconds": (RewardKind.PYTHON, RewardKind.MATH, RewardKind.REMOTE),
+    "memory_mib": (RewardKind.PYTHON, RewardKind.MATH),
+    "concurrency": (RewardKind.PYTHON, RewardKind.REMOTE),
+    "failure_score": (RewardKind.PYTHON, RewardKind.MATH, RewardKind.REMOTE),
+}
+"""fields of a reward that only some kinds look at"""
+
+
+def used_by_cel(name: str) -> Cel:
+    field = Judging.model_fields[name]
+    path, kinds = f"self.reward.{field.alias}", [kind.value for kind in USED_BY[name]]
+    same = f"!has({path})" if field.default is None else f"{path} == {value(field.default)}"
+    shown = f'"{{{path}}}"' if isinstance(field.default, str) else f"{{{path}}}"
+    rule = f"would not be used: spec.reward.kind is {{$kind}}; nearest valid: spec.reward.kind {' or '.join(kinds)}"
+    return Cel(f"spec.reward.{field.alias}", f"$kind in {['', *kinds]} || {same}", f"{shown} {rule}")
+
+
+@also_in_cel(*map(used_by_cel, USED_BY))
+def reward_without_effect(spec: Spec) -> Iterator[Problem]:
+    yield from without_effect("spec.reward", spec.reward)
+
+
+def without_effect(path: str, given: Judging) -> Iterator[Problem]:
+    for name, kinds in USED_BY.items():
+        field, found = Judging.model_fields[name], getattr(given, name)
+        if given.kind is not None and given.kind not in kinds and found != field.default:
+            rule = f"would not be used: {path}.kind is {given.kind}"
+            yield Problem(f"{path}.{field.alias}", found, rule, f"{path}.kind {' or '.join(kinds)}")
+
+
+@also_in_cel(
+    Cel(
+        "spec.reward.remote",
+        "$kind != 'remote' || has(self.reward.remote)",
+        "is missing: kind remote needs its `url`",
+    ),
+    Cel(
+        "spec.reward.remote",
+        "$kind in ['', 'remote'] || !has(self.reward.remote)",
+        "would not be asked: spec.reward.kind is {$kind}; nearest valid: spec.reward.kind remote",
+    ),
+    Cel(
+        "spec.reward.remote.url",
+        "!has(self.reward.remote) || self.reward.remote.url.startsWith('http://')"
+        " || self.reward.remote.url.startsWith('https://')",
+        '"{self.reward.remote.url}" does not begin with http:// or https://',
+    ),
+)
+def remote_reward(spec: Spec) -> Iterator[Problem]:
+    yield from service("spec.reward", spec.reward)
+
+
+def service(path: str, given: Judging) -> Iterator[Problem]:
+    if given.kind is RewardKind.REMOTE and given.remote is None:
+        yield Problem(f"{path}.remote", ABSENT, "is missing: kind remote needs its `url`")
+    if given.remote is None:
+        return
+    if given.kind not in (None, RewardKind.REMOTE):
+        rule = f"would not be asked: {path}.kind is {given.kind}"
+        yield Problem(f"{path}.remote", ABSENT, rule, f"{path}.kind remote")
+    if not given.remote.url.startswith(("http://", "https://")):
+        yield Problem(f"{path}.remote.url", given.remote.url, "does not begin with http:// or https://")
+
+
+@only_in_python("the API server does not see into free mappings")
+def headers(spec: Spec) -> Iterator[Problem]:
+    for path, given in judgings(spec):
+        if given.remote is not None:
+            yield from service_headers(f"{path}.remote", given.remote, spec)
+
+
+def service_headers(path: str, given: Remote, spec: Spec) -> Iterator[Problem]:
+    known = {name.lower() for name in given.headers_from_env}
+    for name, variable in given.headers_from_env.items():
+        if variable in spec.runtime.env:
+            rule = "would keep a secret in the manifest, in spec.runtime.env; mount a Secret and name its file"
+            yield Problem(f"{path}.headersFromEnv.{name}", variable, rule, f"{path}.headersFromFile")
+    for name in given.headers_from_file:
+        if name.lower() in known:
+            yield Problem(f"{path}.headersFromFile.{name}", ABSENT, "is in headersFromEnv too; leave one of them out")
+
+
+def judgings(spec: Spec) -> Iterator[tuple[str, Judging]]:
+    """Yield the one reward, or each of several, with its path."""
+    if spec.reward.kind is not None:
+        yield "spec.reward", spec.reward
+    for index, part in enumerate(spec.reward.parts):
+        yield f"spec.reward.parts[{index}]", part
+
+
+@only_in_python("the API server cannot name an entry of a list: a fieldPath has no index")
+def reward_parts(spec: Spec) -> Iterator[Problem]:
+    parts = spec.reward.parts
+    for index, part in enumerate(parts):
+        path = f"spec.reward.parts[{index}]"
+        if part.name in [other.name for other in parts[:index]]:
+            yield Problem(f"{path}.name", part.name, "is the name of another part already")
+        yield from own_function(path, part)
+        yield from without_effect(path, part)
+        yield from service(path, part)
+        yield from one_or_zero(path, part)
+        yield from task(path, part, spec)
+
+
+EXACT = (RewardKind.MATH, RewardKind.EXACT_MATCH)
+BY_LABEL = (*EXACT, RewardKind.F1)
+
+
+@also_in_cel(
+    Cel(
+        "spec.reward.parts",
+        "self.reward.parts.size() == 0 || self.reward.parts.exists(p, p.weight != 0.0)",
+        "have weight 0, all of them: there would be nothing to train on",
+    ),
+    Cel(
+        "spec.data.metadataKey",
+        "self.reward.parts.size() == 0 || !has(self.data.metadataKey)"
+        f" || self.reward.parts.exists(p, !(p.kind in {[kind.value for kind in BY_LABEL]}))",
+        '"{self.data.metadataKey}" would not be read: all of spec.reward.parts judge by the label alone; leave it out',
+    ),
+)
+def parts_together(spec: Spec) -> Iterator[Problem]:
+    parts = spec.reward.parts
+    if parts and all(part.weight == 0 for part in parts):
+        yield Problem("spec.reward.parts", ABSENT, "have weight 0, all of them: there would be nothing to train on")
+    if parts and spec.data.metadata_key is not None and all(part.kind in BY_LABEL for part in parts):
+        rule = "would not be read: all of spec.reward.parts judge by the label alone; leave it out"
+        yield Problem("spec.data.metadataKey", spec.data.metadata_key, rule)
+
+
+@also_in_cel(
+    Cel(
+        "spec.reward.threshold",
+        f"!($kind in {[kind.value for kind in EXACT]}) || !has(self.reward.threshold)",
+        "{self.reward.threshold} would change nothing: spec.reward.kind {$kind} gives 0 or 1; leave it out",
+    ),
+    Cel(
+        "spec.data.metadataKey",
+        f"!($kind in {[kind.value for kind in BY_LABEL]}) || !has(self.data.metadataKey)",
+        '"{self.data.metadataKey}" would not be read: spec.reward.kind {$kind} judges by the label alone; leave it out',
+    ),
+)
+def exact_reward(spec: Spec) -> Iterator[Problem]:
+    yield from one_or_zero("spec.reward", spec.reward)
+    if spec.reward.kind in BY_LABEL and spec.data.metadata_key is not None:
+        rule = f"would not be read: spec.reward.kind {spec.reward.kind} judges by the label alone; leave it out"
+        yield Problem("spec.data.metadataKey", spec.data.metadata_key, rule)
+
+
+def one_or_zero(path: str, given: Judging) -> Iterator[Problem]:
+    if given.kind in EXACT and given.threshold is not None:
+        rule = f"would change nothing: {path}.kind {given.kind} gives 0 or 1; leave it out"
+        yield Problem(f"{path}.threshold", given.threshold, rule)
+
+
 @also_in_cel(
     Cel(
         "spec.reward.kind",
-        "self.reward.kind != 'task' || (has(self.data.train.reasoningGym)"
+        "$kind != 'task' || (has(self.data.train.reasoningGym)"
         " && (!has(self.data.heldOut) || has(self.data.heldOut.reasoningGym)))",
         '"task" needs questions of reasoning-gym and their verifier, also in '
         "{has(self.data.train.reasoningGym) ? 'spec.data.heldOut' : !has(self.data.heldOut)"
@@ -269,20 +435,24 @@ def with_colon(function: str) -> str | None:
     ),
     Cel(
         "spec.data.metadataKey",
-        "self.reward.kind != 'task' || !has(self.data.metadataKey)",
+        "$kind != 'task' || !has(self.data.metadataKey)",
         '"{self.data.metadataKey}" would hide from the verifier what spec.reward.kind task judges by; leave it out',
     ),
 )
 def task_reward(spec: Spec) -> Iterator[Problem]:
-    if spec.reward.kind is not RewardKind.TASK:
+    yield from task("spec.reward", spec.reward, spec)
+
+
+def task(path: str, judging: Judging, spec: Spec) -> Iterator[Problem]:
+    if judging.kind is not RewardKind.TASK:
         return
     given = {"spec.data.train": spec.data.train, "spec.data.heldOut": spec.data.held_out}
-    others = [path for path, questions in given.items() if questions and not questions.reasoning_gym]
+    others = [name for name, questions in given.items() if questions and not questions.reasoning_gym]
     if others:
         rule = f"needs questions of reasoning-gym and their verifier, also in {' and '.join(others)}"
-        yield Problem("spec.reward.kind", spec.reward.kind, rule, "math or exactMatch")
+        yield Problem(f"{path}.kind", judging.kind, rule, "math or exactMatch")
     if spec.data.metadata_key is not None:
-        rule = "would hide from the verifier what spec.reward.kind task judges by; leave it out"
+        rule = f"would hide from the verifier what {path}.kind task judges by; leave it out"
         yield Problem("spec.data.metadataKey", spec.data.metadata_key, rule)
 
 
@@ -672,7 +842,14 @@ RULES: tuple[Rule, ...] = (
     held_out,
     columns,
     templates,
+    some_reward,
+    beside_parts,
     reward,
+    reward_without_effect,
+    remote_reward,
+    headers,
+    reward_parts,
+    parts_together,
     exact_reward,
     task_reward,
     algorithm,

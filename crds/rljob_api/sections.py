@@ -17,6 +17,10 @@ MOST_NODES = 10_000
 MOST_GPUS_PER_NODE = 1_000
 CPU_KV_TOKENS = 8192
 """size of an engine's KV cache on Cpu where the manifest does not say; host memory has no share that is the engine's"""
+TIMEOUT_S, MEMORY_MIB, CONCURRENCY = 60.0, 4096, 64
+"""limits of a reward where the manifest does not say"""
+ONLY_REWARD = "reward"
+"""name of the one part of a reward that has no `parts`"""
 LONGEST_NAME = 40
 """characters of a job's name: KubeRay allows a RayCluster 53, and the names of children add attempt and role"""
 NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
@@ -122,20 +126,84 @@ class RewardKind(StrEnum):
     TASK = "task"
     MATH = "math"
     EXACT_MATCH = "exactMatch"
+    F1 = "f1"
     PYTHON = "python"
+    REMOTE = "remote"
 
 
-class Reward(Section):
-    kind: RewardKind
+class Remote(Section):
+    """A service that judges. Secrets come from the environment or from files, never from the manifest."""
+
+    url: Text
+    """where a POST with `{"prompt", "response", "label"}` as JSON goes for each response; `metadata` is sent too when
+    `data.metadataKey` is set. slime: --rm-url"""
+    answer_key: Text | None = None
+    """field of the answer that is the reward; absent: the answer is the number itself. slime: --reward-key"""
+    retries: Annotated[int, Field(ge=0, le=100)] = 9
+    """how often a request is sent again, ever later, after no answer, 408, 429 or a status from 500 on"""
+    headers_from_env: Annotated[dict[str, Text], Field(max_length=20)] = Field(default_factory=dict)
+    """headers of the request, each with the environment variable of the driver that holds its value, for example
+    `Authorization: JUDGE_AUTHORIZATION`"""
+    headers_from_file: Annotated[dict[str, Text], Field(max_length=20)] = Field(default_factory=dict)
+    """headers of the request, each with the file that holds its value: a mounted Secret, for example"""
+
+
+class Judging(Section):
+    """What one reward is: who judges, by what, and what follows when that fails."""
+
+    kind: RewardKind | None = None
     """`task`: the verifier of the reasoning-gym task; `math`: math-verify; `exactMatch`: equal after trimming;
-    `python`: your own function. slime: --rm-type"""
+    `f1`: words in common with the label, as SQuAD counts them; `python`: your own function; `remote`: your own service.
+    slime: --rm-type"""
     function: Text | None = None
     """`module:function` when kind is `python`: called with (question, response, label, metadata), returns a number.
     slime: --custom-rm-path"""
+    judges: Literal["response", "group"] = "response"
+    """what the function of kind `python` is called with: `response`, or `group`, (question, responses, label, metadata)
+    with all responses to a prompt, and returns a list of as many numbers. slime: --group-rm"""
+    remote: Remote | None = None
+    """the service when kind is `remote`"""
     threshold: Fraction | None = None
     """rewards at or above it become 1, others 0; absent: rewards are used as they are"""
     first_line: bool = False
     """judge only the first line of the response, without a final full stop"""
+    timeout_seconds: Annotated[float, Field(gt=0, le=86400)] = TIMEOUT_S
+    """longest time of one call of kind `python` or `math`, or of one request of kind `remote` [s]"""
+    memory_mib: Annotated[int, Field(ge=64, le=2**24)] = MEMORY_MIB
+    """data that the process of kind `python` or `math` may hold, RLIMIT_DATA [MiB]; beyond it, Python raises
+    MemoryError there"""
+    concurrency: Annotated[int, Field(ge=1, le=10_000)] = CONCURRENCY
+    """calls of an `async def` function of kind `python`, or requests of kind `remote`, that are under way at once"""
+    failure_score: float | None = None
+    """reward of a response that `python`, `math` or `remote` could not judge: an exception, no number, the time or the
+    memory was not enough; counted as `rljob_reward_failures_total` and told in the log. Absent: the run ends"""
+
+
+class Part(Judging):
+    """One of several rewards."""
+
+    name: Annotated[str, StringConstraints(pattern="^[A-Za-z][A-Za-z0-9_-]*$", max_length=LONGEST_NAME)]
+    """what metrics, reports and messages call it"""
+    weight: Annotated[float, Field(ge=-1000, le=1000)] = 1.0
+    """what its reward is multiplied by before all are added up; 0: measured, not trained on"""
+    kind: RewardKind
+    """as `reward.kind`"""
+
+
+class Reward(Judging):
+    """One reward, or several in `parts`."""
+
+    parts: Annotated[tuple[Part, ...], Field(max_length=16)] = ()
+    """several rewards instead of one: each has a name, a weight and the fields of a reward, and their weighted sum is
+    what is trained on"""
+
+    @property
+    def judgings(self) -> tuple[Part, ...]:
+        """The parts; one reward is a part of weight 1."""
+        if self.parts:
+            return self.parts
+        fields = {name: getattr(self, name) for name in Judging.model_fields}
+        return (Part(name=ONLY_REWARD, **fields),)
 
 
 class Kl(Section):

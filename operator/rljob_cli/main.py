@@ -15,6 +15,7 @@ from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
 from rljob_api.sections import RLJob
 from rljob_cli import cluster_commands, plan_view
+from rljob_cli import explain as explaining
 from rljob_cli import plan as planning
 from rljob_cli import validate as validation
 from rljob_cli.model_files import ModelFiles
@@ -119,6 +120,56 @@ def report(
     from rljob_cli import report as reporting
 
     reporting.report(run_directory, reporting.Output(output), open_browser)
+
+
+reward_app = typer.Typer(help="Try the reward of a manifest.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(reward_app, name="reward")
+
+
+@reward_app.command(epilog="Example: rljob reward test job.yaml --response 42 --response 'I do not know'")
+def test(
+    manifest: Manifest,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="So many rows of data.train.")] = 5,
+    response: Annotated[
+        list[str] | None,
+        typer.Option("--response", metavar="TEXT", help="Judge it for each row; may be repeated.", show_default=False),
+    ] = None,
+    responses: Annotated[
+        Path | None,
+        typer.Option(
+            "--responses", exists=True, dir_okay=False, help="File with a line for each row: a JSON text or a list."
+        ),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Judge responses on real rows of the data."""
+    job, _ = checked(manifest)
+    if response and responses:
+        raise typer.BadParameter("--response and --responses exclude each other.")
+    from rljob_cli import reward
+
+    raise typer.Exit(reward.test(job, rows, response or (), responses, output))
+
+
+@app.command(epilog="Example: rljob explain 9; rljob explain EngineDown")
+def explain(
+    word: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CODE]",
+            help="An exit code, or the name of a condition, reason, phase or alert; all if absent.",
+            autocompletion=explaining.names_like,
+        ),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Tell what a code means and what to do."""
+    found = explaining.explained(word)
+    if not found:
+        raise typer.BadParameter(explaining.unknown(word or ""), param_hint="CODE")
+    typer.echo(
+        explaining.as_json(found) if output is Output.JSON else explaining.as_text(found, whole=word is not None)
+    )
 
 
 cluster_commands.add_to(app)

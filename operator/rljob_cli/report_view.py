@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rljob_cli.glyphs import rate, seconds
 from rljob_trainer.reporting.history import History, result
-from rljob_trainer.reporting.records import EvaluationRecord
+from rljob_trainer.reporting.records import EvaluationRecord, StepRecord
 
 NAMED_SHARE = 0.005
 """phases below this share are added up under `rest`"""
@@ -42,6 +42,8 @@ def as_json(history: History, report: Path) -> str:
         "phase_seconds": {phase: round(value, 3) for phase, value in history.phase_seconds.items()},
         "rollout_tokens_per_second": history.rollout_tokens_per_second,
         "train_tokens_per_second": history.train_tokens_per_second,
+        "reward_parts": history.steps[-1].reward_parts if history.steps else {},
+        "reward_failures": reward_failures(history),
         "engine_failures": [incident.model_dump(mode="json", exclude={"kind"}) for incident in history.incidents],
         "report": str(report),
     }
@@ -59,10 +61,27 @@ def _rows(history: History) -> list[tuple[str, str]]:
             f"rollout {rate(history.rollout_tokens_per_second)}, train {rate(history.train_tokens_per_second)}",
         ),
     ]
+    rows += [("reward parts", _reward_parts(history))] if _reward_parts(history) else []
+    if failures := reward_failures(history):
+        rows.append(("not judged", f"{failures} judgements failed and got reward.failureScore"))
     for incident in history.incidents:
         back = "not back" if incident.return_seconds is None else f"back after {seconds(incident.return_seconds)}"
         rows.append(("failure", f"{incident.engine} at step {incident.step + 1}: {incident.cause}, {back}"))
     return rows
+
+
+def _reward_parts(history: History) -> str:
+    """Return the mean of each part in the first and the last step."""
+    if not history.steps:
+        return ""
+    first, last = history.steps[0].reward_parts, history.steps[-1].reward_parts
+    return ", ".join(f"{name} {first[name]:.2f} → {last[name]:.2f}" for name in last if name in first)
+
+
+def reward_failures(history: History) -> int:
+    """Return how many judgements failed in the whole run."""
+    judged: tuple[StepRecord | EvaluationRecord, ...] = (*history.steps, *history.evaluations)
+    return sum(record.reward_failures for record in judged)
 
 
 def _phases(history: History) -> str:

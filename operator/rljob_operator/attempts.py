@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from rljob_api import recovery
 from rljob_api.control import RunState
-from rljob_api.exits import Exit
+from rljob_api.exits import Exit, camel_case
 from rljob_api.recovery import BACKOFF, Done, GiveUp, RestartDriver
 from rljob_api.sections import Recovery, Spec
 from rljob_api.status import MOST_ATTEMPTS
@@ -193,8 +193,3 @@ def _failures(ended: Iterable[Attempt]) -> list[recovery.Attempt]:
 
 def _with_newest(memory: Memory, attempt: Attempt) -> Memory:
     return replace(memory, attempts=(*memory.attempts[:-1], attempt))
-
-
-def camel_case(code: Exit) -> str:
-    """Return the name of an exit code as a condition's reason: `BadManifest`."""
-    return "".join(word.capitalize() for word in code.name.split("_"))

@@ -53,7 +53,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "spec.data.train.reasoningGym": (REASONING_GYM, REASONING_GYM | {"config": {"min_terms": 2}}),
     "spec.data.heldOut": ({}, {"jsonl": "train.jsonl"}, {"jsonl": "test.jsonl"}, {"reasoningGym": REASONING_GYM}),
     "spec.data.heldOut.limit": (1, 20),
-    "spec.reward.kind": ("task", "math", "exactMatch", "python"),
+    "spec.reward.kind": ("task", "math", "exactMatch", "f1", "python", "remote"),
     "spec.reward.function": ("a:b", "a.b:c", "a.b", "a:b:c", "1a:b", "a..b:c", "häuser:maß", "rewards", "a.b.c", ".a"),
     "spec.algorithm": (
         {"name": "rloo", "normalizeBy": "batch"},
@@ -79,6 +79,20 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "spec.weightSync.transport": ("Broadcast", "Disk"),
     "spec.weightSync.directory": ("/dev/shm/weights",),
     "spec.weightSync.bucketMib": (512, 64),
+}
+
+
+REWARDS: dict[str, tuple[Any, ...]] = {
+    "spec.reward.function": ("a:b", "a.b"),
+    "spec.reward.judges": ("response", "group"),
+    "spec.reward.remote": ({"url": "http://judge:8000/score"}, {"url": "judge:8000"}),
+    "spec.reward.threshold": (0.5,),
+    "spec.reward.firstLine": (True, False),
+    "spec.reward.timeoutSeconds": (60, 5.5),
+    "spec.reward.memoryMib": (4096, 512),
+    "spec.reward.concurrency": (64, 8),
+    "spec.reward.failureScore": (0, -1.5),
+    "spec.data.metadataKey": ("metadata",),
 }
 
 
@@ -119,6 +133,18 @@ def values(content: Manifest, draw: Random) -> None:
         put(content, path, copy.deepcopy(draw.choice(VALUES[path])))
 
 
+def rewards(content: Manifest, draw: Random) -> None:
+    """Give none, one or several rewards, with settings that not all of them look at."""
+    kinds = ("task", "math", "exactMatch", "f1", "python", "remote")
+    parts = [
+        {"name": f"part{n}", "kind": kind, "weight": draw.choice((0, 1, 0.5))}
+        for n, kind in enumerate(draw.choices(kinds[:4], k=draw.choice((1, 2))))
+    ]
+    put(content, "spec.reward", draw.choice(({}, {"parts": parts}, {"parts": parts}, *({"kind": k} for k in kinds))))
+    for path in draw.sample(list(REWARDS), draw.randint(0, 3)):
+        put(content, path, copy.deepcopy(draw.choice(REWARDS[path])))
+
+
 def removal(content: Manifest, draw: Random) -> None:
     """Take a field away that is there."""
     remove(content, draw.choice(list(paths(content["spec"], "spec"))))
@@ -151,12 +177,13 @@ EDITS: tuple[Callable[[Manifest, Random], None], ...] = (
     batches,
     numbers,
     values,
+    rewards,
     removal,
     edge,
     stranger,
     elsewhere,
 )
-WEIGHTS = (6, 6, 8, 1, 4, 0.5, 0.7)
+WEIGHTS = (6, 6, 8, 3, 1, 4, 0.5, 0.7)
 
 
 def put(content: Manifest, path: str, value: Any) -> None:

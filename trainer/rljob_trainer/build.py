@@ -76,7 +76,7 @@ from rljob_trainer.placement import Slots
 from rljob_trainer.reporting.html import write_report
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.reporting.report import Report, open_report
-from rljob_trainer.rewards.choose import Rewards, rewards
+from rljob_trainer.rewards.choose import Rewards, Surroundings, rewards
 from rljob_trainer.rewards.overlong import Shaped, shaping
 from rljob_trainer.rollouts import Sampler, SyncRollouts
 from rljob_trainer.scrape import MetricsServer
@@ -187,7 +187,7 @@ class _Builder:
         spec = self._spec
         model = checkpoint(spec.model.checkpoint, cache_directory(self._environ))
         data = self._data(model)
-        scoring = rewards(spec.reward)
+        scoring = self._rewards()
         algorithm = chosen_algorithm(spec)
         if resume:
             check_resumable(*resume, model_fingerprint(model), spec.training.precision.value, layout_of(self._topology))
@@ -265,6 +265,15 @@ class _Builder:
         context = rollout.context_length or AutoConfig.from_pretrained(model).max_position_embeddings
         room = longest_prompt(context, rollout.kv_tokens(self._spec.runtime.device), rollout.sampling.max_new_tokens)
         return dataset(self._spec.data, load_tokenizer(model), room)
+
+    def _rewards(self) -> Rewards:
+        around = Surroundings(
+            log=self._directory / control.REWARD_LOG,
+            environ=self._environ,
+            with_metadata=self._spec.data.metadata_key is not None,
+            alive=self._board.beat,
+        )
+        return rewards(self._spec.reward, around, self._stack)
 
     def _stream(self, data: Dataset, resume: tuple[Path, Checkpoint] | None) -> tuple[PromptStream, Journal]:
         stream = PromptStream(data.train, seed=self._spec.seed, shuffle=self._spec.data.shuffle)

@@ -17,6 +17,8 @@ class Accuracy:
     sampled: float | None
     greedy: float | None
     questions: int
+    failures: int = 0
+    """judgements that failed and got the score that the manifest has for them"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +35,18 @@ class HeldOut:
 
     def measure(self) -> Accuracy:
         """Ask every held-out question."""
+        sampled = self._scored(self.samples_per_prompt, greedy=False)
+        greedy = self._scored(1, greedy=True) if self.greedy else ()
         return Accuracy(
-            sampled=self._mean_reward(self.samples_per_prompt, greedy=False),
-            greedy=self._mean_reward(1, greedy=True) if self.greedy else None,
+            sampled=mean_reward(sampled),
+            greedy=mean_reward(greedy) if greedy else None,
             questions=len(self.prompts),
+            failures=sum(group.failures for group in (*sampled, *greedy)),
         )
 
-    def _mean_reward(self, num_samples: int, greedy: bool) -> float:
+    def _scored(self, num_samples: int, greedy: bool) -> tuple[ScoredGroup, ...]:
         work = self.sampler.groups(self.prompts, self.sampling, num_samples, greedy)
-        groups = self.background.run(work, timeout_s=None)
-        return mean_reward(self.rewards.score(groups))
+        return self.rewards.score(self.background.run(work, timeout_s=None))
 
 
 class NoHeldOut:

@@ -4,7 +4,7 @@ Axes: G samples of one prompt, T tokens.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -54,3 +54,7 @@ class ScoredGroup:
 
     group: Group
     rewards_G: tuple[float, ...]
+    parts_G: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """what each of several rewards says, before its weight; empty where there is one reward"""
+    failures: int = 0
+    """judgements that failed and got the score that the manifest has for them"""

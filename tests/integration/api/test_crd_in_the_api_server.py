@@ -16,7 +16,13 @@ from rljob_api.sections import Spec
 from rljob_api.status import Status
 from sample_rljob_status import SAMPLE
 
-ONLY_IN_PYTHON = (".reasoningGym.task", ".reasoningGym.config.", "spec.extraArgs.", "spec.runtime.volumeMounts[")
+ONLY_IN_PYTHON = (
+    ".reasoningGym.task",
+    ".reasoningGym.config.",
+    "spec.extraArgs.",
+    "spec.reward.remote.headersFrom",
+    "spec.runtime.volumeMounts[",
+)
 NULL = "nothing behind a colon"
 """Python refuses null; to an API server it means absent"""
 
@@ -33,6 +39,9 @@ OTHER: dict[str, Any] = {
     "algorithm.dualClip": 3,
     "algorithm.dynamicSampling": {},
     "algorithm.importanceSampling": {"kind": "mask"},
+    "reward.parts": [{"name": "other", "kind": "f1"}],
+    "reward.remote": {"url": "http://other"},
+    "reward.memoryMib": 512,
     "algorithm.kl": {"coefficient": 0.5},
     "algorithm.overlong": {"buffer": 8},
     "runtime.volumes": [{"name": "other", "emptyDir": {}}],

@@ -30,7 +30,7 @@ FIELDS = [path for path, entry in names.entries().items() if path[0] == "spec"]
 def schema_at(path: tuple[str, ...]) -> Schema:
     found = ROOT
     for name in path:
-        found = found["properties"][name]
+        found = found.get("items", found)["properties"][name]
     return found
 
 
@@ -112,7 +112,7 @@ def test_what_is_required_and_what_has_a_default_is_as_in_the_models(path):
     above, schema = schema_at(path[:-1]), schema_at(path)
     value = default(field)
 
-    assert (path[-1] in above.get("required", [])) == field.is_required()
+    assert (path[-1] in above.get("items", above).get("required", [])) == field.is_required()
     assert ("default" in schema) == bool(value)
     assert names.entries()[path].section or not value or json.dumps(schema["default"]) == value
 

@@ -46,8 +46,10 @@ def with_base_dependencies(*arguments):
     )
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["validate", "-"], ["plan", "-"], ["plan", "-", "-o", "json"]])
-def test_help_validate_and_plan_need_only_the_base_dependencies(arguments):
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["validate", "-"], ["plan", "-"], ["plan", "-", "-o", "json"], ["explain", "9"]]
+)
+def test_help_validate_plan_and_explain_need_only_the_base_dependencies(arguments):
     result = with_base_dependencies(*arguments)
 
     assert (result.returncode, result.stderr) == (Exit.OK, "")

@@ -9,7 +9,18 @@ from rljob_api.exits import Exit
 from rljob_cli.main import app
 
 PAGE = (Path(__file__).parents[3] / "docs" / "command-line.md").read_text()
-VERBS = typer.main.get_command(app).commands
+
+
+def verbs(group, above=""):
+    """Yield the verbs with their commands; one such as `reward test` has two words."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from verbs(command, f"{above}{name} ")
+        else:
+            yield f"{above}{name}", command
+
+
+VERBS = dict(verbs(typer.main.get_command(app)))
 OPTIONS = [(verb, name) for verb in VERBS for option in VERBS[verb].params[1:] for name in option.opts]
 
 

@@ -8,6 +8,7 @@ import hashlib
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from math import sqrt
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +19,7 @@ from markupsafe import Markup, escape
 
 from rljob_trainer.reporting.history import History, read_history, result
 from rljob_trainer.reporting.phases import OTHER, PHASES
-from rljob_trainer.reporting.plots import Bar, Figure, Mark, Series, line_figure, share_bar, stacked_figure
+from rljob_trainer.reporting.plots import Bar, Figure, Mark, Series, Style, line_figure, share_bar, stacked_figure
 from rljob_trainer.reporting.records import EngineRecord, EvaluationRecord, StepRecord
 from rljob_trainer.reporting.scales import label, moving_average
 
@@ -87,6 +88,7 @@ def figures(history: History) -> tuple[Figure, ...]:
     drawn = (
         _accuracy(history.evaluations),
         _reward(steps),
+        _reward_parts(steps),
         _of(steps, "Response length", "tokens", {"mean": "response_length"}, low=0.0),
         _of(steps, "Truncated responses", "share", {"truncated": "truncated"}, low=0.0, colour="secondary"),
         _of(steps, "Loss", "", {"loss": "loss"}),
@@ -190,6 +192,24 @@ def _reward(steps: Sequence[StepRecord]) -> Figure:
             Series("mean of the step", "primary", _points(steps, rewards), "faint"),
             Series(f"mean of the last {window} steps", "primary", _points(steps, averages)),
         ],
+    )
+
+
+STYLES: Final[tuple[Style, ...]] = ("line", "dashed")
+"""of the lines of parts, before colours repeat"""
+
+
+def _reward_parts(steps: Sequence[StepRecord]) -> Figure:
+    names = sorted({name for step in steps for name in step.reward_parts})
+    looks = [(colour, style) for style in STYLES for colour in ("primary", "secondary", "rollout", "publish")]
+    return line_figure(
+        "Parts of the reward",
+        "",
+        [
+            Series(name, colour, tuple((step.step, step.reward_parts.get(name)) for step in steps), style)
+            for name, (colour, style) in zip(names, cycle(looks), strict=False)
+        ],
+        note="The mean of each part before its weight.",
     )
 
 

@@ -25,6 +25,8 @@ def step_metrics(
     return StepMetrics(
         reward_mean=_mean(rewards),
         reward_std=pstdev(rewards) if rewards else None,
+        reward_parts={name: fmean(scores) for name, scores in _by_part(groups).items()},
+        reward_failures=sum(group.failures for group in groups),
         groups_without_signal=_mean([len(set(group.rewards_G)) == 1 for group in groups]),
         groups_dropped=len(dropped),
         response_length=_mean(lengths),
@@ -62,8 +64,14 @@ def _sample(scored: ScoredGroup, index: int) -> SampleRecord:
         response=sample.text,
         label=prompt.label,
         reward=scored.rewards_G[index],
+        parts={name: scores_G[index] for name, scores_G in scored.parts_G.items()},
         version=sample.version,
     )
+
+
+def _by_part(groups: Sequence[ScoredGroup]) -> dict[str, list[float]]:
+    names = groups[0].parts_G if groups else ()
+    return {name: [score for group in groups for score in group.parts_G[name]] for name in names}
 
 
 def _mean(values: Sequence[float]) -> float | None:

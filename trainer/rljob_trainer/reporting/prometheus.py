@@ -4,7 +4,7 @@ Counters begin at 0 with each driver: `rate` and `increase` expect that, and for
 start. What has not been measured yet is NaN: no alert compares it, and no plot shows it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Final
 
@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from rljob_api.control import EngineState
+from rljob_api.sections import ONLY_REWARD
 from rljob_trainer.reporting.phases import OTHER, PHASES, Phases
 from rljob_trainer.reporting.records import (
     CheckpointRecord,
@@ -68,8 +69,8 @@ class Metrics:
 
     content_type: Final = CONTENT_TYPE_LATEST
 
-    def __init__(self, phases: Phases, gpus: int) -> None:
-        """`gpus`: what the job takes in all; on Cpu, processes."""
+    def __init__(self, phases: Phases, gpus: int, rewards: Sequence[str]) -> None:
+        """`gpus`: what the job takes in all; on Cpu, processes. `rewards`: names of the parts of the reward."""
         self._registry = registry = CollectorRegistry()
         registry.register(_CurrentPhase(phases))
         ProcessCollector(registry=registry)
@@ -99,6 +100,17 @@ class Metrics:
         self._step_gauges = {
             attribute: _unknown(name, text, registry) for attribute, (name, text) in _STEP_GAUGES.items()
         }
+        self._reward_parts = Gauge(
+            "rljob_reward_part_mean",
+            "Mean of each part of the reward over the last step's samples, before its weight",
+            ["part"],
+            registry=registry,
+        )
+        for part in rewards:
+            self._reward_parts.labels(part).set(_NAN)
+        self._reward_failures = Counter(
+            "rljob_reward_failures", "Judgements that failed and got reward.failureScore", registry=registry
+        )
         self._skipped = Counter(
             "rljob_skipped_steps", "Optimizer steps skipped for a gradient that was not finite", registry=registry
         )
@@ -172,6 +184,9 @@ class Metrics:
         self._step_time.set(record.time)
         self._step_seconds.observe(record.seconds)
         self._skipped.inc(record.skipped)
+        self._reward_failures.inc(record.reward_failures)
+        for part, mean in (record.reward_parts or {ONLY_REWARD: _number(record.reward_mean)}).items():
+            self._reward_parts.labels(part).set(mean)
         self._version.set(record.version)
         self._add_phases(record.phase_seconds)
         self._tokens["rollout"].inc(record.rollout_tokens)
@@ -184,6 +199,7 @@ class Metrics:
     def _evaluated(self, record: EvaluationRecord) -> None:
         self._accuracy.labels("sampled").set(_number(record.sampled))
         self._accuracy.labels("greedy").set(_number(record.greedy))
+        self._reward_failures.inc(record.reward_failures)
 
     def _failed(self, record: EngineRecord) -> None:
         """Count a failure once and a return once, however often they are told of."""

@@ -31,6 +31,10 @@ class StepMetrics(_Line):
     reward_mean: float | None
     reward_std: float | None = None
     """standard deviation over all samples of the step"""
+    reward_parts: Mapping[str, float] = Field(default_factory=dict)
+    """mean of each of several rewards, before its weight; empty where there is one reward"""
+    reward_failures: int = 0
+    """judgements that failed and got `reward.failureScore`"""
     groups_without_signal: float | None = None
     """share of the groups whose samples all got the same reward, and which therefore teach nothing"""
     groups_dropped: int = 0
@@ -135,6 +139,8 @@ class EvaluationRecord(_Line):
     """mean reward at temperature 0; absent: not measured"""
     n: int
     """held-out questions"""
+    reward_failures: int = 0
+    """judgements that failed and got `reward.failureScore`"""
 
 
 class EngineRecord(_Line):
@@ -165,6 +171,8 @@ class SampleRecord(_Line):
     response: Text
     label: Text
     reward: float | None
+    parts: Mapping[str, float] = Field(default_factory=dict)
+    """what each of several rewards says, before its weight"""
     version: int
     """version of the weights that made the response"""
 

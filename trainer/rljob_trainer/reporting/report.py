@@ -120,6 +120,7 @@ class Report:
                     sampled=accuracy.sampled,
                     greedy=accuracy.greedy,
                     n=accuracy.questions,
+                    reward_failures=accuracy.failures,
                 )
             )
 
@@ -185,7 +186,14 @@ def open_report(
     files: list[Sink] = [EventLog(events)]
     if job.spec.runtime.tensorboard:
         files.append(TensorBoard(directory / TENSORBOARD, resumed_from))
-    report = Report(job, phases, now, progress, Metrics(phases, topology(job.spec).gpus), files)
+    report = Report(
+        job,
+        phases,
+        now,
+        progress,
+        Metrics(phases, topology(job.spec).gpus, [part.name for part in job.spec.reward.judgings]),
+        files,
+    )
     report.run(attempt, resumed_from, lost)
     return report
 

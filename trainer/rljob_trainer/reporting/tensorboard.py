@@ -27,6 +27,7 @@ _STEP_TAGS: Final = {
     "train/skipped_steps": "skipped",
     "rollout/reward_mean": "reward_mean",
     "rollout/reward_std": "reward_std",
+    "rollout/reward_failures": "reward_failures",
     "rollout/groups_without_signal": "groups_without_signal",
     "rollout/groups_dropped": "groups_dropped",
     "rollout/response_length": "response_length",
@@ -62,6 +63,8 @@ def scalars(record: Record) -> Iterator[tuple[str, float]]:
         for tag, attribute in _STEP_TAGS.items():
             if (value := getattr(record, attribute)) is not None:
                 yield tag, float(value)
+        for part, mean in record.reward_parts.items():
+            yield f"rollout/reward_parts/{part}", mean
         for phase, seconds in record.phase_seconds.items():
             yield f"perf/phase_seconds/{phase}", seconds
     elif isinstance(record, EvaluationRecord):

@@ -1,61 +1,162 @@
-"""Chooses the reward function that the manifest names and applies it to groups."""
+"""Chooses who judges responses, in the words of `spec.reward`, and applies it to groups.
 
-from collections.abc import Sequence
+groups ──► each part: who judges ──► threshold ──► x weight ──► sum ──► scored groups
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
-from rljob_api.sections import Reward, RewardKind
-from rljob_trainer.rewards.function import Response, RewardFunction
+from rljob_api.sections import Part, Reward, RewardKind
+from rljob_trainer.rewards.errors import RewardError
+from rljob_trainer.rewards.function import Failure, Judge, Response, Score
 from rljob_trainer.samples import Group, ScoredGroup
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Rewards:
-    """Scores groups inline: verifiers take far less time than the responses that they judge."""
+class PartReward:
+    """One of several rewards, or the only one."""
 
-    function: RewardFunction
+    judge: Judge
+    name: str = "reward"
+    weight: float = 1.0
     threshold: float | None = None
     first_line: bool = False
+    failure_score: float | None = None
+    """reward of a response that could not be judged; None: that is an error"""
 
-    def score(self, groups: Sequence[Group]) -> tuple[ScoredGroup, ...]:
-        """Return the groups with a reward for each sample, in the same order. Raises RewardError."""
-        responses = [
-            Response(group.prompt, self._judged(sample.text)) for group in groups for sample in group.samples_G
-        ]
-        rewards = iter([self._settled(reward) for reward in self.function(responses)])
-        return tuple(ScoredGroup(group, tuple(next(rewards) for _ in group.samples_G)) for group in groups)
+    def scores(self, responses: Sequence[Response]) -> Iterator[Score]:
+        """Yield a score, after the threshold, or a failure for each response."""
+        judged = [Response(response.prompt, self._judged(response.text)) for response in responses]
+        for score in self.judge(judged):
+            yield score if isinstance(score, Failure) else self._settled(score)
+
+    def rewards(self, responses: Sequence[Response]) -> "Judged":
+        """Return a reward for each response. Raises RewardError at the first failure, unless failures have a score.
+
+        When everything fails there is no reward at all, whatever a single failure is worth.
+        """
+        scores: list[float] = []
+        failures: list[Failure | None] = []
+        for response, score in zip(responses, self.scores(responses), strict=True):
+            scores.append(self._failed(response, score) if isinstance(score, Failure) else score)
+            failures.append(score if isinstance(score, Failure) else None)
+        if len(failures) > 1 and all(failures) and (last := failures[-1]):
+            raise RewardError(f"not one of {len(failures)} responses could be judged; the last: {last.reason}")
+        return Judged(scores, [failure is not None for failure in failures])
+
+    def _failed(self, response: Response, failure: Failure) -> float:
+        if self.failure_score is None:
+            raise RewardError(failure.reason)
+        told = self.name, response.prompt.uid, self.failure_score, failure.reason.partition("\n")[0]
+        log.warning("action=score_failure part=%s prompt=%s score=%g reason=%s", *told)
+        return self.failure_score
 
     def _judged(self, text: str) -> str:
         return first_line(text) if self.first_line else text
 
-    def _settled(self, reward: float) -> float:
-        return reward if self.threshold is None else float(reward >= self.threshold)
+    def _settled(self, score: float) -> float:
+        return score if self.threshold is None else float(score >= self.threshold)
 
 
-def rewards(spec: Reward) -> Rewards:
-    """Return what scores groups in the way that `spec.reward` says. Raises RewardError if it cannot be loaded."""
-    return Rewards(reward(spec), spec.threshold, spec.first_line)
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a part says of all responses, in their order."""
+
+    scores: Sequence[float]
+    failed: Sequence[bool]
+    """whether a score stands for a failure"""
 
 
-def reward(spec: Reward) -> RewardFunction:
-    """Return the function. The imports are local because each costs seconds that the other kinds need not wait for."""
-    match spec.kind:
+@dataclass(frozen=True, slots=True)
+class Rewards:
+    """Scores groups while the loop waits: verifiers take far less time than the responses that they judge."""
+
+    parts: tuple[PartReward, ...]
+
+    def score(self, groups: Sequence[Group]) -> tuple[ScoredGroup, ...]:
+        """Return the groups with a reward for each sample, in the same order. Raises RewardError."""
+        responses = [Response(group.prompt, sample.text) for group in groups for sample in group.samples_G]
+        judged = [part.rewards(responses) for part in self.parts]
+        scored, first = [], 0
+        for group in groups:
+            rows = range(first, first + len(group.samples_G))
+            scored.append(self._scored(group, judged, rows))
+            first = rows.stop
+        return tuple(scored)
+
+    def _scored(self, group: Group, judged: Sequence[Judged], rows: range) -> ScoredGroup:
+        by_part = list(zip(self.parts, judged, strict=True))
+        return ScoredGroup(
+            group=group,
+            rewards_G=tuple(sum(part.weight * said.scores[row] for part, said in by_part) for row in rows),
+            parts_G={part.name: tuple(said.scores[row] for row in rows) for part, said in by_part if len(by_part) > 1},
+            failures=sum(said.failed[row] for said in judged for row in rows),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where rewards are computed."""
+
+    log: Path
+    """gets what users' functions print"""
+    environ: Mapping[str, str]
+    """holds the headers that services want"""
+    with_metadata: bool = False
+    """whether services get the metadata of prompts"""
+    alive: Callable[[], None] = lambda: None
+    """told again and again while judging, whose time is limited, goes on"""
+
+
+def rewards(spec: Reward, around: Surroundings, stack: ExitStack) -> Rewards:
+    """Return what scores groups in the way that `spec.reward` says; `stack` ends what it has started.
+
+    Raises RewardError if a reward cannot be loaded.
+    """
+    return Rewards(tuple(part_reward(part, around, stack) for part in spec.judgings))
+
+
+def part_reward(part: Part, around: Surroundings, stack: ExitStack) -> PartReward:
+    return PartReward(
+        judge=judge(part, around, stack),
+        name=part.name,
+        weight=part.weight,
+        threshold=part.threshold,
+        first_line=part.first_line,
+        failure_score=part.failure_score,
+    )
+
+
+def judge(part: Part, around: Surroundings, stack: ExitStack) -> Judge:
+    """Return who judges. The imports are local because each costs seconds that the other kinds need not wait for."""
+    match part.kind:
         case RewardKind.TASK:
             from rljob_trainer.rewards.task import task_score
 
             return task_score
-        case RewardKind.MATH:
-            from rljob_trainer.rewards.math_answer import math_answer
-
-            return math_answer
         case RewardKind.EXACT_MATCH:
             from rljob_trainer.rewards.exact_match import exact_match
 
             return exact_match
-        case RewardKind.PYTHON:
+        case RewardKind.F1:
+            from rljob_trainer.rewards.f1 import f1
+
+            return f1
+        case RewardKind.PYTHON | RewardKind.MATH:
             from rljob_trainer.rewards.python import python_reward
 
-            assert spec.function is not None, "the manifest's rules ask for it"
-            return python_reward(spec.function)
+            function = python_reward(part, around.log, around.alive)
+            stack.callback(function.close)
+            return function
+        case RewardKind.REMOTE:
+            from rljob_trainer.rewards.remote import remote_reward
+
+            return remote_reward(part, around.with_metadata, around.environ, around.alive)
 
 
 def first_line(text: str) -> str:

@@ -1,6 +1,6 @@
-"""What all rewards are to the loop: a function from responses to numbers."""
+"""What all rewards are to the loop: judges, which turn responses into scores."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +15,21 @@ class Response:
     text: str
 
 
-class RewardFunction(Protocol):
-    def __call__(self, responses: Sequence[Response]) -> Sequence[float]:
-        """Return one number for each response, in order. Raises RewardError."""
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Stands for a score where a response could not be judged."""
+
+    reason: str
+    """who failed on which prompt, and how"""
+
+
+Score = float | Failure
+
+
+class Judge(Protocol):
+    def __call__(self, responses: Sequence[Response]) -> Iterable[Score]:
+        """Return one finite number or failure for each response, in order; responses to one prompt are neighbours.
+
+        Scores may come one by one, so that whoever takes no failure can stop at the first. Raises RewardError where
+        no response at all can be judged.
+        """

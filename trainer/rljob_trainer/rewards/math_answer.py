@@ -1,34 +1,25 @@
-"""math-verify: 1 when the response's final answer equals the label mathematically (1/2 and 0.5), else 0."""
+"""math-verify: 1 when the response's final answer equals the label mathematically (1/2 and 0.5), else 0.
 
-import threading
-from collections.abc import Sequence
+It runs in a worker (`worker.py`): math-verify ends endless simplification by SIGALRM, which Python gives to the main
+thread only, and where the signal does not help, in a long multiplication for example, the worker's own limits do.
+"""
+
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from math_verify import parse, verify
 
-from rljob_trainer.rewards.errors import RewardError
-from rljob_trainer.rewards.function import Response
-
 TIMEOUT_S = 5
+"""of one parsing or comparison [s]; an answer that takes longer is wrong"""
 
 
-def math_answer(responses: Sequence[Response]) -> list[float]:
-    """Return 1.0 or 0.0 for each response. Raises RewardError when a label is no mathematics.
-
-    math-verify stops endless simplification by SIGALRM, which Python gives to the main thread only.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        raise RewardError("reward.kind math must be computed in the main thread: its time limit is a signal")
-    return [_score(response) for response in responses]
-
-
-def _score(response: Response) -> float:
-    label = response.prompt.label
+def math_answer(question: str, response: str, label: str, metadata: Mapping[str, Any]) -> float:
+    """Return 1.0 or 0.0. Raises ValueError when the label is no mathematics."""
     gold = _label(label)
     if not gold:
-        raise RewardError(f"prompt {response.prompt.uid}: math-verify finds no answer in the label {label!r}")
-    return float(verify(gold, parse(response.text, parsing_timeout=TIMEOUT_S), timeout_seconds=TIMEOUT_S))
+        raise ValueError(f"math-verify finds no answer in the label {label!r}")
+    return float(verify(gold, parse(response, parsing_timeout=TIMEOUT_S), timeout_seconds=TIMEOUT_S))
 
 
 @lru_cache(maxsize=65536)

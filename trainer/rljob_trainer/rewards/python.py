@@ -1,89 +1,77 @@
 """A user's own function, `module:function`, called with (question, response, label, metadata); plain or `async def`.
 
-The functions of a batch that are `async` run together, so that a slow judge is waited for once.
+With `judges: group` it gets all responses to a prompt at once and returns as many numbers. It runs in a process of its
+own (`workers.py`). Calls of an `async def` function go on together, so that a slow judge is waited for once.
 """
 
-import asyncio
-import importlib
-import inspect
-import math
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
 
+from rljob_api.sections import CONCURRENCY, Judging, RewardKind
 from rljob_trainer.rewards.errors import RewardError
-from rljob_trainer.rewards.function import Response, RewardFunction
+from rljob_trainer.rewards.function import Failure, Response, Score
+from rljob_trainer.rewards.worker import Setup
+from rljob_trainer.rewards.workers import Asked, Worker
 
-PARAMETERS = ("question", "response", "label", "metadata")
+MATH = "rljob_trainer.rewards.math_answer:math_answer"
 
 
-def python_reward(name: str) -> RewardFunction:
-    """Load the function and return it as a reward; raise RewardError if it cannot be called in this way."""
-    function = _load(name)
-    try:
-        inspect.signature(function).bind(*PARAMETERS)
-    except TypeError as error:
+@dataclass(frozen=True, slots=True)
+class PythonReward:
+    """Judges by a function in a worker."""
+
+    worker: Worker
+    by_group: bool
+
+    def __call__(self, responses: Sequence[Response]) -> Iterator[Score]:
+        """Yield the scores; a failed call over a group fails all of its responses."""
+        asked = [_by_group(group) for group in _groups(responses)] if self.by_group else list(map(_alone, responses))
+        for call, result in zip(asked, self.worker.results(asked), strict=True):
+            if isinstance(result, Failure):
+                yield from [result] * (len(call.arguments[1]) if self.by_group else 1)
+            else:
+                yield from result
+
+    def close(self) -> None:
+        """End the worker."""
+        self.worker.close()
+
+
+def python_reward(spec: Judging, log: Path, alive: Callable[[], None]) -> PythonReward:
+    """Start the function's worker; raise RewardError if the function cannot be called in this way."""
+    function = MATH if spec.kind is RewardKind.MATH else spec.function
+    assert function is not None, "the manifest's rules ask for it"
+    by_group = spec.judges == "group"
+    setup = Setup(
+        function=function,
+        parameters=("question", "responses" if by_group else "response", "label", "metadata"),
+        by_group=by_group,
+        timeout_s=spec.timeout_seconds,
+        memory_bytes=spec.memory_mib << 20,
+    )
+    name = "math-verify" if spec.kind is RewardKind.MATH else function
+    worker = Worker(name, setup, log, spec.concurrency, alive)
+    if not worker.is_async and spec.concurrency != CONCURRENCY:
+        worker.close()
         raise RewardError(
-            f"{name} takes {inspect.signature(function)}; a reward takes ({', '.join(PARAMETERS)}): {error}"
-        ) from error
-    except ValueError as error:
-        raise RewardError(f"{name} does not tell its parameters; a reward takes ({', '.join(PARAMETERS)})") from error
-    if inspect.iscoroutinefunction(function):
-        return lambda responses: asyncio.run(_together(name, function, responses))
-    return lambda responses: [_score(name, function, response) for response in responses]
+            f"reward.concurrency {spec.concurrency} would not be used: {name} is no `async def` function, and is "
+            "called once at a time; leave it out"
+        )
+    return PythonReward(worker, by_group)
 
 
-def _load(name: str) -> Callable[..., Any]:
-    module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
-        raise RewardError(f"reward.function {name!r}: `module:function` is wanted")
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise RewardError(f"reward.function {name}: cannot import {module_name}: {reason}") from error
-    function: Callable[..., Any] | None = getattr(module, attribute, None)
-    if not callable(function):
-        names = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
-        raise RewardError(f"reward.function {name}: {module_name} has no function {attribute}; it has {names}")
-    return function
+def _groups(responses: Sequence[Response]) -> Iterator[list[Response]]:
+    return (list(group) for _, group in groupby(responses, key=lambda response: response.prompt.uid))
 
 
-def _score(name: str, function: Callable[..., Any], response: Response) -> float:
-    try:
-        value = function(*_arguments(response))
-    except (Exception, SystemExit) as error:
-        raise _failure(name, response, error) from error
-    return _number(name, response, value)
+def _alone(response: Response) -> Asked:
+    prompt = response.prompt
+    return Asked(prompt.uid, (prompt.question, response.text, prompt.label, prompt.metadata))
 
 
-async def _together(
-    name: str, function: Callable[..., Coroutine[Any, Any, Any]], responses: Sequence[Response]
-) -> list[float]:
-    return list(await asyncio.gather(*(_score_async(name, function, response) for response in responses)))
-
-
-async def _score_async(name: str, function: Callable[..., Coroutine[Any, Any, Any]], response: Response) -> float:
-    try:
-        value = await function(*_arguments(response))
-    except (Exception, SystemExit) as error:
-        raise _failure(name, response, error) from error
-    return _number(name, response, value)
-
-
-def _arguments(response: Response) -> tuple[Any, ...]:
-    return response.prompt.question, response.text, response.prompt.label, response.prompt.metadata
-
-
-def _failure(name: str, response: Response, error: BaseException) -> RewardError:
-    return RewardError(f"{name} failed on prompt {response.prompt.uid}: {type(error).__name__}: {error}")
-
-
-def _number(name: str, response: Response, value: Any) -> float:
-    """Return the value as a finite number; a NaN would quietly spoil the advantages of its whole group."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if isinstance(value, str) or not math.isfinite(number):
-        raise RewardError(f"{name} returned {value!r:.100} for prompt {response.prompt.uid}; a finite number is wanted")
-    return number
+def _by_group(group: Sequence[Response]) -> Asked:
+    prompt = group[0].prompt
+    texts = [response.text for response in group]
+    return Asked(prompt.uid, (prompt.question, texts, prompt.label, prompt.metadata))

@@ -4,11 +4,11 @@ import pytest
 
 from bad_manifests import table
 from rljob_api.manifest import load
-from rljob_trainer.rewards.choose import Rewards
+from rljob_trainer.rewards.choose import PartReward, Rewards
 from rljob_trainer.rewards.overlong import Shaped, length_penalty, shaping
 from rljob_trainer.samples import Group, Prompt, Sample
 
-RIGHT = Rewards(lambda responses: [1.0] * len(responses))
+RIGHT = Rewards((PartReward(lambda responses: [1.0] * len(responses)),))
 
 
 def group(*lengths: int) -> Group:

@@ -1,32 +1,24 @@
-"""Responses become numbers: each kind of reward, what is judged, and what is refused."""
+"""Responses become numbers: each kind of reward, what is judged, several rewards, and what is refused."""
 
-import asyncio
-import math
-import sys
-import threading
-import types
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
-from rljob_api.sections import Data, ReasoningGym, Reward, RewardKind, Source
+from judging import group, prompt
+from rljob_api.sections import Data, Part, ReasoningGym, Reward, RewardKind, Source
 from rljob_trainer.data.sources import questions
-from rljob_trainer.rewards.choose import Rewards, rewards
+from rljob_trainer.rewards.choose import PartReward, Rewards, Surroundings, rewards
 from rljob_trainer.rewards.errors import RewardError
-from rljob_trainer.rewards.function import Response
-from rljob_trainer.rewards.math_answer import math_answer
-from rljob_trainer.samples import Group, Prompt, Sample
-
-
-def prompt(label: str = "83", uid: str = "0:7", **metadata) -> Prompt:
-    return Prompt(uid, "47 + 36", "47 + 36 =", (1,), label, metadata)
-
-
-def group(*texts: str, of: Prompt | None = None) -> Group:
-    return Group(of or prompt(), tuple(Sample((1,), (0.0,), text, 0, "stop", "engine-0") for text in texts))
+from rljob_trainer.rewards.f1 import token_f1
+from rljob_trainer.rewards.function import Failure
+from rljob_trainer.samples import Group, Prompt
 
 
 def scores(spec: Reward, *groups: Group) -> list[tuple[float, ...]]:
-    return [scored.rewards_G for scored in rewards(spec).score(groups)]
+    with ExitStack() as stack:
+        around = Surroundings(Path("reward.log"), environ={})
+        return [scored.rewards_G for scored in rewards(spec, around, stack).score(groups)]
 
 
 def task_prompt(task: str, **config) -> Prompt:
@@ -36,25 +28,13 @@ def task_prompt(task: str, **config) -> Prompt:
 
 
 EXACT = Reward(kind=RewardKind.EXACT_MATCH)
-MATH = Reward(kind=RewardKind.MATH)
+F1 = Reward(kind=RewardKind.F1)
 TASK = Reward(kind=RewardKind.TASK)
-
-
-@pytest.fixture
-def judges(monkeypatch):
-    """An importable module called `judges`, to put functions into."""
-    module = types.ModuleType("judges")
-    monkeypatch.setitem(sys.modules, "judges", module)
-    return module
-
-
-def python(name: str) -> Reward:
-    return Reward(kind=RewardKind.PYTHON, function=name)
 
 
 def test_each_sample_gets_the_reward_of_its_own_response():
     first, second = group("83", "84", " 83\n"), group("5", "6", of=prompt("6"))
-    scored = rewards(EXACT).score([first, second])
+    scored = rewards(EXACT, Surroundings(Path("reward.log"), environ={}), ExitStack()).score([first, second])
     assert [one.group for one in scored] == [first, second]
     assert [one.rewards_G for one in scored] == [(1.0, 0.0, 1.0), (0.0, 1.0)]
 
@@ -78,12 +58,12 @@ def test_an_answer_on_a_later_line_does_not_count_as_the_first():
 
 
 def test_a_threshold_makes_rewards_one_or_zero():
-    made = Rewards(lambda responses: [0.49, 0.5, 0.98, 7.0], threshold=0.5)
+    made = Rewards((PartReward(lambda responses: [0.49, 0.5, 0.98, 7.0], threshold=0.5),))
     assert made.score([group("", "", "", "")])[0].rewards_G == (0.0, 1.0, 1.0, 1.0)
 
 
 def test_without_a_threshold_rewards_are_used_as_they_are():
-    assert Rewards(lambda responses: [-0.25, 3.5]).score([group("", "")])[0].rewards_G == (-0.25, 3.5)
+    assert Rewards((PartReward(lambda responses: [-0.25, 3.5]),)).score([group("", "")])[0].rewards_G == (-0.25, 3.5)
 
 
 def test_the_task_judges_its_own_question():
@@ -108,110 +88,82 @@ def test_a_row_without_a_task_is_told_with_the_field_to_change():
 
 
 @pytest.mark.parametrize(
-    ("label", "text", "worth"),
+    ("answer", "gold", "worth"),
     [
-        ("83", "The answer is 83.", 1.0),
-        ("83", "84", 0.0),
-        ("1/2", r"So we get $\frac{2}{4}$", 1.0),
-        (r"\frac{1}{2}", r"\boxed{0.5}", 1.0),
-        (r"$\sqrt{8}$", r"$2\sqrt{2}$", 1.0),
-        (r"2\sqrt{2}", r"$\sqrt{8}$", 1.0),
-        (r"2\sqrt{2}", "2", 0.0),
-        (r"\boxed{\pi}", r"It is $\pi$.", 1.0),
-        ("The answer is $5$", "5", 1.0),
-        ("83", "", 0.0),
-        ("83", "no idea", 0.0),
+        ("The Normans", "normans", 1.0),
+        ("in the 10th century", "10th and 11th centuries", 2 * (1 / 3) * (1 / 4) / (1 / 3 + 1 / 4)),
+        ("a cat, a cat!", "cat", 2 * 0.5 * 1 / 1.5),
+        ("cat cat", "cat cat dog", 2 * 1 * (2 / 3) / (1 + 2 / 3)),
+        ("cat", "cat cat dog", 2 * 1 * (1 / 3) / (1 + 1 / 3)),
+        ("the", "", 1.0),
+        ("", "France", 0.0),
+        ("France", "", 0.0),
+        ("theory an-d", "theory and", 1.0),
+        ("Paris", "London", 0.0),
     ],
 )
-def test_math_compares_values_not_texts(label, text, worth):
-    assert scores(MATH, group(text, of=prompt(label))) == [(worth,)]
+def test_f1_counts_words_as_squad_does(answer, gold, worth):
+    assert token_f1(answer, gold) == pytest.approx(worth, abs=1e-12)
 
 
-def test_a_label_that_is_no_mathematics_is_told():
-    with pytest.raises(RewardError, match=r"prompt 0:7: math-verify finds no answer in the label ''"):
-        scores(MATH, group("83", of=prompt("")))
+def test_f1_judges_by_the_label():
+    assert scores(F1, group("It is 83", "84")) == [(0.5, 0.0)]
 
 
-def test_math_outside_of_the_main_thread_is_refused_rather_than_left_without_a_time_limit():
-    caught: list[RewardError] = []
-
-    def work() -> None:
-        try:
-            math_answer([Response(prompt(), "83")])
-        except RewardError as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert "main thread" in str(caught[0])
+def several(*parts: PartReward) -> Rewards:
+    return Rewards(parts)
 
 
-def test_an_own_function_receives_question_response_label_and_metadata(judges):
-    seen = []
-    judges.judge = lambda *arguments: seen.append(arguments) or 0.5
-    assert scores(python("judges:judge"), group("84", of=prompt(level=3))) == [(0.5,)]
-    assert seen == [("47 + 36", "84", "83", {"level": 3})]
+def test_several_rewards_add_up_by_their_weights_and_each_is_told():
+    made = several(
+        PartReward(lambda responses: [1.0, 0.0], name="answer"),
+        PartReward(lambda responses: [0.4, 0.8], name="style", weight=0.5, threshold=0.5),
+        PartReward(lambda responses: [3.0, 4.0], name="length", weight=-0.25),
+    )
+    (scored,) = made.score([group("", "")])
+    assert scored.rewards_G == (1.0 + 0.0 - 0.75, 0.0 + 0.5 - 1.0)
+    assert scored.parts_G == {"answer": (1.0, 0.0), "style": (0.0, 1.0), "length": (3.0, 4.0)}
 
 
-def test_an_own_async_function_judges_all_responses_at_the_same_time(judges):
-    together = asyncio.Barrier(3)
-
-    async def judge(question: str, response: str, label: str, metadata: object) -> float:
-        async with asyncio.timeout(20):
-            await together.wait()
-        return float(response)
-
-    judges.judge = judge
-    assert scores(python("judges:judge"), group("3", "1"), group("2")) == [(3.0, 1.0), (2.0,)]
+def test_one_reward_has_no_parts():
+    (scored,) = Rewards((PartReward(lambda responses: [1.0]),)).score([group("")])
+    assert scored.parts_G == {}
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("judge", r"`module:function` is wanted"),
-        ("judges:", r"`module:function` is wanted"),
-        ("no_such_module:judge", r"cannot import no_such_module: ModuleNotFoundError"),
-        ("judges:jugde", r"judges has no function jugde; it has judge"),
-        ("judges:narrow", r"judges:narrow takes \(response, label\); a reward takes \(question, response, label, met"),
-        ("judges:keyword", r"judges:keyword takes \(\*, question, response, label, metadata\)"),
-    ],
-)
-def test_a_function_that_cannot_be_called_is_refused_when_it_is_loaded(judges, name, said):
-    judges.judge = lambda question, response, label, metadata: 0.0
-    judges.narrow = lambda response, label: 0.0
-    judges.keyword = lambda *, question, response, label, metadata: 0.0
-    with pytest.raises(RewardError, match=said):
-        rewards(python(name))
+def test_parts_of_the_manifest_are_judged_each_in_its_way():
+    first, words = (
+        Part(name="first", kind=RewardKind.EXACT_MATCH, first_line=True, weight=2.0),
+        Part(name="words", kind=RewardKind.F1),
+    )
+    assert scores(Reward(parts=(first, words)), group("83.\n47 + 36")) == [(2.0 + 0.5,)]
 
 
-async def returns_none(question, response, label, metadata):
-    return None
+def judging(*said: float | Failure, score: float | None) -> PartReward:
+    return PartReward(lambda responses: said, failure_score=score)
 
 
-async def divides(question, response, label, metadata):
-    return 1 / 0
+def test_a_failure_ends_the_run_unless_the_manifest_has_a_score_for_it():
+    with pytest.raises(RewardError, match="judge broke"):
+        several(judging(1.0, Failure("judge broke"), score=None)).score([group("", "")])
 
 
-@pytest.mark.parametrize(
-    ("function", "said"),
-    [
-        (lambda *_: math.nan, r"judges:judge returned nan for prompt 0:7; a finite number is wanted"),
-        (lambda *_: math.inf, r"returned inf"),
-        (lambda *_: None, r"returned None"),
-        (lambda *_: "1.0", r"returned '1\.0'"),
-        (returns_none, r"judges:judge returned None for prompt 0:7"),
-        (lambda *_: 1 / 0, r"judges:judge failed on prompt 0:7: ZeroDivisionError: division by zero"),
-        (divides, r"judges:judge failed on prompt 0:7: ZeroDivisionError: division by zero"),
-    ],
-)
-def test_what_is_not_a_number_ends_in_an_error_that_names_function_and_prompt(judges, function, said):
-    judges.judge = function
-    with pytest.raises(RewardError, match=said):
-        scores(python("judges:judge"), group("84"))
+def test_a_failure_with_a_score_is_counted_and_told_and_no_threshold_changes_it(caplog):
+    made = PartReward(lambda responses: [1.0, Failure("judge broke")], threshold=0.5, failure_score=-1.0)
+    (scored,) = several(made).score([group("", "")])
+    assert (scored.rewards_G, scored.failures) == ((1.0, -1.0), 1)
+    assert "part=reward prompt=0:7 score=-1 reason=judge broke" in caplog.text
 
 
-@pytest.mark.parametrize("value", [True, 1, 1.0])
-def test_any_kind_of_number_is_a_reward(judges, value):
-    judges.judge = lambda *_: value
-    assert scores(python("judges:judge"), group("84")) == [(1.0,)]
+def test_failures_belong_to_their_group():
+    made = several(judging(1.0, Failure("a"), 0.0, 0.0, score=0.0))
+    assert [scored.failures for scored in made.score([group("", ""), group("", "")])] == [1, 0]
+
+
+def test_when_everything_fails_the_score_of_a_failure_does_not_hide_it():
+    with pytest.raises(RewardError, match="not one of 2 responses could be judged; the last: second"):
+        several(judging(Failure("first"), Failure("second"), score=0.0)).score([group("", "")])
+
+
+def test_a_score_for_each_response_is_wanted():
+    with pytest.raises(ValueError, match="shorter"):
+        several(judging(1.0, score=None)).score([group("", "")])

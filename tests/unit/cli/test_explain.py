@@ -1,0 +1,105 @@
+"""`rljob explain`: every name that users meet is explained, every explanation is of a name that exists."""
+
+import json
+import re
+import typing
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from rljob_api.control import EngineState
+from rljob_api.exits import Exit, camel_case
+from rljob_api.explanations import Explanation, Kind, everything
+from rljob_api.status import ConditionType, Phase, RecoveryStep
+from rljob_cli.main import app
+from rljob_operator.conditions import Reason
+from rljob_operator.events import Event
+from rljob_trainer.reporting.prometheus import CAUSES
+
+ROOT = Path(__file__).parents[3]
+ALERTS = re.findall(r"- alert: (\w+)", (ROOT / "charts/rljob/files/alerts.yaml").read_text())
+ACTIONS = typing.get_args(RecoveryStep.model_fields["action"].annotation)
+OF_EVENTS = {"Scaled", "Suspended"}
+"""reasons of events that are no condition's"""
+KNOWN = {
+    Kind.EXIT: {camel_case(code) for code in Exit},
+    Kind.PHASE: set(Phase),
+    Kind.CONDITION: set(ConditionType),
+    Kind.REASON: {*Reason, *OF_EVENTS},
+    Kind.ACTION: set(ACTIONS),
+    Kind.ENGINE: set(EngineState),
+    Kind.FAILURE: set(CAUSES),
+    Kind.ALERT: set(ALERTS),
+}
+
+
+def explain(*arguments: str):
+    return CliRunner().invoke(app, ["explain", *arguments])
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_each_name_of_a_kind_is_explained_and_no_other(kind: Kind):
+    assert sorted(each.name for each in everything() if each.kind is kind) == sorted(map(str, KNOWN[kind]))
+    assert KNOWN[kind]
+
+
+def test_reasons_of_events_are_those_of_the_operator():
+    source = Path(str(Event.__module__).replace(".", "/") + ".py")
+    said = re.findall(r'Event\("Normal", "\w+", "(\w+)"', (ROOT / "operator" / source).read_text())
+    assert set(said) == OF_EVENTS
+
+
+@pytest.mark.parametrize("each", everything(), ids=lambda each: f"{each.kind}-{each.name}")
+def test_a_link_leads_to_a_section_that_is_there(each: Explanation):
+    page, _, anchor = each.link.partition("#")
+    titles = re.findall(r"^#+ (.*)$", (ROOT / page).read_text(), re.MULTILINE)
+    assert not anchor or anchor in [re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in titles]
+    assert each.means
+
+
+@pytest.mark.parametrize("word", ["9", "BadInput", "bad-input", "BAD_INPUT"])
+def test_an_exit_code_is_known_by_number_and_by_name(word: str):
+    said = explain(word)
+    assert (said.exit_code, said.stdout.splitlines()[0]) == (
+        Exit.OK,
+        f"exit code 9, BadInput: {Exit.BAD_INPUT.meaning}",
+    )
+
+
+def test_all_that_a_name_means_is_told():
+    kinds = [each["kind"] for each in json.loads(explain("Stalled", "-o", "json").stdout)]
+    assert kinds == ["exit code", "condition"]
+
+
+def test_nothing_to_do_is_told_too():
+    assert "  do:   nothing\n  more: docs/operator.md#conditions" in explain("PodsReady").stdout
+
+
+def test_everything_is_listed_without_a_code():
+    said = explain()
+    assert len(said.stdout.splitlines()) == len(everything())
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("EngineDwon", "nearest: EngineDown"),
+        ("stuck", "nearest: RLJobStuck"),
+        ("quuux", "`rljob explain` lists all"),
+        ("11", "`rljob explain` lists all"),
+    ],
+)
+def test_the_nearest_name_is_told_of_one_that_means_nothing(word: str, near: str):
+    said = explain(word)
+    assert said.exit_code == Exit.USAGE
+    assert near in " ".join(re.sub("[│\u2502]", " ", said.output).split())
+
+
+def test_the_texts_are_sentences_without_a_full_stop():
+    content = yaml.safe_load((ROOT / "crds/rljob_api/explanations.yaml").read_text())
+    texts = [
+        text for names in content.values() for told in names.values() for text in (told.get("means"), told.get("do"))
+    ]
+    assert [text for text in texts if text and (text != text.strip() or text.endswith("."))] == []

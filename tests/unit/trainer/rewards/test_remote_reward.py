@@ -1,0 +1,220 @@
+"""A service that judges, asked over real HTTP: one that answers, is slow, fails, hangs, and talks nonsense."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from judging import prompt, responses
+from rljob_api.sections import Judging, Remote, RewardKind
+from rljob_trainer.background import Background
+from rljob_trainer.rewards.errors import RewardError
+from rljob_trainer.rewards.function import Failure, Response
+from rljob_trainer.rewards.remote import RemoteReward, remote_reward
+
+Answers = Callable[["Service", dict[str, Any]], Awaitable[web.StreamResponse]]
+
+
+class Service:
+    """Answers as it is told, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.answers: Answers = number_of_the_response
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.transports: list[asyncio.Transport] = []
+        self.under_way = 0
+        self.most_under_way = 0
+        self.url = ""
+
+    async def judge(self, request: web.Request) -> web.StreamResponse:
+        self.headers.append(dict(request.headers))
+        self.bodies.append(body := await request.json())
+        assert request.transport is not None
+        self.transports.append(request.transport)
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            return await self.answers(self, body)
+        finally:
+            self.under_way -= 1
+
+    async def start(self) -> web.AppRunner:
+        app = web.Application(client_max_size=2**24)
+        app.router.add_post("/judge", self.judge)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/judge"
+        return runner
+
+
+async def number_of_the_response(service: Service, body: dict[str, Any]) -> web.StreamResponse:
+    return web.json_response(float(body["response"]))
+
+
+def always(status: int, text: str, **options: Any) -> Answers:
+    async def answer(service: Service, body: dict[str, Any]) -> web.StreamResponse:
+        return web.Response(status=status, text=text, **options)
+
+    return answer
+
+
+def first(wrong: Answers, times: int) -> Answers:
+    async def answer(service: Service, body: dict[str, Any]) -> web.StreamResponse:
+        return await (wrong if len(service.bodies) <= times else number_of_the_response)(service, body)
+
+    return answer
+
+
+async def hang(service: Service, body: dict[str, Any]) -> web.StreamResponse:
+    await asyncio.sleep(60)
+    raise AssertionError
+
+
+async def slowly(service: Service, body: dict[str, Any]) -> web.StreamResponse:
+    await asyncio.sleep(0.05)
+    return await number_of_the_response(service, body)
+
+
+async def hang_up(service: Service, body: dict[str, Any]) -> web.StreamResponse:
+    service.transports[-1].close()
+    return web.Response()
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    made = Service()
+    with Background() as background:
+        runner = background.run(made.start(), timeout_s=10)
+        yield made
+        background.run(runner.cleanup(), timeout_s=10)
+
+
+def reward(service: Service, timeout_s: float = 5.0, concurrency: int = 8, metadata: bool = False, **remote: Any):
+    fields = {"retries": 2, **remote}
+    asked = Remote(url=service.url, **fields)
+    return RemoteReward(asked, timeout_s, concurrency, metadata, {}, lambda: None, first_pause_s=0.01)
+
+
+def failure(made: RemoteReward) -> str:
+    (found,) = made(responses("1"))
+    assert isinstance(found, Failure)
+    return found.reason
+
+
+def test_the_body_is_that_of_slime_and_the_scores_come_in_order(service: Service):
+    assert list(reward(service)(responses("3", "1.5", of=prompt(level=3)))) == [3.0, 1.5]
+    assert sorted(service.bodies, key=json.dumps) == [
+        {"prompt": "47 + 36 =", "response": "1.5", "label": "83"},
+        {"prompt": "47 + 36 =", "response": "3", "label": "83"},
+    ]
+
+
+def test_metadata_is_sent_where_the_manifest_names_its_column(service: Service):
+    list(reward(service, metadata=True)([Response(prompt(level=3, day=date(2026, 11, 21)), "1")]))
+    assert service.bodies[0]["metadata"] == {"level": 3, "day": "2026-11-21"}
+
+
+def test_the_number_may_be_in_a_field_of_the_answer(service: Service):
+    service.answers = always(200, '{"score": 0.25, "why": "close"}')
+    assert list(reward(service, answer_key="score")(responses("1"))) == [0.25]
+
+
+def test_no_more_requests_are_under_way_than_the_manifest_allows(service: Service):
+    service.answers = slowly
+    assert list(reward(service, concurrency=3)(responses(*map(str, range(9))))) == list(map(float, range(9)))
+    assert service.most_under_way == 3
+
+
+def test_waiting_for_a_turn_does_not_count_as_waiting_for_an_answer(service: Service):
+    service.answers = slowly
+    made = reward(service, timeout_s=0.4, concurrency=1, retries=0)
+    assert list(made(responses(*map(str, range(12))))) == list(map(float, range(12)))
+
+
+@pytest.mark.parametrize("wrong", [always(503, "busy"), always(429, "slow down"), always(500, "oh"), hang, hang_up])
+def test_a_service_that_recovers_is_asked_again(service: Service, wrong: Answers):
+    service.answers = first(wrong, times=2)
+    assert list(reward(service, timeout_s=0.5)(responses("7"))) == [7.0]
+    assert len(service.bodies) == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "asked", "said"),
+    [
+        (always(503, "busy"), 3, "answered 503: 'busy' (asked 3 times); a JSON answer is wanted: a number"),
+        (hang, 3, "no answer within 0.5 s (asked 3 times)"),
+        (always(401, "who are you?"), 1, "answered 401: 'who are you?'; a JSON"),
+        (always(302, "", headers={"Location": "/other"}), 1, "answered 302: ''"),
+        (always(200, "<html>" + "x" * 500), 1, "answered '<html>" + "x" * 194 + "'; a JSON answer is wanted"),
+        (always(200, ""), 1, "answered ''"),
+        (always(200, "NaN"), 1, "answered 'NaN'"),
+        (always(200, '"0.5"'), 1, "answered '\"0.5\"'"),
+        (always(200, "[0.5]"), 1, "answered '[0.5]'"),
+        (always(200, "1" + "0" * 400), 1, "answered '1000"),
+        (always(200, "0" * 2**21), 1, "answered '0000"),
+        (always(200, "\udcff".encode("utf-8", "surrogateescape").decode("latin-1")), 1, "answered 'ÿ'"),
+    ],
+)
+def test_what_is_no_answer_is_told_with_prompt_and_address(service: Service, wrong: Answers, asked: int, said: str):
+    service.answers = wrong
+    assert failure(reward(service, timeout_s=0.5)).startswith(f"{service.url} on prompt 0:0: {said}")
+    assert len(service.bodies) == asked
+
+
+def test_an_answer_without_the_field_is_told(service: Service):
+    service.answers = always(200, '{"score": 0.25}')
+    assert failure(reward(service, answer_key="reward")).endswith(
+        "answered '{\"score\": 0.25}'; a JSON answer is wanted: an object with a number in 'reward'"
+    )
+
+
+def test_nobody_there_is_told(service: Service):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        service.url = f"http://127.0.0.1:{free.getsockname()[1]}/"
+    assert "ClientConnectorError: Cannot connect to host" in failure(reward(service))
+
+
+def test_whoever_takes_no_failure_does_not_wait_for_the_others(service: Service):
+    service.answers = first(always(400, "bad"), times=1)
+    made = reward(service, concurrency=1)
+    scores = iter(made(responses(*map(str, range(50)))))
+    assert isinstance(next(scores), Failure)
+    del scores
+    assert len(service.bodies) < 50
+
+
+def test_headers_come_from_the_environment_and_from_files_as_they_are_now(service: Service, tmp_path: Path):
+    token = tmp_path / "token"
+    remote = Remote(url=service.url, headers_from_env={"X-Who": "WHO"}, headers_from_file={"Authorization": str(token)})
+    token.write_text("Bearer 1\n")
+    made = RemoteReward(remote, 5.0, 1, False, {"WHO": "trainer"}, lambda: None)
+    list(made(responses("1")))
+    token.write_text("Bearer 2\n")
+    list(made(responses("1")))
+    assert [(each["X-Who"], each["Authorization"]) for each in service.headers] == [
+        ("trainer", "Bearer 1"),
+        ("trainer", "Bearer 2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({"headers_from_env": {"X": "NOWHERE"}}, "headersFromEnv.X: the environment variable NOWHERE is not set"),
+        ({"headers_from_file": {"X": "/no/such"}}, "headersFromFile.X: /no/such cannot be read: .*No such file"),
+    ],
+)
+def test_a_header_that_cannot_be_had_is_refused_before_the_run(headers: dict[str, Any], said: str):
+    spec = Judging(kind=RewardKind.REMOTE, remote=Remote(url="http://localhost", **headers))
+    with pytest.raises(RewardError, match=said):
+        remote_reward(spec, False, {}, lambda: None)

@@ -1,0 +1,182 @@
+"""A service that judges: one POST for each response, many at once, asked again while it does not answer.
+
+The body is that of slime's and Miles' remote_rm (slime/rollout/rm_hub): `{"prompt", "response", "label"}`, and
+`metadata` where the manifest names its column. `prompt` is the whole text that the engine continued. The answer is a
+JSON number, or an object with the number in `remote.answerKey`.
+"""
+
+import asyncio
+import json
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from rljob_api.sections import Judging, Remote
+from rljob_trainer.rewards.errors import RewardError
+from rljob_trainer.rewards.function import Failure, Response, Score
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+BEAT_S = 1.0
+MOST_BYTES = 2**20
+"""of an answer"""
+MOST_SHOWN = 200
+"""characters of an answer that is not one"""
+TRANSIENT = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteReward:
+    """Asks the service."""
+
+    remote: Remote
+    timeout_s: float
+    concurrency: int
+    with_metadata: bool
+    environ: Mapping[str, str]
+    alive: Callable[[], None]
+    """told again and again while requests, whose time is limited, go on"""
+    first_pause_s: float = FIRST_PAUSE_S
+
+    def __call__(self, responses: Sequence[Response]) -> Iterator[Score]:
+        """Yield the scores. Raises RewardError when a header cannot be had."""
+        headers = self.headers()
+        with asyncio.Runner() as runner:
+            session = runner.run(self._open(headers))
+            tasks = runner.run(self._ask(session, responses))
+            try:
+                for task in tasks:
+                    yield runner.run(self._result(task))
+            finally:  # also when nobody takes further scores
+                runner.run(_end(session, tasks))
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers; files are read each time, for Kubernetes changes them. Raises RewardError."""
+        given: dict[str, str] = {}
+        for name, variable in self.remote.headers_from_env.items():
+            if not self.environ.get(variable):
+                raise RewardError(
+                    f"reward.remote.headersFromEnv.{name}: the environment variable {variable} is not set"
+                )
+            given[name] = self.environ[variable]
+        for name, file in self.remote.headers_from_file.items():
+            try:
+                given[name] = Path(file).read_text().strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise RewardError(f"reward.remote.headersFromFile.{name}: {file} cannot be read: {error}") from error
+        return given
+
+    async def _open(self, headers: Mapping[str, str]) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=self.timeout_s),
+            connector=aiohttp.TCPConnector(limit=self.concurrency),
+        )
+
+    async def _ask(self, session: aiohttp.ClientSession, responses: Sequence[Response]) -> list["asyncio.Task[Score]"]:
+        room = asyncio.Semaphore(self.concurrency)
+
+        async def score(response: Response) -> Score:
+            async with room:
+                return await self._score(session, response)
+
+        return [asyncio.create_task(score(response)) for response in responses]
+
+    async def _result(self, task: "asyncio.Task[Score]") -> Score:
+        while not task.done():
+            self.alive()
+            await asyncio.wait({task}, timeout=BEAT_S)
+        return task.result()
+
+    async def _score(self, session: aiohttp.ClientSession, response: Response) -> Score:
+        body, trouble = self._body(response), ""
+        for attempt in range(self.remote.retries + 1):
+            if attempt:
+                await asyncio.sleep(self._pause_s(attempt))
+            try:
+                status, text = await self._post(session, body)
+            except TimeoutError:
+                trouble = f"no answer within {self.timeout_s:g} s"
+                continue
+            except aiohttp.InvalidURL as error:
+                return self._failure(response, f"no address: {error}", attempt)
+            except (aiohttp.ClientError, OSError) as error:
+                trouble = f"{type(error).__name__}: {error}"
+                continue
+            if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
+                found = self._number(text)
+                return self._failure(response, f"answered {_shown(text)}", attempt) if found is None else found
+            trouble = f"answered {status}: {_shown(text)}"
+            if status not in TRANSIENT and status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                return self._failure(response, trouble, attempt)
+        return self._failure(response, trouble, self.remote.retries)
+
+    def _body(self, response: Response) -> bytes:
+        prompt = response.prompt
+        body: dict[str, Any] = {"prompt": prompt.text, "response": response.text, "label": prompt.label}
+        if self.with_metadata:
+            body["metadata"] = dict(prompt.metadata)
+        return json.dumps(body, default=str).encode()  # a Parquet column may hold dates
+
+    async def _post(self, session: aiohttp.ClientSession, body: bytes) -> tuple[int, str]:
+        headers = {"Content-Type": "application/json"}
+        async with session.post(self.remote.url, data=body, headers=headers, allow_redirects=False) as answer:
+            raw = bytearray()
+            async for part in answer.content.iter_any():
+                raw += part
+                if len(raw) > MOST_BYTES:
+                    break
+            return answer.status, raw[:MOST_BYTES].decode("utf-8", "replace")
+
+    def _number(self, text: str) -> float | None:
+        try:
+            value = json.loads(text)
+        except ValueError:
+            return None
+        if self.remote.answer_key is not None:
+            value = value.get(self.remote.answer_key) if isinstance(value, dict) else None
+        if not isinstance(value, int | float):
+            return None
+        try:
+            number = float(value)
+        except OverflowError:
+            return None
+        return number if math.isfinite(number) else None
+
+    def _pause_s(self, attempt: int) -> float:
+        """Return twice as long each time, and not the same for all who wait."""
+        return min(self.first_pause_s * 2.0 ** (attempt - 1), LONGEST_PAUSE_S) * random.uniform(0.5, 1.5)
+
+    def _failure(self, response: Response, trouble: str, attempt: int) -> Failure:
+        wanted = f"an object with a number in {self.remote.answer_key!r}" if self.remote.answer_key else "a number"
+        asked = f" (asked {attempt + 1} times)" if attempt else ""
+        return Failure(
+            f"{self.remote.url} on prompt {response.prompt.uid}: {trouble}{asked}; a JSON answer is wanted: {wanted}"
+        )
+
+
+def remote_reward(
+    spec: Judging, with_metadata: bool, environ: Mapping[str, str], alive: Callable[[], None]
+) -> RemoteReward:
+    """Return the reward; raise RewardError if one of its headers cannot be had."""
+    assert spec.remote is not None, "the manifest's rules ask for it"
+    made = RemoteReward(spec.remote, spec.timeout_seconds, spec.concurrency, with_metadata, environ, alive)
+    made.headers()
+    return made
+
+
+async def _end(session: aiohttp.ClientSession, tasks: Sequence["asyncio.Task[Score]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await session.close()
+
+
+def _shown(text: str) -> str:
+    return repr(text[:MOST_SHOWN])
