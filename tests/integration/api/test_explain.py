@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from judged_rljobs import Manifest
+from judged_rljobs import Manifest, RLJobs
+from local_cluster.errors import ClusterError
 from local_cluster.kubectl import Kubectl
 from rljob_api import crd
+from waiting import eventually
 
 
 def sections(schema: Manifest, path: str) -> Iterator[tuple[str, list[str]]]:
@@ -23,11 +25,20 @@ SECTIONS = dict(sections(crd.root(), "rljob"))
 
 
 @pytest.fixture(scope="module")
-def judge(kubectl_program: Path, api_server: Path) -> Kubectl:
-    return Kubectl(kubectl_program, api_server)
+def judge(rljobs: RLJobs, kubectl_program: Path, api_server: Path) -> Kubectl:
+    """Asks a server that serves RLJobs, and also says so: that comes a little later."""
+    found = Kubectl(kubectl_program, api_server)
+    eventually(lambda: is_explained(found), bool)
+    return found
 
 
-@pytest.mark.usefixtures("rljobs")
+def is_explained(judge: Kubectl) -> bool:
+    try:
+        return bool(judge("explain", "rljob"))
+    except ClusterError:
+        return False
+
+
 @pytest.mark.parametrize("path", SECTIONS)
 def test_a_section_and_all_its_fields_are_told_in_words(judge: Kubectl, path: str) -> None:
     told = judge("explain", path)
@@ -37,7 +48,6 @@ def test_a_section_and_all_its_fields_are_told_in_words(judge: Kubectl, path: st
     assert "DESCRIPTION:\n    <empty>" not in told
 
 
-@pytest.mark.usefixtures("rljobs")
 def test_explain_recursive_lists_every_field(judge: Kubectl) -> None:
     listed = [line.split("\t")[0].strip() for line in judge("explain", "rljob", "--recursive").splitlines()]
     wanted = {name for fields in SECTIONS.values() for name in fields}

@@ -57,9 +57,7 @@ def test_a_new_checkpoint_keeps_the_warm_cluster(around):
 
 
 def test_a_driver_that_never_listened_is_explained_by_its_last_words(around):
-    said = (
-        "Job entrypoint command failed with exit code 3, last logs:\nTraceback\nManifestError: spec.seed: x\n"
-    )
+    said = "Job entrypoint command failed with exit code 3, last logs:\nTraceback\nManifestError: spec.seed: x\n"
     around.driver(state=DriverState.FAILED, exit_code=int(Exit.BAD_MANIFEST), message=said, status=None)
     around.step()
     assert around.status["attempts"][0]["reason"] == (
