@@ -91,12 +91,14 @@ class Sampler:
     async def _until_answered(
         self, prompt: Prompt, sampling: Sampling, num_samples: int, greedy: bool
     ) -> tuple[Sample, ...]:
+        told = ""
         while True:
             try:
                 samples = await self.generator.generate(prompt, sampling, num_samples, greedy)
             except GenerationFailedError as error:
                 self.retries += 1
-                log.info("action=retry prompt=%s reason=%s", prompt.uid, error)
+                if told != (told := str(error)):  # without engines the same is heard for minutes
+                    log.info("action=retry prompt=%s reason=%s", prompt.uid, told)
             else:
                 version = self.version()
                 if all(sample.version == version for sample in samples):

@@ -48,6 +48,12 @@ def test_a_failed_request_is_sent_again_and_counted():
     assert sampler.retries == len(PROMPTS)
 
 
+def test_a_prompt_tells_the_same_trouble_once(caplog):
+    with caplog.at_level("INFO"):
+        groups(Engine(failures=3))
+    assert sorted(record.args[0] for record in caplog.records) == [prompt.uid for prompt in PROMPTS]
+
+
 def test_a_sample_of_another_weights_version_is_refused():
     result, sampler = groups(Engine(versions=(3, 0)))
     assert {sample.version for group in result for sample in group.samples_G} == {0}
