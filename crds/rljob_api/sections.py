@@ -482,6 +482,36 @@ class ExtraArgs(Section):
     """further fields of Megatron's TransformerConfig, for example `recompute_granularity: full`"""
 
 
+class Debug(Section):
+    """Parts of a run by themselves. All off: a run as always."""
+
+    dump_rollouts: bool = False
+    """write the scored samples of each step below `checkpoint.directory`, to `rollouts/step-0000000.jsonl.zst` and so
+    on. slime: --save-debug-rollout-data"""
+    replay: Text | None = None
+    """directory of such files, `runs/NAME/rollouts`: train on them, and start no engine. The questions and what made
+    the samples must be as they were; parallel sizes, optimizer and loss are free, but held-out questions are not
+    measured. slime: --load-debug-rollout-data, --debug-train-only"""
+    rollout_only: bool = False
+    """make and score samples with the weights of `model.checkpoint`, and start no learner: nothing is trained and no
+    checkpoint saved. slime: --debug-rollout-only"""
+
+    @property
+    def learner(self) -> bool:
+        """Whether the run has a learner."""
+        return not self.rollout_only
+
+    @property
+    def engines(self) -> bool:
+        """Whether the run has engines."""
+        return self.replay is None
+
+    @property
+    def mode(self) -> str:
+        """The field that leaves a part of the run out; empty: none does."""
+        return "spec.debug.rolloutOnly" if not self.learner else "spec.debug.replay" if not self.engines else ""
+
+
 class Spec(Section):
     seed: Seed = 0
     """seed of shuffling and of parameter-independent randomness"""
@@ -513,6 +543,8 @@ class Spec(Section):
     """when and where its pods run"""
     extra_args: ExtraArgs = Field(default_factory=ExtraArgs)
     """arguments of SGLang and Megatron that have no field of their own; unknown names are refused"""
+    debug: Debug = Field(default_factory=Debug)
+    """parts of a run by themselves: samples kept, trained on again, or made without training"""
 
     @property
     def transport(self) -> Transport:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rljob_api import algorithms, batch, memory, shapes
 from rljob_api.batch import Batch
 from rljob_api.memory import Estimate
+from rljob_api.rules import without_effect
 from rljob_api.sections import Algorithm, Device, Placement, RLJob, Spec
 from rljob_api.shapes import Shape
 from rljob_api.topology import Node, Slot, Topology, topology
@@ -88,6 +89,7 @@ def plan(job: RLJob, files: ModelFiles | None) -> Plan:
 
 
 def processes(where: Topology) -> tuple[Process, ...]:
+    router = (Process("router", "shares out requests", ()),) if where.engines else ()
     learner = (
         Process(
             f"learner-{rank.rank}",
@@ -100,7 +102,7 @@ def processes(where: Topology) -> tuple[Process, ...]:
         Process(engine.name, "SGLang server", tuple(place(where, slot) for slot in engine.slots))
         for engine in where.engines
     )
-    return (Process("driver", "runs the loop", ()), Process("router", "shares out requests", ()), *learner, *engines)
+    return (Process("driver", "runs the loop", ()), *router, *learner, *engines)
 
 
 def place(where: Topology, slot: Slot) -> str:
@@ -159,8 +161,9 @@ def warnings(spec: Spec, where: Topology, model: Shape | None, stops: tuple[Stop
             "kl.addedTo reward with normalizeBy group: where all samples of a group are rewarded alike, only their "
             "divergences differ, and these are divided by their own standard deviation"
         )
+    found.extend(f"{field} has no effect with {spec.debug.mode}" for field in without_effect(spec))
     used = sum(len(engine.slots) for engine in where.engines)
-    if spec.placement is Placement.COLOCATED and used != len(where.learner):
+    if spec.placement is Placement.COLOCATED and not spec.debug.mode and used != len(where.learner):
         idle, phase = abs(where.gpus - min(used, len(where.learner))), "rollout" if used < where.gpus else "training"
         found.append(f"{idle} of {where.gpus} GPUs have nothing to do during {phase}")
     return tuple(found)

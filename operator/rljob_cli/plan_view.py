@@ -97,13 +97,14 @@ def memory_title(plan: Plan) -> str:
 def memory_rows(estimate: Estimate) -> list[Row]:
     tokens = f"{estimate.kv_tokens:,}" if estimate.kv_tokens else "as many as the memory fraction leaves room for"
     cache = f"{estimate.kv_bytes_per_token:,} bytes a token, {tokens} tokens"
-    rows: list[Row] = [
-        *(item_row("learner", item) for item in estimate.learner),
-        ("learner", "sum", size(estimate.learner_bytes), ""),
-        *(item_row("engine", item) for item in estimate.engine),
-        ("engine", "sum", size(estimate.engine_bytes), f"KV cache: {cache}"),
-    ]
-    if estimate.colocated:
+    rows: list[Row] = []
+    if estimate.learner:
+        rows += [item_row("learner", item) for item in estimate.learner]
+        rows.append(("learner", "sum", size(estimate.learner_bytes), ""))
+    if estimate.engine:
+        rows += [item_row("engine", item) for item in estimate.engine]
+        rows.append(("engine", "sum", size(estimate.engine_bytes), f"KV cache: {cache}"))
+    if estimate.colocated and estimate.learner and estimate.engine:
         rows.append(("slot", "sum", size(estimate.gpu_bytes), "learner + engine, if neither makes room for the other"))
     return rows
 

@@ -4,6 +4,7 @@ Axes: G samples of one prompt.
 """
 
 from collections.abc import Sequence
+from math import isfinite
 from statistics import fmean, pstdev
 
 from rljob_trainer.metrics import Publication, TrainMetrics
@@ -31,15 +32,15 @@ def step_metrics(
         groups_dropped=len(dropped),
         response_length=_mean(lengths),
         truncated=_mean([sample.finish_reason == "length" for sample in samples]),
-        loss=training.loss,
-        grad_norm=training.grad_norm,
-        learning_rate=training.learning_rate,
-        entropy=training.entropy,
-        kl=training.kl,
-        clip_fraction=training.clip_fraction,
-        logprob_mismatch=training.mismatch,
-        importance_weight=training.importance,
-        importance_cut=training.importance_cut,
+        loss=_finite(training.loss),
+        grad_norm=_finite(training.grad_norm),
+        learning_rate=_finite(training.learning_rate),
+        entropy=_finite(training.entropy),
+        kl=_finite(training.kl),
+        clip_fraction=_finite(training.clip_fraction),
+        logprob_mismatch=_finite(training.mismatch),
+        importance_weight=_finite(training.importance),
+        importance_cut=_finite(training.importance_cut),
         rollout_tokens=sum(lengths),
         train_tokens=training.tokens,
         version=publication.version,
@@ -72,6 +73,10 @@ def _sample(scored: ScoredGroup, index: int) -> SampleRecord:
 def _by_part(groups: Sequence[ScoredGroup]) -> dict[str, list[float]]:
     names = groups[0].parts_G if groups else ()
     return {name: [score for group in groups for score in group.parts_G[name]] for name in names}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None
 
 
 def _mean(values: Sequence[float]) -> float | None:
