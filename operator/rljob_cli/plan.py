@@ -13,6 +13,7 @@ from rljob_api.sections import Algorithm, Device, Placement, RLJob, Spec
 from rljob_api.shapes import Shape
 from rljob_api.topology import Node, Slot, Topology, topology
 from rljob_cli.model_files import ModelFiles, StopToken
+from rljob_cli.preflight import Findings
 
 USUAL_CLIP_HIGH = Algorithm().clip_high
 
@@ -60,9 +61,11 @@ class Plan:
     stop_tokens: tuple[StopToken, ...]
     stop_strings: tuple[str, ...]
     warnings: tuple[str, ...]
+    problems: tuple[str, ...]
+    """what the files have shown that the manifest names: it cannot run with them"""
 
 
-def plan(job: RLJob, files: ModelFiles | None) -> Plan:
+def plan(job: RLJob, files: ModelFiles | None, findings: Findings) -> Plan:
     """Return what a valid job comes to; `files` is None when the model is not on this machine."""
     spec, where, batches = job.spec, topology(job.spec), batch.batch(job.spec)
     model = shapes.shape(files.config) if files else None
@@ -84,7 +87,8 @@ def plan(job: RLJob, files: ModelFiles | None) -> Plan:
         memory=memory.estimate(model, spec, where) if model else None,
         stop_tokens=stops,
         stop_strings=spec.rollout.sampling.stop,
-        warnings=warnings(spec, where, model, stops),
+        warnings=(*warnings(spec, where, model, stops), *map(str, findings.warnings), *findings.unseen),
+        problems=tuple(map(str, findings.problems)),
     )
 
 

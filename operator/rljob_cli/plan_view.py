@@ -41,6 +41,7 @@ def as_tables(plan: Plan, *, boxes: bool) -> RenderableType:
     if plan.memory is not None:
         parts.append(table(memory_title(plan), ("on each", "what", "size", "formula"), memory_rows(plan.memory), boxes))
     parts.append(table("Stops", ("a response ends at", "says"), stop_rows(plan), boxes))
+    parts.extend(Text(f"problem: {problem}", style="red") for problem in plan.problems)
     parts.extend(Text(f"warning: {warning}", style="yellow") for warning in plan.warnings)
     return Group(*parts)
 

@@ -22,6 +22,7 @@ from transformers import AutoConfig
 from rljob_api import control
 from rljob_api.batch import batch
 from rljob_api.exits import Exit
+from rljob_api.room import prompt_room
 from rljob_api.sections import Device, Placement, RLJob, Spec
 from rljob_api.topology import Topology, sizes, topology
 from rljob_trainer import dumps, leftovers, placement
@@ -49,7 +50,7 @@ from rljob_trainer.data.dataset import Dataset, dataset
 from rljob_trainer.data.journal import Journal
 from rljob_trainer.data.packages import cache_directory, checkpoint
 from rljob_trainer.data.prompts import PromptStream
-from rljob_trainer.data.render import load_tokenizer
+from rljob_trainer.data.tokenizer import load_tokenizer
 from rljob_trainer.desired import Desired
 from rljob_trainer.dumps import Dump, DumpError, Made
 from rljob_trainer.dynamic import DynamicRollouts, TellsDropped
@@ -321,9 +322,7 @@ class _Builder:
         return server
 
     def _data(self, model: Path) -> Dataset:
-        rollout = self._spec.rollout
-        context = rollout.context_length or AutoConfig.from_pretrained(model).max_position_embeddings
-        room = longest_prompt(context, rollout.kv_tokens(self._spec.runtime.device), rollout.sampling.max_new_tokens)
+        room = prompt_room(self._spec, AutoConfig.from_pretrained(model).max_position_embeddings)
         return dataset(self._spec.data, load_tokenizer(model), room)
 
     def _rewards(self) -> Rewards:
@@ -650,12 +649,6 @@ def loss_settings(spec: Spec, algorithm: Algorithm) -> LossSettings:
 def learner_environment(device: Device) -> dict[str, Any]:
     """Return Ray's option that gives the learner the engines' NCCL settings: they must agree."""
     return {"runtime_env": {"env_vars": NCCL}} if device is Device.GPU else {}
-
-
-def longest_prompt(context: int, kv_tokens: int | None, max_new_tokens: int) -> int:
-    """Return how long a prompt may be [tokens] for SGLang 0.5.17 to accept it and not to shorten its response."""
-    limit = min(context, kv_tokens or context)
-    return min(limit - max_new_tokens - 2, limit - 7)
 
 
 def router_settings(spec: Spec) -> RouterSettings:
