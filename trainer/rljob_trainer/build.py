@@ -25,7 +25,7 @@ from rljob_api.exits import Exit
 from rljob_api.room import prompt_room
 from rljob_api.sections import Device, Placement, RLJob, Spec
 from rljob_api.topology import Topology, sizes, topology
-from rljob_trainer import dumps, leftovers, placement
+from rljob_trainer import dumps, leftovers, parts, placement
 from rljob_trainer.absent import NoBatches, NoCheckpoints, NoEngines, NoLearner, NoTurns, SameWeights
 from rljob_trainer.aggregation import aggregation
 from rljob_trainer.algorithms import choose
@@ -62,6 +62,7 @@ from rljob_trainer.engines.process import LOG_FOLLOWS
 from rljob_trainer.engines.router import Router, RouterSettings
 from rljob_trainer.engines.server import RayHost
 from rljob_trainer.evaluation import HeldOut, NoHeldOut
+from rljob_trainer.first_step import FirstStep
 from rljob_trainer.learners.config import (
     ImportanceSettings,
     KlSettings,
@@ -232,23 +233,25 @@ class _Builder:
             sampled = replayed(Replay(dump, made, stream, journal, spec.rollout.prompts_per_step))
         dynamic, shape = dynamic_rollouts(spec, sampled), shaping(spec)
         trained = self._trained(learner, model, stream, journal, algorithm, sampled.turns)
-        parts = Parts(
+        report: parts.Report = TellsDropped(self._report, dynamic, shape) if dynamic else self._report
+        look = self._first_step(trained, learner, model, report) if first == 0 else None
+        loop_parts = Parts(
             rollouts=dynamic or sampled.rollouts,
             rewards=Shaped(dynamic or sampled.rewards, shape),
             batches=trained.batches,
-            learner=trained.learner,
+            learner=look or trained.learner,
             turns=sampled.turns,
             weights=sampled.weights,
             evaluation=sampled.evaluation,
             checkpoints=trained.checkpoints,
-            report=TellsDropped(self._report, dynamic, shape) if dynamic else self._report,
+            report=look or report,
             phases=self._phases,
             cadence=Cadence(spec.training.steps, spec.checkpoint.interval, spec.evaluation.interval),
             orders=self._desired,
         )
         if not self._desired.requested:
             self._board.update(state=control.RunState.RUNNING, scale=self._scale_at_start())
-        return Run(parts, first, spec.training.steps, self._desired, partial(self._finish, learner), self._fail)
+        return Run(loop_parts, first, spec.training.steps, self._desired, partial(self._finish, learner), self._fail)
 
     def _dump(self, first: int, made: Made) -> tuple[Dump, Made]:
         """Return where rollouts are read or written, checked for what this run will do with it, and what makes them."""
@@ -288,6 +291,17 @@ class _Builder:
             saved=self._report.checkpoint,
         )
         return Trained(self._batches(algorithm, self._penalties(learner, turns)), learner, checkpoints)
+
+    def _first_step(self, trained: Trained, learner: LearnerGroup, model: Path, report: parts.Report) -> FirstStep:
+        return FirstStep(
+            learner=trained.learner,
+            logprobs=learner.logprobs,
+            report=report,
+            tell=self._report.first_step,
+            fingerprint=model_fingerprint(model),
+            precision=self._spec.training.precision,
+            steps_per_rollout=batch(self._spec).steps_per_rollout,
+        )
 
     def _rollouts(
         self, stream: PromptStream, journal: Journal, weights: EngineWeights, learner: LearnerGroup

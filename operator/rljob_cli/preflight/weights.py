@@ -170,7 +170,8 @@ def shapes_of(found: Weights) -> dict[str, tuple[int, ...]]:
 
 def tensors_of(model: Shape) -> dict[str, tuple[int, ...]]:
     """Return the tensors of a Llama or Qwen3 checkpoint and their shapes; linear weights are outputs x inputs."""
-    hidden, wanted = model.hidden, {"model.embed_tokens.weight": (model.vocabulary, model.hidden)}
+    hidden = model.hidden
+    wanted: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (model.vocabulary, hidden)}
     for layer in range(model.layers):
         parts: dict[str, tuple[int, ...]] = {
             "input_layernorm": (hidden,),

@@ -43,12 +43,22 @@ def losses(run: WholeRun) -> list[float]:
     return [record["loss"] for record in run.records("step")]
 
 
+def first_step(run: WholeRun) -> dict[str, float]:
+    """Return what the first step has shown."""
+    (record,) = run.records("first_step")
+    return {check["name"]: check["value"] for check in record["checks"]}
+
+
 def logs(run: WholeRun) -> list[str]:
     return sorted(path.name for path in (run.run_directory / "logs").iterdir())
 
 
 def test_a_replay_ends_with_the_weights_of_the_dumped_run_to_the_bit(finish: Finish, tiny_llama_dir: Path) -> None:
-    changes: dict[str, Any] = {"training": {"steps": 4}, "checkpoint": {"hfExport": True, "interval": 2}}
+    changes: dict[str, Any] = {
+        "training": {"steps": 4},
+        "checkpoint": {"hfExport": True, "interval": 2},
+        "algorithm": {"kl": {"coefficient": 0.001}},
+    }
     live = finish("live", tiny_llama_dir, **changes, debug={"dumpRollouts": True})
     dump = live.run_directory / "rollouts"
 
@@ -60,6 +70,9 @@ def test_a_replay_ends_with_the_weights_of_the_dumped_run_to_the_bit(finish: Fin
     assert replay.journal == live.journal == expected_journal(4, PROMPTS_PER_STEP, 2, uids())
     assert not any("engine" in name or "router" in name for name in logs(replay))
     assert len(replay.records("evaluation")) == 0
+    assert first_step(replay) == first_step(live)
+    assert first_step(live)["KL to the reference"] == 0.0
+    assert first_step(live)["engine against learner, largest |difference| [nats]"] < 1e-3
 
 
 def test_rollouts_alone_keep_the_weights_and_train_alike_in_other_layouts(finish: Finish, tiny_qwen3_dir: Path) -> None:

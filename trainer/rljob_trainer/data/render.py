@@ -21,9 +21,13 @@ QUESTION = "{question}"
 class Tokenizer(Protocol):
     """What is needed of a tokenizer; those of transformers have it, see `tokenizer.py`."""
 
-    chat_template: Any
-    """None or empty: it has none"""
-    bos_token: str | None
+    @property
+    def chat_template(self) -> Any:
+        """None or empty: it has none."""
+
+    @property
+    def bos_token(self) -> str | None:
+        """What text begins with; None: nothing."""
 
     def apply_chat_template(
         self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool

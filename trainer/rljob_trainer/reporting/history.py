@@ -11,6 +11,7 @@ from rljob_trainer.reporting.records import (
     EndRecord,
     EngineRecord,
     EvaluationRecord,
+    FirstStepRecord,
     ReadyRecord,
     Record,
     RunRecord,
@@ -36,6 +37,8 @@ class History:
     steps: tuple[StepRecord, ...]
     evaluations: tuple[EvaluationRecord, ...]
     incidents: tuple[EngineRecord, ...]
+    first_step: FirstStepRecord | None
+    """None: the first step is not finished, or nobody looked at it"""
     samples: tuple[SamplesRecord, ...]
     checkpoints: tuple[CheckpointRecord, ...]
     ends: tuple[EndRecord, ...]
@@ -109,6 +112,7 @@ def read_history(run_directory: Path) -> History:
         steps=_by_step(records, StepRecord),
         evaluations=_by_step(records, EvaluationRecord),
         incidents=_incidents(records),
+        first_step=next((record for record in reversed(records) if isinstance(record, FirstStepRecord)), None),
         samples=_by_step(records, SamplesRecord),
         checkpoints=_by_step(records, CheckpointRecord),
         ends=tuple(record for record in records if isinstance(record, EndRecord)),

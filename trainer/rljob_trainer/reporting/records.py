@@ -177,6 +177,44 @@ class SampleRecord(_Line):
     """version of the weights that made the response"""
 
 
+class CheckRecord(_Line):
+    """One number of the first step."""
+
+    name: Text
+    value: float | None
+    """None: it was not finite"""
+    limit: float
+    """healthy runs are at or below"""
+    means: Text
+    """what a value above the limit means"""
+
+    @property
+    def breached(self) -> bool:
+        return self.value is None or self.value > self.limit
+
+
+class RenderedRecord(_Line):
+    prompt: Text
+    """as the engine got it, with all markers"""
+    response: Text
+    finish_reason: Text
+    reward: float | None
+
+
+class FirstStepRecord(_Line):
+    """What the first step showed, see `first_step.py`."""
+
+    kind: Literal["first_step"] = "first_step"
+    time: float
+    step: Literal[1] = 1
+    checkpoint: Text
+    """that training began with, as the manifest names it"""
+    fingerprint: Text
+    """of its configuration and a sample of its weights"""
+    checks: tuple[CheckRecord, ...]
+    samples: tuple[RenderedRecord, ...]
+
+
 class SamplesRecord(_Line):
     kind: Literal["samples"] = "samples"
     time: float
@@ -208,11 +246,12 @@ Record = (
     | StepRecord
     | EvaluationRecord
     | EngineRecord
+    | FirstStepRecord
     | SamplesRecord
     | CheckpointRecord
     | EndRecord
 )
-KINDS = frozenset({"run", "ready", "step", "evaluation", "engine", "samples", "checkpoint", "end"})
+KINDS = frozenset({"run", "ready", "step", "evaluation", "engine", "first_step", "samples", "checkpoint", "end"})
 SETUP = frozenset({"start", "load"})
 """phases that belong to a start of the driver and to no step"""
 

@@ -6,6 +6,7 @@ driver ─ end ────────────┘              ├─► Pr
                                         └─► status board ─► control server ─► `rljob run`, the operator
 """
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,11 +25,14 @@ from rljob_trainer.reporting.prometheus import Metrics
 from rljob_trainer.reporting.records import (
     SETUP,
     CheckpointRecord,
+    CheckRecord,
     EndRecord,
     EngineRecord,
     EvaluationRecord,
+    FirstStepRecord,
     ReadyRecord,
     Record,
+    RenderedRecord,
     RunRecord,
     SamplesRecord,
     Sink,
@@ -36,6 +40,8 @@ from rljob_trainer.reporting.records import (
 )
 from rljob_trainer.reporting.tensorboard import TensorBoard
 from rljob_trainer.samples import ScoredGroup
+
+log = logging.getLogger(__name__)
 
 TENSORBOARD: Final = "tensorboard"
 SAMPLED_STEPS: Final = 20
@@ -109,6 +115,22 @@ class Report:
         self._record(StepRecord(**dict(metrics), time=now, step=step, phase_seconds=lap))
         if shows_samples(step, self._steps):
             self._record(SamplesRecord(time=now, step=step, samples=chosen_samples(groups, SAMPLED_GROUPS)))
+
+    def first_step(self, fingerprint: str, checks: Sequence[CheckRecord], samples: Sequence[RenderedRecord]) -> None:
+        """Tell what the first step has shown; a breach is a warning in the log, too."""
+        for check in checks:
+            tell = log.warning if check.breached else log.info
+            means = f" means={check.means!r}" if check.breached else ""
+            tell("action=first_step check=%r value=%s limit=%g%s", check.name, check.value, check.limit, means)
+        self._record(
+            FirstStepRecord(
+                time=self._now(),
+                checkpoint=self._job.spec.model.checkpoint,
+                fingerprint=fingerprint,
+                checks=tuple(checks),
+                samples=tuple(samples),
+            )
+        )
 
     def evaluation(self, step: int, accuracy: Accuracy) -> None:
         """Tell what the held-out questions said; nothing when there are none."""
