@@ -934,6 +934,9 @@ LEARNER_ONLY = (
     "spec.weightSync.bucketMib",
     "spec.checkpoint.interval",
     "spec.checkpoint.keep",
+    "spec.watch.entropyShare",
+    "spec.watch.gradientSpike",
+    "spec.watch.mismatch",
     "spec.extraArgs.megatron",
 )
 """fields that only a run with a learner looks at; they may stay, so that one field turns debug.rolloutOnly on"""

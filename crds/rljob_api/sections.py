@@ -482,6 +482,28 @@ class ExtraArgs(Section):
     """further fields of Megatron's TransformerConfig, for example `recompute_granularity: full`"""
 
 
+class Watch(Section):
+    """What is told by name when it begins to hold; nothing is stopped for it."""
+
+    window: Annotated[int, Field(ge=1, le=1000)] = 10
+    """steps whose mean counts, and that a gradient is compared with"""
+    reward_drop: Annotated[float, Field(gt=0)] = 0.5
+    """RewardCollapse: the mean reward is this share below its best"""
+    entropy_share: Fraction = 0.1
+    """EntropyCollapse: the entropy is below this share of what it was at first"""
+    gradient_spike: Annotated[float, Field(gt=1)] = 10.0
+    """GradientSpike: one gradient norm is so many times the median before"""
+    truncated: Fraction = 0.5
+    """Truncation: a larger share of the responses reaches maxNewTokens"""
+    repeated: Fraction = 0.3
+    """Repetition: a larger share of the 4-grams has occurred before in its response"""
+    no_signal: Fraction = 0.9
+    """NoSignal: a larger share of the groups has samples that all got the same reward"""
+    mismatch: Annotated[float, Field(gt=0)] | None = None
+    """Mismatch: mean difference of the engines' and the learner's log-probabilities [nats]; absent: 0.001 in fp32,
+    0.05 in bf16"""
+
+
 class Debug(Section):
     """Parts of a run by themselves. All off: a run as always."""
 
@@ -543,6 +565,8 @@ class Spec(Section):
     """when and where its pods run"""
     extra_args: ExtraArgs = Field(default_factory=ExtraArgs)
     """arguments of SGLang and Megatron that have no field of their own; unknown names are refused"""
+    watch: Watch = Field(default_factory=Watch)
+    """limits of what is watched while a run goes on"""
     debug: Debug = Field(default_factory=Debug)
     """parts of a run by themselves: samples kept, trained on again, or made without training"""
 

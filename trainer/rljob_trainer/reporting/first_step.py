@@ -4,7 +4,7 @@ Before the first update much is known: policy and reference are one model, engin
 model finds its own samples likely. Most mistakes of loading, templates and weight sync show here, a whole run before
 they show in the reward. A breach stops nothing: limits are where healthy runs are not, not where sick ones begin.
 
-Axes: G samples of one prompt, T tokens.
+Axes: G samples of one prompt.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from statistics import fmean
 
 from rljob_api.sections import Precision
 from rljob_trainer.metrics import TrainMetrics
+from rljob_trainer.reporting.measurements import NGRAM, repeated, spread
 from rljob_trainer.reporting.records import CheckRecord, RenderedRecord
 from rljob_trainer.samples import ScoredGroup
 
@@ -24,7 +25,6 @@ PERPLEXITY_LIMIT = 3.0
 """exp(1.1): an instructed model is surer than that of what it says itself; a base model or a high temperature is not"""
 REPEATED_LIMIT = 0.3
 TRUNCATED_LIMIT = 0.5
-NGRAM = 4
 RENDERED = 3
 """samples that are shown with their whole prompts"""
 
@@ -91,7 +91,7 @@ def checks(
         ),
         (
             f"repeated {NGRAM}-grams, share",
-            _mean([repeated(sample.tokens_T) for sample in samples if len(sample.tokens_T) >= NGRAM]),
+            _mean([repeated(sample.tokens_T) for sample in spread(samples)]),
             REPEATED_LIMIT,
             "Responses go in circles: garbled weights, or a turn that does not end.",
         ),
@@ -113,12 +113,6 @@ def perplexity(groups: Sequence[ScoredGroup]) -> float | None:
     """Return exp of the mean negative log-probability of all response tokens, as the engines gave them."""
     logprobs = [each for group in groups for sample in group.group.samples_G for each in sample.logprobs_T]
     return exp(min(-fmean(logprobs), 700.0)) if logprobs else None
-
-
-def repeated(tokens_T: Sequence[int]) -> float:
-    """Return the share of a response's n-grams that have occurred in it before; 0 for a shorter one."""
-    grams = [tuple(tokens_T[start : start + NGRAM]) for start in range(len(tokens_T) - NGRAM + 1)]
-    return 1.0 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def rendered(groups: Sequence[ScoredGroup]) -> tuple[RenderedRecord, ...]:

@@ -97,6 +97,7 @@ def figures(history: History) -> tuple[Figure, ...]:
         _reward_parts(steps),
         _of(steps, "Response length", "tokens", {"mean": "response_length"}, low=0.0),
         _of(steps, "Truncated responses", "share", {"truncated": "truncated"}, low=0.0, colour="secondary"),
+        _of(steps, "Repeated 4-grams", "share", {"repeated": "repeated"}, low=0.0, colour="secondary"),
         _of(steps, "Loss", "", {"loss": "loss"}),
         _of(steps, "Gradient norm before clipping", "", {"norm": "grad_norm"}, low=0.0),
         _of(steps, "Entropy", "nats", {"entropy": "entropy"}),

@@ -1,6 +1,6 @@
 """From the values of one turn of the loop to the numbers and the samples that people see. Pure.
 
-Axes: G samples of one prompt.
+Axes: G samples of one prompt, T tokens.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,10 @@ from statistics import fmean, pstdev
 
 from rljob_trainer.metrics import Publication, TrainMetrics
 from rljob_trainer.reporting.records import SampleRecord, StepMetrics
-from rljob_trainer.samples import ScoredGroup
+from rljob_trainer.samples import Sample, ScoredGroup
+
+NGRAM = 4
+MOST_COUNTED = 64
 
 
 def step_metrics(
@@ -41,11 +44,24 @@ def step_metrics(
         logprob_mismatch=_finite(training.mismatch),
         importance_weight=_finite(training.importance),
         importance_cut=_finite(training.importance_cut),
+        repeated=_mean([repeated(sample.tokens_T) for sample in spread(samples)]),
         rollout_tokens=sum(lengths),
         train_tokens=training.tokens,
         version=publication.version,
         skipped=training.skipped,
     )
+
+
+def spread(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """Return at most 64 of the samples that have an n-gram, evenly over all: counting n-grams takes time."""
+    long = [sample for sample in samples if len(sample.tokens_T) >= NGRAM]
+    return long[:: -(-len(long) // MOST_COUNTED) or 1]
+
+
+def repeated(tokens_T: Sequence[int]) -> float:
+    """Return the share of a response's n-grams that have occurred in it before; 0 for a shorter one."""
+    grams = [tuple(tokens_T[start : start + NGRAM]) for start in range(len(tokens_T) - NGRAM + 1)]
+    return 1.0 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def chosen_samples(groups: Sequence[ScoredGroup], num_groups: int) -> tuple[SampleRecord, ...]:

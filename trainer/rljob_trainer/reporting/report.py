@@ -9,6 +9,7 @@ driver ─ end ────────────┘              ├─► Pr
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +30,7 @@ from rljob_trainer.reporting.records import (
     EndRecord,
     EngineRecord,
     EvaluationRecord,
+    FindingRecord,
     FirstStepRecord,
     ReadyRecord,
     Record,
@@ -39,6 +41,7 @@ from rljob_trainer.reporting.records import (
     StepRecord,
 )
 from rljob_trainer.reporting.tensorboard import TensorBoard
+from rljob_trainer.reporting.watch import Lookout, lookout
 from rljob_trainer.samples import ScoredGroup
 
 log = logging.getLogger(__name__)
@@ -59,6 +62,7 @@ class Report:
         now: Callable[[], float],
         progress: ProgressHolder,
         metrics: Metrics,
+        watching: Lookout,
         files: Sequence[Sink],
     ) -> None:
         self._job = job
@@ -68,6 +72,7 @@ class Report:
         self._now = now
         self._progress = progress
         self._metrics = metrics
+        self._watching = watching
         self._sinks = (*files, metrics, progress)
         self._lock = threading.Lock()
 
@@ -112,7 +117,11 @@ class Report:
             self._record(ReadyRecord(time=now, step=self._step, phase_seconds=setup))
         self._step = step
         metrics = step_metrics(groups, training, publication, dropped)
-        self._record(StepRecord(**dict(metrics), time=now, step=step, phase_seconds=lap))
+        record = StepRecord(**dict(metrics), time=now, step=step, phase_seconds=lap)
+        self._record(record)
+        for finding in self._watching.after(record):
+            log.warning("action=watch finding=%s evidence=%r advice=%r", finding.name, finding.evidence, finding.advice)
+            self._record(FindingRecord(**asdict(finding), time=now, step=step))
         if shows_samples(step, self._steps):
             self._record(SamplesRecord(time=now, step=step, samples=chosen_samples(groups, SAMPLED_GROUPS)))
 
@@ -202,9 +211,11 @@ def open_report(
     """
     events = directory / FILE_NAME
     lost = rewind(events, resumed_from)
-    progress = ProgressHolder()
+    progress, watching = ProgressHolder(), lookout(job.spec)
     for record in read_events(events) if events.exists() else ():
         progress.record(record)
+        if isinstance(record, StepRecord):
+            watching.after(record)  # what was found then was told then
     files: list[Sink] = [EventLog(events)]
     if job.spec.runtime.tensorboard:
         files.append(TensorBoard(directory / TENSORBOARD, resumed_from))
@@ -214,6 +225,7 @@ def open_report(
         now,
         progress,
         Metrics(phases, topology(job.spec).gpus, [part.name for part in job.spec.reward.judgings]),
+        watching,
         files,
     )
     report.run(attempt, resumed_from, lost)

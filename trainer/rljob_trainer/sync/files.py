@@ -4,6 +4,7 @@ Takes the place of a learner rank in its Ray actor. Engines read the checkpoint'
 them tensor by tensor, by the same publisher as ever.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class CheckpointFiles:
         master_port: int,
     ) -> None:
         torch.set_num_threads(num_threads)
-        self._paths = sorted(checkpoint_dir.glob("*.safetensors"))
+        self._paths = weight_files(checkpoint_dir)
         self._dtype = DTYPES[precision]
         self._device = device
         self._sender = WeightSender(self._specs(), sharding, digest_on(device))
@@ -59,6 +60,14 @@ class CheckpointFiles:
             with safe_open(path, "pt") as file:
                 for name in _loaded(file.keys()):
                     yield name, file.get_tensor(name).to(self._device, self._dtype)
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """Return the files that engines read: those of the index where there is one, else all."""
+    index = directory / "model.safetensors.index.json"
+    if not index.is_file():
+        return sorted(directory.glob("*.safetensors"))
+    return [directory / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
 
 
 def _loaded(names: list[str]) -> list[str]:

@@ -6,17 +6,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rljob_trainer.advantage import GroupRelative
 
 from rljob_api.sections import Precision
 from rljob_trainer.absent import NOTHING_TRAINED, NoBatches, NoLearner
+from rljob_trainer.aggregation import by_token
+from rljob_trainer.algorithms.grpo import GroupRelative
 from rljob_trainer.batches import Batches
 from rljob_trainer.first_step import FirstStep, view
 from rljob_trainer.metrics import Publication, TrainMetrics
+from rljob_trainer.penalties import no_penalties
 from rljob_trainer.reporting.events import read_events
-from rljob_trainer.reporting.first_step import LearnerView, checks, perplexity, rendered, repeated
+from rljob_trainer.reporting.first_step import LearnerView, checks, perplexity, rendered
 from rljob_trainer.reporting.history import read_history
 from rljob_trainer.reporting.html import render
+from rljob_trainer.reporting.measurements import repeated
 from rljob_trainer.reporting.records import FirstStepRecord
 from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup
 from synthetic_run import SyntheticRun
@@ -123,8 +126,9 @@ def test_samples_are_shown_with_the_prompts_that_engines_got():
 
 
 BATCHES = Batches(
-    advantage=GroupRelative(normalize_std=False),
-    loss_by_token=True,
+    advantage=GroupRelative("none"),
+    penalties=no_penalties,
+    weights=by_token,
     keep_zero_advantage=False,
     global_batch_size=4,
     data_parallel=2,
@@ -161,10 +165,8 @@ class Learner:
 
 def first_step(directory: Path, learner, logprobs) -> tuple[FirstStep, SyntheticRun]:
     run = SyntheticRun(directory, steps=3)
-    look = FirstStep(
-        learner, logprobs, run.report, run.report.first_step, "f1n9e7", Precision.FP32, steps_per_rollout=1
-    )
-    return look, run
+    told = run.report.first_step
+    return FirstStep(learner, logprobs, run.report, told, "f1n9e7", Precision.FP32, steps_per_rollout=1), run
 
 
 def take(look: FirstStep, batches, steps: int) -> None:
