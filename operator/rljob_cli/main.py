@@ -101,13 +101,16 @@ def run(manifest: ManifestFile) -> None:
     from rljob_cli.display import display_for
     from rljob_cli.panels import run_facts
     from rljob_cli.rundir import RunDirectoryError, rundir
+    from rljob_trainer import leftovers
 
     try:
         directory = rundir(job)
     except RunDirectoryError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(Exit.BAD_INPUT) from error
-    findings = look_at_files(job, files, here=True) + look_at_machine(job, files, directory.path)
+    left = bool(leftovers.find(leftovers.run_id(directory.path)))
+    findings = look_at_files(job, files, here=True)
+    findings += look_at_machine(job, files, directory.path, has_leftovers=left)
     for warning in findings.warnings:
         typer.echo(f"warning: {warning}", err=True)
     if findings.problems:

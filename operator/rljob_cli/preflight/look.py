@@ -30,9 +30,12 @@ def look_at_files(job: RLJob, files: ModelFiles | None, *, here: bool) -> Findin
     return found + look_at_questions(spec, files)
 
 
-def look_at_machine(job: RLJob, files: ModelFiles | None, directory: Path) -> Findings:
-    """Look at the disk and the ports of this machine for a run in `directory`, and at what it shall train on again."""
-    machine = read_machine(directory, (job.spec.runtime.metrics_port,))
+def look_at_machine(job: RLJob, files: ModelFiles | None, directory: Path, *, has_leftovers: bool = False) -> Findings:
+    """Look at the disk and the ports of this machine for a run in `directory`, and at what it shall train on again.
+
+    `has_leftovers`: processes of the same run are there, which are ended before it starts; a port may be theirs.
+    """
+    machine = read_machine(directory, () if has_leftovers else (job.spec.runtime.metrics_port,))
     return judge_machine(job.spec, shape(files.config) if files else None, machine) + own_dump(job.spec, directory)
 
 

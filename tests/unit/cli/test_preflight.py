@@ -370,7 +370,9 @@ def test_a_port_in_use_is_refused(place: Place):
         port = other.getsockname()[1]
         job = parse(manifest(place.model, place.root, runtime={"metricsPort": port}))
         (problem,) = look_at_machine(job, model_files(str(place.model)), place.root / "run").problems
+        ours = look_at_machine(job, model_files(str(place.model)), place.root / "run", has_leftovers=True)
     assert str(problem).startswith(f"spec.runtime.metricsPort: {port} is in use by another program here")
+    assert ours.problems == (), "a killed run's own processes are ended before it starts again"
     assert look_at_machine(job, None, place.root / "run").problems == ()
 
 

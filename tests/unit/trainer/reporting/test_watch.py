@@ -118,6 +118,10 @@ def test_the_mean_of_the_window_counts_and_one_bad_step_does_not():
     assert names(run(100, after(99, truncated=1.0, repeated=1.0, logprob_mismatch=0.005))) == []
 
 
+def test_the_newest_steps_make_a_whole_window_whatever_their_number():
+    assert names(run(97, after(87, reward_mean=0.2))) == ["RewardCollapse"]
+
+
 def test_what_a_run_does_not_measure_is_not_watched():
     unmeasured = {"entropy": None, "grad_norm": None, "logprob_mismatch": None, "reward_mean": None, "repeated": None}
     assert names(run(100, lambda step: unmeasured)) == []
@@ -154,7 +158,8 @@ def test_a_resumed_run_does_not_tell_again_what_still_holds(tmp_path: Path):
     for step in range(1, 21):
         before.take(step)
     resumed = SyntheticRun(tmp_path, steps=40, attempt=2, first=20)
-    resumed.take(21)
+    for step in range(21, 33):
+        resumed.take(step)
     assert [(each.step, each.name) for each in read_history(tmp_path).findings] == [(10, "Mismatch")]
 
 
