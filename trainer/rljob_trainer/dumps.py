@@ -19,7 +19,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ FORMAT, VERSION = "rljob-rollouts", 1
 DIRECTORY = "rollouts"
 """below a run's directory"""
 PROMPT_FIELDS = ("uid", "question", "text", "tokens_T", "label")
+SAMPLE_FIELDS = tuple(field.name for field in fields(Sample))
 DIGEST = "xxh3_128"
 
 Made = Mapping[str, Any]
@@ -144,7 +145,7 @@ def _record(scored: ScoredGroup) -> dict[str, Any]:
     prompt = scored.group.prompt
     return {
         "prompt": {name: getattr(prompt, name) for name in PROMPT_FIELDS},
-        "samples": [asdict(sample) for sample in scored.group.samples_G],
+        "samples": [{name: getattr(sample, name) for name in SAMPLE_FIELDS} for sample in scored.group.samples_G],
         "rewards_G": scored.rewards_G,
     }
 
