@@ -156,8 +156,14 @@ def _group(line: dict[str, Any], prompt: Prompt, told: str) -> ScoredGroup:
         if asked.get(name) != getattr(prompt, name):
             wanted, found = (json.dumps(value)[:80] for value in (getattr(prompt, name), asked.get(name)))
             raise DumpError(f"{told}: expected prompt {prompt.uid} with {name} {wanted}, found {found}")
-    samples = [Sample(**{name: _tuples(value) for name, value in sample.items()}) for sample in line["samples"]]
-    return ScoredGroup(Group(prompt, tuple(samples)), tuple(line["rewards_G"]))
+    samples = tuple(_sample(sample, told) for sample in line["samples"])
+    return ScoredGroup(Group(prompt, samples), tuple(line["rewards_G"]))
+
+
+def _sample(sample: dict[str, Any], told: str) -> Sample:
+    if sample.keys() != set(SAMPLE_FIELDS):  # of a time when samples had other fields
+        raise DumpError(f"{told}: expected samples with {', '.join(SAMPLE_FIELDS)}, found {', '.join(sample)}")
+    return Sample(**{name: _tuples(value) for name, value in sample.items()})
 
 
 def _compressed(content: bytes) -> memoryview:

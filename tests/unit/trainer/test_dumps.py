@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 
 import pyarrow
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
@@ -149,6 +150,14 @@ def test_a_file_cut_off_on_the_disk_is_named(tmp_path, length):
 def test_answers_to_other_prompts_are_refused(tmp_path, prompts, told):
     with pytest.raises(DumpError, match=told):
         dumped(tmp_path).read(3, prompts, MADE)
+
+
+def test_samples_of_a_time_when_they_had_other_fields_are_refused(tmp_path):
+    dump = dumped(tmp_path)
+    body = without_end(content(dump)).replace(b',"engine":"engine-1"', b"")
+    put(dump, body + json.dumps({"xxh3_128": xxhash.xxh3_128_hexdigest(body)}).encode() + b"\n")
+    with pytest.raises(DumpError, match=r"step 3, line 2: expected samples with tokens_T, .*, engine, found tokens_T,"):
+        dump.read(3, PROMPTS[:4], MADE)
 
 
 def test_samples_made_otherwise_are_refused_with_both_values(tmp_path):
