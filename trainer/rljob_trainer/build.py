@@ -221,7 +221,11 @@ class _Builder:
         if spec.debug.engines:
             weights = EngineWeights(self._pool, self._publisher(learner, link, model), self._background)
             rollouts = self._rollouts(stream, journal, weights, learner)
-            kept = Dumping(rollouts, scoring, dump, made) if spec.debug.dump_rollouts else None
+            kept = (
+                Dumping(rollouts, scoring, dump, made, spec.rollout.prompts_per_step)
+                if spec.debug.dump_rollouts
+                else None
+            )
             sampled = Sampled(
                 rollouts=kept or rollouts,
                 rewards=kept or scoring,
@@ -262,7 +266,7 @@ class _Builder:
                 raise DumpError(f"{own}: spec.debug.replay is of this run itself; {ANOTHER}")
             dump.require(range(first, self._spec.training.steps))
             if first < self._spec.training.steps:
-                dump.check(first, made)
+                dump.read(first, made)
             return dump, made
         dump = Dump(own)
         return dump.rewind(first, made) if debug.dump_rollouts else dump, made

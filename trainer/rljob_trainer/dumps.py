@@ -1,10 +1,10 @@
 """Rollouts on disk: the scored samples of each step, in a file of its own, to be read by people and trained on again.
 
     rollouts/step-0000000.jsonl.zst
-      {"format": "rljob-rollouts", "version": 1, "step": 0, "groups": 4, "made": {...}}
+      {"format": "rljob-rollouts", "version": 1, "step": 0, "rounds": [4], "made": {...}}
       {"prompt": {"uid": "0:17", "question": ..., "text": ..., "tokens_T": [...], "label": ...},
        "samples": [{"tokens_T": [...], "logprobs_T": [...], "text": ..., "version": 0, ...}, ...], "rewards_G": [...]}
-      ... one such line for each group
+      ... one such line for each group; dynamic sampling makes them in several rounds, of so many groups each
       {"xxh3_128": "..."}
 
 JSON lines, compressed with zstd: `zstdcat FILE | jq` shows them. Numbers are written so that they read back to the same
@@ -62,13 +62,14 @@ class Dump:
         for leftover in self.directory.glob("*.draft"):
             leftover.unlink()
         if kept := self.steps():
-            self.check(kept[-1], made)
+            self.read(kept[-1], made)
         return self
 
-    def write(self, step: int, groups: Sequence[ScoredGroup], made: Made) -> Path:
-        """Write the groups of a step; the file is there, whole and on the disk, or not at all."""
-        header = {"format": FORMAT, "version": VERSION, "step": step, "groups": len(groups), "made": made}
-        content = b"".join(_line(each) for each in (header, *map(_record, groups)))
+    def write(self, step: int, rounds: Sequence[Sequence[ScoredGroup]], made: Made) -> Path:
+        """Write the groups of a step; the file is there, whole and on the disk, or as it was."""
+        sizes = [len(groups) for groups in rounds]
+        header = {"format": FORMAT, "version": VERSION, "step": step, "rounds": sizes, "made": made}
+        content = b"".join(_line(each) for each in (header, *(_record(group) for groups in rounds for group in groups)))
         path = self.path(step)
         draft = path.with_suffix(".draft")
         try:
@@ -82,20 +83,10 @@ class Dump:
             raise DumpError(f"{path}: step {step} cannot be written: {error}") from error
         return path
 
-    def read(self, step: int, prompts: Sequence[Prompt], made: Made) -> tuple[ScoredGroup, ...]:
-        """Return the groups of a step; `prompts` are those that the run asks in it. Raises DumpError."""
-        lines = self._lines(step, made)
-        told = f"{self.path(step)}: step {step}"
-        if len(lines) != len(prompts):
-            raise DumpError(f"{told}: expected {len(prompts)} groups, found {len(lines)}")
-        return tuple(
-            _group(line, prompt, f"{told}, line {number}")
-            for number, (line, prompt) in enumerate(zip(lines, prompts, strict=True), start=2)
-        )
-
-    def check(self, step: int, made: Made) -> None:
-        """Raise DumpError unless the file of a step is whole and was made as `made` says."""
-        self._lines(step, made)
+    def read(self, step: int, made: Made) -> "Recorded":
+        """Return what a step's file holds; raise DumpError unless it is whole and was made as `made` says."""
+        sizes, lines = self._lines(step, made)
+        return Recorded(f"{self.path(step)}: step {step}", sizes, lines)
 
     def steps(self) -> tuple[int, ...]:
         """Return the steps that there are."""
@@ -116,8 +107,8 @@ class Dump:
         found = f"steps {there[0]} to {there[-1]}" if there else "no rollouts at all"
         return f"{self.path(step)}: step {step} is not there; {self.directory} has {found}"
 
-    def _lines(self, step: int, made: Made) -> list[dict[str, Any]]:
-        """Return the lines of the groups, when all around them is as it must be."""
+    def _lines(self, step: int, made: Made) -> tuple[tuple[int, ...], list[dict[str, Any]]]:
+        """Return the sizes of the rounds and the lines of the groups, when all around them is as it must be."""
         path = self.path(step)
         told = f"{path}: step {step}"
         try:
@@ -131,14 +122,37 @@ class Dump:
         header, groups = _parsed(body, told)
         _check_header(header, step, told)
         if last != {DIGEST: xxhash.xxh3_128_hexdigest(body)}:
-            expected = f"expected {header['groups']} groups and a last line with the {DIGEST} of all before it"
+            expected = f"expected {sum(header['rounds'])} groups and a last line with the {DIGEST} of all before it"
             found = f"the digest {last[DIGEST]}, which is not theirs" if last else "no such line"
             raise DumpError(f"{told}: damaged or cut off: {expected}, found {found}")
         then: Made = header["made"]
         if differs := sorted(name for name in made.keys() | then.keys() if made.get(name) != then.get(name)):
             was, now = (json.dumps(given.get(differs[0]), ensure_ascii=False) for given in (then, made))
             raise DumpError(f"{told}: made with {differs[0]} {was}, and this run has {now}")
-        return groups
+        return tuple(header["rounds"]), groups
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A step as it was written."""
+
+    told: str
+    """how messages begin"""
+    sizes: tuple[int, ...]
+    """groups of each round"""
+    lines: Sequence[dict[str, Any]]
+
+    def groups(self, number: int, prompts: Sequence[Prompt]) -> tuple[ScoredGroup, ...]:
+        """Return the groups of a round, from 0; `prompts` are those that the run asks in it. Raises DumpError."""
+        if number >= len(self.sizes):
+            raise DumpError(f"{self.told}: expected round {number + 1}, found {len(self.sizes)} rounds")
+        if self.sizes[number] != len(prompts):
+            raise DumpError(f"{self.told}: expected {len(prompts)} groups, found {self.sizes[number]}")
+        first = sum(self.sizes[:number])
+        return tuple(
+            _group(self.lines[place], prompt, f"{self.told}, line {place + 2}")
+            for place, prompt in enumerate(prompts, start=first)
+        )
 
 
 def _record(scored: ScoredGroup) -> dict[str, Any]:

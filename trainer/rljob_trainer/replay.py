@@ -1,56 +1,62 @@
 """Rollouts to disk, and from disk instead of from engines. Chosen in `build.py` for `spec.debug`.
 
-Both stand where rollouts and rewards stand: between them they see the step, and the scored groups of that step.
+Both stand where rollouts and rewards stand: between them they see the step, and the scored groups of that step. They
+stand below dynamic sampling, which asks for groups in rounds: a replay drops the same groups as the run that made them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from rljob_trainer.data.journal import Journal
 from rljob_trainer.data.prompts import PromptStream
-from rljob_trainer.dumps import Dump, Made
+from rljob_trainer.dumps import Dump, Made, Recorded
+from rljob_trainer.parts import Rewards
 from rljob_trainer.samples import Group, ScoredGroup
 
 
-class Rollouts(Protocol):
-    """Whatever makes samples, see `parts.Rollouts`."""
+class Source(Protocol):
+    """Whatever makes samples, see `rollouts.SyncRollouts`."""
 
-    def take(self, step: int) -> tuple[Group, ...]: ...
+    def generate(self, step: int, num_prompts: int) -> tuple[Group, ...]:
+        """Return the groups of the next prompts, which are journaled as issued for `step`."""
 
-    def consumed(self, step: int) -> None: ...
-
-
-class Rewards(Protocol):
-    """Whatever scores them, see `parts.Rewards`."""
-
-    def score(self, groups: Sequence[Group]) -> tuple[ScoredGroup, ...]: ...
+    def consumed(self, step: int) -> None:
+        """Note that the learner is done with all prompts that were issued for `step`."""
 
 
 @dataclass
 class Dumping:
     """Rollouts and rewards that also write each step to disk, before anything is trained on it."""
 
-    rollouts: Rollouts
+    source: Source
     rewards: Rewards
     dump: Dump
     made: Made
+    prompts_per_step: int
     _step: int = -1
+    _rounds: list[tuple[ScoredGroup, ...]] = field(default_factory=list)
 
     def take(self, step: int) -> tuple[Group, ...]:
         """Return the groups of `step`."""
-        self._step = step
-        return self.rollouts.take(step)
+        return self.generate(step, self.prompts_per_step)
+
+    def generate(self, step: int, num_prompts: int) -> tuple[Group, ...]:
+        """Return the groups of the next prompts, for `step`."""
+        if step != self._step:
+            self._step, self._rounds = step, []
+        return self.source.generate(step, num_prompts)
 
     def score(self, groups: Sequence[Group]) -> tuple[ScoredGroup, ...]:
         """Return the groups with their rewards, which are on the disk by then. Raises DumpError."""
         scored = self.rewards.score(groups)
-        self.dump.write(self._step, scored, self.made)
+        self._rounds.append(scored)
+        self.dump.write(self._step, self._rounds, self.made)
         return scored
 
     def consumed(self, step: int) -> None:
         """Note that the learner has trained on the groups of `step`."""
-        self.rollouts.consumed(step)
+        self.source.consumed(step)
 
 
 @dataclass
@@ -62,12 +68,22 @@ class Replay:
     stream: PromptStream
     journal: Journal
     prompts_per_step: int
+    _step: int = -1
+    _round: int = -1
+    _recorded: Recorded | None = None
     _scored: tuple[ScoredGroup, ...] = ()
 
     def take(self, step: int) -> tuple[Group, ...]:
         """Return the groups of `step`; raise DumpError when they are damaged, or are answers to other prompts."""
-        prompts = self.stream.take(self.prompts_per_step)
-        self._scored = self.dump.read(step, prompts, self.made)
+        return self.generate(step, self.prompts_per_step)
+
+    def generate(self, step: int, num_prompts: int) -> tuple[Group, ...]:
+        """Return the groups of the next round of `step`. Raises DumpError."""
+        if step != self._step or self._recorded is None:
+            self._step, self._round, self._recorded = step, -1, self.dump.read(step, self.made)
+        self._round += 1
+        prompts = self.stream.take(num_prompts)
+        self._scored = self._recorded.groups(self._round, prompts)
         self.journal.issued(step, [prompt.uid for prompt in prompts])
         return tuple(scored.group for scored in self._scored)
 

@@ -32,7 +32,7 @@ def scored(prompt: Prompt, *samples: Sample) -> ScoredGroup:
 
 def dumped(directory, step: int = 3) -> Dump:
     dump = Dump(directory).rewind(0, MADE)
-    dump.write(step, [scored(prompt) for prompt in PROMPTS[:4]], MADE)
+    dump.write(step, [[scored(prompt) for prompt in PROMPTS[:4]]], MADE)
     return dump
 
 
@@ -58,9 +58,9 @@ def bits(number: float) -> bytes:
 def test_what_is_read_is_what_was_written_to_the_bit(tmp_path_factory, numbers, text):
     dump = Dump(tmp_path_factory.mktemp("dump"))
     written = Sample(tuple(range(len(numbers))), tuple(numbers), text, 2**40, "length", "engine-0")
-    dump.write(0, [ScoredGroup(Group(PROMPTS[0], (written,)), (numbers[0],))], MADE)
+    dump.write(0, [[ScoredGroup(Group(PROMPTS[0], (written,)), (numbers[0],))]], MADE)
 
-    (read,) = dump.read(0, PROMPTS[:1], MADE)
+    (read,) = dump.read(0, MADE).groups(0, PROMPTS[:1])
 
     assert [*map(bits, read.group.samples_G[0].logprobs_T)] == [*map(bits, numbers)]
     assert bits(read.rewards_G[0]) == bits(numbers[0])
@@ -75,8 +75,8 @@ def test_every_field_of_a_sample_is_kept(tmp_path):
 
 def test_numbers_that_are_not_numbers_survive(tmp_path):
     dump = Dump(tmp_path)
-    dump.write(0, [scored(PROMPTS[0], sample(-math.inf), sample(math.nan))], MADE)
-    one, two = dump.read(0, PROMPTS[:1], MADE)[0].group.samples_G
+    dump.write(0, [[scored(PROMPTS[0], sample(-math.inf), sample(math.nan))]], MADE)
+    one, two = dump.read(0, MADE).groups(0, PROMPTS[:1])[0].group.samples_G
     assert one.logprobs_T[0] == -math.inf
     assert math.isnan(two.logprobs_T[0])
 
@@ -124,7 +124,7 @@ def test_a_file_that_is_not_as_it_was_written_is_named_with_what_was_expected(tm
     dump = dumped(tmp_path)
     put(dump, damage(content(dump)))
     with pytest.raises(DumpError, match=rf"step-0000003\.jsonl\.zst: step 3: {told}"):
-        dump.read(3, PROMPTS[:4], MADE)
+        dump.read(3, MADE).groups(0, PROMPTS[:4])
 
 
 @pytest.mark.parametrize("length", [0, 1, 20, 200])
@@ -133,7 +133,7 @@ def test_a_file_cut_off_on_the_disk_is_named(tmp_path, length):
     path = dump.path(3)
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(DumpError, match=r"step-0000003\.jsonl\.zst: step 3: .*expected"):
-        dump.read(3, PROMPTS[:4], MADE)
+        dump.read(3, MADE).groups(0, PROMPTS[:4])
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_file_cut_off_on_the_disk_is_named(tmp_path, length):
 )
 def test_answers_to_other_prompts_are_refused(tmp_path, prompts, told):
     with pytest.raises(DumpError, match=told):
-        dumped(tmp_path).read(3, prompts, MADE)
+        dumped(tmp_path).read(3, MADE).groups(0, prompts)
 
 
 def test_samples_of_a_time_when_they_had_other_fields_are_refused(tmp_path):
@@ -157,12 +157,12 @@ def test_samples_of_a_time_when_they_had_other_fields_are_refused(tmp_path):
     body = without_end(content(dump)).replace(b',"engine":"engine-1"', b"")
     put(dump, body + json.dumps({"xxh3_128": xxhash.xxh3_128_hexdigest(body)}).encode() + b"\n")
     with pytest.raises(DumpError, match=r"step 3, line 2: expected samples with tokens_T, .*, engine, found tokens_T,"):
-        dump.read(3, PROMPTS[:4], MADE)
+        dump.read(3, MADE).groups(0, PROMPTS[:4])
 
 
 def test_samples_made_otherwise_are_refused_with_both_values(tmp_path):
     with pytest.raises(DumpError, match=r"step 3: made with spec.rollout.samplesPerPrompt 2, and this run has 8"):
-        dumped(tmp_path).check(3, MADE | {"spec.rollout.samplesPerPrompt": 8})
+        dumped(tmp_path).read(3, MADE | {"spec.rollout.samplesPerPrompt": 8})
 
 
 def test_a_step_that_is_not_there_is_told_with_those_that_are(tmp_path):
@@ -178,7 +178,7 @@ def test_a_write_that_is_killed_leaves_no_file(tmp_path, monkeypatch):
     dump = Dump(tmp_path)
     monkeypatch.setattr("os.fsync", lambda descriptor: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        dump.write(0, [scored(PROMPTS[0])], MADE)
+        dump.write(0, [[scored(PROMPTS[0])]], MADE)
     assert dump.steps() == ()
     assert Dump(tmp_path).rewind(0, MADE).steps() == ()
     assert list(tmp_path.iterdir()) == []
@@ -187,7 +187,7 @@ def test_a_write_that_is_killed_leaves_no_file(tmp_path, monkeypatch):
 def test_a_resumed_run_makes_the_steps_after_its_checkpoint_again(tmp_path):
     dump = Dump(tmp_path)
     for step in range(5):
-        dump.write(step, [scored(PROMPTS[0])], MADE)
+        dump.write(step, [[scored(PROMPTS[0])]], MADE)
     assert dump.rewind(3, MADE).steps() == (0, 1, 2)
     with pytest.raises(DumpError, match="made with"):
         dump.rewind(3, MADE | {"spec.reward": {"kind": "math"}})
@@ -199,8 +199,8 @@ class Live:
     def __init__(self, stream: PromptStream, journal: Journal) -> None:
         self.stream, self.journal = stream, journal
 
-    def take(self, step):
-        prompts = self.stream.take(3)
+    def generate(self, step, num_prompts):
+        prompts = self.stream.take(num_prompts)
         self.journal.issued(step, [prompt.uid for prompt in prompts])
         return tuple(scored(prompt).group for prompt in prompts)
 
@@ -226,7 +226,7 @@ def stream() -> PromptStream:
 def test_a_replay_gives_the_same_groups_and_the_same_journal(tmp_path):
     live = Live(stream(), Journal(tmp_path / "live.jsonl"))
     dump = Dump(tmp_path / "rollouts").rewind(0, MADE)
-    made = steps(Dumping(live, live, dump, MADE), 0, 5)
+    made = steps(Dumping(live, live, dump, MADE, prompts_per_step=3), 0, 5)
 
     replay = Replay(dump, MADE, stream(), Journal(tmp_path / "replay.jsonl"), prompts_per_step=3)
 
@@ -238,16 +238,41 @@ def test_a_replay_gives_the_same_groups_and_the_same_journal(tmp_path):
 def test_a_replay_goes_on_in_the_middle(tmp_path):
     live = Live(stream(), Journal(tmp_path / "live.jsonl"))
     dump = Dump(tmp_path / "rollouts").rewind(0, MADE)
-    made = steps(Dumping(live, live, dump, MADE), 0, 4)
+    made = steps(Dumping(live, live, dump, MADE, prompts_per_step=3), 0, 4)
     resumed = stream()
     resumed.seek(resumed.position_after(6))
 
     assert steps(Replay(dump, MADE, resumed, Journal(tmp_path / "r.jsonl"), prompts_per_step=3), 2, 4) == made[2:]
 
 
+def by_rounds(rollouts, step: int, sizes: list[int]) -> list:
+    """Ask for a step as dynamic sampling does."""
+    found = [rollouts.score(rollouts.generate(step, size)) for size in sizes]
+    rollouts.consumed(step)
+    return found
+
+
+def test_rounds_of_dynamic_sampling_come_back_one_by_one(tmp_path):
+    live = Live(stream(), Journal(tmp_path / "live.jsonl"))
+    dump = Dump(tmp_path / "rollouts").rewind(0, MADE)
+    dumping = Dumping(live, live, dump, MADE, prompts_per_step=3)
+    made = [by_rounds(dumping, 0, [3, 2]), by_rounds(dumping, 1, [3])]
+
+    replay = Replay(dump, MADE, stream(), Journal(tmp_path / "replay.jsonl"), prompts_per_step=3)
+
+    assert [by_rounds(replay, 0, [3, 2]), by_rounds(replay, 1, [3])] == made
+    assert (tmp_path / "replay.jsonl").read_bytes() == (tmp_path / "live.jsonl").read_bytes()
+    other = Replay(dump, MADE, stream(), Journal(tmp_path / "other.jsonl"), prompts_per_step=3)
+    with pytest.raises(DumpError, match="step 0: expected 1 groups, found 2"):
+        by_rounds(other, 0, [3, 1])
+    third = Replay(dump, MADE, stream(), Journal(tmp_path / "third.jsonl"), prompts_per_step=3)
+    with pytest.raises(DumpError, match="step 0: expected round 3, found 2 rounds"):
+        by_rounds(third, 0, [3, 2, 1])
+
+
 def test_a_step_is_on_the_disk_before_anything_is_trained_on_it(tmp_path):
     live = Live(stream(), Journal(tmp_path / "live.jsonl"))
     dump = Dump(tmp_path / "rollouts").rewind(0, MADE)
-    dumping = Dumping(live, live, dump, MADE)
+    dumping = Dumping(live, live, dump, MADE, prompts_per_step=3)
     dumping.score(dumping.take(0))
     assert dump.steps() == (0,)
