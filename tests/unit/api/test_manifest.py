@@ -137,12 +137,12 @@ def test_every_field_that_says_so_is_only_for_a_cluster():
     [
         ("{}", ()),
         ("{dumpRollouts: true}", ()),
-        ("{rolloutOnly: true}", ("spec.algorithm.clipHigh",)),
+        ("{rolloutOnly: true}", ("spec.algorithm.entropyCoefficient",)),
         ("{replay: runs/a/rollouts}", ("spec.rollout.engines", "spec.evaluation.interval")),
     ],
 )
 def test_fields_that_a_debug_mode_leaves_without_effect_are_told(good, debug, told):
-    text = f"{good}\n  algorithm: {{clipHigh: 0.3}}\n  evaluation: {{interval: 5}}\n  debug: {debug}"
+    text = f"{good}\n  algorithm: {{entropyCoefficient: 0.01}}\n  evaluation: {{interval: 5}}\n  debug: {debug}"
 
     assert rules.without_effect(load(text).spec) == told
 
