@@ -959,7 +959,7 @@ def only_in_a_cluster(spec: Spec) -> tuple[str, ...]:
     return tuple(path for path in CLUSTER_ONLY if is_set(spec, tuple(path.split("."))[1:]))
 
 
-def without_effect(spec: Spec) -> tuple[str, ...]:
+def left_out(spec: Spec) -> tuple[str, ...]:
     """Return the fields that are set and that `spec.debug` leaves without effect."""
     unread = (*(LEARNER_ONLY if not spec.debug.learner else ()), *(ENGINES_ONLY if not spec.debug.engines else ()))
     return tuple(path for path in unread if is_set(spec, tuple(path.split("."))[1:]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rljob_api import algorithms, batch, memory, shapes
 from rljob_api.batch import Batch
 from rljob_api.memory import Estimate
-from rljob_api.rules import without_effect
+from rljob_api.rules import left_out
 from rljob_api.sections import Algorithm, Device, Placement, RLJob, Spec
 from rljob_api.shapes import Shape
 from rljob_api.topology import Node, Slot, Topology, topology
@@ -165,7 +165,7 @@ def warnings(spec: Spec, where: Topology, model: Shape | None, stops: tuple[Stop
             "kl.addedTo reward with normalizeBy group: where all samples of a group are rewarded alike, only their "
             "divergences differ, and these are divided by their own standard deviation"
         )
-    found.extend(f"{field} has no effect with {spec.debug.mode}" for field in without_effect(spec))
+    found.extend(f"{field} has no effect with {spec.debug.mode}" for field in left_out(spec))
     used = sum(len(engine.slots) for engine in where.engines)
     if spec.placement is Placement.COLOCATED and not spec.debug.mode and used != len(where.learner):
         idle, phase = abs(where.gpus - min(used, len(where.learner))), "rollout" if used < where.gpus else "training"

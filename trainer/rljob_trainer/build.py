@@ -193,7 +193,7 @@ class _Builder:
         spec = self._spec
         model = checkpoint(spec.model.checkpoint, cache_directory(self._environ))
         data = self._data(model)
-        scoring = self._rewards()
+        scoring = self._rewards() if spec.debug.engines else None
         algorithm = chosen_algorithm(spec)
         if resume and not spec.debug.learner:
             raise CheckpointError(f"{resume[0]}: spec.debug.rolloutOnly trains nothing that could go on; {ANOTHER}")
@@ -218,7 +218,7 @@ class _Builder:
             self._board.beat()
         self._watch(server)
 
-        if spec.debug.engines:
+        if scoring is not None:
             weights = EngineWeights(self._pool, self._publisher(learner, link, model), self._background)
             rollouts = self._rollouts(stream, journal, weights, learner)
             kept = (

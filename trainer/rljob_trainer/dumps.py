@@ -3,7 +3,7 @@
     rollouts/step-0000000.jsonl.zst
       {"format": "rljob-rollouts", "version": 1, "step": 0, "rounds": [4], "made": {...}}
       {"prompt": {"uid": "0:17", "question": ..., "text": ..., "tokens_T": [...], "label": ...},
-       "samples": [{"tokens_T": [...], "logprobs_T": [...], "text": ..., "version": 0, ...}, ...], "rewards_G": [...]}
+       "samples": [{"tokens_T": [...], "logprobs_T": [...], "version": 0, ...}, ...], "rewards_G": [...], ...}
       ... one such line for each group; dynamic sampling makes them in several rounds, of so many groups each
       {"xxh3_128": "..."}
 
@@ -34,6 +34,7 @@ DIRECTORY = "rollouts"
 """below a run's directory"""
 PROMPT_FIELDS = ("uid", "question", "text", "tokens_T", "label")
 SAMPLE_FIELDS = tuple(field.name for field in fields(Sample))
+REWARD_FIELDS = tuple(field.name for field in fields(ScoredGroup) if field.name != "group")
 DIGEST = "xxh3_128"
 
 Made = Mapping[str, Any]
@@ -160,7 +161,7 @@ def _record(scored: ScoredGroup) -> dict[str, Any]:
     return {
         "prompt": {name: getattr(prompt, name) for name in PROMPT_FIELDS},
         "samples": [{name: getattr(sample, name) for name in SAMPLE_FIELDS} for sample in scored.group.samples_G],
-        "rewards_G": scored.rewards_G,
+        **{name: getattr(scored, name) for name in REWARD_FIELDS},
     }
 
 
@@ -171,7 +172,10 @@ def _group(line: dict[str, Any], prompt: Prompt, told: str) -> ScoredGroup:
             wanted, found = (json.dumps(value)[:80] for value in (getattr(prompt, name), asked.get(name)))
             raise DumpError(f"{told}: expected prompt {prompt.uid} with {name} {wanted}, found {found}")
     samples = tuple(_sample(sample, told) for sample in line["samples"])
-    return ScoredGroup(Group(prompt, samples), tuple(line["rewards_G"]))
+    judged = {name: value for name, value in line.items() if name not in ("prompt", "samples")}
+    if judged.keys() != set(REWARD_FIELDS):
+        raise DumpError(f"{told}: expected {', '.join(REWARD_FIELDS)}, found {', '.join(judged)}")
+    return ScoredGroup(Group(prompt, samples), **{name: _tuples(value) for name, value in judged.items()})
 
 
 def _sample(sample: dict[str, Any], told: str) -> Sample:
@@ -188,6 +192,8 @@ def _compressed(content: bytes) -> memoryview:
 
 
 def _tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _tuples(inner) for name, inner in value.items()}
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 

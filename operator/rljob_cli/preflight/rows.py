@@ -63,8 +63,9 @@ def judge_rows(spec: Spec, rows: Rows) -> Findings:
     problems, warnings = [*refused(rows)], [*repeated(rows)]
     if unlabelled := [each.place for each in rows.good if not each.label.strip()]:
         rule = "no label (spec.data.labelKey is empty there)"
-        if spec.reward.kind in EXACT:
-            never = f"{rule}: spec.reward.kind {spec.reward.kind} rewards nothing"
+        exact = [part.kind for part in spec.reward.judgings if part.kind in EXACT]
+        if exact:
+            never = f"{rule}: spec.reward.kind {exact[0]} rewards nothing"
             problems.append(about(rows, unlabelled, never))
         else:
             warnings.append(about(rows, unlabelled, rule))

@@ -144,7 +144,7 @@ def test_every_field_that_says_so_is_only_for_a_cluster():
 def test_fields_that_a_debug_mode_leaves_without_effect_are_told(good, debug, told):
     text = f"{good}\n  algorithm: {{entropyCoefficient: 0.01}}\n  evaluation: {{interval: 5}}\n  debug: {debug}"
 
-    assert rules.without_effect(load(text).spec) == told
+    assert rules.left_out(load(text).spec) == told
 
 
 def test_every_field_that_a_debug_mode_may_leave_without_effect_exists():

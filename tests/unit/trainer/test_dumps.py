@@ -68,6 +68,13 @@ def test_what_is_read_is_what_was_written_to_the_bit(tmp_path_factory, numbers, 
     assert read.group.prompt is PROMPTS[0]
 
 
+def test_what_several_rewards_say_is_kept(tmp_path):
+    dump = Dump(tmp_path)
+    judged = replace(scored(PROMPTS[0]), parts_G={"right": (1.0, 0.0), "short": (0.1, 0.2)}, failures=1)
+    dump.write(0, [[judged]], MADE)
+    assert dump.read(0, MADE).groups(0, PROMPTS[:1]) == (judged,)
+
+
 def test_every_field_of_a_sample_is_kept(tmp_path):
     (line,) = [json.loads(line) for line in content(dumped(tmp_path)).splitlines()[1:2]]
     assert set(line["samples"][0]) == {field.name for field in fields(Sample)}
