@@ -18,7 +18,7 @@ import rollout
 from rljob_api.manifest import load
 from rljob_trainer.data.dataset import dataset
 from rljob_trainer.data.packages import cache_directory, checkpoint
-from rljob_trainer.data.render import load_tokenizer
+from rljob_trainer.data.tokenizer import load_tokenizer
 from rljob_trainer.packing import Sequence
 from rljob_trainer.samples import Group
 

@@ -326,9 +326,16 @@ def scalar(schema: Schema) -> Iterator[Schema]:
     yield {key: schema[key] for key in ("format", "minLength", "maxLength", "pattern") if key in schema}
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if bound in schema:
-            yield {bound: schema[bound]}
+            yield {bound: whole(schema[bound])}
         if exclusive in schema:  # a bound of its own in JSON schema, a flag beside the bound in OpenAPI 3.0
-            yield {bound: schema[exclusive], exclusive: True}
+            yield {bound: whole(schema[exclusive]), exclusive: True}
+
+
+def whole(number: float) -> float:
+    """Return a whole number without a point: `typing` takes annotations with 0 and with 0.0 for the same one, so that
+    which of them a schema shows depends on what else was looked at before.
+    """
+    return int(number) if number == int(number) else number
 
 
 def one_line(text: str) -> str:

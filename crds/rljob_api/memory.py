@@ -62,8 +62,8 @@ def estimate(model: Shape, spec: Spec, where: Topology) -> Estimate:
     kv_bytes = kv_bytes_per_token(model, spec)
     return Estimate(
         parameters=model.parameters,
-        learner=learner(model, spec, where),
-        engine=engine(model, spec, kv_bytes),
+        learner=learner(model, spec, where) if where.learner else (),
+        engine=engine(model, spec, kv_bytes) if where.engines else (),
         kv_bytes_per_token=kv_bytes,
         kv_tokens=spec.rollout.kv_tokens(spec.runtime.device),
         colocated=len(where.nodes) > 0 and where.nodes[0].group == "workers",

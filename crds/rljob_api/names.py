@@ -38,6 +38,7 @@ OTHERS = {
 
 NEEDLESS = {
     "async-buffer-size": "rollouts are synchronous",
+    "check-weight-update-equal": "every publication is verified tensor by tensor",
     "load": "a run goes on from spec.checkpoint.directory by itself",
     "model-name": "the architecture is read from the checkpoint",
     "num-data-workers": "prompts are read ahead by themselves",

@@ -818,6 +818,36 @@ def weight_sync(spec: Spec) -> Iterator[Problem]:
         yield Problem("spec.weightSync.transport", "Broadcast", rule, "Disk")
 
 
+@also_in_cel(
+    Cel(
+        "spec.debug.rolloutOnly",
+        "!self.debug.rolloutOnly || !has(self.debug.replay)",
+        "true leaves nothing to do: spec.debug.replay starts no engine; nearest valid: false",
+    ),
+    Cel(
+        "spec.debug.dumpRollouts",
+        "!self.debug.dumpRollouts || !has(self.debug.replay)",
+        "true would write again what spec.debug.replay reads; nearest valid: false",
+    ),
+    Cel(
+        "spec.checkpoint.hfExport",
+        "!self.debug.rolloutOnly || !self.checkpoint.hfExport",
+        "true would export the weights that the run began with: spec.debug.rolloutOnly trains nothing;"
+        " nearest valid: false",
+    ),
+)
+def debug(spec: Spec) -> Iterator[Problem]:
+    given = spec.debug
+    if given.rollout_only and given.replay is not None:
+        rule = "leaves nothing to do: spec.debug.replay starts no engine"
+        yield Problem("spec.debug.rolloutOnly", True, rule, "false")
+    if given.dump_rollouts and given.replay is not None:
+        yield Problem("spec.debug.dumpRollouts", True, "would write again what spec.debug.replay reads", "false")
+    if given.rollout_only and spec.checkpoint.hf_export:
+        rule = "would export the weights that the run began with: spec.debug.rolloutOnly trains nothing"
+        yield Problem("spec.checkpoint.hfExport", True, rule, "false")
+
+
 @only_in_python("the API server does not see into free mappings")
 def volume_mounts(spec: Spec) -> Iterator[Problem]:
     known = [str(volume.get("name")) for volume in spec.runtime.volumes]
@@ -865,6 +895,7 @@ RULES: tuple[Rule, ...] = (
     warmup,
     engines,
     weight_sync,
+    debug,
     volume_mounts,
     extra_arguments,
 )
@@ -886,13 +917,61 @@ CLUSTER_ONLY = (
 """fields that mean something in a cluster only; `rljob run` says so of those that are set"""
 
 
+LEARNER_ONLY = (
+    *(
+        f"spec.algorithm.{field.alias}"
+        for name, field in Algorithm.model_fields.items()
+        if name not in ("dynamic_sampling", "overlong")
+    ),
+    "spec.training.stepsPerRollout",
+    "spec.training.globalBatchSize",
+    "spec.training.nodes",
+    "spec.training.tensorParallel",
+    "spec.training.pipelineParallel",
+    "spec.training.maxTokensPerGpu",
+    "spec.weightSync.transport",
+    "spec.weightSync.directory",
+    "spec.weightSync.bucketMib",
+    "spec.checkpoint.interval",
+    "spec.checkpoint.keep",
+    "spec.watch.entropyShare",
+    "spec.watch.gradientSpike",
+    "spec.watch.mismatch",
+    "spec.extraArgs.megatron",
+)
+"""fields that only a run with a learner looks at; they may stay, so that one field turns debug.rolloutOnly on"""
+ENGINES_ONLY = (
+    "spec.rollout.engines",
+    "spec.rollout.gpusPerEngine",
+    "spec.rollout.memoryFraction",
+    "spec.rollout.routerPolicy",
+    "spec.rollout.requestTimeoutSeconds",
+    *(f"spec.weightSync.{field.alias}" for field in WeightSync.model_fields.values()),
+    *(f"spec.evaluation.{field.alias}" for field in Evaluation.model_fields.values()),
+    "spec.recovery.engineRestarts",
+    "spec.extraArgs.sglang",
+)
+"""fields that only a run with engines looks at, and that say nothing about the samples that they made"""
+
+
 def only_in_a_cluster(spec: Spec) -> tuple[str, ...]:
     """Return the fields that are set and that a run on one machine does not look at."""
     return tuple(path for path in CLUSTER_ONLY if is_set(spec, tuple(path.split("."))[1:]))
 
 
+def left_out(spec: Spec) -> tuple[str, ...]:
+    """Return the fields that are set and that `spec.debug` leaves without effect."""
+    unread = (*(LEARNER_ONLY if not spec.debug.learner else ()), *(ENGINES_ONLY if not spec.debug.engines else ()))
+    return tuple(path for path in unread if is_set(spec, tuple(path.split("."))[1:]))
+
+
 def is_set(spec: Spec, path: tuple[str, ...]) -> bool:
     section, name = path
-    part: Section = getattr(spec, section)
-    field = next(key for key, info in type(part).model_fields.items() if info.alias == name)
+    part: Section = getattr(spec, attribute(type(spec), section))
+    field = attribute(type(part), name)
     return bool(getattr(part, field) != type(part).model_fields[field].get_default(call_default_factory=True))
+
+
+def attribute(section: type[Section], name: str) -> str:
+    """Return what a field is called in Python."""
+    return next(key for key, info in section.model_fields.items() if info.alias == name)

@@ -482,6 +482,58 @@ class ExtraArgs(Section):
     """further fields of Megatron's TransformerConfig, for example `recompute_granularity: full`"""
 
 
+class Watch(Section):
+    """What is told by name when it begins to hold; nothing is stopped for it."""
+
+    window: Annotated[int, Field(ge=1, le=1000)] = 10
+    """steps whose mean counts, and that a gradient is compared with"""
+    reward_drop: Annotated[float, Field(gt=0)] = 0.5
+    """RewardCollapse: the mean reward is this share below its best"""
+    entropy_share: Fraction = 0.1
+    """EntropyCollapse: the entropy is below this share of what it was at first"""
+    gradient_spike: Annotated[float, Field(gt=1)] = 10.0
+    """GradientSpike: one gradient norm is so many times the median before"""
+    truncated: Fraction = 0.5
+    """Truncation: a larger share of the responses reaches maxNewTokens"""
+    repeated: Fraction = 0.3
+    """Repetition: a larger share of the 4-grams has occurred before in its response"""
+    no_signal: Fraction = 0.9
+    """NoSignal: a larger share of the groups has samples that all got the same reward"""
+    mismatch: Annotated[float, Field(gt=0)] | None = None
+    """Mismatch: mean difference of the engines' and the learner's log-probabilities [nats]; absent: 0.001 in fp32,
+    0.05 in bf16"""
+
+
+class Debug(Section):
+    """Parts of a run by themselves. All off: a run as always."""
+
+    dump_rollouts: bool = False
+    """write the scored samples of each step below `checkpoint.directory`, to `rollouts/step-0000000.jsonl.zst` and so
+    on. slime: --save-debug-rollout-data"""
+    replay: Text | None = None
+    """directory of such files, `runs/NAME/rollouts`: train on them, and start no engine. The questions and what made
+    the samples must be as they were; parallel sizes, optimizer and loss are free, but held-out questions are not
+    measured. slime: --load-debug-rollout-data, --debug-train-only"""
+    rollout_only: bool = False
+    """make and score samples with the weights of `model.checkpoint`, and start no learner: nothing is trained and no
+    checkpoint saved. slime: --debug-rollout-only"""
+
+    @property
+    def learner(self) -> bool:
+        """Whether the run has a learner."""
+        return not self.rollout_only
+
+    @property
+    def engines(self) -> bool:
+        """Whether the run has engines."""
+        return self.replay is None
+
+    @property
+    def mode(self) -> str:
+        """The field that leaves a part of the run out; empty: none does."""
+        return "spec.debug.rolloutOnly" if not self.learner else "spec.debug.replay" if not self.engines else ""
+
+
 class Spec(Section):
     seed: Seed = 0
     """seed of shuffling and of parameter-independent randomness"""
@@ -513,6 +565,10 @@ class Spec(Section):
     """when and where its pods run"""
     extra_args: ExtraArgs = Field(default_factory=ExtraArgs)
     """arguments of SGLang and Megatron that have no field of their own; unknown names are refused"""
+    watch: Watch = Field(default_factory=Watch)
+    """limits of what is watched while a run goes on"""
+    debug: Debug = Field(default_factory=Debug)
+    """parts of a run by themselves: samples kept, trained on again, or made without training"""
 
     @property
     def transport(self) -> Transport:

@@ -115,8 +115,8 @@ class Sizes:
 
 
 def topology(spec: Spec) -> Topology:
-    """Return where every process of a valid spec sits."""
-    return lay_out(sizes(spec))
+    """Return where every process of a valid spec sits; `spec.debug` may leave out the learner or the engines."""
+    return lay_out(sizes(spec), learner=spec.debug.learner, engines=spec.debug.engines)
 
 
 def sizes(spec: Spec) -> Sizes:
@@ -131,12 +131,13 @@ def sizes(spec: Spec) -> Sizes:
     )
 
 
-def lay_out(wanted: Sizes) -> Topology:
-    """Return the topology of sizes that fit each other (`rules.py` says which do)."""
-    nodes = nodes_of(wanted)
+def lay_out(wanted: Sizes, *, learner: bool = True, engines: bool = True) -> Topology:
+    """Return the topology of sizes that fit each other (`rules.py` says which do), or a part of it."""
+    ranks, count = wanted.ranks if learner else 0, wanted.engines if engines else 0
+    nodes = nodes_of(wanted, ranks, count)
     learner_groups: tuple[NodeGroup, ...] = ("workers", "trainer")
     engine_groups: tuple[NodeGroup, ...] = ("workers", "rollout")
-    learner_slots = zip(range(wanted.ranks), on(nodes, learner_groups), strict=False)  # engines may need more slots
+    learner_slots = zip(range(ranks), on(nodes, learner_groups), strict=False)  # engines may need more slots
     return Topology(
         placement=wanted.placement,
         tensor_parallel=wanted.tensor_parallel,
@@ -144,16 +145,16 @@ def lay_out(wanted: Sizes) -> Topology:
         data_parallel=wanted.data_parallel,
         nodes=nodes,
         learner=tuple(learner_rank(wanted, rank, slot) for rank, slot in learner_slots),
-        engines=tuple(engines(wanted, on(nodes, engine_groups))),
+        engines=tuple(engines_on(on(nodes, engine_groups), wanted.gpus_per_engine, count)),
     )
 
 
-def nodes_of(wanted: Sizes) -> tuple[Node, ...]:
-    rollout = wanted.engines * wanted.gpus_per_engine
+def nodes_of(wanted: Sizes, ranks: int, engines: int) -> tuple[Node, ...]:
+    rollout = engines * wanted.gpus_per_engine
     if wanted.placement is Placement.COLOCATED:
-        return filled("workers", max(wanted.ranks, rollout), wanted.gpus_per_node)
+        return filled("workers", max(ranks, rollout), wanted.gpus_per_node)
     per_node = wanted.engines_per_node * wanted.gpus_per_engine
-    return filled("trainer", wanted.ranks, wanted.gpus_per_node) + filled("rollout", rollout, per_node)
+    return filled("trainer", ranks, wanted.gpus_per_node) + filled("rollout", rollout, per_node)
 
 
 def filled(group: NodeGroup, gpus: int, per_node: int) -> tuple[Node, ...]:
@@ -175,6 +176,5 @@ def learner_rank(wanted: Sizes, rank: int, slot: Slot) -> LearnerRank:
     return LearnerRank(rank, tensor, data, pipeline, slot)
 
 
-def engines(wanted: Sizes, slots: tuple[Slot, ...]) -> list[Engine]:
-    size = wanted.gpus_per_engine
-    return [Engine(index, slots[index * size : (index + 1) * size]) for index in range(wanted.engines)]
+def engines_on(slots: tuple[Slot, ...], size: int, count: int) -> list[Engine]:
+    return [Engine(index, slots[index * size : (index + 1) * size]) for index in range(count)]

@@ -20,6 +20,7 @@ from rljob_cli import plan as planning
 from rljob_cli import validate as validation
 from rljob_cli.model_files import ModelFiles
 from rljob_cli.options import Output, OutputOption
+from rljob_cli.preflight import look_at_files, look_at_machine
 from rljob_cli.validate import STDIN
 
 PIPE_WIDTH = 200
@@ -82,29 +83,39 @@ def validate(manifests: Manifests) -> None:
 @app.command(epilog="Example: rljob plan job.yaml -o json | jq .memory")
 def plan(manifest: Manifest, output: OutputOption = Output.TABLE) -> None:
     """Show processes, batches, tokens and memory."""
-    planned = planning.plan(*checked(manifest))
+    planned = planning.plan(*(given := checked(manifest)), look_at_files(*given, here=False))
     if output is Output.JSON:
         typer.echo(plan_view.as_json(planned))
-        return
+        raise typer.Exit(Exit.BAD_INPUT if planned.problems else Exit.OK)
     terminal = sys.stdout.isatty()
     console = Console() if terminal else Console(width=PIPE_WIDTH)
     console.print(plan_view.as_tables(planned, boxes=terminal))
+    raise typer.Exit(Exit.BAD_INPUT if planned.problems else Exit.OK)
 
 
 @app.command(epilog="Example: rljob run docs/examples/quickstart.yaml")
 def run(manifest: ManifestFile) -> None:
     """Run a manifest here, or go on with a run."""
-    job, _ = checked(manifest)
+    job, files = checked(manifest)
     from rljob_cli import run as running
     from rljob_cli.display import display_for
     from rljob_cli.panels import run_facts
     from rljob_cli.rundir import RunDirectoryError, rundir
+    from rljob_trainer import leftovers
 
     try:
         directory = rundir(job)
     except RunDirectoryError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(Exit.BAD_INPUT) from error
+    left = bool(leftovers.find(leftovers.run_id(directory.path)))
+    findings = look_at_files(job, files, here=True)
+    findings += look_at_machine(job, files, directory.path, has_leftovers=left)
+    for warning in findings.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    if findings.problems:
+        typer.echo("\n".join(map(str, findings.problems)), err=True)
+        raise typer.Exit(Exit.BAD_INPUT)
     with display_for(run_facts(job, directory.path), Console()) as display:
         code = running.run(manifest, display)
     raise typer.Exit(code)

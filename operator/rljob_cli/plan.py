@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from rljob_api import algorithms, batch, memory, shapes
 from rljob_api.batch import Batch
 from rljob_api.memory import Estimate
+from rljob_api.rules import left_out
 from rljob_api.sections import Algorithm, Device, Placement, RLJob, Spec
 from rljob_api.shapes import Shape
 from rljob_api.topology import Node, Slot, Topology, topology
 from rljob_cli.model_files import ModelFiles, StopToken
+from rljob_cli.preflight import Findings
 
 USUAL_CLIP_HIGH = Algorithm().clip_high
 
@@ -59,9 +61,11 @@ class Plan:
     stop_tokens: tuple[StopToken, ...]
     stop_strings: tuple[str, ...]
     warnings: tuple[str, ...]
+    problems: tuple[str, ...]
+    """what the files have shown that the manifest names: it cannot run with them"""
 
 
-def plan(job: RLJob, files: ModelFiles | None) -> Plan:
+def plan(job: RLJob, files: ModelFiles | None, findings: Findings) -> Plan:
     """Return what a valid job comes to; `files` is None when the model is not on this machine."""
     spec, where, batches = job.spec, topology(job.spec), batch.batch(job.spec)
     model = shapes.shape(files.config) if files else None
@@ -83,11 +87,13 @@ def plan(job: RLJob, files: ModelFiles | None) -> Plan:
         memory=memory.estimate(model, spec, where) if model else None,
         stop_tokens=stops,
         stop_strings=spec.rollout.sampling.stop,
-        warnings=warnings(spec, where, model, stops),
+        warnings=(*warnings(spec, where, model, stops), *map(str, findings.warnings), *findings.unseen),
+        problems=tuple(map(str, findings.problems)),
     )
 
 
 def processes(where: Topology) -> tuple[Process, ...]:
+    router = (Process("router", "shares out requests", ()),) if where.engines else ()
     learner = (
         Process(
             f"learner-{rank.rank}",
@@ -100,7 +106,7 @@ def processes(where: Topology) -> tuple[Process, ...]:
         Process(engine.name, "SGLang server", tuple(place(where, slot) for slot in engine.slots))
         for engine in where.engines
     )
-    return (Process("driver", "runs the loop", ()), Process("router", "shares out requests", ()), *learner, *engines)
+    return (Process("driver", "runs the loop", ()), *router, *learner, *engines)
 
 
 def place(where: Topology, slot: Slot) -> str:
@@ -159,8 +165,9 @@ def warnings(spec: Spec, where: Topology, model: Shape | None, stops: tuple[Stop
             "kl.addedTo reward with normalizeBy group: where all samples of a group are rewarded alike, only their "
             "divergences differ, and these are divided by their own standard deviation"
         )
+    found.extend(f"{field} has no effect with {spec.debug.mode}" for field in left_out(spec))
     used = sum(len(engine.slots) for engine in where.engines)
-    if spec.placement is Placement.COLOCATED and used != len(where.learner):
+    if spec.placement is Placement.COLOCATED and not spec.debug.mode and used != len(where.learner):
         idle, phase = abs(where.gpus - min(used, len(where.learner))), "rollout" if used < where.gpus else "training"
         found.append(f"{idle} of {where.gpus} GPUs have nothing to do during {phase}")
     return tuple(found)

@@ -41,6 +41,7 @@ def as_tables(plan: Plan, *, boxes: bool) -> RenderableType:
     if plan.memory is not None:
         parts.append(table(memory_title(plan), ("on each", "what", "size", "formula"), memory_rows(plan.memory), boxes))
     parts.append(table("Stops", ("a response ends at", "says"), stop_rows(plan), boxes))
+    parts.extend(Text(f"problem: {problem}", style="red") for problem in plan.problems)
     parts.extend(Text(f"warning: {warning}", style="yellow") for warning in plan.warnings)
     return Group(*parts)
 
@@ -97,13 +98,14 @@ def memory_title(plan: Plan) -> str:
 def memory_rows(estimate: Estimate) -> list[Row]:
     tokens = f"{estimate.kv_tokens:,}" if estimate.kv_tokens else "as many as the memory fraction leaves room for"
     cache = f"{estimate.kv_bytes_per_token:,} bytes a token, {tokens} tokens"
-    rows: list[Row] = [
-        *(item_row("learner", item) for item in estimate.learner),
-        ("learner", "sum", size(estimate.learner_bytes), ""),
-        *(item_row("engine", item) for item in estimate.engine),
-        ("engine", "sum", size(estimate.engine_bytes), f"KV cache: {cache}"),
-    ]
-    if estimate.colocated:
+    rows: list[Row] = []
+    if estimate.learner:
+        rows += [item_row("learner", item) for item in estimate.learner]
+        rows.append(("learner", "sum", size(estimate.learner_bytes), ""))
+    if estimate.engine:
+        rows += [item_row("engine", item) for item in estimate.engine]
+        rows.append(("engine", "sum", size(estimate.engine_bytes), f"KV cache: {cache}"))
+    if estimate.colocated and estimate.learner and estimate.engine:
         rows.append(("slot", "sum", size(estimate.gpu_bytes), "learner + engine, if neither makes room for the other"))
     return rows
 

@@ -44,6 +44,7 @@ def as_json(history: History, report: Path) -> str:
         "train_tokens_per_second": history.train_tokens_per_second,
         "reward_parts": history.steps[-1].reward_parts if history.steps else {},
         "reward_failures": reward_failures(history),
+        "findings": [finding.model_dump(mode="json", exclude={"kind"}) for finding in history.findings],
         "engine_failures": [incident.model_dump(mode="json", exclude={"kind"}) for incident in history.incidents],
         "report": str(report),
     }
@@ -64,6 +65,8 @@ def _rows(history: History) -> list[tuple[str, str]]:
     rows += [("reward parts", _reward_parts(history))] if _reward_parts(history) else []
     if failures := reward_failures(history):
         rows.append(("not judged", f"{failures} judgements failed and got reward.failureScore"))
+    for finding in history.findings:
+        rows.append(("finding", f"step {finding.step}: {finding.name}: {finding.evidence}"))
     for incident in history.incidents:
         back = "not back" if incident.return_seconds is None else f"back after {seconds(incident.return_seconds)}"
         rows.append(("failure", f"{incident.engine} at step {incident.step + 1}: {incident.cause}, {back}"))

@@ -24,7 +24,7 @@ from rljob_api.control import TOKEN_VARIABLE
 from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
 from rljob_api.manifest import load
-from rljob_api.rules import only_in_a_cluster
+from rljob_api.rules import left_out, only_in_a_cluster
 from rljob_api.sections import Recovery
 from rljob_cli.driver import Driver, Event
 from rljob_cli.rundir import RunDirectory, RunLockedError, locked, rundir
@@ -67,6 +67,8 @@ def run(manifest: Path, display: Display, driver: Sequence[str] = DRIVER, timing
             _replace(directory.manifest, text)
             for field in only_in_a_cluster(job.spec):
                 display.note(f"{field} is for a cluster; on one machine it has no effect")
+            for field in left_out(job.spec):
+                display.note(f"{field} has no effect with {job.spec.debug.mode}")
             return _Run(directory, driver, job.spec.runtime.env, display).to_its_end(job.spec.recovery, lock, timing)
     except RunLockedError as error:
         display.note(str(error))

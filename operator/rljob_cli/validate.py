@@ -1,4 +1,4 @@
-"""`rljob validate`: everything that is wrong with manifests, a problem a line. Needs nothing of the trainer."""
+"""`rljob validate`: everything that is wrong with manifests, a problem a line. Needs none of the trainer's packages."""
 
 import sys
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from rljob_api.errors import ABSENT, ManifestError, Problem
 from rljob_api.exits import Exit
 from rljob_api.sections import RLJob
 from rljob_cli.model_files import ModelFiles, model_files
+from rljob_cli.preflight import Findings, look_at_files
 
 STDIN = Path("-")
 
@@ -19,19 +20,33 @@ class Verdict:
 
     file: str
     problems: tuple[Problem, ...]
-    notes: tuple[str, ...] = ()
+    """what breaks a rule of manifests"""
+    findings: Findings
+    """what the files have shown that the manifest names"""
+
+    @property
+    def exit_code(self) -> Exit:
+        return Exit.BAD_MANIFEST if self.problems else Exit.BAD_INPUT if self.findings.problems else Exit.OK
 
     def lines(self) -> list[str]:
-        if self.problems:
-            return [f"{self.file}: {problem}" for problem in self.problems]
-        return [f"{self.file}: {' '.join(('valid', *(f'({note})' for note in self.notes)))}"]
+        told = [f"{self.file}: {problem}" for problem in (*self.problems, *self.findings.problems)]
+        warned = [f"{self.file}: warning: {warning}" for warning in self.findings.warnings]
+        if told:
+            return told + warned
+        return [f"{self.file}: {' '.join(('valid', *(f'({note})' for note in self.notes())))}", *warned]
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what was not looked at."""
+        elsewhere = ", ".join(self.findings.elsewhere)
+        return (*((f"not on this machine, so not looked at: {elsewhere}",) if elsewhere else ()), *self.findings.unseen)
 
 
 def validate(paths: list[Path]) -> tuple[str, Exit]:
     """Return what to print about the manifests, and the exit code."""
     verdicts = [verdict(path) for path in paths]
     text = "\n".join(line for judged in verdicts for line in judged.lines())
-    return text, Exit.BAD_MANIFEST if any(judged.problems for judged in verdicts) else Exit.OK
+    codes = {judged.exit_code for judged in verdicts}
+    return text, next((code for code in (Exit.BAD_MANIFEST, Exit.BAD_INPUT) if code in codes), Exit.OK)
 
 
 def verdict(path: Path) -> Verdict:
@@ -39,9 +54,8 @@ def verdict(path: Path) -> Verdict:
     try:
         job, files = load(path)
     except ManifestError as error:
-        return Verdict(name, error.problems)
-    note = f"{job.spec.model.checkpoint} is not on this machine, so the model's shape was not checked"
-    return Verdict(name, (), () if files else (note,))
+        return Verdict(name, error.problems, Findings())
+    return Verdict(name, (), look_at_files(job, files, here=False))
 
 
 def load(path: Path) -> tuple[RLJob, ModelFiles | None]:

@@ -205,7 +205,7 @@ def _engines(job: Job, spec: Spec, status: control.Status | None) -> Engines:
     group = "workers" if spec.placement is Placement.COLOCATED else "rollout"
     engines = status.engines if status else ()
     return Engines(
-        desired=spec.rollout.engines,
+        desired=len(topology(spec).engines),
         ready=sum(engine.state is EngineState.HEALTHY for engine in engines),
         selector=f"{JOB_LABEL}={job.name},{RAY_GROUP_LABEL} in ({group},{group}{REST})",
         items=tuple(

@@ -79,6 +79,10 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "spec.weightSync.transport": ("Broadcast", "Disk"),
     "spec.weightSync.directory": ("/dev/shm/weights",),
     "spec.weightSync.bucketMib": (512, 64),
+    "spec.debug.dumpRollouts": (True, False),
+    "spec.debug.replay": ("runs/first/rollouts",),
+    "spec.debug.rolloutOnly": (True, False),
+    "spec.checkpoint.hfExport": (True, False),
 }
 
 

@@ -22,9 +22,11 @@ from transformers import AutoConfig
 from rljob_api import control
 from rljob_api.batch import batch
 from rljob_api.exits import Exit
+from rljob_api.room import prompt_room
 from rljob_api.sections import Device, Placement, RLJob, Spec
 from rljob_api.topology import Topology, sizes, topology
-from rljob_trainer import leftovers, placement
+from rljob_trainer import dumps, leftovers, parts, placement
+from rljob_trainer.absent import NoBatches, NoCheckpoints, NoEngines, NoLearner, NoTurns, SameWeights
 from rljob_trainer.aggregation import aggregation
 from rljob_trainer.algorithms import choose
 from rljob_trainer.algorithms.algorithm import Algorithm
@@ -48,8 +50,9 @@ from rljob_trainer.data.dataset import Dataset, dataset
 from rljob_trainer.data.journal import Journal
 from rljob_trainer.data.packages import cache_directory, checkpoint
 from rljob_trainer.data.prompts import PromptStream
-from rljob_trainer.data.render import load_tokenizer
+from rljob_trainer.data.tokenizer import load_tokenizer
 from rljob_trainer.desired import Desired
+from rljob_trainer.dumps import Dump, DumpError, Made
 from rljob_trainer.dynamic import DynamicRollouts, TellsDropped
 from rljob_trainer.engines.client import open_session
 from rljob_trainer.engines.command import NCCL, engine_command
@@ -59,9 +62,11 @@ from rljob_trainer.engines.process import LOG_FOLLOWS
 from rljob_trainer.engines.router import Router, RouterSettings
 from rljob_trainer.engines.server import RayHost
 from rljob_trainer.evaluation import HeldOut, NoHeldOut
+from rljob_trainer.first_step import FirstStep
 from rljob_trainer.learners.config import (
     ImportanceSettings,
     KlSettings,
+    Layout,
     LearnerConfig,
     LossSettings,
     OptimizerSettings,
@@ -69,10 +74,11 @@ from rljob_trainer.learners.config import (
 )
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.learners.objectives import objective
-from rljob_trainer.link import LearnerLink, publishing_rank
-from rljob_trainer.parts import Parts, Turns
+from rljob_trainer.link import LearnerLink, checkpoint_files, publishing_rank
+from rljob_trainer.parts import Parts, Sampled, Trained, Turns
 from rljob_trainer.penalties import KlPenalties, Penalties, no_penalties
 from rljob_trainer.placement import Slots
+from rljob_trainer.replay import Dumping, Replay
 from rljob_trainer.reporting.html import write_report
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.reporting.report import Report, open_report
@@ -187,65 +193,138 @@ class _Builder:
         spec = self._spec
         model = checkpoint(spec.model.checkpoint, cache_directory(self._environ))
         data = self._data(model)
-        scoring = self._rewards()
+        scoring = self._rewards() if spec.debug.engines else None
         algorithm = chosen_algorithm(spec)
+        if resume and not spec.debug.learner:
+            raise CheckpointError(f"{resume[0]}: spec.debug.rolloutOnly trains nothing that could go on; {ANOTHER}")
         if resume:
             check_resumable(*resume, model_fingerprint(model), spec.training.precision.value, layout_of(self._topology))
         stream, journal = self._stream(data, resume)
 
         self._board.beat()
+        dump, made = self._dump(first, made_by(spec, model_fingerprint(model), stream.fingerprint))
         slots = self._place()
         self._board.beat()
-        pool_started = self._start_engines(slots, model)
-        learner, link = self._start_learner(slots, model, algorithm)
+        pool_started = self._start_engines(slots, model) if spec.debug.engines else None
+        if spec.debug.learner:
+            learner, link = self._start_learner(slots, model, algorithm)
+        else:
+            learner, link = self._start_files(slots, model)
         self._board.beat()
-        pool_started.result(spec.recovery.start_timeout_seconds + 60)
+        if pool_started:
+            pool_started.result(spec.recovery.start_timeout_seconds + 60)
         if resume:
             learner.load(resume[0])
             self._board.beat()
         self._watch(server)
 
-        weights = EngineWeights(self._pool, self._publisher(learner, link), self._background)
-        sampler = self._sampler(weights.publisher, learner)
-        turns = self._turns(weights)
-        rollouts = SyncRollouts(
-            stream=stream,
-            journal=journal,
-            sampler=sampler,
-            sampling=spec.rollout.sampling,
-            prompts_per_step=spec.rollout.prompts_per_step,
-            samples_per_prompt=spec.rollout.samples_per_prompt,
-            background=self._background,
-        )
-        dynamic, shape = dynamic_rollouts(spec, rollouts, scoring), shaping(spec)
-        parts = Parts(
-            rollouts=dynamic or rollouts,
-            rewards=Shaped(dynamic or scoring, shape),
-            batches=self._batches(algorithm, self._penalties(learner, turns)),
-            learner=learner,
-            turns=turns,
-            weights=weights,
-            evaluation=self._evaluation(data, sampler, scoring),
-            checkpoints=Checkpoints(
-                directory=self._directory / "checkpoints",
-                keep=spec.checkpoint.keep,
-                layout=layout_of(self._topology),
-                model=model_fingerprint(model),
-                precision=spec.training.precision.value,
-                learner=learner,
-                stream=stream,
-                journal=journal,
-                saved=self._report.checkpoint,
-            ),
-            report=TellsDropped(self._report, dynamic, shape) if dynamic else self._report,
+        if scoring is not None:
+            weights = EngineWeights(self._pool, self._publisher(learner, link, model), self._background)
+            rollouts = self._rollouts(stream, journal, weights, learner)
+            kept = (
+                Dumping(rollouts, scoring, dump, made, spec.rollout.prompts_per_step)
+                if spec.debug.dump_rollouts
+                else None
+            )
+            sampled = Sampled(
+                rollouts=kept or rollouts,
+                rewards=kept or scoring,
+                turns=self._turns(weights),
+                weights=self._weights(weights, first),
+                evaluation=self._evaluation(data, rollouts.sampler, scoring),
+            )
+        else:
+            sampled = replayed(Replay(dump, made, stream, journal, spec.rollout.prompts_per_step))
+        dynamic, shape = dynamic_rollouts(spec, sampled), shaping(spec)
+        trained = self._trained(learner, model, stream, journal, algorithm, sampled.turns)
+        report: parts.Report = TellsDropped(self._report, dynamic, shape) if dynamic else self._report
+        look = self._first_step(trained, learner, model, report) if first == 0 else None
+        loop_parts = Parts(
+            rollouts=dynamic or sampled.rollouts,
+            rewards=Shaped(dynamic or sampled.rewards, shape),
+            batches=trained.batches,
+            learner=look or trained.learner,
+            turns=sampled.turns,
+            weights=sampled.weights,
+            evaluation=sampled.evaluation,
+            checkpoints=trained.checkpoints,
+            report=look or report,
             phases=self._phases,
             cadence=Cadence(spec.training.steps, spec.checkpoint.interval, spec.evaluation.interval),
             orders=self._desired,
         )
-        weights.publish(first)
         if not self._desired.requested:
             self._board.update(state=control.RunState.RUNNING, scale=self._scale_at_start())
-        return Run(parts, first, spec.training.steps, self._desired, partial(self._finish, learner), self._fail)
+        return Run(loop_parts, first, spec.training.steps, self._desired, partial(self._finish, learner), self._fail)
+
+    def _dump(self, first: int, made: Made) -> tuple[Dump, Made]:
+        """Return where rollouts are read or written, checked for what this run will do with it, and what makes them."""
+        debug, own = self._spec.debug, self._directory / dumps.DIRECTORY
+        if debug.replay is not None:
+            dump = Dump(Path(debug.replay))
+            if dump.directory.resolve() == own:
+                raise DumpError(f"{own}: spec.debug.replay is of this run itself; {ANOTHER}")
+            dump.require(range(first, self._spec.training.steps))
+            if first < self._spec.training.steps:
+                dump.read(first, made)
+            return dump, made
+        dump = Dump(own)
+        return dump.rewind(first, made) if debug.dump_rollouts else dump, made
+
+    def _trained(
+        self,
+        learner: LearnerGroup,
+        model: Path,
+        stream: PromptStream,
+        journal: Journal,
+        algorithm: Algorithm,
+        turns: Turns,
+    ) -> Trained:
+        spec = self._spec
+        if not spec.debug.learner:
+            return Trained(NoBatches(), NoLearner(), NoCheckpoints(self._directory))
+        checkpoints = Checkpoints(
+            directory=self._directory / "checkpoints",
+            keep=spec.checkpoint.keep,
+            layout=layout_of(self._topology),
+            model=model_fingerprint(model),
+            precision=spec.training.precision.value,
+            learner=learner,
+            stream=stream,
+            journal=journal,
+            saved=self._report.checkpoint,
+        )
+        return Trained(self._batches(algorithm, self._penalties(learner, turns)), learner, checkpoints)
+
+    def _first_step(self, trained: Trained, learner: LearnerGroup, model: Path, report: parts.Report) -> FirstStep:
+        return FirstStep(
+            learner=trained.learner,
+            logprobs=learner.logprobs,
+            report=report,
+            tell=self._report.first_step,
+            fingerprint=model_fingerprint(model),
+            precision=self._spec.training.precision,
+            steps_per_rollout=batch(self._spec).steps_per_rollout,
+        )
+
+    def _rollouts(
+        self, stream: PromptStream, journal: Journal, weights: EngineWeights, learner: LearnerGroup
+    ) -> SyncRollouts:
+        rollout = self._spec.rollout
+        return SyncRollouts(
+            stream=stream,
+            journal=journal,
+            sampler=self._sampler(weights.publisher, learner),
+            sampling=rollout.sampling,
+            prompts_per_step=rollout.prompts_per_step,
+            samples_per_prompt=rollout.samples_per_prompt,
+            background=self._background,
+        )
+
+    def _weights(self, weights: EngineWeights, first: int) -> EngineWeights | SameWeights:
+        """Return the loop's weights; the engines hold those of version `first` then."""
+        publication = weights.publish(first)
+        return weights if self._spec.debug.learner else SameWeights(publication)
 
     def _serve(self) -> ControlServer:
         server = ControlServer(
@@ -261,9 +340,7 @@ class _Builder:
         return server
 
     def _data(self, model: Path) -> Dataset:
-        rollout = self._spec.rollout
-        context = rollout.context_length or AutoConfig.from_pretrained(model).max_position_embeddings
-        room = longest_prompt(context, rollout.kv_tokens(self._spec.runtime.device), rollout.sampling.max_new_tokens)
+        room = prompt_room(self._spec, AutoConfig.from_pretrained(model).max_position_embeddings)
         return dataset(self._spec.data, load_tokenizer(model), room)
 
     def _rewards(self) -> Rewards:
@@ -328,27 +405,41 @@ class _Builder:
     def _start_learner(self, slots: Slots, model: Path, algorithm: Algorithm) -> tuple[LearnerGroup, LearnerLink]:
         config = learner_config(self._spec, algorithm, model, self._threads().rank)
         hf_config = AutoConfig.from_pretrained(model)
-        sharding = Sharding(
-            ranks=self._spec.rollout.gpus_per_engine,
-            key_value_heads=hf_config.num_key_value_heads,
-            tied_embeddings=hf_config.tie_word_embeddings,
-        )
         environment = learner_environment(self._spec.runtime.device)
         learner = LearnerGroup(
-            make=partial(publishing_rank, config=config, sharding=sharding),
+            make=partial(publishing_rank, config=config, sharding=sharding(self._spec, hf_config)),
             actor_options=[slots.options(rank.slot) | environment for rank in self._topology.learner],
             layout=layout(config, len(self._topology.learner)),
             timeout_s=LEARNER_S,
             max_skipped=self._spec.training.optimizer.max_skipped_steps,
         )
+        return self._started(learner)
+
+    def _start_files(self, slots: Slots, model: Path) -> tuple[LearnerGroup, LearnerLink]:
+        """Start, in the learner's place, what knows the weights of the checkpoint's files; beside the first engine."""
+        hf_config = AutoConfig.from_pretrained(model)
+        make = partial(
+            checkpoint_files,
+            checkpoint_dir=model,
+            precision=self._spec.training.precision.value,
+            device="cpu" if self._spec.runtime.device is Device.CPU else "cuda",
+            num_threads=self._threads().rank,
+            sharding=sharding(self._spec, hf_config),
+        )
+        options = slots.options(self._topology.engines[0].slots[0]) | learner_environment(self._spec.runtime.device)
+        files = LearnerGroup(make, [options], Layout(1, 1, 1), timeout_s=LEARNER_S, max_skipped=0)
+        return self._started(files)
+
+    def _started(self, learner: LearnerGroup) -> tuple[LearnerGroup, LearnerLink]:
         self._stack.callback(learner.stop)
         learner.start()
         watching = self._background.submit(learner.watch())
         self._stack.callback(watching.cancel)
         return learner, LearnerLink(learner)
 
-    def _publisher(self, learner: LearnerGroup, link: LearnerLink) -> Publisher:
-        self._published_by = Publisher(self._transport(learner, link), self._spec.weight_sync.timeout_seconds)
+    def _publisher(self, learner: LearnerGroup, link: LearnerLink, model: Path) -> Publisher:
+        transport = self._transport(learner, link) if self._spec.debug.learner else Disk(link, model)
+        self._published_by = Publisher(transport, self._spec.weight_sync.timeout_seconds)
         return self._published_by
 
     def _transport(self, learner: LearnerGroup, link: LearnerLink) -> Transport:
@@ -375,9 +466,11 @@ class _Builder:
         return self._directory / "weights"
 
     def _watch(self, server: ControlServer) -> None:
-        self._watcher = Watcher(self._board, self._report.progress, self._pool.snapshot, self._report.engines)
+        engines = self._pool.snapshot if self._spec.debug.engines else tuple
+        self._watcher = Watcher(self._board, self._report.progress, engines, self._report.engines)
         care = SelfCare(self._board, self._desired, server.attendance, self._spec.recovery, leave=_leave)
-        for work in (self._watcher.run(), care.run(), self._router.keep(self._pool.serving_urls)):
+        router = [self._router.keep(self._pool.serving_urls)] if self._spec.debug.engines else []
+        for work in (self._watcher.run(), care.run(), *router):
             task = self._background.submit(_for_ever(work))
             self._stack.callback(task.cancel)
 
@@ -415,6 +508,8 @@ class _Builder:
         )
 
     def _turns(self, weights: EngineWeights) -> Turns:
+        if not self._spec.debug.learner:
+            return NoTurns()
         if self._spec.runtime.device is Device.GPU and self._spec.placement is Placement.COLOCATED:
             return InTurns(weights, self._pool, self._background)
         return weights
@@ -443,7 +538,7 @@ class _Builder:
         self._background.submit(_in_loop(partial(self._pool.scale, engines)))
 
     def _scale_at_start(self) -> control.Scale | None:
-        if self._spec.placement is Placement.COLOCATED:
+        if self._spec.placement is Placement.COLOCATED or not self._spec.debug.engines:
             return None
         return control.Scale(generation=0, engines=self._spec.rollout.engines)
 
@@ -468,19 +563,46 @@ class _Builder:
         self._board.update(state=control.RunState.FINISHED, exit_reason="all steps done" if finished else "drained")
 
 
+def replayed(replay: Replay) -> Sampled:
+    """Return the parts of a run without engines."""
+    return Sampled(replay, replay, NoTurns(), NoEngines(), NoHeldOut())
+
+
+def made_by(spec: Spec, model: str, questions: str) -> Made:
+    """Return what decides the samples of a run; `model` and `questions` are fingerprints."""
+    rollout = spec.rollout
+    return {
+        "spec.model.checkpoint, by its fingerprint,": model,
+        "spec.data, spec.seed and the tokenizer, by their fingerprint,": questions,
+        "spec.reward": spec.reward.model_dump(mode="json", by_alias=True),
+        "spec.rollout.promptsPerStep": rollout.prompts_per_step,
+        "spec.rollout.samplesPerPrompt": rollout.samples_per_prompt,
+        "spec.rollout.sampling": rollout.sampling.model_dump(mode="json", by_alias=True),
+    }
+
+
+def sharding(spec: Spec, hf_config: Any) -> Sharding:
+    """Return how engines split the model."""
+    return Sharding(
+        ranks=spec.rollout.gpus_per_engine,
+        key_value_heads=hf_config.num_key_value_heads,
+        tied_embeddings=hf_config.tie_word_embeddings,
+    )
+
+
 def metrics_port(spec: Spec, listen: Address) -> int:
     """Return the port of the Prometheus endpoint: the manifest's, if it names one."""
     return spec.runtime.metrics_port or listen.metrics_port
 
 
-def dynamic_rollouts(spec: Spec, rollouts: SyncRollouts, scoring: Rewards) -> DynamicRollouts | None:
+def dynamic_rollouts(spec: Spec, sampled: Sampled) -> DynamicRollouts | None:
     """Return what chooses groups by their rewards, or None when all are trained on."""
     dynamic = spec.algorithm.dynamic_sampling
     if dynamic is None:
         return None
     return DynamicRollouts(
-        source=rollouts,
-        rewards=scoring,
+        source=sampled.rollouts,
+        rewards=sampled.rewards,
         num_groups=spec.rollout.prompts_per_step,
         settings=dynamic,
     )
@@ -545,12 +667,6 @@ def loss_settings(spec: Spec, algorithm: Algorithm) -> LossSettings:
 def learner_environment(device: Device) -> dict[str, Any]:
     """Return Ray's option that gives the learner the engines' NCCL settings: they must agree."""
     return {"runtime_env": {"env_vars": NCCL}} if device is Device.GPU else {}
-
-
-def longest_prompt(context: int, kv_tokens: int | None, max_new_tokens: int) -> int:
-    """Return how long a prompt may be [tokens] for SGLang 0.5.17 to accept it and not to shorten its response."""
-    limit = min(context, kv_tokens or context)
-    return min(limit - max_new_tokens - 2, limit - 7)
 
 
 def router_settings(spec: Spec) -> RouterSettings:

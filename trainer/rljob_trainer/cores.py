@@ -14,8 +14,12 @@ class Threads:
 
 
 def threads(placement: Placement, cores: int, ranks: int, engines: int) -> Threads:
-    """Share the cores: in turns when colocated, else half to the learner and half to the engines; at least one each."""
+    """Share the cores: in turns when colocated, else half to the learner and half to the engines; at least one each.
+
+    All to one of them where the other is not there.
+    """
+    alone = not ranks or not engines
     learner_cores, engine_cores = (
-        (cores, cores) if placement is Placement.COLOCATED else (cores // 2, cores - cores // 2)
+        (cores, cores) if alone or placement is Placement.COLOCATED else (cores // 2, cores - cores // 2)
     )
-    return Threads(rank=max(1, learner_cores // ranks), engine=max(1, engine_cores // engines))
+    return Threads(rank=max(1, learner_cores // max(1, ranks)), engine=max(1, engine_cores // max(1, engines)))

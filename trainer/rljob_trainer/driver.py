@@ -24,6 +24,7 @@ from rljob_trainer.checkpoints import CheckpointError
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.journal import JournalError
 from rljob_trainer.data.packages import ModelError
+from rljob_trainer.dumps import DumpError
 from rljob_trainer.engines.client import EngineError, EngineRefusedError
 from rljob_trainer.engines.server import EngineStartError
 from rljob_trainer.learners.errors import (
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 
 EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((ManifestError,), Exit.BAD_MANIFEST),
-    ((DataError, ModelError, CheckpointError, JournalError, RewardError, AlgorithmError), Exit.BAD_INPUT),
+    ((DataError, DumpError, ModelError, CheckpointError, JournalError, RewardError, AlgorithmError), Exit.BAD_INPUT),
     ((UnsupportedModelError, LayoutMismatchError), Exit.BAD_INPUT),
     ((EngineRefusedError,), Exit.BAD_INPUT),
     ((TrainingDivergedError,), Exit.DIVERGED),

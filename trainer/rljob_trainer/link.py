@@ -60,6 +60,13 @@ def publishing_rank(**arguments: Any) -> Any:
     return PublishingRank(**arguments)
 
 
+def checkpoint_files(**arguments: Any) -> Any:
+    """Make what stands for the learner where nothing is trained, in its actor: the driver need not load torch."""
+    from rljob_trainer.sync.files import CheckpointFiles
+
+    return CheckpointFiles(**arguments)
+
+
 async def _translated(work: Awaitable[T]) -> T:
     try:
         return await work

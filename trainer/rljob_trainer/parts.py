@@ -74,6 +74,33 @@ class Orders(Protocol):
         """Return whether a checkpoint is wanted now, and forget it."""
 
 
+class Source(Rollouts, Protocol):
+    """Rollouts that can also be asked for less than a step, as dynamic sampling does."""
+
+    def generate(self, step: int, num_prompts: int) -> tuple[Group, ...]:
+        """Return the groups of the next prompts, which are journaled as issued for `step`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The parts that engines take part in, or what stands for them."""
+
+    rollouts: Source
+    rewards: Rewards
+    turns: Turns
+    weights: Weights
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The parts that the learner takes part in, or what stands for them."""
+
+    batches: Batches
+    learner: Learner
+    checkpoints: Checkpoints
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What one run of the loop needs."""

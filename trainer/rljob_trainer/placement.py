@@ -142,7 +142,7 @@ def reserve(topology: Topology, device: Device, timeout_s: float) -> Slots:
         wanted = [(topology.slots, request(resource, len(topology.slots), "workers"))]
     else:
         learner = tuple(rank.slot for rank in topology.learner)
-        wanted = [(learner, request(resource, len(learner), "trainer"))]
+        wanted = [(learner, request(resource, len(learner), "trainer"))] if learner else []
         wanted += [(engine.slots, request(resource, len(engine.slots), "rollout")) for engine in topology.engines]
     places: dict[Slot, Place] = {}
     for slots, gang in wanted:

@@ -8,8 +8,8 @@ from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
 from rljob_trainer.data.packages import checked
-from rljob_trainer.data.render import load_tokenizer
 from rljob_trainer.data.smollm2 import END_OF_TURN
+from rljob_trainer.data.tokenizer import load_tokenizer
 
 WEIGHTS = "785e20b3e653276b0579b744214a1186d730ba80af04f397f642d6432e5e0154"
 """SHA-256 over names and bytes of the 272 tensors that transformers 5.12.1 reads from the same file"""

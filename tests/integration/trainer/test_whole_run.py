@@ -176,9 +176,9 @@ def test_a_pipeline_trains_by_a_user_s_own_algorithm_and_its_phases_add_up(begin
     )
 
 
-def test_bad_data_ends_the_run_with_its_own_code_and_is_not_tried_again(begin: Begin, tiny_llama_dir: Path) -> None:
+def test_bad_data_is_refused_with_its_own_code_before_anything_is_started(begin: Begin, tiny_llama_dir: Path) -> None:
     run = begin(tiny_llama_dir, data={"inputKey": "nothing"})
     assert run.end() == Exit.BAD_INPUT
-    assert "nothing" in run.log()
-    assert not (run.run_directory / "logs" / "driver-attempt-2.log").exists()
+    assert "no key `nothing`" in run.output
+    assert list((run.run_directory / "logs").iterdir()) == []
     assert run.left_behind() == []

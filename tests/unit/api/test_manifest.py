@@ -130,3 +130,24 @@ def test_every_field_that_says_so_is_only_for_a_cluster():
     said = {names.dotted(path) for path, entry in names.entries().items() if "Only in a cluster" in entry.text}
 
     assert said == set(rules.CLUSTER_ONLY)
+
+
+@pytest.mark.parametrize(
+    ("debug", "told"),
+    [
+        ("{}", ()),
+        ("{dumpRollouts: true}", ()),
+        ("{rolloutOnly: true}", ("spec.algorithm.entropyCoefficient",)),
+        ("{replay: runs/a/rollouts}", ("spec.rollout.engines", "spec.evaluation.interval")),
+    ],
+)
+def test_fields_that_a_debug_mode_leaves_without_effect_are_told(good, debug, told):
+    text = f"{good}\n  algorithm: {{entropyCoefficient: 0.01}}\n  evaluation: {{interval: 5}}\n  debug: {debug}"
+
+    assert rules.left_out(load(text).spec) == told
+
+
+def test_every_field_that_a_debug_mode_may_leave_without_effect_exists():
+    named = {names.dotted(path) for path in names.entries()}
+
+    assert set(rules.LEARNER_ONLY) | set(rules.ENGINES_ONLY) <= named

@@ -118,3 +118,19 @@ def test_the_topology_of_a_manifest_follows_its_placement(good, placement, gpus,
     where = topology(load(f"{good}\n  placement: {placement}").spec)
 
     assert (where.gpus, len(where.nodes), where.data_parallel) == (gpus, nodes, 8)
+
+
+@pytest.mark.parametrize(
+    ("placement", "debug", "nodes", "processes"),
+    [
+        ("Colocated", "{replay: runs/first/rollouts}", (Node("workers", 0, 8),), (8, 0)),
+        ("Colocated", "{rolloutOnly: true}", (Node("workers", 0, 8),), (0, 8)),
+        ("Disaggregated", "{replay: runs/first/rollouts}", (Node("trainer", 0, 8),), (8, 0)),
+        ("Disaggregated", "{rolloutOnly: true}", (Node("rollout", 0, 8),), (0, 8)),
+        ("Disaggregated", "{dumpRollouts: true}", (Node("trainer", 0, 8), Node("rollout", 0, 8)), (8, 8)),
+    ],
+)
+def test_a_debug_mode_needs_no_gpus_for_the_part_that_it_leaves_out(good, placement, debug, nodes, processes):
+    where = topology(load(f"{good}\n  placement: {placement}\n  debug: {debug}").spec)
+
+    assert (where.nodes, (len(where.learner), len(where.engines))) == (nodes, processes)

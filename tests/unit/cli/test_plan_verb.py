@@ -166,3 +166,19 @@ def test_a_model_that_does_not_fit_the_layout_has_no_plan():
 
     assert result.exit_code == Exit.BAD_MANIFEST
     assert "9 attention heads and 3 key-value heads" in result.stderr
+
+
+def test_the_plan_of_a_replay_has_no_engines_and_says_what_is_not_looked_at():
+    plan = as_json(GOOD + "\n  debug: {replay: runs/first/rollouts}")
+
+    assert [process["name"] for process in plan["processes"]] == ["driver", *(f"learner-{n}" for n in range(8))]
+    assert plan["memory"]["engine"] == []
+    assert plan["warnings"] == ["spec.rollout.engines has no effect with spec.debug.replay"]
+    assert "KV cache" not in planned(GOOD + "\n  debug: {replay: runs/first/rollouts}").stdout
+
+
+def test_the_plan_of_a_rollout_alone_has_no_learner():
+    plan = as_json(GOOD + "\n  debug: {rolloutOnly: true}")
+
+    assert [process["name"] for process in plan["processes"]][:3] == ["driver", "router", "engine-0"]
+    assert (plan["memory"]["learner"], plan["warnings"]) == ([], [])

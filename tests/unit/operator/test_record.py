@@ -1,6 +1,6 @@
 """What a driver says, in the job's status."""
 
-from operator_world import Surroundings, running
+from operator_world import Surroundings, raw_job, running
 from rljob_api.control import CurvePoint, Progress
 
 CURVE = (CurvePoint(step=1, reward=0.1), CurvePoint(step=4, reward=0.4, accuracy=0.5, tokens_per_second=200))
@@ -62,3 +62,8 @@ def test_a_phase_has_a_beginning_that_stays():
 
 def test_the_run_s_directory_is_told():
     assert trains().status["directory"] == "/rljob/ml/sums-7f3a1"
+
+
+def test_a_replay_wants_no_engines():
+    around = Surroundings(raw_job(debug={"replay": "runs/first/rollouts"})).to_running()
+    assert around.status["engines"]["desired"] == 0

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from rljob_api.manifest import parse
-from rljob_trainer.build import Address, check_resumable, longest_prompt, metrics_port
+from rljob_api.room import longest_prompt
+from rljob_trainer.build import Address, check_resumable, metrics_port
 from rljob_trainer.checkpoints import Checkpoint, CheckpointError, model_fingerprint
 from tiny_models import tiny_llama
 from whole_run import manifest

@@ -1,15 +1,13 @@
 """Turns rows into prompts: the text and the tokens that an engine continues.
 
-The tokenizer is transformers' AutoTokenizer, as in the engines. (transformers imports torch where torch is installed;
-nothing here uses it.) Chat templates write begin-of-text themselves, so their text is tokenised without further special
-tokens; text without a template gets those that the tokenizer adds.
+Chat templates write begin-of-text themselves, so their text is tokenised without further special tokens; text without a
+template gets those that the tokenizer adds.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any, Protocol
 
 from jinja2 import TemplateError
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rljob_api.sections import Data
 from rljob_trainer.data.errors import DataError
@@ -20,18 +18,30 @@ from rljob_trainer.samples import Prompt
 QUESTION = "{question}"
 
 
-def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a checkpoint directory; nothing is fetched. Raises DataError."""
-    try:
-        return AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise DataError(f"model.checkpoint {directory}: its tokenizer cannot be loaded: {error}") from error
+class Tokenizer(Protocol):
+    """What is needed of a tokenizer; those of transformers have it, see `tokenizer.py`."""
+
+    @property
+    def chat_template(self) -> Any:
+        """None or empty: it has none."""
+
+    @property
+    def bos_token(self) -> str | None:
+        """What text begins with; None: nothing."""
+
+    def apply_chat_template(
+        self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool
+    ) -> Any:
+        """Return the text. Raises jinja2's TemplateError."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Return the tokens. Raises TypeError or ValueError for what is no text."""
 
 
 class Renderer:
     """Renders rows the way `spec.data` describes. Raises DataError where the tokenizer or a row cannot follow."""
 
-    def __init__(self, data: Data, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, data: Data, tokenizer: Tokenizer) -> None:
         self._data = data
         self._tokenizer = tokenizer
         self._unwanted_turn = ""

@@ -40,10 +40,15 @@ def questions(data: Data) -> Questions:
 
 
 def _read(source: Source, data: Data) -> tuple[Row, ...]:
-    rows = tuple(row(raw, place, data) for place, raw in islice(_placed_rows(source), source.limit))
+    rows = tuple(row(raw, place, data) for place, raw in raw_rows(source))
     if not rows:
         raise DataError(f"{source.jsonl or source.parquet}: no rows")
     return rows
+
+
+def raw_rows(source: Source) -> Iterator[PlacedRow]:
+    """Yield the rows that a source gives, as they are, each with its place. Raises DataError at what cannot be read."""
+    return islice(_placed_rows(source), source.limit)
 
 
 def _placed_rows(source: Source) -> Iterator[PlacedRow]:

@@ -132,6 +132,11 @@ class LearnerGroup:
         with self._lock:
             return self._outputs(self._on_shares("kl", [(list(share), estimator) for share in shares]))
 
+    def logprobs(self, batch: StepBatch) -> list[Any]:
+        """Return the log-probabilities of a batch's response tokens, by data-parallel share and micro-batch."""
+        with self._lock:
+            return self._logprobs(batch)
+
     def save(self, directory: Path) -> None:
         """Write a checkpoint of all ranks."""
         self.call("save", directory)

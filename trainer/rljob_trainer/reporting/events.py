@@ -16,6 +16,8 @@ from rljob_trainer.reporting.records import (
     KINDS,
     CheckpointRecord,
     EvaluationRecord,
+    FindingRecord,
+    FirstStepRecord,
     Record,
     SamplesRecord,
     StepRecord,
@@ -98,7 +100,9 @@ def _parse(line: bytes, where: str) -> Record | None:
 
 
 def _belongs_to_step(record: Record) -> bool:
-    return isinstance(record, StepRecord | EvaluationRecord | SamplesRecord | CheckpointRecord)
+    return isinstance(
+        record, StepRecord | EvaluationRecord | FindingRecord | FirstStepRecord | SamplesRecord | CheckpointRecord
+    )
 
 
 def _cut_torn_line(path: Path) -> None:

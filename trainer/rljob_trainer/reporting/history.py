@@ -11,6 +11,8 @@ from rljob_trainer.reporting.records import (
     EndRecord,
     EngineRecord,
     EvaluationRecord,
+    FindingRecord,
+    FirstStepRecord,
     ReadyRecord,
     Record,
     RunRecord,
@@ -36,6 +38,9 @@ class History:
     steps: tuple[StepRecord, ...]
     evaluations: tuple[EvaluationRecord, ...]
     incidents: tuple[EngineRecord, ...]
+    findings: tuple[FindingRecord, ...]
+    first_step: FirstStepRecord | None
+    """None: the first step is not finished, or nobody looked at it"""
     samples: tuple[SamplesRecord, ...]
     checkpoints: tuple[CheckpointRecord, ...]
     ends: tuple[EndRecord, ...]
@@ -109,6 +114,8 @@ def read_history(run_directory: Path) -> History:
         steps=_by_step(records, StepRecord),
         evaluations=_by_step(records, EvaluationRecord),
         incidents=_incidents(records),
+        findings=tuple(record for record in records if isinstance(record, FindingRecord)),
+        first_step=next((record for record in reversed(records) if isinstance(record, FirstStepRecord)), None),
         samples=_by_step(records, SamplesRecord),
         checkpoints=_by_step(records, CheckpointRecord),
         ends=tuple(record for record in records if isinstance(record, EndRecord)),

@@ -53,7 +53,13 @@ def render(history: History) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"visible": visible, "duration": duration, "number": _number, "clock": _clock}
+    environment.filters |= {
+        "visible": visible,
+        "duration": duration,
+        "number": _number,
+        "exact": exact,
+        "clock": _clock,
+    }
     template = environment.get_template(TEMPLATE)
     script = environment.get_template("report.js").render()
     return template.render(
@@ -91,6 +97,7 @@ def figures(history: History) -> tuple[Figure, ...]:
         _reward_parts(steps),
         _of(steps, "Response length", "tokens", {"mean": "response_length"}, low=0.0),
         _of(steps, "Truncated responses", "share", {"truncated": "truncated"}, low=0.0, colour="secondary"),
+        _of(steps, "Repeated 4-grams", "share", {"repeated": "repeated"}, low=0.0, colour="secondary"),
         _of(steps, "Loss", "", {"loss": "loss"}),
         _of(steps, "Gradient norm before clipping", "", {"norm": "grad_norm"}, low=0.0),
         _of(steps, "Entropy", "nats", {"entropy": "entropy"}),
@@ -141,6 +148,11 @@ def visible(text: str) -> Markup:
         parts += [escape(text[end : match.start()]), _picture(match.group())]
         end = match.end()
     return Markup("").join([*parts, escape(text[end:])])
+
+
+def exact(value: float | None) -> str:
+    """Return a number with three digits, however small: 0.0000123 is not 0 where 0 is the limit."""
+    return "not finite" if value is None else f"{value:.3g}"
 
 
 def duration(seconds: float) -> str:

@@ -1,14 +1,18 @@
 """From the values of one turn of the loop to the numbers and the samples that people see. Pure.
 
-Axes: G samples of one prompt.
+Axes: G samples of one prompt, T tokens.
 """
 
 from collections.abc import Sequence
+from math import isfinite
 from statistics import fmean, pstdev
 
 from rljob_trainer.metrics import Publication, TrainMetrics
 from rljob_trainer.reporting.records import SampleRecord, StepMetrics
-from rljob_trainer.samples import ScoredGroup
+from rljob_trainer.samples import Sample, ScoredGroup
+
+NGRAM = 4
+MOST_COUNTED = 64
 
 
 def step_metrics(
@@ -31,20 +35,33 @@ def step_metrics(
         groups_dropped=len(dropped),
         response_length=_mean(lengths),
         truncated=_mean([sample.finish_reason == "length" for sample in samples]),
-        loss=training.loss,
-        grad_norm=training.grad_norm,
-        learning_rate=training.learning_rate,
-        entropy=training.entropy,
-        kl=training.kl,
-        clip_fraction=training.clip_fraction,
-        logprob_mismatch=training.mismatch,
-        importance_weight=training.importance,
-        importance_cut=training.importance_cut,
+        loss=_finite(training.loss),
+        grad_norm=_finite(training.grad_norm),
+        learning_rate=_finite(training.learning_rate),
+        entropy=_finite(training.entropy),
+        kl=_finite(training.kl),
+        clip_fraction=_finite(training.clip_fraction),
+        logprob_mismatch=_finite(training.mismatch),
+        importance_weight=_finite(training.importance),
+        importance_cut=_finite(training.importance_cut),
+        repeated=_mean([repeated(sample.tokens_T) for sample in spread(samples)]),
         rollout_tokens=sum(lengths),
         train_tokens=training.tokens,
         version=publication.version,
         skipped=training.skipped,
     )
+
+
+def spread(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """Return at most 64 of the samples that have an n-gram, evenly over all: counting n-grams takes time."""
+    long = [sample for sample in samples if len(sample.tokens_T) >= NGRAM]
+    return long[:: -(-len(long) // MOST_COUNTED) or 1]
+
+
+def repeated(tokens_T: Sequence[int]) -> float:
+    """Return the share of a response's n-grams that have occurred in it before; 0 for a shorter one."""
+    grams = [tuple(tokens_T[start : start + NGRAM]) for start in range(len(tokens_T) - NGRAM + 1)]
+    return 1.0 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def chosen_samples(groups: Sequence[ScoredGroup], num_groups: int) -> tuple[SampleRecord, ...]:
@@ -72,6 +89,10 @@ def _sample(scored: ScoredGroup, index: int) -> SampleRecord:
 def _by_part(groups: Sequence[ScoredGroup]) -> dict[str, list[float]]:
     names = groups[0].parts_G if groups else ()
     return {name: [score for group in groups for score in group.parts_G[name]] for name in names}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -21,11 +21,13 @@ from rljob_trainer.reporting.records import (
     CheckpointRecord,
     EngineRecord,
     EvaluationRecord,
+    FindingRecord,
     ReadyRecord,
     Record,
     RunRecord,
     StepRecord,
 )
+from rljob_trainer.reporting.watch import NAMES
 
 _STEP_GAUGES: Final = {
     "reward_mean": ("rljob_reward_mean", "Mean reward of the last step's samples"),
@@ -36,6 +38,7 @@ _STEP_GAUGES: Final = {
     "groups_dropped": ("rljob_groups_dropped", "Groups of the last step that were made and not trained on"),
     "response_length": ("rljob_response_length_tokens", "Mean response of the last step"),
     "truncated": ("rljob_truncated_ratio", "Share of the last step's responses that reached the token limit"),
+    "repeated": ("rljob_repeated_ratio", "Share of 4-grams that came before in their response, in the last step"),
     "reward_std": ("rljob_reward_std", "Standard deviation of the rewards of the last step's samples"),
     "loss": ("rljob_loss", "Loss of the last step"),
     "grad_norm": ("rljob_grad_norm", "Gradient norm of the last step before clipping"),
@@ -114,6 +117,9 @@ class Metrics:
         self._skipped = Counter(
             "rljob_skipped_steps", "Optimizer steps skipped for a gradient that was not finite", registry=registry
         )
+        self._findings = Counter(
+            "rljob_findings", "Times that something began to hold which is watched for", ["finding"], registry=registry
+        )
         self._version = Gauge("rljob_weight_version", "Version of the published weights", registry=registry)
         self._accuracy = Gauge("rljob_heldout_accuracy", "Accuracy on held-out questions", ["mode"], registry=registry)
         self._engines = Gauge("rljob_engines", "Engines by state", ["state"], registry=registry)
@@ -150,6 +156,8 @@ class Metrics:
                 self._evaluated(record)
             case EngineRecord():
                 self._failed(record)
+            case FindingRecord():
+                self._findings.labels(record.name).inc()
             case CheckpointRecord():
                 self._checkpoint_step.set(record.step)
                 self._checkpoint_time.set(record.time)
@@ -160,6 +168,8 @@ class Metrics:
     def _show_all(self) -> None:
         """Show every series before anything has happened."""
         self.engines({})
+        for name in NAMES:
+            self._findings.labels(name)
         for cause in CAUSES:
             self._failures.labels(cause)
             self._restarts.labels(cause)

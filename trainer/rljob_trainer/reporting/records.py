@@ -59,6 +59,8 @@ class StepMetrics(_Line):
     """mean importance weight between engine and learner over the response tokens, as it was used"""
     importance_cut: float | None = None
     """share of the response tokens whose importance weight was truncated or masked"""
+    repeated: float | None = None
+    """share of the 4-grams that occurred before in their response, of at most 64 responses"""
     rollout_tokens: int
     """response tokens that the engines made"""
     train_tokens: int
@@ -177,6 +179,56 @@ class SampleRecord(_Line):
     """version of the weights that made the response"""
 
 
+class FindingRecord(_Line):
+    """Something has begun to hold that should not, see `watch.py`."""
+
+    kind: Literal["finding"] = "finding"
+    time: float
+    step: int
+    name: Text
+    """in a word, `RewardCollapse`"""
+    evidence: Text
+    advice: Text
+
+
+class CheckRecord(_Line):
+    """One number of the first step."""
+
+    name: Text
+    value: float | None
+    """None: it was not finite"""
+    limit: float
+    """healthy runs are at or below"""
+    means: Text
+    """what a value above the limit means"""
+
+    @property
+    def breached(self) -> bool:
+        return self.value is None or self.value > self.limit
+
+
+class RenderedRecord(_Line):
+    prompt: Text
+    """as the engine got it, with all markers"""
+    response: Text
+    finish_reason: Text
+    reward: float | None
+
+
+class FirstStepRecord(_Line):
+    """What the first step showed, see `first_step.py`."""
+
+    kind: Literal["first_step"] = "first_step"
+    time: float
+    step: Literal[1] = 1
+    checkpoint: Text
+    """that training began with, as the manifest names it"""
+    fingerprint: Text
+    """of its configuration and a sample of its weights"""
+    checks: tuple[CheckRecord, ...]
+    samples: tuple[RenderedRecord, ...]
+
+
 class SamplesRecord(_Line):
     kind: Literal["samples"] = "samples"
     time: float
@@ -208,11 +260,15 @@ Record = (
     | StepRecord
     | EvaluationRecord
     | EngineRecord
+    | FindingRecord
+    | FirstStepRecord
     | SamplesRecord
     | CheckpointRecord
     | EndRecord
 )
-KINDS = frozenset({"run", "ready", "step", "evaluation", "engine", "samples", "checkpoint", "end"})
+KINDS = frozenset(
+    {"run", "ready", "step", "evaluation", "engine", "finding", "first_step", "samples", "checkpoint", "end"}
+)
 SETUP = frozenset({"start", "load"})
 """phases that belong to a start of the driver and to no step"""
 

@@ -6,8 +6,10 @@ driver ─ end ────────────┘              ├─► Pr
                                         └─► status board ─► control server ─► `rljob run`, the operator
 """
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -24,18 +26,25 @@ from rljob_trainer.reporting.prometheus import Metrics
 from rljob_trainer.reporting.records import (
     SETUP,
     CheckpointRecord,
+    CheckRecord,
     EndRecord,
     EngineRecord,
     EvaluationRecord,
+    FindingRecord,
+    FirstStepRecord,
     ReadyRecord,
     Record,
+    RenderedRecord,
     RunRecord,
     SamplesRecord,
     Sink,
     StepRecord,
 )
 from rljob_trainer.reporting.tensorboard import TensorBoard
+from rljob_trainer.reporting.watch import Lookout, lookout
 from rljob_trainer.samples import ScoredGroup
+
+log = logging.getLogger(__name__)
 
 TENSORBOARD: Final = "tensorboard"
 SAMPLED_STEPS: Final = 20
@@ -53,6 +62,7 @@ class Report:
         now: Callable[[], float],
         progress: ProgressHolder,
         metrics: Metrics,
+        watching: Lookout,
         files: Sequence[Sink],
     ) -> None:
         self._job = job
@@ -62,6 +72,7 @@ class Report:
         self._now = now
         self._progress = progress
         self._metrics = metrics
+        self._watching = watching
         self._sinks = (*files, metrics, progress)
         self._lock = threading.Lock()
 
@@ -106,9 +117,29 @@ class Report:
             self._record(ReadyRecord(time=now, step=self._step, phase_seconds=setup))
         self._step = step
         metrics = step_metrics(groups, training, publication, dropped)
-        self._record(StepRecord(**dict(metrics), time=now, step=step, phase_seconds=lap))
+        record = StepRecord(**dict(metrics), time=now, step=step, phase_seconds=lap)
+        self._record(record)
+        for finding in self._watching.after(record):
+            log.warning("action=watch finding=%s evidence=%r advice=%r", finding.name, finding.evidence, finding.advice)
+            self._record(FindingRecord(**asdict(finding), time=now, step=step))
         if shows_samples(step, self._steps):
             self._record(SamplesRecord(time=now, step=step, samples=chosen_samples(groups, SAMPLED_GROUPS)))
+
+    def first_step(self, fingerprint: str, checks: Sequence[CheckRecord], samples: Sequence[RenderedRecord]) -> None:
+        """Tell what the first step has shown; a breach is a warning in the log, too."""
+        for check in checks:
+            tell = log.warning if check.breached else log.info
+            means = f" means={check.means!r}" if check.breached else ""
+            tell("action=first_step check=%r value=%s limit=%g%s", check.name, check.value, check.limit, means)
+        self._record(
+            FirstStepRecord(
+                time=self._now(),
+                checkpoint=self._job.spec.model.checkpoint,
+                fingerprint=fingerprint,
+                checks=tuple(checks),
+                samples=tuple(samples),
+            )
+        )
 
     def evaluation(self, step: int, accuracy: Accuracy) -> None:
         """Tell what the held-out questions said; nothing when there are none."""
@@ -180,9 +211,11 @@ def open_report(
     """
     events = directory / FILE_NAME
     lost = rewind(events, resumed_from)
-    progress = ProgressHolder()
+    progress, watching = ProgressHolder(), lookout(job.spec)
     for record in read_events(events) if events.exists() else ():
         progress.record(record)
+        if isinstance(record, StepRecord):
+            watching.after(record)  # what was found then was told then
     files: list[Sink] = [EventLog(events)]
     if job.spec.runtime.tensorboard:
         files.append(TensorBoard(directory / TENSORBOARD, resumed_from))
@@ -192,6 +225,7 @@ def open_report(
         now,
         progress,
         Metrics(phases, topology(job.spec).gpus, [part.name for part in job.spec.reward.judgings]),
+        watching,
         files,
     )
     report.run(attempt, resumed_from, lost)

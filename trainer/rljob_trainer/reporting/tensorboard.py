@@ -32,6 +32,7 @@ _STEP_TAGS: Final = {
     "rollout/groups_dropped": "groups_dropped",
     "rollout/response_length": "response_length",
     "rollout/truncated": "truncated",
+    "rollout/repeated": "repeated",
     "perf/step_seconds": "seconds",
     "perf/rollout_tokens_per_second": "rollout_tokens_per_second",
     "perf/train_tokens_per_second": "train_tokens_per_second",

@@ -30,6 +30,15 @@ def cut(tensor: torch.Tensor, piece: Piece) -> torch.Tensor:
     return tensor.detach().narrow(piece.axis, piece.start, piece.stop - piece.start).contiguous()
 
 
+def digest_on(device: str) -> Digest:
+    """Return the digest that engines on this device compute: `cpu`, `cuda`."""
+    if device == "cpu":
+        return cpu_digest
+    from rljob_trainer.sync.digest_gpu import gpu_digest
+
+    return gpu_digest
+
+
 def cpu_digest(pieces: Sequence[torch.Tensor]) -> str:
     """Return xxh3 (64 bits, hexadecimal) over the bytes of the pieces, one after the other, without joining them."""
     digest = xxhash.xxh3_64()

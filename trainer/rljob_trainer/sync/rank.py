@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.rank import LearnerRank
-from rljob_trainer.sync.digest import Digest, cpu_digest
+from rljob_trainer.sync.digest import digest_on
 from rljob_trainer.sync.group import Backend
 from rljob_trainer.sync.layout import Sharding
 from rljob_trainer.sync.sender import Digests, Named, WeightSender, specs_of
@@ -31,7 +31,7 @@ class PublishingRank(LearnerRank):
     ) -> None:
         super().__init__(config, rank, world_size, master_address, master_port)
         specs = specs_of(self.export())
-        self._sender = WeightSender(specs, sharding, _digest(config.device)) if rank == 0 else None
+        self._sender = WeightSender(specs, sharding, digest_on(config.device)) if rank == 0 else None
         self.specs = specs
         """names, shapes and types of what is published, in order"""
 
@@ -72,11 +72,3 @@ class PublishingRank(LearnerRank):
         finally:
             for _ in tensors:  # the others wait in the export's collectives until every rank has exhausted it
                 pass
-
-
-def _digest(device: str) -> Digest:
-    if device == "cpu":
-        return cpu_digest
-    from rljob_trainer.sync.digest_gpu import gpu_digest
-
-    return gpu_digest

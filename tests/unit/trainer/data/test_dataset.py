@@ -7,7 +7,7 @@ import pytest
 from rljob_api.sections import Data, Source
 from rljob_trainer.data.dataset import dataset
 from rljob_trainer.data.errors import DataError
-from rljob_trainer.data.render import load_tokenizer
+from rljob_trainer.data.tokenizer import load_tokenizer
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from rljob_api.manifest import load
 from rljob_api.sections import Judging, Remote, RewardKind
 from rljob_trainer.background import Background
 from rljob_trainer.data.dataset import Dataset, dataset
-from rljob_trainer.data.render import load_tokenizer
+from rljob_trainer.data.tokenizer import load_tokenizer
 from rljob_trainer.rewards.choose import Surroundings, rewards
 from rljob_trainer.rewards.function import Response
 from rljob_trainer.rewards.remote import remote_reward

@@ -7,8 +7,9 @@ from tokenizers.processors import TemplateProcessing
 
 from rljob_api.sections import Data, Source
 from rljob_trainer.data.errors import DataError
-from rljob_trainer.data.render import Renderer, load_tokenizer
+from rljob_trainer.data.render import Renderer
 from rljob_trainer.data.rows import row
+from rljob_trainer.data.tokenizer import load_tokenizer
 from tiny_models import CHAT_TEMPLATE
 
 DEFAULT_SYSTEM = "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nBe kind.<|im_end|>\n{% endif %}"

@@ -8,7 +8,7 @@ import pytest
 from safetensors import safe_open
 
 from rljob_trainer.data.packages import checked
-from rljob_trainer.data.render import load_tokenizer
+from rljob_trainer.data.tokenizer import load_tokenizer
 from tiny_models import tiny_llama, tiny_qwen3
 
 

@@ -56,6 +56,8 @@ def test_the_content_type_is_that_of_the_text_format(run: SyntheticRun) -> None:
         ("rljob_heldout_accuracy{mode=greedy}", 0.37),
         ("rljob_skipped_steps_total", 0),
         ("rljob_attempt", 1),
+        ("rljob_repeated_ratio", 0.0),
+        ("rljob_findings_total{finding=Mismatch}", 0),
     ],
 )
 def test_a_metric_has_its_value(run: SyntheticRun, name: str, value: float) -> None:
@@ -136,3 +138,10 @@ def test_no_series_appears_later_so_increases_are_counted_from_zero(run: Synthet
 def test_two_runs_in_one_process_do_not_share_metrics(run: SyntheticRun, tmp_path: Path) -> None:
     other = SyntheticRun(tmp_path / "other")
     assert samples(other)["rljob_step"] == 0
+
+
+def test_a_finding_is_counted_when_it_begins(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path)
+    for step in range(1, 13):
+        run.take(step)
+    assert samples(run)["rljob_findings_total{finding=Mismatch}"] == 1

@@ -1,0 +1,88 @@
+"""The thin shell: opens what a manifest names, and has it judged."""
+
+from pathlib import Path
+
+from rljob_api.errors import Problem
+from rljob_api.sections import RLJob, Source, Spec
+from rljob_api.shapes import CHECKPOINT, KNOWN, shape
+from rljob_cli.model_files import ModelFiles
+from rljob_cli.preflight.findings import Findings
+from rljob_cli.preflight.machine import judge_machine, read_machine
+from rljob_cli.preflight.weights import judge_weights, read_weights
+
+
+def look_at_files(job: RLJob, files: ModelFiles | None, *, here: bool) -> Findings:
+    """Look at the model's files and at the questions; `here`: the run will be on this machine, so they must be.
+
+    `files` are the model's, None where it is not on this machine.
+    """
+    spec = job.spec
+    found = look_at_model(spec, files, here) + look_at_dump(spec, here)
+    for name, source in (("train", spec.data.train), ("heldOut", spec.data.held_out)):
+        if (file := file_of(source)) and not file[1].is_file():
+            found += elsewhere(f"spec.data.{name}.{file[0]}", file[1], here)
+    try:
+        # Only here, because it needs packages of the trainer.
+        from rljob_cli.preflight.questions import look_at_questions
+    except ModuleNotFoundError as error:
+        told = f"{error.name} is not installed, so questions, tokenizer and chat template were not looked at"
+        return found + Findings(unseen=(told,))
+    return found + look_at_questions(spec, files)
+
+
+def look_at_machine(job: RLJob, files: ModelFiles | None, directory: Path, *, has_leftovers: bool = False) -> Findings:
+    """Look at the disk and the ports of this machine for a run in `directory`, and at what it shall train on again.
+
+    `has_leftovers`: processes of the same run are there, which are ended before it starts; a port may be theirs.
+    """
+    machine = read_machine(directory, () if has_leftovers else (job.spec.runtime.metrics_port,))
+    return judge_machine(job.spec, shape(files.config) if files else None, machine) + own_dump(job.spec, directory)
+
+
+def file_of(source: Source | None) -> tuple[str, Path] | None:
+    """Return the kind and the path of a source that is a file."""
+    if source is None or source.reasoning_gym is not None:
+        return None
+    return ("jsonl", Path(source.jsonl)) if source.jsonl is not None else ("parquet", Path(source.parquet or ""))
+
+
+def elsewhere(field: str, path: Path, here: bool) -> Findings:
+    """Return what a path that does not exist means: a mistake, if the run is to be on this machine."""
+    if here:
+        return Findings((Problem(field, str(path), "is not on this machine"),))
+    return Findings(elsewhere=(str(path),))
+
+
+def look_at_model(spec: Spec, files: ModelFiles | None, here: bool) -> Findings:
+    checkpoint, directory = spec.model.checkpoint, Path(spec.model.checkpoint)
+    if checkpoint in KNOWN:
+        return Findings()  # we make its files ourselves, from a package
+    if files is None:
+        return elsewhere(CHECKPOINT, directory, here)
+    return judge_weights(read_weights(directory, files.config))
+
+
+def look_at_dump(spec: Spec, here: bool) -> Findings:
+    """Return whether there are rollouts to train on again, and enough of them."""
+    if spec.debug.replay is None:
+        return Findings()
+    field, directory = "spec.debug.replay", Path(spec.debug.replay)
+    if not directory.is_dir():
+        return elsewhere(field, directory, here)
+    steps = len(list(directory.glob("step-*.jsonl.zst")))
+    if not steps:
+        rule = "holds no rollouts; a run with spec.debug.dumpRollouts writes them to rollouts/ in its directory"
+        inside = directory / "rollouts"
+        return Findings((Problem(field, str(directory), rule, str(inside) if inside.is_dir() else None),))
+    if steps < spec.training.steps:
+        rule = f"is more than the {steps} steps that spec.debug.replay holds"
+        return Findings((Problem("spec.training.steps", spec.training.steps, rule, str(steps)),))
+    return Findings()
+
+
+def own_dump(spec: Spec, directory: Path) -> Findings:
+    """Return whether a run would train on rollouts of its own directory, which it begins by clearing."""
+    if spec.debug.replay is None or Path(spec.debug.replay).resolve().parent != directory.resolve():
+        return Findings()
+    rule = "is in this run's own directory; set spec.checkpoint.directory to another one"
+    return Findings((Problem("spec.debug.replay", spec.debug.replay, rule),))

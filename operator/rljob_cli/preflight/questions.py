@@ -1,0 +1,60 @@
+"""The thin shell around the questions: reads them with the trainer's readers, and their tokenizer from its files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import TemplateError
+
+from rljob_api.errors import Problem
+from rljob_api.sections import Spec
+from rljob_api.shapes import CHECKPOINT, KNOWN, shape
+from rljob_cli.model_files import ModelFiles
+from rljob_cli.preflight.findings import Findings, total
+from rljob_cli.preflight.prompts import habits, judge_lengths, judge_stops, judge_template
+from rljob_cli.preflight.rows import Rows, judge_rows, read_rows
+from rljob_cli.preflight.tokenizer import TokenizerFileError, judge_vocabulary, read_tokenizer
+from rljob_trainer.data.packages import TOKENIZER_FILES
+from rljob_trainer.data.sources import raw_rows
+
+
+def look_at_questions(spec: Spec, files: ModelFiles | None) -> Findings:
+    """Look at the questions that are on this machine, and at them as prompts of the model if that is, too."""
+    rows = read_sources(spec)
+    found = total(judge_rows(spec, source) for source in rows)
+    if files is None or spec.model.checkpoint in KNOWN:
+        return found
+    return found + look_at_prompts(spec, Path(spec.model.checkpoint), files, rows)
+
+
+def read_sources(spec: Spec) -> list[Rows]:
+    """Return the rows of the files that are on this machine."""
+    rows = []
+    for name, source in (("train", spec.data.train), ("heldOut", spec.data.held_out)):
+        if source is None:
+            continue
+        for kind, path in (("jsonl", source.jsonl), ("parquet", source.parquet)):
+            if path is not None and Path(path).is_file():
+                rows.append(read_rows(f"spec.data.{name}.{kind}", raw_rows(source), spec.data))
+    return rows
+
+
+def look_at_prompts(spec: Spec, directory: Path, files: ModelFiles, rows: Sequence[Rows]) -> Findings:
+    """Look at a checkpoint's tokenizer, at its chat template, and at the questions as prompts."""
+    if not any((directory / name).is_file() for name in TOKENIZER_FILES):
+        rule = "is not there: the checkpoint has no tokenizer"
+        return Findings((Problem(CHECKPOINT, "tokenizer.json", rule, "fetch it again"),))
+    try:
+        tokenizer = read_tokenizer(directory)
+    except TokenizerFileError as error:
+        return Findings((error.args[0],))
+    if tokenizer is None:
+        return Findings(unseen=("the tokenizer has no tokenizer.json, so it was not looked at",))
+    try:
+        found = habits(tokenizer) if spec.data.chat_template and tokenizer.chat_template else None
+    except TemplateError as error:
+        return Findings(unseen=(f"the chat template refuses a plain conversation, so it was not looked at: {error}",))
+    wrong = tuple(judge_vocabulary(tokenizer, files.config))
+    judged = judge_template(spec, tokenizer, found, rows) + judge_stops(spec, found, tokenizer, files.stop_tokens)
+    # A template that is missing or applied twice makes prompts that nobody wants the lengths of.
+    measured = Findings() if judged.problems else judge_lengths(spec, shape(files.config), tokenizer, rows)
+    return Findings(wrong) + judged + measured

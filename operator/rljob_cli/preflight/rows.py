@@ -1,0 +1,114 @@
+"""The questions, row by row, in the trainer's own words: what it would refuse, and what it would take and should not.
+
+Reads what `spec.data` names with the trainer's readers, which need neither torch nor transformers.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rljob_api.errors import ABSENT, Problem
+from rljob_api.rules import closest
+from rljob_api.sections import Data, RewardKind, Spec
+from rljob_cli.preflight.findings import Findings
+from rljob_trainer.data.errors import DataError
+from rljob_trainer.data.rows import RawRow, Row, row
+
+NAMED = 3
+"""rows that a message names"""
+EXACT = (RewardKind.MATH, RewardKind.EXACT_MATCH)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of one source."""
+
+    field: str
+    """`spec.data.train.jsonl`"""
+    good: tuple[Row, ...]
+    faults: tuple[tuple[str, str], ...]
+    """(place, what is wrong) of rows that cannot be used"""
+    nearest: str | None = None
+    """a key that the rows have in place of one that they have not"""
+
+
+def read_rows(field: str, rows: Iterable[tuple[str, RawRow]], data: Data) -> Rows:
+    """Check every row; what ends the reading itself is a fault, too."""
+    good, faults, nearest = [], [], None
+    try:
+        for place, raw in rows:
+            try:
+                good.append(row(raw, place, data))
+            except DataError as error:
+                faults.append((place, str(error).removeprefix(f"{place}: ")))
+                nearest = nearest or near(raw, data)
+    except DataError as error:  # a line that is no JSON, a file that cannot be read
+        place, _, told = str(error).partition(": ")
+        faults.append((place, told))
+    return Rows(field, tuple(good), tuple(faults), nearest)
+
+
+def near(raw: RawRow, data: Data) -> str | None:
+    """Return the field and the key that was probably meant by the first key that a row has not."""
+    asked = {"inputKey": data.input_key, "labelKey": data.label_key, "metadataKey": data.metadata_key}
+    for name, key in asked.items():
+        if key is not None and key not in raw and key.partition(".")[0] not in raw:
+            meant = closest(key, tuple(raw))
+            return f"spec.data.{name}: {meant}" if meant else None
+    return None
+
+
+def judge_rows(spec: Spec, rows: Rows) -> Findings:
+    """Return what is wrong with the rows of one source."""
+    problems, warnings = [*refused(rows)], [*repeated(rows)]
+    if unlabelled := [each.place for each in rows.good if not each.label.strip()]:
+        rule = "no label (spec.data.labelKey is empty there)"
+        exact = [part.kind for part in spec.reward.judgings if part.kind in EXACT]
+        if exact:
+            never = f"{rule}: spec.reward.kind {exact[0]} rewards nothing"
+            problems.append(about(rows, unlabelled, never))
+        else:
+            warnings.append(about(rows, unlabelled, rule))
+    if not rows.good and not rows.faults:
+        problems.append(Problem(rows.field, ABSENT, "holds no row"))
+    return Findings(tuple(problems), tuple(warnings))
+
+
+def refused(rows: Rows) -> Iterator[Problem]:
+    """Yield a problem for each kind of fault."""
+    kinds: dict[str, list[str]] = {}
+    for place, told in rows.faults:
+        kinds.setdefault(told, []).append(place)
+    for told, where in kinds.items():
+        yield about(rows, where, told, rows.nearest if "no key" in told else None)
+
+
+def repeated(rows: Rows) -> Iterator[Problem]:
+    """Yield what occurs twice, and what is answered in two ways."""
+    first: dict[object, Row] = {}
+    twice: list[str] = []
+    contradicted: list[str] = []
+    for each in rows.good:
+        before = first.setdefault(each.messages, each)
+        if before is not each:
+            again = f"{each.place} as {number(before.place)}"
+            (twice if each.label == before.label else contradicted).append(again)
+    if twice:
+        yield about(rows, twice, "a question again: it weighs more than others")
+    if contradicted:
+        yield about(rows, contradicted, "a question again with another label: one of them is wrong")
+
+
+def about(rows: Rows, where: Sequence[str], rule: str, nearest: str | None = None) -> Problem:
+    """Return a problem of some rows: `line 3, 17 and 4 more: no key ...`. The field says which file they are in."""
+    noun = "row" if rows.field.endswith("parquet") else "line"
+    numbers = [number(place) for place in where[:NAMED]]
+    more = f" and {len(where) - NAMED} more" if len(where) > NAMED else ""
+    told = f"{noun}{'s' * (len(where) > 1)} {', '.join(numbers)}{more}: " if all(numbers) else ""
+    return Problem(rows.field, ABSENT, f"{told}{rule}", nearest)
+
+
+def number(place: str) -> str:
+    """Return the number of a row, and what follows it, from its place: `questions.jsonl:12`, `p.parquet row 3`."""
+    found = re.search(r"(?::| row )(\d+.*)$", place)
+    return found[1] if found else ""

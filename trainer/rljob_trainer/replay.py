@@ -1,0 +1,96 @@
+"""Rollouts to disk, and from disk instead of from engines. Chosen in `build.py` for `spec.debug`.
+
+Both stand where rollouts and rewards stand: between them they see the step, and the scored groups of that step. They
+stand below dynamic sampling, which asks for groups in rounds: a replay drops the same groups as the run that made them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rljob_trainer.data.journal import Journal
+from rljob_trainer.data.prompts import PromptStream
+from rljob_trainer.dumps import Dump, Made, Recorded
+from rljob_trainer.parts import Rewards
+from rljob_trainer.samples import Group, ScoredGroup
+
+
+class Source(Protocol):
+    """Whatever makes samples, see `rollouts.SyncRollouts`."""
+
+    def generate(self, step: int, num_prompts: int) -> tuple[Group, ...]:
+        """Return the groups of the next prompts, which are journaled as issued for `step`."""
+
+    def consumed(self, step: int) -> None:
+        """Note that the learner is done with all prompts that were issued for `step`."""
+
+
+@dataclass
+class Dumping:
+    """Rollouts and rewards that also write each step to disk, before anything is trained on it."""
+
+    source: Source
+    rewards: Rewards
+    dump: Dump
+    made: Made
+    prompts_per_step: int
+    _step: int = -1
+    _rounds: list[tuple[ScoredGroup, ...]] = field(default_factory=list)
+
+    def take(self, step: int) -> tuple[Group, ...]:
+        """Return the groups of `step`."""
+        return self.generate(step, self.prompts_per_step)
+
+    def generate(self, step: int, num_prompts: int) -> tuple[Group, ...]:
+        """Return the groups of the next prompts, for `step`."""
+        if step != self._step:
+            self._step, self._rounds = step, []
+        return self.source.generate(step, num_prompts)
+
+    def score(self, groups: Sequence[Group]) -> tuple[ScoredGroup, ...]:
+        """Return the groups with their rewards, which are on the disk by then. Raises DumpError."""
+        scored = self.rewards.score(groups)
+        self._rounds.append(scored)
+        self.dump.write(self._step, self._rounds, self.made)
+        return scored
+
+    def consumed(self, step: int) -> None:
+        """Note that the learner has trained on the groups of `step`."""
+        self.source.consumed(step)
+
+
+@dataclass
+class Replay:
+    """Rollouts and rewards as they were. The journal of prompts becomes that of the run that made them."""
+
+    dump: Dump
+    made: Made
+    stream: PromptStream
+    journal: Journal
+    prompts_per_step: int
+    _step: int = -1
+    _round: int = -1
+    _recorded: Recorded | None = None
+    _scored: tuple[ScoredGroup, ...] = ()
+
+    def take(self, step: int) -> tuple[Group, ...]:
+        """Return the groups of `step`; raise DumpError when they are damaged, or are answers to other prompts."""
+        return self.generate(step, self.prompts_per_step)
+
+    def generate(self, step: int, num_prompts: int) -> tuple[Group, ...]:
+        """Return the groups of the next round of `step`. Raises DumpError."""
+        if step != self._step or self._recorded is None:
+            self._step, self._round, self._recorded = step, -1, self.dump.read(step, self.made)
+        self._round += 1
+        prompts = self.stream.take(num_prompts)
+        self._scored = self._recorded.groups(self._round, prompts)
+        self.journal.issued(step, [prompt.uid for prompt in prompts])
+        return tuple(scored.group for scored in self._scored)
+
+    def score(self, groups: Sequence[Group]) -> tuple[ScoredGroup, ...]:
+        """Return the same groups with the rewards that they got."""
+        return self._scored
+
+    def consumed(self, step: int) -> None:
+        """Journal that the learner has taken its step on the prompts of `step`."""
+        self.journal.consumed(step)

@@ -1,0 +1,132 @@
+"""What the first step of a run must show, and what it means when it does not. Pure.
+
+Before the first update much is known: policy and reference are one model, engines hold the learner's weights, and a
+model finds its own samples likely. Most mistakes of loading, templates and weight sync show here, a whole run before
+they show in the reward. A breach stops nothing: limits are where healthy runs are not, not where sick ones begin.
+
+Axes: G samples of one prompt.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, isfinite
+from statistics import fmean
+
+from rljob_api.sections import Precision
+from rljob_trainer.metrics import TrainMetrics
+from rljob_trainer.reporting.measurements import NGRAM, repeated, spread
+from rljob_trainer.reporting.records import CheckRecord, RenderedRecord
+from rljob_trainer.samples import ScoredGroup
+
+MEAN_LIMIT = {Precision.FP32: 1e-3, Precision.BF16: 0.05}
+"""of |engine - learner| [nats]; two implementations of the same sums differ by rounding"""
+LARGEST_LIMIT = {Precision.FP32: 0.05, Precision.BF16: 2.0}
+PERPLEXITY_LIMIT = 3.0
+"""exp(1.1): an instructed model is surer than that of what it says itself; a base model or a high temperature is not"""
+REPEATED_LIMIT = 0.3
+TRUNCATED_LIMIT = 0.5
+RENDERED = 3
+"""samples that are shown with their whole prompts"""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerView:
+    """How the learner sees the engines' samples before the first update: over the response tokens that count."""
+
+    mean_logprob: float
+    """[nats]"""
+    mean_difference: float
+    """mean |engine - learner| [nats]"""
+    largest_difference: float
+
+
+def checks(
+    groups: Sequence[ScoredGroup],
+    training: TrainMetrics,
+    view: LearnerView | None,
+    precision: Precision,
+    steps_per_rollout: int,
+) -> tuple[CheckRecord, ...]:
+    """Return what was measured in the first step, with limits; what could not be measured is left out.
+
+    `view` is None where there is no learner, or no sample had anything to teach. With several optimizer steps in a
+    rollout the KL is not of the first one alone, and is left out.
+    """
+    samples = [sample for group in groups for sample in group.group.samples_G]
+    kl = training.kl if steps_per_rollout == 1 else None
+    measured = (
+        (
+            "KL to the reference",
+            kl if kl is None or kl == 0.0 else abs(kl),
+            0.0,
+            "Policy and reference are the same weights before the first update, so it is exactly 0: if not, a kernel"
+            " does not repeat itself, or the reference was loaded otherwise.",
+        ),
+        (
+            "engine against learner, mean |difference| [nats]",
+            view.mean_difference if view else None,
+            MEAN_LIMIT[precision],
+            "Engines and learner give the same tokens other probabilities: weights that are wrong, stale or mapped"
+            " wrongly, another temperature, or a model that one of them computes otherwise.",
+        ),
+        (
+            "engine against learner, largest |difference| [nats]",
+            view.largest_difference if view else None,
+            LARGEST_LIMIT[precision],
+            "Single tokens disagree: tokens shifted by one, a response tokenised again, or one layer that differs.",
+        ),
+        (
+            "perplexity of the samples under the learner",
+            exp(min(-view.mean_logprob, 700.0)) if view else None,
+            PERPLEXITY_LIMIT,
+            "The learner is surprised by what its own weights have said. Far above: the checkpoint was not loaded."
+            " A little above: a chat template or data unlike what the model was trained on, a base model, or a high"
+            " temperature.",
+        ),
+        (
+            "perplexity of the samples under the engines",
+            perplexity(groups),
+            PERPLEXITY_LIMIT,
+            "The engines are unsure of every token: the same causes, on their side.",
+        ),
+        (
+            f"repeated {NGRAM}-grams, share",
+            _mean([repeated(sample.tokens_T) for sample in spread(samples)]),
+            REPEATED_LIMIT,
+            "Responses go in circles: garbled weights, or a turn that does not end.",
+        ),
+        (
+            "truncated responses, share",
+            _mean([float(sample.finish_reason == "length") for sample in samples]),
+            TRUNCATED_LIMIT,
+            "Most responses reach maxNewTokens: no stop token comes (`rljob plan` lists them), or it is too small.",
+        ),
+    )
+    return tuple(
+        CheckRecord(name=name, value=value if isfinite(value) else None, limit=limit, means=means)
+        for name, value, limit, means in measured
+        if value is not None
+    )
+
+
+def perplexity(groups: Sequence[ScoredGroup]) -> float | None:
+    """Return exp of the mean negative log-probability of all response tokens, as the engines gave them."""
+    logprobs = [each for group in groups for sample in group.group.samples_G for each in sample.logprobs_T]
+    return exp(min(-fmean(logprobs), 700.0)) if logprobs else None
+
+
+def rendered(groups: Sequence[ScoredGroup]) -> tuple[RenderedRecord, ...]:
+    """Return the first samples with their prompts as the engines got them: markers, system turn and all."""
+    return tuple(
+        RenderedRecord(
+            prompt=group.group.prompt.text,
+            response=group.group.samples_G[0].text,
+            finish_reason=group.group.samples_G[0].finish_reason,
+            reward=group.rewards_G[0],
+        )
+        for group in groups[:RENDERED]
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None

@@ -1,0 +1,74 @@
+"""The weights of a checkpoint as what engines must hold, where there is no learner: `spec.debug.rolloutOnly`.
+
+Takes the place of a learner rank in its Ray actor. Engines read the checkpoint's own files, and are verified against
+them tensor by tensor, by the same publisher as ever.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from rljob_trainer.sync.digest import digest_on
+from rljob_trainer.sync.layout import Sharding, TensorSpec
+from rljob_trainer.sync.sender import Digests, WeightSender
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+NOT_LOADED = ".rotary_emb.inv_freq"
+"""ending of what old checkpoints hold and engines compute"""
+
+
+class CheckpointFiles:
+    """All safetensors files of a Hugging Face checkpoint, in the type that engines serve."""
+
+    def __init__(
+        self,
+        checkpoint_dir: Path,
+        precision: str,
+        device: str,
+        num_threads: int,
+        sharding: Sharding,
+        rank: int,
+        world_size: int,
+        master_address: str,
+        master_port: int,
+    ) -> None:
+        torch.set_num_threads(num_threads)
+        self._paths = weight_files(checkpoint_dir)
+        self._dtype = DTYPES[precision]
+        self._device = device
+        self._sender = WeightSender(self._specs(), sharding, digest_on(device))
+
+    def write(self, directory: Path) -> None:
+        """Write nothing: the files are there."""
+
+    def written(self) -> Digests:
+        """Return the digests of what engines that have read the files must hold."""
+        return self._sender.digests(self._tensors())
+
+    def _specs(self) -> Iterator[TensorSpec]:
+        dtype = str(self._dtype).removeprefix("torch.")
+        for path in self._paths:
+            with safe_open(path, "pt") as file:
+                for name in _loaded(file.keys()):
+                    yield TensorSpec(name, tuple(file.get_slice(name).get_shape()), dtype)
+
+    def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for path in self._paths:
+            with safe_open(path, "pt") as file:
+                for name in _loaded(file.keys()):
+                    yield name, file.get_tensor(name).to(self._device, self._dtype)
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """Return the files that engines read: those of the index where there is one, else all."""
+    index = directory / "model.safetensors.index.json"
+    if not index.is_file():
+        return sorted(directory.glob("*.safetensors"))
+    return [directory / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+
+
+def _loaded(names: list[str]) -> list[str]:
+    return [name for name in names if not name.endswith(NOT_LOADED)]
