@@ -51,7 +51,7 @@ cluster-demo: $(READY) | $(GO) ## Train the quickstart in pods: cluster, images,
 cluster-down: $(READY) ## Remove it, or what is left of it
 	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster down
 
-cluster-check: $(READY) ## Say whether this machine may run a real node
+cluster-check: $(READY) ## Try whether this machine may run a real node
 	@PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster check
 
 cluster-packages: $(READY) ## Install the Debian packages that a real node needs

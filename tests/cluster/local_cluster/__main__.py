@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
                 case "build":
                     build(options.profile, os.environ)
                 case "check":
-                    packages.require_privileges(packages.OWN_STATUS.read_text())
+                    node.try_out(home.owned_directory(directory.parent), os.environ)
                 case "packages":
                     packages.install(os.environ)
                 case "demo":

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from local_cluster import control_plane, dns, footprint
+from local_cluster import control_plane, dns, footprint, home
 from local_cluster.api_server import ApiServer, start_api_server
 from local_cluster.binaries import binary
+from local_cluster.errors import ClusterError
 from local_cluster.health import answers
 from local_cluster.kubectl import Kubectl
 from local_cluster.namespace import Namespace, make_namespace, routes
@@ -54,6 +55,18 @@ def start_cluster(directory: Path, environ: Mapping[str, str], gpus: int) -> Nod
     kubectl("patch", "node", NAME, "--subresource=status", "--type=merge", f"--patch={_capacity(gpus)}")
     log.info("action=ready profile=node seconds=%.1f", time.monotonic() - started)
     return NodeCluster(kubectl, runtime)
+
+
+def try_out(directory: Path, environ: Mapping[str, str]) -> None:
+    """Raise ClusterError unless this machine lets us make what a node stands on, which is removed again."""
+    require(environ)
+    try:
+        make_namespace(directory, free_network(routes()))
+        footprint.make_cgroup(directory)
+    except OSError as error:
+        raise ClusterError(f"this machine lets nobody make a cgroup: {error}") from error
+    finally:
+        home.remove(directory)
 
 
 def kubelet_configuration(directory: Path, network: Network, cgroup: str, authority: Path) -> dict[str, Any]:
