@@ -28,9 +28,15 @@ def cgroups(directory: Path) -> list[Path]:
 
 
 def make_cgroup(directory: Path) -> str:
-    """Make the cluster's cgroup in every hierarchy, and return its path: the kubelet wants it to exist."""
+    """Make the cluster's cgroup in every hierarchy, and return its path: the kubelet wants it to exist.
+
+    Raises ClusterError if there is no hierarchy, and OSError if it may not be written.
+    """
     unified = (CGROUPS / "cgroup.controllers").exists()
-    for hierarchy in [CGROUPS] if unified else [path for path in CGROUPS.iterdir() if path.is_dir()]:
+    hierarchies = [CGROUPS] if unified else [path for path in CGROUPS.iterdir() if path.is_dir()]
+    if not hierarchies:
+        raise ClusterError(f"no cgroups are mounted in {CGROUPS}")
+    for hierarchy in hierarchies:
         (hierarchy / name(directory)).mkdir(exist_ok=True)  # hierarchies may be links to each other
     return f"/{name(directory)}"
 

@@ -59,8 +59,8 @@ def start_cluster(directory: Path, environ: Mapping[str, str], gpus: int) -> Nod
 
 def try_out(directory: Path, environ: Mapping[str, str]) -> None:
     """Raise ClusterError unless this machine lets us make what a node stands on, which is removed again."""
-    require(environ)
     try:
+        require(environ)
         make_namespace(directory, free_network(routes()))
         footprint.make_cgroup(directory)
     except OSError as error:
