@@ -40,6 +40,14 @@ Prompt = Annotated[str, StringConstraints(max_length=65536)]
 Settings = Annotated[dict[str, Any], Field(max_length=1000)]
 
 
+def keyed(*keys: str) -> dict[str, str | list[str]]:
+    """Return the marks of a list that server-side apply merges by these fields of its entries.
+
+    A list without them is replaced as a whole. Where entries have defaults that is a change each time it is applied.
+    """
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+
+
 class Section(BaseModel):
     """A part of the manifest: frozen, camelCase outside, snake_case inside, unknown fields refused."""
 
@@ -193,7 +201,7 @@ class Part(Judging):
 class Reward(Judging):
     """One reward, or several in `parts`."""
 
-    parts: Annotated[tuple[Part, ...], Field(max_length=16)] = ()
+    parts: Annotated[tuple[Part, ...], Field(max_length=16, json_schema_extra=keyed("name"))] = ()
     """several rewards instead of one: each has a name, a weight and the fields of a reward, and their weighted sum is
     what is trained on"""
 

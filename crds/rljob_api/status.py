@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rljob_api.control import MOST_CURVE_POINTS, CurvePoint, EngineState, TokenRates
-from rljob_api.sections import NotNegative, Section
+from rljob_api.sections import NotNegative, Section, keyed
 
 UNSEEN = -1
 """generation that no operator has seen. Objects begin with it: kstatus takes one without any status for done"""
@@ -19,11 +19,6 @@ MOST_ATTEMPTS = 50
 MOST_STEPS_OF_RECOVERY = 50
 MOST_ENGINES = 256
 """beyond them the counters go on, and the oldest or last entries are left out: a status stays small"""
-
-
-def keyed(*keys: str) -> dict[str, str | list[str]]:
-    """Return the marks of a list that server-side apply merges by these fields of its entries."""
-    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
 
 class Phase(StrEnum):
