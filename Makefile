@@ -28,7 +28,7 @@ demo: $(READY) ## Train SmolLM2-135M on arithmetic, on this machine, in about te
 test: lint unit integration ## All checks: lint, units, then integration with real Ray, SGLang, router, Megatron and Kubernetes
 
 unit: $(READY) ## Tests that need no engine and no cluster
-	$(BIN)/python -m pytest -q tests/unit
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/unit
 
 integration: integration-cluster integration-trainer ## Both of the following, one after the other: they would share the cores
 
