@@ -26,6 +26,7 @@ from jobs import PODS_OF_JOB, create, writes
 from operator_process import OperatorProcess
 
 POLL_S = 0.2
+SETTLED_S = 60.0
 LATEST_S = 1200.0
 """for anything to be reached"""
 OURS = ("rljobs", "rayclusters", "configmaps", "services", "networkpolicies", "secrets", "events")
@@ -255,9 +256,9 @@ async def drained(operator: OperatorProcess) -> None:
 
 
 async def settled(place: Arena) -> None:
-    """Return when the controllers have nothing to do."""
-    busy_s = 2.0
-    while busy_s > 0.4:
+    """Return when the controllers have nothing to do, or after a minute: while many jobs train they always have."""
+    busy_s, latest = 2.0, time.monotonic() + SETTLED_S
+    while busy_s > 0.4 and time.monotonic() < latest:
         shares = Shares(place, {})
         await asyncio.sleep(2.0)
         busy_s = sum(shares.seconds().values())
