@@ -169,7 +169,8 @@ def test_an_added_engine_serves_verified_weights_and_one_that_goes_answers_its_l
     fleet.publish(next_version(fleet))
     gone_before = FreeSeat.left
     fleet.scale(3)
-    fleet.until(lambda: fleet.engine("engine-2").state == "Healthy", 120)
+    fleet.until(lambda: len(fleet.listed()) == 3, 120)
+    assert fleet.engine("engine-2").state == "Healthy"
     answers = fleet.generate(tokens=4, requests=9)
     assert {answer.engine for answer in answers} == {*NAMES, "engine-2"}
     assert {answer.version for answer in answers} == {fleet.publisher.version}
