@@ -92,7 +92,7 @@ class Checkpoints:
         target = self.directory / name_of(step)
         self._write(step, target)
         self.journal.committed(step, target.name)
-        write_atomically(self.directory / TRACKER, str(step))
+        write_atomically(self.directory / TRACKER, str(step).encode())
         for old in complete(self.directory)[self.keep :]:
             shutil.rmtree(old)
         self.saved(step, target)
@@ -114,7 +114,7 @@ class Checkpoints:
             precision=self.precision,
             files=digests,
         )
-        write_atomically(draft / MANIFEST, checkpoint.model_dump_json(indent=1))
+        write_atomically(draft / MANIFEST, checkpoint.model_dump_json(indent=1).encode())
         draft.rename(target)
         sync_directory(self.directory)
 
@@ -203,11 +203,11 @@ def _digest(path: Path) -> str:
         return digest.hexdigest()
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a small file so that readers see the old text or the new one, also after a crash."""
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
+    """Write a file so that readers see the old content or the new one, also after a crash."""
     draft = path.with_suffix(".draft")
-    with draft.open("w") as file:
-        file.write(text)
+    with draft.open("wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)

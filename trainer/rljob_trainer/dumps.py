@@ -16,7 +16,6 @@ Axes: G samples of one prompt, T tokens.
 """
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -26,7 +25,7 @@ from typing import Any
 import pyarrow
 import xxhash
 
-from rljob_trainer.checkpoints import sync_directory
+from rljob_trainer.checkpoints import write_atomically
 from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup
 
 FORMAT, VERSION = "rljob-rollouts", 1
@@ -72,14 +71,8 @@ class Dump:
         header = {"format": FORMAT, "version": VERSION, "step": step, "rounds": sizes, "made": made}
         content = b"".join(_line(each) for each in (header, *(_record(group) for groups in rounds for group in groups)))
         path = self.path(step)
-        draft = path.with_suffix(".draft")
         try:
-            with draft.open("wb") as file:
-                file.write(_compressed(content + _line({DIGEST: xxhash.xxh3_128_hexdigest(content)})))
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
-            sync_directory(self.directory)
+            write_atomically(path, _compressed(content + _line({DIGEST: xxhash.xxh3_128_hexdigest(content)})))
         except OSError as error:
             raise DumpError(f"{path}: step {step} cannot be written: {error}") from error
         return path

@@ -15,20 +15,10 @@ from typing import Protocol
 from rljob_api.sections import DynamicSampling
 from rljob_trainer.evaluation import Accuracy
 from rljob_trainer.metrics import Publication, TrainMetrics
-from rljob_trainer.parts import Rewards
+from rljob_trainer.parts import Rewards, Source
 from rljob_trainer.samples import Group, ScoredGroup
 
 log = logging.getLogger(__name__)
-
-
-class Source(Protocol):
-    """Rollouts of as many prompts as are asked for."""
-
-    def generate(self, step: int, num_prompts: int) -> tuple[Group, ...]:
-        """Return the groups of the next prompts, which are journaled as issued for `step`."""
-
-    def consumed(self, step: int) -> None:
-        """Note that the learner is done with all prompts that were issued for `step`."""
 
 
 class FullReport(Protocol):
@@ -63,12 +53,12 @@ class DynamicRollouts:
         """Return the groups of `step`, in the order in which their prompts were issued."""
         made: list[ScoredGroup] = []
         for number in range(1, self.settings.max_rounds + 1):
-            missing = self.num_groups - sum(map(is_mixed, made))
+            missing = self.num_groups - num_mixed(made)
             if missing <= 0:
                 break
             groups = self.source.generate(step, self.settings.prompts(missing))
             made += self.rewards.score(groups)
-            log.info("action=sample round=%d asked=%d mixed=%d", number, len(made), sum(map(is_mixed, made)))
+            log.info("action=sample round=%d asked=%d mixed=%d", number, len(made), num_mixed(made))
         kept, self.dropped = selected(made, self.num_groups)
         self._scored = {scored.group.prompt.uid: scored for scored in kept}
         return tuple(scored.group for scored in kept)
@@ -100,14 +90,14 @@ class TellsDropped:
         self.report.evaluation(step, accuracy)
 
 
-def is_mixed(scored: ScoredGroup) -> bool:
-    """Whether the samples do not all have the same reward."""
-    return len(set(scored.rewards_G)) > 1
+def num_mixed(groups: Sequence[ScoredGroup]) -> int:
+    """Return how many of the groups teach something."""
+    return sum(group.is_mixed for group in groups)
 
 
 def selected(made: Sequence[ScoredGroup], wanted: int) -> tuple[tuple[ScoredGroup, ...], tuple[ScoredGroup, ...]]:
     """Return `wanted` groups and the rest, each in order: the first mixed ones, and where they are few, others."""
-    first = sorted(range(len(made)), key=lambda index: not is_mixed(made[index]))[:wanted]
+    first = sorted(range(len(made)), key=lambda index: not made[index].is_mixed)[:wanted]
     kept = set(first)
     return (
         tuple(scored for index, scored in enumerate(made) if index in kept),

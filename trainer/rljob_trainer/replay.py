@@ -6,23 +6,12 @@ stand below dynamic sampling, which asks for groups in rounds: a replay drops th
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from rljob_trainer.data.journal import Journal
 from rljob_trainer.data.prompts import PromptStream
 from rljob_trainer.dumps import Dump, Made, Recorded
-from rljob_trainer.parts import Rewards
+from rljob_trainer.parts import Rewards, Source
 from rljob_trainer.samples import Group, ScoredGroup
-
-
-class Source(Protocol):
-    """Whatever makes samples, see `rollouts.SyncRollouts`."""
-
-    def generate(self, step: int, num_prompts: int) -> tuple[Group, ...]:
-        """Return the groups of the next prompts, which are journaled as issued for `step`."""
-
-    def consumed(self, step: int) -> None:
-        """Note that the learner is done with all prompts that were issued for `step`."""
 
 
 @dataclass

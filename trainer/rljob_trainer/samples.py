@@ -58,3 +58,8 @@ class ScoredGroup:
     """what each of several rewards says, before its weight; empty where there is one reward"""
     failures: int = 0
     """judgements that failed and got the score that the manifest has for them"""
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the samples do not all have the same reward: otherwise none is better than the others."""
+        return len(set(self.rewards_G)) > 1

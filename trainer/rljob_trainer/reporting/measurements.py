@@ -31,7 +31,7 @@ def step_metrics(
         reward_std=pstdev(rewards) if rewards else None,
         reward_parts={name: fmean(scores) for name, scores in _by_part(groups).items()},
         reward_failures=sum(group.failures for group in groups),
-        groups_without_signal=_mean([len(set(group.rewards_G)) == 1 for group in groups]),
+        groups_without_signal=_mean([not group.is_mixed for group in groups]),
         groups_dropped=len(dropped),
         response_length=_mean(lengths),
         truncated=_mean([sample.finish_reason == "length" for sample in samples]),
@@ -69,7 +69,7 @@ def chosen_samples(groups: Sequence[ScoredGroup], num_groups: int) -> tuple[Samp
     chosen: list[SampleRecord] = []
     for scored in groups[:num_groups]:
         order = sorted(range(len(scored.rewards_G)), key=lambda index: -scored.rewards_G[index])
-        ends = order[:1] if len(set(scored.rewards_G)) == 1 else [order[0], order[-1]]
+        ends = [order[0], order[-1]] if scored.is_mixed else order[:1]
         chosen += [_sample(scored, index) for index in ends]
     return tuple(chosen)
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
-from rljob_api.sections import Precision, Spec, Watch
+from rljob_api.sections import Spec, Watch
+from rljob_trainer.reporting.first_step import MEAN_LIMIT
 from rljob_trainer.reporting.records import StepRecord
 
 Steps = Sequence[StepRecord]
@@ -22,8 +23,6 @@ NAMES = (
     "Mismatch",
 )
 """all that can be found"""
-MISMATCH = {Precision.FP32: 1e-3, Precision.BF16: 0.05}
-"""mean |engine - learner| [nats] that is too much, where `watch.mismatch` does not say"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +57,9 @@ class Lookout:
 
 
 def lookout(spec: Spec) -> Lookout:
-    """Return a lookout with the limits of a manifest."""
+    """Return a lookout with the limits of a manifest; that of the mismatch is the first step's unless it says."""
     limit = spec.watch.mismatch
-    return Lookout(spec.watch, MISMATCH[spec.training.precision] if limit is None else limit)
+    return Lookout(spec.watch, MEAN_LIMIT[spec.training.precision] if limit is None else limit)
 
 
 def findings(steps: Steps, limits: Watch, mismatch: float) -> tuple[Finding, ...]:

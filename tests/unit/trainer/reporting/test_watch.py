@@ -9,16 +9,17 @@ import pytest
 
 from rljob_api.sections import Precision, Watch
 from rljob_trainer.reporting.events import read_events
+from rljob_trainer.reporting.first_step import MEAN_LIMIT
 from rljob_trainer.reporting.history import read_history
 from rljob_trainer.reporting.html import render
 from rljob_trainer.reporting.measurements import repeated, spread
 from rljob_trainer.reporting.records import FindingRecord, StepRecord
-from rljob_trainer.reporting.watch import MISMATCH, NAMES, Lookout, findings, lookout
+from rljob_trainer.reporting.watch import NAMES, Lookout, findings, lookout
 from rljob_trainer.samples import Sample
 from synthetic_run import SyntheticRun, finished_run, job
 
 LIMITS = Watch()
-FP32 = MISMATCH[Precision.FP32]
+FP32 = MEAN_LIMIT[Precision.FP32]
 
 
 def healthy(step: int, **changes: Any) -> StepRecord:
