@@ -217,6 +217,17 @@ class Decision(Message):
     """why"""
 
 
+class Finding(Message):
+    """Something that `spec.watch` looks for, or a check of the first step, and that holds."""
+
+    name: str
+    """in a word, `RewardCollapse`"""
+    evidence: str
+    """the numbers with which it began to hold, and the limit with its field"""
+    advice: str
+    """where to look first"""
+
+
 class Status(Message):
     """All that a driver says about itself."""
 
@@ -242,6 +253,8 @@ class Status(Message):
     """failures of engines in this attempt, the newest 100, oldest first"""
     decisions: tuple[Decision, ...] = ()
     """accepted orders in this attempt, the newest 200, oldest first"""
+    findings: tuple[Finding, ...] = ()
+    """what is wrong with the learning now"""
     result: str | None = None
     """what came out, in a sentence; set when the run has finished"""
     exit_reason: str | None = None

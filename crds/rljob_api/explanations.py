@@ -25,6 +25,7 @@ class Kind(StrEnum):
     ACTION = "recovery action"
     ENGINE = "engine state"
     FAILURE = "engine failure"
+    FINDING = "finding"
     ALERT = "alert"
 
 

@@ -45,6 +45,7 @@ class ConditionType(StrEnum):
     ENGINES_READY = "EnginesReady"
     TRAINING = "Training"
     DEGRADED = "Degraded"
+    SOUND = "Sound"
     STALLED = "Stalled"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -64,7 +65,7 @@ class Condition(Section):
     last_transition_time: datetime
     """when `status` changed last"""
     reason: Annotated[str, Field(max_length=1024, pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
-    """why, in one CamelCase word that programs may compare"""
+    """why, in one CamelCase word that programs may compare; of `Sound` the names of all that was found, with commas"""
     message: Annotated[str, Field(max_length=32768)]
     """why, in words for people"""
 

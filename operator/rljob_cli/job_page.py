@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rljob_api import recovery
 from rljob_api.control import EngineState
-from rljob_api.status import Attempt, Engine, RecoveryStep
+from rljob_api.status import Attempt, ConditionType, Engine, RecoveryStep
 from rljob_cli.glyphs import ASCII_SPARKS, SPARKS, age, rate, seconds, spark
 from rljob_cli.job_table import fraction, phase_text
 from rljob_cli.jobs import Job
@@ -60,6 +60,8 @@ def _rows(job: Job, now: datetime, bars: bool, marks: str) -> Iterator[tuple[str
     yield "step", _progress(job, bars)
     yield from _curve("reward", [point.reward for point in status.curve], marks)
     yield from _curve("held-out", [point.accuracy for point in status.curve], marks)
+    if (sound := job.condition(ConditionType.SOUND)) and sound.status == "False":
+        yield "found", Text(sound.message, style="yellow")
     if progress and progress.tokens_per_second:
         speeds = progress.tokens_per_second
         yield "tokens/s", Text(f"rollout {rate(speeds.rollout)}   train {rate(speeds.train)}")

@@ -20,7 +20,8 @@ from rljob_operator.world import ALIVE, Driver, DriverState, Job, Pod, World
 
 
 class Reason(StrEnum):
-    """Why a condition is as it is. The reasons of Failed come from `rljob_api.exits` besides."""
+    """Why a condition is as it is. The reasons of Failed come from `rljob_api.exits` besides, those of Sound are
+    the names of what was found, joined by commas."""
 
     VALID = "Valid"
     BAD_MANIFEST = "BadManifest"
@@ -47,6 +48,7 @@ class Reason(StrEnum):
     NOT_TRAINING = "NotTraining"
     RESTARTED = "Restarted"
     AS_EXPECTED = "AsExpected"
+    NOTHING_FOUND = "NothingFound"
     IN_PROGRESS = "InProgress"
 
 
@@ -90,6 +92,7 @@ def refused(why: Condition) -> Conditions:
         Type.TRAINING: waiting,
         Type.ENGINES_READY: unknown,
         Type.DEGRADED: Condition("False", Reason.NOT_ADMITTED, "nothing runs"),
+        Type.SOUND: unknown,
         Type.SUCCEEDED: unknown,
         Type.FAILED: unknown,
         Type.READY: Condition("False", why.reason, why.message),
@@ -109,6 +112,7 @@ def conditions(memory: Memory, job: Job, spec: Spec, world: World, now: float) -
         Type.TRAINING: running,
         Type.ENGINES_READY: engines_ready(driver, running),
         Type.DEGRADED: degraded(memory, driver, running),
+        Type.SOUND: sound(driver, running),
         **_ending(memory),
         **_summary(memory, running),
     }
@@ -218,6 +222,17 @@ def degraded(memory: Memory, driver: Driver | None, running: Condition) -> Condi
     if failed is not None and memory.outcome is None:
         return Condition("True", Reason.RESTARTED, f"attempt {failed.number} ended: {failed.reason}")
     return Condition("False", Reason.AS_EXPECTED, "nothing is known to be wrong")
+
+
+def sound(driver: Driver | None, running: Condition) -> Condition:
+    """Return whether the learning is free of all that `spec.watch` looks for."""
+    if driver is None or driver.status is None or running.status != "True":
+        return Condition("Unknown", Reason.NOT_TRAINING, "the learning is watched while the job trains")
+    found = driver.status.findings
+    if not found:
+        return Condition("True", Reason.NOTHING_FOUND, "nothing that spec.watch looks for holds")
+    said = (f"{finding.name}: {finding.evidence}. {finding.advice}" for finding in found)
+    return Condition("False", ",".join(finding.name for finding in found), " ".join(said))
 
 
 def _failed_since_checkpoint(memory: Memory) -> Attempt | None:

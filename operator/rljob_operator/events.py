@@ -14,11 +14,17 @@ TOLD = {
     ConditionType.CLUSTER_READY: ("True",),
     ConditionType.TRAINING: ("True",),
     ConditionType.DEGRADED: ("True",),
+    ConditionType.SOUND: ("False",),
     ConditionType.SUCCEEDED: ("True",),
     ConditionType.FAILED: ("True",),
 }
 """what each condition becomes when that is news; everything else can be read in the status"""
-BAD = ((ConditionType.ADMITTED, "False"), (ConditionType.DEGRADED, "True"), (ConditionType.FAILED, "True"))
+BAD = (
+    (ConditionType.ADMITTED, "False"),
+    (ConditionType.DEGRADED, "True"),
+    (ConditionType.SOUND, "False"),
+    (ConditionType.FAILED, "True"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from rljob_api.status import (
 )
 from rljob_api.status import Attempt as AttemptRecord
 from rljob_api.topology import REST, topology
+from rljob_operator.conditions import Condition as Claim
 from rljob_operator.conditions import Conditions, Reason
 from rljob_operator.identity import JOB_LABEL, RAY_GROUP_LABEL
 from rljob_operator.memory import Attempt, Memory, Outcome
@@ -157,19 +158,36 @@ def _outcome(status: Status) -> Outcome | None:
 def _conditions(old: Status, wanted: Conditions, generation: int, now: float) -> tuple[Condition, ...]:
     before = {condition.type: condition for condition in old.conditions}
     return tuple(
-        Condition(
-            type=kind,
-            status=condition.status,
-            observed_generation=generation,
-            last_transition_time=(
-                before[kind].last_transition_time
-                if kind in before and before[kind].status == condition.status
-                else _time(now)
-            ),
-            reason=condition.reason,
-            message=_cut(condition.message),
-        )
+        before[kind] if _stays(before.get(kind), condition) else _written(kind, condition, before, generation, now)
         for kind, condition in wanted.items()
+    )
+
+
+def _stays(before: Condition | None, now: Claim) -> bool:
+    """Return whether what was found of the learning is still the last that is known: nobody trains any more."""
+    return (
+        before is not None
+        and before.type is ConditionType.SOUND
+        and before.status != "Unknown"
+        and now.reason == Reason.NOT_TRAINING
+    )
+
+
+def _written(
+    kind: ConditionType,
+    condition: Claim,
+    before: Mapping[ConditionType, Condition],
+    generation: int,
+    now: float,
+) -> Condition:
+    same = kind in before and before[kind].status == condition.status
+    return Condition(
+        type=kind,
+        status=condition.status,
+        observed_generation=generation,
+        last_transition_time=before[kind].last_transition_time if same else _time(now),
+        reason=condition.reason,
+        message=_cut(condition.message),
     )
 
 

@@ -467,7 +467,9 @@ class _Builder:
 
     def _watch(self, server: ControlServer) -> None:
         engines = self._pool.snapshot if self._spec.debug.engines else tuple
-        self._watcher = Watcher(self._board, self._report.progress, engines, self._report.engines)
+        self._watcher = Watcher(
+            self._board, self._report.progress, self._report.findings, engines, self._report.engines
+        )
         care = SelfCare(self._board, self._desired, server.attendance, self._spec.recovery, leave=_leave)
         router = [self._router.keep(self._pool.serving_urls)] if self._spec.debug.engines else []
         for work in (self._watcher.run(), care.run(), *router):

@@ -7,7 +7,7 @@ watcher never looks like a living loop.
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from rljob_api import control
 from rljob_trainer.board import StatusBoard
@@ -15,6 +15,7 @@ from rljob_trainer.engines.pool import EngineSnapshot
 from rljob_trainer.engines.process import LOG_FOLLOWS
 from rljob_trainer.reporting.progress import Progress
 from rljob_trainer.reporting.records import EvaluationRecord
+from rljob_trainer.reporting.watch import Finding
 
 INTERVAL_S = 0.2
 
@@ -25,6 +26,7 @@ class Watcher:
 
     board: StatusBoard
     progress: Callable[[], Progress]
+    findings: Callable[[], Sequence[Finding]]
     engines: Callable[[], Sequence[EngineSnapshot]]
     count_engines: Callable[[dict[str, int]], None]
     """told how many engines are in each state"""
@@ -40,7 +42,7 @@ class Watcher:
         """Bring the board up to date."""
         progress, status = self.progress(), self.board.status
         engines = engines_of(self.engines(), status.engines, self.clock())
-        changes = changes_to(status, progress, engines)
+        changes = changes_to(status, progress, self.findings(), engines)
         if changes:
             self.board.update(**changes)
         if "engines" in changes:
@@ -48,10 +50,18 @@ class Watcher:
 
 
 def changes_to(
-    status: control.Status, progress: Progress, engines: tuple[control.EngineStatus, ...]
+    status: control.Status,
+    progress: Progress,
+    findings: Sequence[Finding],
+    engines: tuple[control.EngineStatus, ...],
 ) -> dict[str, object]:
     """Return the fields of the status that are out of date."""
-    now = {"progress": progress_of(progress), "engines": engines, "checkpoint": checkpoint_of(progress)}
+    now = {
+        "progress": progress_of(progress),
+        "engines": engines,
+        "checkpoint": checkpoint_of(progress),
+        "findings": tuple(control.Finding(**asdict(finding)) for finding in findings),
+    }
     return {name: value for name, value in now.items() if value != getattr(status, name)}
 
 

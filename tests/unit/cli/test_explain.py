@@ -17,6 +17,7 @@ from rljob_cli.main import app
 from rljob_operator.conditions import Reason
 from rljob_operator.events import Event
 from rljob_trainer.reporting.prometheus import CAUSES
+from rljob_trainer.reporting.watch import NAMES
 
 ROOT = Path(__file__).parents[3]
 ALERTS = re.findall(r"- alert: (\w+)", (ROOT / "charts/rljob/files/alerts.yaml").read_text())
@@ -31,6 +32,7 @@ KNOWN = {
     Kind.ACTION: set(ACTIONS),
     Kind.ENGINE: set(EngineState),
     Kind.FAILURE: set(CAUSES),
+    Kind.FINDING: set(NAMES),
     Kind.ALERT: set(ALERTS),
 }
 

@@ -85,6 +85,13 @@ def test_a_job_that_failed_advises_by_the_last_exit_code(code: Exit, advice: str
     assert advice in page(in_phase(Phase.FAILED, ConditionType.FAILED, attempts=(attempt,)))
 
 
+def test_what_is_wrong_with_the_learning_is_told() -> None:
+    found = in_phase(Phase.TRAINING, ConditionType.SOUND, "False")
+    assert "found " in page(found)
+    assert found.condition(ConditionType.SOUND).message in page(found)
+    assert "found " not in page(in_phase(Phase.TRAINING, ConditionType.SOUND, "True"))
+
+
 def test_what_has_ended_holds_no_engines() -> None:
     shown = page(in_phase(Phase.SUCCEEDED, ConditionType.SUCCEEDED))
     assert "engines" not in shown

@@ -3,11 +3,14 @@
 import pytest
 
 from operator_world import NOW, Surroundings, engines, raw_job, running
-from rljob_api.control import EngineState, Progress, RunState, Status
+from rljob_api.control import EngineState, Finding, Progress, RunState, Status
 from rljob_api.exits import Exit
+from rljob_api.status import Status as RLJobStatus
+from rljob_operator.events import events_between
 from rljob_operator.world import DriverState
 
 DEAD, HEALTHY = EngineState.DEAD, EngineState.HEALTHY
+COLLAPSE = Finding(name="RewardCollapse", evidence="mean reward is 0.2", advice="Look at the samples.")
 
 
 @pytest.fixture
@@ -176,6 +179,34 @@ def test_a_dead_engine_is_restarted_once(around):
     assert around.plan().orders.engines == ()
     assert around.status["recovery"][-1]["target"] == "engine-0 generation 1"
     assert around.condition("EnginesReady")["message"] == "1 of 2 engines are healthy; engine-0: it died"
+
+
+def test_what_is_wrong_with_the_learning_is_a_condition_and_an_event(around):
+    assert around.condition("Sound")["reason"] == "NothingFound"
+    around.runs(running(findings=(COLLAPSE,)))
+    before = around.status
+    around.step()
+    sound = around.condition("Sound")
+    assert (sound["status"], sound["reason"]) == ("False", "RewardCollapse")
+    assert sound["message"] == "RewardCollapse: mean reward is 0.2. Look at the samples."
+    told = events_between(RLJobStatus.model_validate(before), RLJobStatus.model_validate(around.status))
+    assert [(event.kind, event.reason) for event in told] == [("Warning", "RewardCollapse")]
+    around.runs(running(findings=(COLLAPSE, COLLAPSE.model_copy(update={"name": "Mismatch"}))))
+    around.step()
+    assert around.condition("Sound")["reason"] == "RewardCollapse,Mismatch"
+    around.runs()
+    around.step()
+    assert around.condition("Sound")["status"] == "True"
+
+
+def test_what_was_found_last_stays_when_nobody_trains_any_more(around):
+    around.runs(running(findings=(COLLAPSE,)))
+    around.step()
+    found = around.condition("Sound")
+    around.ends(Exit.OK)
+    around.step()
+    assert around.status["phase"] == "Succeeded"
+    assert around.condition("Sound") == found
 
 
 def test_suspension_saves_first_and_frees_the_pods(around):

@@ -41,7 +41,7 @@ from rljob_trainer.reporting.records import (
     StepRecord,
 )
 from rljob_trainer.reporting.tensorboard import TensorBoard
-from rljob_trainer.reporting.watch import Lookout, lookout
+from rljob_trainer.reporting.watch import Finding, Lookout, lookout
 from rljob_trainer.samples import ScoredGroup
 
 log = logging.getLogger(__name__)
@@ -79,6 +79,10 @@ class Report:
     def progress(self) -> Progress:
         """Return how far the run is, as of now."""
         return self._progress.read()
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Return what is wrong with the learning now."""
+        return self._watching.standing
 
     def render_metrics(self) -> tuple[str, bytes]:
         """Return content type and body of the Prometheus endpoint."""

@@ -45,15 +45,21 @@ class Lookout:
     mismatch: float
     """limit of the mean |engine - learner| [nats]"""
     _steps: list[StepRecord] = field(default_factory=list)
-    _standing: frozenset[str] = frozenset()
+    _standing: dict[str, Finding] = field(default_factory=dict)
 
     def after(self, step: StepRecord) -> tuple[Finding, ...]:
         """Return what has begun to hold with this step."""
         self._steps.append(step)
         found = findings(self._steps, self.limits, self.mismatch)
         new = tuple(finding for finding in found if finding.name not in self._standing)
-        self._standing = frozenset(finding.name for finding in found)
+        # As it began: the numbers of every later step would be news at every step.
+        self._standing = {finding.name: self._standing.get(finding.name, finding) for finding in found}
         return new
+
+    @property
+    def standing(self) -> tuple[Finding, ...]:
+        """What holds now, each with the numbers with which it began to hold."""
+        return tuple(self._standing.values())
 
 
 def lookout(spec: Spec) -> Lookout:

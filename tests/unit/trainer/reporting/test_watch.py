@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rljob_api import control
 from rljob_api.sections import Precision, Watch
 from rljob_trainer.reporting.events import read_events
 from rljob_trainer.reporting.first_step import MEAN_LIMIT
@@ -16,6 +17,7 @@ from rljob_trainer.reporting.measurements import repeated, spread
 from rljob_trainer.reporting.records import FindingRecord, StepRecord
 from rljob_trainer.reporting.watch import NAMES, Lookout, findings, lookout
 from rljob_trainer.samples import Sample
+from rljob_trainer.status import changes_to
 from synthetic_run import SyntheticRun, finished_run, job
 
 LIMITS = Watch()
@@ -141,6 +143,26 @@ def test_a_finding_is_told_when_it_begins_and_again_only_after_it_was_gone():
     ill = {"truncated": 1.0}
     told = watched(run(100, lambda step: ill if 20 < step <= 40 or 70 < step <= 90 else {}))
     assert told == [(25, "Truncation"), (75, "Truncation")]
+
+
+def test_what_holds_is_known_with_the_numbers_of_its_beginning_until_it_is_over():
+    watching, standing = Lookout(LIMITS, FP32), []
+    for step in run(60, lambda step: {"truncated": 1.0, "repeated": 0.9} if 20 < step <= 40 else {}):
+        watching.after(step)
+        standing.append(watching.standing)
+    begun = standing[24]
+    assert [finding.name for finding in standing[39]] == ["Truncation", "Repetition"]
+    assert [finding for finding in standing[39] if finding in begun] == list(begun) != []
+    assert standing[-1] == ()
+
+
+def test_the_driver_tells_what_holds(tmp_path: Path):
+    synthetic = SyntheticRun(tmp_path, steps=40)
+    for step in range(1, 13):
+        synthetic.take(step)
+    told = changes_to(control.Status(), synthetic.report.progress(), synthetic.report.findings(), ())["findings"]
+    assert [finding.name for finding in told] == ["Mismatch"]
+    assert "watch.mismatch" in told[0].evidence
 
 
 def test_a_run_tells_it_in_events_log_and_report(tmp_path: Path, caplog: pytest.LogCaptureFixture):
