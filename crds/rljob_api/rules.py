@@ -10,7 +10,7 @@ not. Change both; a test has them judge thousands of manifests.
 import difflib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pydantic.fields import FieldInfo
 
@@ -29,16 +29,20 @@ from rljob_api.sections import (
     Placement,
     Remote,
     RewardKind,
+    Runtime,
     Section,
     Source,
     Spec,
     WeightSync,
 )
 from rljob_api.shapes import KNOWN
-from rljob_api.topology import Sizes, sizes
+from rljob_api.topology import GPU, Sizes, sizes
 
 WORD = "[A-Za-z_][A-Za-z0-9_]*"  # not \w, which is ASCII in CEL and is not in Python
 FUNCTION = re.compile(rf"{WORD}([.]{WORD})*:{WORD}")
+RESOURCES = ("requests", "limits", "claims")
+QUANTITY = re.compile(r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
+"""https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/"""
 GENERATED_COLUMNS = ("question", "answer", "metadata")
 """columns of the rows that reasoning-gym makes"""
 SOURCES = ("jsonl", "parquet", "reasoningGym")
@@ -859,6 +863,31 @@ def volume_mounts(spec: Spec) -> Iterator[Problem]:
             yield Problem(f"{path}.mountPath", mount.get("mountPath", ABSENT), "is no absolute path")
 
 
+@only_in_python("the API server does not see into free mappings")
+def resources(spec: Spec) -> Iterator[Problem]:
+    for name in ("headResources", "workerResources"):
+        path, given = f"spec.runtime.{name}", getattr(spec.runtime, attribute(Runtime, name))
+        for kind, amounts in given.items():
+            if kind not in RESOURCES:
+                yield Problem(f"{path}.{kind}", ABSENT, "unknown field", closest(kind, RESOURCES))
+            elif kind != "claims":
+                yield from amounts_of(f"{path}.{kind}", amounts)
+
+
+def amounts_of(path: str, given: object) -> Iterator[Problem]:
+    if not isinstance(given, Mapping):
+        yield Problem(path, given, "is no mapping of resources to amounts", "{cpu: 2, memory: 8Gi}")
+        return
+    for resource, amount in given.items():
+        if resource == GPU:
+            rule = "is counted from the placement: training.gpusPerNode and rollout.gpusPerEngine"
+            yield Problem(f"{path}[{resource}]", amount, rule)
+        elif isinstance(amount, bool) or not QUANTITY.fullmatch(str(amount)):
+            unit = re.fullmatch(r"([0-9.]+) *([KMGTPEkmgtpe]?)i?[Bb]?", str(amount))
+            near = f"{unit[1]}{unit[2].upper()}{'i' * bool(unit[2])}" if unit else None
+            yield Problem(f"{path}.{resource}", amount, "is no quantity of Kubernetes", near)
+
+
 @only_in_python("arguments are those of the installed SGLang and Megatron-core, and CEL cannot see into a free mapping")
 def extra_arguments(spec: Spec) -> Iterator[Problem]:
     yield from arguments.problems("sglang", spec.extra_args.sglang)
@@ -897,6 +926,7 @@ RULES: tuple[Rule, ...] = (
     weight_sync,
     debug,
     volume_mounts,
+    resources,
     extra_arguments,
 )
 
@@ -907,6 +937,8 @@ CLUSTER_ONLY = (
     "spec.runtime.imagePullSecrets",
     "spec.runtime.volumes",
     "spec.runtime.volumeMounts",
+    "spec.runtime.headResources",
+    "spec.runtime.workerResources",
     "spec.scheduling.suspend",
     "spec.scheduling.activeDeadlineSeconds",
     "spec.scheduling.ttlSecondsAfterFinished",

@@ -461,6 +461,12 @@ class Runtime(Section):
     volume_mounts: Annotated[tuple[Settings, ...], Field(max_length=100)] = ()
     """where they are mounted, as in a container's `volumeMounts`. `checkpoint.directory` has to lie in one of them,
     because the driver and the learners are in different pods. Only in a cluster"""
+    head_resources: Settings = Field(default_factory=dict)
+    """CPU, memory and so on of the head's pod, where the driver is, as in a container's `resources`; absent: the
+    operator's default. Only in a cluster"""
+    worker_resources: Settings = Field(default_factory=dict)
+    """the same of each pod of learners and engines; GPUs are added to it as the topology has them. What is in /dev/shm
+    counts as memory. Only in a cluster"""
 
 
 class Scheduling(Section):

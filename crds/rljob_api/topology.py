@@ -13,6 +13,8 @@ from typing import Literal
 from rljob_api.sections import Placement, Spec
 
 NodeGroup = Literal["workers", "trainer", "rollout"]
+GPU = "nvidia.com/gpu"
+"""what a pod that wants GPUs asks Kubernetes for"""
 REST = "-rest"
 """ends the name of a Ray worker group for a last node with fewer GPUs than the others of its group"""
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from rljob_api.control import DRIVER_LOG, TOKEN_VARIABLE
 from rljob_api.sections import Device, Spec
-from rljob_api.topology import REST, Node, topology
+from rljob_api.topology import GPU, REST, Node, topology
 from rljob_operator.identity import (
     API_VERSION,
     CONTROL_PORT,
@@ -51,7 +51,6 @@ MANIFEST_KEY = "manifest.yaml"
 MANIFEST_DIRECTORY = "/etc/rljob"
 OPERATOR_LABELS = {"app.kubernetes.io/name": "rljob-operator"}
 """on the operator's own pods, which the NetworkPolicy lets in"""
-GPU = "nvidia.com/gpu"
 STORAGE = "rljob-storage"
 
 
@@ -259,7 +258,7 @@ def _head_template(job: Job, cluster: str, spec: Spec, defaults: Defaults) -> Ma
     token = {"secretKeyRef": {"name": job_name(job.name, job.uid), "key": TOKEN_KEY}}
     ports = {"gcs-server": 6379, "dashboard": DASHBOARD_PORT, "client": 10001, "control": CONTROL_PORT}
     ports[METRICS_PORT_NAME] = metrics_port(spec)
-    template = _template(job, "ray-head", spec, defaults)
+    template = _template(job, "ray-head", spec.runtime.head_resources or defaults.head_resources, spec, defaults)
     container = template["spec"]["containers"][0]
     container["env"].append({"name": TOKEN_VARIABLE, "valueFrom": token})
     if CACHE_VARIABLE not in spec.runtime.env:
@@ -272,9 +271,8 @@ def _head_template(job: Job, cluster: str, spec: Spec, defaults: Defaults) -> Ma
 
 def _worker_group(job: Job, group: str, size: int, pods: RolloutPods, spec: Spec, defaults: Defaults) -> Manifest:
     on_cpu = spec.runtime.device is Device.CPU
-    template = _template(job, "ray-worker", spec, defaults)
-    if not on_cpu:
-        template["spec"]["containers"][0]["resources"] = {"limits": {GPU: str(size)}, "requests": {GPU: str(size)}}
+    resources = spec.runtime.worker_resources or defaults.worker_resources
+    template = _template(job, "ray-worker", resources if on_cpu else with_gpus(resources, size), spec, defaults)
     return {
         "groupName": group,
         "replicas": pods.replicas,
@@ -288,7 +286,13 @@ def _worker_group(job: Job, group: str, size: int, pods: RolloutPods, spec: Spec
     }
 
 
-def _template(job: Job, container: str, spec: Spec, defaults: Defaults) -> Manifest:
+def with_gpus(resources: Mapping[str, Any], gpus: int) -> Manifest:
+    """Return a container's resources with so many GPUs."""
+    counted = {kind: {**resources.get(kind, {}), GPU: str(gpus)} for kind in ("limits", "requests")}
+    return {**resources, **counted}
+
+
+def _template(job: Job, container: str, resources: Mapping[str, Any], spec: Spec, defaults: Defaults) -> Manifest:
     """Return a pod template, freshly made: callers add to it."""
     runtime, scheduling = spec.runtime, spec.scheduling
     mounts = _volume_mounts(spec, defaults)
@@ -309,6 +313,8 @@ def _template(job: Job, container: str, spec: Spec, defaults: Defaults) -> Manif
         ],
         "volumes": [*_volumes(spec, defaults), *scratch_volumes],
     }
+    if resources:
+        pod["containers"][0]["resources"] = dict(resources)
     if runtime.image_pull_secrets:
         pod["imagePullSecrets"] = [{"name": name} for name in runtime.image_pull_secrets]
     if scheduling.node_selector:

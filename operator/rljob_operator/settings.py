@@ -51,6 +51,8 @@ def settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
             image=given.image,
             storage=Storage(given.storage, given.storage_path) if given.storage else None,
             scrapers=given.scrapers,
+            head_resources=given.head_resources,
+            worker_resources=given.worker_resources,
         ),
     )
 
@@ -69,6 +71,8 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--scrapers", type=_labels, help="labels, as JSON, of the namespaces whose pods may read drivers' metrics")
     add("--storage", type=_volume, help="volume source, as JSON, for jobs without checkpoint.directory")
     add("--storage-path", default="/rljob", help="where that volume is mounted")
+    add("--head-resources", type=_resources, default={}, help="of the heads of jobs that name none, as JSON")
+    add("--worker-resources", type=_resources, default={}, help="of the other pods of jobs that name none, as JSON")
     add("--service-url", default="http://{service}.{namespace}.svc:{port}", help="how a job's Service is reached")
     add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     return parser
@@ -79,6 +83,13 @@ def _volume(text: str) -> dict[str, Any]:
     if not isinstance(source, dict):
         raise argparse.ArgumentTypeError('must be a JSON object, for example {"hostPath": {"path": "/data"}}')
     return source
+
+
+def _resources(text: str) -> dict[str, Any]:
+    resources = json.loads(text)
+    if not isinstance(resources, dict):
+        raise argparse.ArgumentTypeError('must be a JSON object, for example {"requests": {"memory": "8Gi"}}')
+    return resources
 
 
 def _labels(text: str) -> dict[str, str]:

@@ -113,6 +113,9 @@ class Defaults:
     storage: Storage | None = None
     scrapers: Mapping[str, str] | None = None
     """labels of the namespaces whose pods may read the driver's metrics; empty: all, None: none"""
+    head_resources: Mapping[str, Any] = field(default_factory=dict)
+    """as in a container's `resources`"""
+    worker_resources: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ ONLY_IN_PYTHON = (
     "spec.extraArgs.",
     "spec.reward.remote.headersFrom",
     "spec.runtime.volumeMounts[",
+    "spec.runtime.headResources.",
+    "spec.runtime.workerResources.",
 )
 NULL = "nothing behind a colon"
 """Python refuses null; to an API server it means absent"""

@@ -49,11 +49,14 @@ def test_helm_finds_nothing_to_say_against_it():
 
 def test_the_operator_understands_what_the_chart_tells_it():
     storage = '{"persistentVolumeClaim":{"claimName":"runs"}}'
-    found = rendered("--set", "trainer.image=t:1,namespaces={a,b}", "--set-json", f"trainer.storage={storage}")
+    more = ["--set", "trainer.headResources.requests.cpu=2", "--set", "trainer.workerResources.limits.memory=8Gi"]
+    found = rendered("--set", "trainer.image=t:1,namespaces={a,b}", "--set-json", f"trainer.storage={storage}", *more)
     (container,) = found["Deployment/rl-operator"]["spec"]["template"]["spec"]["containers"]
     given = settings(container["args"], {})
     assert (given.defaults.image, given.namespaces, given.lease) == ("t:1", ("a", "b"), "rl-operator")
     assert given.defaults.storage == Storage({"persistentVolumeClaim": {"claimName": "runs"}})
+    assert given.defaults.head_resources == {"requests": {"cpu": 2}}
+    assert given.defaults.worker_resources == {"limits": {"memory": "8Gi"}}
 
 
 def test_jobs_let_the_chart_s_pods_in():

@@ -11,13 +11,13 @@ from operator_world import DEFAULTS, raw_job
 from rljob_operator import desired
 from rljob_operator.identity import LONGEST_RAYCLUSTER, cluster_name, service_name
 from rljob_operator.rollout_pods import RolloutPods
-from rljob_operator.world import Job, job_of
+from rljob_operator.world import Defaults, Job, job_of
 
 
-def cluster_of(job: Job) -> dict:
+def cluster_of(job: Job, defaults: Defaults = DEFAULTS) -> dict:
     assert job.spec is not None
     pods = RolloutPods(desired.num_rollout_pods(job.spec))
-    return desired.raycluster(job, "sums-7f3a1-1", job.spec, DEFAULTS, pods)["spec"]
+    return desired.raycluster(job, "sums-7f3a1-1", job.spec, defaults, pods)["spec"]
 
 
 def groups(cluster: dict) -> list[tuple[str, int]]:
@@ -79,6 +79,39 @@ def test_pods_get_what_the_manifest_gives_them():
     assert {"name": "runs", "mountPath": "/runs"} in pod["containers"][0]["volumeMounts"]
     assert (pod["nodeSelector"], pod["tolerations"]) == ({"pool": "gpu"}, [{"operator": "Exists"}])
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
+
+
+HEAD, WORKER = {"requests": {"cpu": 2}}, {"requests": {"memory": "8Gi"}, "limits": {"rdma/ib": 1}}
+
+
+def resources(runtime: dict, defaults: Defaults) -> list[dict | None]:
+    cluster = cluster_of(job_of(raw_job(runtime=runtime)), defaults)
+    groups = (cluster["headGroupSpec"], cluster["workerGroupSpecs"][0])
+    return [group["template"]["spec"]["containers"][0].get("resources") for group in groups]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "defaults", "wanted"),
+    [
+        ({"device": "Cpu"}, {}, [None, None]),
+        ({"device": "Cpu", "headResources": HEAD, "workerResources": WORKER}, {}, [HEAD, WORKER]),
+        ({"device": "Cpu"}, {"head_resources": HEAD, "worker_resources": WORKER}, [HEAD, WORKER]),
+        ({"device": "Cpu", "headResources": WORKER}, {"head_resources": HEAD}, [WORKER, None]),
+        (
+            {"device": "Gpu", "workerResources": WORKER},
+            {},
+            [
+                None,
+                {
+                    "requests": {"memory": "8Gi", "nvidia.com/gpu": "2"},
+                    "limits": {"rdma/ib": 1, "nvidia.com/gpu": "2"},
+                },
+            ],
+        ),
+    ],
+)
+def test_pods_ask_for_what_the_manifest_or_the_operator_says_and_for_gpus(runtime, defaults, wanted):
+    assert resources(runtime, replace(DEFAULTS, **defaults)) == wanted
 
 
 def pods(**sections: object) -> list[dict]:
