@@ -61,6 +61,11 @@ class JobInPods:
         """Wait for its success."""
         self.until(lambda: self.phase == "Succeeded", timeout_s)
 
+    def goes_on(self) -> None:
+        """Wait for two more steps."""
+        wanted = self.step + 2
+        self.until(lambda: self.step >= wanted)
+
     def change(self, spec: Mapping[str, Any]) -> None:
         """Merge this into the spec."""
         patch = json.dumps({"spec": spec})

@@ -189,9 +189,9 @@ class WholeRun:
         return [*map(str, find(self.run_id)), *map(str, files | set(SHARED_MEMORY.iterdir()) - self._shared_memory)]
 
 
-def uids(seed: int = 0) -> list[str]:
-    """Return the order in which an uninterrupted run issues its questions, for some epochs."""
-    return [f"{epoch}:{row}" for epoch in range(10) for row in order(QUESTIONS - HELD_OUT, seed, epoch)]
+def uids(seed: int = 0, epochs: int = 10) -> list[str]:
+    """Return the order in which an uninterrupted run issues its questions."""
+    return [f"{epoch}:{row}" for epoch in range(epochs) for row in order(QUESTIONS - HELD_OUT, seed, epoch)]
 
 
 def expected_journal(steps: int, prompts_per_step: int, interval: int, uids: list[str]) -> list[dict[str, Any]]:

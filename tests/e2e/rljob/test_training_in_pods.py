@@ -93,6 +93,36 @@ def test_a_killed_engine_is_restarted_while_the_job_goes_on_and_prometheus_sees_
     assert job.journal == expected_journal(60, PROMPTS_PER_STEP, 2, uids())
 
 
+def test_a_learner_over_two_pods_trains_while_an_engine_comes_and_goes(kubectl: Kubectl, place: Workspace) -> None:
+    asked = {"requests": {"cpu": "50m", "memory": "256Mi"}}
+    job = JobInPods(
+        kubectl,
+        place,
+        placement="Disaggregated",
+        training={"nodes": 2, "tensorParallel": 2, "steps": 2000},
+        checkpoint={"interval": 10_000},
+        runtime={"headResources": asked, "workerResources": asked},
+    )
+    job.until(lambda: job.step >= 2)
+    assert [len(job.pods_of(group)) for group in ("trainer", "rollout")] == [2, 1]
+    assert {pod["status"]["qosClass"] for pod in job.pods()} == {"Burstable"}
+
+    kubectl("scale", f"rljob/{job.name}", "--replicas=2", "-n", place.namespace)
+    job.until(lambda: job.status["engines"]["ready"] == 2)
+    assert len(job.pods_of("rollout")) == 2
+    job.goes_on()
+    kubectl("scale", f"rljob/{job.name}", "--replicas=1", "-n", place.namespace)
+    job.until(lambda: len(job.pods_of("rollout")) == 1)
+    job.goes_on()
+    assert job.status["attempt"] == 1
+    assert job.status.get("recovery", []) == []
+
+    job.change({"scheduling": {"suspend": True}})
+    job.until(lambda: job.phase == "Suspended")
+    done = job.journal[-1]["step"]
+    assert job.journal == expected_journal(done, PROMPTS_PER_STEP, 10_000, uids(epochs=200))
+
+
 def test_a_suspended_job_has_no_pods_and_goes_on_from_its_checkpoint(kubectl: Kubectl, place: Workspace) -> None:
     job = JobInPods(kubectl, place, training={"steps": 40}, checkpoint={"interval": 100})
     job.until(lambda: job.step >= 3)
