@@ -18,10 +18,10 @@ from rljob_cli import cluster_commands, plan_view
 from rljob_cli import explain as explaining
 from rljob_cli import plan as planning
 from rljob_cli import validate as validation
-from rljob_cli.model_files import ModelFiles
 from rljob_cli.options import Output, OutputOption
-from rljob_cli.preflight import look_at_files, look_at_machine
 from rljob_cli.validate import STDIN
+from rljob_trainer.preflight import look_at_files, look_at_machine
+from rljob_trainer.preflight.model_files import ModelFiles
 
 PIPE_WIDTH = 200
 """columns of a plan that goes to a file or a pipe; nothing is wrapped there"""

@@ -12,8 +12,8 @@ from rljob_api.rules import left_out
 from rljob_api.sections import Algorithm, Device, Placement, RLJob, Spec
 from rljob_api.shapes import Shape
 from rljob_api.topology import Node, Slot, Topology, topology
-from rljob_cli.model_files import ModelFiles, StopToken
-from rljob_cli.preflight import Findings
+from rljob_trainer.preflight import Findings
+from rljob_trainer.preflight.model_files import ModelFiles, StopToken
 
 USUAL_CLIP_HIGH = Algorithm().clip_high
 

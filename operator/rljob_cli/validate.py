@@ -8,8 +8,8 @@ from rljob_api import manifest, shapes
 from rljob_api.errors import ABSENT, ManifestError, Problem
 from rljob_api.exits import Exit
 from rljob_api.sections import RLJob
-from rljob_cli.model_files import ModelFiles, model_files
-from rljob_cli.preflight import Findings, look_at_files
+from rljob_trainer.preflight import Findings, look_at_files
+from rljob_trainer.preflight.model_files import ModelFiles, model_files
 
 STDIN = Path("-")
 

@@ -18,6 +18,7 @@ from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
 from rljob_api.manifest import load
 from rljob_api.sections import RLJob
+from rljob_trainer import preflight
 from rljob_trainer.algorithms.errors import AlgorithmError
 from rljob_trainer.build import LOCAL, Address, Run, build
 from rljob_trainer.checkpoints import CheckpointError
@@ -36,6 +37,7 @@ from rljob_trainer.learners.errors import (
 )
 from rljob_trainer.loop import train
 from rljob_trainer.placement import PlacementError
+from rljob_trainer.preflight import PreflightError
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rollouts import RolloutTimeoutError
 from rljob_trainer.sync.transport import TransferError
@@ -45,7 +47,7 @@ log = logging.getLogger(__name__)
 EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((ManifestError,), Exit.BAD_MANIFEST),
     ((DataError, DumpError, ModelError, CheckpointError, JournalError, RewardError, AlgorithmError), Exit.BAD_INPUT),
-    ((UnsupportedModelError, LayoutMismatchError), Exit.BAD_INPUT),
+    ((PreflightError, UnsupportedModelError, LayoutMismatchError), Exit.BAD_INPUT),
     ((EngineRefusedError,), Exit.BAD_INPUT),
     ((TrainingDivergedError,), Exit.DIVERGED),
     ((MemoryError,), Exit.OUT_OF_MEMORY),
@@ -67,6 +69,8 @@ def main(arguments: Sequence[str]) -> Exit:
         with ExitStack() as stack:
             job = with_engines(load(options.manifest.read_text()), options.engines)
             (options.directory / "logs").mkdir(parents=True, exist_ok=True)
+            if options.preflight:
+                preflight.require(job, options.directory)
             listen = replace(options.listen, metrics_port=options.metrics_port)
             run = build(job, options.directory, options.attempt, listen, os.environ, stack)
             signal.signal(signal.SIGTERM, lambda *_: run.desired.drain())
@@ -116,6 +120,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--directory", type=Path, required=True, help="the run's directory")
     parser.add_argument("--attempt", type=int, default=1, help="counts the starts of this run")
     parser.add_argument("--log", type=Path, help="a file that gets the log besides: one that outlives the pod")
+    parser.add_argument(
+        "--preflight", action="store_true", help="look at the model's files, the questions and this machine first"
+    )
     parser.add_argument(
         "--engines", type=int, metavar="N", help="instead of rollout.engines; a mounted manifest changes late"
     )

@@ -61,6 +61,17 @@ def test_learner_and_engine_in_pods_of_their_own_share_weights_over_the_network(
     assert job.journal == expected_journal(6, PROMPTS_PER_STEP, 2, uids())
 
 
+def test_a_key_that_the_questions_lack_ends_the_first_attempt_before_it_starts(
+    kubectl: Kubectl, place: Workspace
+) -> None:
+    job = JobInPods(kubectl, place, data={"labelKey": "result"})
+    kubectl("wait", "--for=condition=Failed", f"rljob/{job.name}", "-n", place.namespace, "--timeout=300s")
+    (failed,) = [each for each in job.status["conditions"] if each["type"] == "Failed"]
+    assert failed["reason"] == "BadInput"
+    assert "no key `result` (data.labelKey)" in failed["message"]
+    assert job.status["attempt"] == 1
+
+
 def test_a_lost_worker_pod_costs_an_attempt_and_no_prompt(kubectl: Kubectl, place: Workspace) -> None:
     job = JobInPods(kubectl, place, training={"steps": 40}, checkpoint={"interval": 5})
     job.until(lambda: job.step >= 6)

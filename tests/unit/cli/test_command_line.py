@@ -17,7 +17,7 @@ import sys
 
 ABSENT = {
     "aiohttp", "jinja2", "kubernetes", "mbridge", "megatron", "numpy", "prometheus_client", "psutil", "pyarrow", "ray",
-    "reasoning_gym", "rljob_trainer", "safetensors", "sglang", "tensorboard", "torch", "transformers",
+    "reasoning_gym", "safetensors", "sglang", "tensorboard", "torch", "transformers",
 }
 
 
@@ -34,7 +34,7 @@ main()
 
 
 def with_base_dependencies(*arguments):
-    paths = f"{ROOT / 'crds'}:{ROOT / 'operator'}"
+    paths = f"{ROOT / 'crds'}:{ROOT / 'operator'}:{ROOT / 'trainer'}"
     return subprocess.run(
         [sys.executable, "-c", WITHOUT_THE_TRAINER, *arguments],
         input=table()["good"],

@@ -172,6 +172,7 @@ def test_the_entrypoint_names_the_attempt_and_quotes_the_directory():
     assert "--attempt 3" in line
     assert """--log '/runs/it'"'"'s/logs/driver-attempt-3.log'""" in line
     assert "--engines 2" in line
+    assert "--preflight" not in line, "what the first attempt has looked at need not be looked at again"
     assert """--directory '/runs/it'"'"'s'""" in line
 
 
@@ -263,4 +264,5 @@ def test_the_port_of_the_metrics_is_named_opened_and_told_to_nobody_else(runtime
 def test_the_driver_is_told_where_prometheus_looks():
     job = job_of(raw_job())
     assert job.spec is not None
+    assert "--attempt 1 --preflight " in desired.entrypoint(job, 1, job.spec, DEFAULTS)
     assert desired.entrypoint(job, 1, job.spec, DEFAULTS).endswith("--listen 0.0.0.0:8643 --metrics-port 8644")

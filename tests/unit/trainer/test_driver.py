@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from command import environment
 from rljob_api.exits import Exit
@@ -38,6 +39,20 @@ def test_its_log_goes_to_a_file_besides(tmp_path):
     assert ended.returncode == Exit.BAD_MANIFEST
     assert "action=end reason=ManifestError" in ended.stderr
     assert log.read_text() == ended.stderr
+
+
+def test_in_a_cluster_it_looks_at_the_files_first_and_names_every_problem(tmp_path, tiny_llama_dir):
+    raw = manifest(tiny_llama_dir, tmp_path, data={"labelKey": "result"})
+    (tmp_path / "questions.jsonl").write_text('{"question": "1 + 1 =", "answer": "2"}\n')
+    (tmp_path / "m.yaml").write_text(yaml.safe_dump(raw))
+    command = [sys.executable, "-m", "rljob_trainer.driver", "--manifest", str(tmp_path / "m.yaml"), "--preflight"]
+    given = [*command, "--directory", str(tmp_path / "run")]
+    ended = subprocess.run(given, capture_output=True, text=True, env=environment(), check=False)
+    assert ended.returncode == Exit.BAD_INPUT
+    (told,) = [line for line in ended.stderr.splitlines() if "PreflightError: " in line]
+    for data in ("train", "heldOut"):
+        assert f"spec.data.{data}.jsonl: line 1: no key `result` (data.labelKey)" in told
+    assert not list((tmp_path / "run").glob("journal*")), "nothing has begun"
 
 
 @pytest.mark.parametrize("address", ["8643", ":8643", "localhost:port"])

@@ -7,14 +7,14 @@ from rljob_api.errors import Problem
 from rljob_api.room import prompt_room
 from rljob_api.sections import Data, Spec
 from rljob_api.shapes import Shape
-from rljob_cli.model_files import StopToken
-from rljob_cli.preflight.findings import Findings
-from rljob_cli.preflight.rows import Rows, about
-from rljob_cli.preflight.tokenizer import FileTokenizer
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.render import Renderer
 from rljob_trainer.data.rows import Row
 from rljob_trainer.data.template import ASSISTANT_1, DIALOGUE, USER_1
+from rljob_trainer.preflight.findings import Findings
+from rljob_trainer.preflight.model_files import StopToken
+from rljob_trainer.preflight.rows import Rows, about
+from rljob_trainer.preflight.tokenizer import FileTokenizer
 
 MEASURED = 256
 """rows that are tokenised: those with most characters"""

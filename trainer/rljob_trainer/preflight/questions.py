@@ -8,13 +8,13 @@ from jinja2 import TemplateError
 from rljob_api.errors import Problem
 from rljob_api.sections import Spec
 from rljob_api.shapes import CHECKPOINT, KNOWN, shape
-from rljob_cli.model_files import ModelFiles
-from rljob_cli.preflight.findings import Findings, total
-from rljob_cli.preflight.prompts import habits, judge_lengths, judge_stops, judge_template
-from rljob_cli.preflight.rows import Rows, judge_rows, read_rows
-from rljob_cli.preflight.tokenizer import TokenizerFileError, judge_vocabulary, read_tokenizer
 from rljob_trainer.data.packages import TOKENIZER_FILES
 from rljob_trainer.data.sources import raw_rows
+from rljob_trainer.preflight.findings import Findings, total
+from rljob_trainer.preflight.model_files import ModelFiles
+from rljob_trainer.preflight.prompts import habits, judge_lengths, judge_stops, judge_template
+from rljob_trainer.preflight.rows import Rows, judge_rows, read_rows
+from rljob_trainer.preflight.tokenizer import TokenizerFileError, judge_vocabulary, read_tokenizer
 
 
 def look_at_questions(spec: Spec, files: ModelFiles | None) -> Findings:

@@ -1,14 +1,34 @@
 """The thin shell: opens what a manifest names, and has it judged."""
 
+import logging
 from pathlib import Path
 
-from rljob_api.errors import Problem
+from rljob_api.errors import ManifestError, Problem
 from rljob_api.sections import RLJob, Source, Spec
 from rljob_api.shapes import CHECKPOINT, KNOWN, shape
-from rljob_cli.model_files import ModelFiles
-from rljob_cli.preflight.findings import Findings
-from rljob_cli.preflight.machine import judge_machine, read_machine
-from rljob_cli.preflight.weights import judge_weights, read_weights
+from rljob_trainer.preflight.findings import Findings
+from rljob_trainer.preflight.machine import judge_machine, read_machine
+from rljob_trainer.preflight.model_files import ModelFiles, model_files
+from rljob_trainer.preflight.weights import judge_weights, read_weights
+
+log = logging.getLogger(__name__)
+
+
+class PreflightError(RuntimeError):
+    """What a manifest names is not as it has to be; the text has every problem, with its field."""
+
+
+def require(job: RLJob, directory: Path) -> None:
+    """Look at all that a run in `directory` on this machine needs; raise PreflightError, and log what is doubtful."""
+    try:
+        files = model_files(job.spec.model.checkpoint)
+    except ManifestError as error:
+        raise PreflightError("; ".join(map(str, error.problems))) from error
+    found = look_at_files(job, files, here=True) + look_at_machine(job, files, directory)
+    for warning in found.warnings:
+        log.warning("action=preflight warning=%r", str(warning))
+    if found.problems:
+        raise PreflightError("; ".join(map(str, found.problems)))
 
 
 def look_at_files(job: RLJob, files: ModelFiles | None, *, here: bool) -> Findings:
@@ -23,7 +43,7 @@ def look_at_files(job: RLJob, files: ModelFiles | None, *, here: bool) -> Findin
             found += elsewhere(f"spec.data.{name}.{file[0]}", file[1], here)
     try:
         # Only here, because it needs packages of the trainer.
-        from rljob_cli.preflight.questions import look_at_questions
+        from rljob_trainer.preflight.questions import look_at_questions
     except ModuleNotFoundError as error:
         told = f"{error.name} is not installed, so questions, tokenizer and chat template were not looked at"
         return found + Findings(unseen=(told,))

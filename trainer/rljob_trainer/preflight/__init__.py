@@ -1,13 +1,13 @@
 """What is looked at before anything is started: files and this machine, in seconds, without torch.
 
     validate, plan ──► files of the model, questions        what is not on this machine is left out, and said
-    run ─────────────► the same, and disk, ports            what is not on this machine is wrong
+    run, first driver ► the same, and disk, ports           what is not on this machine is wrong
 
 Modules read files into values (`read_*`, the thin shell) and judge the values (pure). A finding is a `Problem`, in the
 format of everything that is wrong with a manifest; what is wrong for sure ends the command, the rest is a warning.
 """
 
-from rljob_cli.preflight.findings import Findings
-from rljob_cli.preflight.look import look_at_files, look_at_machine
+from rljob_trainer.preflight.findings import Findings
+from rljob_trainer.preflight.look import PreflightError, look_at_files, look_at_machine, require
 
-__all__ = ["Findings", "look_at_files", "look_at_machine"]
+__all__ = ["Findings", "PreflightError", "look_at_files", "look_at_machine", "require"]

@@ -16,10 +16,10 @@ from rljob_api.exits import Exit
 from rljob_api.manifest import parse
 from rljob_api.shapes import shape
 from rljob_cli.main import app
-from rljob_cli.model_files import model_files
-from rljob_cli.preflight import look_at_files, look_at_machine
-from rljob_cli.preflight.machine import Machine, checkpoint_bytes, judge_machine
-from rljob_cli.preflight.weights import tensors_of
+from rljob_trainer.preflight import look_at_files, look_at_machine
+from rljob_trainer.preflight.machine import Machine, checkpoint_bytes, judge_machine
+from rljob_trainer.preflight.model_files import model_files
+from rljob_trainer.preflight.weights import tensors_of
 from tiny_models import CHAT_TEMPLATE, tiny_llama, tiny_qwen3
 from whole_run import manifest
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules import closest
 from rljob_api.sections import Data, RewardKind, Spec
-from rljob_cli.preflight.findings import Findings
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.rows import RawRow, Row, row
+from rljob_trainer.preflight.findings import Findings
 
 NAMED = 3
 """rows that a message names"""

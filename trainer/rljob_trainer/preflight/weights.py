@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rljob_api.errors import ManifestError, Problem
 from rljob_api.shapes import CHECKPOINT, Shape, shape
-from rljob_cli.preflight.findings import Findings
+from rljob_trainer.preflight.findings import Findings
 
 INDEX = "model.safetensors.index.json"
 LFS_POINTER = b"version https://git-lfs"

@@ -10,7 +10,7 @@ from rljob_api.errors import Problem
 from rljob_api.memory import BYTES
 from rljob_api.sections import Precision, Spec
 from rljob_api.shapes import Shape
-from rljob_cli.preflight.findings import Findings
+from rljob_trainer.preflight.findings import Findings
 
 GIB = 2**30
 ADAM_BYTES = 8
