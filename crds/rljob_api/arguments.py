@@ -28,6 +28,7 @@ SGLANG_FIELDS = {
     "tokenizer-path": "spec.model.checkpoint",
     "tp-size": "spec.rollout.gpusPerEngine",
 }
+VERIFIED = "engines hold exactly the learner's weights, verified tensor by tensor; quantised ones are others"
 SGLANG_OURS = {
     "admin-api-key": "engines answer only inside the run",
     "api-key": "engines answer only inside the run",
@@ -45,13 +46,18 @@ SGLANG_OURS = {
     "gpu-id-step": "the placement decides",
     "host": "the placement decides",
     "is-embedding": "engines generate",
+    "modelopt-quant": VERIFIED,
     "moe-dp-size": "an engine is parallel over tensors only",
     "nccl-port": "the placement decides",
     "nnodes": "an engine stays on one node",
     "node-rank": "an engine stays on one node",
     "port": "the placement decides",
     "pp-size": "an engine is parallel over tensors only",
+    "quantization": VERIFIED,
+    "quantize-and-serve": VERIFIED,
+    "rl-quant-profile": VERIFIED,
     "skip-tokenizer-init": "stop strings need the tokenizer",
+    "torchao-config": VERIFIED,
     "use-ray": "engines are placed by the run",
     "weight-version": "the learner's publications count it",
 }

@@ -155,6 +155,15 @@ SABOTAGES: dict[str, tuple[Callable[[Place], object], str]] = {
         lambda place: place.edit("config.json", lambda config: config.update(intermediate_size=96)),
         '"model.layers.0.mlp.gate_proj.weight" has the shape [128, 64], and config.json makes it [96, 64]',
     ),
+    "a quantised checkpoint": (
+        lambda place: place.edit(
+            "config.json",
+            lambda config: config.update(
+                quantization_config={"quant_method": "compressed-tensors", "ignore": ["lm_head"]}
+            ),
+        ),
+        '"config.json" has a quantization_config (compressed-tensors): the learner trains weights that are not',
+    ),
     "untied without an output layer": (
         lambda place: (
             place.shard(FIRST, lambda tensors: tensors.pop("lm_head.weight", None)),

@@ -90,6 +90,10 @@ def judge_weights(found: Weights) -> Findings:
     """Return what is wrong. What follows from a file that is missing or damaged is not told again."""
     if not found.files and not found.index and not found.index_fault:
         return Findings((Problem(CHECKPOINT, "*.safetensors", "is not there: the checkpoint has no weights"),))
+    if (quantised := found.config.get("quantization_config")) is not None:
+        method = quantised.get("quant_method", "unnamed") if isinstance(quantised, Mapping) else quantised
+        rule = f"has a quantization_config ({method}): the learner trains weights that are not quantised"
+        return Findings((Problem(CHECKPOINT, "config.json", rule, "the checkpoint that it was made from"),))
     if found.index_fault:
         return Findings((Problem(CHECKPOINT, INDEX, found.index_fault),))
     broken = tuple(damaged(found))
