@@ -40,7 +40,7 @@ class Exit(IntEnum):
     """EX_NOINPUT of sysexits.h; the message names the nearest that there is"""
     UNREACHABLE = 69, "the cluster, or what runs in it, does not answer; try again later"
     """EX_UNAVAILABLE"""
-    IN_USE = 75, "another `rljob run` works in this directory; try again later"
+    IN_USE = 75, "another `rljob run`, or a newer attempt, works in this directory; try again later"
     """EX_TEMPFAIL of sysexits.h"""
     FORBIDDEN = 77, "the cluster does not let you; the message names the right that is missing"
     """EX_NOPERM"""

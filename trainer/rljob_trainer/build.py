@@ -62,6 +62,7 @@ from rljob_trainer.engines.process import LOG_FOLLOWS
 from rljob_trainer.engines.router import Router, RouterSettings
 from rljob_trainer.engines.server import RayHost
 from rljob_trainer.evaluation import HeldOut, NoHeldOut
+from rljob_trainer.fence import Fence
 from rljob_trainer.first_step import FirstStep
 from rljob_trainer.learners.config import (
     ImportanceSettings,
@@ -132,17 +133,15 @@ class Address:
 LOCAL = Address("127.0.0.1", 0)
 
 
-def build(
-    job: RLJob, directory: Path, attempt: int, listen: Address, environ: Mapping[str, str], stack: ExitStack
-) -> Run:
-    """Start everything that the job needs; `stack` ends it all. Raises whatever makes the run impossible.
+def build(job: RLJob, fence: Fence, listen: Address, environ: Mapping[str, str], stack: ExitStack) -> Run:
+    """Start everything that the job needs, in the directory of `fence`, which is claimed; `stack` ends it all.
 
-    The control protocol and the metrics are served at `listen`.
+    Raises whatever makes the run impossible. The control protocol and the metrics are served at `listen`.
     """
-    board = StatusBoard(control.Status(attempt=attempt))
+    board = StatusBoard(control.Status(attempt=fence.mine.attempt))
     phases = Phases(time.monotonic, began=board.begin)
     with phases.measure("start"):
-        return _Builder(job, directory.resolve(), attempt, listen, environ, stack, board, phases).run()
+        return _Builder(job, fence, listen, environ, stack, board, phases).run()
 
 
 class _Builder:
@@ -151,8 +150,7 @@ class _Builder:
     def __init__(
         self,
         job: RLJob,
-        directory: Path,
-        attempt: int,
+        fence: Fence,
         listen: Address,
         environ: Mapping[str, str],
         stack: ExitStack,
@@ -161,14 +159,15 @@ class _Builder:
     ) -> None:
         self._job = job
         self._spec = job.spec
-        self._directory = directory
-        self._attempt = attempt
+        self._fence = fence
+        self._directory = fence.directory
+        self._attempt = fence.mine.attempt
         self._listen = listen
         self._environ = environ
         self._stack = stack
         self._board = board
         self._phases = phases
-        self._run_id = leftovers.run_id(directory)
+        self._run_id = leftovers.run_id(fence.directory)
         self._topology = topology(job.spec)
         self._background = stack.enter_context(Background())
 
@@ -293,6 +292,7 @@ class _Builder:
             stream=stream,
             journal=journal,
             saved=self._report.checkpoint,
+            may_write=self._fence.check,
         )
         return Trained(self._batches(algorithm, self._penalties(learner, turns)), learner, checkpoints)
 
@@ -354,7 +354,7 @@ class _Builder:
 
     def _stream(self, data: Dataset, resume: tuple[Path, Checkpoint] | None) -> tuple[PromptStream, Journal]:
         stream = PromptStream(data.train, seed=self._spec.seed, shuffle=self._spec.data.shuffle)
-        journal = Journal(self._directory / "journal.jsonl")
+        journal = Journal(self._directory / "journal.jsonl", self._fence.check)
         self._stack.callback(journal.close)
         if resume is None:
             journal.rewind(0, "")

@@ -86,6 +86,8 @@ class Checkpoints:
     journal: Journal
     saved: Callable[[int, Path], None]
     """told of every complete checkpoint"""
+    may_write: Callable[[], None]
+    """raises if this process must not change the directory"""
 
     def save(self, step: int) -> Path:
         """Save the state after `step` steps; return its directory, complete and verified."""
@@ -100,6 +102,7 @@ class Checkpoints:
         return target
 
     def _write(self, step: int, target: Path) -> None:
+        self.may_write()
         remove_drafts(self.directory)
         draft = self.directory / f"saving-{target.name}"
         draft.mkdir(parents=True)
@@ -115,6 +118,7 @@ class Checkpoints:
             files=digests,
         )
         write_atomically(draft / MANIFEST, checkpoint.model_dump_json(indent=1).encode())
+        self.may_write()  # saving takes its time
         draft.rename(target)
         sync_directory(self.directory)
 

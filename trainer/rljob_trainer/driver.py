@@ -28,6 +28,7 @@ from rljob_trainer.data.packages import ModelError
 from rljob_trainer.dumps import DumpError
 from rljob_trainer.engines.client import EngineError, EngineRefusedError
 from rljob_trainer.engines.server import EngineStartError
+from rljob_trainer.fence import Fence, FencedError, Name
 from rljob_trainer.learners.errors import (
     LayoutMismatchError,
     LearnerError,
@@ -49,6 +50,7 @@ EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((DataError, DumpError, ModelError, CheckpointError, JournalError, RewardError, AlgorithmError), Exit.BAD_INPUT),
     ((PreflightError, UnsupportedModelError, LayoutMismatchError), Exit.BAD_INPUT),
     ((EngineRefusedError,), Exit.BAD_INPUT),
+    ((FencedError,), Exit.IN_USE),
     ((TrainingDivergedError,), Exit.DIVERGED),
     ((MemoryError,), Exit.OUT_OF_MEMORY),
     (
@@ -72,7 +74,9 @@ def main(arguments: Sequence[str]) -> Exit:
             if options.preflight:
                 preflight.require(job, options.directory)
             listen = replace(options.listen, metrics_port=options.metrics_port)
-            run = build(job, options.directory, options.attempt, listen, os.environ, stack)
+            fence = Fence(options.directory.resolve(), Name(options.owner, options.attempt))
+            fence.claim()
+            run = build(job, fence, listen, os.environ, stack)
             signal.signal(signal.SIGTERM, lambda *_: run.desired.drain())
             code = _finish(run)
     except (Exception, SystemExit) as error:  # the top of the process: every end has a code and a line in the log
@@ -119,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--manifest", type=Path, required=True, help="the RLJob")
     parser.add_argument("--directory", type=Path, required=True, help="the run's directory")
     parser.add_argument("--attempt", type=int, default=1, help="counts the starts of this run")
+    parser.add_argument("--owner", default="", help="uid of the RLJob; earlier attempts of it must not write")
     parser.add_argument("--log", type=Path, help="a file that gets the log besides: one that outlives the pod")
     parser.add_argument(
         "--preflight", action="store_true", help="look at the model's files, the questions and this machine first"

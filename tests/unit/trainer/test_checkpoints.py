@@ -1,11 +1,13 @@
 """Checkpoints are complete or not there, and damage is seen."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from rljob_trainer.checkpoints import CheckpointError, Checkpoints, complete, newest, set_aside, verified
+from rljob_trainer.fence import Fence, FencedError, Name
 
 
 class Learner:
@@ -34,9 +36,18 @@ class Journal:
         self.commits.append((step, checkpoint))
 
 
-def checkpoints(directory: Path, keep: int = 2) -> Checkpoints:
+def checkpoints(directory: Path, keep: int = 2, may_write: Callable[[], None] = lambda: None) -> Checkpoints:
     return Checkpoints(
-        directory, keep, "tp1 pp1 dp1", "model", "fp32", Learner(), Stream(), Journal(), lambda step, path: None
+        directory,
+        keep,
+        "tp1 pp1 dp1",
+        "model",
+        "fp32",
+        Learner(),
+        Stream(),
+        Journal(),
+        saved=lambda step, path: None,
+        may_write=may_write,
     )
 
 
@@ -97,3 +108,28 @@ def test_a_run_that_goes_on_from_an_older_checkpoint_makes_the_damaged_one_again
     store.save(20)
     assert newest(tmp_path)[0].name == "iter_0000020"
     assert (tmp_path / "damaged-iter_0000020" / "__0_0.distcp").exists(), "nothing is thrown away"
+
+
+def taken(directory: Path, attempt: int) -> Fence:
+    fence = Fence(directory, Name("7f3a", attempt))
+    fence.claim()
+    return fence
+
+
+def test_a_driver_that_was_left_behind_saves_nothing_and_leaves_its_successors_draft_alone(tmp_path):
+    store = checkpoints(tmp_path, may_write=taken(tmp_path, 1).check)
+    taken(tmp_path, 2)
+    draft = tmp_path / "saving-iter_0000010"
+    draft.mkdir()
+    with pytest.raises(FencedError):
+        store.save(10)
+    assert draft.is_dir()
+
+
+def test_a_checkpoint_that_was_being_written_meanwhile_does_not_count(tmp_path):
+    store = checkpoints(tmp_path, may_write=taken(tmp_path, 1).check)
+    save = store.learner.save
+    store.learner.save = lambda directory: (save(directory), taken(tmp_path, 2))
+    with pytest.raises(FencedError):
+        store.save(10)
+    assert newest(tmp_path) is None

@@ -11,7 +11,7 @@ flushed to the disk before the call returns; a kill can tear only the last one, 
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -43,10 +43,14 @@ class Record:
 class Journal:
     """An open journal. Every method that writes has reached the disk when it returns."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or create the file and read it; raise JournalError if a line before the last is damaged."""
+    def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None) -> None:
+        """Open or create the file and read it; raise JournalError if a line before the last is damaged.
+
+        `may_write` is asked before each change and raises if this process must not make it.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
+        self._may_write = may_write
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         content = path.read_bytes()
         complete = content[: content.rfind(b"\n") + 1]
@@ -128,6 +132,7 @@ class Journal:
 
     def _append(self, record: Record) -> None:
         line = record.line()
+        self._may_write()
         written = os.write(self._descriptor, line)
         os.fsync(self._descriptor)
         if written < len(line):
@@ -140,6 +145,7 @@ class Journal:
 
     def _cut(self, size: int) -> None:
         """Shorten the file. A file system does that wholly or not at all, so a kill leaves no half-shortened file."""
+        self._may_write()
         os.ftruncate(self._descriptor, size)
         os.fsync(self._descriptor)
 

@@ -1,0 +1,55 @@
+"""A driver that was left behind writes nothing any more."""
+
+from pathlib import Path
+
+import pytest
+
+from rljob_trainer.data.journal import Journal
+from rljob_trainer.fence import Fence, FencedError, Name
+
+
+def fence(directory: Path, attempt: int, owner: str = "7f3a") -> Fence:
+    made = Fence(directory, Name(owner, attempt))
+    made.claim()
+    return made
+
+
+def test_the_newest_attempt_may_write_and_those_before_it_are_told_who_does(tmp_path):
+    first = fence(tmp_path, 1)
+    first.check()
+    fence(tmp_path, 2).check()
+    with pytest.raises(FencedError, match="attempt 2 of the RLJob with uid 7f3a has taken it over from attempt 1"):
+        first.check()
+
+
+def test_an_attempt_that_starts_after_its_successor_is_refused(tmp_path):
+    second = fence(tmp_path, 2)
+    with pytest.raises(FencedError, match=r"attempt 1 of .* comes too late: attempt 2"):
+        fence(tmp_path, 1)
+    second.check()
+
+
+@pytest.mark.parametrize(("before", "after"), [("7f3a", "8c2b"), ("7f3a", ""), ("", "7f3a"), ("", "")])
+def test_another_job_goes_on_in_a_directory_whatever_attempt_it_is(tmp_path, before, after):
+    old = fence(tmp_path, 3, before)
+    fence(tmp_path, 1, after).check()
+    with pytest.raises(FencedError):
+        old.check()
+
+
+def test_a_directory_that_was_removed_is_not_ours_any_more(tmp_path):
+    mine = fence(tmp_path, 1)
+    (tmp_path / "driver.json").unlink()
+    with pytest.raises(FencedError, match="somebody"):
+        mine.check()
+
+
+def test_the_journal_of_a_driver_that_was_left_behind_stays_as_it_is(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl", fence(tmp_path, 1).check)
+    journal.issued(0, ["0:1"])
+    written = (tmp_path / "journal.jsonl").read_bytes()
+    fence(tmp_path, 2)
+    for change in (lambda: journal.issued(1, ["0:2"]), lambda: journal.consumed(0), lambda: journal.rewind(0, "")):
+        with pytest.raises(FencedError):
+            change()
+    assert (tmp_path / "journal.jsonl").read_bytes() == written
