@@ -25,6 +25,7 @@ from rljob_operator.world import ALIVE, ENDED, Driver, DriverState, Job, World, 
 FIRST_ANSWER_S = 30.0
 """time for a driver to answer, after the operator has begun to look, before nothing is expected of it [s]"""
 
+LAST_WORDS = "; its last words: "
 LONGEST_REASON = 500
 """[characters]"""
 
@@ -103,7 +104,13 @@ def _end_of(driver: Driver) -> tuple[int, str]:
 def _with_last_words(reason: str, message: str) -> str:
     """Return the reason, and what the driver wrote last if Ray's message, after a line of its own, ends with that."""
     _, *log = [line.strip() for line in message.splitlines() if line.strip()] or [""]
-    return f"{reason}; its last words: {log[-1]}" if log else reason
+    return f"{reason}{LAST_WORDS}{log[-1]}" if log else reason
+
+
+def _with_end_of(last: Attempt, reason: str) -> str:
+    """Return why the job has failed, with what is known of its last attempt besides the meaning of the exit code."""
+    known = last.reason.removeprefix(recovery.reason_of(last.exit_code or 0)).removeprefix(LAST_WORDS)
+    return f"{reason}: {known}" if known else reason
 
 
 def _ended(attempt: Attempt, exit_code: int, reason: str, now: float) -> Attempt:
@@ -160,7 +167,7 @@ def _followed(memory: Memory, job: Job, spec: Spec, world: World, now: float) ->
             told = world.driver.status.result if world.driver and world.driver.status else None
             return replace(memory, outcome=Outcome(True, "Completed", told or "all steps are done", last.ended))
         case GiveUp(reason, code):
-            return replace(memory, outcome=Outcome(False, camel_case(code), reason, last.ended))
+            return replace(memory, outcome=Outcome(False, camel_case(code), _with_end_of(last, reason), last.ended))
         case RestartDriver(_, delay_s):
             return memory if spec.scheduling.suspend else _begin(memory, job, spec, world, last.ended, delay_s)
 

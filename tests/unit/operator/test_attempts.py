@@ -66,6 +66,19 @@ def test_a_driver_that_never_listened_is_explained_by_its_last_words(around):
     assert around.status["attempts"][0]["reason"] == (
         "the manifest breaks a rule; running it again will not help; its last words: ManifestError: spec.seed: x"
     )
+    assert around.condition("Failed")["message"] == (
+        "the manifest breaks a rule; running it again will not help: ManifestError: spec.seed: x"
+    )
+
+
+def test_a_failed_job_says_what_its_last_driver_said():
+    around = Surroundings(raw_job(recovery={"driverRestarts": 0})).to_running()
+    around.runs(running(state=RunState.FAILED, exit_reason="LearnerLostError: rank 1 is gone"))
+    around.ends(Exit.LOST_PEER)
+    around.step()
+    message = around.condition("Failed")["message"]
+    assert message.startswith("a process that the run needs is gone")
+    assert message.endswith("attempts without a new checkpoint: 1: LearnerLostError: rank 1 is gone")
 
 
 def test_the_budget_ends_the_job():
