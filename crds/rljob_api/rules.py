@@ -29,6 +29,7 @@ from rljob_api.sections import (
     Placement,
     Remote,
     RewardKind,
+    Rollout,
     Runtime,
     Section,
     Source,
@@ -628,6 +629,50 @@ def lengths(spec: Spec) -> Iterator[Problem]:
         yield Problem("spec.rollout.maxTotalTokens", given, told, f"{needed} or more")
 
 
+def with_colon_cel(path: str) -> str:
+    """Return CEL of a text of the form module:function that a field may mean, or of an empty one."""
+    dotted = f"{path}.replace(':', '.')"
+    dot = f"{dotted}.lastIndexOf('.')"
+    meant = f"{dotted}.substring(0, {dot}) + ':' + {dotted}.substring({dot} + 1)"
+    return f"{dot} > 0 && ({meant}).matches('^{FUNCTION.pattern}$') ? {meant} : ''"
+
+
+ONLY_WITH_GENERATE = ("generate_timeout_seconds", "overflow")
+"""fields of a rollout that only samples in several steps look at"""
+
+
+def only_with_generate_cel(name: str) -> Cel:
+    field = Rollout.model_fields[name]
+    path = f"self.rollout.{field.alias}"
+    shown = f'"{{{path}}}"' if isinstance(field.default, str) else f"{{{path}}}"
+    return Cel(
+        f"spec.rollout.{field.alias}",
+        f"has(self.rollout.generate) || {path} == {value(field.default)}",
+        f"{shown} would not be used: the model answers once; nearest valid: {field.default}, or spec.rollout.generate",
+    )
+
+
+@also_in_cel(
+    Cel(
+        "spec.rollout.generate",
+        f"!has(self.rollout.generate) || self.rollout.generate.matches('^{FUNCTION.pattern}$')",
+        '"{self.rollout.generate}" is not of the form module:function',
+        (with_colon_cel("self.rollout.generate"),),
+    ),
+    *map(only_with_generate_cel, ONLY_WITH_GENERATE),
+)
+def conversations(spec: Spec) -> Iterator[Problem]:
+    given = spec.rollout.generate
+    if given is not None and not FUNCTION.fullmatch(given):
+        rule = "is not of the form module:function"
+        yield Problem("spec.rollout.generate", given, rule, with_colon(given))
+    for name in ONLY_WITH_GENERATE:
+        field, found = Rollout.model_fields[name], getattr(spec.rollout, name)
+        if given is None and found != field.default:
+            rule = "would not be used: the model answers once"
+            yield Problem(f"spec.rollout.{field.alias}", found, rule, f"{field.default}, or spec.rollout.generate")
+
+
 @also_in_cel(
     Cel(
         "spec.rollout.sampling.topK",
@@ -917,6 +962,7 @@ RULES: tuple[Rule, ...] = (
     overlong,
     dynamic_sampling,
     lengths,
+    conversations,
     top_k,
     parallelism,
     batches,
@@ -978,6 +1024,7 @@ ENGINES_ONLY = (
     "spec.rollout.memoryFraction",
     "spec.rollout.routerPolicy",
     "spec.rollout.requestTimeoutSeconds",
+    "spec.rollout.generateTimeoutSeconds",
     *(f"spec.weightSync.{field.alias}" for field in WeightSync.model_fields.values()),
     *(f"spec.evaluation.{field.alias}" for field in Evaluation.model_fields.values()),
     "spec.recovery.engineRestarts",

@@ -19,6 +19,8 @@ CPU_KV_TOKENS = 8192
 """size of an engine's KV cache on Cpu where the manifest does not say; host memory has no share that is the engine's"""
 TIMEOUT_S, MEMORY_MIB, CONCURRENCY = 60.0, 4096, 64
 """limits of a reward where the manifest does not say"""
+GENERATE_S = 600.0
+"""time of a generate function where the manifest does not say"""
 ONLY_REWARD = "reward"
 """name of the one part of a reward that has no `parts`"""
 LONGEST_NAME = 40
@@ -331,6 +333,15 @@ class Rollout(Section):
     """how requests are shared out to engines. sglang-router: --policy, slime: --router-policy"""
     request_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
     """longest wait for one response before it is asked for again [s]"""
+    generate: Text | None = None
+    """`module:function` of an `async def` function that makes a sample: called with a conversation, it asks the model,
+    more than once if it likes, and puts in what the environment says, which is not trained on; absent: the model
+    answers once. slime: --custom-generate-function-path"""
+    generate_timeout_seconds: Annotated[float, Field(gt=0, le=86400)] = GENERATE_S
+    """longest time that `generate` may take for one sample, beside waiting for the model [s]"""
+    overflow: Literal["Truncate", "Drop"] = "Truncate"
+    """what becomes of a sample of `generate` that outgrows the context: `Truncate`: it ends there, and is trained
+    on; `Drop`: it is not trained on, although its reward counts in its group"""
 
     def kv_tokens(self, device: Device) -> int | None:
         """Return the size of an engine's KV cache [tokens]; None: SGLang takes what its memory fraction leaves."""
