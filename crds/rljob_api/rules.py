@@ -22,6 +22,7 @@ from rljob_api.sections import (
     CPU_KV_TOKENS,
     INT32,
     MOST_GPUS_PER_NODE,
+    TOOLS,
     Algorithm,
     Device,
     Evaluation,
@@ -637,18 +638,19 @@ def with_colon_cel(path: str) -> str:
     return f"{dot} > 0 && ({meant}).matches('^{FUNCTION.pattern}$') ? {meant} : ''"
 
 
-ONLY_WITH_GENERATE = ("generate_timeout_seconds", "overflow")
-"""fields of a rollout that only samples in several steps look at"""
+IN_SEVERAL_STEPS = {"generate_timeout_seconds": ("generate",), "overflow": ("generate", "tools")}
+"""fields of a rollout that only samples in several steps look at, and what makes such samples"""
 
 
-def only_with_generate_cel(name: str) -> Cel:
-    field = Rollout.model_fields[name]
+def in_several_steps_cel(name: str) -> Cel:
+    field, ways = Rollout.model_fields[name], IN_SEVERAL_STEPS[name]
     path = f"self.rollout.{field.alias}"
     shown = f'"{{{path}}}"' if isinstance(field.default, str) else f"{{{path}}}"
+    near = ", or ".join([f"{field.default}", *(f"spec.rollout.{way}" for way in ways)])
     return Cel(
         f"spec.rollout.{field.alias}",
-        f"has(self.rollout.generate) || {path} == {value(field.default)}",
-        f"{shown} would not be used: the model answers once; nearest valid: {field.default}, or spec.rollout.generate",
+        f"{' || '.join(f'has(self.rollout.{way})' for way in ways)} || {path} == {value(field.default)}",
+        f"{shown} would not be used: no function makes the samples; nearest valid: {near}",
     )
 
 
@@ -659,18 +661,58 @@ def only_with_generate_cel(name: str) -> Cel:
         '"{self.rollout.generate}" is not of the form module:function',
         (with_colon_cel("self.rollout.generate"),),
     ),
-    *map(only_with_generate_cel, ONLY_WITH_GENERATE),
+    *map(in_several_steps_cel, IN_SEVERAL_STEPS),
+    Cel(
+        "spec.rollout.tools",
+        "!has(self.rollout.tools) || !has(self.rollout.generate)",
+        "would not be offered: spec.rollout.generate makes the samples; leave one of them out",
+    ),
+    Cel(
+        "spec.rollout.tools",
+        "!has(self.rollout.tools) || self.data.chatTemplate",
+        "cannot be told to the model, nor their results: spec.data.chatTemplate is false",
+    ),
+    Cel(
+        "spec.rollout.tools.functions",
+        "!has(self.rollout.tools) || self.rollout.tools.functions.size() > 0",
+        f"has no tool; nearest valid: {' or '.join(TOOLS)}, or module:function",
+    ),
 )
 def conversations(spec: Spec) -> Iterator[Problem]:
     given = spec.rollout.generate
     if given is not None and not FUNCTION.fullmatch(given):
         rule = "is not of the form module:function"
         yield Problem("spec.rollout.generate", given, rule, with_colon(given))
-    for name in ONLY_WITH_GENERATE:
+    for name, ways in IN_SEVERAL_STEPS.items():
         field, found = Rollout.model_fields[name], getattr(spec.rollout, name)
-        if given is None and found != field.default:
-            rule = "would not be used: the model answers once"
-            yield Problem(f"spec.rollout.{field.alias}", found, rule, f"{field.default}, or spec.rollout.generate")
+        if found != field.default and all(getattr(spec.rollout, way) is None for way in ways):
+            rule = "would not be used: no function makes the samples"
+            nearest = ", or ".join([f"{field.default}", *(f"spec.rollout.{way}" for way in ways)])
+            yield Problem(f"spec.rollout.{field.alias}", found, rule, nearest)
+    if spec.rollout.tools is None:
+        return
+    if given is not None:
+        rule = "would not be offered: spec.rollout.generate makes the samples; leave one of them out"
+        yield Problem("spec.rollout.tools", ABSENT, rule)
+    if not spec.data.chat_template:
+        rule = "cannot be told to the model, nor their results: spec.data.chatTemplate is false"
+        yield Problem("spec.rollout.tools", ABSENT, rule)
+    if not spec.rollout.tools.functions:
+        nearest = f"{' or '.join(TOOLS)}, or module:function"
+        yield Problem("spec.rollout.tools.functions", ABSENT, "has no tool", nearest)
+
+
+@only_in_python("the API server cannot name an entry of a list: a fieldPath has no index")
+def tool_functions(spec: Spec) -> Iterator[Problem]:
+    functions = spec.rollout.tools.functions if spec.rollout.tools else ()
+    for index, given in enumerate(functions):
+        path = f"spec.rollout.tools.functions[{index}]"
+        if given not in TOOLS and not FUNCTION.fullmatch(given):
+            rule = "is no tool that is known, and not of the form module:function"
+            near = closest(given, tuple(TOOLS)) or with_colon(given)
+            yield Problem(path, given, rule, near or " or ".join(TOOLS))
+        elif given in functions[:index]:
+            yield Problem(path, given, "is in the list already")
 
 
 @also_in_cel(
@@ -963,6 +1005,7 @@ RULES: tuple[Rule, ...] = (
     dynamic_sampling,
     lengths,
     conversations,
+    tool_functions,
     top_k,
     parallelism,
     batches,

@@ -57,7 +57,7 @@ def tried(
     with ExitStack() as stack:
         scoring = rewards(spec.reward, Surroundings(log, os.environ, spec.data.metadata_key is not None), stack)
         with serving(job, model, url, directory) as address:
-            made = groups(spec, model, address, asked, samples, greedy)
+            made = groups(spec, model, address, asked, samples, greedy, log)
         return judged(scoring, made)
 
 

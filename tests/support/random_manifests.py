@@ -73,6 +73,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "spec.rollout.generate": ("a:b", "a.b:c", "a.b", "a:b:c", "1a:b", "häuser:maß", "generate", ".a"),
     "spec.rollout.generateTimeoutSeconds": (600, 5.5),
     "spec.rollout.overflow": ("Truncate", "Drop"),
+    "spec.rollout.tools": ({"functions": ["calculator"]}, {"functions": []}, {"functions": ["python"], "maxTurns": 3}),
     "spec.rollout.sampling.topK": (-2, -1, 0, 1, 50),
     "spec.training.optimizer.learningRate": (1e-6, 2.5e-5, 1, 0.01),
     "spec.training.optimizer.minLearningRate": (0, 1e-7, 1e-5, 2),

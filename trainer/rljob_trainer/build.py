@@ -196,7 +196,8 @@ class _Builder:
         data = self._data(model)
         scoring = self._rewards() if spec.debug.engines else None
         algorithm = chosen_algorithm(spec)
-        self._function = conversations.function(spec) if spec.debug.engines else None
+        tools_log = self._directory / "logs" / "tools.log"
+        self._function = conversations.function(spec, tools_log, self._stack) if spec.debug.engines else None
         if resume and not spec.debug.learner:
             raise CheckpointError(f"{resume[0]}: spec.debug.rolloutOnly trains nothing that could go on; {ANOTHER}")
         if resume:
@@ -344,7 +345,7 @@ class _Builder:
 
     def _data(self, model: Path) -> Dataset:
         room = prompt_room(self._spec, AutoConfig.from_pretrained(model).max_position_embeddings)
-        return dataset(self._spec.data, load_tokenizer(model), room)
+        return dataset(self._spec.data, load_tokenizer(model), room, conversations.schemas(self._spec))
 
     def _rewards(self) -> Rewards:
         around = Surroundings(

@@ -51,7 +51,7 @@ class RolloutTrial:
 
 def prompts(spec: Spec, model: Path, rows: int) -> tuple[Prompt, ...]:
     """Return the first rows to train on as the engine gets them. Raises DataError."""
-    renderer = Renderer(spec.data, load_tokenizer(model))
+    renderer = Renderer(spec.data, load_tokenizer(model), conversations.schemas(spec))
     return tuple(renderer.prompt(str(number), row) for number, row in enumerate(questions(spec.data).train[:rows]))
 
 
@@ -66,13 +66,16 @@ def engine(spec: Spec, model: Path, log: Path, python_path: str) -> Iterator[str
         server.stop()
 
 
-def groups(spec: Spec, model: Path, url: str, asked: Sequence[Prompt], samples: int, greedy: bool) -> tuple[Group, ...]:
+def groups(
+    spec: Spec, model: Path, url: str, asked: Sequence[Prompt], samples: int, greedy: bool, log: Path
+) -> tuple[Group, ...]:
     """Return samples of each prompt, by the engine or router at `url` and in the manifest's way.
 
+    What tools print goes to `log`.
     Raises GenerateError, EngineError, GenerationFailedError, RolloutTimeoutError.
     """
-    function = conversations.function(spec)
     with ExitStack() as stack:
+        function = conversations.function(spec, log, stack)
         apart = stack.enter_context(conversations.own_loop())
         generator: Generator = RouterGenerator(RouterClient(apart.session, url), spec.rollout.request_timeout_seconds)
         if function is not None:

@@ -84,3 +84,21 @@ def test_a_function_is_tried_on_real_rows_without_a_run(run: WholeRun) -> None:
         ["model", "environment", "model"]
     ] * 2
     assert run.left_behind() == []
+
+
+def test_a_run_offers_tools(tiny_llama_dir: Path, tmp_path: Path) -> None:
+    run = WholeRun(
+        tiny_llama_dir,
+        tmp_path,
+        data={"systemPrompt": "You may call calculator."},
+        rollout={"tools": {"functions": ["calculator"]}, "contextLength": 128},
+        training={"steps": 1},
+        debug={"dumpRollouts": True},
+    )
+    try:
+        run.start()
+        assert run.end(420) == Exit.OK, run.output
+    finally:
+        run.stop()
+    assert all([part["by_model"] for part in sample["segments"]] == [True] for sample in dumped(run, 0))
+    assert run.left_behind() == []

@@ -3,8 +3,9 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -32,6 +33,9 @@ def digits(question, response, label, metadata):
 """
 
 
+CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "8 + 1"}}</tool_call>'
+
+
 class FakeEngine:
     """Says the sum behind `Well?`, and before it nothing of use; remembers what it was asked."""
 
@@ -40,13 +44,18 @@ class FakeEngine:
         self.asked: list[dict[str, Any]] = []
         self.status = 200
 
+    def answer(self, before: str) -> str:
+        if "calculator" in before:
+            return "9" if "<|im_start|>tool" in before else CALL
+        return "9" if "Well?" in before else "Hm.\x1b[2J"
+
     async def generate(self, request: web.Request) -> web.Response:
         asked = await request.json()
         self.asked.append(asked)
         if self.status != 200:
             return web.json_response({"error": {"message": "too long"}}, status=self.status)
         before = self.tokenizer.decode(asked["input_ids"])
-        text = "9" if "Well?" in before else "Hm.\x1b[2J"
+        text = self.answer(before)
         tokens = [*self.tokenizer.encode(text, add_special_tokens=False), 2]
         logprobs = [[-0.5, token, None] for token in tokens]
         meta = {"output_token_logprobs": logprobs, "weight_version": "default", "finish_reason": {"type": "stop"}}
@@ -86,8 +95,12 @@ def engine(model: Path) -> Iterator[tuple[FakeEngine, str]]:
         background.run(runner.cleanup(), timeout_s=10)
 
 
-def tried(model: Path, url: str, *options: str, **rollout: Any) -> Result:
-    content = manifest(model, Path.cwd(), rollout={"contextLength": 128, "sampling": {"maxNewTokens": 64}, **rollout})
+def tried(
+    model: Path, url: str, *options: str, data: Mapping[str, Any] = MappingProxyType({}), **rollout: Any
+) -> Result:
+    content = manifest(
+        model, Path.cwd(), data=dict(data), rollout={"contextLength": 128, "sampling": {"maxNewTokens": 64}, **rollout}
+    )
     Path("job.yaml").write_text(yaml.safe_dump(content))
     return CliRunner().invoke(app, ["rollout", "test", "job.yaml", "--url", url, *options])
 
@@ -130,6 +143,18 @@ def test_without_a_function_the_model_answers_once(model, engine):
     ]
     (asked,) = fake.asked
     assert (asked["sampling_params"]["n"], asked["sampling_params"]["temperature"]) == (2, 0.0)
+
+
+def test_a_model_s_tools_run_and_their_results_are_the_environment_s(model, engine):
+    _, url = engine
+    data = {"systemPrompt": "You may call calculator."}
+    rollout = {"tools": {"functions": ["calculator"]}, "sampling": {"maxNewTokens": 200}, "contextLength": 512}
+    result = tried(model, url, "--rows", "1", "-o", "json", data=data, **rollout)
+    assert result.exit_code == Exit.OK, result.output
+    (sample,) = json.loads(result.stdout)["samples"]
+    assert [part["author"] for part in sample["segments"]] == ["model", "environment", "model"]
+    assert "<|im_start|>tool\n9<|im_end|>" in sample["segments"][1]["text"]
+    assert sample["reward"] == 1.0
 
 
 @pytest.mark.parametrize(

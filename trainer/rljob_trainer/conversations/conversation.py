@@ -14,8 +14,7 @@ from typing import Any, Literal, Protocol
 
 from rljob_api.room import new_tokens
 from rljob_trainer.conversations.errors import ConversationOverError, GenerateError
-from rljob_trainer.conversations.turns import Turns
-from rljob_trainer.data.render import Tokenizer
+from rljob_trainer.conversations.turns import Tokenizer, Turns
 from rljob_trainer.engines.client import Continuation
 from rljob_trainer.rollouts import GenerationFailedError
 from rljob_trainer.samples import Prompt, Sample, Segment
@@ -41,6 +40,8 @@ class Answer:
 
     text: str
     """without the token or the stop string that ended it"""
+    marked: str
+    """the same with all markers, as the model wrote it"""
     finish_reason: str
     """`stop`: it ended its turn, or wrote a stop string; `length`: it was cut off"""
 
@@ -95,7 +96,8 @@ class Conversation:
         self._add(said.tokens_T, said.logprobs_T, by_model=True)
         cut_off = said.finish_reason == "length"
         self._outgrown |= cut_off and self._room_in_context() < 1 <= self._budget
-        return Answer(said.text, said.finish_reason)
+        marked = self._segments[-1].text if said.tokens_T else ""
+        return Answer(said.text, marked, said.finish_reason)
 
     def give(self, text: str) -> None:
         """Go on with a text of the environment, which is not trained on.
@@ -112,6 +114,11 @@ class Conversation:
         """
         last = self._tokens[-1] if self._answers else None
         self._given(self._turns.after_answer(messages, last))
+
+    def cut_off(self) -> None:
+        """End the sample as one that was cut off. Raises ConversationOverError."""
+        self._over = True
+        raise ConversationOverError(f"prompt {self.prompt.uid}: cut off")
 
     @property
     def own_s(self) -> float:

@@ -24,9 +24,10 @@ OURS = (GenerateError, GenerationFailedError, RolloutTimeoutError, EngineError)
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A generate function and its name."""
+    """A generate function."""
 
     name: str
+    """for messages: the field that names it, and its value"""
     call: Generate
 
     async def sample(self, conversation: Conversation) -> Sample:
@@ -45,10 +46,10 @@ class Function:
         try:
             return conversation.sample(judged)
         except GenerateError as error:
-            raise GenerateError(f"rollout.generate {self.name}: {error}") from error
+            raise GenerateError(f"{self.name}: {error}") from error
 
     def _error(self, conversation: Conversation, what: str) -> GenerateError:
-        return GenerateError(f"rollout.generate {self.name}: prompt {conversation.prompt.uid}: {what}")
+        return GenerateError(f"{self.name}: prompt {conversation.prompt.uid}: {what}")
 
 
 def load(path: str) -> Function:
@@ -68,4 +69,4 @@ def load(path: str) -> Function:
         inspect.signature(function).bind("conversation")
     except TypeError as error:
         raise GenerateError(f"{name} takes {inspect.signature(function)}; (conversation) is wanted: {error}") from error
-    return Function(path, function)
+    return Function(name, function)

@@ -16,8 +16,7 @@ from rljob_trainer.background import Background
 from rljob_trainer.conversations.conversation import Conversation, Limits
 from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.conversations.function import Function
-from rljob_trainer.conversations.turns import Turns
-from rljob_trainer.data.render import Tokenizer
+from rljob_trainer.conversations.turns import Tokenizer, Turns
 from rljob_trainer.engines.client import (
     Continuation,
     EngineError,
@@ -139,7 +138,7 @@ class FunctionGenerator:
             while not (await asyncio.wait({making}, timeout=LOOK_S))[0]:
                 if conversation.own_s > self.own_time_s:
                     raise GenerateError(
-                        f"rollout.generate {self.function.name}: prompt {conversation.prompt.uid}: took longer than "
+                        f"{self.function.name}: prompt {conversation.prompt.uid}: took longer than "
                         f"{self.own_time_s:g} s (generateTimeoutSeconds), beside waiting for the model"
                     )
             return making.result()

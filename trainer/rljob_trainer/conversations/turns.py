@@ -31,6 +31,9 @@ class Tokenizer(Protocol):
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the tokens."""
 
+    def decode(self, token_ids: list[int]) -> str:
+        """Return the text, markers included."""
+
 
 @dataclass(frozen=True, slots=True)
 class Turns:

@@ -146,7 +146,7 @@ def test_a_function_that_cannot_make_samples_is_refused_at_once(path, said, tmp_
     (tmp_path / "own_generate.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_generate", raising=False)
-    assert load("own_generate:good").name == "own_generate:good"
+    assert load("own_generate:good").name == "rollout.generate own_generate:good"
     with pytest.raises(GenerateError, match=said):
         load(path)
 
