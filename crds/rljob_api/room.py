@@ -14,3 +14,14 @@ def longest_prompt(context: int, kv_tokens: int | None, max_new_tokens: int) -> 
     """Return how long a prompt may be [tokens] for SGLang 0.5.17 to accept it and not to shorten its response."""
     limit = min(context, kv_tokens or context)
     return min(limit - max_new_tokens - 2, limit - 7)
+
+
+def context_room(spec: Spec, longest: int) -> int:
+    """Return how long prompt and response may be together [tokens]; `longest` as above."""
+    context = spec.rollout.context_length or longest
+    return min(context, spec.rollout.kv_tokens(spec.runtime.device) or context)
+
+
+def new_tokens(context: int, used: int) -> int:
+    """Return how many tokens SGLang 0.5.17 makes behind `used` ones in a context of so many; below 1: it refuses."""
+    return context - used - 2 if used <= context - 7 else 0

@@ -22,6 +22,7 @@ from rljob_api.sections import (
     CPU_KV_TOKENS,
     INT32,
     MOST_GPUS_PER_NODE,
+    TOOLS,
     Algorithm,
     Device,
     Evaluation,
@@ -29,6 +30,7 @@ from rljob_api.sections import (
     Placement,
     Remote,
     RewardKind,
+    Rollout,
     Runtime,
     Section,
     Source,
@@ -628,6 +630,91 @@ def lengths(spec: Spec) -> Iterator[Problem]:
         yield Problem("spec.rollout.maxTotalTokens", given, told, f"{needed} or more")
 
 
+def with_colon_cel(path: str) -> str:
+    """Return CEL of a text of the form module:function that a field may mean, or of an empty one."""
+    dotted = f"{path}.replace(':', '.')"
+    dot = f"{dotted}.lastIndexOf('.')"
+    meant = f"{dotted}.substring(0, {dot}) + ':' + {dotted}.substring({dot} + 1)"
+    return f"{dot} > 0 && ({meant}).matches('^{FUNCTION.pattern}$') ? {meant} : ''"
+
+
+IN_SEVERAL_STEPS = {"generate_timeout_seconds": ("generate",), "overflow": ("generate", "tools")}
+"""fields of a rollout that only samples in several steps look at, and what makes such samples"""
+
+
+def in_several_steps_cel(name: str) -> Cel:
+    field, ways = Rollout.model_fields[name], IN_SEVERAL_STEPS[name]
+    path = f"self.rollout.{field.alias}"
+    shown = f'"{{{path}}}"' if isinstance(field.default, str) else f"{{{path}}}"
+    near = ", or ".join([f"{field.default}", *(f"spec.rollout.{way}" for way in ways)])
+    return Cel(
+        f"spec.rollout.{field.alias}",
+        f"{' || '.join(f'has(self.rollout.{way})' for way in ways)} || {path} == {value(field.default)}",
+        f"{shown} would not be used: no function makes the samples; nearest valid: {near}",
+    )
+
+
+@also_in_cel(
+    Cel(
+        "spec.rollout.generate",
+        f"!has(self.rollout.generate) || self.rollout.generate.matches('^{FUNCTION.pattern}$')",
+        '"{self.rollout.generate}" is not of the form module:function',
+        (with_colon_cel("self.rollout.generate"),),
+    ),
+    *map(in_several_steps_cel, IN_SEVERAL_STEPS),
+    Cel(
+        "spec.rollout.tools",
+        "!has(self.rollout.tools) || !has(self.rollout.generate)",
+        "would not be offered: spec.rollout.generate makes the samples; leave one of them out",
+    ),
+    Cel(
+        "spec.rollout.tools",
+        "!has(self.rollout.tools) || self.data.chatTemplate",
+        "cannot be told to the model, nor their results: spec.data.chatTemplate is false",
+    ),
+    Cel(
+        "spec.rollout.tools.functions",
+        "!has(self.rollout.tools) || self.rollout.tools.functions.size() > 0",
+        f"has no tool; nearest valid: {' or '.join(TOOLS)}, or module:function",
+    ),
+)
+def conversations(spec: Spec) -> Iterator[Problem]:
+    given = spec.rollout.generate
+    if given is not None and not FUNCTION.fullmatch(given):
+        rule = "is not of the form module:function"
+        yield Problem("spec.rollout.generate", given, rule, with_colon(given))
+    for name, ways in IN_SEVERAL_STEPS.items():
+        field, found = Rollout.model_fields[name], getattr(spec.rollout, name)
+        if found != field.default and all(getattr(spec.rollout, way) is None for way in ways):
+            rule = "would not be used: no function makes the samples"
+            nearest = ", or ".join([f"{field.default}", *(f"spec.rollout.{way}" for way in ways)])
+            yield Problem(f"spec.rollout.{field.alias}", found, rule, nearest)
+    if spec.rollout.tools is None:
+        return
+    if given is not None:
+        rule = "would not be offered: spec.rollout.generate makes the samples; leave one of them out"
+        yield Problem("spec.rollout.tools", ABSENT, rule)
+    if not spec.data.chat_template:
+        rule = "cannot be told to the model, nor their results: spec.data.chatTemplate is false"
+        yield Problem("spec.rollout.tools", ABSENT, rule)
+    if not spec.rollout.tools.functions:
+        nearest = f"{' or '.join(TOOLS)}, or module:function"
+        yield Problem("spec.rollout.tools.functions", ABSENT, "has no tool", nearest)
+
+
+@only_in_python("the API server cannot name an entry of a list: a fieldPath has no index")
+def tool_functions(spec: Spec) -> Iterator[Problem]:
+    functions = spec.rollout.tools.functions if spec.rollout.tools else ()
+    for index, given in enumerate(functions):
+        path = f"spec.rollout.tools.functions[{index}]"
+        if given not in TOOLS and not FUNCTION.fullmatch(given):
+            rule = "is no tool that is known, and not of the form module:function"
+            near = closest(given, tuple(TOOLS)) or with_colon(given)
+            yield Problem(path, given, rule, near or " or ".join(TOOLS))
+        elif given in functions[:index]:
+            yield Problem(path, given, "is in the list already")
+
+
 @also_in_cel(
     Cel(
         "spec.rollout.sampling.topK",
@@ -917,6 +1004,8 @@ RULES: tuple[Rule, ...] = (
     overlong,
     dynamic_sampling,
     lengths,
+    conversations,
+    tool_functions,
     top_k,
     parallelism,
     batches,
@@ -978,6 +1067,7 @@ ENGINES_ONLY = (
     "spec.rollout.memoryFraction",
     "spec.rollout.routerPolicy",
     "spec.rollout.requestTimeoutSeconds",
+    "spec.rollout.generateTimeoutSeconds",
     *(f"spec.weightSync.{field.alias}" for field in WeightSync.model_fields.values()),
     *(f"spec.evaluation.{field.alias}" for field in Evaluation.model_fields.values()),
     "spec.recovery.engineRestarts",

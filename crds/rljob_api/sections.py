@@ -19,6 +19,13 @@ CPU_KV_TOKENS = 8192
 """size of an engine's KV cache on Cpu where the manifest does not say; host memory has no share that is the engine's"""
 TIMEOUT_S, MEMORY_MIB, CONCURRENCY = 60.0, 4096, 64
 """limits of a reward where the manifest does not say"""
+GENERATE_S = 600.0
+"""time of a generate function where the manifest does not say"""
+TOOLS = {
+    "calculator": "rljob_trainer.tools.calculator:calculator",
+    "python": "rljob_trainer.tools.python:python",
+}
+"""tools that have a name of their own"""
 ONLY_REWARD = "reward"
 """name of the one part of a reward that has no `parts`"""
 LONGEST_NAME = 40
@@ -308,6 +315,22 @@ class Sampling(Section):
     """token ids that end a response, besides the model's own. slime: --rollout-stop-token-ids"""
 
 
+class Tools(Section):
+    """Functions that the model may call, and how."""
+
+    functions: Annotated[tuple[Text, ...], Field(max_length=16)]
+    """`calculator`, `python` (code in a new interpreter, what it prints), or `module:function` of your own, whose type
+    hints and docstring the model is told. The syntax is that of Hermes and Qwen: `<tool_call>` with JSON"""
+    max_turns: Annotated[int, Field(ge=1, le=1000)] = 8
+    """longest sample [answers of the model]; one that still calls a tool in its last is truncated"""
+    timeout_seconds: Annotated[float, Field(gt=0, le=86400)] = 10.0
+    """longest time of one call [s]; then the model is told so"""
+    memory_mib: Annotated[int, Field(ge=64, le=2**24)] = 1024
+    """data that the process of a tool may hold, RLIMIT_DATA [MiB]; then the model is told so"""
+    concurrency: Annotated[int, Field(ge=1, le=256)] = 4
+    """calls that are under way at once, each in a process of its own"""
+
+
 class Rollout(Section):
     prompts_per_step: Annotated[int, Field(ge=1, le=1_000_000)]
     """prompts in one rollout. slime: --rollout-batch-size"""
@@ -331,6 +354,17 @@ class Rollout(Section):
     """how requests are shared out to engines. sglang-router: --policy, slime: --router-policy"""
     request_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
     """longest wait for one response before it is asked for again [s]"""
+    generate: Text | None = None
+    """`module:function` of an `async def` function that makes a sample: called with a conversation, it asks the model,
+    more than once if it likes, and puts in what the environment says, which is not trained on; absent: the model
+    answers once. slime: --custom-generate-function-path"""
+    generate_timeout_seconds: Annotated[float, Field(gt=0, le=86400)] = GENERATE_S
+    """longest time that `generate` may take for one sample, beside waiting for the model [s]"""
+    tools: Tools | None = None
+    """functions that the model may call, in several turns; absent: none"""
+    overflow: Literal["Truncate", "Drop"] = "Truncate"
+    """what becomes of a sample of `generate` or `tools` that outgrows the context: `Truncate`: it ends there, and is
+    trained on; `Drop`: it is not trained on, although its reward counts in its group"""
 
     def kv_tokens(self, device: Device) -> int | None:
         """Return the size of an engine's KV cache [tokens]; None: SGLang takes what its memory fraction leaves."""

@@ -162,6 +162,29 @@ def test(
     raise typer.Exit(reward.test(job, rows, response or (), responses, output))
 
 
+rollout_app = typer.Typer(help="Try the rollouts of a manifest.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(rollout_app, name="rollout")
+
+
+@rollout_app.command("test", epilog="Example: rljob rollout test job.yaml --rows 2 --samples 4")
+def rollout_test(
+    manifest: Manifest,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="So many rows of data.train.")] = 3,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="So many samples of each row.")] = 1,
+    greedy: Annotated[bool, typer.Option("--greedy", help="The likeliest tokens, as in evaluations.")] = False,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", help="Ask an engine or a router that runs, and start none.", show_default=False),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make samples of real rows, and judge them."""
+    job, _ = checked(manifest)
+    from rljob_cli import rollout
+
+    raise typer.Exit(rollout.test(job, rows, samples, greedy, url, output))
+
+
 @app.command(epilog="Example: rljob explain 9; rljob explain EngineDown")
 def explain(
     word: Annotated[

@@ -1,6 +1,7 @@
 """Recorded batches for tests of the learner, and its configuration."""
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,27 @@ def sequences(count: int, seed: int = 0, samples_per_prompt: int = 2) -> list[Se
         )
         for index, response in enumerate(responses)
     ]
+
+
+def masked(plain: list[Sequence], seed: int = 0) -> list[Sequence]:
+    """Return the sequences as if the environment had written every other stretch of 1 to 3 response tokens."""
+    random = np.random.default_rng(seed)
+    masks = [_stretches(random, len(sequence.logprobs)) for sequence in plain]
+    total = sum(map(sum, masks))
+    return [
+        dataclasses.replace(
+            sequence,
+            logprobs=tuple(itertools.compress(sequence.logprobs, mask)),
+            trained=mask,
+            weight=1.0 / total,
+        )
+        for sequence, mask in zip(plain, masks, strict=True)
+    ]
+
+
+def _stretches(random: np.random.Generator, length: int) -> tuple[bool, ...]:
+    lengths = random.integers(1, 4, length)
+    return tuple(bool(number % 2 == 0) for number, stretch in enumerate(lengths) for _ in range(stretch))[:length]
 
 
 def learner_config(directory: Path, **changes: Any) -> LearnerConfig:

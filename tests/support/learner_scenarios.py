@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from learner_data import engine_logprobs
 from rljob_trainer.learners.config import LearnerConfig, LossSettings
+from rljob_trainer.learners.layout import token_layout
 from rljob_trainer.learners.logprobs import VocabularyShard, logprobs_and_entropy
 from rljob_trainer.learners.metrics import StepMetrics
 from rljob_trainer.learners.objectives import objective
@@ -106,6 +107,26 @@ def gradients(
         for name, parameter in learner._model.named_parameters()
     ]
     return metrics, {name: grad.clone() for names, grads in converted for name, grad in zip(names, grads, strict=True)}
+
+
+def head_gradients(
+    rank: int, world_size: int, port: int, config: LearnerConfig, sequences: list[Sequence]
+) -> tuple[StepMetrics, torch.Tensor, list[int]]:
+    """Take one step on one micro-batch; return its metrics, the gradient of the hidden states that the head reads, and
+    which of them predict a token that is trained on.
+    """
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    seen: list[torch.Tensor] = []
+
+    def keep(module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> None:
+        if output.requires_grad:  # and not the reference's forward pass
+            output.register_hook(lambda gradient: seen.append(gradient.reshape(-1, gradient.shape[-1]).clone()))
+
+    learner._model.decoder.final_layernorm.register_forward_hook(keep)
+    (batch,) = _share(learner, sequences, 10_000)
+    metrics = learner.train((batch,), None)
+    (gradient,) = seen
+    return metrics, gradient, token_layout(batch).positions_R.tolist()
 
 
 def poisoned_step(

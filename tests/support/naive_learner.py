@@ -56,8 +56,10 @@ class NaiveLearner:
 
     def _sequence_loss(self, sequence: Sequence, off_policy: bool) -> torch.Tensor:
         new, entropy = self.logprobs(self.model, sequence)
-        old = torch.tensor(sequence.logprobs) if off_policy else new.detach()
-        loss = self._weights(old, torch.tensor(sequence.logprobs)) * self._objective(new, old, sequence.advantage)
+        mask = torch.tensor(sequence.trained or (True,) * len(new))
+        engine = torch.zeros(len(new)).masked_scatter(mask, torch.tensor(sequence.logprobs))
+        old = engine if off_policy else new.detach()
+        loss = self._weights(old, engine) * self._objective(new, old, sequence.advantage)
         loss = loss - self.loss.entropy_coefficient * entropy
         if self.loss.kl:
             x = new - self.logprobs(self.reference, sequence)[0].detach()
@@ -65,7 +67,7 @@ class NaiveLearner:
                 loss
                 + self.loss.kl.coefficient * {"k1": x, "k2": x**2 / 2, "k3": (-x).exp() - 1 + x}[self.loss.kl.estimator]
             )
-        return sequence.weight * loss.sum()
+        return sequence.weight * (loss * mask).sum()
 
     def _objective(self, new: torch.Tensor, old: torch.Tensor, advantage: float) -> torch.Tensor:
         """Return the loss of each token of one sequence."""

@@ -48,7 +48,7 @@ class Batches:
         outcomes = [
             Outcome(
                 rewards_G=group.rewards_G,
-                lengths_G=tuple(len(sample.tokens_T) for sample in group.group.samples_G),
+                lengths_G=tuple(sample.num_trained for sample in group.group.samples_G),
                 penalties_G=penalised.groups[index] if penalised else None,
             )
             for index, group in enumerate(groups)
@@ -63,17 +63,18 @@ class Batches:
 
     def _step(self, samples: list[tuple[ScoredGroup, Sample, Value]], kl: float | None) -> StepBatch:
         # Samples without advantage count in the weights although they are left out: they are part of the step.
-        weights = self.weights([len(sample.tokens_T) for _, sample, _ in samples])
+        weights = self.weights([sample.num_trained for _, sample, _ in samples])
         sequences = [
             Sequence(
                 tokens=(*group.group.prompt.tokens_T, *sample.tokens_T),
                 prompt_length=len(group.group.prompt.tokens_T),
                 advantage=advantage,
-                logprobs=sample.logprobs_T,
+                logprobs=sample.own_logprobs,
                 weight=weight,
+                trained=sample.trained_T,
             )
             for (group, sample, advantage), weight in zip(samples, weights, strict=True)
-            if sample.tokens_T and (np.any(advantage) or self.keep_zero_advantage)
+            if sample.num_trained and (np.any(advantage) or self.keep_zero_advantage)
         ]
         packed = pack(sequences, self.data_parallel, self.max_tokens)
         return StepBatch(packed, len(samples), sum(len(sequence.tokens) for sequence in sequences), kl)

@@ -5,6 +5,7 @@ resume point ─► data ─► control server ─► Ray ─► engines, router
 
 import asyncio
 import logging
+import math
 import os
 import shutil
 import time
@@ -45,6 +46,7 @@ from rljob_trainer.checkpoints import (
     set_aside,
 )
 from rljob_trainer.control import ControlServer
+from rljob_trainer.conversations import choose as conversations
 from rljob_trainer.cores import Threads, threads
 from rljob_trainer.data.dataset import Dataset, dataset
 from rljob_trainer.data.journal import Journal
@@ -85,7 +87,7 @@ from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.reporting.report import Report, open_report
 from rljob_trainer.rewards.choose import Rewards, Surroundings, rewards
 from rljob_trainer.rewards.overlong import Shaped, shaping
-from rljob_trainer.rollouts import Sampler, SyncRollouts
+from rljob_trainer.rollouts import Generator, Sampler, SyncRollouts
 from rljob_trainer.scrape import MetricsServer
 from rljob_trainer.selfcare import SelfCare
 from rljob_trainer.status import Watcher
@@ -194,6 +196,8 @@ class _Builder:
         data = self._data(model)
         scoring = self._rewards() if spec.debug.engines else None
         algorithm = chosen_algorithm(spec)
+        tools_log = self._directory / "logs" / "tools.log"
+        self._function = conversations.function(spec, tools_log, self._stack) if spec.debug.engines else None
         if resume and not spec.debug.learner:
             raise CheckpointError(f"{resume[0]}: spec.debug.rolloutOnly trains nothing that could go on; {ANOTHER}")
         if resume:
@@ -219,7 +223,7 @@ class _Builder:
 
         if scoring is not None:
             weights = EngineWeights(self._pool, self._publisher(learner, link, model), self._background)
-            rollouts = self._rollouts(stream, journal, weights, learner)
+            rollouts = self._rollouts(stream, journal, weights, learner, model)
             kept = (
                 Dumping(rollouts, scoring, dump, made, spec.rollout.prompts_per_step)
                 if spec.debug.dump_rollouts
@@ -308,13 +312,13 @@ class _Builder:
         )
 
     def _rollouts(
-        self, stream: PromptStream, journal: Journal, weights: EngineWeights, learner: LearnerGroup
+        self, stream: PromptStream, journal: Journal, weights: EngineWeights, learner: LearnerGroup, model: Path
     ) -> SyncRollouts:
         rollout = self._spec.rollout
         return SyncRollouts(
             stream=stream,
             journal=journal,
-            sampler=self._sampler(weights.publisher, learner),
+            sampler=self._sampler(weights.publisher, learner, model),
             sampling=rollout.sampling,
             prompts_per_step=rollout.prompts_per_step,
             samples_per_prompt=rollout.samples_per_prompt,
@@ -341,7 +345,7 @@ class _Builder:
 
     def _data(self, model: Path) -> Dataset:
         room = prompt_room(self._spec, AutoConfig.from_pretrained(model).max_position_embeddings)
-        return dataset(self._spec.data, load_tokenizer(model), room)
+        return dataset(self._spec.data, load_tokenizer(model), room, conversations.schemas(self._spec))
 
     def _rewards(self) -> Rewards:
         around = Surroundings(
@@ -476,12 +480,18 @@ class _Builder:
             task = self._background.submit(_for_ever(work))
             self._stack.callback(task.cancel)
 
-    def _sampler(self, publisher: Publisher, learner: LearnerGroup) -> Sampler:
+    def _sampler(self, publisher: Publisher, learner: LearnerGroup, model: Path) -> Sampler:
         spec = self._spec
         assert self._router.client is not None, "the router has been started"
-        generator = RouterGenerator(self._router.client, spec.rollout.request_timeout_seconds)
+        generator: Generator = RouterGenerator(self._router.client, spec.rollout.request_timeout_seconds)
         # A prompt may outlive an engine: time for two answers and a restart between them.
         patience_s = 2 * spec.rollout.request_timeout_seconds + spec.recovery.start_timeout_seconds
+        if self._function is not None:
+            url = self._router.client.url
+            generator = conversations.function_generator(
+                self._function, spec, model, url, patience_s, self._board.beat, self._stack
+            )
+            patience_s = math.inf  # a prompt takes as many answers as it takes: the generator watches the engines
         return Sampler(generator, patience_s, lambda: publisher.version, self._board.beat, learner.check)
 
     def _penalties(self, learner: LearnerGroup, turns: Turns) -> Penalties:
@@ -580,6 +590,7 @@ def made_by(spec: Spec, model: str, questions: str) -> Made:
         "spec.rollout.promptsPerStep": rollout.prompts_per_step,
         "spec.rollout.samplesPerPrompt": rollout.samples_per_prompt,
         "spec.rollout.sampling": rollout.sampling.model_dump(mode="json", by_alias=True),
+        **conversations.made_by(rollout),
     }
 
 

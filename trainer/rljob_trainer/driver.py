@@ -22,6 +22,7 @@ from rljob_trainer import preflight
 from rljob_trainer.algorithms.errors import AlgorithmError
 from rljob_trainer.build import LOCAL, Address, Run, build
 from rljob_trainer.checkpoints import CheckpointError
+from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.journal import JournalError
 from rljob_trainer.data.packages import ModelError
@@ -49,6 +50,7 @@ EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((ManifestError,), Exit.BAD_MANIFEST),
     ((DataError, DumpError, ModelError, CheckpointError, JournalError, RewardError, AlgorithmError), Exit.BAD_INPUT),
     ((PreflightError, UnsupportedModelError, LayoutMismatchError), Exit.BAD_INPUT),
+    ((GenerateError,), Exit.BAD_INPUT),
     ((EngineRefusedError,), Exit.BAD_INPUT),
     ((FencedError,), Exit.IN_USE),
     ((TrainingDivergedError,), Exit.DIVERGED),

@@ -1,7 +1,7 @@
 """Rollouts on disk: the scored samples of each step, in a file of its own, to be read by people and trained on again.
 
     rollouts/step-0000000.jsonl.zst
-      {"format": "rljob-rollouts", "version": 1, "step": 0, "rounds": [4], "made": {...}}
+      {"format": "rljob-rollouts", "version": 2, "step": 0, "rounds": [4], "made": {...}}
       {"prompt": {"uid": "0:17", "question": ..., "text": ..., "tokens_T": [...], "label": ...},
        "samples": [{"tokens_T": [...], "logprobs_T": [...], "version": 0, ...}, ...], "rewards_G": [...], ...}
       ... one such line for each group; dynamic sampling makes them in several rounds, of so many groups each
@@ -18,7 +18,7 @@ Axes: G samples of one prompt, T tokens.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ import pyarrow
 import xxhash
 
 from rljob_trainer.checkpoints import write_atomically
-from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup
+from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup, Segment
 
-FORMAT, VERSION = "rljob-rollouts", 1
+FORMAT, VERSION = "rljob-rollouts", 2
 DIRECTORY = "rollouts"
 """below a run's directory"""
 PROMPT_FIELDS = ("uid", "question", "text", "tokens_T", "label")
@@ -153,9 +153,14 @@ def _record(scored: ScoredGroup) -> dict[str, Any]:
     prompt = scored.group.prompt
     return {
         "prompt": {name: getattr(prompt, name) for name in PROMPT_FIELDS},
-        "samples": [{name: getattr(sample, name) for name in SAMPLE_FIELDS} for sample in scored.group.samples_G],
+        "samples": [_sample_record(sample) for sample in scored.group.samples_G],
         **{name: getattr(scored, name) for name in REWARD_FIELDS},
     }
+
+
+def _sample_record(sample: Sample) -> dict[str, Any]:
+    segments = [asdict(segment) for segment in sample.segments]
+    return {name: getattr(sample, name) for name in SAMPLE_FIELDS} | {"segments": segments}
 
 
 def _group(line: dict[str, Any], prompt: Prompt, told: str) -> ScoredGroup:
@@ -174,7 +179,8 @@ def _group(line: dict[str, Any], prompt: Prompt, told: str) -> ScoredGroup:
 def _sample(sample: dict[str, Any], told: str) -> Sample:
     if sample.keys() != set(SAMPLE_FIELDS):  # of a time when samples had other fields
         raise DumpError(f"{told}: expected samples with {', '.join(SAMPLE_FIELDS)}, found {', '.join(sample)}")
-    return Sample(**{name: _tuples(value) for name, value in sample.items()})
+    segments = tuple(Segment(**segment) for segment in sample["segments"])
+    return Sample(**{name: _tuples(value) for name, value in (sample | {"segments": segments}).items()})
 
 
 def _compressed(content: bytes) -> memoryview:

@@ -3,7 +3,9 @@
     sequences ─► pieces (neighbours with one prompt) ─► ranks (longest piece first, to the emptiest rank)
               ─► bins (first fit) ─► micro-batches
 
-Axes: T packed tokens of a micro-batch, S its sequences, R its response tokens (those that the loss sees).
+Response tokens that the environment wrote are context like the prompt: the loss does not see them at all.
+
+Axes: T packed tokens of a micro-batch, S its sequences, R the response tokens that are trained on.
 """
 
 import heapq
@@ -27,13 +29,20 @@ class Sequence:
     """prompt and response"""
     prompt_length: int
     advantage: float | npt.NDArray[np.float64]
-    """of all its response tokens, or of each"""
+    """of all its response tokens that are trained on, or of each"""
     logprobs: tuple[float, ...]
-    """the engine's log-probabilities of the response tokens [nats]"""
+    """the engine's log-probabilities of the response tokens that are trained on [nats]"""
     weight: float
-    """weight of each of its response tokens in the loss, normalised over the whole optimizer step"""
+    """weight of each of them in the loss, normalised over the whole optimizer step"""
     index: int = 0
     """the caller's number for it"""
+    trained: tuple[bool, ...] = ()
+    """which response tokens are trained on; empty: all"""
+
+    @property
+    def response_length(self) -> int:
+        """Its tokens behind the prompt, whoever wrote them."""
+        return len(self.tokens) - self.prompt_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +53,9 @@ class MicroBatch:
     cu_seqlens_S1: npt.NDArray[np.int32]
     """S + 1 offsets into tokens_T, from 0 to T"""
     positions_R: npt.NDArray[np.int64]
-    """index in T of the token whose hidden state predicts each response token"""
+    """index in T of the token whose hidden state predicts each response token that is trained on"""
     targets_R: npt.NDArray[np.int64]
-    """the response tokens"""
+    """those response tokens"""
     advantages_R: npt.NDArray[np.float32]
     weights_R: npt.NDArray[np.float32]
     logprobs_R: npt.NDArray[np.float32]
@@ -82,7 +91,7 @@ def pack(sequences: Many[Sequence], dp_size: int, max_tokens: int) -> tuple[tupl
     one of its own. Ranks differ little in tokens (greedy longest-piece-first). A rank for which no sequence is left
     gets a copy of the shortest one with weight 0, because the collectives of a step need every rank; without any
     sequence all ranks get nothing. The same arguments give the same micro-batches.
-    Raises ValueError for a sequence without prompt or response.
+    Raises ValueError for a sequence without a prompt, or with nothing to train on.
     """
     for sequence in sequences:
         _check(sequence)
@@ -94,12 +103,16 @@ def pack(sequences: Many[Sequence], dp_size: int, max_tokens: int) -> tuple[tupl
 
 
 def _check(sequence: Sequence) -> None:
-    length = len(sequence.tokens) - sequence.prompt_length
-    if sequence.prompt_length < 1 or length < 1 or len(sequence.logprobs) != length:
+    trained = sequence.trained or (True,) * sequence.response_length
+    if sequence.prompt_length < 1 or len(trained) != sequence.response_length:
         raise ValueError(
-            f"a sequence of {len(sequence.tokens)} tokens with a prompt of {sequence.prompt_length} and "
-            f"{len(sequence.logprobs)} log-probabilities cannot be trained on: it needs a prompt, a response and "
-            "a log-probability for each response token"
+            f"a sequence of {len(sequence.tokens)} tokens with a prompt of {sequence.prompt_length} and a mask of "
+            f"{len(trained)} cannot be trained on: it needs a prompt, and a mask as long as its response"
+        )
+    if not any(trained) or len(sequence.logprobs) != sum(trained):
+        raise ValueError(
+            f"a sequence with {sum(trained)} response tokens to train on and {len(sequence.logprobs)} "
+            "log-probabilities cannot be trained on: it needs a log-probability for each, and at least one"
         )
 
 
@@ -154,7 +167,7 @@ def _micro_batch(sequences: list[Sequence]) -> MicroBatch:
     starts = [0, *itertools.accumulate(lengths)]
     responses = [len(sequence.logprobs) for sequence in sequences]
     positions = [
-        np.arange(start + sequence.prompt_length - 1, end - 1)
+        _trained(np.arange(start + sequence.prompt_length - 1, end - 1), sequence)
         for sequence, start, end in zip(sequences, starts[:-1], starts[1:], strict=True)
     ]
     tokens_T = np.fromiter(itertools.chain.from_iterable(s.tokens for s in sequences), np.int64, starts[-1])
@@ -174,3 +187,8 @@ def _micro_batch(sequences: list[Sequence]) -> MicroBatch:
         logprobs_R=np.concatenate([np.asarray(s.logprobs, np.float32) for s in sequences]),
         indices_S=np.asarray([s.index for s in sequences], np.int64),
     )
+
+
+def _trained(values: npt.NDArray[np.int64], sequence: Sequence) -> npt.NDArray[np.int64]:
+    """Return, of one value for each response token, those of the tokens that are trained on."""
+    return values[np.asarray(sequence.trained)] if sequence.trained else values

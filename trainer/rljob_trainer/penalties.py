@@ -24,7 +24,7 @@ class Penalised:
     """The penalties of one rollout."""
 
     groups: tuple[tuple[Penalties_T, ...], ...]
-    """of every response token of every sample of every group"""
+    """of every response token that is trained on, of every sample of every group"""
     kl: float
     """mean KL estimate of all response tokens [nats]"""
 
@@ -90,12 +90,20 @@ class KlPenalties:
 
 
 def _sequences(groups: Many[ScoredGroup]) -> list[Sequence]:
-    """Return all samples that have a response, under their numbers."""
+    """Return all samples that have something to train on, under their numbers."""
     samples = [(group.group.prompt.tokens_T, sample) for group in groups for sample in group.group.samples_G]
     return [
-        Sequence((*prompt, *sample.tokens_T), len(prompt), 0.0, sample.logprobs_T, weight=1.0, index=index)
+        Sequence(
+            tokens=(*prompt, *sample.tokens_T),
+            prompt_length=len(prompt),
+            advantage=0.0,
+            logprobs=sample.own_logprobs,
+            weight=1.0,
+            index=index,
+            trained=sample.trained_T,
+        )
         for index, (prompt, sample) in enumerate(samples)
-        if sample.tokens_T
+        if sample.num_trained
     ]
 
 

@@ -5,6 +5,7 @@ Axes: G samples of one prompt, T tokens.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 
@@ -24,20 +25,64 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of a response that one author wrote."""
+
+    length: int
+    """in tokens"""
+    text: str
+    """its tokens as people read them, markers included"""
+    by_model: bool
+    """False: the environment gave it, for example the result of a tool"""
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One response to a prompt."""
 
     tokens_T: tuple[int, ...]
     """the response's token ids, without the prompt's"""
     logprobs_T: tuple[float, ...]
-    """the engine's log-probabilities of `tokens_T` [nats], at the sampling temperature"""
+    """the engine's log-probabilities of `tokens_T` [nats], at the sampling temperature; 0 for the environment's"""
     text: str
+    """what is judged"""
     version: int
     """version of the weights that made it"""
     finish_reason: str
     """`stop`, `length`"""
     engine: str
     """name of the engine that made it"""
+    segments: tuple[Segment, ...] = ()
+    """who wrote which of `tokens_T`, in order; empty: the model wrote them all"""
+    dropped: bool = False
+    """not trained on, although its reward counts in its group"""
+
+    @property
+    def own_T(self) -> tuple[bool, ...]:
+        """Which tokens the model wrote."""
+        if not self.segments:
+            return (True,) * len(self.tokens_T)
+        return tuple(segment.by_model for segment in self.segments for _ in range(segment.length))
+
+    @property
+    def own_tokens(self) -> tuple[int, ...]:
+        """The tokens that the model wrote."""
+        return tuple(compress(self.tokens_T, self.own_T))
+
+    @property
+    def own_logprobs(self) -> tuple[float, ...]:
+        """Their log-probabilities [nats]."""
+        return tuple(compress(self.logprobs_T, self.own_T))
+
+    @property
+    def trained_T(self) -> tuple[bool, ...]:
+        """Which tokens are trained on: the others only stand before them."""
+        return (False,) * len(self.tokens_T) if self.dropped else self.own_T
+
+    @property
+    def num_trained(self) -> int:
+        """How many tokens are trained on: the length of the response, as losses and advantages count it."""
+        return sum(self.trained_T)
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,6 +252,7 @@ def largest() -> Manifest:
     put(content, "spec.data.promptTemplate", "{question}" + "x" * 65526)
     put(content, "spec.reward", {"kind": "python", "function": "a" * 4094 + ":b"})
     put(content, "spec.algorithm.name", "a" * 4094 + ":b")
+    put(content, "spec.rollout.generate", "a" * 4094 + ":b")
     put(content, "spec.weightSync.transport", "Disk")
     put(content, "spec.rollout.sampling.stop", ["x" * 4096] * 100)
     put(content, "spec.rollout.sampling.stopTokenIds", [2**31 - 1] * 1000)

@@ -1,13 +1,16 @@
 """From scored groups to optimizer steps."""
 
-import numpy as np
+from functools import partial
 
-from rljob_trainer.aggregation import by_token
+import numpy as np
+import pytest
+
+from rljob_trainer.aggregation import by_constant, by_sample, by_token
 from rljob_trainer.algorithms.grpo import GroupRelative
 from rljob_trainer.algorithms.reinforce_plus_plus import returns_whitened
 from rljob_trainer.batches import Batches
 from rljob_trainer.penalties import Penalised, no_penalties
-from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup
+from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup, Segment
 
 
 def scored(uid: str, rewards: tuple[float, ...], length: int = 2) -> ScoredGroup:
@@ -67,3 +70,50 @@ def test_penalties_are_taken_from_the_rewards_token_by_token():
 def test_without_penalties_no_divergence_is_told():
     (step,) = batches(global_batch_size=2)((scored("0:0", (1.0, 0.0)),))
     assert step.kl is None
+
+
+def with_a_tool(length: int = 2, dropped: bool = False) -> Sample:
+    """Return a sample of which the model wrote the first and the last tokens, and a tool the two between."""
+    segments = (Segment(length, "1+1", True), Segment(2, "2", False), Segment(length, "two", True))
+    logprobs = (-0.5,) * length + (0.0,) * 2 + (-0.25,) * length
+    return Sample((5,) * length + (6,) * 2 + (7,) * length, logprobs, "two", 0, "stop", "", segments, dropped)
+
+
+def group_of(*samples: Sample) -> ScoredGroup:
+    prompt = Prompt("0:0", "q", "q", (1, 2, 3), "", {})
+    return ScoredGroup(Group(prompt, samples), tuple(float(index) for index in range(len(samples))))
+
+
+def trained(*samples: Sample, **changes):
+    (step,) = batches(global_batch_size=len(samples), **changes)((group_of(*samples),))
+    return step.micro_batches_by_rank[0][0]
+
+
+def test_tokens_of_the_environment_are_no_targets():
+    micro_batch = trained(with_a_tool(), with_a_tool())
+    assert micro_batch.targets_R.tolist() == [5, 5, 7, 7] * 2
+    np.testing.assert_allclose(micro_batch.logprobs_R, [-0.5, -0.5, -0.25, -0.25] * 2)
+
+
+@pytest.mark.parametrize(
+    ("weights", "first", "last"),
+    [(by_token, 1 / 6, 1 / 6), (by_sample, 1 / 8, 1 / 4), (partial(by_constant, 10), 1 / 20, 1 / 20)],
+    ids=["token", "sample", "constant"],
+)
+def test_losses_count_the_tokens_of_the_model_alone(weights, first: float, last: float):
+    micro_batch = trained(with_a_tool(length=2), with_a_tool(length=1), weights=weights)
+    np.testing.assert_allclose(micro_batch.weights_R, [first] * 4 + [last] * 2, rtol=1e-6)
+
+
+def test_a_dropped_sample_is_not_trained_on_and_its_reward_counts():
+    micro_batch = trained(with_a_tool(), with_a_tool(dropped=True))
+    assert micro_batch.targets_R.tolist() == [5, 5, 7, 7]
+    np.testing.assert_allclose(micro_batch.advantages_R, -0.5)  # rewards 0 and 1
+    np.testing.assert_allclose(micro_batch.weights_R, 1 / 4)
+
+
+def test_advantages_are_normalised_over_the_tokens_of_the_model_alone():
+    short, long = with_a_tool(length=1), with_a_tool(length=3)
+    micro_batch = trained(short, long, advantage=returns_whitened)
+    values = np.array([0.0] * 2 + [1.0] * 6)
+    np.testing.assert_allclose(micro_batch.advantages_R, (values - values.mean()) / values.std(ddof=1), rtol=1e-5)

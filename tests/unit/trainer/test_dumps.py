@@ -15,7 +15,7 @@ from rljob_trainer.data.journal import Journal
 from rljob_trainer.data.prompts import PromptStream
 from rljob_trainer.dumps import Dump, DumpError
 from rljob_trainer.replay import Dumping, Replay
-from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup
+from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup, Segment
 
 MADE = {"spec.rollout.samplesPerPrompt": 2, "spec.rollout.sampling": {"temperature": 1.0}}
 PROMPTS = tuple(Prompt(f"0:{row}", f"{row} + 1 =", f"Q: {row} + 1 =", (row, 7), str(row + 1), {}) for row in range(8))
@@ -75,6 +75,16 @@ def test_what_several_rewards_say_is_kept(tmp_path):
     assert dump.read(0, MADE).groups(0, PROMPTS[:1]) == (judged,)
 
 
+def test_who_wrote_which_tokens_is_kept(tmp_path):
+    dump = Dump(tmp_path)
+    segments = (Segment(1, "<<1+1>>", True), Segment(1, "2", False))
+    mixed = replace(sample(), segments=segments, dropped=True)
+    dump.write(0, [[scored(PROMPTS[0], mixed)]], MADE)
+    (read,) = dump.read(0, MADE).groups(0, PROMPTS[:1])[0].group.samples_G
+    assert read == mixed
+    assert read.own_T == (True, False)
+
+
 def test_every_field_of_a_sample_is_kept(tmp_path):
     (line,) = [json.loads(line) for line in content(dumped(tmp_path)).splitlines()[1:2]]
     assert set(line["samples"][0]) == {field.name for field in fields(Sample)}
@@ -102,7 +112,7 @@ def without_a_group(text: bytes) -> bytes:
 
 
 def newer(text: bytes) -> bytes:
-    return text.replace(b'"version":1', b'"version":9', 1)
+    return text.replace(b'"version":2', b'"version":9', 1)
 
 
 def of_another_program(text: bytes) -> bytes:
@@ -120,7 +130,7 @@ def of_another_step(text: bytes) -> bytes:
         (without_end, "damaged or cut off: expected 4 groups .* found no such line"),
         (without_a_group, "damaged or cut off"),
         (lambda text: text[: len(text) // 2], "damaged or cut off"),
-        (newer, "line 1: expected version 1, found 9"),
+        (newer, "line 1: expected version 2, found 9"),
         (of_another_program, "line 1: expected format 'rljob-rollouts', found None"),
         (of_another_step, "line 1: expected step 3, found 4"),
         (lambda text: b"", "line 1: expected a header"),
@@ -163,7 +173,7 @@ def test_samples_of_a_time_when_they_had_other_fields_are_refused(tmp_path):
     dump = dumped(tmp_path)
     body = without_end(content(dump)).replace(b',"engine":"engine-1"', b"")
     put(dump, body + json.dumps({"xxh3_128": xxhash.xxh3_128_hexdigest(body)}).encode() + b"\n")
-    with pytest.raises(DumpError, match=r"step 3, line 2: expected samples with tokens_T, .*, engine, found tokens_T,"):
+    with pytest.raises(DumpError, match=r"step 3, line 2: expected samples with .*, engine, .*, found tokens_T,"):
         dump.read(3, MADE).groups(0, PROMPTS[:4])
 
 

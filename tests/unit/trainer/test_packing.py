@@ -104,8 +104,10 @@ def test_without_sequences_there_is_nothing_to_do() -> None:
         Sequence(tokens=(1,), prompt_length=0, advantage=0.0, logprobs=(-1.0,), weight=1.0),
         Sequence(tokens=(1,), prompt_length=1, advantage=0.0, logprobs=(), weight=1.0),
         Sequence(tokens=(1, 2), prompt_length=1, advantage=0.0, logprobs=(-1.0, -1.0), weight=1.0),
+        Sequence(tokens=(1, 2), prompt_length=1, advantage=0.0, logprobs=(), weight=1.0, trained=(False,)),
+        Sequence(tokens=(1, 2), prompt_length=1, advantage=0.0, logprobs=(-1.0,), weight=1.0, trained=(True, False)),
     ],
-    ids=["no prompt", "no response", "too many log-probabilities"],
+    ids=["no prompt", "no response", "too many log-probabilities", "nothing of the model's", "a mask too long"],
 )
 def test_a_sequence_that_cannot_be_trained_on_is_refused(bad: Sequence) -> None:
     with pytest.raises(ValueError, match="cannot be trained on"):
@@ -132,3 +134,28 @@ def test_tokens_of_one_sequence_may_have_advantages_of_their_own() -> None:
     rows = np.flatnonzero(np.isin(batch.targets_R, (2, 3)))
     assert batch.advantages_R[rows].tolist() == [0.5, -1.0]
     assert batch.advantages_R[batch.targets_R == 4].tolist() == [2.0]
+
+
+def test_tokens_of_the_environment_are_context_and_no_targets() -> None:
+    mixed = Sequence(
+        tokens=(1, 2, 10, 11, 12, 13, 14),
+        prompt_length=2,
+        advantage=np.array([0.5, -1.0, 2.0]),
+        logprobs=(-0.1, -0.2, -0.3),
+        weight=0.25,
+        trained=(True, False, False, True, True),
+    )
+    ((batch,),) = pack([mixed, sequence([1, 2], [5])], 1, 100)
+    assert batch.tokens_T.tolist() == [1, 2, 10, 11, 12, 13, 14, 1, 2, 5]
+    assert batch.targets_R.tolist() == [10, 13, 14, 5]
+    assert batch.positions_R.tolist() == [1, 4, 5, 8]
+    assert batch.sequences_R.tolist() == [0, 0, 0, 1]
+    assert batch.advantages_R.tolist() == [0.5, -1.0, 2.0, 2.0]
+    np.testing.assert_allclose(batch.logprobs_R, [-0.1, -0.2, -0.3, -5.0])
+
+
+@given(batches, ranks, budgets)
+def test_a_mask_of_all_tokens_changes_nothing(sequences: list[Sequence], dp_size: int, budget: int) -> None:
+    spelt_out = [replace(each, trained=(True,) * len(each.logprobs)) for each in sequences]
+    for plain, same in zip(pack(sequences, dp_size, budget), pack(spelt_out, dp_size, budget), strict=True):
+        assert [batch.positions_R.tolist() for batch in plain] == [batch.positions_R.tolist() for batch in same]

@@ -1,7 +1,8 @@
 """The questions of a run as prompts, ready to be issued: sources, template and tokenizer put together."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -23,9 +24,17 @@ class Dataset:
     held_out: tuple[Prompt, ...]
 
 
-def dataset(data: Data, tokenizer: PreTrainedTokenizerBase, max_prompt_tokens: int) -> Dataset:
-    """Read and render both sets. Raises DataError, also for prompts too long to leave room for a response."""
-    renderer = Renderer(data, tokenizer)
+def dataset(
+    data: Data,
+    tokenizer: PreTrainedTokenizerBase,
+    max_prompt_tokens: int,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> Dataset:
+    """Read and render both sets. Raises DataError, also for prompts too long to leave room for a response.
+
+    `tools` are JSON schemas of what the model may call.
+    """
+    renderer = Renderer(data, tokenizer, tools)
     read = questions(data)
     return Dataset(
         train=_rendered(read.train, "", renderer, max_prompt_tokens),

@@ -4,7 +4,7 @@ Chat templates write begin-of-text themselves, so their text is tokenised withou
 template gets those that the tokenizer adds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from jinja2 import TemplateError
@@ -12,7 +12,7 @@ from jinja2 import TemplateError
 from rljob_api.sections import Data
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.rows import Message, Row
-from rljob_trainer.data.template import default_system_turn, opens_assistant_turn
+from rljob_trainer.data.template import ASSISTANT_1, USER_1, default_system_turn, opens_assistant_turn
 from rljob_trainer.samples import Prompt
 
 QUESTION = "{question}"
@@ -30,7 +30,7 @@ class Tokenizer(Protocol):
         """What text begins with; None: nothing."""
 
     def apply_chat_template(
-        self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool
+        self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool, tools: Any = None
     ) -> Any:
         """Return the text. Raises jinja2's TemplateError."""
 
@@ -41,9 +41,11 @@ class Tokenizer(Protocol):
 class Renderer:
     """Renders rows the way `spec.data` describes. Raises DataError where the tokenizer or a row cannot follow."""
 
-    def __init__(self, data: Data, tokenizer: Tokenizer) -> None:
+    def __init__(self, data: Data, tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Study the template; `tools` are JSON schemas of what the model may call."""
         self._data = data
         self._tokenizer = tokenizer
+        self._tools = list(tools)
         self._unwanted_turn = ""
         if data.chat_template:
             self._study_template()
@@ -66,11 +68,11 @@ class Renderer:
     def _chat(self, row: Row) -> str:
         messages = self._conversation(row)
         try:
-            text = self._render(messages, True)
+            text = self._render(messages, True, self._tools or None)
         except DataError as error:
             raise DataError(f"{row.place}: {error}") from error
-        if messages[0].role == "system":
-            return text
+        if messages[0].role == "system" or self._tools:
+            return text  # a system turn of the template's own is where it tells of tools
         head, _, tail = text.partition(self._unwanted_turn) if self._unwanted_turn else ("", "", text)
         return head + tail
 
@@ -95,12 +97,32 @@ class Renderer:
             )
         if self._data.system_prompt is None:
             self._unwanted_turn = default_system_turn(self._render, self._tokenizer.bos_token or "")
+        if self._tools:
+            self._study_tools()
 
-    def _render(self, messages: Sequence[Message], open_assistant_turn: bool) -> str:
+    def _study_tools(self) -> None:
+        """Raise DataError unless prompts tell the model of its tools, and the template has turns for their results."""
+        system = (Message("system", self._data.system_prompt),) if self._data.system_prompt is not None else ()
+        prompt = self._render((*system, USER_1), True, self._tools)
+        unseen = [name for tool in self._tools if (name := tool["function"]["name"]) not in prompt]
+        if unseen:
+            raise DataError(
+                f"the chat template does not tell the model of rollout.tools: {', '.join(unseen)} stands in no prompt; "
+                "describe it in data.systemPrompt, or use a template that takes tools"
+            )
+        result = Message("tool", "result-marker")
+        if result.content not in self._render((*system, USER_1, ASSISTANT_1, result), True, self._tools):
+            raise DataError(
+                "the chat template shows no turns of the role tool, which have the results of rollout.tools"
+            )
+
+    def _render(
+        self, messages: Sequence[Message], open_assistant_turn: bool, tools: list[Mapping[str, Any]] | None = None
+    ) -> str:
         conversation = [{"role": message.role, "content": message.content} for message in messages]
         try:
             text: str = self._tokenizer.apply_chat_template(
-                conversation, tokenize=False, add_generation_prompt=open_assistant_turn
+                conversation, tokenize=False, add_generation_prompt=open_assistant_turn, tools=tools
             )
         except TemplateError as error:
             roles = ", ".join(message.role for message in messages)

@@ -53,12 +53,17 @@ class FileTokenizer:
         return int(max(self.tokens.get_vocab(with_added_tokens=True).values(), default=-1))
 
     def apply_chat_template(
-        self, conversation: list[dict[str, str]], *, tokenize: bool = False, add_generation_prompt: bool = False
+        self,
+        conversation: list[dict[str, str]],
+        *,
+        tokenize: bool = False,
+        add_generation_prompt: bool = False,
+        tools: Any = None,
     ) -> str:
         """Return the rendered text. Raises jinja2's TemplateError."""
         names = {name: text for name in SPECIAL if (text := text_of(self.settings.get(name))) is not None}
         template = ENVIRONMENT.from_string(self.chat_template or "")
-        return template.render(messages=conversation, add_generation_prompt=add_generation_prompt, **names)
+        return template.render(messages=conversation, add_generation_prompt=add_generation_prompt, tools=tools, **names)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the tokens of a text."""

@@ -15,7 +15,7 @@ from statistics import fmean
 from rljob_api.sections import Precision
 from rljob_trainer.metrics import TrainMetrics
 from rljob_trainer.reporting.measurements import NGRAM, repeated, spread
-from rljob_trainer.reporting.records import CheckRecord, RenderedRecord
+from rljob_trainer.reporting.records import CheckRecord, RenderedRecord, SegmentRecord
 from rljob_trainer.samples import ScoredGroup
 
 MEAN_LIMIT = {Precision.FP32: 1e-3, Precision.BF16: 0.05}
@@ -91,7 +91,7 @@ def checks(
         ),
         (
             f"repeated {NGRAM}-grams, share",
-            _mean([repeated(sample.tokens_T) for sample in spread(samples)]),
+            _mean([repeated(sample.own_tokens) for sample in spread(samples)]),
             REPEATED_LIMIT,
             "Responses go in circles: garbled weights, or a turn that does not end.",
         ),
@@ -110,8 +110,8 @@ def checks(
 
 
 def perplexity(groups: Sequence[ScoredGroup]) -> float | None:
-    """Return exp of the mean negative log-probability of all response tokens, as the engines gave them."""
-    logprobs = [each for group in groups for sample in group.group.samples_G for each in sample.logprobs_T]
+    """Return exp of the mean negative log-probability of all tokens that the model wrote, as the engines gave them."""
+    logprobs = [each for group in groups for sample in group.group.samples_G for each in sample.own_logprobs]
     return exp(min(-fmean(logprobs), 700.0)) if logprobs else None
 
 
@@ -123,6 +123,10 @@ def rendered(groups: Sequence[ScoredGroup]) -> tuple[RenderedRecord, ...]:
             response=group.group.samples_G[0].text,
             finish_reason=group.group.samples_G[0].finish_reason,
             reward=group.rewards_G[0],
+            segments=tuple(
+                SegmentRecord(text=segment.text, by_model=segment.by_model)
+                for segment in group.group.samples_G[0].segments
+            ),
         )
         for group in groups[:RENDERED]
     )

@@ -25,7 +25,7 @@ def step_metrics(
     groups = (*trained, *dropped)
     rewards = [reward for group in groups for reward in group.rewards_G]
     samples = [sample for group in groups for sample in group.group.samples_G]
-    lengths = [len(sample.tokens_T) for sample in samples]
+    lengths = [len(sample.own_tokens) for sample in samples]
     return StepMetrics(
         reward_mean=_mean(rewards),
         reward_std=pstdev(rewards) if rewards else None,
@@ -44,7 +44,7 @@ def step_metrics(
         logprob_mismatch=_finite(training.mismatch),
         importance_weight=_finite(training.importance),
         importance_cut=_finite(training.importance_cut),
-        repeated=_mean([repeated(sample.tokens_T) for sample in spread(samples)]),
+        repeated=_mean([repeated(sample.own_tokens) for sample in spread(samples)]),
         rollout_tokens=sum(lengths),
         train_tokens=training.tokens,
         version=publication.version,
@@ -54,7 +54,7 @@ def step_metrics(
 
 def spread(samples: Sequence[Sample]) -> Sequence[Sample]:
     """Return at most 64 of the samples that have an n-gram, evenly over all: counting n-grams takes time."""
-    long = [sample for sample in samples if len(sample.tokens_T) >= NGRAM]
+    long = [sample for sample in samples if len(sample.own_tokens) >= NGRAM]
     return long[:: -(-len(long) // MOST_COUNTED) or 1]
 
 

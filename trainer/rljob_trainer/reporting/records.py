@@ -207,12 +207,21 @@ class CheckRecord(_Line):
         return self.value is None or self.value > self.limit
 
 
+class SegmentRecord(_Line):
+    """A stretch of a response that one author wrote."""
+
+    text: Text
+    by_model: bool
+
+
 class RenderedRecord(_Line):
     prompt: Text
     """as the engine got it, with all markers"""
     response: Text
     finish_reason: Text
     reward: float | None
+    segments: tuple[SegmentRecord, ...] = ()
+    """who wrote what of it, with all markers; empty: the model wrote it all"""
 
 
 class FirstStepRecord(_Line):

@@ -26,7 +26,7 @@ class Overlong:
     penalty: float
 
     def __call__(self, scored: ScoredGroup) -> ScoredGroup:
-        lengths = [len(sample.tokens_T) for sample in scored.group.samples_G]
+        lengths = [len(sample.own_tokens) for sample in scored.group.samples_G]
         rewards = zip(scored.rewards_G, lengths, strict=True)
         return replace(
             scored,

@@ -59,11 +59,12 @@ def prompts(spec: Spec, rows: int | None, environ: Mapping[str, str]) -> tuple[P
             Prompt(str(number), row.question, "", (), row.label, row.metadata) for number, row in enumerate(read)
         )
     # Local, because it takes seconds that the other kinds need not wait for.
+    from rljob_trainer.conversations.choose import schemas
     from rljob_trainer.data.render import Renderer
     from rljob_trainer.data.tokenizer import load_tokenizer
 
     model = checkpoint(spec.model.checkpoint, cache_directory(environ))
-    renderer = Renderer(spec.data, load_tokenizer(model))
+    renderer = Renderer(spec.data, load_tokenizer(model), schemas(spec))
     return tuple(renderer.prompt(str(number), row) for number, row in enumerate(read))
 
 

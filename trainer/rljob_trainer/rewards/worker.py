@@ -47,6 +47,8 @@ class Setup:
     """whether it returns a list, of as many numbers as the second argument has responses"""
     timeout_s: float
     memory_bytes: int
+    returns_text: bool = False
+    """whether it returns a text instead: a tool does"""
 
 
 class Refused(Exception):  # noqa: N818  # a verdict, told to whoever wrote the manifest
@@ -166,7 +168,9 @@ def received(connection: Connection) -> Call:
 
 
 def judged(setup: Setup, arguments: Sequence[Any], value: Any) -> Answer:
-    """Return the scores that a value stands for, or what is wrong with it."""
+    """Return the scores that a value stands for, or what is wrong with it; a text as it is, where one is wanted."""
+    if setup.returns_text:
+        return {"text": str(value)}
     if not setup.by_group:
         score = number(value)
         return {"returned": shown(value)} if score is None else {"scores": [score]}

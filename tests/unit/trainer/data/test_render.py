@@ -123,3 +123,37 @@ def test_a_template_that_refuses_a_row_is_told_with_its_place(tokenizer):
     )
     with pytest.raises(DataError, match=r"q\.jsonl:1: the chat template refuses turns of user: no bad words"):
         prompt(tokenizer, question="bad")
+
+
+HERMES = (
+    "{% if tools %}<|im_start|>system\nTools:{% for tool in tools %} {{ tool | tojson }}{% endfor %}<|im_end|>\n"
+    "{% elif messages[0]['role'] != 'system' %}<|im_start|>system\nBe nice.<|im_end|>\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TOOL = {"type": "function", "function": {"name": "calculator", "description": "Calculate.", "parameters": {}}}
+
+
+def with_tools(tokenizer, **settings: Any):
+    data = Data(train=SOURCE, **settings)
+    return Renderer(data, tokenizer, [TOOL]).prompt("7", row({"question": "1 + 1", "answer": "2"}, "q.jsonl:1", data))
+
+
+def test_the_template_tells_the_model_of_its_tools(tokenizer):
+    tokenizer.chat_template = HERMES
+    text = with_tools(tokenizer).text
+    assert text.startswith("<|im_start|>system\nTools: {")
+    assert '"name": "calculator"' in text
+    assert "system" not in prompt(tokenizer).text
+
+
+def test_tools_that_no_prompt_tells_of_are_refused_unless_the_system_turn_does(tokenizer):
+    with pytest.raises(DataError, match=r"does not tell the model of rollout\.tools: calculator stands in no prompt"):
+        with_tools(tokenizer)
+    assert "may call calculator" in with_tools(tokenizer, system_prompt="You may call calculator.").text
+
+
+def test_a_template_without_turns_for_results_is_refused(tokenizer):
+    tokenizer.chat_template = HERMES.replace("in messages %}", "in messages if message['role'] != 'tool' %}")
+    with pytest.raises(DataError, match="shows no turns of the role tool"):
+        with_tools(tokenizer)

@@ -19,9 +19,9 @@ from rljob_trainer.reporting.events import read_events
 from rljob_trainer.reporting.first_step import LearnerView, checks, perplexity, rendered
 from rljob_trainer.reporting.history import read_history
 from rljob_trainer.reporting.html import render
-from rljob_trainer.reporting.measurements import repeated
+from rljob_trainer.reporting.measurements import repeated, step_metrics
 from rljob_trainer.reporting.records import FirstStepRecord
-from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup
+from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup, Segment
 from synthetic_run import SyntheticRun
 
 KL, MEAN, LARGEST = "KL to the reference", "engine against learner, mean", "engine against learner, largest"
@@ -123,6 +123,28 @@ def test_samples_are_shown_with_the_prompts_that_engines_got():
     (first,) = rendered((group(),))
     assert (first.prompt, first.response, first.finish_reason) == ("<|im_start|>user\n1 + 1 =", "two", "stop")
     assert len(rendered([group()] * 9)) == 3
+
+
+SEGMENTS = (Segment(2, "<<1+1>>", True), Segment(3, "2", False), Segment(1, "two", True))
+
+
+def conversation() -> ScoredGroup:
+    sample = Sample((5, 6, 9, 9, 9, 7), (-1.0, -2.0, 0.0, 0.0, 0.0, -3.0), "two", 0, "stop", "engine-0", SEGMENTS)
+    return ScoredGroup(Group(group().group.prompt, (sample,)), (1.0,))
+
+
+def test_what_the_environment_wrote_is_shown_as_such():
+    (first,) = rendered((conversation(),))
+    assert [(part.text, part.by_model) for part in first.segments] == [("<<1+1>>", True), ("2", False), ("two", True)]
+
+
+def test_lengths_and_repetition_are_those_of_the_models_own_tokens():
+    metrics = step_metrics((conversation(),), TRAINING, Publication(1, 0.1, (), {}))
+    assert (metrics.response_length, metrics.rollout_tokens, metrics.repeated) == (3, 3, None)
+
+
+def test_perplexity_is_that_of_the_models_own_tokens():
+    assert perplexity((conversation(),)) == pytest.approx(exp(2.0))
 
 
 BATCHES = Batches(

@@ -6,7 +6,7 @@ from bad_manifests import table
 from rljob_api.manifest import load
 from rljob_trainer.rewards.choose import PartReward, Rewards
 from rljob_trainer.rewards.overlong import Shaped, length_penalty, shaping
-from rljob_trainer.samples import Group, Prompt, Sample
+from rljob_trainer.samples import Group, Prompt, Sample, Segment
 
 RIGHT = Rewards((PartReward(lambda responses: [1.0] * len(responses)),))
 
@@ -33,3 +33,11 @@ def test_training_rewards_have_it_as_the_manifest_says() -> None:
 def test_without_it_rewards_stay_as_they_are() -> None:
     (scored,) = Shaped(RIGHT, shaping(load(table()["good"]).spec)).score([group(1024, 2048)])
     assert scored.rewards_G == (1.0, 1.0)
+
+
+def test_tokens_of_the_environment_make_no_response_longer() -> None:
+    text = table()["good"].replace("  reward:\n", "  algorithm: {overlong: {buffer: 1024, penalty: 2}}\n  reward:\n")
+    segments = (Segment(1024, "", True), Segment(1000, "", False))
+    sample = Sample((1,) * 2024, (0.0,) * 2024, "", 0, "stop", "engine-0", segments)
+    (scored,) = Shaped(RIGHT, shaping(load(text).spec)).score([Group(group().prompt, (sample,))])
+    assert scored.rewards_G == (1.0,)

@@ -1,0 +1,72 @@
+"""The generate function that a manifest names: found, checked and called."""
+
+import importlib
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_trainer.conversations.conversation import Conversation
+from rljob_trainer.conversations.errors import ConversationOverError, GenerateError
+from rljob_trainer.engines.client import EngineError
+from rljob_trainer.rollouts import GenerationFailedError, RolloutTimeoutError
+from rljob_trainer.samples import Sample
+
+log = logging.getLogger(__name__)
+
+Generate = Callable[[Conversation], Awaitable[str | None]]
+"""makes one sample of the prompt; returns what is judged, or None for the model's last answer"""
+
+OURS = (GenerateError, GenerationFailedError, RolloutTimeoutError, EngineError)
+"""what is not the function's fault, or tells it already"""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A generate function."""
+
+    name: str
+    """for messages: the field that names it, and its value"""
+    call: Generate
+
+    async def sample(self, conversation: Conversation) -> Sample:
+        """Have the function make a sample. Raises GenerateError, and what the engines raise."""
+        try:
+            judged = await self.call(conversation)
+        except ConversationOverError:
+            judged = None
+        except OURS:
+            raise
+        except Exception as error:
+            log.exception("action=generate failed function=%s", self.name)
+            raise self._error(conversation, f"failed with {type(error).__name__}: {error}") from error
+        if judged is not None and not isinstance(judged, str):
+            raise self._error(conversation, f"returned {judged!r:.60}; a text to judge, or None, is wanted")
+        try:
+            return conversation.sample(judged)
+        except GenerateError as error:
+            raise GenerateError(f"{self.name}: {error}") from error
+
+    def _error(self, conversation: Conversation, what: str) -> GenerateError:
+        return GenerateError(f"{self.name}: prompt {conversation.prompt.uid}: {what}")
+
+
+def load(path: str) -> Function:
+    """Return the function that `module:function` names. Raises GenerateError if it cannot make samples."""
+    module_name, _, attribute = path.partition(":")
+    name = f"rollout.generate {path}"
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        raise GenerateError(f"{name}: cannot import {module_name}: {type(error).__name__}: {error}") from error
+    function: Any = getattr(module, attribute, None)
+    if not callable(function):
+        raise GenerateError(f"{name}: {module_name} has no function {attribute}")
+    if not inspect.iscoroutinefunction(function):
+        raise GenerateError(f"{name} is no `async def` function: it could not wait for the model")
+    try:
+        inspect.signature(function).bind("conversation")
+    except TypeError as error:
+        raise GenerateError(f"{name} takes {inspect.signature(function)}; (conversation) is wanted: {error}") from error
+    return Function(name, function)

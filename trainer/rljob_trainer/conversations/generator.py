@@ -1,0 +1,146 @@
+"""The rollouts' generator where a function makes the samples: each in a conversation of its own.
+
+Functions run in an event loop of their own: one that computes, or waits without `await`, holds up other samples, and
+neither the driver's signs of life nor its control server. A request that no engine answers is sent again, without the
+function's knowing; a sample whose answers are of different weights is begun again.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from rljob_api.sections import Sampling
+from rljob_trainer.background import Background
+from rljob_trainer.conversations.conversation import Conversation, Limits
+from rljob_trainer.conversations.errors import GenerateError
+from rljob_trainer.conversations.function import Function
+from rljob_trainer.conversations.turns import Tokenizer, Turns
+from rljob_trainer.engines.client import (
+    Continuation,
+    EngineError,
+    EngineRefusedError,
+    RouterClient,
+    TokenRequest,
+)
+from rljob_trainer.engines.generation import token_request
+from rljob_trainer.rollouts import RETRY_PAUSE_S, GenerationFailedError, RolloutTimeoutError
+from rljob_trainer.samples import Prompt, Sample
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""between two looks at how long a function has taken"""
+
+
+@dataclass
+class Engines:
+    """All engines, behind the router: asked until one answers."""
+
+    router: RouterClient
+    """with a session of the functions' event loop"""
+    deadline_s: float
+    """of one request"""
+    patience_s: float
+    """longest time without any answer"""
+    alive: Callable[[], None]
+    """told of every answer"""
+    retries: int = 0
+    _heard: float = field(default_factory=time.monotonic)
+
+    def begin(self) -> None:
+        """Note that questions come after a pause: nobody could have answered in it."""
+        self._heard = time.monotonic()
+
+    async def answer(self, request: TokenRequest) -> Continuation:
+        """Return the one answer. Raises EngineRefusedError where the request is wrong, and RolloutTimeoutError."""
+        told = ""
+        while True:
+            try:
+                (said,) = await self.router.generate(request, self.deadline_s)
+            except EngineRefusedError:
+                raise
+            except EngineError as error:
+                reason = str(error)
+            else:
+                if said.finish_reason != "abort":
+                    self._heard = time.monotonic()
+                    self.alive()
+                    return said
+                reason = f"aborted by engine {said.engine}"
+            self.retries += 1
+            if told != (told := reason):  # without engines the same is heard for minutes
+                log.info("action=retry reason=%s", reason)
+            if time.monotonic() - self._heard > self.patience_s:
+                raise RolloutTimeoutError(f"no engine has answered within {self.patience_s:g} s: {reason}")
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledModel:
+    """The engines, asked for one kind of continuation."""
+
+    engines: Engines
+    prompt: Prompt
+    sampling: Sampling
+    greedy: bool
+
+    async def go_on(self, tokens_T: tuple[int, ...], max_new_tokens: int, stop: Sequence[str]) -> Continuation:
+        """Return what follows the tokens."""
+        stops = (*self.sampling.stop, *stop)
+        sampling = self.sampling.model_copy(update={"max_new_tokens": max_new_tokens, "stop": stops})
+        asked = replace(self.prompt, tokens_T=tokens_T)
+        return await self.engines.answer(token_request(asked, sampling, 1, self.greedy))
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionGenerator:
+    """Has a function make each sample."""
+
+    function: Function
+    own_time_s: float
+    """longest time that the function itself may take for a sample, beside waiting for the model [s]"""
+    engines: Engines
+    tokenizer: Tokenizer
+    turns: Turns
+    limits: Limits
+    apart: Background
+    """where functions run"""
+
+    async def generate(self, prompt: Prompt, sampling: Sampling, num_samples: int, greedy: bool) -> tuple[Sample, ...]:
+        """Return `num_samples` samples.
+
+        Raises GenerateError where the function cannot make one, EngineRefusedError where it asks for what no engine
+        can do, RolloutTimeoutError where no engine answers.
+        """
+        self.engines.begin()
+        model = SampledModel(self.engines, prompt, sampling, greedy)
+        asked = [asyncio.ensure_future(self._sample(prompt, model, greedy)) for _ in range(num_samples)]
+        try:
+            return tuple(await asyncio.gather(*asked))
+        finally:
+            for task in asked:
+                task.cancel()
+
+    async def _sample(self, prompt: Prompt, model: SampledModel, greedy: bool) -> Sample:
+        while True:
+            conversation = Conversation(prompt, greedy, model, self.tokenizer, self.turns, self.limits)
+            try:
+                return await self._made(conversation)
+            except GenerationFailedError as error:
+                log.info("action=begin_again prompt=%s reason=%s", prompt.uid, error)
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def _made(self, conversation: Conversation) -> Sample:
+        making = asyncio.wrap_future(self.apart.submit(self.function.sample(conversation)))
+        try:
+            while not (await asyncio.wait({making}, timeout=LOOK_S))[0]:
+                if conversation.own_s > self.own_time_s:
+                    raise GenerateError(
+                        f"{self.function.name}: prompt {conversation.prompt.uid}: took longer than "
+                        f"{self.own_time_s:g} s (generateTimeoutSeconds), beside waiting for the model"
+                    )
+            return making.result()
+        finally:
+            making.cancel()

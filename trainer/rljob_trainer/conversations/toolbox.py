@@ -1,0 +1,164 @@
+"""The tools that a manifest names, and the processes that run them: `rewards/worker.py`, one call at a time in each.
+
+What goes wrong in a call is told to the model, as the tool's result, and to the log: it is the model that calls.
+"""
+
+import asyncio
+import importlib
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from transformers.utils import get_json_schema
+from transformers.utils.chat_template_utils import DocstringParsingException, TypeHintParsingException
+
+from rljob_api.sections import TOOLS, Tools
+from rljob_trainer.conversations.errors import GenerateError
+from rljob_trainer.conversations.tool_calls import BadCall, ToolCall
+from rljob_trainer.rewards.errors import RewardError
+from rljob_trainer.rewards.worker import Answer, Setup
+from rljob_trainer.rewards.workers import LOOK_S, Running, start
+
+log = logging.getLogger(__name__)
+
+CALL = "rljob_trainer.conversations.tool_worker:call"
+MOST_SHOWN = 10_000
+"""characters of a result"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call."""
+
+    name: str
+    """as the model calls it"""
+    path: str
+    """`module:function`"""
+    schema: Mapping[str, Any]
+    """what the chat template tells the model of it"""
+
+
+def tools(settings: Tools | None) -> tuple[Tool, ...]:
+    """Return what a manifest names. Raises GenerateError for what cannot be loaded or described."""
+    found = [tool(f"rollout.tools.functions {given}", given) for given in settings.functions] if settings else []
+    names = [each.name for each in found]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise GenerateError(f"rollout.tools.functions has two tools of the name {twice[0]}: the model could not choose")
+    return tuple(found)
+
+
+def tool(told: str, given: str) -> Tool:
+    path = TOOLS.get(given, given)
+    module, _, attribute = path.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), attribute, None)
+    except (Exception, SystemExit) as error:
+        raise GenerateError(f"{told}: cannot import {module}: {type(error).__name__}: {error}") from error
+    if not callable(function):
+        raise GenerateError(f"{told}: {module} has no function {attribute}")
+    try:
+        schema: Mapping[str, Any] = get_json_schema(function)
+    except (DocstringParsingException, TypeHintParsingException, ValueError) as error:
+        raise GenerateError(
+            f"{told}: {error} (the model is told type hints and docstring, `Args:` included)"
+        ) from error
+    return Tool(attribute, path, schema)
+
+
+@dataclass
+class ToolProcess:
+    """One process; started for its first call, and again after it had to be killed."""
+
+    settings: Tools
+    log: Path
+    _running: Running | None = field(default=None, init=False)
+    _calls: int = field(default=0, init=False)
+
+    def call(self, path: str, arguments: Mapping[str, Any]) -> str:
+        """Return the tool's result, or what went wrong; blocks for at most its time. Raises RewardError."""
+        running = self._running = self._running or start(self._setup(), self.log, alive=lambda: None)
+        self._calls += 1
+        with suppress(OSError):  # it has ended: seen below
+            running.send((self._calls, (path, arguments)))
+        deadline = time.monotonic() + self.settings.timeout_seconds
+        while (left_s := deadline - time.monotonic()) > 0:
+            answer = running.receive(min(LOOK_S, left_s))
+            if answer is not None:
+                return self._said(answer)
+            if (end := running.end) is not None:
+                self.close()
+                return f"Error: the tool's process {end}"
+        running.trace()
+        self.close()
+        return f"Error: no result within {self.settings.timeout_seconds:g} s"
+
+    def close(self) -> None:
+        """End the process."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.stop()
+
+    def _said(self, answer: Answer) -> str:
+        match answer:
+            case {"text": str(text)}:
+                return text
+            case {"memory": True}:
+                return f"Error: more than {self.settings.memory_mib} MiB of memory were needed"
+            case _:
+                return f"Error: {answer.get('raised', 'no result')}"
+
+    def _setup(self) -> Setup:
+        return Setup(
+            function=CALL,
+            parameters=("path", "arguments"),
+            by_group=False,
+            timeout_s=self.settings.timeout_seconds,
+            memory_bytes=self.settings.memory_mib << 20,
+            returns_text=True,
+        )
+
+
+class Toolbox:
+    """All processes, and the tools that they run."""
+
+    def __init__(self, known: tuple[Tool, ...], settings: Tools, log_file: Path) -> None:
+        self._paths = {each.name: each.path for each in known}
+        self._processes = [ToolProcess(settings, log_file) for _ in range(settings.concurrency)]
+        self._idle: SimpleQueue[ToolProcess] = SimpleQueue()
+        for process in self._processes:
+            self._idle.put(process)
+        # As many threads as processes, so that taking one never waits.
+        self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="tools")
+
+    async def result(self, call: ToolCall | BadCall) -> str:
+        """Return what the model is told: the result, or what was wrong with its call. Raises GenerateError."""
+        if isinstance(call, BadCall):
+            return f"Error: {call.reason}"
+        if call.name not in self._paths:
+            return f"Error: there is no tool {call.name}, only {', '.join(self._paths)}"
+        try:
+            said = await asyncio.get_running_loop().run_in_executor(self._threads, self._called, call)
+        except RewardError as error:
+            raise GenerateError(f"the process of the tools cannot be used: {error}") from error
+        if said.startswith("Error: "):
+            log.info("action=tool_error tool=%s said=%.200r", call.name, said)
+        return said if len(said) <= MOST_SHOWN else f"{said[:MOST_SHOWN]}…"
+
+    def close(self) -> None:
+        """End the processes, and calls under way with them."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for process in self._processes:
+            process.close()
+
+    def _called(self, call: ToolCall) -> str:
+        process = self._idle.get()
+        try:
+            return process.call(self._paths[call.name], call.arguments)
+        finally:
+            self._idle.put(process)

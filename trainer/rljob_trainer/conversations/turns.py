@@ -1,0 +1,73 @@
+"""What a chat template puts between two turns of the model: found by rendering, for templates are programs.
+
+Rendering [user, assistant] and then the environment's turns gives
+
+    ... user ... assistant MARKER <end of the model's turn> <turns of the environment> <start of the model's next turn>
+
+and what stands behind the marker are the environment's tokens. What stands before it is never used: the conversation so
+far is the tokens that it is made of, whatever a template would make of its text by now.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from jinja2 import TemplateError
+
+from rljob_trainer.conversations.errors import GenerateError
+
+QUESTION = {"role": "user", "content": "question-marker"}
+MARKER = "answer-marker"
+
+
+class Tokenizer(Protocol):
+    """What is needed of a tokenizer; those of transformers have it."""
+
+    def apply_chat_template(
+        self, conversation: list[dict[str, Any]], *, tokenize: bool, add_generation_prompt: bool, tools: Any
+    ) -> Any:
+        """Return the text. Raises jinja2's TemplateError."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Return the tokens."""
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Return the text, markers included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The turns of one model's chat template."""
+
+    tokenizer: Tokenizer
+    templated: bool
+    """whether prompts are rendered with it; without it there are no turns"""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """JSON schemas of what the model may call: some templates write turns otherwise where there are any"""
+
+    def after_answer(self, messages: Sequence[Mapping[str, Any]], last: int | None) -> tuple[int, ...]:
+        """Return the tokens from the model's last one, `last`, to the beginning of its next turn.
+
+        `last` None stands for a model that has said nothing yet. Raises GenerateError.
+        """
+        if not self.templated:
+            raise GenerateError("there are no turns to reply with: data.chatTemplate is false; use give()")
+        if last is None:
+            raise GenerateError("there is nothing to reply to: the model was not asked yet")
+        tokens = self.tokenizer.encode(self._behind_answer(messages), add_special_tokens=False)
+        # A model that ended its turn by itself has written that token; one that was cut off, or stopped, has not.
+        return tuple(tokens[1:] if tokens[:1] == [last] else tokens)
+
+    def _behind_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        conversation = [QUESTION, {"role": "assistant", "content": MARKER}, *map(dict, messages)]
+        try:
+            text: str = self.tokenizer.apply_chat_template(
+                conversation, tokenize=False, add_generation_prompt=True, tools=list(self.tools) or None
+            )
+        except (TemplateError, TypeError, KeyError) as error:
+            roles = ", ".join(str(message.get("role")) for message in messages)
+            raise GenerateError(f"the chat template refuses turns of {roles}: {error}") from error
+        _, found, behind = text.partition(MARKER)
+        if not found:
+            raise GenerateError("the chat template does not quote the assistant's turn: there is no way to go on")
+        return behind
