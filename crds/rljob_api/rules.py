@@ -515,7 +515,7 @@ CLIPS_NOTHING = f"would clip nothing: {RATIO_IS_ONE}"
 
 
 def off_policy_cel(holds: str) -> str:
-    return f"!($batchesFit && $steps == 1) || {holds}"
+    return f"!($batchesFit && $steps == 1) || $ratioToEngines || {holds}"
 
 
 def clip_range_cel(name: str, usual: float) -> Cel:
@@ -542,10 +542,12 @@ def clip_range_cel(name: str, usual: float) -> Cel:
     ),
 )
 def on_policy(spec: Spec) -> Iterator[Problem]:
-    """Refuse what has no effect where samples are trained on by the very weights that made them."""
+    """Refuse what has no effect where the ratio is 1: its old policy is the learner before the step's only update."""
     given, path = spec.algorithm, "spec.algorithm"
     derived = batch.derive(batch.request(spec))
     if derived is None or derived.steps_per_rollout > 1:
+        return
+    if spec.rollout.asynchronous is not None and given.importance_sampling is None:  # its old policy is the engines'
         return
     if given.name in OFF_POLICY:
         rule = f"would be no different from grpo: {RATIO_IS_ONE}"
@@ -791,6 +793,34 @@ def engines(spec: Spec) -> Iterator[Problem]:
 
 @also_in_cel(
     Cel(
+        "spec.rollout.async",
+        "!has(self.rollout.async) || self.placement != 'Colocated'",
+        "needs GPUs of their own for learner and engines: Colocated ones work in turns;"
+        " nearest valid: spec.placement Disaggregated",
+    ),
+    Cel(
+        "spec.rollout.async.updateInterval",
+        "!has(self.rollout.async) || self.rollout.async.updateInterval <= self.rollout.async.maxStaleness",
+        "{self.rollout.async.updateInterval} is more than maxStaleness {self.rollout.async.maxStaleness}: samples would be"
+        " older before there are newer weights; nearest valid: {self.rollout.async.maxStaleness}",
+    ),
+)
+def ahead(spec: Spec) -> Iterator[Problem]:
+    given = spec.rollout.asynchronous
+    if given is None:
+        return
+    path = "spec.rollout.async"
+    if spec.placement is Placement.COLOCATED:
+        rule = "needs GPUs of their own for learner and engines: Colocated ones work in turns"
+        yield Problem(path, ABSENT, rule, "spec.placement Disaggregated")
+    if given.update_interval > given.max_staleness:
+        most = given.max_staleness
+        rule = f"is more than maxStaleness {most}: samples would be older before there are newer weights"
+        yield Problem(f"{path}.updateInterval", given.update_interval, rule, str(most))
+
+
+@also_in_cel(
+    Cel(
         "spec.weightSync.directory",
         "!$broadcast || !has(self.weightSync.directory)",
         '"{self.weightSync.directory}" would not be used: the transport is Broadcast;'
@@ -923,6 +953,7 @@ RULES: tuple[Rule, ...] = (
     schedule,
     warmup,
     engines,
+    ahead,
     weight_sync,
     debug,
     volume_mounts,
@@ -955,6 +986,7 @@ LEARNER_ONLY = (
         for name, field in Algorithm.model_fields.items()
         if name not in ("dynamic_sampling", "overlong")
     ),
+    "spec.rollout.async",
     "spec.training.stepsPerRollout",
     "spec.training.globalBatchSize",
     "spec.training.nodes",

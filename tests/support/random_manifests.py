@@ -66,6 +66,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
         {"dynamicSampling": {"maxRounds": 1, "overSample": 2}},
         {"overlong": {"buffer": 4096}, "importanceSampling": {"kind": "mask", "low": 0.5}},
     ),
+    "spec.rollout.async": ({}, {"partial": True}, {"maxStaleness": 2, "updateInterval": 2}, {"updateInterval": 2}),
+    "spec.algorithm.importanceSampling": ({"kind": "truncate"},),
     "spec.algorithm.name": ("grpo", "gspo", "cispo", "reinforcePlusPlus", "a:b", "a.b:c", "grpo2", "a.b", "a:b:c"),
     "spec.algorithm.dualClip": (3, 1.5),
     "spec.algorithm.clipLow": (0.1, 0.2, 0.3),
