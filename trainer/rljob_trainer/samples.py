@@ -33,11 +33,23 @@ class Sample:
     """the engine's log-probabilities of `tokens_T` [nats], at the sampling temperature"""
     text: str
     version: int
-    """version of the weights that made it"""
+    """version of the weights that made it, or the last of its tokens"""
     finish_reason: str
     """`stop`, `length`"""
     engine: str
     """name of the engine that made it"""
+    carried: tuple[tuple[int, int], ...] = ()
+    """(version, tokens) of its parts, where it was carried over publications; empty: `version` made all of it"""
+
+    @property
+    def versions(self) -> tuple[tuple[int, int], ...]:
+        """How many of its tokens, one after the other, which version made."""
+        return self.carried or ((self.version, len(self.tokens_T)),)
+
+    @property
+    def oldest(self) -> int:
+        """The oldest version that made any of its tokens."""
+        return min(version for version, _ in self.versions)
 
 
 @dataclass(frozen=True, slots=True)
