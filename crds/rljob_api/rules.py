@@ -801,8 +801,8 @@ def engines(spec: Spec) -> Iterator[Problem]:
     Cel(
         "spec.rollout.async.updateInterval",
         "!has(self.rollout.async) || self.rollout.async.updateInterval <= self.rollout.async.maxStaleness",
-        "{self.rollout.async.updateInterval} is more than maxStaleness {self.rollout.async.maxStaleness}: samples would be"
-        " older before there are newer weights; nearest valid: {self.rollout.async.maxStaleness}",
+        "{self.rollout.async.updateInterval} is more than maxStaleness {self.rollout.async.maxStaleness}: samples would"
+        " be older before there are newer weights; nearest valid: {self.rollout.async.maxStaleness}",
     ),
 )
 def ahead(spec: Spec) -> Iterator[Problem]:
@@ -817,6 +817,20 @@ def ahead(spec: Spec) -> Iterator[Problem]:
         most = given.max_staleness
         rule = f"is more than maxStaleness {most}: samples would be older before there are newer weights"
         yield Problem(f"{path}.updateInterval", given.update_interval, rule, str(most))
+
+
+SPECULATIVE = "speculative-algorithm"
+
+
+@only_in_python("the API server does not see into free mappings")
+def carried_over(spec: Spec) -> Iterator[Problem]:
+    given = spec.rollout.asynchronous
+    if given is not None and given.partial and SPECULATIVE in spec.extra_args.sglang:
+        rule = (
+            f"would miss the end of a response: spec.extraArgs.sglang.{SPECULATIVE} makes several tokens at once, and"
+            " only the last of what was cut off is made again"
+        )
+        yield Problem("spec.rollout.async.partial", True, rule, "false")
 
 
 @also_in_cel(
@@ -954,6 +968,7 @@ RULES: tuple[Rule, ...] = (
     warmup,
     engines,
     ahead,
+    carried_over,
     weight_sync,
     debug,
     volume_mounts,

@@ -313,8 +313,8 @@ class Async(Section):
     """Rollouts that go on while the learner trains, on weights that are a bounded number of steps old."""
 
     max_staleness: Annotated[int, Field(ge=1, le=100)] = 1
-    """a step, counted from 0, trains on no token of a weights version older than its own number minus this: so far ahead
-    rollouts begin [steps]. slime: train_async.py is 1; Miles: --max-weight-staleness"""
+    """a step, counted from 0, trains on no token of a weights version older than its own number minus this: so far
+    ahead rollouts begin [steps]. slime: train_async.py is 1; Miles: --max-weight-staleness"""
     update_interval: Annotated[int, Field(ge=1, le=100)] = 1
     """steps between two publications of weights; before an evaluation and after the last step always, and at most
     maxStaleness. slime: --update-weights-interval"""
