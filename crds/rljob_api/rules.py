@@ -804,6 +804,13 @@ def engines(spec: Spec) -> Iterator[Problem]:
         "{self.rollout.async.updateInterval} is more than maxStaleness {self.rollout.async.maxStaleness}: samples would"
         " be older before there are newer weights; nearest valid: {self.rollout.async.maxStaleness}",
     ),
+    Cel(
+        "spec.rollout.async.maxStaleness",
+        "!has(self.rollout.async) || self.rollout.async.partial"
+        " || self.rollout.async.maxStaleness <= self.rollout.async.updateInterval",
+        "{self.rollout.async.maxStaleness} would only make samples older: without partial a publication waits for all"
+        " that has begun; nearest valid: {self.rollout.async.updateInterval}, or partial true",
+    ),
 )
 def ahead(spec: Spec) -> Iterator[Problem]:
     given = spec.rollout.asynchronous
@@ -817,6 +824,10 @@ def ahead(spec: Spec) -> Iterator[Problem]:
         most = given.max_staleness
         rule = f"is more than maxStaleness {most}: samples would be older before there are newer weights"
         yield Problem(f"{path}.updateInterval", given.update_interval, rule, str(most))
+    if given.max_staleness > given.update_interval and not given.partial:
+        rule = "would only make samples older: without partial a publication waits for all that has begun"
+        near = f"{given.update_interval}, or partial true"
+        yield Problem(f"{path}.maxStaleness", given.max_staleness, rule, near)
 
 
 SPECULATIVE = "speculative-algorithm"

@@ -67,6 +67,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
         {"overlong": {"buffer": 4096}, "importanceSampling": {"kind": "mask", "low": 0.5}},
     ),
     "spec.rollout.async": ({}, {"partial": True}, {"maxStaleness": 2, "updateInterval": 2}, {"updateInterval": 2}),
+    "spec.rollout.async.partial": (True, False),
+    "spec.rollout.async.maxStaleness": (1, 2, 3),
     "spec.algorithm.importanceSampling": ({"kind": "truncate"},),
     "spec.algorithm.name": ("grpo", "gspo", "cispo", "reinforcePlusPlus", "a:b", "a.b:c", "grpo2", "a.b", "a:b:c"),
     "spec.algorithm.dualClip": (3, 1.5),

@@ -59,7 +59,7 @@ def test_the_manifest_s_metrics_port_goes_before_the_one_of_the_command_line(nam
     assert metrics_port(spec, Address("0.0.0.0", 8643, metrics_port=8644)) == port
 
 
-AHEAD = {"placement": "Disaggregated", "rollout": {"async": {"maxStaleness": 3, "updateInterval": 2}}}
+AHEAD = {"placement": "Disaggregated", "rollout": {"async": {"maxStaleness": 3, "updateInterval": 2, "partial": True}}}
 TRUNCATED = {"importanceSampling": {"kind": "truncate"}}
 
 
@@ -102,4 +102,4 @@ def test_a_step_asks_at_first_for_what_dynamic_sampling_would(tmp_path):
 def test_samples_made_ahead_are_not_taken_for_others(tmp_path):
     waiting, ahead = (made_by(parse(manifest(tmp_path, tmp_path, **each)).spec, "", "") for each in ({}, AHEAD))
     assert waiting["spec.rollout.async"] is None, "as in dumps that do not have it"
-    assert ahead["spec.rollout.async"] == {"maxStaleness": 3, "updateInterval": 2, "partial": False}
+    assert ahead["spec.rollout.async"] == {"maxStaleness": 3, "updateInterval": 2, "partial": True}
