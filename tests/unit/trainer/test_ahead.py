@@ -72,8 +72,10 @@ class Weights:
         self.engines, self.background, self.pool = engines, background, self
         self.serving = ("http://engine-0",)
         self.published: list[int] = []
+        self.meanwhile: Callable[[], None] = lambda: None
 
     def publish(self, version: int) -> Publication:
+        self.meanwhile()
         assert self.engines.gate._inside == 0, "weights change under a request"
         self.engines.version, self.engines.dead = version, False
         self.published.append(version)
@@ -228,6 +230,22 @@ def test_a_request_of_a_dead_engine_does_not_hold_up_a_publication_and_gets_the_
     publishing.join(5)
     run.rollouts.take(1)
     assert run.engines.made_by["0:3"] == (1, 1)
+
+
+def test_a_request_that_comes_during_a_publication_waits_for_it(scene):
+    run = scene()
+    late = []
+
+    def ask() -> None:
+        work = run.sampler.groups([run.stream.prompt("0:40")], SAMPLING, 2)
+        late.append(run.rollouts.background.submit(work))
+        time.sleep(0.05)
+        assert run.engines.asked == []
+
+    run.weights.meanwhile = ask
+    run.gated.publish(1)
+    (group,) = late[0].result(5)
+    assert {sample.version for sample in group.samples_G} == {1}
 
 
 def test_with_partial_a_publication_cuts_off_what_runs(scene):
