@@ -24,8 +24,9 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     """Starts runs, and ends what a failed test has left."""
     runs: list[WholeRun] = []
 
-    def started(model: Path, **sections: object) -> WholeRun:
-        run = WholeRun(model, tmp_path, **sections)
+    def started(model: Path, name: str = "first", **sections: object) -> WholeRun:
+        (tmp_path / name).mkdir()
+        run = WholeRun(model, tmp_path / name, **sections)
         runs.append(run)
         run.start()
         return run
@@ -83,23 +84,28 @@ def test_responses_are_carried_over_publications_and_a_killed_run_leaves_the_sam
     assert all(step - 2 <= runs[0][0] <= runs[-1][0] <= step for step, runs in found)
 
 
-def test_the_parts_of_a_carried_response_have_the_probabilities_that_the_learner_gives_them(
+def test_the_parts_of_a_carried_response_have_the_learner_s_probabilities_and_a_replay_trains_on_them_alike(
     begin: Begin, tiny_llama_dir: Path
 ) -> None:
-    run = begin(
-        tiny_llama_dir,
-        placement="Disaggregated",
-        algorithm={"importanceSampling": {"kind": "truncate"}},
-        rollout={**LONG, "async": {"partial": True}},
-        training={"steps": 4, "optimizer": {"learningRate": 1e-9}},
-        debug={"dumpRollouts": True},
-    )
+    sections = {
+        "placement": "Disaggregated",
+        "algorithm": {"importanceSampling": {"kind": "truncate"}},
+        "rollout": {**LONG, "async": {"partial": True}},
+        "training": {"steps": 4, "optimizer": {"learningRate": 1e-9}},
+    }
+    run = begin(tiny_llama_dir, **sections, debug={"dumpRollouts": True})
     assert run.end() == Exit.OK, run.output
     assert sum(len(versions(run, step)) for step in range(1, 4)) > 4
     steps = run.records("step")
     assert [record["version"] for record in steps] == [1, 2, 3, 4]
     assert max(record["logprob_mismatch"] for record in steps) < 1e-4, "all versions are one policy"
     assert max(record["importance_weight"] for record in steps) == pytest.approx(1.0, abs=1e-3)
+
+    replay = begin(tiny_llama_dir, "replay", **sections, debug={"replay": str(run.run_directory / "rollouts")})
+    assert replay.end() == Exit.OK, replay.output
+    assert replay.journal == run.journal == expected_journal(4, PROMPTS_PER_STEP, 2, uids(), ahead=1)
+    for name in ("loss", "grad_norm", "staleness", "importance_weight"):
+        assert [record[name] for record in replay.records("step")] == [record[name] for record in steps]
 
 
 def test_weights_published_every_second_step_reach_engines_that_all_died_before(
