@@ -27,6 +27,7 @@ SHORT = {
     "generated": "(has(self.data.train.reasoningGym) || self.data.?heldOut.?reasoningGym.hasValue())",
     "broadcast": "(has(self.weightSync.transport) ? self.weightSync.transport == 'Broadcast'"
     " : self.placement == 'Disaggregated')",
+    "ratioToEngines": "(has(self.rollout.async) && !has(self.algorithm.importanceSampling))",
     "kind": "self.reward.?kind.orValue('')",
     "function": "self.reward.__function__",
     "dotted": "$function.replace(':', '.')",

@@ -517,7 +517,7 @@ CLIPS_NOTHING = f"would clip nothing: {RATIO_IS_ONE}"
 
 
 def off_policy_cel(holds: str) -> str:
-    return f"!($batchesFit && $steps == 1) || {holds}"
+    return f"!($batchesFit && $steps == 1) || $ratioToEngines || {holds}"
 
 
 def clip_range_cel(name: str, usual: float) -> Cel:
@@ -544,10 +544,12 @@ def clip_range_cel(name: str, usual: float) -> Cel:
     ),
 )
 def on_policy(spec: Spec) -> Iterator[Problem]:
-    """Refuse what has no effect where samples are trained on by the very weights that made them."""
+    """Refuse what has no effect where the ratio is 1: its old policy is the learner before the step's only update."""
     given, path = spec.algorithm, "spec.algorithm"
     derived = batch.derive(batch.request(spec))
     if derived is None or derived.steps_per_rollout > 1:
+        return
+    if spec.rollout.asynchronous is not None and given.importance_sampling is None:  # its old policy is the engines'
         return
     if given.name in OFF_POLICY:
         rule = f"would be no different from grpo: {RATIO_IS_ONE}"
@@ -878,6 +880,69 @@ def engines(spec: Spec) -> Iterator[Problem]:
 
 @also_in_cel(
     Cel(
+        "spec.rollout.async",
+        "!has(self.rollout.async) || self.placement != 'Colocated'",
+        "needs GPUs of their own for learner and engines: Colocated ones work in turns;"
+        " nearest valid: spec.placement Disaggregated",
+    ),
+    Cel(
+        "spec.rollout.async",
+        "!has(self.rollout.async) || !has(self.rollout.generate) && !has(self.rollout.tools)",
+        "does not go with spec.rollout.{has(self.rollout.generate) ? 'generate' : 'tools'}: weights would change"
+        " between two answers of a sample; nearest valid: leave it out",
+    ),
+    Cel(
+        "spec.rollout.async.updateInterval",
+        "!has(self.rollout.async) || self.rollout.async.updateInterval <= self.rollout.async.maxStaleness",
+        "{self.rollout.async.updateInterval} is more than maxStaleness {self.rollout.async.maxStaleness}: samples would"
+        " be older before there are newer weights; nearest valid: {self.rollout.async.maxStaleness}",
+    ),
+    Cel(
+        "spec.rollout.async.maxStaleness",
+        "!has(self.rollout.async) || self.rollout.async.partial"
+        " || self.rollout.async.maxStaleness <= self.rollout.async.updateInterval",
+        "{self.rollout.async.maxStaleness} would only make samples older: without partial a publication waits for all"
+        " that has begun; nearest valid: {self.rollout.async.updateInterval}, or partial true",
+    ),
+)
+def ahead(spec: Spec) -> Iterator[Problem]:
+    given = spec.rollout.asynchronous
+    if given is None:
+        return
+    path = "spec.rollout.async"
+    if spec.placement is Placement.COLOCATED:
+        rule = "needs GPUs of their own for learner and engines: Colocated ones work in turns"
+        yield Problem(path, ABSENT, rule, "spec.placement Disaggregated")
+    if spec.rollout.generate is not None or spec.rollout.tools is not None:
+        other = "tools" if spec.rollout.generate is None else "generate"
+        rule = f"does not go with spec.rollout.{other}: weights would change between two answers of a sample"
+        yield Problem(path, ABSENT, rule, "leave it out")
+    if given.update_interval > given.max_staleness:
+        most = given.max_staleness
+        rule = f"is more than maxStaleness {most}: samples would be older before there are newer weights"
+        yield Problem(f"{path}.updateInterval", given.update_interval, rule, str(most))
+    if given.max_staleness > given.update_interval and not given.partial:
+        rule = "would only make samples older: without partial a publication waits for all that has begun"
+        near = f"{given.update_interval}, or partial true"
+        yield Problem(f"{path}.maxStaleness", given.max_staleness, rule, near)
+
+
+SPECULATIVE = "speculative-algorithm"
+
+
+@only_in_python("the API server does not see into free mappings")
+def carried_over(spec: Spec) -> Iterator[Problem]:
+    given = spec.rollout.asynchronous
+    if given is not None and given.partial and SPECULATIVE in spec.extra_args.sglang:
+        rule = (
+            f"would miss the end of a response: spec.extraArgs.sglang.{SPECULATIVE} makes several tokens at once, and"
+            " only the last of what was cut off is made again"
+        )
+        yield Problem("spec.rollout.async.partial", True, rule, "false")
+
+
+@also_in_cel(
+    Cel(
         "spec.weightSync.directory",
         "!$broadcast || !has(self.weightSync.directory)",
         '"{self.weightSync.directory}" would not be used: the transport is Broadcast;'
@@ -1012,6 +1077,8 @@ RULES: tuple[Rule, ...] = (
     schedule,
     warmup,
     engines,
+    ahead,
+    carried_over,
     weight_sync,
     debug,
     volume_mounts,
@@ -1044,6 +1111,7 @@ LEARNER_ONLY = (
         for name, field in Algorithm.model_fields.items()
         if name not in ("dynamic_sampling", "overlong")
     ),
+    "spec.rollout.async",
     "spec.training.stepsPerRollout",
     "spec.training.globalBatchSize",
     "spec.training.nodes",

@@ -292,7 +292,8 @@ class Algorithm(Section):
     kl: Kl | None = None
     """penalty against the initial policy; absent: no reference model is kept"""
     importance_sampling: ImportanceSampling | None = None
-    """correction for engines and learner giving one token different probabilities; absent: none"""
+    """correction for engines and learner giving one token different probabilities; absent: none, and with
+    `rollout.async` the probability ratio is taken against the engines' probabilities instead of the learner's"""
     overlong: Overlong | None = None
     """penalty of responses that come near the token limit; absent: none"""
     dynamic_sampling: DynamicSampling | None = None
@@ -331,6 +332,20 @@ class Tools(Section):
     """calls that are under way at once, each in a process of its own"""
 
 
+class Async(Section):
+    """Rollouts that go on while the learner trains, on weights that are a bounded number of steps old."""
+
+    max_staleness: Annotated[int, Field(ge=1, le=100)] = 1
+    """a step, counted from 0, trains on no token of a weights version older than its own number minus this: so far
+    ahead rollouts begin [steps]. slime: train_async.py is 1; Miles: --max-weight-staleness"""
+    update_interval: Annotated[int, Field(ge=1, le=100)] = 1
+    """steps between two publications of weights; before an evaluation and after the last step always, and at most
+    maxStaleness. slime: --update-weights-interval"""
+    partial: bool = False
+    """true: a publication cuts running responses off, and they go on from where they were with the new weights; each
+    token keeps the version that made it; false: a publication waits for them. slime: --partial-rollout"""
+
+
 class Rollout(Section):
     prompts_per_step: Annotated[int, Field(ge=1, le=1_000_000)]
     """prompts in one rollout. slime: --rollout-batch-size"""
@@ -365,6 +380,9 @@ class Rollout(Section):
     overflow: Literal["Truncate", "Drop"] = "Truncate"
     """what becomes of a sample of `generate` or `tools` that outgrows the context: `Truncate`: it ends there, and is
     trained on; `Drop`: it is not trained on, although its reward counts in its group"""
+    asynchronous: Async | None = Field(default=None, alias="async")
+    """make the samples of later steps while the learner trains; needs placement Disaggregated. Absent: each step waits
+    for samples of its own weights. slime: train_async.py"""
 
     def kv_tokens(self, device: Device) -> int | None:
         """Return the size of an engine's KV cache [tokens]; None: SGLang takes what its memory fraction leaves."""
@@ -549,7 +567,7 @@ class Watch(Section):
     """NoSignal: a larger share of the groups has samples that all got the same reward"""
     mismatch: Annotated[float, Field(gt=0)] | None = None
     """Mismatch: mean difference of the engines' and the learner's log-probabilities [nats]; absent: 0.001 in fp32,
-    0.05 in bf16"""
+    0.05 in bf16, and any with `rollout.async`, where engines have older weights"""
 
 
 class Debug(Section):
@@ -617,6 +635,11 @@ class Spec(Section):
     """limits of what is watched while a run goes on"""
     debug: Debug = Field(default_factory=Debug)
     """parts of a run by themselves: samples kept, trained on again, or made without training"""
+
+    @property
+    def ahead(self) -> Async | None:
+        """How rollouts go on while the learner trains; None: they do not, or there is no learner."""
+        return self.rollout.asynchronous if self.debug.learner else None
 
     @property
     def transport(self) -> Transport:

@@ -40,8 +40,8 @@ class Clock:
         return START + self.now
 
 
-def job(steps: int = 36, tensorboard: bool = False) -> RLJob:
-    """Return a small job."""
+def job(steps: int = 36, tensorboard: bool = False, ahead: bool = False) -> RLJob:
+    """Return a small job, whose rollouts may be ahead of training."""
     return RLJob.model_validate(
         {
             "apiVersion": "rljob.dev/v1alpha1",
@@ -58,6 +58,7 @@ def job(steps: int = 36, tensorboard: bool = False) -> RLJob:
                 "rollout": {
                     "promptsPerStep": 16,
                     "engines": 2,
+                    **({"async": {}} if ahead else {}),
                     "sampling": {"temperature": 1.0, "maxNewTokens": 16, "stop": ["\n"]},
                 },
                 "training": {"steps": steps, "precision": "fp32", "optimizer": {"learningRate": 2e-5}},
@@ -79,6 +80,7 @@ class SyntheticRun:
     attempt: int = 1
     first: int = 0
     tensorboard: bool = False
+    ahead: bool = False
     start: float = 0.0
     clock: Clock = field(init=False)
     phases: Phases = field(init=False)
@@ -91,7 +93,7 @@ class SyntheticRun:
         self._spend("start", 6.2)
         self.report = open_report(
             self.directory,
-            job(self.steps, self.tensorboard),
+            job(self.steps, self.tensorboard, self.ahead),
             self.phases,
             self.clock.unix,
             self.attempt,

@@ -194,13 +194,16 @@ def uids(seed: int = 0, epochs: int = 10) -> list[str]:
     return [f"{epoch}:{row}" for epoch in range(epochs) for row in order(QUESTIONS - HELD_OUT, seed, epoch)]
 
 
-def expected_journal(steps: int, prompts_per_step: int, interval: int, uids: list[str]) -> list[dict[str, Any]]:
-    """Return the journal of a run that nothing has interrupted."""
+def expected_journal(
+    steps: int, prompts_per_step: int, interval: int, uids: list[str], ahead: int = 0
+) -> list[dict[str, Any]]:
+    """Return the journal of a run that nothing has interrupted; rollouts are so many steps ahead."""
     records: list[dict[str, Any]] = []
+    asked = [uids[step * prompts_per_step : (step + 1) * prompts_per_step] for step in range(steps)]
+    issued = [{"event": "issued", "step": step, "prompts": prompts} for step, prompts in enumerate(asked)]
     for step in range(steps):
-        prompts = uids[step * prompts_per_step : (step + 1) * prompts_per_step]
-        records.append({"event": "issued", "step": step, "prompts": prompts})
-        records.append({"event": "consumed", "step": step, "prompts": prompts})
+        records += issued[step + ahead : step + ahead + 1] if step else issued[: ahead + 1]
+        records.append({"event": "consumed", "step": step, "prompts": asked[step]})
         done = step + 1
         if done == steps or done % interval == 0:
             records.append({"event": "committed", "step": done, "checkpoint": f"iter_{done:07d}"})

@@ -29,13 +29,14 @@ from rljob_api.topology import Topology, sizes, topology
 from rljob_trainer import dumps, leftovers, parts, placement
 from rljob_trainer.absent import NoBatches, NoCheckpoints, NoEngines, NoLearner, NoTurns, SameWeights
 from rljob_trainer.aggregation import aggregation
+from rljob_trainer.ahead import AheadRollouts
 from rljob_trainer.algorithms import choose
 from rljob_trainer.algorithms.algorithm import Algorithm
 from rljob_trainer.algorithms.errors import AlgorithmError
 from rljob_trainer.background import Background
 from rljob_trainer.batches import Batches
 from rljob_trainer.board import StatusBoard
-from rljob_trainer.cadence import Cadence
+from rljob_trainer.cadence import Cadence, Updates
 from rljob_trainer.checkpoints import (
     Checkpoint,
     CheckpointError,
@@ -49,6 +50,7 @@ from rljob_trainer.control import ControlServer
 from rljob_trainer.conversations import choose as conversations
 from rljob_trainer.cores import Threads, threads
 from rljob_trainer.data.dataset import Dataset, dataset
+from rljob_trainer.data.issues import Issues, Lead
 from rljob_trainer.data.journal import Journal
 from rljob_trainer.data.packages import cache_directory, checkpoint
 from rljob_trainer.data.prompts import PromptStream
@@ -56,8 +58,10 @@ from rljob_trainer.data.tokenizer import load_tokenizer
 from rljob_trainer.desired import Desired
 from rljob_trainer.dumps import Dump, DumpError, Made
 from rljob_trainer.dynamic import DynamicRollouts, TellsDropped
-from rljob_trainer.engines.client import open_session
+from rljob_trainer.engines.carrying import Carrying, Gated
+from rljob_trainer.engines.client import Generates, open_session
 from rljob_trainer.engines.command import NCCL, engine_command
+from rljob_trainer.engines.gate import Gate
 from rljob_trainer.engines.generation import RouterGenerator
 from rljob_trainer.engines.pool import EnginePool, Incident, PoolSettings
 from rljob_trainer.engines.process import LOG_FOLLOWS
@@ -91,6 +95,7 @@ from rljob_trainer.rollouts import Generator, Sampler, SyncRollouts
 from rljob_trainer.scrape import MetricsServer
 from rljob_trainer.selfcare import SelfCare
 from rljob_trainer.status import Watcher
+from rljob_trainer.sync.gated import GatedWeights
 from rljob_trainer.sync.layout import Sharding
 from rljob_trainer.sync.publisher import Publisher, Transport
 from rljob_trainer.sync.transport import Broadcast, Disk
@@ -221,9 +226,10 @@ class _Builder:
             self._board.beat()
         self._watch(server)
 
+        issues = Issues(stream, journal, lead(spec), first_round(spec))
         if scoring is not None:
             weights = EngineWeights(self._pool, self._publisher(learner, link, model), self._background)
-            rollouts = self._rollouts(stream, journal, weights, learner, model)
+            rollouts, published = self._rollouts(issues, weights, learner, model)
             kept = (
                 Dumping(rollouts, scoring, dump, made, spec.rollout.prompts_per_step)
                 if spec.debug.dump_rollouts
@@ -233,11 +239,11 @@ class _Builder:
                 rollouts=kept or rollouts,
                 rewards=kept or scoring,
                 turns=self._turns(weights),
-                weights=self._weights(weights, first),
+                weights=self._weights(published, first),
                 evaluation=self._evaluation(data, rollouts.sampler, scoring),
             )
         else:
-            sampled = replayed(Replay(dump, made, stream, journal, spec.rollout.prompts_per_step))
+            sampled = replayed(Replay(dump, made, issues, spec.rollout.prompts_per_step))
         dynamic, shape = dynamic_rollouts(spec, sampled), shaping(spec)
         trained = self._trained(learner, model, stream, journal, algorithm, sampled.turns)
         report: parts.Report = TellsDropped(self._report, dynamic, shape) if dynamic else self._report
@@ -253,7 +259,7 @@ class _Builder:
             checkpoints=trained.checkpoints,
             report=look or report,
             phases=self._phases,
-            cadence=Cadence(spec.training.steps, spec.checkpoint.interval, spec.evaluation.interval),
+            cadence=cadence(spec),
             orders=self._desired,
         )
         if not self._desired.requested:
@@ -312,20 +318,45 @@ class _Builder:
         )
 
     def _rollouts(
-        self, stream: PromptStream, journal: Journal, weights: EngineWeights, learner: LearnerGroup, model: Path
-    ) -> SyncRollouts:
-        rollout = self._spec.rollout
-        return SyncRollouts(
-            stream=stream,
-            journal=journal,
-            sampler=self._sampler(weights.publisher, learner, model),
+        self, issues: Issues, weights: EngineWeights, learner: LearnerGroup, model: Path
+    ) -> tuple[SyncRollouts | AheadRollouts, parts.Weights]:
+        """Return what makes samples, now or ahead, and how weights reach the engines meanwhile."""
+        spec, rollout = self._spec, self._spec.rollout
+        assert self._router.client is not None, "the router has been started"
+        if spec.ahead is None:
+            sampler = self._sampler(self._router.client, weights.publisher, learner, model)
+            return SyncRollouts(
+                issues=issues,
+                sampler=sampler,
+                sampling=rollout.sampling,
+                prompts_per_step=rollout.prompts_per_step,
+                samples_per_prompt=rollout.samples_per_prompt,
+                background=self._background,
+            ), weights
+        gate = Gate()
+        router: Generates = Gated(self._router.client, gate)
+        if spec.ahead.partial:
+            router = Carrying(router, partial(load_tokenizer(model).decode, skip_special_tokens=True))
+        gated = GatedWeights(
+            weights=weights,
+            gate=gate,
+            due=updates(spec).due,
+            cut=self._pool.cut if spec.ahead.partial else None,
+        )
+        rollouts = AheadRollouts(
+            issues=issues,
+            sampler=self._sampler(router, weights.publisher, learner, model),
             sampling=rollout.sampling,
             prompts_per_step=rollout.prompts_per_step,
             samples_per_prompt=rollout.samples_per_prompt,
+            max_staleness=spec.ahead.max_staleness,
             background=self._background,
+            waiting=gated.rescue,
         )
+        self._stack.callback(rollouts.close)
+        return rollouts, gated
 
-    def _weights(self, weights: EngineWeights, first: int) -> EngineWeights | SameWeights:
+    def _weights(self, weights: parts.Weights, first: int) -> parts.Weights:
         """Return the loop's weights; the engines hold those of version `first` then."""
         publication = weights.publish(first)
         return weights if self._spec.debug.learner else SameWeights(publication)
@@ -480,10 +511,10 @@ class _Builder:
             task = self._background.submit(_for_ever(work))
             self._stack.callback(task.cancel)
 
-    def _sampler(self, publisher: Publisher, learner: LearnerGroup, model: Path) -> Sampler:
+    def _sampler(self, router: Generates, publisher: Publisher, learner: LearnerGroup, model: Path) -> Sampler:
         spec = self._spec
         assert self._router.client is not None, "the router has been started"
-        generator: Generator = RouterGenerator(self._router.client, spec.rollout.request_timeout_seconds)
+        generator: Generator = RouterGenerator(router, spec.rollout.request_timeout_seconds)
         # A prompt may outlive an engine: time for two answers and a restart between them.
         patience_s = 2 * spec.rollout.request_timeout_seconds + spec.recovery.start_timeout_seconds
         if self._function is not None:
@@ -591,6 +622,8 @@ def made_by(spec: Spec, model: str, questions: str) -> Made:
         "spec.rollout.samplesPerPrompt": rollout.samples_per_prompt,
         "spec.rollout.sampling": rollout.sampling.model_dump(mode="json", by_alias=True),
         **conversations.made_by(rollout),
+        # None is as good as absent: dumps of before
+        "spec.rollout.async": spec.ahead.model_dump(mode="json", by_alias=True) if spec.ahead else None,
     }
 
 
@@ -601,6 +634,30 @@ def sharding(spec: Spec, hf_config: Any) -> Sharding:
         key_value_heads=hf_config.num_key_value_heads,
         tied_embeddings=hf_config.tie_word_embeddings,
     )
+
+
+def lead(spec: Spec) -> Lead:
+    """Return how far rollouts may be ahead of training."""
+    if spec.ahead is None:
+        return Lead(spec.training.steps)
+    return Lead(spec.training.steps, spec.ahead.max_staleness, spec.ahead.update_interval)
+
+
+def first_round(spec: Spec) -> int:
+    """Return how many prompts a step asks at first."""
+    dynamic, groups = spec.algorithm.dynamic_sampling, spec.rollout.prompts_per_step
+    return dynamic.prompts(groups) if dynamic else groups
+
+
+def cadence(spec: Spec) -> Cadence:
+    """Return what is due after which step."""
+    return Cadence(spec.training.steps, spec.checkpoint.interval, spec.evaluation.interval)
+
+
+def updates(spec: Spec) -> Updates:
+    """Return when engines get new weights."""
+    interval = spec.ahead.update_interval if spec.ahead else 1
+    return Updates(interval, cadence(spec), evaluates=spec.data.held_out is not None)
 
 
 def metrics_port(spec: Spec, listen: Address) -> int:
@@ -668,6 +725,7 @@ def loss_settings(spec: Spec, algorithm: Algorithm) -> LossSettings:
         clip_low=given.clip_low,
         clip_high=given.clip_high,
         dual_clip=given.dual_clip,
+        old="engines" if spec.ahead is not None and importance is None else "learner",
         importance=ImportanceSettings(importance.kind, importance.level, importance.low, importance.high)
         if importance
         else None,

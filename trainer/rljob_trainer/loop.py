@@ -11,7 +11,8 @@ from rljob_trainer.parts import Parts
 def train(parts: Parts, first: int, steps: int) -> bool:
     """Take steps `first` to `steps - 1`; return whether all were taken (False: asked to stop, and saved).
 
-    Step k trains on samples of weights version k and publishes version k + 1.
+    Step k trains on samples of weights version k, or of the last ones where rollouts are ahead, and publishes version
+    k + 1, or leaves that to a later step.
     """
     measure = parts.phases.measure
     if first == 0 and not parts.orders.requested:

@@ -7,8 +7,7 @@ stand below dynamic sampling, which asks for groups in rounds: a replay drops th
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rljob_trainer.data.journal import Journal
-from rljob_trainer.data.prompts import PromptStream
+from rljob_trainer.data.issues import Issues
 from rljob_trainer.dumps import Dump, Made, Recorded
 from rljob_trainer.parts import Rewards, Source
 from rljob_trainer.samples import Group, ScoredGroup
@@ -54,8 +53,7 @@ class Replay:
 
     dump: Dump
     made: Made
-    stream: PromptStream
-    journal: Journal
+    issues: Issues
     prompts_per_step: int
     _step: int = -1
     _round: int = -1
@@ -71,9 +69,7 @@ class Replay:
         if step != self._step or self._recorded is None:
             self._step, self._round, self._recorded = step, -1, self.dump.read(step, self.made)
         self._round += 1
-        prompts = self.stream.take(num_prompts)
-        self._scored = self._recorded.groups(self._round, prompts)
-        self.journal.issued(step, [prompt.uid for prompt in prompts])
+        self._scored = self._recorded.groups(self._round, self.issues.take(step, num_prompts))
         return tuple(scored.group for scored in self._scored)
 
     def score(self, groups: Sequence[Group]) -> tuple[ScoredGroup, ...]:
@@ -82,4 +78,4 @@ class Replay:
 
     def consumed(self, step: int) -> None:
         """Journal that the learner has taken its step on the prompts of `step`."""
-        self.journal.consumed(step)
+        self.issues.journal.consumed(step)

@@ -1,8 +1,8 @@
 """Rollouts: prompts to groups of samples, through the router, whatever happens to single engines.
 
 A request that fails is sent again: the router picks another engine. A prompt is journaled before its first request and
-answered exactly once, so that nothing is lost or repeated. Samples of another weights version than the current one
-are refused: they can only come from an engine that should not have been asked.
+answered exactly once, so that nothing is lost or repeated. Samples of a weights version that may not be trained on are
+refused: they can only come from an engine that should not have been asked.
 """
 
 import asyncio
@@ -14,8 +14,7 @@ from typing import Protocol
 
 from rljob_api.sections import Sampling
 from rljob_trainer.background import Background
-from rljob_trainer.data.journal import Journal
-from rljob_trainer.data.prompts import PromptStream
+from rljob_trainer.data.issues import Issues
 from rljob_trainer.samples import Group, Prompt, Sample
 
 log = logging.getLogger(__name__)
@@ -49,22 +48,33 @@ class Sampler:
     timeout_s: float
     """longest time without an answer to any prompt [s]"""
     version: Callable[[], int | None]
-    """returns the current weights version; samples of others are refused"""
+    """returns the current weights version"""
     answered: Callable[[], None]
     """told of every answered prompt: a sign of life in a phase that may be long"""
     check: Callable[[], None]
     """raises what makes all waiting vain: the learner, without which no restarted engine gets weights, is lost"""
     retries: int = 0
+    _heard: float = 0.0
+    """when any prompt was answered last, or asked [s]"""
 
     async def groups(
-        self, prompts: Sequence[Prompt], sampling: Sampling, num_samples: int, greedy: bool = False
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        num_samples: int,
+        greedy: bool = False,
+        oldest: int | None = None,
     ) -> tuple[Group, ...]:
         """Return one group for each prompt, in the order of the prompts.
 
+        All tokens are of the current weights version; with `oldest`, of that or any later one.
         Raises RolloutTimeoutError when for `timeout_s` no prompt at all is answered: many take as long as they take;
         and what `check` raises.
         """
-        asked = [asyncio.ensure_future(self._until_answered(each, sampling, num_samples, greedy)) for each in prompts]
+        self._heard = time.monotonic()
+        asked = [
+            asyncio.ensure_future(self._until_answered(each, sampling, num_samples, greedy, oldest)) for each in prompts
+        ]
         try:
             await self._all_answered(prompts, asked)
         finally:
@@ -74,13 +84,11 @@ class Sampler:
         return tuple(Group(prompt, task.result()) for prompt, task in zip(prompts, asked, strict=True))
 
     async def _all_answered(self, prompts: Sequence[Prompt], asked: "Sequence[asyncio.Future[Samples]]") -> None:
-        pending, heard = set(asked), time.monotonic()
+        pending = set(asked)
         while pending:
             done, pending = await asyncio.wait(pending, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
             self.check()
-            if done:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > self.timeout_s:
+            if not done and time.monotonic() - self._heard > self.timeout_s:
                 waiting = [prompt.uid for prompt, task in zip(prompts, asked, strict=True) if task in pending]
                 raise RolloutTimeoutError(
                     f"no prompt was answered within {self.timeout_s:g} s; {len(waiting)} wait, first {waiting[0]}"
@@ -89,7 +97,7 @@ class Sampler:
                 task.result()  # raises what asking again would not help against
 
     async def _until_answered(
-        self, prompt: Prompt, sampling: Sampling, num_samples: int, greedy: bool
+        self, prompt: Prompt, sampling: Sampling, num_samples: int, greedy: bool, oldest: int | None
     ) -> tuple[Sample, ...]:
         told = ""
         while True:
@@ -101,7 +109,8 @@ class Sampler:
                     log.info("action=retry prompt=%s reason=%s", prompt.uid, told)
             else:
                 version = self.version()
-                if all(sample.version == version for sample in samples):
+                if all(_is_of(sample, version if oldest is None else oldest, version) for sample in samples):
+                    self._heard = time.monotonic()
                     self.answered()
                     return samples
                 self.retries += 1
@@ -109,12 +118,15 @@ class Sampler:
             await asyncio.sleep(RETRY_PAUSE_S)
 
 
+def _is_of(sample: Sample, oldest: int | None, newest: int | None) -> bool:
+    return oldest is not None and newest is not None and oldest <= sample.oldest and sample.version <= newest
+
+
 @dataclass
 class SyncRollouts:
     """Generates now, with the current weights, and waits for all."""
 
-    stream: PromptStream
-    journal: Journal
+    issues: Issues
     sampler: Sampler
     sampling: Sampling
     prompts_per_step: int
@@ -127,11 +139,10 @@ class SyncRollouts:
 
     def generate(self, step: int, num_prompts: int) -> tuple[Group, ...]:
         """Return the groups of the next prompts, which are journaled as issued for `step`."""
-        prompts = self.stream.take(num_prompts)
-        self.journal.issued(step, [prompt.uid for prompt in prompts])
+        prompts = self.issues.take(step, num_prompts)
         work = self.sampler.groups(prompts, self.sampling, self.samples_per_prompt)
         return self.background.run(work, timeout_s=None)
 
     def consumed(self, step: int) -> None:
         """Journal that the learner has taken its step on the prompts of `step`."""
-        self.journal.consumed(step)
+        self.issues.journal.consumed(step)

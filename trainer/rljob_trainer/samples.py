@@ -47,7 +47,7 @@ class Sample:
     text: str
     """what is judged"""
     version: int
-    """version of the weights that made it"""
+    """version of the weights that made it, or the last of its tokens"""
     finish_reason: str
     """`stop`, `length`"""
     engine: str
@@ -56,6 +56,8 @@ class Sample:
     """who wrote which of `tokens_T`, in order; empty: the model wrote them all"""
     dropped: bool = False
     """not trained on, although its reward counts in its group"""
+    carried: tuple[tuple[int, int], ...] = ()
+    """(version, tokens) of its parts, where it was carried over publications; empty: `version` made all of it"""
 
     @property
     def own_T(self) -> tuple[bool, ...]:
@@ -83,6 +85,16 @@ class Sample:
     def num_trained(self) -> int:
         """How many tokens are trained on: the length of the response, as losses and advantages count it."""
         return sum(self.trained_T)
+
+    @property
+    def versions(self) -> tuple[tuple[int, int], ...]:
+        """How many of its tokens, one after the other, which version made."""
+        return self.carried or ((self.version, len(self.tokens_T)),)
+
+    @property
+    def oldest(self) -> int:
+        """The oldest version that made any of its tokens."""
+        return min(version for version, _ in self.versions)
 
 
 @dataclass(frozen=True, slots=True)

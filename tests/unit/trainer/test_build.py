@@ -6,8 +6,18 @@ import pytest
 
 from rljob_api.manifest import parse
 from rljob_api.room import longest_prompt
-from rljob_trainer.build import Address, check_resumable, metrics_port
+from rljob_trainer.build import (
+    Address,
+    check_resumable,
+    chosen_algorithm,
+    first_round,
+    lead,
+    loss_settings,
+    made_by,
+    metrics_port,
+)
 from rljob_trainer.checkpoints import Checkpoint, CheckpointError, model_fingerprint
+from rljob_trainer.data.issues import Lead
 from tiny_models import tiny_llama
 from whole_run import manifest
 
@@ -47,3 +57,49 @@ def test_models_of_one_shape_are_told_apart_by_their_weights(tmp_path):
 def test_the_manifest_s_metrics_port_goes_before_the_one_of_the_command_line(named, port, tmp_path):
     spec = parse(manifest(tmp_path, tmp_path, runtime={"metricsPort": named})).spec
     assert metrics_port(spec, Address("0.0.0.0", 8643, metrics_port=8644)) == port
+
+
+AHEAD = {"placement": "Disaggregated", "rollout": {"async": {"maxStaleness": 3, "updateInterval": 2, "partial": True}}}
+TRUNCATED = {"importanceSampling": {"kind": "truncate"}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "old"),
+    [
+        ({}, "learner"),
+        (AHEAD, "engines"),
+        (AHEAD | {"algorithm": TRUNCATED}, "learner"),
+        (AHEAD | {"debug": {"replay": "runs/first/rollouts"}}, "engines"),
+        (AHEAD | {"debug": {"rolloutOnly": True}}, "learner"),
+    ],
+    ids=["waiting", "ahead", "ahead and corrected", "a replay", "without a learner"],
+)
+def test_samples_of_older_weights_are_trained_on_by_the_engines_probabilities_unless_they_are_corrected(
+    sections, old, tmp_path
+):
+    spec = parse(manifest(tmp_path, tmp_path, **sections)).spec
+    assert loss_settings(spec, chosen_algorithm(spec)).old == old
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({}, Lead(6)),
+        (AHEAD, Lead(6, 3, 2)),
+        (AHEAD | {"debug": {"rolloutOnly": True}}, Lead(6)),
+    ],
+)
+def test_without_a_learner_nothing_is_ahead(sections, expected, tmp_path):
+    assert lead(parse(manifest(tmp_path, tmp_path, **sections)).spec) == expected
+
+
+def test_a_step_asks_at_first_for_what_dynamic_sampling_would(tmp_path):
+    dynamic = {"algorithm": {"dynamicSampling": {"overSample": 1.5}}}
+    assert first_round(parse(manifest(tmp_path, tmp_path)).spec) == 4
+    assert first_round(parse(manifest(tmp_path, tmp_path, **dynamic)).spec) == 6
+
+
+def test_samples_made_ahead_are_not_taken_for_others(tmp_path):
+    waiting, ahead = (made_by(parse(manifest(tmp_path, tmp_path, **each)).spec, "", "") for each in ({}, AHEAD))
+    assert waiting["spec.rollout.async"] is None, "as in dumps that do not have it"
+    assert ahead["spec.rollout.async"] == {"maxStaleness": 3, "updateInterval": 2, "partial": True}

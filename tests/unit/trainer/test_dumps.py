@@ -11,6 +11,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from rljob_trainer.data.issues import Issues, Lead
 from rljob_trainer.data.journal import Journal
 from rljob_trainer.data.prompts import PromptStream
 from rljob_trainer.dumps import Dump, DumpError
@@ -240,15 +241,19 @@ def stream() -> PromptStream:
     return PromptStream(PROMPTS, seed=5, shuffle=True)
 
 
+def replay_of(dump: Dump, prompts: PromptStream, journal: Journal) -> Replay:
+    return Replay(dump, MADE, Issues(prompts, journal, Lead(steps=10), first_round=3), prompts_per_step=3)
+
+
 def test_a_replay_gives_the_same_groups_and_the_same_journal(tmp_path):
     live = Live(stream(), Journal(tmp_path / "live.jsonl"))
     dump = Dump(tmp_path / "rollouts").rewind(0, MADE)
     made = steps(Dumping(live, live, dump, MADE, prompts_per_step=3), 0, 5)
 
-    replay = Replay(dump, MADE, stream(), Journal(tmp_path / "replay.jsonl"), prompts_per_step=3)
+    replay = replay_of(dump, stream(), Journal(tmp_path / "replay.jsonl"))
 
     assert steps(replay, 0, 5) == made
-    assert replay.stream.position == live.stream.position
+    assert replay.issues.stream.position == live.stream.position
     assert (tmp_path / "replay.jsonl").read_bytes() == (tmp_path / "live.jsonl").read_bytes()
 
 
@@ -259,7 +264,7 @@ def test_a_replay_goes_on_in_the_middle(tmp_path):
     resumed = stream()
     resumed.seek(resumed.position_after(6))
 
-    assert steps(Replay(dump, MADE, resumed, Journal(tmp_path / "r.jsonl"), prompts_per_step=3), 2, 4) == made[2:]
+    assert steps(replay_of(dump, resumed, Journal(tmp_path / "r.jsonl")), 2, 4) == made[2:]
 
 
 def by_rounds(rollouts, step: int, sizes: list[int]) -> list:
@@ -275,14 +280,14 @@ def test_rounds_of_dynamic_sampling_come_back_one_by_one(tmp_path):
     dumping = Dumping(live, live, dump, MADE, prompts_per_step=3)
     made = [by_rounds(dumping, 0, [3, 2]), by_rounds(dumping, 1, [3])]
 
-    replay = Replay(dump, MADE, stream(), Journal(tmp_path / "replay.jsonl"), prompts_per_step=3)
+    replay = replay_of(dump, stream(), Journal(tmp_path / "replay.jsonl"))
 
     assert [by_rounds(replay, 0, [3, 2]), by_rounds(replay, 1, [3])] == made
     assert (tmp_path / "replay.jsonl").read_bytes() == (tmp_path / "live.jsonl").read_bytes()
-    other = Replay(dump, MADE, stream(), Journal(tmp_path / "other.jsonl"), prompts_per_step=3)
+    other = replay_of(dump, stream(), Journal(tmp_path / "other.jsonl"))
     with pytest.raises(DumpError, match="step 0: expected 1 groups, found 2"):
         by_rounds(other, 0, [3, 1])
-    third = Replay(dump, MADE, stream(), Journal(tmp_path / "third.jsonl"), prompts_per_step=3)
+    third = replay_of(dump, stream(), Journal(tmp_path / "third.jsonl"))
     with pytest.raises(DumpError, match="step 0: expected round 3, found 2 rounds"):
         by_rounds(third, 0, [3, 2, 1])
 

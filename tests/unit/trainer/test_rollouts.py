@@ -1,6 +1,7 @@
 """Groups are complete whatever single requests do."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -57,6 +58,18 @@ def test_a_prompt_tells_the_same_trouble_once(caplog):
 def test_a_sample_of_another_weights_version_is_refused():
     result, sampler = groups(Engine(versions=(3, 0)))
     assert {sample.version for group in result for sample in group.samples_G} == {0}
+    assert sampler.retries == len(PROMPTS)
+
+
+def test_where_one_version_is_wanted_a_sample_that_was_carried_over_from_another_is_refused():
+    class Carried(Engine):
+        async def generate(self, prompt, sampling, num_samples, greedy):
+            samples = await super().generate(prompt, sampling, num_samples, greedy)
+            first = self.asked.count(prompt.uid) == 1
+            return tuple(replace(sample, carried=((-1, 1), (0, 0)) if first else ()) for sample in samples)
+
+    result, sampler = groups(Carried())
+    assert {sample.carried for group in result for sample in group.samples_G} == {()}
     assert sampler.retries == len(PROMPTS)
 
 

@@ -5,9 +5,10 @@ label `VERSION@ENGINE`, which SGLang repeats in every answer: so a sample knows 
 """
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import aiohttp
 
@@ -16,6 +17,8 @@ PauseMode = Literal["abort", "retract", "in_place"]
 UNLABELLED = -1
 ROUTER_DEADLINE_S = 10.0
 REFUSALS = frozenset({400, 413, 422})
+ABORTED = re.compile(r"Request \S+ was aborted")
+"""what SGLang 0.5.17 says, as 400, of a request that `abort_all` met before its first token"""
 KEEP_ALIVE_S = 2.0
 """shorter than the servers' 5 s: a POST on a connection that the server is closing would fail and not be repeated"""
 
@@ -75,6 +78,15 @@ class Continuation:
     engine: str
     finish_reason: str
     """`stop`, `length`, `abort`"""
+    carried: tuple[tuple[int, int], ...] = ()
+    """(version, tokens) of its parts, where it was carried over publications; empty: `version` made all of it"""
+
+
+class Generates(Protocol):
+    """Whoever answers requests: the router, or what stands before it."""
+
+    async def generate(self, request: TokenRequest, deadline_s: float) -> tuple[Continuation, ...]:
+        """Return `request.num_samples` continuations. Raises EngineError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +132,9 @@ class _Http:
         except (aiohttp.ClientError, ConnectionError) as error:
             raise EngineUnreachableError(f"{wanted}: {type(error).__name__}: {error}") from error
         if answer.status >= 400:
-            kind = EngineRefusedError if answer.status in REFUSALS else EngineError
-            raise kind(f"{wanted}: {answer.status} {_message(content)}")
+            told = _message(content)
+            refused = answer.status in REFUSALS and not ABORTED.search(told)
+            raise (EngineRefusedError if refused else EngineError)(f"{wanted}: {answer.status} {told}")
         return content
 
 

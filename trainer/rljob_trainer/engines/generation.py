@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from rljob_api.sections import Sampling
-from rljob_trainer.engines.client import Continuation, EngineError, EngineRefusedError, RouterClient, TokenRequest
+from rljob_trainer.engines.client import Continuation, EngineError, EngineRefusedError, Generates, TokenRequest
 from rljob_trainer.rollouts import GenerationFailedError
 from rljob_trainer.samples import Prompt, Sample
 
@@ -12,7 +12,7 @@ from rljob_trainer.samples import Prompt, Sample
 class RouterGenerator:
     """Asks the router once for all samples of a prompt: the engine then computes the prompt's cache once."""
 
-    router: RouterClient
+    router: Generates
     deadline_s: float
 
     async def generate(self, prompt: Prompt, sampling: Sampling, num_samples: int, greedy: bool) -> tuple[Sample, ...]:
@@ -49,4 +49,12 @@ def token_request(prompt: Prompt, sampling: Sampling, num_samples: int, greedy: 
 
 def sample(answer: Continuation) -> Sample:
     """Return the loop's form of a continuation."""
-    return Sample(answer.tokens_T, answer.logprobs_T, answer.text, answer.version, answer.finish_reason, answer.engine)
+    return Sample(
+        tokens_T=answer.tokens_T,
+        logprobs_T=answer.logprobs_T,
+        text=answer.text,
+        version=answer.version,
+        finish_reason=answer.finish_reason,
+        engine=answer.engine,
+        carried=answer.carried,
+    )

@@ -245,6 +245,15 @@ class EnginePool:
         """Allocate both again; the contents are undefined until the next publication. Raises EngineError."""
         await self._all_serving(lambda client: client.resume_memory(MEMORY_S))
 
+    async def cut(self) -> None:
+        """End everything that engines generate, as it is; one that does not hear it will be noticed otherwise."""
+        busy = lifecycle.Serving | lifecycle.Leaving
+        generating = [engine for engine in self._engines.values() if isinstance(engine.state, busy)]
+        clients = [self._client(engine) for engine in generating if engine.served is not None]
+        _, failed = await each({client.name: client.abort_all(ASK_S) for client in clients})
+        for name, reason in failed.items():
+            log.info("engine=%s action=cut reason=%s", name, reason)
+
     # one engine's way up
 
     async def _bring_up(self, engine: _Engine, generation: int) -> None:

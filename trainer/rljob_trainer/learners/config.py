@@ -57,6 +57,9 @@ class LossSettings:
     clip_high: float = 0.2
     dual_clip: float | None = None
     """largest ratio that counts where the advantage is negative; None: any"""
+    old: Literal["learner", "engines"] = "learner"
+    """whose log-probabilities the ratio is taken against: the learner's before the first update on the samples, or the
+    engines', which may have had older weights"""
     importance: ImportanceSettings | None = None
     """None: what the engine sampled is taken for the learner's own"""
     entropy_coefficient: float = 0.0

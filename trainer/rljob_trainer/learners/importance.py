@@ -4,6 +4,10 @@
     truncate (TIS, https://fengyao.notion.site/off-policy-rl):   clip(w, low, high)
     mask (MIS; IcePop, https://arxiv.org/abs/2510.18855):        w if low <= w <= high else 0
 
+Where rollouts go on while the learner trains, the engine had older weights, and w corrects for that too: with the ratio
+left to the learner's own updates this is decoupled PPO (https://arxiv.org/abs/2110.00641, AReaL's
+https://arxiv.org/abs/2505.24298).
+
 The weight multiplies the policy objective and is not differentiated. The learner's is its log-probability before the
 first update on these samples, so that the ratio of new to old policy stays the objective's own. A masked token still
 counts in the mean. Axes: R response tokens.

@@ -61,9 +61,10 @@ def policy_loss(
     """Return the loss of one micro-batch (a scalar to differentiate) and its sums."""
     weights_R = targets.weights_R
     counts_R = (weights_R != 0).double()
+    learner_R = logprobs_R.detach() if targets.old_logprobs_R is None else targets.old_logprobs_R
     responses = Responses(
         logprobs_R=logprobs_R,
-        old_logprobs_R=logprobs_R.detach() if targets.old_logprobs_R is None else targets.old_logprobs_R,
+        old_logprobs_R=learner_R if settings.old == "learner" else targets.engine_logprobs_R.to(learner_R.dtype),
         advantages_R=targets.advantages_R,
         counts_R=counts_R,
         sequences_R=targets.sequences_R,
@@ -86,7 +87,7 @@ def policy_loss(
         loss = loss + settings.kl.coefficient * (kl_R * weights_R).sum()
     if settings.entropy_coefficient:
         loss = loss - settings.entropy_coefficient * (entropy_R * weights_R).sum()
-    mismatch_R = (responses.old_logprobs_R - targets.engine_logprobs_R).abs()
+    mismatch_R = (learner_R - targets.engine_logprobs_R).abs()
     sums = LossSums(
         loss=loss.detach().double(),
         policy_loss=pg.detach().double(),

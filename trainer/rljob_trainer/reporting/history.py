@@ -18,6 +18,7 @@ from rljob_trainer.reporting.records import (
     RunRecord,
     SamplesRecord,
     StepRecord,
+    rate,
 )
 
 _ByStep = TypeVar("_ByStep", StepRecord, EvaluationRecord, SamplesRecord, CheckpointRecord)
@@ -86,17 +87,14 @@ class History:
 
     @property
     def rollout_tokens_per_second(self) -> float | None:
-        """Response tokens over the time of the rollout phase."""
-        return self._rate(sum(step.rollout_tokens for step in self.steps), "rollout")
+        """Response tokens over the time that engines generated."""
+        return rate(sum(step.rollout_tokens for step in self.steps), sum(step.rollout_seconds for step in self.steps))
 
     @property
     def train_tokens_per_second(self) -> float | None:
         """Trained tokens over the time of the train phase."""
-        return self._rate(sum(step.train_tokens for step in self.steps), "train")
-
-    def _rate(self, tokens: int, phase: str) -> float | None:
-        seconds = sum(step.phase_seconds.get(phase, 0.0) for step in self.steps)
-        return tokens / seconds if tokens and seconds > 0 else None
+        seconds = sum(step.phase_seconds.get("train", 0.0) for step in self.steps)
+        return rate(sum(step.train_tokens for step in self.steps), seconds)
 
 
 def read_history(run_directory: Path) -> History:

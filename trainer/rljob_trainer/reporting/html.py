@@ -110,6 +110,16 @@ def figures(history: History) -> tuple[Figure, ...]:
             low=0.0,
             note="Near 0 when engines and learner hold the same weights; it shows wrong or stale weights first.",
         ),
+        line_figure(
+            "Staleness",
+            "steps",
+            [
+                Series("mean of the tokens", "primary", _points(steps, [step.staleness for step in steps])),
+                Series("oldest token", "secondary", _points(steps, [step.max_staleness for step in steps]), "dashed"),
+            ],
+            y_range=(0.0, None),
+            note="Steps since the weights that made a token; rollout.async.maxStaleness bounds them.",
+        ),
         _of(
             steps,
             "Groups without a signal",

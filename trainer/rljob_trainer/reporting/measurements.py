@@ -4,6 +4,7 @@ Axes: G samples of one prompt, T tokens.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean, pstdev
 
@@ -20,11 +21,16 @@ def step_metrics(
     training: TrainMetrics,
     publication: Publication,
     dropped: Sequence[ScoredGroup] = (),
+    newest: int | None = None,
 ) -> StepMetrics:
-    """Return what a step measured. Groups that were dropped count in what the policy earns and says."""
+    """Return what a step measured. Groups that were dropped count in what the policy earns and says.
+
+    `newest` is the version of the weights that were trained, where samples may be of older ones.
+    """
     groups = (*trained, *dropped)
     rewards = [reward for group in groups for reward in group.rewards_G]
     samples = [sample for group in groups for sample in group.group.samples_G]
+    ages = staleness(trained, newest) if newest is not None else None
     lengths = [len(sample.own_tokens) for sample in samples]
     return StepMetrics(
         reward_mean=_mean(rewards),
@@ -44,11 +50,33 @@ def step_metrics(
         logprob_mismatch=_finite(training.mismatch),
         importance_weight=_finite(training.importance),
         importance_cut=_finite(training.importance_cut),
+        staleness=ages.mean if ages else None,
+        max_staleness=ages.largest if ages else None,
         repeated=_mean([repeated(sample.own_tokens) for sample in spread(samples)]),
         rollout_tokens=sum(lengths),
         train_tokens=training.tokens,
         version=publication.version,
         skipped=training.skipped,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """How many steps ago the weights were made that made a response token."""
+
+    mean: float
+    largest: int
+
+
+def staleness(groups: Sequence[ScoredGroup], newest: int) -> Staleness | None:
+    """Return how old the tokens are for weights of version `newest`; None when there are none."""
+    samples = (sample for group in groups for sample in group.group.samples_G)
+    runs = [(newest - version, tokens) for sample in samples for version, tokens in sample.versions if tokens]
+    if not runs:
+        return None
+    return Staleness(
+        mean=sum(age * tokens for age, tokens in runs) / sum(tokens for _, tokens in runs),
+        largest=max(age for age, _ in runs),
     )
 
 

@@ -59,6 +59,10 @@ class StepMetrics(_Line):
     """mean importance weight between engine and learner over the response tokens, as it was used"""
     importance_cut: float | None = None
     """share of the response tokens whose importance weight was truncated or masked"""
+    staleness: float | None = None
+    """steps since the weights that made a token, mean over the response tokens; only where rollouts are ahead"""
+    max_staleness: int | None = None
+    """of the oldest token [steps]"""
     repeated: float | None = None
     """share of the 4-grams that occurred before in their response, of at most 64 responses"""
     rollout_tokens: int
@@ -85,12 +89,17 @@ class StepRecord(StepMetrics):
         return sum(self.phase_seconds.values())
 
     @property
+    def rollout_seconds(self) -> float:
+        """How long engines generated: in the rollout phase, or all the time where rollouts are ahead [s]."""
+        return self.phase_seconds.get("rollout", 0.0) if self.staleness is None else self.seconds
+
+    @property
     def rollout_tokens_per_second(self) -> float | None:
-        return _rate(self.rollout_tokens, self.phase_seconds.get("rollout", 0.0))
+        return rate(self.rollout_tokens, self.rollout_seconds)
 
     @property
     def train_tokens_per_second(self) -> float | None:
-        return _rate(self.train_tokens, self.phase_seconds.get("train", 0.0))
+        return rate(self.train_tokens, self.phase_seconds.get("train", 0.0))
 
 
 class RunRecord(_Line):
@@ -291,5 +300,6 @@ class Sink(Protocol):
         """Leave everything received so far where readers find it."""
 
 
-def _rate(tokens: int, seconds: float) -> float | None:
+def rate(tokens: int, seconds: float) -> float | None:
+    """Return tokens per second; None where there are no tokens or no time."""
     return tokens / seconds if tokens > 0 and seconds > 0 else None

@@ -120,7 +120,8 @@ class Report:
         if setup := {phase: lap.pop(phase) for phase in SETUP & lap.keys()}:
             self._record(ReadyRecord(time=now, step=self._step, phase_seconds=setup))
         self._step = step
-        metrics = step_metrics(groups, training, publication, dropped)
+        newest = step - 1 if self._job.spec.ahead else None
+        metrics = step_metrics(groups, training, publication, dropped, newest)
         record = StepRecord(**dict(metrics), time=now, step=step, phase_seconds=lap)
         self._record(record)
         for finding in self._watching.after(record):

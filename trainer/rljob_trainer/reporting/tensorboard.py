@@ -33,6 +33,8 @@ _STEP_TAGS: Final = {
     "rollout/response_length": "response_length",
     "rollout/truncated": "truncated",
     "rollout/repeated": "repeated",
+    "rollout/staleness_mean": "staleness",
+    "rollout/staleness_max": "max_staleness",
     "perf/step_seconds": "seconds",
     "perf/rollout_tokens_per_second": "rollout_tokens_per_second",
     "perf/train_tokens_per_second": "train_tokens_per_second",

@@ -6,6 +6,7 @@ again only if it has not held in between.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from statistics import fmean, median
 
 from rljob_api.sections import Spec, Watch
@@ -43,7 +44,7 @@ class Lookout:
 
     limits: Watch
     mismatch: float
-    """limit of the mean |engine - learner| [nats]"""
+    """limit of the mean |engine - learner| [nats]; infinite: any"""
     _steps: list[StepRecord] = field(default_factory=list)
     _standing: dict[str, Finding] = field(default_factory=dict)
 
@@ -63,9 +64,12 @@ class Lookout:
 
 
 def lookout(spec: Spec) -> Lookout:
-    """Return a lookout with the limits of a manifest; that of the mismatch is the first step's unless it says."""
-    limit = spec.watch.mismatch
-    return Lookout(spec.watch, MEAN_LIMIT[spec.training.precision] if limit is None else limit)
+    """Return a lookout with the limits of a manifest; that of the mismatch is the first step's unless it says.
+
+    Where rollouts are ahead the mismatch is also what the learner has changed since, and nothing is wrong with that.
+    """
+    usual = inf if spec.ahead else MEAN_LIMIT[spec.training.precision]
+    return Lookout(spec.watch, usual if spec.watch.mismatch is None else spec.watch.mismatch)
 
 
 def findings(steps: Steps, limits: Watch, mismatch: float) -> tuple[Finding, ...]:

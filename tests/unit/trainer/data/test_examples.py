@@ -50,6 +50,7 @@ def questions_of(name: str, model: Path) -> Dataset:
     [
         ("quickstart.yaml", 2892, 100),
         ("chain-sum-tiny.yaml", 149, 50),
+        ("async.yaml", 149, 50),
         ("arithmetic-products.yaml", 80, 20),
         ("own-data.yaml", 180, 20),
         ("several-rewards.yaml", 180, 20),
@@ -61,7 +62,7 @@ def test_an_example_has_the_questions_that_it_promises(tiny_llama_dir, name, tra
 
 
 def test_every_example_is_tested():
-    assert len(list(EXAMPLES.glob("*.yaml"))) == 5
+    assert len(list(EXAMPLES.glob("*.yaml"))) == 6
 
 
 def test_the_quickstart_asks_for_the_rest_of_an_equation(tiny_llama_dir):

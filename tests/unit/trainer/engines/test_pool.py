@@ -5,6 +5,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from rljob_trainer.engines.client import EngineClient, EngineError, open_session
 from rljob_trainer.engines.command import EngineCommand
@@ -26,6 +28,7 @@ class FakeHost:
         self.left = 0
         self.fails: str | None = None
         self.node: str | None = None
+        self.url: str | None = None
         self.room = asyncio.Event()
         self.room.set()
         self.ended = asyncio.Event()
@@ -37,7 +40,7 @@ class FakeHost:
         if self.fails:
             raise EngineStartError(self.fails)
         self.ended = asyncio.Event()
-        return Served(f"http://{self.name}:{self.starts}", pid=self.starts, seconds=0.0)
+        return Served(self.url or f"http://{self.name}:{self.starts}", pid=self.starts, seconds=0.0)
 
     async def wait(self) -> Exit:
         await self.ended.wait()
@@ -357,6 +360,28 @@ def test_an_added_engine_that_does_not_start_is_a_failure_like_any_other() -> No
         scene.hosts["engine-0"].fails = None
         scene.pool.restart("engine-0", 1)
         await scene.until(lambda: scene.states()["engine-0"] == "Healthy")
+
+    play(act)
+
+
+def test_cutting_off_what_runs_reaches_all_that_serve_although_one_does_not_answer() -> None:
+    async def act(scene: Scene) -> None:
+        asked: list[object] = []
+
+        async def abort(request: web.Request) -> web.Response:
+            asked.append(await request.json())
+            return web.Response()
+
+        application = web.Application()
+        application.router.add_post("/abort_request", abort)
+        await scene.publish(0)
+        async with TestServer(application) as server:
+            scene.hosts["b"].url = str(server.make_url("")).rstrip("/")
+            scene.pool.restart("b", 1)
+            await scene.until(lambda: [each.generation for each in scene.pool.snapshot()] == [0, 1])
+            await scene.until(lambda: set(scene.states().values()) == {"Healthy"})
+            await scene.pool.cut()
+        assert asked == [{"abort_all": True}]
 
     play(act)
 

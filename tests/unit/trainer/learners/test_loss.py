@@ -1,9 +1,11 @@
 """The policy loss, against reference values of verl 0.9.1 in fp64."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from rljob_trainer.learners.config import KlSettings, LossSettings
+from rljob_trainer.learners.config import ImportanceSettings, KlSettings, LossSettings
 from rljob_trainer.learners.loss import LossSums, Targets, kl_estimate, policy_loss
 from rljob_trainer.learners.objectives.clip import clip
 
@@ -90,3 +92,29 @@ def test_tokens_without_weight_are_not_counted() -> None:
     weights[0] = 0.0
     _, sums = clipped_loss(NEW[MASK], torch.ones(15), targets(weights), LossSettings())
     assert sums.tokens.item() == sums.entropy.item() == 11.0
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first update", "later update"])
+def test_the_ratio_may_be_that_to_the_engines_and_the_mismatch_stays_the_learner_s(first: bool) -> None:
+    given = targets(TOKEN_MEAN, off_policy=not first)
+    new, same = (NEW[MASK].clone().requires_grad_() for _ in range(2))
+    loss, sums = clipped_loss(new, torch.zeros(15), given, LossSettings(old="engines"))
+    wanted, others = clipped_loss(
+        same, torch.zeros(15), replace(given, old_logprobs_R=given.engine_logprobs_R), LossSettings()
+    )
+    assert loss.item() == wanted.item()
+    assert torch.equal(*(torch.autograd.grad(each, by)[0] for each, by in ((loss, new), (wanted, same))))
+    assert (sums.ratio, sums.clipped) == (others.ratio, others.clipped)
+    learner = NEW[MASK] if first else OLD[MASK]
+    assert sums.mismatch.item() == pytest.approx((learner - given.engine_logprobs_R).abs().sum().item())
+
+
+def test_decoupled_the_weight_corrects_from_the_engines_to_the_learner_and_the_ratio_stays_one() -> None:
+    importance = ImportanceSettings("truncate", "token", 0.0, 2.0)
+    given = targets(TOKEN_MEAN, off_policy=False)
+    new = NEW[MASK].clone().requires_grad_()
+    loss, sums = clipped_loss(new, torch.zeros(15), given, LossSettings(importance=importance))
+    (gradient,) = torch.autograd.grad(loss, new)
+    weights = (NEW[MASK] - given.engine_logprobs_R).exp().clamp(max=2.0)
+    torch.testing.assert_close(gradient, -ADVANTAGES[MASK] * weights / 15)
+    assert sums.ratio.item() == 15.0

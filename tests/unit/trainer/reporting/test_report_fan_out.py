@@ -66,6 +66,36 @@ def test_groups_that_were_dropped_count_in_what_the_policy_earns() -> None:
     assert metrics == step_metrics(GROUPS, TRAINING, PUBLICATION).model_copy(update={"groups_dropped": 1})
 
 
+def aged(*versions: tuple[int, int]) -> ScoredGroup:
+    """Return a group of one sample whose parts were made by these versions."""
+    number = sum(tokens for _, tokens in versions)
+    sample = Sample((7,) * number, (0.0,) * number, "", versions[-1][0], "stop", "engine-0", carried=versions)
+    return ScoredGroup(Group(Prompt("0:0", "q", "q", (1,), "l", {}), (sample,)), (1.0,))
+
+
+def test_staleness_is_the_age_of_the_weights_of_each_token_at_the_step_that_trains_on_it() -> None:
+    metrics = step_metrics((aged((3, 1), (4, 3)), aged((5, 4))), TRAINING, PUBLICATION, newest=5)
+    assert (metrics.staleness, metrics.max_staleness) == (approx((2 + 3 * 1) / 8), 2)
+
+
+def test_samples_of_one_version_are_as_old_as_it() -> None:
+    metrics = step_metrics(GROUPS, TRAINING, PUBLICATION, dropped=(aged((0, 5)),), newest=4)
+    assert (metrics.staleness, metrics.max_staleness) == (1.0, 1)
+
+
+def test_staleness_is_told_where_rollouts_are_ahead_and_their_tokens_count_for_the_whole_step(tmp_path: Path) -> None:
+    ahead, not_ahead = SyntheticRun(tmp_path / "ahead", ahead=True), SyntheticRun(tmp_path / "not")
+    for run in (ahead, not_ahead):
+        run.take(1)
+    (first,), (other,) = records(tmp_path / "ahead", StepRecord), records(tmp_path / "not", StepRecord)
+    assert isinstance(first, StepRecord) and isinstance(other, StepRecord)
+    assert (first.staleness, other.staleness) == (0.0, None)
+    assert first.rollout_tokens_per_second == approx(first.rollout_tokens / first.seconds)
+    assert other.rollout_tokens_per_second == approx(other.rollout_tokens / other.phase_seconds["rollout"])
+    page = ahead.report.render_metrics()[1]
+    assert b"rljob_staleness_steps 0.0" in page and b"rljob_staleness_max_steps 0.0" in page
+
+
 def test_samples_are_the_best_and_the_worst_of_a_group_and_one_of_a_group_that_agrees() -> None:
     chosen = chosen_samples(GROUPS, 4)
     assert [(sample.response, sample.reward, sample.version) for sample in chosen] == [

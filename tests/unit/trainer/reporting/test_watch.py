@@ -1,7 +1,7 @@
 """What goes wrong slowly is told by its name, when it begins, with the numbers that say so."""
 
 from collections.abc import Callable
-from math import exp, sin
+from math import exp, inf, sin
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,12 @@ def test_bf16_may_differ_more_unless_the_manifest_says_how_much(watch, precision
     spec = job().spec
     training = spec.training.model_copy(update={"precision": Precision(precision)})
     given = spec.model_copy(update={"training": training, "watch": Watch(**watch)})
+    assert lookout(given).mismatch == limit
+
+
+@pytest.mark.parametrize(("watch", "limit"), [({}, inf), ({"mismatch": 0.2}, 0.2)])
+def test_engines_with_older_weights_may_differ_as_much_as_they_do(watch, limit):
+    given = job(ahead=True).spec.model_copy(update={"watch": Watch(**watch)})
     assert lookout(given).mismatch == limit
 
 

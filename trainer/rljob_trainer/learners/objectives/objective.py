@@ -20,7 +20,7 @@ class Responses:
     logprobs_R: torch.Tensor
     """the policy's; the only tensor with a gradient"""
     old_logprobs_R: torch.Tensor
-    """the policy's before the first update on these samples"""
+    """the old policy's, see `LossSettings.old`"""
     advantages_R: torch.Tensor
     counts_R: torch.Tensor
     """1 for a token that the loss sees, 0 for one that it does not"""
