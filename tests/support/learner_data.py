@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
-from rljob_trainer.packing import MicroBatch, Sequence
+from rljob_trainer.packing import MicroBatch, Sequence, ValueTargets
 
 VOCABULARY_SIZE = 512
 
@@ -27,6 +27,21 @@ def sequences(count: int, seed: int = 0, samples_per_prompt: int = 2) -> list[Se
             weight=1.0 / total,
         )
         for index, response in enumerate(responses)
+    ]
+
+
+def valued(sequences: list[Sequence], seed: int = 0) -> list[Sequence]:
+    """Return the sequences with random value targets; old values are near those of a fresh critic, 0."""
+    random = np.random.default_rng(seed)
+    return [
+        dataclasses.replace(
+            sequence,
+            value_targets=ValueTargets(
+                old_values=0.1 * random.standard_normal(len(sequence.logprobs)),
+                returns=random.standard_normal(len(sequence.logprobs)),
+            ),
+        )
+        for sequence in sequences
     ]
 
 
