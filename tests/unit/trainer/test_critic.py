@@ -1,5 +1,6 @@
 """Policy and critic are trained on the same rollout; at first the critic alone."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isnan
 
@@ -26,11 +27,11 @@ class Learner:
 
     trained: list[str] = field(default_factory=list)
 
-    def train(self, batches: tuple[StepBatch, ...]) -> TrainMetrics:
+    def train(self, batches: Sequence[StepBatch]) -> TrainMetrics:
         self.trained.append("policy")
         return summary([], kl_in_rewards=None)
 
-    def train_critic(self, batches: tuple[StepBatch, ...]) -> list[CriticStep]:
+    def train_critic(self, batches: Sequence[StepBatch]) -> list[CriticStep]:
         self.trained.append("critic")
         return [
             CriticStep(skipped=True, loss=loss, clip_fraction=0.5, grad_norm=loss, learning_rate=1.0) for loss in (2, 4)
@@ -71,6 +72,14 @@ def test_every_token_has_the_critics_value_and_its_return() -> None:
     np.testing.assert_allclose(micro_batch.value_targets.old_values, [0.25] * 4)
     np.testing.assert_allclose(micro_batch.value_targets.returns, [1.0, 1.0, 0.0, 0.0])
     np.testing.assert_allclose(micro_batch.advantages_R, np.array([1, 1, -1, -1]) * np.sqrt(0.75), rtol=1e-6)
+
+
+def test_every_group_has_its_own_values() -> None:
+    (step,) = steps((scored(1.0, 0.0), scored(0.5, 0.5)), (0.1, 0.2, 0.3, 0.4), size=4)
+    (micro_batch,) = step.micro_batches_by_rank[0]
+    assert micro_batch.value_targets is not None
+    np.testing.assert_allclose(micro_batch.value_targets.old_values[::2], [0.1, 0.2, 0.3, 0.4])
+    np.testing.assert_allclose(micro_batch.value_targets.returns[::2], [1.0, 0.0, 0.5, 0.5])
 
 
 def test_a_sample_without_advantage_still_teaches_the_critic() -> None:

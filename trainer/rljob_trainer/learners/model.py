@@ -63,6 +63,9 @@ class ValueHead(torch.nn.Module):
 class ValueModel(PolicyModel):
     """The same model with a value head where the policy projects onto the vocabulary; its last stage returns [R]."""
 
+    output_layer: Any
+    """the head; None on other stages, and before there is one"""
+
     def __init__(self, *, config: Any, **arguments: Any) -> None:
         super().__init__(config=config, **arguments | {"share_embeddings_and_output_weights": False})
         self.output_layer = None
