@@ -397,6 +397,11 @@ JOB = Dashboard(
                     {"entropy": f"rljob_entropy_nats{ONE}", "KL": f"rljob_kl_nats{ONE}"},
                 ),
                 Panel(
+                    "Critic",
+                    "Of jobs with ppo. Explained variance: 1 is a critic that knows every return, below 0 it misleads.",
+                    {"explained": f"rljob_explained_variance{ONE}", "value loss": f"rljob_value_loss{ONE}"},
+                ),
+                Panel(
                     "Engines against learner",
                     "Mean difference of their log-probabilities [nats]. They should compute the same model.",
                     {"mismatch": f"rljob_logprob_mismatch_nats{ONE}"},

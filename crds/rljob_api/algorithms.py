@@ -17,6 +17,8 @@ class Traits:
     """the policy objective that its advantages are put into"""
     normalizes: bool
     """whether it divides by a standard deviation that `normalizeBy` chooses"""
+    critic: bool = False
+    """whether it needs a value model, which `critic` describes"""
 
 
 KNOWN: Mapping[str, Traits] = {
@@ -26,13 +28,18 @@ KNOWN: Mapping[str, Traits] = {
     "rloo": Traits("clip", normalizes=False),
     "reinforcePlusPlus": Traits("clip", normalizes=False),
     "reinforcePlusPlusBaseline": Traits("clip", normalizes=False),
+    "ppo": Traits("clip", normalizes=False, critic=True),
 }
 
 
-def names(*, objective: str | None = None, normalizes: bool | None = None) -> tuple[str, ...]:
-    """Return the algorithms of this objective, or that normalise in this way."""
+def names(
+    *, objective: str | None = None, normalizes: bool | None = None, critic: bool | None = None
+) -> tuple[str, ...]:
+    """Return the algorithms of this objective, that normalise in this way, or that have a critic or none."""
     return tuple(
         name
         for name, traits in KNOWN.items()
-        if objective in (None, traits.objective) and normalizes in (None, traits.normalizes)
+        if objective in (None, traits.objective)
+        and normalizes in (None, traits.normalizes)
+        and critic in (None, traits.critic)
     )

@@ -33,6 +33,8 @@ SHORT = {
     "dotted": "$function.replace(':', '.')",
     "dot": "$dotted.lastIndexOf('.')",
     "moduleAndName": "$dotted.substring(0, $dot) + ':' + $dotted.substring($dot + 1)",
+    "criticOnly": "self.algorithm.?critic.?warmupSteps.orValue(0)",
+    "policyRollouts": "(self.training.steps - $criticOnly)",
     "new": "self.rollout.sampling.maxNewTokens",
     "sampleTokens": "(self.rollout.?contextLength.orValue(0) > $new ? self.rollout.contextLength : $new + 1)",
 }

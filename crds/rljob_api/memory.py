@@ -2,8 +2,8 @@
 
 `rljob plan` prints every line with its formula, so that a reader can disagree with it. Bytes throughout.
 
-Letters of the formulas: P parameters of the fullest rank; TP, PP, DP sizes of tensor, pipeline and data parallelism;
-L layers; H hidden; Q width of all query heads; K of all key heads; F width of the MLP; V vocabulary.
+Letters of the formulas: P parameters of the fullest rank, C of its critic; TP, PP, DP sizes of tensor, pipeline and
+data parallelism; L layers; H hidden; Q width of all query heads; K of all key heads; F width of the MLP; V vocabulary.
 """
 
 from dataclasses import dataclass
@@ -82,11 +82,25 @@ def learner(model: Shape, spec: Spec, where: Topology) -> tuple[Item, ...]:
     ]
     if spec.training.precision is Precision.BF16:
         items.insert(2, Item("master weights", -(-parameters * 4 // where.data_parallel), "P x 4 / DP, fp32"))
+    if spec.algorithm.critic is not None:
+        items += critic(model, spec, where)
     if spec.algorithm.kl is not None:
         items.append(Item("reference weights", parameters * size, f"P x {size}, lent by host memory for KL"))
     if spec.transport == "Broadcast":
         items.append(Item("weight sync bucket", spec.weight_sync.bucket_mib * MIB, "bucketMib", exact=False))
     return tuple(items)
+
+
+def critic(model: Shape, spec: Spec, where: Topology) -> list[Item]:
+    """Return what the critic keeps beside the policy. They compute in turns, so activations are counted once."""
+    parameters = model.largest_stage(where.tensor_parallel, where.pipeline_parallel, valued=True)
+    size, shared = BYTES[spec.training.precision], where.data_parallel
+    masters = 4 if spec.training.precision is Precision.BF16 else 0
+    return [
+        Item("critic weights", parameters * size, f"C x {size}"),
+        Item("critic gradients", parameters * 4, "C x 4, accumulated in fp32"),
+        Item("critic optimizer", -(-parameters * (8 + masters) // shared), f"C x {8 + masters} / DP"),
+    ]
 
 
 def activations(model: Shape, spec: Spec, where: Topology) -> int:

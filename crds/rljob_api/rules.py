@@ -24,6 +24,7 @@ from rljob_api.sections import (
     MOST_GPUS_PER_NODE,
     TOOLS,
     Algorithm,
+    Critic,
     Device,
     Evaluation,
     Judging,
@@ -50,6 +51,8 @@ GENERATED_COLUMNS = ("question", "answer", "metadata")
 SOURCES = ("jsonl", "parquet", "reasoningGym")
 USUAL_COLUMNS = {"inputKey": "question", "labelKey": "answer", "metadataKey": "metadata"}
 CLIP_LOW, CLIP_HIGH, NORMALIZE_BY = Algorithm().clip_low, Algorithm().clip_high, Algorithm().normalize_by
+VALUE_CLIP = Critic(learning_rate=1.0).value_clip
+WITH_CRITIC = algorithms.names(critic=True)
 CISPO = algorithms.names(objective="cispo")
 OFF_POLICY = (*algorithms.names(objective="gspo"), *CISPO)
 """algorithms that are GRPO where the probability ratio is 1"""
@@ -562,6 +565,51 @@ def on_policy(spec: Spec) -> Iterator[Problem]:
         yield Problem(f"{path}.dualClip", given.dual_clip, CLIPS_NOTHING, MORE_STEPS)
 
 
+CLIPS_NO_VALUE = "would clip nothing: with one optimizer step for each rollout values are what they were"
+
+
+@also_in_cel(
+    Cel(
+        "spec.algorithm.critic",
+        f"!(self.algorithm.name in {[*WITH_CRITIC]}) || has(self.algorithm.critic)",
+        "is missing: {self.algorithm.name} compares rewards with a value model; set its learningRate",
+    ),
+    Cel(
+        "spec.algorithm.critic",
+        f"!has(self.algorithm.critic) || self.algorithm.name in {[*WITH_CRITIC]}",
+        "would not be trained: {self.algorithm.name} asks no value model;"
+        f" nearest valid: spec.algorithm.name {' or '.join(WITH_CRITIC)}",
+    ),
+    Cel(
+        "spec.algorithm.critic.warmupSteps",
+        "!has(self.algorithm.critic) || $criticOnly < self.training.steps",
+        "{$criticOnly} leaves the policy none of the run's {self.training.steps} rollouts;"
+        " nearest valid: {self.training.steps - 1}",
+    ),
+    Cel(
+        "spec.algorithm.critic.valueClip",
+        off_policy_cel(f"!has(self.algorithm.critic) || self.algorithm.critic.valueClip == {VALUE_CLIP}"),
+        f"{{self.algorithm.critic.valueClip}} {CLIPS_NO_VALUE}; nearest valid: {VALUE_CLIP}, or {MORE_STEPS}",
+    ),
+)
+def critic(spec: Spec) -> Iterator[Problem]:
+    given, name, path = spec.algorithm.critic, spec.algorithm.name, "spec.algorithm.critic"
+    if given is None:
+        if name in WITH_CRITIC:
+            rule = f"is missing: {name} compares rewards with a value model; set its learningRate"
+            yield Problem(path, ABSENT, rule)
+        return
+    if name not in WITH_CRITIC:
+        rule = f"would not be trained: {name} asks no value model"
+        yield Problem(path, ABSENT, rule, f"spec.algorithm.name {' or '.join(WITH_CRITIC)}")
+    if given.warmup_steps >= (steps := spec.training.steps):
+        rule = f"leaves the policy none of the run's {steps} rollouts"
+        yield Problem(f"{path}.warmupSteps", given.warmup_steps, rule, str(steps - 1))
+    derived = batch.derive(batch.request(spec))
+    if given.value_clip != VALUE_CLIP and derived is not None and derived.steps_per_rollout == 1:
+        yield Problem(f"{path}.valueClip", given.value_clip, CLIPS_NO_VALUE, f"{VALUE_CLIP}, or {MORE_STEPS}")
+
+
 @also_in_cel(
     Cel(
         "spec.algorithm.overlong.buffer",
@@ -759,17 +807,17 @@ def schedule(spec: Spec) -> Iterator[Problem]:
 @also_in_cel(
     Cel(
         "spec.training.optimizer.warmupSteps",
-        "!$batchesFit || self.training.optimizer.warmupSteps < self.training.steps * $steps",
-        "{self.training.optimizer.warmupSteps} is not less than the run's {self.training.steps * $steps}"
-        " optimizer steps; nearest valid: {self.training.steps * $steps - 1}",
+        "!$batchesFit || $policyRollouts < 1 || self.training.optimizer.warmupSteps < $policyRollouts * $steps",
+        "{self.training.optimizer.warmupSteps} is not less than the policy's {$policyRollouts * $steps}"
+        " optimizer steps; nearest valid: {$policyRollouts * $steps - 1}",
     ),
 )
 def warmup(spec: Spec) -> Iterator[Problem]:
     derived = batch.derive(batch.request(spec))
-    total = spec.training.steps * (derived.steps_per_rollout if derived else 1)
+    total = spec.policy_rollouts * (derived.steps_per_rollout if derived else 1)
     given = spec.training.optimizer.warmup_steps
-    if given >= total and derived:
-        rule = f"is not less than the run's {total} optimizer steps"
+    if given >= total > 0 and derived:
+        rule = f"is not less than the policy's {total} optimizer steps"
         yield Problem("spec.training.optimizer.warmupSteps", given, rule, str(total - 1))
 
 
@@ -1066,6 +1114,7 @@ RULES: tuple[Rule, ...] = (
     algorithm,
     clipping,
     on_policy,
+    critic,
     overlong,
     dynamic_sampling,
     lengths,

@@ -268,10 +268,33 @@ class DynamicSampling(Section):
         return math.ceil(missing * self.over_sample)
 
 
+class Critic(Section):
+    """The value model of `ppo`: the policy's architecture and first weights, with one number for each token."""
+
+    learning_rate: Annotated[float, Field(gt=0)]
+    """its peak learning rate; schedule, warm-up and Adam's other settings are those of `training.optimizer`, and the
+    floor is in proportion. slime: --critic-lr"""
+    clip_grad: Annotated[float, Field(gt=0)] = 1.0
+    """largest norm of its gradient"""
+    gamma: Fraction = 1.0
+    """discount of what comes a token later. slime: --gamma"""
+    lambda_: Fraction = Field(default=1.0, alias="lambda")
+    """how much the advantages of a token trust the rewards that follow (1) or the next token's value (0),
+    https://arxiv.org/abs/1506.02438. slime: --lambd"""
+    value_clip: Annotated[float, Field(gt=0)] = 0.2
+    """how far a value may move from what it was before the first of several optimizer steps until its loss is bounded.
+    slime: --value-clip"""
+    warmup_steps: NotNegative = 0
+    """rollouts at the beginning that train the critic only. slime: --num-critic-only-steps"""
+
+
 class Algorithm(Section):
     name: Text = "grpo"
     """how rewards become advantages and which objective they are put into: `grpo`, `gspo`, `cispo`, `rloo`,
-    `reinforcePlusPlus`, `reinforcePlusPlusBaseline`, or `module:object` for your own. slime: --advantage-estimator"""
+    `reinforcePlusPlus`, `reinforcePlusPlusBaseline`, `ppo`, or `module:object` for your own.
+    slime: --advantage-estimator"""
+    critic: Critic | None = None
+    """the value model that `ppo` compares rewards with; no other algorithm has one"""
     normalize_by: Literal["group", "batch", "none"] = "group"
     """standard deviation that GRPO's advantages are divided by: of the group's rewards, of all rewards of the rollout,
     or none, which is Dr. GRPO's choice. slime: --disable-grpo-std-normalization"""
@@ -646,6 +669,12 @@ class Spec(Section):
         """How weights reach the engines: memory that learner and engines share needs no collective."""
         usual: Transport = "Disk" if self.placement is Placement.COLOCATED else "Broadcast"
         return self.weight_sync.transport or usual
+
+    @property
+    def policy_rollouts(self) -> int:
+        """How many rollouts the policy is trained on: all but those at the beginning that are the critic's alone."""
+        critic = self.algorithm.critic
+        return self.training.steps - (critic.warmup_steps if critic else 0)
 
 
 class Metadata(BaseModel):

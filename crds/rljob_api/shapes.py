@@ -76,17 +76,22 @@ class Shape:
         """Return the parameters of one embedding on each rank; its rows are padded to a multiple of the ranks."""
         return -(-self.vocabulary // tensor_parallel) * self.hidden
 
-    def stage(self, index: int, tensor_parallel: int, pipeline_parallel: int) -> int:
-        """Return the parameters of one rank of a pipeline stage. The last stage keeps a copy of a tied embedding."""
-        first, last = index == 0, index == pipeline_parallel - 1
-        embeddings = int(first) + int(last and not (first and self.tied))
-        norm = self.hidden if last else 0
-        layers = self.layers // pipeline_parallel * self.layer(tensor_parallel)
-        return layers + embeddings * self.embedding(tensor_parallel) + norm
+    def stage(self, index: int, tensor_parallel: int, pipeline_parallel: int, *, valued: bool = False) -> int:
+        """Return the parameters of one rank of a pipeline stage. The last stage keeps a copy of a tied embedding.
 
-    def largest_stage(self, tensor_parallel: int, pipeline_parallel: int) -> int:
-        """Return the parameters of the rank that has most."""
-        return max(self.stage(index, tensor_parallel, pipeline_parallel) for index in range(pipeline_parallel))
+        With `valued`, of a critic: it has a row of `hidden` where the policy projects onto the vocabulary.
+        """
+        first, last = index == 0, index == pipeline_parallel - 1
+        embeddings = int(first) + int(last and not valued and not (first and self.tied))
+        norm = self.hidden if last else 0
+        head = self.hidden if last and valued else 0
+        layers = self.layers // pipeline_parallel * self.layer(tensor_parallel)
+        return layers + embeddings * self.embedding(tensor_parallel) + norm + head
+
+    def largest_stage(self, tensor_parallel: int, pipeline_parallel: int, *, valued: bool = False) -> int:
+        """Return the parameters of the rank that has most; with `valued`, of a critic."""
+        stages = range(pipeline_parallel)
+        return max(self.stage(index, tensor_parallel, pipeline_parallel, valued=valued) for index in stages)
 
 
 def shape(config: Mapping[str, Any]) -> Shape:

@@ -52,7 +52,9 @@ class Plan:
     data_parallel: int
     batch: Batch
     optimizer_steps: int
-    """in the whole run"""
+    """of the policy in the whole run"""
+    critic_only: int
+    """rollouts at the beginning that only the critic is trained on"""
     generated_tokens: Range
     """in one step"""
     trained_tokens: Range
@@ -81,7 +83,8 @@ def plan(job: RLJob, files: ModelFiles | None, findings: Findings) -> Plan:
         pipeline_parallel=where.pipeline_parallel,
         data_parallel=where.data_parallel,
         batch=batches,
-        optimizer_steps=spec.training.steps * batches.steps_per_rollout,
+        optimizer_steps=spec.policy_rollouts * batches.steps_per_rollout,
+        critic_only=spec.training.steps - spec.policy_rollouts,
         generated_tokens=generated_tokens(spec, batches),
         trained_tokens=trained_tokens(spec, batches, model),
         memory=memory.estimate(model, spec, where) if model else None,

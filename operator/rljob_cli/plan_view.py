@@ -74,11 +74,12 @@ def process_rows(plan: Plan) -> list[Row]:
 def batch_rows(plan: Plan) -> list[Row]:
     batch = plan.batch
     made = f"promptsPerStep {batch.prompts} x samplesPerPrompt {batch.samples_per_prompt}"
+    rollouts = f"(steps - critic.warmupSteps {plan.critic_only})" if plan.critic_only else "steps"
     replicas = f"ranks / (tensor {plan.tensor_parallel} x pipeline {plan.pipeline_parallel})"
     return [
         ("samples of a step", str(batch.samples), made),
         ("globalBatchSize", str(batch.global_batch_size), f"samples / stepsPerRollout {batch.steps_per_rollout}"),
-        ("optimizer steps", str(plan.optimizer_steps), f"steps x stepsPerRollout {batch.steps_per_rollout}"),
+        ("optimizer steps", str(plan.optimizer_steps), f"{rollouts} x stepsPerRollout {batch.steps_per_rollout}"),
         ("data parallel", str(plan.data_parallel), replicas),
         ("tokens generated in a step", between(plan.generated_tokens), "1 to maxNewTokens a sample"),
         ("tokens trained on in a step", between(plan.trained_tokens), "prompts included, up to the context length"),

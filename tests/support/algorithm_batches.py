@@ -36,6 +36,11 @@ class Batch:
     entropy_D_T: torch.Tensor
     probe_D_T: torch.Tensor
     """random directions: values that agree along them agree"""
+    values_D_T: torch.Tensor
+    """a critic's before its first update; not zero where there is no token"""
+    new_values_D_T: torch.Tensor
+    returns_D_T: torch.Tensor
+    """what value losses are given; not made from rewards and values"""
 
     def outcomes(self, kl_D_T: torch.Tensor | None = None) -> list[Outcome]:
         """Return the groups, with a penalty for each token if one is given."""
@@ -45,7 +50,8 @@ class Batch:
         rows = [row for row, each in enumerate(self.groups_D) if each == group]
         lengths = tuple(self.lengths_D[row] for row in rows)
         penalties = None if kl_D_T is None else tuple(kl_D_T[row, : self.lengths_D[row]].numpy() for row in rows)
-        return Outcome(tuple(self.rewards_D[row].item() for row in rows), lengths, penalties)
+        values = tuple(self.values_D_T[row, : self.lengths_D[row]].numpy() for row in rows)
+        return Outcome(tuple(self.rewards_D[row].item() for row in rows), lengths, penalties, values)
 
     def padded(self, groups: list[list[object]]) -> torch.Tensor:
         """Return advantages of groups as a matrix, zero where there is no token."""
@@ -95,4 +101,7 @@ def batch(seed: int) -> Batch:
         engine_D_T=old + tokens(-1.0, 1.0),
         entropy_D_T=tokens(0.0, 2.0),
         probe_D_T=tokens(-1.0, 1.0),
+        values_D_T=(values := tokens(-1.0, 1.5)),
+        new_values_D_T=values + tokens(-0.5, 0.5),
+        returns_D_T=tokens(-1.0, 1.5),
     )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
-from rljob_trainer.packing import MicroBatch, Sequence
+from rljob_trainer.packing import MicroBatch, Sequence, ValueTargets
 
 VOCABULARY_SIZE = 512
 
@@ -50,6 +50,21 @@ def masked(plain: list[Sequence], seed: int = 0) -> list[Sequence]:
 def _stretches(random: np.random.Generator, length: int) -> tuple[bool, ...]:
     lengths = random.integers(1, 4, length)
     return tuple(bool(number % 2 == 0) for number, stretch in enumerate(lengths) for _ in range(stretch))[:length]
+
+
+def valued(sequences: list[Sequence], seed: int = 0) -> list[Sequence]:
+    """Return the sequences with random value targets; old values are near those of a fresh critic, 0."""
+    random = np.random.default_rng(seed)
+    return [
+        dataclasses.replace(
+            sequence,
+            value_targets=ValueTargets(
+                old_values=0.1 * random.standard_normal(len(sequence.logprobs)),
+                returns=random.standard_normal(len(sequence.logprobs)),
+            ),
+        )
+        for sequence in sequences
+    ]
 
 
 def learner_config(directory: Path, **changes: Any) -> LearnerConfig:

@@ -11,7 +11,7 @@ from learner_data import engine_logprobs
 from rljob_trainer.learners.config import LearnerConfig, LossSettings
 from rljob_trainer.learners.layout import token_layout
 from rljob_trainer.learners.logprobs import VocabularyShard, logprobs_and_entropy
-from rljob_trainer.learners.metrics import StepMetrics
+from rljob_trainer.learners.metrics import CriticStep, StepMetrics
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.packing import MicroBatch, Sequence, pack
@@ -25,6 +25,19 @@ def train(
     """Take the steps; return their metrics."""
     learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
     return [_step(learner, sequences, max_tokens, off_policy) for sequences in steps]
+
+
+def train_critic(
+    rank: int, world_size: int, port: int, config: LearnerConfig, steps: Steps, max_tokens: int
+) -> tuple[list[CriticStep], list[dict[int, Any]]]:
+    """Take the critic's steps; return their metrics, and before each and after the last the values by sequence."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    values = [_values_by_sequence(learner, steps[0], max_tokens)]
+    metrics = []
+    for sequences in steps:
+        metrics.append(learner.train_critic(_share(learner, sequences, max_tokens)))
+        values.append(_values_by_sequence(learner, steps[0], max_tokens))
+    return metrics, values
 
 
 def one_step_with_each_loss(
@@ -80,6 +93,26 @@ def load_train(
     learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
     learner.load(directory)
     return [_step(learner, sequences, 64, False) for sequences in after], weights(learner)
+
+
+def critic_train_save_train(
+    rank: int, world_size: int, port: int, config: LearnerConfig, directory: Path, before: Steps, after: Steps
+) -> list[Any]:
+    """Train policy and critic, save, go on; return what both say of the steps after it, and the weights of both."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    for sequences in before:
+        _step_of_both(learner, sequences)
+    learner.save(directory)
+    return [*(_step_of_both(learner, sequences) for sequences in after), weights(learner), _critic_weights(learner)]
+
+
+def critic_load_train(
+    rank: int, world_size: int, port: int, config: LearnerConfig, directory: Path, after: Steps
+) -> list[Any]:
+    """Load and go on; return the same."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    learner.load(directory)
+    return [*(_step_of_both(learner, sequences) for sequences in after), weights(learner), _critic_weights(learner)]
 
 
 def load_error(rank: int, world_size: int, port: int, config: LearnerConfig, directory: Path) -> str:
@@ -201,3 +234,24 @@ def _optimizer_state(learner: LearnerRank) -> tuple[list[torch.Tensor], int]:
     (part,) = learner._optimizer.megatron.chained_optimizers
     tensors = [tensor.clone() for state in part.optimizer.state.values() for tensor in state.values()]
     return tensors, learner._optimizer.schedule.num_steps
+
+
+def _values_by_sequence(learner: LearnerRank, sequences: list[Sequence], max_tokens: int) -> dict[int, Any]:
+    """Return the critic's values of this share's sequences by their numbers, on the ranks that hold them."""
+    numbered = [replace(sequence, index=index) for index, sequence in enumerate(sequences)]
+    share = _share(learner, numbered, max_tokens)
+    return {
+        index: values_R[batch.sequences_R == place]
+        for batch, values_R in zip(share, learner.values(share), strict=False)
+        for place, index in enumerate(batch.indices_S.tolist())
+    }
+
+
+def _step_of_both(learner: LearnerRank, sequences: list[Sequence]) -> list[float]:
+    critic = learner.train_critic(_share(learner, sequences, 64))
+    policy = _step(learner, sequences, 64, False)
+    return [critic.loss, critic.grad_norm, critic.learning_rate, policy.loss, policy.grad_norm, policy.learning_rate]
+
+
+def _critic_weights(learner: LearnerRank) -> list[torch.Tensor]:
+    return [each.detach().clone() for each in learner._critic.ddp.parameters()] if learner._critic else []

@@ -35,6 +35,49 @@ def advantages(name: str, b: Batch, kl_D_T: torch.Tensor | None = None) -> torch
     return padded_D_T
 
 
+def generalized_advantages(
+    b: Batch, gamma: float, lambda_: float, kl_D_T: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return whitened advantages and returns of every token: GAE as the mean of n-step advantages, its equation 16."""
+    kl = torch.zeros_like(b.mask_D_T) if kl_D_T is None else kl_D_T
+    raw = {}
+    for i, length in enumerate(b.lengths_D):
+        for t in range(length):
+            raw[i, t] = 0.0
+            for n in range(1, length - t + 1):
+                end = t + n
+                rewards = sum(gamma**k * -kl[i, t + k].item() for k in range(n))
+                rewards += gamma ** (n - 1) * b.rewards_D[i].item() if end == length else 0.0
+                after = gamma**n * b.values_D_T[i, end].item() if end < length else 0.0
+                share = lambda_ ** (n - 1) * (1.0 if end == length else 1.0 - lambda_)
+                raw[i, t] += share * (rewards + after - b.values_D_T[i, t].item())
+    advantages, returns = torch.zeros_like(b.mask_D_T), torch.zeros_like(b.mask_D_T)
+    for place, value in whitened(raw).items():
+        advantages[place], returns[place] = value, raw[place] + b.values_D_T[place]
+    return advantages, returns
+
+
+def value_loss(b: Batch, by: str, clip: float, new_D_T: torch.Tensor) -> torch.Tensor:
+    """Return the critic's loss; its gradient is that of the formula, by autograd."""
+    total = torch.zeros((), dtype=torch.float64)
+    for i, length in enumerate(b.lengths_D):
+        for t in range(length):
+            old, wanted = b.values_D_T[i, t].item(), b.returns_D_T[i, t].item()
+            near = torch.clamp(new_D_T[i, t], old - clip, old + clip)
+            error = torch.maximum((new_D_T[i, t] - wanted) ** 2, (near - wanted) ** 2)
+            total = total + weight(by, b.lengths_D, i) * error / 2
+    return total
+
+
+def weight(by: str, lengths: tuple[int, ...], i: int) -> float:
+    """Return the weight of a token of sample `i`."""
+    return {
+        "token": 1 / sum(lengths),
+        "sample": 1 / (len(lengths) * lengths[i]),
+        "constant": 1 / (len(lengths) * LONGEST),
+    }[by]
+
+
 def spread(values: list[float]) -> float:
     mean = math.fsum(values) / len(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
@@ -67,11 +110,6 @@ def loss(wanted: Wanted, b: Batch, new_D_T: torch.Tensor) -> torch.Tensor:
     old_D_T = new_D_T.detach() if wanted.on_policy else b.old_D_T
     total = torch.zeros((), dtype=torch.float64)
     for i, length in enumerate(b.lengths_D):
-        weight = {
-            "token": 1 / sum(b.lengths_D),
-            "sample": 1 / (len(b.lengths_D) * length),
-            "constant": 1 / (len(b.lengths_D) * LONGEST),
-        }[wanted.by]
         for t in range(length):
             of_token = correction(wanted, b, old_D_T, i, t) * objective(wanted, b, new_D_T, old_D_T, i, t)
             if wanted.kl:
@@ -79,7 +117,7 @@ def loss(wanted: Wanted, b: Batch, new_D_T: torch.Tensor) -> torch.Tensor:
                 estimate = {"k1": x, "k2": x * x / 2, "k3": (-x).exp() - 1 + x}[wanted.kl[0]]
                 of_token = of_token + wanted.kl[1] * estimate
             of_token = of_token - wanted.entropy * b.entropy_D_T[i, t]
-            total = total + weight * of_token
+            total = total + weight(wanted.by, b.lengths_D, i) * of_token
     return total
 
 

@@ -23,6 +23,7 @@ from verl.workers.config import ActorConfig
 from algorithm_batches import LONGEST, NUM_BATCHES, Batch, batch
 
 KL_COEFFICIENT = 0.1
+GAMMA, LAMBDA, VALUE_CLIP = 0.97, 0.9, 0.2
 AGGREGATIONS = {"token": "token-mean", "sample": "seq-mean-token-mean", "constant": "seq-mean-token-sum-norm"}
 OBJECTIVES = {
     "clip": ("vanilla", 0.2, 0.28, 1e9),
@@ -54,6 +55,12 @@ def values() -> Iterator[tuple[str, Callable[[Batch], Pair]]]:
         "reinforcePlusPlusBaseline",
         lambda b: along(b, core_algos.compute_reinforce_plus_plus_baseline_outcome_advantage(**grouped(b))[0]),
     )
+    yield "ppo", lambda b: along(b, generalized(b, kl=False)[0])
+    yield "ppo-kl", lambda b: along(b, generalized(b, kl=True)[0])
+    yield "ppo-returns", lambda b: along(b, generalized(b, kl=False)[1])
+    yield "ppo-returns-kl", lambda b: along(b, generalized(b, kl=True)[1])
+    for by in AGGREGATIONS:
+        yield f"value-{by}", lambda b, by=by: value_loss(b, by)
     for name in OBJECTIVES:
         for by in AGGREGATIONS:
             yield f"{name}-{by}", lambda b, name=name, by=by: loss(b, name, by, None)
@@ -80,6 +87,21 @@ def plus_plus(b: Batch, kl: bool) -> torch.Tensor:
     return core_algos.compute_reinforce_plus_plus_outcome_advantage(
         token_rewards(b, kl), b.mask_D_T, config=AlgoConfig(gamma=1.0)
     )[0]
+
+
+def generalized(b: Batch, kl: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    advantages_D_T, returns_D_T = core_algos.compute_gae_advantage_return(
+        token_rewards(b, kl) * b.mask_D_T, b.values_D_T, b.mask_D_T, gamma=GAMMA, lam=LAMBDA
+    )
+    return advantages_D_T * b.mask_D_T, returns_D_T * b.mask_D_T  # elsewhere it leaves what nobody reads
+
+
+def value_loss(b: Batch, by: str) -> Pair:
+    new = b.new_values_D_T.clone().requires_grad_()
+    value, _ = core_algos.compute_value_loss(
+        new, b.returns_D_T, b.values_D_T, b.mask_D_T, VALUE_CLIP, AGGREGATIONS[by], loss_scale_factor=LONGEST
+    )
+    return differentiated(b, value, new)
 
 
 def loss(b: Batch, name: str, by: str, kind: str | None) -> Pair:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from rljob_trainer.aggregation import Aggregation
-from rljob_trainer.algorithms.algorithm import Advantage, Outcome, Value
-from rljob_trainer.packing import MicroBatch, Sequence, pack
+from rljob_trainer.algorithms.algorithm import Advantage, Outcome, Returns, Value
+from rljob_trainer.measured import Values, no_values
+from rljob_trainer.packing import MicroBatch, Sequence, ValueTargets, pack
 from rljob_trainer.penalties import Penalties
 from rljob_trainer.samples import Sample, ScoredGroup
 
@@ -35,35 +36,49 @@ class Batches:
     penalties: Penalties
     weights: Aggregation
     keep_zero_advantage: bool
-    """whether samples without advantage still matter (a KL or entropy term does not need one)"""
+    """whether samples without advantage still matter (a KL or entropy term or a critic does not need one)"""
     global_batch_size: int
     """samples in one optimizer step"""
     data_parallel: int
     max_tokens: int
     """tokens of one micro-batch"""
+    values: Values = no_values
+    returns: Returns | None = None
+    """what the critic is fitted to; None: there is no critic"""
 
     def __call__(self, groups: Many[ScoredGroup]) -> tuple[StepBatch, ...]:
         """Return the optimizer steps; every sample counts in exactly one of them."""
-        penalised = self.penalties(groups)
+        penalised, values = self.penalties(groups), self.values(groups)
         outcomes = [
             Outcome(
                 rewards_G=group.rewards_G,
                 lengths_G=tuple(sample.num_trained for sample in group.group.samples_G),
                 penalties_G=penalised.groups[index] if penalised else None,
+                values_G=values[index] if values else None,
             )
             for index, group in enumerate(groups)
         ]
         samples = [
-            (group, sample, advantage)
-            for group, advantages in zip(groups, self.advantage(outcomes), strict=True)
-            for sample, advantage in zip(group.group.samples_G, advantages, strict=True)
+            (group, sample, advantage, targets)
+            for group, advantages, outcome in zip(groups, self.advantage(outcomes), outcomes, strict=True)
+            for sample, advantage, targets in zip(
+                group.group.samples_G, advantages, self._value_targets(outcome), strict=True
+            )
         ]
         size, kl = self.global_batch_size, penalised.kl if penalised else None
         return tuple(self._step(samples[start : start + size], kl) for start in range(0, len(samples), size))
 
-    def _step(self, samples: list[tuple[ScoredGroup, Sample, Value]], kl: float | None) -> StepBatch:
+    def _value_targets(self, outcome: Outcome) -> list[ValueTargets | None]:
+        """Return what the critic is fitted to on each sample of a group."""
+        if self.returns is None or outcome.values_G is None:
+            return [None] * len(outcome.rewards_G)
+        return [ValueTargets(*each) for each in zip(outcome.values_G, self.returns(outcome), strict=True)]
+
+    def _step(
+        self, samples: list[tuple[ScoredGroup, Sample, Value, ValueTargets | None]], kl: float | None
+    ) -> StepBatch:
         # Samples without advantage count in the weights although they are left out: they are part of the step.
-        weights = self.weights([sample.num_trained for _, sample, _ in samples])
+        weights = self.weights([sample.num_trained for _, sample, *_ in samples])
         sequences = [
             Sequence(
                 tokens=(*group.group.prompt.tokens_T, *sample.tokens_T),
@@ -72,8 +87,9 @@ class Batches:
                 logprobs=sample.own_logprobs,
                 weight=weight,
                 trained=sample.trained_T,
+                value_targets=targets,
             )
-            for (group, sample, advantage), weight in zip(samples, weights, strict=True)
+            for (group, sample, advantage, targets), weight in zip(samples, weights, strict=True)
             if sample.num_trained and (np.any(advantage) or self.keep_zero_advantage)
         ]
         packed = pack(sequences, self.data_parallel, self.max_tokens)

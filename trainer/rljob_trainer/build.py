@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ from rljob_trainer.checkpoints import (
 from rljob_trainer.control import ControlServer
 from rljob_trainer.conversations import choose as conversations
 from rljob_trainer.cores import Threads, threads
+from rljob_trainer.critic import ActorCritic
 from rljob_trainer.data.dataset import Dataset, dataset
 from rljob_trainer.data.issues import Issues, Lead
 from rljob_trainer.data.journal import Journal
@@ -71,6 +72,7 @@ from rljob_trainer.evaluation import HeldOut, NoHeldOut
 from rljob_trainer.fence import Fence
 from rljob_trainer.first_step import FirstStep
 from rljob_trainer.learners.config import (
+    CriticSettings,
     ImportanceSettings,
     KlSettings,
     Layout,
@@ -82,6 +84,7 @@ from rljob_trainer.learners.config import (
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.link import LearnerLink, checkpoint_files, publishing_rank
+from rljob_trainer.measured import Measurement, Values, no_values
 from rljob_trainer.parts import Parts, Sampled, Trained, Turns
 from rljob_trainer.penalties import KlPenalties, Penalties, no_penalties
 from rljob_trainer.placement import Slots
@@ -245,7 +248,7 @@ class _Builder:
         else:
             sampled = replayed(Replay(dump, made, issues, spec.rollout.prompts_per_step))
         dynamic, shape = dynamic_rollouts(spec, sampled), shaping(spec)
-        trained = self._trained(learner, model, stream, journal, algorithm, sampled.turns)
+        trained = self._trained(learner, model, stream, journal, algorithm, sampled.turns, first)
         report: parts.Report = TellsDropped(self._report, dynamic, shape) if dynamic else self._report
         look = self._first_step(trained, learner, model, report) if first == 0 else None
         loop_parts = Parts(
@@ -288,6 +291,7 @@ class _Builder:
         journal: Journal,
         algorithm: Algorithm,
         turns: Turns,
+        first: int,
     ) -> Trained:
         spec = self._spec
         if not spec.debug.learner:
@@ -304,7 +308,8 @@ class _Builder:
             saved=self._report.checkpoint,
             may_write=self._fence.check,
         )
-        return Trained(self._batches(algorithm, self._penalties(learner, turns)), learner, checkpoints)
+        batches = self._batches(algorithm, self._penalties(learner, turns), self._values(learner, turns))
+        return Trained(batches, with_critic(learner, spec, first), checkpoints)
 
     def _first_step(self, trained: Trained, learner: LearnerGroup, model: Path, report: parts.Report) -> FirstStep:
         return FirstStep(
@@ -537,17 +542,24 @@ class _Builder:
             max_tokens=self._spec.training.max_tokens_per_gpu,
         )
 
-    def _batches(self, algorithm: Algorithm, penalties: Penalties) -> Batches:
+    def _values(self, learner: LearnerGroup, turns: Turns) -> Values:
+        if self._spec.algorithm.critic is None:
+            return no_values
+        return Measurement(learner.values, turns, self._topology.data_parallel, self._spec.training.max_tokens_per_gpu)
+
+    def _batches(self, algorithm: Algorithm, penalties: Penalties, values: Values) -> Batches:
         spec = self._spec
         loss = loss_settings(spec, algorithm)
         return Batches(
             advantage=algorithm.advantage,
             penalties=penalties,
             weights=aggregation(spec),
-            keep_zero_advantage=loss.kl is not None or loss.entropy_coefficient > 0,
+            keep_zero_advantage=loss.kl is not None or loss.entropy_coefficient > 0 or algorithm.returns is not None,
             global_batch_size=batch(spec).global_batch_size,
             data_parallel=self._topology.data_parallel,
             max_tokens=spec.training.max_tokens_per_gpu,
+            values=values,
+            returns=algorithm.returns,
         )
 
     def _turns(self, weights: EngineWeights) -> Turns:
@@ -665,6 +677,12 @@ def metrics_port(spec: Spec, listen: Address) -> int:
     return spec.runtime.metrics_port or listen.metrics_port
 
 
+def with_critic(learner: LearnerGroup, spec: Spec, first: int) -> LearnerGroup | ActorCritic:
+    """Return what the loop trains, from step `first` on: the policy, and its critic if the algorithm has one."""
+    critic = spec.algorithm.critic
+    return learner if critic is None else ActorCritic(learner, critic_only=max(0, critic.warmup_steps - first))
+
+
 def dynamic_rollouts(spec: Spec, sampled: Sampled) -> DynamicRollouts | None:
     """Return what chooses groups by their rewards, or None when all are trained on."""
     dynamic = spec.algorithm.dynamic_sampling
@@ -690,21 +708,10 @@ def chosen_algorithm(spec: Spec) -> Algorithm:
 
 def learner_config(spec: Spec, algorithm: Algorithm, model: Path, num_threads: int) -> LearnerConfig:
     """Return what the manifest says about the learner."""
-    optimizer = spec.training.optimizer
     return LearnerConfig(
         checkpoint_dir=model,
-        optimizer=OptimizerSettings(
-            learning_rate=optimizer.learning_rate,
-            total_steps=spec.training.steps * batch(spec).steps_per_rollout,
-            min_learning_rate=optimizer.min_learning_rate,
-            schedule=optimizer.schedule,
-            warmup_steps=optimizer.warmup_steps,
-            beta1=optimizer.beta1,
-            beta2=optimizer.beta2,
-            epsilon=optimizer.epsilon,
-            weight_decay=optimizer.weight_decay,
-            clip_grad=optimizer.clip_grad,
-        ),
+        optimizer=optimizer_settings(spec),
+        critic=critic_settings(spec),
         loss=loss_settings(spec, algorithm),
         reference=spec.algorithm.kl is not None,
         tensor_parallel=spec.training.tensor_parallel,
@@ -715,6 +722,38 @@ def learner_config(spec: Spec, algorithm: Algorithm, model: Path, num_threads: i
         num_threads=num_threads,
         megatron_args=spec.extra_args.megatron,
     )
+
+
+def optimizer_settings(spec: Spec) -> OptimizerSettings:
+    """Return what the manifest says about the policy's optimizer."""
+    optimizer = spec.training.optimizer
+    return OptimizerSettings(
+        learning_rate=optimizer.learning_rate,
+        total_steps=spec.policy_rollouts * batch(spec).steps_per_rollout,
+        min_learning_rate=optimizer.min_learning_rate,
+        schedule=optimizer.schedule,
+        warmup_steps=optimizer.warmup_steps,
+        beta1=optimizer.beta1,
+        beta2=optimizer.beta2,
+        epsilon=optimizer.epsilon,
+        weight_decay=optimizer.weight_decay,
+        clip_grad=optimizer.clip_grad,
+    )
+
+
+def critic_settings(spec: Spec) -> CriticSettings | None:
+    """Return what the manifest says about the critic: its optimizer is the policy's with another rate and limit."""
+    critic, policy = spec.algorithm.critic, optimizer_settings(spec)
+    if critic is None:
+        return None
+    optimizer = replace(
+        policy,
+        learning_rate=critic.learning_rate,
+        min_learning_rate=policy.min_learning_rate * critic.learning_rate / policy.learning_rate,
+        total_steps=spec.training.steps * batch(spec).steps_per_rollout,
+        clip_grad=critic.clip_grad,
+    )
+    return CriticSettings(optimizer, critic.value_clip)
 
 
 def loss_settings(spec: Spec, algorithm: Algorithm) -> LossSettings:

@@ -31,6 +31,7 @@ from rljob_trainer.engines.client import EngineError, EngineRefusedError
 from rljob_trainer.engines.server import EngineStartError
 from rljob_trainer.fence import Fence, FencedError, Name
 from rljob_trainer.learners.errors import (
+    CriticMismatchError,
     LayoutMismatchError,
     LearnerError,
     LearnerLostError,
@@ -49,7 +50,7 @@ log = logging.getLogger(__name__)
 EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((ManifestError,), Exit.BAD_MANIFEST),
     ((DataError, DumpError, ModelError, CheckpointError, JournalError, RewardError, AlgorithmError), Exit.BAD_INPUT),
-    ((PreflightError, UnsupportedModelError, LayoutMismatchError), Exit.BAD_INPUT),
+    ((PreflightError, UnsupportedModelError, LayoutMismatchError, CriticMismatchError), Exit.BAD_INPUT),
     ((GenerateError,), Exit.BAD_INPUT),
     ((EngineRefusedError,), Exit.BAD_INPUT),
     ((FencedError,), Exit.IN_USE),

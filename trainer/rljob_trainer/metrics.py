@@ -5,6 +5,22 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
+class CriticMetrics:
+    """Of the critic's optimizer steps of one rollout."""
+
+    loss: float
+    clip_fraction: float
+    """share of response tokens whose value loss was bounded"""
+    grad_norm: float
+    """before clipping; the last optimizer step's"""
+    skipped: int
+    """optimizer steps skipped because a gradient was not finite"""
+    explained_variance: float | None
+    """1 - var(return - value) / var(return) over the response tokens, of the values before the first step; None where
+    all returns are alike"""
+
+
+@dataclass(frozen=True, slots=True)
 class TrainMetrics:
     """Of all optimizer steps of one rollout."""
 
@@ -13,7 +29,7 @@ class TrainMetrics:
     """before clipping; the last optimizer step's"""
     learning_rate: float
     skipped: int
-    """optimizer steps skipped in this rollout because a gradient was not finite"""
+    """optimizer steps, the critic's too, skipped in this rollout because a gradient was not finite"""
     tokens: int
     """tokens through the learner"""
     clip_fraction: float
@@ -28,6 +44,8 @@ class TrainMetrics:
     """mean importance weight between engine and learner; None where nothing is corrected"""
     importance_cut: float | None = None
     """share of the response tokens whose importance weight was truncated or masked"""
+    critic: CriticMetrics | None = None
+    """None: there is no critic"""
 
 
 @dataclass(frozen=True, slots=True)

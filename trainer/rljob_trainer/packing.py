@@ -13,12 +13,22 @@ import itertools
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 _PIECES_PER_RANK = 4
 """pieces are cut so small that every rank gets at least so many, for balance"""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueTargets:
+    """What a critic is fitted to, for each response token of a sequence or of a micro-batch."""
+
+    old_values: npt.NDArray[np.floating[Any]]
+    """its own before the first update on these samples"""
+    returns: npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,8 @@ class Sequence:
     """the caller's number for it"""
     trained: tuple[bool, ...] = ()
     """which response tokens are trained on; empty: all"""
+    value_targets: ValueTargets | None = None
+    """of the response tokens that are trained on; None: there is no critic"""
 
     @property
     def response_length(self) -> int:
@@ -62,6 +74,8 @@ class MicroBatch:
     """the engine's log-probabilities of targets_R"""
     indices_S: npt.NDArray[np.int64]
     """the caller's numbers of the sequences"""
+    value_targets: ValueTargets | None = None
+    """of targets_R, in fp32; None: there is no critic"""
 
     @property
     def num_sequences(self) -> int:
@@ -186,6 +200,16 @@ def _micro_batch(sequences: list[Sequence]) -> MicroBatch:
         weights_R=np.repeat(np.asarray([s.weight for s in sequences], np.float32), responses),
         logprobs_R=np.concatenate([np.asarray(s.logprobs, np.float32) for s in sequences]),
         indices_S=np.asarray([s.index for s in sequences], np.int64),
+        value_targets=_joined([s.value_targets for s in sequences if s.value_targets is not None]),
+    )
+
+
+def _joined(targets: list[ValueTargets]) -> ValueTargets | None:
+    if not targets:
+        return None
+    return ValueTargets(
+        old_values=np.concatenate([each.old_values for each in targets]).astype(np.float32),
+        returns=np.concatenate([each.returns for each in targets]).astype(np.float32),
     )
 
 

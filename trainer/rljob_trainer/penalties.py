@@ -4,8 +4,8 @@ Axes: G samples of one prompt, T response tokens of one sample.
 """
 
 from collections.abc import Sequence as Many
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -13,10 +13,8 @@ import numpy.typing as npt
 
 from rljob_trainer.algorithms.algorithm import Penalties_T
 from rljob_trainer.learners.config import Estimator, KlSettings
-from rljob_trainer.packing import MicroBatch, Sequence, pack
+from rljob_trainer.measured import Measurement, Shares, Turns
 from rljob_trainer.samples import ScoredGroup
-
-Shares = tuple[tuple[MicroBatch, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +34,6 @@ class Penalties(Protocol):
 
 def no_penalties(groups: Many[ScoredGroup]) -> None:
     """Take nothing away."""
-
-
-class Turns(Protocol):
-    def training(self) -> AbstractContextManager[None]:
-        """Give the devices to the learner for a while."""
 
 
 class Estimates(Protocol):
@@ -65,49 +58,10 @@ class KlPenalties:
     """tokens of one micro-batch"""
 
     def __call__(self, groups: Many[ScoredGroup]) -> Penalised:
-        kl_by_sample = self._estimates(_sequences(groups))
-        numbers = iter(range(sum(len(group.rewards_G) for group in groups)))
-        kl = [[kl_by_sample.get(next(numbers), np.empty(0)) for _ in group.rewards_G] for group in groups]
-        every = np.concatenate([np.empty(0), *kl_by_sample.values()])
+        measure = partial(self.learner.kl, estimator=self.settings.estimator)
+        kl = Measurement(measure, self.turns, self.data_parallel, self.max_tokens)(groups)
+        every = np.concatenate([np.empty(0), *(kl_T for group in kl for kl_T in group)])
         return Penalised(
             groups=tuple(tuple(self.settings.coefficient * kl_T for kl_T in group) for group in kl),
             kl=float(every.mean()) if len(every) else 0.0,
         )
-
-    def _estimates(self, sequences: list[Sequence]) -> dict[int, npt.NDArray[np.float64]]:
-        """Return the KL estimate of each response token, by the numbers of the samples."""
-        if not sequences:
-            return {}
-        shares = pack(sequences, self.data_parallel, self.max_tokens)
-        with self.turns.training():
-            estimates = self.learner.kl(shares, self.settings.estimator)
-        return dict(
-            pair
-            for share, share_estimates in zip(shares, estimates, strict=True)
-            for micro_batch, kl_R in zip(share, share_estimates, strict=True)
-            for pair in _by_sample(micro_batch, kl_R.astype(float))
-        )
-
-
-def _sequences(groups: Many[ScoredGroup]) -> list[Sequence]:
-    """Return all samples that have something to train on, under their numbers."""
-    samples = [(group.group.prompt.tokens_T, sample) for group in groups for sample in group.group.samples_G]
-    return [
-        Sequence(
-            tokens=(*prompt, *sample.tokens_T),
-            prompt_length=len(prompt),
-            advantage=0.0,
-            logprobs=sample.own_logprobs,
-            weight=1.0,
-            index=index,
-            trained=sample.trained_T,
-        )
-        for index, (prompt, sample) in enumerate(samples)
-        if sample.num_trained
-    ]
-
-
-def _by_sample(micro_batch: MicroBatch, values_R: npt.NDArray[np.float64]) -> list[tuple[int, npt.NDArray[np.float64]]]:
-    """Return the values of each sequence with the sequence's number."""
-    bounds = np.cumsum(np.bincount(micro_batch.sequences_R, minlength=micro_batch.num_sequences))[:-1]
-    return list(zip(micro_batch.indices_S.tolist(), np.split(values_R, bounds), strict=True))

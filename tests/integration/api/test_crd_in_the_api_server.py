@@ -38,6 +38,7 @@ FROZEN = [
 OTHER: dict[str, Any] = {
     "data.heldOut": None,
     "data.train.reasoningGym": {"task": "chain_sum", "size": 1},
+    "algorithm.critic": {"learningRate": 0.5},
     "algorithm.dualClip": 3,
     "algorithm.dynamicSampling": {},
     "algorithm.importanceSampling": {"kind": "mask"},

@@ -8,12 +8,13 @@ from learner_data import learner_config, sequences
 from learner_ranks import run_ranks
 from learner_scenarios import kl_after_a_step, one_step_with_each_loss
 from naive_learner import NaiveLearner, NaiveStep
-from rljob_api.sections import Algorithm
-from rljob_trainer.algorithms.choose import REGISTERED, algorithm
-from rljob_trainer.learners.config import ImportanceSettings, LossSettings, OptimizerSettings
+from rljob_api.algorithms import KNOWN
+from rljob_trainer.algorithms.algorithm import CISPO, GSPO
+from rljob_trainer.learners.config import CLIP, ImportanceSettings, LossSettings, OptimizerSettings
 
+OBJECTIVES = {"clip": CLIP, "gspo": GSPO, "cispo": CISPO}
 LOSSES = {
-    name: LossSettings(algorithm(Algorithm(name=name)).objective, clip_low=0.2, clip_high=0.28) for name in REGISTERED
+    name: LossSettings(OBJECTIVES[traits.objective], clip_low=0.2, clip_high=0.28) for name, traits in KNOWN.items()
 } | {
     "dual": LossSettings(dual_clip=1.2),
     **{

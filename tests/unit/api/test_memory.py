@@ -167,6 +167,26 @@ def test_a_kl_penalty_needs_the_reference_weights(good):
     assert sizes["reference weights"] == 2 * 596_049_920
 
 
+def test_a_critic_is_kept_beside_the_policy(good):
+    ppo = ("  reward:", "  algorithm: {name: ppo, critic: {learningRate: 1.0e-5}}\n  reward:")
+    sizes = bytes_of(good, ppo)
+    parameters = 596_049_920 + 1024  # the tied embedding stays, and the head is one row
+
+    assert sizes["critic weights"] == 2 * parameters
+    assert sizes["critic gradients"] == 4 * parameters
+    assert sizes["critic optimizer"] == 12 * parameters // 8
+    assert bytes_of(good, ppo, ("steps: 200", "steps: 200\n    precision: fp32"))["critic optimizer"] == parameters
+    assert not [name for name in bytes_of(good) if "critic" in name]
+
+
+def test_the_last_stage_of_a_critic_has_a_row_instead_of_a_vocabulary():
+    model = shape({**QWEN3_600M, "tie_word_embeddings": False})
+    last, valued = model.stage(1, 1, 2), model.stage(1, 1, 2, valued=True)
+
+    assert last - valued == 151_936 * 1024 - 1024
+    assert model.stage(0, 1, 2) == model.stage(0, 1, 2, valued=True)
+
+
 def test_weights_from_the_disk_need_no_bucket(good):
     apart = ("  reward:", "  placement: Disaggregated\n  reward:")
 

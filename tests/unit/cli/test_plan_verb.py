@@ -44,6 +44,14 @@ def test_the_plan_derives_the_batch_and_bounds_the_tokens():
     assert plan["trained_tokens"] == {"least": 512, "most": 256 * 4096}
 
 
+def test_the_plan_leaves_out_what_only_the_critic_is_trained_on():
+    wanted = "  algorithm: {name: ppo, critic: {learningRate: 1.0e-5, warmupSteps: 20}}\n  rollout:\n"
+    plan = as_json(GOOD.replace("  rollout:\n", wanted))
+
+    assert (plan["optimizer_steps"], plan["critic_only"]) == (180, 20)
+    assert [item["what"] for item in plan["memory"]["learner"] if "critic" in item["what"]]
+
+
 def test_the_plan_bounds_what_dynamic_sampling_may_generate():
     wanted = "  algorithm: {dynamicSampling: {maxRounds: 3, overSample: 1.5}}\n  rollout:\n"
     plan = as_json(GOOD.replace("  rollout:\n", wanted))

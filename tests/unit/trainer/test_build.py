@@ -10,11 +10,14 @@ from rljob_trainer.build import (
     Address,
     check_resumable,
     chosen_algorithm,
+    critic_settings,
     first_round,
     lead,
     loss_settings,
     made_by,
     metrics_port,
+    optimizer_settings,
+    with_critic,
 )
 from rljob_trainer.checkpoints import Checkpoint, CheckpointError, model_fingerprint
 from rljob_trainer.data.issues import Lead
@@ -103,3 +106,32 @@ def test_samples_made_ahead_are_not_taken_for_others(tmp_path):
     waiting, ahead = (made_by(parse(manifest(tmp_path, tmp_path, **each)).spec, "", "") for each in ({}, AHEAD))
     assert waiting["spec.rollout.async"] is None, "as in dumps that do not have it"
     assert ahead["spec.rollout.async"] == {"maxStaleness": 3, "updateInterval": 2, "partial": True}
+
+
+PPO = {"name": "ppo", "critic": {"learningRate": 4e-5, "clipGrad": 0.5, "valueClip": 0.3, "warmupSteps": 5}}
+
+
+def spec_of_ppo(directory):
+    optimizer = {"learningRate": 2e-5, "minLearningRate": 1e-6, "schedule": "cosine", "warmupSteps": 3, "beta2": 0.9}
+    training = {"steps": 20, "stepsPerRollout": 2, "precision": "fp32", "optimizer": optimizer}
+    return parse(manifest(directory, directory, algorithm=PPO, training=training)).spec
+
+
+def test_a_critic_has_the_policy_s_optimizer_with_its_own_rate_and_limit(tmp_path):
+    spec = spec_of_ppo(tmp_path)
+    policy, critic = optimizer_settings(spec), critic_settings(spec)
+    assert critic is not None
+    assert (critic.value_clip, critic.optimizer.learning_rate, critic.optimizer.clip_grad) == (0.3, 4e-5, 0.5)
+    assert critic.optimizer.min_learning_rate == pytest.approx(2e-6)
+    assert (critic.optimizer.schedule, critic.optimizer.warmup_steps, critic.optimizer.beta2) == ("cosine", 3, 0.9)
+    assert (policy.total_steps, critic.optimizer.total_steps) == (30, 40)
+
+
+@pytest.mark.parametrize(("first", "alone"), [(0, 5), (3, 2), (5, 0), (9, 0)])
+def test_a_resumed_run_gives_the_critic_the_rest_of_its_rollouts_alone(tmp_path, first, alone):
+    assert with_critic(None, spec_of_ppo(tmp_path), first).critic_only == alone
+
+
+def test_without_a_critic_the_loop_trains_the_learner_itself(tmp_path):
+    learner = object()
+    assert with_critic(learner, parse(manifest(tmp_path, tmp_path)).spec, 0) is learner

@@ -11,7 +11,8 @@ from command import environment
 from rljob_api.exits import Exit
 from rljob_api.manifest import parse
 from rljob_trainer.build import LOCAL, Address
-from rljob_trainer.driver import _parser, with_engines
+from rljob_trainer.driver import _parser, exit_of, with_engines
+from rljob_trainer.learners.errors import CriticMismatchError
 from whole_run import manifest
 
 GIVEN = ["--manifest", "m.yaml", "--directory", "d"]
@@ -67,3 +68,7 @@ def test_the_command_line_has_the_last_word_on_the_number_of_engines(told, engin
     job = parse(manifest(Path("model"), Path("directory")))
     assert with_engines(job, told).spec.rollout.engines == engines
     assert with_engines(job, told).spec.training == job.spec.training
+
+
+def test_a_checkpoint_of_an_algorithm_without_a_critic_is_the_manifest_s_mistake():
+    assert exit_of(CriticMismatchError("no critic")) is Exit.BAD_INPUT

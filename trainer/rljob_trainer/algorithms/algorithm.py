@@ -19,6 +19,7 @@ from rljob_api import sections
 from rljob_trainer.learners.config import CLIP
 
 Penalties_T = npt.NDArray[np.float64]
+Values_T = npt.NDArray[np.float64]
 Value = float | npt.NDArray[np.float64]
 """the advantage of a sample: one number for all its tokens, or one for each"""
 
@@ -35,6 +36,8 @@ class Outcome:
     """response tokens"""
     penalties_G: tuple[Penalties_T, ...] | None = None
     """what each response token takes away from the reward; None: nothing does"""
+    values_G: tuple[Values_T, ...] | None = None
+    """what the critic expects before each response token; None: there is no critic"""
 
     @property
     def scores_G(self) -> tuple[float, ...]:
@@ -57,6 +60,13 @@ class Advantage(Protocol):
         """
 
 
+class Returns(Protocol):
+    """What a critic is fitted to."""
+
+    def __call__(self, outcome: Outcome) -> Sequence[Values_T]:
+        """Return the return of each response token of each sample of a group."""
+
+
 @dataclass(frozen=True, slots=True)
 class PerGroup:
     """An advantage that looks at the scores of one group at a time."""
@@ -74,6 +84,8 @@ class Algorithm:
     advantage: Advantage
     objective: str = CLIP
     """`module:object` of a `rljob_trainer.learners.objectives.objective.Objective`; each rank imports it"""
+    returns: Returns | None = None
+    """what the critic is fitted to; None: there is no critic"""
 
 
 Make = Callable[[sections.Algorithm], Algorithm]

@@ -13,6 +13,7 @@ from rljob_trainer.algorithms.cispo import cispo
 from rljob_trainer.algorithms.errors import AlgorithmError
 from rljob_trainer.algorithms.grpo import grpo
 from rljob_trainer.algorithms.gspo import gspo
+from rljob_trainer.algorithms.ppo import ppo
 from rljob_trainer.algorithms.reinforce_plus_plus import reinforce_plus_plus
 from rljob_trainer.algorithms.reinforce_plus_plus_baseline import reinforce_plus_plus_baseline
 from rljob_trainer.algorithms.rloo import rloo
@@ -24,6 +25,7 @@ REGISTERED: Mapping[str, Make] = {
     "rloo": rloo,
     "reinforcePlusPlus": reinforce_plus_plus,
     "reinforcePlusPlusBaseline": reinforce_plus_plus_baseline,
+    "ppo": ppo,
 }
 """what each name of `rljob_api.algorithms.KNOWN` stands for"""
 

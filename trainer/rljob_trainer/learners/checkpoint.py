@@ -15,9 +15,11 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
+from megatron.core.dist_checkpointing.utils import add_prefix_for_sharding
 
 from rljob_trainer.learners.config import Layout
-from rljob_trainer.learners.errors import LayoutMismatchError
+from rljob_trainer.learners.critic import Critic
+from rljob_trainer.learners.errors import CriticMismatchError, LayoutMismatchError
 from rljob_trainer.learners.optimizer import Optimizer, restore_steps
 
 _METADATA = {"distrib_optim_sharding_type": "dp_reshardable"}
@@ -26,11 +28,19 @@ _FROM_MANIFEST = ("max_lr", "min_lr", "betas", "eps")
 """of a parameter group: a resumed run takes these from its manifest, which may have changed, not from the checkpoint"""
 
 
-def save(directory: Path, model: Any, optimizer: Optimizer, layout: Layout, counters: dict[str, int]) -> None:
+def save(
+    directory: Path,
+    model: Any,
+    optimizer: Optimizer,
+    layout: Layout,
+    counters: dict[str, int],
+    critic: Critic | None = None,
+) -> None:
     """Write the state of all ranks into `directory`, which may exist but must be empty. Collective."""
     directory.mkdir(parents=True, exist_ok=True)
     dist.barrier()
-    state = _state(model, optimizer, is_loading=False)
+    state = _state(model, optimizer, is_loading=False) | _critic_state(critic, is_loading=False)
+    state["has_critic"] = critic is not None
     state["layout"] = str(layout)
     state["counters"] = counters
     _write_in_this_process()
@@ -39,15 +49,41 @@ def save(directory: Path, model: Any, optimizer: Optimizer, layout: Layout, coun
 
 
 @torch.no_grad()
-def load(directory: Path, model: Any, optimizer: Optimizer, layout: Layout) -> dict[str, int]:
-    """Read the state and return its counters. Collective. Raises LayoutMismatchError before anything has changed."""
+def load(
+    directory: Path, model: Any, optimizer: Optimizer, layout: Layout, critic: Critic | None = None
+) -> dict[str, int]:
+    """Read the state and return its counters. Collective.
+
+    Raises LayoutMismatchError or CriticMismatchError before anything has changed.
+    """
     common = dist_checkpointing.load_common_state_dict(str(directory))
     if common["layout"] != str(layout):
         raise LayoutMismatchError(
             f"{directory} was written by {common['layout']}; this learner is {layout}, and optimizer state cannot be "
             "re-sharded: use the layout of the checkpoint, or start from an exported Hugging Face checkpoint"
         )
-    state = dist_checkpointing.load(_state(model, optimizer, is_loading=True), str(directory))
+    # A checkpoint that says nothing of critics was written before there were any.
+    _check_critic(directory, common.get("has_critic", False), critic is not None)
+    wanted = _state(model, optimizer, is_loading=True) | _critic_state(critic, is_loading=True)
+    state = dist_checkpointing.load(wanted, str(directory))
+    _restore(model, optimizer, state)
+    if critic is not None:
+        _restore(critic.ddp, critic.optimizer, state["critic"])
+    _set_random_state(state["random"])
+    return dict(common["counters"])
+
+
+def _check_critic(directory: Path, saved: bool, wanted: bool) -> None:
+    if saved != wanted:
+        words = {True: "a critic", False: "no critic"}
+        raise CriticMismatchError(
+            f"{directory} was written with {words[saved]}, and the manifest asks for {words[wanted]} "
+            "(spec.algorithm.critic): go on with the algorithm of the checkpoint, or use another checkpoint.directory"
+        )
+
+
+def _restore(model: Any, optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Put what was read into a model and its optimizer."""
     model.module.load_state_dict(state["model"])
     wanted = [{name: group[name] for name in _FROM_MANIFEST} for group in optimizer.megatron.param_groups]
     optimizer.megatron.load_state_dict(state["optimizer"])
@@ -56,18 +92,32 @@ def load(directory: Path, model: Any, optimizer: Optimizer, layout: Layout) -> d
     restore_steps(optimizer.megatron, state["schedule_steps"])
     optimizer.schedule.num_steps = 0
     optimizer.schedule.step(state["schedule_steps"])  # its shape comes from the manifest, which may have changed
-    _set_random_state(state["random"])
-    return dict(common["counters"])
 
 
 def _state(model: Any, optimizer: Optimizer, is_loading: bool) -> dict[str, Any]:
-    weights = model.module.sharded_state_dict()
     rank, world_size = dist.get_rank(), dist.get_world_size()
+    return {
+        **_trained(model, optimizer, is_loading),
+        "random": ShardedObject("random", _random_state(), (world_size,), (rank,)),
+    }
+
+
+def _critic_state(critic: Critic | None, is_loading: bool) -> dict[str, Any]:
+    """Return the critic's state, whose tensors have names of their own; nothing without one."""
+    if critic is None:
+        return {}
+    state = {"critic": _trained(critic.ddp, critic.optimizer, is_loading)}
+    add_prefix_for_sharding(state, "critic.")
+    return state
+
+
+def _trained(model: Any, optimizer: Optimizer, is_loading: bool) -> dict[str, Any]:
+    """Return the state of a model and its optimizer."""
+    weights = model.module.sharded_state_dict()
     return {
         "model": weights,
         "optimizer": optimizer.megatron.sharded_state_dict(weights, is_loading=is_loading, metadata=_METADATA),
         "schedule_steps": optimizer.schedule.num_steps,
-        "random": ShardedObject("random", _random_state(), (world_size,), (rank,)),
     }
 
 

@@ -79,6 +79,15 @@ class LossSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class CriticSettings:
+    """The value model beside the policy."""
+
+    optimizer: OptimizerSettings
+    value_clip: float = 0.2
+    """how far a value may move from the old one until its loss is bounded"""
+
+
+@dataclass(frozen=True, slots=True)
 class LearnerConfig:
     """One learner; the same value goes to all its ranks."""
 
@@ -88,6 +97,8 @@ class LearnerConfig:
     loss: LossSettings = field(default_factory=LossSettings)
     reference: bool = False
     """keep the initial weights, although no penalty in the loss needs them"""
+    critic: CriticSettings | None = None
+    """None: there is no value model"""
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     precision: Literal["fp32", "bf16"] = "fp32"

@@ -23,3 +23,7 @@ class UnsupportedModelError(ValueError):
 
 class LayoutMismatchError(ValueError):
     """A checkpoint was written by another layout; the message names both."""
+
+
+class CriticMismatchError(ValueError):
+    """A checkpoint holds a critic and the learner has none, or the other way round."""

@@ -22,6 +22,7 @@ from rljob_trainer.batches import StepBatch
 from rljob_trainer.engines.ports import free_ports
 from rljob_trainer.learners.config import Estimator, Layout
 from rljob_trainer.learners.errors import (
+    CriticMismatchError,
     LayoutMismatchError,
     LearnerError,
     LearnerLostError,
@@ -29,7 +30,7 @@ from rljob_trainer.learners.errors import (
     TrainingDivergedError,
     UnsupportedModelError,
 )
-from rljob_trainer.learners.metrics import StepMetrics
+from rljob_trainer.learners.metrics import CriticStep, StepMetrics
 from rljob_trainer.metrics import TrainMetrics
 from rljob_trainer.packing import MicroBatch
 
@@ -70,7 +71,7 @@ class LearnerGroup:
     """All ranks. Methods block and may be called from any thread.
 
     They raise LearnerError, LearnerLostError or LearnerStalledError, and what a rank refuses as it is:
-    UnsupportedModelError, LayoutMismatchError, MemoryError.
+    UnsupportedModelError, LayoutMismatchError, CriticMismatchError, MemoryError.
     """
 
     def __init__(
@@ -119,13 +120,21 @@ class LearnerGroup:
             # The first step's are those of its own forward pass.
             old = [self._logprobs(batch) if number else None for number, batch in enumerate(full)]
             steps = [self._train(batch, logprobs) for batch, logprobs in zip(full, old, strict=True)]
-        self._skipped += sum(step.skipped for step in steps)
-        if self._skipped > self._max_skipped:
-            raise TrainingDivergedError(
-                f"{self._skipped} optimizer steps had a gradient that is not finite; "
-                f"training.optimizer.maxSkippedSteps allows {self._max_skipped}"
-            )
+        self._count_skipped(steps)
         return summary(steps, kl_in_rewards=next((batch.kl for batch in batches), None))
+
+    def train_critic(self, batches: Sequence[StepBatch]) -> list[CriticStep]:
+        """Take one optimizer step of the critic for each batch. Raises TrainingDivergedError, as `train` does."""
+        with self._lock:
+            shares = [batch.micro_batches_by_rank for batch in batches if any(batch.micro_batches_by_rank)]
+            steps = [self._on_shares("train_critic", [(list(share),) for share in each])[0] for each in shares]
+        self._count_skipped(steps)
+        return steps
+
+    def values(self, shares: Sequence[Sequence[MicroBatch]]) -> list[list[npt.NDArray[np.float32]]]:
+        """Return the critic's value before each of the micro-batches' targets, for each data-parallel share."""
+        with self._lock:
+            return self._outputs(self._on_shares("values", [(list(share),) for share in shares]))
 
     def kl(self, shares: Sequence[Sequence[MicroBatch]], estimator: Estimator) -> list[list[npt.NDArray[np.float32]]]:
         """Return the KL estimate against the reference of each micro-batch's targets, for each data-parallel share."""
@@ -181,6 +190,14 @@ class LearnerGroup:
         for host in self._hosts:
             ray.kill(host)
 
+    def _count_skipped(self, steps: Sequence[StepMetrics] | Sequence[CriticStep]) -> None:
+        self._skipped += sum(step.skipped for step in steps)
+        if self._skipped > self._max_skipped:
+            raise TrainingDivergedError(
+                f"{self._skipped} optimizer steps had a gradient that is not finite; "
+                f"training.optimizer.maxSkippedSteps allows {self._max_skipped}"
+            )
+
     def _logprobs(self, batch: StepBatch) -> list[Any]:
         """Return the log-probabilities of each data-parallel share."""
         return self._outputs(self._on_shares("logprobs", [(list(share),) for share in batch.micro_batches_by_rank]))
@@ -233,7 +250,7 @@ def _result(reference: Any, rank: int) -> Any:
     except RayTaskError as error:
         if isinstance(error.cause, MemoryError) or any(words in str(error) for words in OUT_OF_MEMORY):
             raise MemoryError(f"learner rank {rank}: {error}") from error
-        if isinstance(error.cause, UnsupportedModelError | LayoutMismatchError):
+        if isinstance(error.cause, UnsupportedModelError | LayoutMismatchError | CriticMismatchError):
             raise error.cause from error
         raise LearnerError(f"learner rank {rank}: {error}") from error
     except GetTimeoutError as error:

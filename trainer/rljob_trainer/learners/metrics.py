@@ -37,3 +37,17 @@ class StepMetrics:
     response_tokens: int
     peak_memory_bytes: int
     """of this rank: allocated on the device, or resident on a CPU"""
+
+
+@dataclass(frozen=True, slots=True)
+class CriticStep:
+    """One optimizer step of the critic, over all ranks; equal on every rank."""
+
+    skipped: bool
+    """the gradient was not finite: weights, optimizer and schedule are as before"""
+    loss: float
+    clip_fraction: float
+    """share of the response tokens with a weight whose loss the clip range changed"""
+    grad_norm: float
+    """before clipping"""
+    learning_rate: float

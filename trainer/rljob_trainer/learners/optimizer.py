@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, get_standard_config_overrides
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
@@ -23,7 +23,13 @@ def data_parallel(model: torch.nn.Module) -> DistributedDataParallel:
     wrapped = DistributedDataParallel(model.config, config, model)
     if wrapped.dp_cp_group.size() == 1:  # a group of one would copy all gradients and weights onto themselves
         wrapped.finish_grad_sync = wrapped.start_param_sync = _nothing
+    wrapped.config.finalize_model_grads_func = _finalize
     return wrapped
+
+
+def _finalize(model: list[Any], num_tokens: object, **groups: Any) -> None:
+    """Sum the gradients over ranks. The loss is normalised over the whole step, so no token count divides them."""
+    finalize_model_grads(model, None, **groups)
 
 
 def _nothing(*_: object, **__: object) -> None:

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,18 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.distributed import finalize_model_grads
-from megatron.core.pipeline_parallel import get_forward_backward_func
 
-from rljob_trainer.learners import checkpoint, export, wgrad
+from rljob_trainer.learners import checkpoint, export, schedule, wgrad
 from rljob_trainer.learners.attention import PackedTokens, packed_tokens
 from rljob_trainer.learners.bridges import bridge
 from rljob_trainer.learners.config import EntropyUse, Estimator, LearnerConfig, layout
 from rljob_trainer.learners.cpu import megatron_on_cpu
+from rljob_trainer.learners.critic import Critic
 from rljob_trainer.learners.layout import token_layout
 from rljob_trainer.learners.logprobs import VocabularyShard, logprobs_and_entropy
 from rljob_trainer.learners.loss import LossSums, Targets, kl_estimate, policy_loss
-from rljob_trainer.learners.metrics import StepMetrics
-from rljob_trainer.learners.model import build_model
+from rljob_trainer.learners.metrics import CriticStep, StepMetrics
+from rljob_trainer.learners.model import PolicyModel, build_model
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.optimizer import Optimizer, data_parallel
 from rljob_trainer.learners.reference import ReferenceWeights
@@ -59,15 +57,16 @@ class LearnerRank:
         with self._runtime():
             _join(config, rank, world_size, master_address, master_port)
             self._bridge = bridge(config)
-            model = build_model(self._bridge)
+            model = build_model(self._bridge, PolicyModel)
             self._bridge.load_weights([model], str(config.checkpoint_dir))
             model.to(self.device)
             self._reference = ReferenceWeights(model) if config.keeps_reference else None
             self._ddp = data_parallel(model)
-            self._ddp.config.finalize_model_grads_func = _finalize
             self._optimizer = Optimizer(self._ddp, config.optimizer, config.precision)
         self._model = model
         self._rope = Rope(self._bridge.hf_config, self._bridge.config.kv_channels, self.device)
+        with self._runtime():
+            self._critic = Critic(config, config.critic, self._rope, self.device) if config.critic else None
         self.step = 0
         """optimizer steps taken"""
         self.skipped = 0
@@ -126,6 +125,27 @@ class LearnerRank:
         pairs = zip(map(torch.from_numpy, current), map(torch.from_numpy, reference), strict=True)
         return [kl_estimate(now_R, then_R, estimator).numpy() for now_R, then_R in pairs]
 
+    def values(self, micro_batches: Sequence[MicroBatch]) -> list[npt.NDArray[np.float32]]:
+        """Return the critic's value before each micro-batch's targets, where `logprobs` returns something."""
+        with self._runtime():
+            results = self._own_critic().values(micro_batches)
+        return [values_R.cpu().numpy() for values_R in results] if self.holds_output else []
+
+    def train_critic(self, micro_batches: Sequence[MicroBatch]) -> CriticStep:
+        """Take one optimizer step of the critic on this data-parallel share, and return metrics over all shares.
+
+        A step whose gradient is not finite is skipped and counted with the policy's.
+        """
+        with self._runtime():
+            step = self._own_critic().train(micro_batches, holds_output=self.holds_output)
+        self.skipped += step.skipped
+        return step
+
+    def _own_critic(self) -> Critic:
+        if self._critic is None:
+            raise ValueError("there is no critic, because none is configured")
+        return self._critic
+
     def export(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield all weights as full tensors with their Hugging Face names, the same on every rank.
 
@@ -153,12 +173,12 @@ class LearnerRank:
         """Write a checkpoint that `load()` of the same layout continues from, bit by bit."""
         with self._runtime():
             counters = {"step": self.step, "skipped": self.skipped}
-            checkpoint.save(directory, self._ddp, self._optimizer, self.layout, counters)
+            checkpoint.save(directory, self._ddp, self._optimizer, self.layout, counters, self._critic)
 
     def load(self, directory: Path) -> int:
         """Continue from a checkpoint; return its step. Raises LayoutMismatchError."""
         with self._runtime():
-            counters = checkpoint.load(directory, self._ddp, self._optimizer, self.layout)
+            counters = checkpoint.load(directory, self._ddp, self._optimizer, self.layout, self._critic)
         self.step, self.skipped = counters["step"], counters["skipped"]
         return self.step
 
@@ -167,24 +187,9 @@ class LearnerRank:
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()
 
-    def _run(self, batches: Sequence["_Batch"], outcome: "_Outcome", forward_only: bool) -> list[Any]:
-        """Run the schedule over all micro-batches; return what `outcome` gave for each, on the last stage."""
-
-        def step(iterator: Iterator[_Batch], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
-            batch = next(iterator)
-            return model(batch.tokens_N, batch.packed), partial(outcome, batch)
-
-        results = get_forward_backward_func()(
-            forward_step_func=step,
-            data_iterator=iter(batches),
-            model=self._ddp,
-            num_microbatches=len(batches),
-            seq_length=1,  # stages tell each other the shape: variable_seq_lengths
-            micro_batch_size=1,
-            forward_only=forward_only,
-            collect_non_loss_data=forward_only,
-        )
-        return list(results)
+    def _run(self, batches: Sequence["_Batch"], outcome: schedule.Outcome, forward_only: bool) -> list[Any]:
+        """Run all micro-batches; return what `outcome` gave for each, on the last stage."""
+        return schedule.run(self._ddp, batches, outcome, forward_only=forward_only)
 
     def _loss(self, batch: "_Batch", hidden_R_H: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, LossSums]:
         """Return the loss, as Megatron wants it, with a token count that it must not divide by."""
@@ -279,9 +284,6 @@ class LearnerRank:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
 
-_Outcome = Callable[..., Any]
-
-
 class _Batch:
     """A micro-batch as tensors on the device."""
 
@@ -348,8 +350,3 @@ def _join(config: LearnerConfig, rank: int, world_size: int, master_address: str
         pipeline_model_parallel_size=config.pipeline_parallel,
         distributed_timeout_minutes=config.timeout_s / 60,
     )
-
-
-def _finalize(model: list[Any], num_tokens: object, **groups: Any) -> None:
-    """Sum the gradients over ranks. The loss is normalised over the whole step, so no token count divides them."""
-    finalize_model_grads(model, None, **groups)

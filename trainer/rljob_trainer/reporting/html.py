@@ -100,6 +100,15 @@ def figures(history: History) -> tuple[Figure, ...]:
         _of(steps, "Repeated 4-grams", "share", {"repeated": "repeated"}, low=0.0, colour="secondary"),
         _of(steps, "Loss", "", {"loss": "loss"}),
         _of(steps, "Gradient norm before clipping", "", {"norm": "grad_norm"}, low=0.0),
+        _of(steps, "Value loss", "", {"loss": "value_loss"}, low=0.0),
+        _of(
+            steps,
+            "Explained variance of the returns",
+            "",
+            {"explained": "explained_variance"},
+            note="1: the critic knew what every sample would earn. Below 0: a constant would have known more.",
+        ),
+        _of(steps, "Gradient norm of the critic before clipping", "", {"norm": "critic_grad_norm"}, low=0.0),
         _of(steps, "Entropy", "nats", {"entropy": "entropy"}),
         _of(steps, "KL to the reference model", "nats", {"KL": "kl"}),
         _of(

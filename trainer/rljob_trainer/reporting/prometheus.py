@@ -60,6 +60,16 @@ _STEP_GAUGES: Final = {
         "rljob_importance_cut_ratio",
         "Share of the last step's response tokens whose importance weight was truncated or masked",
     ),
+    "value_loss": ("rljob_value_loss", "Loss of the critic of the last step"),
+    "value_clip_fraction": (
+        "rljob_value_clip_ratio",
+        "Share of the last step's response tokens whose value loss was bounded",
+    ),
+    "explained_variance": (
+        "rljob_explained_variance",
+        "How much of the returns' variance the critic expected, in the last step; below 0: less than a constant would",
+    ),
+    "critic_grad_norm": ("rljob_critic_grad_norm", "Gradient norm of the critic of the last step before clipping"),
 }
 """attribute of StepRecord -> (metric, help)"""
 

@@ -63,6 +63,14 @@ class StepMetrics(_Line):
     """steps since the weights that made a token, mean over the response tokens; only where rollouts are ahead"""
     max_staleness: int | None = None
     """of the oldest token [steps]"""
+    value_loss: float | None = None
+    """of the critic, as the next three; None: there is no critic"""
+    value_clip_fraction: float | None = None
+    """share of the response tokens whose value loss was bounded"""
+    explained_variance: float | None = None
+    """1 - var(return - value) / var(return) over the response tokens, before the critic was trained on them"""
+    critic_grad_norm: float | None = None
+    """before clipping"""
     repeated: float | None = None
     """share of the 4-grams that occurred before in their response, of at most 64 responses"""
     rollout_tokens: int

@@ -61,19 +61,28 @@ def spec_with(**algorithm):
     return load(table()["good"].replace("  reward:\n", f"  algorithm: {algorithm}\n  reward:\n")).spec
 
 
+def settings_of(name, **more):
+    critic = {"learning_rate": 1e-5} if KNOWN[name].critic else None
+    return Settings(name=name, critic=critic, **more)
+
+
+def outcome(*rewards):
+    return Outcome(rewards, (1,) * len(rewards), values_G=(np.zeros(1),) * len(rewards))
+
+
 def test_what_a_manifest_can_name_is_registered():
     assert list(REGISTERED) == list(KNOWN)
 
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_registered_algorithm_has_the_objective_that_the_rules_know(name):
-    assert algorithm(Settings(name=name)).objective == OBJECTIVES[KNOWN[name].objective]
+    assert algorithm(settings_of(name)).objective == OBJECTIVES[KNOWN[name].objective]
 
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_standard_deviation_can_be_chosen_where_the_rules_say_so(name):
-    outcomes = [Outcome((0.0, 1.0), (1, 1)), Outcome((0.0, 0.25), (1, 1))]
-    chosen = {by: algorithm(Settings(name=name, normalize_by=by)).advantage(outcomes) for by in ("group", "none")}
+    outcomes = [outcome(0.0, 1.0), outcome(0.0, 0.25)]
+    chosen = {by: algorithm(settings_of(name, normalize_by=by)).advantage(outcomes) for by in ("group", "none")}
     assert (chosen["group"] != chosen["none"]) == KNOWN[name].normalizes
 
 
@@ -83,6 +92,11 @@ def test_a_standard_deviation_can_be_chosen_where_the_rules_say_so(name):
 def test_an_algorithm_of_the_examples_is_used_as_the_manifest_names_it(examples, name, expected):
     chosen = chosen_algorithm(spec_with(name=name))
     assert chosen.advantage([Outcome((0.0, 2.0, 0.0), (1, 1, 1))]) == [tuple(expected)]
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_an_algorithm_has_returns_where_the_rules_want_a_critic(name):
+    assert (algorithm(settings_of(name)).returns is not None) == KNOWN[name].critic
 
 
 def test_an_objective_of_the_examples_trains(examples):
@@ -105,7 +119,7 @@ def test_a_recipe_of_the_page_is_valid_and_has_an_algorithm(name, settings):
     lines = "".join(f"    {setting}\n" for setting in settings)
     spec = load(text.replace("  reward:\n", f"  algorithm:\n{lines}  reward:\n")).spec
     assert spec.algorithm != Settings()
-    assert chosen_algorithm(spec).advantage([Outcome((0.0, 1.0), (1, 1))])
+    assert chosen_algorithm(spec).advantage([outcome(0.0, 1.0)])
 
 
 def test_the_page_has_a_recipe_for_every_algorithm():

@@ -54,6 +54,7 @@ def questions_of(name: str, model: Path) -> Dataset:
         ("arithmetic-products.yaml", 80, 20),
         ("own-data.yaml", 180, 20),
         ("several-rewards.yaml", 180, 20),
+        ("algorithms/ppo.yaml", 149, 50),
     ],
 )
 def test_an_example_has_the_questions_that_it_promises(tiny_llama_dir, name, train, held_out):

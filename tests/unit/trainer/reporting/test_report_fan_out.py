@@ -1,13 +1,16 @@
 """The Report: from what the loop hands over to what all sinks receive."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pytest import approx
 
 from rljob_trainer.evaluation import Accuracy
-from rljob_trainer.metrics import Publication, TrainMetrics
+from rljob_trainer.metrics import CriticMetrics, Publication, TrainMetrics
 from rljob_trainer.reporting.events import read_events
+from rljob_trainer.reporting.history import read_history
+from rljob_trainer.reporting.html import figures
 from rljob_trainer.reporting.measurements import chosen_samples, step_metrics
 from rljob_trainer.reporting.records import (
     CheckpointRecord,
@@ -18,6 +21,7 @@ from rljob_trainer.reporting.records import (
     StepRecord,
 )
 from rljob_trainer.reporting.report import shows_samples
+from rljob_trainer.reporting.tensorboard import scalars
 from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup
 from synthetic_run import SyntheticRun, job
 
@@ -112,6 +116,42 @@ def test_a_step_reaches_every_sink(tmp_path: Path) -> None:
     assert run.report.progress().step == 1
     assert b"rljob_step 1.0" in run.report.render_metrics()[1]
     assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_what_is_said_of_a_critic_reaches_every_sink(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path)
+    critic = CriticMetrics(loss=0.25, clip_fraction=0.125, grad_norm=3.0, skipped=0, explained_variance=-0.5)
+    run.report.step(1, GROUPS, replace(TRAINING, critic=critic), PUBLICATION)
+    run.report.end("finished")
+    exposed = run.report.render_metrics()[1].decode().splitlines()
+    (step,) = records(tmp_path, StepRecord)
+    assert isinstance(step, StepRecord)
+    assert {
+        "rljob_value_loss 0.25",
+        "rljob_value_clip_ratio 0.125",
+        "rljob_explained_variance -0.5",
+        "rljob_critic_grad_norm 3.0",
+    } <= {*exposed}
+    assert {(tag, value) for tag, value in scalars(step) if tag.startswith("critic/")} == {
+        ("critic/loss", 0.25),
+        ("critic/clip_fraction", 0.125),
+        ("critic/explained_variance", -0.5),
+        ("critic/grad_norm", 3.0),
+    }
+    assert {"Value loss", "Explained variance of the returns"} <= {
+        figure.title for figure in figures(read_history(tmp_path))
+    }
+
+
+def test_nothing_is_said_of_a_critic_where_there_is_none(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path)
+    run.take(1)
+    run.report.end("finished")
+    (step,) = records(tmp_path, StepRecord)
+    assert isinstance(step, StepRecord)
+    assert "rljob_value_loss NaN" in run.report.render_metrics()[1].decode()
+    assert not [tag for tag, _ in scalars(step) if tag.startswith("critic/")]
+    assert "Value loss" not in {figure.title for figure in figures(read_history(tmp_path))}
 
 
 def test_the_start_is_told_with_its_time_and_not_counted_to_the_first_step(tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""The critic's part of one rank: a value model beside the policy, laid out like it, with an optimizer of its own.
+
+Methods are collective, as those of `rank.py`, which owns it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+from rljob_trainer.learners import schedule
+from rljob_trainer.learners.attention import packed_tokens
+from rljob_trainer.learners.bridges import bridge
+from rljob_trainer.learners.config import CriticSettings, LearnerConfig
+from rljob_trainer.learners.layout import token_layout
+from rljob_trainer.learners.metrics import CriticStep
+from rljob_trainer.learners.model import ValueModel, build_model
+from rljob_trainer.learners.optimizer import Optimizer, data_parallel
+from rljob_trainer.learners.rope import Rope
+from rljob_trainer.learners.value_loss import Fit, value_loss
+from rljob_trainer.packing import MicroBatch
+
+
+class Critic:
+    """Expects of each response token, from what comes before it, what the sample will earn from there on."""
+
+    def __init__(self, config: LearnerConfig, settings: CriticSettings, rope: Rope, device: torch.device) -> None:
+        """Load the checkpoint that the policy begins with; the value head is zero."""
+        loader = bridge(config)  # with a configuration of its own: Megatron keeps a model's functions there
+        model = build_model(loader, ValueModel)
+        loader.load_weights([model], str(config.checkpoint_dir))
+        model.add_head()
+        model.to(device)
+        self.ddp = data_parallel(model)
+        self.optimizer = Optimizer(self.ddp, settings.optimizer, config.precision)
+        self._value_clip = settings.value_clip
+        self._rope = rope
+        self._device = device
+
+    def values(self, micro_batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
+        """Return the value before each micro-batch's targets, on the last stage; else nothing."""
+        batches = [_Batch(batch, self._rope, self._device) for batch in micro_batches]
+        with torch.no_grad():
+            return schedule.run(self.ddp, batches, _values, forward_only=True)
+
+    def train(self, micro_batches: Sequence[MicroBatch], *, holds_output: bool) -> CriticStep:
+        """Take one optimizer step towards the micro-batches' value targets; return metrics over all shares.
+
+        `holds_output`: whether this rank tells the results of its share.
+        """
+        batches = [_FittedBatch(batch, self._rope, self._device) for batch in micro_batches]
+        self.ddp.zero_grad_buffer()
+        self.optimizer.megatron.zero_grad()
+        sums = schedule.run(self.ddp, batches, self._loss, forward_only=False)
+        taken, grad_norm = self.optimizer.step()
+        totals = torch.zeros(3, dtype=torch.float64, device=self._device)
+        if holds_output:
+            totals += torch.stack(sums).sum(0)
+        dist.all_reduce(totals)
+        loss, clipped, count = totals.tolist()
+        return CriticStep(
+            skipped=not taken,
+            loss=loss,
+            clip_fraction=clipped / max(count, 1.0),
+            grad_norm=grad_norm,
+            learning_rate=self.optimizer.learning_rate,
+        )
+
+    def _loss(self, batch: "_FittedBatch", values_R: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the loss, as Megatron wants it, with a token count that it must not divide by."""
+        loss, sums = value_loss(values_R, batch.fit, self._value_clip)
+        return loss, torch.ones((), dtype=torch.int, device=self._device), sums
+
+
+def _values(batch: "_Batch", values_R: torch.Tensor, non_loss_data: bool) -> torch.Tensor:
+    assert non_loss_data
+    return values_R
+
+
+class _Batch:
+    """A micro-batch as tensors on the device."""
+
+    def __init__(self, batch: MicroBatch, rope: Rope, device: torch.device) -> None:
+        layout = token_layout(batch)
+        self.tokens_N = torch.from_numpy(layout.tokens_N).to(device)
+        self.packed = packed_tokens(layout, rope, device)
+
+
+class _FittedBatch(_Batch):
+    """A micro-batch with its value targets."""
+
+    def __init__(self, batch: MicroBatch, rope: Rope, device: torch.device) -> None:
+        super().__init__(batch, rope, device)
+        assert batch.value_targets is not None, "a critic is trained on micro-batches with value targets"
+
+        def tensor(array: npt.NDArray[Any]) -> torch.Tensor:
+            return torch.from_numpy(array.copy()).to(device)  # arrays from Ray are read-only
+
+        self.fit = Fit(
+            old_values_R=tensor(batch.value_targets.old_values),
+            returns_R=tensor(batch.value_targets.returns),
+            weights_R=tensor(batch.weights_R),
+        )
