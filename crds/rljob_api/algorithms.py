@@ -19,6 +19,9 @@ class Traits:
     """whether it divides by a standard deviation that `normalizeBy` chooses"""
 
 
+DISTILLATION = "distillation"
+"""the one algorithm that has a teacher"""
+
 KNOWN: Mapping[str, Traits] = {
     "grpo": Traits("clip", normalizes=True),
     "gspo": Traits("gspo", normalizes=True),
@@ -26,6 +29,7 @@ KNOWN: Mapping[str, Traits] = {
     "rloo": Traits("clip", normalizes=False),
     "reinforcePlusPlus": Traits("clip", normalizes=False),
     "reinforcePlusPlusBaseline": Traits("clip", normalizes=False),
+    DISTILLATION: Traits("clip", normalizes=False),
 }
 
 

@@ -57,12 +57,12 @@ class Estimate:
         return both if self.colocated else max(self.learner_bytes, self.engine_bytes)
 
 
-def estimate(model: Shape, spec: Spec, where: Topology) -> Estimate:
-    """Return the memory that a valid spec needs for a model."""
+def estimate(model: Shape, spec: Spec, where: Topology, teacher: Shape | None = None) -> Estimate:
+    """Return the memory that a valid spec needs for a model, and for the teacher that it learns from."""
     kv_bytes = kv_bytes_per_token(model, spec)
     return Estimate(
         parameters=model.parameters,
-        learner=learner(model, spec, where) if where.learner else (),
+        learner=(*learner(model, spec, where), *taught(teacher, spec, where)) if where.learner else (),
         engine=engine(model, spec, kv_bytes) if where.engines else (),
         kv_bytes_per_token=kv_bytes,
         kv_tokens=spec.rollout.kv_tokens(spec.runtime.device),
@@ -87,6 +87,18 @@ def learner(model: Shape, spec: Spec, where: Topology) -> tuple[Item, ...]:
     if spec.transport == "Broadcast":
         items.append(Item("weight sync bucket", spec.weight_sync.bucket_mib * MIB, "bucketMib", exact=False))
     return tuple(items)
+
+
+def taught(teacher: Shape | None, spec: Spec, where: Topology) -> tuple[Item, ...]:
+    """Return what a teacher takes, while it scores: its activations are those of one layer, for nothing goes back."""
+    if teacher is None:
+        return ()
+    parameters, size = (
+        teacher.largest_stage(where.tensor_parallel, where.pipeline_parallel),
+        BYTES[spec.training.precision],
+    )
+    formula = f"P of the teacher x {size}, lent by host memory while it scores"
+    return (Item("teacher weights", parameters * size, formula),)
 
 
 def activations(model: Shape, spec: Spec, where: Topology) -> int:

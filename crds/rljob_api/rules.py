@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from rljob_api import algorithms, arguments, batch
 from rljob_api.algorithms import KNOWN as KNOWN_ALGORITHMS
 from rljob_api.cel import Cel, Rule, also_in_cel, differs, in_cel, is_default, near, only_in_python, value
+from rljob_api.distillation import teacher
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.sections import (
     CPU_KV_TOKENS,
@@ -912,6 +913,7 @@ RULES: tuple[Rule, ...] = (
     exact_reward,
     task_reward,
     algorithm,
+    teacher,
     clipping,
     on_policy,
     overlong,

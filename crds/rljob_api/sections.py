@@ -261,10 +261,23 @@ class DynamicSampling(Section):
         return math.ceil(missing * self.over_sample)
 
 
+class Teacher(Section):
+    """The model that `distillation` learns from; the learner's ranks hold it, in the student's parallel layout."""
+
+    checkpoint: Text
+    """Hugging Face checkpoint of the teacher, as `model.checkpoint`; size and architecture may be other ones, the
+    tokenizer must be the student's. slime: --opd-teacher-load"""
+    reward_coefficient: Annotated[float, Field(ge=0)] = 0.0
+    """weight of the reward, less its group's mean, beside the teacher's judgement; 0: the reward is only measured"""
+
+
 class Algorithm(Section):
     name: Text = "grpo"
     """how rewards become advantages and which objective they are put into: `grpo`, `gspo`, `cispo`, `rloo`,
-    `reinforcePlusPlus`, `reinforcePlusPlusBaseline`, or `module:object` for your own. slime: --advantage-estimator"""
+    `reinforcePlusPlus`, `reinforcePlusPlusBaseline`, `distillation`, or `module:object` for your own.
+    slime: --advantage-estimator"""
+    teacher: Teacher | None = None
+    """the model that `distillation` learns from. slime: --use-opd"""
     normalize_by: Literal["group", "batch", "none"] = "group"
     """standard deviation that GRPO's advantages are divided by: of the group's rewards, of all rewards of the rollout,
     or none, which is Dr. GRPO's choice. slime: --disable-grpo-std-normalization"""

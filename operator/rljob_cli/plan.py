@@ -65,8 +65,8 @@ class Plan:
     """what the files have shown that the manifest names: it cannot run with them"""
 
 
-def plan(job: RLJob, files: ModelFiles | None, findings: Findings) -> Plan:
-    """Return what a valid job comes to; `files` is None when the model is not on this machine."""
+def plan(job: RLJob, files: ModelFiles | None, findings: Findings, teacher: Shape | None = None) -> Plan:
+    """Return what a valid job comes to; `files` and `teacher` are None when the models are not on this machine."""
     spec, where, batches = job.spec, topology(job.spec), batch.batch(job.spec)
     model = shapes.shape(files.config) if files else None
     stops = stop_tokens(spec, files)
@@ -84,7 +84,7 @@ def plan(job: RLJob, files: ModelFiles | None, findings: Findings) -> Plan:
         optimizer_steps=spec.training.steps * batches.steps_per_rollout,
         generated_tokens=generated_tokens(spec, batches),
         trained_tokens=trained_tokens(spec, batches, model),
-        memory=memory.estimate(model, spec, where) if model else None,
+        memory=memory.estimate(model, spec, where, teacher) if model else None,
         stop_tokens=stops,
         stop_strings=spec.rollout.sampling.stop,
         warnings=(*warnings(spec, where, model, stops), *map(str, findings.warnings), *findings.unseen),

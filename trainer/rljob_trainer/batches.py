@@ -24,7 +24,7 @@ class StepBatch:
     tokens: int
     """tokens that go through the learner, prompts included"""
     kl: float | None = None
-    """mean KL estimate against the reference over the whole rollout [nats], where it was taken from the rewards"""
+    """mean KL estimate over the whole rollout against what was taken from the rewards: reference or teacher [nats]"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.link import LearnerLink, checkpoint_files, publishing_rank
 from rljob_trainer.parts import Parts, Sampled, Trained, Turns
-from rljob_trainer.penalties import KlPenalties, Penalties, no_penalties
+from rljob_trainer.penalties import Estimates, KlPenalties, Penalties, no_penalties
 from rljob_trainer.placement import Slots
 from rljob_trainer.replay import Dumping, Replay
 from rljob_trainer.reporting.html import write_report
@@ -93,6 +93,7 @@ from rljob_trainer.sync.layout import Sharding
 from rljob_trainer.sync.publisher import Publisher, Transport
 from rljob_trainer.sync.transport import Broadcast, Disk
 from rljob_trainer.sync.weights import EngineWeights
+from rljob_trainer.teacher import teacher_directory
 from rljob_trainer.turns import InTurns
 
 log = logging.getLogger(__name__)
@@ -194,6 +195,7 @@ class _Builder:
         data = self._data(model)
         scoring = self._rewards() if spec.debug.engines else None
         algorithm = chosen_algorithm(spec)
+        self._teacher = teacher_directory(spec, model, cache_directory(self._environ))
         if resume and not spec.debug.learner:
             raise CheckpointError(f"{resume[0]}: spec.debug.rolloutOnly trains nothing that could go on; {ANOTHER}")
         if resume:
@@ -304,7 +306,7 @@ class _Builder:
             tell=self._report.first_step,
             fingerprint=model_fingerprint(model),
             precision=self._spec.training.precision,
-            steps_per_rollout=batch(self._spec).steps_per_rollout,
+            zero_kl=self._spec.algorithm.teacher is None and batch(self._spec).steps_per_rollout == 1,
         )
 
     def _rollouts(
@@ -403,7 +405,7 @@ class _Builder:
         return self._background.submit(_both(self._router.start(), self._pool.start()))
 
     def _start_learner(self, slots: Slots, model: Path, algorithm: Algorithm) -> tuple[LearnerGroup, LearnerLink]:
-        config = learner_config(self._spec, algorithm, model, self._threads().rank)
+        config = learner_config(self._spec, algorithm, model, self._threads().rank, self._teacher)
         hf_config = AutoConfig.from_pretrained(model)
         environment = learner_environment(self._spec.runtime.device)
         learner = LearnerGroup(
@@ -486,12 +488,17 @@ class _Builder:
 
     def _penalties(self, learner: LearnerGroup, turns: Turns) -> Penalties:
         kl = self._spec.algorithm.kl
-        if kl is None or kl.added_to == "loss":
+        if self._spec.algorithm.teacher is not None:
+            estimates: Estimates = learner.divergence
+            coefficient = 1.0
+        elif kl is not None and kl.added_to == "reward":
+            estimates, coefficient = partial(learner.kl, estimator=kl.estimator), kl.coefficient
+        else:
             return no_penalties
         return KlPenalties(
-            learner=learner,
+            estimates=estimates,
             turns=turns,
-            settings=KlSettings(kl.coefficient, kl.estimator),
+            coefficient=coefficient,
             data_parallel=self._topology.data_parallel,
             max_tokens=self._spec.training.max_tokens_per_gpu,
         )
@@ -620,7 +627,9 @@ def chosen_algorithm(spec: Spec) -> Algorithm:
     return chosen
 
 
-def learner_config(spec: Spec, algorithm: Algorithm, model: Path, num_threads: int) -> LearnerConfig:
+def learner_config(
+    spec: Spec, algorithm: Algorithm, model: Path, num_threads: int, teacher: Path | None = None
+) -> LearnerConfig:
     """Return what the manifest says about the learner."""
     optimizer = spec.training.optimizer
     return LearnerConfig(
@@ -639,6 +648,7 @@ def learner_config(spec: Spec, algorithm: Algorithm, model: Path, num_threads: i
         ),
         loss=loss_settings(spec, algorithm),
         reference=spec.algorithm.kl is not None,
+        teacher_dir=teacher,
         tensor_parallel=spec.training.tensor_parallel,
         pipeline_parallel=spec.training.pipeline_parallel,
         precision=spec.training.precision.value,

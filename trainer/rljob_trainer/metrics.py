@@ -19,7 +19,7 @@ class TrainMetrics:
     clip_fraction: float
     """share of response tokens whose ratio was clipped"""
     kl: float | None
-    """mean KL estimate against the reference [nats]; None without one"""
+    """mean KL estimate against the reference or the teacher [nats]; None without one"""
     entropy: float | None
     """mean entropy [nats]; None where it was not computed"""
     mismatch: float

@@ -1,8 +1,10 @@
-"""What response tokens take away from the reward of their sample before advantages are computed: a KL penalty, or none.
+"""What response tokens take away from the reward of their sample before advantages are computed: a KL penalty, what
+distillation's teacher thinks of them, or nothing.
 
 Axes: G samples of one prompt, T response tokens of one sample.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rljob_trainer.algorithms.algorithm import Penalties_T
-from rljob_trainer.learners.config import Estimator, KlSettings
 from rljob_trainer.packing import MicroBatch, Sequence, pack
 from rljob_trainer.samples import ScoredGroup
 
@@ -43,23 +44,21 @@ class Turns(Protocol):
         """Give the devices to the learner for a while."""
 
 
-class Estimates(Protocol):
-    """Whoever holds policy and reference: the learner."""
-
-    def kl(self, shares: Shares, estimator: Estimator) -> Many[Many[npt.NDArray[np.float32]]]:
-        """Return the KL estimate of each response token [nats], for each micro-batch of each data-parallel share."""
+Estimates = Callable[[Shares], Many[Many[npt.NDArray[np.float32]]]]
+"""the learner, which holds the policy and what it is compared with: returns the KL estimate of each response token
+[nats], for each micro-batch of each data-parallel share"""
 
 
 @dataclass(frozen=True, slots=True)
 class KlPenalties:
-    """coefficient x KL estimate of policy against reference, by the weights that the samples are trained on.
+    """coefficient x KL estimate of policy against reference or teacher, by the weights that the samples are trained on.
 
     The learner needs a turn of its own for it, before the one in which it trains.
     """
 
-    learner: Estimates
+    estimates: Estimates
     turns: Turns
-    settings: KlSettings
+    coefficient: float
     data_parallel: int
     max_tokens: int
     """tokens of one micro-batch"""
@@ -70,7 +69,7 @@ class KlPenalties:
         kl = [[kl_by_sample.get(next(numbers), np.empty(0)) for _ in group.rewards_G] for group in groups]
         every = np.concatenate([np.empty(0), *kl_by_sample.values()])
         return Penalised(
-            groups=tuple(tuple(self.settings.coefficient * kl_T for kl_T in group) for group in kl),
+            groups=tuple(tuple(self.coefficient * kl_T for kl_T in group) for group in kl),
             kl=float(every.mean()) if len(every) else 0.0,
         )
 
@@ -80,7 +79,7 @@ class KlPenalties:
             return {}
         shares = pack(sequences, self.data_parallel, self.max_tokens)
         with self.turns.training():
-            estimates = self.learner.kl(shares, self.settings.estimator)
+            estimates = self.estimates(shares)
         return dict(
             pair
             for share, share_estimates in zip(shares, estimates, strict=True)

@@ -10,6 +10,7 @@ import numpy as np
 from rljob_api import sections
 from rljob_trainer.algorithms.algorithm import Advantage, Algorithm, Make, Outcome, Value
 from rljob_trainer.algorithms.cispo import cispo
+from rljob_trainer.algorithms.distillation import distillation
 from rljob_trainer.algorithms.errors import AlgorithmError
 from rljob_trainer.algorithms.grpo import grpo
 from rljob_trainer.algorithms.gspo import gspo
@@ -24,6 +25,7 @@ REGISTERED: Mapping[str, Make] = {
     "rloo": rloo,
     "reinforcePlusPlus": reinforce_plus_plus,
     "reinforcePlusPlusBaseline": reinforce_plus_plus_baseline,
+    "distillation": distillation,
 }
 """what each name of `rljob_api.algorithms.KNOWN` stands for"""
 

@@ -85,6 +85,8 @@ class LearnerConfig:
     loss: LossSettings = field(default_factory=LossSettings)
     reference: bool = False
     """keep the initial weights, although no penalty in the loss needs them"""
+    teacher_dir: Path | None = None
+    """Hugging Face checkpoint of the teacher that `divergence` is taken from; None: there is none"""
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     precision: Literal["fp32", "bf16"] = "fp32"

@@ -132,6 +132,11 @@ class LearnerGroup:
         with self._lock:
             return self._outputs(self._on_shares("kl", [(list(share), estimator) for share in shares]))
 
+    def divergence(self, shares: Sequence[Sequence[MicroBatch]]) -> list[list[npt.NDArray[np.float32]]]:
+        """Return policy less teacher log-probability of each micro-batch's targets, for each data-parallel share."""
+        with self._lock:
+            return self._outputs(self._on_shares("divergence", [(list(share),) for share in shares]))
+
     def logprobs(self, batch: StepBatch) -> list[Any]:
         """Return the log-probabilities of a batch's response tokens, by data-parallel share and micro-batch."""
         with self._lock:

@@ -36,6 +36,7 @@ from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.optimizer import Optimizer, data_parallel
 from rljob_trainer.learners.reference import ReferenceWeights
 from rljob_trainer.learners.rope import Rope
+from rljob_trainer.learners.teacher import Teacher
 from rljob_trainer.packing import MicroBatch
 
 Logprobs_R = npt.NDArray[np.float32]
@@ -63,6 +64,7 @@ class LearnerRank:
             self._bridge.load_weights([model], str(config.checkpoint_dir))
             model.to(self.device)
             self._reference = ReferenceWeights(model) if config.keeps_reference else None
+            self._teacher = Teacher(config, config.teacher_dir, self.device) if config.teacher_dir else None
             self._ddp = data_parallel(model)
             self._ddp.config.finalize_model_grads_func = _finalize
             self._optimizer = Optimizer(self._ddp, config.optimizer, config.precision)
@@ -126,6 +128,16 @@ class LearnerRank:
         pairs = zip(map(torch.from_numpy, current), map(torch.from_numpy, reference), strict=True)
         return [kl_estimate(now_R, then_R, estimator).numpy() for now_R, then_R in pairs]
 
+    def divergence(self, micro_batches: Sequence[MicroBatch]) -> list[Logprobs_R]:
+        """Return policy less teacher log-probability of each micro-batch's targets [nats], where `logprobs` does.
+
+        Raises ValueError without a teacher.
+        """
+        if self._teacher is None:
+            raise ValueError("there is no teacher, because none is configured")
+        policy, teacher = self.logprobs(micro_batches), self._teacher_logprobs(self._teacher, micro_batches)
+        return [policy_R - teacher_R for policy_R, teacher_R in zip(policy, teacher, strict=True)]
+
     def export(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield all weights as full tensors with their Hugging Face names, the same on every rank.
 
@@ -167,8 +179,13 @@ class LearnerRank:
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()
 
-    def _run(self, batches: Sequence["_Batch"], outcome: "_Outcome", forward_only: bool) -> list[Any]:
-        """Run the schedule over all micro-batches; return what `outcome` gave for each, on the last stage."""
+    def _run(
+        self, batches: Sequence["_Batch"], outcome: "_Outcome", forward_only: bool, model: Any = None
+    ) -> list[Any]:
+        """Run the schedule over all micro-batches; return what `outcome` gave for each, on the last stage.
+
+        `model` stands in for the policy.
+        """
 
         def step(iterator: Iterator[_Batch], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
             batch = next(iterator)
@@ -177,7 +194,7 @@ class LearnerRank:
         results = get_forward_backward_func()(
             forward_step_func=step,
             data_iterator=iter(batches),
-            model=self._ddp,
+            model=model or self._ddp,
             num_microbatches=len(batches),
             seq_length=1,  # stages tell each other the shape: variable_seq_lengths
             micro_batch_size=1,
@@ -197,15 +214,26 @@ class LearnerRank:
         assert non_loss_data
         return self._head(batch, hidden_R_H, "none")[0]
 
+    def _teacher_logprobs(self, teacher: Teacher, micro_batches: Sequence[MicroBatch]) -> list[Logprobs_R]:
+        def measure(batch: _Batch, hidden_R_H: torch.Tensor, non_loss_data: bool) -> torch.Tensor:
+            return self._head(batch, hidden_R_H, "none", teacher)[0]
+
+        with self._runtime(), teacher.on_device(), torch.no_grad():
+            batches = [_Batch(batch, teacher.rope, self.device) for batch in micro_batches]
+            results = self._run(batches, measure, forward_only=True, model=teacher.model)
+        return [logprobs_R.cpu().numpy() for logprobs_R in results] if self.holds_output else []
+
     def _head(
-        self, batch: "_Batch", hidden_R_H: torch.Tensor, entropy: EntropyUse
+        self, batch: "_Batch", hidden_R_H: torch.Tensor, entropy: EntropyUse, teacher: Teacher | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        weight = self._model.head_weight
+        """Return log-probabilities and entropies of the targets, by the policy or by the teacher."""
+        weight = teacher.model.head_weight if teacher else self._model.head_weight
+        vocab_size = teacher.vocab_size if teacher else self._bridge.vocab_size
         tensor_rank = parallel_state.get_tensor_model_parallel_rank()
         start = tensor_rank * len(weight)
         shard = VocabularyShard(
             start=start,
-            size=min(len(weight), self._bridge.vocab_size - start),
+            size=min(len(weight), vocab_size - start),
             group=parallel_state.get_tensor_model_parallel_group() if self.layout.tensor > 1 else None,
         )
         return logprobs_and_entropy(

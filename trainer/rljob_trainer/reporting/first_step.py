@@ -45,15 +45,15 @@ def checks(
     training: TrainMetrics,
     view: LearnerView | None,
     precision: Precision,
-    steps_per_rollout: int,
+    zero_kl: bool,
 ) -> tuple[CheckRecord, ...]:
     """Return what was measured in the first step, with limits; what could not be measured is left out.
 
-    `view` is None where there is no learner, or no sample had anything to teach. With several optimizer steps in a
-    rollout the KL is not of the first one alone, and is left out.
+    `view` is None where there is no learner, or no sample had anything to teach. Without `zero_kl` the KL is left out:
+    with several optimizer steps in a rollout it is not of the first one alone, and a teacher is another model.
     """
     samples = [sample for group in groups for sample in group.group.samples_G]
-    kl = training.kl if steps_per_rollout == 1 else None
+    kl = training.kl if zero_kl else None
     measured = (
         (
             "KL to the reference",

@@ -50,7 +50,7 @@ class StepMetrics(_Line):
     entropy: float | None = None
     """mean over response tokens [nats]"""
     kl: float | None = None
-    """mean estimate against the reference model [nats]"""
+    """mean estimate against the reference model, or against distillation's teacher [nats]"""
     clip_fraction: float | None = None
     """share of the response tokens whose ratio was clipped"""
     logprob_mismatch: float | None = None

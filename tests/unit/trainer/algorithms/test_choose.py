@@ -72,7 +72,8 @@ def test_a_registered_algorithm_has_the_objective_that_the_rules_know(name):
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_standard_deviation_can_be_chosen_where_the_rules_say_so(name):
-    outcomes = [Outcome((0.0, 1.0), (1, 1)), Outcome((0.0, 0.25), (1, 1))]
+    none = (np.zeros(1), np.zeros(1))
+    outcomes = [Outcome((0.0, 1.0), (1, 1), none), Outcome((0.0, 0.25), (1, 1), none)]
     chosen = {by: algorithm(Settings(name=name, normalize_by=by)).advantage(outcomes) for by in ("group", "none")}
     assert (chosen["group"] != chosen["none"]) == KNOWN[name].normalizes
 
@@ -105,7 +106,7 @@ def test_a_recipe_of_the_page_is_valid_and_has_an_algorithm(name, settings):
     lines = "".join(f"    {setting}\n" for setting in settings)
     spec = load(text.replace("  reward:\n", f"  algorithm:\n{lines}  reward:\n")).spec
     assert spec.algorithm != Settings()
-    assert chosen_algorithm(spec).advantage([Outcome((0.0, 1.0), (1, 1))])
+    assert chosen_algorithm(spec).advantage([Outcome((0.0, 1.0), (1, 1), (np.zeros(1), np.zeros(1)))])
 
 
 def test_the_page_has_a_recipe_for_every_algorithm():
