@@ -13,7 +13,7 @@ from typing import Literal
 class Traits:
     """What the rules need to know of an algorithm."""
 
-    objective: Literal["clip", "gspo", "cispo"]
+    objective: Literal["clip", "gspo", "cispo", "likelihood"]
     """the policy objective that its advantages are put into"""
     normalizes: bool
     """whether it divides by a standard deviation that `normalizeBy` chooses"""
@@ -21,6 +21,8 @@ class Traits:
 
 DISTILLATION = "distillation"
 """the one algorithm that has a teacher"""
+SFT = "sft"
+"""the one algorithm that trains on the responses of the data, and so needs no engines"""
 
 KNOWN: Mapping[str, Traits] = {
     "grpo": Traits("clip", normalizes=True),
@@ -30,6 +32,7 @@ KNOWN: Mapping[str, Traits] = {
     "reinforcePlusPlus": Traits("clip", normalizes=False),
     "reinforcePlusPlusBaseline": Traits("clip", normalizes=False),
     DISTILLATION: Traits("clip", normalizes=False),
+    SFT: Traits("likelihood", normalizes=False),
 }
 
 

@@ -84,7 +84,7 @@ def learner(model: Shape, spec: Spec, where: Topology) -> tuple[Item, ...]:
         items.insert(2, Item("master weights", -(-parameters * 4 // where.data_parallel), "P x 4 / DP, fp32"))
     if spec.algorithm.kl is not None:
         items.append(Item("reference weights", parameters * size, f"P x {size}, lent by host memory for KL"))
-    if spec.transport == "Broadcast":
+    if spec.transport == "Broadcast" and where.engines:
         items.append(Item("weight sync bucket", spec.weight_sync.bucket_mib * MIB, "bucketMib", exact=False))
     return tuple(items)
 

@@ -19,6 +19,7 @@ from rljob_api.algorithms import KNOWN as KNOWN_ALGORITHMS
 from rljob_api.cel import Cel, Rule, also_in_cel, differs, in_cel, is_default, near, only_in_python, value
 from rljob_api.distillation import teacher
 from rljob_api.errors import ABSENT, Problem
+from rljob_api.imitation import imitation, imitation_in_python
 from rljob_api.sections import (
     CPU_KV_TOKENS,
     INT32,
@@ -208,12 +209,12 @@ def templates(spec: Spec) -> Iterator[Problem]:
 @also_in_cel(
     Cel(
         "spec.reward.kind",
-        "$kind != '' || self.reward.parts.size() > 0",
+        "$imitates || $kind != '' || self.reward.parts.size() > 0",
         "is missing; set it, or spec.reward.parts for several rewards",
     ),
 )
 def some_reward(spec: Spec) -> Iterator[Problem]:
-    if spec.reward.kind is None and not spec.reward.parts:
+    if spec.reward.kind is None and not spec.reward.parts and not spec.imitates:
         yield Problem("spec.reward.kind", ABSENT, "is missing; set it, or spec.reward.parts for several rewards")
 
 
@@ -516,7 +517,7 @@ CLIPS_NOTHING = f"would clip nothing: {RATIO_IS_ONE}"
 
 
 def off_policy_cel(holds: str) -> str:
-    return f"!($batchesFit && $steps == 1) || {holds}"
+    return f"$imitates || !($batchesFit && $steps == 1) || {holds}"
 
 
 def clip_range_cel(name: str, usual: float) -> Cel:
@@ -546,7 +547,7 @@ def on_policy(spec: Spec) -> Iterator[Problem]:
     """Refuse what has no effect where samples are trained on by the very weights that made them."""
     given, path = spec.algorithm, "spec.algorithm"
     derived = batch.derive(batch.request(spec))
-    if derived is None or derived.steps_per_rollout > 1:
+    if derived is None or derived.steps_per_rollout > 1 or spec.imitates:
         return
     if given.name in OFF_POLICY:
         rule = f"would be no different from grpo: {RATIO_IS_ONE}"
@@ -604,7 +605,8 @@ def dynamic_sampling(spec: Spec) -> Iterator[Problem]:
     ),
     Cel(
         "spec.rollout.maxTotalTokens",
-        f"self.rollout.?maxTotalTokens.orValue(self.runtime.device == 'Cpu' ? {CPU_KV_TOKENS} : $sampleTokens)"
+        "$imitates"
+        f" || self.rollout.?maxTotalTokens.orValue(self.runtime.device == 'Cpu' ? {CPU_KV_TOKENS} : $sampleTokens)"
         " >= $sampleTokens",
         "{has(self.rollout.maxTotalTokens) ? string(self.rollout.maxTotalTokens)"
         f" : 'by default {CPU_KV_TOKENS} on Cpu,'}} is a KV cache too small for one sample of {{$sampleTokens}} tokens;"
@@ -622,7 +624,7 @@ def lengths(spec: Spec) -> Iterator[Problem]:
         rule = "would not be used: on Cpu the KV cache has spec.rollout.maxTotalTokens tokens; leave it out"
         yield Problem("spec.rollout.memoryFraction", rollout.memory_fraction, rule)
     needed = max(context or 0, new + 1)
-    if cache is not None and cache < needed:
+    if cache is not None and cache < needed and not spec.imitates:
         given = ABSENT if rollout.max_total_tokens is None else cache
         rule = f"is a KV cache too small for one sample of {needed} tokens"
         told = f"by default {cache} on Cpu, {rule}" if given is ABSENT else rule
@@ -914,6 +916,8 @@ RULES: tuple[Rule, ...] = (
     task_reward,
     algorithm,
     teacher,
+    imitation,
+    imitation_in_python,
     clipping,
     on_policy,
     overlong,

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
+from rljob_api.algorithms import SFT
+
 INT32 = 2**31 - 1
 MOST_NODES = 10_000
 MOST_GPUS_PER_NODE = 1_000
@@ -114,7 +116,7 @@ class Data(Section):
     input_key: Text = "question"
     """column of the question: a string, or a list of chat messages. slime: --input-key"""
     label_key: Text = "answer"
-    """column of the reference answer. slime: --label-key"""
+    """column of the reference answer; with `sft`, of the response to learn. slime: --label-key"""
     metadata_key: Text | None = None
     """column of an object that reward functions receive; absent: the whole row. slime: --metadata-key"""
     prompt_template: Prompt = "{question}"
@@ -207,8 +209,8 @@ class Reward(Judging):
 
     @property
     def judgings(self) -> tuple[Part, ...]:
-        """The parts; one reward is a part of weight 1."""
-        if self.parts:
+        """The parts; one reward is a part of weight 1; none where nothing is judged."""
+        if self.parts or self.kind is None:
             return self.parts
         fields = {name: getattr(self, name) for name in Judging.model_fields}
         return (Part(name=ONLY_REWARD, **fields),)
@@ -274,8 +276,8 @@ class Teacher(Section):
 class Algorithm(Section):
     name: Text = "grpo"
     """how rewards become advantages and which objective they are put into: `grpo`, `gspo`, `cispo`, `rloo`,
-    `reinforcePlusPlus`, `reinforcePlusPlusBaseline`, `distillation`, or `module:object` for your own.
-    slime: --advantage-estimator"""
+    `reinforcePlusPlus`, `reinforcePlusPlusBaseline`, `distillation`, or `module:object` for your own; `sft` learns the
+    data's own responses. slime: --advantage-estimator, --loss-type"""
     teacher: Teacher | None = None
     """the model that `distillation` learns from. slime: --use-opd"""
     normalize_by: Literal["group", "batch", "none"] = "group"
@@ -314,7 +316,7 @@ class Sampling(Section):
     top_k: Annotated[int, Field(ge=-1, le=INT32)] = -1
     """sample from so many of the likeliest tokens; -1: all tokens. slime: --rollout-top-k"""
     max_new_tokens: Positive
-    """longest response [tokens]. slime: --rollout-max-response-len"""
+    """longest response [tokens]; with `sft`, longest that the data may have. slime: --rollout-max-response-len"""
     stop: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
     """strings that end a response and are kept out of it. slime: --rollout-stop"""
     stop_token_ids: Annotated[tuple[NotNegative, ...], Field(max_length=1000)] = ()
@@ -323,7 +325,7 @@ class Sampling(Section):
 
 class Rollout(Section):
     prompts_per_step: Annotated[int, Field(ge=1, le=1_000_000)]
-    """prompts in one rollout. slime: --rollout-batch-size"""
+    """prompts in one rollout; with `sft`, questions with their responses. slime: --rollout-batch-size"""
     samples_per_prompt: Annotated[int, Field(ge=2, le=10_000)] = 8
     """responses to each prompt (the group); a lone response has nothing to be better than.
     slime: --n-samples-per-prompt"""
@@ -568,8 +570,8 @@ class Spec(Section):
     """the model to train"""
     data: Data
     """the questions, and how they become prompts"""
-    reward: Reward
-    """what a response is worth"""
+    reward: Reward = Field(default_factory=Reward)
+    """what a response is worth; required but with `sft`, which judges none"""
     algorithm: Algorithm = Field(default_factory=Algorithm)
     """how rewards become a loss"""
     rollout: Rollout
@@ -596,6 +598,16 @@ class Spec(Section):
     """limits of what is watched while a run goes on"""
     debug: Debug = Field(default_factory=Debug)
     """parts of a run by themselves: samples kept, trained on again, or made without training"""
+
+    @property
+    def imitates(self) -> bool:
+        """Whether the responses to train on are the data's own."""
+        return self.algorithm.name == SFT
+
+    @property
+    def has_engines(self) -> bool:
+        """Whether the run has engines: it makes responses."""
+        return self.debug.engines and not self.imitates
 
     @property
     def transport(self) -> Transport:

@@ -197,6 +197,28 @@ def elsewhere(content: Manifest, draw: Random) -> None:
     put(content, path, copy.deepcopy(known[path]))
 
 
+def imitation(content: Manifest, draw: Random) -> None:
+    """Learn responses of the data, without most of what that leaves without effect, and perhaps with a little of it."""
+    put(content, "spec.algorithm", {"name": "sft"})
+    unused = ("reward", "evaluation", "data.heldOut", "data.metadataKey", "weightSync", "rollout.engines", "debug")
+    for path in unused:
+        if draw.random() < 0.9:
+            remove(content, f"spec.{path}")
+    for name in ("samplesPerPrompt", "gpusPerEngine", "memoryFraction", "maxTotalTokens"):
+        remove(content, f"spec.rollout.{name}")
+    limits = {"maxNewTokens": draw.randint(1, 40)} | draw.choice(({}, {}, {"stop": ["x"]}, {"topK": 5}))
+    put(content, "spec.rollout.sampling", limits)
+    for path, value in (
+        ("spec.rollout.promptsPerStep", draw.randint(1, 12)),
+        ("spec.training.globalBatchSize", draw.randint(1, 8)),
+        ("spec.recovery.engineRestarts", draw.randint(2, 4)),
+        ("spec.watch.mismatch", 0.1),
+        ("spec.debug.replay", "runs/first/rollouts"),
+    ):
+        if draw.random() < 0.2:
+            put(content, path, value)
+
+
 EDITS: tuple[Callable[[Manifest, Random], None], ...] = (
     batches,
     numbers,
@@ -206,8 +228,9 @@ EDITS: tuple[Callable[[Manifest, Random], None], ...] = (
     edge,
     stranger,
     elsewhere,
+    imitation,
 )
-WEIGHTS = (6, 6, 8, 3, 1, 4, 0.5, 0.7)
+WEIGHTS = (6, 6, 8, 3, 1, 4, 0.5, 0.7, 2)
 
 
 def put(content: Manifest, path: str, value: Any) -> None:

@@ -69,7 +69,7 @@ class Batches:
                 tokens=(*group.group.prompt.tokens_T, *sample.tokens_T),
                 prompt_length=len(group.group.prompt.tokens_T),
                 advantage=advantage,
-                logprobs=sample.logprobs_T,
+                logprobs=sample.logprobs_T or (0.0,) * len(sample.tokens_T),
                 weight=weight,
             )
             for (group, sample, advantage), weight in zip(samples, weights, strict=True)

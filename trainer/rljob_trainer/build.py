@@ -50,6 +50,8 @@ from rljob_trainer.data.dataset import Dataset, dataset
 from rljob_trainer.data.journal import Journal
 from rljob_trainer.data.packages import cache_directory, checkpoint
 from rljob_trainer.data.prompts import PromptStream
+from rljob_trainer.data.references import Reference, references
+from rljob_trainer.data.render import Renderer
 from rljob_trainer.data.tokenizer import load_tokenizer
 from rljob_trainer.desired import Desired
 from rljob_trainer.dumps import Dump, DumpError, Made
@@ -64,6 +66,7 @@ from rljob_trainer.engines.server import RayHost
 from rljob_trainer.evaluation import HeldOut, NoHeldOut
 from rljob_trainer.fence import Fence
 from rljob_trainer.first_step import FirstStep
+from rljob_trainer.imitation import FirstReferences, References
 from rljob_trainer.learners.config import (
     ImportanceSettings,
     KlSettings,
@@ -193,7 +196,8 @@ class _Builder:
         spec = self._spec
         model = checkpoint(spec.model.checkpoint, cache_directory(self._environ))
         data = self._data(model)
-        scoring = self._rewards() if spec.debug.engines else None
+        responses = self._references(data, model) if spec.imitates else ()
+        scoring = self._rewards() if spec.has_engines else None
         algorithm = chosen_algorithm(spec)
         self._teacher = teacher_directory(spec, model, cache_directory(self._environ))
         if resume and not spec.debug.learner:
@@ -206,7 +210,7 @@ class _Builder:
         dump, made = self._dump(first, made_by(spec, model_fingerprint(model), stream.fingerprint))
         slots = self._place()
         self._board.beat()
-        pool_started = self._start_engines(slots, model) if spec.debug.engines else None
+        pool_started = self._start_engines(slots, model) if spec.has_engines else None
         if spec.debug.learner:
             learner, link = self._start_learner(slots, model, algorithm)
         else:
@@ -235,11 +239,17 @@ class _Builder:
                 evaluation=self._evaluation(data, rollouts.sampler, scoring),
             )
         else:
-            sampled = replayed(Replay(dump, made, stream, journal, spec.rollout.prompts_per_step))
+            sampled = read(
+                References(stream, journal, responses, spec.rollout.prompts_per_step)
+                if spec.imitates
+                else Replay(dump, made, stream, journal, spec.rollout.prompts_per_step)
+            )
         dynamic, shape = dynamic_rollouts(spec, sampled), shaping(spec)
         trained = self._trained(learner, model, stream, journal, algorithm, sampled.turns)
         report: parts.Report = TellsDropped(self._report, dynamic, shape) if dynamic else self._report
-        look = self._first_step(trained, learner, model, report) if first == 0 else None
+        look = self._first_step(trained, learner, model, report) if first == 0 and not spec.imitates else None
+        if first == 0 and spec.imitates:
+            report = FirstReferences(report, self._report.first_step, model_fingerprint(model))
         loop_parts = Parts(
             rollouts=dynamic or sampled.rollouts,
             rewards=Shaped(dynamic or sampled.rewards, shape),
@@ -353,6 +363,10 @@ class _Builder:
             alive=self._board.beat,
         )
         return rewards(self._spec.reward, around, self._stack)
+
+    def _references(self, data: Dataset, model: Path) -> tuple[Reference, ...]:
+        renderer = Renderer(self._spec.data, load_tokenizer(model))
+        return references(data.rows, renderer, self._spec.rollout.sampling.max_new_tokens)
 
     def _stream(self, data: Dataset, resume: tuple[Path, Checkpoint] | None) -> tuple[PromptStream, Journal]:
         stream = PromptStream(data.train, seed=self._spec.seed, shuffle=self._spec.data.shuffle)
@@ -468,12 +482,12 @@ class _Builder:
         return self._directory / "weights"
 
     def _watch(self, server: ControlServer) -> None:
-        engines = self._pool.snapshot if self._spec.debug.engines else tuple
+        engines = self._pool.snapshot if self._spec.has_engines else tuple
         self._watcher = Watcher(
             self._board, self._report.progress, self._report.findings, engines, self._report.engines
         )
         care = SelfCare(self._board, self._desired, server.attendance, self._spec.recovery, leave=_leave)
-        router = [self._router.keep(self._pool.serving_urls)] if self._spec.debug.engines else []
+        router = [self._router.keep(self._pool.serving_urls)] if self._spec.has_engines else []
         for work in (self._watcher.run(), care.run(), *router):
             task = self._background.submit(_for_ever(work))
             self._stack.callback(task.cancel)
@@ -547,7 +561,7 @@ class _Builder:
         self._background.submit(_in_loop(partial(self._pool.scale, engines)))
 
     def _scale_at_start(self) -> control.Scale | None:
-        if self._spec.placement is Placement.COLOCATED or not self._spec.debug.engines:
+        if self._spec.placement is Placement.COLOCATED or not self._spec.has_engines:
             return None
         return control.Scale(generation=0, engines=self._spec.rollout.engines)
 
@@ -572,9 +586,9 @@ class _Builder:
         self._board.update(state=control.RunState.FINISHED, exit_reason="all steps done" if finished else "drained")
 
 
-def replayed(replay: Replay) -> Sampled:
-    """Return the parts of a run without engines."""
-    return Sampled(replay, replay, NoTurns(), NoEngines(), NoHeldOut())
+def read(source: Replay | References) -> Sampled:
+    """Return the parts of a run without engines, whose responses are read."""
+    return Sampled(source, source, NoTurns(), NoEngines(), NoHeldOut())
 
 
 def made_by(spec: Spec, model: str, questions: str) -> Made:
@@ -673,6 +687,7 @@ def loss_settings(spec: Spec, algorithm: Algorithm) -> LossSettings:
         entropy_coefficient=given.entropy_coefficient,
         kl=KlSettings(kl.coefficient, kl.estimator) if kl and kl.added_to == "loss" else None,
         temperature=spec.rollout.sampling.temperature,
+        sampled=not spec.imitates,
     )
 
 

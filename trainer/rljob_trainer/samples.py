@@ -30,14 +30,14 @@ class Sample:
     tokens_T: tuple[int, ...]
     """the response's token ids, without the prompt's"""
     logprobs_T: tuple[float, ...]
-    """the engine's log-probabilities of `tokens_T` [nats], at the sampling temperature"""
+    """the engine's log-probabilities of `tokens_T` [nats], at the sampling temperature; empty: no engine made it"""
     text: str
     version: int
     """version of the weights that made it"""
     finish_reason: str
     """`stop`, `length`"""
     engine: str
-    """name of the engine that made it"""
+    """name of the engine that made it; empty: it is the data's own"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,7 @@ class ScoredGroup:
 
     group: Group
     rewards_G: tuple[float, ...]
+    """empty where nothing is judged"""
     parts_G: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """what each of several rewards says, before its weight; empty where there is one reward"""
     failures: int = 0

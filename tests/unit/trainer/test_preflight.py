@@ -21,7 +21,7 @@ from rljob_trainer.preflight.machine import Machine, checkpoint_bytes, judge_mac
 from rljob_trainer.preflight.model_files import model_files
 from rljob_trainer.preflight.weights import tensors_of
 from tiny_models import CHAT_TEMPLATE, tiny_llama, tiny_qwen3
-from whole_run import manifest
+from whole_run import imitation, manifest
 
 INDEX = "model.safetensors.index.json"
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -395,6 +395,49 @@ def test_a_sabotaged_teacher_is_caught_by_its_check_and_by_no_other(taught: Plac
     assert problem.field == "spec.algorithm.teacher.checkpoint"
     assert told in str(problem)
     assert taught.look_without_a_learner() == Findings()
+
+
+@dataclass
+class Imitating(Place):
+    """A place whose answers are to be learned."""
+
+    def look(self, *, here: bool = True):
+        job = parse(imitation(manifest(self.model, self.root)))
+        return look_at_files(job, model_files(str(self.model)), here=here)
+
+
+@pytest.fixture
+def imitating(place: Place) -> Imitating:
+    return Imitating(place.root)
+
+
+OF_RESPONSES: dict[str, tuple[Callable[[Place], object], str]] = {
+    "a row without a response": (
+        lambda place: place.rows({"question": "9 + 9 =", "answer": " "}),
+        "line 13: no label (spec.data.labelKey is empty there): there is no response to learn",
+    ),
+    "a response that is too long": (
+        lambda place: place.rows({"question": "9 + 9 =", "answer": "1 + " * 9}),
+        "tokens): a response of more than the 8 tokens of spec.rollout.sampling.maxNewTokens; nearest valid: ",
+    ),
+    "a template that writes answers elsewhere": (
+        template(CHAT_TEMPLATE.replace("assistant\n' }}{% endif", "assistant\nSure: ' }}{% endif")),
+        "the chat template does not write an answer where it has opened the assistant's turn",
+    ),
+}
+
+
+def test_sound_responses_have_no_findings(imitating: Imitating):
+    assert imitating.look() == Findings()
+
+
+@pytest.mark.parametrize("name", OF_RESPONSES)
+def test_a_response_that_cannot_be_learned_is_caught(imitating: Imitating, name: str):
+    sabotage, told = OF_RESPONSES[name]
+    sabotage(imitating)
+
+    (problem,) = imitating.look().problems
+    assert told in str(problem)
 
 
 def test_a_key_that_was_probably_meant_is_named(place: Place):

@@ -17,6 +17,7 @@ from rljob_trainer.algorithms.gspo import gspo
 from rljob_trainer.algorithms.reinforce_plus_plus import reinforce_plus_plus
 from rljob_trainer.algorithms.reinforce_plus_plus_baseline import reinforce_plus_plus_baseline
 from rljob_trainer.algorithms.rloo import rloo
+from rljob_trainer.algorithms.sft import sft
 
 REGISTERED: Mapping[str, Make] = {
     "grpo": grpo,
@@ -26,6 +27,7 @@ REGISTERED: Mapping[str, Make] = {
     "reinforcePlusPlus": reinforce_plus_plus,
     "reinforcePlusPlusBaseline": reinforce_plus_plus_baseline,
     "distillation": distillation,
+    "sft": sft,
 }
 """what each name of `rljob_api.algorithms.KNOWN` stands for"""
 

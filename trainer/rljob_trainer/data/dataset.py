@@ -21,6 +21,8 @@ class Dataset:
 
     train: tuple[Prompt, ...]
     held_out: tuple[Prompt, ...]
+    rows: tuple[Row, ...]
+    """what `train` was rendered from"""
 
 
 def dataset(data: Data, tokenizer: PreTrainedTokenizerBase, max_prompt_tokens: int) -> Dataset:
@@ -30,6 +32,7 @@ def dataset(data: Data, tokenizer: PreTrainedTokenizerBase, max_prompt_tokens: i
     return Dataset(
         train=_rendered(read.train, "", renderer, max_prompt_tokens),
         held_out=_rendered(read.held_out, "heldOut:", renderer, max_prompt_tokens),
+        rows=read.train,
     )
 
 

@@ -64,6 +64,8 @@ class LossSettings:
     """None: no penalty in the loss"""
     temperature: float = 1.0
     """the sampling temperature: log-probabilities are taken at it, as the engine takes them"""
+    sampled: bool = True
+    """whether engines made the responses, and have said how likely they found them"""
     report_entropy: bool = True
     """measure the entropy also where no bonus needs it: one more pass over the logits of the response tokens"""
 

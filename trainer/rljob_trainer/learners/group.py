@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from math import exp
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -36,6 +37,8 @@ from rljob_trainer.packing import MicroBatch
 log = logging.getLogger(__name__)
 
 INTERRUPT_S = 30.0
+MOST_SURPRISE = 700.0
+"""[nats]; its exponential is a number still"""
 OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory")
 """what torch says of CUDA's memory and of the host's"""
 
@@ -273,6 +276,7 @@ def summary(steps: Sequence[StepMetrics], kl_in_rewards: float | None) -> TrainM
         mismatch=fmean(step.mismatch for step in steps),
         importance=mean_of_known([step.importance for step in steps]),
         importance_cut=mean_of_known([step.importance_cut for step in steps]),
+        perplexity=exp(min(fmean(step.surprise for step in steps), MOST_SURPRISE)),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -278,7 +279,9 @@ class LearnerRank:
             largest = torch.stack([each.max_mismatch for each in sums]).max()
         dist.all_reduce(totals)
         dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-        loss, policy, kl, entropy, ratio, clipped, mismatch, importance, cut, count, tokens, computed = totals.tolist()
+        (
+            loss, policy, kl, entropy, surprise, ratio, clipped, mismatch, importance, cut, count, tokens, computed
+        ) = totals.tolist()  # fmt: skip
         settings, mean = self._config.loss, 1.0 / max(count, 1.0)
         return StepMetrics(
             step=self.step,
@@ -291,8 +294,9 @@ class LearnerRank:
             clip_fraction=clipped * mean,
             kl=kl * mean if settings.kl else None,
             entropy=entropy * mean if settings.entropy != "none" else None,
-            mismatch=mismatch * mean,
-            max_mismatch=largest.item(),
+            surprise=surprise * mean,
+            mismatch=mismatch * mean if settings.sampled else nan,
+            max_mismatch=largest.item() if settings.sampled else nan,
             importance=importance * mean if settings.importance else None,
             importance_cut=cut * mean if settings.importance else None,
             tokens=int(tokens),

@@ -40,6 +40,10 @@ class FileTokenizer:
         return text_of(self.settings.get("bos_token"))
 
     @property
+    def eos_token(self) -> str | None:
+        return text_of(self.settings.get("eos_token"))
+
+    @property
     def adds_bos(self) -> bool:
         """Whether text without a template gets a begin-of-text token."""
         return self.bos_token is not None and self.encode("a")[:1] == [self.tokens.token_to_id(self.bos_token)]
