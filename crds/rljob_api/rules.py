@@ -855,6 +855,27 @@ def debug(spec: Spec) -> Iterator[Problem]:
         yield Problem("spec.checkpoint.hfExport", True, rule, "false")
 
 
+@also_in_cel(
+    Cel(
+        "spec.tracking.wandb.apiKeyFile",
+        "self.tracking.?wandb.?mode.orValue('online') == 'online' || !has(self.tracking.wandb.apiKeyFile)",
+        '"{self.tracking.wandb.apiKeyFile}" would not be read: spec.tracking.wandb.mode is offline; leave it out',
+    ),
+)
+def tracking(spec: Spec) -> Iterator[Problem]:
+    given = spec.tracking.wandb
+    if given is not None and given.mode == "offline" and given.api_key_file is not None:
+        rule = "would not be read: spec.tracking.wandb.mode is offline; leave it out"
+        yield Problem("spec.tracking.wandb.apiKeyFile", given.api_key_file, rule)
+
+
+@only_in_python("the API server does not see into free mappings")
+def tracking_key(spec: Spec) -> Iterator[Problem]:
+    if "WANDB_API_KEY" in spec.runtime.env:
+        rule = "holds WANDB_API_KEY, a secret that everybody sees who sees the manifest"
+        yield Problem("spec.runtime.env", ABSENT, rule, "spec.tracking.wandb.apiKeyFile")
+
+
 @only_in_python("the API server does not see into free mappings")
 def volume_mounts(spec: Spec) -> Iterator[Problem]:
     known = [str(volume.get("name")) for volume in spec.runtime.volumes]
@@ -931,6 +952,8 @@ RULES: tuple[Rule, ...] = (
     engines,
     weight_sync,
     debug,
+    tracking,
+    tracking_key,
     volume_mounts,
     resources,
     extra_arguments,

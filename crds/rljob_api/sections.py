@@ -533,6 +533,37 @@ class Watch(Section):
     0.05 in bf16"""
 
 
+Tag = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+
+
+class Wandb(Section):
+    """A project at Weights & Biases. All attempts of a run are one run there."""
+
+    project: Annotated[str, StringConstraints(min_length=1, max_length=128)]
+    """project that the run belongs to. slime: --wandb-project"""
+    entity: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = None
+    """team or user that the project belongs to; absent: the key's own. slime: --wandb-team"""
+    group: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = None
+    """runs that are shown together. slime: --wandb-group"""
+    tags: Annotated[
+        tuple[Annotated[str, StringConstraints(min_length=1, max_length=64)], ...], Field(max_length=20)
+    ] = ()
+    """words to find the run by"""
+    mode: Literal["online", "offline"] | None = None
+    """`online`: send while the run goes on; `offline`: write files below `checkpoint.directory`, for `wandb sync`;
+    absent: WANDB_MODE of the driver, or online. slime: --wandb-mode"""
+    api_key_file: Text | None = None
+    """file with the key, for example a mounted Secret; absent: WANDB_API_KEY of the driver, or what `wandb login` left.
+    slime: --wandb-key"""
+
+
+class Tracking(Section):
+    """Where else a run is told of, besides the report, Prometheus and TensorBoard."""
+
+    wandb: Wandb | None = None
+    """Weights & Biases; absent: nothing is sent. Needs the package: `pip install rljob[wandb]`"""
+
+
 class Debug(Section):
     """Parts of a run by themselves. All off: a run as always."""
 
@@ -596,6 +627,8 @@ class Spec(Section):
     """arguments of SGLang and Megatron that have no field of their own; unknown names are refused"""
     watch: Watch = Field(default_factory=Watch)
     """limits of what is watched while a run goes on"""
+    tracking: Tracking = Field(default_factory=Tracking)
+    """where else the run is told of"""
     debug: Debug = Field(default_factory=Debug)
     """parts of a run by themselves: samples kept, trained on again, or made without training"""
 

@@ -103,6 +103,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "spec.debug.replay": ("runs/first/rollouts",),
     "spec.debug.rolloutOnly": (True, False),
     "spec.checkpoint.hfExport": (True, False),
+    "spec.tracking.wandb": ({"project": "sums"}, {"project": "sums", "mode": "offline", "apiKeyFile": "/key"}),
+    "spec.runtime.env": ({"WANDB_API_KEY": "0123"}, {"WANDB_MODE": "offline"}),
 }
 
 

@@ -39,6 +39,7 @@ from rljob_trainer.learners.errors import (
 from rljob_trainer.loop import train
 from rljob_trainer.placement import PlacementError
 from rljob_trainer.preflight import PreflightError
+from rljob_trainer.reporting.errors import TrackingError
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rollouts import RolloutTimeoutError
 from rljob_trainer.sync.transport import TransferError
@@ -48,7 +49,7 @@ log = logging.getLogger(__name__)
 EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((ManifestError,), Exit.BAD_MANIFEST),
     ((DataError, DumpError, ModelError, CheckpointError, JournalError, RewardError, AlgorithmError), Exit.BAD_INPUT),
-    ((PreflightError, UnsupportedModelError, LayoutMismatchError), Exit.BAD_INPUT),
+    ((PreflightError, TrackingError, UnsupportedModelError, LayoutMismatchError), Exit.BAD_INPUT),
     ((EngineRefusedError,), Exit.BAD_INPUT),
     ((FencedError,), Exit.IN_USE),
     ((TrainingDivergedError,), Exit.DIVERGED),

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from rljob_api.exits import Exit
 from rljob_trainer.data.prompts import order
-from whole_run import PROMPTS_PER_STEP, QUESTIONS, WholeRun, expected_journal, imitation
+from whole_run import PROMPTS_PER_STEP, QUESTIONS, WholeRun, expected_journal, imitation, merged
 
 Begin = Callable[..., WholeRun]
 STEPS = 24
@@ -18,11 +19,12 @@ STEPS = 24
 def begin(tmp_path: Path) -> Iterator[Begin]:
     runs: list[WholeRun] = []
 
-    def start(name: str, model: Path) -> WholeRun:
+    def start(name: str, model: Path, **sections: Any) -> WholeRun:
         directory = tmp_path / name
         directory.mkdir()
         run = WholeRun(model, directory, training={"steps": STEPS}, checkpoint={"hfExport": True, "interval": 4})
-        run.manifest.write_text(yaml.safe_dump(imitation(yaml.safe_load(run.manifest.read_text()))))
+        job = imitation(yaml.safe_load(run.manifest.read_text()))
+        run.manifest.write_text(yaml.safe_dump(job | {"spec": merged(job["spec"], sections)}))
         runs.append(run)
         run.start()
         return run
@@ -64,3 +66,17 @@ def test_a_model_learns_its_responses_and_an_interrupted_run_ends_with_the_same_
     work = [record for record in broken.journal if record["event"] != "committed"]
     assert work == [record for record in whole.journal if record["event"] != "committed"]
     assert broken.left_behind() == []
+
+
+def test_weights_and_biases_has_a_file_of_each_attempt_under_one_id(begin: Begin, tiny_llama_dir: Path) -> None:
+    run = begin("tracked", tiny_llama_dir, tracking={"wandb": {"project": "tiny", "mode": "offline"}})
+    run.until(lambda: run.steps() >= 2)
+    run.interrupt()
+    assert run.end() == Exit.PREEMPTED, run.output
+    run.start()
+    assert run.end() == Exit.OK, run.output
+    name = (run.run_directory / "wandb-id").read_text()
+    files = list(run.run_directory.glob(f"wandb/offline-run-*-{name}/run-{name}.wandb"))
+    assert len(files) == 2
+    assert all(b"train/perplexity" in file.read_bytes() for file in files)
+    assert run.left_behind() == []
