@@ -85,8 +85,8 @@ generate: $(READY) ## Write what is generated: CRD, dashboards, known arguments,
 	$(BIN)/python tests/support/chart_page.py > .venv/generated && mv .venv/generated docs/chart-values.md
 
 lock: $(UV) ## Resolve the dependencies again
-	$(COMPILE) --extra operator --extra trainer --extra quickstart --extra dev -o requirements/cpu.txt
-	$(COMPILE) --extra trainer --extra quickstart -c requirements/cpu.txt -o requirements/trainer.txt
+	$(COMPILE) --extra operator --extra trainer --extra wandb --extra quickstart --extra dev -o requirements/cpu.txt
+	$(COMPILE) --extra trainer --extra wandb --extra quickstart -c requirements/cpu.txt -o requirements/trainer.txt
 	$(COMPILE) --extra operator -c requirements/cpu.txt -o requirements/operator.txt
 
 clean: ## Remove what the targets made in the checkout; the cache stays

@@ -13,13 +13,18 @@ from typing import Literal
 class Traits:
     """What the rules need to know of an algorithm."""
 
-    objective: Literal["clip", "gspo", "cispo"]
+    objective: Literal["clip", "gspo", "cispo", "likelihood"]
     """the policy objective that its advantages are put into"""
     normalizes: bool
     """whether it divides by a standard deviation that `normalizeBy` chooses"""
     critic: bool = False
     """whether it needs a value model, which `critic` describes"""
 
+
+DISTILLATION = "distillation"
+"""the one algorithm that has a teacher"""
+SFT = "sft"
+"""the one algorithm that trains on the responses of the data, and so needs no engines"""
 
 KNOWN: Mapping[str, Traits] = {
     "grpo": Traits("clip", normalizes=True),
@@ -29,6 +34,8 @@ KNOWN: Mapping[str, Traits] = {
     "reinforcePlusPlus": Traits("clip", normalizes=False),
     "reinforcePlusPlusBaseline": Traits("clip", normalizes=False),
     "ppo": Traits("clip", normalizes=False, critic=True),
+    DISTILLATION: Traits("clip", normalizes=False),
+    SFT: Traits("likelihood", normalizes=False),
 }
 
 

@@ -54,7 +54,7 @@ def request(spec: Spec) -> Request:
     training = spec.training
     return Request(
         prompts=spec.rollout.prompts_per_step,
-        samples_per_prompt=spec.rollout.samples_per_prompt,
+        samples_per_prompt=1 if spec.imitates else spec.rollout.samples_per_prompt,
         global_batch_size=training.global_batch_size,
         steps_per_rollout=training.steps_per_rollout,
         data_parallel=max(1, sizes(spec).data_parallel),
@@ -109,8 +109,8 @@ def nearest(wanted: Request) -> tuple[Mapping[str, int], ...]:
 def closest(wanted: Request, name: str) -> list[int]:
     """Return the closest valid values of one field, below and above, everything else unchanged."""
     now: int | None = getattr(wanted, name)
-    if now is None:
-        return []
+    if now is None or now < LEAST[name]:
+        return []  # a lone response is the data's own: there are no more
     valid = sorted(
         (
             value
@@ -185,16 +185,13 @@ def suggested(name: str, valid: str) -> str:
 def any_of(samples: str, **batch_field: str) -> tuple[str, ...]:
     """Return CEL for changes of one field each; `samples` claims what must hold of the number of samples, `n`."""
     per_field = {
-        "prompts": re.sub(r"\bn\b", "(v * self.rollout.samplesPerPrompt)", samples),
-        "samples_per_prompt": re.sub(r"\bn\b", "(v * self.rollout.promptsPerStep)", samples),
+        "prompts": re.sub(r"\bn\b", "(v * $perPrompt)", samples),
+        "samples_per_prompt": "!($imitates) && " + re.sub(r"\bn\b", "(v * self.rollout.promptsPerStep)", samples),
     } | batch_field
     return tuple(suggested(name, valid) for name, valid in per_field.items())
 
 
-MADE = (
-    "promptsPerStep {self.rollout.promptsPerStep} x samplesPerPrompt {self.rollout.samplesPerPrompt}"
-    " = {$samples} samples"
-)
+MADE = "promptsPerStep {self.rollout.promptsPerStep} x samplesPerPrompt {$perPrompt} = {$samples} samples"
 FOR_RANKS = "samples in an optimizer step for {$dataParallel} data-parallel ranks, each of which needs one"
 ENOUGH_STEPS = any_of(
     "n % $stepsPerRollout == 0 && n / $stepsPerRollout >= $dataParallel",

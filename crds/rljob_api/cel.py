@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from rljob_api.algorithms import SFT
 from rljob_api.errors import LONGEST_VALUE, Problem
 from rljob_api.sections import Section, Spec
 
@@ -15,7 +16,9 @@ Judge = Callable[[Spec], Iterator[Problem]]
 
 # Zeros and negative numbers are refused by the schema, but not before CEL has met them: no division may fail on one.
 SHORT = {
-    "samples": "(self.rollout.promptsPerStep * self.rollout.samplesPerPrompt)",
+    "imitates": f"self.algorithm.name == '{SFT}'",
+    "perPrompt": "($imitates ? 1 : self.rollout.samplesPerPrompt)",
+    "samples": "(self.rollout.promptsPerStep * $perPrompt)",
     "ranks": "(self.training.nodes * self.training.gpusPerNode)",
     "model": "(self.training.tensorParallel * self.training.pipelineParallel)",
     "dataParallel": "($model > 0 && $ranks > $model ? $ranks / $model : 1)",

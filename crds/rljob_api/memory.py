@@ -57,12 +57,12 @@ class Estimate:
         return both if self.colocated else max(self.learner_bytes, self.engine_bytes)
 
 
-def estimate(model: Shape, spec: Spec, where: Topology) -> Estimate:
-    """Return the memory that a valid spec needs for a model."""
+def estimate(model: Shape, spec: Spec, where: Topology, teacher: Shape | None = None) -> Estimate:
+    """Return the memory that a valid spec needs for a model, and for the teacher that it learns from."""
     kv_bytes = kv_bytes_per_token(model, spec)
     return Estimate(
         parameters=model.parameters,
-        learner=learner(model, spec, where) if where.learner else (),
+        learner=(*learner(model, spec, where), *taught(teacher, spec, where)) if where.learner else (),
         engine=engine(model, spec, kv_bytes) if where.engines else (),
         kv_bytes_per_token=kv_bytes,
         kv_tokens=spec.rollout.kv_tokens(spec.runtime.device),
@@ -86,7 +86,7 @@ def learner(model: Shape, spec: Spec, where: Topology) -> tuple[Item, ...]:
         items += critic(model, spec, where)
     if spec.algorithm.kl is not None:
         items.append(Item("reference weights", parameters * size, f"P x {size}, lent by host memory for KL"))
-    if spec.transport == "Broadcast":
+    if spec.transport == "Broadcast" and where.engines:
         items.append(Item("weight sync bucket", spec.weight_sync.bucket_mib * MIB, "bucketMib", exact=False))
     return tuple(items)
 
@@ -101,6 +101,18 @@ def critic(model: Shape, spec: Spec, where: Topology) -> list[Item]:
         Item("critic gradients", parameters * 4, "C x 4, accumulated in fp32"),
         Item("critic optimizer", -(-parameters * (8 + masters) // shared), f"C x {8 + masters} / DP"),
     ]
+
+
+def taught(teacher: Shape | None, spec: Spec, where: Topology) -> tuple[Item, ...]:
+    """Return what a teacher takes, while it scores: its activations are those of one layer, for nothing goes back."""
+    if teacher is None:
+        return ()
+    parameters, size = (
+        teacher.largest_stage(where.tensor_parallel, where.pipeline_parallel),
+        BYTES[spec.training.precision],
+    )
+    formula = f"P of the teacher x {size}, lent by host memory while it scores"
+    return (Item("teacher weights", parameters * size, formula),)
 
 
 def activations(model: Shape, spec: Spec, where: Topology) -> int:

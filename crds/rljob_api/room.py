@@ -6,7 +6,7 @@ from rljob_api.sections import Spec
 def prompt_room(spec: Spec, longest: int) -> int:
     """Return how long a prompt of this job may be [tokens]; `longest` are the positions that its model was made for."""
     rollout = spec.rollout
-    kv_tokens = rollout.kv_tokens(spec.runtime.device)
+    kv_tokens = None if spec.imitates else rollout.kv_tokens(spec.runtime.device)
     return longest_prompt(rollout.context_length or longest, kv_tokens, rollout.sampling.max_new_tokens)
 
 

@@ -17,7 +17,9 @@ from pydantic.fields import FieldInfo
 from rljob_api import algorithms, arguments, batch
 from rljob_api.algorithms import KNOWN as KNOWN_ALGORITHMS
 from rljob_api.cel import Cel, Rule, also_in_cel, differs, in_cel, is_default, near, only_in_python, value
+from rljob_api.distillation import teacher
 from rljob_api.errors import ABSENT, Problem
+from rljob_api.imitation import imitation, imitation_in_python
 from rljob_api.sections import (
     CPU_KV_TOKENS,
     INT32,
@@ -212,12 +214,12 @@ def templates(spec: Spec) -> Iterator[Problem]:
 @also_in_cel(
     Cel(
         "spec.reward.kind",
-        "$kind != '' || self.reward.parts.size() > 0",
+        "$imitates || $kind != '' || self.reward.parts.size() > 0",
         "is missing; set it, or spec.reward.parts for several rewards",
     ),
 )
 def some_reward(spec: Spec) -> Iterator[Problem]:
-    if spec.reward.kind is None and not spec.reward.parts:
+    if spec.reward.kind is None and not spec.reward.parts and not spec.imitates:
         yield Problem("spec.reward.kind", ABSENT, "is missing; set it, or spec.reward.parts for several rewards")
 
 
@@ -520,7 +522,7 @@ CLIPS_NOTHING = f"would clip nothing: {RATIO_IS_ONE}"
 
 
 def off_policy_cel(holds: str) -> str:
-    return f"!($batchesFit && $steps == 1) || $ratioToEngines || {holds}"
+    return f"$imitates || !($batchesFit && $steps == 1) || $ratioToEngines || {holds}"
 
 
 def clip_range_cel(name: str, usual: float) -> Cel:
@@ -550,7 +552,7 @@ def on_policy(spec: Spec) -> Iterator[Problem]:
     """Refuse what has no effect where the ratio is 1: its old policy is the learner before the step's only update."""
     given, path = spec.algorithm, "spec.algorithm"
     derived = batch.derive(batch.request(spec))
-    if derived is None or derived.steps_per_rollout > 1:
+    if derived is None or derived.steps_per_rollout > 1 or spec.imitates:
         return
     if spec.rollout.asynchronous is not None and given.importance_sampling is None:  # its old policy is the engines'
         return
@@ -655,7 +657,8 @@ def dynamic_sampling(spec: Spec) -> Iterator[Problem]:
     ),
     Cel(
         "spec.rollout.maxTotalTokens",
-        f"self.rollout.?maxTotalTokens.orValue(self.runtime.device == 'Cpu' ? {CPU_KV_TOKENS} : $sampleTokens)"
+        "$imitates"
+        f" || self.rollout.?maxTotalTokens.orValue(self.runtime.device == 'Cpu' ? {CPU_KV_TOKENS} : $sampleTokens)"
         " >= $sampleTokens",
         "{has(self.rollout.maxTotalTokens) ? string(self.rollout.maxTotalTokens)"
         f" : 'by default {CPU_KV_TOKENS} on Cpu,'}} is a KV cache too small for one sample of {{$sampleTokens}} tokens;"
@@ -673,7 +676,7 @@ def lengths(spec: Spec) -> Iterator[Problem]:
         rule = "would not be used: on Cpu the KV cache has spec.rollout.maxTotalTokens tokens; leave it out"
         yield Problem("spec.rollout.memoryFraction", rollout.memory_fraction, rule)
     needed = max(context or 0, new + 1)
-    if cache is not None and cache < needed:
+    if cache is not None and cache < needed and not spec.imitates:
         given = ABSENT if rollout.max_total_tokens is None else cache
         rule = f"is a KV cache too small for one sample of {needed} tokens"
         told = f"by default {cache} on Cpu, {rule}" if given is ABSENT else rule
@@ -1052,6 +1055,27 @@ def debug(spec: Spec) -> Iterator[Problem]:
         yield Problem("spec.checkpoint.hfExport", True, rule, "false")
 
 
+@also_in_cel(
+    Cel(
+        "spec.tracking.wandb.apiKeyFile",
+        "self.tracking.?wandb.?mode.orValue('online') == 'online' || !has(self.tracking.wandb.apiKeyFile)",
+        '"{self.tracking.wandb.apiKeyFile}" would not be read: spec.tracking.wandb.mode is offline; leave it out',
+    ),
+)
+def tracking(spec: Spec) -> Iterator[Problem]:
+    given = spec.tracking.wandb
+    if given is not None and given.mode == "offline" and given.api_key_file is not None:
+        rule = "would not be read: spec.tracking.wandb.mode is offline; leave it out"
+        yield Problem("spec.tracking.wandb.apiKeyFile", given.api_key_file, rule)
+
+
+@only_in_python("the API server does not see into free mappings")
+def tracking_key(spec: Spec) -> Iterator[Problem]:
+    if "WANDB_API_KEY" in spec.runtime.env:
+        rule = "holds WANDB_API_KEY, a secret that everybody sees who sees the manifest"
+        yield Problem("spec.runtime.env", ABSENT, rule, "spec.tracking.wandb.apiKeyFile")
+
+
 @only_in_python("the API server does not see into free mappings")
 def volume_mounts(spec: Spec) -> Iterator[Problem]:
     known = [str(volume.get("name")) for volume in spec.runtime.volumes]
@@ -1112,6 +1136,9 @@ RULES: tuple[Rule, ...] = (
     exact_reward,
     task_reward,
     algorithm,
+    teacher,
+    imitation,
+    imitation_in_python,
     clipping,
     on_policy,
     critic,
@@ -1130,6 +1157,8 @@ RULES: tuple[Rule, ...] = (
     carried_over,
     weight_sync,
     debug,
+    tracking,
+    tracking_key,
     volume_mounts,
     resources,
     extra_arguments,

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
+from rljob_api.algorithms import SFT
+
 INT32 = 2**31 - 1
 MOST_NODES = 10_000
 MOST_GPUS_PER_NODE = 1_000
@@ -121,7 +123,7 @@ class Data(Section):
     input_key: Text = "question"
     """column of the question: a string, or a list of chat messages. slime: --input-key"""
     label_key: Text = "answer"
-    """column of the reference answer. slime: --label-key"""
+    """column of the reference answer; with `sft`, of the response to learn. slime: --label-key"""
     metadata_key: Text | None = None
     """column of an object that reward functions receive; absent: the whole row. slime: --metadata-key"""
     prompt_template: Prompt = "{question}"
@@ -214,8 +216,8 @@ class Reward(Judging):
 
     @property
     def judgings(self) -> tuple[Part, ...]:
-        """The parts; one reward is a part of weight 1."""
-        if self.parts:
+        """The parts; one reward is a part of weight 1; none where nothing is judged."""
+        if self.parts or self.kind is None:
             return self.parts
         fields = {name: getattr(self, name) for name in Judging.model_fields}
         return (Part(name=ONLY_REWARD, **fields),)
@@ -288,13 +290,25 @@ class Critic(Section):
     """rollouts at the beginning that train the critic only. slime: --num-critic-only-steps"""
 
 
+class Teacher(Section):
+    """The model that `distillation` learns from; the learner's ranks hold it, in the student's parallel layout."""
+
+    checkpoint: Text
+    """Hugging Face checkpoint of the teacher, as `model.checkpoint`; size and architecture may be other ones, the
+    tokenizer must be the student's. slime: --opd-teacher-load"""
+    reward_coefficient: Annotated[float, Field(ge=0)] = 0.0
+    """weight of the reward, less its group's mean, beside the teacher's judgement; 0: the reward is only measured"""
+
+
 class Algorithm(Section):
     name: Text = "grpo"
     """how rewards become advantages and which objective they are put into: `grpo`, `gspo`, `cispo`, `rloo`,
-    `reinforcePlusPlus`, `reinforcePlusPlusBaseline`, `ppo`, or `module:object` for your own.
-    slime: --advantage-estimator"""
+    `reinforcePlusPlus`, `reinforcePlusPlusBaseline`, `ppo`, `distillation`, or `module:object` for your own; `sft`
+    learns the data's own responses. slime: --advantage-estimator, --loss-type"""
     critic: Critic | None = None
     """the value model that `ppo` compares rewards with; no other algorithm has one"""
+    teacher: Teacher | None = None
+    """the model that `distillation` learns from. slime: --use-opd"""
     normalize_by: Literal["group", "batch", "none"] = "group"
     """standard deviation that GRPO's advantages are divided by: of the group's rewards, of all rewards of the rollout,
     or none, which is Dr. GRPO's choice. slime: --disable-grpo-std-normalization"""
@@ -332,7 +346,7 @@ class Sampling(Section):
     top_k: Annotated[int, Field(ge=-1, le=INT32)] = -1
     """sample from so many of the likeliest tokens; -1: all tokens. slime: --rollout-top-k"""
     max_new_tokens: Positive
-    """longest response [tokens]. slime: --rollout-max-response-len"""
+    """longest response [tokens]; with `sft`, longest that the data may have. slime: --rollout-max-response-len"""
     stop: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
     """strings that end a response and are kept out of it. slime: --rollout-stop"""
     stop_token_ids: Annotated[tuple[NotNegative, ...], Field(max_length=1000)] = ()
@@ -371,7 +385,7 @@ class Async(Section):
 
 class Rollout(Section):
     prompts_per_step: Annotated[int, Field(ge=1, le=1_000_000)]
-    """prompts in one rollout. slime: --rollout-batch-size"""
+    """prompts in one rollout; with `sft`, questions with their responses. slime: --rollout-batch-size"""
     samples_per_prompt: Annotated[int, Field(ge=2, le=10_000)] = 8
     """responses to each prompt (the group); a lone response has nothing to be better than.
     slime: --n-samples-per-prompt"""
@@ -593,6 +607,37 @@ class Watch(Section):
     0.05 in bf16, and any with `rollout.async`, where engines have older weights"""
 
 
+Tag = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+
+
+class Wandb(Section):
+    """A project at Weights & Biases. All attempts of a run are one run there."""
+
+    project: Annotated[str, StringConstraints(min_length=1, max_length=128)]
+    """project that the run belongs to. slime: --wandb-project"""
+    entity: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = None
+    """team or user that the project belongs to; absent: the key's own. slime: --wandb-team"""
+    group: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = None
+    """runs that are shown together. slime: --wandb-group"""
+    tags: Annotated[
+        tuple[Annotated[str, StringConstraints(min_length=1, max_length=64)], ...], Field(max_length=20)
+    ] = ()
+    """words to find the run by"""
+    mode: Literal["online", "offline"] | None = None
+    """`online`: send while the run goes on; `offline`: write files below `checkpoint.directory`, for `wandb sync`;
+    absent: WANDB_MODE of the driver, or online. slime: --wandb-mode"""
+    api_key_file: Text | None = None
+    """file with the key, for example a mounted Secret; absent: WANDB_API_KEY of the driver, or what `wandb login` left.
+    slime: --wandb-key"""
+
+
+class Tracking(Section):
+    """Where else a run is told of, besides the report, Prometheus and TensorBoard."""
+
+    wandb: Wandb | None = None
+    """Weights & Biases; absent: nothing is sent. Needs the package: `pip install rljob[wandb]`"""
+
+
 class Debug(Section):
     """Parts of a run by themselves. All off: a run as always."""
 
@@ -630,8 +675,8 @@ class Spec(Section):
     """the model to train"""
     data: Data
     """the questions, and how they become prompts"""
-    reward: Reward
-    """what a response is worth"""
+    reward: Reward = Field(default_factory=Reward)
+    """what a response is worth; required but with `sft`, which judges none"""
     algorithm: Algorithm = Field(default_factory=Algorithm)
     """how rewards become a loss"""
     rollout: Rollout
@@ -656,6 +701,8 @@ class Spec(Section):
     """arguments of SGLang and Megatron that have no field of their own; unknown names are refused"""
     watch: Watch = Field(default_factory=Watch)
     """limits of what is watched while a run goes on"""
+    tracking: Tracking = Field(default_factory=Tracking)
+    """where else the run is told of"""
     debug: Debug = Field(default_factory=Debug)
     """parts of a run by themselves: samples kept, trained on again, or made without training"""
 
@@ -663,6 +710,16 @@ class Spec(Section):
     def ahead(self) -> Async | None:
         """How rollouts go on while the learner trains; None: they do not, or there is no learner."""
         return self.rollout.asynchronous if self.debug.learner else None
+
+    @property
+    def imitates(self) -> bool:
+        """Whether the responses to train on are the data's own."""
+        return self.algorithm.name == SFT
+
+    @property
+    def has_engines(self) -> bool:
+        """Whether the run has engines: it makes responses."""
+        return self.debug.engines and not self.imitates
 
     @property
     def transport(self) -> Transport:

@@ -12,6 +12,7 @@ from rljob_api.errors import ABSENT, ManifestError, Problem
 from rljob_api.sections import Placement, Spec
 
 CHECKPOINT = "spec.model.checkpoint"
+TEACHER = "spec.algorithm.teacher.checkpoint"
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen3ForCausalLM")
 UNSUPPORTED = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "use_sliding_window": False}
 """settings of `config.json` that the learner needs to have this value"""
@@ -144,7 +145,29 @@ def problems(model: Shape, spec: Spec) -> tuple[Problem, ...]:
     return tuple(problem for problem in found if problem)
 
 
-def undivided(path: str, size: int, obstacles: Callable[[int], list[str]], possible: list[int]) -> Problem | None:
+def teacher_problems(teacher: Shape, student: Shape, spec: Spec) -> tuple[Problem, ...]:
+    """Return where a teacher of this shape cannot be laid out as the student is, or cannot read what that writes."""
+    training, ranks = spec.training, spec.training.nodes * spec.training.gpus_per_node
+    tensor, pipeline, whose = training.tensor_parallel, training.pipeline_parallel, "teacher's"
+    tensors = [size for size in range(1, teacher.heads + 1) if ranks % (size * pipeline) == 0]
+    stages = [size for size in range(1, teacher.layers + 1) if ranks % (size * tensor) == 0]
+    found = [
+        undivided("spec.training.tensorParallel", tensor, partial(tensor_obstacles, teacher), tensors, whose),
+        undivided("spec.training.pipelineParallel", pipeline, partial(stage_obstacles, teacher), stages, whose),
+    ]
+    if teacher.vocabulary < student.vocabulary:
+        rule = f"is of a model that knows {teacher.vocabulary} tokens, and the student may sample {student.vocabulary}"
+        found.append(Problem(TEACHER, ABSENT, rule))
+    context = spec.rollout.context_length or student.longest
+    if context > teacher.longest:
+        rule = f"allows {context} tokens, more than the positions that the teacher was made for"
+        found.append(Problem("spec.rollout.contextLength", ABSENT, rule, str(teacher.longest)))
+    return tuple(problem for problem in found if problem)
+
+
+def undivided(
+    path: str, size: int, obstacles: Callable[[int], list[str]], possible: list[int], whose: str = "model's"
+) -> Problem | None:
     """Return the problem of a size that does not divide the model, with the closest one that does.
 
     `possible` are the sizes that the GPUs allow; 1 is always among them.
@@ -152,7 +175,7 @@ def undivided(path: str, size: int, obstacles: Callable[[int], list[str]], possi
     if not (against := obstacles(size)):
         return None
     near = min((other for other in possible if not obstacles(other)), key=lambda other: (abs(other - size), other))
-    return Problem(path, size, f"does not divide the model's {' and '.join(against)}", str(near))
+    return Problem(path, size, f"does not divide the {whose} {' and '.join(against)}", str(near))
 
 
 def tensor_obstacles(model: Shape, size: int) -> list[str]:

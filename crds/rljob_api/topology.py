@@ -117,8 +117,8 @@ class Sizes:
 
 
 def topology(spec: Spec) -> Topology:
-    """Return where every process of a valid spec sits; `spec.debug` may leave out the learner or the engines."""
-    return lay_out(sizes(spec), learner=spec.debug.learner, engines=spec.debug.engines)
+    """Return where every process of a valid spec sits; the learner or the engines may be left out."""
+    return lay_out(sizes(spec), learner=spec.debug.learner, engines=spec.has_engines)
 
 
 def sizes(spec: Spec) -> Sizes:

@@ -22,6 +22,7 @@ from rljob_cli.options import Output, OutputOption
 from rljob_cli.validate import STDIN
 from rljob_trainer.preflight import look_at_files, look_at_machine
 from rljob_trainer.preflight.model_files import ModelFiles
+from rljob_trainer.preflight.teacher import teacher_shape
 
 PIPE_WIDTH = 200
 """columns of a plan that goes to a file or a pipe; nothing is wrapped there"""
@@ -83,7 +84,8 @@ def validate(manifests: Manifests) -> None:
 @app.command(epilog="Example: rljob plan job.yaml -o json | jq .memory")
 def plan(manifest: Manifest, output: OutputOption = Output.TABLE) -> None:
     """Show processes, batches, tokens and memory."""
-    planned = planning.plan(*(given := checked(manifest)), look_at_files(*given, here=False))
+    job, files = checked(manifest)
+    planned = planning.plan(job, files, look_at_files(job, files, here=False), teacher_shape(job.spec))
     if output is Output.JSON:
         typer.echo(plan_view.as_json(planned))
         raise typer.Exit(Exit.BAD_INPUT if planned.problems else Exit.OK)

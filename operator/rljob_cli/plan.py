@@ -67,8 +67,8 @@ class Plan:
     """what the files have shown that the manifest names: it cannot run with them"""
 
 
-def plan(job: RLJob, files: ModelFiles | None, findings: Findings) -> Plan:
-    """Return what a valid job comes to; `files` is None when the model is not on this machine."""
+def plan(job: RLJob, files: ModelFiles | None, findings: Findings, teacher: Shape | None = None) -> Plan:
+    """Return what a valid job comes to; `files` and `teacher` are None when the models are not on this machine."""
     spec, where, batches = job.spec, topology(job.spec), batch.batch(job.spec)
     model = shapes.shape(files.config) if files else None
     stops = stop_tokens(spec, files)
@@ -87,7 +87,7 @@ def plan(job: RLJob, files: ModelFiles | None, findings: Findings) -> Plan:
         critic_only=spec.training.steps - spec.policy_rollouts,
         generated_tokens=generated_tokens(spec, batches),
         trained_tokens=trained_tokens(spec, batches, model),
-        memory=memory.estimate(model, spec, where) if model else None,
+        memory=memory.estimate(model, spec, where, teacher) if model else None,
         stop_tokens=stops,
         stop_strings=spec.rollout.sampling.stop,
         warnings=(*warnings(spec, where, model, stops), *map(str, findings.warnings), *findings.unseen),
@@ -117,8 +117,10 @@ def place(where: Topology, slot: Slot) -> str:
 
 
 def generated_tokens(spec: Spec, batches: Batch) -> Range:
-    """Return the bounds of all responses: at least one token each, at most the limit in every round."""
+    """Return the bounds of what engines make: at least one token a response, at most the limit in every round."""
     dynamic, longest = spec.algorithm.dynamic_sampling, spec.rollout.sampling.max_new_tokens
+    if spec.imitates:
+        return Range(0, 0)
     if dynamic is None:
         return Range(batches.samples, batches.samples * longest)
     prompts = dynamic.prompts(batches.prompts)
@@ -146,10 +148,10 @@ def warnings(spec: Spec, where: Topology, model: Shape | None, stops: tuple[Stop
     longest = rollout.context_length or (model.longest if model else 0)
     if model is None:
         found.append(f"{spec.model.checkpoint} is not on this machine: memory, shape and its stop tokens are not known")
-    elif not stops and not sampling.stop:
+    elif not stops and not sampling.stop and not spec.imitates:
         longest_response = f"every response runs to {sampling.max_new_tokens} tokens"
         found.append(f"no stop token: {longest_response}; set sampling.stop or stopTokenIds")
-    if spec.data.held_out is None:
+    if spec.data.held_out is None and not spec.imitates:
         found.append("no spec.data.heldOut: accuracy is not measured")
     if longest > spec.training.max_tokens_per_gpu:
         found.append(
@@ -170,7 +172,7 @@ def warnings(spec: Spec, where: Topology, model: Shape | None, stops: tuple[Stop
         )
     found.extend(f"{field} has no effect with {spec.debug.mode}" for field in left_out(spec))
     used = sum(len(engine.slots) for engine in where.engines)
-    if spec.placement is Placement.COLOCATED and not spec.debug.mode and used != len(where.learner):
+    if spec.placement is Placement.COLOCATED and where.engines and where.learner and used != len(where.learner):
         idle, phase = abs(where.gpus - min(used, len(where.learner))), "rollout" if used < where.gpus else "training"
         found.append(f"{idle} of {where.gpus} GPUs have nothing to do during {phase}")
     return tuple(found)

@@ -55,6 +55,8 @@ def become_driver(job: RLJob) -> None:
 
 
 def judged(job: RLJob, rows: int, given: Sequence[str], file: Path | None, log: Path, stack: ExitStack) -> Trial:
+    if not job.spec.reward.judgings:
+        raise RewardError(f"spec.reward: {job.metadata.name} has none (spec.algorithm.name {job.spec.algorithm.name})")
     lines = responses(file) if file else None
     asked = prompts(job.spec, len(lines) if lines is not None else rows, os.environ)
     if lines is not None and len(lines) > len(asked):

@@ -10,6 +10,7 @@ from rljob_api.exits import Exit
 from rljob_api.sections import RLJob
 from rljob_trainer.preflight import Findings, look_at_files
 from rljob_trainer.preflight.model_files import ModelFiles, model_files
+from rljob_trainer.preflight.teacher import teacher_shape
 
 STDIN = Path("-")
 
@@ -65,8 +66,12 @@ def load(path: Path) -> tuple[RLJob, ModelFiles | None]:
     """
     job = manifest.load(read(path))
     files = model_files(job.spec.model.checkpoint)
-    if files and (broken := shapes.problems(shapes.shape(files.config), job.spec)):
-        raise ManifestError(broken)
+    teacher = teacher_shape(job.spec)
+    if files:
+        model = shapes.shape(files.config)
+        beside = shapes.teacher_problems(teacher, model, job.spec) if teacher else ()
+        if broken := (*shapes.problems(model, job.spec), *beside):
+            raise ManifestError(broken)
     return job, files
 
 

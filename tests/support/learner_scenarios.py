@@ -67,6 +67,24 @@ def kl_after_a_step(
     return before, learner.kl(share, "k3"), metrics
 
 
+def distil(
+    rank: int, world_size: int, port: int, config: LearnerConfig, sequences: list[Sequence]
+) -> tuple[dict[int, Any], StepMetrics]:
+    """Ask the teacher about sequences and take a step with what it says; return that by their indices, and the step."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    share = _share(learner, sequences, 64)
+    own = {
+        int(index): divergence_R[batch.sequences_R == number]
+        for batch, divergence_R in zip(share, learner.divergence(share), strict=False)
+        for number, index in enumerate(batch.indices_S)
+    }
+    told: list[Any] = [None] * world_size
+    dist.all_gather_object(told, own)
+    found = {index: divergence for each in told for index, divergence in each.items()}
+    taught = [replace(each, advantage=-found[each.index]) for each in sequences]
+    return found, _step(learner, taught, 64, False)
+
+
 def train_and_export(
     rank: int, world_size: int, port: int, config: LearnerConfig, steps: Steps
 ) -> tuple[list[StepMetrics], dict[str, torch.Tensor]]:

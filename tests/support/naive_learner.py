@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from rljob_trainer.algorithms.algorithm import CISPO, GSPO
+from rljob_trainer.algorithms.algorithm import CISPO, GSPO, LIKELIHOOD
 from rljob_trainer.learners.config import LossSettings, OptimizerSettings
 from rljob_trainer.packing import Sequence
 
@@ -71,6 +71,8 @@ class NaiveLearner:
 
     def _objective(self, new: torch.Tensor, old: torch.Tensor, advantage: float) -> torch.Tensor:
         """Return the loss of each token of one sequence."""
+        if self.loss.objective == LIKELIHOOD:
+            return -new
         low, high = 1 - self.loss.clip_low, 1 + self.loss.clip_high
         ratio = (new - old).mean().exp() if self.loss.objective == GSPO else (new - old).exp()
         if self.loss.objective == CISPO:

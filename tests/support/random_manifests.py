@@ -67,6 +67,15 @@ VALUES: dict[str, tuple[Any, ...]] = {
         {"dynamicSampling": {}},
         {"dynamicSampling": {"maxRounds": 1}},
         {"dynamicSampling": {"maxRounds": 1, "overSample": 2}},
+        {"name": "distillation", "teacher": {"checkpoint": "models/t"}},
+        {"name": "distillation", "teacher": {"checkpoint": "models/t"}, "overlong": {"buffer": 1}},
+        {
+            "name": "distillation",
+            "teacher": {"checkpoint": "s3://t", "rewardCoefficient": 1},
+            "overlong": {"buffer": 1},
+        },
+        {"name": "distillation", "teacher": {"checkpoint": "models/t"}, "kl": {"coefficient": 0.1}},
+        {"teacher": {"checkpoint": "models/t"}},
         {"overlong": {"buffer": 4096}, "importanceSampling": {"kind": "mask", "low": 0.5}},
     ),
     "spec.rollout.async": ({}, {"partial": True}, {"maxStaleness": 2, "updateInterval": 2}, {"updateInterval": 2}),
@@ -79,6 +88,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
         "cispo",
         "reinforcePlusPlus",
         "ppo",
+        "distillation",
         "a:b",
         "a.b:c",
         "grpo2",
@@ -107,6 +117,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "spec.debug.replay": ("runs/first/rollouts",),
     "spec.debug.rolloutOnly": (True, False),
     "spec.checkpoint.hfExport": (True, False),
+    "spec.tracking.wandb": ({"project": "sums"}, {"project": "sums", "mode": "offline", "apiKeyFile": "/key"}),
+    "spec.runtime.env": ({"WANDB_API_KEY": "0123"}, {"WANDB_MODE": "offline"}),
 }
 
 
@@ -201,6 +213,28 @@ def elsewhere(content: Manifest, draw: Random) -> None:
     put(content, path, copy.deepcopy(known[path]))
 
 
+def imitation(content: Manifest, draw: Random) -> None:
+    """Learn responses of the data, without most of what that leaves without effect, and perhaps with a little of it."""
+    put(content, "spec.algorithm", {"name": "sft"})
+    unused = ("reward", "evaluation", "data.heldOut", "data.metadataKey", "weightSync", "rollout.engines", "debug")
+    for path in unused:
+        if draw.random() < 0.9:
+            remove(content, f"spec.{path}")
+    for name in ("samplesPerPrompt", "gpusPerEngine", "memoryFraction", "maxTotalTokens"):
+        remove(content, f"spec.rollout.{name}")
+    limits = {"maxNewTokens": draw.randint(1, 40)} | draw.choice(({}, {}, {"stop": ["x"]}, {"topK": 5}))
+    put(content, "spec.rollout.sampling", limits)
+    for path, value in (
+        ("spec.rollout.promptsPerStep", draw.randint(1, 12)),
+        ("spec.training.globalBatchSize", draw.randint(1, 8)),
+        ("spec.recovery.engineRestarts", draw.randint(2, 4)),
+        ("spec.watch.mismatch", 0.1),
+        ("spec.debug.replay", "runs/first/rollouts"),
+    ):
+        if draw.random() < 0.2:
+            put(content, path, value)
+
+
 EDITS: tuple[Callable[[Manifest, Random], None], ...] = (
     batches,
     numbers,
@@ -210,8 +244,9 @@ EDITS: tuple[Callable[[Manifest, Random], None], ...] = (
     edge,
     stranger,
     elsewhere,
+    imitation,
 )
-WEIGHTS = (6, 6, 8, 3, 1, 4, 0.5, 0.7)
+WEIGHTS = (6, 6, 8, 3, 1, 4, 0.5, 0.7, 2)
 
 
 def put(content: Manifest, path: str, value: Any) -> None:

@@ -75,6 +75,14 @@ def manifest(model: Path, directory: Path, **sections: Any) -> dict[str, Any]:
     }
 
 
+def imitation(job: dict[str, Any]) -> dict[str, Any]:
+    """Return the same job learning the answers of its questions, without what that has no use for."""
+    spec = {name: section for name, section in job["spec"].items() if name not in ("reward", "evaluation")}
+    spec["data"] = {name: value for name, value in spec["data"].items() if name != "heldOut"}
+    spec["rollout"] = {name: value for name, value in spec["rollout"].items() if name != "samplesPerPrompt"}
+    return job | {"spec": spec | {"algorithm": {"name": "sft"}}}
+
+
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return `base` with nested changes."""
     nested = {name: merged(base[name], change) for name, change in changes.items() if isinstance(base.get(name), dict)}

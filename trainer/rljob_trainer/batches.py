@@ -25,7 +25,7 @@ class StepBatch:
     tokens: int
     """tokens that go through the learner, prompts included"""
     kl: float | None = None
-    """mean KL estimate against the reference over the whole rollout [nats], where it was taken from the rewards"""
+    """mean KL estimate over the whole rollout against what was taken from the rewards: reference or teacher [nats]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Batches:
                 tokens=(*group.group.prompt.tokens_T, *sample.tokens_T),
                 prompt_length=len(group.group.prompt.tokens_T),
                 advantage=advantage,
-                logprobs=sample.own_logprobs,
+                logprobs=sample.own_logprobs or (0.0,) * sample.num_trained,  # no engine has given any
                 weight=weight,
                 trained=sample.trained_T,
                 value_targets=targets,

@@ -55,6 +55,8 @@ from rljob_trainer.data.issues import Issues, Lead
 from rljob_trainer.data.journal import Journal
 from rljob_trainer.data.packages import cache_directory, checkpoint
 from rljob_trainer.data.prompts import PromptStream
+from rljob_trainer.data.references import Reference, references
+from rljob_trainer.data.render import Renderer
 from rljob_trainer.data.tokenizer import load_tokenizer
 from rljob_trainer.desired import Desired
 from rljob_trainer.dumps import Dump, DumpError, Made
@@ -71,6 +73,7 @@ from rljob_trainer.engines.server import RayHost
 from rljob_trainer.evaluation import HeldOut, NoHeldOut
 from rljob_trainer.fence import Fence
 from rljob_trainer.first_step import FirstStep
+from rljob_trainer.imitation import FirstReferences, References
 from rljob_trainer.learners.config import (
     CriticSettings,
     ImportanceSettings,
@@ -84,7 +87,7 @@ from rljob_trainer.learners.config import (
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.link import LearnerLink, checkpoint_files, publishing_rank
-from rljob_trainer.measured import Measurement, Values, no_values
+from rljob_trainer.measured import Measure, Measurement, Values, no_values
 from rljob_trainer.parts import Parts, Sampled, Trained, Turns
 from rljob_trainer.penalties import KlPenalties, Penalties, no_penalties
 from rljob_trainer.placement import Slots
@@ -103,6 +106,7 @@ from rljob_trainer.sync.layout import Sharding
 from rljob_trainer.sync.publisher import Publisher, Transport
 from rljob_trainer.sync.transport import Broadcast, Disk
 from rljob_trainer.sync.weights import EngineWeights
+from rljob_trainer.teacher import teacher_directory
 from rljob_trainer.turns import InTurns
 
 log = logging.getLogger(__name__)
@@ -202,10 +206,12 @@ class _Builder:
         spec = self._spec
         model = checkpoint(spec.model.checkpoint, cache_directory(self._environ))
         data = self._data(model)
-        scoring = self._rewards() if spec.debug.engines else None
+        responses = self._references(data, model) if spec.imitates else ()
+        scoring = self._rewards() if spec.has_engines else None
         algorithm = chosen_algorithm(spec)
         tools_log = self._directory / "logs" / "tools.log"
-        self._function = conversations.function(spec, tools_log, self._stack) if spec.debug.engines else None
+        self._function = conversations.function(spec, tools_log, self._stack) if spec.has_engines else None
+        self._teacher = teacher_directory(spec, model, cache_directory(self._environ))
         if resume and not spec.debug.learner:
             raise CheckpointError(f"{resume[0]}: spec.debug.rolloutOnly trains nothing that could go on; {ANOTHER}")
         if resume:
@@ -216,7 +222,7 @@ class _Builder:
         dump, made = self._dump(first, made_by(spec, model_fingerprint(model), stream.fingerprint))
         slots = self._place()
         self._board.beat()
-        pool_started = self._start_engines(slots, model) if spec.debug.engines else None
+        pool_started = self._start_engines(slots, model) if spec.has_engines else None
         if spec.debug.learner:
             learner, link = self._start_learner(slots, model, algorithm)
         else:
@@ -246,11 +252,17 @@ class _Builder:
                 evaluation=self._evaluation(data, rollouts.sampler, scoring),
             )
         else:
-            sampled = replayed(Replay(dump, made, issues, spec.rollout.prompts_per_step))
+            sampled = read(
+                References(issues, responses, spec.rollout.prompts_per_step)
+                if spec.imitates
+                else Replay(dump, made, issues, spec.rollout.prompts_per_step)
+            )
         dynamic, shape = dynamic_rollouts(spec, sampled), shaping(spec)
         trained = self._trained(learner, model, stream, journal, algorithm, sampled.turns, first)
         report: parts.Report = TellsDropped(self._report, dynamic, shape) if dynamic else self._report
-        look = self._first_step(trained, learner, model, report) if first == 0 else None
+        look = self._first_step(trained, learner, model, report) if first == 0 and not spec.imitates else None
+        if first == 0 and spec.imitates:
+            report = FirstReferences(report, self._report.first_step, model_fingerprint(model))
         loop_parts = Parts(
             rollouts=dynamic or sampled.rollouts,
             rewards=Shaped(dynamic or sampled.rewards, shape),
@@ -319,7 +331,7 @@ class _Builder:
             tell=self._report.first_step,
             fingerprint=model_fingerprint(model),
             precision=self._spec.training.precision,
-            steps_per_rollout=batch(self._spec).steps_per_rollout,
+            zero_kl=self._spec.algorithm.teacher is None and batch(self._spec).steps_per_rollout == 1,
         )
 
     def _rollouts(
@@ -392,6 +404,10 @@ class _Builder:
         )
         return rewards(self._spec.reward, around, self._stack)
 
+    def _references(self, data: Dataset, model: Path) -> tuple[Reference, ...]:
+        renderer = Renderer(self._spec.data, load_tokenizer(model))
+        return references(data.rows, renderer, self._spec.rollout.sampling.max_new_tokens)
+
     def _stream(self, data: Dataset, resume: tuple[Path, Checkpoint] | None) -> tuple[PromptStream, Journal]:
         stream = PromptStream(data.train, seed=self._spec.seed, shuffle=self._spec.data.shuffle)
         journal = Journal(self._directory / "journal.jsonl", self._fence.check)
@@ -443,7 +459,7 @@ class _Builder:
         return self._background.submit(_both(self._router.start(), self._pool.start()))
 
     def _start_learner(self, slots: Slots, model: Path, algorithm: Algorithm) -> tuple[LearnerGroup, LearnerLink]:
-        config = learner_config(self._spec, algorithm, model, self._threads().rank)
+        config = learner_config(self._spec, algorithm, model, self._threads().rank, self._teacher)
         hf_config = AutoConfig.from_pretrained(model)
         environment = learner_environment(self._spec.runtime.device)
         learner = LearnerGroup(
@@ -506,12 +522,12 @@ class _Builder:
         return self._directory / "weights"
 
     def _watch(self, server: ControlServer) -> None:
-        engines = self._pool.snapshot if self._spec.debug.engines else tuple
+        engines = self._pool.snapshot if self._spec.has_engines else tuple
         self._watcher = Watcher(
             self._board, self._report.progress, self._report.findings, engines, self._report.engines
         )
         care = SelfCare(self._board, self._desired, server.attendance, self._spec.recovery, leave=_leave)
-        router = [self._router.keep(self._pool.serving_urls)] if self._spec.debug.engines else []
+        router = [self._router.keep(self._pool.serving_urls)] if self._spec.has_engines else []
         for work in (self._watcher.run(), care.run(), *router):
             task = self._background.submit(_for_ever(work))
             self._stack.callback(task.cancel)
@@ -532,12 +548,17 @@ class _Builder:
 
     def _penalties(self, learner: LearnerGroup, turns: Turns) -> Penalties:
         kl = self._spec.algorithm.kl
-        if kl is None or kl.added_to == "loss":
+        if self._spec.algorithm.teacher is not None:
+            estimates: Measure = learner.divergence
+            coefficient = 1.0
+        elif kl is not None and kl.added_to == "reward":
+            estimates, coefficient = partial(learner.kl, estimator=kl.estimator), kl.coefficient
+        else:
             return no_penalties
         return KlPenalties(
-            learner=learner,
+            estimates=estimates,
             turns=turns,
-            settings=KlSettings(kl.coefficient, kl.estimator),
+            coefficient=coefficient,
             data_parallel=self._topology.data_parallel,
             max_tokens=self._spec.training.max_tokens_per_gpu,
         )
@@ -593,7 +614,7 @@ class _Builder:
         self._background.submit(_in_loop(partial(self._pool.scale, engines)))
 
     def _scale_at_start(self) -> control.Scale | None:
-        if self._spec.placement is Placement.COLOCATED or not self._spec.debug.engines:
+        if self._spec.placement is Placement.COLOCATED or not self._spec.has_engines:
             return None
         return control.Scale(generation=0, engines=self._spec.rollout.engines)
 
@@ -618,9 +639,9 @@ class _Builder:
         self._board.update(state=control.RunState.FINISHED, exit_reason="all steps done" if finished else "drained")
 
 
-def replayed(replay: Replay) -> Sampled:
-    """Return the parts of a run without engines."""
-    return Sampled(replay, replay, NoTurns(), NoEngines(), NoHeldOut())
+def read(source: Replay | References) -> Sampled:
+    """Return the parts of a run without engines, whose responses are read."""
+    return Sampled(source, source, NoTurns(), NoEngines(), NoHeldOut())
 
 
 def made_by(spec: Spec, model: str, questions: str) -> Made:
@@ -706,7 +727,9 @@ def chosen_algorithm(spec: Spec) -> Algorithm:
     return chosen
 
 
-def learner_config(spec: Spec, algorithm: Algorithm, model: Path, num_threads: int) -> LearnerConfig:
+def learner_config(
+    spec: Spec, algorithm: Algorithm, model: Path, num_threads: int, teacher: Path | None = None
+) -> LearnerConfig:
     """Return what the manifest says about the learner."""
     return LearnerConfig(
         checkpoint_dir=model,
@@ -714,6 +737,7 @@ def learner_config(spec: Spec, algorithm: Algorithm, model: Path, num_threads: i
         critic=critic_settings(spec),
         loss=loss_settings(spec, algorithm),
         reference=spec.algorithm.kl is not None,
+        teacher_dir=teacher,
         tensor_parallel=spec.training.tensor_parallel,
         pipeline_parallel=spec.training.pipeline_parallel,
         precision=spec.training.precision.value,
@@ -771,6 +795,7 @@ def loss_settings(spec: Spec, algorithm: Algorithm) -> LossSettings:
         entropy_coefficient=given.entropy_coefficient,
         kl=KlSettings(kl.coefficient, kl.estimator) if kl and kl.added_to == "loss" else None,
         temperature=spec.rollout.sampling.temperature,
+        sampled=not spec.imitates,
     )
 
 

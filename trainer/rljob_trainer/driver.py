@@ -41,6 +41,7 @@ from rljob_trainer.learners.errors import (
 from rljob_trainer.loop import train
 from rljob_trainer.placement import PlacementError
 from rljob_trainer.preflight import PreflightError
+from rljob_trainer.reporting.errors import TrackingError
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rollouts import RolloutTimeoutError
 from rljob_trainer.sync.transport import TransferError
@@ -51,7 +52,7 @@ EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((ManifestError,), Exit.BAD_MANIFEST),
     ((DataError, DumpError, ModelError, CheckpointError, JournalError, RewardError, AlgorithmError), Exit.BAD_INPUT),
     ((PreflightError, UnsupportedModelError, LayoutMismatchError, CriticMismatchError), Exit.BAD_INPUT),
-    ((GenerateError,), Exit.BAD_INPUT),
+    ((GenerateError, TrackingError), Exit.BAD_INPUT),
     ((EngineRefusedError,), Exit.BAD_INPUT),
     ((FencedError,), Exit.IN_USE),
     ((TrainingDivergedError,), Exit.DIVERGED),

@@ -35,7 +35,8 @@ class FirstStep:
     fingerprint: str
     """of the model that training begins with"""
     precision: Precision
-    steps_per_rollout: int
+    zero_kl: bool
+    """whether the KL that the step tells is that of one model against itself"""
     _view: LearnerView | None = None
     _begun: bool = False
 
@@ -50,7 +51,7 @@ class FirstStep:
     def step(self, step: int, groups: Sequence[ScoredGroup], training: TrainMetrics, publication: Publication) -> None:
         """Tell people what happened in a step."""
         if step == 1:
-            found = checks(groups, training, self._view, self.precision, self.steps_per_rollout)
+            found = checks(groups, training, self._view, self.precision, self.zero_kl)
             self.tell(self.fingerprint, found, rendered(groups))
         self.report.step(step, groups, training, publication)
 

@@ -35,11 +35,13 @@ class TrainMetrics:
     clip_fraction: float
     """share of response tokens whose ratio was clipped"""
     kl: float | None
-    """mean KL estimate against the reference [nats]; None without one"""
+    """mean KL estimate against the reference or the teacher [nats]; None without one"""
     entropy: float | None
     """mean entropy [nats]; None where it was not computed"""
     mismatch: float
     """mean absolute difference of engine and learner log-probabilities [nats], before the update"""
+    perplexity: float | None = None
+    """exp of the mean negative log-probability of the response tokens by the learner; None where nothing was trained"""
     importance: float | None = None
     """mean importance weight between engine and learner; None where nothing is corrected"""
     importance_cut: float | None = None

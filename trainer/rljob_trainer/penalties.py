@@ -1,19 +1,17 @@
-"""What response tokens take away from the reward of their sample before advantages are computed: a KL penalty, or none.
+"""What response tokens take away from the reward of their sample before advantages are computed: a KL penalty, what
+distillation's teacher thinks of them, or nothing.
 
 Axes: G samples of one prompt, T response tokens of one sample.
 """
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from rljob_trainer.algorithms.algorithm import Penalties_T
-from rljob_trainer.learners.config import Estimator, KlSettings
-from rljob_trainer.measured import Measurement, Shares, Turns
+from rljob_trainer.measured import Measure, Measurement, Turns
 from rljob_trainer.samples import ScoredGroup
 
 
@@ -36,32 +34,25 @@ def no_penalties(groups: Many[ScoredGroup]) -> None:
     """Take nothing away."""
 
 
-class Estimates(Protocol):
-    """Whoever holds policy and reference: the learner."""
-
-    def kl(self, shares: Shares, estimator: Estimator) -> Many[Many[npt.NDArray[np.float32]]]:
-        """Return the KL estimate of each response token [nats], for each micro-batch of each data-parallel share."""
-
-
 @dataclass(frozen=True, slots=True)
 class KlPenalties:
-    """coefficient x KL estimate of policy against reference, by the weights that the samples are trained on.
+    """coefficient x KL estimate of policy against reference or teacher, by the weights that the samples are trained on.
 
     The learner needs a turn of its own for it, before the one in which it trains.
     """
 
-    learner: Estimates
+    estimates: Measure
+    """the learner, which holds the policy and what it is compared with: KL estimates [nats]"""
     turns: Turns
-    settings: KlSettings
+    coefficient: float
     data_parallel: int
     max_tokens: int
     """tokens of one micro-batch"""
 
     def __call__(self, groups: Many[ScoredGroup]) -> Penalised:
-        measure = partial(self.learner.kl, estimator=self.settings.estimator)
-        kl = Measurement(measure, self.turns, self.data_parallel, self.max_tokens)(groups)
+        kl = Measurement(self.estimates, self.turns, self.data_parallel, self.max_tokens)(groups)
         every = np.concatenate([np.empty(0), *(kl_T for group in kl for kl_T in group)])
         return Penalised(
-            groups=tuple(tuple(self.settings.coefficient * kl_T for kl_T in group) for group in kl),
+            groups=tuple(tuple(self.coefficient * kl_T for kl_T in group) for group in kl),
             kl=float(every.mean()) if len(every) else 0.0,
         )

@@ -43,7 +43,8 @@ class Sample:
     tokens_T: tuple[int, ...]
     """the response's token ids, without the prompt's"""
     logprobs_T: tuple[float, ...]
-    """the engine's log-probabilities of `tokens_T` [nats], at the sampling temperature; 0 for the environment's"""
+    """the engine's log-probabilities of `tokens_T` [nats], at the sampling temperature; 0 for the environment's; empty:
+    no engine made it"""
     text: str
     """what is judged"""
     version: int
@@ -51,7 +52,7 @@ class Sample:
     finish_reason: str
     """`stop`, `length`"""
     engine: str
-    """name of the engine that made it"""
+    """name of the engine that made it; empty: it is the data's own"""
     segments: tuple[Segment, ...] = ()
     """who wrote which of `tokens_T`, in order; empty: the model wrote them all"""
     dropped: bool = False
@@ -111,6 +112,7 @@ class ScoredGroup:
 
     group: Group
     rewards_G: tuple[float, ...]
+    """empty where nothing is judged"""
     parts_G: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """what each of several rewards says, before its weight; empty where there is one reward"""
     failures: int = 0

@@ -29,7 +29,7 @@ def test_every_field_has_a_row(path):
         ("spec.data.shuffle", "true or false", "true"),
         ("spec.training.stepsPerRollout", "whole number, at least 1", ""),
         ("spec.extraArgs.sglang", "mapping", "{}"),
-        ("spec.reward", "section", None),
+        ("spec.rollout", "section", None),
         ("apiVersion", "rljob.dev/v1alpha1", None),
     ],
 )

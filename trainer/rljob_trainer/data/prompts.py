@@ -57,8 +57,11 @@ class PromptStream:
 
     def prompt(self, uid: str) -> Prompt:
         """Return the prompt that the stream issues under this uid."""
-        _, row = uid.split(":")
-        return replace(self._prompts[int(row)], uid=uid)
+        return replace(self._prompts[self.row(uid)], uid=uid)
+
+    def row(self, uid: str) -> int:
+        """Return which of the prompts is issued under this uid."""
+        return int(uid.partition(":")[2])
 
     def uids(self) -> Iterator[str]:
         """Yield all uids in the order of issue, without end and whatever the position: what a journal must show."""

@@ -29,6 +29,10 @@ class Tokenizer(Protocol):
     def bos_token(self) -> str | None:
         """What text begins with; None: nothing."""
 
+    @property
+    def eos_token(self) -> str | None:
+        """What text ends with; None: nothing."""
+
     def apply_chat_template(
         self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool, tools: Any = None
     ) -> Any:
@@ -52,23 +56,57 @@ class Renderer:
 
     def prompt(self, uid: str, row: Row) -> Prompt:
         """Return the row as a prompt with this uid."""
-        text = self._chat(row) if self._data.chat_template else self._plain(row)
-        text += self._data.assistant_prefill.replace(QUESTION, row.question)
+        text = self._text(row)
+        tokens = self._tokens(text, row, special=not self._data.chat_template)
+        return Prompt(uid, row.question, text, tokens, row.label, row.metadata)
+
+    def reference(self, row: Row) -> tuple[str, tuple[int, ...]]:
+        """Return what follows the row's prompt when the assistant says the label: text and tokens, its end included.
+
+        They are tokenised apart from the prompt, as engines make them.
+        """
+        if not row.label.strip():
+            raise DataError(f"{row.place}: there is no response to learn (data.labelKey is empty there)")
+        text = self._answer(row) if self._data.chat_template else row.label
+        if text.endswith(row.label.rstrip()):
+            if not self._tokenizer.eos_token:
+                raise DataError("neither the chat template nor the tokenizer (eos_token) says how a response ends")
+            text += self._tokenizer.eos_token
+        return text, self._tokens(text, row, special=False)
+
+    def _answer(self, row: Row) -> str:
+        """Return the assistant's turn after the prompt; what the template writes after its end no engine would make."""
+        prompt = self._text(row)
+        said = self._prefill(row) + row.label
+        whole = self._turns(row, (*self._conversation(row), Message("assistant", said)), False)
+        if not whole.startswith(prompt):
+            raise DataError(
+                f"{row.place}: the chat template does not write an answer where it has opened the assistant's turn; "
+                "mend the template, or set data.chatTemplate to false"
+            )
+        return whole.removeprefix(prompt).rstrip()
+
+    def _text(self, row: Row) -> str:
+        opened = self._turns(row, self._conversation(row), True) if self._data.chat_template else self._plain(row)
+        return opened + self._prefill(row)
+
+    def _prefill(self, row: Row) -> str:
+        return self._data.assistant_prefill.replace(QUESTION, row.question)
+
+    def _tokens(self, text: str, row: Row, special: bool) -> tuple[int, ...]:
         try:
-            tokens = self._tokenizer.encode(text, add_special_tokens=not self._data.chat_template)
+            return tuple(self._tokenizer.encode(text, add_special_tokens=special))
         except (TypeError, ValueError) as error:
             raise DataError(f"{row.place}: the tokenizer cannot encode it: {error}") from error
-        return Prompt(uid, row.question, text, tuple(tokens), row.label, row.metadata)
 
     def _plain(self, row: Row) -> str:
         if not row.templated:
             raise DataError(f"{row.place}: chat messages need data.chatTemplate")
         return self._user_turn(row)
 
-    def _chat(self, row: Row) -> str:
-        messages = self._conversation(row)
+    def _turns(self, row: Row, messages: Sequence[Message], open_assistant_turn: bool) -> str:
         try:
-            text = self._render(messages, True, self._tools or None)
+            text = self._render(messages, open_assistant_turn, self._tools or None)
         except DataError as error:
             raise DataError(f"{row.place}: {error}") from error
         if messages[0].role == "system" or self._tools:

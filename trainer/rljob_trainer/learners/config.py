@@ -67,6 +67,8 @@ class LossSettings:
     """None: no penalty in the loss"""
     temperature: float = 1.0
     """the sampling temperature: log-probabilities are taken at it, as the engine takes them"""
+    sampled: bool = True
+    """whether engines made the responses, and have said how likely they found them"""
     report_entropy: bool = True
     """measure the entropy also where no bonus needs it: one more pass over the logits of the response tokens"""
 
@@ -99,6 +101,8 @@ class LearnerConfig:
     """keep the initial weights, although no penalty in the loss needs them"""
     critic: CriticSettings | None = None
     """None: there is no value model"""
+    teacher_dir: Path | None = None
+    """Hugging Face checkpoint of the teacher that `divergence` is taken from; None: there is none"""
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     precision: Literal["fp32", "bf16"] = "fp32"

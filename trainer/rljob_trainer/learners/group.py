@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from math import exp
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -37,6 +38,8 @@ from rljob_trainer.packing import MicroBatch
 log = logging.getLogger(__name__)
 
 INTERRUPT_S = 30.0
+MOST_SURPRISE = 700.0
+"""[nats]; its exponential is a number still"""
 OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory")
 """what torch says of CUDA's memory and of the host's"""
 
@@ -140,6 +143,11 @@ class LearnerGroup:
         """Return the KL estimate against the reference of each micro-batch's targets, for each data-parallel share."""
         with self._lock:
             return self._outputs(self._on_shares("kl", [(list(share), estimator) for share in shares]))
+
+    def divergence(self, shares: Sequence[Sequence[MicroBatch]]) -> list[list[npt.NDArray[np.float32]]]:
+        """Return policy less teacher log-probability of each micro-batch's targets, for each data-parallel share."""
+        with self._lock:
+            return self._outputs(self._on_shares("divergence", [(list(share),) for share in shares]))
 
     def logprobs(self, batch: StepBatch) -> list[Any]:
         """Return the log-probabilities of a batch's response tokens, by data-parallel share and micro-batch."""
@@ -285,6 +293,7 @@ def summary(steps: Sequence[StepMetrics], kl_in_rewards: float | None) -> TrainM
         mismatch=fmean(step.mismatch for step in steps),
         importance=mean_of_known([step.importance for step in steps]),
         importance_cut=mean_of_known([step.importance_cut for step in steps]),
+        perplexity=exp(min(fmean(step.surprise for step in steps), MOST_SURPRISE)),
     )
 
 

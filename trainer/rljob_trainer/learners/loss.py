@@ -39,6 +39,8 @@ class LossSums:
     policy_loss: torch.Tensor
     kl: torch.Tensor
     entropy: torch.Tensor
+    surprise: torch.Tensor
+    """of the negative log-probabilities"""
     ratio: torch.Tensor
     clipped: torch.Tensor
     mismatch: torch.Tensor
@@ -93,6 +95,7 @@ def policy_loss(
         policy_loss=pg.detach().double(),
         kl=(kl_R.detach() * counts_R).sum(),
         entropy=(entropy_R.detach() * counts_R).sum(),
+        surprise=-(logprobs_R.detach() * counts_R).sum(),
         ratio=(surrogate.ratio_R.detach() * counts_R).sum(),
         clipped=(surrogate.clipped_R * counts_R).sum(),
         mismatch=(mismatch_R * counts_R).sum(),

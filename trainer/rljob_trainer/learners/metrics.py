@@ -23,8 +23,11 @@ class StepMetrics:
     """mean KL estimate against the reference [nats]; None without one"""
     entropy: float | None
     """mean entropy [nats]; None where it was not computed"""
+    surprise: float
+    """mean negative log-probability [nats], before the update"""
     mismatch: float
-    """mean absolute difference of engine and learner log-probabilities [nats], before the update"""
+    """mean absolute difference of engine and learner log-probabilities [nats], before the update; not a number where
+    no engine sampled"""
     max_mismatch: float
     importance: float | None
     """mean weight between engine and learner; None where nothing is corrected"""

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.optimizer import Optimizer, data_parallel
 from rljob_trainer.learners.reference import ReferenceWeights
 from rljob_trainer.learners.rope import Rope
+from rljob_trainer.learners.teacher import Teacher
 from rljob_trainer.packing import MicroBatch
 
 Logprobs_R = npt.NDArray[np.float32]
@@ -61,6 +63,7 @@ class LearnerRank:
             self._bridge.load_weights([model], str(config.checkpoint_dir))
             model.to(self.device)
             self._reference = ReferenceWeights(model) if config.keeps_reference else None
+            self._teacher = Teacher(config, config.teacher_dir, self.device) if config.teacher_dir else None
             self._ddp = data_parallel(model)
             self._optimizer = Optimizer(self._ddp, config.optimizer, config.precision)
         self._model = model
@@ -146,6 +149,16 @@ class LearnerRank:
             raise ValueError("there is no critic, because none is configured")
         return self._critic
 
+    def divergence(self, micro_batches: Sequence[MicroBatch]) -> list[Logprobs_R]:
+        """Return policy less teacher log-probability of each micro-batch's targets [nats], where `logprobs` does.
+
+        Raises ValueError without a teacher.
+        """
+        if self._teacher is None:
+            raise ValueError("there is no teacher, because none is configured")
+        policy, teacher = self.logprobs(micro_batches), self._teacher_logprobs(self._teacher, micro_batches)
+        return [policy_R - teacher_R for policy_R, teacher_R in zip(policy, teacher, strict=True)]
+
     def export(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield all weights as full tensors with their Hugging Face names, the same on every rank.
 
@@ -187,9 +200,14 @@ class LearnerRank:
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()
 
-    def _run(self, batches: Sequence["_Batch"], outcome: schedule.Outcome, forward_only: bool) -> list[Any]:
-        """Run all micro-batches; return what `outcome` gave for each, on the last stage."""
-        return schedule.run(self._ddp, batches, outcome, forward_only=forward_only)
+    def _run(
+        self, batches: Sequence["_Batch"], outcome: schedule.Outcome, forward_only: bool, model: Any = None
+    ) -> list[Any]:
+        """Run all micro-batches; return what `outcome` gave for each, on the last stage.
+
+        `model` stands in for the policy.
+        """
+        return schedule.run(model or self._ddp, batches, outcome, forward_only=forward_only)
 
     def _loss(self, batch: "_Batch", hidden_R_H: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, LossSums]:
         """Return the loss, as Megatron wants it, with a token count that it must not divide by."""
@@ -202,15 +220,26 @@ class LearnerRank:
         assert non_loss_data
         return self._head(batch, hidden_R_H, "none")[0]
 
+    def _teacher_logprobs(self, teacher: Teacher, micro_batches: Sequence[MicroBatch]) -> list[Logprobs_R]:
+        def measure(batch: _Batch, hidden_R_H: torch.Tensor, non_loss_data: bool) -> torch.Tensor:
+            return self._head(batch, hidden_R_H, "none", teacher)[0]
+
+        with self._runtime(), teacher.on_device(), torch.no_grad():
+            batches = [_Batch(batch, teacher.rope, self.device) for batch in micro_batches]
+            results = self._run(batches, measure, forward_only=True, model=teacher.model)
+        return [logprobs_R.cpu().numpy() for logprobs_R in results] if self.holds_output else []
+
     def _head(
-        self, batch: "_Batch", hidden_R_H: torch.Tensor, entropy: EntropyUse
+        self, batch: "_Batch", hidden_R_H: torch.Tensor, entropy: EntropyUse, teacher: Teacher | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        weight = self._model.head_weight
+        """Return log-probabilities and entropies of the targets, by the policy or by the teacher."""
+        weight = teacher.model.head_weight if teacher else self._model.head_weight
+        vocab_size = teacher.vocab_size if teacher else self._bridge.vocab_size
         tensor_rank = parallel_state.get_tensor_model_parallel_rank()
         start = tensor_rank * len(weight)
         shard = VocabularyShard(
             start=start,
-            size=min(len(weight), self._bridge.vocab_size - start),
+            size=min(len(weight), vocab_size - start),
             group=parallel_state.get_tensor_model_parallel_group() if self.layout.tensor > 1 else None,
         )
         return logprobs_and_entropy(
@@ -255,7 +284,9 @@ class LearnerRank:
             largest = torch.stack([each.max_mismatch for each in sums]).max()
         dist.all_reduce(totals)
         dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-        loss, policy, kl, entropy, ratio, clipped, mismatch, importance, cut, count, tokens, computed = totals.tolist()
+        (
+            loss, policy, kl, entropy, surprise, ratio, clipped, mismatch, importance, cut, count, tokens, computed
+        ) = totals.tolist()  # fmt: skip
         settings, mean = self._config.loss, 1.0 / max(count, 1.0)
         return StepMetrics(
             step=self.step,
@@ -268,8 +299,9 @@ class LearnerRank:
             clip_fraction=clipped * mean,
             kl=kl * mean if settings.kl else None,
             entropy=entropy * mean if settings.entropy != "none" else None,
-            mismatch=mismatch * mean,
-            max_mismatch=largest.item(),
+            surprise=surprise * mean,
+            mismatch=mismatch * mean if settings.sampled else nan,
+            max_mismatch=largest.item() if settings.sampled else nan,
             importance=importance * mean if settings.importance else None,
             importance_cut=cut * mean if settings.importance else None,
             tokens=int(tokens),

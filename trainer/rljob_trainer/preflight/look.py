@@ -5,10 +5,11 @@ from pathlib import Path
 
 from rljob_api.errors import ManifestError, Problem
 from rljob_api.sections import RLJob, Source, Spec
-from rljob_api.shapes import CHECKPOINT, KNOWN, shape
+from rljob_api.shapes import CHECKPOINT, KNOWN, TEACHER, shape
 from rljob_trainer.preflight.findings import Findings
 from rljob_trainer.preflight.machine import judge_machine, read_machine
 from rljob_trainer.preflight.model_files import ModelFiles, model_files
+from rljob_trainer.preflight.teacher import look_at_weights
 from rljob_trainer.preflight.weights import judge_weights, read_weights
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ def look_at_files(job: RLJob, files: ModelFiles | None, *, here: bool) -> Findin
     `files` are the model's, None where it is not on this machine.
     """
     spec = job.spec
-    found = look_at_model(spec, files, here) + look_at_dump(spec, here)
+    found = look_at_model(spec, files, here) + look_at_dump(spec, here) + look_at_teacher(spec, here)
     for name, source in (("train", spec.data.train), ("heldOut", spec.data.held_out)):
         if (file := file_of(source)) and not file[1].is_file():
             found += elsewhere(f"spec.data.{name}.{file[0]}", file[1], here)
@@ -80,6 +81,16 @@ def look_at_model(spec: Spec, files: ModelFiles | None, here: bool) -> Findings:
     if files is None:
         return elsewhere(CHECKPOINT, directory, here)
     return judge_weights(read_weights(directory, files.config))
+
+
+def look_at_teacher(spec: Spec, here: bool) -> Findings:
+    """Return whether the model that a learner learns from is there, and whole."""
+    teacher = spec.algorithm.teacher
+    if teacher is None or not spec.debug.learner:
+        return Findings()
+    if teacher.checkpoint not in KNOWN and not Path(teacher.checkpoint).is_dir():
+        return elsewhere(TEACHER, Path(teacher.checkpoint), here)
+    return look_at_weights(spec)
 
 
 def look_at_dump(spec: Spec, here: bool) -> Findings:

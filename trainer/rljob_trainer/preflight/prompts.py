@@ -109,7 +109,7 @@ def judge_stops(spec: Spec, found: Habits | None, tokenizer: FileTokenizer, stop
         for place, token in enumerate(own)
         if token > most
     ]
-    if found is None or found.turn_end is None or spec.rollout.sampling.stop:
+    if found is None or found.turn_end is None or spec.rollout.sampling.stop or spec.imitates:
         return Findings(tuple(problems))
     end = tokenizer.special[found.turn_end]
     if end in own or end in {token.id for token in stops}:
@@ -127,7 +127,21 @@ def judge_lengths(spec: Spec, model: Shape, tokenizer: FileTokenizer, rows: Sequ
         renderer = Renderer(spec.data, tokenizer)
     except DataError as error:
         return Findings((Problem("spec.data.chatTemplate", spec.data.chat_template, f"cannot be: {error}", "false"),))
-    return Findings(tuple(problem for source in rows for problem in lengths(spec, model, renderer, source)))
+    found = [problem for source in rows for problem in lengths(spec, model, renderer, source)]
+    if spec.imitates and not found:
+        found = [problem for source in rows for problem in response_lengths(spec, renderer, source)]
+    return Findings(tuple(found))
+
+
+def response_lengths(spec: Spec, renderer: Renderer, source: Rows) -> Iterator[Problem]:
+    """Yield the responses that are too long to be learned, among the longest."""
+    new = spec.rollout.sampling.max_new_tokens
+    longest = sorted((row for row in source.good if row.label.strip()), key=lambda row: -len(row.label))[:MEASURED]
+    sizes = {row.place: len(renderer.reference(row)[1]) for row in longest}
+    too_long = {f"{place} ({tokens} tokens)": tokens for place, tokens in sizes.items() if tokens > new}
+    if too_long:
+        rule = f"a response of more than the {new} tokens of spec.rollout.sampling.maxNewTokens"
+        yield about(source, list(too_long), rule, str(max(too_long.values())))
 
 
 def lengths(spec: Spec, model: Shape, renderer: Renderer, source: Rows) -> Iterator[Problem]:
@@ -137,6 +151,8 @@ def lengths(spec: Spec, model: Shape, renderer: Renderer, source: Rows) -> Itera
     for row in longest:
         try:
             tokens = len(renderer.prompt("", row).tokens_T)
+            if spec.imitates and row.label.strip():  # an empty one is told already
+                renderer.reference(row)
         except DataError as error:
             yield about(source, [row.place], str(error).removeprefix(f"{row.place}: "))
             return

@@ -14,7 +14,7 @@ from rljob_trainer.preflight.findings import Findings, total
 from rljob_trainer.preflight.model_files import ModelFiles
 from rljob_trainer.preflight.prompts import habits, judge_lengths, judge_stops, judge_template
 from rljob_trainer.preflight.rows import Rows, judge_rows, read_rows
-from rljob_trainer.preflight.tokenizer import TokenizerFileError, judge_vocabulary, read_tokenizer
+from rljob_trainer.preflight.tokenizer import TokenizerFileError, judge_teacher, judge_vocabulary, read_tokenizer
 
 
 def look_at_questions(spec: Spec, files: ModelFiles | None) -> Findings:
@@ -54,6 +54,9 @@ def look_at_prompts(spec: Spec, directory: Path, files: ModelFiles, rows: Sequen
     except TemplateError as error:
         return Findings(unseen=(f"the chat template refuses a plain conversation, so it was not looked at: {error}",))
     wrong = tuple(judge_vocabulary(tokenizer, files.config))
+    teacher = spec.algorithm.teacher
+    if teacher is not None and spec.debug.learner and Path(teacher.checkpoint).is_dir():
+        wrong += tuple(judge_teacher(tokenizer, Path(teacher.checkpoint)))
     judged = judge_template(spec, tokenizer, found, rows) + judge_stops(spec, found, tokenizer, files.stop_tokens)
     # A template that is missing or applied twice makes prompts that nobody wants the lengths of.
     measured = Findings() if judged.problems else judge_lengths(spec, shape(files.config), tokenizer, rows)

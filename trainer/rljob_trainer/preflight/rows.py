@@ -64,7 +64,9 @@ def judge_rows(spec: Spec, rows: Rows) -> Findings:
     if unlabelled := [each.place for each in rows.good if not each.label.strip()]:
         rule = "no label (spec.data.labelKey is empty there)"
         exact = [part.kind for part in spec.reward.judgings if part.kind in EXACT]
-        if exact:
+        if spec.imitates:
+            problems.append(about(rows, unlabelled, f"{rule}: there is no response to learn"))
+        elif exact:
             never = f"{rule}: spec.reward.kind {exact[0]} rewards nothing"
             problems.append(about(rows, unlabelled, never))
         else:

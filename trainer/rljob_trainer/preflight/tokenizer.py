@@ -6,7 +6,7 @@ sandbox, with trimmed blocks.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from rljob_api.errors import Problem
-from rljob_api.shapes import CHECKPOINT
+from rljob_api.shapes import CHECKPOINT, TEACHER
+from rljob_trainer.data.vocabulary import difference
 
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 
@@ -39,6 +40,10 @@ class FileTokenizer:
         return text_of(self.settings.get("bos_token"))
 
     @property
+    def eos_token(self) -> str | None:
+        return text_of(self.settings.get("eos_token"))
+
+    @property
     def adds_bos(self) -> bool:
         """Whether text without a template gets a begin-of-text token."""
         return self.bos_token is not None and self.encode("a")[:1] == [self.tokens.token_to_id(self.bos_token)]
@@ -49,8 +54,13 @@ class FileTokenizer:
         return {token.content: number for number, token in self.tokens.get_added_tokens_decoder().items()}
 
     @property
+    def vocabulary(self) -> dict[str, int]:
+        """All tokens by their texts, added ones too."""
+        return dict(self.tokens.get_vocab(with_added_tokens=True))
+
+    @property
     def highest_id(self) -> int:
-        return int(max(self.tokens.get_vocab(with_added_tokens=True).values(), default=-1))
+        return max(self.vocabulary.values(), default=-1)
 
     def apply_chat_template(
         self,
@@ -116,6 +126,17 @@ def judge_vocabulary(tokenizer: FileTokenizer, config: Mapping[str, Any]) -> Ite
     if isinstance(size, int) and highest >= size:
         rule = f"has the token {highest}, and config.json makes room for {size} (vocab_size): they are of two models"
         yield Problem(CHECKPOINT, "tokenizer.json", rule)
+
+
+def judge_teacher(student: FileTokenizer, directory: Path) -> Iterator[Problem]:
+    """Yield a problem where the teacher in `directory` has other tokens than the student."""
+    try:
+        teacher = read_tokenizer(directory)
+    except TokenizerFileError as error:
+        yield replace(error.args[0], field=TEACHER)
+        return
+    if teacher is not None and (told := difference(student.vocabulary, teacher.vocabulary)):
+        yield Problem(TEACHER, str(directory), f"has not the student's tokenizer: {told}")
 
 
 def environment() -> ImmutableSandboxedEnvironment:

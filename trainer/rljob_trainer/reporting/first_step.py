@@ -23,6 +23,9 @@ MEAN_LIMIT = {Precision.FP32: 1e-3, Precision.BF16: 0.05}
 LARGEST_LIMIT = {Precision.FP32: 0.05, Precision.BF16: 2.0}
 PERPLEXITY_LIMIT = 3.0
 """exp(1.1): an instructed model is surer than that of what it says itself; a base model or a high temperature is not"""
+REFERENCE_PERPLEXITY_LIMIT = 1000.0
+"""of responses that somebody else has written: prose has about 20, bare numbers where a model would talk about 100, and
+a model that was not loaded as many as its vocabulary has tokens"""
 REPEATED_LIMIT = 0.3
 TRUNCATED_LIMIT = 0.5
 RENDERED = 3
@@ -45,15 +48,15 @@ def checks(
     training: TrainMetrics,
     view: LearnerView | None,
     precision: Precision,
-    steps_per_rollout: int,
+    zero_kl: bool,
 ) -> tuple[CheckRecord, ...]:
     """Return what was measured in the first step, with limits; what could not be measured is left out.
 
-    `view` is None where there is no learner, or no sample had anything to teach. With several optimizer steps in a
-    rollout the KL is not of the first one alone, and is left out.
+    `view` is None where there is no learner, or no sample had anything to teach. Without `zero_kl` the KL is left out:
+    with several optimizer steps in a rollout it is not of the first one alone, and a teacher is another model.
     """
     samples = [sample for group in groups for sample in group.group.samples_G]
-    kl = training.kl if steps_per_rollout == 1 else None
+    kl = training.kl if zero_kl else None
     measured = (
         (
             "KL to the reference",
@@ -102,6 +105,33 @@ def checks(
             "Most responses reach maxNewTokens: no stop token comes (`rljob plan` lists them), or it is too small.",
         ),
     )
+    return records(measured)
+
+
+def of_references(groups: Sequence[ScoredGroup], training: TrainMetrics) -> tuple[CheckRecord, ...]:
+    """Return the same for responses of the data, which no engine has made."""
+    samples = [sample for group in groups for sample in group.group.samples_G]
+    return records(
+        (
+            (
+                "perplexity of the responses under the learner",
+                training.perplexity,
+                REFERENCE_PERPLEXITY_LIMIT,
+                "The model has never seen anything like it: the checkpoint was not loaded, or the responses are in"
+                " another language or form, or the chat template is not the model's.",
+            ),
+            (
+                f"repeated {NGRAM}-grams, share",
+                _mean([repeated(sample.tokens_T) for sample in spread(samples)]),
+                REPEATED_LIMIT,
+                "The responses go in circles: this is what will be learned.",
+            ),
+        )
+    )
+
+
+def records(measured: Sequence[tuple[str, float | None, float, str]]) -> tuple[CheckRecord, ...]:
+    """Return the numbers that there are, each with its name, limit and meaning."""
     return tuple(
         CheckRecord(name=name, value=value if isfinite(value) else None, limit=limit, means=means)
         for name, value, limit, means in measured
@@ -122,7 +152,7 @@ def rendered(groups: Sequence[ScoredGroup]) -> tuple[RenderedRecord, ...]:
             prompt=group.group.prompt.text,
             response=group.group.samples_G[0].text,
             finish_reason=group.group.samples_G[0].finish_reason,
-            reward=group.rewards_G[0],
+            reward=group.rewards_G[0] if group.rewards_G else None,
             segments=tuple(
                 SegmentRecord(text=segment.text, by_model=segment.by_model)
                 for segment in group.group.samples_G[0].segments

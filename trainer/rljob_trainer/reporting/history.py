@@ -129,6 +129,9 @@ def result(history: History) -> str:
     rewards = [step.reward_mean for step in history.steps if step.reward_mean is not None]
     if rewards:
         return f"mean reward {rewards[0]:.2f} → {rewards[-1]:.2f}"
+    perplexities = [step.perplexity for step in history.steps if step.perplexity is not None]
+    if perplexities:
+        return f"perplexity {perplexities[0]:.3g} → {perplexities[-1]:.3g}"
     return "no step finished yet"
 
 

@@ -110,7 +110,8 @@ def figures(history: History) -> tuple[Figure, ...]:
         ),
         _of(steps, "Gradient norm of the critic before clipping", "", {"norm": "critic_grad_norm"}, low=0.0),
         _of(steps, "Entropy", "nats", {"entropy": "entropy"}),
-        _of(steps, "KL to the reference model", "nats", {"KL": "kl"}),
+        _of(steps, "KL to the reference model or the teacher", "nats", {"KL": "kl"}),
+        _of(steps, "Perplexity of the responses", "", {"by the learner": "perplexity"}, low=1.0),
         _of(
             steps,
             "Engine against learner log-probabilities",

@@ -37,7 +37,7 @@ def step_metrics(
         reward_std=pstdev(rewards) if rewards else None,
         reward_parts={name: fmean(scores) for name, scores in _by_part(groups).items()},
         reward_failures=sum(group.failures for group in groups),
-        groups_without_signal=_mean([not group.is_mixed for group in groups]),
+        groups_without_signal=_mean([not group.is_mixed for group in groups if group.rewards_G]),
         groups_dropped=len(dropped),
         response_length=_mean(lengths),
         truncated=_mean([sample.finish_reason == "length" for sample in samples]),
@@ -46,6 +46,7 @@ def step_metrics(
         learning_rate=_finite(training.learning_rate),
         entropy=_finite(training.entropy),
         kl=_finite(training.kl),
+        perplexity=_finite(training.perplexity),
         clip_fraction=_finite(training.clip_fraction),
         logprob_mismatch=_finite(training.mismatch),
         importance_weight=_finite(training.importance),
@@ -57,7 +58,7 @@ def step_metrics(
         explained_variance=_finite(training.critic.explained_variance) if training.critic else None,
         critic_grad_norm=_finite(training.critic.grad_norm) if training.critic else None,
         repeated=_mean([repeated(sample.own_tokens) for sample in spread(samples)]),
-        rollout_tokens=sum(lengths),
+        rollout_tokens=sum(len(sample.own_tokens) for sample in samples if sample.engine),
         train_tokens=training.tokens,
         version=publication.version,
         skipped=training.skipped,
@@ -97,10 +98,12 @@ def repeated(tokens_T: Sequence[int]) -> float:
 
 
 def chosen_samples(groups: Sequence[ScoredGroup], num_groups: int) -> tuple[SampleRecord, ...]:
-    """Return the best and the worst sample of the first groups; one sample where the whole group got the same."""
+    """Return the best and the worst sample of the first groups; one sample where the whole group got the same, or
+    nothing was judged.
+    """
     chosen: list[SampleRecord] = []
     for scored in groups[:num_groups]:
-        order = sorted(range(len(scored.rewards_G)), key=lambda index: -scored.rewards_G[index])
+        order = sorted(range(len(scored.rewards_G)), key=lambda index: -scored.rewards_G[index]) or [0]
         ends = [order[0], order[-1]] if scored.is_mixed else order[:1]
         chosen += [_sample(scored, index) for index in ends]
     return tuple(chosen)
@@ -112,7 +115,7 @@ def _sample(scored: ScoredGroup, index: int) -> SampleRecord:
         question=prompt.question,
         response=sample.text,
         label=prompt.label,
-        reward=scored.rewards_G[index],
+        reward=scored.rewards_G[index] if scored.rewards_G else None,
         parts={name: scores_G[index] for name, scores_G in scored.parts_G.items()},
         version=sample.version,
     )

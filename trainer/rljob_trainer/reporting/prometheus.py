@@ -46,7 +46,11 @@ _STEP_GAUGES: Final = {
     "grad_norm": ("rljob_grad_norm", "Gradient norm of the last step before clipping"),
     "learning_rate": ("rljob_learning_rate", "Learning rate of the last step"),
     "entropy": ("rljob_entropy_nats", "Mean entropy of the last step's response tokens"),
-    "kl": ("rljob_kl_nats", "Mean KL estimate of the last step against the reference model"),
+    "kl": ("rljob_kl_nats", "Mean KL estimate of the last step against the reference model, or the teacher"),
+    "perplexity": (
+        "rljob_perplexity",
+        "Perplexity of the last step's response tokens by the learner, before the update",
+    ),
     "clip_fraction": ("rljob_clip_ratio", "Share of the last step's response tokens whose ratio was clipped"),
     "logprob_mismatch": (
         "rljob_logprob_mismatch_nats",

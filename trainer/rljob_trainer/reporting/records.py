@@ -50,7 +50,9 @@ class StepMetrics(_Line):
     entropy: float | None = None
     """mean over response tokens [nats]"""
     kl: float | None = None
-    """mean estimate against the reference model [nats]"""
+    """mean estimate against the reference model, or against distillation's teacher [nats]"""
+    perplexity: float | None = None
+    """of the response tokens, by the learner that trains on them"""
     clip_fraction: float | None = None
     """share of the response tokens whose ratio was clipped"""
     logprob_mismatch: float | None = None
@@ -74,7 +76,7 @@ class StepMetrics(_Line):
     repeated: float | None = None
     """share of the 4-grams that occurred before in their response, of at most 64 responses"""
     rollout_tokens: int
-    """response tokens that the engines made"""
+    """response tokens that the engines made; 0 without engines"""
     train_tokens: int
     """prompt and response tokens that the learner trained on"""
     version: int

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Final
 
 from rljob_api.control import Incident
-from rljob_api.sections import RLJob, Source
+from rljob_api.sections import RLJob, Source, Wandb
 from rljob_api.topology import topology
 from rljob_trainer.evaluation import Accuracy
 from rljob_trainer.metrics import Publication, TrainMetrics
+from rljob_trainer.reporting.errors import TrackingError
 from rljob_trainer.reporting.events import FILE_NAME, EventLog, Lost, read_events, rewind
 from rljob_trainer.reporting.measurements import chosen_samples, step_metrics
 from rljob_trainer.reporting.phases import Phases
@@ -224,6 +225,8 @@ def open_report(
     files: list[Sink] = [EventLog(events)]
     if job.spec.runtime.tensorboard:
         files.append(TensorBoard(directory / TENSORBOARD, resumed_from))
+    if job.spec.tracking.wandb is not None:
+        files.append(weights_and_biases(directory, job, job.spec.tracking.wandb))
     report = Report(
         job,
         phases,
@@ -235,6 +238,15 @@ def open_report(
     )
     report.run(attempt, resumed_from, lost)
     return report
+
+
+def weights_and_biases(directory: Path, job: RLJob, settings: Wandb) -> Sink:
+    """Return the sink, if its package is installed. Raises TrackingError."""
+    try:
+        from rljob_trainer.reporting.weights_and_biases import WeightsAndBiases
+    except ModuleNotFoundError as error:
+        raise TrackingError(f"spec.tracking.wandb: {error.name} is not installed; pip install rljob[wandb]") from error
+    return WeightsAndBiases(directory, job, settings)
 
 
 def shows_samples(step: int, steps: int) -> bool:

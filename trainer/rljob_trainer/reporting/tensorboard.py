@@ -20,6 +20,7 @@ _STEP_TAGS: Final = {
     "train/learning_rate": "learning_rate",
     "train/entropy": "entropy",
     "train/kl": "kl",
+    "train/perplexity": "perplexity",
     "train/clip_fraction": "clip_fraction",
     "train/logprob_mismatch": "logprob_mismatch",
     "train/importance_weight": "importance_weight",

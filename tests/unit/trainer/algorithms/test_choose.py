@@ -18,7 +18,7 @@ from rljob_api.algorithms import KNOWN
 from rljob_api.manifest import load, problems
 from rljob_api.sections import Algorithm as Settings
 from rljob_trainer.aggregation import by_token
-from rljob_trainer.algorithms.algorithm import CISPO, GSPO, Algorithm, Outcome
+from rljob_trainer.algorithms.algorithm import CISPO, GSPO, LIKELIHOOD, Algorithm, Outcome
 from rljob_trainer.algorithms.choose import REGISTERED, algorithm
 from rljob_trainer.algorithms.errors import AlgorithmError
 from rljob_trainer.build import chosen_algorithm, loss_settings
@@ -34,7 +34,7 @@ RECIPES = [
     for name, settings in ROW.findall(PAGE.read_text().partition("## Formulas")[0])
 ]
 """rows of the page's table: name, settings"""
-OBJECTIVES = {"clip": CLIP, "gspo": GSPO, "cispo": CISPO}
+OBJECTIVES = {"clip": CLIP, "gspo": GSPO, "cispo": CISPO, "likelihood": LIKELIHOOD}
 
 
 @pytest.fixture
@@ -122,9 +122,9 @@ def test_a_recipe_of_the_page_is_valid_and_has_an_algorithm(name, settings):
     assert chosen_algorithm(spec).advantage([outcome(0.0, 1.0)])
 
 
-def test_the_page_has_a_recipe_for_every_algorithm():
+def test_the_page_has_a_recipe_for_every_algorithm_of_rewards():
     named = re.findall(r"name: (\w+)", repr(RECIPES))
-    assert set(named) == KNOWN.keys() - {"grpo"}
+    assert set(named) == KNOWN.keys() - {"grpo", "sft"}
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)

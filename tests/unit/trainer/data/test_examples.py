@@ -62,6 +62,12 @@ def test_an_example_has_the_questions_that_it_promises(tiny_llama_dir, name, tra
     assert (len(read.train), len(read.held_out)) == (train, held_out)
 
 
+@pytest.mark.parametrize("path", sorted((EXAMPLES / "algorithms").glob("*.yaml")), ids=lambda path: path.stem)
+def test_an_example_of_an_algorithm_is_a_valid_manifest_that_is_named_like_it(path):
+    job = load(path.read_text())
+    assert job.metadata.name == job.spec.algorithm.name == path.stem
+
+
 def test_every_example_is_tested():
     assert len(list(EXAMPLES.glob("*.yaml"))) == 6
 

@@ -51,8 +51,8 @@ def group(uid: str = "0:0", tokens=TOKENS, logprob: float = -0.4, finish_reason:
 ONE = (group(),)
 
 
-def found(groups=ONE, training=TRAINING, view=SOUND, precision=Precision.FP32, steps_per_rollout=1):
-    return checks(groups, training, view, precision, steps_per_rollout)
+def found(groups=ONE, training=TRAINING, view=SOUND, precision=Precision.FP32, zero_kl=True):
+    return checks(groups, training, view, precision, zero_kl)
 
 
 def breached(*arguments, **changes) -> list[str]:
@@ -102,7 +102,7 @@ def test_what_was_not_measured_is_left_out():
     names = {check.name for check in found(training=NOTHING_TRAINED, view=None)}
     assert len(names) == 3
     assert not [name for name in names if "learner" in name]
-    assert KL not in {check.name for check in found(training=replace(TRAINING, kl=0.5), steps_per_rollout=2)}
+    assert KL not in {check.name for check in found(training=replace(TRAINING, kl=0.5), zero_kl=False)}
     assert found(groups=(), training=NOTHING_TRAINED, view=None) == ()
 
 
@@ -188,7 +188,7 @@ class Learner:
 def first_step(directory: Path, learner, logprobs) -> tuple[FirstStep, SyntheticRun]:
     run = SyntheticRun(directory, steps=3)
     told = run.report.first_step
-    return FirstStep(learner, logprobs, run.report, told, "f1n9e7", Precision.FP32, steps_per_rollout=1), run
+    return FirstStep(learner, logprobs, run.report, told, "f1n9e7", Precision.FP32, zero_kl=True), run
 
 
 def take(look: FirstStep, batches, steps: int) -> None:

@@ -1,0 +1,82 @@
+"""Supervised fine-tuning as a whole run: real Ray and Megatron-core, and no engine anywhere."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rljob_api.exits import Exit
+from rljob_trainer.data.prompts import order
+from whole_run import PROMPTS_PER_STEP, QUESTIONS, WholeRun, expected_journal, imitation, merged
+
+Begin = Callable[..., WholeRun]
+STEPS = 24
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    runs: list[WholeRun] = []
+
+    def start(name: str, model: Path, **sections: Any) -> WholeRun:
+        directory = tmp_path / name
+        directory.mkdir()
+        run = WholeRun(model, directory, training={"steps": STEPS}, checkpoint={"hfExport": True, "interval": 4})
+        job = imitation(yaml.safe_load(run.manifest.read_text()))
+        run.manifest.write_text(yaml.safe_dump(job | {"spec": merged(job["spec"], sections)}))
+        runs.append(run)
+        run.start()
+        return run
+
+    yield start
+    for run in runs:
+        run.stop()
+
+
+def weights(run: WholeRun) -> bytes:
+    return (run.run_directory / "hf" / "model.safetensors").read_bytes()
+
+
+def uids() -> list[str]:
+    return [f"{epoch}:{row}" for epoch in range(10) for row in order(QUESTIONS, 0, epoch)]
+
+
+def test_a_model_learns_its_responses_and_an_interrupted_run_ends_with_the_same_weights(
+    begin: Begin, tiny_llama_dir: Path
+) -> None:
+    whole = begin("whole", tiny_llama_dir)
+    assert whole.end() == Exit.OK, whole.output
+    perplexities = [record["perplexity"] for record in whole.records("step")]
+    assert len(perplexities) == STEPS
+    assert perplexities[-1] < 0.2 * perplexities[0]
+    assert whole.journal == expected_journal(STEPS, PROMPTS_PER_STEP, 4, uids())
+    assert not any(path.name.startswith(("engine", "router")) for path in (whole.run_directory / "logs").iterdir())
+    assert whole.records("finding") == []
+    (first,) = whole.records("first_step")
+    assert first["samples"][0]["response"].endswith("<|im_end|>")
+    assert whole.left_behind() == []
+
+    broken = begin("broken", tiny_llama_dir)
+    broken.until(lambda: broken.steps() >= 6)
+    broken.kill_everything()
+    broken.start()
+    assert broken.end() == Exit.OK, broken.output
+    assert weights(broken) == weights(whole)
+    work = [record for record in broken.journal if record["event"] != "committed"]
+    assert work == [record for record in whole.journal if record["event"] != "committed"]
+    assert broken.left_behind() == []
+
+
+def test_weights_and_biases_has_a_file_of_each_attempt_under_one_id(begin: Begin, tiny_llama_dir: Path) -> None:
+    run = begin("tracked", tiny_llama_dir, tracking={"wandb": {"project": "tiny", "mode": "offline"}})
+    run.until(lambda: run.steps() >= 2)
+    run.interrupt()
+    assert run.end() == Exit.PREEMPTED, run.output
+    run.start()
+    assert run.end() == Exit.OK, run.output
+    name = (run.run_directory / "wandb-id").read_text()
+    files = list(run.run_directory.glob(f"wandb/offline-run-*-{name}/run-{name}.wandb"))
+    assert len(files) == 2
+    assert all(b"train/perplexity" in file.read_bytes() for file in files)
+    assert run.left_behind() == []

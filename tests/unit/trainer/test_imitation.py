@@ -1,0 +1,92 @@
+"""Responses of the data take the place of an engine's, and nobody judges them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rljob_trainer.absent import NOTHING_TRAINED
+from rljob_trainer.aggregation import by_token
+from rljob_trainer.algorithms.sft import ones
+from rljob_trainer.batches import Batches
+from rljob_trainer.data.journal import Journal
+from rljob_trainer.data.prompts import PromptStream
+from rljob_trainer.data.references import Reference
+from rljob_trainer.imitation import FirstReferences, References
+from rljob_trainer.metrics import Publication
+from rljob_trainer.penalties import no_penalties
+from rljob_trainer.reporting.measurements import chosen_samples, step_metrics
+from rljob_trainer.samples import Prompt
+
+ROWS = 6
+PUBLICATION = Publication(1, 0.0, (), {})
+TRAINED = replace(NOTHING_TRAINED, perplexity=3.5)
+
+
+@pytest.fixture
+def stream() -> PromptStream:
+    return PromptStream(
+        [Prompt(str(n), f"q{n}", f"q{n}", (1, n), f"a{n}", {}) for n in range(ROWS)], seed=3, shuffle=True
+    )
+
+
+@pytest.fixture
+def source(stream: PromptStream, tmp_path: Path) -> References:
+    responses = [Reference(f"a{n}", (10 + n,) * (n + 1)) for n in range(ROWS)]
+    return References(stream, Journal(tmp_path / "journal.jsonl"), responses, prompts_per_step=4)
+
+
+def test_every_prompt_has_its_own_response_also_in_a_shuffled_epoch(source: References) -> None:
+    groups = [group for step in range(3) for group in source.take(step)]
+    assert [group.samples_G[0].text for group in groups] == [group.prompt.label for group in groups]
+    assert {len(group.samples_G[0].tokens_T) for group in groups} == set(range(1, ROWS + 1))
+    assert len({group.prompt.uid for group in groups}) == 12
+
+
+def test_what_is_issued_and_consumed_is_journaled(source: References, tmp_path: Path) -> None:
+    uids = [group.prompt.uid for group in source.take(0)]
+    source.consumed(0)
+    source.journal.close()
+    told = (tmp_path / "journal.jsonl").read_text()
+    assert '"issued"' in told and '"consumed"' in told and all(told.count(f'"{uid}"') == 2 for uid in uids)
+
+
+def test_responses_without_rewards_and_engines_are_trained_on(source: References) -> None:
+    scored = source.score(source.take(0))
+    make = Batches(ones, no_penalties, by_token, False, global_batch_size=4, data_parallel=1, max_tokens=100)
+    (step,) = make(scored)
+    (micro_batch,) = step.micro_batches_by_rank[0]
+    responses = sum(len(group.group.samples_G[0].tokens_T) for group in scored)
+    assert len(micro_batch.targets_R) == responses
+    assert micro_batch.weights_R.tolist() == pytest.approx([1 / responses] * responses)
+
+
+def test_nothing_is_said_of_rewards_and_engines_that_are_not_there(source: References) -> None:
+    scored = source.score(source.take(0))
+    measured = step_metrics(scored, TRAINED, PUBLICATION)
+    assert (measured.reward_mean, measured.groups_without_signal, measured.logprob_mismatch) == (None, None, None)
+    assert (measured.rollout_tokens, measured.perplexity, measured.truncated) == (0, 3.5, 0.0)
+    assert [(each.response, each.reward) for each in chosen_samples(scored, 2)] == [
+        (group.group.prompt.label, None) for group in scored[:2]
+    ]
+
+
+def test_the_first_step_shows_responses_behind_their_prompts_and_their_perplexity(source: References) -> None:
+    told: list[object] = []
+
+    class Report:
+        def step(self, step, groups, training, publication):
+            told.append(step)
+
+        def evaluation(self, step, accuracy):
+            told.append(accuracy)
+
+    report = FirstReferences(Report(), lambda *given: told.append(given), "f1n9e7")
+    scored = source.score(source.take(0))
+    report.step(1, scored, TRAINED, PUBLICATION)
+    report.step(2, scored, TRAINED, PUBLICATION)
+    (fingerprint, checks, rendered), first, second = told
+    assert (fingerprint, first, second) == ("f1n9e7", 1, 2)
+    assert {check.name: check.value for check in checks}["perplexity of the responses under the learner"] == 3.5
+    assert rendered[0].prompt + rendered[0].response == scored[0].group.prompt.text + scored[0].group.prompt.label
+    assert rendered[0].reward is None

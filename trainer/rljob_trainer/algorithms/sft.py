@@ -1,0 +1,18 @@
+"""Supervised fine-tuning: the responses are the data's own, and each of their tokens is as good as any other.
+
+A_i = 1        the objective is the negative log-likelihood: `learners/objectives/likelihood.py`
+"""
+
+from collections.abc import Sequence
+
+from rljob_api import sections
+from rljob_trainer.algorithms.algorithm import LIKELIHOOD, Algorithm, Outcome, Value
+
+
+def ones(outcomes: Sequence[Outcome]) -> Sequence[Sequence[Value]]:
+    """Return 1 for every response."""
+    return [(1.0,) * len(outcome.lengths_G) for outcome in outcomes]
+
+
+def sft(settings: sections.Algorithm) -> Algorithm:
+    return Algorithm(ones, LIKELIHOOD)

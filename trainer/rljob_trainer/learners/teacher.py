@@ -1,0 +1,39 @@
+"""A frozen model beside the policy, which judges its samples: distillation's teacher, in the policy's parallel layout.
+
+Its weights are in host memory, and on the device only while it scores. What it computes with is the policy's own code.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from rljob_trainer.learners.bridges import bridge
+from rljob_trainer.learners.config import LearnerConfig
+from rljob_trainer.learners.model import PolicyModel, build_model
+from rljob_trainer.learners.rope import Rope
+
+
+class Teacher:
+    """This rank's part of the teacher. Only its scores leave it: no gradients, no checkpoints."""
+
+    def __init__(self, config: LearnerConfig, checkpoint_dir: Path, device: torch.device) -> None:
+        """Load the checkpoint; Megatron's groups are there already. Raises UnsupportedModelError."""
+        its_bridge = bridge(replace(config, checkpoint_dir=checkpoint_dir))
+        self.model = build_model(its_bridge, PolicyModel)
+        its_bridge.load_weights([self.model], str(checkpoint_dir))
+        self.model.requires_grad_(False)
+        self.vocab_size: int = its_bridge.vocab_size
+        self.rope = Rope(its_bridge.hf_config, its_bridge.config.kv_channels, device)
+        self._device = device
+
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        """Have the weights where the samples are, inside the block."""
+        self.model.to(self._device)
+        try:
+            yield
+        finally:
+            self.model.to("cpu")

@@ -1,0 +1,103 @@
+"""A run at Weights & Biases, or in files that `wandb sync` sends later. A process of wandb's own does the sending.
+
+All attempts of a run are one run there: its id is kept in the run's directory. What an attempt does again after it was
+resumed is sent again, under the same `step`.
+"""
+
+import logging
+import secrets
+from pathlib import Path
+from typing import Any, Final
+
+import wandb
+from wandb.errors import AuthenticationError, CommError, UsageError
+
+from rljob_api.sections import RLJob, Wandb
+from rljob_trainer.reporting.errors import TrackingError
+from rljob_trainer.reporting.records import EndRecord, Record
+from rljob_trainer.reporting.tensorboard import scalars
+
+log = logging.getLogger(__name__)
+logging.getLogger("wandb").setLevel(logging.WARNING)  # it logs the whole manifest, and every step of its own start
+
+ID_FILE: Final = "wandb-id"
+STEP: Final = "step"
+FIELD: Final = "spec.tracking.wandb"
+KEPT_HERE: Final = {"spec": {"runtime": {"env"}}}
+"""of the manifest: who writes secrets there does not mean to send them to somebody else"""
+INIT_S: Final = 60.0
+"""longest wait for an answer of the server at the start"""
+FINISH_S: Final = 60.0
+"""longest wait at the end for what is still to be sent; what is left stays in the run's directory"""
+
+
+class WeightsAndBiases:
+    """Sends scalars by step, under the names that TensorBoard has for them."""
+
+    def __init__(self, directory: Path, job: RLJob, settings: Wandb) -> None:
+        """Open the run. Raises TrackingError; a server that does not answer is told, and written for later."""
+        self._code = 0
+        try:
+            self._run = opened(directory, job, settings, settings.mode)
+        except (AuthenticationError, UsageError) as error:
+            raise TrackingError(f"{FIELD}: {error}") from error
+        except (CommError, TimeoutError) as error:
+            log.warning("action=track mode=offline reason=%r: `wandb sync` sends what is in %s", str(error), directory)
+            self._run = opened(directory, job, settings, "offline")
+        self._run.define_metric("*", step_metric=STEP)
+
+    def record(self, record: Record) -> None:
+        if values := dict(scalars(record)):
+            self._run.log({STEP: record.step, **values})
+        if isinstance(record, EndRecord):
+            self._code = int(record.outcome == "failed")
+
+    def close(self) -> None:
+        """Wait a while for what is still to be sent, and for wandb's process: its last writes come after `finish`."""
+        self._run.finish(exit_code=self._code)
+        wandb.teardown()
+
+
+def opened(directory: Path, job: RLJob, settings: Wandb, mode: Any) -> Any:
+    """Return a new run, or the one of earlier attempts."""
+    return wandb.init(
+        project=settings.project,
+        entity=settings.entity,
+        group=settings.group,
+        tags=settings.tags,
+        name=job.metadata.name,
+        id=run_id(directory),
+        resume="allow",
+        dir=str(directory),
+        mode=mode,
+        config=job.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=KEPT_HERE),
+        settings=wandb.Settings(
+            api_key=key(settings.api_key_file),
+            console="off",
+            silent=True,
+            disable_code=True,
+            disable_git=True,
+            init_timeout=INIT_S,
+            finish_timeout=FINISH_S,
+        ),
+    )
+
+
+def run_id(directory: Path) -> str:
+    """Return the id of the run in a directory, which is made with its first attempt."""
+    path = directory / ID_FILE
+    if not path.exists():
+        draft = path.with_suffix(".draft")
+        draft.write_text(secrets.token_hex(4))
+        draft.replace(path)
+    return path.read_text().strip()
+
+
+def key(file: str | None) -> str | None:
+    """Return the key in a file; None: wandb looks for it itself. Raises TrackingError."""
+    if file is None:
+        return None
+    try:
+        return Path(file).read_text().strip()
+    except OSError as error:
+        raise TrackingError(f"{FIELD}.apiKeyFile {file}: cannot be read: {error.strerror}") from error
