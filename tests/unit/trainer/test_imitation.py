@@ -9,6 +9,7 @@ from rljob_trainer.absent import NOTHING_TRAINED
 from rljob_trainer.aggregation import by_token
 from rljob_trainer.algorithms.sft import ones
 from rljob_trainer.batches import Batches
+from rljob_trainer.data.issues import Issues, Lead
 from rljob_trainer.data.journal import Journal
 from rljob_trainer.data.prompts import PromptStream
 from rljob_trainer.data.references import Reference
@@ -33,7 +34,8 @@ def stream() -> PromptStream:
 @pytest.fixture
 def source(stream: PromptStream, tmp_path: Path) -> References:
     responses = [Reference(f"a{n}", (10 + n,) * (n + 1)) for n in range(ROWS)]
-    return References(stream, Journal(tmp_path / "journal.jsonl"), responses, prompts_per_step=4)
+    issues = Issues(stream, Journal(tmp_path / "journal.jsonl"), Lead(steps=3), first_round=4)
+    return References(issues, responses, prompts_per_step=4)
 
 
 def test_every_prompt_has_its_own_response_also_in_a_shuffled_epoch(source: References) -> None:
@@ -46,7 +48,7 @@ def test_every_prompt_has_its_own_response_also_in_a_shuffled_epoch(source: Refe
 def test_what_is_issued_and_consumed_is_journaled(source: References, tmp_path: Path) -> None:
     uids = [group.prompt.uid for group in source.take(0)]
     source.consumed(0)
-    source.journal.close()
+    source.issues.journal.close()
     told = (tmp_path / "journal.jsonl").read_text()
     assert '"issued"' in told and '"consumed"' in told and all(told.count(f'"{uid}"') == 2 for uid in uids)
 
