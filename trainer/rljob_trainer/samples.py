@@ -70,12 +70,12 @@ class Sample:
     @property
     def own_tokens(self) -> tuple[int, ...]:
         """The tokens that the model wrote."""
-        return tuple(compress(self.tokens_T, self.own_T))
+        return tuple(compress(self.tokens_T, self.own_T)) if self.segments else self.tokens_T
 
     @property
     def own_logprobs(self) -> tuple[float, ...]:
         """Their log-probabilities [nats]."""
-        return tuple(compress(self.logprobs_T, self.own_T))
+        return tuple(compress(self.logprobs_T, self.own_T)) if self.segments else self.logprobs_T
 
     @property
     def trained_T(self) -> tuple[bool, ...]:
@@ -85,7 +85,7 @@ class Sample:
     @property
     def num_trained(self) -> int:
         """How many tokens are trained on: the length of the response, as losses and advantages count it."""
-        return sum(self.trained_T)
+        return 0 if self.dropped else len(self.own_tokens)
 
     @property
     def versions(self) -> tuple[tuple[int, int], ...]:

@@ -87,6 +87,8 @@ class Conversation:
         """
         if max_tokens is not None and max_tokens < 1:
             raise ValueError(f"max_tokens {max_tokens} is less than 1")
+        if self._waits_since is not None:
+            raise RuntimeError("the model is being asked already: a conversation has one thread")
         self._require_room(())
         most = self.room if max_tokens is None else min(self.room, max_tokens)
         with self._waiting():

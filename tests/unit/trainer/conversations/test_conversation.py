@@ -219,3 +219,24 @@ def test_segments_always_add_up(tokenizer, steps):
     sample = made.sample()
     assert tokenizer.decode(sample.tokens_T) == "".join(segment.text for segment in sample.segments)
     assert sample.num_trained == len(sample.own_tokens) == sum(each.length for each in sample.segments if each.by_model)
+
+
+def test_a_conversation_is_not_asked_twice_at_once(tokenizer):
+    made = conversation(tokenizer, Says("1"), Says("2"))
+
+    async def generate():
+        async with asyncio.TaskGroup() as both:
+            both.create_task(made.model())
+            both.create_task(made.model())
+
+    made._model.go_on = slowly(made._model.go_on)
+    with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="asked already")):
+        run(generate())
+
+
+def slowly(work):
+    async def later(*arguments):
+        await asyncio.sleep(0)
+        return await work(*arguments)
+
+    return later
