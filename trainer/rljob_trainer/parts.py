@@ -39,7 +39,10 @@ class Learner(Protocol):
 
 class Weights(Protocol):
     def publish(self, version: int) -> Publication:
-        """Bring the learner's weights to every engine, verified; engines that fail are out of service."""
+        """Bring the learner's weights to every engine, verified; engines that fail are out of service.
+
+        Return what the engines hold: an earlier version where these weights are not due yet.
+        """
 
 
 class Turns(Protocol):
