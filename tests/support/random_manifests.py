@@ -83,6 +83,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "spec.debug.replay": ("runs/first/rollouts",),
     "spec.debug.rolloutOnly": (True, False),
     "spec.checkpoint.hfExport": (True, False),
+    "spec.checkpoint.resume": ("Auto", "Fresh", "MustResume"),
+    "spec.checkpoint.resumeStep": (1, 3, 10_000),
 }
 
 

@@ -36,13 +36,11 @@ from rljob_trainer.batches import Batches
 from rljob_trainer.board import StatusBoard
 from rljob_trainer.cadence import Cadence
 from rljob_trainer.checkpoints import (
+    DIRECTORY,
     Checkpoint,
     CheckpointError,
     Checkpoints,
     model_fingerprint,
-    newest,
-    remove_drafts,
-    set_aside,
 )
 from rljob_trainer.control import ControlServer
 from rljob_trainer.cores import Threads, threads
@@ -79,9 +77,11 @@ from rljob_trainer.parts import Parts, Sampled, Trained, Turns
 from rljob_trainer.penalties import KlPenalties, Penalties, no_penalties
 from rljob_trainer.placement import Slots
 from rljob_trainer.replay import Dumping, Replay
+from rljob_trainer.reporting.events import FILE_NAME, last_step
 from rljob_trainer.reporting.html import write_report
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.reporting.report import Report, open_report
+from rljob_trainer.resume import Start, begin
 from rljob_trainer.rewards.choose import Rewards, Surroundings, rewards
 from rljob_trainer.rewards.overlong import Shaped, shaping
 from rljob_trainer.rollouts import Sampler, SyncRollouts
@@ -97,6 +97,7 @@ from rljob_trainer.turns import InTurns
 log = logging.getLogger(__name__)
 
 PLACEMENT_S = 600.0
+HEARD_S = 3.0
 ANOTHER = "use another checkpoint.directory"
 RAY_ADDRESS = "RAY_ADDRESS"
 """environment variable of a driver that Ray has started: there is a Ray cluster, and perhaps more than one machine"""
@@ -133,16 +134,22 @@ LOCAL = Address("127.0.0.1", 0)
 
 
 def build(
-    job: RLJob, directory: Path, attempt: int, listen: Address, environ: Mapping[str, str], stack: ExitStack
+    job: RLJob,
+    directory: Path,
+    attempt: int,
+    origin: str,
+    listen: Address,
+    environ: Mapping[str, str],
+    stack: ExitStack,
 ) -> Run:
     """Start everything that the job needs; `stack` ends it all. Raises whatever makes the run impossible.
 
-    The control protocol and the metrics are served at `listen`.
+    Attempts with the same `origin` go on from each other. The control protocol and the metrics are served at `listen`.
     """
     board = StatusBoard(control.Status(attempt=attempt))
     phases = Phases(time.monotonic, began=board.begin)
     with phases.measure("start"):
-        return _Builder(job, directory.resolve(), attempt, listen, environ, stack, board, phases).run()
+        return _Builder(job, directory.resolve(), attempt, listen, environ, stack, board, phases).run(origin)
 
 
 class _Builder:
@@ -172,22 +179,39 @@ class _Builder:
         self._topology = topology(job.spec)
         self._background = stack.enter_context(Background())
 
-    def run(self) -> Run:
+    def run(self, origin: str) -> Run:
         """Build everything; tell what went wrong before everything is taken down again."""
-        remove_drafts(self._directory / "checkpoints")
-        resume = newest(self._directory / "checkpoints")
-        first = resume[1].step if resume else 0
-        self._report = open_report(self._directory, self._job, self._phases, time.time, self._attempt, first)
         self._desired = Desired(
             self._board,
             lambda name, generation, _: self._restart(name, generation),
             lambda engines: self._scale(engines),
         )
         try:
-            return self._start(resume, first, self._serve())
+            start = begin(self._directory, self._spec.checkpoint, origin)
+        except CheckpointError as error:
+            self._open_report(last_step(self._directory / FILE_NAME))
+            server = self._serve()
+            self._fail(error)
+            _let_be_heard(server)
+            raise
+        self._open_report(start.step)
+        self._tell_start(start)
+        resume = (start.found.path, start.found.checkpoint) if start.found else None
+        try:
+            return self._start(resume, start.step, self._serve())
         except Exception as error:
             self._fail(error)
             raise
+
+    def _open_report(self, first: int) -> None:
+        self._report = open_report(self._directory, self._job, self._phases, time.time, self._attempt, first)
+
+    def _tell_start(self, start: Start) -> None:
+        log.info("action=begin start=%r", str(start))
+        if start.found or start.aside:
+            self._board.update(began=str(start))
+        for finding in start.findings:
+            self._report.found(finding, start.step)
 
     def _start(self, resume: tuple[Path, Checkpoint] | None, first: int, server: ControlServer) -> Run:
         spec = self._spec
@@ -284,7 +308,7 @@ class _Builder:
         if not spec.debug.learner:
             return Trained(NoBatches(), NoLearner(), NoCheckpoints(self._directory))
         checkpoints = Checkpoints(
-            directory=self._directory / "checkpoints",
+            directory=self._directory / DIRECTORY,
             keep=spec.checkpoint.keep,
             layout=layout_of(self._topology),
             model=model_fingerprint(model),
@@ -362,7 +386,6 @@ class _Builder:
         path, saved = resume
         if saved.data_fingerprint != stream.fingerprint:
             raise CheckpointError(f"{path}: the training questions are not those it was trained on; {ANOTHER}")
-        set_aside(path.parent, saved.step)
         stream.seek(saved.prompts)
         journal.rewind(saved.step, path.name)
         journal.check(stream.uids())
@@ -717,6 +740,13 @@ def _tell(report: Report, board: StatusBoard, incident: Incident) -> None:
     )
     board.report(told)
     report.incident(told, incident.cause)
+
+
+def _let_be_heard(server: ControlServer) -> None:
+    """Wait a moment until somebody has asked for the status: this run ends before most could ask at all."""
+    began = time.monotonic()
+    while (waited := time.monotonic() - began) < HEARD_S and server.attendance.absent_s >= waited:
+        time.sleep(0.05)
 
 
 def _leave(reason: str) -> None:

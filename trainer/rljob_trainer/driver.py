@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> Exit:
             job = with_engines(load(options.manifest.read_text()), options.engines)
             (options.directory / "logs").mkdir(parents=True, exist_ok=True)
             listen = replace(options.listen, metrics_port=options.metrics_port)
-            run = build(job, options.directory, options.attempt, listen, os.environ, stack)
+            run = build(job, options.directory, options.attempt, options.origin, listen, os.environ, stack)
             signal.signal(signal.SIGTERM, lambda *_: run.desired.drain())
             code = _finish(run)
     except (Exception, SystemExit) as error:  # the top of the process: every end has a code and a line in the log
@@ -115,6 +115,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--manifest", type=Path, required=True, help="the RLJob")
     parser.add_argument("--directory", type=Path, required=True, help="the run's directory")
     parser.add_argument("--attempt", type=int, default=1, help="counts the starts of this run")
+    parser.add_argument(
+        "--origin",
+        default="",
+        help="whose wish this run is, in a word; an attempt with the same one goes on from the attempt before it",
+    )
     parser.add_argument("--log", type=Path, help="a file that gets the log besides: one that outlives the pod")
     parser.add_argument(
         "--engines", type=int, metavar="N", help="instead of rollout.engines; a mounted manifest changes late"
