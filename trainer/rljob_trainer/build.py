@@ -99,6 +99,7 @@ log = logging.getLogger(__name__)
 PLACEMENT_S = 600.0
 HEARD_S = 3.0
 ANOTHER = "use another checkpoint.directory"
+ANEW = f"{ANOTHER}, or begin anew with checkpoint.resume: Fresh"
 RAY_ADDRESS = "RAY_ADDRESS"
 """environment variable of a driver that Ray has started: there is a Ray cluster, and perhaps more than one machine"""
 LEARNER_S = 3600.0
@@ -220,9 +221,9 @@ class _Builder:
         scoring = self._rewards() if spec.debug.engines else None
         algorithm = chosen_algorithm(spec)
         if resume and not spec.debug.learner:
-            raise CheckpointError(f"{resume[0]}: spec.debug.rolloutOnly trains nothing that could go on; {ANOTHER}")
+            raise CheckpointError(f"{resume[0]}: spec.debug.rolloutOnly trains nothing that could go on; {ANEW}")
         if resume:
-            check_resumable(*resume, model_fingerprint(model), spec.training.precision.value, layout_of(self._topology))
+            check_resumable(*resume, model_fingerprint(model), spec.training.precision.value)
         stream, journal = self._stream(data, resume)
 
         self._board.beat()
@@ -385,11 +386,12 @@ class _Builder:
             return stream, journal
         path, saved = resume
         if saved.data_fingerprint != stream.fingerprint:
-            raise CheckpointError(f"{path}: the training questions are not those it was trained on; {ANOTHER}")
+            raise CheckpointError(f"{path}: the training questions are not those it was trained on; {ANEW}")
         stream.seek(saved.prompts)
         journal.rewind(saved.step, path.name)
         journal.check(stream.uids())
-        log.info("action=resume checkpoint=%s step=%d", path, saved.step)
+        now = layout_of(self._topology)
+        log.info("action=resume checkpoint=%s step=%d saved_by=%r loaded_by=%r", path, saved.step, saved.layout, now)
         return stream, journal
 
     def _place(self) -> Slots:
@@ -718,14 +720,12 @@ def layout_of(sizes: Topology) -> str:
     return f"tensor {sizes.tensor_parallel} x pipeline {sizes.pipeline_parallel} x data {sizes.data_parallel}"
 
 
-def check_resumable(path: Path, saved: Checkpoint, model: str, precision: str, sizes: str) -> None:
-    """Raise CheckpointError when the checkpoint belongs to another model, precision or layout."""
+def check_resumable(path: Path, saved: Checkpoint, model: str, precision: str) -> None:
+    """Raise CheckpointError when the checkpoint belongs to another model or precision; layouts may differ."""
     if saved.model != model:
-        raise CheckpointError(f"{path}: training began with another model than model.checkpoint; {ANOTHER}")
+        raise CheckpointError(f"{path}: training began with another model than model.checkpoint; {ANEW}")
     if saved.precision != precision:
-        raise CheckpointError(f"{path}: written in {saved.precision}, and the manifest asks for {precision}; {ANOTHER}")
-    if saved.layout != sizes:
-        raise CheckpointError(f"{path}: written by {saved.layout}, and the manifest asks for {sizes}; {ANOTHER}")
+        raise CheckpointError(f"{path}: written in {saved.precision}, and the manifest asks for {precision}; {ANEW}")
 
 
 def _tell(report: Report, board: StatusBoard, incident: Incident) -> None:

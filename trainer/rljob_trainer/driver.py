@@ -28,7 +28,7 @@ from rljob_trainer.dumps import DumpError
 from rljob_trainer.engines.client import EngineError, EngineRefusedError
 from rljob_trainer.engines.server import EngineStartError
 from rljob_trainer.learners.errors import (
-    LayoutMismatchError,
+    CheckpointFormatError,
     LearnerError,
     LearnerLostError,
     TrainingDivergedError,
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((ManifestError,), Exit.BAD_MANIFEST),
     ((DataError, DumpError, ModelError, CheckpointError, JournalError, RewardError, AlgorithmError), Exit.BAD_INPUT),
-    ((UnsupportedModelError, LayoutMismatchError), Exit.BAD_INPUT),
+    ((UnsupportedModelError, CheckpointFormatError), Exit.BAD_INPUT),
     ((EngineRefusedError,), Exit.BAD_INPUT),
     ((TrainingDivergedError,), Exit.DIVERGED),
     ((MemoryError,), Exit.OUT_OF_MEMORY),

@@ -22,7 +22,7 @@ from rljob_trainer.batches import StepBatch
 from rljob_trainer.engines.ports import free_ports
 from rljob_trainer.learners.config import Estimator, Layout
 from rljob_trainer.learners.errors import (
-    LayoutMismatchError,
+    CheckpointFormatError,
     LearnerError,
     LearnerLostError,
     LearnerStalledError,
@@ -70,7 +70,7 @@ class LearnerGroup:
     """All ranks. Methods block and may be called from any thread.
 
     They raise LearnerError, LearnerLostError or LearnerStalledError, and what a rank refuses as it is:
-    UnsupportedModelError, LayoutMismatchError, MemoryError.
+    UnsupportedModelError, CheckpointFormatError, MemoryError.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ def _result(reference: Any, rank: int) -> Any:
     except RayTaskError as error:
         if isinstance(error.cause, MemoryError) or any(words in str(error) for words in OUT_OF_MEMORY):
             raise MemoryError(f"learner rank {rank}: {error}") from error
-        if isinstance(error.cause, UnsupportedModelError | LayoutMismatchError):
+        if isinstance(error.cause, UnsupportedModelError | CheckpointFormatError):
             raise error.cause from error
         raise LearnerError(f"learner rank {rank}: {error}") from error
     except GetTimeoutError as error:
