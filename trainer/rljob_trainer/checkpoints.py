@@ -185,7 +185,11 @@ def free_name(path: Path) -> Path:
 def verified(path: Path) -> Checkpoint:
     """Return what the checkpoint says of itself; raise CheckpointError if a file is missing, changed or unreadable."""
     checkpoint = described(path)
-    if damage := damage_of(path, checkpoint, digests_of(path)):
+    try:
+        found = digests_of(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: a file cannot be read: {error}") from error
+    if damage := damage_of(path, checkpoint, found):
         raise CheckpointError(f"{path}: {damage}")
     return checkpoint
 

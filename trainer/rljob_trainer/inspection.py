@@ -160,7 +160,11 @@ def _of_file(path: Path) -> Iterator[Facts]:
 def of_checkpoint(path: Path) -> CheckpointFacts:
     """Return what a checkpoint says of itself, and whether its files are as they were written."""
     there = path.resolve()  # `.` has no name
-    digests = checkpoints.digests_of(there)
+    try:
+        digests = checkpoints.digests_of(there)
+    except OSError as error:
+        problem = f"{path}: a file cannot be read: {error}"
+        return CheckpointFacts(str(path), _named_step(there), problems=(problem,))
     try:
         said = checkpoints.described(there)
     except CheckpointError as error:

@@ -118,9 +118,15 @@ def flip(path: Path, place: int = 0) -> None:
     path.write_bytes(content)
 
 
+def unreadable(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/proc/self/mem")
+
+
 DAMAGES = {
     "a missing shard": (lambda path: (path / "__0_0.distcp").unlink(), "missing files ['__0_0.distcp']"),
     "a truncated file": (lambda path: os.truncate(path / "__0_0.distcp", 3), "changed files ['__0_0.distcp']"),
+    "a file that the disk does not give": (lambda path: unreadable(path / "__0_0.distcp"), "a file cannot be read: "),
     "a flipped bit": (lambda path: flip(path / "common.pt", 2), "changed files ['common.pt']"),
     "no rljob.json": (lambda path: (path / MANIFEST).unlink(), "rljob.json is not there"),
     "a truncated rljob.json": (lambda path: os.truncate(path / MANIFEST, 50), "rljob.json cannot be read"),

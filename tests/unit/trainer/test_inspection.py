@@ -57,6 +57,13 @@ def test_a_checkpoint_without_its_manifest_is_damaged_and_its_files_are_shown(ru
     assert facts.problems[0].endswith("rljob.json is not there")
 
 
+def test_a_file_that_the_disk_does_not_give_is_damage(run):
+    (checkpoint(run, 4) / "common.pt").unlink()
+    (checkpoint(run, 4) / "common.pt").symlink_to("/proc/self/mem")
+    (facts,) = inspect(checkpoint(run, 4))
+    assert "a file cannot be read: " in facts.problems[0]
+
+
 def test_a_checkpoint_that_was_set_aside_can_be_looked_at_too(run):
     (checkpoint(run, 4) / "rljob.json").unlink()
     aside = checkpoint(run, 4).rename(run / "checkpoints" / "damaged-iter_0000004")
