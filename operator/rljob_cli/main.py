@@ -14,7 +14,7 @@ from rich.console import Console
 from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
 from rljob_api.sections import RLJob
-from rljob_cli import cluster_commands, plan_view
+from rljob_cli import checkpoint_commands, cluster_commands, plan_view
 from rljob_cli import explain as explaining
 from rljob_cli import plan as planning
 from rljob_cli import validate as validation
@@ -208,6 +208,7 @@ def explain(
     )
 
 
+checkpoint_commands.add_to(app)
 cluster_commands.add_to(app)
 
 

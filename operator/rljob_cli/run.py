@@ -49,8 +49,8 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def run(manifest: Path, display: Display, driver: Sequence[str] = DRIVER, timing: Timing = TIMING) -> int:
     """Run the manifest to its end, and return the exit code.
 
-    `driver` is the command that `--manifest FILE --directory DIR --attempt N` is added to. Call it in the main thread:
-    the driver lives as long as the thread that starts it, and signals come there.
+    `driver` is the command that `--manifest FILE --directory DIR --attempt N --origin ID` is added to. Call it in the
+    main thread: the driver lives as long as the thread that starts it, and signals come there.
     """
     try:
         text = read(manifest)
@@ -69,7 +69,8 @@ def run(manifest: Path, display: Display, driver: Sequence[str] = DRIVER, timing
                 display.note(f"{field} is for a cluster; on one machine it has no effect")
             for field in left_out(job.spec):
                 display.note(f"{field} has no effect with {job.spec.debug.mode}")
-            return _Run(directory, driver, job.spec.runtime.env, display).to_its_end(job.spec.recovery, lock, timing)
+            run = _Run(directory, driver, job.spec.runtime.env, display, secrets.token_hex(8))
+            return run.to_its_end(job.spec.recovery, lock, timing)
     except RunLockedError as error:
         display.note(str(error))
         return Exit.IN_USE
@@ -83,6 +84,8 @@ class _Run:
     driver: Sequence[str]
     env: Mapping[str, str]
     display: Display
+    origin: str
+    """another one for each call of `rljob run`: what the driver is to begin anew, it begins anew once"""
 
     @property
     def id(self) -> str:
@@ -113,8 +116,10 @@ class _Run:
         leftovers.create_scratch(self.id)
         token = secrets.token_urlsafe(32)
         manifest, directory = str(self.directory.manifest), str(self.directory.path)
+        arguments = ["--manifest", manifest, "--directory", directory, "--attempt", str(attempt)]
+        arguments += ["--origin", self.origin]
         return Driver(
-            command=[*self.driver, "--manifest", manifest, "--directory", directory, "--attempt", str(attempt)],
+            command=[*self.driver, *arguments],
             environment={
                 **self.env,
                 **leftovers.environment(self.id),

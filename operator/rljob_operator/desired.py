@@ -166,7 +166,7 @@ def entrypoint(job: Job, attempt: int, spec: Spec, defaults: Defaults) -> str:
     # exec: the exit code that Ray sees is then the driver's own, also after a signal.
     return (
         f"exec python -m rljob_trainer.driver --manifest {MANIFEST_DIRECTORY}/{MANIFEST_KEY} "
-        f"--directory {shlex.quote(where)} --owner {job.uid} --attempt {attempt} {first}--log {shlex.quote(log)} "
+        f"--directory {shlex.quote(where)} --origin {job.uid} --attempt {attempt} {first}--log {shlex.quote(log)} "
         # The manifest is mounted, and a kubelet brings changes of it up to minutes late.
         f"--engines {spec.rollout.engines} --listen 0.0.0.0:{CONTROL_PORT} --metrics-port {METRICS_PORT}"
     )

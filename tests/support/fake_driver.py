@@ -1,7 +1,7 @@
 """A driver without training: a real process that serves the real control protocol, for tests of its supervisor.
 
-`python fake_driver.py PLAN --manifest FILE --directory DIR --attempt N`; PLAN is one behaviour for each attempt,
-separated by commas; the last one is for all further attempts.
+`python fake_driver.py PLAN --manifest FILE --directory DIR --attempt N --origin ID`; PLAN is one behaviour for each
+attempt, separated by commas; the last one is for all further attempts.
 
     finish   takes three steps and ends well
     crash    dies by SIGKILL after the first step, without a checkpoint
@@ -157,6 +157,7 @@ def main() -> Exit:
     parser.add_argument("--manifest", type=Path, required=True)
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--attempt", type=int, required=True)
+    parser.add_argument("--origin", required=True)
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO)
     plan = options.plan.split(",")

@@ -143,6 +143,63 @@ def load_error(rank: int, world_size: int, port: int, config: LearnerConfig, dir
     return ""
 
 
+def save_and_look(
+    rank: int, world_size: int, port: int, config: LearnerConfig, directory: Path, before: Steps, after: list[Sequence]
+) -> dict[str, Any]:
+    """Take steps and save; return the learner's state, and the metrics of one more step."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    for sequences in before:
+        _step(learner, sequences, 64, False)
+    learner.save(directory)
+    return _look(learner, after)
+
+
+def load_and_look(
+    rank: int, world_size: int, port: int, config: LearnerConfig, directory: Path, after: list[Sequence]
+) -> dict[str, Any]:
+    """Load; return the learner's state, and the metrics of one more step."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    learner.load(directory)
+    return _look(learner, after)
+
+
+def _look(learner: LearnerRank, after: list[Sequence]) -> dict[str, Any]:
+    """Return weights, masters and moments by their Hugging Face names, counters, and the metrics of one more step."""
+    state: dict[str, Any] = {name: _whole(learner, name) for name in ("master", "exp_avg", "exp_avg_sq")}
+    (part,) = learner._optimizer.megatron.chained_optimizers
+    state["weights"] = weights(learner)
+    state["counts"] = (learner.step, sorted({each["step"].item() for each in part.optimizer.state.values()}))
+    return state | {"next": _step(learner, after, 64, False), "after": weights(learner)}
+
+
+def _whole(learner: LearnerRank, name: str) -> dict[str, torch.Tensor]:
+    """Return a part of the optimizer's state as whole fp32 tensors: put in the place of the weights, and exported.
+
+    Weights in bf16 take three turns, of 8 of the 24 bits each.
+    """
+    (part,) = learner._optimizer.megatron.chained_optimizers
+    parameters = list(learner._model.parameters())
+    kept = [parameter.detach().clone() for parameter in parameters]
+    rests = [torch.zeros(parameter.numel()) for parameter in parameters]
+    for parameter, whole in zip(parameters, rests, strict=True):
+        if parameter in part.model_param_group_index_map:
+            group, place = part.model_param_group_index_map[parameter]
+            master = part.optimizer.param_groups[group]["params"][place]
+            own = part._get_model_param_range_map(parameter)["param"]
+            whole[own.start : own.end] = master if name == "master" else part.optimizer.state[master][name]
+        dist.all_reduce(whole, group=part.data_parallel_group)
+    found: dict[str, torch.Tensor] = {}
+    for _ in range(3):
+        for parameter, rest in zip(parameters, rests, strict=True):
+            parameter.data.copy_(rest.view_as(parameter))
+            rest -= parameter.detach().float().flatten()
+        for key, tensor in weights(learner).items():
+            found[key] = found.get(key, 0) + tensor.float()
+    for parameter, value in zip(parameters, kept, strict=True):
+        parameter.data.copy_(value)
+    return found
+
+
 def write_hf(rank: int, world_size: int, port: int, config: LearnerConfig, directory: Path) -> None:
     LearnerRank(config, rank, world_size, "127.0.0.1", port).write_hf(directory)
 

@@ -119,6 +119,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "spec.checkpoint.hfExport": (True, False),
     "spec.tracking.wandb": ({"project": "sums"}, {"project": "sums", "mode": "offline", "apiKeyFile": "/key"}),
     "spec.runtime.env": ({"WANDB_API_KEY": "0123"}, {"WANDB_MODE": "offline"}),
+    "spec.checkpoint.resume": ("Auto", "Fresh", "MustResume"),
+    "spec.checkpoint.resumeStep": (1, 3, 10_000),
 }
 
 

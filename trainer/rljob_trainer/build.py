@@ -38,13 +38,11 @@ from rljob_trainer.batches import Batches
 from rljob_trainer.board import StatusBoard
 from rljob_trainer.cadence import Cadence, Updates
 from rljob_trainer.checkpoints import (
+    DIRECTORY,
     Checkpoint,
     CheckpointError,
     Checkpoints,
     model_fingerprint,
-    newest,
-    remove_drafts,
-    set_aside,
 )
 from rljob_trainer.control import ControlServer
 from rljob_trainer.conversations import choose as conversations
@@ -92,9 +90,11 @@ from rljob_trainer.parts import Parts, Sampled, Trained, Turns
 from rljob_trainer.penalties import KlPenalties, Penalties, no_penalties
 from rljob_trainer.placement import Slots
 from rljob_trainer.replay import Dumping, Replay
+from rljob_trainer.reporting.events import FILE_NAME, last_step
 from rljob_trainer.reporting.html import write_report
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.reporting.report import Report, open_report
+from rljob_trainer.resume import Start, begin
 from rljob_trainer.rewards.choose import Rewards, Surroundings, rewards
 from rljob_trainer.rewards.overlong import Shaped, shaping
 from rljob_trainer.rollouts import Generator, Sampler, SyncRollouts
@@ -112,7 +112,9 @@ from rljob_trainer.turns import InTurns
 log = logging.getLogger(__name__)
 
 PLACEMENT_S = 600.0
+HEARD_S = 3.0
 ANOTHER = "use another checkpoint.directory"
+ANEW = f"{ANOTHER}, or begin anew with checkpoint.resume: Fresh"
 RAY_ADDRESS = "RAY_ADDRESS"
 """environment variable of a driver that Ray has started: there is a Ray cluster, and perhaps more than one machine"""
 LEARNER_S = 3600.0
@@ -150,7 +152,8 @@ LOCAL = Address("127.0.0.1", 0)
 def build(job: RLJob, fence: Fence, listen: Address, environ: Mapping[str, str], stack: ExitStack) -> Run:
     """Start everything that the job needs, in the directory of `fence`, which is claimed; `stack` ends it all.
 
-    Raises whatever makes the run impossible. The control protocol and the metrics are served at `listen`.
+    Raises whatever makes the run impossible. Attempts with the same origin go on from each other. The control protocol
+    and the metrics are served at `listen`.
     """
     board = StatusBoard(control.Status(attempt=fence.mine.attempt))
     phases = Phases(time.monotonic, began=board.begin)
@@ -187,20 +190,37 @@ class _Builder:
 
     def run(self) -> Run:
         """Build everything; tell what went wrong before everything is taken down again."""
-        remove_drafts(self._directory / "checkpoints")
-        resume = newest(self._directory / "checkpoints")
-        first = resume[1].step if resume else 0
-        self._report = open_report(self._directory, self._job, self._phases, time.time, self._attempt, first)
         self._desired = Desired(
             self._board,
             lambda name, generation, _: self._restart(name, generation),
             lambda engines: self._scale(engines),
         )
         try:
-            return self._start(resume, first, self._serve())
+            start = begin(self._directory, self._spec.checkpoint, self._fence.mine.origin)
+        except CheckpointError as error:
+            self._open_report(last_step(self._directory / FILE_NAME))
+            server = self._serve()
+            self._fail(error)
+            _let_be_heard(server)
+            raise
+        self._open_report(start.step)
+        self._tell_start(start)
+        resume = (start.found.path, start.found.checkpoint) if start.found else None
+        try:
+            return self._start(resume, start.step, self._serve())
         except Exception as error:
             self._fail(error)
             raise
+
+    def _open_report(self, first: int) -> None:
+        self._report = open_report(self._directory, self._job, self._phases, time.time, self._attempt, first)
+
+    def _tell_start(self, start: Start) -> None:
+        log.info("action=begin start=%r", str(start))
+        if start.found or start.aside:
+            self._board.update(began=str(start))
+        for finding in start.findings:
+            self._report.found(finding, start.step)
 
     def _start(self, resume: tuple[Path, Checkpoint] | None, first: int, server: ControlServer) -> Run:
         spec = self._spec
@@ -213,9 +233,9 @@ class _Builder:
         self._function = conversations.function(spec, tools_log, self._stack) if spec.has_engines else None
         self._teacher = teacher_directory(spec, model, cache_directory(self._environ))
         if resume and not spec.debug.learner:
-            raise CheckpointError(f"{resume[0]}: spec.debug.rolloutOnly trains nothing that could go on; {ANOTHER}")
+            raise CheckpointError(f"{resume[0]}: spec.debug.rolloutOnly trains nothing that could go on; {ANEW}")
         if resume:
-            check_resumable(*resume, model_fingerprint(model), spec.training.precision.value, layout_of(self._topology))
+            check_resumable(*resume, model_fingerprint(model), spec.training.precision.value)
         stream, journal = self._stream(data, resume)
 
         self._board.beat()
@@ -309,7 +329,7 @@ class _Builder:
         if not spec.debug.learner:
             return Trained(NoBatches(), NoLearner(), NoCheckpoints(self._directory))
         checkpoints = Checkpoints(
-            directory=self._directory / "checkpoints",
+            directory=self._directory / DIRECTORY,
             keep=spec.checkpoint.keep,
             layout=layout_of(self._topology),
             model=model_fingerprint(model),
@@ -417,12 +437,12 @@ class _Builder:
             return stream, journal
         path, saved = resume
         if saved.data_fingerprint != stream.fingerprint:
-            raise CheckpointError(f"{path}: the training questions are not those it was trained on; {ANOTHER}")
-        set_aside(path.parent, saved.step)
+            raise CheckpointError(f"{path}: the training questions are not those it was trained on; {ANEW}")
         stream.seek(saved.prompts)
         journal.rewind(saved.step, path.name)
         journal.check(stream.uids())
-        log.info("action=resume checkpoint=%s step=%d", path, saved.step)
+        now = layout_of(self._topology)
+        log.info("action=resume checkpoint=%s step=%d saved_by=%r loaded_by=%r", path, saved.step, saved.layout, now)
         return stream, journal
 
     def _place(self) -> Slots:
@@ -830,14 +850,12 @@ def layout_of(sizes: Topology) -> str:
     return f"tensor {sizes.tensor_parallel} x pipeline {sizes.pipeline_parallel} x data {sizes.data_parallel}"
 
 
-def check_resumable(path: Path, saved: Checkpoint, model: str, precision: str, sizes: str) -> None:
-    """Raise CheckpointError when the checkpoint belongs to another model, precision or layout."""
+def check_resumable(path: Path, saved: Checkpoint, model: str, precision: str) -> None:
+    """Raise CheckpointError when the checkpoint belongs to another model or precision; layouts may differ."""
     if saved.model != model:
-        raise CheckpointError(f"{path}: training began with another model than model.checkpoint; {ANOTHER}")
+        raise CheckpointError(f"{path}: training began with another model than model.checkpoint; {ANEW}")
     if saved.precision != precision:
-        raise CheckpointError(f"{path}: written in {saved.precision}, and the manifest asks for {precision}; {ANOTHER}")
-    if saved.layout != sizes:
-        raise CheckpointError(f"{path}: written by {saved.layout}, and the manifest asks for {sizes}; {ANOTHER}")
+        raise CheckpointError(f"{path}: written in {saved.precision}, and the manifest asks for {precision}; {ANEW}")
 
 
 def _tell(report: Report, board: StatusBoard, incident: Incident) -> None:
@@ -852,6 +870,13 @@ def _tell(report: Report, board: StatusBoard, incident: Incident) -> None:
     )
     board.report(told)
     report.incident(told, incident.cause)
+
+
+def _let_be_heard(server: ControlServer) -> None:
+    """Wait a moment until somebody has asked for the status: this run ends before most could ask at all."""
+    began = time.monotonic()
+    while (waited := time.monotonic() - began) < HEARD_S and server.attendance.absent_s >= waited:
+        time.sleep(0.05)
 
 
 def _leave(reason: str) -> None:

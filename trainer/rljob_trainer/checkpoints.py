@@ -8,12 +8,15 @@ A directory called `iter_*` is complete: an interrupted save leaves only `saving
 The learner writes the tensors; this module knows files only.
 """
 
+import json
 import logging
 import os
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Protocol
 
@@ -26,8 +29,14 @@ log = logging.getLogger(__name__)
 
 MANIFEST = "rljob.json"
 TRACKER = "latest_checkpointed_iteration.txt"
+DIGEST = "digest"
+"""field of the manifest: XXH3 of all others"""
 CHUNK_BYTES = 16 * 2**20
 SAMPLE_BYTES = 2**20
+NAME = re.compile(r"iter_\d{7,}")
+DIRECTORY = "checkpoints"
+"""below a run's directory"""
+BEGIN_ANEW = "spec.checkpoint.resume: Fresh keeps what is there and begins anew"
 
 
 class CheckpointError(RuntimeError):
@@ -53,6 +62,16 @@ class Checkpoint(BaseModel):
     """of the weights"""
     files: dict[str, str]
     """XXH3 (128 bits) of each file: it finds damage, and is no defence against an enemy"""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The checkpoint to go on from."""
+
+    path: Path
+    checkpoint: Checkpoint
+    damaged: tuple[str, ...] = ()
+    """what is wrong with newer ones, which were passed over"""
 
 
 class Saver(Protocol):
@@ -117,26 +136,26 @@ class Checkpoints:
             precision=self.precision,
             files=digests,
         )
-        write_atomically(draft / MANIFEST, checkpoint.model_dump_json(indent=1).encode())
+        write_atomically(draft / MANIFEST, sealed(checkpoint))
         self.may_write()  # saving takes its time
         draft.rename(target)
         sync_directory(self.directory)
 
 
-def newest(directory: Path) -> tuple[Path, Checkpoint] | None:
+def newest(directory: Path) -> Found | None:
     """Return the newest undamaged checkpoint, or None when there never was one.
 
     Raises CheckpointError when there are checkpoints and all are damaged: that is not a fresh start.
     """
-    damaged = []
+    damaged: list[str] = []
     for path in complete(directory):
         try:
-            return path, verified(path)
+            return Found(path, verified(path), tuple(damaged))
         except CheckpointError as error:
             log.error("action=skip checkpoint=%s reason=Damaged %s", path, error)
             damaged.append(str(error))
     if damaged:
-        raise CheckpointError("no checkpoint can be read: " + "; ".join(damaged))
+        raise CheckpointError(f"no checkpoint can be read: {'; '.join(damaged)}; {BEGIN_ANEW}")
     return None
 
 
@@ -146,33 +165,100 @@ def remove_drafts(directory: Path) -> None:
         shutil.rmtree(leftover)
 
 
-def set_aside(directory: Path, step: int) -> None:
-    """Rename what comes after `step` to `damaged-*`: a run that goes on from an older checkpoint makes it again."""
+def set_aside(directory: Path, step: int) -> tuple[Path, ...]:
+    """Rename what comes after `step` to `damaged-*`: a run that goes on from an older checkpoint makes it again.
+
+    Return the new names. Nothing is thrown away: one that was damaged twice gets a number.
+    """
+    moved = []
     for path in complete(directory):
-        if path.name > name_of(step):
-            target = path.with_name(f"damaged-{path.name}")
-            shutil.rmtree(target, ignore_errors=True)
+        if step_of(path) > step:
+            target = free_name(path.with_name(f"damaged-{path.name}"))
             path.rename(target)
             log.warning("action=set_aside checkpoint=%s to=%s", path, target)
+            moved.append(target)
+    return tuple(moved)
+
+
+def free_name(path: Path) -> Path:
+    """Return the path, with a number behind it if there is something of its name."""
+    numbered = (path.with_name(f"{path.name}.{number}") for number in count(2))
+    return next(name for name in chain([path], numbered) if not name.exists())
 
 
 def verified(path: Path) -> Checkpoint:
     """Return what the checkpoint says of itself; raise CheckpointError if a file is missing, changed or unreadable."""
+    checkpoint = described(path)
     try:
-        checkpoint = Checkpoint.model_validate_json((path / MANIFEST).read_text())
-    except (OSError, ValidationError) as error:
-        raise CheckpointError(f"{path}: {MANIFEST} cannot be read: {error}") from error
-    found = digests_of(path)
-    missing = sorted(checkpoint.files.keys() - found.keys())
-    changed = sorted(name for name in checkpoint.files.keys() & found.keys() if found[name] != checkpoint.files[name])
-    if missing or changed:
-        raise CheckpointError(f"{path}: missing files {missing}, changed files {changed}")
+        found = digests_of(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: a file cannot be read: {error}") from error
+    if damage := damage_of(path, checkpoint, found):
+        raise CheckpointError(f"{path}: {damage}")
     return checkpoint
 
 
+def described(path: Path) -> Checkpoint:
+    """Return what the checkpoint says of itself; raise CheckpointError if that is not as it was written."""
+    try:
+        checkpoint = opened((path / MANIFEST).read_text())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: {MANIFEST} {_unreadable(error)}") from error
+    return checkpoint
+
+
+def damage_of(path: Path, checkpoint: Checkpoint, found: Mapping[str, str]) -> str | None:
+    """Return which files are missing or changed, by the digests of those that are there; None: none."""
+    if NAME.fullmatch(path.name) and checkpoint.step != step_of(path):
+        return f"{MANIFEST} is that of step {checkpoint.step}"
+    missing = sorted(checkpoint.files.keys() - found.keys())
+    changed = sorted(name for name in checkpoint.files.keys() & found.keys() if found[name] != checkpoint.files[name])
+    told = [f"{what} files {names}" for what, names in (("missing", missing), ("changed", changed)) if names]
+    return ", ".join(told) or None
+
+
+def sealed(checkpoint: Checkpoint) -> bytes:
+    """Return the content of `rljob.json`: what the checkpoint says of itself, and a digest of that."""
+    fields = checkpoint.model_dump(mode="json")
+    return json.dumps(fields | {DIGEST: _digest_of(fields)}, indent=1).encode()
+
+
+def opened(content: str) -> Checkpoint:
+    """Return what `rljob.json` says; raise ValueError if it is not as it was written.
+
+    A file of before there was a digest is believed.
+    """
+    fields = json.loads(content)
+    digest = fields.pop(DIGEST, None) if isinstance(fields, dict) else None
+    if digest not in (None, _digest_of(fields)):
+        raise ValueError("it is not as it was written")
+    return Checkpoint.model_validate(fields)
+
+
+def _digest_of(fields: object) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(fields, sort_keys=True).encode())
+
+
+def _unreadable(error: Exception) -> str:
+    match error:
+        case FileNotFoundError():
+            return "is not there"
+        case ValidationError():
+            first = error.errors()[0]
+            return f"cannot be read: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        case _:
+            return f"cannot be read: {error}"
+
+
 def complete(directory: Path) -> list[Path]:
-    """Return the complete checkpoints below a directory, newest first."""
-    return sorted(directory.glob("iter_*"), reverse=True)
+    """Return the complete checkpoints below a directory, newest first. What has another name is none of ours."""
+    named = [path for path in directory.glob("iter_*") if NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(named, key=step_of, reverse=True)
+
+
+def step_of(path: Path) -> int:
+    """Return the step that a checkpoint's name says."""
+    return int(path.name.removeprefix("iter_"))
 
 
 def model_fingerprint(directory: Path) -> str:

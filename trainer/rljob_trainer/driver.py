@@ -31,8 +31,8 @@ from rljob_trainer.engines.client import EngineError, EngineRefusedError
 from rljob_trainer.engines.server import EngineStartError
 from rljob_trainer.fence import Fence, FencedError, Name
 from rljob_trainer.learners.errors import (
+    CheckpointFormatError,
     CriticMismatchError,
-    LayoutMismatchError,
     LearnerError,
     LearnerLostError,
     TrainingDivergedError,
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((ManifestError,), Exit.BAD_MANIFEST),
     ((DataError, DumpError, ModelError, CheckpointError, JournalError, RewardError, AlgorithmError), Exit.BAD_INPUT),
-    ((PreflightError, UnsupportedModelError, LayoutMismatchError, CriticMismatchError), Exit.BAD_INPUT),
+    ((PreflightError, UnsupportedModelError, CheckpointFormatError, CriticMismatchError), Exit.BAD_INPUT),
     ((GenerateError, TrackingError), Exit.BAD_INPUT),
     ((EngineRefusedError,), Exit.BAD_INPUT),
     ((FencedError,), Exit.IN_USE),
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> Exit:
             if options.preflight:
                 preflight.require(job, options.directory)
             listen = replace(options.listen, metrics_port=options.metrics_port)
-            fence = Fence(options.directory.resolve(), Name(options.owner, options.attempt))
+            fence = Fence(options.directory.resolve(), Name(options.origin, options.attempt))
             fence.claim()
             run = build(job, fence, listen, os.environ, stack)
             signal.signal(signal.SIGTERM, lambda *_: run.desired.drain())
@@ -127,7 +127,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--manifest", type=Path, required=True, help="the RLJob")
     parser.add_argument("--directory", type=Path, required=True, help="the run's directory")
     parser.add_argument("--attempt", type=int, default=1, help="counts the starts of this run")
-    parser.add_argument("--owner", default="", help="uid of the RLJob; earlier attempts of it must not write")
+    parser.add_argument(
+        "--origin",
+        default="",
+        help="whose wish this run is, in a word; an attempt with the same one goes on from the attempt before it",
+    )
     parser.add_argument("--log", type=Path, help="a file that gets the log besides: one that outlives the pod")
     parser.add_argument(
         "--preflight", action="store_true", help="look at the model's files, the questions and this machine first"

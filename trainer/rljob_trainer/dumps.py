@@ -84,8 +84,8 @@ class Dump:
 
     def steps(self) -> tuple[int, ...]:
         """Return the steps that there are."""
-        names = [re.fullmatch(r"step-(\d{7,})\.jsonl\.zst", path.name) for path in self.directory.glob("step-*")]
-        return tuple(sorted(int(name[1]) for name in names if name))
+        steps = [step_of(path) for path in self.directory.glob("step-*")]
+        return tuple(sorted(step for step in steps if step is not None))
 
     def path(self, step: int) -> Path:
         """Return the file of a step."""
@@ -101,8 +101,8 @@ class Dump:
         found = f"steps {there[0]} to {there[-1]}" if there else "no rollouts at all"
         return f"{self.path(step)}: step {step} is not there; {self.directory} has {found}"
 
-    def _lines(self, step: int, made: Made) -> tuple[tuple[int, ...], list[dict[str, Any]]]:
-        """Return the sizes of the rounds and the lines of the groups, when all around them is as it must be."""
+    def whole(self, step: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Return the header and the lines of the groups; raise DumpError unless the file is whole and of this step."""
         path = self.path(step)
         told = f"{path}: step {step}"
         try:
@@ -119,11 +119,23 @@ class Dump:
             expected = f"expected {sum(header['rounds'])} groups and a last line with the {DIGEST} of all before it"
             found = f"the digest {last[DIGEST]}, which is not theirs" if last else "no such line"
             raise DumpError(f"{told}: damaged or cut off: {expected}, found {found}")
+        return header, groups
+
+    def _lines(self, step: int, made: Made) -> tuple[tuple[int, ...], list[dict[str, Any]]]:
+        """Return the sizes of the rounds and the lines of the groups, when all around them is as it must be."""
+        told = f"{self.path(step)}: step {step}"
+        header, groups = self.whole(step)
         then: Made = header["made"]
         if differs := sorted(name for name in made.keys() | then.keys() if made.get(name) != then.get(name)):
             was, now = (json.dumps(given.get(differs[0]), ensure_ascii=False) for given in (then, made))
             raise DumpError(f"{told}: made with {differs[0]} {was}, and this run has {now}")
         return tuple(header["rounds"]), groups
+
+
+def step_of(path: Path) -> int | None:
+    """Return the step that a file's name says; None: it is no name of ours."""
+    name = re.fullmatch(r"step-(\d{7,})\.jsonl\.zst", path.name)
+    return int(name[1]) if name else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,12 @@ class FencedError(RuntimeError):
 class Name:
     """Who a driver is."""
 
-    owner: str
-    """uid of the RLJob; empty on one machine, where `rljob run` holds a lock on the directory"""
+    origin: str
+    """uid of the RLJob, or a word for one call of `rljob run`; empty: nobody said"""
     attempt: int
 
     def __str__(self) -> str:
-        return f"attempt {self.attempt}" + (f" of the RLJob with uid {self.owner}" if self.owner else "")
+        return f"attempt {self.attempt}" + (f" of {self.origin}" if self.origin else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Fence:
     def claim(self) -> None:
         """Take the directory over; raise FencedError when a later attempt of the same job has it."""
         newest = self._newest()
-        if newest and self.mine.owner and newest.owner == self.mine.owner and newest.attempt > self.mine.attempt:
+        if newest and self.mine.origin and newest.origin == self.mine.origin and newest.attempt > self.mine.attempt:
             raise FencedError(f"{self.directory}: {self.mine} comes too late: {newest} works there")
         write_atomically(self.directory / FILE_NAME, json.dumps(asdict(self.mine)).encode())
 

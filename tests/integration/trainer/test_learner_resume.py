@@ -6,10 +6,20 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from learner_data import learner_config, sequences
 from learner_ranks import run_ranks
-from learner_scenarios import load_error, load_train, train_and_export, train_save_train
+from learner_scenarios import (
+    load_and_look,
+    load_error,
+    load_train,
+    save_and_look,
+    train_and_export,
+    train_save_train,
+)
+from rljob_trainer.learners.config import LearnerConfig
+from tiny_models import tiny_llama, tiny_qwen3
 
 BEFORE = [sequences(8, seed) for seed in range(3)]
 AFTER = [sequences(8, seed) for seed in range(3, 6)]
@@ -57,9 +67,70 @@ def test_saving_changes_nothing(tiny_llama_dir: Path, tmp_path: Path) -> None:
     torch.testing.assert_close(saved[0][1], run_ranks(train_and_export, 1, config, AFTER)[0][1], rtol=1e-5, atol=1e-6)
 
 
-def test_another_layout_is_refused_and_both_are_named(tiny_llama_dir: Path, tmp_path: Path) -> None:
+LAYOUTS = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)]
+FAMILIES = {"llama": tiny_llama, "qwen3": tiny_qwen3}
+
+
+def in_layout(config: LearnerConfig, sizes: tuple[int, int, int]) -> tuple[int, LearnerConfig]:
+    """Return how many ranks there are, and their configuration."""
+    tensor, pipeline, data = sizes
+    return tensor * pipeline * data, replace(config, tensor_parallel=tensor, pipeline_parallel=pipeline)
+
+
+@pytest.mark.parametrize("saved_by", LAYOUTS, ids=lambda sizes: "tp{}-pp{}-dp{}".format(*sizes))
+@pytest.mark.parametrize(("family", "tied"), [("llama", True), ("qwen3", False)])
+def test_every_layout_goes_on_from_every_other(
+    tmp_path: Path, family: str, tied: bool, saved_by: tuple[int, int, int]
+) -> None:
+    config = learner_config(FAMILIES[family](tmp_path / "hf", tied=tied))
+    world, own = in_layout(config, saved_by)
+    saved = run_ranks(save_and_look, world, own, tmp_path / "step", BEFORE, AFTER[0])[0]
+    assert saved["counts"] == (3, [3.0])
+    for sizes in [(2, 2, 1), *(sizes for sizes in LAYOUTS if sizes != saved_by)]:
+        world, own = in_layout(config, sizes)
+        loaded = run_ranks(load_and_look, world, own, tmp_path / "step", AFTER[0])[0]
+        for name in ("weights", "master", "exp_avg", "exp_avg_sq"):
+            torch.testing.assert_close(loaded[name], saved[name], rtol=0, atol=0)
+        assert loaded["counts"] == saved["counts"]
+        assert loaded["next"].loss == pytest.approx(saved["next"].loss, rel=1e-6)
+        assert loaded["next"].learning_rate == saved["next"].learning_rate
+        torch.testing.assert_close(loaded["after"], saved["after"], rtol=1e-5, atol=1e-6)
+
+
+def test_masters_of_bf16_weights_go_to_another_layout_too(tiny_qwen3_dir: Path, tmp_path: Path) -> None:
+    config = learner_config(tiny_qwen3_dir, precision="bf16")
+    world, own = in_layout(config, (1, 2, 2))
+    saved = run_ranks(save_and_look, world, own, tmp_path / "step", BEFORE, AFTER[0])[0]
+    world, own = in_layout(config, (2, 1, 1))
+    loaded = run_ranks(load_and_look, world, own, tmp_path / "step", AFTER[0])[0]
+    for name in ("weights", "master", "exp_avg", "exp_avg_sq"):
+        torch.testing.assert_close(loaded[name], saved[name], rtol=0, atol=0)
+    assert loaded["next"].loss == pytest.approx(saved["next"].loss, rel=1e-2)
+
+
+@pytest.mark.parametrize(("saved_by", "loaded_by"), [((1, 1, 1), (2, 1, 1)), ((2, 1, 1), (1, 1, 1))])
+def test_a_vocabulary_that_one_layout_pads_and_another_does_not(
+    tmp_path: Path, saved_by: tuple[int, int, int], loaded_by: tuple[int, int, int]
+) -> None:
+    directory = tiny_qwen3(tmp_path / "hf", tied=False)
+    model = AutoModelForCausalLM.from_pretrained(directory)
+    model.resize_token_embeddings(511)
+    model.save_pretrained(directory)
+    config = learner_config(directory)
+    steps = [[replace(each, tokens=tuple(min(token, 510) for token in each.tokens)) for each in BEFORE[0]]]
+    world, own = in_layout(config, saved_by)
+    saved = run_ranks(save_and_look, world, own, tmp_path / "step", steps, steps[0])[0]
+    world, own = in_layout(config, loaded_by)
+    loaded = run_ranks(load_and_look, world, own, tmp_path / "step", steps[0])[0]
+    for name in ("weights", "exp_avg"):
+        torch.testing.assert_close(loaded[name], saved[name], rtol=0, atol=0)
+    assert loaded["next"].loss == pytest.approx(saved["next"].loss, rel=1e-6)
+
+
+def test_a_checkpoint_of_another_format_is_refused(tiny_llama_dir: Path, tmp_path: Path) -> None:
     config = learner_config(tiny_llama_dir)
     run_ranks(train_save_train, 1, config, tmp_path / "step", BEFORE[:1], [])
-    message, _ = run_ranks(load_error, 2, replace(config, tensor_parallel=2), tmp_path / "step")
-    assert "tensor 1 x pipeline 1 x data 1" in message
-    assert "tensor 2 x pipeline 1 x data 1" in message
+    common = torch.load(tmp_path / "step" / "common.pt", weights_only=False)
+    torch.save(common | {"format": "dp_reshardable"}, tmp_path / "step" / "common.pt")
+    (message,) = run_ranks(load_error, 1, config, tmp_path / "step")
+    assert "optimizer state in format dp_reshardable; this version reads fully_reshardable" in message

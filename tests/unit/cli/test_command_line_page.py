@@ -21,7 +21,13 @@ def verbs(group, above=""):
 
 
 VERBS = dict(verbs(typer.main.get_command(app)))
-OPTIONS = [(verb, name) for verb in VERBS for option in VERBS[verb].params[1:] for name in option.opts]
+OPTIONS = [
+    (verb, name)
+    for verb in VERBS
+    for option in VERBS[verb].params[1:]
+    if option.param_type_name == "option"
+    for name in option.opts
+]
 
 
 def section(verb):

@@ -169,7 +169,7 @@ def test_the_entrypoint_names_the_attempt_and_quotes_the_directory():
     assert job.spec is not None
     line = desired.entrypoint(job, 3, job.spec, DEFAULTS)
     assert line.startswith("exec python -m rljob_trainer.driver ")
-    assert f"--owner {job.uid} --attempt 3" in line
+    assert f"--origin {job.uid} --attempt 3" in line
     assert """--log '/runs/it'"'"'s/logs/driver-attempt-3.log'""" in line
     assert "--engines 2" in line
     assert "--preflight" not in line, "what the first attempt has looked at need not be looked at again"

@@ -1,12 +1,14 @@
 """Checkpoints are complete or not there, and damage is seen."""
 
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from rljob_trainer.checkpoints import CheckpointError, Checkpoints, complete, newest, set_aside, verified
+from rljob_trainer.checkpoints import MANIFEST, CheckpointError, Checkpoints, complete, newest, set_aside, verified
 from rljob_trainer.fence import Fence, FencedError, Name
 
 
@@ -53,7 +55,8 @@ def checkpoints(directory: Path, keep: int = 2, may_write: Callable[[], None] = 
 
 def test_a_saved_checkpoint_is_found_verified_and_says_where_the_data_goes_on(tmp_path):
     checkpoints(tmp_path).save(10)
-    path, checkpoint = newest(tmp_path)
+    found = newest(tmp_path)
+    path, checkpoint = found.path, found.checkpoint
     assert path.name == "iter_0000010"
     assert (checkpoint.step, checkpoint.prompts) == (10, (0, 32))
     assert (tmp_path / "latest_checkpointed_iteration.txt").read_text() == "10"
@@ -85,8 +88,10 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_taken(tmp_path, damage)
     damage(tmp_path / "iter_0000020" / "__0_0.distcp")
     with pytest.raises(CheckpointError, match="__0_0"):
         verified(tmp_path / "iter_0000020")
-    path, _ = newest(tmp_path)
-    assert path.name == "iter_0000010"
+    found = newest(tmp_path)
+    assert found.path.name == "iter_0000010"
+    assert len(found.damaged) == 1
+    assert "__0_0" in found.damaged[0]
 
 
 def test_only_damaged_checkpoints_are_an_error_and_no_fresh_start(tmp_path):
@@ -102,11 +107,10 @@ def test_a_run_that_goes_on_from_an_older_checkpoint_makes_the_damaged_one_again
     store = checkpoints(tmp_path, keep=2)
     store.save(20)
     (tmp_path / "iter_0000020" / "common.pt").unlink()
-    _, checkpoint = newest(tmp_path)
-    set_aside(tmp_path, checkpoint.step)
+    set_aside(tmp_path, newest(tmp_path).checkpoint.step)
     assert [path.name for path in complete(tmp_path)] == ["iter_0000010"]
     store.save(20)
-    assert newest(tmp_path)[0].name == "iter_0000020"
+    assert newest(tmp_path).path.name == "iter_0000020"
     assert (tmp_path / "damaged-iter_0000020" / "__0_0.distcp").exists(), "nothing is thrown away"
 
 
@@ -133,3 +137,73 @@ def test_a_checkpoint_that_was_being_written_meanwhile_does_not_count(tmp_path):
     with pytest.raises(FencedError):
         store.save(10)
     assert newest(tmp_path) is None
+
+
+def test_a_checkpoint_that_is_damaged_twice_is_kept_twice(tmp_path):
+    store = checkpoints(tmp_path)
+    for _ in range(2):
+        store.save(20)
+        set_aside(tmp_path, 10)
+    names = sorted(path.name for path in tmp_path.glob("damaged-*"))
+    assert names == ["damaged-iter_0000020", "damaged-iter_0000020.2"]
+
+
+def flip(path: Path, place: int = 0) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def unreadable(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/proc/self/mem")
+
+
+DAMAGES = {
+    "a missing shard": (lambda path: (path / "__0_0.distcp").unlink(), "missing files ['__0_0.distcp']"),
+    "a truncated file": (lambda path: os.truncate(path / "__0_0.distcp", 3), "changed files ['__0_0.distcp']"),
+    "a file that the disk does not give": (lambda path: unreadable(path / "__0_0.distcp"), "a file cannot be read: "),
+    "a flipped bit": (lambda path: flip(path / "common.pt", 2), "changed files ['common.pt']"),
+    "no rljob.json": (lambda path: (path / MANIFEST).unlink(), "rljob.json is not there"),
+    "a truncated rljob.json": (lambda path: os.truncate(path / MANIFEST, 50), "rljob.json cannot be read"),
+    "an rljob.json of something else": (lambda path: (path / MANIFEST).write_text("{}"), "cannot be read: step: Field"),
+    "another position of the data": (
+        lambda path: (path / MANIFEST).write_text((path / MANIFEST).read_text().replace("32", "33")),
+        "rljob.json cannot be read: it is not as it was written",
+    ),
+    "an empty directory": (lambda path: [file.unlink() for file in path.iterdir()], "rljob.json is not there"),
+    "the checkpoint of another step": (
+        lambda path: shutil.copytree(path.with_name("iter_0000010"), path, dirs_exist_ok=True),
+        "is that of step 10",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "said"), DAMAGES.values(), ids=DAMAGES)
+def test_every_damage_is_named_and_the_older_checkpoint_taken(tmp_path, damage, said):
+    store = checkpoints(tmp_path)
+    store.save(10), store.save(20)
+    damage(tmp_path / "iter_0000020")
+    found = newest(tmp_path)
+    assert found.path.name == "iter_0000010"
+    assert said in found.damaged[0]
+
+
+def test_what_is_no_checkpoint_of_ours_is_neither_taken_nor_moved_nor_deleted(tmp_path):
+    store = checkpoints(tmp_path, keep=1)
+    (tmp_path / "iter_backup").mkdir()
+    (tmp_path / "iter_0000030.old").mkdir()
+    (tmp_path / "iter_0000040").write_text("a file")
+    store.save(10), store.save(20)
+    assert newest(tmp_path).damaged == ()
+    set_aside(tmp_path, 20)
+    assert {"iter_backup", "iter_0000030.old", "iter_0000040"} < {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_checkpoint_of_megatron_itself_is_passed_over(tmp_path):
+    checkpoints(tmp_path).save(10)
+    (tmp_path / "iter_0000500").mkdir()
+    (tmp_path / "iter_0000500" / "metadata.json").write_text('{"sharded_backend": "torch_dist"}')
+    found = newest(tmp_path)
+    assert found.path.name == "iter_0000010"
+    assert "iter_0000500: rljob.json is not there" in found.damaged[0]

@@ -8,8 +8,8 @@ from rljob_trainer.data.journal import Journal
 from rljob_trainer.fence import Fence, FencedError, Name
 
 
-def fence(directory: Path, attempt: int, owner: str = "7f3a") -> Fence:
-    made = Fence(directory, Name(owner, attempt))
+def fence(directory: Path, attempt: int, origin: str = "7f3a") -> Fence:
+    made = Fence(directory, Name(origin, attempt))
     made.claim()
     return made
 
@@ -18,7 +18,7 @@ def test_the_newest_attempt_may_write_and_those_before_it_are_told_who_does(tmp_
     first = fence(tmp_path, 1)
     first.check()
     fence(tmp_path, 2).check()
-    with pytest.raises(FencedError, match="attempt 2 of the RLJob with uid 7f3a has taken it over from attempt 1"):
+    with pytest.raises(FencedError, match="attempt 2 of 7f3a has taken it over from attempt 1"):
         first.check()
 
 

@@ -40,6 +40,29 @@ class Record:
         return json.dumps({"event": self.event, "step": self.step} | what, separators=(",", ":")).encode() + b"\n"
 
 
+def recorded(path: Path) -> tuple[list[Record], int]:
+    """Return the records of a file, oldest first, and the size of a torn last line [bytes].
+
+    Raises JournalError if a line before it is damaged.
+    """
+    content = path.read_bytes()
+    complete = content[: content.rfind(b"\n") + 1]
+    records = [_parsed(line, f"{path}:{number}") for number, line in enumerate(complete.splitlines(), 1)]
+    return records, len(content) - len(complete)
+
+
+def audited(records: Sequence[Record], uids: Iterable[str] | None = None) -> Iterator[str]:
+    """Yield `NUMBER: what is wrong` for each record that contradicts those before it.
+
+    `uids` is the order in which prompts must have been issued; absent: any, each of them once.
+    """
+    issued = [uid for record in records if record.event == "issued" for uid in record.prompts]
+    audit = _Audit(iter(dict.fromkeys(issued) if uids is None else uids))
+    for number, record in enumerate(records, 1):
+        if fault := audit.fault(record):
+            yield f"{number}: {fault}"
+
+
 class Journal:
     """An open journal. Every method that writes has reached the disk when it returns."""
 
@@ -52,11 +75,9 @@ class Journal:
         self._path = path
         self._may_write = may_write
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        content = path.read_bytes()
-        complete = content[: content.rfind(b"\n") + 1]
-        self._records = [_parsed(line, f"{path}:{number}") for number, line in enumerate(complete.splitlines(), 1)]
-        if len(complete) < len(content):
-            self._cut(len(complete))
+        self._records, torn = recorded(path)
+        if torn:
+            self._cut(path.stat().st_size - torn)
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -107,11 +128,8 @@ class Journal:
 
     def check(self, uids: Iterable[str]) -> None:
         """Raise JournalError unless prompts were issued in this order, all of them, and none was consumed twice."""
-        audit = _Audit(iter(uids))
-        for number, record in enumerate(self._records, 1):
-            fault = audit.fault(record)
-            if fault:
-                raise JournalError(f"{self._path}:{number}: {fault}")
+        for fault in audited(self._records, uids):
+            raise JournalError(f"{self._path}:{fault}")
 
     def close(self) -> None:
         """Close the file."""

@@ -1,6 +1,8 @@
 """A learner's state in Megatron's distributed checkpoint format: weights, optimizer, schedule, random state, counters.
 
-It is loaded by the layout that wrote it. Megatron 0.16.1 can re-shard optimizer state only with Apex's optimizers.
+Any layout loads what any other has written. Optimizer state is stored by parameter, like the weights: Megatron's
+`fully_reshardable`, which gathers each data-parallel group's shards on its first rank, in host memory, while it saves
+(12 bytes for each parameter of the model-parallel rank), and gives every rank the same while it loads.
 """
 
 import queue
@@ -19,11 +21,16 @@ from megatron.core.dist_checkpointing.utils import add_prefix_for_sharding
 
 from rljob_trainer.learners.config import Layout
 from rljob_trainer.learners.critic import Critic
-from rljob_trainer.learners.errors import CriticMismatchError, LayoutMismatchError
+from rljob_trainer.learners.errors import CheckpointFormatError, CriticMismatchError
 from rljob_trainer.learners.optimizer import Optimizer, restore_steps
 
-_METADATA = {"distrib_optim_sharding_type": "dp_reshardable"}
-"""the only kind that Megatron 0.16.1 both saves and loads with PyTorch's AdamW"""
+_FORMAT = "fully_reshardable"
+_WEIGHTS = "weights"
+"""of a checkpoint without optimizer"""
+_METADATA = {
+    "distrib_optim_sharding_type": _FORMAT,
+    "distrib_optim_fully_reshardable_mem_efficient": True,  # one rank of a group holds the whole state, not all
+}
 _FROM_MANIFEST = ("max_lr", "min_lr", "betas", "eps")
 """of a parameter group: a resumed run takes these from its manifest, which may have changed, not from the checkpoint"""
 
@@ -37,15 +44,21 @@ def save(
     critic: Critic | None = None,
 ) -> None:
     """Write the state of all ranks into `directory`, which may exist but must be empty. Collective."""
-    directory.mkdir(parents=True, exist_ok=True)
-    dist.barrier()
     state = _state(model, optimizer, is_loading=False) | _critic_state(critic, is_loading=False)
-    state["has_critic"] = critic is not None
-    state["layout"] = str(layout)
-    state["counters"] = counters
-    _write_in_this_process()
-    strategy = TorchDistSaveShardedStrategy("torch_dist", 1, thread_count=1)
-    dist_checkpointing.save(state, str(directory), strategy)
+    told = {"format": _FORMAT, "has_critic": critic is not None, "layout": str(layout), "counters": counters}
+    _write_state(directory, state | told)
+
+
+def save_weights(directory: Path, module: Any, layout: Layout) -> None:
+    """Write the weights alone, of a model that no learner has trained. Collective."""
+    _write_state(directory, {"model": module.sharded_state_dict(), "format": _WEIGHTS, "layout": str(layout)})
+
+
+@torch.no_grad()
+def load_weights(directory: Path, module: Any) -> None:
+    """Read the weights alone, of a checkpoint with or without the rest, by any layout. Collective."""
+    state = dist_checkpointing.load({"model": module.sharded_state_dict()}, str(directory))
+    module.load_state_dict(state["model"])
 
 
 @torch.no_grad()
@@ -54,22 +67,24 @@ def load(
 ) -> dict[str, int]:
     """Read the state and return its counters. Collective.
 
-    Raises LayoutMismatchError or CriticMismatchError before anything has changed.
+    Raises CheckpointFormatError or CriticMismatchError before anything has changed. Random state is of ranks, so
+    another layout keeps its own: without dropout nothing in a step is random.
     """
     common = dist_checkpointing.load_common_state_dict(str(directory))
-    if common["layout"] != str(layout):
-        raise LayoutMismatchError(
-            f"{directory} was written by {common['layout']}; this learner is {layout}, and optimizer state cannot be "
-            "re-sharded: use the layout of the checkpoint, or start from an exported Hugging Face checkpoint"
+    if common.get("format") != _FORMAT:
+        raise CheckpointFormatError(
+            f"{directory} holds optimizer state in format {common.get('format')}; this version reads {_FORMAT}"
         )
-    # A checkpoint that says nothing of critics was written before there were any.
-    _check_critic(directory, common.get("has_critic", False), critic is not None)
+    _check_critic(directory, common["has_critic"], critic is not None)
     wanted = _state(model, optimizer, is_loading=True) | _critic_state(critic, is_loading=True)
+    if common["layout"] != str(layout):
+        del wanted["random"]
     state = dist_checkpointing.load(wanted, str(directory))
     _restore(model, optimizer, state)
     if critic is not None:
         _restore(critic.ddp, critic.optimizer, state["critic"])
-    _set_random_state(state["random"])
+    if "random" in state:
+        _set_random_state(state["random"])
     return dict(common["counters"])
 
 
@@ -92,6 +107,14 @@ def _restore(model: Any, optimizer: Optimizer, state: dict[str, Any]) -> None:
     restore_steps(optimizer.megatron, state["schedule_steps"])
     optimizer.schedule.num_steps = 0
     optimizer.schedule.step(state["schedule_steps"])  # its shape comes from the manifest, which may have changed
+
+
+def _write_state(directory: Path, state: dict[str, Any]) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    dist.barrier()
+    _write_in_this_process()
+    strategy = TorchDistSaveShardedStrategy("torch_dist", 1, thread_count=1)
+    dist_checkpointing.save(state, str(directory), strategy)
 
 
 def _state(model: Any, optimizer: Optimizer, is_loading: bool) -> dict[str, Any]:

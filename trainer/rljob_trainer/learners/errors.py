@@ -21,8 +21,8 @@ class UnsupportedModelError(ValueError):
     """The checkpoint or the layout cannot be trained; the message says what can."""
 
 
-class LayoutMismatchError(ValueError):
-    """A checkpoint was written by another layout; the message names both."""
+class CheckpointFormatError(ValueError):
+    """A checkpoint is not of the format that this version reads; the message says what is."""
 
 
 class CriticMismatchError(ValueError):

@@ -23,8 +23,8 @@ from rljob_trainer.batches import StepBatch
 from rljob_trainer.engines.ports import free_ports
 from rljob_trainer.learners.config import Estimator, Layout
 from rljob_trainer.learners.errors import (
+    CheckpointFormatError,
     CriticMismatchError,
-    LayoutMismatchError,
     LearnerError,
     LearnerLostError,
     LearnerStalledError,
@@ -74,7 +74,7 @@ class LearnerGroup:
     """All ranks. Methods block and may be called from any thread.
 
     They raise LearnerError, LearnerLostError or LearnerStalledError, and what a rank refuses as it is:
-    UnsupportedModelError, LayoutMismatchError, CriticMismatchError, MemoryError.
+    UnsupportedModelError, CheckpointFormatError, CriticMismatchError, MemoryError.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ def _result(reference: Any, rank: int) -> Any:
     except RayTaskError as error:
         if isinstance(error.cause, MemoryError) or any(words in str(error) for words in OUT_OF_MEMORY):
             raise MemoryError(f"learner rank {rank}: {error}") from error
-        if isinstance(error.cause, UnsupportedModelError | LayoutMismatchError | CriticMismatchError):
+        if isinstance(error.cause, UnsupportedModelError | CheckpointFormatError | CriticMismatchError):
             raise error.cause from error
         raise LearnerError(f"learner rank {rank}: {error}") from error
     except GetTimeoutError as error:

@@ -5,7 +5,8 @@ masters are fp32. Gradients are summed over ranks and micro-batches, never avera
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -102,6 +103,7 @@ def _megatron_optimizer(model: DistributedDataParallel, settings: OptimizerSetti
             _fresh_state(optimizer, parameter)
     for part in optimizer.chained_optimizers:
         part._copy_main_params_to_model_params = _copy_of_masters(part)
+        part._set_main_param_and_optimizer_states = partial(_set_loaded, part)
     return optimizer
 
 
@@ -134,6 +136,20 @@ def _fresh_state(optimizer: Any, parameter: torch.Tensor) -> None:
         "exp_avg": torch.zeros_like(parameter, requires_grad=False),
         "exp_avg_sq": torch.zeros_like(parameter, requires_grad=False),
     }
+
+
+def _set_loaded(part: Any, model_param: torch.Tensor, loaded: Mapping[str, torch.Tensor]) -> None:
+    """Take over the master weight and the moments of a parameter from a checkpoint.
+
+    Megatron 0.16.1 does so for everything in the optimizer's state, PyTorch's step counters too, which are not in a
+    checkpoint by parameter: see `restore_steps`.
+    """
+    group, place = part.model_param_group_index_map[model_param]
+    master = part.optimizer.param_groups[group]["params"][place]
+    state = part.optimizer.state[master]
+    master.data.copy_(loaded["param"])
+    for name in ("exp_avg", "exp_avg_sq"):
+        state[name].copy_(loaded[name])
 
 
 def restore_steps(optimizer: Any, steps: int) -> None:

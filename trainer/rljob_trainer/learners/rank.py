@@ -183,13 +183,13 @@ class LearnerRank:
         dist.barrier()
 
     def save(self, directory: Path) -> None:
-        """Write a checkpoint that `load()` of the same layout continues from, bit by bit."""
+        """Write a checkpoint that `load()` continues from: bit by bit in the same layout, and in any other."""
         with self._runtime():
             counters = {"step": self.step, "skipped": self.skipped}
             checkpoint.save(directory, self._ddp, self._optimizer, self.layout, counters, self._critic)
 
     def load(self, directory: Path) -> int:
-        """Continue from a checkpoint; return its step. Raises LayoutMismatchError."""
+        """Continue from a checkpoint; return its step. Raises CheckpointFormatError."""
         with self._runtime():
             counters = checkpoint.load(directory, self._ddp, self._optimizer, self.layout, self._critic)
         self.step, self.skipped = counters["step"], counters["skipped"]

@@ -67,6 +67,13 @@ def read_events(path: Path) -> Iterator[Record]:
                 yield record
 
 
+def last_step(path: Path) -> int:
+    """Return the last step that a file tells of; 0: none."""
+    if not path.exists():
+        return 0
+    return max((record.step for record in read_events(path) if isinstance(record, StepRecord)), default=0)
+
+
 def rewind(path: Path, step: int) -> Lost:
     """Drop what a run recorded after `step`, so that a resumed run has each step once; return what that was.
 

@@ -126,10 +126,14 @@ class Report:
         record = StepRecord(**dict(metrics), time=now, step=step, phase_seconds=lap)
         self._record(record)
         for finding in self._watching.after(record):
-            log.warning("action=watch finding=%s evidence=%r advice=%r", finding.name, finding.evidence, finding.advice)
-            self._record(FindingRecord(**asdict(finding), time=now, step=step))
+            self.found(finding, step)
         if shows_samples(step, self._steps):
             self._record(SamplesRecord(time=now, step=step, samples=chosen_samples(groups, SAMPLED_GROUPS)))
+
+    def found(self, finding: Finding, step: int) -> None:
+        """Tell that something holds which should not."""
+        log.warning("action=watch finding=%s evidence=%r advice=%r", finding.name, finding.evidence, finding.advice)
+        self._record(FindingRecord(**asdict(finding), time=self._now(), step=step))
 
     def first_step(self, fingerprint: str, checks: Sequence[CheckRecord], samples: Sequence[RenderedRecord]) -> None:
         """Tell what the first step has shown; a breach is a warning in the log, too."""

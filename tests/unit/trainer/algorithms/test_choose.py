@@ -67,7 +67,8 @@ def settings_of(name, **more):
 
 
 def outcome(*rewards):
-    return Outcome(rewards, (1,) * len(rewards), values_G=(np.zeros(1),) * len(rewards))
+    nothing = (np.zeros(1),) * len(rewards)
+    return Outcome(rewards, (1,) * len(rewards), penalties_G=nothing, values_G=nothing)
 
 
 def test_what_a_manifest_can_name_is_registered():

@@ -1,0 +1,75 @@
+"""The verbs for what runs leave on the disk: `rljob inspect` and `rljob convert`."""
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from rljob_api.exits import Exit
+from rljob_cli.options import Output, OutputOption
+
+PIPE_WIDTH = 200
+"""columns of a table that goes to a file or a pipe"""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the verbs to the command."""
+    app.command(epilog="Example: rljob inspect runs/job; rljob inspect runs/job/checkpoints/iter_0000010 -o json")(
+        inspect
+    )
+    app.command(epilog="Example: rljob convert runs/job/checkpoints/iter_0000010 models/mine")(convert)
+
+
+def inspect(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH", help="A checkpoint, a journal, rollouts, or the directory of a run with all of them."
+        ),
+    ],
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Verify checkpoints, journal, rollouts."""
+    from rljob_cli.inspect_view import as_json, as_tables
+    from rljob_trainer import inspection
+
+    try:
+        found = inspection.inspect(path)
+    except inspection.NothingFoundError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(Exit.BAD_INPUT if path.exists() else Exit.USAGE) from error
+    if output is Output.JSON:
+        typer.echo(as_json(found))
+    else:
+        terminal = sys.stdout.isatty()
+        console = Console() if terminal else Console(width=PIPE_WIDTH)
+        console.print(as_tables(found, boxes=terminal))
+    raise typer.Exit(Exit.BAD_INPUT if any(facts.problems for facts in found) else Exit.OK)
+
+
+def convert(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SOURCE", help="A checkpoint of a run, a run (its newest), or a Hugging Face directory."
+        ),
+    ],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Directory to make.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="What training began with, as in spec.model.checkpoint; absent: as the run recorded it.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Convert weights to Hugging Face or back."""
+    warnings.simplefilter("ignore")  # Megatron tells of every package that it does without
+    from rljob_cli import convert as converting
+
+    raise typer.Exit(converting.convert(source, target, model))

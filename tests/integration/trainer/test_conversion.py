@@ -1,0 +1,112 @@
+"""`rljob convert`: weights come back bit by bit, whatever layout saved them, and a fault on the way is named."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from command import rljob
+from conversion_scenarios import convert, convert_there_and_back, convert_wrongly
+from learner_data import learner_config, sequences
+from learner_ranks import run_ranks
+from learner_scenarios import train_save_train
+from rljob_api.exits import Exit
+from rljob_trainer.checkpoints import Checkpoint, digests_of, model_fingerprint, sealed
+from tiny_models import DType, tiny_llama, tiny_qwen3
+
+FAMILIES = {"llama": tiny_llama, "qwen3": tiny_qwen3}
+
+
+def weights(directory: Path) -> dict[str, torch.Tensor]:
+    return load_file(directory / "model.safetensors")
+
+
+def assert_same_bits(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+def sealed_checkpoint(directory: Path, original: Path) -> Path:
+    """Make a learner's checkpoint one of a run."""
+    manifest = Checkpoint(
+        step=1,
+        prompts=(0, 8),
+        data_fingerprint="abc",
+        layout="any",
+        model=model_fingerprint(original),
+        precision="fp32",
+        files=digests_of(directory),
+    )
+    (directory / "rljob.json").write_bytes(sealed(manifest))
+    return directory
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_there_and_back_changes_no_bit(tmp_path: Path, family: str, tied: bool, dtype: DType) -> None:
+    source = FAMILIES[family](tmp_path / "source", tied=tied, dtype=dtype)
+    ((there, back),) = run_ranks(convert_there_and_back, 1, source, tmp_path)
+    assert_same_bits(weights(source), weights(back.path))
+    assert there.tensors == back.tensors == len(weights(source))
+    assert (there.precision, back.precision) == (("fp32",) * 2 if dtype == "float32" else ("bf16",) * 2)
+    assert (back.path / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+    assert not list(tmp_path.glob("*.draft"))
+
+
+def test_a_checkpoint_that_several_ranks_have_saved_is_converted_by_one(tmp_path: Path) -> None:
+    source = tiny_qwen3(tmp_path / "source", tied=False)
+    config = learner_config(source, tensor_parallel=2, pipeline_parallel=2)
+    saved = tmp_path / "run" / "checkpoints" / "iter_0000001"
+    (_, trained), *_ = run_ranks(train_save_train, 4, config, saved, [sequences(8)], [])
+    (done,) = run_ranks(convert, 1, sealed_checkpoint(saved, source), source, tmp_path / "hf")
+    assert_same_bits(weights(done.path), trained)
+    assert not torch.equal(weights(done.path)["lm_head.weight"], weights(source)["lm_head.weight"]), "it was trained"
+
+
+@pytest.mark.parametrize("wrong", ["model.layers.0.self_attn.q_proj.weight", "model.norm.weight"])
+def test_a_tensor_that_is_not_the_same_is_named_and_nothing_is_left(tmp_path: Path, wrong: str) -> None:
+    source = tiny_llama(tmp_path / "source")
+    ((there, back),) = run_ranks(convert_wrongly, 1, source, tmp_path, wrong)
+    assert f"not the same as the checkpoint: {wrong} differs in " in there
+    assert "not the same as the checkpoint: " in back
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["right", "source"]
+
+
+def test_the_verb_finds_a_run_s_model_and_says_what_it_wrote(tmp_path: Path) -> None:
+    source = tiny_llama(tmp_path / "source")
+    done = rljob("convert", str(source), str(tmp_path / "megatron"))
+    assert done.code == Exit.OK, done.err
+    assert "20 tensors, " in done.out
+    back = rljob("convert", str(tmp_path / "megatron"), str(tmp_path / "hf"), "--model", str(source))
+    assert back.code == Exit.OK, back.err
+    assert_same_bits(weights(tmp_path / "hf"), weights(source))
+
+
+WRONG: dict[str, tuple[tuple[str, ...], Any, str]] = {
+    "no source": (("sources", "out"), Exit.USAGE, "sources does not exist; nearest: "),
+    "nothing in it": (("empty", "out"), Exit.BAD_INPUT, "looked for a checkpoint of a run (iter_*/ with rljob.json)"),
+    "no model": (("run", "out"), Exit.BAD_INPUT, "give it with --model"),
+    "another model": (("run", "out", "--model", "other"), Exit.BAD_INPUT, "training began with a model of fingerprint"),
+    "a target that is there": (("source", "run"), Exit.BAD_INPUT, "is there already"),
+    "a damaged checkpoint": (("damaged", "out", "--model", "source"), Exit.BAD_INPUT, "changed files ['common.pt']"),
+}
+
+
+@pytest.mark.parametrize(("given", "code", "said"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_converted_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], code: Exit, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source, _ = tiny_llama(tmp_path / "source"), tiny_llama(tmp_path / "other", seed=1)
+    for run, content in (("run", b"common"), ("damaged", b"other")):
+        saved = tmp_path / run / "checkpoints" / "iter_0000001"
+        saved.mkdir(parents=True)
+        (saved / "common.pt").write_bytes(b"common")
+        sealed_checkpoint(saved, source)
+        (saved / "common.pt").write_bytes(content)
+    (tmp_path / "empty").mkdir()
+    done = rljob("convert", *given)
+    assert (done.code, said in done.err) == (code, True), done.err
+    assert not (tmp_path / "out").exists()

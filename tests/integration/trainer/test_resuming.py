@@ -1,0 +1,96 @@
+"""Runs that go on from where their manifest says: with damaged checkpoints, anew, from a named step, or not at all."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rljob_api.exits import Exit
+from whole_run import PROMPTS_PER_STEP, WholeRun, expected_journal, uids
+
+pytestmark = pytest.mark.timeout(600)
+
+STEPS, INTERVAL = 8, 2
+JOURNAL = expected_journal(STEPS, PROMPTS_PER_STEP, INTERVAL, uids())
+Prepare = Callable[..., WholeRun]
+
+
+@pytest.fixture
+def prepare(tmp_path: Path, tiny_llama_dir: Path) -> Iterator[Prepare]:
+    """Returns runs that have not begun, and ends what a failed test has left."""
+    runs: list[WholeRun] = []
+
+    def prepared(**checkpoint: Any) -> WholeRun:
+        directory = {"directory": str(tmp_path / "run"), "interval": INTERVAL, "keep": 10}
+        runs.append(WholeRun(tiny_llama_dir, tmp_path, training={"steps": STEPS}, checkpoint=directory | checkpoint))
+        return runs[-1]
+
+    yield prepared
+    for run in runs:
+        run.stop()
+
+
+def finish(run: WholeRun) -> WholeRun:
+    run.start()
+    assert run.end() == Exit.OK, run.output
+    assert run.journal == JOURNAL
+    return run
+
+
+def ask_for(run: WholeRun, **checkpoint: Any) -> None:
+    """Change the manifest's checkpoint section."""
+    content = yaml.safe_load(run.manifest.read_text())
+    content["spec"]["checkpoint"] |= checkpoint
+    run.manifest.write_text(yaml.safe_dump(content))
+
+
+def begun(run: WholeRun) -> list[int]:
+    """Return the steps that each start of the driver has begun with."""
+    return [record["step"] for record in run.records("run")]
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_and_everybody_is_told(prepare: Prepare) -> None:
+    run = finish(prepare())
+    shard = next((run.run_directory / "checkpoints" / "iter_0000008").glob("*.distcp"))
+    shard.unlink()
+
+    finish(run)
+    assert begun(run) == [0, 6]
+    assert "goes on from iter_0000006; damaged: " in run.output
+    (finding,) = run.records("finding")
+    assert finding["name"] == "DamagedCheckpoint"
+    assert f"missing files ['{shard.name}']; kept as damaged-iter_0000008" in finding["evidence"]
+    assert "DamagedCheckpoint" in (run.run_directory / "report.html").read_text()
+    assert (run.run_directory / "checkpoints" / "damaged-iter_0000008").is_dir()
+
+
+def test_a_fresh_run_that_is_killed_goes_on_from_itself_and_a_step_can_be_named(prepare: Prepare) -> None:
+    run = finish(prepare())
+    ask_for(run, resume="Fresh")
+    run.start()
+    aside = run.run_directory / "set-aside"
+    saved = run.run_directory / "checkpoints" / "iter_0000002"
+    run.until(lambda: (aside / "events.jsonl").exists() and run.steps() >= 3 and saved.exists())
+    run.kill(json.loads((run.run_directory / "control.json").read_text())["pid"])
+    assert run.end() == Exit.OK, run.output
+    assert run.journal == JOURNAL
+    assert begun(run)[0] == 0
+    assert begun(run)[1] in (2, 4, 6), "the second attempt did not begin anew"
+    assert (aside / "journal.jsonl").read_text() == (run.run_directory / "journal.jsonl").read_text()
+    assert (aside / "checkpoints" / "iter_0000008").is_dir()
+
+    ask_for(run, resume="Auto", resumeStep=2)
+    finish(run)
+    assert begun(run)[-1] == 2
+    assert (run.run_directory / "set-aside.2" / "checkpoints" / "iter_0000008").is_dir()
+
+
+def test_a_run_that_must_go_on_and_cannot_says_what_it_has_looked_for(prepare: Prepare) -> None:
+    run = prepare(resume="MustResume")
+    run.start()
+    assert run.end() == Exit.BAD_INPUT, run.output
+    assert f"looked for a checkpoint {run.run_directory}/checkpoints/iter_*" in run.output
+    assert run.left_behind() == []

@@ -1,0 +1,30 @@
+"""What there is where something was looked for, in words for the message that says that it is not there."""
+
+import difflib
+from pathlib import Path
+
+MOST_SHOWN = 8
+
+
+def contents(path: Path) -> str:
+    """Return what a directory holds, or what is the nearest to it that exists."""
+    if not path.is_dir():
+        return nearest(path)
+    names = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in path.iterdir())
+    if not names:
+        return f"{path} is empty"
+    more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+    return f"{path} holds {', '.join(names[:MOST_SHOWN])}{more}"
+
+
+def nearest(path: Path) -> str:
+    """Return, of a path that leads nowhere, the last directory on it that exists and what there has a similar name."""
+    if path.exists():
+        return f"{path} is a file"
+    path = path.absolute()
+    there = next(parent for parent in path.parents if parent.is_dir())
+    wanted = path.relative_to(there).parts[0]
+    close = difflib.get_close_matches(wanted, sorted(entry.name for entry in there.iterdir()), n=1, cutoff=0.6)
+    if close:
+        return f"{there / wanted} does not exist; nearest: {there / close[0]}"
+    return f"{there / wanted} does not exist; {contents(there)}"
