@@ -71,7 +71,7 @@ class Batches:
     def _value_targets(self, outcome: Outcome) -> list[ValueTargets | None]:
         """Return what the critic is fitted to on each sample of a group."""
         if self.returns is None or outcome.values_G is None:
-            return [None] * len(outcome.rewards_G)
+            return [None] * len(outcome.lengths_G)
         return [ValueTargets(*each) for each in zip(outcome.values_G, self.returns(outcome), strict=True)]
 
     def _step(
