@@ -32,6 +32,7 @@ def saved_run(directory: Path, steps: int, interval: int) -> Path:
         stream=SimpleNamespace(position=(0, 32), fingerprint="abc"),
         journal=journal,
         saved=lambda *_: None,
+        may_write=lambda: None,
     )
     dump = Dump(directory / "rollouts").rewind(0, MADE)
     for step in range(steps):
