@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,18 +25,15 @@ from rljob_api.batch import batch
 from rljob_api.exits import Exit
 from rljob_api.room import prompt_room
 from rljob_api.sections import Device, Placement, RLJob, Spec
-from rljob_api.topology import Topology, sizes, topology
+from rljob_api.topology import topology
 from rljob_trainer import dumps, leftovers, parts, placement
 from rljob_trainer.absent import NoBatches, NoCheckpoints, NoEngines, NoLearner, NoTurns, SameWeights
 from rljob_trainer.aggregation import aggregation
 from rljob_trainer.ahead import AheadRollouts
-from rljob_trainer.algorithms import choose
 from rljob_trainer.algorithms.algorithm import Algorithm
-from rljob_trainer.algorithms.errors import AlgorithmError
 from rljob_trainer.background import Background
 from rljob_trainer.batches import Batches
 from rljob_trainer.board import StatusBoard
-from rljob_trainer.cadence import Cadence, Updates
 from rljob_trainer.checkpoints import (
     DIRECTORY,
     Checkpoint,
@@ -49,7 +46,7 @@ from rljob_trainer.conversations import choose as conversations
 from rljob_trainer.cores import Threads, threads
 from rljob_trainer.critic import ActorCritic
 from rljob_trainer.data.dataset import Dataset, dataset
-from rljob_trainer.data.issues import Issues, Lead
+from rljob_trainer.data.issues import Issues
 from rljob_trainer.data.journal import Journal
 from rljob_trainer.data.packages import cache_directory, checkpoint
 from rljob_trainer.data.prompts import PromptStream
@@ -61,29 +58,22 @@ from rljob_trainer.dumps import Dump, DumpError, Made
 from rljob_trainer.dynamic import DynamicRollouts, TellsDropped
 from rljob_trainer.engines.carrying import Carrying, Gated
 from rljob_trainer.engines.client import Generates, open_session
-from rljob_trainer.engines.command import NCCL, engine_command
+from rljob_trainer.engines.command import engine_command
 from rljob_trainer.engines.gate import Gate
 from rljob_trainer.engines.generation import RouterGenerator
-from rljob_trainer.engines.pool import EnginePool, Incident, PoolSettings
+from rljob_trainer.engines.pool import EnginePool, Incident
 from rljob_trainer.engines.process import LOG_FOLLOWS
-from rljob_trainer.engines.router import Router, RouterSettings
+from rljob_trainer.engines.router import Router
 from rljob_trainer.engines.server import RayHost
 from rljob_trainer.evaluation import HeldOut, NoHeldOut
 from rljob_trainer.fence import Fence
 from rljob_trainer.first_step import FirstStep
 from rljob_trainer.imitation import FirstReferences, References
 from rljob_trainer.learners.config import (
-    CriticSettings,
-    ImportanceSettings,
-    KlSettings,
     Layout,
-    LearnerConfig,
-    LossSettings,
-    OptimizerSettings,
     layout,
 )
 from rljob_trainer.learners.group import LearnerGroup
-from rljob_trainer.learners.objectives import objective
 from rljob_trainer.link import LearnerLink, checkpoint_files, publishing_rank
 from rljob_trainer.measured import Measure, Measurement, Values, no_values
 from rljob_trainer.parts import Parts, Sampled, Trained, Turns
@@ -100,9 +90,23 @@ from rljob_trainer.rewards.overlong import Shaped, shaping
 from rljob_trainer.rollouts import Generator, Sampler, SyncRollouts
 from rljob_trainer.scrape import MetricsServer
 from rljob_trainer.selfcare import SelfCare
+from rljob_trainer.settings import (
+    cadence,
+    chosen_algorithm,
+    first_round,
+    layout_of,
+    lead,
+    learner_config,
+    learner_environment,
+    loss_settings,
+    made_by,
+    pool_settings,
+    router_settings,
+    sharding,
+    updates,
+)
 from rljob_trainer.status import Watcher
 from rljob_trainer.sync.gated import GatedWeights
-from rljob_trainer.sync.layout import Sharding
 from rljob_trainer.sync.publisher import Publisher, Transport
 from rljob_trainer.sync.transport import Broadcast, Disk
 from rljob_trainer.sync.weights import EngineWeights
@@ -664,55 +668,6 @@ def read(source: Replay | References) -> Sampled:
     return Sampled(source, source, NoTurns(), NoEngines(), NoHeldOut())
 
 
-def made_by(spec: Spec, model: str, questions: str) -> Made:
-    """Return what decides the samples of a run; `model` and `questions` are fingerprints."""
-    rollout = spec.rollout
-    return {
-        "spec.model.checkpoint, by its fingerprint,": model,
-        "spec.data, spec.seed and the tokenizer, by their fingerprint,": questions,
-        "spec.reward": spec.reward.model_dump(mode="json", by_alias=True),
-        "spec.rollout.promptsPerStep": rollout.prompts_per_step,
-        "spec.rollout.samplesPerPrompt": rollout.samples_per_prompt,
-        "spec.rollout.sampling": rollout.sampling.model_dump(mode="json", by_alias=True),
-        **conversations.made_by(rollout),
-        # None is as good as absent: dumps of before
-        "spec.rollout.async": spec.ahead.model_dump(mode="json", by_alias=True) if spec.ahead else None,
-    }
-
-
-def sharding(spec: Spec, hf_config: Any) -> Sharding:
-    """Return how engines split the model."""
-    return Sharding(
-        ranks=spec.rollout.gpus_per_engine,
-        key_value_heads=hf_config.num_key_value_heads,
-        tied_embeddings=hf_config.tie_word_embeddings,
-    )
-
-
-def lead(spec: Spec) -> Lead:
-    """Return how far rollouts may be ahead of training."""
-    if spec.ahead is None:
-        return Lead(spec.training.steps)
-    return Lead(spec.training.steps, spec.ahead.max_staleness, spec.ahead.update_interval)
-
-
-def first_round(spec: Spec) -> int:
-    """Return how many prompts a step asks at first."""
-    dynamic, groups = spec.algorithm.dynamic_sampling, spec.rollout.prompts_per_step
-    return dynamic.prompts(groups) if dynamic else groups
-
-
-def cadence(spec: Spec) -> Cadence:
-    """Return what is due after which step."""
-    return Cadence(spec.training.steps, spec.checkpoint.interval, spec.evaluation.interval)
-
-
-def updates(spec: Spec) -> Updates:
-    """Return when engines get new weights."""
-    interval = spec.ahead.update_interval if spec.ahead else 1
-    return Updates(interval, cadence(spec), evaluates=spec.data.held_out is not None)
-
-
 def metrics_port(spec: Spec, listen: Address) -> int:
     """Return the port of the Prometheus endpoint: the manifest's, if it names one."""
     return spec.runtime.metrics_port or listen.metrics_port
@@ -735,119 +690,6 @@ def dynamic_rollouts(spec: Spec, sampled: Sampled) -> DynamicRollouts | None:
         num_groups=spec.rollout.prompts_per_step,
         settings=dynamic,
     )
-
-
-def chosen_algorithm(spec: Spec) -> Algorithm:
-    """Return the manifest's algorithm; raise AlgorithmError if its parts cannot be loaded, before anything starts."""
-    chosen = choose.algorithm(spec.algorithm)
-    try:
-        objective.load(chosen.objective)
-    except (ImportError, ValueError) as error:
-        raise AlgorithmError(f"algorithm.name {spec.algorithm.name}: objective {chosen.objective}: {error}") from error
-    return chosen
-
-
-def learner_config(
-    spec: Spec, algorithm: Algorithm, model: Path, num_threads: int, teacher: Path | None = None
-) -> LearnerConfig:
-    """Return what the manifest says about the learner."""
-    return LearnerConfig(
-        checkpoint_dir=model,
-        optimizer=optimizer_settings(spec),
-        critic=critic_settings(spec),
-        loss=loss_settings(spec, algorithm),
-        reference=spec.algorithm.kl is not None,
-        teacher_dir=teacher,
-        tensor_parallel=spec.training.tensor_parallel,
-        pipeline_parallel=spec.training.pipeline_parallel,
-        precision=spec.training.precision.value,
-        device="cpu" if spec.runtime.device is Device.CPU else "cuda",
-        seed=spec.seed,
-        num_threads=num_threads,
-        megatron_args=spec.extra_args.megatron,
-    )
-
-
-def optimizer_settings(spec: Spec) -> OptimizerSettings:
-    """Return what the manifest says about the policy's optimizer."""
-    optimizer = spec.training.optimizer
-    return OptimizerSettings(
-        learning_rate=optimizer.learning_rate,
-        total_steps=spec.policy_rollouts * batch(spec).steps_per_rollout,
-        min_learning_rate=optimizer.min_learning_rate,
-        schedule=optimizer.schedule,
-        warmup_steps=optimizer.warmup_steps,
-        beta1=optimizer.beta1,
-        beta2=optimizer.beta2,
-        epsilon=optimizer.epsilon,
-        weight_decay=optimizer.weight_decay,
-        clip_grad=optimizer.clip_grad,
-    )
-
-
-def critic_settings(spec: Spec) -> CriticSettings | None:
-    """Return what the manifest says about the critic: its optimizer is the policy's with another rate and limit."""
-    critic, policy = spec.algorithm.critic, optimizer_settings(spec)
-    if critic is None:
-        return None
-    optimizer = replace(
-        policy,
-        learning_rate=critic.learning_rate,
-        min_learning_rate=policy.min_learning_rate * critic.learning_rate / policy.learning_rate,
-        total_steps=spec.training.steps * batch(spec).steps_per_rollout,
-        clip_grad=critic.clip_grad,
-    )
-    return CriticSettings(optimizer, critic.value_clip)
-
-
-def loss_settings(spec: Spec, algorithm: Algorithm) -> LossSettings:
-    """Return what the manifest says about the loss."""
-    given, kl, importance = spec.algorithm, spec.algorithm.kl, spec.algorithm.importance_sampling
-    return LossSettings(
-        objective=algorithm.objective,
-        clip_low=given.clip_low,
-        clip_high=given.clip_high,
-        dual_clip=given.dual_clip,
-        old="engines" if spec.ahead is not None and importance is None else "learner",
-        importance=ImportanceSettings(importance.kind, importance.level, importance.low, importance.high)
-        if importance
-        else None,
-        entropy_coefficient=given.entropy_coefficient,
-        kl=KlSettings(kl.coefficient, kl.estimator) if kl and kl.added_to == "loss" else None,
-        temperature=spec.rollout.sampling.temperature,
-        sampled=not spec.imitates,
-    )
-
-
-def learner_environment(device: Device) -> dict[str, Any]:
-    """Return Ray's option that gives the learner the engines' NCCL settings: they must agree."""
-    return {"runtime_env": {"env_vars": NCCL}} if device is Device.GPU else {}
-
-
-def router_settings(spec: Spec) -> RouterSettings:
-    """Return what the manifest says about the router."""
-    return RouterSettings(
-        policy=spec.rollout.router_policy,
-        request_timeout_s=spec.rollout.request_timeout_seconds,
-        health_interval_s=spec.recovery.health_interval_seconds,
-        health_timeout_s=spec.recovery.health_timeout_seconds,
-    )
-
-
-def pool_settings(spec: Spec) -> PoolSettings:
-    """Return what the manifest says about watching engines."""
-    return PoolSettings(
-        probe_failures=spec.recovery.health_failures,
-        probe_interval_s=spec.recovery.health_interval_seconds,
-        probe_timeout_s=spec.recovery.health_timeout_seconds,
-        start_timeout_s=spec.recovery.start_timeout_seconds,
-        engines_per_node=sizes(spec).engines_per_node,
-    )
-
-
-def layout_of(sizes: Topology) -> str:
-    """Return the parallel sizes in words, as checkpoints name them."""
-    return f"tensor {sizes.tensor_parallel} x pipeline {sizes.pipeline_parallel} x data {sizes.data_parallel}"
 
 
 def check_resumable(path: Path, saved: Checkpoint, model: str, precision: str) -> None:

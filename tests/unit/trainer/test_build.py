@@ -6,21 +6,18 @@ import pytest
 
 from rljob_api.manifest import parse
 from rljob_api.room import longest_prompt
-from rljob_trainer.build import (
-    Address,
-    check_resumable,
+from rljob_trainer.build import Address, check_resumable, metrics_port, with_critic
+from rljob_trainer.checkpoints import Checkpoint, CheckpointError, model_fingerprint
+from rljob_trainer.data.issues import Lead
+from rljob_trainer.settings import (
     chosen_algorithm,
     critic_settings,
     first_round,
     lead,
     loss_settings,
     made_by,
-    metrics_port,
     optimizer_settings,
-    with_critic,
 )
-from rljob_trainer.checkpoints import Checkpoint, CheckpointError, model_fingerprint
-from rljob_trainer.data.issues import Lead
 from tiny_models import tiny_llama
 from whole_run import manifest
 

@@ -21,10 +21,10 @@ from rljob_trainer.aggregation import by_token
 from rljob_trainer.algorithms.algorithm import CISPO, GSPO, LIKELIHOOD, Algorithm, Outcome
 from rljob_trainer.algorithms.choose import REGISTERED, algorithm
 from rljob_trainer.algorithms.errors import AlgorithmError
-from rljob_trainer.build import chosen_algorithm, loss_settings
 from rljob_trainer.learners.config import CLIP, ImportanceSettings, KlSettings, LossSettings
 from rljob_trainer.learners.loss import policy_loss
 from rljob_trainer.learners.objectives import objective
+from rljob_trainer.settings import chosen_algorithm, loss_settings
 
 EXAMPLES = Path(__file__).parents[4] / "docs" / "examples" / "algorithms"
 PAGE = EXAMPLES.parents[1] / "algorithms.md"

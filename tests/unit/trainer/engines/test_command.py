@@ -2,8 +2,8 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.sections import Device, RLJob, Spec
-from rljob_trainer.build import learner_environment
 from rljob_trainer.engines.command import CPU_SITE, engine_command
+from rljob_trainer.settings import learner_environment
 
 
 def spec(**sections: Any) -> Spec:
