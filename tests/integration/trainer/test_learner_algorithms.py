@@ -9,10 +9,10 @@ from learner_ranks import run_ranks
 from learner_scenarios import kl_after_a_step, one_step_with_each_loss
 from naive_learner import NaiveLearner, NaiveStep
 from rljob_api.algorithms import KNOWN
-from rljob_trainer.algorithms.algorithm import CISPO, GSPO
+from rljob_trainer.algorithms.algorithm import CISPO, GSPO, LIKELIHOOD
 from rljob_trainer.learners.config import CLIP, ImportanceSettings, LossSettings, OptimizerSettings
 
-OBJECTIVES = {"clip": CLIP, "gspo": GSPO, "cispo": CISPO}
+OBJECTIVES = {"clip": CLIP, "gspo": GSPO, "cispo": CISPO, "likelihood": LIKELIHOOD}
 LOSSES = {
     name: LossSettings(OBJECTIVES[traits.objective], clip_low=0.2, clip_high=0.28) for name, traits in KNOWN.items()
 } | {
