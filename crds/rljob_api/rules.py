@@ -591,7 +591,8 @@ CLIPS_NO_VALUE = "would clip nothing: with one optimizer step for each rollout v
     ),
     Cel(
         "spec.algorithm.critic.valueClip",
-        off_policy_cel(f"!has(self.algorithm.critic) || self.algorithm.critic.valueClip == {VALUE_CLIP}"),
+        "!($batchesFit && $steps == 1) || !has(self.algorithm.critic)"
+        f" || self.algorithm.critic.valueClip == {VALUE_CLIP}",
         f"{{self.algorithm.critic.valueClip}} {CLIPS_NO_VALUE}; nearest valid: {VALUE_CLIP}, or {MORE_STEPS}",
     ),
 )

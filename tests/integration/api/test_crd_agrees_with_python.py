@@ -157,7 +157,13 @@ def test_a_suggestion_of_the_api_server_is_accepted(judged: list[tuple[Manifest,
 
 
 def suggestions(content: Manifest, answer: Answer) -> Iterator[tuple[str, Manifest]]:
-    """Yield fields with the manifest after each change of a number that the API server suggests for them."""
+    """Yield fields with the manifest after each change of a number that the API server suggests for them.
+
+    Nothing of a manifest with fields that are wrong by themselves, or that imitates: there it is to be left out.
+    """
+    job = expected(content).job
+    if job is None or job.spec.imitates:
+        return
     for field, message in answer.causes:
         for name, *values in re.findall(r"(\w+) (\d+)(?: or (\d+))?", message.partition("; nearest valid: ")[2]):
             for value in filter(None, values if name in PATHS else ()):

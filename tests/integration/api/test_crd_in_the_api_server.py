@@ -21,6 +21,9 @@ ONLY_IN_PYTHON = (
     ".reasoningGym.config.",
     "spec.extraArgs.",
     "spec.reward.remote.headersFrom",
+    "spec.rollout.tools.functions[",
+    "spec.rollout.async.partial",
+    "spec.runtime.env",
     "spec.runtime.volumeMounts[",
     "spec.runtime.headResources.",
     "spec.runtime.workerResources.",
@@ -39,6 +42,7 @@ OTHER: dict[str, Any] = {
     "data.heldOut": None,
     "data.train.reasoningGym": {"task": "chain_sum", "size": 1},
     "algorithm.critic": {"learningRate": 0.5},
+    "algorithm.teacher": {"checkpoint": "other"},
     "algorithm.dualClip": 3,
     "algorithm.dynamicSampling": {},
     "algorithm.importanceSampling": {"kind": "mask"},
@@ -47,6 +51,9 @@ OTHER: dict[str, Any] = {
     "reward.memoryMib": 512,
     "algorithm.kl": {"coefficient": 0.5},
     "algorithm.overlong": {"buffer": 8},
+    "rollout.async": {},
+    "rollout.tools": {"functions": ["calculator"]},
+    "tracking.wandb": {"project": "other"},
     "runtime.volumes": [{"name": "other", "emptyDir": {}}],
     "runtime.volumeMounts": [{"name": "other", "mountPath": "/other"}],
 }
@@ -245,7 +252,7 @@ def largest() -> Manifest:
     """Return a valid object with the longest texts, lists and mappings that there can be."""
     content = good()
     for path, schema in SCHEMAS.items():
-        if schema["type"] == "string" and "enum" not in schema:
+        if schema["type"] == "string" and "enum" not in schema and not path.startswith("spec.algorithm.teacher."):
             put(content, path, "x" * schema["maxLength"])
     for source in ("train.parquet", "train.reasoningGym", "heldOut.parquet", "heldOut.reasoningGym"):
         remove(content, f"spec.data.{source}")
@@ -267,5 +274,7 @@ def test_explain_tells_the_flag_the_unit_and_the_default(rljobs: RLJobs):
         rljobs.explained("spec", "training", "nodes"),
     )
 
-    assert told[0] == "longest response [tokens]. slime: --rollout-max-response-len"
+    assert told[0] == (
+        "longest response [tokens]; with `sft`, longest that the data may have. slime: --rollout-max-response-len"
+    )
     assert told[1] == "machines of the learner. slime: --actor-num-nodes. Default: 1"

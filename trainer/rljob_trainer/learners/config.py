@@ -1,4 +1,4 @@
-"""What one rank of the learner needs to know. Values only: no torch, no Ray; `settings.py` makes it from the manifest."""
+"""What one rank of the learner needs to know: values only. `settings.py` makes it from the manifest."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
