@@ -15,7 +15,7 @@ COMPILE = $(UV) pip compile -q pyproject.toml --python-version 3.11 --python-pla
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit integration integration-cluster integration-trainer e2e cluster cluster-check cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock bench bench-operator clean
+.PHONY: help setup demo test unit integration integration-cluster integration-learner integration-trainer e2e cluster cluster-check cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock bench bench-operator clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,10 +30,13 @@ test: lint unit integration ## All checks: lint, units, then integration with re
 unit: $(READY) ## Tests that need no engine and no cluster
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/unit
 
-integration: integration-cluster integration-trainer ## Both of the following, one after the other: they would share the cores
+integration: integration-cluster integration-learner integration-trainer ## The following, one after the other: they would share the cores
 
 integration-cluster: $(READY) | $(GO) ## Tests with a real Kubernetes control plane and KubeRay
-	$(BIN)/python -m pytest -q --durations=25 -n 3 --dist loadfile tests/integration --ignore=tests/integration/trainer
+	$(BIN)/python -m pytest -q --durations=25 -n 3 --dist loadfile tests/integration --ignore=tests/integration/trainer --ignore=tests/integration/learner
+
+integration-learner: $(READY) ## Tests with ranks of Megatron and no engines
+	$(BIN)/python -m pytest -q --durations=25 -n 2 --dist worksteal tests/integration/learner
 
 integration-trainer: $(READY) | $(GO) ## Tests with real Ray, SGLang, router and Megatron
 	$(BIN)/python -m pytest -q --durations=25 tests/integration/trainer
