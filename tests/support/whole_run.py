@@ -164,8 +164,9 @@ class WholeRun:
     def records(self, kind: str) -> list[dict[str, Any]]:
         """Return the events of a kind; a line that is being written is not one yet."""
         path = self.run_directory / "events.jsonl"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        return [record for line in lines if line.endswith("\n") and (record := json.loads(line))["kind"] == kind]
+        # Not splitlines: what a model says may hold other separators of lines.
+        *lines, _ = path.read_text().split("\n") if path.exists() else [""]
+        return [record for line in lines if (record := json.loads(line))["kind"] == kind]
 
     def steps(self) -> int:
         """Return how many steps are done."""
