@@ -69,7 +69,9 @@ def judged(job: RLJob, rows: int, given: Sequence[str], file: Path | None, log: 
 def responses(file: Path) -> list[Texts]:
     """Return the responses to each row: a line is a JSON text, or a list of texts. Raises ResponsesError."""
     found: list[Texts] = []
-    for number, line in enumerate(file.read_text("utf-8", "replace").splitlines(), start=1):
+    # Not splitlines: JSON may hold other separators of lines as they are.
+    lines = file.read_text("utf-8", "replace").removesuffix("\n").split("\n")
+    for number, line in enumerate(lines if lines != [""] else [], start=1):
         try:
             value = json.loads(line)
         except ValueError as error:

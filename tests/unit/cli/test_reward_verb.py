@@ -84,9 +84,9 @@ def test_a_function_is_found_in_the_present_directory_and_gets_the_row():
 
 
 def test_a_file_has_responses_for_each_row():
-    Path("responses.jsonl").write_text('"1"\n["2", "9"]\n')
+    Path("responses.jsonl").write_text('"1"\n["2", "\u2028 9"]\n')
     result = tried(EXACT, "--responses", "responses.jsonl", "-o", "json")
-    assert verdicts(result) == [(0, "1", 1.0), (1, "2", 1.0), (1, "9", 0.0)]
+    assert verdicts(result) == [(0, "1", 1.0), (1, "2", 1.0), (1, "\u2028 9", 0.0)]
 
 
 @pytest.mark.parametrize(
