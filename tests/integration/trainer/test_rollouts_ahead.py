@@ -105,7 +105,9 @@ def test_the_parts_of_a_carried_response_have_the_learner_s_probabilities_and_a_
     assert replay.end() == Exit.OK, replay.output
     assert replay.journal == run.journal == expected_journal(4, PROMPTS_PER_STEP, 2, uids(), ahead=1)
     for name in ("loss", "grad_norm", "staleness", "importance_weight"):
-        assert [record[name] for record in replay.records("step")] == [record[name] for record in steps]
+        # Beside engines a rank has fewer threads, and a sum in another order.
+        wanted = pytest.approx([record[name] for record in steps], rel=1e-6)
+        assert [record[name] for record in replay.records("step")] == wanted
 
 
 def test_weights_published_every_second_step_reach_engines_that_all_died_before(
