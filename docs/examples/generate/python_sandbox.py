@@ -52,6 +52,8 @@ async def printed(code: str) -> str:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
             await process.wait()
+    if process.returncode in (-signal.SIGKILL, -signal.SIGXCPU):  # its time on a core was over a moment earlier
+        return f"(nothing within {SECONDS} s)"
     return output.decode(errors="replace").strip()[-MOST_SHOWN:] or "(nothing)"
 
 
