@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,18 +78,20 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _volume(text: str) -> dict[str, Any]:
-    source = json.loads(text)
-    if not isinstance(source, dict):
-        raise argparse.ArgumentTypeError('must be a JSON object, for example {"hostPath": {"path": "/data"}}')
-    return source
+def _object(example: str) -> Callable[[str], dict[str, Any]]:
+    """Return a reader of JSON objects, whose error shows one."""
+
+    def read(text: str) -> dict[str, Any]:
+        given = json.loads(text)
+        if not isinstance(given, dict):
+            raise argparse.ArgumentTypeError(f"must be a JSON object, for example {example}")
+        return given
+
+    return read
 
 
-def _resources(text: str) -> dict[str, Any]:
-    resources = json.loads(text)
-    if not isinstance(resources, dict):
-        raise argparse.ArgumentTypeError('must be a JSON object, for example {"requests": {"memory": "8Gi"}}')
-    return resources
+_volume = _object('{"hostPath": {"path": "/data"}}')
+_resources = _object('{"requests": {"memory": "8Gi"}}')
 
 
 def _labels(text: str) -> dict[str, str]:

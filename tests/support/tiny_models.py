@@ -53,6 +53,10 @@ def tiny_qwen3(
     return _write(directory, config, _weights(layers, tied, seed, qk_norm=True))
 
 
+FAMILIES = {"llama": tiny_llama, "qwen3": tiny_qwen3}
+"""how to make a checkpoint of each architecture that the learner trains"""
+
+
 def tiny_tokenizer(directory: Path) -> Path:
     """Write a byte-level BPE tokenizer of 512 tokens, one for each digit, with a ChatML template, into `directory`."""
     directory.mkdir(parents=True, exist_ok=True)

@@ -47,6 +47,7 @@ from rljob_trainer.cores import Threads, threads
 from rljob_trainer.critic import ActorCritic
 from rljob_trainer.data.dataset import Dataset, dataset
 from rljob_trainer.data.issues import Issues
+from rljob_trainer.data.journal import FILE_NAME as JOURNAL
 from rljob_trainer.data.journal import Journal
 from rljob_trainer.data.packages import cache_directory, checkpoint
 from rljob_trainer.data.prompts import PromptStream
@@ -75,8 +76,8 @@ from rljob_trainer.learners.config import (
 )
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.link import LearnerLink, checkpoint_files, publishing_rank
-from rljob_trainer.measured import Measure, Measurement, Values, no_values
-from rljob_trainer.parts import Parts, Sampled, Trained, Turns
+from rljob_trainer.measured import Measure, Measurement, Turns, Values, no_values
+from rljob_trainer.parts import Parts, Sampled, Trained
 from rljob_trainer.penalties import KlPenalties, Penalties, no_penalties
 from rljob_trainer.placement import Slots
 from rljob_trainer.replay import Dumping, Replay
@@ -229,7 +230,7 @@ class _Builder:
     def _start(self, resume: tuple[Path, Checkpoint] | None, first: int, server: ControlServer) -> Run:
         spec = self._spec
         model = checkpoint(spec.model.checkpoint, cache_directory(self._environ))
-        data = self._data(model)
+        fingerprint, data = model_fingerprint(model), self._data(model)
         responses = self._references(data, model) if spec.imitates else ()
         scoring = self._rewards() if spec.has_engines else None
         algorithm = chosen_algorithm(spec)
@@ -239,11 +240,11 @@ class _Builder:
         if resume and not spec.debug.learner:
             raise CheckpointError(f"{resume[0]}: spec.debug.rolloutOnly trains nothing that could go on; {ANEW}")
         if resume:
-            check_resumable(*resume, model_fingerprint(model), spec.training.precision.value)
+            check_resumable(*resume, fingerprint, spec.training.precision.value)
         stream, journal = self._stream(data, resume)
 
         self._board.beat()
-        dump, made = self._dump(first, made_by(spec, model_fingerprint(model), stream.fingerprint))
+        dump, made = self._dump(first, made_by(spec, fingerprint, stream.fingerprint))
         slots = self._place()
         self._board.beat()
         pool_started = self._start_engines(slots, model) if spec.has_engines else None
@@ -282,11 +283,11 @@ class _Builder:
                 else Replay(dump, made, issues, spec.rollout.prompts_per_step)
             )
         dynamic, shape = dynamic_rollouts(spec, sampled), shaping(spec)
-        trained = self._trained(learner, model, stream, journal, algorithm, sampled.turns, first)
+        trained = self._trained(learner, fingerprint, stream, journal, algorithm, sampled.turns, first)
         report: parts.Report = TellsDropped(self._report, dynamic, shape) if dynamic else self._report
-        look = self._first_step(trained, learner, model, report) if first == 0 and not spec.imitates else None
+        look = self._first_step(trained, learner, fingerprint, report) if first == 0 and not spec.imitates else None
         if first == 0 and spec.imitates:
-            report = FirstReferences(report, self._report.first_step, model_fingerprint(model))
+            report = FirstReferences(report, self._report.first_step, fingerprint)
         loop_parts = Parts(
             rollouts=dynamic or sampled.rollouts,
             rewards=Shaped(dynamic or sampled.rewards, shape),
@@ -322,7 +323,7 @@ class _Builder:
     def _trained(
         self,
         learner: LearnerGroup,
-        model: Path,
+        fingerprint: str,
         stream: PromptStream,
         journal: Journal,
         algorithm: Algorithm,
@@ -336,7 +337,7 @@ class _Builder:
             directory=self._directory / DIRECTORY,
             keep=spec.checkpoint.keep,
             layout=layout_of(self._topology),
-            model=model_fingerprint(model),
+            model=fingerprint,
             precision=spec.training.precision.value,
             learner=learner,
             stream=stream,
@@ -347,13 +348,13 @@ class _Builder:
         batches = self._batches(algorithm, self._penalties(learner, turns), self._values(learner, turns))
         return Trained(batches, with_critic(learner, spec, first), checkpoints)
 
-    def _first_step(self, trained: Trained, learner: LearnerGroup, model: Path, report: parts.Report) -> FirstStep:
+    def _first_step(self, trained: Trained, learner: LearnerGroup, fingerprint: str, report: parts.Report) -> FirstStep:
         return FirstStep(
             learner=trained.learner,
             logprobs=learner.logprobs,
             report=report,
             tell=self._report.first_step,
-            fingerprint=model_fingerprint(model),
+            fingerprint=fingerprint,
             precision=self._spec.training.precision,
             zero_kl=self._spec.algorithm.teacher is None and batch(self._spec).steps_per_rollout == 1,
         )
@@ -434,7 +435,7 @@ class _Builder:
 
     def _stream(self, data: Dataset, resume: tuple[Path, Checkpoint] | None) -> tuple[PromptStream, Journal]:
         stream = PromptStream(data.train, seed=self._spec.seed, shuffle=self._spec.data.shuffle)
-        journal = Journal(self._directory / "journal.jsonl", self._fence.check)
+        journal = Journal(self._directory / JOURNAL, self._fence.check)
         self._stack.callback(journal.close)
         if resume is None:
             journal.rewind(0, "")

@@ -8,7 +8,6 @@
 What is damaged is a fact like others, told in `problems`; only a path that leads to none of these raises.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +16,11 @@ from typing import Any
 
 from rljob_trainer import checkpoints, dumps
 from rljob_trainer.checkpoints import CheckpointError
-from rljob_trainer.data.journal import JournalError, Record, audited, recorded
+from rljob_trainer.data.journal import FILE_NAME as JOURNAL
+from rljob_trainer.data.journal import JournalError, audited, outstanding, recorded
 from rljob_trainer.dumps import Dump, DumpError
 from rljob_trainer.whereabouts import contents, nearest
 
-JOURNAL = "journal.jsonl"
 KINDS = (
     f"a checkpoint (iter_*/), {JOURNAL}, rollouts ({dumps.DIRECTORY}/ or a file of them),"
     f" or a run's directory with {checkpoints.DIRECTORY}/"
@@ -219,16 +218,10 @@ def of_journal(path: Path) -> JournalFacts:
         consumed=sum(len(record.prompts) for record in consumed),
         committed=sum(len(record.prompts) for record in consumed if record.step < last),
         commits=commits,
-        outstanding=_outstanding(records),
+        outstanding=outstanding(records),
         torn=torn,
         problems=tuple(f"{path}:{fault}" for fault in audited(records)),
     )
-
-
-def _outstanding(records: Sequence[Record]) -> tuple[str, ...]:
-    consumed = Counter(uid for record in records if record.event == "consumed" for uid in record.prompts)
-    issued = [uid for record in records if record.event == "issued" for uid in record.prompts]
-    return tuple(uid for uid in issued if not consumed[uid])
 
 
 def of_rollouts(directory: Path, steps: Sequence[int]) -> RolloutFacts:

@@ -1,7 +1,6 @@
 """The parts that the loop works with, as small protocols. `build.py` chooses who implements them."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -9,6 +8,7 @@ from typing import Protocol
 from rljob_trainer.batches import StepBatch
 from rljob_trainer.cadence import Cadence
 from rljob_trainer.evaluation import Accuracy
+from rljob_trainer.measured import Turns
 from rljob_trainer.metrics import Publication, TrainMetrics
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.samples import Group, ScoredGroup
@@ -43,11 +43,6 @@ class Weights(Protocol):
 
         Return what the engines hold: an earlier version where these weights are not due yet.
         """
-
-
-class Turns(Protocol):
-    def training(self) -> AbstractContextManager[None]:
-        """Give the devices to the learner for a while."""
 
 
 class Evaluation(Protocol):

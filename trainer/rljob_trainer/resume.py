@@ -34,13 +34,15 @@ from rljob_trainer.checkpoints import (
     verified,
     write_atomically,
 )
+from rljob_trainer.data import journal
+from rljob_trainer.reporting import events
 from rljob_trainer.reporting.watch import Finding
 from rljob_trainer.whereabouts import contents
 
 log = logging.getLogger(__name__)
 
 ORIGIN = "origin.txt"
-RECORDS = ("journal.jsonl", "events.jsonl")
+RECORDS = (journal.FILE_NAME, events.FILE_NAME)
 """what a run writes as it goes; going back to an earlier step cuts their ends off"""
 RESULTS = (DIRECTORY, *RECORDS, dumps.DIRECTORY, "report.html", "tensorboard", "hf")
 """all that belongs to a run's steps; logs belong to its attempts"""

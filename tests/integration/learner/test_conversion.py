@@ -14,9 +14,7 @@ from learner_ranks import run_ranks
 from learner_scenarios import train_save_train
 from rljob_api.exits import Exit
 from rljob_trainer.checkpoints import Checkpoint, digests_of, model_fingerprint, sealed
-from tiny_models import DType, tiny_llama, tiny_qwen3
-
-FAMILIES = {"llama": tiny_llama, "qwen3": tiny_qwen3}
+from tiny_models import FAMILIES, DType, tiny_llama, tiny_qwen3
 
 
 def weights(directory: Path) -> dict[str, torch.Tensor]:

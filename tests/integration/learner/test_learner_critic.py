@@ -12,7 +12,6 @@ from learner_ranks import run_ranks
 from learner_scenarios import critic_load_train, critic_train_save_train, load_error, train, train_critic
 from naive_critic import NaiveCritic, NaiveCriticStep
 from rljob_trainer.learners.config import CriticSettings, LearnerConfig, OptimizerSettings
-from tiny_models import tiny_llama, tiny_qwen3
 
 OPTIMIZER = OptimizerSettings(learning_rate=2e-3, total_steps=10, epsilon=1e-4, weight_decay=0.1, clip_grad=0.5)
 CRITIC = CriticSettings(OPTIMIZER, value_clip=0.08)
@@ -20,20 +19,10 @@ STEPS = [valued(sequences(12, seed), seed) for seed in range(4)]
 COMPARED = STEPS[:3]
 """as many as the policy is compared for: from the fourth on, Adam has made more than 1e-5 of rounding"""
 LAYOUTS = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)]
-FAMILIES = {"llama": tiny_llama, "qwen3": tiny_qwen3}
 
 
 def config(directory: Path, tensor: int = 1, pipeline: int = 1, **changes: Any) -> LearnerConfig:
     return learner_config(directory, critic=CRITIC, tensor_parallel=tensor, pipeline_parallel=pipeline, **changes)
-
-
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], Path]:
-    return {
-        (family, tied): make(tmp_path_factory.mktemp(family), tied=tied)
-        for family, make in FAMILIES.items()
-        for tied in (True, False)
-    }
 
 
 @cache

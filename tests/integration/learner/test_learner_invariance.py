@@ -12,24 +12,14 @@ from learner_ranks import run_ranks
 from learner_scenarios import parallel_head, train
 from naive_learner import NaiveLearner, NaiveStep
 from rljob_trainer.learners.config import KlSettings, LossSettings
-from tiny_models import tiny_llama, tiny_qwen3
+from tiny_models import FAMILIES
 
 LOSS = LossSettings(clip_low=0.2, clip_high=0.28, entropy_coefficient=0.01, kl=KlSettings(0.1), temperature=0.8)
 STEPS = [sequences(12, seed) for seed in range(3)]
 RATES = (5e-4, 1e-3, 9.698463e-4)
 """learning rates of the three steps: two of warm-up, then the cosine"""
-FAMILIES = {"llama": tiny_llama, "qwen3": tiny_qwen3}
 LAYOUTS = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)]
 BUDGETS = {"packed": 10_000, "some": 64, "single": 1}
-
-
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], Path]:
-    return {
-        (family, tied): make(tmp_path_factory.mktemp(family), tied=tied)
-        for family, make in FAMILIES.items()
-        for tied in (True, False)
-    }
 
 
 @cache

@@ -19,7 +19,7 @@ from learner_scenarios import (
     train_save_train,
 )
 from rljob_trainer.learners.config import LearnerConfig
-from tiny_models import tiny_llama, tiny_qwen3
+from tiny_models import FAMILIES, tiny_qwen3
 
 BEFORE = [sequences(8, seed) for seed in range(3)]
 AFTER = [sequences(8, seed) for seed in range(3, 6)]
@@ -68,7 +68,6 @@ def test_saving_changes_nothing(tiny_llama_dir: Path, tmp_path: Path) -> None:
 
 
 LAYOUTS = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)]
-FAMILIES = {"llama": tiny_llama, "qwen3": tiny_qwen3}
 
 
 def in_layout(config: LearnerConfig, sizes: tuple[int, int, int]) -> tuple[int, LearnerConfig]:

@@ -12,9 +12,7 @@ from learner_ranks import run_ranks
 from learner_scenarios import gradients, logprobs, train_and_export, write_hf
 from naive_learner import NaiveLearner
 from rljob_trainer.learners.config import LossSettings
-from tiny_models import tiny_llama, tiny_qwen3
-
-FAMILIES = {"llama": tiny_llama, "qwen3": tiny_qwen3}
+from tiny_models import FAMILIES, tiny_llama, tiny_qwen3
 
 
 def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+FILE_NAME = "journal.jsonl"
+"""in a run's directory"""
 Event = Literal["issued", "consumed", "committed"]
 
 
@@ -92,9 +94,7 @@ class Journal:
     @property
     def outstanding(self) -> tuple[str, ...]:
         """Prompts issued and not yet consumed, oldest first: a resumed run asks for them again."""
-        consumed = {uid for record in self._records if record.event == "consumed" for uid in record.prompts}
-        issued = (uid for record in self._records if record.event == "issued" for uid in record.prompts)
-        return tuple(uid for uid in issued if uid not in consumed)
+        return outstanding(self._records)
 
     def issued(self, step: int, prompts: Sequence[str]) -> None:
         """Note that these prompts are about to be sent to engines."""
@@ -166,6 +166,13 @@ class Journal:
         self._may_write()
         os.ftruncate(self._descriptor, size)
         os.fsync(self._descriptor)
+
+
+def outstanding(records: Sequence[Record]) -> tuple[str, ...]:
+    """Return the prompts that were issued and not consumed, oldest first."""
+    consumed = {uid for record in records if record.event == "consumed" for uid in record.prompts}
+    issued = (uid for record in records if record.event == "issued" for uid in record.prompts)
+    return tuple(uid for uid in issued if uid not in consumed)
 
 
 @dataclass
