@@ -25,7 +25,7 @@ from rljob_api.batch import batch
 from rljob_api.exits import Exit
 from rljob_api.room import prompt_room
 from rljob_api.sections import Device, Placement, RLJob, Spec
-from rljob_api.topology import topology
+from rljob_api.topology import sizes, topology
 from rljob_trainer import dumps, leftovers, parts, placement
 from rljob_trainer.absent import NoBatches, NoCheckpoints, NoEngines, NoLearner, NoTurns, SameWeights
 from rljob_trainer.aggregation import aggregation
@@ -630,7 +630,10 @@ class _Builder:
 
     def _threads(self) -> Threads:
         cores = len(os.sched_getaffinity(0))
-        return threads(self._spec.placement, cores, len(self._topology.learner), len(self._topology.engines))
+        # A replay has as many threads as the run that it repeats, and so the same sums to the bit.
+        replays = self._spec.debug.replay is not None
+        engines = sizes(self._spec).engines if replays else len(self._topology.engines)
+        return threads(self._spec.placement, cores, len(self._topology.learner), engines)
 
     def _restart(self, name: str, generation: int) -> None:
         self._background.submit(_in_loop(partial(self._pool.restart, name, generation)))

@@ -81,6 +81,7 @@ class ControlServer:
         self._metrics = metrics
         self._token = token
         self._address_file: Path | None = None
+        self._polls: set[asyncio.Event] = set()
         # A poll whose client is gone must not count as attendance.
         self._runner = web.AppRunner(self._application(), handler_cancellation=True, access_log=None)
 
@@ -103,6 +104,7 @@ class ControlServer:
 
     def _application(self) -> web.Application:
         application = web.Application(middlewares=[_errors_as_json, self._only_with_token])
+        application.on_shutdown.append(self._answer_polls)
         application.add_routes(
             [
                 web.get(STATUS, self._status),
@@ -131,11 +133,20 @@ class ControlServer:
     async def _changed_from(self, revision: int, wait_s: float) -> None:
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
-        with self._board.watching(lambda: loop.call_soon_threadsafe(changed.set)):
-            # Different, not greater: revisions start again with each attempt.
-            if self._board.status.revision == revision:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), min(wait_s, LONGEST_WAIT_S))
+        self._polls.add(changed)
+        try:
+            with self._board.watching(lambda: loop.call_soon_threadsafe(changed.set)):
+                # Different, not greater: revisions start again with each attempt.
+                if self._board.status.revision == revision:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(changed.wait(), min(wait_s, LONGEST_WAIT_S))
+        finally:
+            self._polls.remove(changed)
+
+    async def _answer_polls(self, _: web.Application) -> None:
+        """Let nobody hold up the end of the process by waiting for a change."""
+        for changed in self._polls:
+            changed.set()
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
         content_type, body = self._metrics()

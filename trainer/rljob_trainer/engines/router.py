@@ -55,7 +55,7 @@ def router_argv(settings: RouterSettings, host: str, port: int, metrics_port: in
         "--retry-max-retries": 3,
         "--log-level": "warn",
     }
-    words = [sys.executable, "-m", "sglang_router.launch_router", "--disable-circuit-breaker"]
+    words = [sys.executable, "-m", "rljob_trainer.engines.router_process", "--disable-circuit-breaker"]
     return words + [str(word) for flag in flags.items() for word in flag]
 
 

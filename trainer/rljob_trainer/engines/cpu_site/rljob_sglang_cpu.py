@@ -1,13 +1,17 @@
-"""SGLang plugin for machines without GPUs: makes /weights_checker work, and rollouts fast.
+"""SGLang plugin for machines without GPUs: makes /weights_checker work, and starts and rollouts fast.
 
 SGLang finds it by the entry point in `rljob_sglang_cpu-1.dist-info`, because this directory is on the PYTHONPATH of the
 engine's processes and of nothing else. Changes to SGLang 0.5.17:
 - the checksum begins with `torch.cuda.synchronize()`, which raises without a GPU: nothing is to be waited for here;
 - tensors are hashed with xxh3 instead of sha256: 12 GB/s instead of 1.4 GB/s. The learner does the same
   (`rljob_trainer/sync/digest.py`);
-- attention of many sequences is one call instead of one for each (`rljob_sglang_attention.py`).
+- attention of many sequences is one call instead of one for each (`rljob_sglang_attention.py`);
+- scheduler and detokenizer are forked. SGLang spawns them, because a process that has used CUDA cannot be forked, and
+  each imports all of SGLang and PyTorch again: 8 s of a core and 0.9 GB each.
 Goes when SGLang's checksum runs on CPU at the speed of memory, and its attention in batches.
 """
+
+import multiprocessing
 
 import rljob_sglang_attention
 import torch
@@ -19,9 +23,15 @@ def register() -> None:
     """Called by SGLang in each of its processes before they start to work."""
     HookRegistry.register("torch.cuda.synchronize", nothing_to_wait_for, HookType.REPLACE)
     HookRegistry.register("sglang.srt.utils.weight_checker._hash_tensor", xxh3, HookType.REPLACE)
+    HookRegistry.register("sglang.srt.entrypoints.engine._set_envs_and_config", fork_from_here_on, HookType.AFTER)
     backend = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend"
     HookRegistry.register(f"{backend}._run_sdpa_forward_extend", rljob_sglang_attention.extend, HookType.AROUND)
     HookRegistry.register(f"{backend}._run_sdpa_forward_decode", rljob_sglang_attention.decode, HookType.AROUND)
+
+
+def fork_from_here_on(_: None, *__: object) -> None:
+    """Undo SGLang's choice of a start method, which it has just made."""
+    multiprocessing.set_start_method("fork", force=True)
 
 
 def nothing_to_wait_for(device: object = None) -> None:
