@@ -13,9 +13,11 @@ BIN := .venv/bin
 COMPILE = $(UV) pip compile -q pyproject.toml --python-version 3.11 --python-platform x86_64-manylinux_2_34 \
   --no-emit-index-url --no-annotate --custom-compile-command "make lock"
 READY := .venv/.ready
+# Two where each process may have a /dev/shm of its own, to see what its tests leave there; else one, without xdist.
+TRAINER_TESTS_AT_ONCE = $(if $(shell unshare -m true 2>/dev/null && echo yes),2 --dist worksteal,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit integration integration-cluster integration-learner integration-trainer e2e cluster cluster-check cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock bench bench-operator clean
+.PHONY: help setup demo test unit integration integration-cluster integration-learner integration-trainer soak e2e cluster cluster-check cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock bench bench-operator clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,7 +41,10 @@ integration-learner: $(READY) ## Tests with ranks of Megatron and no engines
 	$(BIN)/python -m pytest -q --durations=25 -n 2 --dist worksteal tests/integration/learner
 
 integration-trainer: $(READY) | $(GO) ## Tests with real Ray, SGLang, router and Megatron
-	$(BIN)/python -m pytest -q --durations=25 tests/integration/trainer
+	$(BIN)/python -m pytest -q --durations=25 -n $(TRAINER_TESTS_AT_ONCE) tests/integration/trainer
+
+soak: $(READY) ## Kill and sabotage whole runs again and again, for an hour; RLJOB_KILLS, RLJOB_SEED
+	$(BIN)/python -m pytest -q -s tests/soak
 
 e2e: $(READY) | $(GO) ## Tests on a cluster with a real node; as root, after `make cluster-packages`
 	$(BIN)/python -m pytest -q tests/e2e

@@ -198,9 +198,9 @@ class WholeRun:
         return [*map(str, find(self.run_id)), *map(str, files | set(SHARED_MEMORY.iterdir()) - self._shared_memory)]
 
 
-def uids(seed: int = 0, epochs: int = 10) -> list[str]:
+def uids(seed: int = 0, epochs: int = 10, rows: int = QUESTIONS - HELD_OUT) -> list[str]:
     """Return the order in which an uninterrupted run issues its questions."""
-    return [f"{epoch}:{row}" for epoch in range(epochs) for row in order(QUESTIONS - HELD_OUT, seed, epoch)]
+    return [f"{epoch}:{row}" for epoch in range(epochs) for row in order(rows, seed, epoch)]
 
 
 def expected_journal(

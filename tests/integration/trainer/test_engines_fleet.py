@@ -72,6 +72,11 @@ def test_samples_know_their_engine_and_the_version_of_their_weights(fleet: Fleet
     assert all(len(answer.tokens_T) == len(answer.logprobs_T) for answer in answers)
 
 
+def test_a_server_forks_its_scheduler_and_its_detokenizer(fleet: Fleet) -> None:
+    # Spawned, they would have a resource tracker beside them, and have imported all of SGLang again.
+    assert len(tree(fleet.engine(NAMES[0]).pid or 0)) == 3
+
+
 @pytest.mark.parametrize("way", ["broadcast", "disk"])
 def test_after_a_publication_every_engine_holds_the_learners_weights(fleet: Fleet, way: str) -> None:
     fleet.publisher.transport = getattr(fleet, way)

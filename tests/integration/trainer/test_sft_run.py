@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from rljob_api.exits import Exit
-from rljob_trainer.data.prompts import order
-from whole_run import PROMPTS_PER_STEP, QUESTIONS, WholeRun, expected_journal, imitation, merged
+from whole_run import PROMPTS_PER_STEP, QUESTIONS, WholeRun, expected_journal, imitation, merged, uids
 
 Begin = Callable[..., WholeRun]
 STEPS = 24
@@ -38,10 +37,6 @@ def weights(run: WholeRun) -> bytes:
     return (run.run_directory / "hf" / "model.safetensors").read_bytes()
 
 
-def uids() -> list[str]:
-    return [f"{epoch}:{row}" for epoch in range(10) for row in order(QUESTIONS, 0, epoch)]
-
-
 def test_a_model_learns_its_responses_and_an_interrupted_run_ends_with_the_same_weights(
     begin: Begin, tiny_llama_dir: Path
 ) -> None:
@@ -50,7 +45,7 @@ def test_a_model_learns_its_responses_and_an_interrupted_run_ends_with_the_same_
     perplexities = [record["perplexity"] for record in whole.records("step")]
     assert len(perplexities) == STEPS
     assert perplexities[-1] < 0.2 * perplexities[0]
-    assert whole.journal == expected_journal(STEPS, PROMPTS_PER_STEP, 4, uids())
+    assert whole.journal == expected_journal(STEPS, PROMPTS_PER_STEP, 4, uids(rows=QUESTIONS))
     assert not any(path.name.startswith(("engine", "router")) for path in (whole.run_directory / "logs").iterdir())
     assert whole.records("finding") == []
     (first,) = whole.records("first_step")

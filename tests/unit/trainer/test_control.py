@@ -5,7 +5,7 @@ import stat
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ class Driver:
     directory: Path
     restarts: list[tuple[str, int, str]]
     scales: list[int]
+    close: Callable[[], None]
 
     def ask(self, method: str, path: str, body: Any = None, token: str = f"Bearer {TOKEN}") -> tuple[int, Any]:
         data = None if body is None else json.dumps(body).encode()
@@ -55,8 +56,12 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
     with Background() as background:
         server = ControlServer(board, desired, lambda: ("text/plain; version=0.0.4", b"42"), TOKEN)
         url = background.run(server.start(tmp_path), timeout_s=10)
-        yield Driver(board, desired, server, url, tmp_path, restarts, scales)
-        background.run(server.close(), timeout_s=10)
+
+        def close() -> None:
+            background.run(server.close(), timeout_s=10)
+
+        yield Driver(board, desired, server, url, tmp_path, restarts, scales, close)
+        close()
 
 
 def order(generation: int = 3, desired: str = "Running") -> dict[str, Any]:
@@ -202,6 +207,14 @@ def test_the_address_is_removed_when_the_server_closes(tmp_path):
         background.run(server.start(tmp_path), timeout_s=10)
         background.run(server.close(), timeout_s=10)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_whoever_waits_for_a_change_is_answered_when_the_server_closes(driver):
+    with ThreadPoolExecutor() as pool:
+        poll = pool.submit(driver.ask, "GET", "/v1/status?since=0&wait=8")
+        wait_until(lambda: driver.server.attendance.absent_s == 0)
+        driver.close()
+        assert poll.result(timeout=0.5)[0] == 200
 
 
 def wait_until(is_so, timeout_s: float = 5.0) -> None:

@@ -1,0 +1,45 @@
+"""The router's own launcher: what it does not import, and that it reads the command line that we write."""
+
+import subprocess
+import sys
+
+import pytest
+
+from rljob_trainer.engines import router_process
+from rljob_trainer.engines.router import RouterSettings, router_argv
+
+
+def test_it_starts_without_sglang():
+    code = (
+        "import sys, rljob_trainer.engines.router_process; sys.exit('sglang' in sys.modules or 'torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_our_command_line_reaches_the_router(monkeypatch: pytest.MonkeyPatch):
+    made = []
+
+    class Router:
+        @classmethod
+        def from_args(cls, settings):
+            made.append(settings)
+            return cls()
+
+        def start(self):
+            made.append("started")
+
+    monkeypatch.setattr(router_process, "Router", Router)
+    python, flag, module, *arguments = router_argv(
+        RouterSettings("round_robin", 30.0, 1.0, 5.0), "127.0.0.1", 8000, 9000
+    )
+    assert (python, flag, module) == (sys.executable, "-m", router_process.__name__)
+    router_process.main(arguments)
+    settings, started = made
+    assert (settings.host, settings.port, settings.prometheus_port, settings.policy) == (
+        "127.0.0.1",
+        8000,
+        9000,
+        "round_robin",
+    )
+    assert settings.disable_circuit_breaker
+    assert started == "started"
