@@ -32,7 +32,7 @@ class Exit(IntEnum):
     """Ctrl-C, SIGTERM, or an order to drain"""
     BUDGET_EXHAUSTED = 8, "recovery used up its restarts"
     """the log tells what it tried and why each attempt ended"""
-    BAD_INPUT = 9, "data, model or checkpoint files are missing, unreadable or do not fit together"
+    BAD_INPUT = 9, "data, model, checkpoint or a function of yours is missing, fails or does not fit"
     """found when the files are opened, after the manifest itself was valid"""
     DIVERGED = 10, "training diverged: too many gradients were not finite; lower the learning rate"
     """more than `training.optimizer.maxSkippedSteps` optimizer steps were skipped"""

@@ -26,6 +26,7 @@ from rljob_trainer.learners.config import (
     OptimizerSettings,
 )
 from rljob_trainer.learners.objectives import objective
+from rljob_trainer.learners.objectives.trial import tried
 from rljob_trainer.sync.layout import Sharding
 
 
@@ -79,12 +80,15 @@ def updates(spec: Spec) -> Updates:
 
 
 def chosen_algorithm(spec: Spec) -> Algorithm:
-    """Return the manifest's algorithm; raise AlgorithmError if its parts cannot be loaded, before anything starts."""
+    """Return the manifest's algorithm, tried once; raise AlgorithmError if it does not work, before anything starts."""
     chosen = choose.algorithm(spec.algorithm)
+    if spec.algorithm.name in choose.REGISTERED:
+        return chosen
     try:
-        objective.load(chosen.objective)
+        tried(objective.load(chosen.objective), loss_settings(spec, chosen))
     except (ImportError, ValueError) as error:
         raise AlgorithmError(f"algorithm.name {spec.algorithm.name}: objective {chosen.objective}: {error}") from error
+    choose.tried(chosen, spec.rollout.samples_per_prompt)
     return chosen
 
 

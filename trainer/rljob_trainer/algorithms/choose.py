@@ -33,6 +33,9 @@ REGISTERED: Mapping[str, Make] = {
 }
 """what each name of `rljob_api.algorithms.KNOWN` stands for"""
 
+LENGTH = 3
+"""of a made-up response [tokens]"""
+
 
 def algorithm(settings: sections.Algorithm) -> Algorithm:
     """Return what `settings.name` stands for. Raises AlgorithmError if it cannot be loaded, or is no algorithm."""
@@ -49,6 +52,15 @@ def algorithm(settings: sections.Algorithm) -> Algorithm:
     if not isinstance(made, Algorithm):
         raise AlgorithmError(f"algorithm.name {name} returned {made!r:.100}; an Algorithm is wanted")
     return replace(made, advantage=Checked(name, made.advantage))
+
+
+def tried(algorithm: Algorithm, samples: int) -> None:
+    """Ask for the advantages of two made-up groups of so many samples. Raises AlgorithmError if they do not fit."""
+    rewards = ([sample % 2 for sample in range(samples)], [0.25] * samples)
+    none = (np.zeros(LENGTH),) * samples
+    algorithm.advantage(
+        [Outcome(tuple(map(float, rewards_G)), (LENGTH,) * samples, none, none) for rewards_G in rewards]
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,6 +157,13 @@ class Worker:
         beside = f", with {others} other calls under way" if others else ""
         return Failure(f"the process of {self.name} {end} on {_on(call)}{beside}")
 
+    def _wanted(self, call: Asked) -> str:
+        if self.setup.by_group:
+            return (
+                f"with judges: group a list of {len(call.arguments[1])} finite numbers is wanted, one for each response"
+            )
+        return "a finite number is wanted (a function of all responses at once has judges: group)"
+
     def _result(self, call: Asked, answer: Answer) -> Result:
         match answer:
             case {"scores": scores}:
@@ -164,10 +171,10 @@ class Worker:
             case {"late": True}:
                 return self._late(call)
             case {"returned": value}:
-                return Failure(f"{self.name} returned {value} for {_on(call)}; a finite number is wanted")
+                return Failure(f"{self.name} returned {value} for {_on(call)}; {self._wanted(call)}")
             case {"length": length}:
                 wanted = len(call.arguments[1])
-                return Failure(f"{self.name} returned {length} numbers for {_on(call)}, which has {wanted} responses")
+                return Failure(f"{self.name} returned a list of {length} for {_on(call)}, which has {wanted} responses")
             case {"memory": True}:
                 memory = f"{self.setup.memory_bytes >> 20} MiB (memoryMib)"
                 return Failure(f"{self.name} needed more than {memory} on {_on(call)}")

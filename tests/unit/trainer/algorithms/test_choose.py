@@ -18,7 +18,7 @@ from rljob_api.algorithms import KNOWN
 from rljob_api.manifest import load, problems
 from rljob_api.sections import Algorithm as Settings
 from rljob_trainer.aggregation import by_token
-from rljob_trainer.algorithms.algorithm import CISPO, GSPO, LIKELIHOOD, Algorithm, Outcome
+from rljob_trainer.algorithms.algorithm import CISPO, GSPO, LIKELIHOOD, Algorithm, Outcome, PerGroup
 from rljob_trainer.algorithms.choose import REGISTERED, algorithm
 from rljob_trainer.algorithms.errors import AlgorithmError
 from rljob_trainer.learners.config import CLIP, ImportanceSettings, KlSettings, LossSettings
@@ -216,3 +216,22 @@ def test_every_setting_of_the_manifest_reaches_the_loss():
 def test_a_penalty_is_in_the_loss_or_in_the_reward(added_to, in_the_loss):
     spec = spec_with(kl={"coefficient": 0.1, "addedTo": added_to})
     assert (loss_settings(spec, chosen_algorithm(spec)).kl is not None) == in_the_loss
+
+
+def test_an_algorithm_of_a_user_is_tried_before_anything_starts(bring):
+    def wrong(scores):
+        return scores[:-1]
+
+    def failing(responses, settings):
+        return responses.logprobs_R * settings.clipLow
+
+    bring(
+        wrong=lambda settings: Algorithm(PerGroup(wrong)),
+        failing=lambda settings: Algorithm(PerGroup(tuple), objective="mine:objective"),
+        objective=failing,
+    )
+    with pytest.raises(AlgorithmError, match=r"mine:wrong: advantages .* one finite number for each sample is wanted"):
+        chosen_algorithm(spec_with(name="mine:wrong"))
+    told = r"mine:failing: objective mine:objective: failed on a trial: AttributeError.*nearest: clip_low"
+    with pytest.raises(AlgorithmError, match=told):
+        chosen_algorithm(spec_with(name="mine:failing"))

@@ -197,9 +197,9 @@ def test_any_kind_of_number_is_a_reward(make: Make, text: str, worth: float):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[1.0]", "judges:told returned 1 numbers for prompt 0:7, which has 2 responses"),
+        ("[1.0]", "judges:told returned a list of 1 for prompt 0:7, which has 2 responses"),
         ("[1.0, float('nan')]", "judges:told returned nan for prompt 0:7"),
-        ("1.0", "judges:told returned 1.0 for prompt 0:7"),
+        ("1.0", "judges:told returned 1.0 for prompt 0:7; with judges: group a list of 2 finite numbers is wanted"),
         ("'ab'", "judges:told returned 'ab' for prompt 0:7"),
         ("1 / 0", "judges:told failed on prompt 0:7: ZeroDivisionError"),
     ],
