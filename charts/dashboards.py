@@ -369,8 +369,8 @@ JOB = Dashboard(
                 ),
                 Panel(
                     "Held-out accuracy",
-                    "On questions that are not trained on, with sampling and without.",
-                    {"{{mode}}": f"rljob_heldout_accuracy{ONE}"},
+                    "On questions that are not trained on, with sampling and without; and on each evaluation set.",
+                    {"{{mode}} {{set}}": f"rljob_heldout_accuracy{ONE} or rljob_evaluation_set_accuracy{ONE}"},
                     unit="percentunit",
                 ),
                 Panel(

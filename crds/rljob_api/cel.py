@@ -27,7 +27,8 @@ SHORT = {
     "steps": "($stepsPerRollout > 0 ? $stepsPerRollout : $globalBatch > 0 ? $samples / $globalBatch : 1)",
     "batch": "($globalBatch > 0 ? $globalBatch : $samples / $steps)",
     "batchesFit": "($batch * $steps == $samples && $batch >= $dataParallel)",
-    "generated": "(has(self.data.train.reasoningGym) || self.data.?heldOut.?reasoningGym.hasValue())",
+    "generated": "(has(self.data.train.reasoningGym) || self.data.?heldOut.?reasoningGym.hasValue()"
+    " || self.data.evaluationSets.exists(s, has(s.reasoningGym)))",
     "broadcast": "(has(self.weightSync.transport) ? self.weightSync.transport == 'Broadcast'"
     " : self.placement == 'Disaggregated')",
     "ratioToEngines": "(has(self.rollout.async) && !has(self.algorithm.importanceSampling))",

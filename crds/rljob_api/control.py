@@ -122,6 +122,17 @@ class AccuracyPoint(Message):
     """mean reward; the share of right answers where rewards are 0 or 1"""
 
 
+class SetAccuracy(Message):
+    """The newest evaluation on one of `data.evaluationSets`."""
+
+    step: Annotated[int, NOT_NEGATIVE]
+    """steps done when it was measured"""
+    sampled: float
+    """mean reward with sampling"""
+    greedy: float | None = None
+    """mean reward without sampling; absent: not measured"""
+
+
 class TokenRates(Message):
     """Speeds in the last step."""
 
@@ -159,6 +170,8 @@ class Progress(Message):
     """held-out accuracy with sampling, oldest first"""
     accuracy_greedy: tuple[AccuracyPoint, ...] = ()
     """held-out accuracy without sampling, oldest first"""
+    evaluation_sets: dict[str, SetAccuracy] = Field(default_factory=dict)
+    """newest accuracy on each of `data.evaluationSets`, by its name"""
     curve: tuple[CurvePoint, ...] = ()
     """the whole run since its first attempt in at most 64 points, oldest first; the first and the newest are in it"""
     tokens_per_second: TokenRates = TokenRates()

@@ -30,7 +30,7 @@ from rljob_api.sections import (
 UNUSED = f"would not be used: {SFT} learns the data's own responses, without engines and rewards; leave it out"
 
 LEFT_OUT: tuple[tuple[str, type[Section], tuple[str, ...]], ...] = (
-    ("data", Data, ("held_out", "metadata_key")),
+    ("data", Data, ("held_out", "evaluation_sets", "metadata_key")),
     ("reward", Reward, tuple(Reward.model_fields)),
     (
         "algorithm",

@@ -52,6 +52,11 @@ QUANTITY = re.compile(r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([KMGTPE]i|[numkMGTPE]|
 GENERATED_COLUMNS = ("question", "answer", "metadata")
 """columns of the rows that reasoning-gym makes"""
 SOURCES = ("jsonl", "parquet", "reasoningGym")
+EVERY_QUESTION = "holds every question of spec.data.train, and held-out questions are not trained on; set its limit"
+NOTHING_BESIDE = (
+    "are measured beside spec.data.heldOut, whose accuracy is the run's;"
+    " nearest valid: the first of them as spec.data.heldOut"
+)
 USUAL_COLUMNS = {"inputKey": "question", "labelKey": "answer", "metadataKey": "metadata"}
 CLIP_LOW, CLIP_HIGH, NORMALIZE_BY = Algorithm().clip_low, Algorithm().clip_high, Algorithm().normalize_by
 VALUE_CLIP = Critic(learning_rate=1.0).value_clip
@@ -120,8 +125,8 @@ def source(path: str, given: Source) -> Iterator[Problem]:
 
 @only_in_python("tasks and their settings are those of the reasoning-gym that the trainer has installed")
 def tasks(spec: Spec) -> Iterator[Problem]:
-    for path, given in (("spec.data.train", spec.data.train), ("spec.data.heldOut", spec.data.held_out)):
-        if given is not None and given.reasoning_gym is not None:
+    for path, given in spec.data.sources.items():
+        if given.reasoning_gym is not None:
             yield from generated(f"{path}.reasoningGym", given.reasoning_gym.task, tuple(given.reasoning_gym.config))
 
 
@@ -152,16 +157,43 @@ def closest(word: str, options: tuple[str, ...]) -> str | None:
         "spec.data.heldOut",
         "!has(self.data.heldOut) || has(self.data.heldOut.limit)"
         + "".join(f" || {differs(f'self.data.heldOut.{kind}', f'self.data.train.{kind}')}" for kind in SOURCES),
-        "holds every question of spec.data.train, and held-out questions are not trained on; set its limit",
+        EVERY_QUESTION,
+    ),
+    Cel(
+        "spec.data.evaluationSets",
+        "$imitates || self.data.evaluationSets.size() == 0 || has(self.data.heldOut)",
+        NOTHING_BESIDE,
     ),
 )
 def held_out(spec: Spec) -> Iterator[Problem]:
     measured, trained = spec.data.held_out, spec.data.train
     if measured is None and spec.evaluation != Evaluation():
         yield Problem("spec.evaluation", ABSENT, "has nothing to measure on; set spec.data.heldOut")
-    if measured is not None and measured.limit is None and measured == trained.model_copy(update={"limit": None}):
-        rule = "holds every question of spec.data.train, and held-out questions are not trained on; set its limit"
-        yield Problem("spec.data.heldOut", ABSENT, rule)
+    if measured is not None and holds_all(measured, trained):
+        yield Problem("spec.data.heldOut", ABSENT, EVERY_QUESTION)
+    if spec.data.evaluation_sets and measured is None and not spec.imitates:
+        yield Problem("spec.data.evaluationSets", ABSENT, NOTHING_BESIDE)
+
+
+def holds_all(measured: Source, trained: Source) -> bool:
+    return measured.limit is None and all(
+        getattr(measured, kind) == getattr(trained, kind) for kind in ("jsonl", "parquet", "reasoning_gym")
+    )
+
+
+@only_in_python("the API server cannot name an entry of a list: a fieldPath has no index")
+def evaluation_sets(spec: Spec) -> Iterator[Problem]:
+    sets = spec.data.evaluation_sets
+    judged_by_task = any(judging.kind is RewardKind.TASK for _, judging in judgings(spec))
+    for index, each in enumerate(sets):
+        path = f"spec.data.evaluationSets[{index}]"
+        if each.name in [other.name for other in sets[:index]]:
+            yield Problem(f"{path}.name", each.name, "is the name of another set already")
+        yield from source(path, each)
+        if holds_all(each, spec.data.train):
+            yield Problem(path, ABSENT, EVERY_QUESTION)
+        if judged_by_task and each.reasoning_gym is None:
+            yield Problem(path, ABSENT, "has no verifier, by which a reward of kind task judges", "reasoningGym")
 
 
 def column_cel(name: str) -> Cel:
@@ -178,7 +210,7 @@ def column_cel(name: str) -> Cel:
 @also_in_cel(*map(column_cel, USUAL_COLUMNS))
 def columns(spec: Spec) -> Iterator[Problem]:
     data = spec.data
-    if not any(given.reasoning_gym for given in (data.train, data.held_out) if given):
+    if not any(given.reasoning_gym for given in data.sources.values()):
         return
     for name, column in (
         ("inputKey", data.input_key),
@@ -1166,6 +1198,7 @@ RULES: tuple[Rule, ...] = (
     sources,
     tasks,
     held_out,
+    evaluation_sets,
     columns,
     templates,
     some_reward,

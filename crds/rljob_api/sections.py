@@ -6,6 +6,7 @@ Rules that need more than one field live in `rules.py`.
 """
 
 import math
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -21,6 +22,7 @@ CPU_KV_TOKENS = 8192
 """size of an engine's KV cache on Cpu where the manifest does not say; host memory has no share that is the engine's"""
 TIMEOUT_S, MEMORY_MIB, CONCURRENCY = 60.0, 4096, 64
 """limits of a reward where the manifest does not say"""
+MOST_EVALUATION_SETS = 16
 GENERATE_S = 600.0
 """time of a generate function where the manifest does not say"""
 TOOLS = {
@@ -45,6 +47,8 @@ NotNegative = Annotated[int, Field(ge=0, le=INT32)]
 Nodes = Annotated[int, Field(ge=1, le=MOST_NODES)]
 GpusPerNode = Annotated[int, Field(ge=1, le=MOST_GPUS_PER_NODE)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+ShortName = Annotated[str, StringConstraints(pattern="^[A-Za-z][A-Za-z0-9_-]*$", max_length=LONGEST_NAME)]
+"""a name in metrics, reports and messages"""
 Prompt = Annotated[str, StringConstraints(max_length=65536)]
 Settings = Annotated[dict[str, Any], Field(max_length=1000)]
 
@@ -121,11 +125,25 @@ class Source(Section):
     """use the first so many questions; all when absent"""
 
 
+class EvaluationSet(Source):
+    """Questions with an accuracy of their own."""
+
+    name: ShortName
+    """what metrics, reports and messages call it"""
+    samples_per_prompt: Positive | None = None
+    """sampled responses to each of its questions; absent: `evaluation.samplesPerPrompt`"""
+
+
 class Data(Section):
     train: Source
     """the questions to train on"""
     held_out: Source | None = None
     """the questions to measure accuracy on; any that also occur in `train` are removed from `train`"""
+    evaluation_sets: Annotated[
+        tuple[EvaluationSet, ...], Field(max_length=MOST_EVALUATION_SETS, json_schema_extra=keyed("name"))
+    ] = ()
+    """further questions to measure accuracy on, with the columns of `train`: each set has a name and an accuracy of its
+    own beside that of `heldOut`, and its questions are removed from `train` too. slime: --eval-prompt-data"""
     input_key: Text = "question"
     """column of the question: a string, or a list of chat messages. slime: --input-key"""
     label_key: Text = "answer"
@@ -143,6 +161,13 @@ class Data(Section):
     slime: --apply-chat-template"""
     shuffle: bool = True
     """shuffle each epoch by `spec.seed`. slime: --rollout-shuffle"""
+
+    @property
+    def sources(self) -> Mapping[str, Source]:
+        """All questions, by their path in the manifest."""
+        held_out = {"spec.data.heldOut": self.held_out} if self.held_out else {}
+        sets = {f"spec.data.evaluationSets[{index}]": each for index, each in enumerate(self.evaluation_sets)}
+        return {"spec.data.train": self.train, **held_out, **sets}
 
 
 class RewardKind(StrEnum):
@@ -205,7 +230,7 @@ class Judging(Section):
 class Part(Judging):
     """One of several rewards."""
 
-    name: Annotated[str, StringConstraints(pattern="^[A-Za-z][A-Za-z0-9_-]*$", max_length=LONGEST_NAME)]
+    name: ShortName
     """what metrics, reports and messages call it"""
     weight: Annotated[float, Field(ge=-1000, le=1000)] = 1.0
     """what its reward is multiplied by before all are added up; 0: measured, not trained on"""
@@ -515,10 +540,10 @@ class Checkpoint(Section):
 
 class Evaluation(Section):
     interval: Positive = 10
-    """steps between evaluations on `data.heldOut`; before the first and after the last step always.
-    slime: --eval-interval"""
+    """steps between evaluations on `data.heldOut` and `data.evaluationSets`; before the first and after the last step
+    always. slime: --eval-interval"""
     samples_per_prompt: Positive = 1
-    """sampled responses to each held-out question. slime: --n-samples-per-eval-prompt"""
+    """sampled responses to each question, unless its set has a number of its own. slime: --n-samples-per-eval-prompt"""
     greedy: bool = True
     """also measure one greedy response to each question"""
 
@@ -659,8 +684,8 @@ class Debug(Section):
     on. slime: --save-debug-rollout-data"""
     replay: Text | None = None
     """directory of such files, `runs/NAME/rollouts`: train on them, and start no engine. The questions and what made
-    the samples must be as they were; parallel sizes, optimizer and loss are free, but held-out questions are not
-    measured. slime: --load-debug-rollout-data, --debug-train-only"""
+    the samples must be as they were; parallel sizes, optimizer and loss are free, but no accuracy is measured.
+    slime: --load-debug-rollout-data, --debug-train-only"""
     rollout_only: bool = False
     """make and score samples with the weights of `model.checkpoint`, and start no learner: nothing is trained and no
     checkpoint saved. slime: --debug-rollout-only"""
@@ -701,7 +726,7 @@ class Spec(Section):
     weight_sync: WeightSync = Field(default_factory=WeightSync)
     """how new weights reach the engines"""
     evaluation: Evaluation = Field(default_factory=Evaluation)
-    """when accuracy is measured on `data.heldOut`"""
+    """when accuracy is measured on `data.heldOut` and `data.evaluationSets`, and how"""
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     """where a run keeps its files, and when it saves"""
     recovery: Recovery = Field(default_factory=Recovery)

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rljob_api.control import MOST_CURVE_POINTS, CurvePoint, EngineState, TokenRates
-from rljob_api.sections import NotNegative, Section, keyed
+from rljob_api.sections import MOST_EVALUATION_SETS, NotNegative, Section, keyed
 
 UNSEEN = -1
 """generation that no operator has seen. Objects begin with it: kstatus takes one without any status for done"""
@@ -92,6 +92,8 @@ class Progress(Section):
     """mean reward of the last step, rounded to four digits"""
     accuracy: float | None = None
     """newest accuracy on spec.data.heldOut, with sampling, rounded to four digits"""
+    evaluation_sets: Annotated[dict[str, float], Field(max_length=MOST_EVALUATION_SETS)] | None = None
+    """newest accuracy on each of spec.data.evaluationSets, with sampling, rounded to four digits"""
     tokens_per_second: TokenRates | None = None
     """speeds in the last step [tokens/s]"""
     step_seconds: StepSeconds | None = None

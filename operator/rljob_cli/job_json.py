@@ -35,6 +35,7 @@ def job_value(job: Job, now: datetime) -> dict[str, Any]:
         "steps": job.steps,
         "reward": progress.reward if progress else None,
         "accuracy": progress.accuracy if progress else None,
+        "evaluation_sets": (progress.evaluation_sets if progress else None) or {},
         "eta_seconds": progress.eta_seconds if progress and not job.has_ended else None,
         "rollout_tokens_per_second": _speed(job, "rollout"),
         "train_tokens_per_second": _speed(job, "train"),

@@ -86,7 +86,11 @@ def _evaluations(old: Progress, new: Progress) -> Iterator[tuple[int, str]]:
     for point in new.accuracy_sampled:
         if point.step not in seen:
             also = f" (greedy {greedy[point.step]:.2f})" if point.step in greedy else ""
-            yield point.step, f"held-out accuracy {point.accuracy:.2f}{also} at step {point.step}"
+            sets = [
+                f"{name} {each.sampled:.2f}" for name, each in new.evaluation_sets.items() if each.step == point.step
+            ]
+            told = ", ".join([f"held-out accuracy {point.accuracy:.2f}{also}", *sets])
+            yield point.step, f"{told} at step {point.step}"
 
 
 def _incident(old: Incident | None, new: Incident) -> Iterator[str]:

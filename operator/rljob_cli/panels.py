@@ -132,6 +132,8 @@ def _rows(view: View, status: Status, room: int, marks: str) -> Iterator[tuple[s
         yield "reward", _reward(progress, room, marks)
     if progress.accuracy_sampled or progress.accuracy_greedy:
         yield "held-out", _held_out(progress, room, marks)
+    if progress.evaluation_sets:
+        yield "sets", Text("  ".join(f"{name} {each.sampled:.2f}" for name, each in progress.evaluation_sets.items()))
     if progress.last_step_seconds:
         speeds = progress.tokens_per_second
         yield "tokens/s", Text(f"rollout {rate(speeds.rollout)}   train {rate(speeds.train)}")

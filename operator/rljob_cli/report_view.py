@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rljob_cli.glyphs import rate, seconds
-from rljob_trainer.reporting.history import History, result
+from rljob_trainer.reporting.history import History, accuracy_change, result
 from rljob_trainer.reporting.records import EvaluationRecord, StepRecord
 
 NAMED_SHARE = 0.005
@@ -63,6 +63,9 @@ def _rows(history: History) -> list[tuple[str, str]]:
         ),
     ]
     rows += [("reward parts", _reward_parts(history))] if _reward_parts(history) else []
+    for name in history.evaluation_sets:
+        if len(measured := tuple(history.accuracies(name).values())) > 1:
+            rows.append((f"on {name}", accuracy_change(measured[0], measured[-1])))
     if failures := reward_failures(history):
         rows.append(("not judged", f"{failures} judgements failed and got reward.failureScore"))
     for finding in history.findings:
@@ -96,4 +99,4 @@ def _phases(history: History) -> str:
 
 
 def _accuracy(evaluation: EvaluationRecord | None) -> dict[str, Any] | None:
-    return None if evaluation is None else evaluation.model_dump(include={"step", "sampled", "greedy", "n"})
+    return None if evaluation is None else evaluation.model_dump(include={"step", "sampled", "greedy", "n", "sets"})

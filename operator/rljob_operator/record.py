@@ -200,6 +200,7 @@ def _progress(status: control.Status | None, memory: Memory) -> Progress | None:
         step=told.step,
         reward=_rounded(told.reward_mean),
         accuracy=_rounded(accuracy),
+        evaluation_sets={name: round(each.sampled, 4) for name, each in told.evaluation_sets.items()} or None,
         tokens_per_second=told.tokens_per_second,
         step_seconds=_step_seconds(told.last_step_seconds),
         weight_version=told.weight_version,

@@ -53,6 +53,13 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "spec.data.train.reasoningGym": (REASONING_GYM, REASONING_GYM | {"config": {"min_terms": 2}}),
     "spec.data.heldOut": ({}, {"jsonl": "train.jsonl"}, {"jsonl": "test.jsonl"}, {"reasoningGym": REASONING_GYM}),
     "spec.data.heldOut.limit": (1, 20),
+    "spec.data.evaluationSets": (
+        [],
+        [{"name": "hard", "jsonl": "hard.jsonl"}],
+        [{"name": "a", "jsonl": "a.jsonl", "samplesPerPrompt": 4}, {"name": "b", "parquet": "b.parquet", "limit": 9}],
+        [{"name": "sums", "reasoningGym": REASONING_GYM | {"seed": 2}}],
+        [{"name": "none"}],
+    ),
     "spec.reward.kind": ("task", "math", "exactMatch", "f1", "python", "remote"),
     "spec.reward.function": ("a:b", "a.b:c", "a.b", "a:b:c", "1a:b", "a..b:c", "häuser:maß", "rewards", "a.b.c", ".a"),
     "spec.algorithm": (
@@ -218,8 +225,8 @@ def elsewhere(content: Manifest, draw: Random) -> None:
 def imitation(content: Manifest, draw: Random) -> None:
     """Learn responses of the data, without most of what that leaves without effect, and perhaps with a little of it."""
     put(content, "spec.algorithm", {"name": "sft"})
-    unused = ("reward", "evaluation", "data.heldOut", "data.metadataKey", "weightSync", "rollout.engines", "debug")
-    for path in unused:
+    sections = ("reward", "evaluation", "weightSync", "rollout.engines", "debug")
+    for path in (*sections, "data.heldOut", "data.evaluationSets", "data.metadataKey"):
         if draw.random() < 0.9:
             remove(content, f"spec.{path}")
     for name in ("samplesPerPrompt", "gpusPerEngine", "memoryFraction", "maxTotalTokens"):

@@ -40,6 +40,7 @@ SAMPLE = Status(
         step=12,
         reward=0.4375,
         accuracy=0.5,
+        evaluation_sets={"hard": 0.25, "easy": 0.875},
         tokens_per_second=TokenRates(rollout=21200.0, train=60000.0),
         step_seconds=StepSeconds(total=6.5, rollout=3.9, train=2.2, publish=0.3),
         weight_version=12,

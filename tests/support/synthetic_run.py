@@ -53,6 +53,12 @@ def job(steps: int = 36, tensorboard: bool = False, ahead: bool = False) -> RLJo
                     "train": {"reasoningGym": {"task": "chain_sum", "size": 400, "config": {"min_terms": 2}}},
                     "systemPrompt": "Answer in <b>digits</b> & nothing else.",
                     "heldOut": {"reasoningGym": {"task": "chain_sum", "size": 100, "seed": 1}},
+                    "evaluationSets": [
+                        {
+                            "name": "longer",
+                            "reasoningGym": {"task": "chain_sum", "size": 50, "config": {"min_terms": 4}},
+                        }
+                    ],
                 },
                 "reward": {"kind": "task", "firstLine": True},
                 "rollout": {
@@ -105,7 +111,9 @@ class SyntheticRun:
         skill = self._skill(step)
         with self.phases.measure("evaluate"):
             self.clock.now += 7.5
-            self.report.evaluation(step, Accuracy(round(skill, 2), round(min(1.0, 0.3 + 0.6 * skill), 2), 100))
+            greedy = min(1.0, 0.3 + 0.6 * skill)
+            longer = Accuracy(round(skill / 2, 2), round(greedy / 2, 2), 50)
+            self.report.evaluation(step, Accuracy(round(skill, 2), round(greedy, 2), 100, sets={"longer": longer}))
 
     def take(self, step: int) -> None:
         """Take one step, then evaluate or save when due."""

@@ -66,7 +66,7 @@ from rljob_trainer.engines.pool import EnginePool, Incident
 from rljob_trainer.engines.process import LOG_FOLLOWS
 from rljob_trainer.engines.router import Router
 from rljob_trainer.engines.server import RayHost
-from rljob_trainer.evaluation import HeldOut, NoHeldOut
+from rljob_trainer.evaluation import HeldOut, NoHeldOut, WithSets, with_sets
 from rljob_trainer.fence import Fence
 from rljob_trainer.first_step import FirstStep
 from rljob_trainer.imitation import FirstReferences, References
@@ -615,10 +615,10 @@ class _Builder:
             return InTurns(weights, self._pool, self._background)
         return weights
 
-    def _evaluation(self, data: Dataset, sampler: Sampler, scoring: Rewards) -> HeldOut | NoHeldOut:
+    def _evaluation(self, data: Dataset, sampler: Sampler, scoring: Rewards) -> WithSets | NoHeldOut:
         if not data.held_out:
             return NoHeldOut()
-        return HeldOut(
+        held_out = HeldOut(
             prompts=data.held_out,
             sampler=sampler,
             sampling=self._spec.rollout.sampling,
@@ -627,6 +627,7 @@ class _Builder:
             greedy=self._spec.evaluation.greedy,
             background=self._background,
         )
+        return with_sets(held_out, self._spec.data.evaluation_sets, data.evaluation_sets)
 
     def _threads(self) -> Threads:
         cores = len(os.sched_getaffinity(0))

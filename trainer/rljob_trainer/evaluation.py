@@ -1,9 +1,9 @@
-"""Accuracy on the held-out questions, sampled and greedy, through the same engines, prompts and rewards as training."""
+"""Accuracy on questions that are not trained on, sampled and greedy, through the same engines, prompts and rewards."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from rljob_api.sections import Sampling
+from rljob_api.sections import EvaluationSet, Sampling
 from rljob_trainer.background import Background
 from rljob_trainer.rewards.choose import Rewards
 from rljob_trainer.rollouts import Sampler
@@ -18,7 +18,9 @@ class Accuracy:
     greedy: float | None
     questions: int
     failures: int = 0
-    """judgements that failed and got the score that the manifest has for them"""
+    """judgements that failed and got the score that the manifest has for them, those of `sets` among them"""
+    sets: Mapping[str, "Accuracy"] = field(default_factory=dict)
+    """of each further set of questions, by its name"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,36 @@ class HeldOut:
     def _scored(self, num_samples: int, greedy: bool) -> tuple[ScoredGroup, ...]:
         work = self.sampler.groups(self.prompts, self.sampling, num_samples, greedy)
         return self.rewards.score(self.background.run(work, timeout_s=None))
+
+
+@dataclass(frozen=True, slots=True)
+class WithSets:
+    """Measures on the held-out questions and then on each further set."""
+
+    held_out: HeldOut
+    sets: Mapping[str, HeldOut]
+
+    def measure(self) -> Accuracy:
+        """Ask every question of every set."""
+        accuracy = self.held_out.measure()
+        sets = {name: each.measure() for name, each in self.sets.items()}
+        failures = accuracy.failures + sum(each.failures for each in sets.values())
+        return replace(accuracy, failures=failures, sets=sets)
+
+
+def with_sets(held_out: HeldOut, sets: Sequence[EvaluationSet], prompts: Mapping[str, Sequence[Prompt]]) -> WithSets:
+    """Return what measures on further sets, too, and on them as on the held-out questions; `prompts` by their names."""
+    return WithSets(
+        held_out,
+        {
+            each.name: replace(
+                held_out,
+                prompts=prompts[each.name],
+                samples_per_prompt=each.samples_per_prompt or held_out.samples_per_prompt,
+            )
+            for each in sets
+        },
+    )
 
 
 class NoHeldOut:

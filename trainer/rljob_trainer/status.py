@@ -98,6 +98,7 @@ def progress_of(progress: Progress) -> control.Progress:
         rewards=progress.rewards,
         accuracy_sampled=points(progress.evaluations, lambda record: record.sampled),
         accuracy_greedy=points(progress.evaluations, lambda record: record.greedy),
+        evaluation_sets=newest_sets(progress.evaluations),
         curve=progress.curve.points,
         tokens_per_second=control.TokenRates(
             rollout=progress.rollout_tokens_per_second, train=progress.train_tokens_per_second
@@ -123,6 +124,17 @@ def points(
         for record in evaluations
         if (accuracy := value(record)) is not None
     )
+
+
+def newest_sets(evaluations: Sequence[EvaluationRecord]) -> dict[str, control.SetAccuracy]:
+    """Return the newest accuracy on each set."""
+    if not evaluations:
+        return {}
+    newest = evaluations[-1]
+    return {
+        name: control.SetAccuracy(step=newest.step, sampled=each.sampled, greedy=each.greedy)
+        for name, each in newest.sets.items()
+    }
 
 
 def by_state(engines: Sequence[control.EngineStatus]) -> dict[str, int]:

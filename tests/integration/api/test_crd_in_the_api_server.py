@@ -17,6 +17,7 @@ from rljob_api.status import Status
 from sample_rljob_status import SAMPLE
 
 ONLY_IN_PYTHON = (
+    "spec.data.evaluationSets[",
     ".reasoningGym.task",
     ".reasoningGym.config.",
     "spec.extraArgs.",
@@ -40,6 +41,7 @@ FROZEN = [
 """fields that can change, but not in flight"""
 OTHER: dict[str, Any] = {
     "data.heldOut": None,
+    "data.evaluationSets": [{"name": "other", "jsonl": "other.jsonl"}],
     "data.train.reasoningGym": {"task": "chain_sum", "size": 1},
     "algorithm.critic": {"learningRate": 0.5},
     "algorithm.teacher": {"checkpoint": "other"},
@@ -89,6 +91,12 @@ def documents() -> list[Case]:
     return [case for case in cases() if is_rljob(case.text)]
 
 
+def only_in_python(field: str) -> bool:
+    """Whether an API server does not judge a field. It does judge the name of an evaluation set, the key of a list."""
+    is_key = field.startswith("spec.data.evaluationSets[") and field.endswith("].name")
+    return any(place in field for place in ONLY_IN_PYTHON) and not is_key
+
+
 def is_rljob(text: str) -> bool:
     try:
         content = document(text)
@@ -100,7 +108,7 @@ def is_rljob(text: str) -> bool:
 @pytest.mark.parametrize("case", documents(), ids=lambda case: case.name)
 def test_a_bad_manifest_is_refused_unless_only_python_can_know(rljobs: RLJobs, case: Case):
     fields = [told.partition(": ")[0] for told in case.says]
-    elsewhere = all(any(place in field for place in ONLY_IN_PYTHON) for field in fields)
+    elsewhere = all(map(only_in_python, fields))
 
     accepted = rljobs.judge(document(case.text)).stored is not None
 

@@ -1,5 +1,6 @@
 """Whole runs of `rljob run`: real Ray, Megatron-core, SGLang and router, on a tiny model, with kills and interrupts."""
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import pytest
 from helm_release import rendered
 from prometheus_server import Prometheus, Target, queries, running, scrape_config
 from rljob_api.exits import Exit
-from whole_run import PROMPTS_PER_STEP, WholeRun, expected_journal, uids
+from whole_run import HELD_OUT, PROMPTS_PER_STEP, WholeRun, expected_journal, uids
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -137,9 +138,19 @@ def test_an_interrupted_and_a_killed_run_go_on_exactly_where_they_were(begin: Be
     assert [record["step"] for record in run.records("evaluation")] == [0, 20, 40, 60]
 
 
-def test_a_pipeline_trains_by_a_user_s_own_algorithm_and_its_phases_add_up(begin: Begin, tiny_llama_dir: Path) -> None:
+def test_a_pipeline_trains_by_a_user_s_own_algorithm_and_its_phases_add_up(
+    begin: Begin, tiny_llama_dir: Path, tmp_path: Path
+) -> None:
+    rows = [{"question": f"{n} - 1 =", "answer": str(n - 1)} for n in range(3)]
+    (tmp_path / "minus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     run = begin(
         tiny_llama_dir,
+        data={
+            "evaluationSets": [
+                {"name": "minus", "jsonl": str(tmp_path / "minus.jsonl"), "samplesPerPrompt": 4},
+                {"name": "few", "jsonl": str(tmp_path / "questions.jsonl"), "limit": HELD_OUT // 2},
+            ]
+        },
         training={"steps": 2, "gpusPerNode": 2, "pipelineParallel": 2},
         algorithm={
             "name": "tiny_algorithm:own",
@@ -163,6 +174,13 @@ def test_a_pipeline_trains_by_a_user_s_own_algorithm_and_its_phases_add_up(begin
     )
     assert issued == consumed == uids()[: len(issued)]
     assert len(issued) == 2 * PROMPTS_PER_STEP + first["groups_dropped"] + second["groups_dropped"]
+
+    evaluations = run.records("evaluation")
+    assert [{name: each["n"] for name, each in record["sets"].items()} for record in evaluations] == [
+        {"minus": 3, "few": HELD_OUT // 2}
+    ] * 2
+    told = evaluations[0]["sets"]
+    assert f"minus {told['minus']['sampled']:.2f}, few {told['few']['sampled']:.2f} at step 0\n" in run.output
 
     (begun,), (ended,) = run.records("run"), run.records("end")
     measured = sum(

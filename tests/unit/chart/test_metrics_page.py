@@ -10,7 +10,7 @@ from metrics_page import Family, driver_families, markdown, operator_families
 FAMILIES = (*driver_families(), *operator_families())
 OURS = [family for family in FAMILIES if not family.name.startswith("process_")]
 LABELS = {"namespace", "rljob", "phase", "reason", "error", "version", "verb", "resource", "code", "cause", "state"}
-LABELS |= {"mode", "model", "task", "part", "finding"}
+LABELS |= {"mode", "model", "task", "part", "finding", "set"}
 """each with few values, or one for each job"""
 
 

@@ -26,6 +26,7 @@ step 12 of 200
 step      12/200  6%  eta 1h00m
 reward    0.12 → 0.44  ▁█
 held-out  0.11 → 0.50  ▁█
+sets      hard 0.25  easy 0.88
 tokens/s  rollout 21.2k   train 60.0k
 a step    6.5s: rollout 3.9s  train 2.2s  publish 0.3s
 engines   1 of 2 ready

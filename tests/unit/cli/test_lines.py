@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljob_api.control import SavedCheckpoint, Status
+from rljob_api.control import SavedCheckpoint, SetAccuracy, Status
 from rljob_cli.lines import LineDisplay, news
 from synthetic_status import FACTS, incident, progress, status
 
@@ -19,6 +19,12 @@ def test_the_same_status_again_is_no_news() -> None:
 
 def test_an_evaluation_is_told_once_and_after_its_step() -> None:
     assert list(news(status(17), status(18)))[1:] == ["held-out accuracy 0.40 (greedy 0.54) at step 18"]
+
+
+def test_each_evaluation_set_is_told_beside_the_held_out_accuracy_of_the_same_step() -> None:
+    sets = {"hard": SetAccuracy(step=18, sampled=0.25, greedy=0.5), "gone": SetAccuracy(step=9, sampled=0.5)}
+    measured = status(18).model_copy(update={"progress": progress(18).model_copy(update={"evaluation_sets": sets})})
+    assert list(news(status(17), measured))[1:] == ["held-out accuracy 0.40 (greedy 0.54), hard 0.25 at step 18"]
 
 
 def test_an_evaluation_of_an_earlier_step_is_told_before_the_step() -> None:

@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from rljob_api.control import EngineState, EngineStatus, RunState, Status
+from rljob_api.control import EngineState, EngineStatus, RunState, SetAccuracy, Status
 from rljob_cli.panels import View, eta, picture
 from synthetic_status import NOW, progress, status, view
 
@@ -42,8 +42,17 @@ def test_the_picture_says(text: str) -> None:
     assert text in drawn(view(status()))
 
 
+def with_sets() -> Status:
+    sets = {name: SetAccuracy(step=18, sampled=0.25) for name in ("hard", "harder", *("x" * n for n in range(20, 30)))}
+    return status().model_copy(update={"progress": progress().model_copy(update={"evaluation_sets": sets})})
+
+
+def test_each_evaluation_set_is_shown() -> None:
+    assert "hard 0.25  harder 0.25" in drawn(view(with_sets()))
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
-@pytest.mark.parametrize("shown", [None, Status(), status(), status(1, returned=None)])
+@pytest.mark.parametrize("shown", [None, Status(), status(), status(1, returned=None), with_sets()])
 def test_no_line_is_wider_than_the_terminal_and_none_wraps(shown: Status | None, width: int) -> None:
     lines = drawn(view(shown), width).splitlines()
     assert {cell_len(line) for line in lines} == {width}

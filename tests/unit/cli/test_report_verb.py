@@ -32,6 +32,7 @@ def test_the_page_is_written_and_its_path_is_the_last_line(run: Path) -> None:
     "text",
     [
         "held-out accuracy 0.11 → 0.59 (greedy 0.37 → 0.65)",
+        "on longer 0.06 → 0.30 (greedy 0.18 → 0.33)",
         "36 of 36",
         "5m29s, 2 driver starts",
         "rollout 49.1%",
@@ -46,7 +47,13 @@ def test_the_summary_says(run: Path, text: str) -> None:
 
 def test_programs_get_json(run: Path) -> None:
     content = json.loads(runner.invoke(app, [str(run), "-o", "json"]).stdout)
-    assert content["accuracy_before"] == {"step": 0, "sampled": 0.11, "greedy": 0.37, "n": 100}
+    assert content["accuracy_before"] == {
+        "step": 0,
+        "sampled": 0.11,
+        "greedy": 0.37,
+        "n": 100,
+        "sets": {"longer": {"sampled": 0.06, "greedy": 0.18, "n": 50}},
+    }
     assert content["accuracy_after"]["sampled"] == 0.59
     assert [failure["engine"] for failure in content["engine_failures"]] == ["engine-1", "engine-0"]
     assert content["report"] == str(run / "report.html")

@@ -1,7 +1,7 @@
 """What a driver says, in the job's status."""
 
 from operator_world import Surroundings, raw_job, running
-from rljob_api.control import CurvePoint, Progress
+from rljob_api.control import CurvePoint, Progress, SetAccuracy
 
 CURVE = (CurvePoint(step=1, reward=0.1), CurvePoint(step=4, reward=0.4, accuracy=0.5, tokens_per_second=200))
 PHASES = {"rollout": 3.90049, "train": 2.0, "publish": 0.25, "report": 0.01, "other": 0.001}
@@ -44,6 +44,15 @@ def test_a_step_s_time_is_told_by_the_phases_that_count():
         "train": 2.0,
         "publish": 0.25,
     }
+
+
+def test_the_newest_accuracy_on_each_evaluation_set_is_told():
+    sets = {"hard": SetAccuracy(step=4, sampled=0.123456, greedy=0.5), "easy": SetAccuracy(step=4, sampled=1.0)}
+    around = trains()
+    around.now += 60
+    around.runs(running().model_copy(update={"progress": TOLD.model_copy(update={"evaluation_sets": sets})}))
+    around.step()
+    assert around.status["progress"]["evaluationSets"] == {"hard": 0.1235, "easy": 1.0}
 
 
 def test_a_phase_has_a_beginning_that_stays():

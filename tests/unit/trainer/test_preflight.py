@@ -446,6 +446,33 @@ def test_a_key_that_was_probably_meant_is_named(place: Place):
     assert (train.nearest, held_out.nearest) == ("spec.data.labelKey: answer",) * 2
 
 
+OF_SETS: dict[str, tuple[str, str]] = {
+    "a file that is not there": ("", 'spec.data.evaluationSets[1].jsonl: "'),
+    "a row without its label": (
+        json.dumps({"question": "1 + 1 =", "answer": "2"}) + "\n" + json.dumps({"question": "3 + 1 ="}),
+        "spec.data.evaluationSets[1].jsonl: line 2: no key `answer` (data.labelKey); the row has `question`",
+    ),
+    "a row that is no JSON": ("{'question'", "spec.data.evaluationSets[1].jsonl: line 1: not JSON"),
+    "a prompt that does not fit": (
+        json.dumps({"question": "1 + " * 400, "answer": "2"}),
+        "spec.data.evaluationSets[1].jsonl: line 1",
+    ),
+}
+"""what a file holds; nothing: it is not there"""
+
+
+@pytest.mark.parametrize("name", OF_SETS)
+def test_every_evaluation_set_is_looked_at(place: Place, name: str):
+    content, told = OF_SETS[name]
+    file = place.root / "hard.jsonl"
+    file.write_text(content) if content else None
+    few = {"name": "few", "jsonl": str(place.questions), "limit": 3}
+    place.spec["data"]["evaluationSets"] = [few, {"name": "hard", "jsonl": str(file)}]
+
+    (problem,) = place.look().problems
+    assert str(problem).startswith(told)
+
+
 def test_what_is_not_here_is_no_mistake_of_a_manifest_that_is_meant_for_another_machine(place: Place):
     shutil.rmtree(place.model)
     place.questions.unlink()

@@ -18,10 +18,13 @@ NAMED_ROWS = 5
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Rendered prompts. Uids are row numbers until a stream issues them; held-out ones are `heldOut:ROW`."""
+    """Rendered prompts. Uids are row numbers until a stream issues them; those to measure on are `heldOut:ROW` and
+    `evaluationSets/NAME:ROW`.
+    """
 
     train: tuple[Prompt, ...]
     held_out: tuple[Prompt, ...]
+    evaluation_sets: Mapping[str, tuple[Prompt, ...]]
     rows: tuple[Row, ...]
     """what `train` was rendered from"""
 
@@ -32,7 +35,7 @@ def dataset(
     max_prompt_tokens: int,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> Dataset:
-    """Read and render both sets. Raises DataError, also for prompts too long to leave room for a response.
+    """Read and render all sets. Raises DataError, also for prompts too long to leave room for a response.
 
     `tools` are JSON schemas of what the model may call.
     """
@@ -41,6 +44,10 @@ def dataset(
     return Dataset(
         train=_rendered(read.train, "", renderer, max_prompt_tokens),
         held_out=_rendered(read.held_out, "heldOut:", renderer, max_prompt_tokens),
+        evaluation_sets={
+            name: _rendered(rows, f"evaluationSets/{name}:", renderer, max_prompt_tokens)
+            for name, rows in read.evaluation_sets.items()
+        },
         rows=read.train,
     )
 

@@ -5,7 +5,7 @@ Called once, when a run starts. It knows nothing of tokens.
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,22 +21,27 @@ PlacedRow = tuple[str, RawRow]
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """What to train on and what to measure on; no question is in both."""
+    """What to train on and what to measure on; nothing that is measured on is trained on."""
 
     train: tuple[Row, ...]
     held_out: tuple[Row, ...]
+    evaluation_sets: Mapping[str, tuple[Row, ...]]
 
 
 def questions(data: Data) -> Questions:
-    """Read both sets; raise DataError when one cannot be used or nothing is left to train on."""
+    """Read all sets; raise DataError when one cannot be used or nothing is left to train on."""
     held_out = _read(data.held_out, data) if data.held_out else ()
+    evaluation_sets = {each.name: _read(each, data) for each in data.evaluation_sets}
     read = _read(data.train, data)
-    measured = {question.messages for question in held_out}
+    measured = {question.messages for rows in (held_out, *evaluation_sets.values()) for question in rows}
     train = tuple(question for question in read if question.messages not in measured)
     if not train:
-        raise DataError(f"data.train: no questions are left; {len(read)} were read and all are in data.heldOut")
+        others = " or data.evaluationSets" if evaluation_sets else ""
+        raise DataError(f"data.train: no questions are left; {len(read)} were read and all are in data.heldOut{others}")
     log.info("action=read train=%d heldOut=%d removedFromTrain=%d", len(train), len(held_out), len(read) - len(train))
-    return Questions(train, held_out)
+    for name, rows in evaluation_sets.items():
+        log.info("action=read evaluationSet=%s questions=%d", name, len(rows))
+    return Questions(train, held_out, evaluation_sets)
 
 
 def _read(source: Source, data: Data) -> tuple[Row, ...]:

@@ -39,9 +39,9 @@ def look_at_files(job: RLJob, files: ModelFiles | None, *, here: bool) -> Findin
     """
     spec = job.spec
     found = look_at_model(spec, files, here) + look_at_dump(spec, here) + look_at_teacher(spec, here)
-    for name, source in (("train", spec.data.train), ("heldOut", spec.data.held_out)):
+    for field, source in spec.data.sources.items():
         if (file := file_of(source)) and not file[1].is_file():
-            found += elsewhere(f"spec.data.{name}.{file[0]}", file[1], here)
+            found += elsewhere(f"{field}.{file[0]}", file[1], here)
     try:
         # Only here, because it needs packages of the trainer.
         from rljob_trainer.preflight.questions import look_at_questions
@@ -60,9 +60,9 @@ def look_at_machine(job: RLJob, files: ModelFiles | None, directory: Path, *, ha
     return judge_machine(job.spec, shape(files.config) if files else None, machine) + own_dump(job.spec, directory)
 
 
-def file_of(source: Source | None) -> tuple[str, Path] | None:
+def file_of(source: Source) -> tuple[str, Path] | None:
     """Return the kind and the path of a source that is a file."""
-    if source is None or source.reasoning_gym is not None:
+    if source.reasoning_gym is not None:
         return None
     return ("jsonl", Path(source.jsonl)) if source.jsonl is not None else ("parquet", Path(source.parquet or ""))
 

@@ -29,12 +29,10 @@ def look_at_questions(spec: Spec, files: ModelFiles | None) -> Findings:
 def read_sources(spec: Spec) -> list[Rows]:
     """Return the rows of the files that are on this machine."""
     rows = []
-    for name, source in (("train", spec.data.train), ("heldOut", spec.data.held_out)):
-        if source is None:
-            continue
+    for field, source in spec.data.sources.items():
         for kind, path in (("jsonl", source.jsonl), ("parquet", source.parquet)):
             if path is not None and Path(path).is_file():
-                rows.append(read_rows(f"spec.data.{name}.{kind}", raw_rows(source), spec.data))
+                rows.append(read_rows(f"{field}.{kind}", raw_rows(source), spec.data))
     return rows
 
 

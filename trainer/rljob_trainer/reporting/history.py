@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from rljob_trainer.reporting.events import FILE_NAME, read_events
 from rljob_trainer.reporting.records import (
+    AccuracyRecord,
     CheckpointRecord,
     EndRecord,
     EngineRecord,
@@ -76,6 +77,16 @@ class History:
         return self.evaluations[-1] if len(self.evaluations) > 1 else None
 
     @property
+    def evaluation_sets(self) -> tuple[str, ...]:
+        """Names of the sets that the newest evaluation measured on, beside the held-out questions."""
+        return tuple(self.evaluations[-1].sets) if self.evaluations else ()
+
+    def accuracies(self, evaluation_set: str) -> Mapping[int, AccuracyRecord]:
+        """Return the accuracies on a set by step; a resumed run may have got the set later."""
+        found = {each.step: each.sets.get(evaluation_set) for each in self.evaluations}
+        return {step: accuracy for step, accuracy in found.items() if accuracy is not None}
+
+    @property
     def phase_seconds(self) -> Mapping[str, float]:
         """Seconds of each phase over all attempts, longest first; lost steps are not in it."""
         laps = [run.phase_seconds for run in self.runs]
@@ -125,7 +136,7 @@ def result(history: History) -> str:
     """Return in a sentence what came of the run."""
     before, after = history.before, history.after
     if before is not None and after is not None:
-        return _accuracy(before, after)
+        return f"held-out accuracy {accuracy_change(before, after)}"
     rewards = [step.reward_mean for step in history.steps if step.reward_mean is not None]
     if rewards:
         return f"mean reward {rewards[0]:.2f} → {rewards[-1]:.2f}"
@@ -135,9 +146,10 @@ def result(history: History) -> str:
     return "no step finished yet"
 
 
-def _accuracy(before: EvaluationRecord, after: EvaluationRecord) -> str:
+def accuracy_change(before: AccuracyRecord, after: AccuracyRecord) -> str:
+    """Return, for example, `0.12 → 0.51 (greedy 0.33 → 0.52)`."""
     greedy = _change(before.greedy, after.greedy)
-    return f"held-out accuracy {_change(before.sampled, after.sampled)}" + (f" (greedy {greedy})" if greedy else "")
+    return _change(before.sampled, after.sampled) + (f" (greedy {greedy})" if greedy else "")
 
 
 def _change(before: float | None, after: float | None) -> str:

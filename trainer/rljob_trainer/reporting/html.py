@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 from rljob_trainer.reporting.history import History, read_history, result
 from rljob_trainer.reporting.phases import OTHER, PHASES
 from rljob_trainer.reporting.plots import Bar, Figure, Mark, Series, Style, line_figure, share_bar, stacked_figure
-from rljob_trainer.reporting.records import EngineRecord, EvaluationRecord, StepRecord
+from rljob_trainer.reporting.records import AccuracyRecord, EngineRecord, StepRecord
 from rljob_trainer.reporting.scales import label, moving_average
 
 FILE_NAME: Final = "report.html"
@@ -92,7 +92,8 @@ def figures(history: History) -> tuple[Figure, ...]:
     """Return the plots that this run has data for."""
     steps, marks = history.steps, _marks(history)
     drawn = (
-        _accuracy(history.evaluations),
+        _accuracy("Held-out accuracy", {each.step: each for each in history.evaluations}),
+        *(_accuracy(f"Accuracy on {name}", history.accuracies(name)) for name in history.evaluation_sets),
         _reward(steps),
         _reward_parts(steps),
         _of(steps, "Response length", "tokens", {"mean": "response_length"}, low=0.0),
@@ -190,23 +191,26 @@ def _returns(incidents: Sequence[EngineRecord]) -> str:
     return "none came back" if incidents else ""
 
 
-def _accuracy(evaluations: Sequence[EvaluationRecord]) -> Figure:
-    """Draw accuracies with whiskers of one standard error; those of right-or-wrong answers are the widest possible."""
-    if not evaluations:
-        return Figure("Held-out accuracy", "", "", ())
-    questions = evaluations[-1].n
-    highest = max(max(each.sampled, each.greedy or 0.0) for each in evaluations)
+def _accuracy(title: str, accuracies: Mapping[int, AccuracyRecord]) -> Figure:
+    """Draw accuracies by step, with whiskers of one standard error.
+
+    Those of right-or-wrong answers are the widest possible.
+    """
+    if not accuracies:
+        return Figure(title, "", "", ())
+    questions = accuracies[max(accuracies)].n
+    highest = max(max(each.sampled, each.greedy or 0.0) for each in accuracies.values())
     return line_figure(
-        "Held-out accuracy",
+        title,
         "",
         [
             Series(
                 "sampled",
                 "primary",
-                tuple((each.step, each.sampled) for each in evaluations),
-                errors={each.step: _standard_error(each.sampled, each.n) for each in evaluations},
+                tuple((step, each.sampled) for step, each in accuracies.items()),
+                errors={step: _standard_error(each.sampled, each.n) for step, each in accuracies.items()},
             ),
-            Series("greedy", "secondary", tuple((each.step, each.greedy) for each in evaluations), "dashed"),
+            Series("greedy", "secondary", tuple((step, each.greedy) for step, each in accuracies.items()), "dashed"),
         ],
         y_range=(0.0, 1.0 if 0.5 < highest <= 1.0 else None),
         note=f"{questions} questions that are not trained on; whiskers: one standard error.",

@@ -6,6 +6,7 @@ start. What has not been measured yet is NaN: no alert compares it, and no plot 
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
+from itertools import product
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
@@ -79,6 +80,8 @@ _STEP_GAUGES: Final = {
 
 CAUSES: Final = ("ProcessExited", "StartFailed", "PublishFailed", "Unresponsive")
 """why engines fail, in the words of `engines.lifecycle`"""
+MODES: Final = ("sampled", "greedy")
+"""how responses to questions that are measured on are drawn"""
 _NAN: Final = float("nan")
 _STEP_BUCKETS: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200)
 
@@ -88,7 +91,7 @@ class Metrics:
 
     content_type: Final = CONTENT_TYPE_LATEST
 
-    def __init__(self, phases: Phases, gpus: int, rewards: Sequence[str]) -> None:
+    def __init__(self, phases: Phases, gpus: int, rewards: Sequence[str], evaluation_sets: Sequence[str]) -> None:
         """`gpus`: what the job takes in all; on Cpu, processes. `rewards`: names of the parts of the reward."""
         self._registry = registry = CollectorRegistry()
         registry.register(_CurrentPhase(phases))
@@ -138,6 +141,14 @@ class Metrics:
         )
         self._version = Gauge("rljob_weight_version", "Version of the published weights", registry=registry)
         self._accuracy = Gauge("rljob_heldout_accuracy", "Accuracy on held-out questions", ["mode"], registry=registry)
+        self._set_accuracy = Gauge(
+            "rljob_evaluation_set_accuracy",
+            "Accuracy on each of data.evaluationSets",
+            ["set", "mode"],
+            registry=registry,
+        )
+        for name, mode in product(evaluation_sets, MODES):
+            self._set_accuracy.labels(name, mode).set(_NAN)
         self._engines = Gauge("rljob_engines", "Engines by state", ["state"], registry=registry)
         self._restarts = Counter(
             "rljob_engine_restarts", "Engines that came back after a failure", ["cause"], registry=registry
@@ -193,7 +204,7 @@ class Metrics:
             self._phase_seconds.labels(phase)
         for phase in self._tokens:
             self._token_rate.labels(phase).set(_NAN)
-        for mode in ("sampled", "greedy"):
+        for mode in MODES:
             self._accuracy.labels(mode).set(_NAN)
 
     def _run(self, record: RunRecord) -> None:
@@ -225,6 +236,9 @@ class Metrics:
     def _evaluated(self, record: EvaluationRecord) -> None:
         self._accuracy.labels("sampled").set(_number(record.sampled))
         self._accuracy.labels("greedy").set(_number(record.greedy))
+        for name, accuracy in record.sets.items():
+            self._set_accuracy.labels(name, "sampled").set(_number(accuracy.sampled))
+            self._set_accuracy.labels(name, "greedy").set(_number(accuracy.greedy))
         self._reward_failures.inc(record.reward_failures)
 
     def _failed(self, record: EngineRecord) -> None:

@@ -147,21 +147,28 @@ class ReadyRecord(_Line):
     """start and load [s]"""
 
 
-class EvaluationRecord(_Line):
-    """Accuracy on the held-out questions."""
+class AccuracyRecord(_Line):
+    """Accuracy on one set of questions."""
 
-    kind: Literal["evaluation"] = "evaluation"
-    time: float
-    step: int
-    """0: before the first step"""
     sampled: float
     """mean reward at the sampling temperature"""
     greedy: float | None
     """mean reward at temperature 0; absent: not measured"""
     n: int
-    """held-out questions"""
+    """questions"""
+
+
+class EvaluationRecord(AccuracyRecord):
+    """Accuracy on the held-out questions, and on each further set."""
+
+    kind: Literal["evaluation"] = "evaluation"
+    time: float
+    step: int
+    """0: before the first step"""
     reward_failures: int = 0
-    """judgements that failed and got `reward.failureScore`"""
+    """judgements that failed and got `reward.failureScore`, in all sets"""
+    sets: Mapping[str, AccuracyRecord] = Field(default_factory=dict)
+    """of each of `data.evaluationSets`, by its name"""
 
 
 class EngineRecord(_Line):

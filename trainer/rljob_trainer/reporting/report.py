@@ -26,6 +26,7 @@ from rljob_trainer.reporting.progress import Progress, ProgressHolder
 from rljob_trainer.reporting.prometheus import Metrics
 from rljob_trainer.reporting.records import (
     SETUP,
+    AccuracyRecord,
     CheckpointRecord,
     CheckRecord,
     EndRecord,
@@ -162,6 +163,11 @@ class Report:
                     greedy=accuracy.greedy,
                     n=accuracy.questions,
                     reward_failures=accuracy.failures,
+                    sets={
+                        name: AccuracyRecord(sampled=each.sampled, greedy=each.greedy, n=each.questions)
+                        for name, each in accuracy.sets.items()
+                        if each.sampled is not None
+                    },
                 )
             )
 
@@ -236,7 +242,12 @@ def open_report(
         phases,
         now,
         progress,
-        Metrics(phases, topology(job.spec).gpus, [part.name for part in job.spec.reward.judgings]),
+        Metrics(
+            phases,
+            topology(job.spec).gpus,
+            [part.name for part in job.spec.reward.judgings],
+            [each.name for each in job.spec.data.evaluation_sets],
+        ),
         watching,
         files,
     )

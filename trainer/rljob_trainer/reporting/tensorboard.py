@@ -79,3 +79,7 @@ def scalars(record: Record) -> Iterator[tuple[str, float]]:
         yield "eval/accuracy_sampled", record.sampled
         if record.greedy is not None:
             yield "eval/accuracy_greedy", record.greedy
+        for name, accuracy in record.sets.items():
+            yield f"eval/{name}/accuracy_sampled", accuracy.sampled
+            if accuracy.greedy is not None:
+                yield f"eval/{name}/accuracy_greedy", accuracy.greedy

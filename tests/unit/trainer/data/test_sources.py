@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from rljob_api.sections import Data, ReasoningGym, Source
+from rljob_api.sections import Data, EvaluationSet, ReasoningGym, Source
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.sources import questions
 
@@ -145,6 +145,34 @@ def test_no_held_out_question_is_trained_on():
     assert len(read.train) + len(read.held_out) == 200
 
 
+def test_no_question_of_any_evaluation_set_is_trained_on(tmp_path):
+    def rows(*numbers: int) -> list[dict[str, Any]]:
+        return [{"question": f"{number} + 1", "answer": str(number + 1)} for number in numbers]
+
+    sets = {"low": rows(0, 1), "both": rows(1, 5, 9)}
+    data = Data(
+        train=jsonl(tmp_path / "train.jsonl", *rows(*range(6))),
+        held_out=jsonl(tmp_path / "held_out.jsonl", *rows(3)),
+        evaluation_sets=tuple(
+            EvaluationSet(name=name, jsonl=jsonl(tmp_path / f"{name}.jsonl", *each).jsonl)
+            for name, each in sets.items()
+        ),
+    )
+    read = questions(data)
+    assert [row.label for row in read.train] == ["3", "5"]
+    assert {name: [row.label for row in found] for name, found in read.evaluation_sets.items()} == {
+        "low": ["1", "2"],
+        "both": ["2", "6", "10"],
+    }
+
+
+def test_an_evaluation_set_has_its_own_limit(tmp_path):
+    rows = [{"question": str(number), "answer": ""} for number in range(4)]
+    source = jsonl(tmp_path / "q.jsonl", *rows)
+    read = questions(Data(train=source, evaluation_sets=(EvaluationSet(name="few", jsonl=source.jsonl, limit=1),)))
+    assert (len(read.evaluation_sets["few"]), len(read.train)) == (1, 3)
+
+
 def test_equal_last_turns_of_different_conversations_are_different_questions(tmp_path):
     def talk(first: str) -> dict[str, Any]:
         turns = [("user", first), ("assistant", "Hm."), ("user", "Why?")]
@@ -158,6 +186,15 @@ def test_nothing_left_to_train_on_is_refused(tmp_path):
     source = jsonl(tmp_path / "q.jsonl", {"question": "a", "answer": "b"})
     with pytest.raises(DataError, match=r"no questions are left; 1 were read"):
         questions(Data(train=source, held_out=source))
+
+
+def test_nothing_left_to_train_on_is_told_with_the_evaluation_sets(tmp_path):
+    rows = [{"question": question, "answer": ""} for question in "ab"]
+    train = jsonl(tmp_path / "q.jsonl", *rows)
+    one = EvaluationSet(name="one", jsonl=jsonl(tmp_path / "one.jsonl", rows[0]).jsonl)
+    other = jsonl(tmp_path / "other.jsonl", rows[1])
+    with pytest.raises(DataError, match=r"2 were read and all are in data\.heldOut or data\.evaluationSets"):
+        questions(Data(train=train, held_out=other, evaluation_sets=(one,)))
 
 
 def test_an_unknown_task_is_told_with_the_known_ones():

@@ -7,6 +7,7 @@ import pytest
 
 from rljob_trainer.reporting.events import EventLog, EventsError, Lost, read_events, rewind
 from rljob_trainer.reporting.records import (
+    AccuracyRecord,
     EngineRecord,
     EvaluationRecord,
     Record,
@@ -48,6 +49,17 @@ def written(path: Path, *records: Record) -> Path:
 def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     records = (step(1), EvaluationRecord(time=2.0, step=1, sampled=0.25, greedy=None, n=8), failure(1))
     assert tuple(read_events(written(tmp_path / "events.jsonl", *records))) == records
+
+
+def test_accuracies_of_sets_come_back_and_records_of_before_have_none(tmp_path: Path) -> None:
+    sets = {"hard": AccuracyRecord(sampled=0.125, greedy=None, n=4)}
+    both = EvaluationRecord(time=2.0, step=1, sampled=0.25, greedy=None, n=8, sets=sets)
+    path = written(tmp_path / "events.jsonl", both)
+    assert tuple(read_events(path)) == (both,)
+    line = json.loads(path.read_text())
+    del line["sets"]
+    path.write_text(json.dumps(line) + "\n")
+    assert tuple(read_events(path)) == (both.model_copy(update={"sets": {}}),)
 
 
 def test_a_line_is_readable_before_the_log_is_closed(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a run directory tells about its run."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,15 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
 def test_a_run_that_was_restarted_has_each_step_once(history: History) -> None:
     assert [step.step for step in history.steps] == list(range(1, 37))
     assert [evaluation.step for evaluation in history.evaluations] == [0, 9, 18, 27, 36]
+
+
+def test_a_set_has_its_accuracies_by_step_from_when_it_was_there(history: History) -> None:
+    first, *others = history.evaluations
+    later = replace(history, evaluations=(first.model_copy(update={"sets": {}}), *others))
+    assert history.evaluation_sets == later.evaluation_sets == ("longer",)
+    assert list(history.accuracies("longer")) == [0, 9, 18, 27, 36]
+    assert list(later.accuracies("longer")) == [9, 18, 27, 36]
+    assert later.accuracies("longer")[9].n == 50
 
 
 def test_starts_and_lost_steps_are_known(history: History) -> None:

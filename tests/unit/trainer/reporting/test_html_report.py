@@ -68,6 +68,7 @@ def test_the_page_says_what_was_trained_and_what_came_out(page: str) -> None:
     "title",
     [
         "Held-out accuracy",
+        "Accuracy on longer",
         "Reward",
         "Response length",
         "Truncated responses",

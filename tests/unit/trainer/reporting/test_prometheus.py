@@ -14,7 +14,7 @@ from rljob_trainer.engines.lifecycle import (
     StartFailed,
     advance,
 )
-from rljob_trainer.reporting.prometheus import CAUSES
+from rljob_trainer.reporting.prometheus import CAUSES, MODES
 from synthetic_run import SyntheticRun
 
 
@@ -54,6 +54,8 @@ def test_the_content_type_is_that_of_the_text_format(run: SyntheticRun) -> None:
         ("rljob_weight_version", 3),
         ("rljob_heldout_accuracy{mode=sampled}", 0.11),
         ("rljob_heldout_accuracy{mode=greedy}", 0.37),
+        ("rljob_evaluation_set_accuracy{mode=sampled}{set=longer}", 0.06),
+        ("rljob_evaluation_set_accuracy{mode=greedy}{set=longer}", 0.18),
         ("rljob_skipped_steps_total", 0),
         ("rljob_attempt", 1),
         ("rljob_repeated_ratio", 0.0),
@@ -126,6 +128,7 @@ def test_what_has_not_been_measured_is_not_a_number(tmp_path: Path) -> None:
     first = samples(SyntheticRun(tmp_path))
     unknown = {name for name, value in first.items() if value != value}
     assert {"rljob_reward_mean", "rljob_last_step_timestamp_seconds", "rljob_heldout_accuracy{mode=greedy}"} <= unknown
+    assert {f"rljob_evaluation_set_accuracy{{mode={mode}}}{{set=longer}}" for mode in MODES} <= unknown
     assert first["rljob_gpus"] == 3
 
 

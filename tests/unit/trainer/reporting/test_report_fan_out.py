@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pytest import approx
 
+from rljob_api.control import SetAccuracy
 from rljob_trainer.evaluation import Accuracy
 from rljob_trainer.metrics import CriticMetrics, Publication, TrainMetrics
 from rljob_trainer.reporting.events import read_events
@@ -23,6 +24,7 @@ from rljob_trainer.reporting.records import (
 from rljob_trainer.reporting.report import shows_samples
 from rljob_trainer.reporting.tensorboard import scalars
 from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup
+from rljob_trainer.status import progress_of
 from synthetic_run import SyntheticRun, job
 
 TRAINING = TrainMetrics(
@@ -174,6 +176,23 @@ def test_without_held_out_questions_no_evaluation_is_told(tmp_path: Path) -> Non
     run = SyntheticRun(tmp_path)
     run.report.evaluation(0, Accuracy(None, None, 0))
     assert records(tmp_path, EvaluationRecord) == []
+
+
+def test_accuracies_of_sets_are_told_in_the_record_and_the_newest_in_the_status(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path)
+    hard, easy = Accuracy(0.25, None, 4, failures=1), Accuracy(0.75, 1.0, 2)
+    run.report.evaluation(0, Accuracy(0.5, 0.5, 8, failures=1, sets={"hard": easy, "easy": easy}))
+    run.report.evaluation(1, Accuracy(0.5, 0.5, 8, failures=1, sets={"hard": hard, "easy": easy}))
+    _, record = records(tmp_path, EvaluationRecord)
+    assert isinstance(record, EvaluationRecord)
+    assert {name: each.model_dump() for name, each in record.sets.items()} == {
+        "hard": {"sampled": 0.25, "greedy": None, "n": 4},
+        "easy": {"sampled": 0.75, "greedy": 1.0, "n": 2},
+    }
+    assert progress_of(run.report.progress()).evaluation_sets == {
+        "hard": SetAccuracy(step=1, sampled=0.25),
+        "easy": SetAccuracy(step=1, sampled=0.75, greedy=1.0),
+    }
 
 
 def test_the_end_has_its_own_time_and_later_records_are_not_written(tmp_path: Path) -> None:

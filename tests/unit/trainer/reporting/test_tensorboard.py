@@ -30,6 +30,8 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> EventAccumulator:
         "rollout/truncated",
         "eval/accuracy_sampled",
         "eval/accuracy_greedy",
+        "eval/longer/accuracy_sampled",
+        "eval/longer/accuracy_greedy",
         "perf/phase_seconds/rollout",
         "perf/phase_seconds/train",
         "perf/rollout_tokens_per_second",
