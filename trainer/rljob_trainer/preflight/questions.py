@@ -1,5 +1,6 @@
 """The thin shell around the questions: reads them with the trainer's readers, and their tokenizer from its files."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from jinja2 import TemplateError
 from rljob_api.errors import Problem
 from rljob_api.sections import Spec
 from rljob_api.shapes import CHECKPOINT, KNOWN, shape
-from rljob_trainer.data.packages import TOKENIZER_FILES
+from rljob_trainer.data.packages import TOKENIZER_FILES, cache_directory, converted
 from rljob_trainer.data.sources import raw_rows
 from rljob_trainer.preflight.findings import Findings, total
 from rljob_trainer.preflight.model_files import ModelFiles
@@ -21,9 +22,13 @@ def look_at_questions(spec: Spec, files: ModelFiles | None) -> Findings:
     """Look at the questions that are on this machine, and at them as prompts of the model if that is, too."""
     rows = read_sources(spec)
     found = total(judge_rows(spec, source) for source in rows)
-    if files is None or spec.model.checkpoint in KNOWN:
+    directory: Path | None = Path(spec.model.checkpoint)
+    if spec.model.checkpoint in KNOWN:
+        # Its tokenizer is known once the first run has converted it.
+        directory = converted(spec.model.checkpoint, cache_directory(os.environ))
+    if files is None or directory is None:
         return found
-    return found + look_at_prompts(spec, Path(spec.model.checkpoint), files, rows)
+    return found + look_at_prompts(spec, directory, files, rows)
 
 
 def read_sources(spec: Spec) -> list[Rows]:
