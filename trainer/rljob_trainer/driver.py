@@ -35,6 +35,7 @@ from rljob_trainer.learners.errors import (
     CriticMismatchError,
     LearnerError,
     LearnerLostError,
+    ObjectiveError,
     TrainingDivergedError,
     UnsupportedModelError,
 )
@@ -52,7 +53,7 @@ EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((ManifestError,), Exit.BAD_MANIFEST),
     ((DataError, DumpError, ModelError, CheckpointError, JournalError, RewardError, AlgorithmError), Exit.BAD_INPUT),
     ((PreflightError, UnsupportedModelError, CheckpointFormatError, CriticMismatchError), Exit.BAD_INPUT),
-    ((GenerateError, TrackingError), Exit.BAD_INPUT),
+    ((GenerateError, TrackingError, ObjectiveError), Exit.BAD_INPUT),
     ((EngineRefusedError,), Exit.BAD_INPUT),
     ((FencedError,), Exit.IN_USE),
     ((TrainingDivergedError,), Exit.DIVERGED),

@@ -21,6 +21,10 @@ class UnsupportedModelError(ValueError):
     """The checkpoint or the layout cannot be trained; the message says what can."""
 
 
+class ObjectiveError(ValueError):
+    """The policy objective trains the wrong way."""
+
+
 class CheckpointFormatError(ValueError):
     """A checkpoint is not of the format that this version reads; the message says what is."""
 

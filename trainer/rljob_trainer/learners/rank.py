@@ -47,11 +47,15 @@ class LearnerRank:
     def __init__(
         self, config: LearnerConfig, rank: int, world_size: int, master_address: str, master_port: int
     ) -> None:
-        """Join the other ranks, load the checkpoint, make the optimizer. Raises UnsupportedModelError."""
+        """Join the other ranks, load the checkpoint, make the optimizer.
+
+        Raises UnsupportedModelError, and ObjectiveError if the objective trains the wrong way.
+        """
         self._config = config
         self.rank = rank
         self.layout = layout(config, world_size)
         self._objective = objective.load(config.loss.objective)
+        objective.require_sign(self._objective, config.loss)
         self._runtime: Callable[[], AbstractContextManager[None]] = (
             megatron_on_cpu if config.device == "cpu" else nullcontext
         )

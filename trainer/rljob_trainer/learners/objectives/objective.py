@@ -11,6 +11,7 @@ from typing import Protocol, cast
 import torch
 
 from rljob_trainer.learners.config import LossSettings
+from rljob_trainer.learners.errors import ObjectiveError
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,29 @@ class Objective(Protocol):
 
     def __call__(self, responses: Responses, settings: LossSettings) -> Surrogate:
         """Return the loss of each token, to be minimised. Its gradient reaches the weights through `logprobs_R`."""
+
+
+def require_sign(objective: Objective, settings: LossSettings) -> None:
+    """Raise ObjectiveError if the objective makes a token less likely although its advantage is positive.
+
+    Tried once on two short responses of the present policy: such a sign shows in a run only when rewards have fallen.
+    """
+    logprobs_R = torch.tensor([-0.5, -1.0, -2.0, -4.0], requires_grad=True)
+    ones_R = torch.ones(len(logprobs_R))
+    responses = Responses(
+        logprobs_R=logprobs_R,
+        old_logprobs_R=logprobs_R.detach(),
+        advantages_R=ones_R,
+        counts_R=ones_R.double(),
+        sequences_R=torch.tensor([0, 0, 1, 1]),
+        num_sequences=2,
+    )
+    (slope_R,) = torch.autograd.grad(objective(responses, settings).loss_R.sum(), logprobs_R)
+    if (slope_R > 0).any():
+        raise ObjectiveError(
+            f"{settings.objective}: the loss of a token with advantage 1 grows with its log-probability (slopes "
+            f"{slope_R.tolist()}), so better responses would become less likely; a loss is minimised: a sign is missing"
+        )
 
 
 def load(path: str) -> Objective:
