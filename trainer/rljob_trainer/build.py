@@ -357,6 +357,7 @@ class _Builder:
             fingerprint=fingerprint,
             precision=self._spec.training.precision,
             zero_kl=self._spec.algorithm.teacher is None and batch(self._spec).steps_per_rollout == 1,
+            rewards_alone=self._spec.algorithm.teacher is None and self._spec.algorithm.critic is None,
         )
 
     def _rollouts(

@@ -3,8 +3,9 @@
 The learner's log-probabilities of the engines' samples cost one more forward pass, once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from rljob_api.sections import Precision
 from rljob_trainer.batches import StepBatch
 from rljob_trainer.evaluation import Accuracy
 from rljob_trainer.metrics import Publication, TrainMetrics
+from rljob_trainer.packing import MicroBatch
 from rljob_trainer.parts import Learner, Report
 from rljob_trainer.reporting.first_step import LearnerView, checks, rendered
 from rljob_trainer.reporting.records import CheckRecord, RenderedRecord
@@ -37,7 +39,10 @@ class FirstStep:
     precision: Precision
     zero_kl: bool
     """whether the KL that the step tells is that of one model against itself"""
+    rewards_alone: bool
+    """whether nothing but its reward says which sample of a prompt is better"""
     _view: LearnerView | None = None
+    _batches: Sequence[StepBatch] = ()
     _begun: bool = False
 
     def train(self, batches: Sequence[StepBatch]) -> TrainMetrics:
@@ -46,12 +51,15 @@ class FirstStep:
             self._begun = True
             full = [batch for batch in batches if any(batch.micro_batches_by_rank)]
             self._view = view(full, [self.logprobs(batch) for batch in full])
+            self._batches = full
         return self.learner.train(batches)
 
     def step(self, step: int, groups: Sequence[ScoredGroup], training: TrainMetrics, publication: Publication) -> None:
         """Tell people what happened in a step."""
         if step == 1:
-            found = checks(groups, training, self._view, self.precision, self.zero_kl)
+            contradicted = contradictions(groups, self._batches) if self.rewards_alone else None
+            found = checks(groups, training, self._view, self.precision, self.zero_kl, contradicted)
+            self._batches = ()
             self.tell(self.fingerprint, found, rendered(groups))
         self.report.step(step, groups, training, publication)
 
@@ -74,3 +82,32 @@ def view(batches: Sequence[StepBatch], logprobs: Sequence[Logprobs]) -> LearnerV
     learner_D, engine_D = np.concatenate(own), np.concatenate(engines)
     differences_D = np.abs(learner_D - engine_D)
     return LearnerView(float(learner_D.mean()), float(differences_D.mean()), float(differences_D.max()))
+
+
+def contradictions(groups: Sequence[ScoredGroup], batches: Sequence[StepBatch]) -> float | None:
+    """Return the share of pairs of samples of one prompt whose advantages are not in the order of their rewards.
+
+    Advantages are those that the learner gets, found by their samples' tokens: samples that occur with different ones
+    are left out. None when no two samples have different rewards.
+    """
+    advantages: dict[tuple[int, ...], set[float]] = {}
+    for micro_batch in (each for batch in batches for rank in batch.micro_batches_by_rank for each in rank):
+        for tokens, advantage in trained(micro_batch):
+            advantages.setdefault(tokens, set()).add(advantage)
+    known = {tokens: min(found) for tokens, found in advantages.items() if len(found) == 1}
+    pairs = contradicted = 0
+    for group in groups:
+        prompt, samples_G = group.group.prompt.tokens_T, group.group.samples_G
+        keys_G = [(*prompt, *sample.tokens_T) for sample in samples_G]
+        judged = zip(group.rewards_G, keys_G, strict=bool(group.rewards_G))  # without a reward nothing is judged
+        scored = [(reward, known[key]) for reward, key in judged if key in known]
+        for (reward, advantage), (other_reward, other_advantage) in combinations(scored, 2):
+            pairs += reward != other_reward
+            contradicted += (reward - other_reward) * (advantage - other_advantage) < 0
+    return contradicted / pairs if pairs else None
+
+
+def trained(batch: MicroBatch) -> Iterator[tuple[tuple[int, ...], float]]:
+    """Yield the tokens of each sequence, prompt and response, and the mean advantage of those it is trained on."""
+    for number, (start, end) in enumerate(zip(batch.cu_seqlens_S1[:-1], batch.cu_seqlens_S1[1:], strict=True)):
+        yield tuple(batch.tokens_T[start:end].tolist()), float(batch.advantages_R[batch.sequences_R == number].mean())

@@ -82,13 +82,12 @@ def updates(spec: Spec) -> Updates:
 def chosen_algorithm(spec: Spec) -> Algorithm:
     """Return the manifest's algorithm, tried once; raise AlgorithmError if it does not work, before anything starts."""
     chosen = choose.algorithm(spec.algorithm)
-    if spec.algorithm.name in choose.REGISTERED:
-        return chosen
     try:
         tried(objective.load(chosen.objective), loss_settings(spec, chosen))
     except (ImportError, ValueError) as error:
         raise AlgorithmError(f"algorithm.name {spec.algorithm.name}: objective {chosen.objective}: {error}") from error
-    choose.tried(chosen, spec.rollout.samples_per_prompt)
+    if spec.algorithm.name not in choose.REGISTERED:  # ours are tested
+        choose.tried(chosen, spec.rollout.samples_per_prompt)
     return chosen
 
 

@@ -28,6 +28,8 @@ REFERENCE_PERPLEXITY_LIMIT = 1000.0
 a model that was not loaded as many as its vocabulary has tokens"""
 REPEATED_LIMIT = 0.3
 TRUNCATED_LIMIT = 0.5
+CONTRADICTED_LIMIT = 0.05
+"""by chance it would be half, less the ties; an algorithm of a user's own may look at more than rewards"""
 RENDERED = 3
 """samples that are shown with their whole prompts"""
 
@@ -49,11 +51,13 @@ def checks(
     view: LearnerView | None,
     precision: Precision,
     zero_kl: bool,
+    contradicted: float | None = None,
 ) -> tuple[CheckRecord, ...]:
     """Return what was measured in the first step, with limits; what could not be measured is left out.
 
     `view` is None where there is no learner, or no sample had anything to teach. Without `zero_kl` the KL is left out:
     with several optimizer steps in a rollout it is not of the first one alone, and a teacher is another model.
+    `contradicted` is the share of pairs of samples whose advantages are not in the order of their rewards.
     """
     samples = [sample for group in groups for sample in group.group.samples_G]
     kl = training.kl if zero_kl else None
@@ -77,6 +81,13 @@ def checks(
             view.largest_difference if view else None,
             LARGEST_LIMIT[precision],
             "Single tokens disagree: tokens shifted by one, a response tokenised again, or one layer that differs.",
+        ),
+        (
+            "pairs of samples whose advantages contradict their rewards, share",
+            contradicted,
+            CONTRADICTED_LIMIT,
+            "Training makes the worse samples of a prompt more likely: an advantage with the wrong sign, or one that"
+            " belongs to another sample. An algorithm of your own may do so on purpose.",
         ),
         (
             "perplexity of the samples under the learner",

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from rljob_trainer.algorithms.algorithm import CISPO, GSPO, LIKELIHOOD
 from rljob_trainer.learners.config import CLIP, LossSettings
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.objectives.objective import Surrogate
@@ -33,6 +34,10 @@ def infinite(responses, settings):
     return surrogate(torch.log(responses.logprobs_R), responses.logprobs_R)
 
 
+def flipped(responses, settings):
+    return surrogate(responses.logprobs_R * responses.advantages_R, responses.logprobs_R)
+
+
 @pytest.mark.parametrize(
     ("function", "told"),
     [
@@ -43,6 +48,7 @@ def infinite(responses, settings):
         (one_number, r"returned \{'loss_R': \(\)\} for 6 tokens; one value for each is wanted"),
         (no_surrogate, "returned Tensor; a Surrogate is wanted"),
         (untrained, r"does not depend on logprobs_R: nothing would be trained"),
+        (flipped, r"grows with the log-probability of a token with advantage 1, .* a sign is missing"),
         (infinite, r"not finite for ordinary values"),
     ],
 )
@@ -51,5 +57,9 @@ def test_what_an_objective_does_wrong_is_named(function, told):
         tried(function, LossSettings())
 
 
-def test_an_objective_of_ours_passes():
-    tried(objective.load(CLIP), LossSettings(dual_clip=3.0))
+@pytest.mark.parametrize(
+    ("path", "changes"),
+    [(CLIP, {}), (CLIP, {"dual_clip": 3.0}), (GSPO, {}), (CISPO, {"clip_low": 1.0}), (LIKELIHOOD, {})],
+)
+def test_an_objective_of_ours_passes(path, changes):
+    tried(objective.load(path), LossSettings(objective=path, **changes))

@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rljob_api import sections
 from rljob_api.sections import Precision
 from rljob_trainer.absent import NOTHING_TRAINED, NoBatches, NoLearner
 from rljob_trainer.aggregation import by_token
+from rljob_trainer.algorithms.choose import algorithm
 from rljob_trainer.algorithms.grpo import GroupRelative
 from rljob_trainer.batches import Batches
-from rljob_trainer.first_step import FirstStep, view
+from rljob_trainer.first_step import FirstStep, contradictions, view
 from rljob_trainer.metrics import Publication, TrainMetrics
 from rljob_trainer.penalties import no_penalties
 from rljob_trainer.reporting.events import read_events
@@ -25,6 +27,7 @@ from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup, Segment
 from synthetic_run import SyntheticRun
 
 KL, MEAN, LARGEST = "KL to the reference", "engine against learner, mean", "engine against learner, largest"
+CONTRADICTED = "pairs of samples whose advantages contradict their rewards"
 LEARNER, ENGINES = "perplexity of the samples under the learner", "perplexity of the samples under the engines"
 REPEATED, TRUNCATED = "repeated 4-grams", "truncated responses"
 TRAINING = TrainMetrics(
@@ -51,8 +54,8 @@ def group(uid: str = "0:0", tokens=TOKENS, logprob: float = -0.4, finish_reason:
 ONE = (group(),)
 
 
-def found(groups=ONE, training=TRAINING, view=SOUND, precision=Precision.FP32, zero_kl=True):
-    return checks(groups, training, view, precision, zero_kl)
+def found(groups=ONE, training=TRAINING, view=SOUND, precision=Precision.FP32, zero_kl=True, contradicted=0.0):
+    return checks(groups, training, view, precision, zero_kl, contradicted)
 
 
 def breached(*arguments, **changes) -> list[str]:
@@ -64,6 +67,7 @@ def test_a_sound_step_breaches_nothing_and_says_everything():
     assert [check.name.partition(",")[0] for check in found()] == [
         KL,
         *["engine against learner"] * 2,
+        CONTRADICTED,
         LEARNER,
         ENGINES,
         REPEATED,
@@ -80,6 +84,7 @@ def test_a_sound_step_breaches_nothing_and_says_everything():
         ({"view": replace(SOUND, mean_difference=0.01)}, MEAN),
         ({"view": replace(SOUND, largest_difference=0.5)}, LARGEST),
         ({"view": replace(SOUND, largest_difference=inf)}, LARGEST),
+        ({"contradicted": 0.5}, CONTRADICTED),
         ({"view": replace(SOUND, mean_logprob=-6.2)}, LEARNER),
         ({"view": replace(SOUND, mean_logprob=-1e6)}, LEARNER),
         ({"groups": (group(logprob=-6.2),)}, ENGINES),
@@ -99,11 +104,11 @@ def test_bf16_may_differ_more():
 
 
 def test_what_was_not_measured_is_left_out():
-    names = {check.name for check in found(training=NOTHING_TRAINED, view=None)}
+    names = {check.name for check in found(training=NOTHING_TRAINED, view=None, contradicted=None)}
     assert len(names) == 3
     assert not [name for name in names if "learner" in name]
     assert KL not in {check.name for check in found(training=replace(TRAINING, kl=0.5), zero_kl=False)}
-    assert found(groups=(), training=NOTHING_TRAINED, view=None) == ()
+    assert found(groups=(), training=NOTHING_TRAINED, view=None, contradicted=None) == ()
 
 
 def test_repetition_is_the_share_of_ngrams_that_came_before():
@@ -172,6 +177,61 @@ def test_the_learner_is_compared_over_all_shares_and_micro_batches():
     assert view((), ()) is None
 
 
+def answers(*tokens: int) -> tuple[Sample, ...]:
+    return tuple(Sample((token, 9), (-0.5, -0.5), "", 0, "stop", "engine-0") for token in tokens)
+
+
+ANSWERED = (
+    ScoredGroup(Group(group("0:0").group.prompt, answers(20, 21, 22)), (1.0, 0.5, 0.0)),
+    ScoredGroup(Group(replace(group().group.prompt, tokens_T=(3, 4)), answers(20, 21, 22)), (0.0, 0.0, 1.0)),
+)
+
+
+def signed(sign: float) -> Batches:
+    def advantage(outcomes):
+        return [[sign * reward for reward in outcome.rewards_G] for outcome in outcomes]
+
+    return replace(BATCHES, advantage=advantage, keep_zero_advantage=True)
+
+
+def test_advantages_in_the_order_of_rewards_contradict_nothing():
+    assert contradictions(ANSWERED, BATCHES(ANSWERED)) == 0.0
+    assert contradictions(ANSWERED, signed(1.0)(ANSWERED)) == 0.0
+
+
+@pytest.mark.parametrize("normalize_by", ["group", "batch", "none"])
+@pytest.mark.parametrize("name", ["grpo", "gspo", "cispo", "rloo", "reinforcePlusPlus", "reinforcePlusPlusBaseline"])
+def test_no_algorithm_of_ours_contradicts_any_rewards(name: str, normalize_by: str):
+    random = np.random.default_rng(7)
+    rewarded = tuple(
+        replace(group, rewards_G=tuple(random.choice([0.0, 0.1, 0.5, 1.0], 3).tolist())) for group in ANSWERED * 8
+    )
+    prompts = [replace(group.group.prompt, tokens_T=(3, number)) for number, group in enumerate(rewarded)]
+    groups = tuple(
+        replace(group, group=replace(group.group, prompt=prompt))
+        for group, prompt in zip(rewarded, prompts, strict=True)
+    )
+    advantage = algorithm(sections.Algorithm(name=name, normalize_by=normalize_by)).advantage
+    batches = replace(BATCHES, advantage=advantage, global_batch_size=48)(groups)
+    assert contradictions(groups, batches) == 0.0
+
+
+def test_advantages_of_the_wrong_sign_contradict_every_pair():
+    assert contradictions(ANSWERED, signed(-1.0)(ANSWERED)) == 1.0
+
+
+def test_advantages_of_another_group_contradict_some_pairs():
+    first, second = ANSWERED
+    exchanged = (replace(first, rewards_G=second.rewards_G), replace(second, rewards_G=first.rewards_G))
+    assert contradictions(ANSWERED, signed(1.0)(exchanged)) == pytest.approx(4 / 5)
+
+
+def test_samples_that_are_alike_and_of_different_worth_tell_nothing():
+    alike = (replace(ANSWERED[0], group=Group(ANSWERED[0].group.prompt, answers(20, 20, 20))),)
+    assert contradictions(alike, BATCHES(alike)) is None
+    assert contradictions((group(),), ()) is None
+
+
 class Learner:
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -188,7 +248,9 @@ class Learner:
 def first_step(directory: Path, learner, logprobs) -> tuple[FirstStep, SyntheticRun]:
     run = SyntheticRun(directory, steps=3)
     told = run.report.first_step
-    return FirstStep(learner, logprobs, run.report, told, "f1n9e7", Precision.FP32, zero_kl=True), run
+    return FirstStep(
+        learner, logprobs, run.report, told, "f1n9e7", Precision.FP32, zero_kl=True, rewards_alone=True
+    ), run
 
 
 def take(look: FirstStep, batches, steps: int) -> None:

@@ -1,4 +1,6 @@
-"""Tries an objective on a few tokens of its own, so that a mistake in a user's shows before anything is started."""
+"""Tries an objective on a few tokens of its own, so that a mistake shows before anything is started: a failing one as a
+lost process, and one without its minus sign only once rewards have fallen.
+"""
 
 import difflib
 import traceback
@@ -40,9 +42,14 @@ def tried(objective: Objective, settings: LossSettings) -> None:
         raise ObjectiveError(f"returned {wrong} for {TOKENS} tokens; one value for each is wanted")
     if not made.loss_R.requires_grad:
         raise ObjectiveError("returned a loss that does not depend on logprobs_R: nothing would be trained")
-    (gradient_R,) = torch.autograd.grad(made.loss_R.sum(), logprobs_R)
-    if not bool(torch.isfinite(made.loss_R).all() and torch.isfinite(gradient_R).all()):
+    (slope_R,) = torch.autograd.grad(made.loss_R.sum(), logprobs_R)
+    if not bool(torch.isfinite(made.loss_R).all() and torch.isfinite(slope_R).all()):
         raise ObjectiveError("returned a loss or a gradient that is not finite for ordinary values")
+    if bool((slope_R[responses.advantages_R > 0] > 0).any()):
+        raise ObjectiveError(
+            "has a loss that grows with the log-probability of a token with advantage 1, so better responses would "
+            "become less likely; a loss is minimised: a sign is missing"
+        )
 
 
 def _told(error: Exception) -> str:
