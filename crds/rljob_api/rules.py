@@ -43,6 +43,7 @@ from rljob_api.sections import (
 )
 from rljob_api.shapes import KNOWN
 from rljob_api.topology import GPU, Sizes, sizes
+from rljob_api.watching import watching
 
 WORD = "[A-Za-z_][A-Za-z0-9_]*"  # not \w, which is ASCII in CEL and is not in Python
 FUNCTION = re.compile(rf"{WORD}([.]{WORD})*:{WORD}")
@@ -1231,6 +1232,7 @@ RULES: tuple[Rule, ...] = (
     engines,
     ahead,
     carried_over,
+    watching,
     weight_sync,
     debug,
     tracking,
@@ -1280,7 +1282,10 @@ LEARNER_ONLY = (
     "spec.checkpoint.keep",
     "spec.watch.entropyShare",
     "spec.watch.gradientSpike",
+    "spec.watch.nonFinite",
     "spec.watch.mismatch",
+    "spec.watch.staleness",
+    "spec.watch.dataWait",
     "spec.extraArgs.megatron",
 )
 """fields that only a run with a learner looks at; they may stay, so that one field turns debug.rolloutOnly on"""
@@ -1294,6 +1299,7 @@ ENGINES_ONLY = (
     *(f"spec.weightSync.{field.alias}" for field in WeightSync.model_fields.values()),
     *(f"spec.evaluation.{field.alias}" for field in Evaluation.model_fields.values()),
     "spec.recovery.engineRestarts",
+    "spec.watch.dataWait",
     "spec.extraArgs.sglang",
 )
 """fields that only a run with engines looks at, and that say nothing about the samples that they made"""
