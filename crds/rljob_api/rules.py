@@ -1120,7 +1120,8 @@ def tracking_key(spec: Spec) -> Iterator[Problem]:
     ),
     Cel(
         "spec.checkpoint.resumeStep",
-        "self.checkpoint.?resumeStep.orValue(0) < self.training.steps",
+        "self.checkpoint.resume == 'Fresh' || self.debug.rolloutOnly"
+        " || self.checkpoint.?resumeStep.orValue(0) < self.training.steps",
         "{self.checkpoint.resumeStep} is not less than spec.training.steps {self.training.steps}: nothing would be left"
         " to do; nearest valid: spec.training.steps {self.checkpoint.resumeStep + 1} or more",
     ),
@@ -1140,10 +1141,11 @@ def tracking_key(spec: Spec) -> Iterator[Problem]:
 def resuming(spec: Spec) -> Iterator[Problem]:
     step, wish = spec.checkpoint.resume_step, spec.checkpoint.resume
     path, for_nothing = "spec.checkpoint.resumeStep", "and spec.debug.rolloutOnly trains nothing that could go on"
+    needless = wish is Resume.FRESH or spec.debug.rollout_only
     if step is not None and wish is Resume.FRESH:
         rule = "is a step to go on from, and spec.checkpoint.resume Fresh goes on from none"
         yield Problem(path, step, rule, "spec.checkpoint.resume Auto")
-    if step is not None and step >= spec.training.steps:
+    if step is not None and step >= spec.training.steps and not needless:
         rule = f"is not less than spec.training.steps {spec.training.steps}: nothing would be left to do"
         yield Problem(path, step, rule, f"spec.training.steps {step + 1} or more")
     if step is not None and spec.debug.rollout_only:
