@@ -413,6 +413,11 @@ JOB = Dashboard(
                     {"tokens": f"rljob_response_length_tokens{ONE}"},
                 ),
                 Panel("Learning rate", "Of the last step.", {"rate": f"rljob_learning_rate{ONE}"}, unit="sci"),
+                Panel(
+                    "Staleness",
+                    "With rollout.async: age in steps of the weights that made the last step's response tokens.",
+                    {"mean": f"rljob_staleness_steps{ONE}", "oldest": f"rljob_staleness_max_steps{ONE}"},
+                ),
             ],
         ),
         Row(
@@ -430,6 +435,13 @@ JOB = Dashboard(
                     {"{{phase}}": f"sum by (phase) (rate(rljob_phase_seconds_total{ONE}{RATE}))"},
                     unit="percentunit",
                     stacked=True,
+                    limits=(0, 1),
+                ),
+                Panel(
+                    "Waiting for samples",
+                    "Share of the last step for which the learner had nothing to train on.",
+                    {"wait": f"rljob_data_wait_ratio{ONE}"},
+                    unit="percentunit",
                     limits=(0, 1),
                 ),
                 Panel(

@@ -59,7 +59,7 @@ LEFT_OUT: tuple[tuple[str, type[Section], tuple[str, ...]], ...] = (
     ("training", Training, ("steps_per_rollout", "global_batch_size")),
     ("weight_sync", WeightSync, tuple(WeightSync.model_fields)),
     ("recovery", Recovery, ("engine_restarts",)),
-    ("watch", Watch, ("reward_drop", "truncated", "no_signal", "mismatch")),
+    ("watch", Watch, ("reward_drop", "truncated", "no_signal", "mismatch", "staleness", "data_wait")),
     ("debug", Debug, tuple(Debug.model_fields)),
 )
 """sections, and their fields that have no effect"""

@@ -43,6 +43,7 @@ from rljob_api.sections import (
 )
 from rljob_api.shapes import KNOWN
 from rljob_api.topology import GPU, Sizes, sizes
+from rljob_api.watching import watching
 
 WORD = "[A-Za-z_][A-Za-z0-9_]*"  # not \w, which is ASCII in CEL and is not in Python
 FUNCTION = re.compile(rf"{WORD}([.]{WORD})*:{WORD}")
@@ -1119,7 +1120,8 @@ def tracking_key(spec: Spec) -> Iterator[Problem]:
     ),
     Cel(
         "spec.checkpoint.resumeStep",
-        "self.checkpoint.?resumeStep.orValue(0) < self.training.steps",
+        "self.checkpoint.resume == 'Fresh' || self.debug.rolloutOnly"
+        " || self.checkpoint.?resumeStep.orValue(0) < self.training.steps",
         "{self.checkpoint.resumeStep} is not less than spec.training.steps {self.training.steps}: nothing would be left"
         " to do; nearest valid: spec.training.steps {self.checkpoint.resumeStep + 1} or more",
     ),
@@ -1139,10 +1141,11 @@ def tracking_key(spec: Spec) -> Iterator[Problem]:
 def resuming(spec: Spec) -> Iterator[Problem]:
     step, wish = spec.checkpoint.resume_step, spec.checkpoint.resume
     path, for_nothing = "spec.checkpoint.resumeStep", "and spec.debug.rolloutOnly trains nothing that could go on"
+    needless = wish is Resume.FRESH or spec.debug.rollout_only
     if step is not None and wish is Resume.FRESH:
         rule = "is a step to go on from, and spec.checkpoint.resume Fresh goes on from none"
         yield Problem(path, step, rule, "spec.checkpoint.resume Auto")
-    if step is not None and step >= spec.training.steps:
+    if step is not None and step >= spec.training.steps and not needless:
         rule = f"is not less than spec.training.steps {spec.training.steps}: nothing would be left to do"
         yield Problem(path, step, rule, f"spec.training.steps {step + 1} or more")
     if step is not None and spec.debug.rollout_only:
@@ -1231,6 +1234,7 @@ RULES: tuple[Rule, ...] = (
     engines,
     ahead,
     carried_over,
+    watching,
     weight_sync,
     debug,
     tracking,
@@ -1280,7 +1284,10 @@ LEARNER_ONLY = (
     "spec.checkpoint.keep",
     "spec.watch.entropyShare",
     "spec.watch.gradientSpike",
+    "spec.watch.nonFinite",
     "spec.watch.mismatch",
+    "spec.watch.staleness",
+    "spec.watch.dataWait",
     "spec.extraArgs.megatron",
 )
 """fields that only a run with a learner looks at; they may stay, so that one field turns debug.rolloutOnly on"""
@@ -1294,6 +1301,7 @@ ENGINES_ONLY = (
     *(f"spec.weightSync.{field.alias}" for field in WeightSync.model_fields.values()),
     *(f"spec.evaluation.{field.alias}" for field in Evaluation.model_fields.values()),
     "spec.recovery.engineRestarts",
+    "spec.watch.dataWait",
     "spec.extraArgs.sglang",
 )
 """fields that only a run with engines looks at, and that say nothing about the samples that they made"""

@@ -634,6 +634,9 @@ class Watch(Section):
     """EntropyCollapse: the entropy is below this share of what it was at first"""
     gradient_spike: Annotated[float, Field(gt=1)] = 10.0
     """GradientSpike: one gradient norm is so many times the median before"""
+    non_finite: NotNegative = 0
+    """NonFinite: in the last `window` steps more optimizer steps were skipped because a gradient was not finite; below
+    `training.optimizer.maxSkippedSteps`, which ends the run, or 0"""
     truncated: Fraction = 0.5
     """Truncation: a larger share of the responses reaches maxNewTokens"""
     repeated: Fraction = 0.3
@@ -643,6 +646,14 @@ class Watch(Section):
     mismatch: Annotated[float, Field(gt=0)] | None = None
     """Mismatch: mean difference of the engines' and the learner's log-probabilities [nats]; absent: 0.001 in fp32,
     0.05 in bf16, and any with `rollout.async`, where engines have older weights"""
+    staleness: Annotated[float, Field(gt=0)] | None = None
+    """Staleness: the response tokens were made by weights that are older, mean over tokens [steps]; absent: any. A
+    single token that is older than `rollout.async.maxStaleness` is told of in any case"""
+    data_wait: Fraction | None = None
+    """DataWait: the learner waits for samples for a larger share of a step, mean of the window's shares: in the phase
+    `rollout`, or in `publish` for responses that are being made; evaluations and checkpoints do not count. Absent: 0.5
+    with `rollout.async` on Gpu, where half of the learner's GPUs would do, otherwise any: learner and engines take
+    turns, or share cores"""
 
 
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=64)]

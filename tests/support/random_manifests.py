@@ -88,6 +88,10 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "spec.rollout.async": ({}, {"partial": True}, {"maxStaleness": 2, "updateInterval": 2}, {"updateInterval": 2}),
     "spec.rollout.async.partial": (True, False),
     "spec.rollout.async.maxStaleness": (1, 2, 3),
+    "spec.watch.staleness": (0.5, 1, 2.5),
+    "spec.watch.dataWait": (0, 0.5, 1),
+    "spec.watch.nonFinite": (0, 1, 4, 5),
+    "spec.training.optimizer.maxSkippedSteps": (0, 1, 5, 10),
     "spec.algorithm.importanceSampling": ({"kind": "truncate"},),
     "spec.algorithm.name": (
         "grpo",
@@ -238,6 +242,8 @@ def imitation(content: Manifest, draw: Random) -> None:
         ("spec.training.globalBatchSize", draw.randint(1, 8)),
         ("spec.recovery.engineRestarts", draw.randint(2, 4)),
         ("spec.watch.mismatch", 0.1),
+        ("spec.watch.staleness", 0.1),
+        ("spec.watch.dataWait", 0.1),
         ("spec.debug.replay", "runs/first/rollouts"),
     ):
         if draw.random() < 0.2:

@@ -62,3 +62,5 @@ class Publication:
     """engine -> why it was taken out of service"""
     parts: Mapping[str, float] = field(default_factory=dict)
     """where the time went: pause, transfer, verify, resume [s]"""
+    waited_s: float = 0.0
+    """before all that, until responses that were being made had been answered or cut off [s]"""

@@ -129,3 +129,4 @@ def test_weights_published_every_second_step_reach_engines_that_all_died_before(
     steps = run.records("step")
     assert max(record["max_staleness"] for record in steps) == 2
     assert [record["version"] for record in steps if record["step"] in (1, 2, 3, 15, 30)] == [0, 2, 2, 15, 30]
+    assert [record["publish_wait_seconds"] > 0 for record in steps[:4]] == [False, True, False, True]

@@ -137,12 +137,13 @@ def test_every_field_that_says_so_is_only_for_a_cluster():
     [
         ("{}", ()),
         ("{dumpRollouts: true}", ()),
-        ("{rolloutOnly: true}", ("spec.algorithm.entropyCoefficient",)),
-        ("{replay: runs/a/rollouts}", ("spec.rollout.engines", "spec.evaluation.interval")),
+        ("{rolloutOnly: true}", ("spec.algorithm.entropyCoefficient", "spec.watch.dataWait")),
+        ("{replay: runs/a/rollouts}", ("spec.rollout.engines", "spec.evaluation.interval", "spec.watch.dataWait")),
     ],
 )
 def test_fields_that_a_debug_mode_leaves_without_effect_are_told(good, debug, told):
-    text = f"{good}\n  algorithm: {{entropyCoefficient: 0.01}}\n  evaluation: {{interval: 5}}\n  debug: {debug}"
+    set_too = "algorithm: {entropyCoefficient: 0.01}\n  evaluation: {interval: 5}\n  watch: {dataWait: 0.9}"
+    text = f"{good}\n  {set_too}\n  debug: {debug}"
 
     assert rules.left_out(load(text).spec) == told
 

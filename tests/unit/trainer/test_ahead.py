@@ -208,12 +208,11 @@ def test_without_partial_a_publication_waits_for_running_requests_and_each_is_of
     run.engines.held.update(uids(3))
     run.rollouts.take(0)
     run.until(lambda: run.engines.asked == uids(0, 1, 2, 3))
-    publishing = threading.Thread(target=run.gated.publish, args=(1,))
-    publishing.start()
+    publishing = run.rollouts.background.submit(asyncio.to_thread(run.gated.publish, 1))
     time.sleep(0.05)
     assert run.weights.published == [0]
     run.engines.held.clear()
-    publishing.join(5)
+    assert publishing.result(5).waited_s >= 0.05
     assert run.weights.published == [0, 1]
     assert run.engines.made_by["0:3"] == (0, 0)
 

@@ -150,6 +150,14 @@ def figures(history: History) -> tuple[Figure, ...]:
             (0.0, None),
             _legend_of_marks(marks),
         ),
+        _of(
+            steps,
+            "Waiting for samples",
+            "share",
+            {"of the step": "data_wait"},
+            low=0.0,
+            note="Phase rollout, and publications that wait for responses, without evaluation and checkpoint.",
+        ),
         stacked_figure(
             "Time of a step",
             "s",

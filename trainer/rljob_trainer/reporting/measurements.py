@@ -61,6 +61,7 @@ def step_metrics(
         rollout_tokens=sum(len(sample.own_tokens) for sample in samples if sample.engine),
         train_tokens=training.tokens,
         version=publication.version,
+        publish_wait_seconds=publication.waited_s,
         skipped=training.skipped,
     )
 

@@ -42,6 +42,7 @@ _STEP_GAUGES: Final = {
     "repeated": ("rljob_repeated_ratio", "Share of 4-grams that came before in their response, in the last step"),
     "staleness": ("rljob_staleness_steps", "Mean age of the weights that made the last step's response tokens"),
     "max_staleness": ("rljob_staleness_max_steps", "Age of the oldest weights that made a token of the last step"),
+    "data_wait": ("rljob_data_wait_ratio", "Share of the last step for which the learner waited for samples"),
     "reward_std": ("rljob_reward_std", "Standard deviation of the rewards of the last step's samples"),
     "loss": ("rljob_loss", "Loss of the last step"),
     "grad_norm": ("rljob_grad_norm", "Gradient norm of the last step before clipping"),

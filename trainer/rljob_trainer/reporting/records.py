@@ -20,6 +20,9 @@ Text = Annotated[str, BeforeValidator(_encodable)]
 
 PhaseSeconds = Mapping[str, float]
 
+BETWEEN_STEPS = frozenset({"evaluate", "checkpoint"})
+"""phases that stand with a step and are none of its own"""
+
 
 class _Line(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True, ser_json_inf_nan="null")
@@ -81,6 +84,8 @@ class StepMetrics(_Line):
     """prompt and response tokens that the learner trained on"""
     version: int
     """version of the weights that this step published"""
+    publish_wait_seconds: float = 0.0
+    """part of the phase `publish`: until responses that were being made had been answered or cut off [s]"""
     skipped: int = 0
     """optimizer steps skipped for a gradient that was not finite"""
 
@@ -97,6 +102,20 @@ class StepRecord(StepMetrics):
     @property
     def seconds(self) -> float:
         return sum(self.phase_seconds.values())
+
+    @property
+    def data_wait(self) -> float | None:
+        """Share of the step for which the learner waited for samples; None: it took no time.
+
+        What is done between two steps does not belong to it: a step is not quicker for an evaluation after it.
+        """
+        own = sum(seconds for phase, seconds in self.phase_seconds.items() if phase not in BETWEEN_STEPS)
+        return self.data_wait_seconds / own if own > 0 else None
+
+    @property
+    def data_wait_seconds(self) -> float:
+        """How long the learner waited for samples: to train on them, or for weights to be published behind them [s]."""
+        return self.phase_seconds.get("rollout", 0.0) + self.publish_wait_seconds
 
     @property
     def rollout_seconds(self) -> float:

@@ -41,6 +41,7 @@ _STEP_TAGS: Final = {
     "rollout/staleness_mean": "staleness",
     "rollout/staleness_max": "max_staleness",
     "perf/step_seconds": "seconds",
+    "perf/data_wait": "data_wait",
     "perf/rollout_tokens_per_second": "rollout_tokens_per_second",
     "perf/train_tokens_per_second": "train_tokens_per_second",
     "weights/version": "version",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 from statistics import fmean, median
 
-from rljob_api.sections import Spec, Watch
+from rljob_api.sections import Device, Spec, Watch
 from rljob_trainer.reporting.first_step import MEAN_LIMIT
 from rljob_trainer.reporting.records import StepRecord
 
@@ -18,12 +18,17 @@ NAMES = (
     "RewardCollapse",
     "EntropyCollapse",
     "GradientSpike",
+    "NonFinite",
     "Truncation",
     "Repetition",
     "NoSignal",
     "Mismatch",
+    "Staleness",
+    "DataWait",
 )
 """all that can be found"""
+USUAL_WAIT = 0.5
+"""beyond it the learner would not be waited for if it had half of its GPUs"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +43,31 @@ class Finding:
     """where to look first"""
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Limits that follow from more than `spec.watch`; infinite: any."""
+
+    mismatch: float = inf
+    """of the mean |engine - learner| [nats]"""
+    oldest: float = inf
+    """of the age of a single token [steps]"""
+    data_wait: float = inf
+    """of the share of a step for which the learner waits"""
+
+
 @dataclass
 class Lookout:
     """The detectors, and what they have found so far."""
 
     limits: Watch
-    mismatch: float
-    """limit of the mean |engine - learner| [nats]; infinite: any"""
+    bounds: Bounds
     _steps: list[StepRecord] = field(default_factory=list)
     _standing: dict[str, Finding] = field(default_factory=dict)
 
     def after(self, step: StepRecord) -> tuple[Finding, ...]:
         """Return what has begun to hold with this step."""
         self._steps.append(step)
-        found = findings(self._steps, self.limits, self.mismatch)
+        found = findings(self._steps, self.limits, self.bounds)
         new = tuple(finding for finding in found if finding.name not in self._standing)
         # As it began: the numbers of every later step would be news at every step.
         self._standing = {finding.name: self._standing.get(finding.name, finding) for finding in found}
@@ -64,18 +80,47 @@ class Lookout:
 
 
 def lookout(spec: Spec) -> Lookout:
-    """Return a lookout with the limits of a manifest; that of the mismatch is the first step's unless it says.
+    """Return a lookout with the limits of a manifest."""
+    return Lookout(
+        spec.watch,
+        Bounds(
+            mismatch=mismatch_limit(spec),
+            oldest=spec.ahead.max_staleness if spec.ahead else inf,
+            data_wait=data_wait_limit(spec),
+        ),
+    )
+
+
+def mismatch_limit(spec: Spec) -> float:
+    """Return the limit of the mismatch, which is the first step's unless the manifest says.
 
     Where rollouts are ahead the mismatch is also what the learner has changed since, and nothing is wrong with that.
     """
-    usual = inf if spec.ahead else MEAN_LIMIT[spec.training.precision]
-    return Lookout(spec.watch, usual if spec.watch.mismatch is None else spec.watch.mismatch)
+    if spec.watch.mismatch is not None:
+        return spec.watch.mismatch
+    return inf if spec.ahead else MEAN_LIMIT[spec.training.precision]
 
 
-def findings(steps: Steps, limits: Watch, mismatch: float) -> tuple[Finding, ...]:
+def data_wait_limit(spec: Spec) -> float:
+    """Return the limit of the wait for samples.
+
+    Unless the manifest says, it is for learners that have GPUs of their own and need not wait: where they take turns
+    with the engines, a wait is how it should be. Nobody waits in a run without learner or engines.
+    """
+    if not (spec.has_engines and spec.debug.learner):
+        return inf
+    if spec.watch.data_wait is not None:
+        return spec.watch.data_wait
+    return USUAL_WAIT if spec.ahead and spec.runtime.device is Device.GPU else inf
+
+
+def findings(steps: Steps, limits: Watch, bounds: Bounds) -> tuple[Finding, ...]:
     """Return everything that holds after these steps."""
-    found = [detector(steps, limits) for detector in DETECTORS]
-    return tuple(finding for finding in [*found, disagreement(steps, limits, mismatch)] if finding)
+    found = [
+        *(detector(steps, limits) for detector in DETECTORS),
+        *(detector(steps, limits, bounds) for detector in BOUNDED),
+    ]
+    return tuple(finding for finding in found if finding)
 
 
 def reward_collapse(steps: Steps, limits: Watch) -> Finding | None:
@@ -130,6 +175,23 @@ def gradient_spike(steps: Steps, limits: Watch) -> Finding | None:
     )
 
 
+def non_finite(steps: Steps, limits: Watch) -> Finding | None:
+    """Optimizer steps were skipped. One is enough by default, so a whole window is not waited for."""
+    recent = steps[-limits.window :]
+    faulty = [step for step in recent if step.skipped]
+    if sum(step.skipped for step in faulty) <= limits.non_finite:
+        return None
+    return Finding(
+        "NonFinite",
+        f"optimizer steps of steps {recent[0].step} to {recent[-1].step} that were skipped because a gradient was not"
+        f" finite: {sum(step.skipped for step in faulty)}, the first in step {faulty[0].step}, the last in step"
+        f" {faulty[-1].step}; {sum(step.skipped for step in steps)} in the whole run; watch.nonFinite"
+        f" {limits.non_finite}",
+        "Look at the step's samples (debug.dumpRollouts keeps them), and at loss and gradient norm before it: a lower"
+        " learning rate, a longer warm-up. Beyond training.optimizer.maxSkippedSteps the run ends.",
+    )
+
+
 def truncation(steps: Steps, limits: Watch) -> Finding | None:
     """Responses do not end."""
     return above(
@@ -173,14 +235,14 @@ def no_signal(steps: Steps, limits: Watch) -> Finding | None:
     )
 
 
-def disagreement(steps: Steps, limits: Watch, mismatch: float) -> Finding | None:
+def disagreement(steps: Steps, limits: Watch, bounds: Bounds) -> Finding | None:
     """Engines and learner compute different probabilities."""
     return above(
         steps,
         limits,
         "Mismatch",
         lambda step: step.logprob_mismatch,
-        mismatch,
+        bounds.mismatch,
         "mean |engine - learner| of log-probabilities [nats]",
         "watch.mismatch",
         "The learner is trained on samples of another policy: compare with the first step; a replay"
@@ -188,14 +250,59 @@ def disagreement(steps: Steps, limits: Watch, mismatch: float) -> Finding | None
     )
 
 
+def staleness(steps: Steps, limits: Watch, bounds: Bounds) -> Finding | None:
+    """Samples are older than they may be, or than they are wanted."""
+    last = steps[-1]
+    if last.max_staleness is not None and last.max_staleness > bounds.oldest:
+        return Finding(
+            "Staleness",
+            f"the oldest token of step {last.step} was made by weights that are {last.max_staleness} steps old;"
+            f" rollout.async.maxStaleness {bounds.oldest:g}",
+            "No sample may be that old, and each is looked at when it comes: keep the rollouts (debug.dumpRollouts),"
+            " whose `version` and `carried` tell which weights made what, and report it.",
+        )
+    return above(
+        steps,
+        limits,
+        "Staleness",
+        lambda step: step.staleness,
+        inf if limits.staleness is None else limits.staleness,
+        "mean age of the weights that made the response tokens [steps]",
+        "watch.staleness",
+        "Engines are far ahead of the learner, which is the slower side: lower rollout.async.maxStaleness, or give the"
+        " learner more GPUs; algorithm.importanceSampling accounts for the difference.",
+    )
+
+
+def data_wait(steps: Steps, limits: Watch, bounds: Bounds) -> Finding | None:
+    """The learner stands idle because samples are not there."""
+    recent = steps[-limits.window :]
+    windows = list(means(recent, limits.window, lambda step: step.data_wait))
+    if not windows or windows[-1][1] <= bounds.data_wait:
+        return None
+    last, share = windows[-1]
+    waited = fmean(step.data_wait_seconds for step in recent)
+    trained = fmean(step.phase_seconds.get("train", 0.0) for step in recent)
+    return Finding(
+        "DataWait",
+        f"share of {span(last, limits)} for which the learner waited for samples is {share:.3g}: {waited:.3g} s of a"
+        f" step, in which it trained for {trained:.3g} s; watch.dataWait {bounds.data_wait:g}",
+        "Rollouts are the slower side: more rollout.engines, or GPUs of the learner for them; shorter or fewer"
+        " responses. Where learner and engines take turns, rollout.async; where single responses are long, its"
+        " partial.",
+    )
+
+
 DETECTORS: tuple[Callable[[Steps, Watch], Finding | None], ...] = (
     reward_collapse,
     entropy_collapse,
     gradient_spike,
+    non_finite,
     truncation,
     repetition,
     no_signal,
 )
+BOUNDED: tuple[Callable[[Steps, Watch, Bounds], Finding | None], ...] = (disagreement, staleness, data_wait)
 
 
 def above(

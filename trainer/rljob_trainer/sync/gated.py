@@ -38,7 +38,7 @@ class GatedWeights:
         self._version = version
         if self._published is None or self.due(version):
             return self._publish(version)
-        return replace(self._published, seconds=0.0, parts={})
+        return replace(self._published, seconds=0.0, parts={}, waited_s=0.0)
 
     def rescue(self) -> None:
         """Publish at once if no engine serves and the learner no longer has the weights that engines are to hold.
@@ -51,9 +51,11 @@ class GatedWeights:
 
     def _publish(self, version: int) -> Publication:
         run = self.weights.background.run
+        began = time.monotonic()
         run(self._emptied(), timeout_s=None)
+        waited_s = time.monotonic() - began
         try:
-            self._published = self.weights.publish(version)
+            self._published = replace(self.weights.publish(version), waited_s=waited_s)
         finally:
             run(self._opened(), timeout_s=CUT_S)
         return self._published

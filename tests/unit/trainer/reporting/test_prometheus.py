@@ -60,6 +60,7 @@ def test_the_content_type_is_that_of_the_text_format(run: SyntheticRun) -> None:
         ("rljob_attempt", 1),
         ("rljob_repeated_ratio", 0.0),
         ("rljob_findings_total{finding=Mismatch}", 0),
+        ("rljob_findings_total{finding=DataWait}", 0),
     ],
 )
 def test_a_metric_has_its_value(run: SyntheticRun, name: str, value: float) -> None:

@@ -102,6 +102,17 @@ def test_staleness_is_told_where_rollouts_are_ahead_and_their_tokens_count_for_t
     assert b"rljob_staleness_steps 0.0" in page and b"rljob_staleness_max_steps 0.0" in page
 
 
+def test_what_the_learner_waited_for_is_told_in_shares_of_the_step(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path)
+    for phase, seconds in (("rollout", 2.0), ("train", 3.0), ("publish", 3.0)):
+        run._spend(phase, seconds)
+    run.report.step(1, GROUPS, TRAINING, replace(PUBLICATION, waited_s=2.0))
+    (step,) = records(tmp_path, StepRecord)
+    assert isinstance(step, StepRecord)
+    assert (step.publish_wait_seconds, step.data_wait) == (2.0, 0.5)
+    assert b"rljob_data_wait_ratio 0.5" in run.report.render_metrics()[1]
+
+
 def test_samples_are_the_best_and_the_worst_of_a_group_and_one_of_a_group_that_agrees() -> None:
     chosen = chosen_samples(GROUPS, 4)
     assert [(sample.response, sample.reward, sample.version) for sample in chosen] == [

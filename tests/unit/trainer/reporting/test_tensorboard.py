@@ -34,6 +34,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> EventAccumulator:
         "eval/longer/accuracy_greedy",
         "perf/phase_seconds/rollout",
         "perf/phase_seconds/train",
+        "perf/data_wait",
         "perf/rollout_tokens_per_second",
         "perf/train_tokens_per_second",
         "weights/version",

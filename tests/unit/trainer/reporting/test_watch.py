@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from rljob_api import control
-from rljob_api.sections import Precision, Watch
+from rljob_api.sections import Debug, Device, Precision, Watch
 from rljob_trainer.reporting.events import read_events
 from rljob_trainer.reporting.first_step import MEAN_LIMIT
 from rljob_trainer.reporting.history import read_history
 from rljob_trainer.reporting.html import render
 from rljob_trainer.reporting.measurements import repeated, spread
 from rljob_trainer.reporting.records import FindingRecord, StepRecord
-from rljob_trainer.reporting.watch import NAMES, Lookout, findings, lookout
+from rljob_trainer.reporting.watch import NAMES, Bounds, Lookout, findings, lookout
 from rljob_trainer.samples import Sample
 from rljob_trainer.status import changes_to
 from synthetic_run import SyntheticRun, finished_run, job
 
 LIMITS = Watch()
-FP32 = MEAN_LIMIT[Precision.FP32]
+BOUNDS = Bounds(mismatch=MEAN_LIMIT[Precision.FP32], oldest=2, data_wait=0.5)
 
 
 def healthy(step: int, **changes: Any) -> StepRecord:
@@ -35,6 +35,9 @@ def healthy(step: int, **changes: Any) -> StepRecord:
         "repeated": 0.05 + 0.02 * noise,
         "groups_without_signal": 0.4 + 0.2 * noise,
         "logprob_mismatch": 1e-6,
+        "staleness": 1.3 + 0.4 * noise,
+        "max_staleness": 2,
+        "phase_seconds": {"rollout": 3.0 + noise, "train": 6.0, "publish": 1.0, "evaluate": 20.0},
         "response_length": 20.0,
         "loss": 0.0,
         "learning_rate": 1e-5,
@@ -42,7 +45,7 @@ def healthy(step: int, **changes: Any) -> StepRecord:
         "train_tokens": 100,
         "version": step,
     }
-    return StepRecord(**values | changes, time=float(step), step=step, phase_seconds={})
+    return StepRecord(**values | changes, time=float(step), step=step)
 
 
 def run(length: int, change: Callable[[int], dict[str, Any]] = lambda step: {}) -> list[StepRecord]:
@@ -50,10 +53,10 @@ def run(length: int, change: Callable[[int], dict[str, Any]] = lambda step: {}) 
 
 
 def names(steps: list[StepRecord], limits: Watch = LIMITS) -> list[str]:
-    return [finding.name for finding in findings(steps, limits, FP32)]
+    return [finding.name for finding in findings(steps, limits, BOUNDS)]
 
 
-def after(step: int, **values: float) -> Callable[[int], dict[str, Any]]:
+def after(step: int, **values: Any) -> Callable[[int], dict[str, Any]]:
     """Return a change that all steps after this one have."""
     return lambda number: values if number > step else {}
 
@@ -62,10 +65,13 @@ ILLS: dict[str, Callable[[int], dict[str, Any]]] = {
     "RewardCollapse": after(90, reward_mean=0.2),
     "EntropyCollapse": after(90, entropy=0.02),
     "GradientSpike": after(99, grad_norm=60.0),
+    "NonFinite": after(99, skipped=1, grad_norm=None, loss=None),
     "Truncation": after(90, truncated=0.7),
     "Repetition": after(90, repeated=0.6),
     "NoSignal": after(90, groups_without_signal=0.95),
     "Mismatch": after(90, logprob_mismatch=0.02),
+    "Staleness": after(99, max_staleness=3),
+    "DataWait": after(90, phase_seconds={"rollout": 7.0, "train": 3.0}),
 }
 
 
@@ -93,6 +99,7 @@ def test_an_ill_is_found_by_its_detector_and_by_no_other(name: str):
         ("GradientSpike", {"gradient_spike": 100.0}),
         ("Truncation", {"truncated": 0.9}),
         ("Repetition", {"repeated": 0.9}),
+        ("NonFinite", {"non_finite": 1}),
         ("NoSignal", {"no_signal": 1.0}),
     ],
 )
@@ -107,20 +114,83 @@ def test_bf16_may_differ_more_unless_the_manifest_says_how_much(watch, precision
     spec = job().spec
     training = spec.training.model_copy(update={"precision": Precision(precision)})
     given = spec.model_copy(update={"training": training, "watch": Watch(**watch)})
-    assert lookout(given).mismatch == limit
+    assert lookout(given).bounds.mismatch == limit
 
 
 @pytest.mark.parametrize(("watch", "limit"), [({}, inf), ({"mismatch": 0.2}, 0.2)])
 def test_engines_with_older_weights_may_differ_as_much_as_they_do(watch, limit):
     given = job(ahead=True).spec.model_copy(update={"watch": Watch(**watch)})
-    assert lookout(given).mismatch == limit
+    assert lookout(given).bounds.mismatch == limit
 
 
-def test_the_evidence_has_the_numbers_the_steps_and_the_limit():
-    (found,) = findings(run(100, ILLS["RewardCollapse"]), LIMITS, FP32)
+def wait_limit(ahead: bool = False, device: str = "Gpu", **changes: Any) -> float:
+    spec = job(ahead=ahead).spec
+    runtime = spec.runtime.model_copy(update={"device": Device(device)})
+    return lookout(spec.model_copy(update={"runtime": runtime, **changes})).bounds.data_wait
+
+
+def test_only_a_learner_with_gpus_of_its_own_and_samples_ahead_need_not_wait():
+    assert [wait_limit(ahead=True), wait_limit(), wait_limit(ahead=True, device="Cpu")] == [0.5, inf, inf]
+
+
+def test_a_manifest_may_limit_the_wait_of_any_learner_that_has_engines():
+    given = Watch(data_wait=0.8)
+    alone = [wait_limit(watch=given, debug=debug) for debug in (Debug(rollout_only=True), Debug(replay="runs/a"))]
+    assert [wait_limit(watch=given), *alone] == [0.8, inf, inf]
+
+
+@pytest.mark.parametrize(("ahead", "oldest"), [(True, 1), (False, inf)])
+def test_no_token_may_be_older_than_the_bound_of_the_manifest(ahead, oldest):
+    assert lookout(job(ahead=ahead).spec).bounds.oldest == oldest
+
+
+EVIDENCE = {
+    "RewardCollapse": "mean reward of 10 steps to 100 is 0.2, of 10 steps to 90 it was 0.775; watch.rewardDrop 0.5",
+    "NonFinite": "optimizer steps of steps 91 to 100 that were skipped because a gradient was not finite: 1, the first"
+    " in step 100, the last in step 100; 1 in the whole run; watch.nonFinite 0",
+    "Staleness": "the oldest token of step 100 was made by weights that are 3 steps old; rollout.async.maxStaleness 2",
+    "DataWait": "share of 10 steps to 100 for which the learner waited for samples is 0.7: 7 s of a step, in which it"
+    " trained for 3 s; watch.dataWait 0.5",
+}
+
+
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_the_evidence_has_the_numbers_the_steps_and_the_limit(name: str):
+    (found,) = findings(run(100, ILLS[name]), LIMITS, BOUNDS)
+    assert found.evidence == EVIDENCE[name]
+
+
+def test_a_skipped_step_is_told_at_once_however_young_the_run_and_until_the_window_has_passed():
+    steps = run(20, lambda step: {"skipped": int(step == 2)})
+    held = [bool(names(steps[:length])) for length in range(1, 21)]
+    assert held == [False] + [True] * 10 + [False] * 9
+
+
+def test_skipped_steps_of_the_window_are_counted_together():
+    steps = run(30, lambda step: {"skipped": 2 * (step in (11, 20, 24))})
+    told = findings(steps[:24], LIMITS.model_copy(update={"non_finite": 3}), BOUNDS)
+    assert "finite: 4, the first in step 20, the last in step 24; 6 in the whole run" in told[0].evidence
+    assert names(steps, LIMITS.model_copy(update={"non_finite": 4})) == []
+
+
+def test_the_mean_age_of_tokens_has_a_limit_of_its_own_if_the_manifest_gives_one():
+    steps, limit = run(100, after(90, staleness=1.9)), LIMITS.model_copy(update={"staleness": 1.8})
+    (found,) = findings(steps, limit, BOUNDS)
     assert found.evidence == (
-        "mean reward of 10 steps to 100 is 0.2, of 10 steps to 90 it was 0.775; watch.rewardDrop 0.5"
+        "mean age of the weights that made the response tokens [steps] of 10 steps to 100 is 1.9; watch.staleness 1.8"
     )
+    assert names(steps[:90], limit) == names(steps) == []
+
+
+def test_a_wait_that_a_publication_has_counts_and_an_evaluation_does_not():
+    (step,) = run(1, lambda step: {"phase_seconds": {"publish": 4.0, "train": 4.0, "evaluate": 9.0}})
+    waited = step.model_copy(update={"publish_wait_seconds": 2.0})
+    assert (step.data_wait, waited.data_wait) == (0.0, 0.25)
+
+
+def test_one_slow_step_is_one_of_the_window():
+    slow = {"phase_seconds": {"rollout": 900.0, "train": 6.0}}
+    assert names(run(100, lambda step: slow if step == 95 else {})) == []
 
 
 def test_the_mean_of_the_window_counts_and_one_bad_step_does_not():
@@ -132,7 +202,8 @@ def test_the_newest_steps_make_a_whole_window_whatever_their_number():
 
 
 def test_what_a_run_does_not_measure_is_not_watched():
-    unmeasured = {"entropy": None, "grad_norm": None, "logprob_mismatch": None, "reward_mean": None, "repeated": None}
+    unmeasured: dict[str, Any] = dict.fromkeys(["entropy", "grad_norm", "logprob_mismatch", "reward_mean", "repeated"])
+    unmeasured |= {"staleness": None, "max_staleness": None, "phase_seconds": {}}
     assert names(run(100, lambda step: unmeasured)) == []
 
 
@@ -141,7 +212,7 @@ def test_a_window_of_one_step_looks_at_each_step():
 
 
 def watched(steps: list[StepRecord]) -> list[tuple[int, str]]:
-    watching = Lookout(LIMITS, FP32)
+    watching = Lookout(LIMITS, BOUNDS)
     return [(step.step, finding.name) for step in steps for finding in watching.after(step)]
 
 
@@ -152,7 +223,7 @@ def test_a_finding_is_told_when_it_begins_and_again_only_after_it_was_gone():
 
 
 def test_what_holds_is_known_with_the_numbers_of_its_beginning_until_it_is_over():
-    watching, standing = Lookout(LIMITS, FP32), []
+    watching, standing = Lookout(LIMITS, BOUNDS), []
     for step in run(60, lambda step: {"truncated": 1.0, "repeated": 0.9} if 20 < step <= 40 else {}):
         watching.after(step)
         standing.append(watching.standing)
@@ -189,7 +260,7 @@ def test_a_resumed_run_does_not_tell_again_what_still_holds(tmp_path: Path):
     resumed = SyntheticRun(tmp_path, steps=40, attempt=2, first=20)
     for step in range(21, 33):
         resumed.take(step)
-    assert [(each.step, each.name) for each in read_history(tmp_path).findings] == [(10, "Mismatch")]
+    assert [(each.step, each.name) for each in read_history(tmp_path).findings] == [(10, "Mismatch"), (23, "NonFinite")]
 
 
 def sample(tokens: tuple[int, ...]) -> Sample:
