@@ -25,6 +25,6 @@ async def main(checkpoint: Path, directory: Path) -> list[RayHost]:
 
 
 if __name__ == "__main__":
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False)
+    ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False)
     hosts = asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2])))
     time.sleep(600)

@@ -8,9 +8,9 @@ import pytest
 from helm_release import rendered
 from job_in_pods import JobInPods
 from local_cluster.kubectl import Kubectl
-from local_cluster.project import NAMESPACE, RELEASE, Workspace
+from local_cluster.project import MOUNT, NAMESPACE, RELEASE, Workspace
 from prometheus_server import Query, queries, running, scrape_config, targets_of
-from whole_run import PROMPTS_PER_STEP, expected_journal, uids
+from whole_run import HELD_OUT, PROMPTS_PER_STEP, expected_journal, uids
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -87,6 +87,7 @@ def test_a_killed_engine_is_restarted_while_the_job_goes_on_and_prometheus_sees_
     job = JobInPods(
         kubectl,
         place,
+        data={"evaluationSets": [{"name": "few", "jsonl": str(MOUNT / "questions.jsonl"), "limit": HELD_OUT // 2}]},
         placement="Disaggregated",
         algorithm={"kl": {"coefficient": 0.001}},
         rollout={"engines": 2},

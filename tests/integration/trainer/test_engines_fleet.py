@@ -31,7 +31,7 @@ HELD_AS = "model.layers.1.mlp.gate_up_proj.weight"
 def running(tiny_llama_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with pytest.MonkeyPatch.context() as patch:  # Ray's workers do not know pytest's `pythonpath`
         patch.setenv("PYTHONPATH", os.pathsep.join(entry for entry in sys.path if entry))
-        ray.init(num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False)
+        ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False)
     fleet = Fleet(tiny_llama_dir, tmp_path_factory.mktemp("fleet"))
     try:
         fleet.start()

@@ -34,7 +34,7 @@ def cluster() -> Iterator[None]:
     support = str(Path(__file__).parents[2] / "support")
     packages = os.pathsep.join([os.environ.get("PYTHONPATH", ""), support, str(Path(__file__).parent)])
     environment = {"PYTHONPATH": packages, "OMP_NUM_THREADS": "1", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": environment})
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": environment})
     yield
     ray.shutdown()
 

@@ -158,7 +158,7 @@ def test_new_checkpoints_keep_a_run_going(start):
 def test_bad_input_is_not_tried_again(start):
     run = start("input")
     assert run.end() == 9, run.log
-    assert "missing, unreadable" in run.notes[0]
+    assert "is missing, fails or does not fit" in run.notes[0]
     assert not (run.directory / "logs" / "driver-attempt-2.log").exists()
 
 

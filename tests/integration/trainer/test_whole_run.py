@@ -69,10 +69,11 @@ def servers(run: WholeRun) -> list[int]:
 
 
 def test_a_killed_engine_is_replaced_while_the_step_finishes_on_the_other(
-    begin: Begin, tiny_qwen3_dir: Path, scrape: Scrape
+    begin: Begin, tiny_qwen3_dir: Path, tmp_path: Path, scrape: Scrape
 ) -> None:
     run = begin(
         tiny_qwen3_dir,
+        data={"evaluationSets": [{"name": "few", "jsonl": str(tmp_path / "questions.jsonl"), "limit": HELD_OUT // 2}]},
         placement="Disaggregated",
         algorithm={"kl": {"coefficient": 0.001}},
         rollout={"engines": 2, "contextLength": 256, "sampling": {"maxNewTokens": 160}},
