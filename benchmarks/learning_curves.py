@@ -10,12 +10,11 @@ mean of its last three. A step's error is taken over its questions: samples of o
 import argparse
 import itertools
 import math
-import os
 import queue
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,18 +96,18 @@ def parsed() -> argparse.Namespace:
 def run(name: str, seed: int, arguments: argparse.Namespace, seats: "queue.SimpleQueue[int]") -> Curve:
     """Run one example on cores of its own."""
     directory = (arguments.directory / f"{name}-{seed}").resolve()
-    job = arguments.directory / f"{name}-{seed}.yaml"
-    job.write_text(yaml.safe_dump(manifest(name, seed, directory, arguments.model)))
+    job = manifest(name, seed, directory, arguments.model)
+    file = directory.with_suffix(".yaml")
+    file.write_text(yaml.safe_dump(job))
     seat = seats.get()
     try:
         began = time.time()
         first = arguments.first_core + seat * arguments.cores
         pinned = ["taskset", "-c", f"{first}-{first + arguments.cores - 1}"]
-        environment = {**os.environ, "RLJOB_CACHE": os.environ.get("RLJOB_CACHE", str(Path.home() / ".cache/rljob"))}
         with directory.with_suffix(".log").open("w") as log:
-            words = [*pinned, sys.executable, "-m", "rljob_cli.main", "run", str(job)]
-            subprocess.run(words, check=True, stdout=log, stderr=log, env=environment)
-        return curve(name, seed, directory, time.time() - began)
+            words = [*pinned, sys.executable, "-m", "rljob_cli.main", "run", str(file)]
+            subprocess.run(words, check=True, stdout=log, stderr=log)
+        return curve(name, seed, job["spec"], directory, time.time() - began)
     finally:
         seats.put(seat)
 
@@ -126,13 +125,13 @@ def manifest(name: str, seed: int, directory: Path, model: str | None) -> dict[s
     return job
 
 
-def curve(name: str, seed: int, directory: Path, total_s: float) -> Curve:
+def curve(name: str, seed: int, spec: Mapping[str, Any], directory: Path, total_s: float) -> Curve:
     """Return what a finished run came to."""
     records = list(read_events(directory / FILE_NAME))
     steps = [record for record in records if isinstance(record, StepRecord)]
     ready = next(record for record in records if isinstance(record, ReadyRecord))
     held_out = [record.sampled for record in records if isinstance(record, EvaluationRecord)]
-    measure, sign, values, errors = measured(steps, directory)
+    measure, sign, values, errors = measured(steps, spec)
     last = fmean(values[-LAST:])
     error = math.hypot(errors[0], math.hypot(*errors[-LAST:]) / LAST)
     return Curve(
@@ -148,9 +147,8 @@ def curve(name: str, seed: int, directory: Path, total_s: float) -> Curve:
     )
 
 
-def measured(steps: Sequence[StepRecord], directory: Path) -> tuple[str, int, list[float], list[float]]:
+def measured(steps: Sequence[StepRecord], spec: Mapping[str, Any]) -> tuple[str, int, list[float], list[float]]:
     """Return what this run gets better at, the direction of better, its value in each step, and the value's error."""
-    spec = yaml.safe_load((directory.parent / f"{directory.name}.yaml").read_text())["spec"]
     match spec["algorithm"]["name"]:
         case "sft":
             return "loss", -1, *scattered([step.loss or 0.0 for step in steps])
