@@ -35,7 +35,7 @@ unit: $(READY) ## Tests that need no engine and no cluster
 integration: integration-cluster integration-learner integration-trainer ## The following, one after the other: they would share the cores
 
 integration-cluster: $(READY) | $(GO) ## Tests with a real Kubernetes control plane and KubeRay
-	$(BIN)/python -m pytest -q --durations=25 -n 3 --dist loadfile tests/integration --ignore=tests/integration/trainer --ignore=tests/integration/learner
+	$(BIN)/python -m pytest -q --durations=25 -n 4 --dist worksteal tests/integration --ignore=tests/integration/trainer --ignore=tests/integration/learner
 
 integration-learner: $(READY) ## Tests with ranks of Megatron and no engines
 	$(BIN)/python -m pytest -q --durations=25 -n 2 --dist worksteal tests/integration/learner
