@@ -160,7 +160,7 @@ def test_a_model_s_tools_run_and_their_results_are_the_environment_s(model, engi
 @pytest.mark.parametrize(
     ("rollout", "said"),
     [
-        ({"generate": "own_generate:nothing"}, "own_generate has no function nothing"),
+        ({"generate": "own_generate:nothing"}, "own_generate has no nothing"),
         ({"generate": "absent:generate"}, "cannot import absent"),
     ],
 )

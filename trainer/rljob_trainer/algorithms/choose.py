@@ -1,13 +1,12 @@
 """Chooses the algorithm that the manifest names: one of ours by its name, a user's by `module:object`."""
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from rljob_api import sections
+from rljob_trainer import named
 from rljob_trainer.algorithms.algorithm import Advantage, Algorithm, Make, Outcome, Value
 from rljob_trainer.algorithms.cispo import cispo
 from rljob_trainer.algorithms.distillation import distillation
@@ -42,7 +41,10 @@ def algorithm(settings: sections.Algorithm) -> Algorithm:
     name = settings.name
     if name in REGISTERED:
         return REGISTERED[name](settings)
-    make = load(name)
+    try:
+        make = named.load(name)
+    except named.NotThereError as error:
+        raise AlgorithmError(f"{name}: {error}") from error
     if not callable(make):
         raise AlgorithmError(f"algorithm.name {name} is {make!r:.100}; a function of the settings is wanted")
     try:
@@ -92,16 +94,3 @@ class Checked:
                 f"algorithm.name {self.name}: advantages {advantages!r:.200} for rewards {rewards_G}; one finite "
                 "number for each sample is wanted, or one for each of its response tokens"
             )
-
-
-def load(path: str) -> Any:
-    """Return the object that `module:object` names. Raises AlgorithmError."""
-    module_name, _, attribute = path.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        raise AlgorithmError(f"{path}: cannot import {module_name}: {type(error).__name__}: {error}") from error
-    if not hasattr(module, attribute):
-        names = ", ".join(name for name in vars(module) if not name.startswith("_"))
-        raise AlgorithmError(f"{path}: {module_name} has no {attribute}; it has {names}")
-    return getattr(module, attribute)

@@ -1,12 +1,11 @@
 """The generate function that a manifest names: found, checked and called."""
 
-import importlib
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
+from rljob_trainer import named
 from rljob_trainer.conversations.conversation import Conversation
 from rljob_trainer.conversations.errors import ConversationOverError, GenerateError
 from rljob_trainer.engines.client import EngineError
@@ -54,15 +53,11 @@ class Function:
 
 def load(path: str) -> Function:
     """Return the function that `module:function` names. Raises GenerateError if it cannot make samples."""
-    module_name, _, attribute = path.partition(":")
     name = f"rollout.generate {path}"
     try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        raise GenerateError(f"{name}: cannot import {module_name}: {type(error).__name__}: {error}") from error
-    function: Any = getattr(module, attribute, None)
-    if not callable(function):
-        raise GenerateError(f"{name}: {module_name} has no function {attribute}")
+        function = named.load(path)
+    except named.NotThereError as error:
+        raise GenerateError(f"{name}: {error}") from error
     if not inspect.iscoroutinefunction(function):
         raise GenerateError(f"{name} is no `async def` function: it could not wait for the model")
     try:

@@ -4,7 +4,6 @@ What goes wrong in a call is told to the model, as the tool's result, and to the
 """
 
 import asyncio
-import importlib
 import logging
 import time
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from transformers.utils import get_json_schema
 from transformers.utils.chat_template_utils import DocstringParsingException, TypeHintParsingException
 
 from rljob_api.sections import TOOLS, Tools
+from rljob_trainer import named
 from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.conversations.tool_calls import BadCall, ToolCall
 from rljob_trainer.rewards.errors import RewardError
@@ -55,20 +55,19 @@ def tools(settings: Tools | None) -> tuple[Tool, ...]:
 
 def tool(told: str, given: str) -> Tool:
     path = TOOLS.get(given, given)
-    module, _, attribute = path.partition(":")
     try:
-        function = getattr(importlib.import_module(module), attribute, None)
-    except (Exception, SystemExit) as error:
-        raise GenerateError(f"{told}: cannot import {module}: {type(error).__name__}: {error}") from error
+        function = named.load(path)
+    except named.NotThereError as error:
+        raise GenerateError(f"{told}: {error}") from error
     if not callable(function):
-        raise GenerateError(f"{told}: {module} has no function {attribute}")
+        raise GenerateError(f"{told} is no function")
     try:
         schema: Mapping[str, Any] = get_json_schema(function)
     except (DocstringParsingException, TypeHintParsingException, ValueError) as error:
         raise GenerateError(
             f"{told}: {error} (the model is told type hints and docstring, `Args:` included)"
         ) from error
-    return Tool(attribute, path, schema)
+    return Tool(path.partition(":")[2], path, schema)
 
 
 @dataclass

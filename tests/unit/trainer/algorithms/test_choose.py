@@ -188,9 +188,7 @@ def test_an_objective_that_returns_one_number_for_all_tokens_is_told():
 
 def test_an_objective_that_is_not_there_is_told_before_anything_starts(bring):
     bring(x=lambda settings: Algorithm(lambda outcomes: [], "mine:loss"))
-    with pytest.raises(
-        AlgorithmError, match=r"algorithm.name mine:x: objective mine:loss: .* mine has no function loss"
-    ):
+    with pytest.raises(AlgorithmError, match=r"algorithm.name mine:x: objective mine:loss: .* mine has no loss"):
         chosen_algorithm(spec_with(name="mine:x"))
 
 

@@ -137,7 +137,7 @@ async def empty(): ...
     ("path", "said"),
     [
         ("no_such_module:generate", "rollout.generate no_such_module:generate: cannot import no_such_module"),
-        ("own_generate:nothing", "own_generate has no function nothing"),
+        ("own_generate:nothing", "own_generate has no nothing"),
         ("own_generate:plain", "own_generate:plain is no `async def` function"),
         ("own_generate:empty", r"own_generate:empty takes \(\); \(conversation\) is wanted"),
     ],

@@ -174,7 +174,7 @@ def test_tools_are_described_by_their_hints_and_docstrings():
     ("functions", "said"),
     [
         (("absent:f",), "rollout.tools.functions absent:f: cannot import absent"),
-        (("own_tools:absent",), "own_tools has no function absent"),
+        (("own_tools:absent",), "own_tools has no absent"),
         (("own_tools:untold",), "own_tools:untold: .*docstring"),
         (("python", "own_tools:python"), "two tools of the name python"),
     ],

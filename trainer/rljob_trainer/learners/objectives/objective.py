@@ -4,12 +4,12 @@ How the losses of tokens are weighted against each other is not its business (`a
 corrections (`loss.py`). Axes: R response tokens of a micro-batch, S its sequences.
 """
 
-import importlib
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 import torch
 
+from rljob_trainer import named
 from rljob_trainer.learners.config import LossSettings
 
 
@@ -58,8 +58,10 @@ class Objective(Protocol):
 
 def load(path: str) -> Objective:
     """Return the objective that `module:object` names. Raises ValueError if there is none."""
-    module_name, _, attribute = path.partition(":")
-    objective = getattr(importlib.import_module(module_name), attribute, None)
+    try:
+        objective = named.load(path)
+    except named.NotThereError as error:
+        raise ValueError(f"{path} is no policy objective: {error}") from error
     if not callable(objective):
-        raise ValueError(f"{path} is no policy objective: {module_name} has no function {attribute}")
+        raise ValueError(f"{path} is no policy objective: it is no function")
     return cast(Objective, objective)
