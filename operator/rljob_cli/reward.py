@@ -17,6 +17,7 @@ from rljob_cli.options import Output
 from rljob_cli.reward_view import as_json, as_table
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.packages import ModelError
+from rljob_trainer.preflight.functions import working_path
 from rljob_trainer.rewards.choose import Surroundings, rewards
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rewards.trial import Texts, Trial, prompts, trial, usual_texts
@@ -50,8 +51,7 @@ def test(job: RLJob, rows: int, given: Sequence[str], file: Path | None, output:
 def become_driver(job: RLJob) -> None:
     """Let functions be found where the driver finds them: below the present directory and the manifest's PYTHONPATH."""
     os.environ.update(job.spec.runtime.env)
-    further = job.spec.runtime.env["PYTHONPATH"].split(os.pathsep) if "PYTHONPATH" in job.spec.runtime.env else []
-    sys.path[:0] = [str(Path.cwd()), *further]
+    sys.path[:0] = working_path(job.spec)
 
 
 def judged(job: RLJob, rows: int, given: Sequence[str], file: Path | None, log: Path, stack: ExitStack) -> Trial:

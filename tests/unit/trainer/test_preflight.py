@@ -21,7 +21,7 @@ from rljob_trainer.preflight.machine import Machine, checkpoint_bytes, judge_mac
 from rljob_trainer.preflight.model_files import model_files
 from rljob_trainer.preflight.weights import tensors_of
 from tiny_models import CHAT_TEMPLATE, tiny_llama, tiny_qwen3
-from whole_run import imitation, manifest
+from whole_run import REWARD, imitation, manifest
 
 INDEX = "model.safetensors.index.json"
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -86,11 +86,13 @@ def whole_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(whole_model: Path, tmp_path: Path) -> Place:
+def place(whole_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     shutil.copytree(whole_model, tmp_path / "model")
     made = Place(tmp_path, {"data": {"heldOut": {"jsonl": str(tmp_path / "held_out.jsonl"), "limit": 2}}})
     made.rows()
     (tmp_path / "held_out.jsonl").write_text(json.dumps({"question": "2 + 2 =", "answer": "4"}) + "\n")
+    (tmp_path / "tiny_reward.py").write_text(REWARD)
+    monkeypatch.syspath_prepend(str(tmp_path))
     return made
 
 
@@ -478,6 +480,98 @@ def test_what_is_not_here_is_no_mistake_of_a_manifest_that_is_meant_for_another_
     place.questions.unlink()
     found = place.look(here=False)
     assert (found.problems, found.elsewhere) == ((), (str(place.model), str(place.questions)))
+
+
+@pytest.mark.parametrize(("limit", "refused"), [(12, True), (11, False)])
+def test_held_out_questions_that_leave_none_to_train_on_are_refused(place: Place, limit: int, refused: bool):
+    place.spec["data"]["heldOut"] = {"jsonl": str(place.questions), "limit": limit}
+    told = [str(problem) for problem in place.look().problems]
+    assert told == refused * [
+        "spec.data.train.jsonl: no question is left to train on: all 12 are in spec.data.heldOut or "
+        "spec.data.evaluationSets; nearest valid: a limit there that is below 12, or other questions"
+    ]
+
+
+def part(path: str) -> dict[str, str]:
+    return {"name": path.partition(":")[2], "kind": "python", "function": path}
+
+
+def reward(path: str, **sections: Any) -> Callable[[Place], object]:
+    return set_spec(reward={"kind": "python", "function": path}, **sections)
+
+
+def reward_file(text: str) -> Callable[[Place], object]:
+    return lambda place: (place.root / "tiny_reward.py").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "told"),
+    [
+        (
+            reward("tiny_rewards:digits"),
+            'spec.reward.function: "tiny_rewards:digits" is not there: no module tiny_rewards in ',
+        ),
+        (reward("tiny_rewards:digits"), ", on PYTHONPATH, or installed; nearest valid: tiny_reward:digits"),
+        (reward("tiny_reward:digit"), "/tiny_reward.py has no digit; nearest valid: tiny_reward:digits"),
+        (reward("tiny_reward.sub:digits"), "no module tiny_reward.sub in "),
+        (reward_file("def digits(:\n    pass\n"), "/tiny_reward.py, line 1: invalid syntax"),
+        (reward_file("def other():\n    digits = 1\n"), "/tiny_reward.py has no digits"),
+        (
+            set_spec(reward={"kind": None, "function": None, "parts": [part("tiny_reward:digits"), part("x.y:z")]}),
+            'spec.reward.parts[1].function: "x.y:z" is not there: no module x.y in ',
+        ),
+        (set_spec(rollout={"generate": "tiny_reward:make"}), 'spec.rollout.generate: "tiny_reward:make" is not there'),
+        (
+            set_spec(rollout={"tools": {"functions": ["calculator", "handbook:search"]}}, data={"systemPrompt": "x"}),
+            'spec.rollout.tools.functions[1]: "handbook:search" is not there',
+        ),
+        (set_spec(algorithm={"name": "own:rule"}), 'spec.algorithm.name: "own:rule" is not there'),
+    ],
+)
+def test_a_function_that_is_not_there_is_named_without_running_any(
+    place: Place, sabotage: Callable[[Place], object], told: str
+):
+    sabotage(place)
+    assert told in "\n".join(map(str, place.look().problems))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "raise SystemExit('this must not be run')\n\ndef digits(): ...\n",
+        "if True:\n    from operator import eq as digits\n",
+        "from operator import *\n",
+        "globals()['digits'] = len\n",
+        "def __getattr__(name): ...\n",
+        "class digits: ...\n",
+    ],
+)
+def test_a_function_that_may_be_there_is_no_finding(place: Place, text: str):
+    reward_file(text)(place)
+    assert place.look() == Findings()
+
+
+@pytest.mark.parametrize(
+    "path", ["math:gcd", "os.path:basename", "json.decoder:JSONDecoder", "xml.sax.handler:feature_validation"]
+)
+def test_functions_of_installed_packages_are_found(place: Place, path: str):
+    reward(path)(place)
+    assert place.look() == Findings()
+
+
+def test_functions_are_found_where_the_manifest_s_own_python_path_leads(place: Place):
+    (place.root / "elsewhere").mkdir()
+    (place.root / "elsewhere" / "judge.py").write_text(REWARD)
+    reward("judge:digits")(place)
+    assert place.look().problems
+    set_spec(runtime={"env": {"PYTHONPATH": str(place.root / "elsewhere")}})(place)
+    assert place.look() == Findings()
+
+
+def test_a_module_that_is_not_here_is_no_mistake_of_a_manifest_that_is_meant_for_another_machine(place: Place):
+    reward("own.judges:digits")(place)
+    found = place.look(here=False)
+    assert (found.problems, found.elsewhere) == ((), ("module own.judges",))
 
 
 @pytest.mark.parametrize(("make", "tied"), [(tiny_llama, True), (tiny_llama, False), (tiny_qwen3, True)])

@@ -7,6 +7,7 @@ from rljob_api.errors import ManifestError, Problem
 from rljob_api.sections import RLJob, Source, Spec
 from rljob_api.shapes import CHECKPOINT, KNOWN, TEACHER, shape
 from rljob_trainer.preflight.findings import Findings
+from rljob_trainer.preflight.functions import look_at_functions
 from rljob_trainer.preflight.machine import judge_machine, read_machine
 from rljob_trainer.preflight.model_files import ModelFiles, model_files
 from rljob_trainer.preflight.teacher import look_at_weights
@@ -33,12 +34,14 @@ def require(job: RLJob, directory: Path) -> None:
 
 
 def look_at_files(job: RLJob, files: ModelFiles | None, *, here: bool) -> Findings:
-    """Look at the model's files and at the questions; `here`: the run will be on this machine, so they must be.
+    """Look at the model's files, functions of the user's own and questions; `here`: the run will be on this machine, so
+    they must be.
 
     `files` are the model's, None where it is not on this machine.
     """
     spec = job.spec
     found = look_at_model(spec, files, here) + look_at_dump(spec, here) + look_at_teacher(spec, here)
+    found += look_at_functions(spec, here)
     for field, source in spec.data.sources.items():
         if (file := file_of(source)) and not file[1].is_file():
             found += elsewhere(f"{field}.{file[0]}", file[1], here)

@@ -14,14 +14,14 @@ from rljob_trainer.data.sources import raw_rows
 from rljob_trainer.preflight.findings import Findings, total
 from rljob_trainer.preflight.model_files import ModelFiles
 from rljob_trainer.preflight.prompts import habits, judge_lengths, judge_stops, judge_template
-from rljob_trainer.preflight.rows import Rows, judge_rows, read_rows
+from rljob_trainer.preflight.rows import Rows, judge_rows, judge_split, read_rows
 from rljob_trainer.preflight.tokenizer import TokenizerFileError, judge_teacher, judge_vocabulary, read_tokenizer
 
 
 def look_at_questions(spec: Spec, files: ModelFiles | None) -> Findings:
     """Look at the questions that are on this machine, and at them as prompts of the model if that is, too."""
     rows = read_sources(spec)
-    found = total(judge_rows(spec, source) for source in rows)
+    found = total(judge_rows(spec, source) for source in rows) + judge_split(rows)
     directory: Path | None = Path(spec.model.checkpoint)
     if spec.model.checkpoint in KNOWN:
         # Its tokenizer is known once the first run has converted it.

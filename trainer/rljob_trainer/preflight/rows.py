@@ -12,8 +12,9 @@ from rljob_api.rules import closest
 from rljob_api.sections import Data, RewardKind, Spec
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.rows import RawRow, Row, row
-from rljob_trainer.preflight.findings import Findings
+from rljob_trainer.preflight.findings import Findings, total
 
+TRAIN = "spec.data.train."
 NAMED = 3
 """rows that a message names"""
 EXACT = (RewardKind.MATH, RewardKind.EXACT_MATCH)
@@ -74,6 +75,21 @@ def judge_rows(spec: Spec, rows: Rows) -> Findings:
     if not rows.good and not rows.faults:
         problems.append(Problem(rows.field, ABSENT, "holds no row"))
     return Findings(tuple(problems), tuple(warnings))
+
+
+def judge_split(rows: Sequence[Rows]) -> Findings:
+    """Return whether questions are left to train on: none that is measured on is."""
+    trained = [each for each in rows if each.field.startswith(TRAIN)]
+    measured = {row.messages for each in rows if not each.field.startswith(TRAIN) for row in each.good}
+    return total(
+        none_left(each) for each in trained if each.good and all(row.messages in measured for row in each.good)
+    )
+
+
+def none_left(rows: Rows) -> Findings:
+    read = len(rows.good)
+    rule = f"no question is left to train on: all {read} are in spec.data.heldOut or spec.data.evaluationSets"
+    return Findings((Problem(rows.field, ABSENT, rule, f"a limit there that is below {read}, or other questions"),))
 
 
 def refused(rows: Rows) -> Iterator[Problem]:

@@ -1,0 +1,107 @@
+"""Functions that a manifest names as `module:name`: looked for, and none of their code is run."""
+
+import difflib
+import os
+import pkgutil
+import re
+import symtable
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.abc import InspectLoader
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+from rljob_api import algorithms
+from rljob_api.errors import Problem
+from rljob_api.sections import TOOLS, Spec
+from rljob_trainer.preflight.findings import Findings, total
+
+UNFORESEEABLE = re.compile(r"import \*|\b(globals|vars|setattr|exec|__getattr__)\b")
+"""a module whose text has this may have names that its text does not show"""
+
+
+def look_at_functions(spec: Spec, here: bool) -> Findings:
+    """Look for the functions that a run of this manifest would call; `here`: it will be on this machine."""
+    search_path = [*working_path(spec), *sys.path]
+    return total(look_at_function(field, path, search_path, here) for field, path in functions(spec))
+
+
+def working_path(spec: Spec) -> list[str]:
+    """Return what the processes of a run have in front of Python's own path."""
+    return [str(Path.cwd()), *filter(None, spec.runtime.env.get("PYTHONPATH", "").split(os.pathsep))]
+
+
+def functions(spec: Spec) -> Iterator[tuple[str, str]]:
+    """Yield field and `module:name` of each function that is the user's own and will be called."""
+    if spec.algorithm.name not in algorithms.KNOWN and spec.debug.learner:
+        yield "spec.algorithm.name", spec.algorithm.name
+    if not spec.debug.engines:
+        return
+    if spec.reward.function:
+        yield "spec.reward.function", spec.reward.function
+    for index, part in enumerate(spec.reward.parts):
+        if part.function:
+            yield f"spec.reward.parts[{index}].function", part.function
+    if spec.rollout.generate:
+        yield "spec.rollout.generate", spec.rollout.generate
+    for index, tool in enumerate(spec.rollout.tools.functions if spec.rollout.tools else ()):
+        if tool not in TOOLS:
+            yield f"spec.rollout.tools.functions[{index}]", tool
+
+
+def look_at_function(field: str, path: str, search_path: Sequence[str], here: bool) -> Findings:
+    module, _, name = path.partition(":")
+    spec = find(module, search_path)
+    if spec is None:
+        if not here:
+            return Findings(elsewhere=(f"module {module}",))
+        rule = f"is not there: no module {module} in {search_path[0]}, on PYTHONPATH, or installed"
+        return Findings((Problem(field, path, rule, near(path, modules(search_path), f"{{}}:{name}")),))
+    loader = spec.loader
+    text = loader.get_source(module) if isinstance(loader, InspectLoader) else None
+    try:
+        names = names_in(text or "", str(spec.origin))
+    except SyntaxError as error:
+        rule = f"cannot be imported: {spec.origin}, line {error.lineno}: {error.msg}"
+        return Findings((Problem(field, path, rule),))
+    if text is None or names is None or name in names:
+        return Findings()
+    rule = f"is not there: {spec.origin} has no {name}"
+    return Findings((Problem(field, path, rule, near(name, names, f"{module}:{{}}")),))
+
+
+def near(wanted: str, there: Iterable[str], form: str) -> str | None:
+    close = difflib.get_close_matches(wanted.partition(":")[0], sorted(there), n=1, cutoff=0.6)
+    return form.format(close[0]) if close else None
+
+
+def modules(search_path: Sequence[str]) -> set[str]:
+    """Return the names of the modules that could be imported."""
+    return {module.name for module in pkgutil.iter_modules(search_path)}
+
+
+def find(module: str, search_path: Sequence[str]) -> ModuleSpec | None:
+    """Return what Python would import, without importing packages on the way there, as `importlib` would."""
+    found, where = None, search_path
+    parts = module.split(".")
+    for end in range(1, len(parts) + 1):
+        name = ".".join(parts[:end])
+        found = PathFinder.find_spec(name, where) or (by_other_finders(name) if end == 1 else None)
+        if found is None:
+            return getattr(sys.modules.get(module), "__spec__", None)  # a module may make others, as os makes os.path
+        where = list(found.submodule_search_locations or ())
+    return found
+
+
+def by_other_finders(name: str) -> ModuleSpec | None:
+    """Return what is built into Python, or installed in a way of its own."""
+    specs = (finder.find_spec(name, None) for finder in sys.meta_path if finder is not PathFinder)
+    return next((spec for spec in specs if spec), None)
+
+
+def names_in(text: str, file: str) -> set[str] | None:
+    """Return the names that a module's text gives at its top level; None where it does not tell. Raises SyntaxError."""
+    if UNFORESEEABLE.search(text):
+        return None
+    symbols = symtable.symtable(text, file, "exec").get_symbols()
+    return {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
