@@ -231,7 +231,7 @@ class Decision(Message):
 
 
 class Finding(Message):
-    """Something that `spec.watch` looks for, or a check of the first step, and that holds."""
+    """Something that `spec.watch` looks for, and that holds."""
 
     name: str
     """in a word, `RewardCollapse`"""

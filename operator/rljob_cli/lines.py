@@ -1,10 +1,10 @@
 """The display of `rljob run` where there is no terminal: one plain line for everything that happens."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from rljob_api.control import Incident, Progress, Status
+from rljob_api.control import Finding, Incident, Progress, Status
 from rljob_cli.glyphs import rate, seconds
 from rljob_cli.panels import RunFacts
 
@@ -14,7 +14,7 @@ _SHOWN_PHASES: Final = ("rollout", "train", "publish")
 
 
 class LineDisplay:
-    """Writes a line for each finished step, evaluation, failure, return, and long phase that is new in a status."""
+    """Writes a line for each step, evaluation, failure, return, finding and long phase that is new in a status."""
 
     def __init__(self, facts: RunFacts, write: Callable[[str], None]) -> None:
         self._facts = facts
@@ -44,6 +44,8 @@ class LineDisplay:
 
 def news(old: Status, new: Status) -> Iterator[str]:
     """Yield a line for each thing that happened between two statuses."""
+    if new.began and new.began != old.began:
+        yield new.began
     yield from _long_phase(old, new)
     evaluations = dict(_evaluations(old.progress, new.progress))
     yield from (line for step, line in evaluations.items() if step < new.progress.step)
@@ -53,6 +55,7 @@ def news(old: Status, new: Status) -> Iterator[str]:
     known = {(incident.engine, incident.generation): incident for incident in old.incidents}
     for incident in new.incidents:
         yield from _incident(known.get((incident.engine, incident.generation)), incident)
+    yield from _findings(old.findings, new.findings)
     if new.checkpoint and new.checkpoint != old.checkpoint:
         yield f"saved step {new.checkpoint.step} in {new.checkpoint.path}"
 
@@ -103,3 +106,9 @@ def _incident(old: Incident | None, new: Incident) -> Iterator[str]:
         yield f"{new.engine} failed: {new.error}" + (f" ({', '.join(times)})" if times else "")
     if new.return_seconds is not None and (old is None or old.return_seconds is None):
         yield f"{new.engine} is back after {seconds(new.return_seconds)}"
+
+
+def _findings(old: Sequence[Finding], new: Sequence[Finding]) -> Iterator[str]:
+    before, now = {finding.name for finding in old}, {finding.name for finding in new}
+    yield from (f"{each.name}: {each.evidence}; {each.advice}" for each in new if each.name not in before)
+    yield from (f"{each.name} holds no more" for each in old if each.name not in now)

@@ -14,7 +14,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from rljob_api.control import AccuracyPoint, EngineState, EngineStatus, Incident, Progress, RunState, Status
+from rljob_api.control import AccuracyPoint, EngineState, EngineStatus, Finding, Incident, Progress, RunState, Status
 from rljob_api.sections import RLJob, Source
 from rljob_cli.glyphs import ASCII_SPARKS, SPARKS, rate, seconds, spark, widths
 
@@ -127,6 +127,8 @@ def _rows(view: View, status: Status, room: int, marks: str) -> Iterator[tuple[s
     progress = status.progress
     yield "step", _step_row(view, status)
     yield "now", _now_row(view, status)
+    if status.began:
+        yield "began", Text(status.began)
     yield "", ""
     if progress.rewards:
         yield "reward", _reward(progress, room, marks)
@@ -142,6 +144,7 @@ def _rows(view: View, status: Status, room: int, marks: str) -> Iterator[tuple[s
         yield "", ""
     yield from _named("engines" if len(status.engines) > 1 else "engine", _engines(status.engines))
     yield from _named("failures", (_incident(each) for each in status.incidents[-SHOWN_INCIDENTS:]))
+    yield from _named("findings", (line for each in status.findings for line in _finding(each)))
     if status.checkpoint:
         unsure = "" if status.checkpoint.verified else ", not verified"
         yield "saved", Text(f"step {status.checkpoint.step}{unsure}  {Path(status.checkpoint.path).name}")
@@ -237,6 +240,11 @@ def _incident(incident: Incident) -> Text:
     else:
         text.append(f"back after {seconds(incident.return_seconds)}", style="green")
     return text.append(f"  {incident.error}", style="dim")
+
+
+def _finding(finding: Finding) -> Iterator[Text]:
+    yield Text.assemble((finding.name, "bold yellow"), f"  {finding.evidence}")
+    yield Text(f"  {finding.advice}", style="dim")
 
 
 def _named(name: str, contents: Iterable[Text]) -> Iterator[tuple[str, Text]]:

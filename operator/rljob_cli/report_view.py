@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rljob_cli.glyphs import rate, seconds
+from rljob_cli.summary import told
 from rljob_trainer.reporting.history import History, accuracy_change, result
 from rljob_trainer.reporting.records import EvaluationRecord, StepRecord
 
@@ -32,6 +33,7 @@ def as_json(history: History, report: Path) -> str:
     content: dict[str, Any] = {
         "job": history.run.job,
         "outcome": history.outcome,
+        "message": history.message,
         "result": result(history),
         "steps": history.step,
         "steps_wanted": history.run.steps,
@@ -53,7 +55,8 @@ def as_json(history: History, report: Path) -> str:
 
 def _rows(history: History) -> list[tuple[str, str]]:
     starts = f", {len(history.runs)} driver starts" if len(history.runs) > 1 else ""
-    rows = [
+    rows = [("reason", history.message)] if history.message else []
+    rows += [
         ("steps", f"{history.step} of {history.run.steps}"),
         ("time", f"{seconds(history.seconds)}{starts}"),
         ("phases", _phases(history)),
@@ -68,6 +71,8 @@ def _rows(history: History) -> list[tuple[str, str]]:
             rows.append((f"on {name}", accuracy_change(measured[0], measured[-1])))
     if failures := reward_failures(history):
         rows.append(("not judged", f"{failures} judgements failed and got reward.failureScore"))
+    checks = history.first_step.checks if history.first_step else ()
+    rows += [("first step", f"{told(check)}. {check.means}") for check in checks if check.breached]
     for finding in history.findings:
         rows.append(("finding", f"step {finding.step}: {finding.name}: {finding.evidence}"))
     for incident in history.incidents:

@@ -1,19 +1,27 @@
-"""The last line of `rljob run`: what came out, from the run's own record of events."""
+"""The last lines of `rljob run`: what came out, from the run's own record of events."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from rljob_api.exits import Exit
+from rljob_trainer.reporting.records import CheckRecord
 
 Event = dict[str, Any]
 
 
-def summary(events: Path, seconds: float, report: Path) -> str:
+ENDS: Mapping[int, str] = {Exit.OK: "", Exit.PREEMPTED: "stopped: ", Exit.INTERRUPTED: "interrupted: "}
+"""how the line begins; with every other exit code the run has failed"""
+MOST_WARNINGS = 8
+
+
+def summary(events: Path, seconds: float, report: Path, code: int = Exit.OK) -> str:
     """Return, for example, `held-out accuracy 0.11 -> 0.61 (greedy 0.30 -> 0.72), 200 steps, 240 s; report: PATH`.
 
-    What was not measured, or not written, is left out.
+    What was not measured, or not written, is left out. A run that is not done says so first: `failed: 3 steps, 40 s`.
     """
-    records = list(_records(events)) if events.exists() else []
+    records = list(_records(events))
     evaluations = [record for record in records if record.get("kind") == "evaluation"]
     steps = max((record["step"] for record in records if record.get("kind") == "step"), default=0)
     accuracy = _change(evaluations, "sampled")
@@ -23,10 +31,35 @@ def summary(events: Path, seconds: float, report: Path) -> str:
         facts.insert(0, f"held-out accuracy {accuracy} (greedy {greedy})")
     elif accuracy:
         facts.insert(0, f"held-out accuracy {accuracy}")
-    return ", ".join(facts) + (f"; report: {report}" if report.exists() else "")
+    said = ENDS.get(code, "failed: ") + ", ".join(facts)
+    return said + (f"; report: {report}" if report.exists() else "")
+
+
+def warnings(events: Path) -> list[str]:
+    """Return what the first step has shown and should not have, and what `spec.watch` has found, in a line each."""
+    told = [line for record in _records(events) for line in _warning(record)]
+    more = [f"and {len(told) - MOST_WARNINGS} more findings, see the report"] if len(told) > MOST_WARNINGS else []
+    return told[:MOST_WARNINGS] + more
+
+
+def _warning(record: Event) -> Iterator[str]:
+    if record["kind"] == "finding":
+        yield f"step {record['step']}: {record['name']}: {record['evidence']}; {record['advice']}"
+    if record["kind"] == "first_step":
+        for check in map(CheckRecord.model_validate, record["checks"]):
+            if check.breached:
+                yield f"first step: {told(check)}. {check.means}"
+
+
+def told(check: CheckRecord) -> str:
+    """Return, for example, `truncated responses, share: 0.75, healthy runs have at most 0.5`."""
+    value = "not finite" if check.value is None else f"{check.value:.3g}"
+    return f"{check.name}: {value}, healthy runs have at most {check.limit:g}"
 
 
 def _records(events: Path) -> Iterator[Event]:
+    if not events.exists():
+        return
     with events.open() as lines:
         for line in lines:
             # A process that is killed leaves half a line.

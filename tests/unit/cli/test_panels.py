@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from rljob_api.control import EngineState, EngineStatus, RunState, SetAccuracy, Status
+from rljob_api.control import EngineState, EngineStatus, Finding, RunState, SetAccuracy, Status
 from rljob_cli.panels import View, eta, picture
 from synthetic_status import NOW, progress, status, view
 
@@ -40,6 +40,15 @@ def drawn(shown: View, width: int = 100, encoding: str = "utf-8") -> str:
 )
 def test_the_picture_says(text: str) -> None:
     assert text in drawn(view(status()))
+
+
+def test_findings_and_where_it_began_are_shown() -> None:
+    found = Finding(name="NoSignal", evidence="0.9 of the groups; watch.noSignal 0.8", advice="other questions")
+    shown = drawn(view(status().model_copy(update={"findings": (found,), "began": "goes on from iter_0000010"})))
+    assert "NoSignal  0.9 of the groups; watch.noSignal 0.8" in shown
+    assert "other questions" in shown
+    assert "goes on from iter_0000010" in shown
+    assert "findings" not in drawn(view(status()))
 
 
 def with_sets() -> Status:

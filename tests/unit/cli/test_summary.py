@@ -4,7 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rljob_cli.summary import summary
+import pytest
+
+from rljob_api.exits import Exit
+from rljob_cli.summary import MOST_WARNINGS, summary, warnings
 
 
 def events(directory: Path, *records: dict[str, Any]) -> Path:
@@ -51,3 +54,38 @@ def test_half_a_line_counts_as_not_written(tmp_path):
     path = events(tmp_path, {"kind": "step", "step": 4})
     path.write_text(path.read_text() + '{"kind": "st')
     assert summary(path, 3.0, tmp_path / "none") == "4 steps, 3 s"
+
+
+@pytest.mark.parametrize(
+    ("code", "begins"),
+    [
+        (Exit.OK, "4"),
+        (Exit.PREEMPTED, "stopped: 4"),
+        (Exit.INTERRUPTED, "interrupted: 4"),
+        (Exit.DIVERGED, "failed: 4"),
+    ],
+)
+def test_a_run_that_is_not_done_says_so_first(tmp_path, code, begins):
+    path = events(tmp_path, {"kind": "step", "step": 4})
+    assert summary(path, 3.0, tmp_path / "none", code) == f"{begins} steps, 3 s"
+
+
+def finding(step: int) -> dict[str, Any]:
+    return {"kind": "finding", "step": step, "name": "NoSignal", "evidence": "0.9 of all", "advice": "other questions"}
+
+
+def test_what_was_found_is_told_again_at_the_end(tmp_path):
+    check = {"name": "perplexity", "limit": 3.0, "means": "The checkpoint was not loaded."}
+    checks = [{**check, "value": 2.0}, {**check, "value": 48.25}, {**check, "value": None}]
+    path = events(tmp_path, {"kind": "first_step", "checks": checks}, finding(7))
+    assert warnings(path) == [
+        "first step: perplexity: 48.2, healthy runs have at most 3. The checkpoint was not loaded.",
+        "first step: perplexity: not finite, healthy runs have at most 3. The checkpoint was not loaded.",
+        "step 7: NoSignal: 0.9 of all; other questions",
+    ]
+
+
+def test_many_findings_are_cut_and_none_are_none(tmp_path):
+    assert warnings(tmp_path / "none") == []
+    *told, last = warnings(events(tmp_path, *map(finding, range(MOST_WARNINGS + 3))))
+    assert (len(told), last) == (MOST_WARNINGS, "and 3 more findings, see the report")

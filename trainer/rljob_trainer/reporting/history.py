@@ -64,6 +64,11 @@ class History:
         return self.ends[-1].outcome if self.ends and self.ends[-1].time >= self.run.time else None
 
     @property
+    def message(self) -> str:
+        """Why the last attempt ended as it did; empty where there is nothing to say."""
+        return self.ends[-1].message if self.outcome is not None else ""
+
+    @property
     def seconds(self) -> float:
         """From the first start of the loop until the last record [s]."""
         return self.last_time - self.runs[0].time + sum(self.runs[0].phase_seconds.values())
