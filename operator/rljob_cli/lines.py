@@ -44,8 +44,6 @@ class LineDisplay:
 
 def news(old: Status, new: Status) -> Iterator[str]:
     """Yield a line for each thing that happened between two statuses."""
-    if new.began and new.began != old.began:
-        yield new.began
     yield from _long_phase(old, new)
     evaluations = dict(_evaluations(old.progress, new.progress))
     yield from (line for step, line in evaluations.items() if step < new.progress.step)

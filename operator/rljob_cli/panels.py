@@ -127,8 +127,6 @@ def _rows(view: View, status: Status, room: int, marks: str) -> Iterator[tuple[s
     progress = status.progress
     yield "step", _step_row(view, status)
     yield "now", _now_row(view, status)
-    if status.began:
-        yield "began", Text(status.began)
     yield "", ""
     if progress.rewards:
         yield "reward", _reward(progress, room, marks)

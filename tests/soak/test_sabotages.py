@@ -328,7 +328,9 @@ def test_a_gradient_that_is_not_finite_ends_the_run_in_its_step(prepare: Prepare
 
 
 def test_a_gradient_that_explodes_is_found_in_its_step(prepare: Prepare, sure_model: Path) -> None:
-    run = prepare(sure_model, training={"steps": 6}, watch={"window": 3, "rewardDrop": 1000})
+    # The usual rate lets the tiny model collapse about then, which is found, too.
+    gently = {"steps": 6, "optimizer": {"learningRate": 1.0e-5}}
+    run = prepare(sure_model, training=gently, watch={"window": 3, "rewardDrop": 1000})
     install(run.directory, "gradient exploded")
     finish(run)
     assert findings(run) == [(5, "GradientSpike")]
@@ -401,8 +403,8 @@ def test_a_failing_reward_is_counted_in_its_step_with_its_reason(prepare: Prepar
     assert HUNG.search(hung)
     assert crashed.startswith("the process of tiny_reward:digits ended with code 3 on prompt 0:")
     assert re.fullmatch(r"tiny_reward:digits failed on prompt 0:\d+: ValueError: no idea", raised)
-    assert re.fullmatch(r"tiny_reward:digits returned nan for prompt 0:\d+; a finite number is wanted", nan)
-    assert re.fullmatch(r"tiny_reward:digits returned 'much' for prompt 0:\d+; a finite number is wanted", text)
+    assert re.fullmatch(r"tiny_reward:digits returned nan for prompt 0:\d+; a finite number is wanted.*", nan)
+    assert re.fullmatch(r"tiny_reward:digits returned 'much' for prompt 0:\d+; a finite number is wanted.*", text)
 
 
 def test_a_reward_that_hangs_ends_the_run_in_its_step(prepare: Prepare, sure_model: Path) -> None:
@@ -416,7 +418,7 @@ def test_a_reward_of_too_few_numbers_ends_the_run_in_its_step(prepare: Prepare, 
     reward = "def digits(question, responses, label, metadata):\n    return [1.0 for _ in responses[1:]]\n"
     run = finish(prepare(sure_model, reward, reward={"judges": "group"}), Exit.BAD_INPUT)
     assert run.steps() == 0
-    told = r"tiny_reward:digits returned 7 numbers for prompt 0:\d+, which has 8 responses"
+    told = r"tiny_reward:digits returned a list of 7 for prompt 0:\d+, which has 8 responses"
     assert re.search(told, run.records("end")[-1]["message"])
 
 

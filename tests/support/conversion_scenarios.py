@@ -1,8 +1,12 @@
 """What a process of its own does in the tests of `rljob convert`: Megatron's groups are of a process."""
 
+import os
 from pathlib import Path
 from typing import Any
 
+from typer.testing import CliRunner
+
+from rljob_cli.main import app
 from rljob_trainer.learners import conversion
 
 
@@ -14,6 +18,13 @@ def convert_there_and_back(rank: int, world_size: int, port: int, source: Path, 
 
 def convert(rank: int, world_size: int, port: int, source: Path, original: Path, target: Path) -> Any:
     return conversion.hugging_face(source, original, target)
+
+
+def verb(rank: int, world_size: int, port: int, directory: Path, *arguments: str) -> tuple[int, str]:
+    """Return the exit code of `rljob convert` in a directory, and what it writes to standard error."""
+    os.chdir(directory)
+    done = CliRunner().invoke(app, ["convert", *arguments])
+    return done.exit_code, done.stderr
 
 
 def convert_wrongly(

@@ -1,5 +1,6 @@
 """What the ranks of the learner's tests do. Each function runs once in every rank; results travel back by pickle."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,16 @@ def train_save_train(
         _step(learner, sequences, 64, False)
     learner.save(directory)
     return [_step(learner, sequences, 64, False) for sequences in after], weights(learner)
+
+
+def beside_a_gpu(rank: int, world_size: int, port: int, scenario: Callable[..., Any], *args: Any) -> Any:
+    """Run another scenario where PyTorch says that the machine has a GPU, which the learner is not to use."""
+
+    def set_rng_state(state: torch.Tensor) -> None:
+        raise RuntimeError("RNG state is wrong size")  # what a GPU says of a CPU's
+
+    torch.cuda.is_available, torch.cuda.set_rng_state = lambda: True, set_rng_state
+    return scenario(rank, world_size, port, *args)
 
 
 def load_train(

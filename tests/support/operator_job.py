@@ -24,7 +24,8 @@ class Job:
 
     def until(self, kind: str, status: str = "True", deadline_s: float = 90.0) -> Manifest:
         """Wait for a condition, and return the status."""
-        eventually(self.conditions, lambda conditions: conditions.get(kind) == status, deadline_s)
+        # Each look starts a kubectl: more of them would cost more than they gain.
+        eventually(self.conditions, lambda conditions: conditions.get(kind) == status, deadline_s, poll_s=0.5)
         found: Manifest = self.raw()["status"]
         return found
 

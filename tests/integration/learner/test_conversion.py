@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from command import rljob
-from conversion_scenarios import convert, convert_there_and_back, convert_wrongly
+from conversion_scenarios import convert, convert_there_and_back, convert_wrongly, verb
 from learner_data import learner_config, sequences
 from learner_ranks import run_ranks
 from learner_scenarios import train_save_train
@@ -93,10 +93,7 @@ WRONG: dict[str, tuple[tuple[str, ...], Any, str]] = {
 
 
 @pytest.mark.parametrize(("given", "code", "said"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_converted_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], code: Exit, said: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_cannot_be_converted_is_told(tmp_path: Path, given: tuple[str, ...], code: Exit, said: str) -> None:
     source, _ = tiny_llama(tmp_path / "source"), tiny_llama(tmp_path / "other", seed=1)
     for run, content in (("run", b"common"), ("damaged", b"other")):
         saved = tmp_path / run / "checkpoints" / "iter_0000001"
@@ -105,6 +102,6 @@ def test_what_cannot_be_converted_is_told(
         sealed_checkpoint(saved, source)
         (saved / "common.pt").write_bytes(content)
     (tmp_path / "empty").mkdir()
-    done = rljob("convert", *given)
-    assert (done.code, said in done.err) == (code, True), done.err
+    ((ended, told),) = run_ranks(verb, 1, tmp_path, *given)
+    assert (ended, said in told) == (code, True), told
     assert not (tmp_path / "out").exists()

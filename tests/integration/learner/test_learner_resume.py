@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 from learner_data import learner_config, sequences
 from learner_ranks import run_ranks
 from learner_scenarios import (
+    beside_a_gpu,
     load_and_look,
     load_error,
     load_train,
@@ -51,6 +52,13 @@ def test_a_checkpoint_before_the_first_step_can_be_resumed(tiny_llama_dir: Path,
     config = learner_config(tiny_llama_dir)
     unbroken = run_ranks(train_save_train, 1, config, tmp_path / "step", [], AFTER)
     assert_bitwise_equal(unbroken[0], run_ranks(load_train, 1, config, tmp_path / "step", AFTER)[0])
+
+
+def test_a_gpu_that_is_not_used_has_no_part_in_a_checkpoint(tiny_llama_dir: Path, tmp_path: Path) -> None:
+    config = learner_config(tiny_llama_dir)
+    saved = run_ranks(beside_a_gpu, 1, train_save_train, config, tmp_path / "step", [], [])
+    loaded = run_ranks(beside_a_gpu, 1, load_train, config, tmp_path / "step", [])
+    assert_bitwise_equal(saved[0], loaded[0])
 
 
 def test_a_resumed_learner_takes_its_learning_rate_from_the_manifest(tiny_llama_dir: Path, tmp_path: Path) -> None:

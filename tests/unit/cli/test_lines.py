@@ -90,9 +90,3 @@ def test_a_finding_is_told_when_it_begins_to_hold_and_when_it_holds_no_more() ->
     assert list(news(calm, found)) == ["RewardCollapse: mean reward 0.1; watch.rewardDrop 0.5; look at the samples"]
     assert list(news(found, found)) == []
     assert list(news(found, calm)) == ["RewardCollapse holds no more"]
-
-
-def test_where_an_attempt_has_begun_is_told_once() -> None:
-    resumed = status().model_copy(update={"began": "goes on from iter_0000010"})
-    assert list(news(status(), resumed)) == ["goes on from iter_0000010"]
-    assert list(news(resumed, resumed)) == []

@@ -84,7 +84,7 @@ def load(
     if critic is not None:
         _restore(critic.ddp, critic.optimizer, state["critic"])
     if "random" in state:
-        _set_random_state(state["random"])
+        _set_random_state(state["random"], _device(model))
     return dict(common["counters"])
 
 
@@ -121,7 +121,7 @@ def _state(model: Any, optimizer: Optimizer, is_loading: bool) -> dict[str, Any]
     rank, world_size = dist.get_rank(), dist.get_world_size()
     return {
         **_trained(model, optimizer, is_loading),
-        "random": ShardedObject("random", _random_state(), (world_size,), (rank,)),
+        "random": ShardedObject("random", _random_state(_device(model)), (world_size,), (rank,)),
     }
 
 
@@ -144,16 +144,22 @@ def _trained(model: Any, optimizer: Optimizer, is_loading: bool) -> dict[str, An
     }
 
 
-def _random_state() -> dict[str, Any]:
-    device = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-    return {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state(), "cuda": device}
+def _device(model: Any) -> torch.device:
+    device: torch.device = next(model.module.parameters()).device
+    return device
 
 
-def _set_random_state(state: dict[str, Any]) -> None:
+def _random_state(device: torch.device) -> dict[str, Any]:
+    # Not by whether there is a GPU: on its CPU a machine that has one trains, too.
+    cuda = torch.cuda.get_rng_state() if device.type == "cuda" else None
+    return {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state(), "cuda": cuda}
+
+
+def _set_random_state(state: dict[str, Any], device: torch.device) -> None:
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
-    if state["cuda"] is not None:
+    if state["cuda"] is not None and device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"])
 
 
