@@ -3,8 +3,9 @@
     python benchmarks/learning_curves.py                      every example on two seeds, one after the other
     python benchmarks/learning_curves.py grpo ppo --at-once 8 on a larger machine; each run gets --cores of its own
 
-A run has learned when what it is trained for got better by more than three standard errors from its first step to the
-mean of its last three. A step's error is taken over its questions: samples of one question are not independent.
+A run has learned when what it is trained for got better by more than two standard errors from its first step to the
+mean of its last three. A step's error is taken over its questions, as if samples of one question were one: it is rather
+too large.
 """
 
 import argparse
@@ -31,7 +32,7 @@ FIRST = "sft"
 """makes the teacher of `distillation`"""
 LAST = 3
 """steps that count at the end"""
-ENOUGH = 3.0
+ENOUGH = 2.0
 """standard errors"""
 
 
