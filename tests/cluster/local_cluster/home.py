@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from local_cluster import footprint
+from local_cluster.errors import ClusterError
 from local_cluster.processes import stop_all
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,15 @@ def owned_directory(clusters: Path) -> Path:
     directory = Path(tempfile.mkdtemp(prefix="session-", dir=clusters))
     (directory / OWNER_FILE).write_text(_identity(psutil.Process()))
     return directory
+
+
+def require_room(directory: Path, gib: float) -> None:
+    """Raise ClusterError unless so much of the directory's disk is free [GiB]."""
+    free = shutil.disk_usage(directory).free / 2**30
+    if free < gib:
+        raise ClusterError(
+            f"{directory.parent}: {free:.0f} GiB are free, a node needs {gib:g}; TMPDIR names another disk"
+        )
 
 
 @contextmanager

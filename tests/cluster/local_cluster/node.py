@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 PROGRAMS = (*control_plane.PROGRAMS, *dns.PROGRAMS, "kubelet", "kube-proxy", "helm")
 NAME = "node"
 PROXY_HEALTH_PORT = 10256
+ROOM_GIB = 15
+"""of images and containers; with less the kubelet finds its disk full, and pods wait for ever"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ def try_out(directory: Path, environ: Mapping[str, str]) -> None:
     """Raise ClusterError unless this machine lets us make what a node stands on, which is removed again."""
     try:
         require(environ)
+        home.require_room(directory, ROOM_GIB)
         make_namespace(directory, free_network(routes()))
         footprint.make_cgroup(directory)
     except OSError as error:

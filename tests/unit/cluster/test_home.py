@@ -37,6 +37,12 @@ def test_what_a_killed_session_left_is_removed(tmp_path: Path) -> None:
     assert not directory.exists()
 
 
+def test_a_disk_without_room_is_refused_with_what_there_is(tmp_path: Path) -> None:
+    home.require_room(tmp_path, 0)
+    with pytest.raises(ClusterError, match=rf"{tmp_path.parent}: \d+ GiB are free, a node needs 1e\+06; TMPDIR names"):
+        home.require_room(tmp_path, 1e6)
+
+
 def test_the_cluster_of_a_living_session_is_left_alone(tmp_path: Path) -> None:
     directory = home.owned_directory(tmp_path)
     start("sleep", ["sleep", "600"], directory, lambda: True)
