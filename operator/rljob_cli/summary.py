@@ -46,15 +46,15 @@ def _warning(record: Event) -> Iterator[str]:
     if record["kind"] == "finding":
         yield f"step {record['step']}: {record['name']}: {record['evidence']}; {record['advice']}"
     if record["kind"] == "first_step":
-        for check in map(CheckRecord.model_validate, record["checks"]):
-            if check.breached:
-                yield f"first step: {told(check)}. {check.means}"
+        checks = map(CheckRecord.model_validate, record["checks"])
+        if breaches := [told(check) for check in checks if check.breached]:
+            yield f"first step: {'; '.join(breaches)}; the report says what that may mean"
 
 
 def told(check: CheckRecord) -> str:
-    """Return, for example, `truncated responses, share: 0.75, healthy runs have at most 0.5`."""
+    """Return, for example, `truncated responses, share: 0.75, most often at most 0.5`."""
     value = "not finite" if check.value is None else f"{check.value:.3g}"
-    return f"{check.name}: {value}, healthy runs have at most {check.limit:g}"
+    return f"{check.name}: {value}, most often at most {check.limit:g}"
 
 
 def _records(events: Path) -> Iterator[Event]:

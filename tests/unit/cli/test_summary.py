@@ -79,8 +79,8 @@ def test_what_was_found_is_told_again_at_the_end(tmp_path):
     checks = [{**check, "value": 2.0}, {**check, "value": 48.25}, {**check, "value": None}]
     path = events(tmp_path, {"kind": "first_step", "checks": checks}, finding(7))
     assert warnings(path) == [
-        "first step: perplexity: 48.2, healthy runs have at most 3. The checkpoint was not loaded.",
-        "first step: perplexity: not finite, healthy runs have at most 3. The checkpoint was not loaded.",
+        "first step: perplexity: 48.2, most often at most 3; perplexity: not finite, most often at most 3;"
+        " the report says what that may mean",
         "step 7: NoSignal: 0.9 of all; other questions",
     ]
 
