@@ -84,7 +84,7 @@ def chosen_algorithm(spec: Spec) -> Algorithm:
     chosen = choose.algorithm(spec.algorithm)
     try:
         tried(objective.load(chosen.objective), loss_settings(spec, chosen))
-    except (ImportError, ValueError) as error:
+    except ValueError as error:
         raise AlgorithmError(f"algorithm.name {spec.algorithm.name}: objective {chosen.objective}: {error}") from error
     if spec.algorithm.name not in choose.REGISTERED:  # ours are tested
         choose.tried(chosen, spec.rollout.samples_per_prompt)

@@ -1,18 +1,18 @@
 """Functions that a manifest names as `module:name`: looked for, and none of their code is run."""
 
-import difflib
 import os
 import pkgutil
 import re
 import symtable
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from rljob_api import algorithms
 from rljob_api.errors import Problem
+from rljob_api.rules import closest, judgings
 from rljob_api.sections import TOOLS, Spec
 from rljob_trainer.preflight.findings import Findings, total
 
@@ -37,11 +37,9 @@ def functions(spec: Spec) -> Iterator[tuple[str, str]]:
         yield "spec.algorithm.name", spec.algorithm.name
     if not spec.debug.engines:
         return
-    if spec.reward.function:
-        yield "spec.reward.function", spec.reward.function
-    for index, part in enumerate(spec.reward.parts):
-        if part.function:
-            yield f"spec.reward.parts[{index}].function", part.function
+    for path, judging in judgings(spec):
+        if judging.function:
+            yield f"{path}.function", judging.function
     if spec.rollout.generate:
         yield "spec.rollout.generate", spec.rollout.generate
     for index, tool in enumerate(spec.rollout.tools.functions if spec.rollout.tools else ()):
@@ -56,7 +54,8 @@ def look_at_function(field: str, path: str, search_path: Sequence[str], here: bo
         if not here:
             return Findings(elsewhere=(f"module {module}",))
         rule = f"is not there: no module {module} in {search_path[0]}, on PYTHONPATH, or installed"
-        return Findings((Problem(field, path, rule, near(path, modules(search_path), f"{{}}:{name}")),))
+        near = closest(module, modules(search_path))
+        return Findings((Problem(field, path, rule, near and f"{near}:{name}"),))
     loader = spec.loader
     text = loader.get_source(module) if isinstance(loader, InspectLoader) else None
     try:
@@ -67,17 +66,13 @@ def look_at_function(field: str, path: str, search_path: Sequence[str], here: bo
     if text is None or names is None or name in names:
         return Findings()
     rule = f"is not there: {spec.origin} has no {name}"
-    return Findings((Problem(field, path, rule, near(name, names, f"{module}:{{}}")),))
+    near = closest(name, tuple(sorted(names)))
+    return Findings((Problem(field, path, rule, near and f"{module}:{near}"),))
 
 
-def near(wanted: str, there: Iterable[str], form: str) -> str | None:
-    close = difflib.get_close_matches(wanted.partition(":")[0], sorted(there), n=1, cutoff=0.6)
-    return form.format(close[0]) if close else None
-
-
-def modules(search_path: Sequence[str]) -> set[str]:
+def modules(search_path: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the modules that could be imported."""
-    return {module.name for module in pkgutil.iter_modules(search_path)}
+    return tuple(sorted({module.name for module in pkgutil.iter_modules(search_path)}))
 
 
 def find(module: str, search_path: Sequence[str]) -> ModuleSpec | None:
