@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from rljob_cli.glyphs import rate, seconds
-from rljob_cli.summary import told
 from rljob_trainer.reporting.history import History, accuracy_change, result
 from rljob_trainer.reporting.records import EvaluationRecord, StepRecord
 
@@ -72,7 +71,7 @@ def _rows(history: History) -> list[tuple[str, str]]:
     if failures := reward_failures(history):
         rows.append(("not judged", f"{failures} judgements failed and got reward.failureScore"))
     checks = history.first_step.checks if history.first_step else ()
-    rows += [("first step", told(check)) for check in checks if check.breached]
+    rows += [("first step", check.told) for check in checks if check.breached]
     for finding in history.findings:
         rows.append(("finding", f"step {finding.step}: {finding.name}: {finding.evidence}"))
     for incident in history.incidents:

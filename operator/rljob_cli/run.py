@@ -28,7 +28,7 @@ from rljob_api.rules import left_out, only_in_a_cluster
 from rljob_api.sections import Recovery
 from rljob_cli.driver import Driver, Event
 from rljob_cli.rundir import RunDirectory, RunLockedError, locked, rundir
-from rljob_cli.summary import summary, warnings
+from rljob_cli.summary import recorded, summary, warnings
 from rljob_cli.supervisor import TIMING, Display, Outcome, Supervisor, Timing
 from rljob_cli.validate import read
 from rljob_trainer import leftovers
@@ -158,9 +158,10 @@ class _Run:
         if outcome.exit_code != Exit.OK:
             last_log = self.directory.log(self.directory.next_attempt() - 1)
             self.display.note(f"{outcome.reason}; log: {last_log}")
-        for warning in warnings(self.directory.events):
+        records = recorded(self.directory.events)
+        for warning in warnings(records):
             self.display.note(warning)
-        self.display.note(summary(self.directory.events, seconds, self.directory.report, outcome.exit_code))
+        self.display.note(summary(records, seconds, self.directory.report, outcome.exit_code))
 
 
 def _replace(path: Path, text: str) -> None:

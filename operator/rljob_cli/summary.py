@@ -1,7 +1,7 @@
 """The last lines of `rljob run`: what came out, from the run's own record of events."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,11 @@ ENDS: Mapping[int, str] = {Exit.OK: "", Exit.PREEMPTED: "stopped: ", Exit.INTERR
 MOST_WARNINGS = 8
 
 
-def summary(events: Path, seconds: float, report: Path, code: int = Exit.OK) -> str:
+def summary(records: Sequence[Event], seconds: float, report: Path, code: int = Exit.OK) -> str:
     """Return, for example, `held-out accuracy 0.11 -> 0.61 (greedy 0.30 -> 0.72), 200 steps, 240 s; report: PATH`.
 
     What was not measured, or not written, is left out. A run that is not done says so first: `failed: 3 steps, 40 s`.
     """
-    records = list(_records(events))
     evaluations = [record for record in records if record.get("kind") == "evaluation"]
     steps = max((record["step"] for record in records if record.get("kind") == "step"), default=0)
     accuracy = _change(evaluations, "sampled")
@@ -35,9 +34,9 @@ def summary(events: Path, seconds: float, report: Path, code: int = Exit.OK) -> 
     return said + (f"; report: {report}" if report.exists() else "")
 
 
-def warnings(events: Path) -> list[str]:
+def warnings(records: Sequence[Event]) -> list[str]:
     """Return what the first step has shown and should not have, and what `spec.watch` has found, in a line each."""
-    told = [line for record in _records(events) for line in _warning(record)]
+    told = [line for record in records for line in _warning(record)]
     more = [f"and {len(told) - MOST_WARNINGS} more findings, see the report"] if len(told) > MOST_WARNINGS else []
     return told[:MOST_WARNINGS] + more
 
@@ -47,24 +46,17 @@ def _warning(record: Event) -> Iterator[str]:
         yield f"step {record['step']}: {record['name']}: {record['evidence']}; {record['advice']}"
     if record["kind"] == "first_step":
         checks = map(CheckRecord.model_validate, record["checks"])
-        if breaches := [told(check) for check in checks if check.breached]:
+        if breaches := [check.told for check in checks if check.breached]:
             yield f"first step: {'; '.join(breaches)}; the report says what that may mean"
 
 
-def told(check: CheckRecord) -> str:
-    """Return, for example, `truncated responses, share: 0.75, most often at most 0.5`."""
-    value = "not finite" if check.value is None else f"{check.value:.3g}"
-    return f"{check.name}: {value}, most often at most {check.limit:g}"
-
-
-def _records(events: Path) -> Iterator[Event]:
+def recorded(events: Path) -> list[Event]:
+    """Return the run's records; none where nothing was recorded."""
     if not events.exists():
-        return
+        return []
     with events.open() as lines:
-        for line in lines:
-            # A process that is killed leaves half a line.
-            if line.endswith("\n"):
-                yield json.loads(line)
+        # A process that is killed leaves half a line.
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def _change(evaluations: list[Event], key: str) -> str | None:

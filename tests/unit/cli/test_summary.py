@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rljob_api.exits import Exit
-from rljob_cli.summary import MOST_WARNINGS, summary, warnings
+from rljob_cli.summary import MOST_WARNINGS, recorded, summary, warnings
 
 
 def events(directory: Path, *records: dict[str, Any]) -> Path:
@@ -31,29 +31,29 @@ def test_the_first_and_the_last_accuracy_are_told(tmp_path):
         {"kind": "step", "step": 2},
         evaluation(2, 0.61, 0.72),
     )
-    assert summary(path, 239.6, report) == (
+    assert summary(recorded(path), 239.6, report) == (
         f"held-out accuracy 0.11 -> 0.61 (greedy 0.30 -> 0.72), 2 steps, 240 s; report: {report}"
     )
 
 
 def test_greedy_accuracy_is_left_out_where_it_was_not_measured(tmp_path):
     path = events(tmp_path, evaluation(0, 0.1, None), evaluation(5, 0.5, None))
-    assert summary(path, 1.0, tmp_path / "none") == "held-out accuracy 0.10 -> 0.50, 0 steps, 1 s"
+    assert summary(recorded(path), 1.0, tmp_path / "none") == "held-out accuracy 0.10 -> 0.50, 0 steps, 1 s"
 
 
 def test_a_single_evaluation_is_no_change(tmp_path):
     path = events(tmp_path, evaluation(0, 0.1, 0.3))
-    assert summary(path, 1.0, tmp_path / "none") == "held-out accuracy 0.10 (greedy 0.30), 0 steps, 1 s"
+    assert summary(recorded(path), 1.0, tmp_path / "none") == "held-out accuracy 0.10 (greedy 0.30), 0 steps, 1 s"
 
 
 def test_a_run_that_recorded_nothing_has_a_last_line_too(tmp_path):
-    assert summary(tmp_path / "none", 3.0, tmp_path / "none") == "0 steps, 3 s"
+    assert summary(recorded(tmp_path / "none"), 3.0, tmp_path / "none") == "0 steps, 3 s"
 
 
 def test_half_a_line_counts_as_not_written(tmp_path):
     path = events(tmp_path, {"kind": "step", "step": 4})
     path.write_text(path.read_text() + '{"kind": "st')
-    assert summary(path, 3.0, tmp_path / "none") == "4 steps, 3 s"
+    assert summary(recorded(path), 3.0, tmp_path / "none") == "4 steps, 3 s"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_half_a_line_counts_as_not_written(tmp_path):
 )
 def test_a_run_that_is_not_done_says_so_first(tmp_path, code, begins):
     path = events(tmp_path, {"kind": "step", "step": 4})
-    assert summary(path, 3.0, tmp_path / "none", code) == f"{begins} steps, 3 s"
+    assert summary(recorded(path), 3.0, tmp_path / "none", code) == f"{begins} steps, 3 s"
 
 
 def finding(step: int) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def test_what_was_found_is_told_again_at_the_end(tmp_path):
     check = {"name": "perplexity", "limit": 3.0, "means": "The checkpoint was not loaded."}
     checks = [{**check, "value": 2.0}, {**check, "value": 48.25}, {**check, "value": None}]
     path = events(tmp_path, {"kind": "first_step", "checks": checks}, finding(7))
-    assert warnings(path) == [
+    assert warnings(recorded(path)) == [
         "first step: perplexity: 48.2, most often at most 3; perplexity: not finite, most often at most 3;"
         " the report says what that may mean",
         "step 7: NoSignal: 0.9 of all; other questions",
@@ -86,6 +86,6 @@ def test_what_was_found_is_told_again_at_the_end(tmp_path):
 
 
 def test_many_findings_are_cut_and_none_are_none(tmp_path):
-    assert warnings(tmp_path / "none") == []
-    *told, last = warnings(events(tmp_path, *map(finding, range(MOST_WARNINGS + 3))))
+    assert warnings(recorded(tmp_path / "none")) == []
+    *told, last = warnings(recorded(events(tmp_path, *map(finding, range(MOST_WARNINGS + 3)))))
     assert (len(told), last) == (MOST_WARNINGS, "and 3 more findings, see the report")

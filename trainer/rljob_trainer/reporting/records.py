@@ -251,6 +251,12 @@ class CheckRecord(_Line):
     def breached(self) -> bool:
         return self.value is None or self.value > self.limit
 
+    @property
+    def told(self) -> str:
+        """For example `truncated responses, share: 0.75, most often at most 0.5`."""
+        value = "not finite" if self.value is None else f"{self.value:.3g}"
+        return f"{self.name}: {value}, most often at most {self.limit:g}"
+
 
 class SegmentRecord(_Line):
     """A stretch of a response that one author wrote."""
