@@ -403,8 +403,9 @@ def test_a_failing_reward_is_counted_in_its_step_with_its_reason(prepare: Prepar
     assert HUNG.search(hung)
     assert crashed.startswith("the process of tiny_reward:digits ended with code 3 on prompt 0:")
     assert re.fullmatch(r"tiny_reward:digits failed on prompt 0:\d+: ValueError: no idea", raised)
-    assert re.fullmatch(r"tiny_reward:digits returned nan for prompt 0:\d+; a finite number is wanted.*", nan)
-    assert re.fullmatch(r"tiny_reward:digits returned 'much' for prompt 0:\d+; a finite number is wanted.*", text)
+    wanted = r"a finite number is wanted \(a function of all responses at once has judges: group\)"
+    assert re.fullmatch(rf"tiny_reward:digits returned nan for prompt 0:\d+; {wanted}", nan)
+    assert re.fullmatch(rf"tiny_reward:digits returned 'much' for prompt 0:\d+; {wanted}", text)
 
 
 def test_a_reward_that_hangs_ends_the_run_in_its_step(prepare: Prepare, sure_model: Path) -> None:
