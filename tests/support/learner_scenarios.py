@@ -165,6 +165,19 @@ def save_and_look(
     return _look(learner, after)
 
 
+def own_and_gathered_state(
+    rank: int, world_size: int, port: int, config: LearnerConfig, before: Steps
+) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """Take steps; return the optimizer's state as a checkpoint takes it, and as Megatron gathers it."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    for sequences in before:
+        _step(learner, sequences, 64, False)
+    (part,) = learner._optimizer.megatron.chained_optimizers
+    gathered = type(part).get_parameter_state_dp_zero(part)
+    own = part.get_parameter_state_dp_zero(use_gloo_comm=True, empty_data=False, return_on_all_ranks=False)
+    return own, gathered
+
+
 def load_and_look(
     rank: int, world_size: int, port: int, config: LearnerConfig, directory: Path, after: list[Sequence]
 ) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from learner_scenarios import (
     load_and_look,
     load_error,
     load_train,
+    own_and_gathered_state,
     save_and_look,
     train_and_export,
     train_save_train,
@@ -113,6 +114,20 @@ def test_masters_of_bf16_weights_go_to_another_layout_too(tiny_qwen3_dir: Path, 
     for name in ("weights", "master", "exp_avg", "exp_avg_sq"):
         torch.testing.assert_close(loaded[name], saved[name], rtol=0, atol=0)
     assert loaded["next"].loss == pytest.approx(saved["next"].loss, rel=1e-2)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("tensor", "pipeline"), [(1, 1), (2, 1), (1, 2)])
+def test_one_data_parallel_rank_has_what_megatron_would_gather(
+    tiny_qwen3_dir: Path, precision: str, tensor: int, pipeline: int
+) -> None:
+    config = learner_config(tiny_qwen3_dir, precision=precision, tensor_parallel=tensor, pipeline_parallel=pipeline)
+    for own, gathered in run_ranks(own_and_gathered_state, tensor * pipeline, config, BEFORE[:1]):
+        for index, buffer in own.items():
+            for dtype, tensors in buffer.items():
+                wanted = {name: gathered[index][dtype][name] for name in ("param", "exp_avg", "exp_avg_sq")}
+                torch.testing.assert_close(tensors, wanted, rtol=0, atol=0)
+                assert all(tensor.any() for tensor in tensors.values())
 
 
 @pytest.mark.parametrize(("saved_by", "loaded_by"), [((1, 1, 1), (2, 1, 1)), ((2, 1, 1), (1, 1, 1))])

@@ -17,6 +17,10 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
 from rljob_trainer.learners.config import OptimizerSettings
 
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_STATE = ("param", *_MOMENTS)
+"""what a checkpoint holds of each parameter beside its weight, by Megatron's names"""
+
 
 def data_parallel(model: torch.nn.Module) -> DistributedDataParallel:
     """Return the model with its weights and fp32 gradients in buffers that the optimizer shares out."""
@@ -104,6 +108,8 @@ def _megatron_optimizer(model: DistributedDataParallel, settings: OptimizerSetti
     for part in optimizer.chained_optimizers:
         part._copy_main_params_to_model_params = _copy_of_masters(part)
         part._set_main_param_and_optimizer_states = partial(_set_loaded, part)
+        if part.data_parallel_group.size() == 1:
+            part.get_parameter_state_dp_zero = partial(_whole_state, part)
     return optimizer
 
 
@@ -128,6 +134,21 @@ def _copy_of_masters(part: Any) -> Callable[[], None]:
     return copy
 
 
+def _whole_state(part: Any, *, empty_data: bool, **_: object) -> dict[Any, Any]:
+    """Return what Megatron would gather from a group's ranks, where one rank has all of it: of each buffer, masters and
+    moments laid end to end. Megatron copies them five times for that, and fills as much memory with zeros."""
+    state: dict[Any, Any] = {}
+    for index, buffer in enumerate(part.buffers):
+        ends = {name: torch.zeros(buffer.numel_unpadded, device="cpu") for name in _STATE}
+        if not empty_data:
+            for parameter, (start, end, _bucket) in buffer.param_index_map.items():
+                own = part._get_main_param_and_optimizer_states(parameter)
+                for name, laid in ends.items():
+                    laid[start:end].copy_(own[name].detach().view(-1))
+        state[index] = dict.fromkeys(part.gbuf_ranges[index], ends)
+    return state
+
+
 def _fresh_state(optimizer: Any, parameter: torch.Tensor) -> None:
     """Allocate AdamW's state now: Megatron cannot save an optimizer that has not stepped yet."""
     (inner,) = (part.optimizer for part in optimizer.chained_optimizers)
@@ -148,7 +169,7 @@ def _set_loaded(part: Any, model_param: torch.Tensor, loaded: Mapping[str, torch
     master = part.optimizer.param_groups[group]["params"][place]
     state = part.optimizer.state[master]
     master.data.copy_(loaded["param"])
-    for name in ("exp_avg", "exp_avg_sq"):
+    for name in _MOMENTS:
         state[name].copy_(loaded[name])
 
 
