@@ -30,6 +30,8 @@ LAST_REQUESTS_S = 600.0
 """longest wait for the last requests of an engine that leaves; what is not answered then is asked of the others [s]"""
 ASK_S = 5.0
 LOOK_S = 0.2
+EXIT_S = 1.0
+"""how much later than its first failed request the end of a server may be heard of [s]"""
 
 
 class Host(Protocol):
@@ -326,6 +328,7 @@ class EnginePool:
 
     async def _apply(self, publication: Publication, generations: Mapping[str, int]) -> None:
         self._version = publication.version
+        await asyncio.gather(*(self._exit(self._engines[name], generations[name]) for name in publication.failed))
         for name, reason in publication.failed.items():
             self._happens(self._engines[name], lifecycle.PublishFailed(generations[name]), reason)
         for name in publication.engines:
@@ -339,6 +342,12 @@ class EnginePool:
     async def _watch(self, engine: _Engine, generation: int) -> None:
         exit_ = await engine.host.wait()
         self._happens(engine, lifecycle.ProcessExited(generation), str(exit_), failed_at=exit_.failed_at)
+
+    async def _exit(self, engine: _Engine, generation: int) -> None:
+        """Give the watch time to tell that the server has ended: where a publication failed, that is the cause."""
+        deadline = time.monotonic() + EXIT_S
+        while engine.state.generation == generation and _answers(engine) and time.monotonic() < deadline:
+            await asyncio.sleep(LOOK_S)
 
     async def _probe(self, engine: _Engine, generation: int) -> None:
         client = self._client(engine)

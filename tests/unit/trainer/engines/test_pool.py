@@ -151,8 +151,24 @@ def test_an_engine_that_fails_a_publication_leaves_the_router_and_is_killed() ->
         assert scene.states() == {"a": "Dead", "b": "Healthy"}
         assert scene.router.urls == {"http://b:1"}
         await scene.until(lambda: scene.hosts["a"].stops == 1)
+        scenes.append(scene)
 
+    scenes: list[Scene] = []
     play(act)
+    assert [incident.cause for incident in scenes[0].incidents] == ["PublishFailed"]
+
+
+def test_a_process_that_ends_in_a_publication_is_told_with_its_cause() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0)
+        asyncio.get_running_loop().call_later(0.1, scene.hosts["a"].ended.set)
+        await scene.publish(1, failed={"a": "connection reset by peer"})
+        assert scene.states() == {"a": "Dead", "b": "Healthy"}
+        scenes.append(scene)
+
+    scenes: list[Scene] = []
+    play(act)
+    assert [incident.cause for incident in scenes[0].incidents] == ["ProcessExited"]
 
 
 def test_a_process_that_ends_is_rerouted_and_told_with_its_cause() -> None:
