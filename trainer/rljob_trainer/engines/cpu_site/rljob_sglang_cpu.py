@@ -6,6 +6,8 @@ engine's processes and of nothing else. Changes to SGLang 0.5.17:
 - tensors are hashed with xxh3 instead of sha256: 12 GB/s instead of 1.4 GB/s. The learner does the same
   (`rljob_trainer/sync/digest.py`);
 - attention of many sequences is one call instead of one for each (`rljob_sglang_attention.py`);
+- fp32 matrices are multiplied by oneDNN instead of MKL, and a token is sampled with one random number
+  (`rljob_sglang_matrices.py`);
 - scheduler and detokenizer are forked. SGLang spawns them, because a process that has used CUDA cannot be forked, and
   each imports all of SGLang and PyTorch again: 8 s of a core and 0.9 GB each.
 Goes when SGLang's checksum runs on CPU at the speed of memory, and its attention in batches.
@@ -14,6 +16,7 @@ Goes when SGLang's checksum runs on CPU at the speed of memory, and its attentio
 import multiprocessing
 
 import rljob_sglang_attention
+import rljob_sglang_matrices
 import torch
 import xxhash
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -24,6 +27,12 @@ def register() -> None:
     HookRegistry.register("torch.cuda.synchronize", nothing_to_wait_for, HookType.REPLACE)
     HookRegistry.register("sglang.srt.utils.weight_checker._hash_tensor", xxh3, HookType.REPLACE)
     HookRegistry.register("sglang.srt.entrypoints.engine._set_envs_and_config", fork_from_here_on, HookType.AFTER)
+    for place, ours in {
+        "quantization.unquant.UnquantizedLinearMethod.apply": rljob_sglang_matrices.linear,
+        "logits_processor.LogitsProcessor._compute_lm_head": rljob_sglang_matrices.logits,
+        "sampler.sampling_from_probs_torch": rljob_sglang_matrices.sample,
+    }.items():
+        HookRegistry.register(f"sglang.srt.layers.{place}", ours, HookType.AROUND)
     backend = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend"
     HookRegistry.register(f"{backend}._run_sdpa_forward_extend", rljob_sglang_attention.extend, HookType.AROUND)
     HookRegistry.register(f"{backend}._run_sdpa_forward_decode", rljob_sglang_attention.decode, HookType.AROUND)

@@ -1,0 +1,74 @@
+"""What engines on CPU compute in their own way is what PyTorch would."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import rljob_trainer.engines
+
+SITE = Path(rljob_trainer.engines.__file__).parent / "cpu_site"
+DRAWS = 200_000
+
+
+@pytest.fixture
+def matrices(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(SITE)
+    import rljob_sglang_matrices  # type: ignore[import-not-found]
+
+    yield rljob_sglang_matrices
+    del sys.modules["rljob_sglang_matrices"]
+
+
+def not_asked(*_: object, **__: object) -> torch.Tensor:
+    raise AssertionError("SGLang's own is not needed")
+
+
+@pytest.mark.parametrize("shape", [(1, 24), (7, 24), (2, 3, 24), (0, 24)])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_linear_layers(matrices: Any, shape: tuple[int, ...], with_bias: bool) -> None:
+    x, weight, bias = torch.randn(shape), torch.randn(10, 24), torch.randn(10) if with_bias else None
+    made = matrices.linear(not_asked, None, SimpleNamespace(weight=weight), x, bias=bias)
+    torch.testing.assert_close(made, torch.nn.functional.linear(x, weight, bias))
+
+
+def test_rows_that_are_part_of_a_wider_matrix(matrices: Any) -> None:
+    x, weight = torch.randn(8, 48)[:, 24:], torch.randn(10, 24)
+    torch.testing.assert_close(matrices.product(x, weight), x @ weight.T)
+
+
+def test_other_precisions_are_left_to_sglang(matrices: Any) -> None:
+    x, weight = torch.randn(2, 4, dtype=torch.bfloat16), torch.randn(3, 4, dtype=torch.bfloat16)
+    asked: list[object] = []
+    layer = SimpleNamespace(weight=weight)
+    matrices.linear(lambda *given: asked.append(given), None, layer, x, None)
+    matrices.logits(lambda *given: asked.append(given), None, x, layer, None)
+    assert len(asked) == 2
+
+
+def test_logits(matrices: Any) -> None:
+    hidden, weight = torch.randn(5, 24), torch.randn(50, 24)
+    made = matrices.logits(not_asked, None, hidden, SimpleNamespace(weight=weight), None)
+    torch.testing.assert_close(made, hidden @ weight.T)
+
+
+def test_words_are_sampled_as_often_as_they_are_probable(matrices: Any) -> None:
+    probs = torch.softmax(torch.randn(30, generator=torch.Generator().manual_seed(0)) * 2, -1)
+    probs[[0, 7, 29]] = 0
+    probs /= probs.sum()
+    words = matrices.sample(not_asked, probs.expand(DRAWS, 30), sampling_seed=None, positions=torch.zeros(DRAWS))
+    assert words.dtype == torch.int32
+    shares = torch.bincount(words.long(), minlength=30) / DRAWS
+    assert not shares[[0, 7, 29]].any()
+    errors = (probs * (1 - probs) / DRAWS).sqrt()
+    assert ((shares - probs).abs() <= 5 * errors).all()
+
+
+def test_a_sequence_with_a_seed_is_left_to_sglang(matrices: Any) -> None:
+    asked: list[object] = []
+    seed = torch.tensor([1])
+    matrices.sample(lambda *given: asked.append(given), torch.ones(1, 4) / 4, sampling_seed=seed, positions=None)
+    assert len(asked) == 1
