@@ -27,12 +27,12 @@ def not_asked(*_: object, **__: object) -> torch.Tensor:
     raise AssertionError("SGLang's own is not needed")
 
 
-@pytest.mark.parametrize("shape", [(1, 24), (7, 24), (2, 3, 24), (0, 24)])
+@pytest.mark.parametrize("shape", [(1, 600), (7, 600), (2, 3, 600), (0, 600)])
 @pytest.mark.parametrize("with_bias", [True, False])
 def test_linear_layers(matrices: Any, shape: tuple[int, ...], with_bias: bool) -> None:
-    x, weight, bias = torch.randn(shape), torch.randn(10, 24), torch.randn(10) if with_bias else None
+    x, weight, bias = torch.randn(shape), torch.randn(500, 600), torch.randn(500) if with_bias else None
     made = matrices.linear(not_asked, None, SimpleNamespace(weight=weight), x, bias=bias)
-    torch.testing.assert_close(made, torch.nn.functional.linear(x, weight, bias))
+    torch.testing.assert_close(made, torch.nn.functional.linear(x, weight, bias), rtol=1e-5, atol=1e-4)
 
 
 def test_rows_that_are_part_of_a_wider_matrix(matrices: Any) -> None:
@@ -40,8 +40,9 @@ def test_rows_that_are_part_of_a_wider_matrix(matrices: Any) -> None:
     torch.testing.assert_close(matrices.product(x, weight), x @ weight.T)
 
 
-def test_other_precisions_are_left_to_sglang(matrices: Any) -> None:
-    x, weight = torch.randn(2, 4, dtype=torch.bfloat16), torch.randn(3, 4, dtype=torch.bfloat16)
+@pytest.mark.parametrize(("inner", "dtype"), [(3000, torch.bfloat16), (30, torch.float32)])
+def test_other_precisions_and_small_matrices_are_left_to_sglang(matrices: Any, inner: int, dtype: torch.dtype) -> None:
+    x, weight = torch.randn(2, 100, dtype=dtype), torch.randn(inner, 100, dtype=dtype)
     asked: list[object] = []
     layer = SimpleNamespace(weight=weight)
     matrices.linear(lambda *given: asked.append(given), None, layer, x, None)
@@ -50,9 +51,9 @@ def test_other_precisions_are_left_to_sglang(matrices: Any) -> None:
 
 
 def test_logits(matrices: Any) -> None:
-    hidden, weight = torch.randn(5, 24), torch.randn(50, 24)
+    hidden, weight = torch.randn(5, 100), torch.randn(3000, 100)
     made = matrices.logits(not_asked, None, hidden, SimpleNamespace(weight=weight), None)
-    torch.testing.assert_close(made, hidden @ weight.T)
+    torch.testing.assert_close(made, hidden @ weight.T, rtol=1e-5, atol=1e-4)
 
 
 def test_words_are_sampled_as_often_as_they_are_probable(matrices: Any) -> None:

@@ -1,13 +1,17 @@
 """Linear layers and sampling at the speed of the processor, for SGLang on CPU.
 
-PyTorch multiplies fp32 matrices with MKL, which on AMD's processors takes twice the time of oneDNN; on Intel's the two
-are alike. For each token that is sampled, `torch.multinomial` draws a random number for every word of the vocabulary.
+PyTorch multiplies fp32 matrices with MKL, which on an AMD processor takes twice the time of oneDNN or more. For each
+token that is sampled, `torch.multinomial` draws a random number for every word of the vocabulary.
+`benchmarks/cpu_engine.py` measures both.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
+
+SMALLEST = 2**18
+"""numbers in a matrix from which on oneDNN pays: a kernel for each number of rows takes it a millisecond"""
 
 # Axes: S sequences, V words of the vocabulary.
 
@@ -20,7 +24,7 @@ def linear(
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Stand in for `UnquantizedLinearMethod.apply`: x @ weight.T + bias."""
-    if x.dtype != torch.float32 or layer.weight.dtype != torch.float32:
+    if not pays(x, layer.weight):
         return original(method, layer, x, bias)
     return product(x, layer.weight, bias)
 
@@ -34,9 +38,14 @@ def logits(
 ) -> torch.Tensor:
     """Stand in for `LogitsProcessor._compute_lm_head` of a plain matrix."""
     plain = hasattr(lm_head, "weight") and not hasattr(lm_head, "set_lora")
-    if not plain or lm_head.weight.dtype != torch.float32 or hidden_states.dtype != torch.float32:
+    if not plain or not pays(hidden_states, lm_head.weight):
         return original(processor, hidden_states, lm_head, embedding_bias)
     return product(hidden_states, lm_head.weight)
+
+
+def pays(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Return whether oneDNN multiplies the two faster."""
+    return bool(x.dtype == weight.dtype == torch.float32 and weight.numel() >= SMALLEST)
 
 
 def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
