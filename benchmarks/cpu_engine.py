@@ -7,14 +7,13 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
 import torch
 
-import rljob_trainer.engines
+from rljob_trainer.engines.command import CPU_SITE
 
-sys.path.insert(0, str(Path(rljob_trainer.engines.__file__).parent / "cpu_site"))
+sys.path.insert(0, str(CPU_SITE))
 import rljob_sglang_matrices  # type: ignore[import-not-found]
 
 SEQUENCES, HIDDEN, INNER, WORDS = 256, 576, 1536, 49_152

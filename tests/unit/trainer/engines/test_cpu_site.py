@@ -1,22 +1,20 @@
 """What engines on CPU compute in their own way is what PyTorch would."""
 
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-import rljob_trainer.engines
+from rljob_trainer.engines.command import CPU_SITE
 
-SITE = Path(rljob_trainer.engines.__file__).parent / "cpu_site"
 DRAWS = 200_000
 
 
 @pytest.fixture
 def matrices(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(SITE)
+    monkeypatch.syspath_prepend(CPU_SITE)
     import rljob_sglang_matrices  # type: ignore[import-not-found]
 
     yield rljob_sglang_matrices
