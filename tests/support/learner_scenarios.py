@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from learner_data import engine_logprobs
+from rljob_trainer.learners import matrices
 from rljob_trainer.learners.config import LearnerConfig, LossSettings
 from rljob_trainer.learners.layout import token_layout
 from rljob_trainer.learners.logprobs import VocabularyShard, logprobs_and_entropy
@@ -354,3 +355,19 @@ def _step_of_both(learner: LearnerRank, sequences: list[Sequence]) -> list[float
 
 def _critic_weights(learner: LearnerRank) -> list[torch.Tensor]:
     return [each.detach().clone() for each in learner._critic.ddp.parameters()] if learner._critic else []
+
+
+def train_by_one_dnn(
+    rank: int, world_size: int, port: int, config: LearnerConfig, steps: Steps, products: bool
+) -> tuple[list[StepMetrics], int]:
+    """Take the steps with all products by oneDNN, or none; return their metrics, and how many were."""
+    counted = 0
+    original = matrices.product
+
+    def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        nonlocal counted
+        counted += 1
+        return original(left, right)
+
+    matrices.product, matrices.SMALLEST = product, 1 if products else 2**62
+    return train(rank, world_size, port, config, steps, 10_000, False), counted

@@ -9,7 +9,7 @@ import torch
 
 from learner_data import learner_config, sequences
 from learner_ranks import run_ranks
-from learner_scenarios import parallel_head, train
+from learner_scenarios import parallel_head, train, train_by_one_dnn
 from naive_learner import NaiveLearner, NaiveStep
 from rljob_trainer.learners.config import KlSettings, LossSettings
 from tiny_models import FAMILIES
@@ -67,6 +67,15 @@ def test_recomputed_activations_give_the_same_step(checkpoints: dict[tuple[str, 
     assert [step.grad_norm for step in steps] == pytest.approx(
         [step.grad_norm for step in naive_steps(directory, True)], rel=1e-5
     )
+
+
+def test_products_by_one_dnn_give_the_same_step(checkpoints: dict[tuple[str, bool], Path]) -> None:
+    config = learner_config(checkpoints["llama", True], loss=LOSS)
+    (fast, products), (plain, none) = (run_ranks(train_by_one_dnn, 1, config, STEPS, way)[0] for way in (True, False))
+    layers, linears, uses = 2, 4, 3
+    assert products >= len(STEPS) * (layers * linears + 1) * uses and none == 0
+    assert [step.loss for step in fast] == pytest.approx([step.loss for step in plain], rel=1e-6, abs=1e-7)
+    assert [step.grad_norm for step in fast] == pytest.approx([step.grad_norm for step in plain], rel=1e-6)
 
 
 def test_a_vocabulary_shared_out_gives_the_same_logprobs_entropies_and_gradients() -> None:

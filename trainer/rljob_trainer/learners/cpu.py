@@ -8,6 +8,7 @@ enters it, around each of its own calls. All of this can go when Megatron asks `
 - `torch.cuda.current_device`: buffers of the optimizer, shapes exchanged between pipeline stages.
 - `torch.cuda.synchronize`: pipeline communication and checkpoints.
 - `torch.cuda.get_rng_state`, and Megatron's two functions over it: recomputation restores the state of dropout.
+- `torch.matmul`, as a method, too: the products of the linear layers, which oneDNN multiplies faster than MKL.
 - `bias_swiglu_impl`: Megatron's is compiled by torch.compile, which needs a C++ compiler at run time.
 - `device="cuda"` in any torch function: the schedules' token counter, scratch tensors of the optimizer.
 - `Tensor.cuda()`: tied embeddings on the last pipeline stage.
@@ -24,6 +25,7 @@ from megatron.core.tensor_parallel import random as megatron_random
 from megatron.core.transformer import mlp as megatron_mlp
 from torch.overrides import TorchFunctionMode
 
+from rljob_trainer.learners.matrices import matmul
 from rljob_trainer.learners.swiglu import swiglu
 
 _CPU = torch.device("cpu")
@@ -34,6 +36,8 @@ def megatron_on_cpu() -> Iterator[None]:
     """Let Megatron's "cuda" mean the CPU for this thread's torch calls, and for `torch.cuda` in this process."""
     with ExitStack() as stack:
         for module, name, replacement in (
+            (torch, "matmul", matmul),
+            (torch.Tensor, "matmul", matmul),
             (torch.cuda, "current_device", lambda: _CPU),
             (torch.cuda, "synchronize", _nothing),
             (torch.cuda, "get_rng_state", _rng_state),

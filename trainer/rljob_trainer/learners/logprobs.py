@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from rljob_trainer.learners import wgrad
 from rljob_trainer.learners.config import EntropyUse
+from rljob_trainer.learners.matrices import matmul
 
 _CHUNK_BYTES = 256 * 2**20
 """of fp32 logits"""
@@ -120,14 +121,14 @@ class _Head(torch.autograd.Function):
                 p, targets[rows], grad_logprobs[rows], grad_entropy[rows], entropy[rows], settings
             )
             grad_logits = grad_logits.to(weight.dtype)
-            torch.mm(grad_logits, weight[: settings.shard.size], out=grad_hidden[rows])
+            grad_hidden[rows] = matmul(grad_logits, weight[: settings.shard.size])
             wgrad.accumulate(hidden[rows], grad_logits, main_grad[: settings.shard.size])
         settings.shard.sum(grad_hidden)
         return grad_hidden, (main_grad.to(weight.dtype) if ctx.main_grad is None else None), None, None
 
 
 def _logits(hidden_C_H: torch.Tensor, weight_V_H: torch.Tensor, settings: _Settings) -> torch.Tensor:
-    logits = (hidden_C_H @ weight_V_H[: settings.shard.size].t()).float()
+    logits = matmul(hidden_C_H, weight_V_H[: settings.shard.size].t()).float()
     return logits if settings.temperature == 1.0 else logits.div_(settings.temperature)
 
 

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import torch
 from megatron.core.tensor_parallel import layers
 
+from rljob_trainer.learners.matrices import matmul
+
 
 def install() -> None:
     """Let Megatron's `gradient_accumulation_fusion` use PyTorch. Changes nothing where Apex is installed."""
@@ -20,9 +22,9 @@ def install() -> None:
 
 def accumulate(inputs: torch.Tensor, grad_outputs: torch.Tensor, main_grad: torch.Tensor) -> None:
     """Add `grad_outputs.T @ inputs` to `main_grad` (fp32), in place."""
-    if grad_outputs.dtype == torch.float32:
+    if not grad_outputs.is_cuda:
+        main_grad.add_(matmul(grad_outputs.t(), inputs))  # no mixed-precision matrix product on CPUs
+    elif grad_outputs.dtype == torch.float32:
         main_grad.addmm_(grad_outputs.t(), inputs)
-    elif grad_outputs.is_cuda:
-        torch.addmm(main_grad, grad_outputs.t(), inputs, out_dtype=torch.float32, out=main_grad)
     else:
-        main_grad.add_(grad_outputs.t() @ inputs)  # no mixed-precision matrix product on CPUs
+        torch.addmm(main_grad, grad_outputs.t(), inputs, out_dtype=torch.float32, out=main_grad)

@@ -7,6 +7,7 @@ from megatron.core.transformer import mlp as megatron_mlp
 from rljob_trainer.learners.cpu import megatron_on_cpu
 
 REPLACED = (
+    (torch, "matmul"),
     (torch.cuda, "current_device"),
     (torch.cuda, "synchronize"),
     (torch.cuda, "get_rng_state"),
