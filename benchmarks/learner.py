@@ -14,11 +14,11 @@ from statistics import median
 import torch
 from transformers import AutoModelForCausalLM
 
+from rljob_trainer.engines.ports import free_ports
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
 from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.packing import Sequence as Sample
 from rljob_trainer.packing import pack
-from rljob_trainer.sync.group import free_port
 
 LEARNING_RATE = 2e-5
 MICRO_BATCH = 16
@@ -44,7 +44,8 @@ def compare(checkpoint: Path, samples: Sequence[Sample], rounds: int, threads: i
         optimizer=OptimizerSettings(learning_rate=LEARNING_RATE, total_steps=1000),
         num_threads=threads,
     )
-    learner = LearnerRank(config, rank=0, world_size=1, master_address="127.0.0.1", master_port=free_port("127.0.0.1"))
+    host = "127.0.0.1"
+    learner = LearnerRank(config, rank=0, world_size=1, master_address=host, master_port=free_ports(host)[0])
     (batches,) = pack(samples, dp_size=1, max_tokens=8192)
     plain = plain_step(checkpoint, samples)
     differences, ours, theirs = [], [], []

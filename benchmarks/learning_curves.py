@@ -73,7 +73,7 @@ def main() -> None:
     with ThreadPoolExecutor(arguments.at_once) as pool:
         for together in rounds:
             jobs = [(name, seed) for name in together for seed in seeds]
-            curves += pool.map(lambda job: run(*job, arguments, seats), jobs)
+            curves += pool.map(lambda job: run(job[0], job[1], arguments, seats), jobs)
     print("| example | seed | what | first → last | standard errors | held-out, sampled | start [s] | all [s] |")
     print("|---|---|---|---|---|---|---|---|")
     print("\n".join(curve.row for curve in curves))

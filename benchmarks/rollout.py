@@ -65,7 +65,8 @@ async def _compare(job: RLJob, url: str, prompts: Sequence[Prompt], rounds: int,
 async def _measure(job: RLJob, router: Router, engine: EngineClient, prompts: Sequence[Prompt], rounds: int) -> Figures:
     assert router.client is not None
     sampling, samples = job.spec.rollout.sampling, job.spec.rollout.samples_per_prompt
-    sampler = Sampler(RouterGenerator(router.client, DEADLINE_S), DEADLINE_S, lambda: 0, answered=lambda: None)
+    generator = RouterGenerator(router.client, DEADLINE_S)
+    sampler = Sampler(generator, DEADLINE_S, lambda: 0, answered=lambda: None, check=lambda: None)
     groups: tuple[Group, ...] = ()
 
     async def ours() -> int:

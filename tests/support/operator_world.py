@@ -87,7 +87,8 @@ class Surroundings:
 
     @property
     def status(self) -> Manifest:
-        return self.raw.get("status", {})
+        status: Manifest = self.raw.get("status", {})
+        return status
 
     def condition(self, kind: str) -> Manifest:
         return next(condition for condition in self.status["conditions"] if condition["type"] == kind)
