@@ -14,7 +14,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
-from megatron.core.dist_checkpointing.mapping import ShardedObject
+from megatron.core.dist_checkpointing.dict_utils import nested_values
+from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 from megatron.core.dist_checkpointing.utils import add_prefix_for_sharding
@@ -113,8 +114,23 @@ def _write_state(directory: Path, state: dict[str, Any]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     dist.barrier()
     _write_in_this_process()
+    for each in nested_values(state):
+        if isinstance(each, ShardedTensor):
+            each.data = narrow(each.data)
     strategy = TorchDistSaveShardedStrategy("torch_dist", 1, thread_count=1)
     dist_checkpointing.save(state, str(directory), strategy)
+
+
+def narrow(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the same numbers in a storage that has no others, without a copy.
+
+    Weights are views of one buffer, and `torch.save` writes whole storages: Megatron copies every view before.
+    """
+    is_view = tensor.untyped_storage().nbytes() != tensor.numel() * tensor.itemsize
+    if tensor.device.type != "cpu" or not is_view or not tensor.is_contiguous():
+        return tensor
+    raw = tensor.detach().view(-1).view(torch.uint8).numpy()
+    return torch.from_numpy(raw).view(tensor.dtype).view(tensor.shape)
 
 
 def _state(model: Any, optimizer: Optimizer, is_loading: bool) -> dict[str, Any]:
