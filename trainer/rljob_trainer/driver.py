@@ -156,4 +156,9 @@ def _address(text: str) -> Address:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    ended = main(sys.argv[1:])
+    # Everything is closed; to take down an interpreter with torch, Ray and transformers in it takes seconds.
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(ended)
