@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from local_cluster import api_server, controllers, kuberay, kwok
@@ -15,6 +16,8 @@ from local_cluster.processes import Started, wait_ready
 log = logging.getLogger(__name__)
 
 PROGRAMS = (*api_server.PROGRAMS, "kubectl", *controllers.PROGRAMS, *kwok.PROGRAMS, *kuberay.PROGRAMS)
+NODES_S = 180.0
+"""for simulated nodes to get ready; seconds, but a minute was not enough once, beside other tests [s]"""
 StartOperator = Callable[[ApiServer, Kubectl, Mapping[str, str]], Started]
 OUR_CRDS = sorted((Path(__file__).parents[3] / "crds").glob("*.yaml"))
 
@@ -41,9 +44,10 @@ def complete(
     kubectl("apply", "--server-side", *(f"--filename={path}" for path in crds))
     while not _established(kubectl):
         log.debug("a CRD has no conditions yet")
+    simulator = kwok.start_kwok(server, kubectl, environ)
     processes = [
         *controllers.start_controllers(server, environ),
-        kwok.start_kwok(server, kubectl, environ),
+        simulator,
         *(operator(server, kubectl, environ) for operator in operators),
     ]
     if nodes:
@@ -52,9 +56,19 @@ def complete(
         wait_ready(process)
     kubectl("wait", "--for=create", "serviceaccount/default", "--timeout=60s")
     if nodes:
-        kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=60s")
+        # As a wait for the simulator, whose log says why they are not.
+        wait_ready(replace(simulator, is_ready=lambda: _nodes_are_ready(kubectl)), NODES_S)
     log.info("action=ready profile=control-plane nodes=%d seconds=%.1f", len(nodes), time.monotonic() - started)
     return kubectl
+
+
+def _nodes_are_ready(kubectl: Kubectl) -> bool:
+    """Wait for them a while."""
+    try:
+        kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=10s")
+    except ClusterError:
+        return False
+    return True
 
 
 def _established(kubectl: Kubectl) -> bool:
