@@ -24,7 +24,7 @@ def pays(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Return whether oneDNN multiplies [..., M, K] by [K, N] faster."""
     if left.is_cuda or right.ndim != 2 or not left.dtype == right.dtype == torch.float32:
         return False
-    return bool(left.numel() * right.shape[1] >= SMALLEST)
+    return torch.backends.mkldnn.is_available() and bool(left.numel() * right.shape[1] >= SMALLEST)
 
 
 def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -45,7 +45,8 @@ def logits(
 
 def pays(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Return whether oneDNN multiplies the two faster."""
-    return bool(x.dtype == weight.dtype == torch.float32 and weight.numel() >= SMALLEST)
+    large = bool(x.dtype == weight.dtype == torch.float32 and weight.numel() >= SMALLEST)
+    return large and torch.backends.mkldnn.is_available()
 
 
 def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
