@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -27,6 +28,18 @@ def train(
     """Take the steps; return their metrics."""
     learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
     return [_step(learner, sequences, max_tokens, off_policy) for sequences in steps]
+
+
+def train_by_one_dnn(
+    rank: int, world_size: int, port: int, config: LearnerConfig, steps: Steps, products: bool
+) -> tuple[list[StepMetrics], int]:
+    """Take the steps with all products by oneDNN, or none; return their metrics, and how many were."""
+    smallest = 1 if products else 2**62
+    with (
+        patch.object(matrices, "SMALLEST", smallest),
+        patch.object(matrices, "product", wraps=matrices.product) as product,
+    ):
+        return train(rank, world_size, port, config, steps, 10_000, False), product.call_count
 
 
 def train_critic(
@@ -355,19 +368,3 @@ def _step_of_both(learner: LearnerRank, sequences: list[Sequence]) -> list[float
 
 def _critic_weights(learner: LearnerRank) -> list[torch.Tensor]:
     return [each.detach().clone() for each in learner._critic.ddp.parameters()] if learner._critic else []
-
-
-def train_by_one_dnn(
-    rank: int, world_size: int, port: int, config: LearnerConfig, steps: Steps, products: bool
-) -> tuple[list[StepMetrics], int]:
-    """Take the steps with all products by oneDNN, or none; return their metrics, and how many were."""
-    counted = 0
-    original = matrices.product
-
-    def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        nonlocal counted
-        counted += 1
-        return original(left, right)
-
-    matrices.product, matrices.SMALLEST = product, 1 if products else 2**62
-    return train(rank, world_size, port, config, steps, 10_000, False), counted

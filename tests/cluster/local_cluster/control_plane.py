@@ -63,7 +63,7 @@ def complete(
 
 
 def _nodes_are_ready(kubectl: Kubectl) -> bool:
-    """Wait for them a while."""
+    """Wait a while for the simulated nodes; return False if one is not ready then."""
     try:
         kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=10s")
     except ClusterError:

@@ -4,8 +4,9 @@ The API server's own count has the garbage collector's requests, too, which now 
 it does not know yet.
 """
 
-import re
 from collections.abc import Callable
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from operator_process import OperatorProcess
 from waiting import eventually
@@ -16,9 +17,13 @@ CHILDREN = 5
 def requests(operator: OperatorProcess, verb: str, resource: str) -> int:
     """Return how many such requests have been answered."""
     _, text = operator.get("/metrics")
-    lines = re.findall(r"^rljob_operator_api_requests_total\{(.*)\} (\S+)$", text, re.M)
-    wanted = (f'resource="{resource}"', f'verb="{verb}"')
-    return sum(int(float(count)) for labels, count in lines if all(label in labels for label in wanted))
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    wanted = {"verb": verb, "resource": resource}.items()
+    return sum(
+        int(sample.value)
+        for sample in samples
+        if sample.name == "rljob_operator_api_requests_total" and wanted <= sample.labels.items()
+    )
 
 
 def test_a_new_job_is_written_and_nothing_is_read_for_it(new_job: Callable, start: Callable) -> None:

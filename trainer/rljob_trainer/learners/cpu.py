@@ -2,17 +2,17 @@
 
 Megatron runs on gloo, but some of its code names the device "cuda" instead of asking for it. Inside `megatron_on_cpu()`
 those names mean the CPU; outside, and in every other process, nothing is changed. Only a learner with device `cpu`
-enters it, around each of its own calls. All of this can go when Megatron asks `torch.accelerator` for its device, which
-0.19 does not do yet. What is replaced, and who needs it:
+enters it, around each of its own calls. All but the products can go when Megatron asks `torch.accelerator` for its
+device, which 0.19 does not do yet. What is replaced, and who needs it:
 
 - `torch.cuda.current_device`: buffers of the optimizer, shapes exchanged between pipeline stages.
 - `torch.cuda.synchronize`: pipeline communication and checkpoints.
 - `torch.cuda.get_rng_state`, and Megatron's two functions over it: recomputation restores the state of dropout.
-- `torch.matmul`, as a method, too: the products of the linear layers, which oneDNN multiplies faster than MKL.
 - `bias_swiglu_impl`: Megatron's is compiled by torch.compile, which needs a C++ compiler at run time.
 - `device="cuda"` in any torch function: the schedules' token counter, scratch tensors of the optimizer.
 - `Tensor.cuda()`: tied embeddings on the last pipeline stage.
 - `Tensor.type()`: the distributed optimizer sorts parameters by the names `torch.cuda.FloatTensor` and so on.
+- `torch.matmul`, as a function and as a method: the products of the linear layers, by oneDNN (`matrices.py`).
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -8,6 +8,7 @@ from rljob_trainer.learners.cpu import megatron_on_cpu
 
 REPLACED = (
     (torch, "matmul"),
+    (torch.Tensor, "matmul"),
     (torch.cuda, "current_device"),
     (torch.cuda, "synchronize"),
     (torch.cuda, "get_rng_state"),
