@@ -64,6 +64,7 @@ class Fleet:
     """Everything that the driver has around its engines, and a learner in a thread."""
 
     def __init__(self, checkpoint: Path, directory: Path, names: Sequence[str] = NAMES) -> None:
+        self._directory = directory
         self.background = Background()
         self.background.__enter__()
         self.learner = ThreadLearner(checkpoint, key_value_heads=2)
@@ -76,7 +77,7 @@ class Fleet:
         self.router = Router(settings, directory / "router.log", self.session, HOST)
         self.pool = EnginePool(
             names=names,
-            host=lambda name: RayHost(name, directory / f"{name}.log", HOST, FreeSeat()),
+            host=lambda name: RayHost(name, self.log(name), HOST, FreeSeat()),
             command=engine_command(cpu_job(checkpoint).spec, checkpoint, threads=1),
             routing=self.router,
             session=self.session,
@@ -84,6 +85,10 @@ class Fleet:
             catch_up=self.publisher.catch_up,
             on_incident=self.incidents.append,
         )
+
+    def log(self, name: str) -> Path:
+        """Return the file that an engine writes its log to."""
+        return self._directory / f"{name}.log"
 
     def start(self) -> None:
         """Start router and engines, and publish version 0."""

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import ray
 from fleet import NAMES, PROMPT, Fleet, FreeSeat, gone, scheduler_of, send, shared_memory_of, tree
 from learner_data import learner_config, sequences
 from rljob_trainer.batches import StepBatch
+from rljob_trainer.engines.command import CPU_SITE
 from rljob_trainer.learners.config import layout
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.link import LearnerLink, publishing_rank
@@ -75,6 +77,18 @@ def test_samples_know_their_engine_and_the_version_of_their_weights(fleet: Fleet
 def test_a_server_forks_its_scheduler_and_its_detokenizer(fleet: Fleet) -> None:
     # Spawned, they would have a resource tracker beside them, and have imported all of SGLang again.
     assert len(tree(fleet.engine(NAMES[0]).pid or 0)) == 3
+
+
+def test_a_server_loads_its_tokenizer_once(fleet: Fleet) -> None:
+    engine = fleet.engine(NAMES[0])
+    assert fleet.log(engine.name).read_text().count("Load tokenizer") == 1 + engine.generation
+
+
+def test_a_server_does_not_know_of_megatron() -> None:
+    check = "import rljob_sglang_cpu; rljob_sglang_cpu.register(); import megatron"
+    environment = {**os.environ, "PYTHONPATH": str(CPU_SITE)}
+    ended = subprocess.run([sys.executable, "-c", check], env=environment, capture_output=True, text=True, check=False)
+    assert ended.stderr.endswith("ModuleNotFoundError: import of megatron halted; None in sys.modules\n")
 
 
 @pytest.mark.parametrize("way", ["broadcast", "disk"])

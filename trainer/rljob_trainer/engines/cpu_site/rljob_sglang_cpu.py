@@ -9,23 +9,38 @@ engine's processes and of nothing else. Changes to SGLang 0.5.17:
 - fp32 matrices are multiplied by oneDNN instead of MKL, and a token is sampled with one random number
   (`rljob_sglang_matrices.py`);
 - scheduler and detokenizer are forked. SGLang spawns them, because a process that has used CUDA cannot be forked, and
-  each imports all of SGLang and PyTorch again: 8 s of a core and 0.9 GB each.
+  each imports all of SGLang and PyTorch again: 8 s of a core and 0.9 GB each;
+- the tokenizer is loaded once, before that: SGLang's processes load it four times, 1.3 s each;
+- Megatron-core, which is there for the learner, is not imported: SGLang's debugging aids do, and it takes 2 s.
 Goes when SGLang's checksum runs on CPU at the speed of memory, and its attention in batches.
 """
 
+import json
+import logging
 import multiprocessing
+import sys
+from collections.abc import Callable
+from typing import Any
 
 import rljob_sglang_attention
 import rljob_sglang_matrices
 import torch
 import xxhash
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.utils.hf_transformers import tokenizer
+
+log = logging.getLogger(__name__)
+
+_loaded: dict[str, Any] = {}
+"""tokenizers by what they were asked for with; a forked process has those of its parent"""
 
 
 def register() -> None:
     """Called by SGLang in each of its processes before they start to work."""
+    sys.modules.setdefault("megatron", None)  # type: ignore[arg-type]  # so that importing it raises
     HookRegistry.register("torch.cuda.synchronize", nothing_to_wait_for, HookType.REPLACE)
     HookRegistry.register("sglang.srt.utils.weight_checker._hash_tensor", xxh3, HookType.REPLACE)
+    HookRegistry.register("sglang.srt.utils.hf_transformers.tokenizer.get_tokenizer", loaded_once, HookType.AROUND)
     HookRegistry.register("sglang.srt.entrypoints.engine._set_envs_and_config", fork_from_here_on, HookType.AFTER)
     for place, ours in {
         "quantization.unquant.UnquantizedLinearMethod.apply": rljob_sglang_matrices.linear,
@@ -38,9 +53,26 @@ def register() -> None:
     HookRegistry.register(f"{backend}._run_sdpa_forward_decode", rljob_sglang_attention.decode, HookType.AROUND)
 
 
-def fork_from_here_on(_: None, *__: object) -> None:
-    """Undo SGLang's choice of a start method, which it has just made."""
+def fork_from_here_on(_: None, arguments: Any) -> None:
+    """Undo SGLang's choice of a start method, which it has just made, and load what all processes need."""
     multiprocessing.set_start_method("fork", force=True)
+    if not arguments.skip_tokenizer_init:
+        tokenizer.get_tokenizer(
+            arguments.tokenizer_path,
+            tokenizer_mode=arguments.tokenizer_mode,
+            trust_remote_code=arguments.trust_remote_code,
+            revision=arguments.revision,
+            tokenizer_backend=arguments.tokenizer_backend,
+        )
+
+
+def loaded_once(load: Callable[..., Any], name: str, *args: object, **options: object) -> Any:
+    """Return the tokenizer; load it if this process or the one it was forked from has not."""
+    key = json.dumps([name, args, options], sort_keys=True, default=repr)
+    if key not in _loaded:
+        log.info("Load tokenizer %s", key)
+        _loaded[key] = load(name, *args, **options)
+    return _loaded[key]
 
 
 def nothing_to_wait_for(device: object = None) -> None:
