@@ -86,7 +86,7 @@ def bridge(config: LearnerConfig) -> _LocalBridge:
     """Return the bridge of the checkpoint. Raises UnsupportedModelError; needs Megatron's process groups."""
     hf_config = AutoConfig.from_pretrained(config.checkpoint_dir)
     check(hf_config, config)
-    overrides = {**_device_settings(config), **_no_random_weights(), **config.megatron_args}
+    overrides = {**_device_settings(config), **config.megatron_args}
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
     return _BRIDGES[hf_config.model_type](hf_config, dtype, config.tensor_parallel, overrides)
 
@@ -152,12 +152,3 @@ def _transformer_settings(hf_config: Any) -> dict[str, Any]:
 def _device_settings(config: LearnerConfig) -> dict[str, Any]:
     """Fuse by torch.compile where it pays; on a CPU it would need a C++ compiler, and cpu.py puts ours in its place."""
     return {"bias_activation_fusion": True, "bias_dropout_fusion": config.device == "cuda"}
-
-
-def _no_random_weights() -> dict[str, Any]:
-    """Skip random initialisation: every weight is loaded from the checkpoint."""
-    return dict.fromkeys(("init_method", "output_layer_init_method", "embedding_init_method"), _leave)
-
-
-def _leave(weight: torch.Tensor) -> torch.Tensor:
-    return weight

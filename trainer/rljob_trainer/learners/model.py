@@ -1,13 +1,18 @@
 """Megatron's GPTModel as the policy, ending in the hidden states that the loss needs, and as a critic."""
 
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-from megatron.core.tensor_parallel import set_defaults_if_not_set_tensor_model_parallel_attributes
+from megatron.core.tensor_parallel import (
+    layers,
+    set_defaults_if_not_set_tensor_model_parallel_attributes,
+    set_tensor_model_parallel_attributes,
+)
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 
 from rljob_trainer.learners.attention import PackedAttention, PackedTokens
@@ -91,21 +96,36 @@ def build_model(bridge: Any, kind: type[Model]) -> Model:
     """Return this rank's part of a model, on the CPU, with weights that are still to be loaded."""
     config, hf_config = bridge.config, bridge.hf_config
     layer = _layer_spec(config)
-    model = kind(
-        config=config,
-        transformer_layer_spec=TransformerBlockSubmodules(
-            layer_specs=[layer] * (config.num_layers // config.pipeline_model_parallel_size), layer_norm=RmsNorm
-        ),
-        vocab_size=bridge.padded_vocab_size,
-        max_sequence_length=hf_config.max_position_embeddings,
-        pre_process=parallel_state.is_pipeline_first_stage(),
-        post_process=parallel_state.is_pipeline_last_stage(),
-        share_embeddings_and_output_weights=hf_config.tie_word_embeddings,
-        position_embedding_type="none",  # PackedAttention turns queries and keys
-    )
+    with patch.object(layers, "_initialize_affine_weight_cpu", _mark_parallel):
+        model = kind(
+            config=config,
+            transformer_layer_spec=TransformerBlockSubmodules(
+                layer_specs=[layer] * (config.num_layers // config.pipeline_model_parallel_size), layer_norm=RmsNorm
+            ),
+            vocab_size=bridge.padded_vocab_size,
+            max_sequence_length=hf_config.max_position_embeddings,
+            pre_process=parallel_state.is_pipeline_first_stage(),
+            post_process=parallel_state.is_pipeline_last_stage(),
+            share_embeddings_and_output_weights=hf_config.tie_word_embeddings,
+            position_embedding_type="none",  # PackedAttention turns queries and keys
+        )
     for parameter in model.parameters():
         set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
     return model
+
+
+def _mark_parallel(
+    weight: torch.Tensor,
+    _whole: int,
+    _inner: int,
+    _own: int,
+    dimension: int,
+    _init: object,
+    stride: int = 1,
+    **_: object,
+) -> None:
+    """Do what Megatron does beside making a random weight of all ranks, of which it copies this rank's part."""
+    set_tensor_model_parallel_attributes(weight, is_parallel=True, dim=dimension, stride=stride)
 
 
 def _layer_spec(config: Any) -> Any:
