@@ -1,6 +1,6 @@
 """Chooses every part of a run from its manifest, and starts them. The only place that knows all of them.
 
-resume point ─► data ─► control server ─► Ray ─► engines, router, learner (at once) ─► first publication ─► Run
+resume point ─► control server ─► Ray ─► data ─► engines, router, learner (at once) ─► first publication ─► Run
 """
 
 import asyncio
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from transformers import AutoConfig
 
 from rljob_api import control
 from rljob_api.batch import batch
@@ -53,7 +52,7 @@ from rljob_trainer.data.packages import cache_directory, checkpoint
 from rljob_trainer.data.prompts import PromptStream
 from rljob_trainer.data.references import Reference, references
 from rljob_trainer.data.render import Renderer
-from rljob_trainer.data.tokenizer import load_tokenizer
+from rljob_trainer.data.tokenizer import import_in_background, load_config, load_tokenizer
 from rljob_trainer.desired import Desired
 from rljob_trainer.dumps import Dump, DumpError, Made
 from rljob_trainer.dynamic import DynamicRollouts, TellsDropped
@@ -230,6 +229,8 @@ class _Builder:
     def _start(self, resume: tuple[Path, Checkpoint] | None, first: int, server: ControlServer) -> Run:
         spec = self._spec
         model = checkpoint(spec.model.checkpoint, cache_directory(self._environ))
+        import_in_background()  # 4 s of one core, as long as it takes a Ray to start
+        self._connect()
         fingerprint, data = model_fingerprint(model), self._data(model)
         responses = self._references(data, model) if spec.imitates else ()
         scoring = self._rewards() if spec.has_engines else None
@@ -245,7 +246,7 @@ class _Builder:
 
         self._board.beat()
         dump, made = self._dump(first, made_by(spec, fingerprint, stream.fingerprint))
-        slots = self._place()
+        slots = placement.reserve(self._topology, spec.runtime.device, PLACEMENT_S)
         self._board.beat()
         pool_started = self._start_engines(slots, model) if spec.has_engines else None
         if spec.debug.learner:
@@ -418,7 +419,7 @@ class _Builder:
         return server
 
     def _data(self, model: Path) -> Dataset:
-        room = prompt_room(self._spec, AutoConfig.from_pretrained(model).max_position_embeddings)
+        room = prompt_room(self._spec, load_config(model).max_position_embeddings)
         return dataset(self._spec.data, load_tokenizer(model), room, conversations.schemas(self._spec))
 
     def _rewards(self) -> Rewards:
@@ -451,11 +452,10 @@ class _Builder:
         log.info("action=resume checkpoint=%s step=%d saved_by=%r loaded_by=%r", path, saved.step, saved.layout, now)
         return stream, journal
 
-    def _place(self) -> Slots:
+    def _connect(self) -> None:
         scratch = leftovers.create_scratch(self._run_id)
         placement.connect(self._topology, self._spec.runtime.device, self._environ.get(RAY_ADDRESS), scratch / "ray")
         self._stack.callback(ray.shutdown)
-        return placement.reserve(self._topology, self._spec.runtime.device, PLACEMENT_S)
 
     def _start_engines(self, slots: Slots, model: Path) -> "Future[None]":
         spec, logs = self._spec, self._directory / "logs"
@@ -486,7 +486,7 @@ class _Builder:
 
     def _start_learner(self, slots: Slots, model: Path, algorithm: Algorithm) -> tuple[LearnerGroup, LearnerLink]:
         config = learner_config(self._spec, algorithm, model, self._threads().rank, self._teacher)
-        hf_config = AutoConfig.from_pretrained(model)
+        hf_config = load_config(model)
         environment = learner_environment(self._spec.runtime.device)
         learner = LearnerGroup(
             make=partial(publishing_rank, config=config, sharding=sharding(self._spec, hf_config)),
@@ -499,7 +499,7 @@ class _Builder:
 
     def _start_files(self, slots: Slots, model: Path) -> tuple[LearnerGroup, LearnerLink]:
         """Start, in the learner's place, what knows the weights of the checkpoint's files; beside the first engine."""
-        hf_config = AutoConfig.from_pretrained(model)
+        hf_config = load_config(model)
         make = partial(
             checkpoint_files,
             checkpoint_dir=model,

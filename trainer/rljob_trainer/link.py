@@ -1,16 +1,20 @@
 """The learner as the publisher sees it: coroutines that take part in a publication, over the learner's group."""
 
+from __future__ import annotations
+
 import asyncio
 import warnings
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rljob_trainer.learners.errors import LearnerError, LearnerLostError, LearnerStalledError
 from rljob_trainer.learners.group import LearnerGroup
-from rljob_trainer.sync.group import Backend
 from rljob_trainer.sync.transport import Digests, TransferError
+
+if TYPE_CHECKING:
+    from rljob_trainer.sync.group import Backend  # imports torch
 
 T = TypeVar("T")
 

@@ -25,8 +25,6 @@ from rljob_trainer.learners.config import (
     LossSettings,
     OptimizerSettings,
 )
-from rljob_trainer.learners.objectives import objective
-from rljob_trainer.learners.objectives.trial import tried
 from rljob_trainer.sync.layout import Sharding
 
 
@@ -81,6 +79,10 @@ def updates(spec: Spec) -> Updates:
 
 def chosen_algorithm(spec: Spec) -> Algorithm:
     """Return the manifest's algorithm, tried once; raise AlgorithmError if it does not work, before anything starts."""
+    # Not at the top: it takes torch, which takes seconds.
+    from rljob_trainer.learners.objectives import objective
+    from rljob_trainer.learners.objectives.trial import tried
+
     chosen = choose.algorithm(spec.algorithm)
     try:
         tried(objective.load(chosen.objective), loss_settings(spec, chosen))

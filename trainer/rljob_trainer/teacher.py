@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-from transformers import AutoConfig
-
 from rljob_api.sections import Spec
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.packages import checkpoint
-from rljob_trainer.data.tokenizer import load_tokenizer
+from rljob_trainer.data.tokenizer import load_config, load_tokenizer
 from rljob_trainer.data.vocabulary import difference
 
 FIELD = "algorithm.teacher.checkpoint"
@@ -23,7 +21,7 @@ def teacher_directory(spec: Spec, student: Path, cache: Path) -> Path | None:
     teacher = checkpoint(spec.algorithm.teacher.checkpoint, cache, FIELD)
     if told := difference(load_tokenizer(student).get_vocab(), load_tokenizer(teacher, FIELD).get_vocab()):
         raise DataError(f"{FIELD} {teacher}: its tokenizer is not that of {student}: {told}")
-    own, wanted = (AutoConfig.from_pretrained(each).vocab_size for each in (teacher, student))
+    own, wanted = (load_config(each).vocab_size for each in (teacher, student))
     if own < wanted:
         raise DataError(f"{FIELD} {teacher}: knows {own} tokens, and the student may sample {wanted} (vocab_size)")
     return teacher

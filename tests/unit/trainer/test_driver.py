@@ -22,6 +22,11 @@ def test_on_one_machine_it_listens_where_nobody_else_can_reach_it():
     assert _parser().parse_args(GIVEN).listen == LOCAL == Address("127.0.0.1", 0)
 
 
+def test_it_imports_what_takes_seconds_only_when_ray_is_on_its_way():
+    check = "import sys, rljob_trainer.driver; sys.exit(not {'torch', 'transformers'}.isdisjoint(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", check], env=environment(), check=False).returncode == 0
+
+
 def test_in_a_cluster_it_listens_where_it_is_told():
     assert _parser().parse_args([*GIVEN, "--listen", "0.0.0.0:8643"]).listen == Address("0.0.0.0", 8643)
 

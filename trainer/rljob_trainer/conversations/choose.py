@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import ClientSession
-from transformers import AutoConfig
 
 from rljob_api.room import context_room
 from rljob_api.sections import Rollout, Spec
@@ -20,7 +19,7 @@ from rljob_trainer.conversations.generator import Engines, FunctionGenerator
 from rljob_trainer.conversations.tool_loop import ToolLoop
 from rljob_trainer.conversations.toolbox import Toolbox, tools
 from rljob_trainer.conversations.turns import Turns
-from rljob_trainer.data.tokenizer import load_tokenizer
+from rljob_trainer.data.tokenizer import load_config, load_tokenizer
 from rljob_trainer.engines.client import RouterClient, open_session
 
 log = logging.getLogger(__name__)
@@ -78,7 +77,7 @@ def function_generator(
         tokenizer=tokenizer,
         turns=Turns(tokenizer, spec.data.chat_template, schemas(spec)),
         limits=Limits(
-            context=context_room(spec, AutoConfig.from_pretrained(model).max_position_embeddings),
+            context=context_room(spec, load_config(model).max_position_embeddings),
             new_tokens=rollout.sampling.max_new_tokens,
             overflow=rollout.overflow,
         ),

@@ -14,9 +14,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from transformers.utils import get_json_schema
-from transformers.utils.chat_template_utils import DocstringParsingException, TypeHintParsingException
-
 from rljob_api.sections import TOOLS, Tools
 from rljob_trainer import named
 from rljob_trainer.conversations.errors import GenerateError
@@ -54,6 +51,10 @@ def tools(settings: Tools | None) -> tuple[Tool, ...]:
 
 
 def tool(told: str, given: str) -> Tool:
+    # Not at the top: it takes seconds, and most runs have no tools.
+    from transformers.utils import get_json_schema
+    from transformers.utils.chat_template_utils import DocstringParsingException, TypeHintParsingException
+
     path = TOOLS.get(given, given)
     try:
         function = named.load(path)

@@ -1,10 +1,10 @@
 """The questions of a run as prompts, ready to be issued: sources, template and tokenizer put together."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Any
 
 from rljob_api.sections import Data
 from rljob_trainer.data.errors import DataError
@@ -12,6 +12,9 @@ from rljob_trainer.data.render import Renderer
 from rljob_trainer.data.rows import Row
 from rljob_trainer.data.sources import questions
 from rljob_trainer.samples import Prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 NAMED_ROWS = 5
 

@@ -1,17 +1,39 @@
-"""The tokenizer of a checkpoint, as the engines have it: transformers' AutoTokenizer.
+"""The tokenizer and the configuration of a checkpoint, as the engines have them: transformers' AutoTokenizer.
 
-(transformers imports torch where torch is installed; nothing here uses it.)
+transformers imports torch, and both take seconds: they are imported when something is loaded.
 """
 
-from pathlib import Path
+from __future__ import annotations
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+import threading
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rljob_trainer.data.errors import DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+
+def import_in_background() -> None:
+    """Begin with the imports that loading needs; who loads meanwhile waits for them."""
+    threading.Thread(
+        target=import_module, args=("transformers.models.auto.tokenization_auto",), name="import", daemon=True
+    ).start()
+
+
+def load_config(directory: Path) -> PreTrainedConfig:
+    """Load the configuration of the checkpoint directory; nothing is fetched."""
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(directory, local_files_only=True)
 
 
 def load_tokenizer(directory: Path, field: str = "model.checkpoint") -> PreTrainedTokenizerBase:
     """Load the tokenizer of the checkpoint directory of a field; nothing is fetched. Raises DataError."""
+    from transformers import AutoTokenizer
+
     try:
         return AutoTokenizer.from_pretrained(directory, local_files_only=True)
     except (OSError, ValueError) as error:

@@ -3,17 +3,21 @@
 Both bring the weights to as many engines as possible: one that fails is named with its reason and left behind.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import secrets
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rljob_trainer.engines.client import EngineClient, EngineError, EngineUnreachableError, GroupAddress, each
-from rljob_trainer.sync.group import Backend
 from rljob_trainer.sync.layout import TensorSpec, buckets
+
+if TYPE_CHECKING:
+    from rljob_trainer.sync.group import Backend  # imports torch
 
 log = logging.getLogger(__name__)
 
@@ -202,7 +206,7 @@ async def _together(learner: Coroutine[Any, Any, T], engines: Mapping[str, Corou
         await asyncio.gather(*everyone, return_exceptions=True)
 
 
-def _attempt(part: "asyncio.Future[T]", parts: Mapping[str, "asyncio.Future[None]"]) -> _Attempt:
+def _attempt(part: asyncio.Future[T], parts: Mapping[str, asyncio.Future[None]]) -> _Attempt:
     failed = {name: error for name, task in parts.items() if task.done() and (error := task.exception()) is not None}
     learner_error = part.exception() if part.done() else None
     for error in [*failed.values(), *([learner_error] if learner_error else [])]:
