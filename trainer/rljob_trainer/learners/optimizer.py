@@ -5,7 +5,7 @@ masters are fp32. Gradients are summed over ranks and micro-batches, never avera
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -103,13 +103,12 @@ def _megatron_optimizer(model: DistributedDataParallel, settings: OptimizerSetti
     optimizer = get_megatron_optimizer(config, [model], get_standard_config_overrides(config))
     for group in optimizer.param_groups:
         group.update(fused=True, foreach=False)  # one pass over the weights instead of about ten
-        for parameter in group["params"]:
-            _fresh_state(optimizer, parameter)
     for part in optimizer.chained_optimizers:
+        moments = _moments(part)
         part._copy_main_params_to_model_params = _copy_of_masters(part)
         part._set_main_param_and_optimizer_states = partial(_set_loaded, part)
-        if part.data_parallel_group.size() == 1:
-            part.get_parameter_state_dp_zero = partial(_whole_state, part)
+        if moments:
+            part.get_parameter_state_dp_zero = partial(_whole_state, part, moments)
     return optimizer
 
 
@@ -134,29 +133,63 @@ def _copy_of_masters(part: Any) -> Callable[[], None]:
     return copy
 
 
-def _whole_state(part: Any, *, empty_data: bool, **_: object) -> dict[Any, Any]:
+Flat = Mapping[str, torch.Tensor]
+"""for each of the moments, those of all parameters of a buffer, laid end to end"""
+
+
+def _moments(part: Any) -> list[Flat]:
+    """Allocate AdamW's state now, for Megatron cannot save an optimizer that has not stepped yet; return it by buffer.
+
+    Where one rank has all of it, moments are laid end to end, as a checkpoint has them; else nothing is returned.
+    """
+    if part.data_parallel_group.size() > 1:
+        for group in part.optimizer.param_groups:
+            for master in group["params"]:
+                _remember(part, master, {name: torch.zeros_like(master, requires_grad=False) for name in _MOMENTS})
+        return []
+    flats: list[Flat] = []
+    for buffer in part.buffers:
+        flat = {name: torch.zeros(buffer.numel_unpadded, device=buffer.grad_data.device) for name in _MOMENTS}
+        for parameter, (start, end, _bucket) in buffer.param_index_map.items():
+            master = _master(part, parameter)
+            _remember(part, master, {name: flat[name][start:end].view_as(master) for name in _MOMENTS})
+        flats.append(flat)
+    return flats
+
+
+def _remember(part: Any, master: torch.Tensor, moments: Flat) -> None:
+    part.optimizer.state[master] = {"step": torch.zeros((), dtype=torch.float32, device=master.device), **moments}
+
+
+def _master(part: Any, parameter: torch.Tensor) -> torch.Tensor:
+    """Return what the optimizer updates for a parameter of the model, or this rank's part of it."""
+    group, place = part.model_param_group_index_map[parameter]
+    master: torch.Tensor = part.optimizer.param_groups[group]["params"][place]
+    return master
+
+
+def _whole_state(part: Any, moments: Sequence[Flat], *, empty_data: bool, **_: object) -> dict[Any, Any]:
     """Return what Megatron would gather from a group's ranks, where one rank has all of it: of each buffer, masters and
     moments laid end to end. Megatron copies them five times for that, and fills as much memory with zeros."""
     state: dict[Any, Any] = {}
-    for index, buffer in enumerate(part.buffers):
-        ends = {name: torch.zeros(buffer.numel_unpadded, device="cpu") for name in _STATE}
-        if not empty_data:
-            for parameter, (start, end, _bucket) in buffer.param_index_map.items():
-                own = part._get_main_param_and_optimizer_states(parameter)
-                for name, laid in ends.items():
-                    laid[start:end].copy_(own[name].detach().view(-1))
+    for index, (buffer, flat) in enumerate(zip(part.buffers, moments, strict=True)):
+        if empty_data:
+            ends = {name: torch.zeros(buffer.numel_unpadded, device="cpu") for name in _STATE}
+        else:
+            ends = {"param": _masters(part, buffer), **{name: moment.cpu() for name, moment in flat.items()}}
         state[index] = dict.fromkeys(part.gbuf_ranges[index], ends)
     return state
 
 
-def _fresh_state(optimizer: Any, parameter: torch.Tensor) -> None:
-    """Allocate AdamW's state now: Megatron cannot save an optimizer that has not stepped yet."""
-    (inner,) = (part.optimizer for part in optimizer.chained_optimizers)
-    inner.state[parameter] = {
-        "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
-        "exp_avg": torch.zeros_like(parameter, requires_grad=False),
-        "exp_avg_sq": torch.zeros_like(parameter, requires_grad=False),
-    }
+def _masters(part: Any, buffer: Any) -> torch.Tensor:
+    """Return the masters of a buffer end to end, on the CPU; fp32 weights are their own, and lie so already."""
+    if buffer.param_dtype is torch.float32:
+        weights: torch.Tensor = buffer.param_data[: buffer.numel_unpadded]
+        return weights.detach().cpu()
+    masters = torch.zeros(buffer.numel_unpadded)
+    for parameter, (start, end, _bucket) in buffer.param_index_map.items():
+        masters[start:end].copy_(_master(part, parameter).detach().view(-1))
+    return masters
 
 
 def _set_loaded(part: Any, model_param: torch.Tensor, loaded: Mapping[str, torch.Tensor]) -> None:
@@ -165,8 +198,7 @@ def _set_loaded(part: Any, model_param: torch.Tensor, loaded: Mapping[str, torch
     Megatron 0.16.1 does so for everything in the optimizer's state, PyTorch's step counters too, which are not in a
     checkpoint by parameter: see `restore_steps`.
     """
-    group, place = part.model_param_group_index_map[model_param]
-    master = part.optimizer.param_groups[group]["params"][place]
+    master = _master(part, model_param)
     state = part.optimizer.state[master]
     master.data.copy_(loaded["param"])
     for name in _MOMENTS:
