@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, nargs="+", default=[1000, 5000], help="applied at once")
     parser.add_argument("--running", type=int, default=1000, help="jobs that train while statuses change")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long their statuses change")
+    parser.add_argument("--step-s", type=float, default=1.0, help="between two steps of such a job")
     parser.add_argument("--kuberay-s", type=float, default=300.0, help="longest wait for KubeRay's pods")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--profile", type=Path, help="directory for cProfile's view of the operator; slows it down")
@@ -43,7 +44,8 @@ def main() -> None:
         if "joint" in options.parts:
             say(*joined(asyncio.run(joint(num_jobs, options.kuberay_s))))
     if "churn" in options.parts:
-        say(*churned(asyncio.run(churn(options.running, options.seconds, profile_of(options.profile, "churn")))))
+        profile = profile_of(options.profile, "churn")
+        say(*churned(asyncio.run(churn(options.running, options.seconds, options.step_s, profile))))
 
 
 def machine() -> str:
@@ -82,7 +84,7 @@ def churned(figures: Churn) -> list[str]:
     requests = sum(figures.requests.values()) / figures.seconds
     return [
         f"\n{figures.jobs} running jobs, {figures.seconds:.0f} s; memory {figures.memory_mb:.0f} MB at most",
-        f"  child deleted → applied again: {quantiles(figures.repaired_s)}",
+        f"  child deleted → applied again: {quantiles(figures.repaired_s)}; {figures.away} still away 5 s later",
         f"  new job → RayCluster: {quantiles(figures.built_s)}",
         f"  driver's checkpoint → status: {quantiles(figures.told_s)}",
         f"  cores: {shares}",
