@@ -4,7 +4,7 @@
     python benchmarks/learning_curves.py grpo ppo --at-once 8 on a larger machine; each run gets --cores of its own
 
 A run has learned when what it is trained for got better by more than two standard errors from its first step to the
-mean of its last three. A step's error is taken over its questions, as if samples of one question were one: it is rather
+mean of its last two. A step's error is taken over its questions, as if samples of one question were one: it is rather
 too large.
 """
 
@@ -30,7 +30,7 @@ from rljob_trainer.reporting.records import EvaluationRecord, ReadyRecord, StepR
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples" / "algorithms"
 FIRST = "sft"
 """makes the teacher of `distillation`"""
-LAST = 3
+LAST = 2
 """steps that count at the end"""
 ENOUGH = 2.0
 """standard errors"""
