@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, nargs="+", default=[1000, 5000], help="applied at once")
     parser.add_argument("--running", type=int, default=1000, help="jobs that train while statuses change")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long their statuses change")
-    parser.add_argument("--step-s", type=float, default=1.0, help="between two steps of such a job")
+    parser.add_argument("--step-s", type=float, default=10.0, help="between two steps of such a job")
     parser.add_argument("--kuberay-s", type=float, default=300.0, help="longest wait for KubeRay's pods")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--profile", type=Path, help="directory for cProfile's view of the operator; slows it down")

@@ -204,6 +204,11 @@ class Drivers:
         self._changed = changed
         self._watchers: dict[Key, tuple[Watcher, asyncio.Task[None]]] = {}
 
+    @property
+    def followed(self) -> int:
+        """How many drivers are watched."""
+        return len(self._watchers)
+
     def driver(self, key: Key) -> Driver | None:
         """Return what is known of a job's driver."""
         return self._watchers[key][0].driver if key in self._watchers else None

@@ -24,7 +24,9 @@ from rljob_operator.rollout_pods import can_scale, rollout_pods
 from rljob_operator.world import ALIVE, SILENT_S, Driver, DriverState, Job, World, is_deleting
 
 PROGRESS_S = 15.0
-"""at least so long between two writes of nothing but progress [s]"""
+"""at least so long between two writes of nothing but a job's progress [s]"""
+PROGRESS_PER_S = 10
+"""so many of them for all jobs together [1/s]; each takes an API server 30 ms of a core"""
 LOOK_AGAIN_S = 30.0
 """a running job is looked at so often when nothing happens: silence is judged by the clock [s]"""
 
@@ -120,9 +122,14 @@ def _is_not_seen_yet(memory: Memory, driver: Driver | None, now: float) -> bool:
     return not answers and now - driver.since < SILENT_S
 
 
+def progress_s(running: int) -> float:
+    """Return how long to wait between two writes of a job's progress while so many jobs run [s]."""
+    return max(PROGRESS_S, running / PROGRESS_PER_S)
+
+
 def _written(job: Job, old: Status, new: Status, world: World, now: float, todo: Plan) -> Plan:
     """Return the plan with the status and its events, unless nothing but progress is new and that was told lately."""
-    wait_s = world.progress_written_at + PROGRESS_S - now
+    wait_s = world.progress_due_at - now
     requeue = todo.requeue_after_s
     if new != old and wait_s > 0 and record.with_progress_of(new, old) == old:
         return Plan(

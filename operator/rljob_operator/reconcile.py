@@ -12,7 +12,7 @@ from rljob_operator.desired import TOKEN_KEY
 from rljob_operator.drivers import Drivers
 from rljob_operator.identity import Manifest, job_name
 from rljob_operator.metrics import Metrics
-from rljob_operator.plan import PROGRESS_S, Plan, plan
+from rljob_operator.plan import Plan, plan, progress_s
 from rljob_operator.pulse import Pulse
 from rljob_operator.world import Defaults, Job, World, job_of
 
@@ -41,7 +41,7 @@ class Reconciler:
         self._defaults = defaults
         self._clock = clock
         self._tokens: dict[Key, tuple[str, str]] = {}
-        self._progress_written_at: dict[Key, float] = {}
+        self._progress_due_at: dict[Key, float] = {}
         self._refused: dict[Key, str] = {}
 
     async def reconcile(self, key: Key) -> float | None:
@@ -60,7 +60,7 @@ class Reconciler:
 
     def progress_due_s(self, key: Key) -> float:
         """Return how long mere progress of a job need not be looked at: it was told lately [s]."""
-        return max(0.0, self._progress_written_at.get(key, 0.0) + PROGRESS_S - self._clock())
+        return max(0.0, self._progress_due_at.get(key, 0.0) - self._clock())
 
     async def _read_world(self, job: Job) -> World:
         return World(
@@ -72,13 +72,13 @@ class Reconciler:
             fresh_token=secrets.token_urlsafe(32),
             defaults=self._defaults,
             refused=self._refused.get(job.key),
-            progress_written_at=self._progress_written_at.get(job.key, 0.0),
+            progress_due_at=self._progress_due_at.get(job.key, 0.0),
         )
 
     async def _carry_out(self, job: Job, world: World, todo: Plan) -> None:
         if todo.status is not None:
             self._keep(await self._cluster.write_status(job, todo.status))
-            self._progress_written_at[job.key] = self._clock()
+            self._progress_due_at[job.key] = self._clock() + progress_s(self._drivers.followed)
             self._metrics.told(job.status, todo.status)
         for target in todo.delete:
             log.info("action=delete kind=%s name=%s", target.kind, target.name)
@@ -134,6 +134,6 @@ class Reconciler:
 
     async def _forget(self, key: Key) -> None:
         await self._drivers.follow(key, None, "")
-        self._progress_written_at.pop(key, None)
+        self._progress_due_at.pop(key, None)
         self._refused.pop(key, None)
         self._tokens.pop(key, None)

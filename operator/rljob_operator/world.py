@@ -132,8 +132,8 @@ class World:
     defaults: Defaults = Defaults()
     refused: str | None = None
     """what the API server said about a child that it did not take; None: it took all, or has not been asked"""
-    progress_written_at: float = 0.0
-    """when progress was last written into the status, as far as this process knows [unix s]"""
+    progress_due_at: float = 0.0
+    """when nothing but progress may be written into the status again, as far as this process knows [unix s]"""
 
     def child(self, kind: str, name: str) -> Manifest | None:
         """Return the child of this kind and name."""

@@ -10,7 +10,7 @@ from typing import Any
 from rljob_api.control import Decision, EngineState, EngineStatus, Progress, RunState, SavedCheckpoint, Scale, Status
 from rljob_operator.events import Event
 from rljob_operator.identity import Manifest
-from rljob_operator.plan import Plan, plan
+from rljob_operator.plan import PROGRESS_S, Plan, plan
 from rljob_operator.world import ALIVE, Defaults, Driver, DriverState, Job, Pod, Storage, World, job_of
 
 NOW = 1_800_000_000.0
@@ -105,7 +105,7 @@ class Surroundings:
     def act(self, todo: Plan) -> None:
         if todo.status is not None:
             self.raw = {**self.raw, "status": todo.status.model_dump(mode="json", by_alias=True, exclude_none=True)}
-            self.world = replace(self.world, progress_written_at=self.now)
+            self.world = replace(self.world, progress_due_at=self.now + PROGRESS_S)
         for target in todo.delete:
             self._mark_deleted(target.kind, target.name)
         self.world = replace(self.world, has_secret=self.world.has_secret or todo.secret is not None)

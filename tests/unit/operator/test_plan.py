@@ -7,6 +7,7 @@ import pytest
 from operator_world import Surroundings, raw_job, running
 from rljob_api.exits import Exit
 from rljob_api.status import ConditionType
+from rljob_operator.plan import progress_s
 from rljob_operator.world import SILENT_S, Defaults, DriverState, Pod
 
 
@@ -160,6 +161,11 @@ def test_progress_is_written_at_most_every_15_seconds():
     assert todo.requeue_after_s == 14
     around.now += 14
     assert around.plan().status.progress.step == 4
+
+
+def test_progress_of_many_jobs_leaves_the_api_server_time_for_other_things():
+    assert progress_s(1) == progress_s(150) == 15
+    assert progress_s(1000) == 100
 
 
 def test_news_does_not_wait_for_progress():

@@ -63,7 +63,7 @@ def happen(around: Surroundings, what: str, how: object) -> None:
             kept = tuple(c for c in around.world.children if c["kind"] != "RayCluster")
             around.world = replace(around.world, children=kept, pods=())
         case "operator restarts", _:
-            around.world = replace(around.world, driver=None, progress_written_at=0.0)
+            around.world = replace(around.world, driver=None, progress_due_at=0.0)
         case "suspend", wanted:
             around.edit(scheduling={"suspend": wanted})
         case "deadline", limit_s:
