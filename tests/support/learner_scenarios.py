@@ -138,6 +138,25 @@ def load_train(
     return [_step(learner, sequences, 64, False) for sequences in after], weights(learner)
 
 
+def load_train_save_train(
+    rank: int,
+    world_size: int,
+    port: int,
+    config: LearnerConfig,
+    directory: Path,
+    before: Steps,
+    again: Path,
+    after: Steps,
+) -> tuple[list[StepMetrics], dict[str, torch.Tensor]]:
+    """Load, take steps, save, take more; return the metrics of those and the weights."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    learner.load(directory)
+    for sequences in before:
+        _step(learner, sequences, 64, False)
+    learner.save(again)
+    return [_step(learner, sequences, 64, False) for sequences in after], weights(learner)
+
+
 def critic_train_save_train(
     rank: int, world_size: int, port: int, config: LearnerConfig, directory: Path, before: Steps, after: Steps
 ) -> list[Any]:

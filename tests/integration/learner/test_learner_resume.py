@@ -15,6 +15,7 @@ from learner_scenarios import (
     load_and_look,
     load_error,
     load_train,
+    load_train_save_train,
     own_and_gathered_state,
     save_and_look,
     train_and_export,
@@ -47,6 +48,17 @@ def test_resuming_is_bitwise_the_same(
     resumed = run_ranks(load_train, world_size, config, tmp_path / "step", AFTER)
     assert_bitwise_equal(unbroken[0], resumed[0])
     assert_bitwise_equal(unbroken[-1], resumed[-1])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("data", [1, 2])
+def test_a_resumed_learner_saves_what_it_has_learnt_since(
+    tiny_llama_dir: Path, tmp_path: Path, precision: str, data: int
+) -> None:
+    config, first, second = learner_config(tiny_llama_dir, precision=precision), tmp_path / "first", tmp_path / "second"
+    run_ranks(train_save_train, data, config, first, BEFORE, [])
+    unbroken = run_ranks(load_train_save_train, data, config, first, AFTER[:2], second, AFTER[2:])
+    assert_bitwise_equal(unbroken[0], run_ranks(load_train, data, config, second, AFTER[2:])[0])
 
 
 def test_a_checkpoint_before_the_first_step_can_be_resumed(tiny_llama_dir: Path, tmp_path: Path) -> None:
