@@ -16,8 +16,8 @@ from local_cluster.processes import Started, wait_ready
 log = logging.getLogger(__name__)
 
 PROGRAMS = (*api_server.PROGRAMS, "kubectl", *controllers.PROGRAMS, *kwok.PROGRAMS, *kuberay.PROGRAMS)
-NODES_S = 180.0
-"""for simulated nodes to get ready; seconds, but a minute was not enough once, beside other tests [s]"""
+NODES_S = 60.0
+"""for simulated nodes to get ready; 2 s most often [s]"""
 StartOperator = Callable[[ApiServer, Kubectl, Mapping[str, str]], Started]
 OUR_CRDS = sorted((Path(__file__).parents[3] / "crds").glob("*.yaml"))
 
@@ -63,10 +63,11 @@ def complete(
 
 
 def _nodes_are_ready(kubectl: Kubectl) -> bool:
-    """Wait a while for the simulated nodes; return False if one is not ready then."""
+    """Wait a while for the simulated nodes; if one is not ready then, remind the simulator and return False."""
     try:
         kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=10s")
     except ClusterError:
+        kwok.remind(kubectl)
         return False
     return True
 

@@ -4,6 +4,7 @@ What a pod does is a chain of Stage objects; those of `kustomize/stage/fast` mak
 test that wants another fate (a crash, a node that is lost) applies stages of its own.
 """
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -58,3 +59,13 @@ def start_kwok(api_server: ApiServer, kubectl: Kubectl, environ: Mapping[str, st
         f"--server-address={address}",
     ]
     return start("kwok", command, api_server.directory, lambda: answers(f"http://{address}/healthz"))
+
+
+def remind(kubectl: Kubectl) -> None:
+    """Change all stages, for kwok to read them again.
+
+    kwok 0.7.0 looks at its stages when an event comes, and takes those that it knows while their version is the one
+    that it knows: none, at first. When all first events come before its informer has set the version, which happens on
+    a busy machine, it has no stages until something changes, and plays nothing.
+    """
+    kubectl("annotate", "stages", "--all", "--overwrite", f"rljob.dev/reminded={time.time()}")
