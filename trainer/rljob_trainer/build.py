@@ -229,8 +229,9 @@ class _Builder:
     def _start(self, resume: tuple[Path, Checkpoint] | None, first: int, server: ControlServer) -> Run:
         spec = self._spec
         model = checkpoint(spec.model.checkpoint, cache_directory(self._environ))
-        import_in_background()  # 4 s of one core, as long as it takes a Ray to start
+        importing = import_in_background()  # 4 s of one core, as long as it takes a Ray to start
         self._connect()
+        importing.join()
         fingerprint, data = model_fingerprint(model), self._data(model)
         responses = self._references(data, model) if spec.imitates else ()
         scoring = self._rewards() if spec.has_engines else None

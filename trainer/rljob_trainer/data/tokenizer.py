@@ -16,11 +16,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 
-def import_in_background() -> None:
-    """Begin with the imports that loading needs; who loads meanwhile waits for them."""
-    threading.Thread(
+def import_in_background() -> threading.Thread:
+    """Begin with the imports that loading needs. Join the thread before you load anything.
+
+    transformers puts another module in its own place while it is imported, so that an import of it in a second thread
+    does not wait, and fails.
+    """
+    importing = threading.Thread(
         target=import_module, args=("transformers.models.auto.tokenization_auto",), name="import", daemon=True
-    ).start()
+    )
+    importing.start()
+    return importing
 
 
 def load_config(directory: Path) -> PreTrainedConfig:
