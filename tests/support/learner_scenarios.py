@@ -108,6 +108,11 @@ def train_and_export(
     return [_step(learner, sequences, 10_000, False) for sequences in steps], weights(learner)
 
 
+def zeros(rank: int, world_size: int, port: int, config: LearnerConfig) -> tuple[str, ...]:
+    """Return the names of tensors that hold nothing but zeros."""
+    return LearnerRank(config, rank, world_size, "127.0.0.1", port).zeros()
+
+
 def train_save_train(
     rank: int, world_size: int, port: int, config: LearnerConfig, directory: Path, before: Steps, after: Steps
 ) -> tuple[list[StepMetrics], dict[str, torch.Tensor]]:

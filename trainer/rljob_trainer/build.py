@@ -354,6 +354,7 @@ class _Builder:
         return FirstStep(
             learner=trained.learner,
             logprobs=learner.logprobs,
+            zeros=lambda: learner.call("zeros")[0],
             report=report,
             tell=self._report.first_step,
             fingerprint=fingerprint,

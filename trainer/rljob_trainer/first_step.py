@@ -31,6 +31,8 @@ class FirstStep:
     learner: Learner
     logprobs: Callable[[StepBatch], Logprobs]
     """of the learner, before it is trained"""
+    zeros: Callable[[], Sequence[str]]
+    """names of the learner's tensors that hold nothing but zeros"""
     report: Report
     tell: Callable[[str, Sequence[CheckRecord], Sequence[RenderedRecord]], None]
     """told of the fingerprint, what was measured, and samples as the engines got and gave them"""
@@ -50,7 +52,7 @@ class FirstStep:
         if not self._begun:
             self._begun = True
             full = [batch for batch in batches if any(batch.micro_batches_by_rank)]
-            self._view = view(full, [self.logprobs(batch) for batch in full])
+            self._view = view(full, [self.logprobs(batch) for batch in full], self.zeros() if full else ())
             self._batches = full
         return self.learner.train(batches)
 
@@ -68,7 +70,7 @@ class FirstStep:
         self.report.evaluation(step, accuracy)
 
 
-def view(batches: Sequence[StepBatch], logprobs: Sequence[Logprobs]) -> LearnerView | None:
+def view(batches: Sequence[StepBatch], logprobs: Sequence[Logprobs], zeros: Sequence[str]) -> LearnerView | None:
     """Return how the learner's log-probabilities compare with the engines'; None when no token counts."""
     own, engines = [], []
     for batch, by_rank in zip(batches, logprobs, strict=True):
@@ -81,7 +83,7 @@ def view(batches: Sequence[StepBatch], logprobs: Sequence[Logprobs]) -> LearnerV
         return None
     learner_D, engine_D = np.concatenate(own), np.concatenate(engines)
     differences_D = np.abs(learner_D - engine_D)
-    return LearnerView(float(learner_D.mean()), float(differences_D.mean()), float(differences_D.max()))
+    return LearnerView(float(learner_D.mean()), float(differences_D.mean()), float(differences_D.max()), tuple(zeros))
 
 
 def contradictions(groups: Sequence[ScoredGroup], batches: Sequence[StepBatch]) -> float | None:

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from learner_data import learner_config, sequences
 from learner_ranks import run_ranks
-from learner_scenarios import gradients, logprobs, train_and_export, write_hf
+from learner_scenarios import gradients, logprobs, train_and_export, write_hf, zeros
 from naive_learner import NaiveLearner
 from rljob_trainer.learners.config import LossSettings
 from tiny_models import FAMILIES, tiny_llama, tiny_qwen3
@@ -29,6 +29,15 @@ def test_weights_come_back_bit_by_bit(tmp_path: Path, family: str, tied: bool, t
     config = learner_config(directory, tensor_parallel=tensor, pipeline_parallel=pipeline)
     exported = [weights for _, weights in run_ranks(train_and_export, tensor * pipeline, config, [])]
     assert all(same(weights, load_file(directory / "model.safetensors")) for weights in exported)
+
+
+@pytest.mark.parametrize(("tensor", "pipeline"), [(1, 1), (2, 1), (1, 2)])
+def test_tensors_of_zeros_are_known_by_name(tmp_path: Path, tensor: int, pipeline: int) -> None:
+    file = tiny_llama(tmp_path) / "model.safetensors"
+    weights, empty = load_file(file), ["model.layers.1.mlp.up_proj.weight", "model.layers.0.input_layernorm.weight"]
+    save_file(weights | {name: torch.zeros_like(weights[name]) for name in empty}, file, {"format": "pt"})
+    config = learner_config(tmp_path, tensor_parallel=tensor, pipeline_parallel=pipeline)
+    assert all(set(found) == set(empty) for found in run_ranks(zeros, tensor * pipeline, config))
 
 
 def test_a_vocabulary_that_ranks_cannot_share_evenly_comes_back_too(tmp_path: Path) -> None:

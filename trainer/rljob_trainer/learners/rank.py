@@ -173,6 +173,10 @@ class LearnerRank:
                 return
             yield item
 
+    def zeros(self) -> tuple[str, ...]:
+        """Return the names of tensors that hold nothing but zeros. Collective."""
+        return tuple(name for name, tensor in self.export() if not tensor.any())
+
     def write_hf(self, directory: Path) -> None:
         """Write the weights as a Hugging Face checkpoint, with the tokenizer of the original. Rank 0 writes."""
         if self.rank == 0:

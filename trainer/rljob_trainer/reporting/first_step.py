@@ -30,6 +30,7 @@ REPEATED_LIMIT = 0.3
 TRUNCATED_LIMIT = 0.5
 CONTRADICTED_LIMIT = 0.05
 """by chance it would be half, less the ties; an algorithm of a user's own may look at more than rewards"""
+NAMED_TENSORS = 10
 RENDERED = 3
 """samples that are shown with their whole prompts"""
 
@@ -43,6 +44,8 @@ class LearnerView:
     mean_difference: float
     """mean |engine - learner| [nats]"""
     largest_difference: float
+    zeros: tuple[str, ...] = ()
+    """the learner's tensors that hold nothing but zeros"""
 
 
 def checks(
@@ -81,6 +84,13 @@ def checks(
             view.largest_difference if view else None,
             LARGEST_LIMIT[precision],
             "Single tokens disagree: tokens shifted by one, a response tokenised again, or one layer that differs.",
+        ),
+        (
+            "tensors of zeros in the learner",
+            len(view.zeros) if view else None,
+            0.0,
+            "Nothing was loaded into them, or the checkpoint has them so, and training seldom brings them to life:"
+            f" {named(view.zeros) if view else ''}",
         ),
         (
             "pairs of samples whose advantages contradict their rewards, share",
@@ -148,6 +158,12 @@ def records(measured: Sequence[tuple[str, float | None, float, str]]) -> tuple[C
         for name, value, limit, means in measured
         if value is not None
     )
+
+
+def named(tensors: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(tensors) - NAMED_TENSORS
+    return ", ".join(tensors[:NAMED_TENSORS]) + (f" and {more} more" if more > 0 else "")
 
 
 def perplexity(groups: Sequence[ScoredGroup]) -> float | None:

