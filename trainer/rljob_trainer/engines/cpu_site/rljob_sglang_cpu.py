@@ -15,11 +15,11 @@ engine's processes and of nothing else. Changes to SGLang 0.5.17:
 Goes when SGLang's checksum runs on CPU at the speed of memory, and its attention in batches.
 """
 
-import json
 import logging
 import multiprocessing
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import rljob_sglang_attention
@@ -30,9 +30,6 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.utils.hf_transformers import tokenizer
 
 log = logging.getLogger(__name__)
-
-_loaded: dict[str, Any] = {}
-"""tokenizers by what they were asked for with; a forked process has those of its parent"""
 
 
 def register() -> None:
@@ -66,13 +63,11 @@ def fork_from_here_on(_: None, arguments: Any) -> None:
         )
 
 
+@cache
 def loaded_once(load: Callable[..., Any], name: str, *args: object, **options: object) -> Any:
-    """Return the tokenizer; load it if this process or the one it was forked from has not."""
-    key = json.dumps([name, args, options], sort_keys=True, default=repr)
-    if key not in _loaded:
-        log.info("Load tokenizer %s", key)
-        _loaded[key] = load(name, *args, **options)
-    return _loaded[key]
+    """Return the tokenizer; load it if neither this process nor the one it was forked from has."""
+    log.info("Load tokenizer %s %s", name, options)
+    return load(name, *args, **options)
 
 
 def nothing_to_wait_for(device: object = None) -> None:
