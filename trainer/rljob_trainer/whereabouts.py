@@ -3,6 +3,8 @@
 import difflib
 from pathlib import Path
 
+from rljob_trainer.listing import some
+
 MOST_SHOWN = 8
 
 
@@ -13,8 +15,7 @@ def contents(path: Path) -> str:
     names = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in path.iterdir())
     if not names:
         return f"{path} is empty"
-    more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
-    return f"{path} holds {', '.join(names[:MOST_SHOWN])}{more}"
+    return f"{path} holds {some(names, MOST_SHOWN)}"
 
 
 def nearest(path: Path) -> str:

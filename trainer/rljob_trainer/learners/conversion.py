@@ -35,6 +35,7 @@ from rljob_trainer.learners.bridges import bridge
 from rljob_trainer.learners.config import Layout, LearnerConfig, OptimizerSettings
 from rljob_trainer.learners.cpu import megatron_on_cpu
 from rljob_trainer.learners.model import PolicyModel, build_model
+from rljob_trainer.listing import some
 from rljob_trainer.sync.files import DTYPES, NOT_LOADED, weight_files
 
 MOST_TOLD = 5
@@ -199,8 +200,7 @@ def _verified(models: _Models, model: Any, files: Path, precision: str) -> Conve
         *_differences(dict(model.named_parameters()), dict(models.from_files(files).named_parameters())),
     ]
     if faults:
-        more = f" and {len(faults) - MOST_TOLD} more" if len(faults) > MOST_TOLD else ""
-        raise ConversionError(f"{files}: not the same as the checkpoint: {'; '.join(faults[:MOST_TOLD])}{more}")
+        raise ConversionError(f"{files}: not the same as the checkpoint: {some(faults, MOST_TOLD, '; ')}")
     size = sum(tensor.nbytes for tensor in exported.values())
     return Converted(files, len(exported), size, precision, left_out)
 

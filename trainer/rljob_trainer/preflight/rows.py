@@ -12,6 +12,7 @@ from rljob_api.rules import closest
 from rljob_api.sections import Data, RewardKind, Spec
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.rows import RawRow, Row, row
+from rljob_trainer.listing import some
 from rljob_trainer.preflight.findings import Findings, total
 
 TRAIN = "spec.data.train."
@@ -120,9 +121,8 @@ def repeated(rows: Rows) -> Iterator[Problem]:
 def about(rows: Rows, where: Sequence[str], rule: str, nearest: str | None = None) -> Problem:
     """Return a problem of some rows: `line 3, 17 and 4 more: no key ...`. The field says which file they are in."""
     noun = "row" if rows.field.endswith("parquet") else "line"
-    numbers = [number(place) for place in where[:NAMED]]
-    more = f" and {len(where) - NAMED} more" if len(where) > NAMED else ""
-    told = f"{noun}{'s' * (len(where) > 1)} {', '.join(numbers)}{more}: " if all(numbers) else ""
+    numbers = [number(place) for place in where]
+    told = f"{noun}{'s' * (len(where) > 1)} {some(numbers, NAMED)}: " if all(numbers[:NAMED]) else ""
     return Problem(rows.field, ABSENT, f"{told}{rule}", nearest)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rljob_api.errors import ManifestError, Problem
 from rljob_api.shapes import CHECKPOINT, Shape, shape
+from rljob_trainer.listing import some
 from rljob_trainer.preflight.findings import Findings
 
 INDEX = "model.safetensors.index.json"
@@ -195,5 +196,4 @@ def tensors_of(model: Shape) -> dict[str, tuple[int, ...]]:
 
 
 def named(tensors: list[str]) -> str:
-    more = f" and {len(tensors) - NAMED} more" if len(tensors) > NAMED else ""
-    return f"{', '.join(tensors[:NAMED])}{more} {'is' if len(tensors) == 1 else 'are'}"
+    return f"{some(tensors, NAMED)} {'is' if len(tensors) == 1 else 'are'}"

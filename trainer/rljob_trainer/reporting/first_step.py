@@ -13,6 +13,7 @@ from math import exp, isfinite
 from statistics import fmean
 
 from rljob_api.sections import Precision
+from rljob_trainer.listing import some
 from rljob_trainer.metrics import TrainMetrics
 from rljob_trainer.reporting.measurements import NGRAM, repeated, spread
 from rljob_trainer.reporting.records import CheckRecord, RenderedRecord, SegmentRecord
@@ -90,7 +91,7 @@ def checks(
             len(view.zeros) if view else None,
             0.0,
             "Nothing was loaded into them, or the checkpoint has them so, and training seldom brings them to life:"
-            f" {named(view.zeros) if view else ''}",
+            f" {some(view.zeros, NAMED_TENSORS) if view else ''}",
         ),
         (
             "pairs of samples whose advantages contradict their rewards, share",
@@ -158,12 +159,6 @@ def records(measured: Sequence[tuple[str, float | None, float, str]]) -> tuple[C
         for name, value, limit, means in measured
         if value is not None
     )
-
-
-def named(tensors: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    more = len(tensors) - NAMED_TENSORS
-    return ", ".join(tensors[:NAMED_TENSORS]) + (f" and {more} more" if more > 0 else "")
 
 
 def perplexity(groups: Sequence[ScoredGroup]) -> float | None:

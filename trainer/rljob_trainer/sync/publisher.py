@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rljob_trainer.engines.client import EngineClient, PauseMode, each
+from rljob_trainer.listing import some
 from rljob_trainer.metrics import Publication
 from rljob_trainer.sync.transport import Digests, Transfer, TransferError
 
@@ -115,8 +116,7 @@ def unequal_tensors(wanted: Digests, held: Digests) -> tuple[str, ...]:
 
 def describe(unequal: Sequence[str], wanted: Digests) -> str:
     """Return which tensors are unequal, in words."""
-    more = f" and {len(unequal) - NAMED} more" if len(unequal) > NAMED else ""
-    return f"{len(unequal)} of {len(wanted[0])} tensors differ from the learner's: {', '.join(unequal[:NAMED])}{more}"
+    return f"{len(unequal)} of {len(wanted[0])} tensors differ from the learner's: {some(unequal, NAMED)}"
 
 
 @asynccontextmanager
