@@ -433,8 +433,9 @@ class Rollout(Section):
     max_total_tokens: Positive | None = None
     """size of the KV cache [tokens]; absent: what memoryFraction leaves (Gpu) or 8192 (Cpu).
     SGLang: --max-total-tokens"""
-    router_policy: Literal["random", "round_robin", "cache_aware", "power_of_two"] = "cache_aware"
-    """how requests are shared out to engines. sglang-router: --policy, slime: --router-policy"""
+    router_policy: Literal["random", "round_robin", "cache_aware"] = "cache_aware"
+    """how requests are shared out to engines; not `power_of_two`, which compares loads of some seconds ago, while the
+    prompts of a step come all at once. sglang-router: --policy, slime: --router-policy"""
     request_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
     """longest wait for one response before it is asked for again [s]"""
     generate: Text | None = None
