@@ -6,6 +6,7 @@ What it reports comes as events in a queue, which `supervisor.py` reads; nothing
 import http.client
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -26,6 +28,11 @@ POLL_WAIT_S = 10
 ANSWER_S = 5.0
 """time for a request that needs no waiting [s]"""
 RETRY_S = 0.2
+TAIL_BYTES = 65536
+STACK = "Traceback (most recent call last):\n"
+MODULES = re.compile(r"^(\w+\.)+")
+"""of an exception's class, as a stack ends with it"""
+LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:", re.MULTILINE)
 STACKS_S = 3.0
 """time for a stalled driver to write the stacks of its threads [s]"""
 
@@ -74,6 +81,7 @@ class Driver:
         events: SimpleQueue[Event],
     ) -> None:
         self._address = address
+        self._log = log
         self._token = token
         self._events = events
         with log.open("ab") as output:
@@ -110,6 +118,12 @@ class Driver:
         self._process.send_signal(signal.SIGABRT)
         if not self._ended.wait(STACKS_S):
             self.kill()
+
+    def last_words(self) -> str | None:
+        """Return the error that the driver's log ends with; None: it ends otherwise."""
+        with self._log.open("rb") as log:
+            log.seek(max(0, self._log.stat().st_size - TAIL_BYTES))
+            return last_error(log.read().decode(errors="replace"))
 
     def _await_end(self) -> None:
         exit_code = self._process.wait()
@@ -155,6 +169,15 @@ class Driver:
             raise DriverUnreachableError(f"{self._address} is of pid {address['pid']}, not of {self.pid}")
         url: str = address["url"]
         return url
+
+
+def last_error(log: str) -> str | None:
+    """Return the error that a log ends with, without its stack and the module of its class."""
+    _, _, told = log.rpartition(STACK)
+    words = "\n".join(dropwhile(lambda line: line.startswith(" "), told.rstrip().split("\n")))
+    if STACK not in log or LOG_LINE.search(words):
+        return None
+    return MODULES.sub("", words) or None
 
 
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))

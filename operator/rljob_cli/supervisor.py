@@ -130,7 +130,7 @@ class Supervisor:
         while True:
             match self._next_event():
                 case Ended(exit_code):
-                    return exit_code if attempt.verdict is None else attempt.verdict
+                    return attempt.ended(exit_code)
                 case Seen(pid, status) if pid == driver.pid:
                     self._checkpoint = status.checkpoint.step if status.checkpoint else self._checkpoint
                     attempt.seen(status)
@@ -192,6 +192,16 @@ class _Attempt:
         if failed_now and status.exit_reason:
             self._display.note(status.exit_reason)
         self.look()
+
+    def ended(self, exit_code: int) -> int:
+        """Return the code for the end of the driver's process, and tell the error that its log ends with, if it has
+        told nobody: it failed before it could, or on the way out.
+        """
+        if self.verdict is not None:
+            return self.verdict
+        if exit_code not in (Exit.OK, Exit.PREEMPTED) and not self._has_ended and (words := self._driver.last_words()):
+            self._display.note(words)
+        return exit_code
 
     def interrupted(self, times: int) -> None:
         """Save and end; the second time, or when there is nothing to save yet, end at once."""

@@ -7,6 +7,7 @@ attempt, separated by commas; the last one is for all further attempts.
     crash    dies by SIGKILL after the first step, without a checkpoint
     save     saves a checkpoint of its own attempt's number, then dies by SIGKILL
     input    ends with BAD_INPUT
+    error    ends with BAD_INPUT after an error that only its log tells of
     drain    takes steps until it is asked to end
     hang     stops giving signs of life after the first step
     engine   loses its engine, and ends well when that has been restarted twice
@@ -95,6 +96,13 @@ class FakeDriver:
         return self._crash()
 
     def _input(self) -> Exit:
+        return Exit.BAD_INPUT
+
+    def _error(self) -> Exit:
+        try:
+            raise MemoryError("spec.model: it is large")
+        except MemoryError:
+            logging.exception("action=end")
         return Exit.BAD_INPUT
 
     def _drain(self) -> Exit:

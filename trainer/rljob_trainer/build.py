@@ -9,9 +9,9 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -83,7 +83,7 @@ from rljob_trainer.replay import Dumping, Replay
 from rljob_trainer.reporting.events import FILE_NAME, last_step
 from rljob_trainer.reporting.html import write_report
 from rljob_trainer.reporting.phases import Phases
-from rljob_trainer.reporting.report import Report, open_report
+from rljob_trainer.reporting.report import Report, open_report, weights_and_biases
 from rljob_trainer.resume import Start, begin
 from rljob_trainer.rewards.choose import Rewards, Surroundings, rewards
 from rljob_trainer.rewards.overlong import Shaped, shaping
@@ -203,21 +203,36 @@ class _Builder:
             start = begin(self._directory, self._spec.checkpoint, self._fence.mine.origin)
         except CheckpointError as error:
             self._open_report(last_step(self._directory / FILE_NAME))
-            server = self._serve()
-            self._fail(error)
-            _let_be_heard(server)
-            raise
+            with self._heard():
+                raise error
         self._open_report(start.step)
         self._tell_start(start)
         resume = (start.found.path, start.found.checkpoint) if start.found else None
-        try:
-            return self._start(resume, start.step, self._serve())
-        except Exception as error:
-            self._fail(error)
-            raise
+        with self._heard() as server:
+            self._track()
+            return self._start(resume, start.step, server)
 
     def _open_report(self, first: int) -> None:
         self._report = open_report(self._directory, self._job, self._phases, time.time, self._attempt, first)
+
+    @contextmanager
+    def _heard(self) -> Iterator[ControlServer]:
+        """Serve the control protocol; tell there, and in the report, of an error in the block."""
+        try:
+            server = self._serve()
+        except Exception as error:
+            self._fail(error)
+            raise
+        try:
+            yield server
+        except Exception as error:
+            self._fail(error)
+            _let_be_heard(server)
+            raise
+
+    def _track(self) -> None:
+        if self._spec.tracking.wandb is not None:
+            self._report.also_to(weights_and_biases(self._directory, self._job, self._spec.tracking.wandb))
 
     def _tell_start(self, start: Start) -> None:
         log.info("action=begin start=%r", str(start))

@@ -75,3 +75,12 @@ def test_weights_and_biases_has_a_file_of_each_attempt_under_one_id(begin: Begin
     assert len(files) == 2
     assert all(b"train/perplexity" in file.read_bytes() for file in files)
     assert run.left_behind() == []
+
+
+def test_a_tracker_that_cannot_begin_ends_the_run_and_is_told(begin: Begin, tiny_llama_dir: Path) -> None:
+    run = begin("untracked", tiny_llama_dir, tracking={"wandb": {"project": "tiny", "apiKeyFile": "/absent"}})
+    assert run.end() == Exit.BAD_INPUT, run.output
+    told = "TrackingError: spec.tracking.wandb.apiKeyFile /absent: cannot be read: No such file or directory"
+    assert run.output.count(told) == 1
+    assert run.records("end")[-1]["message"] == told
+    assert run.left_behind() == []

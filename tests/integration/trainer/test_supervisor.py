@@ -162,6 +162,12 @@ def test_bad_input_is_not_tried_again(start):
     assert not (run.directory / "logs" / "driver-attempt-2.log").exists()
 
 
+def test_an_error_that_the_driver_has_told_nobody_is_read_in_its_log(start):
+    run = start("error")
+    assert run.end() == 9, run.log
+    assert run.notes[0] == "MemoryError: spec.model: it is large"
+
+
 def test_a_bad_manifest_starts_nothing(tmp_path):
     manifest = tmp_path / "bad.yaml"
     manifest.write_text(MANIFEST.format(directory=tmp_path / "run").replace("steps: 3", "steps: 0"))

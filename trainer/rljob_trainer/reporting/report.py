@@ -75,8 +75,13 @@ class Report:
         self._progress = progress
         self._metrics = metrics
         self._watching = watching
-        self._sinks = (*files, metrics, progress)
+        self._sinks: tuple[Sink, ...] = (*files, metrics, progress)
         self._lock = threading.Lock()
+
+    def also_to(self, sink: Sink) -> None:
+        """Tell one more what happens from now on."""
+        with self._lock:
+            self._sinks = (*self._sinks, sink)
 
     def progress(self) -> Progress:
         """Return how far the run is, as of now."""
@@ -235,8 +240,6 @@ def open_report(
     files: list[Sink] = [EventLog(events)]
     if job.spec.runtime.tensorboard:
         files.append(TensorBoard(directory / TENSORBOARD, resumed_from))
-    if job.spec.tracking.wandb is not None:
-        files.append(weights_and_biases(directory, job, job.spec.tracking.wandb))
     report = Report(
         job,
         phases,
