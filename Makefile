@@ -43,7 +43,7 @@ integration-learner: $(READY) ## Tests with ranks of Megatron and no engines
 integration-trainer: $(READY) | $(GO) ## Tests with real Ray, SGLang, router and Megatron
 	$(BIN)/python -m pytest -q --durations=25 -n $(TRAINER_TESTS_AT_ONCE) tests/integration/trainer
 
-soak: $(READY) ## Kill and sabotage whole runs again and again, for an hour; RLJOB_KILLS, RLJOB_SEED
+soak: $(READY) ## Kill and sabotage whole runs, and draw some at random, for two hours; RLJOB_KILLS, RLJOB_JOBS, RLJOB_SEED
 	$(BIN)/python -m pytest -q -s tests/soak
 
 e2e: $(READY) | $(GO) ## Tests on a cluster with a real node; as root, after `make cluster-packages`

@@ -1,0 +1,58 @@
+"""Whole runs of jobs drawn at random: `make soak`, or one of them with RLJOB_SEED and -k."""
+
+import math
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from random_jobs import STEPS, RandomJob, job, write_files
+from rljob_api.exits import Exit
+from whole_run import WholeRun
+
+SEED = int(os.environ.get("RLJOB_SEED", "0"))
+JOBS = int(os.environ.get("RLJOB_JOBS", "40"))
+DEADLINE_S = 400.0
+
+
+@pytest.fixture
+def drawn(request: pytest.FixtureRequest, tmp_path: Path) -> RandomJob:
+    return job(random.Random(request.param), tmp_path)
+
+
+@pytest.fixture
+def run(drawn: RandomJob, tmp_path: Path) -> Iterator[WholeRun]:
+    """The job before its start; it does not matter which of its manifests came first."""
+    made = WholeRun(tmp_path / "model", tmp_path)
+    write_files(tmp_path, drawn.model)
+    made.manifest.write_text(yaml.safe_dump(drawn.manifest, sort_keys=False))
+    yield made
+    made.stop()
+
+
+@pytest.mark.timeout(2 * DEADLINE_S)
+@pytest.mark.parametrize("drawn", [f"{SEED}.{n}" for n in range(JOBS)], indirect=True)
+def test_a_job_drawn_at_random_does_all_its_steps(drawn: RandomJob, run: WholeRun) -> None:
+    told = f"{drawn.model}\n{yaml.safe_dump(drawn.manifest, sort_keys=False)}\n{drawn.again}\n"
+    run.start()
+    if drawn.again is not None:
+        run.until(lambda: run.steps() >= 1, DEADLINE_S)
+        run.interrupt()
+        assert run.end(DEADLINE_S) in (Exit.PREEMPTED, Exit.OK), told + run.output
+        run.manifest.write_text(yaml.safe_dump(drawn.again, sort_keys=False))
+        run.start()
+    assert run.end(DEADLINE_S) == Exit.OK, told + run.output
+    assert run.left_behind() == [], told
+    assert [record["step"] for record in run.records("step")] == list(range(1, STEPS + 1)), told
+    not_finite = [
+        (name, value)
+        for record in run.records("step")
+        for name, value in record.items()
+        if isinstance(value, float) and not math.isfinite(value)
+    ]
+    assert not not_finite, told
+    logs = {path.name: path.read_text(errors="replace") for path in (run.run_directory / "logs").glob("driver*")}
+    assert not [name for name, text in logs.items() if "Traceback" in text], told + str(logs)
