@@ -1,15 +1,21 @@
-"""Whole runs of jobs drawn at random: `make soak`, or one of them with RLJOB_SEED and -k."""
+"""Whole runs of jobs drawn at random: `make soak`, or one of them with RLJOB_SEED and -k.
+
+Some are stopped and go on in another layout, and in some a process is killed: an engine, a rank, the router, the
+driver, Ray's own, a reward's; whichever it is, the run does all its steps.
+"""
 
 import math
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
-from random_jobs import STEPS, RandomJob, job, write_files
+from random_jobs import STEPS, Kill, RandomJob, job, write_files
 from rljob_api.exits import Exit
 from whole_run import WholeRun
 
@@ -25,7 +31,7 @@ def drawn(request: pytest.FixtureRequest, tmp_path: Path) -> RandomJob:
 
 @pytest.fixture
 def run(drawn: RandomJob, tmp_path: Path) -> Iterator[WholeRun]:
-    """The job before its start; it does not matter which of its manifests came first."""
+    """The job before its start."""
     made = WholeRun(tmp_path / "model", tmp_path)
     write_files(tmp_path, drawn.model)
     made.manifest.write_text(yaml.safe_dump(drawn.manifest, sort_keys=False))
@@ -38,6 +44,8 @@ def run(drawn: RandomJob, tmp_path: Path) -> Iterator[WholeRun]:
 def test_a_job_drawn_at_random_does_all_its_steps(drawn: RandomJob, run: WholeRun) -> None:
     told = f"{drawn.model}\n{yaml.safe_dump(drawn.manifest, sort_keys=False)}\n{drawn.again}\n"
     run.start()
+    if drawn.kill is not None:
+        told += killed(drawn.kill, run)
     if drawn.again is not None:
         run.until(lambda: run.steps() >= 1, DEADLINE_S)
         run.interrupt()
@@ -55,4 +63,22 @@ def test_a_job_drawn_at_random_does_all_its_steps(drawn: RandomJob, run: WholeRu
     ]
     assert not not_finite, told
     logs = {path.name: path.read_text(errors="replace") for path in (run.run_directory / "logs").glob("driver*")}
-    assert not [name for name, text in logs.items() if "Traceback" in text], told + str(logs)
+    if drawn.kill is None:
+        assert not [name for name, text in logs.items() if "Traceback" in text], told + str(logs)
+
+
+def killed(kill: Kill, run: WholeRun) -> str:
+    """Kill a process when it is time, and return which it was."""
+    run.until(lambda: run.steps() >= kill.after_step, DEADLINE_S)
+    time.sleep(kill.seconds)
+    processes = run.processes()
+    if not processes:
+        return "nothing was left to kill"
+    victim = processes[int(kill.choice * len(processes))]
+    try:
+        told = f"killed {victim.name()}: {victim.cmdline()}\n"
+        victim.kill()
+    except psutil.NoSuchProcess:
+        told = "the process to kill was gone"
+    print(told)
+    return told

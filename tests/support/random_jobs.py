@@ -18,7 +18,7 @@ from whole_run import HELD_OUT, QUESTIONS, imitation, manifest, merged
 Json = dict[str, Any]
 Random = random.Random
 
-STEPS = 3
+STEPS = 4
 LAYOUTS: tuple[Json, ...] = (
     {},
     {"gpusPerNode": 2},
@@ -126,7 +126,6 @@ BESIDES: dict[str, tuple[Any, ...]] = {
     "debug.dumpRollouts": (True,),
     "debug.rolloutOnly": (True,),
 }
-RARE = ("debug.rolloutOnly", "rollout.tools")
 FUNCTIONS = '''\
 """Functions of a user's own."""
 
@@ -168,12 +167,26 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
+class Kill:
+    """SIGKILL for one process of a run."""
+
+    after_step: int
+    """0: after the start of the command"""
+    seconds: float
+    """later"""
+    choice: float
+    """which process, as a share of all"""
+
+
+@dataclass(frozen=True, slots=True)
 class RandomJob:
-    """A model and a manifest; and the manifest that it goes on with once it was stopped, if it is to be stopped."""
+    """A model, a manifest, and what happens to the run."""
 
     model: Model
     manifest: Json
     again: Json | None
+    """what it goes on with once it was stopped after a step; None: it is not stopped"""
+    kill: Kill | None
 
 
 def job(draw: Random, directory: Path) -> RandomJob:
@@ -187,9 +200,12 @@ def job(draw: Random, directory: Path) -> RandomJob:
         if draw.random() < 0.08:
             content = imitation(content)
         first, second = (merged(content, {"spec": {"training": draw.choice(LAYOUTS)}}) for _ in range(2))
-        again = second if draw.random() < 0.3 else None
+        event, kill = draw.random(), Kill(0, draw.uniform(2, 30), draw.random())
+        if draw.random() < 0.6:
+            kill = Kill(draw.randint(1, STEPS - 1), draw.uniform(0, 1), draw.random())
+        again = second if event < 0.25 else None
         if valid(first) and (again is None or valid(again)):
-            return RandomJob(model, first, again)
+            return RandomJob(model, first, again, kill if event > 0.6 else None)
 
 
 def write_files(directory: Path, model: Model) -> None:
@@ -220,7 +236,7 @@ def drawn(draw: Random, directory: Path) -> Json:
     if spec["algorithm"]["name"] == "distillation":
         put(spec, "algorithm.teacher", {"checkpoint": str(directory / "teacher")})
     for path in draw.sample(list(BESIDES), draw.randint(2, 9)):
-        if path not in RARE or draw.random() < 0.3:
+        if path != "debug.rolloutOnly" or draw.random() < 0.3:
             put(spec, path, draw.choice(BESIDES[path]))
     for each in spec.get("data", {}).get("evaluationSets", ()):
         each["jsonl"] = str(directory / each["jsonl"])
