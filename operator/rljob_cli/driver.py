@@ -120,10 +120,13 @@ class Driver:
             self.kill()
 
     def last_words(self) -> str | None:
-        """Return the error that the driver's log ends with; None: it ends otherwise."""
-        with self._log.open("rb") as log:
-            log.seek(max(0, self._log.stat().st_size - TAIL_BYTES))
-            return last_error(log.read().decode(errors="replace"))
+        """Return the error that the driver's log ends with; None: it ends otherwise, or cannot be read."""
+        try:
+            with self._log.open("rb") as log:
+                log.seek(max(0, self._log.stat().st_size - TAIL_BYTES))
+                return last_error(log.read().decode(errors="replace"))
+        except OSError:  # somebody has removed the run's directory
+            return None
 
     def _await_end(self) -> None:
         exit_code = self._process.wait()
