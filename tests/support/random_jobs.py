@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from random_manifests import put
 from rljob_api.errors import ManifestError
 from rljob_api.manifest import parse
 from tiny_models import FAMILIES, DType, tiny_llama
@@ -232,12 +233,12 @@ def valid(content: Json) -> bool:
 def drawn(draw: Random, directory: Path) -> Json:
     """Return sections for a manifest; the rules have not seen them yet."""
     spec: Json = {"seed": draw.randrange(100), "training": {"steps": STEPS}}
-    put(spec, "algorithm", draw.choice(ALGORITHMS))
+    put(spec, "algorithm", copy.deepcopy(draw.choice(ALGORITHMS)))
     if spec["algorithm"]["name"] == "distillation":
         put(spec, "algorithm.teacher", {"checkpoint": str(directory / "teacher")})
     for path in draw.sample(list(BESIDES), draw.randint(2, 9)):
         if path != "debug.rolloutOnly" or draw.random() < 0.3:
-            put(spec, path, draw.choice(BESIDES[path]))
+            put(spec, path, copy.deepcopy(draw.choice(BESIDES[path])))
     for each in spec.get("data", {}).get("evaluationSets", ()):
         each["jsonl"] = str(directory / each["jsonl"])
     if "async" in spec.get("rollout", {}):
@@ -245,10 +246,3 @@ def drawn(draw: Random, directory: Path) -> Json:
     if "tools" in spec.get("rollout", {}):
         put(spec, "data.systemPrompt", "Use your calculator.")  # the tiny template tells of no tools
     return spec
-
-
-def put(spec: Json, path: str, value: Any) -> None:
-    *above, name = path.split(".")
-    for part in above:
-        spec = spec.setdefault(part, {})
-    spec[name] = copy.deepcopy(value)

@@ -218,16 +218,14 @@ class _Builder:
     @contextmanager
     def _heard(self) -> Iterator[ControlServer]:
         """Serve the control protocol; tell there, and in the report, of an error in the block."""
+        server: ControlServer | None = None
         try:
             server = self._serve()
-        except Exception as error:
-            self._fail(error)
-            raise
-        try:
             yield server
         except Exception as error:
             self._fail(error)
-            _let_be_heard(server)
+            if server is not None:
+                _let_be_heard(server)
             raise
 
     def _track(self) -> None:
