@@ -3,18 +3,21 @@
 import math
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
 
+from falling_rank import FallingRank
 from learner_data import learner_config, sequences
 from rljob_trainer.background import Background
 from rljob_trainer.batches import StepBatch
-from rljob_trainer.learners.config import layout
+from rljob_trainer.learners.config import Layout, layout
 from rljob_trainer.learners.group import LearnerError, LearnerGroup, LearnerLostError, TrainingDivergedError
 from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.packing import pack
@@ -39,15 +42,25 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def group(cluster: None, tiny_llama_dir: Path) -> Iterator[LearnerGroup]:
-    config = learner_config(tiny_llama_dir, tensor_parallel=2)
-    made = LearnerGroup(
-        partial(Rank, config), [{"num_cpus": 0}] * WORLD, layout(config, WORLD), timeout_s=60.0, max_skipped=0
-    )
-    made.start()
-    yield made
-    made.stop()
+    with ranks(tiny_llama_dir) as made:
+        yield made
+
+
+@contextmanager
+def started(make: Callable[..., Any], spread: Layout) -> Iterator[LearnerGroup]:
+    made = LearnerGroup(make, [{"num_cpus": 0}] * WORLD, spread, timeout_s=60.0, max_skipped=0)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+def ranks(checkpoint: Path) -> AbstractContextManager[LearnerGroup]:
+    config = learner_config(checkpoint, tensor_parallel=2)
+    return started(partial(Rank, config), layout(config, WORLD))
 
 
 def step(seed: int, **changes: float) -> StepBatch:
@@ -81,18 +94,26 @@ def test_an_error_in_the_ranks_comes_back_with_its_traceback(group: LearnerGroup
         group.load(tmp_path / "absent")
 
 
-def test_a_rank_that_is_killed_is_noticed_by_those_who_wait_for_something_else(group: LearnerGroup) -> None:
-    with Background() as background:
-        watching = background.submit(group.watch())
-        group.train([step(0)])
-        group.check()
-        os.kill(group.call("pid")[1], signal.SIGKILL)
-        watching.result(timeout=30)
-    with pytest.raises(LearnerLostError, match="learner rank 1: its process is gone"):
-        group.check()
+def test_a_rank_that_is_killed_is_noticed_by_those_who_wait_for_something_else(
+    cluster: None, tiny_llama_dir: Path
+) -> None:
+    with ranks(tiny_llama_dir) as group:
+        with Background() as background:
+            watching = background.submit(group.watch())
+            group.train([step(0)])
+            group.check()
+            os.kill(group.call("pid")[1], signal.SIGKILL)
+            watching.result(timeout=30)
+        with pytest.raises(LearnerLostError, match="learner rank 1: its process is gone"):
+            group.check()
+        with pytest.raises(LearnerLostError, match="learner rank"):
+            group.train([step(0)])
 
 
-def test_a_rank_that_is_killed_ends_the_wait_at_once(group: LearnerGroup) -> None:
-    os.kill(group.call("pid")[1], signal.SIGKILL)
-    with pytest.raises(LearnerLostError, match="learner rank"):
-        group.train([step(0)])
+@pytest.mark.parametrize("others", ["hang", "fail"])
+def test_a_rank_that_is_killed_ends_the_wait_whatever_the_others_do(cluster: None, others: str) -> None:
+    with (
+        started(FallingRank, Layout(tensor=WORLD, pipeline=1, data=1)) as group,
+        pytest.raises(LearnerLostError, match="learner rank 1: its process is gone"),
+    ):
+        group.call(others)

@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from math import exp
 from pathlib import Path
 from statistics import fmean
@@ -38,6 +39,8 @@ from rljob_trainer.packing import MicroBatch
 log = logging.getLogger(__name__)
 
 INTERRUPT_S = 30.0
+GONE_WITHIN_S = 5.0
+"""in which Ray tells that a process is gone"""
 MOST_SURPRISE = 700.0
 """[nats]; its exponential is a number still"""
 OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory")
@@ -237,7 +240,11 @@ class LearnerGroup:
                 raise LearnerStalledError(f"learner ranks {sorted(pending.values())} did not answer in time")
             for reference in ready:
                 rank = pending.pop(reference)
-                answers[rank] = _result(reference, rank)
+                try:
+                    answers[rank] = _result(reference, rank)
+                except LearnerError:
+                    _raise_lost(pending)
+                    raise
         return [answers[rank] for rank in range(len(references))]
 
 
@@ -263,6 +270,16 @@ def _result(reference: Any, rank: int) -> Any:
         raise LearnerError(f"learner rank {rank}: {error}") from error
     except GetTimeoutError as error:
         raise LearnerStalledError(f"learner rank {rank}: its answer could not be fetched") from error
+
+
+def _raise_lost(pending: Mapping[Any, int]) -> None:
+    """Raise LearnerLostError if a rank that has not answered is gone: the error of another may just be that it has lost
+    this one, and its broken connection may be heard of sooner than the end of the process.
+    """
+    failed, _ = ray.wait(list(pending), num_returns=len(pending), timeout=GONE_WITHIN_S) if pending else ([], [])
+    for reference in failed:
+        with suppress(LearnerError, MemoryError, ValueError):
+            _result(reference, pending[reference])
 
 
 def summary(steps: Sequence[StepMetrics], kl_in_rewards: float | None) -> TrainMetrics:
