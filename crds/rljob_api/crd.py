@@ -162,17 +162,29 @@ def validation(claim: Cel, base: str) -> Schema:
 
 
 def frozen_in_flight() -> list[Schema]:
-    """Return the rules that compare with what was there before, one for each field that a run begins with."""
-    fields = [(path, field) for path, field in leaves(Spec, "") if path.partition(".")[0] not in CHANGEABLE]
-    return [rule for path, field in fields for rule in (scalable() if path == SCALED else [frozen(path, field)])]
+    """Return the rules that compare with what was there before.
+
+    One for each part of a spec and not for each field: an API server evaluates all of them at every write of a status,
+    and to look at one field it copies the schemas of all its neighbours.
+    """
+    parts = {field.alias or name: field for name, field in Spec.model_fields.items()}
+    return [*(frozen(part, field) for part, field in parts.items() if part not in CHANGEABLE), *scalable()]
 
 
-def frozen(path: str, field: FieldInfo) -> Schema:
-    new, old = (".".join((whose, "spec", *map(in_cel, path.split(".")))) for whose in ("self", "oldSelf"))
-    same = f"{new} == {old}" if always_there(field) else f"(has({new}) ? has({old}) && {new} == {old} : !has({old}))"
-    says = "cannot change: the run has begun, status.attempt is {oldSelf.status.attempt}; make another RLJob"
-    rule = transition(path, f"oldSelf.?status.?attempt.orValue(0) < 1 || {same}", says)
+def frozen(part: str, field: FieldInfo) -> Schema:
+    nested = section_of(field.annotation)
+    fields = [(path, each) for path, each in leaves(nested, "") if f"{part}.{path}" != SCALED] if nested else []
+    equal = {path: same(f"{part}.{path}", each) for path, each in fields}
+    named = "".join(f"{{{claim} ? '' : ' {path}'}}" for path, claim in equal.items())
+    but_scaled = f" || {' && '.join(equal.values())}" if SCALED.startswith(f"{part}.") else ""
+    says = f"cannot change{named}: the run has begun, status.attempt is {{oldSelf.status.attempt}}; make another RLJob"
+    rule = transition(part, f"{same(part, field)} || {HAS_NOT_BEGUN}{but_scaled}", says)
     return rule | {"message": "cannot change: the run has begun; make another RLJob"}
+
+
+def same(path: str, field: FieldInfo) -> str:
+    new, old = (".".join((whose, "spec", *map(in_cel, path.split(".")))) for whose in ("self", "oldSelf"))
+    return f"{new} == {old}" if always_there(field) else f"(has({new}) ? has({old}) && {new} == {old} : !has({old}))"
 
 
 def scalable() -> list[Schema]:
@@ -200,7 +212,8 @@ def scalable() -> list[Schema]:
     ]
 
 
-HAS_NO_PODS = "oldSelf.?status.?attempt.orValue(0) < 1 || oldSelf.?status.?phase.orValue('') == 'Suspended'"
+HAS_NOT_BEGUN = "oldSelf.?status.?attempt.orValue(0) < 1"
+HAS_NO_PODS = f"{HAS_NOT_BEGUN} || oldSelf.?status.?phase.orValue('') == 'Suspended'"
 ENGINES, OLD_ENGINES = "self.spec.rollout.engines", "oldSelf.spec.rollout.engines"
 PER_NODE = (
     "(self.spec.rollout.gpusPerEngine > 0 && self.spec.training.gpusPerNode > self.spec.rollout.gpusPerEngine"

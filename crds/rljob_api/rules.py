@@ -556,7 +556,7 @@ CLIPS_NOTHING = f"would clip nothing: {RATIO_IS_ONE}"
 
 
 def off_policy_cel(holds: str) -> str:
-    return f"$imitates || !($batchesFit && $steps == 1) || $ratioToEngines || {holds}"
+    return f"{holds} || $imitates || $ratioToEngines || !($batchesFit && $steps == 1)"
 
 
 def clip_range_cel(name: str, usual: float) -> Cel:
@@ -624,8 +624,8 @@ CLIPS_NO_VALUE = "would clip nothing: with one optimizer step for each rollout v
     ),
     Cel(
         "spec.algorithm.critic.valueClip",
-        "!($batchesFit && $steps == 1) || !has(self.algorithm.critic)"
-        f" || self.algorithm.critic.valueClip == {VALUE_CLIP}",
+        f"!has(self.algorithm.critic) || self.algorithm.critic.valueClip == {VALUE_CLIP}"
+        " || !($batchesFit && $steps == 1)",
         f"{{self.algorithm.critic.valueClip}} {CLIPS_NO_VALUE}; nearest valid: {VALUE_CLIP}, or {MORE_STEPS}",
     ),
 )
@@ -845,7 +845,8 @@ def schedule(spec: Spec) -> Iterator[Problem]:
 @also_in_cel(
     Cel(
         "spec.training.optimizer.warmupSteps",
-        "!$batchesFit || $policyRollouts < 1 || self.training.optimizer.warmupSteps < $policyRollouts * $steps",
+        "self.training.optimizer.warmupSteps < $policyRollouts || $policyRollouts < 1 || !$batchesFit"
+        " || self.training.optimizer.warmupSteps < $policyRollouts * $steps",
         "{self.training.optimizer.warmupSteps} is not less than the policy's {$policyRollouts * $steps}"
         " optimizer steps; nearest valid: {$policyRollouts * $steps - 1}",
     ),
