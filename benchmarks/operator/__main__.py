@@ -26,8 +26,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, nargs="+", default=[1000, 5000], help="applied at once")
     parser.add_argument("--running", type=int, default=1000, help="jobs that train while statuses change")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long their statuses change")
+    parser.add_argument("--seconds", type=float, default=300.0, help="how long their statuses change")
     parser.add_argument("--step-s", type=float, default=10.0, help="between two steps of such a job")
+    parser.add_argument("--deletions-per-s", type=float, default=2.0, help="of a child, and a tenth as many new jobs")
     parser.add_argument("--kuberay-s", type=float, default=300.0, help="longest wait for KubeRay's pods")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--profile", type=Path, help="directory for cProfile's view of the operator; slows it down")
@@ -45,7 +46,8 @@ def main() -> None:
             say(*joined(asyncio.run(joint(num_jobs, options.kuberay_s))))
     if "churn" in options.parts:
         profile = profile_of(options.profile, "churn")
-        say(*churned(asyncio.run(churn(options.running, options.seconds, options.step_s, profile))))
+        load = options.running, options.seconds, options.step_s, options.deletions_per_s
+        say(*churned(asyncio.run(churn(*load, profile))))
 
 
 def machine() -> str:

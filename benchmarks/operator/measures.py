@@ -33,8 +33,7 @@ OURS = ("rljobs", "rayclusters", "configmaps", "services", "networkpolicies", "s
 """resources that only the operator reads and writes before KubeRay begins"""
 DRIVER = "-driver"
 """end of the name of the Service that the operator makes"""
-PROBES_PER_S = 10
-NEW_JOBS_PER_S = 1
+DELETIONS_TO_A_NEW_JOB = 10
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,9 @@ class Churn:
     memory_mb: float
 
 
-async def churn(num_jobs: int, seconds: float, step_s: float, profile: Path | None = None) -> Churn:
+async def churn(
+    num_jobs: int, seconds: float, step_s: float, deletions_per_s: float, profile: Path | None = None
+) -> Churn:
     """Measure how soon things happen while `num_jobs` train, each with another step every `step_s` [s]."""
     with arena(pods=(num_jobs + 1000) * PODS_OF_JOB) as place, busy_heads(step_s) as url:
         async with connected(place.server) as api:
@@ -160,20 +161,22 @@ async def churn(num_jobs: int, seconds: float, step_s: float, profile: Path | No
             with place.operator(url, profile) as operator:
                 await training(operator, num_jobs)
                 await settled(place)
-                return await _churn(place, api, operator, num_jobs, seconds)
+                return await _churn(place, api, operator, num_jobs, seconds, deletions_per_s)
 
 
-async def _churn(place: Arena, api: Api, operator: OperatorProcess, num_jobs: int, seconds: float) -> Churn:
+async def _churn(
+    place: Arena, api: Api, operator: OperatorProcess, num_jobs: int, seconds: float, deletions_per_s: float
+) -> Churn:
     seen = Seen()
     async with watching(api, {SERVICES: seen.service, RLJOBS: seen.rljob, RAYCLUSTERS: seen.raycluster}):
         shares, before, began = Shares(place, {"operator": operator.pid}), await api.requests(), time.time()
         there = [item["metadata"]["name"] for item in json.loads(await api.send("GET", SERVICES))["items"]]
         services = [name for name in there if name.endswith(DRIVER)]  # the others are KubeRay's, and it repairs them
-        victims = services[: int(seconds * PROBES_PER_S)]  # each once: one that is still away cannot be deleted again
+        victims = services[: int(seconds * deletions_per_s)]  # each once: who is away cannot be deleted
         for number, victim in enumerate(victims):
-            await asyncio.sleep(max(0.0, began + number / PROBES_PER_S - time.time()))
+            await asyncio.sleep(max(0.0, began + number / deletions_per_s - time.time()))
             await api.send("DELETE", f"{SERVICES}/{victim}")
-            if number % (PROBES_PER_S // NEW_JOBS_PER_S) == 0:
+            if number % DELETIONS_TO_A_NEW_JOB == 0:
                 await create(api, [num_jobs + number])
         cpu_s, requests, took_s = shares.seconds(), since(before, await api.requests()), time.time() - began
         await asyncio.sleep(5.0)

@@ -4,6 +4,7 @@ They imitate, so that no engine has to start; what is resumed is the same.
 """
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,24 @@ NEWEST = "iter_0000016"
 Prepare = Callable[..., WholeRun]
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, tiny_llama_dir: Path) -> Iterator[WholeRun]:
+    """A run that has ended, for others to go on from."""
+    run = imitating(tiny_llama_dir, tmp_path_factory.mktemp("finished"))
+    finish(run)
+    yield run
+    run.stop()
+
+
 @pytest.fixture
 def prepare(tmp_path: Path, tiny_llama_dir: Path) -> Iterator[Prepare]:
-    """Returns runs that have not begun, and ends what a failed test has left."""
+    """Returns runs that have not begun, or that have gone as far as another, and ends what a failed test has left."""
     runs: list[WholeRun] = []
 
-    def prepared(**checkpoint: Any) -> WholeRun:
-        directory = {"directory": str(tmp_path / "run"), "interval": INTERVAL, "keep": 10}
-        run = WholeRun(tiny_llama_dir, tmp_path, training={"steps": STEPS}, checkpoint=directory | checkpoint)
-        run.manifest.write_text(yaml.safe_dump(imitation(yaml.safe_load(run.manifest.read_text()))))
+    def prepared(like: WholeRun | None = None, **checkpoint: Any) -> WholeRun:
+        run = imitating(tiny_llama_dir, tmp_path, **checkpoint)
+        if like:
+            shutil.copytree(like.run_directory, run.run_directory)
         runs.append(run)
         return run
 
@@ -39,11 +49,17 @@ def prepare(tmp_path: Path, tiny_llama_dir: Path) -> Iterator[Prepare]:
         run.stop()
 
 
-def finish(run: WholeRun) -> WholeRun:
+def imitating(model: Path, place: Path, **checkpoint: Any) -> WholeRun:
+    directory = {"directory": str(place / "run"), "interval": INTERVAL, "keep": 10}
+    run = WholeRun(model, place, training={"steps": STEPS}, checkpoint=directory | checkpoint)
+    run.manifest.write_text(yaml.safe_dump(imitation(yaml.safe_load(run.manifest.read_text()))))
+    return run
+
+
+def finish(run: WholeRun) -> None:
     run.start()
     assert run.end() == Exit.OK, run.output
     assert run.journal == JOURNAL
-    return run
 
 
 def ask_for(run: WholeRun, **checkpoint: Any) -> None:
@@ -58,8 +74,8 @@ def begun(run: WholeRun) -> list[int]:
     return [record["step"] for record in run.records("run")]
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over_and_everybody_is_told(prepare: Prepare) -> None:
-    run = finish(prepare())
+def test_a_damaged_newest_checkpoint_is_passed_over_and_everybody_is_told(prepare: Prepare, finished: WholeRun) -> None:
+    run = prepare(finished)
     shard = next((run.run_directory / "checkpoints" / NEWEST).glob("*.distcp"))
     shard.unlink()
 
@@ -73,9 +89,10 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_everybody_is_told(prepar
     assert (run.run_directory / "checkpoints" / f"damaged-{NEWEST}").is_dir()
 
 
-def test_a_fresh_run_that_is_killed_goes_on_from_itself_and_a_step_can_be_named(prepare: Prepare) -> None:
-    run = finish(prepare())
-    ask_for(run, resume="Fresh")
+def test_a_fresh_run_that_is_killed_goes_on_from_itself_and_a_step_can_be_named(
+    prepare: Prepare, finished: WholeRun
+) -> None:
+    run = prepare(finished, resume="Fresh")
     run.start()
     aside = run.run_directory / "set-aside"
     saved = run.run_directory / "checkpoints" / "iter_0000002"

@@ -37,7 +37,7 @@ def weights(run: WholeRun) -> bytes:
     return (run.run_directory / "hf" / "model.safetensors").read_bytes()
 
 
-def test_a_model_learns_its_responses_and_an_interrupted_run_ends_with_the_same_weights(
+def test_a_model_learns_its_responses_and_a_tracked_run_that_is_interrupted_ends_with_the_same_weights(
     begin: Begin, tiny_llama_dir: Path
 ) -> None:
     whole = begin("whole", tiny_llama_dir)
@@ -52,9 +52,10 @@ def test_a_model_learns_its_responses_and_an_interrupted_run_ends_with_the_same_
     assert first["samples"][0]["response"].endswith("<|im_end|>")
     assert whole.left_behind() == []
 
-    broken = begin("broken", tiny_llama_dir)
+    broken = begin("broken", tiny_llama_dir, tracking={"wandb": {"project": "tiny", "mode": "offline"}})
     broken.until(lambda: broken.steps() >= 6)
-    broken.kill_everything()
+    broken.interrupt()
+    assert broken.end() == Exit.PREEMPTED, broken.output
     broken.start()
     assert broken.end() == Exit.OK, broken.output
     assert weights(broken) == weights(whole)
@@ -62,19 +63,10 @@ def test_a_model_learns_its_responses_and_an_interrupted_run_ends_with_the_same_
     assert work == [record for record in whole.journal if record["event"] != "committed"]
     assert broken.left_behind() == []
 
-
-def test_weights_and_biases_has_a_file_of_each_attempt_under_one_id(begin: Begin, tiny_llama_dir: Path) -> None:
-    run = begin("tracked", tiny_llama_dir, tracking={"wandb": {"project": "tiny", "mode": "offline"}})
-    run.until(lambda: run.steps() >= 2)
-    run.interrupt()
-    assert run.end() == Exit.PREEMPTED, run.output
-    run.start()
-    assert run.end() == Exit.OK, run.output
-    name = (run.run_directory / "wandb-id").read_text()
-    files = list(run.run_directory.glob(f"wandb/offline-run-*-{name}/run-{name}.wandb"))
-    assert len(files) == 2
+    name = (broken.run_directory / "wandb-id").read_text()
+    files = list(broken.run_directory.glob(f"wandb/offline-run-*-{name}/run-{name}.wandb"))
+    assert len(files) == 2, "one of each attempt, under one id"
     assert all(b"train/perplexity" in file.read_bytes() for file in files)
-    assert run.left_behind() == []
 
 
 def test_a_tracker_that_cannot_begin_ends_the_run_and_is_told(begin: Begin, tiny_llama_dir: Path) -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(600)
 
 Begin = Callable[..., WholeRun]
 Scrape = Callable[[WholeRun], Prometheus]
-MANY = 60
+MANY = 36
 """steps that take longer than an order to stop after this one"""
 STEPS = 45
 """long enough for an engine to come back"""
@@ -113,7 +113,7 @@ def test_an_interrupted_and_a_killed_run_go_on_exactly_where_they_were(begin: Be
         tiny_llama_dir,
         training={"steps": MANY, "gpusPerNode": 2},
         weightSync={"transport": "Disk"},
-        evaluation={"interval": 20},
+        evaluation={"interval": 12},
     )
     run.until(lambda: run.steps() >= 3)
     run.interrupt()
@@ -136,7 +136,7 @@ def test_an_interrupted_and_a_killed_run_go_on_exactly_where_they_were(begin: Be
         record["step"] for record in run.journal if record["event"] == "committed"
     }
     assert [record["step"] for record in run.records("step")] == list(range(1, MANY + 1))
-    assert [record["step"] for record in run.records("evaluation")] == [0, 20, 40, 60]
+    assert [record["step"] for record in run.records("evaluation")] == [0, 12, 24, 36]
 
 
 def test_a_pipeline_trains_by_a_user_s_own_algorithm_and_its_phases_add_up(
