@@ -9,6 +9,7 @@ topology are GPUs of one machine.
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rljob_api.sections import Device, Placement
 from rljob_api.topology import REST, NodeGroup, Slot, Topology
+from rljob_trainer.engines.command import NOTHING_COMPILED
 from rljob_trainer.engines.server import Seating
 
 log = logging.getLogger(__name__)
@@ -123,6 +125,8 @@ def connect(topology: Topology, device: Device, address: str | None, temp_dir: P
     if address:
         ray.init(address=address, log_to_driver=True)
         return
+    if device is Device.CPU:
+        os.environ.update(NOTHING_COMPILED)  # which what Ray starts inherits
     slots = len(topology.slots)
     ray.init(
         address="local",

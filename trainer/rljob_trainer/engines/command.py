@@ -15,6 +15,8 @@ CPU_SITE = Path(__file__).parent / "cpu_site"
 """goes on PYTHONPATH of SGLang processes on CPU, and of nothing else"""
 NCCL = {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
 """SGLang sets both in itself; when they differ between learner and engine the first broadcast hangs for ever"""
+NOTHING_COMPILED = {"TORCHDYNAMO_DISABLE": "1"}
+"""on a CPU, where nothing is compiled by torch: to be ready for it takes each process a second"""
 DTYPES = {Precision.FP32: "float32", Precision.BF16: "bfloat16"}
 
 Argument = str | int | float | bool | list[Any]
@@ -83,11 +85,12 @@ def _gpu_arguments(spec: Spec) -> dict[str, Argument]:
 
 
 def _cpu_environment(threads: int, python_path: str) -> dict[str, str]:
-    return _environment(threads) | {
+    device = {
         "SGLANG_USE_CPU_ENGINE": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONPATH": f"{CPU_SITE}:{python_path}".rstrip(":"),
     }
+    return _environment(threads) | NOTHING_COMPILED | device
 
 
 def _gpu_environment(threads: int) -> dict[str, str]:
