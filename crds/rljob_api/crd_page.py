@@ -44,7 +44,8 @@ Before the first attempt begins everything can be edited. Once `status.attempt` 
   by whole nodes (see [Scale](operator.md#scale)); colocated engines sit on the learner's GPUs and stay as many
 - `spec.{scaled}` of a job that is suspended, whatever its placement
 
-Everything else is what the run has begun with; make another RLJob to try something else.
+Everything else is what the run has begun with; make another RLJob to try something else. One sentence for each part of
+the spec names all that was changed: `spec.rollout: cannot change sampling.topK routerPolicy: the run has begun, …`.
 
 ## What only Python can judge
 
