@@ -66,14 +66,16 @@ class RayJobs:
             raise
         return Seen(STATES[told["status"]], told.get("driver_exit_code"), told.get("message") or "")
 
-    async def submit(self, submission_id: str, entrypoint: str) -> None:
-        """Start a driver; a driver of this id that there is already is as good."""
+    async def submit(self, submission_id: str, entrypoint: str) -> bool:
+        """Start a driver and return True; a driver of this id that there is already is as good, and False."""
         body = {"submission_id": submission_id, "entrypoint": entrypoint, "entrypoint_num_cpus": 0}
         try:
             await request(self._session, "POST", f"{self._url}/api/jobs/", body)
         except DriverUnreachableError as error:
             if "already exists" not in str(error):
                 raise
+            return False
+        return True
 
     async def stop(self, submission_id: str) -> None:
         """End a driver: SIGTERM, and after some seconds SIGKILL."""

@@ -63,6 +63,7 @@ class Watcher:
         self._changed = changed
         self._answered_at = clock()
         self._stopped_at = 0.0
+        self._is_submitted = False
         self._is_drained = False
         self._restarted: set[tuple[str, int]] = set()
         self._scaled: Scale | None = None
@@ -93,8 +94,11 @@ class Watcher:
             scale=orders.scale if orders.scale != self._scaled else None,
         )
         if new.submit is not None:
-            await self._jobs.submit(name, new.submit)
-            log.info("action=submit submission=%s", name)
+            is_new = await self._jobs.submit(name, new.submit)
+            log.info("action=submit submission=%s new=%s", name, is_new)
+            if self._is_submitted and not is_new:
+                new = replace(new, submit=None)
+            self._is_submitted = True
         if new.stop:
             await self._jobs.stop(name)
             self._stopped_at = self._clock()

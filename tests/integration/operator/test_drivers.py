@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from fake_head import FakeHeads, serving
+from fake_head import FakeHeads, Head, serving
 from rljob_api.control import Scale
 from rljob_operator import driver_api
 from rljob_operator.driver_api import DriverUnreachableError, RayJobs, open_session
@@ -71,12 +71,25 @@ def test_submitting_again_is_no_error_and_starts_nothing():
     heads = FakeHeads()
 
     async def scenario(drivers: Drivers, _: Clock) -> None:
-        await drivers.obey("ml/sums", Orders(submit=COMMAND))
-        await drivers.obey("ml/sums", Orders(submit=COMMAND))
+        told = [await drivers.obey("ml/sums", Orders(submit=COMMAND)) for _ in range(2)]
+        assert [orders.submit for orders in told] == [COMMAND, None]
+        heads.head("ml").jobs.clear()
+        assert (await drivers.obey("ml/sums", Orders(submit=COMMAND))).submit == COMMAND
 
     with serving(heads) as url:
         with_drivers(url, scenario)
-    assert (len(heads.submissions), len(heads.refused)) == (1, 1)
+    assert (len(heads.submissions), len(heads.refused)) == (2, 1)
+
+
+def test_a_driver_whose_submission_was_never_answered_counts_as_submitted():
+    heads = FakeHeads()
+    heads.heads[FOLLOW.namespace, FOLLOW.service] = Head(jobs={FOLLOW.submission_id: "RUNNING"})
+
+    async def scenario(drivers: Drivers, _: Clock) -> None:
+        assert (await drivers.obey("ml/sums", Orders(submit=COMMAND))).submit == COMMAND
+
+    with serving(heads) as url:
+        with_drivers(url, scenario)
 
 
 def test_the_driver_of_another_attempt_is_not_taken_for_ours():
