@@ -54,16 +54,13 @@ def arena(pods: int) -> Iterator[Arena]:
     """Start a cluster whose simulated nodes hold this many pods; remove it at the end."""
     clusters = home.clusters_of_this_user()
     home.remove_orphans(clusters)
-    directory = home.owned_directory(clusters)
-    try:
+    with home.owned_directory(clusters) as directory:
         server = start_api_server(directory, os.environ)
         nodes = [simulated_node(f"simulated-{number}", gpus=0) for number in range(pods // PODS_OF_NODE + 1)]
         kubectl = control_plane.complete(server, os.environ, nodes, operators=())
         kubectl("create", "namespace", NAMESPACE)
         install_rights(kubectl, NAMESPACE, "--set", f"namespaces={{{NAMESPACE}}}")
         yield Arena(server, kubectl, kubeconfig_of_operator(kubectl, NAMESPACE, directory))
-    finally:
-        home.remove(directory)
 
 
 class Shares:

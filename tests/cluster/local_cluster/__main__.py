@@ -42,7 +42,8 @@ def main(arguments: list[str]) -> int:
                 case "build":
                     build(options.profile, os.environ)
                 case "check":
-                    node.try_out(home.owned_directory(directory.parent), os.environ)
+                    with home.owned_directory(directory.parent) as tried:
+                        node.try_out(tried, os.environ)
                 case "packages":
                     packages.install(os.environ)
                 case "demo":

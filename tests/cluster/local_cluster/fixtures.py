@@ -80,11 +80,8 @@ def started_api_server() -> Iterator[ApiServer | None]:
         return
     clusters = home.clusters_of_this_user()
     home.remove_orphans(clusters)
-    directory = home.owned_directory(clusters)
-    try:
+    with home.owned_directory(clusters) as directory:
         yield start_api_server(directory, os.environ)
-    finally:
-        home.remove(directory)
 
 
 @pytest.fixture(scope="session")
@@ -116,11 +113,8 @@ def node_cluster(kubectl_program: Path) -> Iterator[NodeCluster]:
         return
     clusters = home.clusters_of_this_user()
     home.remove_orphans(clusters)
-    directory = home.owned_directory(clusters)
-    try:
+    with home.owned_directory(clusters) as directory:
         yield node.start_cluster(directory, os.environ, gpus=8)
-    finally:
-        home.remove(directory)
 
 
 @pytest.fixture

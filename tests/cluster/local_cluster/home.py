@@ -1,7 +1,7 @@
 """Directories of clusters: one for each, so that what a killed run left is found and removed.
 
 A cluster's directory holds all that it writes (data, logs, certificates, sockets); its path is the mark that its
-processes carry. A cluster of a test session is marked with its owner and is a leftover once that process has ended; a
+processes carry. A cluster of a test session has a lock that its owner holds, and is a leftover once nobody does; a
 named cluster stays until it is told to go.
 """
 
@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
-
 from local_cluster import footprint
 from local_cluster.errors import ClusterError
 from local_cluster.processes import stop_all
@@ -23,7 +21,7 @@ from local_cluster.processes import stop_all
 log = logging.getLogger(__name__)
 
 OWNER_FILE = "owner"
-"""holds `PID CREATED` of the owner"""
+"""locked for as long as its owner lives: the kernel knows that exactly, and a clock that is set changes nothing"""
 
 
 def clusters_of_this_user() -> Path:
@@ -33,11 +31,18 @@ def clusters_of_this_user() -> Path:
     return directory
 
 
-def owned_directory(clusters: Path) -> Path:
-    """Make and return a directory for a cluster that belongs to this process."""
+@contextmanager
+def owned_directory(clusters: Path) -> Iterator[Path]:
+    """Yield a new directory for a cluster that belongs to this process and is removed in the end."""
     directory = Path(tempfile.mkdtemp(prefix="session-", dir=clusters))
-    (directory / OWNER_FILE).write_text(_identity(psutil.Process()))
-    return directory
+    unnamed = directory / f"{OWNER_FILE}.new"
+    with unnamed.open("w") as owner:
+        fcntl.flock(owner, fcntl.LOCK_EX)
+        unnamed.rename(directory / OWNER_FILE)  # only now: nobody may find it without its lock
+        try:
+            yield directory
+        finally:
+            remove(directory)
 
 
 def require_room(directory: Path, gib: float) -> None:
@@ -68,23 +73,19 @@ def remove(directory: Path) -> list[str]:
 
 
 def remove_orphans(clusters: Path) -> list[Path]:
-    """Remove the clusters whose owner has ended, and return their directories."""
-    orphans = [directory for directory in sorted(clusters.iterdir()) if _is_orphan(directory)]
-    for directory in orphans:
-        remove(directory)
-    return orphans
+    """Remove the clusters whose owner has ended, unless somebody else is at it, and return their directories."""
+    return [directory for directory in sorted(clusters.iterdir()) if _remove_orphan(directory)]
 
 
-def _is_orphan(directory: Path) -> bool:
-    owner = directory / OWNER_FILE
-    if not owner.exists():
-        return False
-    pid, _, _ = owner.read_text().partition(" ")
+def _remove_orphan(directory: Path) -> bool:
     try:
-        return _identity(psutil.Process(int(pid))) != owner.read_text()
-    except psutil.NoSuchProcess:
-        return True
-
-
-def _identity(process: psutil.Process) -> str:
-    return f"{process.pid} {process.create_time()}"
+        owner = (directory / OWNER_FILE).open()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    with owner:
+        try:
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        remove(directory)
+    return True

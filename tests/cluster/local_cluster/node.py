@@ -60,7 +60,7 @@ def start_cluster(directory: Path, environ: Mapping[str, str], gpus: int) -> Nod
 
 
 def try_out(directory: Path, environ: Mapping[str, str]) -> None:
-    """Raise ClusterError unless this machine lets us make what a node stands on, which is removed again."""
+    """Raise ClusterError unless this machine lets us make what a node stands on; it goes with the directory."""
     try:
         require(environ)
         home.require_room(directory, ROOM_GIB)
@@ -68,8 +68,6 @@ def try_out(directory: Path, environ: Mapping[str, str]) -> None:
         footprint.make_cgroup(directory)
     except OSError as error:
         raise ClusterError(f"this machine lets nobody make a cgroup: {error}") from error
-    finally:
-        home.remove(directory)
 
 
 def kubelet_configuration(directory: Path, network: Network, cgroup: str, authority: Path) -> dict[str, Any]:

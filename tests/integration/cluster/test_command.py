@@ -55,10 +55,9 @@ def test_assets_of_kubebuilder_run_without_go(kubectl_program: Path, tmp_path: P
     for program in ("etcd", "kube-apiserver"):
         (assets / program).symlink_to(binary(program, os.environ))
     environ = {"KUBEBUILDER_ASSETS": str(assets), "RLJOB_CACHE": str(tmp_path), "PATH": str(tmp_path)}
-    directory = home.owned_directory(home.clusters_of_this_user())
-    server = start_api_server(directory, environ)
-    namespaces = Kubectl(kubectl_program, server.kubeconfig).names("namespaces")
-    home.remove(directory)
+    with home.owned_directory(home.clusters_of_this_user()) as directory:
+        server = start_api_server(directory, environ)
+        namespaces = Kubectl(kubectl_program, server.kubeconfig).names("namespaces")
     assert "default" in namespaces
 
 

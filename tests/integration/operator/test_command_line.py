@@ -319,11 +319,8 @@ def test_a_cluster_that_is_not_there_is_told_with_its_address(viewer: Path, tmp_
 @pytest.fixture
 def bare() -> Iterator[Path]:
     """A kubeconfig of an API server that has never heard of RLJobs."""
-    directory = home.owned_directory(home.clusters_of_this_user())
-    try:
+    with home.owned_directory(home.clusters_of_this_user()) as directory:
         yield start_api_server(directory, os.environ).kubeconfig
-    finally:
-        home.remove(directory)
 
 
 def test_a_cluster_without_rljob_is_told_what_is_missing(bare: Path) -> None:

@@ -24,11 +24,8 @@ def server() -> Iterator[ApiServer]:
     """An API server of this module's own, which it may break."""
     if "KUBECONFIG" in os.environ:
         pytest.skip("KUBECONFIG names a cluster whose API server nobody here can stop")
-    directory = home.owned_directory(home.clusters_of_this_user())
-    try:
+    with home.owned_directory(home.clusters_of_this_user()) as directory:
         yield start_api_server(directory, os.environ)
-    finally:
-        home.remove(directory)
 
 
 @pytest.fixture(scope="module")
