@@ -22,12 +22,17 @@ from rljob_api.errors import ABSENT, ManifestError, Problem
 from rljob_api.names import Path, section_of
 from rljob_api.sections import LONGEST_NAME, NOT_A_NAME, RLJob, Spec
 
+STATUS = "status"
+"""what the operator writes: whoever asks kubectl for a job as YAML has it, and it says nothing of what to run"""
 YAML_1_1_BOOLEANS = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
 
 
 def load(text: str) -> RLJob:
-    """Return the job that a manifest describes. Raises ManifestError with all its problems."""
-    return parse(document(text))
+    """Return the job that a manifest describes, with or without the status that a cluster shows beside it.
+
+    Raises ManifestError with all its problems.
+    """
+    return parse({key: value for key, value in document(text).items() if key != STATUS})
 
 
 def problems(text: str) -> tuple[Problem, ...]:

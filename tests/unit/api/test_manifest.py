@@ -42,6 +42,12 @@ def test_an_object_from_an_api_server_may_have_more_metadata(good):
     assert parse(content).metadata.name == "arithmetic"
 
 
+def test_a_job_is_read_as_kubectl_shows_it(good):
+    shown = json.loads(load(good).model_dump_json(by_alias=True, exclude_none=True)) | {"status": {"phase": "Running"}}
+
+    assert load(json.dumps(shown)) == load(good)
+
+
 def test_a_whole_number_is_a_number(good):
     assert load(good.replace("maxNewTokens: 2048", "{maxNewTokens: 2048, temperature: 2}")).spec.rollout.sampling
 
