@@ -196,11 +196,6 @@ def shared_memory_of(pids: Sequence[int]) -> set[str]:
     return {word for word in maps.split() if word.startswith("/dev/shm/sglang")}
 
 
-def gone(pid: int) -> bool:
-    """Return whether a process has ended; a zombie has."""
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
 def send(signal_number: int, pids: Sequence[int]) -> None:
     for pid in pids:
         os.kill(pid, signal_number)

@@ -111,9 +111,16 @@ def _carries(process: psutil.Process, run: str) -> bool:
 
 def _descendants(process: psutil.Process) -> list[psutil.Process]:
     try:
-        return [child for child in process.children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+        return [child for child in process.children(recursive=True) if not _is_zombie(child)]
     except psutil.NoSuchProcess:
         return []
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _name(process: psutil.Process) -> str:

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import ray
 
-from fleet import NAMES, PROMPT, Fleet, FreeSeat, gone, scheduler_of, send, shared_memory_of, tree
+from fleet import NAMES, PROMPT, Fleet, FreeSeat, scheduler_of, send, shared_memory_of, tree
 from learner_data import learner_config, sequences
+from processes import gone
 from rljob_trainer.batches import StepBatch
 from rljob_trainer.engines.command import CPU_SITE
 from rljob_trainer.learners.config import layout

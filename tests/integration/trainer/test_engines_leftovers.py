@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 import engine_driver
-from fleet import gone, send, shared_memory_of, tree
+from fleet import send, shared_memory_of, tree
+from processes import gone
 
 
 @dataclass

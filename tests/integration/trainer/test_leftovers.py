@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from processes import gone
 from rljob_trainer import leftovers
 from rljob_trainer.engines.keeper import NOTES
 from rljob_trainer.leftovers import LeftoverError, clean, create_scratch, find, run_id, scratch, shared_memory
@@ -45,13 +46,6 @@ def pid(directory: Path, name: str) -> int:
     return int((directory / name).read_text())
 
 
-def lives(number: int) -> bool:
-    try:
-        return psutil.Process(number).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def wait_until(is_so, timeout_s: float = 20.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not is_so():
@@ -63,10 +57,27 @@ def wait_until(is_so, timeout_s: float = 20.0) -> None:
 def test_the_rest_of_a_tree_is_found_and_removed_whoever_was_killed(directory, victim):
     with start_tree(directory) as tree:
         os.kill(pid(directory, victim), signal.SIGKILL)
-        wait_until(lambda: not lives(pid(directory, victim)))
+        wait_until(lambda: gone(pid(directory, victim)))
         cleaned = clean(run_id(directory), directory, grace_s=0.2)
         assert len(cleaned.processes) == len(NAMES) - 1
-        assert [name for name in NAMES if lives(pid(directory, name))] == []
+        assert [name for name in NAMES if not gone(pid(directory, name))] == []
+        tree.wait(5)
+
+
+def test_a_process_that_ends_while_it_is_looked_at_hides_no_other(directory, monkeypatch):
+    with (
+        start_tree(directory) as tree,
+        subprocess.Popen(["sleep", "60"]) as ending,
+        subprocess.Popen(["sleep", "60"]) as other,
+    ):
+        below = [psutil.Process(ending.pid), psutil.Process(other.pid)]
+        ending.kill()
+        ending.wait()
+        monkeypatch.setattr(psutil.Process, "children", lambda self, recursive: below)
+        assert below[1] in find(run_id(directory))
+        monkeypatch.undo()
+        other.kill()
+        clean(run_id(directory), directory, grace_s=0.2)
         tree.wait(5)
 
 
@@ -76,7 +87,7 @@ def test_another_run_is_not_touched(directory, tmp_path):
     with start_tree(other) as tree:
         create_scratch(run_id(other))
         assert clean(run_id(directory), directory).processes == ()
-        assert all(lives(pid(other, name)) for name in NAMES)
+        assert not any(gone(pid(other, name)) for name in NAMES)
         assert scratch(run_id(other)).exists()
         clean(run_id(other), other, grace_s=0.2)
         tree.wait(5)
@@ -157,7 +168,7 @@ def test_a_tethered_process_dies_with_its_parent(directory):
     wait_until(lambda: psutil.Process(number).name() == "sleep")
     parent.kill()
     parent.communicate()
-    wait_until(lambda: not lives(number), timeout_s=2)
+    wait_until(lambda: gone(number), timeout_s=2)
 
 
 def test_a_tethered_process_dies_with_the_thread_that_started_it():
@@ -223,10 +234,10 @@ def test_nothing_of_ray_outlives_a_killed_driver(directory):
         everything = {process.pid: process.name() for process in find(run)}
         driver.kill()
     assert {"gcs_server", "raylet"} < set(everything.values())
-    wait_until(lambda: not any(lives(number) for number, name in everything.items() if name == "raylet"))
+    wait_until(lambda: all(gone(number) for number, name in everything.items() if name == "raylet"))
     # Ray's agents are orphans now, which would wait a minute for the GCS; they are found only by their mark.
     clean(run, directory)
-    assert [name for number, name in everything.items() if lives(number)] == []
-    assert not lives(worker)
+    assert [name for number, name in everything.items() if not gone(number)] == []
+    assert gone(worker)
     assert not scratch(run).exists()
     assert not [path for path in set(Path("/dev/shm").iterdir()) - before if "plasma" in path.name]

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from processes import gone
 from rljob_trainer.engines import keeper
 from rljob_trainer.engines.ports import free_ports
 from rljob_trainer.engines.process import KeptProcess, ProcessError
@@ -118,7 +119,7 @@ def test_a_server_does_not_outlive_an_owner_that_is_killed(tmp_path: Path) -> No
 def test_a_server_does_not_outlive_a_keeper_that_is_killed(tmp_path: Path) -> None:
     process = start("import time; time.sleep(60)", tmp_path / "log")
     psutil.Process(process.pid).parent().kill()  # type: ignore[union-attr]  # the keeper is there
-    until(lambda: not psutil.pid_exists(process.pid) or psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+    until(lambda: gone(process.pid))
     until(lambda: process.exit is not None)
     assert process.exit is not None
     assert process.exit.reason == "its keeper was killed"
