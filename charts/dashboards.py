@@ -397,6 +397,12 @@ JOB = Dashboard(
                     {"entropy": f"rljob_entropy_nats{ONE}", "KL": f"rljob_kl_nats{ONE}"},
                 ),
                 Panel(
+                    "Perplexity",
+                    "Of the responses that are learned, by the learner; held-out: with sft. When that rises again "
+                    "while the other falls, training data is learned by heart.",
+                    {"learned": f"rljob_perplexity{ONE}", "held-out": f"rljob_heldout_perplexity{ONE}"},
+                ),
+                Panel(
                     "Critic",
                     "Of jobs with ppo. Explained variance: 1 is a critic that knows every return, below 0 it misleads.",
                     {"explained": f"rljob_explained_variance{ONE}", "value loss": f"rljob_value_loss{ONE}"},

@@ -15,6 +15,7 @@ from rljob_api.sections import (
     Algorithm,
     Data,
     Debug,
+    Evaluation,
     ExtraArgs,
     Recovery,
     Reward,
@@ -30,7 +31,7 @@ from rljob_api.sections import (
 UNUSED = f"would not be used: {SFT} learns the data's own responses, without engines and rewards; leave it out"
 
 LEFT_OUT: tuple[tuple[str, type[Section], tuple[str, ...]], ...] = (
-    ("data", Data, ("held_out", "evaluation_sets", "metadata_key")),
+    ("data", Data, ("evaluation_sets", "metadata_key")),
     ("reward", Reward, tuple(Reward.model_fields)),
     (
         "algorithm",
@@ -57,9 +58,10 @@ LEFT_OUT: tuple[tuple[str, type[Section], tuple[str, ...]], ...] = (
     ),
     ("rollout.sampling", Sampling, ("temperature", "top_p", "top_k", "stop", "stop_token_ids")),
     ("training", Training, ("steps_per_rollout", "global_batch_size")),
+    ("evaluation", Evaluation, ("samples_per_prompt", "greedy")),
     ("weight_sync", WeightSync, tuple(WeightSync.model_fields)),
     ("recovery", Recovery, ("engine_restarts",)),
-    ("watch", Watch, ("reward_drop", "truncated", "no_signal", "mismatch", "staleness", "data_wait")),
+    ("watch", Watch, ("reward_drop", "entropy_share", "truncated", "no_signal", "mismatch", "staleness", "data_wait")),
     ("debug", Debug, tuple(Debug.model_fields)),
 )
 """sections, and their fields that have no effect"""

@@ -138,14 +138,16 @@ class Data(Section):
     train: Source
     """the questions to train on"""
     held_out: Source | None = None
-    """the questions to measure accuracy on; any that also occur in `train` are removed from `train`"""
+    """the questions to measure accuracy on, or with `sft` the perplexity of their responses; any that also occur in
+    `train` are removed from `train`"""
     evaluation_sets: Annotated[
         tuple[EvaluationSet, ...], Field(max_length=MOST_EVALUATION_SETS, json_schema_extra=keyed("name"))
     ] = ()
     """further questions to measure accuracy on, with the columns of `train`: each set has a name and an accuracy of its
     own beside that of `heldOut`, and its questions are removed from `train` too. slime: --eval-prompt-data"""
     input_key: Text = "question"
-    """column of the question: a string, or a list of chat messages. slime: --input-key"""
+    """column of the question: a string, or a list of chat messages; with `sft` also of whole conversations, which end
+    with an answer of the assistant's and need no label: all of its answers are learned. slime: --input-key"""
     label_key: Text = "answer"
     """column of the reference answer; with `sft`, of the response to learn. slime: --label-key"""
     metadata_key: Text | None = None
@@ -377,7 +379,8 @@ class Sampling(Section):
     top_k: Annotated[int, Field(ge=-1, le=INT32)] = -1
     """sample from so many of the likeliest tokens; -1: all tokens. slime: --rollout-top-k"""
     max_new_tokens: Positive
-    """longest response [tokens]; with `sft`, longest that the data may have. slime: --rollout-max-response-len"""
+    """longest response [tokens]; with `sft`, longest that the data may have: in a whole conversation, all that follows
+    the first question. slime: --rollout-max-response-len"""
     stop: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
     """strings that end a response and are kept out of it. slime: --rollout-stop"""
     stop_token_ids: Annotated[tuple[NotNegative, ...], Field(max_length=1000)] = ()

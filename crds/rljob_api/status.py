@@ -92,6 +92,10 @@ class Progress(Section):
     """mean reward of the last step, rounded to four digits"""
     accuracy: float | None = None
     """newest accuracy on spec.data.heldOut, with sampling, rounded to four digits"""
+    perplexity: float | None = None
+    """with `sft`: perplexity of the responses that the last step has learned, rounded to four digits"""
+    held_out_perplexity: float | None = None
+    """with `sft`: newest perplexity of the responses to spec.data.heldOut, rounded to four digits"""
     evaluation_sets: Annotated[dict[str, float], Field(max_length=MOST_EVALUATION_SETS)] | None = None
     """newest accuracy on each of spec.data.evaluationSets, with sampling, rounded to four digits"""
     tokens_per_second: TokenRates | None = None

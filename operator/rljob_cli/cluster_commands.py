@@ -25,7 +25,9 @@ from rljob_cli.options import (
 )
 
 PACKAGE = "this verb needs the package kubernetes: pip install 'rljob[cluster]'"
-METRICS = "reward, held-out or tokens (made per second by the engines); may be repeated."
+METRICS = (
+    "reward, held-out, perplexity, held-out-perplexity or tokens (made per second by the engines); may be repeated."
+)
 
 
 def status(

@@ -35,6 +35,8 @@ def job_value(job: Job, now: datetime) -> dict[str, Any]:
         "steps": job.steps,
         "reward": progress.reward if progress else None,
         "accuracy": progress.accuracy if progress else None,
+        "perplexity": progress.perplexity if progress else None,
+        "held_out_perplexity": progress.held_out_perplexity if progress else None,
         "evaluation_sets": (progress.evaluation_sets if progress else None) or {},
         "eta_seconds": progress.eta_seconds if progress and not job.has_ended else None,
         "rollout_tokens_per_second": _speed(job, "rollout"),

@@ -60,6 +60,8 @@ def _rows(job: Job, now: datetime, bars: bool, marks: str) -> Iterator[tuple[str
     yield "step", _progress(job, bars)
     yield from _curve("reward", [point.reward for point in status.curve], marks)
     yield from _curve("held-out", [point.accuracy for point in status.curve], marks)
+    yield from _curve("perplexity", [point.perplexity for point in status.curve], marks)
+    yield from _curve("held-out", [point.held_out_perplexity for point in status.curve], marks)
     if progress and progress.evaluation_sets:
         yield "sets", Text("  ".join(f"{name} {value:.2f}" for name, value in progress.evaluation_sets.items()))
     if (sound := job.condition(ConditionType.SOUND)) and sound.status == "False":

@@ -64,6 +64,8 @@ def step_line(progress: Progress) -> str:
     parts = [f"step {progress.step}/{progress.steps}"]
     if progress.reward_mean is not None:
         parts.append(f"reward {progress.reward_mean:.2f}")
+    if progress.perplexities:
+        parts.append(f"perplexity {progress.perplexities[-1]:.3g}")
     if progress.accuracy_sampled:
         parts.append(f"held-out {progress.accuracy_sampled[-1].accuracy:.2f}")
     parts.append(" ".join(f"{phase} {seconds(phases[phase])}" for phase in _SHOWN_PHASES if phase in phases))
@@ -92,6 +94,10 @@ def _evaluations(old: Progress, new: Progress) -> Iterator[tuple[int, str]]:
             ]
             told = ", ".join([f"held-out accuracy {point.accuracy:.2f}{also}", *sets])
             yield point.step, f"{told} at step {point.step}"
+    known = {look.step for look in old.held_out_perplexity}
+    for look in new.held_out_perplexity:
+        if look.step not in known:
+            yield look.step, f"held-out perplexity {look.perplexity:.3g} at step {look.step}"
 
 
 def _incident(old: Incident | None, new: Incident) -> Iterator[str]:

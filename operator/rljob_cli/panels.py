@@ -1,7 +1,7 @@
 """What the live display of `rljob run` looks like: a driver's status as one rich renderable. Pure: `now` is given."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,6 +132,10 @@ def _rows(view: View, status: Status, room: int, marks: str) -> Iterator[tuple[s
         yield "reward", _reward(progress, room, marks)
     if progress.accuracy_sampled or progress.accuracy_greedy:
         yield "held-out", _held_out(progress, room, marks)
+    if progress.perplexities:
+        yield "perplexity", _curve(progress.perplexities, room, marks)
+    if progress.held_out_perplexity:
+        yield "held-out", _curve([point.perplexity for point in progress.held_out_perplexity], room, marks)
     if progress.evaluation_sets:
         yield "sets", Text("  ".join(f"{name} {each.sampled:.2f}" for name, each in progress.evaluation_sets.items()))
     if progress.last_step_seconds:
@@ -180,6 +184,11 @@ def _now_row(view: View, status: Status) -> Text:
 def _reward(progress: Progress, room: int, marks: str) -> Text:
     last = f"{progress.rewards[-1]:.2f}  "
     return Text.assemble((last, "bold"), (spark(progress.rewards, room - len(last), marks), "#5b9bf8"))
+
+
+def _curve(values: Sequence[float], room: int, marks: str) -> Text:
+    change = f"{values[0]:.3g} → {values[-1]:.3g}  " if len(values) > 1 else f"{values[-1]:.3g}  "
+    return Text.assemble((change, "bold"), (spark(values, room - len(change), marks), "#5b9bf8"))
 
 
 def _held_out(progress: Progress, room: int, marks: str) -> Text:

@@ -151,8 +151,8 @@ def warnings(spec: Spec, where: Topology, model: Shape | None, stops: tuple[Stop
     elif not stops and not sampling.stop and not spec.imitates:
         longest_response = f"every response runs to {sampling.max_new_tokens} tokens"
         found.append(f"no stop token: {longest_response}; set sampling.stop or stopTokenIds")
-    if spec.data.held_out is None and not spec.imitates:
-        found.append("no spec.data.heldOut: accuracy is not measured")
+    if spec.data.held_out is None:
+        found.append(f"no spec.data.heldOut: {'perplexity' if spec.imitates else 'accuracy'} is not measured")
     if longest > spec.training.max_tokens_per_gpu:
         found.append(
             f"a sample may have {longest} tokens, more than maxTokensPerGpu {spec.training.max_tokens_per_gpu}: "

@@ -24,6 +24,8 @@ class Metric(StrEnum):
 
     REWARD = "reward"
     HELD_OUT = "held-out"
+    PERPLEXITY = "perplexity"
+    HELD_OUT_PERPLEXITY = "held-out-perplexity"
     TOKENS = "tokens"
 
 
@@ -39,6 +41,8 @@ class Axis:
 AXES: Mapping[Metric, Axis] = {
     Metric.REWARD: Axis("mean reward", "", "reward", "#5b9bf8"),
     Metric.HELD_OUT: Axis("held-out accuracy", "", "accuracy", "#f09a43"),
+    Metric.PERPLEXITY: Axis("perplexity", "", "perplexity", "#5b9bf8"),
+    Metric.HELD_OUT_PERPLEXITY: Axis("held-out perplexity", "", "held_out_perplexity", "#f09a43"),
     Metric.TOKENS: Axis("rollout", "tokens/s", "tokens_per_second", "#4fbf83"),
 }
 
@@ -58,8 +62,8 @@ class Curve:
         return [(step, value) for step, value in pairs if value is not None]
 
     def measured(self) -> tuple[Metric, ...]:
-        """Return reward and held-out accuracy, if there is any."""
-        return tuple(metric for metric in (Metric.REWARD, Metric.HELD_OUT) if self.values(metric))
+        """Return reward and held-out accuracy, or perplexities: what there is besides speed."""
+        return tuple(metric for metric in Metric if metric is not Metric.TOKENS and self.values(metric))
 
 
 def as_charts(

@@ -39,7 +39,7 @@ def local_curve(directory: Path) -> Curve:
         typer.echo(str(error), err=True)
         raise typer.Exit(Exit.BAD_INPUT) from error
     state = f"step {history.step}/{history.run.steps}, {history.outcome or 'not finished'}"
-    return Curve(history.run.job, state, stepwise(history.steps, history.evaluations))
+    return Curve(history.run.job, state, stepwise(history.steps, (*history.evaluations, *history.perplexities)))
 
 
 def job_curve(job: Job) -> Curve:
@@ -48,7 +48,7 @@ def job_curve(job: Job) -> Curve:
 
 
 def show(curve: Curve, wanted: Sequence[Metric], output: Format) -> None:
-    """Write the curve to the standard output; without metrics: reward and held-out accuracy, if there is any."""
+    """Write the curve to the standard output; without metrics: all but speed, if there is any."""
     chosen = wanted or curve.measured()
     if output is Format.JSON:
         typer.echo(as_json(as_value(curve)))

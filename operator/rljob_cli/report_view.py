@@ -1,6 +1,7 @@
 """Shows what came of a run: as a table for people, as JSON for programs."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from rljob_cli.glyphs import rate, seconds
 from rljob_trainer.reporting.history import History, accuracy_change, result
-from rljob_trainer.reporting.records import EvaluationRecord, StepRecord
+from rljob_trainer.reporting.records import EvaluationRecord, PerplexityRecord, StepRecord
 
 NAMED_SHARE = 0.005
 """phases below this share are added up under `rest`"""
@@ -40,6 +41,8 @@ def as_json(history: History, report: Path) -> str:
         "driver_starts": len(history.runs),
         "accuracy_before": _accuracy(history.before),
         "accuracy_after": _accuracy(history.after),
+        "perplexity_before": _perplexity(history.perplexities[:1]),
+        "perplexity_after": _perplexity(history.perplexities[1:][-1:]),
         "phase_seconds": {phase: round(value, 3) for phase, value in history.phase_seconds.items()},
         "rollout_tokens_per_second": history.rollout_tokens_per_second,
         "train_tokens_per_second": history.train_tokens_per_second,
@@ -100,6 +103,10 @@ def _phases(history: History) -> str:
     named = [f"{phase} {share:.1%}" for phase, share in shares.items() if share >= NAMED_SHARE]
     rest = sum(share for share in shares.values() if share < NAMED_SHARE)
     return ", ".join([*named, f"rest {rest:.1%}"] if rest else named)
+
+
+def _perplexity(found: Sequence[PerplexityRecord]) -> dict[str, Any] | None:
+    return found[0].model_dump(include={"step", "perplexity", "n"}) if found else None
 
 
 def _accuracy(evaluation: EvaluationRecord | None) -> dict[str, Any] | None:

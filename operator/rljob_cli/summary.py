@@ -25,11 +25,14 @@ def summary(records: Sequence[Event], seconds: float, report: Path, code: int = 
     steps = max((record["step"] for record in records if record.get("kind") == "step"), default=0)
     accuracy = _change(evaluations, "sampled")
     greedy = _change(evaluations, "greedy")
+    perplexity = _change([record for record in records if record.get("kind") == "perplexity"], "perplexity", ".3g")
     facts = [f"{steps} steps", f"{seconds:.0f} s"]
     if accuracy and greedy:
         facts.insert(0, f"held-out accuracy {accuracy} (greedy {greedy})")
     elif accuracy:
         facts.insert(0, f"held-out accuracy {accuracy}")
+    elif perplexity:
+        facts.insert(0, f"held-out perplexity {perplexity}")
     said = ENDS.get(code, "failed: ") + ", ".join(facts)
     return said + (f"; report: {report}" if report.exists() else "")
 
@@ -59,8 +62,9 @@ def recorded(events: Path) -> list[Event]:
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def _change(evaluations: list[Event], key: str) -> str | None:
+def _change(evaluations: list[Event], key: str, form: str = ".2f") -> str | None:
     values = [record[key] for record in evaluations if record.get(key) is not None]
     if not values:
         return None
-    return f"{values[0]:.2f} -> {values[-1]:.2f}" if len(values) > 1 else f"{values[0]:.2f}"
+    told = [format(value, form) for value in values]
+    return f"{told[0]} -> {told[-1]}" if len(told) > 1 else told[0]

@@ -70,6 +70,10 @@ def line(job: Job) -> str:
     ]
     if progress and progress.reward is not None:
         parts.append(f"reward {fraction(progress.reward)}")
+    if progress and progress.perplexity is not None:
+        parts.append(f"perplexity {progress.perplexity:.3g}")
+    if progress and progress.held_out_perplexity is not None:
+        parts.append(f"held-out {progress.held_out_perplexity:.3g}")
     if progress and progress.accuracy is not None:
         parts.append(f"held-out {fraction(progress.accuracy)}")
     if not job.has_ended:

@@ -200,6 +200,8 @@ def _progress(status: control.Status | None, memory: Memory) -> Progress | None:
         step=told.step,
         reward=_rounded(told.reward_mean),
         accuracy=_rounded(accuracy),
+        perplexity=_rounded(told.perplexities[-1]) if told.perplexities else None,
+        held_out_perplexity=_rounded(told.held_out_perplexity[-1].perplexity) if told.held_out_perplexity else None,
         evaluation_sets={name: round(each.sampled, 4) for name, each in told.evaluation_sets.items()} or None,
         tokens_per_second=told.tokens_per_second,
         step_seconds=_step_seconds(told.last_step_seconds),

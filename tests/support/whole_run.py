@@ -77,8 +77,7 @@ def manifest(model: Path, directory: Path, **sections: Any) -> dict[str, Any]:
 
 def imitation(job: dict[str, Any]) -> dict[str, Any]:
     """Return the same job learning the answers of its questions, without what that has no use for."""
-    spec = {name: section for name, section in job["spec"].items() if name not in ("reward", "evaluation")}
-    spec["data"] = {name: value for name, value in spec["data"].items() if name != "heldOut"}
+    spec = {name: section for name, section in job["spec"].items() if name != "reward"}
     spec["rollout"] = {name: value for name, value in spec["rollout"].items() if name != "samplesPerPrompt"}
     return job | {"spec": spec | {"algorithm": {"name": "sft"}}}
 

@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -50,8 +50,9 @@ from rljob_trainer.data.journal import FILE_NAME as JOURNAL
 from rljob_trainer.data.journal import Journal
 from rljob_trainer.data.packages import cache_directory, checkpoint
 from rljob_trainer.data.prompts import PromptStream
-from rljob_trainer.data.references import Reference, references
-from rljob_trainer.data.render import Renderer
+from rljob_trainer.data.references import references
+from rljob_trainer.data.render import Reference, Renderer
+from rljob_trainer.data.rows import Row
 from rljob_trainer.data.tokenizer import import_in_background, load_config, load_tokenizer
 from rljob_trainer.desired import Desired
 from rljob_trainer.dumps import Dump, DumpError, Made
@@ -68,7 +69,7 @@ from rljob_trainer.engines.server import RayHost
 from rljob_trainer.evaluation import HeldOut, NoHeldOut, WithSets, with_sets
 from rljob_trainer.fence import Fence
 from rljob_trainer.first_step import FirstStep
-from rljob_trainer.imitation import FirstReferences, References
+from rljob_trainer.imitation import FirstReferences, HeldOutReferences, References, answered
 from rljob_trainer.learners.config import (
     Layout,
     layout,
@@ -246,7 +247,7 @@ class _Builder:
         self._connect()
         importing.join()
         fingerprint, data = model_fingerprint(model), self._data(model)
-        responses = self._references(data, model) if spec.imitates else ()
+        responses = self._references(data.read.train, model) if spec.imitates else ()
         scoring = self._rewards() if spec.has_engines else None
         algorithm = chosen_algorithm(spec)
         tools_log = self._directory / "logs" / "tools.log"
@@ -291,12 +292,11 @@ class _Builder:
                 weights=self._weights(published, first),
                 evaluation=self._evaluation(data, rollouts.sampler, scoring),
             )
+        elif spec.imitates:
+            source = References(issues, responses, spec.rollout.prompts_per_step)
+            sampled = read(source, self._perplexity(data, model, learner))
         else:
-            sampled = read(
-                References(issues, responses, spec.rollout.prompts_per_step)
-                if spec.imitates
-                else Replay(dump, made, issues, spec.rollout.prompts_per_step)
-            )
+            sampled = read(Replay(dump, made, issues, spec.rollout.prompts_per_step), NoHeldOut())
         dynamic, shape = dynamic_rollouts(spec, sampled), shaping(spec)
         trained = self._trained(learner, fingerprint, stream, journal, algorithm, sampled.turns, first)
         report: parts.Report = TellsDropped(self._report, dynamic, shape) if dynamic else self._report
@@ -435,7 +435,8 @@ class _Builder:
 
     def _data(self, model: Path) -> Dataset:
         room = prompt_room(self._spec, load_config(model).max_position_embeddings)
-        return dataset(self._spec.data, load_tokenizer(model), room, conversations.schemas(self._spec))
+        tools = conversations.schemas(self._spec)
+        return dataset(self._spec.data, load_tokenizer(model), room, tools, self._spec.imitates)
 
     def _rewards(self) -> Rewards:
         around = Surroundings(
@@ -446,9 +447,18 @@ class _Builder:
         )
         return rewards(self._spec.reward, around, self._stack)
 
-    def _references(self, data: Dataset, model: Path) -> tuple[Reference, ...]:
+    def _references(self, rows: Sequence[Row], model: Path) -> tuple[Reference, ...]:
         renderer = Renderer(self._spec.data, load_tokenizer(model))
-        return references(data.rows, renderer, self._spec.rollout.sampling.max_new_tokens)
+        return references(rows, renderer, self._spec.rollout.sampling.max_new_tokens)
+
+    def _perplexity(self, data: Dataset, model: Path, learner: LearnerGroup) -> parts.Evaluation:
+        if not data.held_out:
+            return NoHeldOut()
+        responses = self._references(data.read.held_out, model)
+        return HeldOutReferences(
+            groups=tuple(map(answered, data.held_out, responses)),
+            logprobs=self._measurement(learner.logprobs, NoTurns()),
+        )
 
     def _stream(self, data: Dataset, resume: tuple[Path, Checkpoint] | None) -> tuple[PromptStream, Journal]:
         stream = PromptStream(data.train, seed=self._spec.seed, shuffle=self._spec.data.shuffle)
@@ -607,7 +617,10 @@ class _Builder:
     def _values(self, learner: LearnerGroup, turns: Turns) -> Values:
         if self._spec.algorithm.critic is None:
             return no_values
-        return Measurement(learner.values, turns, self._topology.data_parallel, self._spec.training.max_tokens_per_gpu)
+        return self._measurement(learner.values, turns)
+
+    def _measurement(self, measure: Measure, turns: Turns) -> Measurement:
+        return Measurement(measure, turns, self._topology.data_parallel, self._spec.training.max_tokens_per_gpu)
 
     def _batches(self, algorithm: Algorithm, penalties: Penalties, values: Values) -> Batches:
         spec = self._spec
@@ -684,9 +697,9 @@ class _Builder:
         self._board.update(state=control.RunState.FINISHED, exit_reason="all steps done" if finished else "drained")
 
 
-def read(source: Replay | References) -> Sampled:
+def read(source: Replay | References, evaluation: parts.Evaluation) -> Sampled:
     """Return the parts of a run without engines, whose responses are read."""
-    return Sampled(source, source, NoTurns(), NoEngines(), NoHeldOut())
+    return Sampled(source, source, NoTurns(), NoEngines(), evaluation)
 
 
 def metrics_port(spec: Spec, listen: Address) -> int:

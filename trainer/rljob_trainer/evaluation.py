@@ -12,7 +12,7 @@ from rljob_trainer.samples import Prompt, ScoredGroup
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Mean reward on the held-out questions; None where it was not measured."""
+    """Mean reward on the held-out questions; None where it was not measured. Of responses that are read: perplexity."""
 
     sampled: float | None
     greedy: float | None
@@ -21,6 +21,8 @@ class Accuracy:
     """judgements that failed and got the score that the manifest has for them, those of `sets` among them"""
     sets: Mapping[str, "Accuracy"] = field(default_factory=dict)
     """of each further set of questions, by its name"""
+    perplexity: float | None = None
+    """of the data's own responses to them, by the learner"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from rljob_api.sections import Precision
 from rljob_trainer.batches import StepBatch
 from rljob_trainer.evaluation import Accuracy
+from rljob_trainer.measured import Measure
 from rljob_trainer.metrics import Publication, TrainMetrics
 from rljob_trainer.packing import MicroBatch
 from rljob_trainer.parts import Learner, Report
@@ -29,7 +30,7 @@ class FirstStep:
     """Learner and report of a run that begins at step 0."""
 
     learner: Learner
-    logprobs: Callable[[StepBatch], Logprobs]
+    logprobs: Measure
     """of the learner, before it is trained"""
     zeros: Callable[[], Sequence[str]]
     """names of the learner's tensors that hold nothing but zeros"""
@@ -52,7 +53,9 @@ class FirstStep:
         if not self._begun:
             self._begun = True
             full = [batch for batch in batches if any(batch.micro_batches_by_rank)]
-            self._view = view(full, [self.logprobs(batch) for batch in full], self.zeros() if full else ())
+            self._view = view(
+                full, [self.logprobs(batch.micro_batches_by_rank) for batch in full], self.zeros() if full else ()
+            )
             self._batches = full
         return self.learner.train(batches)
 

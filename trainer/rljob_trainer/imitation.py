@@ -1,17 +1,21 @@
 """Training on the data's own responses: what stands in the loop where engines would make responses, and rewards judge.
 
     prompts ─► References ─► batches ─► learner ─► report ─► checkpoints
+                                           ▲
+                            HeldOutReferences measures here
 
 The journal, checkpoints and resuming are those of every run.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isnan
 
 from rljob_trainer.data.issues import Issues
-from rljob_trainer.data.references import Reference
+from rljob_trainer.data.render import Reference
 from rljob_trainer.evaluation import Accuracy
-from rljob_trainer.metrics import Publication, TrainMetrics
+from rljob_trainer.measured import Measurement
+from rljob_trainer.metrics import Publication, TrainMetrics, perplexity_of
 from rljob_trainer.parts import Report
 from rljob_trainer.reporting.first_step import of_references, rendered
 from rljob_trainer.reporting.records import CheckRecord, RenderedRecord
@@ -34,7 +38,7 @@ class References:
     def generate(self, step: int, num_prompts: int) -> tuple[Group, ...]:
         """Return the groups of the next prompts, which are journaled as issued for `step`."""
         prompts = self.issues.take(step, num_prompts)
-        return tuple(Group(prompt, (self._sample(prompt, step),)) for prompt in prompts)
+        return tuple(answered(prompt, self.references[self.issues.stream.row(prompt.uid)], step) for prompt in prompts)
 
     def score(self, groups: Sequence[Group]) -> tuple[ScoredGroup, ...]:
         """Return the groups without rewards."""
@@ -44,16 +48,33 @@ class References:
         """Journal that the learner has taken its step on the prompts of `step`."""
         self.issues.journal.consumed(step)
 
-    def _sample(self, prompt: Prompt, step: int) -> Sample:
-        reference = self.references[self.issues.stream.row(prompt.uid)]
-        return Sample(
-            tokens_T=reference.tokens_T,
-            logprobs_T=(),
-            text=reference.text,
-            version=step,
-            finish_reason="stop",
-            engine="",
-        )
+
+@dataclass(frozen=True, slots=True)
+class HeldOutReferences:
+    """Measures how well the learner knows responses that it is not trained on."""
+
+    groups: Sequence[Group]
+    logprobs: Measurement
+
+    def measure(self) -> Accuracy:
+        """Return their perplexity; None where it is not a number."""
+        surprise = -self.logprobs.mean(self.groups)
+        perplexity = None if isnan(surprise) else perplexity_of(surprise)
+        return Accuracy(sampled=None, greedy=None, questions=len(self.groups), perplexity=perplexity)
+
+
+def answered(prompt: Prompt, reference: Reference, step: int = 0) -> Group:
+    """Return the prompt with the data's own response, as if weights of version `step` had made it."""
+    sample = Sample(
+        tokens_T=reference.tokens_T,
+        logprobs_T=(),
+        text=reference.text,
+        version=step,
+        finish_reason="stop",
+        engine="",
+        segments=reference.segments,
+    )
+    return Group(prompt, (sample,))
 
 
 @dataclass(frozen=True, slots=True)

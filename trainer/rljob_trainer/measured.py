@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rljob_trainer.packing import MicroBatch, Sequence, pack
-from rljob_trainer.samples import ScoredGroup
+from rljob_trainer.samples import Group, ScoredGroup
 
 Shares = tuple[tuple[MicroBatch, ...], ...]
 Measured_T = npt.NDArray[np.float64]
@@ -49,9 +49,13 @@ class Measurement:
 
     def __call__(self, groups: Many[ScoredGroup]) -> tuple[tuple[Measured_T, ...], ...]:
         """Return a number for each response token of each sample of each group."""
-        by_sample = self._by_sample(_sequences(groups))
+        by_sample = self._by_sample(_sequences([group.group for group in groups]))
         numbers = iter(range(sum(len(group.rewards_G) for group in groups)))
         return tuple(tuple(by_sample.get(next(numbers), np.empty(0)) for _ in group.rewards_G) for group in groups)
+
+    def mean(self, groups: Many[Group]) -> float:
+        """Return the mean over the response tokens of all samples."""
+        return float(np.concatenate([*self._by_sample(_sequences(groups)).values()]).mean())
 
     def _by_sample(self, sequences: list[Sequence]) -> dict[int, Measured_T]:
         """Return the numbers of each sample's tokens, by the number of the sample."""
@@ -68,15 +72,15 @@ class Measurement:
         )
 
 
-def _sequences(groups: Many[ScoredGroup]) -> list[Sequence]:
+def _sequences(groups: Many[Group]) -> list[Sequence]:
     """Return all samples that have something to train on, under their numbers."""
-    samples = [(group.group.prompt.tokens_T, sample) for group in groups for sample in group.group.samples_G]
+    samples = [(group.prompt.tokens_T, sample) for group in groups for sample in group.samples_G]
     return [
         Sequence(
             tokens=(*prompt, *sample.tokens_T),
             prompt_length=len(prompt),
             advantage=0.0,
-            logprobs=sample.own_logprobs,
+            logprobs=sample.own_logprobs or (0.0,) * sample.num_trained,  # no engine has given any
             weight=1.0,
             index=index,
             trained=sample.trained_T,

@@ -2,6 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import exp
+
+MOST_SURPRISE = 700.0
+"""[nats]; its exponential is a number still"""
+
+
+def perplexity_of(surprise: float) -> float:
+    """Return the perplexity of tokens whose mean negative log-probability is `surprise` [nats]."""
+    return exp(min(surprise, MOST_SURPRISE))
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,11 @@ def progress_of(progress: Progress) -> control.Progress:
         rewards=progress.rewards,
         accuracy_sampled=points(progress.evaluations, lambda record: record.sampled),
         accuracy_greedy=points(progress.evaluations, lambda record: record.greedy),
+        perplexities=progress.perplexities,
+        held_out_perplexity=tuple(
+            control.PerplexityPoint(step=record.step, perplexity=record.perplexity)
+            for record in progress.held_out_perplexity
+        ),
         evaluation_sets=newest_sets(progress.evaluations),
         curve=progress.curve.points,
         tokens_per_second=control.TokenRates(

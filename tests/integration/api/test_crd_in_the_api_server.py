@@ -300,6 +300,7 @@ def test_explain_tells_the_flag_the_unit_and_the_default(rljobs: RLJobs):
     )
 
     assert told[0] == (
-        "longest response [tokens]; with `sft`, longest that the data may have. slime: --rollout-max-response-len"
+        "longest response [tokens]; with `sft`, longest that the data may have: in a whole conversation, all that "
+        "follows the first question. slime: --rollout-max-response-len"
     )
     assert told[1] == "machines of the learner. slime: --actor-num-nodes. Default: 1"

@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from rljob_api.exits import Exit
-from whole_run import PROMPTS_PER_STEP, QUESTIONS, WholeRun, expected_journal, imitation, uids
+from whole_run import PROMPTS_PER_STEP, WholeRun, expected_journal, imitation, uids
 
 pytestmark = pytest.mark.timeout(600)
 
 STEPS, INTERVAL = 16, 2
-JOURNAL = expected_journal(STEPS, PROMPTS_PER_STEP, INTERVAL, uids(rows=QUESTIONS))
+JOURNAL = expected_journal(STEPS, PROMPTS_PER_STEP, INTERVAL, uids())
 NEWEST = "iter_0000016"
 Prepare = Callable[..., WholeRun]
 

@@ -1,14 +1,17 @@
 """Supervised fine-tuning as a whole run: real Ray and Megatron-core, and no engine anywhere."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rljob_api.exits import Exit
-from whole_run import PROMPTS_PER_STEP, QUESTIONS, WholeRun, expected_journal, imitation, merged, uids
+from whole_run import HELD_OUT, PROMPTS_PER_STEP, WholeRun, expected_journal, imitation, merged, uids
 
 Begin = Callable[..., WholeRun]
 STEPS = 24
@@ -23,7 +26,13 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         directory.mkdir()
         run = WholeRun(model, directory, training={"steps": STEPS}, checkpoint={"hfExport": True, "interval": 4})
         job = imitation(yaml.safe_load(run.manifest.read_text()))
+        sections = merged({"rollout": {"contextLength": 128, "sampling": {"maxNewTokens": 64}}}, sections)
         run.manifest.write_text(yaml.safe_dump(job | {"spec": merged(job["spec"], sections)}))
+        rows = [json.loads(line) for line in (directory / "questions.jsonl").read_text().splitlines()]
+        rows[::2] = [
+            {"question": [*turns(row), *turns(row)]} for row in rows[::2]
+        ]  # whole conversations, two answers each
+        (directory / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         runs.append(run)
         run.start()
         return run
@@ -31,6 +40,29 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     yield start
     for run in runs:
         run.stop()
+
+
+def turns(row: dict[str, Any]) -> list[dict[str, str]]:
+    return [{"role": "user", "content": row["question"]}, {"role": "assistant", "content": row["answer"]}]
+
+
+def known(model_dir: Path, questions: Path) -> float:
+    """Return the perplexity of the held-out answers by transformers' own model."""
+    tokenizer = AutoTokenizer.from_pretrained(model_dir)
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+    logprobs = []
+    for line in questions.read_text().splitlines()[:HELD_OUT]:
+        row = json.loads(line)
+        talk = row["question"] if "answer" not in row else turns(row)
+        for number, turn in enumerate(talk):
+            if turn["role"] == "assistant":
+                asked = tokenizer.apply_chat_template(talk[:number], tokenize=False, add_generation_prompt=True)
+                prompt = tokenizer.encode(asked, add_special_tokens=False)
+                answer = tokenizer.encode(turn["content"] + "<|im_end|>", add_special_tokens=False)
+                with torch.no_grad():
+                    every = model(torch.tensor([prompt + answer])).logits[0].log_softmax(-1)
+                logprobs += [every[place, token] for place, token in enumerate(answer, start=len(prompt) - 1)]
+    return float((-torch.stack(logprobs).mean()).exp())
 
 
 def weights(run: WholeRun) -> bytes:
@@ -45,11 +77,18 @@ def test_a_model_learns_its_responses_and_a_tracked_run_that_is_interrupted_ends
     perplexities = [record["perplexity"] for record in whole.records("step")]
     assert len(perplexities) == STEPS
     assert perplexities[-1] < 0.2 * perplexities[0]
-    assert whole.journal == expected_journal(STEPS, PROMPTS_PER_STEP, 4, uids(rows=QUESTIONS))
+    before, after = whole.records("perplexity")
+    assert [(each["step"], each["n"]) for each in (before, after)] == [(0, HELD_OUT), (STEPS, HELD_OUT)]
+    assert before["perplexity"] == pytest.approx(known(tiny_llama_dir, whole.directory / "questions.jsonl"), rel=1e-4)
+    assert after["perplexity"] < 0.5 * before["perplexity"]
+    assert f"held-out perplexity {before['perplexity']:.3g} -> {after['perplexity']:.3g}, " in whole.output
+    assert whole.journal == expected_journal(STEPS, PROMPTS_PER_STEP, 4, uids())
     assert not any(path.name.startswith(("engine", "router")) for path in (whole.run_directory / "logs").iterdir())
     assert whole.records("finding") == []
     (first,) = whole.records("first_step")
-    assert first["samples"][0]["response"].endswith("<|im_end|>")
+    assert all(sample["response"].endswith("<|im_end|>") for sample in first["samples"])
+    talks = [sample["segments"] for sample in first["samples"] if sample["segments"]]
+    assert [[segment["by_model"] for segment in talk] for talk in talks] == [[True, False, True]] * len(talks) != []
     assert whole.left_behind() == []
 
     broken = begin("broken", tiny_llama_dir, tracking={"wandb": {"project": "tiny", "mode": "offline"}})

@@ -121,5 +121,17 @@ def test_fields_of_a_newer_operator_are_passed_over() -> None:
     assert job_of(newer) == job()
 
 
+def test_what_learns_the_data_s_own_responses_shows_perplexities() -> None:
+    learning = raw()
+    learning["status"]["curve"] = [
+        {"step": 0, "heldOutPerplexity": 9.0},
+        {"step": 1, "perplexity": 8.0},
+        {"step": 2, "perplexity": 2.0, "heldOutPerplexity": 3.0},
+    ]
+    shown = page(job_of(learning))
+    assert "perplexity  8.00 → 2.00  █▁" in shown
+    assert "held-out    9.00 → 3.00  █▁" in shown
+
+
 def test_without_unicode_the_curve_is_drawn_in_ascii() -> None:
     assert "0.12 → 0.44  _@" in page(job(), ascii_only=True)

@@ -96,7 +96,7 @@ def test_a_run_that_learns_responses_has_no_engines(placement):
     assert (plan["gpus"], plan["generated_tokens"]) == (2, {"least": 0, "most": 0})
     assert (plan["batch"]["samples"], plan["batch"]["samples_per_prompt"]) == (32, 1)
     assert plan["memory"]["engine"] == []
-    assert plan["warnings"] == []
+    assert plan["warnings"] == ["no spec.data.heldOut: perplexity is not measured"]
 
 
 def test_the_plan_counts_the_teacher():

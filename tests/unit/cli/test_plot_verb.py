@@ -45,7 +45,8 @@ def test_a_picture_stands_alone() -> None:
 
 
 def test_json_has_all_points() -> None:
-    assert as_value(CURVE)["points"][9] == {"step": 10, "reward": 0.25, "accuracy": 0.125, "tokens_per_second": None}
+    nothing = dict.fromkeys(("tokens_per_second", "perplexity", "held_out_perplexity"))
+    assert as_value(CURVE)["points"][9] == {"step": 10, "reward": 0.25, "accuracy": 0.125, **nothing}
 
 
 def test_a_run_on_this_machine_is_plotted_from_its_directory(run: str) -> None:
@@ -73,4 +74,7 @@ def test_without_unicode_stars_are_drawn(run: str) -> None:
 def test_a_metric_that_nobody_knows_names_the_nearest(run: str) -> None:
     refused = rljob("plot", run, "--metric", "rewards")
     assert refused.code == Exit.USAGE
-    assert '"rewards" is no metric (reward, held-out, tokens); nearest: reward' in refused.err
+    assert (
+        '"rewards" is no metric (reward, held-out, perplexity, held-out-perplexity, tokens); nearest: reward'
+        in refused.err
+    )

@@ -1,7 +1,7 @@
 """What a driver says, in the job's status."""
 
 from operator_world import Surroundings, raw_job, running
-from rljob_api.control import CurvePoint, Progress, SetAccuracy
+from rljob_api.control import CurvePoint, PerplexityPoint, Progress, SetAccuracy
 
 CURVE = (CurvePoint(step=1, reward=0.1), CurvePoint(step=4, reward=0.4, accuracy=0.5, tokens_per_second=200))
 PHASES = {"rollout": 3.90049, "train": 2.0, "publish": 0.25, "report": 0.01, "other": 0.001}
@@ -53,6 +53,17 @@ def test_the_newest_accuracy_on_each_evaluation_set_is_told():
     around.runs(running().model_copy(update={"progress": TOLD.model_copy(update={"evaluation_sets": sets})}))
     around.step()
     assert around.status["progress"]["evaluationSets"] == {"hard": 0.1235, "easy": 1.0}
+
+
+def test_of_what_learns_the_data_s_own_responses_perplexities_are_told():
+    held_out = (PerplexityPoint(step=0, perplexity=9.0), PerplexityPoint(step=4, perplexity=3.14159))
+    told = TOLD.model_copy(update={"perplexities": (8.0, 2.71828), "held_out_perplexity": held_out})
+    around = trains()
+    around.now += 60
+    around.runs(running().model_copy(update={"progress": told}))
+    around.step()
+    progress = around.status["progress"]
+    assert (progress["perplexity"], progress["heldOutPerplexity"]) == (2.7183, 3.1416)
 
 
 def test_a_phase_has_a_beginning_that_stays():

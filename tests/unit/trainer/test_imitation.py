@@ -1,23 +1,26 @@
 """Responses of the data take the place of an engine's, and nobody judges them."""
 
 from dataclasses import replace
+from math import exp
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from rljob_trainer.absent import NOTHING_TRAINED
+from rljob_trainer.absent import NOTHING_TRAINED, NoTurns
 from rljob_trainer.aggregation import by_token
 from rljob_trainer.algorithms.sft import ones
 from rljob_trainer.batches import Batches
 from rljob_trainer.data.issues import Issues, Lead
 from rljob_trainer.data.journal import Journal
 from rljob_trainer.data.prompts import PromptStream
-from rljob_trainer.data.references import Reference
-from rljob_trainer.imitation import FirstReferences, References
+from rljob_trainer.data.render import Reference
+from rljob_trainer.imitation import FirstReferences, HeldOutReferences, References, answered
+from rljob_trainer.measured import Measurement
 from rljob_trainer.metrics import Publication
 from rljob_trainer.penalties import no_penalties
 from rljob_trainer.reporting.measurements import chosen_samples, step_metrics
-from rljob_trainer.samples import Prompt
+from rljob_trainer.samples import Prompt, Segment
 
 ROWS = 6
 PUBLICATION = Publication(1, 0.0, (), {})
@@ -61,6 +64,39 @@ def test_responses_without_rewards_and_engines_are_trained_on(source: References
     responses = sum(len(group.group.samples_G[0].tokens_T) for group in scored)
     assert len(micro_batch.targets_R) == responses
     assert micro_batch.weights_R.tolist() == pytest.approx([1 / responses] * responses)
+
+
+def test_of_a_conversation_only_the_answers_are_trained_on(source: References) -> None:
+    said = (Segment(2, "yes", True), Segment(3, "and?", False), Segment(1, "no", True))
+    talked = replace(source, references=[Reference("yesand?no", (11, 12, 13, 14, 15, 16), said)] * ROWS)
+    make = Batches(ones, no_penalties, by_token, False, global_batch_size=4, data_parallel=1, max_tokens=100)
+    (step,) = make(talked.score(talked.take(0)))
+    (micro_batch,) = step.micro_batches_by_rank[0]
+    assert micro_batch.targets_R.tolist() == [11, 12, 16] * 4
+    assert micro_batch.weights_R.tolist() == pytest.approx([1 / 12] * 12)
+
+
+@pytest.mark.parametrize("data_parallel", [1, 4])
+def test_held_out_responses_are_measured_by_their_answers_tokens(data_parallel: int) -> None:
+    said = (Segment(2, "yes", True), Segment(3, "and?", False), Segment(1, "no", True))
+    prompt = Prompt("heldOut:0", "q", "q", (1,), "", {})
+    groups = [
+        answered(prompt, Reference("yesand?no", (1, 2, 90, 90, 90, 3), said)),
+        answered(prompt, Reference("maybe", (4,))),
+    ]
+
+    def logprobs(shares):
+        return [[-batch.targets_R.astype(np.float32) for batch in share] for share in shares]
+
+    measured = HeldOutReferences(groups, Measurement(logprobs, NoTurns(), data_parallel, max_tokens=8)).measure()
+    assert measured.perplexity == pytest.approx(exp((1 + 2 + 3 + 4) / 4))
+    assert (measured.questions, measured.sampled, measured.greedy) == (2, None, None)
+
+
+def test_a_model_that_computes_no_numbers_has_no_perplexity() -> None:
+    groups = [answered(Prompt("heldOut:0", "q", "q", (1,), "", {}), Reference("maybe", (4,)))]
+    broken = Measurement(lambda shares: [[np.array([np.nan], np.float32)]], NoTurns(), 1, max_tokens=8)
+    assert HeldOutReferences(groups, broken).measure().perplexity is None
 
 
 def test_nothing_is_said_of_rewards_and_engines_that_are_not_there(source: References) -> None:

@@ -413,6 +413,9 @@ def imitating(place: Place) -> Imitating:
     return Imitating(place.root)
 
 
+TALK = [{"role": "user", "content": "9 + 9 ="}, {"role": "assistant", "content": "18"}]
+"""a whole conversation"""
+
 OF_RESPONSES: dict[str, tuple[Callable[[Place], object], str]] = {
     "a row without a response": (
         lambda place: place.rows({"question": "9 + 9 =", "answer": " "}),
@@ -426,10 +429,28 @@ OF_RESPONSES: dict[str, tuple[Callable[[Place], object], str]] = {
         template(CHAT_TEMPLATE.replace("assistant\n' }}{% endif", "assistant\nSure: ' }}{% endif")),
         "the chat template does not write an answer where it has opened the assistant's turn",
     ),
+    "a conversation that has been through the template": (
+        lambda place: place.rows({"question": [*TALK, {"role": "assistant", "content": "18<|im_end|>"}]}),
+        "line 13: holds <|im_end|>, which the model's chat template writes itself",
+    ),
+    "a conversation that ends with a question": (
+        lambda place: place.rows({"question": [*TALK[:2], TALK[0]]}),
+        "line 13: no key `answer`",
+    ),
+    "a conversation whose template drops what was said earlier": (
+        lambda place: (
+            place.rows({"question": [TALK[0], {"role": "assistant", "content": "<think>9</think>18"}, *TALK]}),
+            template(CHAT_TEMPLATE.replace("message['content'] +", "message['content'].split('</think>')[-1] +"))(
+                place
+            ),
+        ),
+        "line 13: the chat template does not write message 1 as the assistant would have said it",
+    ),
 }
 
 
 def test_sound_responses_have_no_findings(imitating: Imitating):
+    imitating.rows({"question": TALK})
     assert imitating.look() == Findings()
 
 
@@ -438,8 +459,8 @@ def test_a_response_that_cannot_be_learned_is_caught(imitating: Imitating, name:
     sabotage, told = OF_RESPONSES[name]
     sabotage(imitating)
 
-    (problem,) = imitating.look().problems
-    assert told in str(problem)
+    problems = imitating.look().problems
+    assert [told in str(problem) for problem in problems] == [True] * len({problem.field for problem in problems}) != []
 
 
 def test_a_key_that_was_probably_meant_is_named(place: Place):

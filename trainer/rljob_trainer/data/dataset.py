@@ -10,7 +10,7 @@ from rljob_api.sections import Data
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.render import Renderer
 from rljob_trainer.data.rows import Row
-from rljob_trainer.data.sources import questions
+from rljob_trainer.data.sources import Questions, questions
 from rljob_trainer.samples import Prompt
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ class Dataset:
     train: tuple[Prompt, ...]
     held_out: tuple[Prompt, ...]
     evaluation_sets: Mapping[str, tuple[Prompt, ...]]
-    rows: tuple[Row, ...]
-    """what `train` was rendered from"""
+    read: Questions
+    """what they were rendered from"""
 
 
 def dataset(
@@ -37,13 +37,14 @@ def dataset(
     tokenizer: PreTrainedTokenizerBase,
     max_prompt_tokens: int,
     tools: Sequence[Mapping[str, Any]] = (),
+    conversations: bool = False,
 ) -> Dataset:
     """Read and render all sets. Raises DataError, also for prompts too long to leave room for a response.
 
-    `tools` are JSON schemas of what the model may call.
+    `tools` are JSON schemas of what the model may call. With `conversations`, rows may be whole ones.
     """
     renderer = Renderer(data, tokenizer, tools)
-    read = questions(data)
+    read = questions(data, conversations)
     return Dataset(
         train=_rendered(read.train, "", renderer, max_prompt_tokens),
         held_out=_rendered(read.held_out, "heldOut:", renderer, max_prompt_tokens),
@@ -51,7 +52,7 @@ def dataset(
             name: _rendered(rows, f"evaluationSets/{name}:", renderer, max_prompt_tokens)
             for name, rows in read.evaluation_sets.items()
         },
-        rows=read.train,
+        read=read,
     )
 
 

@@ -4,16 +4,20 @@ Chat templates write begin-of-text themselves, so their text is tokenised withou
 template gets those that the tokenizer adds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from typing import Any, Protocol
 
 from jinja2 import TemplateError
 
 from rljob_api.sections import Data
 from rljob_trainer.data.errors import DataError
-from rljob_trainer.data.rows import Message, Row
-from rljob_trainer.data.template import ASSISTANT_1, USER_1, default_system_turn, opens_assistant_turn
-from rljob_trainer.samples import Prompt
+from rljob_trainer.data.messages import ASSISTANT, TOOL_CALLS, Message
+from rljob_trainer.data.rows import Row
+from rljob_trainer.data.template import ASSISTANT_1, USER_1, assistant_end, default_system_turn, opens_assistant_turn
+from rljob_trainer.samples import Prompt, Segment
 
 QUESTION = "{question}"
 
@@ -34,12 +38,23 @@ class Tokenizer(Protocol):
         """What text ends with; None: nothing."""
 
     def apply_chat_template(
-        self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool, tools: Any = None
+        self, conversation: list[dict[str, Any]], *, tokenize: bool, add_generation_prompt: bool, tools: Any = None
     ) -> Any:
         """Return the text. Raises jinja2's TemplateError."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the tokens. Raises TypeError or ValueError for what is no text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A response of the data, behind the prompt of its row."""
+
+    text: str
+    tokens_T: tuple[int, ...]
+    """with the token that ends the turn, and nothing after it"""
+    segments: tuple[Segment, ...] = ()
+    """which of `tokens_T` the assistant says, in order; empty: all"""
 
 
 class Renderer:
@@ -60,19 +75,61 @@ class Renderer:
         tokens = self._tokens(text, row, special=not self._data.chat_template)
         return Prompt(uid, row.question, text, tokens, row.label, row.metadata)
 
-    def reference(self, row: Row) -> tuple[str, tuple[int, ...]]:
-        """Return what follows the row's prompt when the assistant says the label: text and tokens, its end included.
+    def reference(self, row: Row) -> Reference:
+        """Return what follows the row's prompt: the label as the assistant's turn, or the rest of the conversation.
 
-        They are tokenised apart from the prompt, as engines make them.
+        Turns of the assistant, their ends included, are tokenised apart from what is around them, as engines make them.
         """
+        if row.answers:
+            pieces = list(self._pieces(row))
+            tokens = [self._tokens(text, row, special=False) for text, _ in pieces]
+            segments = (Segment(len(ids), text, own) for ids, (text, own) in zip(tokens, pieces, strict=True))
+            text = "".join(text for text, _ in pieces)
+            return Reference(text, tuple(chain.from_iterable(tokens)), tuple(segments))
         if not row.label.strip():
             raise DataError(f"{row.place}: there is no response to learn (data.labelKey is empty there)")
-        text = self._answer(row) if self._data.chat_template else row.label
-        if text.endswith(row.label.rstrip()):
-            if not self._tokenizer.eos_token:
-                raise DataError("neither the chat template nor the tokenizer (eos_token) says how a response ends")
-            text += self._tokenizer.eos_token
-        return text, self._tokens(text, row, special=False)
+        text = self._ended(self._answer(row) if self._data.chat_template else row.label, row.label)
+        return Reference(text, self._tokens(text, row, special=False))
+
+    def _pieces(self, row: Row) -> Iterator[tuple[str, bool]]:
+        """Yield what follows the prompt of a whole conversation in pieces, each with whether the assistant says it.
+
+        A turn of the assistant begins where the template opens it after the turns before, and ends with what the
+        template writes after such turns, behind all that is said in it.
+        """
+        if self._data.assistant_prefill:
+            raise DataError(f"{row.place}: data.assistantPrefill begins one answer, and this is a whole conversation")
+        before, answers = self._conversation(row), row.answers
+        spoken = [number for number, turn in enumerate(answers) if turn.role == ASSISTANT]
+        openings = [self._turns(row, (*before, *answers[:number]), True) for number in spoken]
+        whole, end = self._turns(row, (*before, *answers), False), len(openings[0])
+        for number, opened, limit in zip(spoken, openings, [*map(len, openings[1:]), len(whole)], strict=True):
+            behind = _behind(answers[number], whole, len(opened), limit)
+            ends = whole.find(self._answer_end, behind, limit) if self._answer_end else len(whole.rstrip())
+            if -1 in (behind, ends) or not whole.startswith(opened) or not (self._answer_end or number == spoken[-1]):
+                raise DataError(
+                    f"{row.place}: the chat template does not write message {len(row.messages) + number} as the "
+                    "assistant would have said it (some drop the reasoning of earlier turns, some mark no ends); give "
+                    "each answer a row of its own, with the messages so far and a label"
+                )
+            if end < len(opened):
+                yield whole[end : len(opened)], False
+            end = ends + len(self._answer_end)
+            yield whole[len(opened) : end] + ("" if self._answer_end else self._eos), True
+
+    @cached_property
+    def _answer_end(self) -> str:
+        return assistant_end(self._render)
+
+    def _ended(self, text: str, said: str) -> str:
+        """Return the assistant's turn with its end, for which a template that writes none leaves the tokenizer's."""
+        return text + self._eos if text.endswith(said.rstrip()) else text
+
+    @property
+    def _eos(self) -> str:
+        if not self._tokenizer.eos_token:
+            raise DataError("neither the chat template nor the tokenizer (eos_token) says how a response ends")
+        return self._tokenizer.eos_token
 
     def _answer(self, row: Row) -> str:
         """Return the assistant's turn after the prompt; what the template writes after its end no engine would make."""
@@ -109,6 +166,11 @@ class Renderer:
             text = self._render(messages, open_assistant_turn, self._tools or None)
         except DataError as error:
             raise DataError(f"{row.place}: {error}") from error
+        if any(message.calls for message in messages) and not self._shows_calls:
+            raise DataError(
+                f"{row.place}: the chat template leaves {TOOL_CALLS} out; put the calls into the messages' content, or "
+                "use a template that takes them"
+            )
         if messages[0].role == "system" or self._tools:
             return text  # a system turn of the template's own is where it tells of tools
         head, _, tail = text.partition(self._unwanted_turn) if self._unwanted_turn else ("", "", text)
@@ -124,6 +186,11 @@ class Renderer:
 
     def _user_turn(self, row: Row) -> str:
         return self._data.prompt_template.replace(QUESTION, row.question)
+
+    @cached_property
+    def _shows_calls(self) -> bool:
+        call = {"type": "function", "function": {"name": "call-marker", "arguments": {}}}
+        return "call-marker" in self._render((USER_1, Message(ASSISTANT, "", {TOOL_CALLS: [call]})), False)
 
     def _study_template(self) -> None:
         if not self._tokenizer.chat_template:
@@ -157,12 +224,18 @@ class Renderer:
     def _render(
         self, messages: Sequence[Message], open_assistant_turn: bool, tools: list[Mapping[str, Any]] | None = None
     ) -> str:
-        conversation = [{"role": message.role, "content": message.content} for message in messages]
+        conversation = [{"role": message.role, "content": message.content, **message.more} for message in messages]
         try:
             text: str = self._tokenizer.apply_chat_template(
                 conversation, tokenize=False, add_generation_prompt=open_assistant_turn, tools=tools
             )
-        except TemplateError as error:
+        except (TemplateError, TypeError, KeyError) as error:
             roles = ", ".join(message.role for message in messages)
             raise DataError(f"the chat template refuses turns of {roles}: {error}") from error
         return text
+
+
+def _behind(message: Message, text: str, begin: int, limit: int) -> int:
+    """Return where all that the message says has been said, between two places of the text; -1 where it is not."""
+    places = [(text.find(piece, begin, limit), len(piece)) for piece in message.said]
+    return -1 if any(place < 0 for place, _ in places) else max(place + length for place, length in places)

@@ -6,16 +6,9 @@ from typing import Any
 
 from rljob_api.sections import Data
 from rljob_trainer.data.errors import DataError
+from rljob_trainer.data.messages import ASSISTANT, Message, kind_of, message
 
 RawRow = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One turn of a conversation."""
-
-    role: str
-    content: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +19,18 @@ class Row:
     """where it came from, for messages: `prompts.jsonl:12`"""
     messages: tuple[Message, ...]
     """the conversation so far; the last turn is the user's"""
+    answers: tuple[Message, ...]
+    """how a whole conversation goes on, up to its end, which is the assistant's; empty: the label is the answer"""
     templated: bool
     """whether the question was a plain string, so that `data.promptTemplate` applies to it"""
     label: str
+    """the reference answer; of a whole conversation, what is said in `answers`"""
     metadata: RawRow
+
+    @property
+    def turns(self) -> tuple[Message, ...]:
+        """All that is said; rows that say the same are not measured on and trained on."""
+        return (*self.messages, *self.answers)
 
     @property
     def question(self) -> str:
@@ -37,19 +38,24 @@ class Row:
         return self.messages[-1].content
 
 
-def row(raw: RawRow, place: str, data: Data) -> Row:
-    """Return the checked row; raise DataError naming its place, the key wanted and the keys found."""
+def row(raw: RawRow, place: str, data: Data, conversations: bool = False) -> Row:
+    """Return the checked row; raise DataError naming its place, the key wanted and the keys found.
+
+    With `conversations`, messages that end with the assistant's are a whole conversation and need no label.
+    """
     question = _find(raw, data.input_key, "inputKey", place)
     metadata = raw if data.metadata_key is None else _find(raw, data.metadata_key, "metadataKey", place)
     if not isinstance(metadata, Mapping):
-        raise DataError(f"{place}: `{data.metadata_key}` (data.metadataKey) is {_kind(metadata)}, not an object")
-    return Row(
-        place=place,
-        messages=_messages(question, data.input_key, place),
-        templated=isinstance(question, str),
-        label=_label(_find(raw, data.label_key, "labelKey", place), data.label_key, place),
-        metadata=metadata,
-    )
+        raise DataError(f"{place}: `{data.metadata_key}` (data.metadataKey) is {kind_of(metadata)}, not an object")
+    turns = _turns(question, data.input_key, place)
+    if conversations and turns[-1].role == ASSISTANT:
+        _only(raw, data, place)
+        messages, answers = _split(turns, data.input_key, place)
+        label = "\n".join(text for turn in answers for text in turn.said)
+    else:
+        messages, answers = _asked(turns, data.input_key, place), ()
+        label = _label(_find(raw, data.label_key, "labelKey", place), data.label_key, place)
+    return Row(place, messages, answers, isinstance(question, str), label, metadata)
 
 
 def _find(raw: RawRow, key: str, field: str, place: str) -> Any:
@@ -69,15 +75,19 @@ def _paths(raw: RawRow) -> str:
     return ", ".join(f"`{key}`" for key in [*raw, *nested]) or "no keys at all"
 
 
-def _messages(question: Any, key: str, place: str) -> tuple[Message, ...]:
+def _turns(question: Any, key: str, place: str) -> tuple[Message, ...]:
     if isinstance(question, str):
         messages: tuple[Message, ...] = (Message("user", question),)
     elif isinstance(question, list):
-        messages = tuple(_message(turn, number, key, place) for number, turn in enumerate(question))
+        messages = tuple(message(turn, f"{place}: message {number} of `{key}`") for number, turn in enumerate(question))
     else:
-        raise DataError(f"{place}: `{key}` is {_kind(question)}, not a string or a list of chat messages")
-    if not messages or not messages[-1].content.strip():
+        raise DataError(f"{place}: `{key}` is {kind_of(question)}, not a string or a list of chat messages")
+    if not messages or not messages[-1].said:
         raise DataError(f"{place}: `{key}` is empty")
+    return messages
+
+
+def _asked(messages: tuple[Message, ...], key: str, place: str) -> tuple[Message, ...]:
     if messages[-1].role != "user":
         raise DataError(
             f"{place}: the last message of `{key}` is the {messages[-1].role}'s; it must be the user's "
@@ -86,11 +96,32 @@ def _messages(question: Any, key: str, place: str) -> tuple[Message, ...]:
     return messages
 
 
-def _message(turn: Any, number: int, key: str, place: str) -> Message:
-    match turn:
-        case {"role": str(role), "content": str(content)}:
-            return Message(role, content)
-    raise DataError(f"{place}: message {number} of `{key}` wants a `role` and a `content`, both text; is {turn!r:.200}")
+def _split(turns: tuple[Message, ...], key: str, place: str) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """Return a whole conversation up to the assistant's first turn, and from there on."""
+    first = next(number for number, turn in enumerate(turns) if turn.role == ASSISTANT)
+    if not first or turns[first - 1].role != "user":
+        raise DataError(f"{place}: in `{key}` the assistant speaks before the user has: there is no question")
+    spoken = [(number, turn) for number, turn in enumerate(turns) if turn.role == ASSISTANT]
+    if empty := [number for number, turn in spoken if not turn.said]:
+        raise DataError(f"{place}: message {empty[0]} of `{key}` is empty: there is no response to learn")
+    if unlearned := [number for number, turn in spoken if turn.more.get("weight") == 0]:
+        raise DataError(
+            f"{place}: message {unlearned[0]} of `{key}` has the weight 0, and all answers of a conversation are "
+            "learned; give those that shall be learned rows of their own, with the messages so far and a label"
+        )
+    return turns[:first], turns[first:]
+
+
+def _only(raw: RawRow, data: Data, place: str) -> None:
+    """Raise DataError where a whole conversation has a label, too."""
+    try:
+        _find(raw, data.label_key, "labelKey", place)
+    except DataError:
+        return
+    raise DataError(
+        f"{place}: `{data.input_key}` ends with an answer of the assistant's, and `{data.label_key}` (data.labelKey) "
+        "is there as well: remove that message, or the label"
+    )
 
 
 def _label(value: Any, key: str, place: str) -> str:
@@ -98,8 +129,4 @@ def _label(value: Any, key: str, place: str) -> str:
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
-    raise DataError(f"{place}: `{key}` (data.labelKey) is {_kind(value)}, not a string or a number")
-
-
-def _kind(value: Any) -> str:
-    return "null" if value is None else f"of type {type(value).__name__}"
+    raise DataError(f"{place}: `{key}` (data.labelKey) is {kind_of(value)}, not a string or a number")

@@ -28,13 +28,16 @@ class Questions:
     evaluation_sets: Mapping[str, tuple[Row, ...]]
 
 
-def questions(data: Data) -> Questions:
-    """Read all sets; raise DataError when one cannot be used or nothing is left to train on."""
-    held_out = _read(data.held_out, data) if data.held_out else ()
-    evaluation_sets = {each.name: _read(each, data) for each in data.evaluation_sets}
-    read = _read(data.train, data)
-    measured = {question.messages for rows in (held_out, *evaluation_sets.values()) for question in rows}
-    train = tuple(question for question in read if question.messages not in measured)
+def questions(data: Data, conversations: bool = False) -> Questions:
+    """Read all sets; raise DataError when one cannot be used or nothing is left to train on.
+
+    With `conversations`, rows may be whole ones.
+    """
+    held_out = _read(data.held_out, data, conversations) if data.held_out else ()
+    evaluation_sets = {each.name: _read(each, data, conversations) for each in data.evaluation_sets}
+    read = _read(data.train, data, conversations)
+    measured = {question.turns for rows in (held_out, *evaluation_sets.values()) for question in rows}
+    train = tuple(question for question in read if question.turns not in measured)
     if not train:
         others = " or data.evaluationSets" if evaluation_sets else ""
         raise DataError(f"data.train: no questions are left; {len(read)} were read and all are in data.heldOut{others}")
@@ -44,8 +47,8 @@ def questions(data: Data) -> Questions:
     return Questions(train, held_out, evaluation_sets)
 
 
-def _read(source: Source, data: Data) -> tuple[Row, ...]:
-    rows = tuple(row(raw, place, data) for place, raw in raw_rows(source))
+def _read(source: Source, data: Data, conversations: bool) -> tuple[Row, ...]:
+    rows = tuple(row(raw, place, data, conversations) for place, raw in raw_rows(source))
     if not rows:
         raise DataError(f"{source.jsonl or source.parquet}: no rows")
     return rows

@@ -12,7 +12,7 @@ the next. What stands in the head before the start of a user's turn is a begin-o
 from collections.abc import Callable, Sequence
 
 from rljob_trainer.data.errors import DataError
-from rljob_trainer.data.rows import Message
+from rljob_trainer.data.messages import Message
 
 Render = Callable[[Sequence[Message], bool], str]
 """(messages, whether to open the assistant's turn) -> text"""
@@ -34,6 +34,11 @@ def default_system_turn(render: Render, bos_token: str) -> str:
     if not assistant_to_user.startswith(assistant_end) or not head.endswith(user_start):
         raise DataError("cannot tell whether the chat template adds a system turn of its own; set data.systemPrompt")
     return head.removesuffix(user_start).removeprefix(bos_token)
+
+
+def assistant_end(render: Render) -> str:
+    """Return what the template writes after the assistant's turn, without the white space at its end; "" if nothing."""
+    return _between(DIALOGUE[:2], render(DIALOGUE[:2], False))[-1].rstrip()
 
 
 def opens_assistant_turn(render: Render) -> bool:

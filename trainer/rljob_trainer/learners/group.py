@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from math import exp
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -33,7 +32,7 @@ from rljob_trainer.learners.errors import (
     UnsupportedModelError,
 )
 from rljob_trainer.learners.metrics import CriticStep, StepMetrics
-from rljob_trainer.metrics import TrainMetrics
+from rljob_trainer.metrics import TrainMetrics, perplexity_of
 from rljob_trainer.packing import MicroBatch
 
 log = logging.getLogger(__name__)
@@ -41,8 +40,6 @@ log = logging.getLogger(__name__)
 INTERRUPT_S = 30.0
 GONE_WITHIN_S = 5.0
 """in which Ray tells that a process is gone"""
-MOST_SURPRISE = 700.0
-"""[nats]; its exponential is a number still"""
 OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory")
 """what torch says of CUDA's memory and of the host's"""
 
@@ -124,7 +121,7 @@ class LearnerGroup:
         with self._lock:
             full = [batch for batch in batches if any(batch.micro_batches_by_rank)]
             # The first step's are those of its own forward pass.
-            old = [self._logprobs(batch) if number else None for number, batch in enumerate(full)]
+            old = [self._logprobs(batch.micro_batches_by_rank) if number else None for number, batch in enumerate(full)]
             steps = [self._train(batch, logprobs) for batch, logprobs in zip(full, old, strict=True)]
         self._count_skipped(steps)
         return summary(steps, kl_in_rewards=next((batch.kl for batch in batches), None))
@@ -152,10 +149,10 @@ class LearnerGroup:
         with self._lock:
             return self._outputs(self._on_shares("divergence", [(list(share),) for share in shares]))
 
-    def logprobs(self, batch: StepBatch) -> list[Any]:
-        """Return the log-probabilities of a batch's response tokens, by data-parallel share and micro-batch."""
+    def logprobs(self, shares: Sequence[Sequence[MicroBatch]]) -> list[list[npt.NDArray[np.float32]]]:
+        """Return the log-probability of each of the micro-batches' targets, for each data-parallel share."""
         with self._lock:
-            return self._logprobs(batch)
+            return self._logprobs(shares)
 
     def save(self, directory: Path) -> None:
         """Write a checkpoint of all ranks."""
@@ -209,9 +206,8 @@ class LearnerGroup:
                 f"training.optimizer.maxSkippedSteps allows {self._max_skipped}"
             )
 
-    def _logprobs(self, batch: StepBatch) -> list[Any]:
-        """Return the log-probabilities of each data-parallel share."""
-        return self._outputs(self._on_shares("logprobs", [(list(share),) for share in batch.micro_batches_by_rank]))
+    def _logprobs(self, shares: Sequence[Sequence[MicroBatch]]) -> list[list[npt.NDArray[np.float32]]]:
+        return self._outputs(self._on_shares("logprobs", [(list(share),) for share in shares]))
 
     def _outputs(self, answers: list[Any]) -> list[Any]:
         """Return what the ranks that hold the output say, one for each data-parallel share."""
@@ -310,7 +306,7 @@ def summary(steps: Sequence[StepMetrics], kl_in_rewards: float | None) -> TrainM
         mismatch=fmean(step.mismatch for step in steps),
         importance=mean_of_known([step.importance for step in steps]),
         importance_cut=mean_of_known([step.importance_cut for step in steps]),
-        perplexity=exp(min(fmean(step.surprise for step in steps), MOST_SURPRISE)),
+        perplexity=perplexity_of(fmean(step.surprise for step in steps)),
     )
 
 

@@ -93,7 +93,8 @@ def twice(data: Data, found: Habits, rows: Sequence[Rows]) -> Iterator[Problem]:
 
 
 def marker_of(row: Row, found: Habits) -> str | None:
-    return next((marker for turn in row.messages if (marker := marker_in(turn.content, found))), None)
+    texts = (text for turn in row.turns for text in turn.said)
+    return next((marker for text in texts if (marker := marker_in(text, found))), None)
 
 
 def marker_in(text: str, found: Habits) -> str | None:
@@ -137,7 +138,7 @@ def response_lengths(spec: Spec, renderer: Renderer, source: Rows) -> Iterator[P
     """Yield the responses that are too long to be learned, among the longest."""
     new = spec.rollout.sampling.max_new_tokens
     longest = sorted((row for row in source.good if row.label.strip()), key=lambda row: -len(row.label))[:MEASURED]
-    sizes = {row.place: len(renderer.reference(row)[1]) for row in longest}
+    sizes = {row.place: len(renderer.reference(row).tokens_T) for row in longest}
     too_long = {f"{place} ({tokens} tokens)": tokens for place, tokens in sizes.items() if tokens > new}
     if too_long:
         rule = f"a response of more than the {new} tokens of spec.rollout.sampling.maxNewTokens"

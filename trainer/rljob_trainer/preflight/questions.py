@@ -37,7 +37,7 @@ def read_sources(spec: Spec) -> list[Rows]:
     for field, source in spec.data.sources.items():
         for kind, path in (("jsonl", source.jsonl), ("parquet", source.parquet)):
             if path is not None and Path(path).is_file():
-                rows.append(read_rows(f"{field}.{kind}", raw_rows(source), spec.data))
+                rows.append(read_rows(f"{field}.{kind}", raw_rows(source), spec.data, spec.imitates))
     return rows
 
 

@@ -34,13 +34,13 @@ class Rows:
     """a key that the rows have in place of one that they have not"""
 
 
-def read_rows(field: str, rows: Iterable[tuple[str, RawRow]], data: Data) -> Rows:
-    """Check every row; what ends the reading itself is a fault, too."""
+def read_rows(field: str, rows: Iterable[tuple[str, RawRow]], data: Data, conversations: bool = False) -> Rows:
+    """Check every row, which with `conversations` may be a whole one; what ends the reading itself is a fault, too."""
     good, faults, nearest = [], [], None
     try:
         for place, raw in rows:
             try:
-                good.append(row(raw, place, data))
+                good.append(row(raw, place, data, conversations))
             except DataError as error:
                 faults.append((place, str(error).removeprefix(f"{place}: ")))
                 nearest = nearest or near(raw, data)
@@ -81,10 +81,8 @@ def judge_rows(spec: Spec, rows: Rows) -> Findings:
 def judge_split(rows: Sequence[Rows]) -> Findings:
     """Return whether questions are left to train on: none that is measured on is."""
     trained = [each for each in rows if each.field.startswith(TRAIN)]
-    measured = {row.messages for each in rows if not each.field.startswith(TRAIN) for row in each.good}
-    return total(
-        none_left(each) for each in trained if each.good and all(row.messages in measured for row in each.good)
-    )
+    measured = {row.turns for each in rows if not each.field.startswith(TRAIN) for row in each.good}
+    return total(none_left(each) for each in trained if each.good and all(row.turns in measured for row in each.good))
 
 
 def none_left(rows: Rows) -> Findings:
@@ -108,7 +106,7 @@ def repeated(rows: Rows) -> Iterator[Problem]:
     twice: list[str] = []
     contradicted: list[str] = []
     for each in rows.good:
-        before = first.setdefault(each.messages, each)
+        before = first.setdefault(each.turns, each)
         if before is not each:
             again = f"{each.place} as {number(before.place)}"
             (twice if each.label == before.label else contradicted).append(again)

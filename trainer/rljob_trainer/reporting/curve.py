@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Final, Self
 
 from rljob_api.control import MOST_CURVE_POINTS, CurvePoint
-from rljob_trainer.reporting.records import EvaluationRecord, StepRecord
+from rljob_trainer.reporting.records import EvaluationRecord, PerplexityRecord, StepRecord
 
 MOST_EVALUATIONS: Final = 24
 """evaluations are rarer than steps, and thinned together with them they would vanish first"""
@@ -60,26 +60,40 @@ class Curve:
         """Return the curve after a step."""
         return replace(self, steps=self.steps.add(_stepped(record)))
 
-    def evaluated(self, record: EvaluationRecord) -> "Curve":
+    def evaluated(self, record: EvaluationRecord | PerplexityRecord) -> "Curve":
         """Return the curve after an evaluation of the newest step, or before the first."""
         newest = self.steps.newest
         step = newest if newest is not None and newest.step == record.step else CurvePoint(step=record.step)
-        point = step.model_copy(update={"accuracy": _rounded(record.sampled, DIGITS)})
+        point = step.model_copy(update=_evaluated(record))
         return replace(self, evaluations=self.evaluations.add(point))
 
 
-def stepwise(steps: Iterable[StepRecord], evaluations: Iterable[EvaluationRecord]) -> tuple[CurvePoint, ...]:
+def stepwise(
+    steps: Iterable[StepRecord], evaluations: Iterable[EvaluationRecord | PerplexityRecord]
+) -> tuple[CurvePoint, ...]:
     """Return a point for each step and evaluation, nothing left out."""
     by_step = {record.step: _stepped(record) for record in steps}
     for record in evaluations:
         point = by_step.get(record.step, CurvePoint(step=record.step))
-        by_step[record.step] = point.model_copy(update={"accuracy": _rounded(record.sampled, DIGITS)})
+        by_step[record.step] = point.model_copy(update=_evaluated(record))
     return tuple(by_step[step] for step in sorted(by_step))
 
 
 def _stepped(record: StepRecord) -> CurvePoint:
-    speed = _rounded(record.rollout_tokens_per_second, 0)
-    return CurvePoint(step=record.step, reward=_rounded(record.reward_mean, DIGITS), tokens_per_second=speed)
+    return CurvePoint(
+        step=record.step,
+        reward=_rounded(record.reward_mean, DIGITS),
+        tokens_per_second=_rounded(record.rollout_tokens_per_second, 0),
+        perplexity=_rounded(record.perplexity_of_data, DIGITS),
+    )
+
+
+def _evaluated(record: EvaluationRecord | PerplexityRecord) -> dict[str, float | None]:
+    match record:
+        case EvaluationRecord():
+            return {"accuracy": _rounded(record.sampled, DIGITS)}
+        case PerplexityRecord():
+            return {"held_out_perplexity": _rounded(record.perplexity, DIGITS)}
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

@@ -9,12 +9,12 @@ Axes: G samples of one prompt.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, isfinite
+from math import isfinite
 from statistics import fmean
 
 from rljob_api.sections import Precision
 from rljob_trainer.listing import some
-from rljob_trainer.metrics import TrainMetrics
+from rljob_trainer.metrics import TrainMetrics, perplexity_of
 from rljob_trainer.reporting.measurements import NGRAM, repeated, spread
 from rljob_trainer.reporting.records import CheckRecord, RenderedRecord, SegmentRecord
 from rljob_trainer.samples import ScoredGroup
@@ -102,7 +102,7 @@ def checks(
         ),
         (
             "perplexity of the samples under the learner",
-            exp(min(-view.mean_logprob, 700.0)) if view else None,
+            perplexity_of(-view.mean_logprob) if view else None,
             PERPLEXITY_LIMIT,
             "The learner is surprised by what its own weights have said. Far above: the checkpoint was not loaded."
             " A little above: a chat template or data unlike what the model was trained on, a base model, or a high"
@@ -164,7 +164,7 @@ def records(measured: Sequence[tuple[str, float | None, float, str]]) -> tuple[C
 def perplexity(groups: Sequence[ScoredGroup]) -> float | None:
     """Return exp of the mean negative log-probability of all tokens that the model wrote, as the engines gave them."""
     logprobs = [each for group in groups for sample in group.group.samples_G for each in sample.own_logprobs]
-    return exp(min(-fmean(logprobs), 700.0)) if logprobs else None
+    return perplexity_of(-fmean(logprobs)) if logprobs else None
 
 
 def rendered(groups: Sequence[ScoredGroup]) -> tuple[RenderedRecord, ...]:

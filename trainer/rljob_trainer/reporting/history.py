@@ -14,6 +14,7 @@ from rljob_trainer.reporting.records import (
     EvaluationRecord,
     FindingRecord,
     FirstStepRecord,
+    PerplexityRecord,
     ReadyRecord,
     Record,
     RunRecord,
@@ -22,7 +23,7 @@ from rljob_trainer.reporting.records import (
     rate,
 )
 
-_ByStep = TypeVar("_ByStep", StepRecord, EvaluationRecord, SamplesRecord, CheckpointRecord)
+_ByStep = TypeVar("_ByStep", StepRecord, EvaluationRecord, PerplexityRecord, SamplesRecord, CheckpointRecord)
 
 
 class NotARunError(ValueError):
@@ -39,6 +40,7 @@ class History:
     """one for each start that came to a step"""
     steps: tuple[StepRecord, ...]
     evaluations: tuple[EvaluationRecord, ...]
+    perplexities: tuple[PerplexityRecord, ...]
     incidents: tuple[EngineRecord, ...]
     findings: tuple[FindingRecord, ...]
     first_step: FirstStepRecord | None
@@ -127,6 +129,7 @@ def read_history(run_directory: Path) -> History:
         ready=tuple(record for record in records if isinstance(record, ReadyRecord)),
         steps=_by_step(records, StepRecord),
         evaluations=_by_step(records, EvaluationRecord),
+        perplexities=_by_step(records, PerplexityRecord),
         incidents=_incidents(records),
         findings=tuple(record for record in records if isinstance(record, FindingRecord)),
         first_step=next((record for record in reversed(records) if isinstance(record, FirstStepRecord)), None),
@@ -142,6 +145,9 @@ def result(history: History) -> str:
     before, after = history.before, history.after
     if before is not None and after is not None:
         return f"held-out accuracy {accuracy_change(before, after)}"
+    if len(history.perplexities) > 1:
+        first, *_, last = history.perplexities
+        return f"held-out perplexity {first.perplexity:.3g} → {last.perplexity:.3g}"
     rewards = [step.reward_mean for step in history.steps if step.reward_mean is not None]
     if rewards:
         return f"mean reward {rewards[0]:.2f} → {rewards[-1]:.2f}"

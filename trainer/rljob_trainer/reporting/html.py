@@ -94,6 +94,14 @@ def figures(history: History) -> tuple[Figure, ...]:
     drawn = (
         _accuracy("Held-out accuracy", {each.step: each for each in history.evaluations}),
         *(_accuracy(f"Accuracy on {name}", history.accuracies(name)) for name in history.evaluation_sets),
+        line_figure(
+            "Held-out perplexity",
+            "",
+            [Series("by the learner", "primary", tuple((each.step, each.perplexity) for each in history.perplexities))],
+            y_range=(1.0, None),
+            note="Of the data's own responses to questions that are not trained on; it rises again when the model"
+            " learns its training data by heart.",
+        ),
         _reward(steps),
         _reward_parts(steps),
         _of(steps, "Response length", "tokens", {"mean": "response_length"}, low=0.0),

@@ -10,6 +10,7 @@ from rljob_trainer.reporting.records import (
     CheckpointRecord,
     EndRecord,
     EvaluationRecord,
+    PerplexityRecord,
     Record,
     RunRecord,
     StepRecord,
@@ -35,6 +36,10 @@ class Progress:
     rewards: tuple[float, ...] = ()
     """mean reward of the last steps, oldest first"""
     evaluations: tuple[EvaluationRecord, ...] = ()
+    """oldest first"""
+    perplexities: tuple[float, ...] = ()
+    """of what the last steps have learned, oldest first, where it is the data's own responses"""
+    held_out_perplexity: tuple[PerplexityRecord, ...] = ()
     """oldest first"""
     curve: Curve = field(default_factory=Curve)
     """the whole run in few points"""
@@ -87,6 +92,9 @@ def after(progress: Progress, record: Record) -> Progress:
         case EvaluationRecord():
             evaluations = (*progress.evaluations, record)[-HISTORY:]
             return replace(progress, evaluations=evaluations, curve=progress.curve.evaluated(record))
+        case PerplexityRecord():
+            known = (*progress.held_out_perplexity, record)[-HISTORY:]
+            return replace(progress, held_out_perplexity=known, curve=progress.curve.evaluated(record))
         case CheckpointRecord():
             return replace(progress, checkpoint=record)
         case EndRecord():
@@ -116,12 +124,15 @@ def _periodic(lap: Mapping[str, float]) -> float:
 
 def _after_step(progress: Progress, record: StepRecord) -> Progress:
     rewards = progress.rewards if record.reward_mean is None else (*progress.rewards, record.reward_mean)
+    of_data = record.perplexity_of_data
+    perplexities = progress.perplexities if of_data is None else (*progress.perplexities, of_data)
     return replace(
         progress,
         step=record.step,
         step_time=record.time,
         reward_mean=record.reward_mean,
         rewards=rewards[-HISTORY:],
+        perplexities=perplexities[-HISTORY:],
         curve=progress.curve.stepped(record),
         rollout_tokens_per_second=record.rollout_tokens_per_second,
         train_tokens_per_second=record.train_tokens_per_second,

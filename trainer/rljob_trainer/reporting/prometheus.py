@@ -23,6 +23,7 @@ from rljob_trainer.reporting.records import (
     EngineRecord,
     EvaluationRecord,
     FindingRecord,
+    PerplexityRecord,
     ReadyRecord,
     Record,
     RunRecord,
@@ -150,6 +151,11 @@ class Metrics:
         )
         for name, mode in product(evaluation_sets, MODES):
             self._set_accuracy.labels(name, mode).set(_NAN)
+        self._heldout_perplexity = _unknown(
+            "rljob_heldout_perplexity",
+            "Perplexity of the data's own responses to held-out questions, with sft",
+            registry,
+        )
         self._engines = Gauge("rljob_engines", "Engines by state", ["state"], registry=registry)
         self._restarts = Counter(
             "rljob_engine_restarts", "Engines that came back after a failure", ["cause"], registry=registry
@@ -182,6 +188,8 @@ class Metrics:
                 self._finished(record)
             case EvaluationRecord():
                 self._evaluated(record)
+            case PerplexityRecord():
+                self._heldout_perplexity.set(record.perplexity)
             case EngineRecord():
                 self._failed(record)
             case FindingRecord():

@@ -123,6 +123,11 @@ class StepRecord(StepMetrics):
         return self.phase_seconds.get("rollout", 0.0) if self.staleness is None else self.seconds
 
     @property
+    def perplexity_of_data(self) -> float | None:
+        """Perplexity of what was learned where no reward judged it: of the data's own responses."""
+        return self.perplexity if self.reward_mean is None else None
+
+    @property
     def rollout_tokens_per_second(self) -> float | None:
         return rate(self.rollout_tokens, self.rollout_seconds)
 
@@ -188,6 +193,19 @@ class EvaluationRecord(AccuracyRecord):
     """judgements that failed and got `reward.failureScore`, in all sets"""
     sets: Mapping[str, AccuracyRecord] = Field(default_factory=dict)
     """of each of `data.evaluationSets`, by its name"""
+
+
+class PerplexityRecord(_Line):
+    """How well the learner knows the data's own responses to the held-out questions."""
+
+    kind: Literal["perplexity"] = "perplexity"
+    time: float
+    step: int
+    """0: before the first step"""
+    perplexity: float
+    """exp of the mean negative log-probability of their tokens"""
+    n: int
+    """responses"""
 
 
 class EngineRecord(_Line):
@@ -319,6 +337,7 @@ Record = (
     | ReadyRecord
     | StepRecord
     | EvaluationRecord
+    | PerplexityRecord
     | EngineRecord
     | FindingRecord
     | FirstStepRecord
@@ -327,7 +346,19 @@ Record = (
     | EndRecord
 )
 KINDS = frozenset(
-    {"run", "ready", "step", "evaluation", "engine", "finding", "first_step", "samples", "checkpoint", "end"}
+    {
+        "run",
+        "ready",
+        "step",
+        "evaluation",
+        "perplexity",
+        "engine",
+        "finding",
+        "first_step",
+        "samples",
+        "checkpoint",
+        "end",
+    }
 )
 SETUP = frozenset({"start", "load"})
 """phases that belong to a start of the driver and to no step"""

@@ -34,6 +34,7 @@ from rljob_trainer.reporting.records import (
     EvaluationRecord,
     FindingRecord,
     FirstStepRecord,
+    PerplexityRecord,
     ReadyRecord,
     Record,
     RenderedRecord,
@@ -159,6 +160,10 @@ class Report:
 
     def evaluation(self, step: int, accuracy: Accuracy) -> None:
         """Tell what the held-out questions said; nothing when there are none."""
+        if accuracy.perplexity is not None:
+            self._record(
+                PerplexityRecord(time=self._now(), step=step, perplexity=accuracy.perplexity, n=accuracy.questions)
+            )
         if accuracy.sampled is not None:
             self._record(
                 EvaluationRecord(

@@ -12,7 +12,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from rljob_trainer.reporting.records import EvaluationRecord, Record, StepRecord
+from rljob_trainer.reporting.records import EvaluationRecord, PerplexityRecord, Record, StepRecord
 
 _STEP_TAGS: Final = {
     "train/loss": "loss",
@@ -76,6 +76,8 @@ def scalars(record: Record) -> Iterator[tuple[str, float]]:
             yield f"rollout/reward_parts/{part}", mean
         for phase, seconds in record.phase_seconds.items():
             yield f"perf/phase_seconds/{phase}", seconds
+    elif isinstance(record, PerplexityRecord):
+        yield "eval/perplexity", record.perplexity
     elif isinstance(record, EvaluationRecord):
         yield "eval/accuracy_sampled", record.sampled
         if record.greedy is not None:

@@ -141,8 +141,8 @@ def reward_collapse(steps: Steps, limits: Watch) -> Finding | None:
 
 
 def entropy_collapse(steps: Steps, limits: Watch) -> Finding | None:
-    """The policy has become sure of everything, and tries nothing new."""
-    windows = list(means(steps, limits.window, lambda step: step.entropy))
+    """The policy has become sure of everything, and tries nothing new; what learns the data's responses need not."""
+    windows = list(means(steps, limits.window, lambda step: None if step.reward_mean is None else step.entropy))
     if len(windows) < 2:
         return None
     (_, before), (last, now) = windows[0], windows[-1]

@@ -68,6 +68,33 @@ def test_an_unusable_row_is_refused_with_its_place(tmp_path, row, said):
         questions(Data(train=jsonl(tmp_path / "q.jsonl", row)))
 
 
+USER, ANSWER = {"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": "2"}
+
+
+def test_a_whole_conversation_is_asked_up_to_the_first_answer(tmp_path):
+    train = jsonl(tmp_path / "q.jsonl", {"messages": [USER, ANSWER, USER, ANSWER]}, {"messages": [USER], "answer": 3})
+    whole, asked = questions(Data(train=train, input_key="messages"), conversations=True).train
+    assert (len(whole.messages), len(whole.answers), whole.question, whole.label) == (1, 3, "1 + 1", "2\n1 + 1\n2")
+    assert (asked.answers, asked.label) == ((), "3")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"messages": [ANSWER]}, "in `messages` the assistant speaks before the user has"),
+        ({"messages": [{**USER, "role": "system"}, ANSWER]}, "the assistant speaks before the user has"),
+        ({"messages": [USER, {**ANSWER, "content": " "}, USER, ANSWER]}, "message 1 of `messages` is empty"),
+        ({"messages": [USER, ANSWER], "answer": "2"}, r"`messages` ends with an answer .*`answer` \(data.labelKey\)"),
+        ({"messages": [USER]}, "no key `answer`"),
+        ({"messages": [USER, {**USER, "role": "tool"}], "answer": 2}, "the tool's; it must be the user's"),
+    ],
+)
+def test_an_unusable_conversation_is_refused_with_its_place(tmp_path, row, said):
+    data = Data(train=jsonl(tmp_path / "q.jsonl", row), input_key="messages")
+    with pytest.raises(DataError, match=rf"q\.jsonl:1: .*{said}"):
+        questions(data, conversations=True)
+
+
 def test_a_line_that_is_not_json_is_told_with_its_number(tmp_path):
     (tmp_path / "q.jsonl").write_text('{"question": "a", "answer": "b"}\n{"question": \n')
     with pytest.raises(DataError, match=r"q\.jsonl:2: not JSON"):

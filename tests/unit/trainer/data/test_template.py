@@ -9,7 +9,7 @@ import pytest
 from jinja2 import Environment
 
 from rljob_trainer.data.errors import DataError
-from rljob_trainer.data.rows import Message
+from rljob_trainer.data.messages import Message
 from rljob_trainer.data.template import Render, default_system_turn, opens_assistant_turn
 
 TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -167,14 +167,14 @@ BATCHES = Batches(
 GROUPS = (group("0:0"), group("0:1", logprob=-0.5))
 
 
-def shifted(batch, by: float):
+def shifted(shares, by: float):
     """Return the log-probabilities of a learner that differs from the engines by so much."""
-    return [[each.logprobs_R + np.float32(by) for each in share] for share in batch.micro_batches_by_rank]
+    return [[each.logprobs_R + np.float32(by) for each in share] for share in shares]
 
 
 def test_the_learner_is_compared_over_all_shares_and_micro_batches():
     batches = BATCHES(GROUPS)
-    seen = view(batches, [shifted(batch, 0.25) for batch in batches], ())
+    seen = view(batches, [shifted(batch.micro_batches_by_rank, 0.25) for batch in batches], ())
     assert seen.mean_logprob == pytest.approx(-0.45 + 0.25)
     assert (seen.mean_difference, seen.largest_difference) == pytest.approx((0.25, 0.25))
     assert view((), (), ()) is None
@@ -243,9 +243,9 @@ class Learner:
         self.events.append("train")
         return TRAINING
 
-    def logprobs(self, batch):
+    def logprobs(self, shares):
         self.events.append("look")
-        return shifted(batch, 0.25)
+        return shifted(shares, 0.25)
 
 
 def first_step(directory: Path, learner, logprobs, num_zeros: int = 0) -> tuple[FirstStep, SyntheticRun]:

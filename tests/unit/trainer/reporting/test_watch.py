@@ -91,6 +91,10 @@ def test_an_ill_is_found_by_its_detector_and_by_no_other(name: str):
     assert names(steps[:90]) == []
 
 
+def test_what_learns_the_data_s_own_responses_may_become_sure_of_them():
+    assert names(run(100, lambda step: after(90, entropy=0.02)(step) | {"reward_mean": None})) == []
+
+
 @pytest.mark.parametrize(
     ("name", "limits"),
     [

