@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 PROGRAMS = (*control_plane.PROGRAMS, *dns.PROGRAMS, "kubelet", "kube-proxy", "helm")
 NAME = "node"
 PROXY_HEALTH_PORT = 10256
-ROOM_GIB = 15
-"""of images and containers; with less the kubelet finds its disk full, and pods wait for ever"""
+ROOM_GIB = 20
+"""for images, which are built, moved and unpacked, and for containers; with less a pod waits for ever"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,14 +41,26 @@ class Runtime:
         return self.socket.exists() and self._ctr("version").returncode == 0
 
     def import_archive(self, archive: Path) -> None:
-        """Make the images of this archive (OCI or `docker save`) known to the kubelet. Raises ClusterError."""
-        done = self._ctr("--namespace=k8s.io", "images", "import", str(archive))
-        if done.returncode:
-            raise ClusterError(f"import {archive} into containerd at {self.socket}: {done.stderr.strip()}")
+        """Make the images of this archive (OCI or `docker save`) known to the kubelet. Raises ClusterError.
 
-    def images(self) -> list[str]:
-        """Return the names of the images that the kubelet knows."""
-        return self._ctr("--namespace=k8s.io", "images", "list", "--quiet").stdout.split()
+        The archive is removed before its images are unpacked: both do not fit on every disk.
+        """
+        before = self.images()
+        self._do("images", "import", "--no-unpack", str(archive))
+        archive.unlink()
+        for digest in sorted(set(self.images().values()) - set(before.values())):
+            self._do("snapshots", "unpack", digest)
+
+    def images(self) -> Mapping[str, str]:
+        """Return the names of the images that the kubelet knows, with the digests of their manifests."""
+        told = self._do("images", "list").splitlines()[1:]
+        return {name: digest for name, _, digest, *_ in map(str.split, told)}
+
+    def _do(self, *arguments: str) -> str:
+        done = self._ctr("--namespace=k8s.io", *arguments)
+        if done.returncode:
+            raise ClusterError(f"`ctr {' '.join(arguments)}` at {self.socket}: {done.stderr.strip()}")
+        return done.stdout
 
     def _ctr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [str(program("ctr")), f"--address={self.socket}", *arguments]
