@@ -3,16 +3,17 @@
 debootstrap ─► base ─┐
 requirements/*.txt ──┴─► layers of the dependencies (kept in the cache) ─► our code ─► containerd
 
-Everything is kept in the cache: the base, and buildah's layers, which change with the locks.
+Everything is kept in the cache: the base, and buildah's layers, for as long as locks and Dockerfiles stay as they are.
 """
 
 import fcntl
+import hashlib
 import logging
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,9 @@ class ProjectImage:
 
 OPERATOR = ProjectImage("rljob.local/operator", "images/operator/Dockerfile")
 TRAINER = ProjectImage("rljob.local/trainer", "images/trainer/Dockerfile", ("cuda", "torch", "cpu"))
+INPUTS = [REPOSITORY / path for path in ("requirements/trainer.txt", "requirements/operator.txt")]
+INPUTS += [REPOSITORY / image.dockerfile for image in (OPERATOR, TRAINER)]
+"""what the large layers follow from"""
 
 
 def load(image: ProjectImage, runtime: Runtime, environ: Mapping[str, str]) -> str:
@@ -59,7 +63,7 @@ def load(image: ProjectImage, runtime: Runtime, environ: Mapping[str, str]) -> s
     root = cache(environ).parent / "images"
     root.mkdir(parents=True, exist_ok=True)
     with _one_at_a_time(root):
-        buildah = _buildah(root)
+        buildah = _buildah(root, storage(root, [path.read_bytes() for path in INPUTS]))
         identity = _build(image, buildah, root, environ)
         name = f"{image.repository}:{identity[:12]}"
         if name not in runtime.images():
@@ -71,9 +75,19 @@ def load(image: ProjectImage, runtime: Runtime, environ: Mapping[str, str]) -> s
     return name
 
 
-def _buildah(root: Path) -> list[str]:
-    storage = [f"--root={root / 'layers'}", f"--runroot={root / 'run'}", "--storage-driver=overlay"]
-    return [str(program("buildah")), *storage]
+def storage(root: Path, inputs: Sequence[bytes]) -> Path:
+    """Return the directory of layers made from these files. Those made from others are removed: they fill a disk."""
+    digest = hashlib.sha256(b"\0".join(inputs)).hexdigest()
+    kept = root / f"layers-{digest[:16]}"
+    for other in root.glob("layers*"):
+        if other != kept:
+            subprocess.run(["umount", str(other / "overlay")], capture_output=True, check=False)  # buildah leaves it
+            shutil.rmtree(other)
+    return kept
+
+
+def _buildah(root: Path, layers: Path) -> list[str]:
+    return [str(program("buildah")), f"--root={layers}", f"--runroot={root / 'run'}", "--storage-driver=overlay"]
 
 
 def _build(image: ProjectImage, buildah: list[str], root: Path, environ: Mapping[str, str]) -> str:
