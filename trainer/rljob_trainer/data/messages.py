@@ -65,7 +65,7 @@ def _call(call: Any, where: str) -> Mapping[str, Any]:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             arguments = None
     if not name or not isinstance(arguments, Mapping):
         raise DataError(

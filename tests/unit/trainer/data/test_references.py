@@ -246,6 +246,7 @@ def test_calls_that_a_template_leaves_out_are_refused(tokenizer):
         ({"tool_calls": 7}, "message 1 of `messages` has `tool_calls` of type int, not a list"),
         ({"tool_calls": [], "content": None}, "message 1 of `messages` wants a `role` and a `content`"),
         ({"tool_calls": [{"function": "add"}]}, "message 1 .* a call in `tool_calls` wants a function with a `name`"),
+        ({"tool_calls": [{"name": "add", "arguments": "[" * 100_000}]}, "an object or the JSON of one"),
         ({"tool_calls": [{"name": "add", "arguments": "{"}]}, "an object or the JSON of one; is {'name': 'add'"),
         ({"tool_calls": [{"name": "add", "arguments": "[1]"}]}, "an object or the JSON of one"),
         ({"reasoning_content": ["x"]}, "the chat template refuses turns of user, assistant, tool"),
