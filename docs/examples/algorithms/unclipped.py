@@ -7,7 +7,7 @@ from rljob_trainer.learners.objectives.objective import Surrogate
 
 def ratio_times_advantage(responses, settings):
     ratio_R = (responses.logprobs_R - responses.old_logprobs_R).exp()
-    return Surrogate(-ratio_R * responses.advantages_R, ratio_R, ratio_R != ratio_R)  # nothing is ever clipped
+    return Surrogate(-ratio_R * responses.advantages_R, ratio_R, ratio_R != ratio_R)  # nothing is clipped
 
 
 def unclipped(settings):

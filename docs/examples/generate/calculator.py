@@ -1,4 +1,4 @@
-"""A model that may calculate: behind `<<19 * 21>>` it finds the result, which it is not trained on.
+"""A calculator: inserts the result after `<<19 * 21>>`. The model is not trained on the result.
 
     spec.rollout.generate: calculator:generate
 
@@ -16,7 +16,7 @@ OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mu
 
 
 async def generate(conversation: Conversation) -> None:
-    """Have the model go on behind each result, until it ends its turn."""
+    """Let the model continue after each result until it ends its turn."""
     while True:
         answer = await conversation.model(stop=[">>"])
         call = CALL.search(answer.text)

@@ -1,10 +1,9 @@
-"""A model that may run Python: a block of code in its turn is run, and what it prints is the user's next turn.
+"""A Python sandbox: runs the code block of the model's turn; the output is the next user turn.
 
     spec.rollout.generate: python_sandbox:generate
 
-Its directory must be on PYTHONPATH where the job runs. The code runs in a process of its own, in an empty directory,
-without the run's environment, and with limits of time, memory and output. It is not kept from the network or from files
-that anybody may read: give the pods a NetworkPolicy, and no secrets as files.
+Its directory must be on PYTHONPATH where the job runs. The code runs in the sandbox of `spec.rollout.tools`, without
+network and without files, processes or environment of the run, and with limits of time, memory and output.
 """
 
 import asyncio
@@ -17,6 +16,7 @@ import tempfile
 from contextlib import suppress
 
 from rljob_trainer.conversations.conversation import Conversation
+from rljob_trainer.processes.sandbox import Settings, command_line
 
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 MOST_RUNS = 3
@@ -40,7 +40,7 @@ async def printed(code: str) -> str:
     """Return what the code prints, or how it ended."""
     with tempfile.TemporaryDirectory() as directory:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-c", code,
+            *command_line(Settings(file_bytes=MOST_SHOWN * 100), [sys.executable, "-I", "-c", code]),
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             env={}, cwd=directory, start_new_session=True, preexec_fn=limit,
         )  # fmt: skip
@@ -58,7 +58,6 @@ async def printed(code: str) -> str:
 
 
 def limit() -> None:
-    """Bound the process before its code begins: memory, time on a core, and what it may write to files."""
+    """Bound the process before its code begins: memory and time on a core."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_SHOWN * 100, MOST_SHOWN * 100))

@@ -1,9 +1,9 @@
-"""A reward of one's own: the closer the number, the higher; 1 when it is right, 0 when there is no number.
+"""A reward function: 1 for the right number, less for a larger distance, 0 without a number.
 
-    spec.reward: {kind: python, function: closeness:closeness}
+    spec.reward: {kind: Python, function: closeness:closeness}
 
-Its directory must be on PYTHONPATH where the job runs. `async def` works too: all responses of a step are then
-judged at the same time.
+Its directory must be on PYTHONPATH where the job runs. With `async def`, the responses of a step are scored
+concurrently.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""A reward as a service: `python docs/examples/rewards/service.py` listens on port 8000.
+"""A reward service: `python docs/examples/rewards/service.py` listens on port 8000.
 
-spec.reward: {kind: remote, remote: {url: "http://127.0.0.1:8000/score"}}
+spec.reward: {kind: Remote, remote: {url: "http://127.0.0.1:8000/score"}}
 """
 
 from aiohttp import web

@@ -1,6 +1,6 @@
-"""A reward over a group: all responses to a prompt are judged at once, so that they can be compared.
+"""A group reward: the function gets all responses to a prompt and compares them.
 
-spec.reward: {kind: python, function: shortest:shortest, judges: group}
+spec.reward: {kind: Python, function: shortest:shortest, judges: Group}
 """
 
 from collections.abc import Mapping, Sequence
