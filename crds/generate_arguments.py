@@ -1,7 +1,7 @@
-"""Writes `rljob_api/arguments.json`: the arguments that the pinned SGLang, Megatron-core and reasoning-gym accept.
+"""Writes `rljob_api/rules/arguments.json`: the arguments that SGLang, Megatron-core and reasoning-gym accept.
 
-Run it after changing one of those pins: `python crds/generate_arguments.py > crds/rljob_api/arguments.json`. It needs
-the trainer's packages; the API reads only the file. A test fails when the file and the installed packages differ.
+Run `make generate` after changing one of those pins. It needs the trainer's packages; the API reads only the file.
+A test fails when the file and the installed packages differ.
 """
 
 import argparse

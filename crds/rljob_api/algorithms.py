@@ -1,7 +1,8 @@
 """The algorithms that a manifest can name, and which settings each of them looks at.
 
-What they do is in `rljob_trainer.algorithms`, one file each; a test holds both lists together. Of an algorithm that a
-user brings (`module:object`) nothing is known: it is given all settings.
+A new algorithm is a line here and a file in `rljob_trainer.algorithms`, which the trainer finds by the name: of
+`reinforcePlusPlus` it is `reinforce_plus_plus`, with a function of that name. An algorithm that a user brings
+(`module:object`) is given all settings.
 """
 
 from collections.abc import Mapping

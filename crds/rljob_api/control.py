@@ -1,18 +1,23 @@
-"""The control protocol between a training driver and whoever looks after it: the operator or `rljob run`.
+"""The control protocol between a training driver and its supervisor: the operator or `rljob run`.
 
 HTTP on the driver, JSON bodies, `Authorization: Bearer TOKEN` on every request. Orders are desired state with a
 generation, so giving one twice is harmless. Times are unix seconds of the driver's clock.
 
     GET  /v1/status?since=REVISION&wait=SECONDS   Status; with `since`, once the revision differs or `wait` is over
     GET  /v1/metrics                              Prometheus text
-    PUT  /v1/engines/{name}                       EngineOrder -> Answer
-    PUT  /v1/scale                                Scale -> Answer
-    POST /v1/checkpoint                           save after the current step -> Answer
-    POST /v1/drain                                finish the current step, save and end -> Answer
+    PUT  /v1/engines/{name}                       EngineOrder -> OrderResult
+    PUT  /v1/scale                                Scale -> OrderResult
+    POST /v1/checkpoint                           save after the current step -> OrderResult
+    POST /v1/drain                                finish the current step, save and end -> OrderResult
+    POST /v1/evict                                a pod of the run is about to end: Eviction -> EvictionResult
+
+`/v1/evict` also accepts the eviction token, which permits nothing else: all pods of a job have it.
 
 Whatever is refused is answered with a Refusal.
 """
 
+import hashlib
+import hmac
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -25,17 +30,22 @@ ENGINE = "/v1/engines/{name}"
 SCALE = "/v1/scale"
 CHECKPOINT = "/v1/checkpoint"
 DRAIN = "/v1/drain"
+EVICT = "/v1/evict"
 
 TOKEN_VARIABLE = "RLJOB_TOKEN"
 """environment variable of the driver that holds the bearer token"""
+EVICTION_TOKEN_VARIABLE = "RLJOB_EVICTION_TOKEN"
+"""environment variable of every pod that holds the eviction token"""
 
 ADDRESS_FILE = "control.json"
 """in the run's directory: `{"url": ..., "pid": ...}` of the driver that listens"""
 
 DRIVER_LOG = "logs/driver-attempt-{attempt}.log"
+STACKS_LOG = "logs/stacks-attempt-{attempt}.log"
 ENGINE_LOG = "logs/{engine}.log"
 REWARD_LOG = "logs/reward.log"
-"""in the run's directory: what each start of the driver, each engine, and functions that judge have written"""
+"""in the run's directory: what each start of the driver, each engine, and functions that judge have written, and the
+stacks of a driver and its ranks that made no progress"""
 
 MOST_CURVE_POINTS = 64
 """of a run of any length: the curve has to fit into an object of the API server"""
@@ -230,6 +240,11 @@ class Incident(Message):
     """from the detection until its successor served the current weights [s]; absent: not yet"""
 
 
+class DecidedBy(StrEnum):
+    SUPERVISOR = "Supervisor"
+    DRIVER = "Driver"
+
+
 class Decision(Message):
     """An order to restart an engine that the driver has accepted. The recovery policy reads these as its history."""
 
@@ -241,25 +256,25 @@ class Decision(Message):
     """name of the engine"""
     generation: Annotated[int, NOT_NEGATIVE]
     """generation that was ordered"""
-    by: Literal["supervisor", "driver"]
-    """who decided: the operator or `rljob run`, or the driver itself because nobody asked for its status"""
+    by: DecidedBy
+    """the supervisor (operator or `rljob run`), or the driver itself while no supervisor reads its status"""
     reason: str
     """why"""
 
 
 class Finding(Message):
-    """Something that `spec.watch` looks for, and that holds."""
+    """An anomaly that `spec.watch` has found."""
 
     name: str
-    """in a word, `RewardCollapse`"""
+    """for example `RewardCollapse`"""
     evidence: str
-    """the numbers with which it began to hold, and the limit with its field"""
+    """the measured numbers, and the limit with its field"""
     advice: str
     """where to look first"""
 
 
 class Status(Message):
-    """All that a driver says about itself."""
+    """The status of a driver."""
 
     revision: Annotated[int, NOT_NEGATIVE] = 0
     """grows with every change but heartbeats; starts again with each attempt"""
@@ -267,9 +282,11 @@ class Status(Message):
     """which start of the driver this is"""
     state: RunState = RunState.STARTING
     phase: str = "start"
-    """what the main thread is busy with, for example `rollout`"""
+    """what the main thread does, for example `rollout`"""
     phase_since: float = 0.0
     """when the phase began [unix s]"""
+    save_seconds: float | None = None
+    """duration of the longest save of this attempt [s]; absent: nothing was saved"""
     longest_phase_seconds: Annotated[float, NOT_NEGATIVE] = 0.0
     """duration of the longest phase of this attempt that has ended [s]; measures what counts as stalled"""
     heartbeat: float = 0.0
@@ -284,14 +301,18 @@ class Status(Message):
     decisions: tuple[Decision, ...] = ()
     """accepted orders in this attempt, the newest 200, oldest first"""
     findings: tuple[Finding, ...] = ()
-    """what is wrong with the learning now"""
+    """problems with the training at present"""
     began: str | None = None
-    """where this attempt began, in words: from which checkpoint, and what became of others; absent: at step 0, and
-    nothing was there before"""
+    """where this attempt began, in words: its checkpoint, and what happened to others; absent: at step 0 in an empty
+    directory"""
     result: str | None = None
-    """what came out, in a sentence; set when the run has finished"""
+    """the result in a sentence; set when the run has finished"""
     exit_reason: str | None = None
     """why the driver ends, in words; set just before it does"""
+    stacks: str | None = None
+    """while the main thread makes no progress: where the driver and each rank stand, and the file with their stacks"""
+    eviction: str | None = None
+    """why the driver saves and ends, if a pod is being evicted: names the pod"""
 
 
 class EngineOrder(Message):
@@ -305,11 +326,32 @@ class EngineOrder(Message):
     """why, in words; recorded with the decision"""
 
 
-class Answer(Message):
-    """What the driver did with an order."""
+class Eviction(Message):
+    """A pod of the run is about to end."""
+
+    pod: str
+    """its name"""
+    node: str = ""
+    """its address, as in the status of engines"""
+    holds: Literal["Learner", "Engines"]
+    """`Learner`: the driver or ranks of the learner; `Engines`: engines at most"""
+
+
+class EvictionResult(Message):
+    """Whether the run ends because of an eviction."""
+
+    outcome: Literal["Draining", "Unneeded"]
+    """`Draining`: the driver saves and ends, the pod should stay until then; `Unneeded`: the run continues without the
+    pod"""
+    stalled: bool = False
+    """whether the driver makes no progress, so that waiting is useless"""
+
+
+class OrderResult(Message):
+    """Whether the driver accepted an order."""
 
     outcome: Literal["Accepted", "Unchanged"]
-    """`Unchanged`: it was so already, or is on its way"""
+    """`Unchanged`: already done or in progress"""
 
 
 class Refusal(Message):
@@ -318,6 +360,16 @@ class Refusal(Message):
     field: str
     """the field, parameter, header or path at fault"""
     value: str
-    """what was sent; empty where it would tell a secret"""
+    """what was sent; empty if it may be a secret"""
     rule: str
     """what is allowed"""
+
+
+def eviction_token(token: str) -> str:
+    """Return the token that permits only to report evictions, derived from the token of the control protocol."""
+    return hmac.new(token.encode(), b"evict", hashlib.sha256).hexdigest()
+
+
+def ray_token(token: str) -> str:
+    """Return the token of Ray's own authentication in the job's pods, derived from that of the control protocol."""
+    return hmac.new(token.encode(), b"ray", hashlib.sha256).hexdigest()

@@ -1,4 +1,4 @@
-"""The one format in which anything tells what is wrong with a manifest."""
+"""The format of every problem with a manifest."""
 
 import json
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ LONGEST_VALUE = 60
 
 
 class Absent(Enum):
-    """Stands for a value where there is none to show: a missing field, an unknown one."""
+    """Stands for a value that cannot be shown: of a missing or unknown field."""
 
     ABSENT = "absent"
 
@@ -18,7 +18,7 @@ ABSENT = Absent.ABSENT
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong, in words for the person who wrote the manifest."""
+    """One problem, in words for the author of the manifest."""
 
     field: str
     """path as in the manifest, `spec.rollout.samplesPerPrompt`, or a place in the text, `line 3, column 5`"""

@@ -1,15 +1,16 @@
-"""The recovery policy: who is restarted, when, and when to stop trying.
+"""The recovery policy: what is restarted, when, and when to give up.
 
-Called by the operator, by `rljob run`, and by the driver itself when nobody else looks after it; all of them get the
-same answer because it depends only on the driver's status, the spec and the time. Deciding again on the same facts
-gives the same orders, and an order that the driver has accepted is not given again: generations tell them apart.
+Called by the operator, by `rljob run`, and by the driver itself when it has no supervisor. All get the same answer,
+which depends only on the driver's status, the spec and the time. The same facts give the same orders. Generations
+identify orders, so an accepted order is not given again.
 
-    engine dead ──► restart it, after a back-off ──► no restarts left: go on with the others
+    engine dead ──► restart it, after a back-off ──► no restarts left: continue with the others
                                                              │ none left
                     give up ◄── no restarts left ◄── restart the driver, after a back-off
                                                      (in a cluster: twice on the warm one, then on a new one)
 
-An engine's restarts are counted since the last completed step, the driver's since the last new checkpoint.
+An engine's restarts are counted since the last completed step, the driver's since the last new checkpoint. Lost pods
+and preemptions have a budget of their own, counted since the last step or checkpoint that no earlier attempt reached.
 """
 
 import signal
@@ -17,7 +18,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from rljob_api.control import Decision, EngineState, EngineStatus, Status
-from rljob_api.exits import Exit
+from rljob_api.exits import Cause, Exit
 from rljob_api.sections import Recovery
 
 
@@ -41,8 +42,10 @@ class Backoff:
 
 BACKOFF = Backoff()
 
-NEVER_RETRIED = frozenset({Exit.USAGE, Exit.BAD_MANIFEST, Exit.BAD_INPUT, Exit.DIVERGED, Exit.BUDGET_EXHAUSTED})
-"""another start would end the same way"""
+NEVER_RETRIED = frozenset(
+    {Exit.USAGE, Exit.BAD_MANIFEST, Exit.BAD_INPUT, Exit.DIVERGED, Exit.BUDGET_EXHAUSTED, Exit.IN_USE}
+)
+"""another start would end the same way, or take the run directory from the driver that has it now"""
 
 ATTEMPTS_ON_A_CLUSTER = 2
 """without a new checkpoint, before the cluster itself is suspected and another one is built"""
@@ -62,7 +65,7 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class EndedAttempt:
     """One start of the driver that has ended."""
 
     number: int
@@ -70,6 +73,9 @@ class Attempt:
     """as in `Exit`; negative: the signal that ended it"""
     checkpoint: int | None
     """step of the newest checkpoint at its end"""
+    step: int | None = None
+    """steps done at its end"""
+    cause: Cause = Cause.APPLICATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,26 +159,69 @@ def _about(
     return RestartEngine(engine.name, engine.generation + 1, error)
 
 
-def after_exit(attempts: Sequence[Attempt], recovery: Recovery, backoff: Backoff = BACKOFF) -> Ending:
+def after_exit(attempts: Sequence[EndedAttempt], recovery: Recovery, backoff: Backoff = BACKOFF) -> Ending:
     """Return what follows the end of the last of the attempts, oldest first.
 
-    What another start cannot change (a bad manifest, bad input) is never retried; trouble outside the run is, up to
-    `driver_restarts` times without a new checkpoint.
+    What another start cannot change (a bad manifest, bad input) is never retried. Other failures are, up to
+    `driver_restarts` times without a new checkpoint, and lost pods up to `infrastructure_restarts` times without
+    progress.
     """
     last = attempts[-1]
     reason = reason_of(last.exit_code)
-    if last.exit_code in (Exit.OK, Exit.PREEMPTED):
+    is_infrastructure = last.cause is Cause.INFRASTRUCTURE
+    if last.exit_code == Exit.OK or (last.exit_code == Exit.PREEMPTED and not is_infrastructure):
         return Done(reason)
     for code in NEVER_RETRIED:
         if last.exit_code == code:
             return GiveUp(reason, code)
-    fruitless = _fruitless(attempts)
-    if fruitless > recovery.driver_restarts:
-        return GiveUp(f"{reason}; attempts without a new checkpoint: {fruitless}", Exit.BUDGET_EXHAUSTED)
-    return RestartDriver(reason, backoff.delay_s(fruitless - 1))
+    failures = failures_since_progress(attempts, last.cause)
+    budget = recovery.infrastructure_restarts if is_infrastructure else recovery.driver_restarts
+    if failures > budget:
+        missing = "progress" if is_infrastructure else "a new checkpoint"
+        return GiveUp(f"{reason}; attempts without {missing}: {failures}", Exit.BUDGET_EXHAUSTED)
+    return RestartDriver(reason, backoff.delay_s(failures - 1))
 
 
-def wants_new_cluster(on_cluster: Sequence[Attempt]) -> bool:
+def failures_since_progress(attempts: Sequence[EndedAttempt], cause: Cause) -> int:
+    """Count the failures of this kind since the last progress, the attempt that made it included.
+
+    A new checkpoint is progress. For the infrastructure a step is, too: a run that fails at the same step again and
+    again reaches no new checkpoint, but one that loses pods gets further.
+    """
+    failures, before = 0, Reached()
+    for attempt in attempts:
+        if before.is_behind(attempt, counts_steps=cause is Cause.INFRASTRUCTURE):
+            failures = 0
+        failures += attempt.cause is cause
+        before = before.with_end_of(attempt)
+    return failures
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The newest checkpoint and the last step that any of some attempts reached."""
+
+    checkpoint: int = 0
+    step: int = 0
+
+    def is_behind(self, attempt: EndedAttempt, counts_steps: bool) -> bool:
+        """Return whether the attempt has a newer checkpoint or, if steps count, a later step."""
+        return (attempt.checkpoint or 0) > self.checkpoint or (counts_steps and (attempt.step or 0) > self.step)
+
+    def with_end_of(self, attempt: EndedAttempt) -> "Reached":
+        """Return what is reached with this attempt."""
+        return Reached(max(self.checkpoint, attempt.checkpoint or 0), max(self.step, attempt.step or 0))
+
+
+def reached(attempts: Sequence[EndedAttempt]) -> Reached:
+    """Return what any of the attempts reached."""
+    found = Reached()
+    for attempt in attempts:
+        found = found.with_end_of(attempt)
+    return found
+
+
+def wants_new_cluster(on_cluster: Sequence[EndedAttempt]) -> bool:
     """Return whether the next attempt should get another cluster than the one that all of these, oldest first, had.
 
     A restart on the warm cluster takes seconds, so it comes first; what it does not cure may be the cluster's fault.
@@ -193,7 +242,7 @@ def _signal_name(number: int) -> str:
     return known.get(number, f"signal {number}")
 
 
-def _fruitless(attempts: Sequence[Attempt]) -> int:
+def _fruitless(attempts: Sequence[EndedAttempt]) -> int:
     """Count the attempts since the newest checkpoint, the one that made it included."""
     count = 0
     for attempt in reversed(attempts):
@@ -201,6 +250,17 @@ def _fruitless(attempts: Sequence[Attempt]) -> int:
             break
         count += 1
     return count
+
+
+def drain_seconds(status: Status) -> float | None:
+    """Return how long a drain takes at most: the rest of a step and a save [s]; None: no step has been measured.
+
+    A save counts once one has been measured.
+    """
+    phases = status.progress.last_step_seconds
+    if not phases:
+        return None
+    return sum(seconds for phase, seconds in phases.items() if phase != "checkpoint") + (status.save_seconds or 0.0)
 
 
 def signs_of_life(status: Status) -> Hashable:
@@ -219,6 +279,25 @@ def stall_deadline_s(status: Status | None, recovery: Recovery, shortest_s: floa
     if status is None or not status.progress.last_step_seconds or not _is_served(status.engines):
         return max(adaptive_s, recovery.start_timeout_seconds)
     return adaptive_s
+
+
+def stalled(
+    status: Status | None, silent_s: float, recovery: Recovery, shortest_s: float = SHORTEST_STALL_S
+) -> str | None:
+    """Return in words that a driver makes no progress; None: it does. `silent_s`: time without a sign of life [s].
+
+    A driver may also be alive and never end a phase, for example a rollout whose requests are answered for ever.
+    """
+    phase, where = (status.phase, f"; {status.stacks}" if status.stacks else "") if status else ("start", "")
+    if silent_s > stall_deadline_s(status, recovery, shortest_s):
+        return f"no progress for {silent_s:.0f} s in phase {phase}{where}"
+    if status is None or phase == "evaluate" or phase not in status.progress.last_step_seconds:
+        return None
+    lasts_s = status.heartbeat - status.phase_since
+    if lasts_s > max(recovery.start_timeout_seconds, STALL_FACTOR * status.longest_phase_seconds):
+        longest = f"the longest phase before took {status.longest_phase_seconds:.0f} s"
+        return f"phase {phase} is alive and has not ended for {lasts_s:.0f} s; {longest}"
+    return None
 
 
 def _is_served(engines: Sequence[EngineStatus]) -> bool:

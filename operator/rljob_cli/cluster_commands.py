@@ -1,4 +1,4 @@
-"""The verbs that look at a cluster: their arguments and options. What they do is in `cluster_verbs`.
+"""Arguments and options of the commands that read a cluster. `cluster_verbs` does the work.
 
 That module imports `kubernetes`, so it is imported when a verb runs: the others work without that package.
 """
@@ -24,10 +24,8 @@ from rljob_cli.options import (
     OutputOption,
 )
 
-PACKAGE = "this verb needs the package kubernetes: pip install 'rljob[cluster]'"
-METRICS = (
-    "reward, held-out, perplexity, held-out-perplexity or tokens (made per second by the engines); may be repeated."
-)
+PACKAGE = "this command needs the package kubernetes: pip install 'rljob[cluster]'"
+METRICS = "reward, held-out, perplexity, held-out-perplexity or tokens (generated per second); repeatable."
 
 
 def status(
@@ -35,19 +33,44 @@ def status(
     namespace: Namespace = None,
     all_namespaces: AllNamespaces = False,
     output: OutputOption = Output.TABLE,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on; with a name until the job has ended.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Watch for changes; with a name, until the job ends.")
+    ] = False,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show the RLJobs of a cluster, or one of them."""
+    """Show all RLJobs, or one in detail."""
     if name is not None and all_namespaces:
-        raise typer.BadParameter("a job is found by name in one namespace; leave --all-namespaces out")
-    with _verbs() as verbs:
+        raise typer.BadParameter("NAME and --all-namespaces exclude each other")
+    with cluster_verbs() as verbs:
         scope = verbs.scope(kubeconfig, context, namespace, all_namespaces)
         if name is None:
             verbs.table(scope, as_json=output is Output.JSON, watch=watch)
         else:
             raise typer.Exit(verbs.page(scope, name, as_json=output is Output.JSON, watch=watch))
+
+
+def why(
+    name: JobName,
+    namespace: Namespace = None,
+    output: OutputOption = Output.TABLE,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Explain what a job waits for."""
+    with cluster_verbs() as verbs:
+        verbs.why(verbs.scope(kubeconfig, context, namespace, False), name, as_json=output is Output.JSON)
+
+
+def resume(
+    name: JobName,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Resume a failed job from its newest checkpoint."""
+    with cluster_verbs() as verbs:
+        verbs.resume(verbs.scope(kubeconfig, context, namespace, False), name)
 
 
 def top(
@@ -57,26 +80,28 @@ def top(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show what jobs and engines do now."""
-    with _verbs() as verbs:
+    """Show the load of jobs and engines."""
+    with cluster_verbs() as verbs:
         verbs.top(verbs.scope(kubeconfig, context, namespace, all_namespaces), as_json=output is Output.JSON)
 
 
 def logs(
     name: JobName,
-    engine: Annotated[str | None, typer.Option("--engine", help="Of this engine, for example engine-0.")] = None,
-    driver: Annotated[bool, typer.Option("--driver", help="Of the driver; so it is without --engine.")] = False,
-    attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="Of this start of the driver.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until nothing more comes.")] = False,
-    tail: Annotated[int | None, typer.Option("--tail", min=1, help="Only so many last lines.")] = None,
+    engine: Annotated[str | None, typer.Option("--engine", help="Log of this engine, for example engine-0.")] = None,
+    driver: Annotated[bool, typer.Option("--driver", help="Log of the driver (default).")] = False,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", min=1, help="Attempt of the driver; default: the newest.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until it ends.")] = False,
+    tail: Annotated[int | None, typer.Option("--tail", min=1, help="Number of last lines.")] = None,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show the log of a job's driver or engine."""
     if engine is not None and (driver or attempt is not None):
-        raise typer.BadParameter("--engine goes with neither --driver nor --attempt: an engine outlives attempts")
-    with _verbs() as verbs:
+        raise typer.BadParameter("--engine excludes --driver and --attempt: an engine's log covers all attempts")
+    with cluster_verbs() as verbs:
         scope = verbs.scope(kubeconfig, context, namespace, False)
         verbs.logs(scope, name, engine=engine, attempt=attempt, follow=follow, tail=tail)
 
@@ -84,25 +109,27 @@ def logs(
 def plot(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the RLJob, or RUN_DIR of a local run.")],
     metric: Annotated[list[str] | None, typer.Option("--metric", "-m", help=METRICS)] = None,
-    output: Annotated[Format, typer.Option("--output", "-o", help="A chart here, JSON, or SVG.")] = Format.TEXT,
+    output: Annotated[Format, typer.Option("--output", "-o", help="Chart in the terminal, JSON or SVG.")] = Format.TEXT,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Plot the reward of a job, also after its end."""
+    """Plot the reward of a job or of a local run."""
     from rljob_cli import plotting
 
     metrics = plotting.metrics(metric or [])
     if plotting.is_directory(name):
         plotting.show(plotting.local_curve(Path(name)), metrics, output)
         return
-    with _verbs() as verbs:
+    with cluster_verbs() as verbs:
         scope = verbs.scope(kubeconfig, context, namespace, False)
         plotting.show(plotting.job_curve(scope.job(name)), metrics, output)
 
 
 EXAMPLES: dict[Callable[..., None], str] = {
     status: "rljob status job -n ml --watch",
+    why: "rljob why job -n ml",
+    resume: "rljob resume job -n ml",
     top: "rljob top -A",
     logs: "rljob logs job --attempt 1 --tail 50",
     plot: "rljob plot job -o svg > curve.svg",
@@ -110,14 +137,14 @@ EXAMPLES: dict[Callable[..., None], str] = {
 
 
 def add_to(app: typer.Typer) -> None:
-    """Make these verbs known."""
+    """Add the commands to the application."""
     for verb, example in EXAMPLES.items():
         app.command(epilog=f"Example: {example}")(verb)
 
 
 @contextmanager
-def _verbs() -> Iterator[ModuleType]:
-    """Give the module with the work, and end the process with a message and a code when the cluster fails it."""
+def cluster_verbs() -> Iterator[ModuleType]:
+    """Yield `cluster_verbs`; on a ClusterError, print it and exit with its code."""
     try:
         from rljob_cli import cluster_verbs
         from rljob_cli.cluster import ClusterError

@@ -1,4 +1,7 @@
-"""What `status`, `top`, `logs` and `plot` do with a cluster: read, and show. They change nothing."""
+"""What `status`, `why`, `top`, `logs`, `plot` and `doctor` do with a cluster: read, and show.
+
+They change nothing, except that `logs` starts a pod where a job has none any more, and deletes it.
+"""
 
 import sys
 import time
@@ -11,14 +14,18 @@ import typer
 from rich.console import Console, RenderableType
 
 from rljob_api.exits import Exit
+from rljob_api.failures.scan import Scanned, scan
 from rljob_api.status import Phase
-from rljob_cli import job_json, job_logs, screen, top_view, watching
+from rljob_cli import job_evidence, job_json, job_logs, log_reader, resuming, screen, top_view, watching, why_verb
 from rljob_cli.cluster import Cluster, ClusterError, LostError, NoObjectError, NotPossibleError, connect
+from rljob_cli.job_evidence import names_of
 from rljob_cli.job_logs import Log, NoSuchLogError
 from rljob_cli.job_page import as_page
 from rljob_cli.job_table import as_table
 from rljob_cli.jobs import Job, Manifest
-from rljob_operator.identity import DASHBOARD_PORT, service_name
+from rljob_cli.resuming import NotResumableError
+from rljob_operator.identity import DASHBOARD_PORT, JOB_LABEL, RAY_TOKEN_KEY, job_name, service_name
+from rljob_operator.pod_evidence import trouble_of
 
 LOOK_S = 5.0
 """between two looks at a job whose log is followed [s]"""
@@ -96,6 +103,27 @@ def top(where: Scope, *, as_json: bool) -> None:
         screen.show(picture(where.jobs()))
 
 
+def why(where: Scope, name: str, *, as_json: bool) -> None:
+    """Show what a job waits for."""
+    job, found = why_verb.explain(where.cluster, where.namespace or where.cluster.namespace, name)
+    if as_json:
+        _write_json(why_verb.value(job, found))
+    else:
+        why_verb.show(job, found)
+
+
+def resume(where: Scope, name: str) -> None:
+    """Begin another attempt of a failed job."""
+    namespace = where.namespace or where.cluster.namespace
+    raw = where.cluster.raw_job(namespace, name)
+    try:
+        patch = resuming.patch_of(raw)
+    except NotResumableError as error:
+        raise ClusterError(str(error), Exit.USAGE) from error
+    where.cluster.change_job(namespace, name, patch)
+    typer.echo(resuming.says(raw, namespace))
+
+
 def logs(where: Scope, name: str, *, engine: str | None, attempt: int | None, follow: bool, tail: int | None) -> None:
     """Write a log to the standard output; with `follow` until nothing more can come."""
     job = where.job(name)
@@ -106,21 +134,57 @@ def logs(where: Scope, name: str, *, engine: str | None, attempt: int | None, fo
     _interruptible(lambda: _write(_read(where.cluster, job, log, follow, tail)), Exit.INTERRUPTED)
 
 
+def evidence(where: Scope, name: str) -> tuple[list[Scanned], list[str]]:
+    """Return what the driver's newest log, events, pods and status of a job contain, and notes on what was not read."""
+    job = where.job(name)
+    inside = f"api/v1/namespaces/{job.namespace}"
+    events = where.cluster.readable(f"{inside}/events")
+    pods = where.cluster.readable(f"{inside}/pods", f"{JOB_LABEL}={job.name}")
+    notes = [f"you may not list {what}" for what, found in (("events", events), ("pods", pods)) if found is None]
+    lines = [
+        *job_evidence.event_lines(events or (), names_of(job)),
+        *(line for pod in pods or () for line in trouble_of(pod)),
+    ]
+    known = scan("status", "\n".join([*lines, *job_evidence.status_lines(job)]).encode())
+    try:
+        log = job_logs.driver_log(job, None)
+        driver = scan(log.what, b"".join(_read(where.cluster, job, log, follow=False, tail=None)))
+    except (NoSuchLogError, ClusterError) as error:
+        return [known], [*notes, str(error)]
+    return [driver, known], notes
+
+
 def _read(cluster: Cluster, job: Job, log: Log, follow: bool, tail: int | None) -> Iterator[bytes]:
     """Yield a log: by a command on the head, and where that is not possible from Ray through the API server."""
     heads = [head for head in cluster.heads(job) if log.files(head)]
     if not heads:
-        raise ClusterError(job_logs.without_pods(job, log), Exit.NOT_FOUND)
+        yield from _from_volume(cluster, job, log, tail)
+        return
     best = max(heads, key=lambda head: len(log.files(head)))
     try:
         yield from _from_files(cluster, job, log, best, follow, tail)
     except NoObjectError as error:
-        told = f"{log.what} is not on pod {best['metadata']['name']}: looked for {', '.join(log.files(best))}"
-        raise ClusterError(told, Exit.NOT_FOUND) from error
+        message = f"{log.what} is not on pod {best['metadata']['name']}: looked for {', '.join(log.files(best))}"
+        raise ClusterError(message, Exit.NOT_FOUND) from error
     except NotPossibleError as error:
         if log.attempt is None:
-            raise ClusterError(f"{error}; an engine's log is read in no other way", error.exit) from error
+            raise ClusterError(f"{error}; there is no other way to read an engine's log", error.exit) from error
         yield from _from_ray(cluster, job, log, follow, tail, error)
+
+
+def _from_volume(cluster: Cluster, job: Job, log: Log, tail: int | None) -> Iterator[bytes]:
+    """Yield a log of a job without pods, by a pod that mounts its volume for as long as it takes."""
+    pod = log_reader.reader(job, log) if job.has_ended or job.status.phase is Phase.SUSPENDED else None
+    if pod is None:
+        raise ClusterError(job_logs.without_pods(job, log), Exit.NOT_FOUND)
+    typer.echo(f"{job.key} has no pods; starting one that reads its volume", err=True)
+    try:
+        with cluster.running(pod) as there:
+            yield from _from_files(cluster, job, log, there, False, tail)
+    except NoObjectError as error:
+        raise ClusterError(f"{log.what} is not on the volume: looked for {log.file}", Exit.NOT_FOUND) from error
+    except NotPossibleError as error:
+        raise ClusterError(f"{job_logs.without_pods(job, log)}; {error}", error.exit) from error
 
 
 def _from_files(
@@ -143,12 +207,15 @@ def _from_ray(
     service, path = service_name(job.name, job.uid), f"/api/jobs/{log.submission}/logs"
     over, written = _Over(cluster, job, log), 0
     goes_on = follow and not job_logs.has_ended(job, log)
+    token, hint = _ray_token(cluster, job)
     while True:
         is_over = over()
         try:
-            text: str = cluster.ask_service(job.namespace, service, DASHBOARD_PORT, path)["logs"]
+            text: str = cluster.ask_service(job.namespace, service, DASHBOARD_PORT, path, token)["logs"]
         except ClusterError as error:
-            raise ClusterError(f"{instead_of}; nor through the API server's proxy: {error}", error.exit) from error
+            raise ClusterError(
+                f"{instead_of}; reading through the API server's proxy failed, too: {error}{hint}", error.exit
+            ) from error
         yield (text[written:] if written else job_logs.last_lines(text, tail)).encode()
         written = len(text)
         if not goes_on or is_over:
@@ -156,8 +223,16 @@ def _from_ray(
         time.sleep(watching.INTERVAL_S)
 
 
+def _ray_token(cluster: Cluster, job: Job) -> tuple[str | None, str]:
+    """Return the token that Ray asks for, and why it is missing; pods of older operators have none."""
+    try:
+        return cluster.secret(job.namespace, job_name(job.name, job.uid)).get(RAY_TOKEN_KEY), ""
+    except ClusterError as error:
+        return None, f"; Ray's token of the job could not be read: {error}"
+
+
 class _Over:
-    """Tells whether a log that is followed is complete: asks for the job from time to time."""
+    """Finds out whether a log that is followed is complete, by reading the job from time to time."""
 
     def __init__(self, cluster: Cluster, job: Job, log: Log) -> None:
         self._cluster, self._job, self._log = cluster, job, log

@@ -1,6 +1,6 @@
 """Completion of `kubectl rljob`: kubectl runs the program `kubectl_complete-rljob` with the words typed so far.
 
-It prints a word a line, and at last `:` and a number that tells the shell what else to do (cobra's directives).
+It prints a word a line, and at last `:` and a number that gives the shell further directives (as cobra does).
 """
 
 import os

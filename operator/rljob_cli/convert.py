@@ -7,15 +7,15 @@ from pathlib import Path
 import typer
 
 from rljob_api.exits import Exit
-from rljob_trainer import checkpoints
-from rljob_trainer.checkpoints import CheckpointError
 from rljob_trainer.data.packages import ModelError, cache_directory
 from rljob_trainer.data.packages import checkpoint as model_directory
 from rljob_trainer.learners.conversion import ConversionError, Converted, hugging_face, megatron
 from rljob_trainer.learners.errors import UnsupportedModelError
 from rljob_trainer.reporting.events import FILE_NAME, EventsError, read_events
 from rljob_trainer.reporting.records import RunRecord
-from rljob_trainer.whereabouts import contents, nearest
+from rljob_trainer.rundir import checkpoints
+from rljob_trainer.rundir.checkpoints import CheckpointError
+from rljob_trainer.rundir.missing_path import contents, nearest
 
 KINDS = "a checkpoint of a run (iter_*/ with rljob.json), a run's directory, or a Hugging Face directory (config.json)"
 
@@ -28,15 +28,15 @@ def convert(source: Path, target: Path, model: str | None) -> Exit:
     except (CheckpointError, ConversionError, UnsupportedModelError, ModelError, EventsError, OSError) as error:
         typer.echo(str(error), err=True)
         return Exit.BAD_INPUT if source.exists() else Exit.USAGE
-    typer.echo(told(done, time.monotonic() - began))
+    typer.echo(summary(done, time.monotonic() - began))
     return Exit.OK
 
 
 def converted(source: Path, target: Path, model: str | None) -> Converted:
-    """Convert in the direction that the source asks for. Raises what `convert` tells."""
+    """Convert in the direction that the source asks for. Raises the errors of `convert`."""
     if (source / "config.json").is_file():
         if model is not None:
-            raise ConversionError(f"--model {model}: {source} has a configuration of its own; leave it out")
+            raise ConversionError(f"--model {model}: {source} has its own configuration; omit --model")
         return megatron(source, target)
     path = checkpoint_of(source)
     return hugging_face(path, original_of(path, model), target)
@@ -59,13 +59,12 @@ def original_of(path: Path, model: str | None) -> Path:
     named = model or recorded_model(path.resolve().parent.parent / FILE_NAME)
     if named is None:
         raise ConversionError(
-            f"{path}: the model that training began with is not known, because no {FILE_NAME} of its run is beside it;"
-            " give it with --model"
+            f"{path}: the initial model is unknown, because the run's {FILE_NAME} is not beside it; set it with --model"
         )
     directory = model_directory(named, cache_directory(os.environ))
     if not (directory / "config.json").is_file():
         there = contents(directory) if directory.is_dir() else nearest(directory)
-        raise ConversionError(f"{directory}: looked for the config.json of the model that training began with; {there}")
+        raise ConversionError(f"{directory}: looked for the config.json of the initial model; {there}")
     return directory
 
 
@@ -77,9 +76,9 @@ def recorded_model(events: Path) -> str | None:
     return str(runs[-1].manifest["spec"]["model"]["checkpoint"]) if runs else None
 
 
-def told(done: Converted, seconds: float) -> str:
-    """Return, for example, `out: 272 tensors, 513.1 MiB in fp32, each read back and the same bit by bit; 4.2 s`."""
+def summary(done: Converted, seconds: float) -> str:
+    """Return, for example, `out: 272 tensors, 513.1 MiB in fp32, each read back and identical bit by bit; 4.2 s`."""
     size = f"{done.size / 2**20:.1f} MiB in {done.precision}"
-    left_out = f"; left out, because it follows from others: {', '.join(done.left_out)}" if done.left_out else ""
-    same = "each read back and the same bit by bit"
+    left_out = f"; omitted, because it is derived from others: {', '.join(done.left_out)}" if done.left_out else ""
+    same = "each read back and identical bit by bit"
     return f"{done.path}: {done.tensors} tensors, {size}, {same}{left_out}; {seconds:.1f} s"

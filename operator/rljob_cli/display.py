@@ -1,4 +1,4 @@
-"""What `rljob run` shows while a run goes on: a live picture on a terminal, plain lines everywhere else.
+"""What `rljob run` shows during a run: a live picture on a terminal, plain lines everywhere else.
 
 The supervisor calls `update` with every status of the driver and `note` with what it did itself.
 """
@@ -99,7 +99,7 @@ class LiveDisplay:
 
 
 class Lasting:
-    """A display that may vanish: when its terminal is closed, or the pipe, the run goes on without it."""
+    """A display that may vanish: when its terminal is closed, or the pipe, the run continues without it."""
 
     def __init__(self, display: Display) -> None:
         self.display = display

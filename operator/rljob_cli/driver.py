@@ -1,6 +1,6 @@
 """One start of the training driver on this machine: its process, and its side of the control protocol.
 
-What it reports comes as events in a queue, which `supervisor.py` reads; nothing is decided here.
+Its reports arrive as events in a queue, which `supervisor.py` reads; nothing is decided here.
 """
 
 import http.client
@@ -21,7 +21,9 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from rljob_api.control import DRAIN, ENGINE, STATUS, EngineOrder, Message, Status
-from rljob_trainer.tether import tethered
+from rljob_api.failures.known import KnownFailure, without_line
+from rljob_trainer.processes.tether import tethered
+from rljob_trainer.rundir.logs import AttemptLogs
 
 POLL_WAIT_S = 10
 """length of one long-poll [s]"""
@@ -38,15 +40,15 @@ STACKS_S = 3.0
 
 
 class DriverUnreachableError(RuntimeError):
-    """The driver did not answer, or refused; the text says what was asked and what came back."""
+    """The driver did not answer, or refused; the text names the request and the response."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """The driver has told its status."""
+class StatusReceived:
+    """The driver has reported its status."""
 
     pid: int
-    """of that driver: the last word of one may come after its successor has begun"""
+    """of that driver: its last report may arrive after its successor has started"""
     status: Status
 
 
@@ -60,12 +62,12 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Somebody wants `rljob run` to end."""
+    """`rljob run` was asked to end by a signal."""
 
     signal: int
 
 
-Event = Seen | Ended | Interrupted
+Event = StatusReceived | Ended | Interrupted
 
 
 class Driver:
@@ -79,7 +81,9 @@ class Driver:
         address: Path,
         token: str,
         events: SimpleQueue[Event],
+        logs: AttemptLogs,
     ) -> None:
+        self._logs = logs
         self._address = address
         self._log = log
         self._token = token
@@ -113,7 +117,7 @@ class Driver:
     def kill_with_stacks(self) -> None:
         """Kill the process, and give it a moment to write the stacks of all its threads into its log."""
         with suppress(ProcessLookupError):
-            # The stacks are wanted (PYTHONFAULTHANDLER), a core file of many gigabytes is not.
+            # We want the stacks (PYTHONFAULTHANDLER), but no core file of many gigabytes.
             resource.prlimit(self.pid, resource.RLIMIT_CORE, (0, 0))
         self._process.send_signal(signal.SIGABRT)
         if not self._ended.wait(STACKS_S):
@@ -127,6 +131,10 @@ class Driver:
                 return last_error(log.read().decode(errors="replace"))
         except OSError:  # somebody has removed the run's directory
             return None
+
+    def known_failure(self) -> KnownFailure | None:
+        """Return the failure that ended the attempt, as its logs show it; None: none is known."""
+        return self._logs.known_failure()
 
     def _await_end(self) -> None:
         exit_code = self._process.wait()
@@ -142,7 +150,7 @@ class Driver:
                 self._ended.wait(RETRY_S)
                 continue
             revision = status.revision
-            self._events.put(Seen(self.pid, status))
+            self._events.put(StatusReceived(self.pid, status))
 
     def _status(self, revision: int) -> Status:
         if revision < 0:
@@ -176,12 +184,13 @@ class Driver:
 
 def last_error(log: str) -> str | None:
     """Return the error that a log ends with, without its stack and the module of its class."""
-    _, _, told = log.rpartition(STACK)
-    words = "\n".join(dropwhile(lambda line: line.startswith(" "), told.rstrip().split("\n")))
+    log = without_line(log)
+    _, _, tail = log.rpartition(STACK)
+    words = "\n".join(dropwhile(lambda line: line.startswith(" "), tail.rstrip().split("\n")))
     if STACK not in log or LOG_LINE.search(words):
         return None
     return MODULES.sub("", words) or None
 
 
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""HTTP without the proxies of the environment, which know nothing of this machine's ports"""
+"""HTTP without the environment's proxies, which cannot reach this machine's ports"""

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from rljob_api.explanations import Explanation, everything, explanations, nearest
+from rljob_api.generated.explanations import Explanation, everything, explanations, nearest
 
 
 def explained(word: str | None) -> tuple[Explanation, ...]:
@@ -13,10 +13,10 @@ def explained(word: str | None) -> tuple[Explanation, ...]:
 
 
 def unknown(word: str) -> str:
-    """Return what to tell about a word that means nothing."""
+    """Return the message for an unknown word."""
     near = nearest(word)
     hint = f"nearest: {', '.join(near)}" if near else "`rljob explain` lists all"
-    return f"{word!r} is no code or name that rljob uses; {hint}"
+    return f"{word!r} is not a code or name of rljob; {hint}"
 
 
 def as_text(found: Sequence[Explanation], *, whole: bool) -> str:

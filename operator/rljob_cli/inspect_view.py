@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rljob_trainer.inspection import CheckpointFacts, Facts, JournalFacts, RolloutFacts
+from rljob_trainer.rundir.inspection import CheckpointFacts, Facts, JournalFacts, RolloutFacts
 
 MOST_FILES = 12
 MOST_STEPS = 30
@@ -48,7 +48,7 @@ def _checkpoint(facts: CheckpointFacts, boxes: bool) -> Iterator[RenderableType]
         ("precision", facts.precision),
         ("model", facts.model),
         ("questions", facts.data),
-        ("goes on at", None if epoch is None else f"epoch {epoch}, question {offset}"),
+        ("resumes at", None if epoch is None else f"epoch {epoch}, question {offset}"),
         ("files", f"{len(facts.files)}, {size(total)}"),
         ("state", "damaged" if facts.problems else "verified"),
     )
@@ -69,7 +69,7 @@ def _journal(facts: JournalFacts) -> Iterator[RenderableType]:
         ("last commit", f"step {last[0]} in {last[1]}" if last else "none"),
         ("outstanding", _some(facts.outstanding)),
         ("torn line", f"{facts.torn} bytes" if facts.torn else "none"),
-        ("audit", "contradicts itself" if facts.problems else "sound"),
+        ("audit", "inconsistent" if facts.problems else "consistent"),
     )
 
 

@@ -82,19 +82,19 @@ def engine_log(job: Job, engine: str) -> Log:
 def read_command(files: Sequence[str], tail: int | None, follow: bool) -> list[str]:
     """Return the command that writes the first of the files that there is; it ends with 66 if there is none.
 
-    `tail`: only so many last lines; `follow`: wait for the file, and go on with what is written to it.
+    `tail`: only so many last lines; `follow`: wait for the file, and continue with what is written to it.
     """
     return ["sh", "-c", READ, "rljob-logs", "+1" if tail is None else str(tail), "-F" if follow else "", *files]
 
 
 def without_pods(job: Job, log: Log) -> str:
     """Return where the log lies of a job that has no running head."""
-    where = f"it lies at {log.file} on the volume that the job's pods had mounted there" if log.file else ""
+    where = f"it is at {log.file} on the volume of the job" if log.file else ""
     if job.has_ended:
-        freed = f"{job.key} has {str(job.status.phase).lower()} and its pods are freed"
-        return f"{freed}: {log.what} cannot be read from here; {where or 'it is gone with them'}"
+        freed = f"{job.key} has {str(job.status.phase).lower()} and its pods are deleted"
+        return f"{freed}: {log.what} cannot be read from here; {where or 'it was deleted with them'}"
     lies = f"; {where}" if where else ""
-    return f"{job.key} has no head that runs ({job.explanation}): {log.what} cannot be read now{lies}"
+    return f"{job.key} has no running head pod ({job.explanation}): {log.what} cannot be read now{lies}"
 
 
 def last_lines(text: str, tail: int | None) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rljob_api import recovery
 from rljob_api.control import EngineState
-from rljob_api.status import Attempt, ConditionType, Engine, RecoveryStep
+from rljob_api.status import AttemptStatus, ConditionType, Engine, RecoveryStep
 from rljob_cli.glyphs import ASCII_SPARKS, SPARKS, age, rate, seconds, spark
 from rljob_cli.job_table import fraction, phase_text
 from rljob_cli.jobs import Job
@@ -25,10 +25,9 @@ SHOWN_STEPS = 5
 
 DONE = {
     "RestartEngine": "restarted",
-    "LeaveEngine": "left out",
     "RestartDriver": "started on the same pods",
-    "ReplacePod": "replaced",
     "ReplaceCluster": "started on new pods",
+    "DeleteCluster": "deleted, because its driver did not stop",
     "GiveUp": "gave up",
 }
 
@@ -48,7 +47,7 @@ def _title(job: Job, now: datetime) -> Text:
     held = f" for {_since(since, now)}" if since else ""
     title = Text.assemble((job.key, "bold"), "  ", phase_text(job), held)
     return (
-        title.append("  the newest change has not been seen yet", "yellow")
+        title.append("  the operator has not seen the newest change yet", "yellow")
         if job.status.phase and job.is_outdated
         else title
     )
@@ -76,7 +75,7 @@ def _rows(job: Job, now: datetime, bars: bool, marks: str) -> Iterator[tuple[str
         yield "a step", Text(f"{seconds(phases.total)}: {parts}")
     yield from _named("engines", _engines(job, now))
     if status.gpus is not None:
-        yield "gpus", Text(f"{status.gpus}{' were' if job.has_ended else ''} taken")
+        yield "gpus", Text(f"{status.gpus}{' were' if job.has_ended else ''} in use")
     yield from _named("attempts", (_attempt(each, now) for each in reversed(status.attempts[-SHOWN_ATTEMPTS:])))
     yield from _named("recovery", (_done(each, now) for each in reversed(status.recovery[-SHOWN_STEPS:])))
     if saved := status.last_checkpoint:
@@ -91,12 +90,12 @@ def _rows(job: Job, now: datetime, bars: bool, marks: str) -> Iterator[tuple[str
 def _progress(job: Job, bars: bool) -> RenderableType:
     progress = job.status.progress
     eta = progress.eta_seconds if progress and not job.has_ended else None
-    told = f"{job.step / job.steps:.0%}" + (f"  eta {seconds(eta)}" if eta is not None else "")
+    done = f"{job.step / job.steps:.0%}" + (f"  eta {seconds(eta)}" if eta is not None else "")
     if not bars:
-        return Text(f"{job.step}/{job.steps}  {told}")
+        return Text(f"{job.step}/{job.steps}  {done}")
     row = Table.grid(padding=(0, 1))
     bar = ProgressBar(total=job.steps, completed=job.step, width=BAR, complete_style="#5b9bf8", finished_style="green")
-    row.add_row(Text(f"{job.step}/{job.steps}", style="bold"), bar, Text(told))
+    row.add_row(Text(f"{job.step}/{job.steps}", style="bold"), bar, Text(done))
     return row
 
 
@@ -129,7 +128,7 @@ def _engine(engine: Engine, now: datetime) -> Text:
     return text.append(f"  {engine.last_error}", style="dim") if engine.last_error else text
 
 
-def _attempt(attempt: Attempt, now: datetime) -> Text:
+def _attempt(attempt: AttemptStatus, now: datetime) -> Text:
     text = Text.assemble((f"{attempt.number}", "bold"), "  ")
     if attempt.ended is None:
         begun = f"since {_since(attempt.started, now)}" if attempt.started else "not started yet"
@@ -137,13 +136,18 @@ def _attempt(attempt: Attempt, now: datetime) -> Text:
     code = "" if attempt.exit_code is None else f" with {attempt.exit_code}"
     why = attempt.reason or (recovery.reason_of(attempt.exit_code) if attempt.exit_code is not None else "")
     text.append(f"ended {_since(attempt.ended, now)} ago{code}: {why}")
-    return text.append("" if attempt.checkpoint_step is None else f"; saved step {attempt.checkpoint_step}")
+    text.append("" if attempt.checkpoint_step is None else f"; saved step {attempt.checkpoint_step}")
+    if attempt.failure is not None:
+        text.append(f"\n   {attempt.failure.code}: ", "bold").append(
+            f"{attempt.failure.title}. {attempt.failure.remedy}"
+        )
+    return text
 
 
 def _done(step: RecoveryStep, now: datetime) -> Text:
     target = "" if step.action == "GiveUp" else f"{step.target} "
     text = Text.assemble((f"{_since(step.time, now)} ago  ", "dim"), f"{target}{DONE[step.action]}: {step.cause}")
-    return text.append(f"; worked again after {seconds(step.seconds)}", "green") if step.seconds is not None else text
+    return text.append(f"; recovered after {seconds(step.seconds)}", "green") if step.seconds is not None else text
 
 
 def _next(step: NextStep) -> Text:

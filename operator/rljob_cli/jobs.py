@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from rljob_api.control import EngineState
-from rljob_api.status import Attempt, Condition, ConditionType, Engine, Phase, Status
+from rljob_api.status import AttemptStatus, Condition, ConditionType, Engine, Phase, Status
 
 Manifest = dict[str, Any]
 
@@ -41,6 +41,8 @@ class Job:
     """that the spec asks for"""
     is_deleting: bool
     status: Status
+    runtime: Manifest
+    """section `runtime` of the spec, as it was written"""
 
     @property
     def key(self) -> str:
@@ -74,7 +76,7 @@ class Job:
         return tuple(engine for engine in items if engine.state is not EngineState.HEALTHY)
 
     @property
-    def attempt(self) -> Attempt | None:
+    def attempt(self) -> AttemptStatus | None:
         """The newest start of the driver."""
         return self.status.attempts[-1] if self.status.attempts else None
 
@@ -88,7 +90,7 @@ class Job:
         if self.is_deleting:
             return "it is being deleted"
         if phase is None:
-            return "no operator has looked at it yet"
+            return "no operator has seen it yet"
         found = self.condition(EXPLAINED_BY[phase])
         if phase is Phase.RECOVERING and (found is None or found.status != "True"):
             found = self.condition(ConditionType.TRAINING)
@@ -109,6 +111,7 @@ def job_of(raw: Manifest) -> Job:
         engines=spec["rollout"]["engines"],
         is_deleting="deletionTimestamp" in metadata,
         status=Status.model_validate(raw.get("status", {}), extra="ignore"),
+        runtime=spec.get("runtime", {}),
     )
 
 

@@ -77,7 +77,7 @@ def step_line(progress: Progress) -> str:
 
 
 def _long_phase(old: Status, new: Status) -> Iterator[str]:
-    """Tell of a phase that has just ended. Where revisions are missing, others may have passed: no telling then."""
+    """Yield a line about a phase that has just ended, unless missing revisions may have hidden other phases."""
     ended = new.attempt == old.attempt and new.revision == old.revision + 1 and new.phase_since != old.phase_since
     if ended and old.phase_since and (lasted := new.phase_since - old.phase_since) > LONG_PHASE_S:
         yield f"{old.phase} took {seconds(lasted)}"
@@ -92,8 +92,8 @@ def _evaluations(old: Progress, new: Progress) -> Iterator[tuple[int, str]]:
             sets = [
                 f"{name} {each.sampled:.2f}" for name, each in new.evaluation_sets.items() if each.step == point.step
             ]
-            told = ", ".join([f"held-out accuracy {point.accuracy:.2f}{also}", *sets])
-            yield point.step, f"{told} at step {point.step}"
+            shown = ", ".join([f"held-out accuracy {point.accuracy:.2f}{also}", *sets])
+            yield point.step, f"{shown} at step {point.step}"
     known = {look.step for look in old.held_out_perplexity}
     for look in new.held_out_perplexity:
         if look.step not in known:

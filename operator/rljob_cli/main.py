@@ -13,14 +13,16 @@ from rich.console import Console
 
 from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
-from rljob_api.sections import RLJob
-from rljob_cli import checkpoint_commands, cluster_commands, plan_view
+from rljob_api.sections import RLJob, Spec
+from rljob_cli import checkpoint_commands, cluster_commands, doctor_command, import_commands, plan_view
 from rljob_cli import explain as explaining
 from rljob_cli import plan as planning
 from rljob_cli import validate as validation
 from rljob_cli.options import Output, OutputOption
 from rljob_cli.validate import STDIN
+from rljob_trainer.data.hub import HubError
 from rljob_trainer.preflight import look_at_files, look_at_machine
+from rljob_trainer.preflight.downloads import download, references
 from rljob_trainer.preflight.model_files import ModelFiles
 from rljob_trainer.preflight.teacher import teacher_shape
 
@@ -40,7 +42,7 @@ AS_WRITTEN = "\b"
 
 app = typer.Typer(
     name="rljob",
-    help="Reinforcement-learning post-training of language models, described by one manifest.",
+    help="Post-train language models with reinforcement learning, from one manifest.",
     epilog=f"{AS_WRITTEN}\nExamples:\n{EXAMPLES}\n\n{AS_WRITTEN}\nExit codes:\n{CODES}",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -60,11 +62,11 @@ def one_readable(path: Path) -> Path:
     return readable([path])[0]
 
 
-Manifest = Annotated[Path, typer.Argument(callback=one_readable, help="The RLJob, a YAML file; - is stdin.")]
-Manifests = Annotated[list[Path], typer.Argument(callback=readable, help="RLJobs, YAML files; - is stdin.")]
-ManifestFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The RLJob, a YAML file.")]
+Manifest = Annotated[Path, typer.Argument(callback=one_readable, help="YAML file of the RLJob; - reads stdin.")]
+Manifests = Annotated[list[Path], typer.Argument(callback=readable, help="YAML files of RLJobs; - reads stdin.")]
+ManifestFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="YAML file of the RLJob.")]
 RunDirectory = Annotated[
-    Path, typer.Argument(exists=True, file_okay=False, metavar="RUN_DIR", help="Directory of the run: runs/NAME.")
+    Path, typer.Argument(exists=True, file_okay=False, metavar="RUN_DIR", help="Run directory, runs/NAME.")
 ]
 
 
@@ -75,7 +77,7 @@ def main() -> None:
 
 @app.command(epilog="Example: rljob validate docs/examples/*.yaml")
 def validate(manifests: Manifests) -> None:
-    """Check manifests; a problem a line."""
+    """Check manifests and print each problem."""
     text, code = validation.validate(manifests)
     typer.echo(text)
     raise typer.Exit(code)
@@ -97,13 +99,16 @@ def plan(manifest: Manifest, output: OutputOption = Output.TABLE) -> None:
 
 @app.command(epilog="Example: rljob run docs/examples/quickstart.yaml")
 def run(manifest: ManifestFile) -> None:
-    """Run a manifest here, or go on with a run."""
+    """Run a manifest here, or resume its run."""
     job, files = checked(manifest)
+    if references(job.spec):
+        need_downloads(job.spec)
+        job, files = checked(manifest)  # now with the model's files
     from rljob_cli import run as running
     from rljob_cli.display import display_for
     from rljob_cli.panels import run_facts
     from rljob_cli.rundir import RunDirectoryError, rundir
-    from rljob_trainer import leftovers
+    from rljob_trainer.processes import leftovers
 
     try:
         directory = rundir(job)
@@ -127,35 +132,37 @@ def run(manifest: ManifestFile) -> None:
 def report(
     run_directory: RunDirectory,
     output: OutputOption = Output.TABLE,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
 ) -> None:
-    """Write and sum up the report of a run."""
+    """Write the report of a run and print a summary."""
     from rljob_cli import report as reporting
 
     reporting.report(run_directory, reporting.Output(output), open_browser)
 
 
-reward_app = typer.Typer(help="Try the reward of a manifest.", no_args_is_help=True, rich_markup_mode=None)
+reward_app = typer.Typer(help="Test the reward of a manifest.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(reward_app, name="reward")
 
 
 @reward_app.command(epilog="Example: rljob reward test job.yaml --response 42 --response 'I do not know'")
 def test(
     manifest: Manifest,
-    rows: Annotated[int, typer.Option("--rows", min=1, help="So many rows of data.train.")] = 5,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Number of rows of data.train.")] = 5,
     response: Annotated[
         list[str] | None,
-        typer.Option("--response", metavar="TEXT", help="Judge it for each row; may be repeated.", show_default=False),
+        typer.Option(
+            "--response", metavar="TEXT", help="Response to score for each row; repeatable.", show_default=False
+        ),
     ] = None,
     responses: Annotated[
         Path | None,
         typer.Option(
-            "--responses", exists=True, dir_okay=False, help="File with a line for each row: a JSON text or a list."
+            "--responses", exists=True, dir_okay=False, help="File with one line per row: a JSON string or a list."
         ),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Judge responses on real rows of the data."""
+    """Score responses on real rows of the data."""
     job, _ = checked(manifest)
     if response and responses:
         raise typer.BadParameter("--response and --responses exclude each other.")
@@ -164,23 +171,23 @@ def test(
     raise typer.Exit(reward.test(job, rows, response or (), responses, output))
 
 
-rollout_app = typer.Typer(help="Try the rollouts of a manifest.", no_args_is_help=True, rich_markup_mode=None)
+rollout_app = typer.Typer(help="Test the rollouts of a manifest.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(rollout_app, name="rollout")
 
 
 @rollout_app.command("test", epilog="Example: rljob rollout test job.yaml --rows 2 --samples 4")
 def rollout_test(
     manifest: Manifest,
-    rows: Annotated[int, typer.Option("--rows", min=1, help="So many rows of data.train.")] = 3,
-    samples: Annotated[int, typer.Option("--samples", min=1, help="So many samples of each row.")] = 1,
-    greedy: Annotated[bool, typer.Option("--greedy", help="The likeliest tokens, as in evaluations.")] = False,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Number of rows of data.train.")] = 3,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="Number of samples per row.")] = 1,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Sample greedily, as in evaluations.")] = False,
     url: Annotated[
         str | None,
-        typer.Option("--url", help="Ask an engine or a router that runs, and start none.", show_default=False),
+        typer.Option("--url", help="Use a running engine or router instead of starting one.", show_default=False),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make samples of real rows, and judge them."""
+    """Sample and score real rows with one engine."""
     job, _ = checked(manifest)
     from rljob_cli import rollout
 
@@ -193,13 +200,13 @@ def explain(
         str | None,
         typer.Argument(
             metavar="[CODE]",
-            help="An exit code, or the name of a condition, reason, phase or alert; all if absent.",
+            help="Exit code, or name of a condition, reason, phase or alert; default: all.",
             autocompletion=explaining.names_like,
         ),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Tell what a code means and what to do."""
+    """Explain a code or name and what to do."""
     found = explaining.explained(word)
     if not found:
         raise typer.BadParameter(explaining.unknown(word or ""), param_hint="CODE")
@@ -208,8 +215,21 @@ def explain(
     )
 
 
+doctor_command.add_to(app)
 checkpoint_commands.add_to(app)
+import_commands.add_to(app)
 cluster_commands.add_to(app)
+
+
+def need_downloads(spec: Spec) -> None:
+    """Download what the checks before the start read; end the process if the hub does not have it."""
+    try:
+        problems = [str(problem) for problem in download(spec).problems]
+    except HubError as error:
+        problems = [str(error)]
+    if problems:
+        typer.echo("\n".join(problems), err=True)
+        raise typer.Exit(Exit.BAD_INPUT)
 
 
 def checked(path: Path) -> tuple[RLJob, ModelFiles | None]:

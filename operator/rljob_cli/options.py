@@ -35,16 +35,17 @@ def job_names(context: typer.Context, incomplete: str) -> list[str]:
     return [job.name for job in jobs if job.name.startswith(incomplete)]
 
 
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="A table for people, or JSON.")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Output format.")]
 JobName = Annotated[str, typer.Argument(metavar="NAME", autocompletion=job_names, help="Name of the RLJob.")]
 MaybeJobName = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", autocompletion=job_names, help="Name of an RLJob; all if absent.")
+    str | None, typer.Argument(metavar="[NAME]", autocompletion=job_names, help="Name of an RLJob; default: all.")
 ]
 Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="Namespace; that of the context if absent.", show_default=False)
+    str | None,
+    typer.Option("--namespace", "-n", help="Namespace; default: the namespace of the context.", show_default=False),
 ]
-AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Look at all namespaces.")]
-Context = Annotated[str | None, typer.Option("--context", help="Context of the kubeconfig; the current one if absent.")]
+AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="All namespaces.")]
+Context = Annotated[str | None, typer.Option("--context", help="Context of the kubeconfig; default: the current one.")]
 Kubeconfig = Annotated[
-    Path | None, typer.Option("--kubeconfig", help="File to use instead of KUBECONFIG and ~/.kube/config.")
+    Path | None, typer.Option("--kubeconfig", help="Kubeconfig file; default: KUBECONFIG or ~/.kube/config.")
 ]

@@ -61,7 +61,7 @@ NAMED_SHARE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What does not change while a run goes on."""
+    """What does not change during a run."""
 
     name: str
     model: str

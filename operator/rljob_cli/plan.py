@@ -5,13 +5,14 @@ The plan is a value made of the manifest and the model's files; `plan_view.py` s
 
 from dataclasses import dataclass
 
-from rljob_api import algorithms, batch, memory, shapes
-from rljob_api.batch import Batch
-from rljob_api.memory import Estimate
-from rljob_api.rules import left_out
-from rljob_api.sections import Algorithm, Device, Placement, RLJob, Spec
-from rljob_api.shapes import Shape
-from rljob_api.topology import Node, Slot, Topology, topology
+from rljob_api import algorithms
+from rljob_api.rules.scope import left_out
+from rljob_api.sections import Algorithm, Device, KlTarget, NormalizeBy, Placement, RLJob, Spec
+from rljob_api.sizing import batch, memory, model_shape
+from rljob_api.sizing.batch import Batch
+from rljob_api.sizing.memory import Estimate
+from rljob_api.sizing.model_shape import Shape
+from rljob_api.sizing.topology import Node, Slot, Topology, topology
 from rljob_trainer.preflight import Findings
 from rljob_trainer.preflight.model_files import ModelFiles, StopToken
 
@@ -70,7 +71,7 @@ class Plan:
 def plan(job: RLJob, files: ModelFiles | None, findings: Findings, teacher: Shape | None = None) -> Plan:
     """Return what a valid job comes to; `files` and `teacher` are None when the models are not on this machine."""
     spec, where, batches = job.spec, topology(job.spec), batch.batch(job.spec)
-    model = shapes.shape(files.config) if files else None
+    model = model_shape.shape(files.config) if files else None
     stops = stop_tokens(spec, files)
     return Plan(
         name=job.metadata.name,
@@ -96,7 +97,7 @@ def plan(job: RLJob, files: ModelFiles | None, findings: Findings, teacher: Shap
 
 
 def processes(where: Topology) -> tuple[Process, ...]:
-    router = (Process("router", "shares out requests", ()),) if where.engines else ()
+    router = (Process("router", "routes requests", ()),) if where.engines else ()
     learner = (
         Process(
             f"learner-{rank.rank}",
@@ -119,7 +120,7 @@ def place(where: Topology, slot: Slot) -> str:
 def generated_tokens(spec: Spec, batches: Batch) -> Range:
     """Return the bounds of what engines make: at least one token a response, at most the limit in every round."""
     dynamic, longest = spec.algorithm.dynamic_sampling, spec.rollout.sampling.max_new_tokens
-    if spec.imitates:
+    if spec.is_sft:
         return Range(0, 0)
     if dynamic is None:
         return Range(batches.samples, batches.samples * longest)
@@ -147,32 +148,32 @@ def warnings(spec: Spec, where: Topology, model: Shape | None, stops: tuple[Stop
     rollout, sampling = spec.rollout, spec.rollout.sampling
     longest = rollout.context_length or (model.longest if model else 0)
     if model is None:
-        found.append(f"{spec.model.checkpoint} is not on this machine: memory, shape and its stop tokens are not known")
-    elif not stops and not sampling.stop and not spec.imitates:
+        found.append(f"{spec.model.checkpoint} is not on this machine: its memory, shape and stop tokens are unknown")
+    elif not stops and not sampling.stop and not spec.is_sft:
         longest_response = f"every response runs to {sampling.max_new_tokens} tokens"
         found.append(f"no stop token: {longest_response}; set sampling.stop or stopTokenIds")
     if spec.data.held_out is None:
-        found.append(f"no spec.data.heldOut: {'perplexity' if spec.imitates else 'accuracy'} is not measured")
+        found.append(f"no spec.data.heldOut: {'perplexity' if spec.is_sft else 'accuracy'} is not measured")
     if longest > spec.training.max_tokens_per_gpu:
         found.append(
             f"a sample may have {longest} tokens, more than maxTokensPerGpu {spec.training.max_tokens_per_gpu}: "
-            "it makes a micro-batch of its own, and memory must bear it"
+            "it becomes a micro-batch of its own and needs memory for that"
         )
     algorithm = spec.algorithm
     if algorithm.name == "gspo" and algorithm.clip_high >= USUAL_CLIP_HIGH:
         found.append(
-            f"gspo with clipHigh {algorithm.clip_high:g} hardly ever clips, for the ratio of a whole response is close "
+            f"gspo with clipHigh {algorithm.clip_high:g} rarely clips, because the ratio of a whole response is close "
             "to 1; its paper has clipLow 3e-4 and clipHigh 4e-4"
         )
-    divides = algorithm.name in algorithms.names(normalizes=True) and algorithm.normalize_by == "group"
-    if algorithm.kl is not None and algorithm.kl.added_to == "reward" and divides:
+    divides = algorithm.name in algorithms.names(normalizes=True) and algorithm.normalize_by is NormalizeBy.GROUP
+    if algorithm.kl is not None and algorithm.kl.added_to is KlTarget.REWARD and divides:
         found.append(
-            "kl.addedTo reward with normalizeBy group: where all samples of a group are rewarded alike, only their "
+            "kl.addedTo Reward with normalizeBy Group: if all samples of a group have the same reward, only their "
             "divergences differ, and these are divided by their own standard deviation"
         )
     found.extend(f"{field} has no effect with {spec.debug.mode}" for field in left_out(spec))
     used = sum(len(engine.slots) for engine in where.engines)
     if spec.placement is Placement.COLOCATED and where.engines and where.learner and used != len(where.learner):
         idle, phase = abs(where.gpus - min(used, len(where.learner))), "rollout" if used < where.gpus else "training"
-        found.append(f"{idle} of {where.gpus} GPUs have nothing to do during {phase}")
+        found.append(f"{idle} of {where.gpus} GPUs are idle during {phase}")
     return tuple(found)

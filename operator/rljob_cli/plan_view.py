@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rljob_api.memory import Estimate, Item
 from rljob_api.sections import Device
+from rljob_api.sizing.memory import Estimate, Item
 from rljob_cli.plan import Plan, Range
 
 GIB = 2**30
@@ -40,7 +40,7 @@ def as_tables(plan: Plan, *, boxes: bool) -> RenderableType:
     ]
     if plan.memory is not None:
         parts.append(table(memory_title(plan), ("on each", "what", "size", "formula"), memory_rows(plan.memory), boxes))
-    parts.append(table("Stops", ("a response ends at", "says"), stop_rows(plan), boxes))
+    parts.append(table("Stops", ("a response ends at", "source"), stop_rows(plan), boxes))
     parts.extend(Text(f"problem: {problem}", style="red") for problem in plan.problems)
     parts.extend(Text(f"warning: {warning}", style="yellow") for warning in plan.warnings)
     return Group(*parts)
@@ -97,7 +97,7 @@ def memory_title(plan: Plan) -> str:
 
 
 def memory_rows(estimate: Estimate) -> list[Row]:
-    tokens = f"{estimate.kv_tokens:,}" if estimate.kv_tokens else "as many as the memory fraction leaves room for"
+    tokens = f"{estimate.kv_tokens:,}" if estimate.kv_tokens else "as many as fit into the memory fraction"
     cache = f"{estimate.kv_bytes_per_token:,} bytes a token, {tokens} tokens"
     rows: list[Row] = []
     if estimate.learner:
@@ -107,7 +107,7 @@ def memory_rows(estimate: Estimate) -> list[Row]:
         rows += [item_row("engine", item) for item in estimate.engine]
         rows.append(("engine", "sum", size(estimate.engine_bytes), f"KV cache: {cache}"))
     if estimate.colocated and estimate.learner and estimate.engine:
-        rows.append(("slot", "sum", size(estimate.gpu_bytes), "learner + engine, if neither makes room for the other"))
+        rows.append(("slot", "sum", size(estimate.gpu_bytes), "learner + engine, if both are in memory at once"))
     return rows
 
 
@@ -122,4 +122,4 @@ def size(number: int) -> str:
 def stop_rows(plan: Plan) -> list[Row]:
     tokens: list[Row] = [(f"token {token.id}", token.source) for token in plan.stop_tokens]
     texts: list[Row] = [(json.dumps(text), "spec.rollout.sampling.stop") for text in plan.stop_strings]
-    return [*tokens, *texts, ("its longest", "spec.rollout.sampling.maxNewTokens")]
+    return [*tokens, *texts, ("the token limit", "spec.rollout.sampling.maxNewTokens")]

@@ -74,7 +74,7 @@ def _rows(history: History) -> list[tuple[str, str]]:
     if failures := reward_failures(history):
         rows.append(("not judged", f"{failures} judgements failed and got reward.failureScore"))
     checks = history.first_step.checks if history.first_step else ()
-    rows += [("first step", check.told) for check in checks if check.breached]
+    rows += [("first step", check.summary) for check in checks if check.breached]
     for finding in history.findings:
         rows.append(("finding", f"step {finding.step}: {finding.name}: {finding.evidence}"))
     for incident in history.incidents:

@@ -15,12 +15,12 @@ from rljob_api.exits import Exit
 from rljob_api.sections import RLJob
 from rljob_cli.options import Output
 from rljob_cli.reward_view import as_json, as_table
+from rljob_trainer.assembly.reward_trial import Texts, Trial, prompts, trial, usual_texts
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.packages import ModelError
 from rljob_trainer.preflight.functions import working_path
-from rljob_trainer.rewards.choose import Surroundings, rewards
 from rljob_trainer.rewards.errors import RewardError
-from rljob_trainer.rewards.trial import Texts, Trial, prompts, trial, usual_texts
+from rljob_trainer.rewards.factory import RewardContext, rewards
 
 LOG = "reward.log"
 PIPE_WIDTH = 200
@@ -62,7 +62,7 @@ def judged(job: RLJob, rows: int, given: Sequence[str], file: Path | None, log: 
     if lines is not None and len(lines) > len(asked):
         raise ResponsesError(f"{file}: {len(lines)} lines, but data.train has {len(asked)} rows")
     texts = lines if lines is not None else [tuple(given) or usual_texts(prompt) for prompt in asked]
-    around = Surroundings(log, os.environ, with_metadata=job.spec.data.metadata_key is not None)
+    around = RewardContext(log, os.environ, with_metadata=job.spec.data.metadata_key is not None)
     return trial(rewards(job.spec.reward, around, stack), asked, texts)
 
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rljob_trainer.rewards.trial import Trial, Verdict
+from rljob_trainer.assembly.reward_trial import TOTAL, Trial, Verdict
 
 MOST_SHOWN = 60
 """characters of a question, label or response in the table"""
@@ -44,16 +44,18 @@ def as_table(trial: Trial, *, boxes: bool) -> RenderableType:
 def notes(trial: Trial) -> Iterator[str]:
     """Yield a line for each failure, for what a run would do about them, and for the time it took."""
     for verdict in trial.verdicts:
-        yield from (f"failed: row {verdict.row}, {name}: {reason}" for name, reason in told(verdict))
+        yield from (f"failed: row {verdict.row}, {name}: {reason}" for name, reason in failures(verdict))
     for name in trial.useless:
         yield f"{name} failed on every response: a run would end here, whatever failureScore is"
     if trial.run_would_end and not trial.useless:
-        yield "a run would end at the first failure; reward.failureScore gives such responses a score instead"
+        can_have_score = any(name != TOTAL for verdict in trial.verdicts for name in verdict.failures)
+        instead = "; reward.failureScore gives such responses a score instead" if can_have_score else ""
+        yield f"a run would end at the first failure{instead}"
     times = [f"{name} {1000 * seconds / len(trial.verdicts):.1f} ms" for name, seconds in trial.seconds.items()]
     yield f"time for one response: {', '.join(times)}"
 
 
-def told(verdict: Verdict) -> list[tuple[str, str]]:
+def failures(verdict: Verdict) -> list[tuple[str, str]]:
     return [(name, reason.partition("\n")[0]) for name, reason in verdict.failures.items()]
 
 

@@ -15,15 +15,15 @@ from rljob_api.sections import RLJob
 from rljob_cli.options import Output
 from rljob_cli.reward import LOG, PIPE_WIDTH, become_driver, show_log
 from rljob_cli.rollout_view import as_json, as_text
+from rljob_trainer.assembly.rollout_trial import RolloutTrial, engine, groups, judged, prompts
 from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.packages import ModelError, cache_directory, checkpoint
 from rljob_trainer.engines.client import EngineError, EngineRefusedError
 from rljob_trainer.engines.server import EngineStartError
-from rljob_trainer.rewards.choose import Surroundings, rewards
+from rljob_trainer.generator import GenerationFailedError, RolloutTimeoutError
 from rljob_trainer.rewards.errors import RewardError
-from rljob_trainer.rollout_trial import RolloutTrial, engine, groups, judged, prompts
-from rljob_trainer.rollouts import GenerationFailedError, RolloutTimeoutError
+from rljob_trainer.rewards.factory import RewardContext, rewards
 
 WRONG = (DataError, ModelError, RewardError, GenerateError, EngineRefusedError)
 GONE = (EngineError, EngineStartError, GenerationFailedError, RolloutTimeoutError)
@@ -55,7 +55,7 @@ def tried(
     model = checkpoint(spec.model.checkpoint, cache_directory(os.environ))
     asked = prompts(spec, model, rows)
     with ExitStack() as stack:
-        scoring = rewards(spec.reward, Surroundings(log, os.environ, spec.data.metadata_key is not None), stack)
+        scoring = rewards(spec.reward, RewardContext(log, os.environ, spec.data.metadata_key is not None), stack)
         with serving(job, model, url, directory) as address:
             made = groups(spec, model, address, asked, samples, greedy, log)
         return judged(scoring, made)

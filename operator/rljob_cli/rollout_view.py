@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rljob_cli.reward_view import number
-from rljob_trainer.rollout_trial import RolloutTrial, Tried
+from rljob_trainer.assembly.rollout_trial import RolloutTrial, Tried
 
 AUTHORS = {True: "model", False: "environment"}
 

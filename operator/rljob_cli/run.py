@@ -5,7 +5,7 @@
 
 Exit codes are those of `rljob_api.exits`.
 
-The manifest of a run that was interrupted goes on from its newest checkpoint.
+Running the manifest of an interrupted run again continues from its newest checkpoint.
 """
 
 import logging
@@ -20,19 +20,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
+from rljob_api.adjustments import VARIABLE, Adjustments, written
 from rljob_api.control import TOKEN_VARIABLE
 from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
-from rljob_api.manifest import load
-from rljob_api.rules import left_out, only_in_a_cluster
-from rljob_api.sections import Recovery
+from rljob_api.reading.manifest import load
+from rljob_api.rules.scope import left_out, only_in_a_cluster
+from rljob_api.sections import Spec
 from rljob_cli.driver import Driver, Event
 from rljob_cli.rundir import RunDirectory, RunLockedError, locked, rundir
 from rljob_cli.summary import recorded, summary, warnings
-from rljob_cli.supervisor import TIMING, Display, Outcome, Supervisor, Timing
+from rljob_cli.supervisor import TIMING, Display, RunResult, Supervisor, Timing
 from rljob_cli.validate import read
-from rljob_trainer import leftovers
-from rljob_trainer.guard import guard_command
+from rljob_trainer.processes import leftovers
+from rljob_trainer.processes.guard import guard_command
+from rljob_trainer.rundir.logs import AttemptLogs
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +43,7 @@ DRIVER = (sys.executable, "-m", "rljob_trainer.driver")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 WITH_STACKS = {"PYTHONFAULTHANDLER": "1"}
-"""a driver that is killed as stalled writes where its threads were"""
+"""a driver that is killed as stalled writes the stacks of its threads"""
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -60,17 +62,17 @@ def run(manifest: Path, display: Display, driver: Sequence[str] = DRIVER, timing
             display.note(str(problem))
         return Exit.BAD_MANIFEST
     directory = rundir(job)
-    # Into a file: what goes to the terminal would tear the display.
+    # Into a file: lines on the terminal would break the display.
     logging.basicConfig(filename=directory.supervisor_log, level=logging.INFO, format=LOG_FORMAT)
     try:
         with locked(directory) as lock:
             _replace(directory.manifest, text)
             for field in only_in_a_cluster(job.spec):
-                display.note(f"{field} is for a cluster; on one machine it has no effect")
+                display.note(f"{field} applies to a cluster only; it has no effect on one machine")
             for field in left_out(job.spec):
                 display.note(f"{field} has no effect with {job.spec.debug.mode}")
             run = _Run(directory, driver, job.spec.runtime.env, display, secrets.token_hex(8))
-            return run.to_its_end(job.spec.recovery, lock, timing)
+            return run.to_its_end(job.spec, lock, timing)
     except RunLockedError as error:
         display.note(str(error))
         return Exit.IN_USE
@@ -85,20 +87,20 @@ class _Run:
     env: Mapping[str, str]
     display: Display
     origin: str
-    """another one for each call of `rljob run`: what the driver is to begin anew, it begins anew once"""
+    """new for each call of `rljob run`, so that the driver starts afresh once and not at every restart"""
 
     @property
     def id(self) -> str:
         return leftovers.run_id(self.directory.path)
 
-    def to_its_end(self, recovery: Recovery, lock: int, timing: Timing) -> int:
+    def to_its_end(self, spec: Spec, lock: int, timing: Timing) -> int:
         began = time.monotonic()
         self._clean("an earlier run that was killed")
         with self._guarded(lock):
             supervisor = Supervisor(
                 start=self._start,
                 clean=lambda: self._clean("the attempt"),
-                recovery=recovery,
+                spec=spec,
                 display=self.display,
                 first_attempt=self.directory.next_attempt(),
                 timing=timing,
@@ -107,12 +109,12 @@ class _Run:
                 with _interrupts_go_to(supervisor.interrupt):
                     outcome = supervisor.run()
             finally:
-                # Also when we fail ourselves: the driver must not be left without a supervisor.
+                # Also when we fail: the driver must not run without a supervisor.
                 leftovers.clean(self.id, self.directory.path)
-        self._tell(outcome, time.monotonic() - began)
+        self._show(outcome, time.monotonic() - began)
         return outcome.exit_code
 
-    def _start(self, attempt: int, events: SimpleQueue[Event]) -> Driver:
+    def _start(self, attempt: int, less: Adjustments, events: SimpleQueue[Event]) -> Driver:
         leftovers.create_scratch(self.id)
         token = secrets.token_urlsafe(32)
         manifest, directory = str(self.directory.manifest), str(self.directory.path)
@@ -124,12 +126,14 @@ class _Run:
                 **self.env,
                 **leftovers.environment(self.id),
                 TOKEN_VARIABLE: token,
-                "PYTHONFAULTHANDLER": "1",
+                VARIABLE: written(less),
+                **WITH_STACKS,
             },
             log=self.directory.log(attempt),
             address=self.directory.address,
             token=token,
             events=events,
+            logs=AttemptLogs(self.directory.path),
         )
 
     def _clean(self, whose: str) -> None:
@@ -154,7 +158,7 @@ class _Run:
             guard.kill()
             guard.wait()
 
-    def _tell(self, outcome: Outcome, seconds: float) -> None:
+    def _show(self, outcome: RunResult, seconds: float) -> None:
         if outcome.exit_code != Exit.OK:
             last_log = self.directory.log(self.directory.next_attempt() - 1)
             self.display.note(f"{outcome.reason}; log: {last_log}")
@@ -165,7 +169,7 @@ class _Run:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file that is whole or as it was, also when the disk is full."""
+    """Replace a file atomically: it is never half written, even on a full disk."""
     draft = path.with_suffix(".draft")
     draft.write_text(text)
     draft.replace(path)
@@ -173,7 +177,7 @@ def _replace(path: Path, text: str) -> None:
 
 @contextmanager
 def _interrupts_go_to(handler: Callable[[int], None]) -> Iterator[None]:
-    """Call `handler` for signals that ask us to end, except those that whoever started us wants ignored (nohup)."""
+    """Call `handler` for signals that ask us to end, except those that our parent process ignores (nohup)."""
     previous = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
     ours = [number for number in ENDING_SIGNALS if previous[number] is not signal.SIG_IGN]
     for number in ours:

@@ -1,4 +1,4 @@
-"""The directory of a run on this machine: what lies where in it, and the lock that lets one supervisor in at a time."""
+"""The directory of a run on this machine: its files, and the lock that admits one supervisor at a time."""
 
 import fcntl
 import logging
@@ -18,15 +18,15 @@ from rljob_api.sections import RLJob
 log = logging.getLogger(__name__)
 
 GUARD_FINISHES_S = 30.0
-"""how long a guard may clean up after a killed supervisor [s]"""
+"""time for a guard to clean up after a killed supervisor [s]"""
 
 
 class RunDirectoryError(RuntimeError):
-    """The run's directory cannot be made or written; the text names it and says why."""
+    """The run's directory cannot be created or written; the text names the path and the reason."""
 
 
 class RunLockedError(RuntimeError):
-    """Another supervisor works in this directory; the text names it."""
+    """Another supervisor uses this directory; the text gives its pid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class RunDirectory:
 
     @property
     def manifest(self) -> Path:
-        """The manifest as it was when the run was started: every attempt runs the same one."""
+        """The manifest as it was when the run started: every attempt uses this copy."""
         return self.path / "manifest.yaml"
 
     @property

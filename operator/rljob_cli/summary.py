@@ -39,9 +39,9 @@ def summary(records: Sequence[Event], seconds: float, report: Path, code: int = 
 
 def warnings(records: Sequence[Event]) -> list[str]:
     """Return what the first step has shown and should not have, and what `spec.watch` has found, in a line each."""
-    told = [line for record in records for line in _warning(record)]
-    more = [f"and {len(told) - MOST_WARNINGS} more findings, see the report"] if len(told) > MOST_WARNINGS else []
-    return told[:MOST_WARNINGS] + more
+    found = [line for record in records for line in _warning(record)]
+    more = [f"and {len(found) - MOST_WARNINGS} more findings, see the report"] if len(found) > MOST_WARNINGS else []
+    return found[:MOST_WARNINGS] + more
 
 
 def _warning(record: Event) -> Iterator[str]:
@@ -49,8 +49,8 @@ def _warning(record: Event) -> Iterator[str]:
         yield f"step {record['step']}: {record['name']}: {record['evidence']}; {record['advice']}"
     if record["kind"] == "first_step":
         checks = map(CheckRecord.model_validate, record["checks"])
-        if breaches := [check.told for check in checks if check.breached]:
-            yield f"first step: {'; '.join(breaches)}; the report says what that may mean"
+        if breaches := [check.summary for check in checks if check.breached]:
+            yield f"first step: {'; '.join(breaches)}; the report lists possible causes"
 
 
 def recorded(events: Path) -> list[Event]:
@@ -66,5 +66,5 @@ def _change(evaluations: list[Event], key: str, form: str = ".2f") -> str | None
     values = [record[key] for record in evaluations if record.get(key) is not None]
     if not values:
         return None
-    told = [format(value, form) for value in values]
-    return f"{told[0]} -> {told[-1]}" if len(told) > 1 else told[0]
+    shown = [format(value, form) for value in values]
+    return f"{shown[0]} -> {shown[-1]}" if len(shown) > 1 else shown[0]

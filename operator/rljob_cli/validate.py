@@ -4,10 +4,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from rljob_api import manifest, shapes
 from rljob_api.errors import ABSENT, ManifestError, Problem
 from rljob_api.exits import Exit
+from rljob_api.reading import manifest
 from rljob_api.sections import RLJob
+from rljob_api.sizing import model_shape
 from rljob_trainer.preflight import Findings, look_at_files
 from rljob_trainer.preflight.model_files import ModelFiles, model_files
 from rljob_trainer.preflight.teacher import teacher_shape
@@ -30,16 +31,19 @@ class Verdict:
         return Exit.BAD_MANIFEST if self.problems else Exit.BAD_INPUT if self.findings.problems else Exit.OK
 
     def lines(self) -> list[str]:
-        told = [f"{self.file}: {problem}" for problem in (*self.problems, *self.findings.problems)]
+        found = [f"{self.file}: {problem}" for problem in (*self.problems, *self.findings.problems)]
         warned = [f"{self.file}: warning: {warning}" for warning in self.findings.warnings]
-        if told:
-            return told + warned
+        if found:
+            return found + warned
         return [f"{self.file}: {' '.join(('valid', *(f'({note})' for note in self.notes())))}", *warned]
 
     def notes(self) -> tuple[str, ...]:
-        """Return what was not looked at."""
+        """Return what was not checked."""
         elsewhere = ", ".join(self.findings.elsewhere)
-        return (*((f"not on this machine, so not looked at: {elsewhere}",) if elsewhere else ()), *self.findings.unseen)
+        return (
+            *((f"not checked, because not on this machine: {elsewhere}",) if elsewhere else ()),
+            *self.findings.unseen,
+        )
 
 
 def validate(paths: list[Path]) -> tuple[str, Exit]:
@@ -68,9 +72,9 @@ def load(path: Path) -> tuple[RLJob, ModelFiles | None]:
     files = model_files(job.spec.model.checkpoint)
     teacher = teacher_shape(job.spec)
     if files:
-        model = shapes.shape(files.config)
-        beside = shapes.teacher_problems(teacher, model, job.spec) if teacher else ()
-        if broken := (*shapes.problems(model, job.spec), *beside):
+        model = model_shape.shape(files.config)
+        beside = model_shape.teacher_problems(teacher, model, job.spec) if teacher else ()
+        if broken := (*model_shape.problems(model, job.spec), *beside):
             raise ManifestError(broken)
     return job, files
 

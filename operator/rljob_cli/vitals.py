@@ -1,7 +1,7 @@
-"""Watches the processes that a driver cannot do without but may take a minute to miss: Ray's raylet and GCS.
+"""Watches the processes that a driver needs: Ray's raylet and GCS. The driver may notice their loss a minute late.
 
-When they are killed, a driver that is waiting for HTTP or for a long task goes on waiting (measured with Ray 2.60: 60 s
-and more), and workers whose raylet is gone go on computing.
+A driver that waits for HTTP or for a long task keeps waiting when they are killed (60 s and more with Ray 2.60), and
+workers without a raylet keep computing.
 """
 
 import time

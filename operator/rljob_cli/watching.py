@@ -18,14 +18,14 @@ INTERVAL_S: Final = 2.0
 SHARE: Final = 5
 """a look that takes long is followed by a pause so many times as long: thousands of jobs are megabytes"""
 
-Seen = TypeVar("Seen")
+View = TypeVar("View")
 
 
 def looks(
-    look: Callable[[], Seen],
+    look: Callable[[], View],
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
-) -> Iterator[tuple[Seen, str]]:
+) -> Iterator[tuple[View, str]]:
     """Yield what is seen, about every INTERVAL_S, with "" or why it is the old.
 
     Raises ClusterError when nothing could be seen the first time, and for what waiting does not cure.
@@ -54,7 +54,7 @@ def live(console: Console, pictures: Iterable[tuple[RenderableType, str]], whole
 
 
 def changed(before: Iterable[Job], now: Iterable[Job]) -> Iterator[Job]:
-    """Yield the jobs that are new, or of which `line` would tell something new besides times."""
+    """Yield the jobs that are new, or whose `line` differs in more than times."""
     known = {job.key: _facts(job) for job in before}
     return (job for job in now if known.get(job.key) != _facts(job))
 

@@ -8,90 +8,139 @@ All decisions about failures are `rljob_api.recovery`'s.
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 
 from rljob_api import recovery
 from rljob_api.control import RunState
-from rljob_api.exits import Exit, camel_case
+from rljob_api.exits import Cause, Exit, camel_case
+from rljob_api.failures.known import without_line
 from rljob_api.recovery import BACKOFF, Done, GiveUp, RestartDriver
 from rljob_api.sections import Recovery, Spec
 from rljob_api.status import MOST_ATTEMPTS
-from rljob_operator import desired
-from rljob_operator.identity import cluster_name, submission_id
-from rljob_operator.memory import Attempt, Memory, Outcome
-from rljob_operator.world import ALIVE, ENDED, Driver, DriverState, Job, World, is_deleting
+from rljob_operator import escalation, resuming
+from rljob_operator.admitted_job import AdmittedJob
+from rljob_operator.attempt_view import AttemptView, attempt_view
+from rljob_operator.causes import cause_of
+from rljob_operator.diagnosing import failure_of
+from rljob_operator.history import AttemptRecord, JobHistory, Outcome
+from rljob_operator.identity import cluster_name, job_name
+from rljob_operator.world import ALIVE, ENDED, Driver, DriverState, World
 
 FIRST_ANSWER_S = 30.0
-"""time for a driver to answer, after the operator has begun to look, before nothing is expected of it [s]"""
+"""how long the operator waits for a driver's first answer before it stops a suspended job's driver [s]"""
 
-LAST_WORDS = "; its last words: "
+LAST_LINE = "; its last words: "
 LONGEST_REASON = 500
 """[characters]"""
+OVERDUE = "the active deadline has passed"
+SUSPENDED_EARLY = "suspended before the driver started"
 
 
-def advance(memory: Memory, job: Job, spec: Spec, world: World, now: float) -> Memory:
-    """Return the memory as it should be at `now` [unix s], given what is there."""
-    if memory.outcome is not None:
-        return memory
-    if memory.attempt is not None and memory.attempt.is_open:
-        memory = _with_newest(memory, _observed(memory, memory.attempt, job, spec, world, now))
-    if memory.attempt is None:
-        return memory if spec.scheduling.suspend else _begin(memory, job, spec, None, now, 0.0)
-    if memory.attempt.is_open:
-        return _with_newest(memory, _judged(memory, job, spec, world, now))
-    return _followed(memory, job, spec, world, now)
+def advance(history: JobHistory, job: AdmittedJob, world: World, now: float) -> JobHistory:
+    """Return the history as it should be at `now` [unix s], given what is observed."""
+    if history.outcome is not None:
+        if history.attempt is None or not resuming.is_resumed(history, job):
+            return history
+        last = attempt_view(history.attempt, job, world)
+        return _begin(replace(history, outcome=None), job, last, now, 0.0)
+    if history.attempt is not None and history.attempt.is_open:
+        view = attempt_view(history.attempt, job, world)
+        record = _observed(view, job, _is_over(history, job.spec, now), now)
+        history = history.with_newest(record if record.is_open else _explained(record, view, history, job))
+    if history.attempt is None:
+        return history if job.is_suspended else _begin(history, job, None, now, 0.0)
+    view = attempt_view(history.attempt, job, world)
+    if history.attempt.is_open:
+        judged = _judged(view, job.spec, _is_over(history, job.spec, now), now)
+        return history.with_newest(escalation.timed(history.attempt, judged, job.is_suspended, now))
+    return _followed(history, view, job, now)
 
 
-def driver_of(attempt: Attempt, job: Job, world: World) -> Driver | None:
-    """Return what is known of the driver of this attempt; what is known of an older one says nothing about it."""
-    wanted = submission_id(job.name, job.uid, attempt.number)
-    return world.driver if world.driver is not None and world.driver.submission_id == wanted else None
-
-
-def deadline(memory: Memory, spec: Spec) -> float | None:
+def deadline(history: JobHistory, spec: Spec) -> float | None:
     """Return when the job has to be over [unix s]; None: there is no deadline, or nothing has started."""
     limit_s = spec.scheduling.active_deadline_seconds
-    started = next((attempt.started for attempt in memory.attempts if attempt.started is not None), None)
-    return None if limit_s is None or started is None else started + limit_s
+    return None if limit_s is None or history.started is None else history.started + limit_s
 
 
-def _is_over(memory: Memory, spec: Spec, now: float) -> bool:
-    due = deadline(memory, spec)
+def _is_over(history: JobHistory, spec: Spec, now: float) -> bool:
+    due = deadline(history, spec)
     return due is not None and now >= due
 
 
-def _observed(memory: Memory, attempt: Attempt, job: Job, spec: Spec, world: World, now: float) -> Attempt:
-    """Return the open attempt with what is to be seen of its driver."""
-    driver, cluster = driver_of(attempt, job, world), world.child("RayCluster", attempt.cluster)
-    if attempt.started is not None and (cluster is None or is_deleting(cluster)):
-        return _ended(attempt, Exit.LOST_PEER, f"RayCluster {attempt.cluster} is gone", now)
-    if attempt.started is None and spec.scheduling.suspend and (driver is None or driver.state not in (*ALIVE, *ENDED)):
-        return _ended(attempt, Exit.PREEMPTED, "suspended before the driver had begun", now)
-    if attempt.started is None and _is_over(memory, spec, now):
-        return _ended(attempt, Exit.STALLED, "the active deadline has passed", now)
-    if driver is None or driver.state is DriverState.UNKNOWN:
-        return attempt
+def _observed(attempt: AttemptView, job: AdmittedJob, is_over: bool, now: float) -> AttemptRecord:
+    """Return the record of the open attempt with what is observed of its driver."""
+    record, driver = attempt.record, attempt.driver
+    if record.started is None:
+        if job.is_suspended and (driver is None or driver.state not in (*ALIVE, *ENDED)):
+            return _ended(record, Exit.PREEMPTED, SUSPENDED_EARLY, now)
+        if is_over:
+            return _ended(record, Exit.STALLED, OVERDUE, now)
+    elif attempt.lost_its_cluster:
+        return _lost(attempt, f"RayCluster {record.cluster} is gone", now)
+    if (driver is None or driver.state not in ENDED) and escalation.is_stop_overdue(record, driver, now):
+        return _abandoned(record, now)
+    if escalation.is_locked_out(record, driver, now):
+        return _locked_out(record, job, now)
+    if driver is None or driver.state in (DriverState.UNKNOWN, DriverState.PENDING):
+        return record
     if driver.state is DriverState.ABSENT:
-        if attempt.started is None:
-            return attempt
-        return _ended(attempt, Exit.LOST_PEER, "Ray no longer knows the driver: the head was restarted", now)
-    if driver.state is DriverState.PENDING:
-        return attempt
+        if record.started is None:
+            return record
+        return _lost(attempt, "Ray no longer knows the driver: the head was restarted", now)
     checkpoint = driver.status.checkpoint if driver.status else None
-    attempt = replace(
-        attempt,
-        started=int(now) if attempt.started is None else attempt.started,
-        checkpoint=checkpoint.step if checkpoint else attempt.checkpoint,
+    record = replace(
+        record,
+        started=int(now) if record.started is None else record.started,
+        checkpoint=checkpoint.step if checkpoint else record.checkpoint,
     )
-    return _ended(attempt, *_end_of(driver), now) if driver.state in ENDED else attempt
+    if driver.state in ENDED:
+        return _ended(record, *_end_of(driver), now)
+    return record
+
+
+def _locked_out(record: AttemptRecord, job: AdmittedJob, now: float) -> AttemptRecord:
+    """Return the attempt as ended because its driver refuses the operator; the pods' own hooks let it save."""
+    name = job_name(job.name, job.uid)
+    reason = (
+        f"the driver refuses the token of Secret {name}, which was deleted and made again: its RayCluster is deleted"
+    )
+    return replace(_ended(record, Exit.PREEMPTED, reason, now), reason=reason, is_abandoned=True)
+
+
+def _abandoned(record: AttemptRecord, now: float) -> AttemptRecord:
+    """Return the attempt as ended although its driver may still run; deleting its RayCluster ends it."""
+    reason = f"{record.reason}; the driver has not stopped for {escalation.STOP_S:.0f} s: its RayCluster is deleted"
+    return replace(_ended(record, Exit.STALLED, reason, now), reason=reason[-LONGEST_REASON:], is_abandoned=True)
+
+
+def _lost(attempt: AttemptView, reason: str, now: float) -> AttemptRecord:
+    """Return the record of an attempt whose driver is gone without an answer of Ray.
+
+    A driver that has reported its end before was preempted: its head was evicted and is gone since.
+    """
+    status = attempt.driver.status if attempt.driver else None
+    if status is not None and status.state is RunState.FINISHED and status.progress.step < status.progress.steps:
+        checkpoint = status.checkpoint.step if status.checkpoint else attempt.record.checkpoint
+        record = replace(attempt.record, checkpoint=checkpoint)
+        return _ended(record, Exit.PREEMPTED, status.exit_reason or recovery.reason_of(Exit.PREEMPTED), now)
+    return _ended(attempt.record, Exit.LOST_PEER, reason, now)
+
+
+def _explained(record: AttemptRecord, attempt: AttemptView, history: JobHistory, job: AdmittedJob) -> AttemptRecord:
+    """Return the record of an attempt that has just ended, with what it reached and what its end counts as."""
+    reported = attempt.driver.status if attempt.driver else None
+    written = job.status.progress
+    step = reported.progress.step if reported else written.step if written else None
+    record = replace(record, step=step)
+    cause = cause_of(record, attempt, history.attempts[:-1], job)
+    return replace(record, cause=cause, failure=failure_of(record, attempt))
 
 
 def _end_of(driver: Driver) -> tuple[int, str]:
     """Return the exit code of a driver that has ended, and why it ended in words."""
-    told = driver.status.exit_reason if driver.status else None
+    reported = driver.status.exit_reason if driver.status else None
     if driver.exit_code is not None:
-        return driver.exit_code, told or _with_last_words(recovery.reason_of(driver.exit_code), driver.message)
+        return driver.exit_code, reported or _with_last_line(recovery.reason_of(driver.exit_code), driver.message)
     if driver.state is DriverState.SUCCEEDED:
         return Exit.OK, recovery.reason_of(Exit.OK)
     if driver.state is DriverState.STOPPED:
@@ -101,102 +150,107 @@ def _end_of(driver: Driver) -> tuple[int, str]:
     return Exit.LOST_PEER, first_line or "Ray lost the driver"
 
 
-def _with_last_words(reason: str, message: str) -> str:
-    """Return the reason, and what the driver wrote last if Ray's message, after a line of its own, ends with that."""
-    _, *log = [line.strip() for line in message.splitlines() if line.strip()] or [""]
-    return f"{reason}{LAST_WORDS}{log[-1]}" if log else reason
+def _with_last_line(reason: str, message: str) -> str:
+    """Return the reason with the last line of the driver's log, if Ray's message quotes the log after its own line."""
+    _, *log = [line.strip() for line in without_line(message).splitlines() if line.strip()] or [""]
+    return f"{reason}{LAST_LINE}{log[-1]}" if log else reason
 
 
-def _with_end_of(last: Attempt, reason: str) -> str:
+def _with_end_of(last: AttemptRecord, reason: str) -> str:
     """Return why the job has failed, with what is known of its last attempt besides the meaning of the exit code."""
-    known = last.reason.removeprefix(recovery.reason_of(last.exit_code or 0)).removeprefix(LAST_WORDS)
-    return f"{reason}: {known}" if known else reason
+    known = last.reason.removeprefix(recovery.reason_of(last.exit_code or 0)).removeprefix(LAST_LINE)
+    said = f"{reason}: {known}" if known else reason
+    return f"{said}; {last.failure}" if last.failure else said
 
 
-def _ended(attempt: Attempt, exit_code: int, reason: str, now: float) -> Attempt:
+def _ended(record: AttemptRecord, exit_code: int, reason: str, now: float) -> AttemptRecord:
     """Return the attempt as ended; a verdict of ours explains the end better than what Ray saw of it."""
-    if attempt.verdict is not None:
-        return replace(attempt, ended=int(now), exit_code=int(attempt.verdict))
-    return replace(attempt, ended=int(now), exit_code=int(exit_code), reason=reason[:LONGEST_REASON])
+    if record.verdict is not None:
+        return replace(record, ended=int(now), exit_code=int(record.verdict))
+    return replace(record, ended=int(now), exit_code=int(exit_code), reason=reason[:LONGEST_REASON])
 
 
-def _judged(memory: Memory, job: Job, spec: Spec, world: World, now: float) -> Attempt:
-    """Return the open attempt, with a verdict if it has to be ended."""
-    attempt = memory.attempt
-    assert attempt is not None
-    driver = driver_of(attempt, job, world)
-    if attempt.verdict is not None or attempt.started is None or driver is None:
-        return attempt
-    if _is_over(memory, spec, now):
-        return replace(attempt, verdict=Exit.STALLED, reason="the active deadline has passed")
-    if driver.state not in ALIVE:
-        return attempt
+def _judged(attempt: AttemptView, spec: Spec, is_over: bool, now: float) -> AttemptRecord:
+    """Return the record of the open attempt, with a verdict if it has to be ended."""
+    record, driver = attempt.record, attempt.driver
+    if record.verdict is not None or record.started is None or driver is None:
+        return record
+    if is_over:
+        return replace(record, verdict=Exit.STALLED, reason=OVERDUE)
+    if spec.scheduling.suspend and escalation.is_drain_overdue(record, driver, spec.recovery, now):
+        waited_s = escalation.drain_deadline_s(driver.status, spec.recovery)
+        return replace(record, verdict=Exit.PREEMPTED, reason=f"suspended, and not ended within {waited_s:.0f} s")
+    if driver.state not in ALIVE or driver.refuses_since is not None:
+        return record  # one that refuses the operator lives
     if _is_mute_while_suspended(driver, spec, now):
-        return replace(attempt, verdict=Exit.PREEMPTED, reason="suspended before the driver had begun")
-    silent_s = now - max(driver.since, driver.beat_at, attempt.started)
-    if silent_s > recovery.stall_deadline_s(driver.status, spec.recovery):
-        phase = driver.status.phase if driver.status else "start"
-        return replace(attempt, verdict=Exit.STALLED, reason=f"no sign of life for {silent_s:.0f} s in phase {phase}")
-    return _without_engines(attempt, driver, spec.recovery, now)
+        return replace(record, verdict=Exit.PREEMPTED, reason=SUSPENDED_EARLY)
+    silent_s = now - max(driver.since, driver.beat_at, record.started)
+    if (stall := recovery.stalled(driver.status, silent_s, spec.recovery)) is not None:
+        return replace(record, verdict=Exit.STALLED, reason=stall[:LONGEST_REASON])
+    return _without_engines(record, driver, spec.recovery, now)
 
 
 def _is_mute_while_suspended(driver: Driver, spec: Spec, now: float) -> bool:
-    """Return whether the job is suspended and there is nobody who could save."""
+    """Return whether the job is suspended and its driver, which never answered, cannot be asked to save."""
     return spec.scheduling.suspend and driver.status is None and now - driver.since > FIRST_ANSWER_S
 
 
-def _without_engines(attempt: Attempt, driver: Driver, policy: Recovery, now: float) -> Attempt:
+def _without_engines(record: AttemptRecord, driver: Driver, policy: Recovery, now: float) -> AttemptRecord:
     if driver.status is None or driver.status.state in (RunState.FINISHED, RunState.FAILED):
-        return attempt
+        return record
     orders = recovery.decide(driver.status.engines, recovery.history_of(driver.status), policy, now)
     lost = next((order for order in orders if isinstance(order, RestartDriver)), None)
-    return attempt if lost is None else replace(attempt, verdict=Exit.LOST_PEER, reason=lost.reason[:LONGEST_REASON])
+    return record if lost is None else replace(record, verdict=Exit.LOST_PEER, reason=lost.reason[:LONGEST_REASON])
 
 
-def _followed(memory: Memory, job: Job, spec: Spec, world: World, now: float) -> Memory:
-    """Return the memory after the end of the newest attempt: with an outcome, with another attempt, or as it was."""
-    last = memory.attempt
-    assert last is not None and last.ended is not None
-    if _is_over(memory, spec, now) and last.exit_code != Exit.OK:
-        return replace(memory, outcome=Outcome(False, "DeadlineExceeded", "the active deadline has passed", int(now)))
-    if last.exit_code == Exit.PREEMPTED:
-        # It saved and stopped because it was told to: by us, or by a node that goes away. Neither is a failure.
-        return memory if spec.scheduling.suspend else _begin(memory, job, spec, world, now, 0.0)
-    match recovery.after_exit(_failures(memory.attempts), spec.recovery, BACKOFF):
+def _followed(history: JobHistory, last: AttemptView, job: AdmittedJob, now: float) -> JobHistory:
+    """Return the history after the end of the newest attempt: with an outcome, with another attempt, or as it was."""
+    ended, exit_code = last.record.ended, last.record.exit_code
+    assert ended is not None
+    if _is_over(history, job.spec, now) and exit_code != Exit.OK:
+        return replace(history, outcome=Outcome(False, "DeadlineExceeded", OVERDUE, int(now)))
+    if last.record.for_policy().cause is Cause.SUSPENDED:
+        return history if job.is_suspended else _begin(history, job, last, now, 0.0)
+    if resuming.seen_by_fence(last.record, job.uid) is not None:
+        return history if job.is_suspended else _begin(history, job, last, ended, 0.0)
+    match recovery.after_exit(
+        [attempt.for_policy() for attempt in resuming.since_resumed(history)], job.spec.recovery, BACKOFF
+    ):
         case Done():
-            told = world.driver.status.result if world.driver and world.driver.status else None
-            return replace(memory, outcome=Outcome(True, "Completed", told or "all steps are done", last.ended))
+            result = last.driver.status.result if last.driver and last.driver.status else None
+            return replace(history, outcome=Outcome(True, "Completed", result or "all steps are done", ended))
         case GiveUp(reason, code):
-            return replace(memory, outcome=Outcome(False, camel_case(code), _with_end_of(last, reason), last.ended))
+            message = _with_end_of(last.record, reason)
+            return replace(history, outcome=Outcome(False, camel_case(code), message, ended))
         case RestartDriver(_, delay_s):
-            return memory if spec.scheduling.suspend else _begin(memory, job, spec, world, last.ended, delay_s)
+            return history if job.is_suspended else _begin(history, job, last, ended, delay_s)
 
 
-def _begin(memory: Memory, job: Job, spec: Spec, world: World | None, now: float, delay_s: float) -> Memory:
-    last = memory.attempt
-    number = 1 if last is None else last.number + 1
-    warm = last is not None and world is not None and _can_be_used_again(last.cluster, memory, job, world)
-    cluster = last.cluster if warm and last is not None else cluster_name(job.name, job.uid, number)
-    checkpoint = last.checkpoint if last is not None else None
-    new = Attempt(number, cluster, start_after=math.ceil(now + delay_s), checkpoint=checkpoint)
-    return replace(memory, attempts=(*memory.attempts, new)[-MOST_ATTEMPTS:])
+def _begin(history: JobHistory, job: AdmittedJob, last: AttemptView | None, now: float, delay_s: float) -> JobHistory:
+    if not job.can_build:
+        return history
+    number, checkpoint = 1, None
+    if last is not None:
+        later = resuming.seen_by_fence(last.record, job.uid) or 0
+        number, checkpoint = max(last.record.number, later) + 1, last.record.checkpoint
+    cluster = cluster_name(job.name, job.uid, number)
+    if last is not None and _can_be_used_again(last, history):
+        cluster = last.record.cluster
+    new = AttemptRecord(
+        number, cluster, start_after=math.ceil(now + delay_s), checkpoint=checkpoint, resume=resuming.resumes(job)
+    )
+    return replace(history, attempts=(*history.attempts, new)[-MOST_ATTEMPTS:])
 
 
-def _can_be_used_again(cluster: str, memory: Memory, job: Job, world: World) -> bool:
-    """Return whether the next attempt should run on this cluster."""
-    there = world.child("RayCluster", cluster)
-    if there is None or is_deleting(there):
+def _can_be_used_again(last: AttemptView, history: JobHistory) -> bool:
+    """Return whether the next attempt should run on the cluster of the last one.
+
+    One that was preempted has lost a pod, or will: its node is being drained.
+    """
+    if last.lost_its_cluster or not last.is_built_for_spec or last.record.exit_code == Exit.PREEMPTED:
         return False
-    if not desired.is_built_for(there, job):
-        return False
-    failures = _failures(attempt for attempt in memory.attempts if attempt.cluster == cluster)
+    if last.record.is_abandoned:
+        return False  # its driver may still run there
+    on_it = (attempt for attempt in resuming.since_resumed(history) if attempt.cluster == last.record.cluster)
+    failures = [attempt.for_policy() for attempt in on_it if attempt.exit_code != Exit.PREEMPTED]
     return not failures or not recovery.wants_new_cluster(failures)
-
-
-def _failures(ended: Iterable[Attempt]) -> list[recovery.Attempt]:
-    """Return the attempts that count for the recovery policy: being preempted is no failure."""
-    return [attempt.for_policy() for attempt in ended if attempt.exit_code != Exit.PREEMPTED]
-
-
-def _with_newest(memory: Memory, attempt: Attempt) -> Memory:
-    return replace(memory, attempts=(*memory.attempts[:-1], attempt))

@@ -1,8 +1,8 @@
-"""What the watches have shown: the newest version of every job, child and pod. Not thread-safe; no I/O.
+"""Keeps the newest known version of every job, child and pod. Not thread-safe; no I/O.
 
-Objects come from the watches, from lists, and from the answers to our own writes, in any order; the newest wins. They
-are kept without what nobody here reads, and packed: a thousand jobs have eight thousand objects, and as dictionaries
-each would take five times its text.
+Objects come from watches, from lists, and from the responses to our own writes, in any order; the newest wins. Only
+the fields that the operator reads are kept, packed as JSON: a thousand jobs have eight thousand objects, and a
+dictionary takes five times its text.
 """
 
 import json
@@ -10,23 +10,23 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from rljob_operator.identity import JOB_LABEL, KIND, Manifest, job_name
+from rljob_operator.identity import GROUP, JOB_LABEL, KIND, Manifest, job_name
 from rljob_operator.world import Job, Pod, pod_of
 
 Key = str
 """NAMESPACE/NAME of a job"""
 REMEMBERED = 10_000
-"""uids of objects that are gone: the answer to our own write of one may come after the watch has told of its end"""
+"""uids of deleted objects: the response to our own write may arrive after the watch has reported the deletion"""
 
 
-class Seen(Enum):
-    """What an object tells."""
+class Freshness(Enum):
+    """What a version of an object adds to what is known."""
 
-    OLD = auto()
-    """nothing: it is known in this version, or in a newer one"""
-    SAME = auto()
-    """it is newer, and all that matters here is as it was"""
-    NEWS = auto()
+    STALE = auto()
+    """nothing: this version, or a newer one, is known"""
+    UNCHANGED = auto()
+    """it is newer, and the fields that the operator reads are unchanged"""
+    CHANGED = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Known:
     kind: str
     version: str
     content: bytes | Pod
-    """JSON of what is read of it; of pods there are many, and little is read"""
+    """JSON of the fields that are read; of pods, which are many, only a few values"""
 
     @property
     def manifest(self) -> Manifest:
@@ -48,10 +48,24 @@ class Known:
 
 
 def key_of(raw: Manifest) -> Key:
-    """Return the job that an object is, or belongs to by its label."""
+    """Return the job that an object is, or belongs to: by its owner, or if it has no controller by its label."""
     metadata = raw["metadata"]
-    name = metadata["name"] if raw["kind"] == KIND else metadata.get("labels", {}).get(JOB_LABEL, "")
+    name = metadata["name"] if raw["kind"] == KIND else job_of_child(metadata)
     return f"{metadata['namespace']}/{name}"
+
+
+def job_of_child(metadata: Manifest) -> str:
+    """Return the name of the job that an object with this metadata belongs to; empty: none."""
+    owner = next((each for each in metadata.get("ownerReferences", []) if each.get("controller")), None)
+    if owner is not None and owner["kind"] == KIND and owner["apiVersion"].startswith(f"{GROUP}/"):
+        return str(owner["name"])
+    labels: dict[str, str] = metadata.get("labels") or {}
+    return labels.get(JOB_LABEL, "")
+
+
+def is_ours(raw: Manifest) -> bool:
+    """Return whether an object is a job or belongs to one; there are RayClusters of others."""
+    return raw["kind"] == KIND or job_of_child(raw["metadata"]) != ""
 
 
 def version_of(raw: Manifest) -> int:
@@ -66,27 +80,27 @@ class Cache:
         self._objects: dict[Key, dict[str, Known]] = {}
         self._gone: dict[str, None] = {}
 
-    def put(self, raw: Manifest) -> Seen:
-        """Keep an object unless a newer version of it is known, and return what it tells."""
+    def put(self, raw: Manifest) -> Freshness:
+        """Keep an object unless a newer version of it is known, and return what it adds."""
         uid, kind = raw["metadata"]["uid"], raw["kind"]
         if uid in self._gone:
-            return Seen.OLD
+            return Freshness.STALE
         objects = self._objects.setdefault(key_of(raw), {})
         before = objects.get(uid)
         if before is not None and _number(before.version) >= version_of(raw):
-            return Seen.OLD
+            return Freshness.STALE
         content = pod_of(raw) if kind == "Pod" else json.dumps(_read(raw)).encode()
         objects[uid] = Known(kind, raw["metadata"].get("resourceVersion", "0"), content)
-        return Seen.SAME if before is not None and before.content == content else Seen.NEWS
+        return Freshness.UNCHANGED if before is not None and before.content == content else Freshness.CHANGED
 
     def remove(self, raw: Manifest) -> None:
         """Forget an object."""
         self._remove(key_of(raw), raw["metadata"]["uid"])
 
     def remove_missing(self, kind: str, there: Iterable[str], version: str) -> tuple[Key, ...]:
-        """Forget the objects of a kind that a list of this version shows to be gone; return their jobs.
+        """Forget the objects of a kind that are missing in a list of this version; return their jobs.
 
-        `there` are the uids of those that it has shown.
+        `there` are the uids of those in the list.
         """
         listed, newest = set(there), _number(version)
         gone = [
@@ -100,7 +114,7 @@ class Cache:
         return tuple(key for key, _ in gone)
 
     def jobs(self) -> tuple[Key, ...]:
-        """Return every job that there is, or of which something is left."""
+        """Return every job that exists, or of which objects are left."""
         return tuple(self._objects)
 
     def job(self, key: Key) -> Manifest | None:
@@ -110,7 +124,7 @@ class Cache:
     def children(self, job: Job) -> tuple[Manifest, ...]:
         """Return the children that this very job owns: not those of a deleted one of the same name."""
         found = (known.manifest for known in self._of(job.key) if known.kind not in (KIND, "Pod"))
-        owned = (raw for raw in found if _is_owned(raw, job.uid))
+        owned = (raw for raw in found if _is_owned(raw, job))
         return tuple(sorted(owned, key=lambda raw: (raw["kind"], raw["metadata"]["name"])))
 
     def pods(self, job: Job) -> tuple[Pod, ...]:
@@ -137,15 +151,20 @@ def _number(version: str) -> int:
     return int(version) if version.isdecimal() else 0
 
 
-def _is_owned(raw: Manifest, uid: str) -> bool:
-    return any(owner["uid"] == uid for owner in raw["metadata"].get("ownerReferences", []))
+def _is_owned(raw: Manifest, job: Job) -> bool:
+    """Return whether a child is this job's: it owns it, or somebody has removed the owner and the names agree."""
+    owners = raw["metadata"].get("ownerReferences", [])
+    if any(owner["uid"] == job.uid for owner in owners):
+        return True
+    name, mine = raw["metadata"]["name"], job_name(job.name, job.uid)
+    return not owners and (name == mine or name.startswith(f"{mine}-"))
 
 
 OF_ALL = ("name", "namespace", "uid", "generation", "labels", "ownerReferences", "deletionTimestamp")
 
 
 def _read(raw: Manifest) -> Manifest:
-    """Return what is read of an object: of a job not its annotations, of a child's status its conditions alone."""
+    """Return the fields that are read: a job without annotations, a child with only the conditions of its status."""
     is_job = raw["kind"] == KIND
     kept = OF_ALL if is_job else (*OF_ALL, "annotations")
     metadata = {key: raw["metadata"][key] for key in kept if key in raw["metadata"]}

@@ -1,7 +1,7 @@
 """All of the operator's I/O with Kubernetes: apply, create, delete, list, status, events, the Lease.
 
 The only module that imports `kubernetes`. Every write goes through `Cluster.request`, is attributed to our field
-manager, and fails with a ClusterError that tells which object, what was wanted and what came back.
+manager, and fails with a ClusterError that names the request, the object and the response.
 """
 
 import json
@@ -39,16 +39,20 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "NetworkPolicy": ("apis/networking.k8s.io/v1", "networkpolicies"),
     "Pod": ("api/v1", "pods"),
     "Secret": ("api/v1", "secrets"),
+    "Job": ("apis/batch/v1", "jobs"),
     "Lease": ("apis/coordination.k8s.io/v1", "leases"),
     "Event": ("apis/events.k8s.io/v1", "events"),
 }
-"""where the API server keeps what the operator reads or writes"""
+"""API path and plural of what the operator reads or writes"""
 CHILDREN = ("RayCluster", "ConfigMap", "Service", "NetworkPolicy", "Pod")
-"""kinds that carry the job's label and are watched"""
+"""kinds of a job's objects that are watched"""
+LABELLED = ("ConfigMap", "Service", "NetworkPolicy", "Pod")
+"""of these only objects with the job's label are watched. RayClusters are found by their owner, too: one without its
+label would look like a lost cluster"""
 
 
 class ClusterError(RuntimeError):
-    """The API server refused, or did not answer. `ClusterError(text, status)`; status 0: no answer."""
+    """The API server refused or did not respond. `ClusterError(text, status)`; status 0: no response."""
 
     @property
     def status(self) -> int:
@@ -59,23 +63,23 @@ class ClusterError(RuntimeError):
 
 
 class ConflictError(ClusterError):
-    """Somebody has changed, made or claimed the object in the meantime."""
+    """The object was changed, created or claimed in the meantime."""
 
 
 class GoneError(ClusterError):
-    """The object is not there."""
+    """The object does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some of the objects of a kind in a namespace, or in the cluster, at one moment."""
+    """One page of a list of objects of a kind."""
 
     objects: tuple[Manifest, ...]
     resource_version: str
 
 
 @dataclass(slots=True)
-class Told:
+class RecordedEvent:
     """An event that was recorded."""
 
     name: str
@@ -92,7 +96,7 @@ class Cluster:
         self.requests = Requests()
         self._api = api
         self._identity = identity
-        self._told: dict[str, Told] = {}
+        self._recorded: dict[str, RecordedEvent] = {}
 
     @classmethod
     async def connect(cls, kubeconfig: str | None, identity: str) -> Self:
@@ -110,22 +114,31 @@ class Cluster:
         """Close the connections."""
         await self._api.close()
 
-    async def pages(self, kind: str, namespaces: Sequence[str]) -> AsyncIterator[Page]:
-        """Yield all objects of a kind, of children only ours; no namespaces: of the whole cluster."""
+    async def pages(self, kind: str, namespaces: Sequence[str], label: str | None = None) -> AsyncIterator[Page]:
+        """Yield all objects of a kind with this label; no namespaces: of the whole cluster.
+
+        Without a label: those with the job's label, of kinds whose objects have it.
+        """
+        selector = label or (JOB_LABEL if kind in LABELLED else None)
         everywhere: Sequence[str | None] = [None]
         for namespace in namespaces or everywhere:
-            query = [("limit", str(PAGE)), *([("labelSelector", JOB_LABEL)] if kind in CHILDREN else [])]
-            token: str | None = ""
-            while token is not None:
-                page = await self.request("GET", path(kind, namespace), [*query, ("continue", token)])
+            query = [("labelSelector", selector)] if selector else []
+            async for page in self.lists(path(kind, namespace), query):
                 objects = ({"apiVersion": page["apiVersion"], "kind": kind, **item} for item in page["items"])
                 yield Page(tuple(objects), page["metadata"]["resourceVersion"])
-                token = page["metadata"].get("continue") or None
+
+    async def lists(self, where: str, query: Sequence[tuple[str, str]]) -> AsyncIterator[Manifest]:
+        """Yield the answers to a list request, each with at most PAGE items."""
+        token: str | None = ""
+        while token is not None:
+            page = await self.request("GET", where, [("limit", str(PAGE)), *query, ("continue", token)])
+            yield page
+            token = page["metadata"].get("continue") or None
 
     async def apply(self, wanted: Manifest, force: bool) -> Manifest:
-        """Apply a child server-side, and return what it has become.
+        """Apply a child server-side, and return the object as written.
 
-        Without `force` a ConflictError says that somebody else's object has this name; with it our fields win.
+        Without `force`, an object of another owner with this name raises ConflictError; with it, our fields win.
         """
         query = [("fieldManager", FIELD_MANAGER), ("force", str(force).lower())]
         metadata = wanted["metadata"]
@@ -134,25 +147,44 @@ class Cluster:
 
     async def read_secret(self, namespace: str, name: str) -> Manifest | None:
         """Return a Secret, or None."""
+        return await self.read("Secret", namespace, name)
+
+    async def pod_events(self, namespace: str, pod: str) -> Sequence[Manifest]:
+        """Return the events about a pod."""
+        query = [("fieldSelector", f"regarding.kind=Pod,regarding.name={pod}"), ("limit", str(PAGE))]
+        found: Sequence[Manifest] = (await self.request("GET", path("Event", namespace), query))["items"]
+        return found
+
+    async def create_secret(self, wanted: Manifest) -> Manifest:
+        """Create a Secret, and return it as written; raise ConflictError if it exists."""
+        return await self.create(wanted)
+
+    async def read(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """Return an object, or None."""
         try:
-            return await self.request("GET", path("Secret", namespace, name))
+            return await self.request("GET", path(kind, namespace, name))
         except GoneError:
             return None
 
-    async def create_secret(self, wanted: Manifest) -> Manifest:
-        """Make a Secret, and return what it has become; raise ConflictError if it is there already."""
-        return await self.request("POST", path("Secret", wanted["metadata"]["namespace"]), [MANAGER], wanted)
+    async def create(self, wanted: Manifest) -> Manifest:
+        """Create an object, and return it as written; raise ConflictError if it exists."""
+        return await self.request("POST", path(wanted["kind"], wanted["metadata"]["namespace"]), [MANAGER], wanted)
 
     async def delete(self, target: Target) -> None:
-        """Delete an object, if it is there and still the same; what it owns is deleted after it."""
-        body = {"preconditions": {"uid": target.uid}, "propagationPolicy": "Background"}
+        """Delete an object if its uid is still the same; the objects that it owns are deleted after it.
+
+        One that is not watched has no uid here. It is read first, so that a repetition writes nothing.
+        """
+        where = path(target.kind, target.namespace, target.name)
         try:
-            await self.request("DELETE", path(target.kind, target.namespace, target.name), body=body)
+            uid = target.uid or (await self.request("GET", where))["metadata"]["uid"]
+            body: Manifest = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+            await self.request("DELETE", where, body=body)
         except (GoneError, ConflictError):
             return
 
     async def write_status(self, job: Job, status: Status) -> Manifest:
-        """Write the whole status; raise ConflictError if the job is not any more as it was read."""
+        """Write the whole status; raise ConflictError if the job has changed since it was read."""
         body = {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -162,19 +194,19 @@ class Cluster:
         where = f"{path('RLJob', job.namespace, job.name)}/status"
         return await self.request("PATCH", where, [MANAGER, ("force", "true")], body, APPLY)
 
-    async def tell(self, job: Job, event: Event) -> None:
-        """Record an event; the same one again is counted, not repeated, while the first is remembered here."""
+    async def record(self, job: Job, event: Event) -> None:
+        """Record an event; a repetition is counted in the first one, as long as that is known here."""
         what, at = f"{job.uid} {event}", time.time()
         now = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         self._forget_before(at - EVENT_LIFE_S)
-        if what in self._told and await self._count(job, self._told[what], now):
+        if what in self._recorded and await self._count(job, self._recorded[what], now):
             return
         # kubectl describe shows such events in the order of their names.
-        told = Told(f"{job.name}.{time.time_ns():016x}", at)
+        recorded = RecordedEvent(f"{job.name}.{time.time_ns():016x}", at)
         body = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"name": told.name, "namespace": job.namespace},
+            "metadata": {"name": recorded.name, "namespace": job.namespace},
             "eventTime": now,
             "reportingController": f"{GROUP}/operator",
             "reportingInstance": self._identity[:128],
@@ -191,22 +223,22 @@ class Cluster:
             },
         }
         await self.request("POST", path("Event", job.namespace), [MANAGER], body)
-        self._told[what] = told
+        self._recorded[what] = recorded
 
-    async def _count(self, job: Job, told: "Told", now: str) -> bool:
+    async def _count(self, job: Job, recorded: RecordedEvent, now: str) -> bool:
         """Count an event once more; return False if the API server has forgotten it."""
-        series = {"series": {"count": told.count + 1, "lastObservedTime": now}}
+        series = {"series": {"count": recorded.count + 1, "lastObservedTime": now}}
         try:
-            await self.request("PATCH", path("Event", job.namespace, told.name), [MANAGER], series, MERGE)
+            await self.request("PATCH", path("Event", job.namespace, recorded.name), [MANAGER], series, MERGE)
         except GoneError:
             return False
-        told.count += 1
+        recorded.count += 1
         return True
 
     def _forget_before(self, at: float) -> None:
-        """Forget the events that were recorded earlier; the oldest are in front."""
-        while self._told and next(iter(self._told.values())).at < at:
-            del self._told[next(iter(self._told))]
+        """Forget the events that were recorded earlier; the oldest come first."""
+        while self._recorded and next(iter(self._recorded.values())).at < at:
+            del self._recorded[next(iter(self._recorded))]
 
     async def read_lease(self, namespace: str, name: str) -> Manifest | None:
         """Return the Lease, or None."""
@@ -216,7 +248,7 @@ class Cluster:
             return None
 
     async def write_lease(self, lease: Manifest) -> Manifest:
-        """Make the Lease, or replace the one that was read; raise ConflictError if somebody was faster."""
+        """Create the Lease, or replace the one that was read; raise ConflictError if another writer was faster."""
         namespace, name = lease["metadata"]["namespace"], lease["metadata"]["name"]
         if "resourceVersion" in lease["metadata"]:
             return await self.request("PUT", path("Lease", namespace, name), [MANAGER], lease)

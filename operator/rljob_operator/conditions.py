@@ -1,209 +1,137 @@
-"""What is true of a job, in the words of its conditions. Pure: from what is there and what is remembered.
+"""What is true of a job, as the messages of its conditions. Pure: from what is observed and what is known.
 
-A message tells what is so, not what is being done about it: it stays the same while the operator carries a plan out.
+A message states facts, not what is being done about them: it stays the same while the operator carries a plan out.
 """
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Literal
+import math
 
+from rljob_api import recovery
 from rljob_api.control import EngineState, EngineStatus, RunState
 from rljob_api.exits import Exit
-from rljob_api.sections import Spec
 from rljob_api.status import ConditionType as Type
-from rljob_operator import attempts, desired
-from rljob_operator.identity import Manifest
-from rljob_operator.memory import Attempt, Memory
-from rljob_operator.world import ALIVE, Driver, DriverState, Job, Pod, World
+from rljob_operator.admitted_job import AdmittedJob
+from rljob_operator.attempt_view import AttemptView
+from rljob_operator.claims import Claim, Claims, Reason
+from rljob_operator.cluster_shape import num_pods
+from rljob_operator.history import AttemptRecord, JobHistory
+from rljob_operator.pods import HOOK_MARGIN_S
+from rljob_operator.waiting import before_driver, counted, in_driver
+from rljob_operator.world import Driver, DriverState
 
 
-class Reason(StrEnum):
-    """Why a condition is as it is. The reasons of Failed come from `rljob_api.exits` besides, those of Sound are
-    the names of what was found, joined by commas."""
-
-    VALID = "Valid"
-    BAD_MANIFEST = "BadManifest"
-    NO_IMAGE = "NoImage"
-    NOT_SHARED = "CheckpointsNotShared"
-    NOT_ADMITTED = "NotAdmitted"
-    PREVIOUS_CLUSTER = "PreviousClusterLeaves"
-    PROVISIONING = "Provisioning"
-    PODS_READY = "PodsReady"
-    CLUSTER_NOT_READY = "ClusterNotReady"
-    BACK_OFF = "BackOff"
-    STARTING = "Starting"
-    RUNNING = "Running"
-    ENDING = "Ending"
-    DRAINING = "Draining"
-    UNREACHABLE = "Unreachable"
-    SUSPENDED = "Suspended"
-    COMPLETED = "Completed"
-    DEADLINE_EXCEEDED = "DeadlineExceeded"
-    FINISHED = "Finished"
-    ALL_HEALTHY = "AllHealthy"
-    ENGINE_DOWN = "EngineDown"
-    SCALING = "Scaling"
-    NOT_TRAINING = "NotTraining"
-    RESTARTED = "Restarted"
-    AS_EXPECTED = "AsExpected"
-    NOTHING_FOUND = "NothingFound"
-    IN_PROGRESS = "InProgress"
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """One condition, without times."""
-
-    status: Literal["True", "False", "Unknown"]
-    reason: str
-    message: str
-
-
-NO_IMAGE = "spec.runtime.image is absent, and the operator has no default: set it, or trainer.image of the chart"
-
-Conditions = Mapping[Type, Condition]
-
-
-def refusal(job: Job, world: World) -> Condition | None:
-    """Return why a job cannot be admitted; None: it can."""
-    if job.spec is None:
-        return Condition("False", Reason.BAD_MANIFEST, "; ".join(str(problem) for problem in job.problems))
-    if not (job.spec.runtime.image or world.defaults.image):
-        return Condition("False", Reason.NO_IMAGE, NO_IMAGE)
-    where = desired.directory(job, job.spec, world.defaults)
-    if not desired.is_shared(where, job.spec, world.defaults):
-        message = (
-            f"spec.checkpoint.directory: {where} lies in no volume of spec.runtime.volumeMounts; the driver and the "
-            "learners are in different pods, and both need it: mount a volume there that many pods can write to"
-        )
-        return Condition("False", Reason.NOT_SHARED, message)
-    return None
-
-
-def refused(why: Condition) -> Conditions:
+def refused(why: Claim) -> Claims:
     """Return the conditions of a job that is not admitted."""
-    waiting = Condition("False", Reason.NOT_ADMITTED, why.message)
-    unknown = Condition("Unknown", Reason.NOT_ADMITTED, "the job has not been admitted")
+    waiting = Claim("False", Reason.NOT_ADMITTED, why.message)
+    unknown = Claim("Unknown", Reason.NOT_ADMITTED, "the job has not been admitted")
     return {
         Type.ADMITTED: why,
         Type.CLUSTER_READY: waiting,
         Type.TRAINING: waiting,
         Type.ENGINES_READY: unknown,
-        Type.DEGRADED: Condition("False", Reason.NOT_ADMITTED, "nothing runs"),
+        Type.DEGRADED: Claim("False", Reason.NOT_ADMITTED, "nothing runs"),
         Type.SOUND: unknown,
         Type.SUCCEEDED: unknown,
         Type.FAILED: unknown,
-        Type.READY: Condition("False", why.reason, why.message),
-        Type.RECONCILING: Condition("False", why.reason, "waits for another manifest"),
-        Type.STALLED: Condition("True", why.reason, why.message),
+        Type.READY: Claim("False", why.reason, why.message),
+        Type.RECONCILING: Claim("False", why.reason, "waits for a valid manifest"),
+        Type.STALLED: Claim("True", why.reason, why.message),
     }
 
 
-def conditions(memory: Memory, job: Job, spec: Spec, world: World, now: float) -> Conditions:
-    """Return the conditions of an admitted job with this memory."""
-    cluster = cluster_ready(memory, spec, world)
-    driver = attempts.driver_of(memory.attempt, job, world) if memory.attempt else None
-    running = training(memory, spec, driver, cluster, now)
+def conditions(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob, now: float) -> Claims:
+    """Return the conditions of a job with this history, whose newest attempt is `attempt`."""
+    if job.objection is not None and not job.can_build and history.has_stopped:
+        return refused(job.objection)
+    cluster = cluster_ready(history, attempt, job, now)
+    running = training(history, attempt, job, cluster, now)
+    driver = attempt.driver if attempt is not None else None
+    engines = engines_ready(driver, running)
     return {
-        Type.ADMITTED: Condition("True", Reason.VALID, "the manifest is valid"),
+        Type.ADMITTED: admitted(job),
         Type.CLUSTER_READY: cluster,
         Type.TRAINING: running,
-        Type.ENGINES_READY: engines_ready(driver, running),
-        Type.DEGRADED: degraded(memory, driver, running),
+        Type.ENGINES_READY: engines,
+        Type.DEGRADED: degraded(history, engines, running, grace_too_short(attempt)),
         Type.SOUND: sound(driver, running),
-        **_ending(memory),
-        **_summary(memory, running),
+        **_ending(history),
+        **_summary(history, running),
     }
 
 
-def cluster_ready(memory: Memory, spec: Spec, world: World) -> Condition:
-    if memory.outcome is not None:
-        return Condition("False", Reason.FINISHED, "the job has ended and its pods are freed")
-    attempt = memory.attempt
-    if attempt is None or not attempt.is_open:
-        return Condition("False", Reason.SUSPENDED, "the job is suspended and has no pods")
-    if leaving := others(attempt.cluster, world):
-        return Condition("False", Reason.PREVIOUS_CLUSTER, f"{', '.join(leaving)} of an earlier attempt still there")
-    wanted, pods = desired.num_pods(spec), world.pods_of(attempt.cluster)
-    ready = sum(pod.is_ready for pod in pods)
-    if ready >= wanted and any(pod.is_head and pod.is_ready for pod in pods):
-        return Condition("True", Reason.PODS_READY, f"{wanted} of {wanted} pods are ready")
-    trouble = _trouble(attempt.cluster, pods, world)
-    said = f"{ready} of {wanted} pods are ready" + (f"; {trouble}" if trouble else "")
-    return Condition("False", Reason.PROVISIONING, said)
+def admitted(job: AdmittedJob) -> Claim:
+    if job.objection is None:
+        return Claim("True", Reason.VALID, "the manifest is valid")
+    why = f"the job has begun and goes on; a new one would be refused: {job.objection.reason}: {job.objection.message}"
+    return Claim("True", Reason.REFUSED_NOW, why)
 
 
-def _trouble(cluster: str, pods: Sequence[Pod], world: World) -> str | None:
-    """Return the first thing that is known to be in the way: a child that is refused, or a pod that does not start."""
-    if world.refused is not None:
-        return world.refused
-    failure = _failure_of(world.child("RayCluster", cluster))
-    if failure is not None:
-        return failure
-    first = next((pod for pod in sorted(pods, key=lambda pod: pod.name) if pod.trouble and not pod.is_ready), None)
-    return f"{first.name}: {first.trouble}" if first else None
+def cluster_ready(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob, now: float) -> Claim:
+    if history.outcome is not None:
+        return Claim("False", Reason.FINISHED, "the job has ended and its pods are freed")
+    if attempt is None or not attempt.record.is_open:
+        return Claim("False", Reason.SUSPENDED, "the job is suspended and has no pods")
+    return pods_ready(attempt, job, now)
 
 
-def _failure_of(raycluster: Manifest | None) -> str | None:
-    """Return why KubeRay cannot make or delete a pod, without the pod's name: it has another one at every try."""
-    conditions = raycluster.get("status", {}).get("conditions", []) if raycluster else []
-    for condition in conditions:
-        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            return re.sub(r'pods "[^"]*" is forbidden', "a pod is forbidden", " ".join(condition["message"].split()))
-    return None
+def pods_ready(attempt: AttemptView, job: AdmittedJob, now: float) -> Claim:
+    """Return whether all pods of an open attempt are ready, and no others are left."""
+    if attempt.others:
+        return Claim("False", Reason.PREVIOUS_CLUSTER, f"{', '.join(attempt.others)} of an earlier attempt still exist")
+    wanted, ready = num_pods(job.spec), sum(pod.is_ready for pod in attempt.pods)
+    if ready >= wanted and attempt.has_ready_head:
+        return Claim("True", Reason.PODS_READY, f"{wanted} of {wanted} pods are ready")
+    return Claim("False", Reason.PROVISIONING, counted(before_driver(attempt, job, now), ready, wanted))
 
 
-def others(cluster: str, world: World) -> tuple[str, ...]:
-    """Return RayClusters of the job other than this one, or pods that they have left behind."""
-    names = {child["metadata"]["name"] for child in world.rayclusters()}
-    pods = {pod.name for pod in world.pods if pod.cluster not in {cluster, *names}}
-    return (
-        *(f"RayCluster {name}" for name in sorted(names - {cluster})),
-        *(f"pod {name}" for name in sorted(pods)),
-    )
+def training(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob, cluster: Claim, now: float) -> Claim:
+    """Return whether the driver trains; `cluster` is the claim about the attempt's cluster."""
+    if history.outcome is not None:
+        return Claim("False", Reason.FINISHED, history.outcome.message)
+    if attempt is None or not attempt.record.is_open:
+        return Claim("False", Reason.SUSPENDED, "the job is suspended")
+    record, name = attempt.record, f"attempt {attempt.record.number}"
+    if record.verdict is not None:
+        return Claim("False", Reason.ENDING, f"{name} is being stopped: {record.reason}")
+    if record.started is None:
+        if now < record.start_after and history.attempts[:-1]:
+            return Claim("False", Reason.BACK_OFF, f"{name} waits: {history.attempts[-2].reason}")
+        if cluster.status != "True" and not attempt.has_live_driver:
+            return Claim("False", Reason.CLUSTER_NOT_READY, cluster.message)
+        return Claim("False", Reason.STARTING, f"{name} starts")
+    return _training_of(attempt.driver, job, name)
 
 
-def training(memory: Memory, spec: Spec, driver: Driver | None, cluster: Condition, now: float) -> Condition:
-    if memory.outcome is not None:
-        return Condition("False", Reason.FINISHED, memory.outcome.message)
-    attempt = memory.attempt
-    if attempt is None or not attempt.is_open:
-        return Condition("False", Reason.SUSPENDED, "the job is suspended")
-    name = f"attempt {attempt.number}"
-    if attempt.verdict is not None:
-        return Condition("False", Reason.ENDING, f"{name} is ended: {attempt.reason}")
-    if attempt.started is None:
-        if now < attempt.start_after and memory.attempts[:-1]:
-            return Condition("False", Reason.BACK_OFF, f"{name} waits: {memory.attempts[-2].reason}")
-        waits = cluster.status != "True" and (driver is None or driver.state not in ALIVE)
-        told = (Reason.CLUSTER_NOT_READY, cluster.message) if waits else (Reason.STARTING, f"{name} starts")
-        return Condition("False", *told)
+def _training_of(driver: Driver | None, job: AdmittedJob, name: str) -> Claim:
+    """Return whether a driver that was seen running trains."""
+    if driver is not None and driver.refuses_since is not None:
+        return Claim("Unknown", Reason.UNREACHABLE, f"{name}: the driver refuses the operator's control token")
     if driver is None or driver.state is DriverState.UNKNOWN:
-        return Condition("Unknown", Reason.UNREACHABLE, f"{name}: Ray does not answer the operator")
-    if spec.scheduling.suspend:
-        return Condition("True", Reason.DRAINING, f"{name} saves and ends")
+        return Claim("Unknown", Reason.UNREACHABLE, f"{name}: Ray does not answer the operator")
+    if job.is_suspended:
+        return Claim("True", Reason.DRAINING, f"{name} saves and ends")
+    if driver.status is not None and driver.status.eviction is not None:
+        return Claim("True", Reason.EVICTED, f"{name} saves and ends: {driver.status.eviction}")
     if driver.status is None or driver.status.state is RunState.STARTING:
-        return Condition("False", Reason.STARTING, f"{name} starts")
-    return Condition("True", Reason.RUNNING, f"{name} trains")
+        found = in_driver(driver.status, job) if driver.status is not None else None
+        return Claim("False", Reason.STARTING, f"{name} starts: {found.text}" if found else f"{name} starts")
+    return Claim("True", Reason.RUNNING, f"{name} trains")
 
 
-def engines_ready(driver: Driver | None, running: Condition) -> Condition:
+def engines_ready(driver: Driver | None, running: Claim) -> Claim:
     if driver is None or driver.status is None or not driver.status.engines or running.status != "True":
-        return Condition("Unknown", Reason.NOT_TRAINING, "engines are known while the job trains")
+        return Claim("Unknown", Reason.NOT_TRAINING, "the state of the engines is known only while the job trains")
     engines = [engine for engine in driver.status.engines if engine.state is not EngineState.LEAVING]
     healthy = sum(engine.state is EngineState.HEALTHY for engine in engines)
-    counted = f"{healthy} of {len(engines)} engines are healthy"
+    said = f"{healthy} of {len(engines)} engines are healthy"
     dead = [engine for engine in engines if engine.state is EngineState.DEAD]
     if healthy == len(engines):
-        return Condition("True", Reason.ALL_HEALTHY, counted)
+        return Claim("True", Reason.ALL_HEALTHY, said)
     coming = [engine for engine in engines if _is_coming(engine)]
     if healthy + len(coming) == len(engines):
         waits = "waits for room" if coming[0].node is None else "starts"
-        return Condition("False", Reason.SCALING, f"{counted}; {coming[0].name} {waits}")
+        return Claim("False", Reason.SCALING, f"{said}; {coming[0].name} {waits}")
     why = f"; {dead[0].name}: {dead[0].last_error or 'no error known'}" if dead else ""
-    return Condition("False", Reason.ENGINE_DOWN, counted + why)
+    return Claim("False", Reason.ENGINE_DOWN, said + why)
 
 
 def _is_coming(engine: EngineStatus) -> bool:
@@ -211,53 +139,73 @@ def _is_coming(engine: EngineStatus) -> bool:
     return engine.restarts == 0 and engine.state in (EngineState.STARTING, EngineState.STALE)
 
 
-def degraded(memory: Memory, driver: Driver | None, running: Condition) -> Condition:
-    """Return whether the job goes on with less than it should have."""
-    engines = engines_ready(driver, running)
+def degraded(history: JobHistory, engines: Claim, running: Claim, grace: Claim | None) -> Claim:
+    """Return whether the job continues with less than it should have; `grace` is what `grace_too_short` returns."""
     if engines.reason == Reason.ENGINE_DOWN:
-        return Condition("True", engines.reason, engines.message)
+        return Claim("True", engines.reason, engines.message)
     if running.reason == Reason.UNREACHABLE:
-        return Condition("True", running.reason, running.message)
-    failed = _failed_since_checkpoint(memory)
-    if failed is not None and memory.outcome is None:
-        return Condition("True", Reason.RESTARTED, f"attempt {failed.number} ended: {failed.reason}")
-    return Condition("False", Reason.AS_EXPECTED, "nothing is known to be wrong")
+        return Claim("True", running.reason, running.message)
+    failed = _failed_since_checkpoint(history)
+    if failed is not None and history.outcome is None:
+        return Claim("True", Reason.RESTARTED, f"attempt {failed.number} ended: {failed.reason}")
+    if grace is not None and running.reason == Reason.RUNNING:
+        return grace
+    return Claim("False", Reason.AS_EXPECTED, "no problems are known")
 
 
-def sound(driver: Driver | None, running: Condition) -> Condition:
-    """Return whether the learning is free of all that `spec.watch` looks for."""
+def grace_too_short(attempt: AttemptView | None) -> Claim | None:
+    """Return that an eviction would lose steps, because the pods' grace period is too short; None: it is not, or
+    nothing is known yet.
+    """
+    if attempt is None or attempt.driver is None or attempt.driver.status is None or attempt.cluster is None:
+        return None
+    needed_s = recovery.drain_seconds(attempt.driver.status)
+    grace_s = attempt.cluster["spec"]["headGroupSpec"]["template"]["spec"].get("terminationGracePeriodSeconds")
+    if needed_s is None or grace_s is None or needed_s <= grace_s - HOOK_MARGIN_S:
+        return None
+    # In minutes: the message must not change with every step.
+    return Claim(
+        "True",
+        Reason.GRACE_TOO_SHORT,
+        f"an eviction would lose steps: one step and a save take about {math.ceil(needed_s / 60)} min, and the pods' "
+        f"terminationGracePeriodSeconds is {grace_s}; a greater one in spec.scheduling applies from the next attempt",
+    )
+
+
+def sound(driver: Driver | None, running: Claim) -> Claim:
+    """Return whether `spec.watch` has no findings about the learning."""
     if driver is None or driver.status is None or running.status != "True":
-        return Condition("Unknown", Reason.NOT_TRAINING, "the learning is watched while the job trains")
+        return Claim("Unknown", Reason.NOT_TRAINING, "the learning is checked only while the job trains")
     found = driver.status.findings
     if not found:
-        return Condition("True", Reason.NOTHING_FOUND, "nothing that spec.watch looks for holds")
+        return Claim("True", Reason.NOTHING_FOUND, "spec.watch has no findings")
     said = (f"{finding.name}: {finding.evidence}. {finding.advice}" for finding in found)
-    return Condition("False", ",".join(finding.name for finding in found), " ".join(said))
+    return Claim("False", ",".join(finding.name for finding in found), " ".join(said))
 
 
-def _failed_since_checkpoint(memory: Memory) -> Attempt | None:
+def _failed_since_checkpoint(history: JobHistory) -> AttemptRecord | None:
     """Return the newest failed attempt after which no checkpoint has been saved."""
-    ended = [attempt for attempt in memory.attempts if not attempt.is_open]
+    ended = [attempt for attempt in history.attempts if not attempt.is_open]
     last = ended[-1] if ended else None
     if last is None or last.exit_code in (Exit.OK, Exit.PREEMPTED):
         return None
-    newest = memory.attempts[-1]
+    newest = history.attempts[-1]
     return last if newest.checkpoint == last.checkpoint else None
 
 
-def _ending(memory: Memory) -> Conditions:
-    outcome = memory.outcome
+def _ending(history: JobHistory) -> Claims:
+    outcome = history.outcome
     if outcome is None:
-        unknown = Condition("Unknown", Reason.IN_PROGRESS, "the job has not ended")
+        unknown = Claim("Unknown", Reason.IN_PROGRESS, "the job has not ended")
         return {Type.SUCCEEDED: unknown, Type.FAILED: unknown}
     said = (outcome.reason, outcome.message)
-    yes, no = Condition("True", *said), Condition("False", *said)
+    yes, no = Claim("True", *said), Claim("False", *said)
     return {Type.SUCCEEDED: yes, Type.FAILED: no} if outcome.succeeded else {Type.SUCCEEDED: no, Type.FAILED: yes}
 
 
-def _summary(memory: Memory, running: Condition) -> Conditions:
+def _summary(history: JobHistory, running: Claim) -> Claims:
     """Return Ready, Reconciling and Stalled as kstatus, Flux and Argo CD read them: Ready also when all is done."""
-    outcome, said = memory.outcome, (running.reason, running.message)
+    outcome, said = history.outcome, (running.reason, running.message)
     if outcome is not None and not outcome.succeeded:
         said = (outcome.reason, outcome.message)
         return _triple("False", "False", "True", said)
@@ -270,11 +218,11 @@ def _summary(memory: Memory, running: Condition) -> Conditions:
     return _triple("False", "True", "False", said)
 
 
-def _triple(ready: str, reconciling: str, stalled: str, said: tuple[str, str]) -> Conditions:
+def _triple(ready: str, reconciling: str, stalled: str, said: tuple[str, str]) -> Claims:
     kinds = (Type.READY, Type.RECONCILING, Type.STALLED)
     return {kind: _condition(status, said) for kind, status in zip(kinds, (ready, reconciling, stalled), strict=True)}
 
 
-def _condition(status: str, said: tuple[str, str]) -> Condition:
+def _condition(status: str, said: tuple[str, str]) -> Claim:
     assert status in ("True", "False", "Unknown")
-    return Condition(status, *said)  # type: ignore[arg-type]  # the assertion above
+    return Claim(status, *said)  # type: ignore[arg-type]  # the assertion above

@@ -1,21 +1,21 @@
 """The two HTTP interfaces of a job's head: the Ray Jobs API and the driver's control protocol.
 
-Both clients ask and translate; nothing is decided here. What fails is a DriverUnreachableError.
+Both clients send requests and translate responses; nothing is decided here. Failures are DriverUnreachableErrors.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 from pydantic import ValidationError
 
-from rljob_api.control import DRAIN, ENGINE, SCALE, STATUS, EngineOrder, Scale, Status
+from rljob_api.control import DRAIN, ENGINE, SCALE, STATUS, EngineOrder, Scale, Status, ray_token
+from rljob_operator.driver_news import RayAnswer
 from rljob_operator.world import DriverState
 
 ANSWER_S = 10.0
-"""time for a request that needs no waiting [s]"""
+"""time limit of a request that does not wait [s]"""
 POLL_WAIT_S = 15
 """length of one long-poll [s]"""
 
@@ -39,38 +39,35 @@ class DriverUnreachableError(RuntimeError):
         return str(self.args[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What Ray says of a driver."""
-
-    state: DriverState
-    exit_code: int | None = None
-    message: str = ""
-
-
 class RayJobs:
     """The Ray Jobs API of one head."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, token: str) -> None:
+        """`token` is that of the control protocol. Ray gets the one derived from it; older clusters ignore it."""
         self._session = session
         self._url = url
+        self._headers = {"Authorization": f"Bearer {ray_token(token)}"}
 
-    async def look(self, submission_id: str) -> Seen:
+    async def look(self, submission_id: str) -> RayAnswer:
         """Return what Ray says of the driver with this id."""
         try:
-            told = json.loads(await request(self._session, "GET", f"{self._url}/api/jobs/{submission_id}"))
+            content = await self._request("GET", submission_id)
         except DriverUnreachableError as error:
-            # Anything between us and Ray can answer 404 too; only Ray's own words count.
+            # A proxy in between can answer 404, too; only Ray's own message counts.
             if error.status == 404 and "does not exist" in str(error):
-                return Seen(DriverState.ABSENT)
+                return RayAnswer(DriverState.ABSENT)
             raise
-        return Seen(STATES[told["status"]], told.get("driver_exit_code"), told.get("message") or "")
+        try:
+            answer = json.loads(content)
+            return RayAnswer(STATES[answer["status"]], answer.get("driver_exit_code"), answer.get("message") or "")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DriverUnreachableError(f"{self._url}: the answer is not Ray's: {content[:200]!r}", 0) from error
 
     async def submit(self, submission_id: str, entrypoint: str) -> bool:
-        """Start a driver and return True; a driver of this id that there is already is as good, and False."""
+        """Start a driver and return True; return False if a driver with this id exists already."""
         body = {"submission_id": submission_id, "entrypoint": entrypoint, "entrypoint_num_cpus": 0}
         try:
-            await request(self._session, "POST", f"{self._url}/api/jobs/", body)
+            await self._request("POST", "", body)
         except DriverUnreachableError as error:
             if "already exists" not in str(error):
                 raise
@@ -79,7 +76,10 @@ class RayJobs:
 
     async def stop(self, submission_id: str) -> None:
         """End a driver: SIGTERM, and after some seconds SIGKILL."""
-        await request(self._session, "POST", f"{self._url}/api/jobs/{submission_id}/stop")
+        await self._request("POST", f"{submission_id}/stop")
+
+    async def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
+        return await request(self._session, method, f"{self._url}/api/jobs/{path}", body, self._headers)
 
 
 class Control:
@@ -117,9 +117,9 @@ class Control:
 
 
 def open_session() -> aiohttp.ClientSession:
-    """Return what carries the requests to all heads and drivers.
+    """Return the HTTP session for all heads and drivers.
 
-    As many connections as it takes: each driver holds one for as long as it has nothing new to tell.
+    Connections are not limited: a long-poll holds one for each driver until its status changes.
     """
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
 

@@ -1,44 +1,34 @@
-"""Follows the drivers of all jobs: one watcher for each, which asks Ray and the driver and keeps what they say.
+"""Follows the drivers of all jobs: one watcher each, which polls Ray and the driver and keeps their last answers.
 
 plan.Follow ─► Drivers.follow ─► Watcher ─► Driver (a value) ─► world
-                                    └─► changed(key) when it is another one
+                                    ├─► changed(key) when the value changes, or an order is accepted
+plan.Orders ─► Drivers.give ─────► Sender ─► Ray, driver
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
-from enum import Enum, auto
-from typing import Any
 
 import aiohttp
 
-from rljob_api.control import EngineOrder, EngineState, Progress, Scale
-from rljob_api.recovery import signs_of_life
 from rljob_operator.cache import Key
 from rljob_operator.driver_api import Control, DriverUnreachableError, RayJobs
+from rljob_operator.driver_news import News, after_answer, after_no_answer, after_refusal, after_report, news_of
 from rljob_operator.identity import CONTROL_PORT, DASHBOARD_PORT
 from rljob_operator.plan import Follow, Orders
-from rljob_operator.world import ALIVE, ENDED, SILENT_S, Driver, DriverState
+from rljob_operator.sender import Order, Sender
+from rljob_operator.world import ALIVE, ENDED, Driver, DriverState
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 5.0
-"""between two looks at what Ray says of a driver [s]"""
+"""between two requests to Ray about a running or ended driver [s]"""
 FIRST_LOOK_S = 1.0
-"""the same while Ray has not shown it running [s]"""
-STOP_AGAIN_S = 60.0
-"""before a driver that should have stopped is stopped again [s]"""
+"""the same until Ray shows it running [s]"""
 RETRY_S = 1.0
-
-
-class News(Enum):
-    """What is new about a driver."""
-
-    NOTHING = auto()
-    PROGRESS = auto()
-    """it goes on: nobody has to act, and who writes it down may take his time"""
-    CHANGE = auto()
+UNAUTHORIZED = 401
+"""the answer of Ray or a driver to a wrong token"""
 
 
 Resolver = Callable[[str, str, int], str]
@@ -55,70 +45,41 @@ class Watcher:
         control: Control,
         clock: Callable[[], float],
         changed: Callable[[News], None],
+        answered: Callable[[Order, bool], None],
     ) -> None:
+        """`answered` is called with each order that was sent, and whether it was accepted."""
         self.follow = follow
         self._jobs = jobs
         self._control = control
         self._clock = clock
         self._changed = changed
         self._answered_at = clock()
-        self._stopped_at = 0.0
-        self._is_submitted = False
-        self._is_drained = False
-        self._restarted: set[tuple[str, int]] = set()
-        self._scaled: Scale | None = None
         self._look_now = asyncio.Event()
         self._seen = Driver(follow.submission_id, since=clock())
+        self._sender = Sender(follow.submission_id, jobs, control, clock, self._order_answered)
+        self._answered = answered
 
     @property
     def driver(self) -> Driver:
-        """What is known of the driver."""
-        return replace(self._seen, is_stopping=self._clock() - self._stopped_at < STOP_AGAIN_S)
+        """All that is known of the driver."""
+        return replace(self._seen, is_stopping=self._sender.is_stopping)
 
     async def run(self) -> None:
-        """Watch for ever."""
+        """Watch until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_ray())
             group.create_task(self._watch_driver())
+            group.create_task(self._sender.run())
 
-    async def obey(self, orders: Orders) -> Orders:
-        """Tell Ray and the driver what is ordered; raise DriverUnreachableError. Return what was not told before.
+    def give(self, orders: Orders) -> None:
+        """Have these orders sent, and none of the earlier ones."""
+        self._sender.give(orders)
 
-        The status that shows an order as accepted may still be on its way when the next plan repeats it.
-        """
-        name = self.follow.submission_id
-        new = replace(
-            orders,
-            drain=orders.drain and not self._is_drained,
-            engines=tuple(order for order in orders.engines if (order.engine, order.generation) not in self._restarted),
-            scale=orders.scale if orders.scale != self._scaled else None,
-        )
-        if new.submit is not None:
-            is_new = await self._jobs.submit(name, new.submit)
-            log.info("action=submit submission=%s new=%s", name, is_new)
-            if self._is_submitted and not is_new:
-                new = replace(new, submit=None)
-            self._is_submitted = True
-        if new.stop:
-            await self._jobs.stop(name)
-            self._stopped_at = self._clock()
-            log.info("action=stop submission=%s", name)
-        if new.drain:
-            await self._control.drain()
-            self._is_drained = True
-            log.info("action=drain submission=%s", name)
-        for order in new.engines:
-            wanted = EngineOrder(generation=order.generation, desired="Running", reason=order.reason)
-            await self._control.order(order.engine, wanted)
-            self._restarted.add((order.engine, order.generation))
-            log.info("action=restart engine=%s generation=%d reason=%r", order.engine, order.generation, order.reason)
-        if new.scale is not None:
-            await self._control.scale(new.scale)
-            self._scaled = new.scale
-            log.info("action=scale engines=%d generation=%d", new.scale.engines, new.scale.generation)
-        if new != Orders():
+    def _order_answered(self, order: Order, is_accepted: bool) -> None:
+        self._answered(order, is_accepted)
+        if is_accepted:
             self._look_now.set()
-        return new
+            self._changed(News.CHANGE)
 
     async def _watch_ray(self) -> None:
         while True:
@@ -134,18 +95,18 @@ class Watcher:
                 self._look_now.clear()
 
     async def _ask_ray(self) -> None:
-        now = self._clock()
+        now, was_submitted = self._clock(), self._sender.is_submitted
         try:
             seen = await self._jobs.look(self.follow.submission_id)
         except DriverUnreachableError as error:
             log.debug("action=look failed, will try again: %s", error)
-            if now - self._answered_at > SILENT_S:
-                self._keep(replace(self._seen, state=DriverState.UNKNOWN))
+            seen_now = after_no_answer(self._seen, self._answered_at, now)
+            self._keep(after_refusal(seen_now, now) if error.status == UNAUTHORIZED else seen_now)
             return
+        if was_submitted and seen.state is DriverState.ABSENT:
+            self._sender.forget_submission()
         self._answered_at = self._clock()
-        # Who was out of sight has not been silent: from here on its silence counts again.
-        since = self._answered_at if self._seen.state is DriverState.UNKNOWN else self._seen.since
-        self._keep(replace(self._seen, state=seen.state, exit_code=seen.exit_code, message=seen.message, since=since))
+        self._keep(after_answer(self._seen, seen, self._answered_at))
 
     async def _watch_driver(self) -> None:
         revision: int | None = None
@@ -157,38 +118,21 @@ class Watcher:
                 status = await self._control.status(revision)
             except DriverUnreachableError as error:
                 log.debug("action=poll failed, will try again: %s", error)
+                if error.status == UNAUTHORIZED:
+                    self._keep(after_refusal(self._seen, self._clock()))
                 await asyncio.sleep(RETRY_S)
                 continue
-            if status.attempt != self.follow.attempt:
-                # The driver of an older attempt still holds the port.
+            known = after_report(self._seen, status, self.follow.attempt, self._clock())
+            if known is None:
                 await asyncio.sleep(RETRY_S)
                 continue
             revision = status.revision
-            lives = self._seen.status is None or signs_of_life(status) != signs_of_life(self._seen.status)
-            beat_at = self._clock() if lives else self._seen.beat_at
-            self._keep(replace(self._seen, status=status, beat_at=beat_at))
+            self._keep(known)
 
     def _keep(self, seen: Driver) -> None:
         before, self._seen = self._seen, seen
         if (news := news_of(before, seen)) is not News.NOTHING:
             self._changed(news)
-
-
-def news_of(before: Driver, now: Driver) -> News:
-    """Return what is new about a driver."""
-    if before.status == now.status and replace(before, beat_at=0.0) == replace(now, beat_at=0.0):
-        return News.NOTHING
-    # While an engine is not well, time decides about it, and every sign of the driver is a reason to look.
-    engines = now.status.engines if now.status else ()
-    goes_on = all(engine.state is EngineState.HEALTHY for engine in engines)
-    return News.PROGRESS if goes_on and _without_progress(before) == _without_progress(now) else News.CHANGE
-
-
-def _without_progress(driver: Driver) -> Driver:
-    if driver.status is None:
-        return replace(driver, beat_at=0.0)
-    nothing = {"revision": 0, "phase": "", "phase_since": 0.0, "longest_phase_seconds": 0.0, "heartbeat": 0.0}
-    return replace(driver, beat_at=0.0, status=driver.status.model_copy(update={**nothing, "progress": Progress()}))
 
 
 class Drivers:
@@ -200,12 +144,17 @@ class Drivers:
         resolve: Resolver,
         clock: Callable[[], float],
         changed: Callable[[Key, News], None],
+        answered: Callable[[Order, bool], None],
     ) -> None:
-        """`clock` returns unix seconds; `changed` is called when something new is known of a job's driver."""
+        """`clock` returns unix seconds; `changed` is called when a job's driver has news, `answered` with an order that
+        was sent, and whether it was accepted.
+        """
         self._session = session
         self._resolve = resolve
         self._clock = clock
         self._changed = changed
+        self._answered = answered
+        self._tokens: dict[Key, str] = {}
         self._watchers: dict[Key, tuple[Watcher, asyncio.Task[None]]] = {}
 
     @property
@@ -218,23 +167,27 @@ class Drivers:
         return self._watchers[key][0].driver if key in self._watchers else None
 
     async def follow(self, key: Key, wanted: Follow | None, token: str) -> None:
-        """Watch this driver of the job and no other."""
+        """Watch this driver of the job, and no other."""
         if key in self._watchers:
             watcher, task = self._watchers[key]
-            if watcher.follow == wanted and not task.done():
+            if watcher.follow == wanted and self._tokens.get(key) == token:
                 return
             del self._watchers[key]
             await _cancelled(task)
+        self._tokens.pop(key, None)
         if wanted is None:
             return
-        jobs = RayJobs(self._session, self._resolve(wanted.namespace, wanted.service, DASHBOARD_PORT))
+        self._tokens[key] = token
+        jobs = RayJobs(self._session, self._resolve(wanted.namespace, wanted.service, DASHBOARD_PORT), token)
         control = Control(self._session, self._resolve(wanted.namespace, wanted.service, CONTROL_PORT), token)
-        watcher = Watcher(wanted, jobs, control, self._clock, changed=lambda news: self._changed(key, news))
-        self._watchers[key] = watcher, asyncio.create_task(_logged(watcher.run(), key))
+        changed = lambda news: self._changed(key, news)  # noqa: E731
+        watcher = Watcher(wanted, jobs, control, self._clock, changed, self._answered)
+        self._watchers[key] = watcher, asyncio.create_task(_kept_running(watcher, key))
 
-    async def obey(self, key: Key, orders: Orders) -> Orders:
-        """Tell Ray and the driver what is ordered; raise DriverUnreachableError. Return what was not told before."""
-        return await self._watchers[key][0].obey(orders) if orders != Orders() else orders
+    def give(self, key: Key, orders: Orders) -> None:
+        """Have these orders sent to the job's driver, and none of the earlier ones; an unwatched driver gets none."""
+        if key in self._watchers:
+            self._watchers[key][0].give(orders)
 
     async def close(self) -> None:
         """End all watchers."""
@@ -243,11 +196,14 @@ class Drivers:
             await _cancelled(task)
 
 
-async def _logged(work: Coroutine[Any, Any, None], key: Key) -> None:
-    try:
-        await work
-    except Exception:  # the top of a task: nobody awaits it; `follow` starts another
-        log.exception("action=watch job=%s failed", key)
+async def _kept_running(watcher: Watcher, key: Key) -> None:
+    """Watch until cancelled. What a head answers is its tenant's to choose, so no answer may end the process."""
+    while True:
+        try:
+            await watcher.run()
+        except Exception:  # the top of a task that is not awaited
+            log.exception("action=watch job=%s outcome=failed will try again", key)
+        await asyncio.sleep(LOOK_S)
 
 
 async def _cancelled(task: "asyncio.Task[None]") -> None:

@@ -1,5 +1,5 @@
-"""kopf's part: watches that show every change. Nothing is decided or written here, so nothing of kopf is ever written
-into users' objects: no annotations, no finalizers.
+"""kopf's part: watches that report every change. Nothing is decided or written here, so kopf never writes into users'
+objects: no annotations, no finalizers.
 """
 
 from collections.abc import Callable, Mapping
@@ -7,21 +7,21 @@ from typing import Any, cast
 
 import kopf
 
-from rljob_operator.cluster import CHILDREN, KINDS
+from rljob_operator.cluster import CHILDREN, KINDS, LABELLED
 from rljob_operator.identity import JOB_LABEL, KIND, Manifest
 
-Seen = Callable[[Manifest, bool], None]
-"""takes an object, and whether it is gone"""
+EventSink = Callable[[Manifest, bool], None]
+"""takes an object, and whether it was deleted"""
 
 SERVER_TIMEOUT_S = 300
 CLIENT_TIMEOUT_S = 330
 CONNECT_TIMEOUT_S = 10
 CHUNK = 500
 IDLE_S = 0.5
-"""after so long without an event kopf forgets its worker for an object, and the object that it holds [s]"""
+"""without an event for this time, kopf drops its worker for an object, and the object with it [s]"""
 
 
-def registry(seen: Seen, kubeconfig: str | None) -> kopf.OperatorRegistry:
+def registry(seen: EventSink, kubeconfig: str | None) -> kopf.OperatorRegistry:
     """Return the handlers: one for RLJobs, and one for each kind of their children."""
     handlers = kopf.OperatorRegistry()
 
@@ -36,7 +36,7 @@ def registry(seen: Seen, kubeconfig: str | None) -> kopf.OperatorRegistry:
 
 
 def watching() -> kopf.OperatorSettings:
-    """Return the settings: watches that notice their own death, and only objects of ours."""
+    """Return the settings: watches with timeouts, for our own objects only."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True
@@ -47,13 +47,13 @@ def watching() -> kopf.OperatorSettings:
     settings.queueing.idle_timeout = IDLE_S
     settings.persistence.diffbase_storage = NoDifferences()
     settings.persistence.progress_storage = NoProgress()
-    for kind in CHILDREN:
+    for kind in LABELLED:
         settings.watching.label_selectors[resource(kind)] = JOB_LABEL
     return settings
 
 
 class NoDifferences(kopf.DiffBaseStorage):
-    """Nothing. kopf would copy every object of every event to find differences for handlers that we do not have."""
+    """Stores nothing: kopf would copy every object of every event to find differences that we do not use."""
 
     def build(self, **_: Any) -> kopf.BodyEssence:
         return cast(kopf.BodyEssence, {})
@@ -66,7 +66,7 @@ class NoDifferences(kopf.DiffBaseStorage):
 
 
 class NoProgress(kopf.ProgressStorage):
-    """Nothing: `on.event` handlers have no progress."""
+    """Stores nothing: `on.event` handlers have no progress."""
 
     def fetch(self, **_: Any) -> None:
         return None
@@ -91,7 +91,7 @@ def resource(kind: str) -> tuple[str, str, str]:
     return group[0] if group else "", version, plural
 
 
-def _handler(kind: str, seen: Seen) -> Callable[..., Any]:
+def _handler(kind: str, seen: EventSink) -> Callable[..., Any]:
     async def handler(event: Mapping[str, Any], **_: Any) -> None:
         raw = {**event["object"], "kind": kind}
         seen(raw, event["type"] == "DELETED")

@@ -1,8 +1,8 @@
-"""What things are called: labels, ports, and the names of children. Pure.
+"""Labels, ports, and the names of children. Pure.
 
 A name is made of the job's own (at most 40 characters, see `rljob_api.sections.Metadata`), five digits of its uid and,
-where one object follows another, the attempt for which it was made: `gsm8k-7f3a1-2`. So a name says whose it is, never
-meets that of a deleted job of the same name, and is the same whenever it is made again.
+where one object follows another, the attempt for which it was made: `gsm8k-7f3a1-2`. So a name shows its job, never
+equals that of a deleted job of the same name, and is reproducible.
 """
 
 from typing import Any
@@ -19,6 +19,10 @@ PLURAL = "rljobs"
 FIELD_MANAGER = "rljob-operator"
 JOB_LABEL = f"{GROUP}/job"
 """on every child and on every pod: the name of the RLJob"""
+SPEC_ANNOTATION = f"{GROUP}/spec"
+"""on a RayCluster: digest of what it was built from. A job whose spec has another one needs another cluster"""
+ATTEMPT_ANNOTATION = f"{GROUP}/attempt"
+"""on a job's Service: number of the newest attempt, for an operator that finds the job without its status"""
 MANAGED_BY = {"app.kubernetes.io/managed-by": FIELD_MANAGER}
 
 RAY_CLUSTER_LABEL = "ray.io/cluster"
@@ -34,8 +38,11 @@ METRICS_PORT_NAME = "driver-metrics"
 DASHBOARD_PORT = 8265
 """of the Ray Jobs API, on the head"""
 
+RAY_TOKEN_KEY = "rayToken"
+"""in a job's Secret: the token that Ray in its pods asks for"""
+
 LONGEST_RAYCLUSTER = 53
-"""KubeRay's limit; it finds out only after the object has been accepted"""
+"""KubeRay's limit, which it checks only after the object has been accepted"""
 
 
 def job_name(name: str, uid: str) -> str:
@@ -46,6 +53,12 @@ def job_name(name: str, uid: str) -> str:
 def cluster_name(name: str, uid: str, attempt: int) -> str:
     """Return the name of the RayCluster that is built for an attempt and used by the next ones as long as it lasts."""
     return f"{job_name(name, uid)}-{attempt}"
+
+
+def attempt_of_cluster(name: str) -> int:
+    """Return the attempt that a RayCluster of this name was built for."""
+    number = name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 def submission_id(name: str, uid: str, attempt: int) -> str:

@@ -1,6 +1,7 @@
-"""`python -m rljob_operator.installation`: what `helm test` asks, one line for each answer; exit code 1 if one is no.
+"""`python -m rljob_operator.installation`: the checks of `helm test`, one line each; exit code 1 if one fails.
 
-It runs as the operator's own ServiceAccount: are RLJobs and RayClusters served, are all rights there, who leads?
+It runs as the operator's ServiceAccount: are RLJobs and RayClusters served, are all permissions granted, which replica
+leads?
 """
 
 import argparse
@@ -22,11 +23,12 @@ RIGHTS: Sequence[tuple[str, str, Sequence[str]]] = (
     (GROUP, "rljobs/finalizers", ("update",)),
     ("ray.io", "rayclusters", ("list", "watch", "create", "patch", "delete")),
     ("", "configmaps", ("list", "watch", "create", "patch", "delete")),
-    ("", "services", ("list", "watch", "create", "patch")),
-    ("networking.k8s.io", "networkpolicies", ("list", "watch", "create", "patch")),
+    ("", "services", ("list", "watch", "create", "patch", "delete")),
+    ("networking.k8s.io", "networkpolicies", ("list", "watch", "create", "patch", "delete")),
     ("", "pods", ("list", "watch")),
-    ("", "secrets", ("get", "create")),
-    ("events.k8s.io", "events", ("create", "patch")),
+    ("", "secrets", ("get", "create", "delete")),
+    ("batch", "jobs", ("get", "create", "delete")),
+    ("events.k8s.io", "events", ("list", "create", "patch")),
 )
 """API group, resource, verbs: all that the operator does. The chart gives it exactly these, as a test sees to."""
 SERVED = {"RLJob": "install the CRD: value crd.install", "RayCluster": "install KubeRay 1.6 or newer"}
@@ -38,12 +40,12 @@ RETRY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What was found out."""
+class Check:
+    """The result of one check."""
 
     text: str
     remedy: str = ""
-    """what to do; empty: it is as it should be"""
+    """what to do; empty: the check passed"""
 
     def __str__(self) -> str:
         return f"FAILED  {self.text}; {self.remedy}" if self.remedy else f"ok      {self.text}"
@@ -51,8 +53,8 @@ class Answer:
 
 async def answers(
     cluster: Cluster, namespaces: Sequence[str], lease_namespace: str, lease: str
-) -> AsyncIterator[Answer]:
-    """Ask everything; no namespaces: in the whole cluster."""
+) -> AsyncIterator[Check]:
+    """Run all checks; no namespaces: in the whole cluster."""
     where: Sequence[str] = namespaces or ("",)
     for kind, remedy in SERVED.items():
         yield await _is_served(cluster, kind, where[0], remedy)
@@ -61,15 +63,15 @@ async def answers(
     yield await _has_leader(cluster, lease_namespace, lease)
 
 
-async def _is_served(cluster: Cluster, kind: str, namespace: str, remedy: str) -> Answer:
+async def _is_served(cluster: Cluster, kind: str, namespace: str, remedy: str) -> Check:
     try:
         await cluster.request("GET", path(kind, namespace), [("limit", "1")])
     except ClusterError as error:
-        return Answer(f"{kind}s are not served: {error}", remedy if error.status == 404 else "see the message")
-    return Answer(f"{kind}s are served")
+        return Check(f"{kind}s are not served: {error}", remedy if error.status == 404 else "see the message")
+    return Check(f"{kind}s are served")
 
 
-async def _has_rights(cluster: Cluster, namespace: str) -> Answer:
+async def _has_rights(cluster: Cluster, namespace: str) -> Check:
     missing = [
         f"{verb} {resource}{'.' + group if group else ''}"
         for group, resource, verbs in RIGHTS
@@ -78,10 +80,10 @@ async def _has_rights(cluster: Cluster, namespace: str) -> Answer:
     ]
     place = f"namespace {namespace}" if namespace else "all namespaces"
     if missing:
-        return Answer(
+        return Check(
             f"rights are missing in {place}: {', '.join(missing)}", "`helm upgrade` restores the chart's rules"
         )
-    return Answer(f"all rights are there in {place}")
+    return Check(f"all rights are there in {place}")
 
 
 async def _may(cluster: Cluster, namespace: str, group: str, resource: str, verb: str) -> bool:
@@ -96,7 +98,7 @@ async def _may(cluster: Cluster, namespace: str, group: str, resource: str, verb
     return bool(answer["status"]["allowed"])
 
 
-async def _has_leader(cluster: Cluster, namespace: str, name: str) -> Answer:
+async def _has_leader(cluster: Cluster, namespace: str, name: str) -> Check:
     deadline = asyncio.get_running_loop().time() + PATIENCE_S
     while True:
         lease = await cluster.read_lease(namespace, name)
@@ -104,9 +106,9 @@ async def _has_leader(cluster: Cluster, namespace: str, name: str) -> Answer:
         if spec.get("holderIdentity"):
             age_s = datetime.now(UTC).timestamp() - seconds(spec["renewTime"])
             if age_s < LEASE_S:
-                return Answer(f"{spec['holderIdentity']} leads")
+                return Check(f"{spec['holderIdentity']} leads")
         if asyncio.get_running_loop().time() > deadline:
-            return Answer(
+            return Check(
                 f"no replica leads: nobody renews Lease {namespace}/{name}", "see the log of the operator's pods"
             )
         await asyncio.sleep(RETRY_S)

@@ -1,7 +1,7 @@
-"""Only one replica acts: whoever holds the Lease. Who loses it ends its process at once.
+"""Leader election: only the replica that holds the Lease acts. A replica that loses it exits at once.
 
-The client's own election is not used: it ends with the first connection error, waits for answers without a deadline,
-and writes local time into the Lease.
+The client library's election is not used: it stops at the first connection error, waits without a deadline, and
+writes local time into the Lease.
 
     acquire ─► hold (renew every 2 s) ─► release, or lost: the process ends without finishing anything
 """
@@ -21,9 +21,9 @@ from rljob_operator.identity import Manifest
 log = logging.getLogger(__name__)
 
 LEASE_S = 15
-"""after so long without renewal others may take the Lease [s]"""
+"""without renewal for this time, others may take the Lease [s]"""
 RENEW_DEADLINE_S = 10.0
-"""after so long without renewal its holder gives up, well before others begin [s]"""
+"""without renewal for this time, the holder exits, well before others take over [s]"""
 RETRY_S = 2.0
 LOST = 1
 """exit code of a replica that has lost the Lease"""
@@ -35,7 +35,7 @@ class Observed:
 
     version: str
     at: float
-    """on our own clock: that of the holder need not agree [monotonic s]"""
+    """on our own clock, because the holder's may differ [monotonic s]"""
 
 
 def may_take(lease: Manifest | None, observed: Observed | None, identity: str, now: float) -> bool:
@@ -72,46 +72,39 @@ def taken(lease: Manifest | None, namespace: str, name: str, identity: str, wall
 class Election:
     """This replica's part in the election."""
 
-    def __init__(self, cluster: Cluster, namespace: str, name: str, identity: str) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        name: str,
+        identity: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` returns monotonic seconds."""
         self._cluster = cluster
         self._namespace = namespace
         self._name = name
         self._identity = identity
+        self._clock = clock
         self._observed: Observed | None = None
         self._renewed_at = 0.0
 
     async def acquire(self) -> None:
         """Return when this replica holds the Lease."""
-        while not await self._try():
+        while not await self.take_or_renew():
             await asyncio.sleep(RETRY_S)
         log.info("action=lead identity=%s", self._identity)
 
     async def hold(self) -> None:
         """Renew the Lease; return when it is lost."""
-        while time.monotonic() - self._renewed_at < RENEW_DEADLINE_S:
+        while self._clock() - self._renewed_at < RENEW_DEADLINE_S:
             await asyncio.sleep(RETRY_S)
-            await self._try()
+            await self.take_or_renew()
         log.error("action=lose identity=%s reason=NotRenewed", self._identity)
 
-    async def release(self) -> None:
-        """Let another replica begin at once."""
-        lease = await self._cluster.read_lease(self._namespace, self._name)
-        if lease and lease["spec"].get("holderIdentity") == self._identity:
-            spec = {**lease["spec"], "holderIdentity": ""}
-            await self._cluster.write_lease({**lease, "spec": spec})
-
-    def guard(self, die: Callable[[int], None] = os._exit) -> None:
-        """End the process when the Lease is not renewed in time, also if the event loop hangs."""
-        threading.Thread(target=self._watch, args=(die,), name="lease-guard", daemon=True).start()
-
-    def _watch(self, die: Callable[[int], None]) -> None:
-        while time.monotonic() - self._renewed_at < RENEW_DEADLINE_S + RETRY_S:
-            time.sleep(RETRY_S / 4)
-        die(LOST)
-
-    async def _try(self) -> bool:
-        """Take or renew the Lease if that is possible now."""
-        asked_at = time.monotonic()
+    async def take_or_renew(self) -> bool:
+        """Take or renew the Lease if that is possible now; return whether this replica holds it."""
+        asked_at = self._clock()
         try:
             async with asyncio.timeout(RENEW_DEADLINE_S / 2):
                 lease = await self._cluster.read_lease(self._namespace, self._name)
@@ -125,6 +118,22 @@ class Election:
         except (ClusterError, TimeoutError) as error:
             log.info("action=renew failed, will try again: %s", error)
             return False
-        # From before the request: the server may have written it as early as then.
+        # The time before the request: the server may have written the Lease that early.
         self._renewed_at = asked_at
         return True
+
+    async def release(self) -> None:
+        """Release the Lease so that another replica can take it at once."""
+        lease = await self._cluster.read_lease(self._namespace, self._name)
+        if lease and lease["spec"].get("holderIdentity") == self._identity:
+            spec = {**lease["spec"], "holderIdentity": ""}
+            await self._cluster.write_lease({**lease, "spec": spec})
+
+    def guard(self, die: Callable[[int], None] = os._exit) -> None:
+        """End the process when the Lease is not renewed in time, even if the event loop hangs."""
+        threading.Thread(target=self._watch, args=(die,), name="lease-guard", daemon=True).start()
+
+    def _watch(self, die: Callable[[int], None]) -> None:
+        while self._clock() - self._renewed_at < RENEW_DEADLINE_S + RETRY_S:
+            time.sleep(RETRY_S / 4)
+        die(LOST)

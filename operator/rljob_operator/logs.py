@@ -1,4 +1,4 @@
-"""One JSON object a log line, with the job that it is about."""
+"""Logs one JSON object per line, with the key of the job."""
 
 import logging
 from contextvars import ContextVar
@@ -41,5 +41,5 @@ def configure(level: str) -> None:
         )
     )
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    # kopf tells of every event that its handler has succeeded; ours tell what is done about it.
+    # kopf logs the success of every handler; ours log the decisions.
     logging.getLogger("kopf.objects").setLevel(max(logging.WARNING, logging.getLogger().level))

@@ -5,6 +5,7 @@ A standby shows the same series, all of them 0: it has an empty cache and does n
 
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
@@ -12,28 +13,36 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rljob_api.exits import Exit
+from rljob_api.failures.catalogue import catalogue
+from rljob_api.recovery import RestartEngine
 from rljob_api.status import Phase, Status
-from rljob_operator.cache import Cache
+from rljob_operator.cache import Cache, Key
+from rljob_operator.diagnosing import IN_ORDER
 from rljob_operator.identity import Manifest
-from rljob_operator.pulse import Pulse
 from rljob_operator.requests import Requests
+from rljob_operator.sender import Order, Submit
+from rljob_operator.waiting import BLOCKERS
+from rljob_operator.watch_liveness import WatchLiveness
 from rljob_operator.workqueue import WorkQueue
 from rljob_operator.world import seconds
 
 BUCKETS_S = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 START_BUCKETS_S = (1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600)
-ERRORS = ("ClusterError", "ConflictError", "DriverUnreachableError")
+ERRORS = ("ClusterError", "ConflictError")
+ORDERS = ("Submit", "Stop", "Drain", "RestartEngine", "Scale")
 HOLDING = (Phase.PROVISIONING, Phase.STARTING, Phase.TRAINING, Phase.RECOVERING, Phase.SUSPENDING)
 """phases in which a job has a RayCluster, or is about to have one"""
 NEW = "New"
 """instead of the phase of a job that has no status yet"""
+UNKNOWN = "Unknown"
+"""instead of the code of a failure that is not in the catalogue"""
 ENDED = (Phase.SUCCEEDED, Phase.FAILED)
 
 
 class Metrics:
     """All series, in a registry of their own."""
 
-    def __init__(self, cache: Cache, queue: WorkQueue, pulse: Pulse, requests: Requests) -> None:
+    def __init__(self, cache: Cache, queue: WorkQueue, watches: WatchLiveness, requests: Requests) -> None:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         Info("rljob_operator_build", "Version of the operator", registry=registry).info({"version": version("rljob")})
@@ -43,11 +52,17 @@ class Metrics:
         self.reconcile_errors = Counter(
             "rljob_operator_reconcile_errors", "Reconciles that failed, by error", ["error"], registry=registry
         )
-        self.submissions = Counter(
+        self._submissions = Counter(
             "rljob_operator_driver_submissions", "Drivers that were submitted to Ray", registry=registry
         )
-        self.engine_restarts = Counter(
+        self._engine_restarts = Counter(
             "rljob_operator_engine_restarts", "Restarts of engines that were ordered", registry=registry
+        )
+        self._order_failures = Counter(
+            "rljob_operator_order_failures",
+            "Orders that Ray or a driver has not accepted, by order; each is tried again",
+            ["order"],
+            registry=registry,
         )
         self._driver_start_seconds = Histogram(
             "rljob_operator_driver_start_seconds",
@@ -61,32 +76,62 @@ class Metrics:
             ["reason"],
             registry=registry,
         )
+        self._failures = Counter(
+            "rljob_operator_failures",
+            "Attempts that ended by a failure, by its code in the catalogue; Unknown: none was recognised",
+            ["code"],
+            registry=registry,
+        )
         self._jobs_finished = Counter(
             "rljob_operator_jobs_finished", "Jobs that ended, by how", ["phase"], registry=registry
         )
         self.is_leader = Gauge("rljob_operator_is_leader", "1 while this replica acts", registry=registry)
-        depth = Gauge("rljob_operator_queue_depth", "Jobs that are due to be looked at", registry=registry)
+        self.resync_seconds = Gauge(
+            "rljob_operator_resync_seconds", "Duration of the last list of all objects", registry=registry
+        )
+        self._register_queue(queue, watches)
+        self._waiting: dict[Key, str] = {}
+        self._register_waiting()
+        requests.register(registry)
+        registry.register(_Jobs(cache))
+        self._show_all()
+
+    def _register_queue(self, queue: WorkQueue, watches: WatchLiveness) -> None:
+        depth = Gauge("rljob_operator_queue_depth", "Jobs that are due to be looked at", registry=self._registry)
         depth.set_function(lambda: len(queue.waiting_s()))
         oldest = Gauge(
-            "rljob_operator_queue_oldest_seconds", "How long the job that waits longest is due", registry=registry
+            "rljob_operator_queue_oldest_seconds", "How long the job that waits longest is due", registry=self._registry
         )
         oldest.set_function(lambda: max(queue.waiting_s(), default=0.0))
         silence = Gauge(
             "rljob_operator_watch_silence_seconds",
             "How long the oldest expected watch event is late",
-            registry=registry,
+            registry=self._registry,
         )
-        silence.set_function(lambda: pulse.silent_s)
-        requests.register(registry)
-        registry.register(_Jobs(cache))
-        self._show_all()
+        silence.set_function(lambda: watches.silent_s)
+
+    def waits(self, key: Key, blocker: str | None) -> None:
+        """Note what a job waits for; None: for nothing."""
+        if blocker is None:
+            self._waiting.pop(key, None)
+        else:
+            self._waiting[key] = blocker
+
+    def _register_waiting(self) -> None:
+        text = "Jobs that wait before they train, by what for"
+        waiting = Gauge("rljob_operator_jobs_waiting", text, ["reason"], registry=self._registry)
+        for blocker in BLOCKERS:
+            waiting.labels(blocker).set_function(partial(self._count_waiting, blocker))
+
+    def _count_waiting(self, blocker: str) -> float:
+        return float(sum(each == blocker for each in self._waiting.values()))
 
     def text(self) -> bytes:
         """Return all series as Prometheus reads them."""
         return generate_latest(self._registry)
 
-    def told(self, old: Manifest, new: Status) -> None:
-        """Count what has happened between the two statuses of a job."""
+    def count(self, old: Manifest, new: Status) -> None:
+        """Count the transitions between two statuses of a job."""
         known = {attempt["number"]: attempt for attempt in old.get("attempts", ())}
         for attempt in new.attempts:
             earlier = known.get(attempt.number, {})
@@ -94,15 +139,29 @@ class Metrics:
                 self._driver_start_seconds.observe((attempt.started - attempt.start_after).total_seconds())
             if attempt.ended is not None and "ended" not in earlier:
                 self._driver_exits.labels(exit_name(attempt.exit_code)).inc()
+                if attempt.exit_code not in IN_ORDER:
+                    self._failures.labels(attempt.failure.code if attempt.failure else UNKNOWN).inc()
         if new.phase in ENDED and old.get("phase") != new.phase:
             self._jobs_finished.labels(new.phase).inc()
+
+    def count_order(self, order: Order, is_accepted: bool) -> None:
+        """Count an order that was sent to Ray or to a driver."""
+        if not is_accepted:
+            self._order_failures.labels(type(order).__name__).inc()
+            return
+        self._submissions.inc(isinstance(order, Submit))
+        self._engine_restarts.inc(isinstance(order, RestartEngine))
 
     def _show_all(self) -> None:
         """Show every series before anything has happened, so that increases are counted from 0."""
         for error in ERRORS:
             self.reconcile_errors.labels(error)
+        for order in ORDERS:
+            self._order_failures.labels(order)
         for code in (*Exit, -1, None):
             self._driver_exits.labels(exit_name(code))
+        for failure in (*catalogue(), UNKNOWN):
+            self._failures.labels(failure)
         for phase in ENDED:
             self._jobs_finished.labels(phase)
 
@@ -131,6 +190,13 @@ class _Jobs(Collector):
         yield _family("rljob_operator_job_phase", "1 for the phase that a job is in", found, _phase, ("phase",))
         yield _family("rljob_operator_job_gpus", "GPUs of a job with a cluster; on Cpu, processes", found, _gpus)
         yield _family("rljob_operator_job_attempt", "Driver starts of a job so far", found, _attempt)
+        yield _family(
+            "rljob_operator_job_failure",
+            "1 for the failure that ended the last attempt of a job that has failed or recovers",
+            found,
+            _failure,
+            ("code",),
+        )
         yield _family(
             "rljob_operator_job_last_checkpoint_timestamp_seconds",
             "When the newest checkpoint of a job with a cluster was reported",
@@ -175,6 +241,14 @@ def _gpus(job: _Job) -> Row | None:
 
 def _attempt(job: _Job) -> Row:
     return (), job.status.get("attempt", 0)
+
+
+def _failure(job: _Job) -> Row | None:
+    """Return the failure of the newest attempt that has ended, unless the job has recovered or was never started."""
+    ended = [attempt for attempt in job.status.get("attempts", ()) if "ended" in attempt]
+    if not ended or job.phase in (Phase.SUCCEEDED, Phase.TRAINING) or ended[-1].get("exitCode") in IN_ORDER:
+        return None
+    return (ended[-1].get("failure", {}).get("code", UNKNOWN),), 1.0
 
 
 def _checkpoint(job: _Job) -> Row | None:

@@ -1,49 +1,57 @@
-"""From a job and what there is of it to what has to be done now. Pure: the operator's only decision.
+"""Decides the next actions from a job and its observed state. Pure: the operator's only decision.
 
-    job, world, now ─► plan ─► Plan: status, delete, secret, apply, events, driver, requeue
+    job, world, now ─► admission ─► AdmittedJob ─► attempts.advance ─► JobHistory, AttemptView ─► Plan
 
-A plan is carried out in the order of its fields, and the status comes first: it is the operator's memory, and it is
-written only if nobody has changed the job since. Planning again on the world that a plan produces gives an empty plan.
+A plan is carried out in the order of its fields, and the status comes first. It is the operator's memory, and it is
+written only if the job has not changed since it was read. Planning again on what a plan produces gives an empty plan.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rljob_api import recovery
 from rljob_api.control import RunState, Scale
 from rljob_api.control import Status as DriverStatus
 from rljob_api.recovery import RestartEngine
-from rljob_api.sections import Spec
 from rljob_api.status import Status
-from rljob_operator import attempts, desired, record
-from rljob_operator.conditions import cluster_ready, conditions, others, refusal, refused
+from rljob_operator import attempts, children, pods, record
+from rljob_operator.admission import admission
+from rljob_operator.admitted_job import AdmittedJob
+from rljob_operator.attempt_view import AttemptView, attempt_view
+from rljob_operator.claims import Claim
+from rljob_operator.cluster_shape import can_scale
+from rljob_operator.conditions import conditions, pods_ready, refused
 from rljob_operator.events import Event, events_between
-from rljob_operator.identity import KIND, Manifest, service_name, submission_id
-from rljob_operator.memory import Memory
-from rljob_operator.rollout_pods import can_scale, rollout_pods
-from rljob_operator.world import ALIVE, SILENT_S, Driver, DriverState, Job, World, is_deleting
+from rljob_operator.history import JobHistory, Outcome
+from rljob_operator.identity import KIND, Manifest, job_name, service_name, submission_id
+from rljob_operator.rebuilt import rebuilt
+from rljob_operator.rollout_pods import rollout_pods
+from rljob_operator.start_deadline import with_start_deadline
+from rljob_operator.waiting import Waiting, waiting
+from rljob_operator.world import ALIVE, SILENT_S, DriverState, Job, World, is_deleting
 
 PROGRESS_S = 15.0
-"""at least so long between two writes of nothing but a job's progress [s]"""
+"""the shortest time between two writes of mere progress of a job [s]"""
 PROGRESS_PER_S = 10
-"""so many of them for all jobs together [1/s]; each takes an API server 30 ms of a core"""
+"""the same for all jobs together [1/s]; each write takes an API server 30 ms of a core"""
 LOOK_AGAIN_S = 30.0
-"""a running job is looked at so often when nothing happens: silence is judged by the clock [s]"""
+"""the longest time between two looks at a running job: only the clock reveals silence [s]"""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An object to delete, if it is still the one that was seen."""
+    """An object to delete, if its uid is still the same."""
 
     kind: str
     namespace: str
     name: str
-    uid: str
+    uid: str | None = None
+    """None: any; the name has a part of the job's uid"""
 
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Whose driver the operator watches: desired state, the same in every plan until the next attempt."""
+    """The driver to watch: desired state, the same in every plan until the next attempt."""
 
     submission_id: str
     attempt: int
@@ -53,7 +61,7 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What to tell Ray and the driver. Every one of them may be told again without harm."""
+    """Orders for Ray and the driver. Repeating one is harmless."""
 
     submit: str | None = None
     """command line of the driver to start"""
@@ -63,7 +71,7 @@ class Orders:
     """save and end"""
     engines: tuple[RestartEngine, ...] = ()
     scale: Scale | None = None
-    """how many engines there shall be"""
+    """the number of engines to work towards"""
 
 
 NO_ORDERS = Orders()
@@ -74,20 +82,22 @@ class Plan:
     """What has to be done, in this order."""
 
     status: Status | None = None
-    """to be written; None: it is right as it is"""
+    """to write; None: it has not changed"""
     delete: tuple[Target, ...] = ()
     secret: Manifest | None = None
-    """to be made if there is none of its name"""
+    """to create unless it exists"""
     apply: tuple[Manifest, ...] = ()
     events: tuple[Event, ...] = ()
     follow: Follow | None = None
     orders: Orders = NO_ORDERS
+    waiting: Waiting | None = None
+    """what the job waits for before it trains; None: for nothing that is known"""
     requeue_after_s: float | None = None
-    """look again after this time at the latest [s]; None: when something changes"""
+    """reconcile again after this time at the latest [s]; None: only when something changes"""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do but to wait."""
+        """Whether there is nothing to do."""
         idle = not (self.delete or self.secret or self.apply or self.events)
         return self.status is None and idle and self.orders == NO_ORDERS
 
@@ -95,26 +105,48 @@ class Plan:
 def plan(job: Job, world: World, now: float) -> Plan:
     """Return what has to be done about a job at `now` [unix s]."""
     if job.is_deleting:
-        return Plan()  # the children go by their owner references
+        return Plan()  # the children are deleted by their owner references
+    admitted = admission(job, world.defaults, world.rayclusters())
+    if isinstance(admitted, Claim):
+        return _refused(job, admitted, world, now)
+    return _plan(admitted, world, now)
+
+
+def _refused(job: Job, why: Claim, world: World, now: float) -> Plan:
+    """Return what has to be done about a job whose manifest is refused.
+
+    One that has begun, and whose manifest cannot be read at all, keeps its pods until it has ended.
+    """
     old = Status.model_validate(job.status)
-    if (why := refusal(job, world)) is not None:
-        return _written(job, old, record.refused_status(old, job, refused(why), now), world, now, Plan())
-    assert job.spec is not None
-    remembered = record.memory_of(old)
-    memory = attempts.advance(remembered, job, job.spec, world, now)
-    driver = attempts.driver_of(memory.attempt, job, world) if memory.attempt else None
-    todo = _actions(memory, job, job.spec, world, driver, now)
-    if memory == remembered and _is_not_seen_yet(memory, driver, now):
-        return todo  # the old status is right as far as anybody knows
-    told = conditions(memory, job, job.spec, world, now)
-    where = desired.directory(job, job.spec, world.defaults)
-    new = record.status_of(old, job, job.spec, memory, driver, told, todo.orders.engines, where, now)
-    return _written(job, old, new, world, now, todo)
+    if record.history_of(old).outcome is not None:
+        return Plan(delete=tuple(_all_children(job, world)))
+    if job.has_begun:
+        new = record.objected_status(old, job.generation, why, now)
+    else:
+        new = record.refused_status(old, job.generation, refused(why), now)
+    return _with_status(Plan(), old, new, world.progress_due_at, now)
 
 
-def _is_not_seen_yet(memory: Memory, driver: Driver | None, now: float) -> bool:
+def _plan(job: AdmittedJob, world: World, now: float) -> Plan:
+    known = record.history_of(job.status)
+    history = attempts.advance(rebuilt(known, job, world, now), job, world, now)
+    attempt = attempt_view(history.attempt, job, world) if history.attempt is not None else None
+    history = with_start_deadline(history, attempt, job, now) if attempt is not None else history
+    todo = _actions(history, attempt, job, world, now)
+    if known.outcome is not None and job.objection is not None:
+        return todo  # what has ended stays as it was written
+    if history == known and attempt is not None and _is_unseen(attempt, now):
+        return todo  # nothing contradicts the old status yet
+    found = conditions(history, attempt, job, now)
+    driver = attempt.driver if attempt is not None else None
+    new = record.status_of(job, history, driver, found, todo.orders.engines, now)
+    return _with_status(todo, job.status, new, world.progress_due_at, now)
+
+
+def _is_unseen(attempt: AttemptView, now: float) -> bool:
     """Return whether this process has only begun to look at a driver that another one has seen running."""
-    if memory.attempt is None or not memory.attempt.is_open or memory.attempt.started is None:
+    driver = attempt.driver
+    if not attempt.record.is_open or attempt.record.started is None:
         return False
     if driver is None:
         return True
@@ -123,137 +155,150 @@ def _is_not_seen_yet(memory: Memory, driver: Driver | None, now: float) -> bool:
 
 
 def progress_s(running: int) -> float:
-    """Return how long to wait between two writes of a job's progress while so many jobs run [s]."""
+    """Return the time between two writes of a job's progress while this many jobs run [s]."""
     return max(PROGRESS_S, running / PROGRESS_PER_S)
 
 
-def _written(job: Job, old: Status, new: Status, world: World, now: float, todo: Plan) -> Plan:
-    """Return the plan with the status and its events, unless nothing but progress is new and that was told lately."""
-    wait_s = world.progress_due_at - now
-    requeue = todo.requeue_after_s
+def _with_status(todo: Plan, old: Status, new: Status, progress_due_at: float, now: float) -> Plan:
+    """Return the plan with the new status and its events; mere progress waits until it is due."""
+    wait_s = progress_due_at - now
     if new != old and wait_s > 0 and record.with_progress_of(new, old) == old:
-        return Plan(
-            delete=todo.delete,
-            secret=todo.secret,
-            apply=todo.apply,
-            follow=todo.follow,
-            orders=todo.orders,
-            requeue_after_s=wait_s if requeue is None else min(wait_s, requeue),
-        )
-    return Plan(
-        status=new if new != old else None,
-        delete=todo.delete,
-        secret=todo.secret,
-        apply=todo.apply,
-        follow=todo.follow,
-        orders=todo.orders,
-        events=tuple(events_between(old, new)),
-        requeue_after_s=requeue,
-    )
+        requeue_s = todo.requeue_after_s
+        return replace(todo, requeue_after_s=wait_s if requeue_s is None else min(wait_s, requeue_s))
+    return replace(todo, status=new if new != old else None, events=tuple(events_between(old, new)))
 
 
-def _actions(memory: Memory, job: Job, spec: Spec, world: World, driver: Driver | None, now: float) -> Plan:
-    """Return what has to be done besides telling about it."""
-    if memory.outcome is not None:
-        return _finished(memory, job, spec, world, now)
-    attempt = memory.attempt
-    if attempt is None or not attempt.is_open:
+def _actions(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob, world: World, now: float) -> Plan:
+    """Return all actions except the status and its events."""
+    if history.outcome is not None:
+        return _finished(history.outcome, job, world, now)
+    if attempt is None or not attempt.record.is_open:
         return Plan(delete=tuple(_clusters_but(None, job, world)))
+    due = attempts.deadline(history, job.spec)
     return Plan(
-        delete=tuple(_clusters_but(attempt.cluster, job, world)),
-        secret=None if world.has_secret else desired.secret(job, world.fresh_token),
-        apply=tuple(_missing(memory, job, spec, world, driver)),
-        follow=_follow(memory, job, world, driver),
-        orders=_orders(memory, job, spec, world, driver, now),
-        requeue_after_s=_until_next_look(memory, spec, driver, now),
+        delete=tuple(_clusters_but(attempt.record.cluster, job, world)),
+        secret=None if world.has_secret else children.secret(job, world.fresh_token),
+        apply=tuple(_missing(attempt, job, world)),
+        follow=_follow(attempt, job),
+        orders=_orders(attempt, history, job, now),
+        waiting=waiting(attempt, job, now),
+        requeue_after_s=_until_next_look(attempt, due, now),
     )
 
 
-def _finished(memory: Memory, job: Job, spec: Spec, world: World, now: float) -> Plan:
+def _finished(outcome: Outcome, job: AdmittedJob, world: World, now: float) -> Plan:
     """Free all pods at once, and delete the job itself when its time to live is over."""
-    assert memory.outcome is not None
-    clusters = tuple(_clusters_but(None, job, world))
-    ttl_s = spec.scheduling.ttl_seconds_after_finished
+    children_left = tuple(_all_children(job, world))
+    ttl_s = job.spec.scheduling.ttl_seconds_after_finished
     if ttl_s is None:
-        return Plan(delete=clusters)
-    left_s = memory.outcome.at + ttl_s - now
+        return Plan(delete=children_left)
+    left_s = outcome.at + ttl_s - now
     if left_s > 0:
-        return Plan(delete=clusters, requeue_after_s=left_s)
-    return Plan(delete=(*clusters, Target(KIND, job.namespace, job.name, job.uid)))
+        return Plan(delete=children_left, requeue_after_s=left_s)
+    return Plan(delete=(*children_left, Target(KIND, job.namespace, job.name, job.uid)))
 
 
-def _clusters_but(kept: str | None, job: Job, world: World) -> Iterator[Target]:
-    """Return the RayClusters of the job besides one, and the ConfigMaps that belong to them."""
+def _all_children(job: AdmittedJob | Job, world: World) -> Iterator[Target]:
+    """Return what a job that has ended still has: first its RayClusters; once no pod is left, all other children.
+
+    The NetworkPolicy outlasts the pods that it protects. The Secret, which is not watched, goes before the Service,
+    whose absence shows that both are gone.
+    """
+    yield from _clusters_but(None, job, world)
+    if world.pods or world.rayclusters():
+        return
+    for child in world.children:
+        name, kind = child["metadata"]["name"], child["kind"]
+        if kind in ("Service", "NetworkPolicy") and not is_deleting(child):
+            if kind == "Service":
+                yield Target("Secret", job.namespace, job_name(job.name, job.uid))
+            yield Target(kind, job.namespace, name, child["metadata"]["uid"])
+
+
+def _clusters_but(kept: str | None, job: AdmittedJob | Job, world: World) -> Iterator[Target]:
+    """Return the RayClusters of the job except one, with their ConfigMaps."""
     for child in world.children:
         name, kind = child["metadata"]["name"], child["kind"]
         if kind in ("RayCluster", "ConfigMap") and name != kept and not is_deleting(child):
             yield Target(kind, job.namespace, name, child["metadata"]["uid"])
 
 
-def _missing(memory: Memory, job: Job, spec: Spec, world: World, driver: Driver | None) -> Iterator[Manifest]:
-    """Return the children that are not there as they should be."""
-    attempt = memory.attempt
-    assert attempt is not None
-    if others(attempt.cluster, world):
+def _missing(attempt: AttemptView, job: AdmittedJob, world: World) -> Iterator[Manifest]:
+    """Return the children that are absent or differ from what we want."""
+    if not job.can_build:
+        return
+    if attempt.others:
         return  # two clusters at once would want twice the GPUs, and two drivers would write the same checkpoints
-    there = world.child("RayCluster", attempt.cluster)
-    if there is not None and not desired.is_built_for(there, job):
+    if attempt.cluster is not None and not attempt.is_built_for_spec:
         return  # built from another spec: it serves until its attempt has ended
-    staying = world.pods_of(attempt.cluster)
-    pods = rollout_pods(desired.num_rollout_pods(spec), spec, attempt, there, staying, driver)
-    for wanted in desired.children(job, attempt.cluster, spec, world.defaults, pods):
+    for wanted in _children(attempt, _with_ray_token(attempt, job, world)):
         seen = world.child(wanted["kind"], wanted["metadata"]["name"])
-        if seen is None or not (is_deleting(seen) or desired.contains(seen, wanted)):
+        if seen is None or not (is_deleting(seen) or children.contains(seen, wanted)):
             yield wanted
 
 
-def _follow(memory: Memory, job: Job, world: World, driver: Driver | None) -> Follow | None:
-    """Return whose driver to watch, as soon as there is a head to ask; once seen, it is not lost sight of."""
-    attempt = memory.attempt
-    assert attempt is not None
-    has_head = any(pod.is_head and pod.is_ready for pod in world.pods_of(attempt.cluster))
-    if not (has_head or attempt.started is not None or (driver is not None and driver.state in ALIVE)):
+def _children(attempt: AttemptView, job: AdmittedJob) -> tuple[Manifest, ...]:
+    return children.children(job, attempt.record.cluster, attempt.record.number, rollout_pods(attempt, job.spec))
+
+
+def _with_ray_token(attempt: AttemptView, job: AdmittedJob, world: World) -> AdmittedJob:
+    """Return the job with what its RayCluster does: pods with and without Ray's token cannot be mixed in one."""
+    cluster = attempt.cluster
+    has_token = world.has_ray_token if cluster is None else pods.has_ray_authentication(cluster)
+    return replace(job, has_ray_token=has_token)
+
+
+def _follow(attempt: AttemptView, job: AdmittedJob) -> Follow | None:
+    """Return the driver to watch, once there is a head to ask; a driver that was seen stays watched."""
+    number = attempt.record.number
+    if not (attempt.has_ready_head or attempt.record.started is not None or attempt.has_live_driver):
         return None
-    name = submission_id(job.name, job.uid, attempt.number)
-    return Follow(name, attempt.number, job.namespace, service_name(job.name, job.uid))
+    name = submission_id(job.name, job.uid, number)
+    return Follow(name, number, job.namespace, service_name(job.name, job.uid))
 
 
-def _orders(memory: Memory, job: Job, spec: Spec, world: World, driver: Driver | None, now: float) -> Orders:
-    attempt = memory.attempt
-    assert attempt is not None
+def _orders(attempt: AttemptView, history: JobHistory, job: AdmittedJob, now: float) -> Orders:
+    driver, spec = attempt.driver, job.spec
     if driver is None:
         return NO_ORDERS
-    if attempt.verdict is not None:
+    if attempt.record.verdict is not None:
         return Orders(stop=driver.state in ALIVE and not driver.is_stopping)
     if driver.state is DriverState.ABSENT:
-        ready = cluster_ready(memory, spec, world).status == "True"
-        due = attempt.started is None and now >= attempt.start_after and not spec.scheduling.suspend
-        command = desired.entrypoint(job, attempt.number, spec, world.defaults)
-        return Orders(submit=command if due and ready else None)
+        return _submission(attempt, history, job, now)
     if driver.state is not DriverState.RUNNING or driver.status is None:
         return NO_ORDERS
     if driver.status.state in (RunState.FINISHED, RunState.FAILED):
         return NO_ORDERS
     healing = recovery.decide(driver.status.engines, recovery.history_of(driver.status), spec.recovery, now)
     return Orders(
-        drain=spec.scheduling.suspend and driver.status.state is not RunState.DRAINING,
+        drain=job.is_suspended and driver.status.state is not RunState.DRAINING,
         engines=tuple(order for order in healing if isinstance(order, RestartEngine)),
-        scale=_scale(job, spec, driver.status, world.child("RayCluster", attempt.cluster)),
+        scale=_scale(attempt, job, driver.status),
     )
 
 
-def _scale(job: Job, spec: Spec, status: DriverStatus, cluster: Manifest | None) -> Scale | None:
+def _submission(attempt: AttemptView, history: JobHistory, job: AdmittedJob, now: float) -> Orders:
+    """Return the order to start the driver, when it is due and all pods are ready."""
+    record = attempt.record
+    if record.started is not None or now < record.start_after or job.is_suspended:
+        return NO_ORDERS
+    if pods_ready(attempt, job, now).status != "True":
+        return NO_ORDERS
+    return Orders(submit=children.entrypoint(job, record.number, history.adjustments(job.spec)))
+
+
+def _scale(attempt: AttemptView, job: AdmittedJob, status: DriverStatus) -> Scale | None:
     """Return how many engines to order, unless the driver works towards them already or cannot change their number."""
-    if status.scale is None or status.scale.engines == spec.rollout.engines or not can_scale(spec):
+    wanted = job.spec.rollout.engines
+    if status.scale is None or status.scale.engines == wanted or not can_scale(job.spec):
         return None
-    if cluster is None or not desired.is_built_for(cluster, job):
+    if not job.can_build or not attempt.is_built_for_spec:
         return None  # its pods have another size: the next attempt gets others
-    return Scale(generation=job.generation, engines=spec.rollout.engines)
+    return Scale(generation=job.generation, engines=wanted)
 
 
-def _until_next_look(memory: Memory, spec: Spec, driver: Driver | None, now: float) -> float:
-    attempt = memory.attempt
-    assert attempt is not None
-    begun = driver.since if driver else now
-    moments = [attempt.start_after - now, (attempts.deadline(memory, spec) or 0.0) - now, begun + SILENT_S - now]
+def _until_next_look(attempt: AttemptView, due: float | None, now: float) -> float:
+    """Return how long to wait for the next moment that matters; `due` is the job's deadline [unix s]."""
+    begun = attempt.driver.since if attempt.driver else now
+    moments = [attempt.record.start_after - now, (due or 0.0) - now, begun + SILENT_S - now]
     return min([LOOK_AGAIN_S, *(moment for moment in moments if moment > 0)])

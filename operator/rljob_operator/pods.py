@@ -1,18 +1,19 @@
-"""What the pods of a job may do, and where they may write. Pure.
+"""The security contexts, scratch volumes, preStop hooks and probes of a job's pods. Pure.
 
-They pass the Pod Security Standard `restricted`: no root, no privileges to gain, and a root file system that nobody
-changes. So whatever a program wants to write needs a directory of its own, and those are here. KubeRay gives its init
-container the security context and the mounts of the Ray container.
+The pods pass the Pod Security Standard `restricted`: no root, no privilege escalation, a read-only root file system.
+So programs need writable directories, which are defined here. KubeRay gives its init container the security context
+and the mounts of the Ray container.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from rljob_operator.identity import Manifest
+from rljob_api.control import EVICTION_TOKEN_VARIABLE
+from rljob_operator.identity import CONTROL_PORT, Manifest
 
 USER = 10001
-"""uid and gid of everything in the pods, whatever image they run: files on shared volumes have one owner"""
+"""uid and gid in all pods, regardless of the image: files on shared volumes have one owner"""
 HOME = "/home/rljob"
 SCRATCH: Mapping[str, tuple[str, Manifest]] = {
     "/tmp": ("rljob-tmp", {}),
@@ -20,13 +21,75 @@ SCRATCH: Mapping[str, tuple[str, Manifest]] = {
     # Ray's object store and gloo. No size limit: a node's own is what the pod, or else the node, has of memory.
     "/dev/shm": ("rljob-shm", {"medium": "Memory"}),
 }
-"""by path: name and kind of the emptyDir that is mounted there; it goes with the pod"""
+"""by path: name and kind of the emptyDir that is mounted there; it is deleted with the pod"""
 ENVIRONMENT: Mapping[str, str] = {
     "HOME": HOME,
     "USER": "rljob",  # an image need not know the uid, and torch asks for the name that its cache is called by
     "RAY_TMPDIR": "/tmp",  # whatever TMPDIR is: unix sockets' paths are short
 }
 """what all pods have unless `runtime.env` says otherwise"""
+
+RAY_MODE_VARIABLE = "RAY_AUTH_MODE"
+RAY_TOKEN_VARIABLE = "RAY_AUTH_TOKEN"
+
+HOOK_MARGIN_S = 10
+"""the hook ends this long before the grace period, so that the programs can still end by themselves [s]"""
+
+VOLUME = "rljob-storage"
+"""name of the operator's default volume in pods"""
+
+AGENT_PORT = 52365
+"""of Ray's dashboard agent, in every pod"""
+RAYLET_HEALTH = "/api/local_raylet_healthz"
+"""asks the pod's raylet alone. KubeRay's probes ask /api/healthz, which on the head fails when the GCS needs more than
+0.1 s: always, while all cores train. A GCS that is dead ends `ray start --block`, and with it the container
+"""
+
+
+def probes() -> Manifest:
+    """Return a container's probes: they survive a pod whose cores are all busy, and find a raylet that is gone.
+
+    KubeRay adds its own only where a container has none. The agent ends with its raylet, and then refuses connections.
+    """
+    health = {"httpGet": {"path": RAYLET_HEALTH, "port": AGENT_PORT}, "timeoutSeconds": 10, "successThreshold": 1}
+    return {
+        "readinessProbe": {**health, "initialDelaySeconds": 10, "periodSeconds": 5, "failureThreshold": 12},
+        "livenessProbe": {**health, "initialDelaySeconds": 30, "periodSeconds": 10, "failureThreshold": 30},
+    }
+
+
+def eviction_hook(grace_s: int, has_only_engines: bool) -> Manifest:
+    """Return a container's `lifecycle`: when its pod is deleted, the driver saves before the container gets SIGTERM."""
+    holds = "Engines" if has_only_engines else "Learner"
+    wait_s = max(1, grace_s - HOOK_MARGIN_S)
+    command = ["python", "-m", "rljob_trainer.control.pod_eviction"]
+    options = [f"--holds={holds}", f"--port={CONTROL_PORT}", f"--grace={wait_s}"]
+    return {"preStop": {"exec": {"command": [*command, *options]}}}
+
+
+def eviction_token(secret: str, key: str) -> Manifest:
+    """Return the environment variable with the eviction token, which Secrets of older operators lack."""
+    reference = {"name": secret, "key": key, "optional": True}
+    return {"name": EVICTION_TOKEN_VARIABLE, "valueFrom": {"secretKeyRef": reference}}
+
+
+def ray_authentication(secret: str, key: str) -> list[Manifest]:
+    """Return the environment variables with which Ray accepts requests with the token only.
+
+    KubeRay's `authOptions` sets the same variables, with a token that it makes. KubeRay gives its init container those
+    of the Ray container. Ray before 2.52 ignores them.
+    """
+    reference = {"name": secret, "key": key}
+    return [
+        {"name": RAY_MODE_VARIABLE, "value": "token"},
+        {"name": RAY_TOKEN_VARIABLE, "valueFrom": {"secretKeyRef": reference}},
+    ]
+
+
+def has_ray_authentication(raycluster: Manifest) -> bool:
+    """Return whether the pods of a RayCluster were built with Ray's authentication."""
+    container = raycluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    return any(variable["name"] == RAY_TOKEN_VARIABLE for variable in container.get("env", []))
 
 
 def pod_security() -> Manifest:
@@ -51,8 +114,23 @@ def container_security() -> Manifest:
     }
 
 
+def small_container(name: str, image: str | None, command: Sequence[str], memory: str) -> Manifest:
+    """Return a container that runs one small program beside a job; its caller adds the mounts.
+
+    A namespace with a quota refuses a container without requests and limits.
+    """
+    amounts = {"cpu": "100m", "memory": memory}
+    return {
+        "name": name,
+        "image": image,
+        "command": list(command),
+        "resources": {"requests": amounts, "limits": amounts},
+        "securityContext": container_security(),
+    }
+
+
 def scratch(mounts: Sequence[Mapping[str, Any]]) -> tuple[tuple[Manifest, ...], tuple[Manifest, ...]]:
-    """Return the volumes, and where they are mounted, that a pod with these mounts of its own needs besides."""
+    """Return the scratch volumes and their mounts that a pod with these mounts of its own still needs."""
     taken = {PurePosixPath(str(mount.get("mountPath"))) for mount in mounts}
     missing = {path: volume for path, volume in SCRATCH.items() if PurePosixPath(path) not in taken}
     volumes = tuple({"name": name, "emptyDir": dict(kind)} for name, kind in missing.values())

@@ -1,4 +1,4 @@
-"""The operator's process: what it is made of, and in which order it starts and ends.
+"""The operator's process: its parts, and the order in which they start and stop.
 
 probes ─► Lease ─► lists fill the cache ─► watches, workers, resync ─► SIGTERM: workers end, Lease is released
 """
@@ -11,30 +11,36 @@ import signal
 import time
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from itertools import chain, repeat
 
 import aiohttp
 import kopf
 
 from rljob_operator import handlers, logs
-from rljob_operator.cache import Cache, Key, Seen, key_of
+from rljob_operator.background_tasks import TASK_ENDED, BackgroundTasks
+from rljob_operator.cache import Cache, Freshness, Key, is_ours, key_of
 from rljob_operator.cluster import CHILDREN, Cluster, ClusterError, ConflictError
-from rljob_operator.driver_api import DriverUnreachableError
-from rljob_operator.drivers import Drivers, News
+from rljob_operator.driver_news import News
+from rljob_operator.drivers import Drivers
 from rljob_operator.identity import KIND, Manifest
 from rljob_operator.leader import LOST, Election
 from rljob_operator.metrics import Metrics
 from rljob_operator.probes import Probes
-from rljob_operator.pulse import Pulse
 from rljob_operator.reconcile import Reconciler
+from rljob_operator.sender import Order
 from rljob_operator.settings import Settings
+from rljob_operator.sweeper import Sweeper
+from rljob_operator.watch_liveness import WatchLiveness
 from rljob_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 
+FIRST_RESYNC_S = 10.0
+"""from the first list to the second: no event reports what was deleted after the list and before its watch began [s]"""
 RESYNC_S = 300.0
-"""between two lists that check what the watches have shown [s]"""
+"""between two later lists, which check the watches [s]"""
 STOP_S = 10.0
-"""time for reconciles under way to end [s]"""
+"""time for running reconciles to finish [s]"""
 NEVER = 10**9
 
 
@@ -46,21 +52,24 @@ class Operator:
     cluster: Cluster
     cache: Cache
     queue: WorkQueue
-    pulse: Pulse
+    watches: WatchLiveness
     drivers: Drivers
     metrics: Metrics
     reconciler: Reconciler
+    sweeper: Sweeper
 
     def seen(self, raw: Manifest, is_gone: bool) -> None:
-        """Take in an event of a watch, and look at its job if it tells something new: most are echoes of our writes."""
-        self.pulse.heard(raw, is_gone)
+        """Take in an event of a watch, and queue its job if the object has changed: most events echo our own writes."""
+        if not is_ours(raw):
+            return
+        self.watches.arrived(raw, is_gone)
         if is_gone:
             self.cache.remove(raw)
-        if is_gone or self.cache.put(raw) is Seen.NEWS:
+        if is_gone or self.cache.put(raw) is Freshness.CHANGED:
             self.queue.add(key_of(raw))
 
     async def work(self) -> None:
-        """Look at one job after the other, for ever."""
+        """Reconcile one job after the other, until cancelled."""
         while True:
             key = await self.queue.get()
             logs.job.set(key)
@@ -71,13 +80,13 @@ class Operator:
         try:
             again_s = await self.reconciler.reconcile(key)
         except ConflictError as error:
-            # The job has changed since it was read; the event that says so is on its way.
+            # The job has changed since it was read; the watch will report it.
             log.info("action=reconcile outcome=conflict will try again: %s", error)
             self._failed(key, error)
-        except (ClusterError, DriverUnreachableError) as error:
+        except ClusterError as error:
             log.warning("action=reconcile outcome=failed will try again: %s", error)
             self._failed(key, error)
-        except Exception as error:  # the top of one job's work: its fault must not stop the other jobs
+        except Exception as error:  # the top of one job's work: its failure must not stop the other jobs
             log.exception("action=reconcile outcome=failed will try again")
             self._failed(key, error)
         else:
@@ -88,59 +97,74 @@ class Operator:
         self.queue.failed(key)
 
     async def resync(self) -> None:
-        """List everything, and look at every job. What the watches have missed is found, and their death with it."""
+        """List everything and queue every job. This finds changes that the watches missed, and so dead watches."""
         for kind in (KIND, *CHILDREN):
             there, version = set(), ""
             async for page in self.cluster.pages(kind, self.settings.namespaces):
                 version = version or page.resource_version  # of the first namespace: those of the others are newer
-                for raw in page.objects:
+                for raw in filter(is_ours, page.objects):
                     there.add(raw["metadata"]["uid"])
-                    if self.cache.put(raw) is not Seen.OLD:
-                        self.pulse.expect(raw)
+                    if self.cache.put(raw) is not Freshness.STALE:
+                        self.watches.expect(raw)
             for key in self.cache.remove_missing(kind, there, version):
                 self.queue.add(key)
         for key in self.cache.jobs():
             self.queue.add(key)
 
     async def resync_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(RESYNC_S)
+        for pause_s in chain((FIRST_RESYNC_S,), repeat(RESYNC_S)):
+            await asyncio.sleep(pause_s)
             try:
-                await self.resync()
+                with self.metrics.resync_seconds.time():
+                    await self.resync()
             except ClusterError as error:
                 log.warning("action=resync failed, will try again: %s", error)
             gc.collect()
 
+    async def sweep_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.sweep_s)
+            try:
+                await self.sweeper.sweep()
+            except ClusterError as error:
+                log.warning("action=sweep failed, will try again: %s", error)
+
 
 def collect_young_garbage_only() -> None:
-    """Leave what has become old to an explicit `gc.collect`: it is the cache, which has no cycles, and to walk through
-    that of a thousand jobs stops all work for 0.4 s, every few seconds while statuses change.
+    """Collect old objects only by an explicit `gc.collect`.
+
+    They are the cache, which has no cycles. Walking through that of a thousand jobs stops all work for 0.4 s, every few
+    seconds while statuses change.
     """
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, NEVER)
 
 
 def joined(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession) -> Operator:
-    """Return an operator whose parts know each other."""
-    cache, queue, pulse = Cache(), WorkQueue(time.monotonic), Pulse(time.monotonic)
+    """Return an operator with all its parts connected."""
+    cache, queue, watches = Cache(), WorkQueue(time.monotonic), WatchLiveness(time.monotonic)
 
     def changed(key: Key, news: News) -> None:
         queue.add(key, reconciler.progress_due_s(key) if news is News.PROGRESS else 0.0)
 
-    drivers = Drivers(session, settings.resolve, time.time, changed)
-    metrics = Metrics(cache, queue, pulse, cluster.requests)
-    reconciler = Reconciler(cluster, cache, drivers, pulse, metrics, settings.defaults, time.time)
-    return Operator(settings, cluster, cache, queue, pulse, drivers, metrics, reconciler)
+    def answered(order: Order, is_accepted: bool) -> None:
+        metrics.count_order(order, is_accepted)
+
+    drivers = Drivers(session, settings.resolve, time.time, changed, answered)
+    metrics = Metrics(cache, queue, watches, cluster.requests)
+    reconciler = Reconciler(cluster, cache, drivers, watches, metrics, settings.defaults, time.time)
+    sweeper = Sweeper(cluster, cache, settings.namespaces, settings.defaults, time.time)
+    return Operator(settings, cluster, cache, queue, watches, drivers, metrics, reconciler, sweeper)
 
 
 async def run(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession) -> int:
-    """Run until SIGTERM, and return the exit code. A lost Lease ends the process at once instead.
+    """Run until SIGTERM, and return the exit code. A lost Lease ends the process at once.
 
     `session` carries the requests to heads and drivers.
     """
     stop = _stop_on_signals()
     operator = joined(settings, cluster, session)
-    probes = Probes(lambda: operator.pulse.is_alive, operator.metrics.text)
+    probes = Probes(lambda: operator.watches.is_alive, operator.metrics.text)
     port = await probes.start("0.0.0.0", settings.port)
     log.info("action=serve port=%d", port)
     try:
@@ -149,22 +173,27 @@ async def run(settings: Settings, cluster: Cluster, session: aiohttp.ClientSessi
             return 0
         operator.metrics.is_leader.set(1)
         election.guard()
-        await _lead(operator, election, stop)
+        failed = await _lead(operator, election, stop)
         await election.release()
     finally:
         await probes.close()
+    if failed is not None:
+        return TASK_ENDED
     log.info("action=end reason=Signal")
     return 0
 
 
-async def _lead(operator: Operator, election: Election, stop: asyncio.Event) -> None:
-    """Act until `stop` is set."""
+async def _lead(operator: Operator, election: Election, stop: asyncio.Event) -> str | None:
+    """Reconcile until `stop` is set; return the name of the background task that has set it by its end, if one has."""
     collect_young_garbage_only()
     await operator.resync()
     holding = asyncio.create_task(election.hold())
-    holding.add_done_callback(lambda task: None if task.cancelled() else os._exit(LOST))
-    workers = [asyncio.create_task(operator.work()) for _ in range(operator.settings.workers)]
-    workers.append(asyncio.create_task(operator.resync_for_ever()))
+    holding.add_done_callback(_end_at_once)
+    tasks = BackgroundTasks(stop)
+    for number in range(operator.settings.workers):
+        tasks.start(f"worker-{number}", operator.work())
+    tasks.start("resync", operator.resync_for_ever())
+    tasks.start("sweep", operator.sweep_for_ever())
     try:
         await kopf.operator(
             registry=handlers.registry(operator.seen, operator.settings.kubeconfig),
@@ -175,11 +204,17 @@ async def _lead(operator: Operator, election: Election, stop: asyncio.Event) -> 
             stop_flag=stop,
         )
     finally:
-        for task in workers:
-            task.cancel()
-        await asyncio.wait(workers, timeout=STOP_S)
+        await tasks.close(STOP_S)
         await operator.drivers.close()
         holding.cancel()
+    return tasks.failed
+
+
+def _end_at_once(holding: "asyncio.Task[None]") -> None:
+    """End the process, which no longer renews the Lease: another replica may act now."""
+    if not holding.cancelled():
+        log.critical("action=end reason=TaskEnded task=lease error=%r", holding.exception())
+        os._exit(LOST)
 
 
 async def _unless(stop: asyncio.Event, work: Awaitable[None]) -> bool:

@@ -1,92 +1,104 @@
-"""The job's status: what the operator remembers, and what people and programs read. Pure, both ways.
+"""The job's status: the operator's memory, and what people and programs read. Pure, both ways.
 
-    status ─► memory_of ─► (attempts.advance) ─► status_of ─► status
+    status ─► history_of ─► (attempts.advance) ─► status_of ─► status
 
-Everything that the operator has to know after a restart is in here; it keeps nothing else.
+All that the operator has to know after a restart is in the status; it keeps nothing else.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Literal
 
 from rljob_api import control
+from rljob_api.adjustments import in_words
 from rljob_api.control import EngineState
-from rljob_api.exits import Exit
+from rljob_api.exits import Cause, Exit
+from rljob_api.failures.known import KnownFailure
 from rljob_api.recovery import RestartEngine
-from rljob_api.sections import Placement, Spec
+from rljob_api.sections import Placement
+from rljob_api.sizing.topology import REST, topology
 from rljob_api.status import (
     MOST_ENGINES,
     MOST_STEPS_OF_RECOVERY,
+    AttemptFailure,
+    AttemptStatus,
     Condition,
     ConditionType,
     Engine,
     Engines,
+    JobProgress,
     LastCheckpoint,
     Phase,
-    Progress,
     RecoveryStep,
     Status,
     StepSeconds,
 )
-from rljob_api.status import Attempt as AttemptRecord
-from rljob_api.topology import REST, topology
-from rljob_operator.conditions import Condition as Claim
-from rljob_operator.conditions import Conditions, Reason
+from rljob_operator import storage
+from rljob_operator.admitted_job import AdmittedJob
+from rljob_operator.claims import Claim, Claims, Reason
+from rljob_operator.history import AttemptRecord, JobHistory, Outcome
 from rljob_operator.identity import JOB_LABEL, RAY_GROUP_LABEL
-from rljob_operator.memory import Attempt, Memory, Outcome
-from rljob_operator.world import Driver, Job
+from rljob_operator.world import Driver
 
 LONGEST_TEXT = 2000
 """of a message; a job has many, and etcd has little room [characters]"""
 
 
-def memory_of(status: Status) -> Memory:
-    """Return what a status remembers."""
-    return Memory(tuple(_remembered(record) for record in status.attempts), _outcome(status))
+def history_of(status: Status) -> JobHistory:
+    """Return the history that a status holds."""
+    started = int(status.start_time.timestamp()) if status.start_time else None
+    return JobHistory(tuple(_remembered(record) for record in status.attempts), _outcome(status), started)
 
 
-def refused_status(old: Status, job: Job, conditions: Conditions, now: float) -> Status:
-    """Return the status of a job that is not admitted; what is remembered stays."""
+def refused_status(old: Status, generation: int, conditions: Claims, now: float) -> Status:
+    """Return the status of a job that is not admitted; the rest of the status stays."""
     return old.model_copy(
         update={
-            "observed_generation": job.generation,
+            "observed_generation": generation,
             "phase": Phase.INVALID,
             "phase_since": _phase_since(old, Phase.INVALID, now),
-            "conditions": _conditions(old, conditions, job.generation, now),
+            "conditions": _conditions(old, conditions, generation, now),
         }
     )
 
 
+def objected_status(old: Status, generation: int, why: Claim, now: float) -> Status:
+    """Return the status of a job that has begun, and whose manifest cannot be read any more; the rest stays."""
+    before = {each.type: Claim(each.status, each.reason, each.message) for each in old.conditions}
+    conditions = _conditions(old, {**before, ConditionType.ADMITTED: why}, generation, now)
+    return old.model_copy(update={"observed_generation": generation, "conditions": conditions})
+
+
 def status_of(
-    old: Status,
-    job: Job,
-    spec: Spec,
-    memory: Memory,
+    job: AdmittedJob,
+    history: JobHistory,
     driver: Driver | None,
-    conditions: Conditions,
+    conditions: Claims,
     restarts: Sequence[RestartEngine],
-    directory: str,
     now: float,
 ) -> Status:
-    """Return the whole status; `restarts` are the orders that are given to engines now, `directory` is the run's."""
-    status = driver.status if driver else None
-    started = next((attempt.started for attempt in memory.attempts if attempt.started is not None), None)
+    """Return the whole status; `restarts` are the orders that are given to engines now."""
+    old, reported = job.status, driver.status if driver else None
     return Status(
         observed_generation=job.generation,
-        phase=phase(memory, conditions),
-        phase_since=_phase_since(old, phase(memory, conditions), now),
+        phase=phase(history, conditions),
+        phase_since=_phase_since(old, phase(history, conditions), now),
         conditions=_conditions(old, conditions, job.generation, now),
-        attempt=memory.attempt.number if memory.attempt else 0,
-        gpus=topology(spec).gpus,
-        start_time=old.start_time or (_time(started) if started is not None else None),
-        completion_time=_time(memory.outcome.at) if memory.outcome else None,
-        progress=_progress(status, memory) or old.progress,
-        curve=(status.progress.curve if status else ()) or old.curve,
-        engines=_engines(job, spec, status if _has_engines(memory) else None),
-        directory=directory,
-        last_checkpoint=_checkpoint(old, status, now) or old.last_checkpoint,
-        attempts=tuple(_recorded(attempt) for attempt in memory.attempts),
-        recovery=_recovery(old, memory, restarts, now),
+        attempt=history.attempt.number if history.attempt else 0,
+        restarts=_restarts(history),
+        gpus=topology(job.spec).gpus,
+        start_time=_time(history.started) if history.started is not None else None,
+        completion_time=_time(history.outcome.at) if history.outcome else None,
+        progress=_progress(reported, history) or old.progress,
+        curve=(reported.progress.curve if reported else ()) or old.curve,
+        engines=_engines(job, reported if _has_engines(history) else None),
+        directory=storage.directory(job),
+        began=_cut(reported.began or "") or None if reported else old.began,
+        resolved=old.resolved if history.outcome else job.resolved,
+        last_checkpoint=_checkpoint(old, reported, now) or old.last_checkpoint,
+        attempts=tuple(recorded(attempt) for attempt in history.attempts),
+        recovery=_recovery(job, history, restarts, now),
     )
 
 
@@ -95,12 +107,14 @@ def with_progress_of(status: Status, old: Status) -> Status:
     return status.model_copy(update={"progress": old.progress, "curve": old.curve}) if old.progress else status
 
 
-def phase(memory: Memory, conditions: Conditions) -> Phase:
+def phase(history: JobHistory, conditions: Claims) -> Phase:
     """Return one word for people, from the conditions."""
-    if memory.outcome is not None:
-        return Phase.SUCCEEDED if memory.outcome.succeeded else Phase.FAILED
+    if history.outcome is not None:
+        return Phase.SUCCEEDED if history.outcome.succeeded else Phase.FAILED
     training = conditions[ConditionType.TRAINING]
     match training.reason:
+        case Reason.NOT_ADMITTED:
+            return Phase.INVALID
         case Reason.SUSPENDED:
             return Phase.SUSPENDED
         case Reason.DRAINING:
@@ -108,7 +122,7 @@ def phase(memory: Memory, conditions: Conditions) -> Phase:
         case Reason.RUNNING:
             degraded = conditions[ConditionType.DEGRADED].reason == Reason.ENGINE_DOWN
             return Phase.RECOVERING if degraded else Phase.TRAINING
-        case Reason.STARTING | Reason.CLUSTER_NOT_READY if len(memory.attempts) == 1:
+        case Reason.STARTING | Reason.CLUSTER_NOT_READY if len(history.attempts) == 1:
             return Phase.STARTING if training.reason == Reason.STARTING else Phase.PROVISIONING
         case _:
             return Phase.RECOVERING
@@ -118,8 +132,8 @@ def _phase_since(old: Status, phase: Phase, now: float) -> datetime:
     return old.phase_since if old.phase is phase and old.phase_since else _time(now)
 
 
-def _remembered(record: AttemptRecord) -> Attempt:
-    return Attempt(
+def _remembered(record: AttemptStatus) -> AttemptRecord:
+    return AttemptRecord(
         number=record.number,
         cluster=record.cluster,
         start_after=int(record.start_after.timestamp()),
@@ -129,11 +143,16 @@ def _remembered(record: AttemptRecord) -> Attempt:
         exit_code=record.exit_code,
         reason=record.reason or "",
         checkpoint=record.checkpoint_step,
+        step=record.step,
+        cause=record.cause,
+        failure=KnownFailure(**record.failure.model_dump()) if record.failure else None,
+        ending_since=int(record.ending_since.timestamp()) if record.ending_since else None,
+        resume=record.resume,
     )
 
 
-def _recorded(attempt: Attempt) -> AttemptRecord:
-    return AttemptRecord(
+def recorded(attempt: AttemptRecord) -> AttemptStatus:
+    return AttemptStatus(
         number=attempt.number,
         cluster=attempt.cluster,
         start_after=_time(attempt.start_after),
@@ -143,6 +162,11 @@ def _recorded(attempt: Attempt) -> AttemptRecord:
         exit_code=attempt.exit_code,
         reason=_cut(attempt.reason) or None,
         checkpoint_step=attempt.checkpoint,
+        step=attempt.step,
+        cause=attempt.cause,
+        failure=AttemptFailure(**asdict(attempt.failure)) if attempt.failure else None,
+        ending_since=_time(attempt.ending_since) if attempt.ending_since is not None else None,
+        resume=attempt.resume,
     )
 
 
@@ -155,7 +179,7 @@ def _outcome(status: Status) -> Outcome | None:
     return None
 
 
-def _conditions(old: Status, wanted: Conditions, generation: int, now: float) -> tuple[Condition, ...]:
+def _conditions(old: Status, wanted: Claims, generation: int, now: float) -> tuple[Condition, ...]:
     before = {condition.type: condition for condition in old.conditions}
     return tuple(
         before[kind] if _stays(before.get(kind), condition) else _written(kind, condition, before, generation, now)
@@ -164,7 +188,7 @@ def _conditions(old: Status, wanted: Conditions, generation: int, now: float) ->
 
 
 def _stays(before: Condition | None, now: Claim) -> bool:
-    """Return whether what was found of the learning is still the last that is known: nobody trains any more."""
+    """Return whether the last findings about the learning stay, because the job no longer trains."""
     return (
         before is not None
         and before.type is ConditionType.SOUND
@@ -191,22 +215,22 @@ def _written(
     )
 
 
-def _progress(status: control.Status | None, memory: Memory) -> Progress | None:
+def _progress(status: control.Status | None, history: JobHistory) -> JobProgress | None:
     if status is None or (status.progress.step == 0 and not status.progress.last_step_seconds):
         return None
-    told = status.progress
-    accuracy = told.accuracy_sampled[-1].accuracy if told.accuracy_sampled else None
-    return Progress(
-        step=told.step,
-        reward=_rounded(told.reward_mean),
+    now = status.progress
+    accuracy = now.accuracy_sampled[-1].accuracy if now.accuracy_sampled else None
+    return JobProgress(
+        step=now.step,
+        reward=_rounded(now.reward_mean),
         accuracy=_rounded(accuracy),
-        perplexity=_rounded(told.perplexities[-1]) if told.perplexities else None,
-        held_out_perplexity=_rounded(told.held_out_perplexity[-1].perplexity) if told.held_out_perplexity else None,
-        evaluation_sets={name: round(each.sampled, 4) for name, each in told.evaluation_sets.items()} or None,
-        tokens_per_second=told.tokens_per_second,
-        step_seconds=_step_seconds(told.last_step_seconds),
-        weight_version=told.weight_version,
-        eta_seconds=None if told.eta_seconds is None or memory.outcome else max(0, round(told.eta_seconds)),
+        perplexity=_rounded(now.perplexities[-1]) if now.perplexities else None,
+        held_out_perplexity=_rounded(now.held_out_perplexity[-1].perplexity) if now.held_out_perplexity else None,
+        evaluation_sets={name: round(each.sampled, 4) for name, each in now.evaluation_sets.items()} or None,
+        tokens_per_second=now.tokens_per_second,
+        step_seconds=_step_seconds(now.last_step_seconds),
+        weight_version=now.weight_version,
+        eta_seconds=None if now.eta_seconds is None or history.outcome else max(0, round(now.eta_seconds)),
     )
 
 
@@ -218,15 +242,24 @@ def _step_seconds(phases: Mapping[str, float]) -> StepSeconds | None:
     return StepSeconds(total=round(sum(phases.values()), 3), **named)
 
 
-def _has_engines(memory: Memory) -> bool:
-    return memory.outcome is None and memory.attempt is not None and memory.attempt.is_open
+def _restarts(history: JobHistory) -> int:
+    """Return how many attempts followed one that was not suspended; attempts that are no longer kept count as such."""
+    if history.attempt is None:
+        return 0
+    suspended = sum(each.for_policy().cause is Cause.SUSPENDED for each in history.attempts[:-1])
+    return history.attempt.number - 1 - suspended
 
 
-def _engines(job: Job, spec: Spec, status: control.Status | None) -> Engines:
-    group = "workers" if spec.placement is Placement.COLOCATED else "rollout"
+def _has_engines(history: JobHistory) -> bool:
+    return history.outcome is None and history.attempt is not None and history.attempt.is_open
+
+
+def _engines(job: AdmittedJob, status: control.Status | None) -> Engines:
+    group = "workers" if job.spec.placement is Placement.COLOCATED else "rollout"
     engines = status.engines if status else ()
     return Engines(
-        desired=len(topology(spec).engines),
+        desired=len(topology(job.spec).engines),
+        replicas=sum(engine.state is not EngineState.LEAVING for engine in engines),
         ready=sum(engine.state is EngineState.HEALTHY for engine in engines),
         selector=f"{JOB_LABEL}={job.name},{RAY_GROUP_LABEL} in ({group},{group}{REST})",
         items=tuple(
@@ -248,28 +281,35 @@ def _checkpoint(old: Status, status: control.Status | None, now: float) -> LastC
     if saved is None:
         return None
     known = old.last_checkpoint
-    told = known is not None and (known.step, known.path) == (saved.step, saved.path)
-    time = known.time if told and known else _time(now)
+    is_known = known is not None and (known.step, known.path) == (saved.step, saved.path)
+    time = known.time if is_known and known else _time(now)
     return LastCheckpoint(step=saved.step, path=saved.path, verified=saved.verified, time=time)
 
 
-def _recovery(old: Status, memory: Memory, restarts: Sequence[RestartEngine], now: float) -> tuple[RecoveryStep, ...]:
+def _recovery(
+    job: AdmittedJob, history: JobHistory, restarts: Sequence[RestartEngine], now: float
+) -> tuple[RecoveryStep, ...]:
     """Return what was done about failures, and once what is done about them now."""
+    old = job.status
     steps = [
         _step(now, "RestartEngine", f"{each.engine} generation {each.generation}", each.reason) for each in restarts
     ]
-    attempt, before = memory.attempt, memory.attempts[-2:-1]
+    abandoned = [each for each in history.attempts[-2:] if each.is_abandoned]
+    steps += [_step(now, "DeleteCluster", f"RayCluster {each.cluster}", each.reason) for each in abandoned]
+    attempt, before = history.attempt, history.attempts[-2:-1]
     if attempt is not None and attempt.number > old.attempt and before and before[0].exit_code != Exit.PREEMPTED:
         action: Action = "RestartDriver" if attempt.cluster == before[0].cluster else "ReplaceCluster"
-        steps.append(_step(now, action, f"attempt {attempt.number}", before[0].reason))
-    if memory.outcome is not None and not memory.outcome.succeeded and old.completion_time is None:
-        steps.append(_step(now, "GiveUp", "job", memory.outcome.message))
+        less = history.adjustments(job.spec)
+        uses = f"; attempt {attempt.number} uses {in_words(less)}" if less else ""
+        steps.append(_step(now, action, f"attempt {attempt.number}", f"{before[0].reason}{uses}"))
+    if history.outcome is not None and not history.outcome.succeeded and old.completion_time is None:
+        steps.append(_step(now, "GiveUp", "job", history.outcome.message))
     known = {(step.action, step.target, step.cause) for step in old.recovery}
     new = [step for step in steps if (step.action, step.target, step.cause) not in known]
     return (*old.recovery, *new)[-MOST_STEPS_OF_RECOVERY:]
 
 
-Action = Literal["RestartEngine", "RestartDriver", "ReplaceCluster", "GiveUp"]
+Action = Literal["RestartEngine", "RestartDriver", "ReplaceCluster", "DeleteCluster", "GiveUp"]
 
 
 def _step(time: float, action: Action, target: str, cause: str) -> RecoveryStep:

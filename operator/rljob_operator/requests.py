@@ -28,7 +28,7 @@ class Requests:
         )
 
     def register(self, registry: CollectorRegistry) -> None:
-        """Show them there."""
+        """Add the metrics to a registry."""
         registry.register(self._answered)
         registry.register(self._seconds)
 

@@ -5,7 +5,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ class Settings:
     port: int
     workers: int
     service_url: str
+    sweep_s: float
     log_level: str
     defaults: Defaults
 
@@ -37,24 +38,46 @@ class Settings:
 def settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
     """Return the settings that a command line asks for; ends the process if it is wrong."""
     given = _parser(environ).parse_args(arguments)
+    namespace = given.lease_namespace or _own_namespace()
     return Settings(
         kubeconfig=given.kubeconfig,
         namespaces=tuple(given.namespace),
-        lease_namespace=given.lease_namespace or _own_namespace(),
+        lease_namespace=namespace,
         lease=given.lease,
         identity=given.identity,
         port=given.port,
         workers=given.workers,
         service_url=given.service_url,
+        sweep_s=given.sweep_seconds,
         log_level=given.log_level,
-        defaults=Defaults(
-            image=given.image,
-            storage=Storage(given.storage, given.storage_path) if given.storage else None,
+        defaults=replace(
+            defaults_of(given),
             scrapers=given.scrapers,
-            head_resources=given.head_resources,
-            worker_resources=given.worker_resources,
+            operator_namespace=namespace,
+            egress=given.egress,
+            ttl_after_deletion_s=given.run_directory_ttl,
         ),
     )
+
+
+def defaults_of(given: argparse.Namespace) -> Defaults:
+    """Return the defaults of jobs that `add_defaults` has read."""
+    return Defaults(
+        image=given.image,
+        storage=Storage(given.storage, given.storage_path) if given.storage else None,
+        head_resources=given.head_resources,
+        worker_resources=given.worker_resources,
+    )
+
+
+def add_defaults(parser: argparse.ArgumentParser) -> None:
+    """Add the options that decide whether a job is admitted, and what its pods request."""
+    add = parser.add_argument
+    add("--image", help="trainer image of jobs that name none")
+    add("--storage", type=_volume, help="volume source, as JSON, for jobs without checkpoint.directory")
+    add("--storage-path", default="/rljob", help="where that volume is mounted")
+    add("--head-resources", type=_resources, default={}, help="of the heads of jobs that name none, as JSON")
+    add("--worker-resources", type=_resources, default={}, help="of the other pods of jobs that name none, as JSON")
 
 
 def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
@@ -62,19 +85,18 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--kubeconfig", default=environ.get("KUBECONFIG"), help="file; absent: the pod's ServiceAccount")
     add("--namespace", action="append", default=[], help="watch only this namespace; may be given again")
-    add("--lease-namespace", help="of the leader election's Lease; absent: the operator's own")
+    add("--lease-namespace", help="of the operator's pods and of the leader election's Lease; absent: its own")
     add("--lease", default="rljob-operator", help="name of the Lease")
     add("--identity", default=f"{socket.gethostname()}-{os.getpid()}", help="name of this replica")
     add("--port", type=int, default=8080, help="of /healthz and /metrics")
     add("--workers", type=int, default=8, help="jobs that are looked at at once")
-    add("--image", help="trainer image of jobs that name none")
     add("--scrapers", type=_labels, help="labels, as JSON, of the namespaces whose pods may read drivers' metrics")
-    add("--storage", type=_volume, help="volume source, as JSON, for jobs without checkpoint.directory")
-    add("--storage-path", default="/rljob", help="where that volume is mounted")
-    add("--head-resources", type=_resources, default={}, help="of the heads of jobs that name none, as JSON")
-    add("--worker-resources", type=_resources, default={}, help="of the other pods of jobs that name none, as JSON")
+    add("--egress", type=_rules, help="what jobs' pods may reach besides each other and DNS, as in a NetworkPolicy")
+    add("--run-directory-ttl", type=int, help="seconds from a job's deletion to its directory's; absent: never")
     add("--service-url", default="http://{service}.{namespace}.svc:{port}", help="how a job's Service is reached")
+    add("--sweep-seconds", type=float, default=60.0, help="between two looks at run directories of deleted jobs")
     add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+    add_defaults(parser)
     return parser
 
 
@@ -92,6 +114,13 @@ def _object(example: str) -> Callable[[str], dict[str, Any]]:
 
 _volume = _object('{"hostPath": {"path": "/data"}}')
 _resources = _object('{"requests": {"memory": "8Gi"}}')
+
+
+def _rules(text: str) -> tuple[dict[str, Any], ...]:
+    rules = json.loads(text)
+    if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
+        raise argparse.ArgumentTypeError('must be a JSON list of rules, for example [{"ports": [{"port": 443}]}]')
+    return tuple(rules)
 
 
 def _labels(text: str) -> dict[str, str]:

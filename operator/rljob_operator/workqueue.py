@@ -1,4 +1,4 @@
-"""The queue of jobs to look at: each at most once in it and at most once in work, with back-off after failures.
+"""The queue of jobs to reconcile: each queued once and worked on once at a time, with back-off after failures.
 
 add ─► waiting ─► get ─► in work ─► done, or failed (again after a back-off)
 """
@@ -15,7 +15,7 @@ LONGEST_S = 60.0
 
 
 class WorkQueue:
-    """Keys to look at, the earliest due first. For one event loop."""
+    """Keys to reconcile, the earliest due first. For one event loop."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` returns monotonic seconds."""
@@ -33,7 +33,7 @@ class WorkQueue:
         return tuple(now - due for key, due in self._due.items() if due <= now and key not in self._working)
 
     def add(self, key: Key, after_s: float = 0.0) -> None:
-        """Look at a key after this time, or earlier if that was asked for already."""
+        """Queue a key for this time from now, or earlier if it was queued so already."""
         due = self._clock() + after_s
         if key in self._due and self._due[key] <= due:
             return
@@ -49,23 +49,25 @@ class WorkQueue:
             self._changed.clear()
             wait_s = self._heap[0][0] - self._clock() if self._heap else None
             try:
-                await asyncio.wait_for(self._changed.wait(), None if wait_s is None else max(0.0, wait_s))
+                # Not wait_for: Python 3.11's forgets a cancellation that comes together with what it waits for.
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
             except TimeoutError:
                 continue
 
     def done(self, key: Key, again_s: float | None) -> None:
-        """The work on a key has succeeded; look again after this time, if any."""
+        """Note that the work on a key has succeeded; queue it again after this time, if any."""
         self._failures.pop(key, None)
         self._finish(key)
         if again_s is not None:
             self.add(key, again_s)
 
     def failed(self, key: Key) -> float:
-        """The work on a key has failed; return when it is tried again [s]."""
+        """Note that the work on a key has failed; return the time until it is retried [s]."""
         times = self._failures[key] = self._failures.get(key, 0) + 1
         self._finish(key)
         wait_s = min(LONGEST_S, FIRST_S * 2.0 ** min(times - 1, 16))
-        # What has been asked for meanwhile waits too, or a broken key would be tried with every event.
+        # Additions in the meantime wait, too, or every event would retry a broken key.
         self._due.pop(key, None)
         self.add(key, wait_s)
         return wait_s

@@ -1,4 +1,4 @@
-"""What the operator knows when it decides: one job, and all that belongs to it. Values only.
+"""The observed state on which the operator decides: one job, and all that belongs to it. Values only.
 
 `job_of` and `pod_of` read objects of the API server; everything else is made by `cache.py` and `drivers.py`.
 """
@@ -11,9 +11,12 @@ from typing import Any
 
 from rljob_api import control
 from rljob_api.errors import ManifestError, Problem
-from rljob_api.manifest import parse
+from rljob_api.reading.leniently import Readable, readable
+from rljob_api.reading.manifest import parse
 from rljob_api.sections import Spec
 from rljob_operator.identity import RAY_CLUSTER_LABEL, RAY_GROUP_LABEL, RAY_NODE_TYPE_LABEL, Manifest
+from rljob_operator.pod_evidence import trouble_of
+from rljob_operator.pod_stage import PodEvent, PodStage, stage_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +34,15 @@ class Job:
     manifest: Manifest
     """what the driver reads: the object without what the API server adds"""
     status: Manifest
-    """as it was written last; this is the operator's whole memory of the job"""
+    """as it was written last: the operator's whole memory of the job"""
     is_deleting: bool = False
+    readable: Readable | None = None
+    """what can be read of a manifest that is refused although the job has begun; None: nothing, or it is not refused"""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the job has had an attempt."""
+        return bool(self.status.get("attempts"))
 
     @property
     def key(self) -> str:
@@ -48,21 +58,27 @@ class Pod:
     is_head: bool
     is_ready: bool
     is_deleting: bool
-    trouble: str | None
-    """why it is not ready, in the words of the scheduler or the kubelet; None: no reason is known"""
+    stage: PodStage | None
+    """what it waits for, as the scheduler or the kubelet reports it; None: it is ready, or nothing is known"""
     group: str = ""
     """name of its worker group; the head's does not matter"""
     ip: str | None = None
-    """None: it has none yet"""
+    """None: not assigned yet"""
+    created: float = 0.0
+    """[unix s]"""
+    ran_out_of_memory: bool = False
+    """whether one of its containers was killed for its memory and started again"""
+    trouble: tuple[str, ...] = ()
+    """what ended or holds back the pod and its containers, a line each"""
 
 
 class DriverState(StrEnum):
     """What Ray says about the driver of an attempt."""
 
     UNKNOWN = "Unknown"
-    """Ray does not answer, or has not been asked"""
+    """Ray does not answer, or was not asked yet"""
     ABSENT = "Absent"
-    """Ray answers, and knows no such driver"""
+    """Ray answers that there is no such driver"""
     PENDING = "Pending"
     RUNNING = "Running"
     STOPPED = "Stopped"
@@ -71,7 +87,7 @@ class DriverState(StrEnum):
 
 
 SILENT_S = 20.0
-"""without an answer of Ray before its last one counts no more [s]"""
+"""without an answer for this time, the last answer of Ray is outdated [s]"""
 ALIVE = (DriverState.PENDING, DriverState.RUNNING)
 ENDED = (DriverState.STOPPED, DriverState.SUCCEEDED, DriverState.FAILED)
 
@@ -82,22 +98,24 @@ class Driver:
 
     submission_id: str
     since: float
-    """when the operator began to look [unix s]"""
+    """when the operator began to watch it [unix s]"""
     state: DriverState = DriverState.UNKNOWN
     exit_code: int | None = None
     message: str = ""
     """of Ray, when it has ended"""
     status: control.Status | None = None
-    """what it says about itself; None: it has not answered"""
+    """its own report; None: it has not answered"""
     beat_at: float = 0.0
     """when the operator last saw a sign of life; 0: never [unix s]"""
     is_stopping: bool = False
-    """whether Ray has accepted to end it"""
+    """whether Ray has accepted an order to end it"""
+    refuses_since: float | None = None
+    """since when it refuses the operator's control token; None: it does not [unix s]"""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A volume that all pods of a job can write to, for jobs that name none."""
+    """A volume that all pods can write to, for jobs that name none."""
 
     source: Mapping[str, Any]
     """as in a pod's `spec.volumes`, without the name"""
@@ -107,33 +125,43 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the operator gives to jobs that do not say."""
+    """Defaults for what a job's manifest leaves out."""
 
     image: str | None = None
     storage: Storage | None = None
     scrapers: Mapping[str, str] | None = None
     """labels of the namespaces whose pods may read the driver's metrics; empty: all, None: none"""
+    operator_namespace: str = "default"
+    """namespace of the operator's pods, the only one from which they may reach a job's pods"""
+    egress: tuple[Mapping[str, Any], ...] | None = None
+    """what a job's pods may reach besides each other and DNS, as in a NetworkPolicy; None: everything"""
     head_resources: Mapping[str, Any] = field(default_factory=dict)
     """as in a container's `resources`"""
     worker_resources: Mapping[str, Any] = field(default_factory=dict)
+    ttl_after_deletion_s: int | None = None
+    """time from the deletion of a job to that of its run directory; None: never [s]"""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What there is of one job in the cluster."""
+    """All objects of one job in the cluster."""
 
     children: tuple[Manifest, ...] = ()
     """ConfigMaps, Services, NetworkPolicies and RayClusters that carry the job's label and are owned by it"""
     pods: tuple[Pod, ...] = ()
     driver: Driver | None = None
     has_secret: bool = False
+    has_ray_token: bool = True
+    """whether that Secret has Ray's token; those of older operators lack it"""
     fresh_token: str = field(default="", repr=False)
-    """random; becomes the control token if the job has none"""
+    """the control token if the job's Secret has to be made: the known one, or a random one"""
     defaults: Defaults = Defaults()
     refused: str | None = None
-    """what the API server said about a child that it did not take; None: it took all, or has not been asked"""
+    """why the API server refused a child; None: it refused none"""
+    pod_events: Mapping[str, tuple[PodEvent, ...]] = field(default_factory=dict)
+    """events of a pod that does not start, by its name; only where its status does not say why"""
     progress_due_at: float = 0.0
-    """when nothing but progress may be written into the status again, as far as this process knows [unix s]"""
+    """when mere progress may be written into the status again, as far as this process knows [unix s]"""
 
     def child(self, kind: str, name: str) -> Manifest | None:
         """Return the child of this kind and name."""
@@ -143,7 +171,7 @@ class World:
         return tuple(child for child in self.children if child["kind"] == "RayCluster")
 
     def pods_of(self, cluster: str) -> tuple[Pod, ...]:
-        """Return the pods of a RayCluster that are not on their way out."""
+        """Return the pods of a RayCluster that are not being deleted."""
         return tuple(pod for pod in self.pods if pod.cluster == cluster and not pod.is_deleting)
 
 
@@ -152,7 +180,7 @@ def is_deleting(child: Manifest) -> bool:
 
 
 def job_of(raw: Manifest) -> Job:
-    """Return the job that an object of the API server describes; never raises for what its author wrote."""
+    """Return the job that an object of the API server describes; never raises for an invalid manifest."""
     metadata = raw["metadata"]
     manifest = {
         "apiVersion": raw["apiVersion"],
@@ -161,6 +189,7 @@ def job_of(raw: Manifest) -> Job:
         "spec": raw.get("spec", {}),
     }
     spec, problems = _parsed(manifest)
+    status = raw.get("status", {})
     return Job(
         name=metadata["name"],
         namespace=metadata["namespace"],
@@ -170,8 +199,9 @@ def job_of(raw: Manifest) -> Job:
         spec=spec,
         problems=problems,
         manifest=manifest,
-        status=raw.get("status", {}),
+        status=status,
         is_deleting=is_deleting(raw),
+        readable=readable(manifest) if spec is None and status.get("attempts") else None,
     )
 
 
@@ -183,7 +213,7 @@ def _parsed(manifest: Manifest) -> tuple[Spec | None, tuple[Problem, ...]]:
 
 
 def pod_of(raw: Manifest) -> Pod:
-    """Return what matters of a pod."""
+    """Return the fields of a pod that matter here."""
     labels, status = raw["metadata"].get("labels", {}), raw.get("status", {})
     ready = _condition(status, "Ready")
     return Pod(
@@ -192,24 +222,18 @@ def pod_of(raw: Manifest) -> Pod:
         is_head=labels.get(RAY_NODE_TYPE_LABEL) == "head",
         is_ready=ready.get("status") == "True",
         is_deleting=is_deleting(raw),
-        trouble=_trouble(status),
+        stage=stage_of(raw),
         group=labels.get(RAY_GROUP_LABEL, ""),
         ip=status.get("podIP"),
+        created=seconds(created) if (created := raw["metadata"].get("creationTimestamp")) else 0.0,
+        ran_out_of_memory=any(_was_killed_for_memory(each) for each in status.get("containerStatuses", [])),
+        trouble=trouble_of(raw),
     )
 
 
-def _trouble(status: Manifest) -> str | None:
-    scheduled = _condition(status, "PodScheduled")
-    if scheduled.get("status") == "False":
-        return str(scheduled.get("message") or scheduled.get("reason"))
-    containers = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
-    for container in containers:
-        waiting = container.get("state", {}).get("waiting", {})
-        if waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
-            return f"{waiting['reason']}: {waiting.get('message', '')}".removesuffix(": ")
-    if status.get("phase") == "Failed":
-        return str(status.get("message") or status.get("reason") or "the pod has failed")
-    return None
+def _was_killed_for_memory(container: Manifest) -> bool:
+    ends = (container.get(when, {}).get("terminated", {}) for when in ("state", "lastState"))
+    return any(end.get("reason") == "OOMKilled" for end in ends)
 
 
 def _condition(status: Manifest, kind: str) -> Manifest:

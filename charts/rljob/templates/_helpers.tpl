@@ -1,9 +1,9 @@
 {{- define "rljob.labels" -}}
-app.kubernetes.io/name: rljob-operator
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- $own := include "rljob.selector" . | fromYaml }}
+{{- $_ := set $own "app.kubernetes.io/version" .Chart.AppVersion }}
+{{- $_ := set $own "app.kubernetes.io/managed-by" .Release.Service }}
+{{- $_ := set $own "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version) }}
+{{- merge $own .Values.commonLabels | toYaml }}
 {{- end }}
 
 {{- define "rljob.selector" -}}
@@ -12,7 +12,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- define "rljob.name" -}}
-{{ printf "%s-operator" .Release.Name | trunc 63 | trimSuffix "-" }}
+{{- $name := .Values.nameOverride | default "operator" -}}
+{{ .Values.fullnameOverride | default (printf "%s-%s" .Release.Name $name) | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
 {{- define "rljob.serviceAccount" -}}
@@ -20,7 +21,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- define "rljob.image" -}}
+{{- with .Values.image.digest -}}
+{{ $.Values.image.repository }}@{{ . }}
+{{- else -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
 {{- end }}
 
 {{- /* Labels of the namespaces that may scrape, as JSON; nothing: none may. */ -}}
@@ -32,7 +37,57 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- /* What every container of ours may do: nothing that it does not need. */ -}}
 {{- define "rljob.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
+{{- $own := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) }}
+{{- mergeOverwrite $own .Values.securityContext | toYaml }}
+{{- end }}
+
+{{- define "rljob.podSecurity" -}}
+{{- $own := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") }}
+{{- mergeOverwrite $own .Values.podSecurityContext | toYaml }}
+{{- end }}
+
+{{- /* Text if the webhook is installed: when asked, and if nobody says, unless the rights are limited to namespaces. */ -}}
+{{- define "rljob.webhookEnabled" -}}
+{{- if kindIs "bool" .Values.webhook.enabled }}{{ if .Values.webhook.enabled }}yes{{ end }}{{ else if not .Values.namespaces }}yes{{ end }}
+{{- end }}
+
+{{- define "rljob.webhook" -}}
+{{ printf "%s-webhook" (.Values.fullnameOverride | default .Release.Name) | trunc 51 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "rljob.webhookSelector" -}}
+app.kubernetes.io/name: rljob-webhook
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "rljob.webhookLabels" -}}
+{{- merge (include "rljob.webhookSelector" . | fromYaml) (include "rljob.labels" . | fromYaml) | toYaml }}
+{{- end }}
+
+{{- /* What the webhook reads to compare a job with what there is. */ -}}
+{{- define "rljob.webhookSight" -}}
+- apiGroups: [""]
+  resources: [resourcequotas, limitranges, pods]
+  verbs: [list]
+{{- end }}
+
+{{- define "rljob.webhookBinding" -}}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ .kind }}
+  name: {{ .role }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ include "rljob.webhook" .root }}
+    namespace: {{ .root.Release.Namespace }}
+{{- end }}
+
+{{- /* The namespaces whose jobs are reviewed: those that the operator watches, and of these the selected ones. */ -}}
+{{- define "rljob.webhookNamespaces" -}}
+{{- $selector := deepCopy .Values.webhook.namespaceSelector }}
+{{- if .Values.namespaces }}
+{{- $mine := dict "key" "kubernetes.io/metadata.name" "operator" "In" "values" .Values.namespaces }}
+{{- $_ := set $selector "matchExpressions" (append ($selector.matchExpressions | default list) $mine) }}
+{{- end }}
+{{- toYaml $selector }}
 {{- end }}

@@ -1,0 +1,97 @@
+"""Ranks what was found in the logs of one run: the first and most specific failure before its consequences. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rljob_api.failures.catalogue import catalogue
+from rljob_api.failures.entry import Failure, Level
+from rljob_api.failures.scan import Occurrence, Scanned
+
+EPISODE = 3000
+"""lines without a cause that separate a failure that the run survived from the one that ended it"""
+MOST_EVIDENCE = 3
+"""lines that are shown of a failure"""
+LEVELS = (Level.CAUSE, Level.CONSEQUENCE, Level.HINT)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A failure that was recognised."""
+
+    failure: Failure
+    evidence: tuple[Occurrence, ...]
+    """the first lines of the episode that ended the run"""
+    count: int
+    is_earlier: bool
+    """the run went on for long after it"""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What is known of why a run failed."""
+
+    findings: tuple[Finding, ...]
+    """most probable cause first"""
+    overcome: tuple[str, ...] = ()
+    """codes of failures in a run that succeeded"""
+    last_exception: Occurrence | None = None
+    """where to look if there are no findings"""
+
+
+def diagnose(logs: Sequence[Scanned]) -> Diagnosis:
+    """Return the diagnosis of logs that belong to the same attempt of a run."""
+    occurrences = _by_failure(logs)
+    if any(log.succeeded_at >= 0 for log in logs):
+        ends = {log.name: log.succeeded_at for log in logs}
+        later = [
+            (failure, [each for each in found if 0 <= ends[each.log] < each.start]) for failure, found in occurrences
+        ]
+        if not any(found for _, found in later):
+            return Diagnosis((), overcome=tuple(failure.code for failure, _ in occurrences))
+        occurrences = [(failure, found) for failure, found in later if found]
+    hidden = {code for failure, _ in occurrences for code in failure.over}
+    shown = [(failure, found) for failure, found in occurrences if failure.code not in hidden]
+    begins = _episodes(shown, [log.name for log in logs])
+    counts = {failure.code: sum(log.counts.get(failure.code, 0) for log in logs) for failure, _ in shown}
+    findings = [_finding(failure, found, counts[failure.code], begins) for failure, found in shown]
+    order = {log.name: index for index, log in enumerate(logs)}
+    exceptions = [log.last_exception for log in logs if log.last_exception]
+    return Diagnosis(
+        tuple(sorted(findings, key=lambda each: _rank(each, order))),
+        last_exception=exceptions[0] if exceptions else None,
+    )
+
+
+def _by_failure(logs: Sequence[Scanned]) -> list[tuple[Failure, list[Occurrence]]]:
+    codes = dict.fromkeys(code for log in logs for code in log.found)
+    return [(catalogue()[code], [each for log in logs for each in log.found.get(code, ())]) for code in codes]
+
+
+def _episodes(shown: Sequence[tuple[Failure, Sequence[Occurrence]]], names: Sequence[str]) -> dict[str, int]:
+    """Return for each log the line at which the chain of causes begins that leads to its last one."""
+    begins = {}
+    for name in names:
+        causes = [
+            each.line for failure, found in shown if failure.level is Level.CAUSE for each in found if each.log == name
+        ]
+        causes.sort(reverse=True)
+        begin = causes[0] if causes else 0
+        for line in causes:
+            if begin - line > EPISODE:
+                break
+            begin = line
+        begins[name] = begin
+    return begins
+
+
+def _finding(failure: Failure, found: Sequence[Occurrence], count: int, begins: dict[str, int]) -> Finding:
+    recent = [each for each in found if failure.lasting or each.line >= begins[each.log]]
+    ordered = sorted(recent or found, key=lambda each: each.time)
+    return Finding(failure, tuple(ordered[:MOST_EVIDENCE]), count, is_earlier=not recent)
+
+
+def _rank(finding: Finding, order: dict[str, int]) -> tuple[object, ...]:
+    """Return the key to sort by: causes of the last episode in their order, then consequences, then hints."""
+    first = finding.evidence[0]
+    when = first.time or "~" if len(order) > 1 else ""
+    return (finding.is_earlier, LEVELS.index(finding.failure.level), when, order[first.log], first.line, first.start)

@@ -1,0 +1,242 @@
+"""Finds the signatures of the catalogue in a log, in one pass over its bytes.
+
+An Aho-Corasick automaton looks for the texts of all signatures at once; regular expressions judge only the lines that
+contain one. A log may be mapped from a file: of 1 GB no more than a chunk is in memory.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from mmap import mmap
+from typing import Final
+
+from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
+
+from rljob_api.failures.catalogue import catalogue
+from rljob_api.failures.entry import Failure, Signature
+
+CHUNK: Final = 1 << 24
+"""bytes that are searched at once"""
+SPAN: Final = 2000
+"""bytes of a line on either side of a text; a line of JSON may have megabytes"""
+BEFORE, AFTER = 6000, 3000
+"""bytes around a line that count as near"""
+MOST_KEPT: Final = 100
+"""occurrences of a failure that are kept of a log, without the last"""
+END: Final = 1 << 16
+"""bytes at the end of a log that say whether the run succeeded"""
+
+ESCAPE: Final = b"\x1b"
+ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
+TRANSIENT = re.compile(r"\b[Rr]etrying\b|\b[Ww]ill (?:be retried|retry)\b|\battempt \d+ ?(?:/|of) ?\d+\b(?! failed)")
+"""a line about something that is tried again proves nothing"""
+SUCCESS = re.compile(
+    r"Job '[\w-]+' succeeded"
+    r"|\"kind\": ?\"end\".*\"outcome\": ?\"finished\""
+    r"|\bjobDeploymentStatus: Complete\b"
+    r"|^condition Succeeded \w+: "
+)
+"""Ray's client, the events of a run, a RayJob, and a job's status"""
+PREFIX = r"(?:\([^)]*\) |\[[^\]]*\]:? ?)*"
+"""what Ray and torchrun write before a line of a process"""
+EXCEPTION = re.compile(rf"^{PREFIX}((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt)\b(?:\(\w+\))?: .+)")
+EVENT = r"(?:\b(?:Warning|Normal)\b.*\b{reason}\b|\b[Rr]eason\"?[:=] *\"?{reason}\b)"
+"""a Kubernetes event as kubectl, an API server or `rljob doctor JOB` writes it"""
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """A line of a log that has a failure's signature."""
+
+    log: str
+    line: int
+    """counted from 1"""
+    text: str
+    time: str = ""
+    """newest time that the log names up to this line, as `2026-01-31 23:59:59`; "": none"""
+    start: int = 0
+    """offset of the line's first byte"""
+
+
+@dataclass(slots=True)
+class Scanned:
+    """What was found in one log."""
+
+    name: str
+    found: dict[str, list[Occurrence]] = field(default_factory=dict)
+    """occurrences by code, in their order"""
+    counts: dict[str, int] = field(default_factory=dict)
+    """all occurrences, those that are not kept included"""
+    lines: int = 0
+    size: int = 0
+    """bytes"""
+    succeeded_at: int = -1
+    """offset of the last line that says that the run ended well, if it is near the end; -1: none"""
+    last_exception: Occurrence | None = None
+    """the last exception of Python, known or not"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """A text of the automaton, and what it means."""
+
+    failure: Failure
+    signature: Signature
+    quick: re.Pattern[bytes] | None = None
+    """the signature's expression for bytes; None: it has none, or one that only the decoded line can answer"""
+
+    def may_match(self, chunk: bytes, first: int, last: int) -> bool:
+        """Return whether a line is worth decoding: most lines with a text are healthy ones with its metric."""
+        return self.quick is None or ESCAPE in chunk[first:last] or self.quick.search(chunk, first, last) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Where a line is in its log."""
+
+    first: int
+    last: int
+    """offsets of its bytes"""
+    number: int
+
+
+def scan(name: str, data: bytes | mmap) -> Scanned:
+    """Return what a log contains."""
+    result = Scanned(name, size=len(data))
+    automaton, probes, clearing = _automaton()
+    cleared: dict[str, int] = {}
+    seen: set[tuple[str, int]] = set()
+    for start, end in _chunks(data):
+        chunk = data[start:end]
+        counted, lines = 0, result.lines
+        for index, offset, _ in automaton.find_matches_as_indexes(chunk, overlapping=True):
+            if index in clearing:
+                cleared[clearing[index]] = start + offset
+                continue
+            first, last = _line(chunk, offset)
+            for probe in probes[index]:
+                if probe.may_match(chunk, first, last):
+                    lines += chunk.count(b"\n", counted, offset) if offset > counted else 0
+                    counted = max(counted, offset)
+                    line = _Line(start + first, start + last, lines + 1)
+                    _judge(probe, data, line, result, seen)
+        result.lines += chunk.count(b"\n")
+    for code, offset in cleared.items():
+        result.found[code] = [each for each in result.found.get(code, ()) if each.start > offset]
+    result.found = {code: found for code, found in result.found.items() if found}
+    _look_at_end(data, result)
+    return result
+
+
+def _judge(
+    probe: _Probe,
+    data: bytes | mmap,
+    line: _Line,
+    result: Scanned,
+    seen: set[tuple[str, int]],
+) -> None:
+    """Record what a text means that was found in a line. Changes `result` and `seen`."""
+    code, first, last = probe.failure.code, line.first, line.last
+    if (code, first) in seen or not _has_signature(probe.signature, data, first, last):
+        return
+    kept = result.found.setdefault(code, [])
+    result.counts[code] = result.counts.get(code, 0) + 1
+    seen.add((code, first))
+    if len(kept) > MOST_KEPT:
+        seen.discard((code, kept.pop().start))
+    kept.append(Occurrence(result.name, line.number, _text(data, first, last).strip(), _time(data, first, last), first))
+
+
+def _has_signature(signature: Signature, data: bytes | mmap, first: int, last: int) -> bool:
+    line = _text(data, first, last)
+    if signature.match and not _compiled(signature.match).search(line):
+        return False
+    if signature.unless and _compiled(signature.unless).search(line):
+        return False
+    if TRANSIENT.search(line) and "etry" not in signature.text:
+        return False
+    if signature.near is None and signature.unless_near is None:
+        return True
+    around = _text(data, max(0, first - BEFORE), min(len(data), last + AFTER))
+    if signature.near and not _compiled(signature.near).search(around):
+        return False
+    return not (signature.unless_near and _compiled(signature.unless_near).search(around))
+
+
+def _look_at_end(data: bytes | mmap, result: Scanned) -> None:
+    """Set where the run succeeded, and its last exception."""
+    offset = max(0, len(data) - END)
+    number = result.lines - bytes(data[offset:]).count(b"\n")
+    for line in bytes(data[offset:]).split(b"\n"):
+        number += 1
+        text = _text(line, 0, min(len(line), 2 * SPAN))
+        if SUCCESS.search(text):
+            result.succeeded_at = offset
+        if found := EXCEPTION.match(text):
+            result.last_exception = Occurrence(result.name, number, found[1], start=offset)
+        offset += len(line) + 1
+
+
+def _chunks(data: bytes | mmap) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of chunks that end with a line."""
+    start = 0
+    while start < len(data):
+        end = min(start + CHUNK, len(data))
+        if end < len(data):
+            newline = data.rfind(b"\n", start, end)
+            end = newline + 1 if newline > start else end
+        yield start, end
+        start = end
+
+
+def _line(data: bytes, offset: int) -> tuple[int, int]:
+    """Return the bounds of the line around an offset, or of a part of it if it is very long."""
+    lowest, highest = max(0, offset - SPAN), min(len(data), offset + SPAN)
+    first = data.rfind(b"\n", lowest, offset) + 1
+    last = data.find(b"\n", offset, highest)
+    return first or lowest, highest if last < 0 else last
+
+
+def _text(data: bytes | mmap, first: int, last: int) -> str:
+    return ANSI.sub("", bytes(data[first:last]).decode("utf-8", "replace"))
+
+
+def _time(data: bytes | mmap, first: int, last: int) -> str:
+    """Return the newest time up to the end of a line."""
+    times = TIME.findall(_text(data, max(0, first - BEFORE), last))
+    return times[-1].replace("T", " ") if times else ""
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+@cache
+def _automaton() -> tuple[BytesAhoCorasick, tuple[tuple[_Probe, ...], ...], dict[int, str]]:
+    """Return the search for all texts, what each means by its index, and which failure each of the last ones clears."""
+    by_text: dict[str, list[_Probe]] = {}
+    for failure in catalogue().values():
+        for signature in signatures(failure):
+            by_text.setdefault(signature.text, []).append(_Probe(failure, signature, _quick(signature)))
+    clearing = [(text, failure.code) for failure in catalogue().values() for text in failure.cleared]
+    patterns = [text.encode() for text in (*by_text, *(text for text, _ in clearing))]
+    return (
+        BytesAhoCorasick(patterns, matchkind=MatchKind.Standard, implementation=Implementation.DFA),
+        tuple(tuple(probes) for probes in by_text.values()),
+        {len(by_text) + index: code for index, (_, code) in enumerate(clearing)},
+    )
+
+
+def _quick(signature: Signature) -> re.Pattern[bytes] | None:
+    """Return the expression for a search within a chunk, where `^` would not mean the beginning of a line."""
+    is_quick = signature.match is not None and "^" not in signature.match.replace("[^", "")
+    return re.compile(signature.match.encode()) if signature.match and is_quick else None
+
+
+def signatures(failure: Failure) -> Sequence[Signature]:
+    """Return the signatures of a failure, those of its Kubernetes events included."""
+    events = [Signature(text=reason, match=EVENT.format(reason=re.escape(reason))) for reason in failure.events]
+    return [*failure.signatures, *events]

@@ -1,0 +1,136 @@
+"""YAML text to one plain mapping. What YAML itself can get wrong ends here, with line and column.
+
+Scalars follow YAML 1.2's core schema: `2e-5` is a number, `no` and `on` are words, nothing becomes a date.
+"""
+
+import re
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import yaml
+
+from rljob_api.errors import ABSENT, ManifestError, Problem
+
+Document = dict[str, Any]
+
+MOST_CHARACTERS = 1_500_000
+"""of a manifest: an API server keeps no larger object"""
+MOST_VALUES = 100_000
+"""of a manifest, with each alias in full: ten short lines of aliases can stand for billions of values"""
+
+SCALARS = (
+    ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", "~nN\0"),
+    ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("tag:yaml.org,2002:int", r"[-+]?[0-9]+", "-+0123456789"),
+    (
+        "tag:yaml.org,2002:float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+    ("tag:yaml.org,2002:merge", r"<<", "<"),
+)
+
+
+class Loader(yaml.SafeLoader):
+    """PyYAML's safe loader with YAML 1.2's scalars, which notes keys that occur twice."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.duplicates: list[Problem] = []
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: dict[str, yaml.Mark] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                rule = f"occurs twice, first on line {seen[key.value].line + 1}"
+                self.duplicates.append(Problem(place(key.start_mark), key.value, rule))
+            elif isinstance(key, yaml.ScalarNode):
+                seen[key.value] = key.start_mark
+        return super().construct_mapping(node, deep)
+
+    def whole_number(self, node: yaml.ScalarNode) -> int:
+        return int(node.value)
+
+    def number(self, node: yaml.ScalarNode) -> float:
+        return float(re.sub(r"\.(?=[iInN])", "", node.value))
+
+
+Loader.yaml_implicit_resolvers = {}
+for tag, pattern, first_letters in SCALARS:
+    Loader.add_implicit_resolver(tag, re.compile(rf"^(?:{pattern})$"), ["" if c == "\0" else c for c in first_letters])
+Loader.add_constructor("tag:yaml.org,2002:int", Loader.whole_number)
+Loader.add_constructor("tag:yaml.org,2002:float", Loader.number)
+
+
+def document(text: str) -> Document:
+    """Return the one mapping in the text. Raises ManifestError."""
+    if len(text) > MOST_CHARACTERS:
+        raise ManifestError((Problem("manifest", ABSENT, f"has {len(text)} characters; at most {MOST_CHARACTERS}"),))
+    try:
+        documents, duplicates = read(text)
+    except yaml.MarkedYAMLError as error:
+        raise ManifestError((Problem(place(error.problem_mark), ABSENT, f"not YAML: {reason(error)}"),)) from error
+    except yaml.reader.ReaderError as error:
+        raise ManifestError((Problem(f"character {error.position}", ABSENT, f"not YAML: {error.reason}"),)) from error
+    except RecursionError as error:
+        raise ManifestError((Problem("manifest", ABSENT, "is nested too deeply"),)) from error
+    except ManifestError:
+        raise
+    except (ValueError, KeyError) as error:  # an explicit tag, such as `!!int abc`
+        raise ManifestError((Problem("manifest", ABSENT, f"not YAML: {error}"),)) from error
+    if duplicates:
+        raise ManifestError(tuple(duplicates))
+    if len(documents) != 1:
+        found = "is empty" if not documents else f"holds {len(documents)} documents"
+        raise ManifestError((Problem("manifest", ABSENT, f"{found}; one RLJob is expected"),))
+    if not isinstance(documents[0], Mapping):
+        raise ManifestError((Problem("manifest", documents[0], "is not a mapping; an RLJob is expected"),))
+    return dict(documents[0])
+
+
+def read(text: str) -> tuple[list[object], list[Problem]]:
+    """Return the documents that are not empty, and the keys that occur twice in them."""
+    loader = Loader(text)
+    try:
+        documents = []
+        while loader.check_node():
+            node = loader.get_node()
+            assert node is not None, "check_node has seen one"
+            check_size(node)
+            documents.append(loader.construct_document(node))
+        return [found for found in documents if found is not None], loader.duplicates
+    finally:
+        loader.dispose()
+
+
+def check_size(root: yaml.Node) -> None:
+    """Raise ManifestError if the document has too many values, each alias in full, or one contains itself."""
+    sizes: dict[int, int | None] = {}
+    if size(root, sizes) > MOST_VALUES:
+        rule = f"stands for more than {MOST_VALUES} values, with its aliases in full"
+        raise ManifestError((Problem("manifest", ABSENT, rule),))
+
+
+def size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
+    """Return the number of values in a node, or more than `MOST_VALUES`.
+
+    `sizes` keeps those of seen nodes; None: of one that is not finished.
+    """
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    known = sizes.get(id(node), 0)
+    if known is None:
+        raise ManifestError((Problem("manifest", ABSENT, "contains itself through an alias"),))
+    if not known:
+        sizes[id(node)] = None
+        children = [child for pair in node.value for child in (pair if isinstance(pair, tuple) else (pair,))]
+        known = sizes[id(node)] = min(1 + sum(size(child, sizes) for child in children), MOST_VALUES + 1)
+    return known
+
+
+def reason(error: yaml.MarkedYAMLError) -> str:
+    return ", ".join(part for part in (error.context, error.problem) if part)
+
+
+def place(mark: yaml.Mark | None) -> str:
+    return "manifest" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}"

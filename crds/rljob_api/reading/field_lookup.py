@@ -1,0 +1,170 @@
+"""The fields of a manifest by path, and the search for the field that was meant (did you mean).
+
+The names of other systems are read from the texts of the fields (`slime: --lr`).
+"""
+
+import difflib
+import re
+import typing
+from dataclasses import dataclass
+from functools import cache
+from types import UnionType
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from rljob_api.rules import arguments
+from rljob_api.sections import RLJob
+
+Path = tuple[str, ...]
+FLAG = re.compile(r"--([a-z0-9][-a-z0-9]*)")
+
+OTHERS = {
+    "custom-loss-function-path": "spec.algorithm.name",
+    "global-batch": "spec.training.globalBatchSize",
+    "hf-model-path": "spec.model.checkpoint",
+    "log-dir": "spec.checkpoint.directory",
+    "micro-batch-size": "spec.training.maxTokensPerGpu",
+    "normalize-advantages": "spec.algorithm.normalizeBy",
+    "num-epoch": "spec.training.steps",
+    "rollout-max-context-len": "spec.rollout.contextLength",
+    "router-strategy": "spec.rollout.routerPolicy",
+    "save-path": "spec.checkpoint.directory",
+    "seq-length": "spec.rollout.contextLength",
+    "use-kl-loss": "spec.algorithm.kl.coefficient",
+    "use-tensorboard": "spec.runtime.tensorboard",
+}
+"""names from other systems, or from texts about them, that no field's own text mentions"""
+
+NEEDLESS = {
+    "async-buffer-size": "rollouts are synchronous",
+    "check-weight-update-equal": "every publication is verified tensor by tensor",
+    "load": "a run resumes from spec.checkpoint.directory by itself",
+    "model-name": "the architecture is read from the checkpoint",
+    "num-data-workers": "prompts are read ahead by themselves",
+    "qkv-format": "samples are always packed",
+    "streaming-data": "prompts are read ahead by themselves",
+    "use-dynamic-batch-size": "samples are always packed, up to spec.training.maxTokensPerGpu",
+    "use-fault-tolerance": "engines are always watched, see spec.recovery",
+}
+"""names from there that have no counterpart because none is needed, and why"""
+
+
+OTHER_VALUES = {
+    "icepop": "Mask",
+    "lowvarkl": "k3",
+    "mis": "Mask",
+    "nccl": "Broadcast",
+    "seqmeantokenmean": "Sample",
+    "seqmeantokensumnorm": "Constant",
+    "tis": "Truncate",
+}
+"""values from other systems, without case and separators, that do not resemble ours"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One field of the manifest."""
+
+    path: Path
+    field: FieldInfo
+    section: type[BaseModel] | None
+    """the model of its content when it is a section, or a list of sections"""
+    in_list: bool = False
+    """it belongs to the sections of a list, where a field's name alone is ambiguous"""
+
+    @property
+    def text(self) -> str:
+        return self.field.description or ""
+
+
+@cache
+def entries() -> dict[Path, Entry]:
+    """Return every field of the manifest by its path, sections before their fields."""
+    return {entry.path: entry for entry in walk(RLJob, ())}
+
+
+def walk(model: type[BaseModel], above: Path, in_list: bool = False) -> list[Entry]:
+    found = []
+    for name, field in model.model_fields.items():
+        path = (*above, field.alias or name)
+        section, item = section_of(field.annotation), item_of(field.annotation)
+        found.append(Entry(path, field, section or item, in_list))
+        below = section or item
+        found.extend(walk(below, path, in_list or item is not None) if below else [])
+    return found
+
+
+def section_of(annotation: object) -> type[BaseModel] | None:
+    """Return the model that a field of this type holds, if any."""
+    options = typing.get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    return next((option for option in options if isinstance(option, type) and issubclass(option, BaseModel)), None)
+
+
+def item_of(annotation: object) -> type[BaseModel] | None:
+    """Return the model of which a field of this type holds a list, if any."""
+    return section_of(typing.get_args(annotation)[0]) if typing.get_origin(annotation) is tuple else None
+
+
+def dotted(path: Path) -> str:
+    return ".".join(path)
+
+
+@cache
+def flags() -> dict[str, tuple[Path, ...]]:
+    """Return the fields that stand for a flag of slime, Megatron or SGLang, by the flag without dashes in front."""
+    found: dict[str, tuple[Path, ...]] = {}
+    for entry in outside_lists():
+        for flag in FLAG.findall(entry.text):
+            found[flag] = (*found.get(flag, ()), entry.path)
+    return found
+
+
+def outside_lists() -> list[Entry]:
+    return [entry for entry in entries().values() if not entry.in_list]
+
+
+def siblings(section: Path) -> tuple[str, ...]:
+    """Return the names of the fields directly in a section."""
+    return tuple(path[-1] for path in entries() if path[:-1] == section)
+
+
+def meant(section: Path, name: str) -> str | None:
+    """Return what somebody most likely meant by an unknown name in a section, or None."""
+    word = spelled(name)
+    here = {spelled(sibling): dotted((*section, sibling)) for sibling in siblings(section)}
+    return here.get(word) or exactly(word) or close(word, here) or close(word, anywhere())
+
+
+def needless(name: str) -> str | None:
+    """Return why a name from another system needs no counterpart, or None."""
+    return NEEDLESS.get(spelled(name)) or NEEDLESS.get(spelled(name).removeprefix("sglang-"))
+
+
+def exactly(word: str) -> str | None:
+    """Return the field, pass-through argument or advice that goes by exactly this name."""
+    plain = word.removeprefix("sglang-")
+    places = flags().get(word) or flags().get(plain) or named(word)
+    if places:
+        return " or ".join(dotted(path) for path in places)
+    return OTHERS.get(word) or OTHERS.get(plain) or arguments.passed_through(plain)
+
+
+def named(word: str) -> tuple[Path, ...]:
+    return tuple(entry.path for entry in outside_lists() if spelled(entry.path[-1]) == word)
+
+
+def anywhere() -> dict[str, str]:
+    fields = {spelled(entry.path[-1]): dotted(entry.path) for entry in outside_lists()}
+    return {flag: dotted(paths[0]) for flag, paths in flags().items()} | fields
+
+
+def close(word: str, candidates: dict[str, str]) -> str | None:
+    matches = difflib.get_close_matches(word, candidates, n=1, cutoff=0.75)
+    return candidates[matches[0]] if matches else None
+
+
+def spelled(name: str) -> str:
+    """Return camelCase, snake_case and --kebab-case alike, as kebab-case: `n_samples`, `nSamples` -> `n-samples`."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name.strip().lstrip("-"))
+    return words.replace("_", "-").lower()

@@ -1,0 +1,253 @@
+"""What `extraArgs` may hold: the arguments of the pinned SGLang and Megatron-core, and who sets which.
+
+The names come from `arguments.json`, which `crds/generate_arguments.py` writes from the installed packages. An argument
+is free, or owned by a field of the manifest, or set by rljob itself; only free ones may be passed through. Megatron's
+free ones are listed, for many of its fields belong to other models and layers and would be ignored.
+"""
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from rljob_api.errors import ABSENT, Problem
+
+System = Literal["sglang", "megatron"]
+Arguments = Mapping[str, Any]
+
+SGLANG_FIELDS = {
+    "context-length": "spec.rollout.contextLength",
+    "device": "spec.runtime.device",
+    "dtype": "spec.training.precision",
+    "max-total-tokens": "spec.rollout.maxTotalTokens",
+    "mem-fraction-static": "spec.rollout.memoryFraction",
+    "model-path": "spec.model.checkpoint",
+    "tokenizer-path": "spec.model.checkpoint",
+    "tp-size": "spec.rollout.gpusPerEngine",
+}
+VERIFIED = "engines hold exactly the learner's weights, verified tensor by tensor; quantised ones are others"
+SGLANG_OURS = {
+    "admin-api-key": "engines answer only inside the run",
+    "api-key": "engines answer only inside the run",
+    "attn-cp-size": "an engine is parallel over tensors only",
+    "base-gpu-id": "the placement decides",
+    "config": "a file would hide its arguments from these checks; write them here",
+    "dcp-size": "an engine is parallel over tensors only",
+    "disaggregation-mode": "prefill and decode stay together",
+    "dist-init-addr": "the placement decides",
+    "dp-size": "an engine is parallel over tensors only; set spec.rollout.engines for more of them",
+    "dwdp-size": "an engine is parallel over tensors only",
+    "enable-memory-saver": "spec.placement decides",
+    "enable-metrics": "metrics are always on",
+    "encoder-only": "engines generate",
+    "gpu-id-step": "the placement decides",
+    "host": "the placement decides",
+    "is-embedding": "engines generate",
+    "modelopt-quant": VERIFIED,
+    "moe-dp-size": "an engine is parallel over tensors only",
+    "nccl-port": "the placement decides",
+    "nnodes": "an engine stays on one node",
+    "node-rank": "an engine stays on one node",
+    "port": "the placement decides",
+    "pp-size": "an engine is parallel over tensors only",
+    "quantization": VERIFIED,
+    "quantize-and-serve": VERIFIED,
+    "rl-quant-profile": VERIFIED,
+    "skip-tokenizer-init": "stop strings need the tokenizer",
+    "torchao-config": VERIFIED,
+    "use-ray": "engines are placed by the run",
+    "weight-version": "the learner's publications count it",
+}
+MEGATRON_FIELDS = {
+    "adam_beta1": "spec.training.optimizer.beta1",
+    "adam_beta2": "spec.training.optimizer.beta2",
+    "adam_eps": "spec.training.optimizer.epsilon",
+    "bf16": "spec.training.precision",
+    "calculate_per_token_loss": "spec.algorithm.lossBy",
+    "clip_grad": "spec.training.optimizer.clipGrad",
+    "fp16": "spec.training.precision",
+    "lr": "spec.training.optimizer.learningRate",
+    "min_lr": "spec.training.optimizer.minLearningRate",
+    "params_dtype": "spec.training.precision",
+    "pipeline_dtype": "spec.training.precision",
+    "pipeline_model_parallel_size": "spec.training.pipelineParallel",
+    "tensor_model_parallel_size": "spec.training.tensorParallel",
+    "weight_decay": "spec.training.optimizer.weightDecay",
+}
+MEGATRON_OURS = {
+    "the checkpoint's config.json decides": (
+        *("activation_func", "add_bias_linear", "add_qkv_bias", "ffn_hidden_size", "gated_linear_unit", "hidden_size"),
+        *("kv_channels", "layernorm_epsilon", "normalization", "num_attention_heads", "num_layers", "num_query_groups"),
+        *("qk_layernorm", "rotary_interleaved"),
+    ),
+    "the learner has its own packed attention": (
+        *("apply_query_key_layer_scaling", "apply_rope_fusion", "attention_backend", "attention_softmax_in_fp32"),
+        *("masked_softmax_fusion", "softmax_scale", "softmax_type", "transformer_impl", "window_attn_skip_freq"),
+        *("window_size",),
+    ),
+    "dropout would make the learner and the engines disagree": ("attention_dropout", "hidden_dropout"),
+    "the learner is parallel over tensors, pipeline stages and data only": (
+        *("context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size"),
+        *("hierarchical_context_parallel_sizes", "hybrid_context_parallel", "virtual_pipeline_model_parallel_size"),
+    ),
+    "pipeline stages have equally many layers": (
+        *("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"),
+        *("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"),
+    ),
+    "the learner's norm cannot split a sequence": ("sequence_parallel",),
+    "the learner sets it so that packed batches train": (
+        *("batch_p2p_comm", "gradient_accumulation_fusion", "persist_layer_norm", "use_cpu_initialization"),
+        *("variable_seq_lengths",),
+    ),
+}
+"""what rljob sets itself, by the reason"""
+MEGATRON_FREE = (
+    *("bias_activation_fusion", "bias_dropout_fusion", "deallocate_pipeline_outputs", "deterministic_mode"),
+    *("disable_bf16_reduced_precision_matmul", "distribute_saved_activations", "fp32_residual_connection"),
+    *("num_microbatches_with_partial_activation_checkpoints", "recompute_granularity", "recompute_method"),
+    *("recompute_modules", "recompute_num_layers"),
+)
+"""what a dense model of Megatron's own layers makes use of, and nothing else decides"""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a system, as its pinned version declares it."""
+
+    name: str
+    kind: str
+    """`integer`, `list of string`, `integer or list of integer`, `json`; `object`: YAML cannot write it"""
+    default: str
+    choices: tuple[str, ...]
+    canonical: str
+    """its first name, when this is another spelling of it"""
+    off: str | None
+    """the flag that turns it off, if it is on by default or undecided"""
+
+
+@cache
+def contents() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(files("rljob_api.rules").joinpath("arguments.json").read_text())
+    return loaded
+
+
+@cache
+def known(system: System) -> Mapping[str, Argument]:
+    """Return all arguments of a system by name."""
+    entries = contents()["sglang" if system == "sglang" else "transformerConfig"]
+    return {name: argument(name, entry) for name, entry in entries.items()}
+
+
+def argument(name: str, entry: Mapping[str, Any]) -> Argument:
+    choices, canonical = tuple(entry.get("choices", ())), entry.get("aliasOf", name)
+    return Argument(name, entry["type"], entry["default"], choices, canonical, entry.get("off"))
+
+
+def tasks() -> Mapping[str, tuple[str, ...]]:
+    """Return the settings of each reasoning-gym task by the task's name."""
+    return {name: tuple(settings) for name, settings in contents()["reasoningGym"].items()}
+
+
+def passed_through(word: str) -> str | None:
+    """Return the manifest path for an argument in kebab-case that has no field of its own, or its owner, or None."""
+    if word in known("sglang"):
+        return SGLANG_FIELDS.get(known("sglang")[word].canonical, f"spec.extraArgs.sglang.{word}")
+    snake = word.replace("-", "_")
+    if snake in MEGATRON_FIELDS:
+        return MEGATRON_FIELDS[snake]
+    return f"spec.extraArgs.megatron.{snake}" if snake in MEGATRON_FREE else None
+
+
+def problems(system: System, given: Arguments) -> tuple[Problem, ...]:
+    """Return what is wrong with the arguments to pass through to a system."""
+    return tuple(found for name, value in given.items() if (found := problem(system, name, value)))
+
+
+def problem(system: System, name: str, value: object) -> Problem | None:
+    path = f"spec.extraArgs.{system}.{name}"
+    found = known(system).get(name)
+    if owner := owner_of(system, found.canonical if found else name):
+        return Problem(path, ABSENT, "belongs to a field of the manifest", owner)
+    if found is None:
+        return unknown(system, path, name)
+    if reason := reason_for(system, found.canonical):
+        return Problem(path, ABSENT, f"cannot be set: {reason}")
+    if not fits(value, found.kind):
+        return Problem(path, value, f"must be of type {found.kind} (default {found.default})")
+    wrong = [item for item in (value if isinstance(value, list) else [value]) if str(item) not in found.choices]
+    if found.choices and wrong:
+        close = difflib.get_close_matches(str(wrong[0]), found.choices, n=1, cutoff=0.0)
+        return Problem(path, wrong[0], f"is none of {', '.join(found.choices)}", close[0])
+    return None
+
+
+def owner_of(system: System, name: str) -> str | None:
+    """Return the field of the manifest that sets an argument."""
+    return (SGLANG_FIELDS if system == "sglang" else MEGATRON_FIELDS).get(name)
+
+
+def reason_for(system: System, name: str) -> str | None:
+    """Return why an argument without a field of its own cannot be passed through, or None if it can."""
+    if system == "sglang":
+        return SGLANG_OURS.get(name)
+    if name in MEGATRON_FREE:
+        return None
+    reasons = (reason for reason, names in MEGATRON_OURS.items() if name in names)
+    return next(reasons, "the learner's models would make no use of it")
+
+
+def unknown(system: System, path: str, name: str) -> Problem:
+    package, separator = ("sglang", "-") if system == "sglang" else ("megatron-core", "_")
+    if system == "megatron" and name in contents()["optimizerConfig"]:
+        rule = "is of Megatron's OptimizerConfig, of which spec.training.optimizer has all that can be set"
+        return Problem(path, ABSENT, rule)
+    word = name.lstrip("-").lower().replace("-", separator).replace("_", separator)
+    options = known(system) if system == "sglang" else MEGATRON_FREE
+    matches = difflib.get_close_matches(word.removeprefix(f"sglang{separator}"), options, n=1, cutoff=0.7)
+    version = contents()["versions"][package]
+    rule = f"is no argument of {package} {version}"
+    return Problem(path, ABSENT, rule, f"spec.extraArgs.{system}.{matches[0]}" if matches else None)
+
+
+def fits(value: object, kind: str) -> bool:
+    """Return whether a YAML value can stand for an argument of this kind."""
+    options = kind.split(" or ")
+    return any(fits_one(value, option) for option in options)
+
+
+def fits_one(value: object, kind: str) -> bool:
+    if kind.startswith("list of "):
+        return isinstance(value, list) and all(fits_one(item, kind.removeprefix("list of ")) for item in value)
+    match kind:
+        case "boolean":
+            return isinstance(value, bool)
+        case "integer":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "number":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case "json":
+            return isinstance(value, dict | list)
+        case _:
+            return isinstance(value, str)
+
+
+def sglang_command_line(given: Arguments) -> tuple[str, ...]:
+    """Return valid arguments as SGLang's command line takes them: `{"page-size": 16}` -> `("--page-size", "16")`."""
+    return tuple(part for name, value in given.items() for part in command_line_parts(known("sglang")[name], value))
+
+
+def command_line_parts(declared: Argument, value: object) -> tuple[str, ...]:
+    match value:
+        case True:
+            return (f"--{declared.name}",)
+        case False:
+            return (f"--{declared.off}",) if declared.off else ()
+        case list() if declared.kind != "json":
+            return (f"--{declared.name}", *map(str, value))
+        case dict() | list():
+            return (f"--{declared.name}", json.dumps(value))
+        case _:
+            return (f"--{declared.name}", str(value))

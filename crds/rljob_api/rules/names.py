@@ -1,0 +1,31 @@
+"""What a user may name: functions of their own, and words of which the closest is suggested."""
+
+import difflib
+import re
+from collections.abc import Iterable
+
+from rljob_api.rules.claims import Search
+from rljob_api.rules.terms import Field
+
+WORD = "[A-Za-z_][A-Za-z0-9_]*"  # not \w, which is ASCII in CEL and is not in Python
+FUNCTION = re.compile(rf"{WORD}([.]{WORD})*:{WORD}")
+"""`module:function`"""
+
+
+def closest(word: str, options: Iterable[str], cutoff: float = 0.6) -> str | None:
+    return next(iter(difflib.get_close_matches(word, tuple(options), n=1, cutoff=cutoff)), None)
+
+
+def with_colon(function: str) -> str | None:
+    """Return the text of the form module:function that a word without a colon may mean."""
+    module, _, name = function.replace(":", ".").rpartition(".")
+    return f"{module}:{name}" if FUNCTION.fullmatch(f"{module}:{name}") else None
+
+
+def colon_in(field: Field) -> Search:
+    """Return the search for the text of the form module:function that a field may mean."""
+    dotted = f"{field.cel}.replace(':', '.')"
+    dot = f"{dotted}.lastIndexOf('.')"
+    meant = f"{dotted}.substring(0, {dot}) + ':' + {dotted}.substring({dot} + 1)"
+    found = f"{dot} > 0 && ({meant}).matches('^{FUNCTION.pattern}$') ? {meant} : ''"
+    return Search(lambda spec: with_colon(field.of(spec)), cel=(found,))

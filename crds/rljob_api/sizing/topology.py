@@ -1,0 +1,187 @@
+"""Which processes a run has, on how many GPUs of how many nodes. The only place that knows.
+
+Admission, the trainer's placement groups, the operator's cluster and `rljob plan` all ask here. On a machine without
+GPUs a slot is one process instead of one GPU; nothing else changes.
+
+    Colocated        learner and engines on the same slots, in turns:   max(learner, engines) slots
+    Disaggregated    each on its own:                                   learner + engines slots
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rljob_api.sections import Placement, Spec
+
+NodeGroup = Literal["workers", "trainer", "rollout"]
+GPU = "nvidia.com/gpu"
+"""what a pod that wants GPUs asks Kubernetes for, unless `pods.gpuResource` names another resource"""
+REST = "-rest"
+"""ends the name of a Ray worker group for a last node with fewer GPUs than the others of its group"""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One GPU."""
+
+    node: int
+    """index in `Topology.nodes`"""
+    gpu: int
+    """index on its node"""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One machine, pod or Ray node."""
+
+    group: NodeGroup
+    """`workers` holds both learner and engines; `trainer` and `rollout` hold one kind"""
+    index: int
+    """number within its group"""
+    gpus: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.group}-{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerRank:
+    """One process of the learner, with its coordinates in Megatron's order: tensor, then data, then pipeline."""
+
+    rank: int
+    tensor: int
+    data: int
+    pipeline: int
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One SGLang server."""
+
+    index: int
+    slots: tuple[Slot, ...]
+    """one for each tensor-parallel rank, all on one node"""
+
+    @property
+    def name(self) -> str:
+        return f"engine-{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Where every process of a run sits."""
+
+    placement: Placement
+    tensor_parallel: int
+    pipeline_parallel: int
+    data_parallel: int
+    nodes: tuple[Node, ...]
+    learner: tuple[LearnerRank, ...]
+    engines: tuple[Engine, ...]
+
+    @property
+    def gpus(self) -> int:
+        return sum(node.gpus for node in self.nodes)
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """Every slot, node by node: bundle i of a placement group is slot i."""
+        return tuple(Slot(index, gpu) for index, node in enumerate(self.nodes) for gpu in range(node.gpus))
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The numbers of a manifest that decide the topology."""
+
+    placement: Placement
+    nodes: int
+    gpus_per_node: int
+    tensor_parallel: int
+    pipeline_parallel: int
+    engines: int
+    gpus_per_engine: int
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def data_parallel(self) -> int:
+        return self.ranks // (self.tensor_parallel * self.pipeline_parallel)
+
+    @property
+    def engines_per_node(self) -> int:
+        """Whole engines on a rollout node, for which it has as much room as a trainer node: no engine is on two."""
+        return max(1, self.gpus_per_node // self.gpus_per_engine)
+
+
+def topology(spec: Spec) -> Topology:
+    """Return where every process of a valid spec sits; the learner or the engines may be left out."""
+    return lay_out(sizes(spec), learner=spec.debug.learner, engines=spec.has_engines)
+
+
+def gpu_resource(spec: Spec) -> str:
+    """Return the resource of Kubernetes that stands for one GPU of this job."""
+    return (spec.pods.gpu_resource if spec.pods else None) or GPU
+
+
+def sizes(spec: Spec) -> Sizes:
+    return Sizes(
+        placement=spec.placement,
+        nodes=spec.training.nodes,
+        gpus_per_node=spec.training.gpus_per_node,
+        tensor_parallel=spec.training.tensor_parallel,
+        pipeline_parallel=spec.training.pipeline_parallel,
+        engines=spec.rollout.engines,
+        gpus_per_engine=spec.rollout.gpus_per_engine,
+    )
+
+
+def lay_out(wanted: Sizes, *, learner: bool = True, engines: bool = True) -> Topology:
+    """Return the topology of sizes that fit each other (`rules/` says which do), or a part of it."""
+    ranks, count = wanted.ranks if learner else 0, wanted.engines if engines else 0
+    nodes = nodes_of(wanted, ranks, count)
+    learner_groups: tuple[NodeGroup, ...] = ("workers", "trainer")
+    engine_groups: tuple[NodeGroup, ...] = ("workers", "rollout")
+    learner_slots = zip(range(ranks), on(nodes, learner_groups), strict=False)  # engines may need more slots
+    return Topology(
+        placement=wanted.placement,
+        tensor_parallel=wanted.tensor_parallel,
+        pipeline_parallel=wanted.pipeline_parallel,
+        data_parallel=wanted.data_parallel,
+        nodes=nodes,
+        learner=tuple(learner_rank(wanted, rank, slot) for rank, slot in learner_slots),
+        engines=tuple(engines_on(on(nodes, engine_groups), wanted.gpus_per_engine, count)),
+    )
+
+
+def nodes_of(wanted: Sizes, ranks: int, engines: int) -> tuple[Node, ...]:
+    rollout = engines * wanted.gpus_per_engine
+    if wanted.placement is Placement.COLOCATED:
+        return filled("workers", max(ranks, rollout), wanted.gpus_per_node)
+    per_node = wanted.engines_per_node * wanted.gpus_per_engine
+    return filled("trainer", ranks, wanted.gpus_per_node) + filled("rollout", rollout, per_node)
+
+
+def filled(group: NodeGroup, gpus: int, per_node: int) -> tuple[Node, ...]:
+    """Return nodes for so many GPUs; only the last one may have fewer than the others."""
+    return tuple(
+        Node(group, index, min(per_node, gpus - start)) for index, start in enumerate(range(0, gpus, per_node))
+    )
+
+
+def on(nodes: tuple[Node, ...], groups: tuple[NodeGroup, ...]) -> tuple[Slot, ...]:
+    return tuple(
+        Slot(index, gpu) for index, node in enumerate(nodes) if node.group in groups for gpu in range(node.gpus)
+    )
+
+
+def learner_rank(wanted: Sizes, rank: int, slot: Slot) -> LearnerRank:
+    above, tensor = divmod(rank, wanted.tensor_parallel)
+    pipeline, data = divmod(above, wanted.data_parallel)
+    return LearnerRank(rank, tensor, data, pipeline, slot)
+
+
+def engines_on(slots: tuple[Slot, ...], size: int, count: int) -> list[Engine]:
+    return [Engine(index, slots[index * size : (index + 1) * size]) for index in range(count)]

@@ -1,0 +1,77 @@
+"""Arguments and options of `rljob doctor`; `doctor` and `cluster_verbs` do the work."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rljob_api.exits import Exit
+from rljob_api.failures.diagnosis import Diagnosis, diagnose
+from rljob_api.failures.scan import Scanned
+from rljob_cli import doctor as reading
+from rljob_cli import doctor_view as view
+from rljob_cli.cluster_commands import cluster_verbs
+from rljob_cli.options import Context, Kubeconfig, Namespace, Output, OutputOption, job_names
+from rljob_trainer.rundir.logs import SUFFIXES
+
+STDIN = "-"
+NO_INPUT = "give a job, a run directory or a log; - reads stdin"
+
+
+def doctor(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[JOB | RUN_DIR | LOG...]",
+            autocompletion=job_names,
+            help="An RLJob of the cluster, a directory with logs, or logs of any of slime, Miles, verl, SGLang, "
+            "Megatron, Ray and Kubernetes; - reads stdin.",
+            show_default=False,
+        ),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Find out why a run failed: causes with evidence and remedy."""
+    given = targets or ([] if sys.stdin.isatty() else [STDIN])
+    if not given:
+        raise typer.BadParameter(NO_INPUT)
+    notes: list[str] = []
+    if len(given) == 1 and is_job(given[0]):
+        with cluster_verbs() as verbs:
+            logs, notes = verbs.evidence(verbs.scope(kubeconfig, context, namespace, False), given[0])
+    else:
+        logs = local(given)
+    show(diagnose(logs), logs, notes, output)
+
+
+def is_job(target: str) -> bool:
+    """Return whether a target is the name of a job: there is no such path, and it does not look like one."""
+    return target != STDIN and not Path(target).exists() and "/" not in target and not target.endswith(SUFFIXES)
+
+
+def local(targets: list[str]) -> list[Scanned]:
+    """Return what files, directories and the standard input contain."""
+    if STDIN in targets and len(targets) > 1:
+        raise typer.BadParameter("- excludes other logs")
+    if targets == [STDIN]:
+        return [reading.streamed(sys.stdin.buffer, "stdin")]
+    try:
+        return [reading.scanned(path, name) for path, name in reading.named([Path(each) for each in targets])]
+    except reading.NoLogError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def show(diagnosis: Diagnosis, logs: list[Scanned], notes: list[str], output: Output) -> None:
+    """Write the diagnosis, and end with 0 if a failure is known, otherwise with 1, as grep does."""
+    shown = view.as_json if output is Output.JSON else view.as_text
+    typer.echo(shown(diagnosis, logs, notes))
+    raise typer.Exit(Exit.OK if diagnosis.findings else Exit.FAILED)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(epilog="Example: rljob doctor runs/gsm8k; kubectl logs POD | rljob doctor -")(doctor)

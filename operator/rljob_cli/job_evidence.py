@@ -1,0 +1,46 @@
+"""What the status of a job and the events of its objects say about a failure, as lines of a log. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+from rljob_cli.jobs import Job, Manifest
+
+
+def status_lines(job: Job) -> list[str]:
+    """Return what the job's status says of its newest attempt, with the time first."""
+    attempt = job.attempt
+    lines = [f"condition {each.type} {each.reason}: {each.message}" for each in job.status.conditions]
+    if attempt and attempt.reason:
+        code = "" if attempt.exit_code is None else f" with exit code {attempt.exit_code}"
+        lines.append(f"{_time(attempt.ended)} attempt {attempt.number} ended{code}: {attempt.reason}".strip())
+    return lines
+
+
+def event_lines(events: Iterable[Manifest], names: Sequence[str]) -> list[str]:
+    """Return the events of objects whose names begin so, oldest first, as `kubectl get events` shows them."""
+    ours = [event for event in events if event["involvedObject"].get("name", "").startswith(tuple(names))]
+    return [
+        f"{_when(event)} {event.get('type', 'Normal')} {event.get('reason', '')} "
+        f"{event['involvedObject'].get('kind', '').lower()}/{event['involvedObject'].get('name', '')} "
+        f"{event.get('message', '')}{_times(event)}"
+        for event in sorted(ours, key=_when)
+    ]
+
+
+def names_of(job: Job) -> list[str]:
+    """Return with what the names of the job's objects begin: its own, and its RayClusters'."""
+    clusters = [job.attempt.cluster] if job.attempt else []
+    return [job.name, *clusters]
+
+
+def _times(event: Manifest) -> str:
+    """Return how often it happened: a pod is not ready at first, and one that never is ready is a failure."""
+    return f" (x{event['count']})" if (event.get("count") or 1) > 1 else ""
+
+
+def _when(event: Manifest) -> str:
+    found = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp")
+    return str(found or "")
+
+
+def _time(moment: object) -> str:
+    return str(moment or "")

@@ -1,0 +1,49 @@
+"""Whether a job can be admitted. Pure: from the manifest, and what the job uses of the operator's defaults."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rljob_operator import storage
+from rljob_operator.admitted_job import AdmittedJob, admitted_job
+from rljob_operator.claims import Claim, Reason
+from rljob_operator.identity import Manifest
+from rljob_operator.world import Defaults, Job
+
+NO_IMAGE = "spec.runtime.image is absent, and the operator has no default: set it, or trainer.image of the chart"
+
+
+def admission(job: Job, defaults: Defaults, clusters: Sequence[Manifest] = ()) -> AdmittedJob | Claim:
+    """Return the admitted job, or why it cannot be admitted; `clusters` are its RayClusters.
+
+    A job that has begun stays admitted, if its manifest can be read at all: what was accepted once is followed to its
+    end, and freed.
+    """
+    bad = Claim("False", Reason.BAD_MANIFEST, "; ".join(str(problem) for problem in job.problems))
+    if job.spec is not None:
+        admitted = admitted_job(job, job.spec, defaults, clusters)
+        missing = _missing(admitted, defaults)
+        if missing is None or not job.has_begun:
+            return missing or admitted
+        return replace(admitted, objection=missing, can_build=False)
+    if job.readable is None:
+        return bad
+    admitted = admitted_job(job, job.readable.spec, defaults, clusters)
+    is_whole = not job.readable.left_out and _missing(admitted, defaults) is None
+    return replace(admitted, objection=bad, can_build=is_whole)
+
+
+def _missing(admitted: AdmittedJob, defaults: Defaults) -> Claim | None:
+    """Return what the pods of a job lack: an image, or a volume for its directory."""
+    if not admitted.resolved.image:
+        return Claim("False", Reason.NO_IMAGE, NO_IMAGE)
+    where = storage.directory(admitted)
+    if not storage.is_shared(where, admitted):
+        volume = defaults.storage
+        below = f", or name a directory below {volume.path}/{admitted.namespace}/" if volume else ""
+        message = (
+            f"spec.checkpoint.directory: {where} lies in no volume of spec.runtime.volumeMounts; the driver and the "
+            "learners are in different pods, and both need it: mount a volume there that many pods can write to"
+            f"{below}"
+        )
+        return Claim("False", Reason.NOT_SHARED, message)
+    return None

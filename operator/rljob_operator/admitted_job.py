@@ -1,0 +1,71 @@
+"""A job whose manifest is valid, with all that is derived from it. Pure.
+
+Everything below `admission` takes this value, so nothing there asks whether a spec is present.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_api.sections import Spec
+from rljob_api.status import Resolved, Status
+from rljob_operator.claims import Claim
+from rljob_operator.cluster_shape import digest
+from rljob_operator.identity import Manifest
+from rljob_operator.resolved import resolved
+from rljob_operator.world import Defaults, Job
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedJob:
+    """An RLJob that the operator acts on."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    spec: Spec
+    manifest: Manifest
+    """what the driver reads: the object without what the API server adds"""
+    digest: str
+    """of what a RayCluster for this spec is built from"""
+    status: Status
+    """as it was written last"""
+    resolved: Resolved
+    """what it uses of the operator's defaults"""
+    scrapers: Mapping[str, str] | None
+    """labels of the namespaces whose pods may read the driver's metrics; empty: all, None: none"""
+    operator_namespace: str
+    """namespace of the operator's pods"""
+    egress: tuple[Mapping[str, Any], ...] | None
+    """what its pods may reach besides each other and DNS, as in a NetworkPolicy; None: everything"""
+
+    has_ray_token: bool = True
+    """whether Ray in its pods asks for a token; false with a RayCluster or a Secret of an older operator"""
+    objection: Claim | None = None
+    """why a new job like this one would be refused; this one has begun and goes on. None: it would be admitted"""
+    can_build: bool = True
+    """whether all that new pods need is known: otherwise the present ones serve until they end, and none follow"""
+
+    @property
+    def is_suspended(self) -> bool:
+        return self.spec.scheduling.suspend
+
+
+def admitted_job(job: Job, spec: Spec, defaults: Defaults, clusters: Sequence[Manifest] = ()) -> AdmittedJob:
+    """Return the job with this spec, which is its own; `clusters` are its RayClusters."""
+    status = Status.model_validate(job.status)
+    return AdmittedJob(
+        name=job.name,
+        namespace=job.namespace,
+        uid=job.uid,
+        generation=job.generation,
+        spec=spec,
+        manifest=job.manifest,
+        digest=digest(job.manifest, spec),
+        status=status,
+        resolved=resolved(job, spec, status, clusters, defaults),
+        scrapers=defaults.scrapers,
+        operator_namespace=defaults.operator_namespace,
+        egress=defaults.egress,
+    )

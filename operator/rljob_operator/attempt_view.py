@@ -1,0 +1,74 @@
+"""An attempt with all that is observed of it: its driver, its RayCluster, its pods. Pure; derived once in a plan."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rljob_operator.admitted_job import AdmittedJob
+from rljob_operator.history import AttemptRecord
+from rljob_operator.identity import SPEC_ANNOTATION, Manifest, submission_id
+from rljob_operator.pod_stage import PodEvent
+from rljob_operator.world import ALIVE, Driver, Pod, World, is_deleting
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptView:
+    """The newest attempt of a job."""
+
+    record: AttemptRecord
+    driver: Driver | None
+    """what is known of this attempt's driver; None: nothing. What is known of an older one says nothing about it"""
+    cluster: Manifest | None
+    """its RayCluster"""
+    is_built_for_spec: bool
+    """whether the RayCluster was built from what the job's spec says now; False without a RayCluster"""
+    pods: tuple[Pod, ...]
+    """of its RayCluster, without those that are being deleted"""
+    others: tuple[str, ...]
+    """RayClusters of the job besides its own, and pods that such have left behind"""
+    refused: str | None
+    """why the API server refused one of its children; None: it refused none"""
+    pod_events: Mapping[str, tuple[PodEvent, ...]]
+    """events of a pod that does not start, by its name"""
+
+    @property
+    def has_live_driver(self) -> bool:
+        """Whether Ray shows the driver as pending or running."""
+        return self.driver is not None and self.driver.state in ALIVE
+
+    @property
+    def has_ready_head(self) -> bool:
+        return any(pod.is_head and pod.is_ready for pod in self.pods)
+
+    @property
+    def lost_its_cluster(self) -> bool:
+        return self.cluster is None or is_deleting(self.cluster)
+
+
+def attempt_view(record: AttemptRecord, job: AdmittedJob, world: World) -> AttemptView:
+    """Return the attempt with what is observed of it."""
+    wanted, cluster = submission_id(job.name, job.uid, record.number), world.child("RayCluster", record.cluster)
+    return AttemptView(
+        record=record,
+        driver=world.driver if world.driver is not None and world.driver.submission_id == wanted else None,
+        cluster=cluster,
+        is_built_for_spec=cluster is not None and built_from(cluster) == job.digest,
+        pods=world.pods_of(record.cluster),
+        others=_others(record.cluster, world),
+        refused=world.refused,
+        pod_events=world.pod_events,
+    )
+
+
+def built_from(cluster: Manifest) -> str | None:
+    """Return the digest of what a RayCluster was built from."""
+    annotations: dict[str, str] = cluster["metadata"].get("annotations", {})
+    return annotations.get(SPEC_ANNOTATION)
+
+
+def _others(cluster: str, world: World) -> tuple[str, ...]:
+    names = {child["metadata"]["name"] for child in world.rayclusters()}
+    pods = {pod.name for pod in world.pods if pod.cluster not in {cluster, *names}}
+    return (
+        *(f"RayCluster {name}" for name in sorted(names - {cluster})),
+        *(f"pod {name}" for name in sorted(pods)),
+    )

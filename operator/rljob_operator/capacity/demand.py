@@ -1,0 +1,107 @@
+"""The pods of a job, with what each requests. Pure: read from the RayCluster that the operator would build."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_operator import children
+from rljob_operator.admitted_job import AdmittedJob
+from rljob_operator.capacity.quantities import PODS, amounts
+from rljob_operator.cluster_shape import num_rollout_pods
+from rljob_operator.identity import Manifest, cluster_name
+from rljob_operator.rollout_pods import RolloutPods
+
+HEAD = "head"
+INIT = {"cpu": "200m", "memory": "256Mi"}
+"""what the init container requests that KubeRay 1.6 adds to every worker"""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """The resources of one container."""
+
+    requests: Mapping[str, int]
+    limits: Mapping[str, int]
+    is_init: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """Pods that are alike."""
+
+    group: str
+    """`head`, or the name of the worker group"""
+    count: int
+    containers: tuple[Container, ...]
+    node_selector: Mapping[str, str]
+    tolerations: tuple[Mapping[str, Any], ...]
+    priority_class: str | None
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """What the scheduler counts for one pod, itself included."""
+        return {**_largest(self.containers, "requests"), PODS: 1000}
+
+    @property
+    def limits(self) -> dict[str, int]:
+        return _largest(self.containers, "limits")
+
+    @property
+    def is_best_effort(self) -> bool:
+        """Whether no container has a request or a limit of CPU or memory."""
+        named = {name for each in self.containers for name in (*each.requests, *each.limits)}
+        return not named & {"cpu", "memory"}
+
+
+def demand(job: AdmittedJob) -> tuple[Pods, ...]:
+    """Return the pods of a job, head first."""
+    rollout = RolloutPods(num_rollout_pods(job.spec))
+    built = children.raycluster(job, cluster_name(job.name, job.uid, 1), rollout)["spec"]
+    return tuple(_pods(built))
+
+
+def total(pods: tuple[Pods, ...]) -> dict[str, int]:
+    """Return what all pods request together."""
+    found: dict[str, int] = {}
+    for each in pods:
+        for name, amount in each.requests.items():
+            found[name] = found.get(name, 0) + amount * each.count
+    return found
+
+
+def _pods(spec: Manifest) -> Iterator[Pods]:
+    yield _alike(HEAD, 1, spec["headGroupSpec"]["template"]["spec"])
+    for group in spec["workerGroupSpecs"]:
+        yield _alike(group["groupName"], group["replicas"], group["template"]["spec"])
+
+
+def _alike(group: str, count: int, pod: Manifest) -> Pods:
+    containers = [_container(each) for each in pod["containers"]]
+    # A sidecar is an init container that stays.
+    containers += [_container(each, each.get("restartPolicy") != "Always") for each in pod.get("initContainers", ())]
+    if group != HEAD:
+        containers.append(Container(amounts(INIT), amounts(INIT), is_init=True))
+    return Pods(
+        group=group,
+        count=count,
+        containers=tuple(containers),
+        node_selector=pod.get("nodeSelector", {}),
+        tolerations=tuple(pod.get("tolerations", ())),
+        priority_class=pod.get("priorityClassName"),
+    )
+
+
+def _container(raw: Manifest, is_init: bool = False) -> Container:
+    resources = raw.get("resources", {})
+    limits = amounts(resources.get("limits"))
+    # The API server completes requests in the same way.
+    return Container({**limits, **amounts(resources.get("requests"))}, limits, is_init)
+
+
+def _largest(containers: tuple[Container, ...], kind: str) -> dict[str, int]:
+    """Return the sum of the containers, or what an init container has if that is more."""
+    found: dict[str, int] = {}
+    for each in sorted(containers, key=lambda each: each.is_init):
+        for name, amount in getattr(each, kind).items():
+            found[name] = max(found.get(name, 0), amount) if each.is_init else found.get(name, 0) + amount
+    return found

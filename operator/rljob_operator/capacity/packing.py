@@ -1,0 +1,240 @@
+"""Nodes against the pods of a job. Pure.
+
+A search decides whether all pods find a place at once. It says no only when it has tried everything; where it gives up,
+the answer is that the pods may fit.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rljob_operator.capacity.demand import Pods, total
+from rljob_operator.capacity.finding import Finding, Outcome
+from rljob_operator.capacity.quantities import amounts, shown
+from rljob_operator.identity import Manifest
+
+MOST_PLACES = 5_000
+"""that the search tries before it gives up"""
+PASSING = "node.kubernetes.io/"
+"""taints of this prefix go away when the node is well again"""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node, or one that an autoscaler can bring."""
+
+    name: str
+    allocatable: Mapping[str, int]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Mapping[str, Any], ...] = ()
+    is_schedulable: bool = True
+    """ready, and not cordoned"""
+    used: Mapping[str, int] = field(default_factory=dict)
+    """what pods on it request"""
+
+    @property
+    def free(self) -> dict[str, int]:
+        return {name: amount - self.used.get(name, 0) for name, amount in self.allocatable.items()}
+
+
+def node_of(raw: Manifest, used: Mapping[str, int]) -> Node:
+    """Return a node as the API server shows it."""
+    spec, status = raw.get("spec", {}), raw.get("status", {})
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions", ()))
+    return Node(
+        name=raw["metadata"]["name"],
+        allocatable=amounts(status.get("allocatable")),
+        labels=raw["metadata"].get("labels", {}),
+        taints=tuple(spec.get("taints", ())),
+        is_schedulable=ready and not spec.get("unschedulable", False),
+        used=used,
+    )
+
+
+def against_nodes(pods: Sequence[Pods], nodes: Sequence[Node], coming: Sequence[Node] | None) -> Iterator[Finding]:
+    """Yield what nodes do not have, or do not have now.
+
+    `coming` are the nodes that an autoscaler can bring; None: that is not known, so whatever is short may come later.
+    """
+    never = Outcome.LATER if coming is None else Outcome.NEVER
+    ever = (*nodes, *(coming or ()))
+    found = list(_shapes(pods, ever, never)) or list(_together(pods, ever, never))
+    yield from found
+    if not found:
+        yield from _now(pods, nodes)
+
+
+def _shapes(pods: Sequence[Pods], nodes: Sequence[Node], never: Outcome) -> Iterator[Finding]:
+    """Yield the groups of which no pod fits on any node, were it empty."""
+    for each in pods:
+        requests = each.requests
+        if any(_has(node.allocatable, requests) and _lets_in(node, each) for node in nodes):
+            continue
+        matching = [node for node in nodes if _lets_in(node, each)]
+        if not matching:
+            yield Finding(never, _nowhere(each, nodes))
+        else:
+            name, largest = _shortest(each, matching)
+            text = f"a pod of the group {each.group} needs {shown(name, each.requests[name])}"
+            yield Finding(never, f"{text}; the largest node has {shown(name, largest)}", name)
+
+
+def _nowhere(pods: Pods, nodes: Sequence[Node]) -> str:
+    selected = [node for node in nodes if _is_selected(node, pods)]
+    if not nodes:
+        return "the cluster has no nodes"
+    if not selected:
+        wanted = ", ".join(f"{key}={value}" for key, value in sorted(pods.node_selector.items()))
+        return f"none of {len(nodes)} nodes has the labels {wanted} of spec.scheduling.nodeSelector"
+    taint = next(taint for taint in selected[0].taints if _keeps_out(taint, pods, passing=False))
+    text = f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
+    return f"spec.scheduling.tolerations: none tolerates the taint {text}, as on node {selected[0].name}"
+
+
+def _shortest(pods: Pods, nodes: Sequence[Node]) -> tuple[str, int]:
+    """Return a resource that is short on every node, and how much the best node has of it."""
+    best = {name: max(node.allocatable.get(name, 0) for node in nodes) for name in pods.requests}
+    short = [name for name, amount in pods.requests.items() if amount > best[name]]
+    # If each resource alone is there, but never together, the devices are what is rare.
+    name = next(iter(sorted(short, key=_rarest)), None) or min(pods.requests, key=_rarest)
+    return name, best[name]
+
+
+def _rarest(name: str) -> tuple[bool, str]:
+    return "/" not in name, name
+
+
+def _together(pods: Sequence[Pods], nodes: Sequence[Node], never: Outcome) -> Iterator[Finding]:
+    """Yield what is short if every node were empty."""
+    fits = placed(pods, nodes)
+    if fits:
+        return
+    matching = [node.allocatable for node in nodes if any(_lets_in(node, each) for each in pods)]
+    for name, amount in sorted(total(tuple(pods)).items(), key=lambda each: _rarest(each[0])):
+        there = sum(room.get(name, 0) for room in matching)
+        if amount > there:
+            yield Finding(never, f"all matching nodes together have {shown(name, there)}", name)
+            return
+    if fits is False:
+        count = sum(each.count for each in pods)
+        yield Finding(never, f"{count} pods do not fit on the {len(nodes)} nodes, even if these were empty")
+
+
+def _now(pods: Sequence[Pods], nodes: Sequence[Node]) -> Iterator[Finding]:
+    """Yield what is short at present."""
+    ready = [node for node in nodes if node.is_schedulable]
+    if placed(pods, ready, now=True):
+        return
+    free = [node.free for node in ready if any(_lets_in(node, each) for each in pods)]
+    for name, amount in sorted(total(tuple(pods)).items(), key=lambda each: _rarest(each[0])):
+        there = sum(max(0, room.get(name, 0)) for room in free)
+        if amount > there:
+            yield Finding(Outcome.LATER, f"matching nodes have {shown(name, there)} free", name)
+            return
+    yield Finding(Outcome.LATER, "matching nodes have enough free, but not on single nodes")
+
+
+def placed(pods: Sequence[Pods], nodes: Sequence[Node], now: bool = False) -> bool | None:
+    """Return whether all pods find a place at once, on empty nodes or `now`; None: not found in the time allowed."""
+    requests = [each.requests for each in pods]
+    names = sorted({name for each in requests for name in each}, key=_rarest)
+    order = sorted(zip(pods, requests, strict=True), key=lambda each: [each[1].get(n, 0) for n in names], reverse=True)
+    return _Search(order, nodes, now).place()
+
+
+class _Search:
+    """Depth first, largest pods first.
+
+    Pods that are alike are placed in the order of nodes, and of nodes that are alike only the first one is tried.
+    What a node has, and whom it lets in, is looked up when the search comes to it.
+    """
+
+    def __init__(self, order: Sequence[tuple[Pods, Mapping[str, int]]], nodes: Sequence[Node], now: bool) -> None:
+        self._groups = order
+        self._queue = [index for index, (pods, _) in enumerate(order) for _ in range(pods.count)]
+        self._nodes, self._now = nodes, now
+        self._rooms: dict[int, dict[str, int]] = {}
+        self._open: dict[int, tuple[bool, ...]] = {}
+        self._left = MOST_PLACES + len(self._queue) * len(order) + 2 * len(nodes) * len(order)
+
+    def place(self) -> bool | None:
+        path: list[tuple[int, Iterator[int]]] = []
+        choices = self._choices(0, 0)
+        while len(path) < len(self._queue):
+            node = next(choices, None)
+            if self._left < 0:
+                return None
+            if node is not None:
+                self._take(len(path), node, 1)
+                path.append((node, choices))
+                choices = self._choices(len(path), node)
+            elif path:
+                node, choices = path.pop()
+                self._take(len(path), node, -1)
+            else:
+                return False
+        return True
+
+    def _choices(self, depth: int, before: int) -> Iterator[int]:
+        """Yield the nodes to try for a pod, whose predecessor is on the node `before`."""
+        if depth == len(self._queue):
+            return
+        group = self._queue[depth]
+        first = before if depth and self._queue[depth - 1] == group else 0
+        requests = self._groups[group][1]
+        tried: set[object] = set()
+        for node in range(first, len(self._nodes)):
+            self._left -= 1
+            room = self._room(node)
+            if not _has(room, requests) or not self._lets_in(node)[group]:
+                continue
+            alike = self._lets_in(node), tuple(sorted(room.items()))
+            if alike not in tried:
+                tried.add(alike)
+                yield node
+
+    def _room(self, node: int) -> dict[str, int]:
+        if node not in self._rooms:
+            found = self._nodes[node]
+            self._rooms[node] = found.free if self._now else dict(found.allocatable)
+        return self._rooms[node]
+
+    def _lets_in(self, node: int) -> tuple[bool, ...]:
+        if node not in self._open:
+            self._open[node] = tuple(_lets_in(self._nodes[node], pods, self._now) for pods, _ in self._groups)
+        return self._open[node]
+
+    def _take(self, depth: int, node: int, sign: int) -> None:
+        room = self._room(node)
+        for name, amount in self._groups[self._queue[depth]][1].items():
+            room[name] = room.get(name, 0) - sign * amount
+
+
+def _has(room: Mapping[str, int], requests: Mapping[str, int]) -> bool:
+    return all(room.get(name, 0) >= amount for name, amount in requests.items() if amount > 0)
+
+
+def _lets_in(node: Node, pods: Pods, passing: bool = False) -> bool:
+    return _is_selected(node, pods) and not any(_keeps_out(taint, pods, passing) for taint in node.taints)
+
+
+def _is_selected(node: Node, pods: Pods) -> bool:
+    return all(node.labels.get(key) == value for key, value in pods.node_selector.items())
+
+
+def _keeps_out(taint: Mapping[str, Any], pods: Pods, passing: bool) -> bool:
+    if taint.get("effect") not in ("NoSchedule", "NoExecute"):
+        return False
+    if not passing and str(taint["key"]).startswith(PASSING):
+        return False
+    return not any(_tolerates(each, taint) for each in pods.tolerations)
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    if toleration.get("key") in (None, ""):
+        return toleration.get("operator") == "Exists"
+    if toleration["key"] != taint["key"]:
+        return False
+    return toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", "")

@@ -1,0 +1,101 @@
+"""From objects of the API server to the capacity of each namespace. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_operator.capacity.demand import Container, Pods
+from rljob_operator.capacity.packing import Node, node_of
+from rljob_operator.capacity.quantities import PODS, amounts
+from rljob_operator.capacity.quotas import Limit, Quota, limits_of, quota_of
+from rljob_operator.capacity.verdict import Capacity
+from rljob_operator.identity import Manifest
+
+ENDED = ("Succeeded", "Failed")
+ALIVE = ",".join(f"status.phase!={phase}" for phase in ENDED)
+"""field selector of the pods that take room on nodes"""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that limits pods in a cluster, at one time."""
+
+    quotas: Mapping[str, tuple[Quota, ...]]
+    """by namespace"""
+    limits: Mapping[str, tuple[Limit, ...]]
+    """by namespace"""
+    nodes: tuple[Node, ...] | None
+    coming: tuple[Node, ...] | None = None
+
+    def of(self, namespace: str) -> Capacity:
+        """Return what limits the pods of a namespace."""
+        return Capacity(self.quotas.get(namespace, ()), self.limits.get(namespace, ()), self.nodes, self.coming)
+
+
+def snapshot(
+    quotas: Iterable[Manifest],
+    limits: Iterable[Manifest],
+    nodes: Iterable[Manifest] | None,
+    used: Mapping[str, Mapping[str, int]],
+    coming: Sequence[Node] | None = None,
+) -> Snapshot:
+    """Return the capacity that these objects show; `used` is what pods request, by node."""
+    found_quotas: dict[str, tuple[Quota, ...]] = {}
+    for raw in quotas:
+        place = raw["metadata"]["namespace"]
+        found_quotas[place] = (*found_quotas.get(place, ()), quota_of(raw))
+    found_limits: dict[str, tuple[Limit, ...]] = {}
+    for raw in limits:
+        place = raw["metadata"]["namespace"]
+        found_limits[place] = (*found_limits.get(place, ()), *limits_of(raw))
+    known = None if nodes is None else tuple(node_of(raw, used.get(raw["metadata"]["name"], {})) for raw in nodes)
+    return Snapshot(found_quotas, found_limits, known, None if coming is None else tuple(coming))
+
+
+def used_by_node(pods: Iterable[Manifest]) -> dict[str, dict[str, int]]:
+    """Return what the pods on each node request."""
+    found: dict[str, dict[str, int]] = {}
+    for raw in pods:
+        add_used(found, raw)
+    return found
+
+
+def add_used(found: dict[str, dict[str, int]], pod: Manifest) -> None:
+    """Add what a pod requests to its node."""
+    node = pod["spec"].get("nodeName")
+    if node is None or pod.get("status", {}).get("phase") in ENDED:
+        return
+    used = found.setdefault(node, {})
+    for name, amount in requests_of(pod["spec"]).items():
+        used[name] = used.get(name, 0) + amount
+
+
+def requests_of(pod: Manifest) -> dict[str, int]:
+    """Return what the scheduler counts for a pod."""
+    containers = [(each, False) for each in pod.get("containers", ())]
+    # A sidecar is an init container that stays.
+    containers += [(each, each.get("restartPolicy") != "Always") for each in pod.get("initContainers", ())]
+    sizes = tuple(
+        Container(amounts(each.get("resources", {}).get("requests")), {}, is_init) for each, is_init in containers
+    )
+    requests = Pods("", 1, sizes, {}, (), None).requests
+    for name, amount in amounts(pod.get("overhead")).items():
+        requests[name] = requests.get(name, 0) + amount
+    return {**requests, PODS: 1000}
+
+
+def coming_of(given: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
+    """Return the nodes that an autoscaler can bring: `[{count, allocatable, labels, taints}]`.
+
+    Raises ValueError for a quantity that is none.
+    """
+    return tuple(
+        Node(
+            name=f"autoscaler-{kind}-{index}",
+            allocatable={PODS: 110_000, **amounts(each["allocatable"])},
+            labels=each.get("labels", {}),
+            taints=tuple(each.get("taints", ())),
+        )
+        for kind, each in enumerate(given)
+        for index in range(int(each.get("count", 1)))
+    )

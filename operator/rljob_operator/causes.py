@@ -1,0 +1,43 @@
+"""What the end of an attempt counts as: a failure of the run, of the infrastructure, or a suspension. Pure."""
+
+from collections.abc import Sequence
+
+from rljob_api import recovery
+from rljob_api.exits import Cause, Exit
+from rljob_operator.admitted_job import AdmittedJob
+from rljob_operator.attempt_view import AttemptView
+from rljob_operator.cluster_shape import num_pods
+from rljob_operator.history import AttemptRecord
+from rljob_operator.world import Pod
+
+
+def cause_of(ended: AttemptRecord, attempt: AttemptView, earlier: Sequence[AttemptRecord], job: AdmittedJob) -> Cause:
+    """Return what the end of an attempt counts as, from what is observed of it and the attempts before it."""
+    if ended.exit_code == Exit.PREEMPTED:
+        return Cause.SUSPENDED if job.is_suspended else Cause.INFRASTRUCTURE
+    if ended.exit_code == Exit.OUT_OF_MEMORY or any(pod.ran_out_of_memory for pod in attempt.pods):
+        return Cause.APPLICATION
+    if has_lost_pods(attempt, job):
+        return Cause.INFRASTRUCTURE
+    if ended.exit_code != Exit.LOST_PEER:
+        return Cause.APPLICATION
+    # A dead node is reported as such only after 40 s. Without a report, a run that dies before it gets further than
+    # the attempts before it may die of itself, and has the smaller budget.
+    before = recovery.reached([each.for_policy() for each in earlier])
+    is_lost_by_ray = ended.verdict is None and (attempt.driver is None or attempt.driver.exit_code is None)
+    got_further = before.is_behind(ended.for_policy(), counts_steps=True)
+    return Cause.INFRASTRUCTURE if is_lost_by_ray or got_further else Cause.APPLICATION
+
+
+def has_lost_pods(attempt: AttemptView, job: AdmittedJob) -> bool:
+    """Return whether pods of the attempt's RayCluster are gone, not ready, or younger than the attempt."""
+    if attempt.lost_its_cluster:
+        return True
+    started = attempt.record.started
+    lost = [pod for pod in attempt.pods if not pod.is_ready or (started is not None and _is_successor(pod, started))]
+    return bool(lost) or len(attempt.pods) < num_pods(job.spec)
+
+
+def _is_successor(pod: Pod, started: float) -> bool:
+    """Return whether a pod was made while the driver ran: KubeRay replaces a lost one at once."""
+    return pod.created > started

@@ -1,0 +1,38 @@
+"""Which known failure ended an attempt, from what the operator can see of it. Pure.
+
+The driver reads its own logs before it ends, and logs what it recognises. If it was killed, there are still the end of
+its output, which Ray keeps, and what Kubernetes says of the pods.
+"""
+
+from rljob_api.exits import Exit
+from rljob_api.failures.known import KnownFailure, known_failure, logged
+from rljob_api.failures.scan import scan
+from rljob_operator.attempt_view import AttemptView
+from rljob_operator.history import AttemptRecord
+
+IN_ORDER = (Exit.OK, Exit.PREEMPTED)
+"""ends that need no explanation"""
+NO_NEWS = "Job entrypoint command failed"
+"""what Ray says of every driver that fails"""
+
+
+def failure_of(ended: AttemptRecord, attempt: AttemptView) -> KnownFailure | None:
+    """Return the failure that ended an attempt; None: it ended in order, or no failure is recognised."""
+    if ended.exit_code in IN_ORDER:
+        return None
+    output = attempt.driver.message if attempt.driver else ""
+    if found := logged(output):
+        return found
+    said = [line for line in (*output.splitlines(), ended.reason) if not line.startswith(NO_NEWS)]
+    seen = {"driver": "\n".join(said), "pods": "\n".join(_of_pods(attempt))}
+    return known_failure([scan(name, text.encode()) for name, text in seen.items()])
+
+
+def _of_pods(attempt: AttemptView) -> list[str]:
+    lines = [line for pod in attempt.pods for line in pod.trouble]
+    lines += [
+        f"Warning {event.reason} pod/{name} {event.note}"
+        for name, events in attempt.pod_events.items()
+        for event in events
+    ]
+    return lines

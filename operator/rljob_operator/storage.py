@@ -1,0 +1,97 @@
+"""Where a run's files lie: its directory, and the volumes that all pods of its job mount. Pure."""
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from rljob_api.status import DefaultVolume
+from rljob_operator.admitted_job import AdmittedJob
+from rljob_operator.identity import Manifest
+from rljob_operator.pods import VOLUME, small_container
+from rljob_operator.resolved import FIRST
+
+WHOLE_VOLUME = "/rljob-volume"
+"""where the init container mounts the operator's volume"""
+
+
+def directory(job: AdmittedJob) -> str:
+    """Return the run's directory inside the pods."""
+    assert job.resolved.directory is not None, "every admitted job has one"
+    return job.resolved.directory
+
+
+def cache(job: AdmittedJob) -> str:
+    """Return where models are kept that the driver downloads or converts; all pods read them.
+
+    In the operator's volume, the jobs of a namespace share them, for a model can have hundreds of gigabytes.
+    """
+    volume = job.resolved.volume
+    if volume is None:
+        return f"{directory(job)}/cache"
+    return f"{volume.path}/{'cache' if volume.sub_path is None else _shared(volume.sub_path)}"
+
+
+def _shared(sub_path: str) -> str:
+    """Return the cache of the namespace that a run's directory belongs to. No job can have this name."""
+    return f"{PurePosixPath(sub_path).parts[0]}/.cache"
+
+
+def is_shared(path: str, job: AdmittedJob) -> bool:
+    """Return whether a directory lies in a volume that all pods of the job mount."""
+    mounts = [str(mount.get("mountPath")) for mount in volume_mounts(job)]
+    return any(PurePosixPath(path).is_relative_to(mount) for mount in mounts)
+
+
+def volumes(job: AdmittedJob) -> tuple[Mapping[str, Any], ...]:
+    """Return the volumes of every pod, as in a pod's spec."""
+    volume, own = job.resolved.volume, job.spec.runtime.volumes
+    return (*own, *([{"name": VOLUME, **volume.source}] if volume and _name(job) == VOLUME else []))
+
+
+def volume_mounts(job: AdmittedJob) -> tuple[Mapping[str, Any], ...]:
+    """Return where every container mounts them."""
+    volume = job.resolved.volume
+    return (*job.spec.runtime.volume_mounts, *(_mounts(volume, _name(job)) if volume else []))
+
+
+def _name(job: AdmittedJob) -> str:
+    """Return the name of the pods' volume with the operator's storage.
+
+    A job may mount the same claim for its data. A kubelet waits for ever for a pod that has a claim in two volumes.
+    """
+    volume = job.resolved.volume
+    claim = volume.source.get("persistentVolumeClaim", {}).get("claimName") if volume else None
+    same = (each for each in job.spec.runtime.volumes if claim and _claim(each) == claim)
+    return str(next(same, {"name": VOLUME})["name"])
+
+
+def _claim(volume: Mapping[str, Any]) -> Any:
+    source = volume.get("persistentVolumeClaim")
+    return source.get("claimName") if isinstance(source, Mapping) else None
+
+
+def _mounts(volume: DefaultVolume, name: str) -> list[Mapping[str, Any]]:
+    if volume.sub_path is None:
+        return [{"name": name, "mountPath": volume.path}]
+    paths = volume.sub_path, _shared(volume.sub_path)
+    return [{"name": name, "mountPath": f"{volume.path}/{path}", "subPath": path} for path in paths]
+
+
+def first_containers(job: AdmittedJob) -> tuple[Manifest, ...]:
+    """Return the init container that makes the run's directory and the cache in the operator's volume.
+
+    The kubelet would make it as root: not writable for the job on a hostPath, and impossible on NFS with root squash.
+    It is the only container that mounts the whole volume, and it runs one command.
+    """
+    volume = job.resolved.volume
+    if volume is None or volume.sub_path is None:
+        return ()
+    paths = volume.sub_path, _shared(volume.sub_path)
+    command = ["mkdir", "-p", "--", *(f"{WHOLE_VOLUME}/{path}" for path in paths)]
+    # The pod needs no more than without it.
+    container = {
+        **small_container(FIRST, job.resolved.image, command, "64Mi"),
+        "imagePullPolicy": job.spec.runtime.image_pull_policy,
+        "volumeMounts": [{"name": _name(job), "mountPath": WHOLE_VOLUME}],
+    }
+    return (container,)

@@ -1,0 +1,197 @@
+"""What a job waits for: the first blocker on the way from its RayCluster to the first step, with numbers. Pure.
+
+earlier pods ─► API server ─► RayCluster, quota ─► pods: node, volumes, sandbox, image, init, probes
+─► Ray starts the driver ─► placement group ─► engines load the model
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from rljob_api.control import EngineState, RunState, Status
+from rljob_api.sizing.topology import topology
+from rljob_operator.admitted_job import AdmittedJob
+from rljob_operator.attempt_view import AttemptView
+from rljob_operator.cluster_shape import num_pods
+from rljob_operator.identity import Manifest
+from rljob_operator.pod_stage import PodStage, Stage, with_events
+from rljob_operator.world import DriverState, Pod, seconds
+
+PATIENCE_S = 20.0
+"""a pod that is being created, or starts, is worth a word after this time [s]"""
+ASK_S = 5.0
+"""the events of a pod that is being created are read after this time [s]"""
+USUAL = (Stage.CREATING, Stage.INIT, Stage.PROBES)
+"""stages that every pod passes"""
+WORDS = {
+    Stage.SCHEDULING: "no scheduler has looked at it",
+    Stage.SANDBOX: "its sandbox cannot be made",
+    Stage.VOLUMES: "a volume cannot be mounted",
+    Stage.CREATING: "its containers are being created",
+}
+"""where the scheduler or the kubelet says nothing, or not enough"""
+
+
+class Blocker(StrEnum):
+    """What a job waits for; label of a metric. Those of pods are the values of `Stage`."""
+
+    PREVIOUS_CLUSTER = "PreviousCluster"
+    REFUSED = "Refused"
+    QUOTA = "Quota"
+    RAY_CLUSTER = "RayCluster"
+    BACK_OFF = "BackOff"
+    DRIVER = "Driver"
+    PLACEMENT = "Placement"
+    ENGINES = "Engines"
+
+
+BLOCKERS: tuple[str, ...] = (*Blocker, *Stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The first blocker."""
+
+    blocker: str
+    """of `BLOCKERS`"""
+    text: str
+    """a sentence that stays the same while nothing changes"""
+    since: float | None = None
+    """[unix s]; None: not known"""
+
+    @property
+    def sentence(self) -> str:
+        """Return the text with the time of day when it began."""
+        if not self.since:
+            return self.text
+        return f"{self.text} (since {datetime.fromtimestamp(self.since, UTC):%Y-%m-%d %H:%M:%S} UTC)"
+
+
+def waiting(attempt: AttemptView, job: AdmittedJob, now: float) -> Waiting | None:
+    """Return what an open attempt waits for before its first step; None: for nothing that is known."""
+    record, driver = attempt.record, attempt.driver
+    if record.started is None and not attempt.has_live_driver:
+        return before_driver(attempt, job, now) or _back_off(attempt, now) or _unstarted(attempt)
+    if driver is None or driver.status is None or driver.status.state is not RunState.STARTING:
+        return None
+    return in_driver(driver.status, job)
+
+
+def before_driver(attempt: AttemptView, job: AdmittedJob, now: float) -> Waiting | None:
+    """Return what the pods wait for."""
+    if attempt.others:
+        return Waiting(Blocker.PREVIOUS_CLUSTER, f"{', '.join(attempt.others)} of an earlier attempt still exist")
+    if attempt.refused is not None:
+        return Waiting(Blocker.REFUSED, attempt.refused)
+    failure = _failure_of(attempt.cluster)
+    if failure is not None:
+        return failure
+    blocked = _pod(attempt, now)
+    if blocked is not None:
+        return blocked
+    missing = num_pods(job.spec) - len(attempt.pods)
+    if missing > 0 and attempt.cluster is not None and now >= _due(attempt) + PATIENCE_S:
+        return Waiting(Blocker.RAY_CLUSTER, f"KubeRay has not created {missing} of {num_pods(job.spec)} pods yet")
+    return None
+
+
+def _due(attempt: AttemptView) -> float:
+    """Return when the attempt was due [unix s]."""
+    return float(attempt.record.start_after)
+
+
+def _failure_of(raycluster: Manifest | None) -> Waiting | None:
+    """Return why KubeRay cannot make or delete a pod, without the pod's name: every try has another one."""
+    conditions = raycluster.get("status", {}).get("conditions", []) if raycluster else []
+    for condition in conditions:
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            text = re.sub(r'pods "[^"]*" is forbidden', "a pod is forbidden", " ".join(condition["message"].split()))
+            since = seconds(at) if (at := condition.get("lastTransitionTime")) else None
+            return Waiting(Blocker.QUOTA if "exceeded quota" in text else Blocker.RAY_CLUSTER, text, since)
+    return None
+
+
+def _pod(attempt: AttemptView, now: float) -> Waiting | None:
+    """Return what the pod waits for that is behind all others; alike are counted."""
+    blocked = [
+        (pod, with_events(pod.stage, attempt.pod_events.get(pod.name, ())))
+        for pod in attempt.pods
+        if pod.stage is not None and not pod.is_ready
+    ]
+    worth = [(pod, stage) for pod, stage in blocked if not _is_usual(stage) or now - stage.since >= PATIENCE_S]
+    if not worth:
+        return None
+    first, stage = min(worth, key=lambda each: _rank(*each))
+    alike = sum(each.stage is stage.stage for _, each in worth) - 1
+    others = f" (and {alike} more)" if alike else ""
+    return Waiting(stage.stage, f"{first.name}{others}: {words(stage)}", stage.since)
+
+
+def words(stage: PodStage) -> str:
+    """Return what a pod waits for, in words."""
+    own = WORDS.get(stage.stage, "")
+    if stage.stage is Stage.SCHEDULING and stage.text:
+        return stage.text
+    return ": ".join(part for part in (own, stage.text) if part)
+
+
+def _is_usual(stage: PodStage) -> bool:
+    return stage.stage in USUAL or not stage.text
+
+
+def _rank(pod: Pod, stage: PodStage) -> tuple[float, bool, str]:
+    rank: float = list(Stage).index(stage.stage)
+    if stage.stage is Stage.PROBES and pod.is_head:
+        rank = list(Stage).index(Stage.INIT) - 0.5  # the init containers of workers wait for the head
+    return rank, not pod.is_head, pod.name
+
+
+def pod_to_ask(pods: Sequence[Pod], now: float) -> Pod | None:
+    """Return the pod whose events are worth reading: one whose status does not say why it does not start."""
+    silent = [
+        pod
+        for pod in pods
+        if pod.stage is not None and pod.stage.stage is Stage.CREATING and now - pod.stage.since >= ASK_S
+    ]
+    return min(
+        (pod for pod in silent if not pod.is_deleting), key=lambda pod: (not pod.is_head, pod.name), default=None
+    )
+
+
+def _back_off(attempt: AttemptView, now: float) -> Waiting | None:
+    if now >= attempt.record.start_after:
+        return None
+    return Waiting(Blocker.BACK_OFF, f"attempt {attempt.record.number} begins after a pause")
+
+
+def _unstarted(attempt: AttemptView) -> Waiting | None:
+    if not attempt.has_ready_head:
+        return None
+    if attempt.driver is None or attempt.driver.state is DriverState.UNKNOWN:
+        return Waiting(Blocker.DRIVER, "Ray does not answer the operator yet", _due(attempt))
+    return Waiting(Blocker.DRIVER, f"Ray has not started the driver; it shows it as {attempt.driver.state}")
+
+
+def in_driver(status: Status, job: AdmittedJob) -> Waiting | None:
+    """Return what a driver waits for that starts."""
+    since = status.phase_since or None
+    if not status.engines:
+        gpus = topology(job.spec).gpus
+        text = f"the driver looks up the model, and Ray reserves a placement group of {gpus} slots"
+        return Waiting(Blocker.PLACEMENT, text, since)
+    loading = [each for each in status.engines if each.state is EngineState.STARTING]
+    if not loading:
+        return None
+    without = [each for each in loading if each.node is None]
+    first = (without or loading)[0]
+    which = f"{len(loading)} of {len(status.engines)} engines are not up; {first.name}"
+    what = "waits for room in Ray" if without else "loads the model"
+    return Waiting(Blocker.PLACEMENT if without else Blocker.ENGINES, f"{which} {what}", first.since)
+
+
+def counted(found: Waiting | None, ready: int, wanted: int) -> str:
+    """Return how many pods are ready, and what the others wait for."""
+    text = f"{ready} of {wanted} pods are ready"
+    return f"{text}; {found.sentence}" if found else text

@@ -1,0 +1,64 @@
+"""`python -m rljob_operator.webhook`: run the webhook. `--help` lists its options."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+
+import uvloop
+
+from rljob_operator import logs
+from rljob_operator.cluster import Cluster
+from rljob_operator.webhook import certificate
+from rljob_operator.webhook.answer import answer
+from rljob_operator.webhook.keeping import Keeper
+from rljob_operator.webhook.metrics import Metrics
+from rljob_operator.webhook.mounted import Mounted
+from rljob_operator.webhook.server import Server
+from rljob_operator.webhook.settings import Settings, settings
+from rljob_operator.webhook.sight import Sight
+
+log = logging.getLogger("rljob_operator.webhook")
+
+LEAVES_S = 5.0
+"""from SIGTERM to the end of listening: until then Services may still send requests [s]"""
+
+
+async def main(given: Settings) -> int:
+    """Serve until SIGTERM; return the exit code."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    cluster = await Cluster.connect(given.kubeconfig, "rljob-webhook")
+    sight = Sight(cluster, given.namespaces, given.coming)
+    server = Server(lambda request: answer(request, given.defaults, sight.seen), Metrics())
+    try:
+        port, pages = await server.start(given.host, given.port, given.pages)
+        log.info("action=serve port=%d pages=%d", port, pages)
+        keeping = asyncio.create_task(_certificate(given, cluster, server).keep())
+        looking = asyncio.create_task(sight.keep())
+        ending = asyncio.create_task(stop.wait())
+        done, _ = await asyncio.wait({keeping, looking, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if ending not in done:  # a task that never ends has failed
+            done.pop().result()
+        await asyncio.sleep(LEAVES_S)
+        keeping.cancel()
+        looking.cancel()
+    finally:
+        await server.close()
+        await cluster.close()
+    return 0
+
+
+def _certificate(given: Settings, cluster: Cluster, server: Server) -> Keeper | Mounted:
+    if given.directory is not None:
+        return Mounted(given.directory, server.use)
+    return Keeper(cluster, given.secret, given.configuration, given.names, server.use, certificate.now)
+
+
+if __name__ == "__main__":
+    options = settings(sys.argv[1:], os.environ)
+    logs.configure(options.log_level)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sys.exit(runner.run(main(options)))

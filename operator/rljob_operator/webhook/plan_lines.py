@@ -1,0 +1,42 @@
+"""What a manifest comes to, in a few lines: the answer to `kubectl apply --dry-run=server`. Pure."""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from rljob_api.sections import Device
+from rljob_api.sizing.batch import batch
+from rljob_api.sizing.topology import Topology, topology
+from rljob_operator.admitted_job import AdmittedJob
+from rljob_operator.capacity.demand import Pods, demand
+from rljob_operator.capacity.quantities import PODS, shown
+
+
+def plan_lines(job: AdmittedJob) -> Iterator[str]:
+    """Yield the plan: processes, slots and nodes, pods with their requests, batch, tokens."""
+    spec, where = job.spec, topology(job.spec)
+    unit = "GPUs" if spec.runtime.device is Device.GPU else "processes"
+    nodes = ", ".join(f"{len(list(same))} × {size}" for size, same in groupby(node.gpus for node in where.nodes))
+    yield f"plan: {spec.placement}, {where.gpus} {unit} on {len(where.nodes)} nodes ({nodes})"
+    yield f"plan: {_processes(where)}"
+    yield f"plan: pods: {'; '.join(_pods(each) for each in demand(job))}"
+    sizes = batch(spec)
+    yield (
+        f"plan: a step has {sizes.prompts} prompts × {sizes.samples_per_prompt} samples = {sizes.samples} samples, in "
+        f"{sizes.steps_per_rollout} optimizer steps of {sizes.global_batch_size}; {spec.training.steps} steps"
+    )
+    yield f"plan: up to {spec.training.max_tokens_per_gpu} tokens in a micro-batch of a rank"
+
+
+def _processes(where: Topology) -> str:
+    parts = ["1 driver"]
+    if where.learner:
+        layout = f"tensor {where.tensor_parallel}, pipeline {where.pipeline_parallel}, data {where.data_parallel}"
+        parts.append(f"{len(where.learner)} learner ranks ({layout})")
+    if where.engines:
+        parts.append(f"{len(where.engines)} engines of {len(where.engines[0].slots)}")
+    return ", ".join(parts)
+
+
+def _pods(pods: Pods) -> str:
+    requests = ", ".join(shown(name, amount) for name, amount in sorted(pods.requests.items()) if name != PODS)
+    return f"{pods.count} {pods.group} ({requests or 'no requests'})"
