@@ -1,6 +1,6 @@
 """The driver: `python -m rljob_trainer.driver --manifest FILE --directory DIR --attempt N`.
 
-Builds the parts, runs the loop, and says by its exit code why it ended (`rljob_api.exits`). Whoever started it decides
+Builds the parts, runs the loop, and ends with an exit code that says why (`rljob_api.exits`). Its supervisor decides
 what follows: `rljob run` on one machine, the operator in a cluster.
 """
 
@@ -9,27 +9,29 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from rljob_api import adjustments
 from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
-from rljob_api.manifest import load
+from rljob_api.reading.manifest import load
 from rljob_api.sections import RLJob
 from rljob_trainer import preflight
 from rljob_trainer.algorithms.errors import AlgorithmError
-from rljob_trainer.build import LOCAL, Address, Run, build
-from rljob_trainer.checkpoints import CheckpointError
+from rljob_trainer.assembly.build import build
+from rljob_trainer.assembly.run import Run
+from rljob_trainer.assembly.serving import LOCAL, Address
 from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.data.errors import DataError
-from rljob_trainer.data.journal import JournalError
+from rljob_trainer.data.hub import HubAwayError, HubError
 from rljob_trainer.data.packages import ModelError
-from rljob_trainer.dumps import DumpError
 from rljob_trainer.engines.client import EngineError, EngineRefusedError
+from rljob_trainer.engines.placement import PlacementError
 from rljob_trainer.engines.server import EngineStartError
-from rljob_trainer.fence import Fence, FencedError, Name
+from rljob_trainer.generator import RolloutTimeoutError
 from rljob_trainer.learners.errors import (
     CheckpointFormatError,
     CriticMismatchError,
@@ -39,11 +41,14 @@ from rljob_trainer.learners.errors import (
     UnsupportedModelError,
 )
 from rljob_trainer.loop import train
-from rljob_trainer.placement import PlacementError
 from rljob_trainer.preflight import PreflightError
 from rljob_trainer.reporting.errors import TrackingError
 from rljob_trainer.rewards.errors import RewardError
-from rljob_trainer.rollouts import RolloutTimeoutError
+from rljob_trainer.rundir.checkpoints import CheckpointError
+from rljob_trainer.rundir.fence import Fence, FencedError, Name
+from rljob_trainer.rundir.journal import JournalError
+from rljob_trainer.rundir.logs import AttemptLogs
+from rljob_trainer.rundir.rollout_files import DumpError
 from rljob_trainer.sync.transport import TransferError
 
 log = logging.getLogger(__name__)
@@ -53,6 +58,8 @@ EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((DataError, DumpError, ModelError, CheckpointError, JournalError, RewardError, AlgorithmError), Exit.BAD_INPUT),
     ((PreflightError, UnsupportedModelError, CheckpointFormatError, CriticMismatchError), Exit.BAD_INPUT),
     ((GenerateError, TrackingError), Exit.BAD_INPUT),
+    ((HubAwayError,), Exit.LOST_PEER),
+    ((HubError,), Exit.BAD_INPUT),
     ((EngineRefusedError,), Exit.BAD_INPUT),
     ((FencedError,), Exit.IN_USE),
     ((TrainingDivergedError,), Exit.DIVERGED),
@@ -70,10 +77,11 @@ def main(arguments: Sequence[str]) -> Exit:
     """Run the driver; return why it ended."""
     options = _parser().parse_args(arguments)
     code: Exit | None = None
+    logs = AttemptLogs(options.directory)
     try:
         _log_to(options.log)
         with ExitStack() as stack:
-            job = with_engines(load(options.manifest.read_text()), options.engines)
+            job = with_adjustments(with_engines(load(options.manifest.read_text()), options.engines), os.environ)
             (options.directory / "logs").mkdir(parents=True, exist_ok=True)
             if options.preflight:
                 preflight.require(job, options.directory)
@@ -81,12 +89,15 @@ def main(arguments: Sequence[str]) -> Exit:
             fence = Fence(options.directory.resolve(), Name(options.origin, options.attempt))
             fence.claim()
             run = build(job, fence, listen, os.environ, stack)
-            signal.signal(signal.SIGTERM, lambda *_: run.desired.drain())
+            signal.signal(signal.SIGTERM, lambda *_: run.orders.drain())
             code = _finish(run)
     except (Exception, SystemExit) as error:  # the top of the process: every end has a code and a line in the log
         log.exception("action=end reason=%s", type(error).__name__)
         # What is done is done, although taking everything down has failed.
-        return exit_of(error) if code is None else code
+        if code is None:
+            if found := logs.known_failure():
+                log.error("%s", found.line)
+            return exit_of(error)
     return code
 
 
@@ -96,6 +107,15 @@ def with_engines(job: RLJob, engines: int | None) -> RLJob:
         return job
     rollout = job.spec.rollout.model_copy(update={"engines": engines})
     return job.model_copy(update={"spec": job.spec.model_copy(update={"rollout": rollout})})
+
+
+def with_adjustments(job: RLJob, environment: Mapping[str, str]) -> RLJob:
+    """Return the job with what the supervisor changed after an attempt that ran out of memory."""
+    values = adjustments.read(environment)
+    if not values:
+        return job
+    log.warning("action=adjust %s, because an earlier attempt ran out of memory", adjustments.in_words(values))
+    return job.model_copy(update={"spec": adjustments.adjusted(job.spec, values)})
 
 
 def exit_of(error: BaseException) -> Exit:
@@ -130,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--origin",
         default="",
-        help="whose wish this run is, in a word; an attempt with the same one goes on from the attempt before it",
+        help="a word that identifies the run; an attempt with the same one resumes from the attempt before it",
     )
     parser.add_argument("--log", type=Path, help="a file that gets the log besides: one that outlives the pod")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""The training loop. It knows the order of things and nothing else: every part was chosen in `build.py`.
+"""The training loop. It knows the order of things and nothing else: assembly chose every part.
 
 prompts ─► rollouts ─► rewards ─► batches ─► learner ─► weights ─► report ─► checkpoints
               ▲                                            │
@@ -22,12 +22,12 @@ def train(parts: Parts, first: int, steps: int) -> bool:
         return False
     for step in range(first, steps):
         with measure("rollout"):
-            groups = parts.rollouts.take(step)
+            groups = parts.rollouts.collect(step)
         with measure("reward"):
             scored = parts.rewards.score(groups)
         with measure("advantage"):
             batches = parts.batches(scored)
-        with measure("train"), parts.turns.training():
+        with measure("train"), parts.gpu_sharing.training():
             training = parts.learner.train(batches)
         with measure("publish"):
             publication = parts.weights.publish(step + 1)
@@ -37,7 +37,7 @@ def train(parts: Parts, first: int, steps: int) -> bool:
         if parts.cadence.evaluates(step + 1):
             with measure("evaluate"):
                 parts.report.evaluation(step + 1, parts.evaluation.measure())
-        wanted, ends = parts.orders.take_checkpoint(), parts.orders.requested
+        wanted, ends = parts.orders.pop_checkpoint_request(), parts.orders.requested
         if parts.cadence.saves(step + 1) or wanted or ends:
             with measure("checkpoint"):
                 parts.checkpoints.save(step + 1)

@@ -1,21 +1,20 @@
-"""The parts that the loop works with, as small protocols. `build.py` chooses who implements them."""
+"""The parts that the loop works with, as small protocols. `assembly` chooses the implementations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from rljob_trainer.batches import StepBatch
+from rljob_trainer.batches.batches import StepBatch
+from rljob_trainer.batches.token_values import SharedGpus
 from rljob_trainer.cadence import Cadence
-from rljob_trainer.evaluation import Accuracy
-from rljob_trainer.measured import Turns
-from rljob_trainer.metrics import Publication, TrainMetrics
+from rljob_trainer.metrics import Accuracy, LearnerMetrics, Publication
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.samples import Group, ScoredGroup
 
 
 class Rollouts(Protocol):
-    def take(self, step: int) -> tuple[Group, ...]:
+    def collect(self, step: int) -> tuple[Group, ...]:
         """Return the groups to train on in `step`."""
 
     def consumed(self, step: int) -> None:
@@ -33,7 +32,7 @@ class Batches(Protocol):
 
 
 class Learner(Protocol):
-    def train(self, batches: Sequence[StepBatch]) -> TrainMetrics:
+    def train(self, batches: Sequence[StepBatch]) -> LearnerMetrics:
         """Take the optimizer steps; the learner's weights change."""
 
 
@@ -56,11 +55,13 @@ class Checkpoints(Protocol):
 
 
 class Report(Protocol):
-    def step(self, step: int, groups: Sequence[ScoredGroup], training: TrainMetrics, publication: Publication) -> None:
-        """Tell people what happened in a step."""
+    def step(
+        self, step: int, groups: Sequence[ScoredGroup], training: LearnerMetrics, publication: Publication
+    ) -> None:
+        """Report a step."""
 
     def evaluation(self, step: int, accuracy: Accuracy) -> None:
-        """Tell people what the held-out questions said."""
+        """Report an evaluation."""
 
 
 class Orders(Protocol):
@@ -68,14 +69,14 @@ class Orders(Protocol):
     def requested(self) -> bool:
         """Whether the loop should save and end after this step."""
 
-    def take_checkpoint(self) -> bool:
+    def pop_checkpoint_request(self) -> bool:
         """Return whether a checkpoint is wanted now, and forget it."""
 
 
 class Source(Rollouts, Protocol):
     """Rollouts that can also be asked for less than a step, as dynamic sampling does."""
 
-    def generate(self, step: int, num_prompts: int) -> tuple[Group, ...]:
+    def collect_round(self, step: int, num_prompts: int) -> tuple[Group, ...]:
         """Return the groups of the next prompts, which are journaled as issued for `step`."""
 
 
@@ -85,7 +86,7 @@ class Sampled:
 
     rollouts: Source
     rewards: Rewards
-    turns: Turns
+    gpu_sharing: SharedGpus
     weights: Weights
     evaluation: Evaluation
 
@@ -107,7 +108,7 @@ class Parts:
     rewards: Rewards
     batches: Batches
     learner: Learner
-    turns: Turns
+    gpu_sharing: SharedGpus
     weights: Weights
     evaluation: Evaluation
     checkpoints: Checkpoints

@@ -2,8 +2,9 @@
 
     rewards ─► Advantage (driver) ─► packing ─► objective (ranks of the learner, named by a dotted path) ─► loss
 
-Each file beside this one is one algorithm: a function from the manifest's settings to an `Algorithm`. A user's own is
-such a function in any module that the driver and the ranks can import; `spec.algorithm.name: module:function` names it.
+Each file beside this one is one algorithm: a function from the manifest's settings to an `Algorithm`, called like its
+file and, in camel case, like its line in `rljob_api.algorithms`. A user's own is such a function in any module that the
+driver and the ranks can import; `spec.algorithm.name: module:function` names it.
 
 Axes: G samples of one prompt, T response tokens of one sample.
 """
@@ -16,30 +17,30 @@ import numpy as np
 import numpy.typing as npt
 
 from rljob_api import sections
-from rljob_trainer.learners.config import CLIP
 
 Penalties_T = npt.NDArray[np.float64]
 Values_T = npt.NDArray[np.float64]
 Value = float | npt.NDArray[np.float64]
 """the advantage of a sample: one number for all its tokens, or one for each"""
 
+CLIP = "rljob_trainer.learners.objectives.clip:clip"
 GSPO = "rljob_trainer.learners.objectives.gspo:gspo"
 CISPO = "rljob_trainer.learners.objectives.cispo:cispo"
 LIKELIHOOD = "rljob_trainer.learners.objectives.likelihood:likelihood"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of one group."""
+class GroupOutcome:
+    """The results of one group."""
 
     rewards_G: tuple[float, ...]
-    """empty where nothing is judged"""
+    """empty if nothing is judged"""
     lengths_G: tuple[int, ...]
     """response tokens"""
     penalties_G: tuple[Penalties_T, ...] | None = None
-    """what each response token takes away from the reward; None: nothing does"""
+    """penalty of each response token, subtracted from the reward; None: there is none"""
     values_G: tuple[Values_T, ...] | None = None
-    """what the critic expects before each response token; None: there is no critic"""
+    """the critic's value before each response token; None: there is no critic"""
 
     @property
     def scores_G(self) -> tuple[float, ...]:
@@ -53,19 +54,19 @@ class Outcome:
 
 
 class Advantage(Protocol):
-    """How much better samples are than what was to be expected."""
+    """How much better samples are than expected."""
 
-    def __call__(self, outcomes: Sequence[Outcome]) -> Sequence[Sequence[Value]]:
+    def __call__(self, outcomes: Sequence[GroupOutcome]) -> Sequence[Sequence[Value]]:
         """Return the advantages of all groups of one rollout, in order.
 
-        Zero means that a sample teaches nothing. Raises ValueError if a group is empty.
+        Zero means no gradient. Raises ValueError if a group is empty.
         """
 
 
 class Returns(Protocol):
     """What a critic is fitted to."""
 
-    def __call__(self, outcome: Outcome) -> Sequence[Values_T]:
+    def __call__(self, outcome: GroupOutcome) -> Sequence[Values_T]:
         """Return the return of each response token of each sample of a group."""
 
 
@@ -75,7 +76,7 @@ class PerGroup:
 
     function: Callable[[Sequence[float]], Sequence[float]]
 
-    def __call__(self, outcomes: Sequence[Outcome]) -> Sequence[Sequence[Value]]:
+    def __call__(self, outcomes: Sequence[GroupOutcome]) -> Sequence[Sequence[Value]]:
         return [tuple(self.function(outcome.scores_G)) for outcome in outcomes]
 
 
@@ -91,4 +92,4 @@ class Algorithm:
 
 
 Make = Callable[[sections.Algorithm], Algorithm]
-"""what is registered, and what a user writes"""
+"""what a file of ours defines, and what a user writes"""

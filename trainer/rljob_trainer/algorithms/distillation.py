@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rljob_api import sections
-from rljob_trainer.algorithms.algorithm import Algorithm, Outcome, Value
+from rljob_trainer.algorithms.algorithm import Algorithm, GroupOutcome, Value
 from rljob_trainer.algorithms.baseline import centred
 
 
@@ -21,11 +21,11 @@ class Taught:
 
     reward_coefficient: float
 
-    def __call__(self, outcomes: Sequence[Outcome]) -> Sequence[Sequence[Value]]:
+    def __call__(self, outcomes: Sequence[GroupOutcome]) -> Sequence[Sequence[Value]]:
         """Return the advantages of all tokens. Raises ValueError without the teacher's judgement."""
         return [self._of_group(outcome) for outcome in outcomes]
 
-    def _of_group(self, outcome: Outcome) -> tuple[Value, ...]:
+    def _of_group(self, outcome: GroupOutcome) -> tuple[Value, ...]:
         if outcome.penalties_G is None:
             raise ValueError("distillation needs what the teacher says of the samples")
         return tuple(

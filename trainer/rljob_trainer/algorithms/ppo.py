@@ -5,7 +5,7 @@ https://arxiv.org/abs/1506.02438.
     A_t = d_t + gamma lambda A_{t+1}
     return_t = A_t + V_t                             what the critic is fitted to: `learners/value_loss.py`
 
-The reward r_t is the sample's at its last token, less each token's penalty (`kl.addedTo: reward`), else 0. The policy
+The reward r_t is the sample's at its last token, less each token's penalty (`kl.addedTo: Reward`), else 0. The policy
 gets A whitened over all response tokens of the rollout: (A - mean(A)) / sqrt(var(A) + 1e-8), var unbiased.
 
 Axes: G samples of one prompt, T response tokens of one sample.
@@ -18,7 +18,7 @@ from itertools import accumulate
 import numpy as np
 
 from rljob_api import sections
-from rljob_trainer.algorithms.algorithm import Algorithm, Outcome, Value, Values_T
+from rljob_trainer.algorithms.algorithm import Algorithm, GroupOutcome, Value, Values_T
 from rljob_trainer.algorithms.baseline import whitened
 from rljob_trainer.algorithms.errors import AlgorithmError
 
@@ -30,17 +30,17 @@ class GeneralizedAdvantage:
     gamma: float
     lambda_: float
 
-    def __call__(self, outcomes: Sequence[Outcome]) -> Sequence[Sequence[Value]]:
+    def __call__(self, outcomes: Sequence[GroupOutcome]) -> Sequence[Sequence[Value]]:
         """Return the advantages. Raises AlgorithmError where there are no values."""
         groups = [self._estimates(outcome) for outcome in outcomes]
         return whitened(groups, [outcome.lengths_G for outcome in outcomes])
 
-    def returns(self, outcome: Outcome) -> Sequence[Values_T]:
+    def returns(self, outcome: GroupOutcome) -> Sequence[Values_T]:
         """Return what the critic is to expect before each token. Raises AlgorithmError where there are no values."""
         values_G = _values(outcome)
         return [a_T + v_T for a_T, v_T in zip(self._estimates(outcome), values_G, strict=True)]
 
-    def _estimates(self, outcome: Outcome) -> list[Values_T]:
+    def _estimates(self, outcome: GroupOutcome) -> list[Values_T]:
         return [
             self._estimate(rewards_T, values_T)
             for rewards_T, values_T in zip(token_rewards(outcome), _values(outcome), strict=True)
@@ -54,7 +54,7 @@ class GeneralizedAdvantage:
         return np.asarray([*backwards], float)[::-1]
 
 
-def token_rewards(outcome: Outcome) -> list[Values_T]:
+def token_rewards(outcome: GroupOutcome) -> list[Values_T]:
     """Return what each response token of each sample earns: its penalty, and at the last one the sample's reward."""
     rewards = []
     for index, (reward, length) in enumerate(zip(outcome.rewards_G, outcome.lengths_G, strict=True)):
@@ -64,7 +64,7 @@ def token_rewards(outcome: Outcome) -> list[Values_T]:
     return rewards
 
 
-def _values(outcome: Outcome) -> tuple[Values_T, ...]:
+def _values(outcome: GroupOutcome) -> tuple[Values_T, ...]:
     if outcome.values_G is None:
         raise AlgorithmError("ppo needs the values of a critic; set spec.algorithm.critic")
     return outcome.values_G

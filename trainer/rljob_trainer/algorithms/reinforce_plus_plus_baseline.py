@@ -7,11 +7,11 @@ A_i = (B_i - mean(B)) / sqrt(var(B) + 1e-8)        over all response tokens of t
 from collections.abc import Sequence
 
 from rljob_api import sections
-from rljob_trainer.algorithms.algorithm import Algorithm, Outcome, Value
+from rljob_trainer.algorithms.algorithm import Algorithm, GroupOutcome, Value
 from rljob_trainer.algorithms.baseline import centred, whitened
 
 
-def centred_whitened(outcomes: Sequence[Outcome]) -> Sequence[Sequence[Value]]:
+def centred_whitened(outcomes: Sequence[GroupOutcome]) -> Sequence[Sequence[Value]]:
     """Return the whitened differences from the means of the groups."""
     return whitened([centred(outcome.scores_G) for outcome in outcomes], [outcome.lengths_G for outcome in outcomes])
 

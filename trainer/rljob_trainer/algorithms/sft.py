@@ -6,10 +6,10 @@ A_i = 1        the objective is the negative log-likelihood: `learners/objective
 from collections.abc import Sequence
 
 from rljob_api import sections
-from rljob_trainer.algorithms.algorithm import LIKELIHOOD, Algorithm, Outcome, Value
+from rljob_trainer.algorithms.algorithm import LIKELIHOOD, Algorithm, GroupOutcome, Value
 
 
-def ones(outcomes: Sequence[Outcome]) -> Sequence[Sequence[Value]]:
+def ones(outcomes: Sequence[GroupOutcome]) -> Sequence[Sequence[Value]]:
     """Return 1 for every response."""
     return [(1.0,) * len(outcome.lengths_G) for outcome in outcomes]
 

@@ -1,26 +1,26 @@
-"""A conversation under way: what a generate function is given, and builds a sample with.
+"""A conversation in progress: what a generate function receives and builds a sample with.
 
-What the model says is kept as the tokens and log-probabilities that the engine gave, and goes back to it as those very
-tokens: text is made of them for people, and never tokens of that text. What the environment says is tokenised once.
+The model's output is kept as the engine's tokens and log-probabilities, and the same tokens are sent back to it. They
+are decoded for people, but that text is never tokenised again. The environment's text is tokenised once.
 
 Axes: T tokens of the response.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from rljob_api.room import new_tokens
+from rljob_api.sizing.token_limits import new_tokens
 from rljob_trainer.conversations.errors import ConversationOverError, GenerateError
 from rljob_trainer.conversations.turns import Tokenizer, Turns
 from rljob_trainer.engines.client import Continuation
-from rljob_trainer.rollouts import GenerationFailedError
+from rljob_trainer.generator import GenerationFailedError
 from rljob_trainer.samples import Prompt, Sample, Segment
 
 Overflow = Literal["Truncate", "Drop"]
-"""what becomes of a sample that outgrows the context"""
+"""what happens to a sample that exceeds the context"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class Limits:
     context: int
     """prompt and response [tokens]"""
     new_tokens: int
-    """what the model may write, in all its answers together [tokens]"""
+    """limit for all model turns together [tokens]"""
     overflow: Overflow = "Truncate"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What the model has said in one go."""
+class ModelTurn:
+    """One turn of the model."""
 
     text: str
     """without the token or the stop string that ended it"""
@@ -47,17 +47,24 @@ class Answer:
 
 
 class Model(Protocol):
-    """Whoever continues tokens."""
+    """Continues a sequence of tokens."""
 
     async def go_on(self, tokens_T: tuple[int, ...], max_new_tokens: int, stop: Sequence[str]) -> Continuation:
-        """Return what follows; engines that fail meanwhile are not heard of."""
+        """Return the continuation. Failures of engines are retried, not raised."""
 
 
 class Conversation:
-    """One sample of one prompt, as far as it has come."""
+    """One sample of one prompt, in progress."""
 
     def __init__(
-        self, prompt: Prompt, greedy: bool, model: Model, tokenizer: Tokenizer, turns: Turns, limits: Limits
+        self,
+        prompt: Prompt,
+        greedy: bool,
+        model: Model,
+        tokenizer: Tokenizer,
+        turns: Turns,
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.prompt = prompt
         """the question: `question`, `label`, `metadata`, and `text` and `tokens_T` as the engine gets them"""
@@ -72,7 +79,8 @@ class Conversation:
         self._segments: list[Segment] = []
         self._answers: list[Continuation] = []
         self._over = self._outgrown = False
-        self._began, self._waited_s = time.monotonic(), 0.0
+        self._clock = clock
+        self._began, self._waited_s = clock(), 0.0
         self._waits_since: float | None = None
 
     @property
@@ -80,10 +88,10 @@ class Conversation:
         """How many tokens the model may still write."""
         return min(self._room_in_context(), self._budget)
 
-    async def model(self, *, stop: Sequence[str] = (), max_tokens: int | None = None) -> Answer:
-        """Have the model go on from here: until it ends its turn, writes one of `stop`, or has written `max_tokens`.
+    async def model(self, *, stop: Sequence[str] = (), max_tokens: int | None = None) -> ModelTurn:
+        """Let the model continue until it ends its turn, writes one of `stop`, or reaches `max_tokens`.
 
-        `stop` is beside the manifest's stop strings. Raises ConversationOverError where there is no room.
+        `stop` adds to the manifest's stop strings. Raises ConversationOverError if there is no room.
         """
         if max_tokens is not None and max_tokens < 1:
             raise ValueError(f"max_tokens {max_tokens} is less than 1")
@@ -99,45 +107,45 @@ class Conversation:
         cut_off = said.finish_reason == "length"
         self._outgrown |= cut_off and self._room_in_context() < 1 <= self._budget
         marked = self._segments[-1].text if said.tokens_T else ""
-        return Answer(said.text, marked, said.finish_reason)
+        return ModelTurn(said.text, marked, said.finish_reason)
 
     def give(self, text: str) -> None:
-        """Go on with a text of the environment, which is not trained on.
+        """Append text of the environment, which is not trained on.
 
-        Raises ConversationOverError where it leaves the model no room.
+        Raises ConversationOverError if it leaves the model no room.
         """
         self._given(self._tokenizer.encode(text, add_special_tokens=False))
 
     def reply(self, *messages: Mapping[str, Any]) -> None:
-        """Go on with turns, `{"role": "user", "content": ...}`, in the chat template's form, and open the model's next.
+        """Append turns, `{"role": "user", "content": ...}`, in the chat template's form, and open the model's next.
 
-        They are not trained on. Raises ConversationOverError where they leave the model no room, and GenerateError
-        where the template cannot have them.
+        They are not trained on. Raises ConversationOverError if they leave the model no room, and GenerateError if
+        the template does not accept them.
         """
         last = self._tokens[-1] if self._answers else None
         self._given(self._turns.after_answer(messages, last))
 
     def cut_off(self) -> None:
-        """End the sample as one that was cut off. Raises ConversationOverError."""
+        """End the sample as truncated. Raises ConversationOverError."""
         self._over = True
         raise ConversationOverError(f"prompt {self.prompt.uid}: cut off")
 
     @property
     def own_s(self) -> float:
-        """How long the function itself has taken so far: without waiting for the model [s]."""
+        """Time spent in the function so far, without waiting for the model [s]."""
         since = self._waits_since
-        waited_s = self._waited_s + (time.monotonic() - since if since is not None else 0.0)
-        return time.monotonic() - self._began - waited_s
+        waited_s = self._waited_s + (self._clock() - since if since is not None else 0.0)
+        return self._clock() - self._began - waited_s
 
     def sample(self, judged: str | None = None) -> Sample:
-        """Return what was made; `judged` is judged instead of the model's last answer.
+        """Return the sample; if `judged` is given, it is judged instead of the model's last turn.
 
-        Raises GenerateError where the model was never asked, and GenerationFailedError where the answers are of
-        different weights.
+        Raises GenerateError if the model was never asked, and GenerationFailedError if its turns come from different
+        weights.
         """
         if not self._answers:
             raise GenerateError(f"prompt {self.prompt.uid}: the model was not asked for anything")
-        self._check_version()  # again, for the function may have caught what was raised
+        self._check_version()  # again, because the function may have caught the error
         last = self._answers[-1]
         return Sample(
             tokens_T=tuple(self._tokens),
@@ -155,7 +163,7 @@ class Conversation:
         return self._limits.new_tokens - sum(len(answer.tokens_T) for answer in self._answers)
 
     def _room_in_context(self, further: int = 0) -> int:
-        """Return how many tokens fit into the context behind `further` ones."""
+        """Return how many tokens fit into the context after `further` more."""
         used = len(self.prompt.tokens_T) + len(self._tokens) + further
         return new_tokens(self._limits.context, used)
 
@@ -182,9 +190,9 @@ class Conversation:
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        self._waits_since = time.monotonic()
+        self._waits_since = self._clock()
         try:
             yield
         finally:
-            self._waited_s += time.monotonic() - self._waits_since
+            self._waited_s += self._clock() - self._waits_since
             self._waits_since = None

@@ -1,4 +1,4 @@
-"""What is wrong with the making of a sample, told to the person who chose or wrote it."""
+"""Errors of generate functions and tools, in words for their author."""
 
 
 class GenerateError(Exception):
@@ -6,4 +6,4 @@ class GenerateError(Exception):
 
 
 class ConversationOverError(Exception):
-    """There is no room for another token. A generate function need not catch it: the sample ends here."""
+    """No token fits any more. A generate function need not catch this: the sample ends here."""

@@ -5,11 +5,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from rljob_trainer import named
+from rljob_trainer import user_code
 from rljob_trainer.conversations.conversation import Conversation
 from rljob_trainer.conversations.errors import ConversationOverError, GenerateError
 from rljob_trainer.engines.client import EngineError
-from rljob_trainer.rollouts import GenerationFailedError, RolloutTimeoutError
+from rljob_trainer.generator import GenerationFailedError, RolloutTimeoutError
 from rljob_trainer.samples import Sample
 
 log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ Generate = Callable[[Conversation], Awaitable[str | None]]
 """makes one sample of the prompt; returns what is judged, or None for the model's last answer"""
 
 OURS = (GenerateError, GenerationFailedError, RolloutTimeoutError, EngineError)
-"""what is not the function's fault, or tells it already"""
+"""not the function's fault, or already clear"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Function:
     call: Generate
 
     async def sample(self, conversation: Conversation) -> Sample:
-        """Have the function make a sample. Raises GenerateError, and what the engines raise."""
+        """Make a sample. Raises GenerateError and the errors of the engines."""
         try:
             judged = await self.call(conversation)
         except ConversationOverError:
@@ -55,8 +55,8 @@ def load(path: str) -> Function:
     """Return the function that `module:function` names. Raises GenerateError if it cannot make samples."""
     name = f"rollout.generate {path}"
     try:
-        function = named.load(path)
-    except named.NotThereError as error:
+        function = user_code.load(path)
+    except user_code.NotThereError as error:
         raise GenerateError(f"{name}: {error}") from error
     if not inspect.iscoroutinefunction(function):
         raise GenerateError(f"{name} is no `async def` function: it could not wait for the model")

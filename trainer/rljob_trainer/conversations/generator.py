@@ -1,8 +1,8 @@
-"""The rollouts' generator where a function makes the samples: each in a conversation of its own.
+"""The generator for generate functions: each sample is made in its own conversation.
 
-Functions run in an event loop of their own: one that computes, or waits without `await`, holds up other samples, and
-neither the driver's signs of life nor its control server. A request that no engine answers is sent again, without the
-function's knowing; a sample whose answers are of different weights is begun again.
+Functions run in their own event loop. A function that computes, or blocks without `await`, delays other samples, but
+not the driver's heartbeat or control server. Unanswered requests are retried without the function's knowledge. A sample
+whose turns come from different weights is started again.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rljob_api.sections import Sampling
-from rljob_trainer.background import Background
 from rljob_trainer.conversations.conversation import Conversation, Limits
 from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.conversations.function import Function
@@ -25,13 +24,14 @@ from rljob_trainer.engines.client import (
     TokenRequest,
 )
 from rljob_trainer.engines.generation import token_request
-from rljob_trainer.rollouts import RETRY_PAUSE_S, GenerationFailedError, RolloutTimeoutError
+from rljob_trainer.generator import RETRY_PAUSE_S, GenerationFailedError, RolloutTimeoutError
+from rljob_trainer.processes.background import Background
 from rljob_trainer.samples import Prompt, Sample
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""between two looks at how long a function has taken"""
+"""interval for checking how long a function has taken"""
 
 
 @dataclass
@@ -39,23 +39,27 @@ class Engines:
     """All engines, behind the router: asked until one answers."""
 
     router: RouterClient
-    """with a session of the functions' event loop"""
+    """with a session in the functions' event loop"""
     deadline_s: float
     """of one request"""
     patience_s: float
-    """longest time without any answer"""
+    """longest time without an answer"""
     alive: Callable[[], None]
-    """told of every answer"""
+    """called on every answer"""
+    clock: Callable[[], float] = time.monotonic
     retries: int = 0
-    _heard: float = field(default_factory=time.monotonic)
+    _last_answer_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.begin()
 
     def begin(self) -> None:
-        """Note that questions come after a pause: nobody could have answered in it."""
-        self._heard = time.monotonic()
+        """Restart the timer after a pause without requests."""
+        self._last_answer_s = self.clock()
 
     async def answer(self, request: TokenRequest) -> Continuation:
-        """Return the one answer. Raises EngineRefusedError where the request is wrong, and RolloutTimeoutError."""
-        told = ""
+        """Return one continuation. Raises EngineRefusedError if the request is invalid, and RolloutTimeoutError."""
+        logged = ""
         while True:
             try:
                 (said,) = await self.router.generate(request, self.deadline_s)
@@ -65,21 +69,21 @@ class Engines:
                 reason = str(error)
             else:
                 if said.finish_reason != "abort":
-                    self._heard = time.monotonic()
+                    self._last_answer_s = self.clock()
                     self.alive()
                     return said
                 reason = f"aborted by engine {said.engine}"
             self.retries += 1
-            if told != (told := reason):  # without engines the same is heard for minutes
+            if logged != (logged := reason):  # without engines, the same reason repeats for minutes
                 log.info("action=retry reason=%s", reason)
-            if time.monotonic() - self._heard > self.patience_s:
+            if self.clock() - self._last_answer_s > self.patience_s:
                 raise RolloutTimeoutError(f"no engine has answered within {self.patience_s:g} s: {reason}")
             await asyncio.sleep(RETRY_PAUSE_S)
 
 
 @dataclass(frozen=True, slots=True)
 class SampledModel:
-    """The engines, asked for one kind of continuation."""
+    """The engines with the sampling settings of one prompt."""
 
     engines: Engines
     prompt: Prompt
@@ -87,7 +91,7 @@ class SampledModel:
     greedy: bool
 
     async def go_on(self, tokens_T: tuple[int, ...], max_new_tokens: int, stop: Sequence[str]) -> Continuation:
-        """Return what follows the tokens."""
+        """Return the continuation of the tokens."""
         stops = (*self.sampling.stop, *stop)
         sampling = self.sampling.model_copy(update={"max_new_tokens": max_new_tokens, "stop": stops})
         asked = replace(self.prompt, tokens_T=tokens_T)
@@ -96,17 +100,18 @@ class SampledModel:
 
 @dataclass(frozen=True, slots=True)
 class FunctionGenerator:
-    """Has a function make each sample."""
+    """Makes each sample with a function."""
 
     function: Function
     own_time_s: float
-    """longest time that the function itself may take for a sample, beside waiting for the model [s]"""
+    """time limit of the function for one sample, without waiting for the model [s]"""
     engines: Engines
     tokenizer: Tokenizer
     turns: Turns
     limits: Limits
     apart: Background
     """where functions run"""
+    clock: Callable[[], float] = time.monotonic
 
     async def generate(self, prompt: Prompt, sampling: Sampling, num_samples: int, greedy: bool) -> tuple[Sample, ...]:
         """Return `num_samples` samples.
@@ -125,7 +130,7 @@ class FunctionGenerator:
 
     async def _sample(self, prompt: Prompt, model: SampledModel, greedy: bool) -> Sample:
         while True:
-            conversation = Conversation(prompt, greedy, model, self.tokenizer, self.turns, self.limits)
+            conversation = Conversation(prompt, greedy, model, self.tokenizer, self.turns, self.limits, self.clock)
             try:
                 return await self._made(conversation)
             except GenerationFailedError as error:

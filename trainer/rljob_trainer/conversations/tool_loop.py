@@ -1,4 +1,4 @@
-"""The generate function of `rollout.tools`: the model calls tools, and goes on with their results, until it calls none.
+"""The generate function of `rollout.tools`: the model calls tools and continues with their results until it calls none.
 
 model ─► calls ─► tools, in processes of their own ─► turns of the role `tool` ─► model ─► ...
 """

@@ -21,7 +21,7 @@ def call(path: str, arguments: Mapping[str, Any]) -> str:
             returned = asyncio.run(_awaited(returned))
     except MemoryError:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, the model is told
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # the model sees every error
         return f"Error: {type(error).__name__}: {error}"
     return returned if isinstance(returned, str) else json.dumps(returned, default=str)
 

@@ -1,12 +1,12 @@
-"""The tools that a manifest names, and the processes that run them: `rewards/worker.py`, one call at a time in each.
+"""The tools that a manifest names, and the processes that run them, each one call at a time.
 
-What goes wrong in a call is told to the model, as the tool's result, and to the log: it is the model that calls.
+The model makes the calls, so it receives their errors as the tool's result. They are logged, too.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,12 +15,13 @@ from queue import SimpleQueue
 from typing import Any
 
 from rljob_api.sections import TOOLS, Tools
-from rljob_trainer import named
+from rljob_trainer import user_code
 from rljob_trainer.conversations.errors import GenerateError
+from rljob_trainer.conversations.isolation import sandbox_for
 from rljob_trainer.conversations.tool_calls import BadCall, ToolCall
-from rljob_trainer.rewards.errors import RewardError
-from rljob_trainer.rewards.worker import Answer, Setup
-from rljob_trainer.rewards.workers import LOOK_S, Running, start
+from rljob_trainer.processes import sandbox
+from rljob_trainer.processes.function_worker import LAST, Reply, Setup
+from rljob_trainer.processes.function_workers import LOOK_S, FunctionError, Running, start
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class Tool:
     path: str
     """`module:function`"""
     schema: Mapping[str, Any]
-    """what the chat template tells the model of it"""
+    """JSON schema that the chat template shows to the model"""
 
 
 def tools(settings: Tools | None) -> tuple[Tool, ...]:
@@ -50,46 +51,49 @@ def tools(settings: Tools | None) -> tuple[Tool, ...]:
     return tuple(found)
 
 
-def tool(told: str, given: str) -> Tool:
+def tool(field: str, given: str) -> Tool:
     # Not at the top: it takes seconds, and most runs have no tools.
     from transformers.utils import get_json_schema
     from transformers.utils.chat_template_utils import DocstringParsingException, TypeHintParsingException
 
     path = TOOLS.get(given, given)
     try:
-        function = named.load(path)
-    except named.NotThereError as error:
-        raise GenerateError(f"{told}: {error}") from error
+        function = user_code.load(path)
+    except user_code.NotThereError as error:
+        raise GenerateError(f"{field}: {error}") from error
     if not callable(function):
-        raise GenerateError(f"{told} is no function")
+        raise GenerateError(f"{field} is no function")
     try:
         schema: Mapping[str, Any] = get_json_schema(function)
     except (DocstringParsingException, TypeHintParsingException, ValueError) as error:
-        raise GenerateError(
-            f"{told}: {error} (the model is told type hints and docstring, `Args:` included)"
-        ) from error
+        raise GenerateError(f"{field}: {error} (the model sees type hints and docstring, with `Args:`)") from error
     return Tool(path.partition(":")[2], path, schema)
 
 
 @dataclass
 class ToolProcess:
-    """One process; started for its first call, and again after it had to be killed."""
+    """One process, started at its first call and again after it was killed."""
 
     settings: Tools
+    box: sandbox.Settings | None
+    """the sandbox; None: none"""
     log: Path
+    clock: Callable[[], float] = time.monotonic
     _running: Running | None = field(default=None, init=False)
     _calls: int = field(default=0, init=False)
 
     def call(self, path: str, arguments: Mapping[str, Any]) -> str:
-        """Return the tool's result, or what went wrong; blocks for at most its time. Raises RewardError."""
-        running = self._running = self._running or start(self._setup(), self.log, alive=lambda: None)
+        """Return the tool's result or its error; blocks until the time limit at most. Raises FunctionError."""
+        running = self._running = self._running or start(self._setup(), self.log, lambda: None, box=self.box)
         self._calls += 1
+        deadline = self.clock() + self.settings.timeout_seconds
         with suppress(OSError):  # it has ended: seen below
             running.send((self._calls, (path, arguments)))
-        deadline = time.monotonic() + self.settings.timeout_seconds
-        while (left_s := deadline - time.monotonic()) > 0:
+        while (left_s := deadline - self.clock()) > 0:
             answer = running.receive(min(LOOK_S, left_s))
             if answer is not None:
+                if LAST in answer:
+                    self.close()
                 return self._said(answer)
             if (end := running.end) is not None:
                 self.close()
@@ -104,7 +108,7 @@ class ToolProcess:
         if running is not None:
             running.stop()
 
-    def _said(self, answer: Answer) -> str:
+    def _said(self, answer: Reply) -> str:
         match answer:
             case {"text": str(text)}:
                 return text
@@ -121,15 +125,19 @@ class ToolProcess:
             timeout_s=self.settings.timeout_seconds,
             memory_bytes=self.settings.memory_mib << 20,
             returns_text=True,
+            is_sandboxed=self.box is not None,
         )
 
 
 class Toolbox:
-    """All processes, and the tools that they run."""
+    """All processes and their tools."""
 
-    def __init__(self, known: tuple[Tool, ...], settings: Tools, log_file: Path) -> None:
+    def __init__(
+        self, known: tuple[Tool, ...], settings: Tools, log_file: Path, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._paths = {each.name: each.path for each in known}
-        self._processes = [ToolProcess(settings, log_file) for _ in range(settings.concurrency)]
+        box = sandbox_for(settings, [each.path for each in known])
+        self._processes = [ToolProcess(settings, box, log_file, clock) for _ in range(settings.concurrency)]
         self._idle: SimpleQueue[ToolProcess] = SimpleQueue()
         for process in self._processes:
             self._idle.put(process)
@@ -137,24 +145,27 @@ class Toolbox:
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="tools")
 
     async def result(self, call: ToolCall | BadCall) -> str:
-        """Return what the model is told: the result, or what was wrong with its call. Raises GenerateError."""
+        """Return the result of a call, or its error, as the model sees it. Raises GenerateError."""
         if isinstance(call, BadCall):
             return f"Error: {call.reason}"
         if call.name not in self._paths:
             return f"Error: there is no tool {call.name}, only {', '.join(self._paths)}"
         try:
             said = await asyncio.get_running_loop().run_in_executor(self._threads, self._called, call)
-        except RewardError as error:
+        except FunctionError as error:
             raise GenerateError(f"the process of the tools cannot be used: {error}") from error
         if said.startswith("Error: "):
             log.info("action=tool_error tool=%s said=%.200r", call.name, said)
         return said if len(said) <= MOST_SHOWN else f"{said[:MOST_SHOWN]}…"
 
     def close(self) -> None:
-        """End the processes, and calls under way with them."""
+        """End the processes and the calls in progress. Raises GenerateError."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for process in self._processes:
-            process.close()
+        try:
+            for process in self._processes:
+                process.close()
+        except FunctionError as error:
+            raise GenerateError(f"the process of the tools cannot be ended: {error}") from error
 
     def _called(self, call: ToolCall) -> str:
         process = self._idle.get()

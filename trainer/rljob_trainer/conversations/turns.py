@@ -1,11 +1,11 @@
-"""What a chat template puts between two turns of the model: found by rendering, for templates are programs.
+"""The tokens that a chat template puts between two turns of the model, found by rendering the template.
 
 Rendering [user, assistant] and then the environment's turns gives
 
     ... user ... assistant MARKER <end of the model's turn> <turns of the environment> <start of the model's next turn>
 
-and what stands behind the marker are the environment's tokens. What stands before it is never used: the conversation so
-far is the tokens that it is made of, whatever a template would make of its text by now.
+Everything after the marker belongs to the environment. Everything before it is ignored: the conversation so far is kept
+as tokens and never rendered again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ MARKER = "answer-marker"
 
 
 class Tokenizer(Protocol):
-    """What is needed of a tokenizer; those of transformers have it."""
+    """The part of a transformers tokenizer that is needed here."""
 
     def apply_chat_template(
         self, conversation: list[dict[str, Any]], *, tokenize: bool, add_generation_prompt: bool, tools: Any
@@ -69,5 +69,7 @@ class Turns:
             raise GenerateError(f"the chat template refuses turns of {roles}: {error}") from error
         _, found, behind = text.partition(MARKER)
         if not found:
-            raise GenerateError("the chat template does not quote the assistant's turn: there is no way to go on")
+            raise GenerateError(
+                "the chat template does not quote the assistant's turn, so the conversation cannot continue"
+            )
         return behind

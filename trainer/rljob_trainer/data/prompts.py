@@ -1,7 +1,7 @@
 """The endless stream of training prompts: epoch after epoch, each in its own order, from any position.
 
 The order of an epoch follows from the seed and the epoch's number alone, so that a position is two integers and a
-resumed run goes on with the prompt that would have come next.
+resumed run continues with the prompt that would have come next.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ Position = tuple[int, int]
 
 
 class PromptStream:
-    """Issues prompts under the uid `EPOCH:ROW`. `take` moves the position."""
+    """PromptScheduler prompts under the uid `EPOCH:ROW`. `take` moves the position."""
 
     def __init__(self, prompts: Sequence[Prompt], *, seed: int, shuffle: bool) -> None:
         if not prompts:
@@ -48,7 +48,7 @@ class PromptStream:
         """Return the position of a stream that has issued so many prompts since its beginning."""
         return divmod(issued, len(self._prompts))
 
-    def take(self, number: int) -> tuple[Prompt, ...]:
+    def draw(self, number: int) -> tuple[Prompt, ...]:
         """Return the next prompts, over the end of an epoch if need be."""
         uids = islice(self._uids_from(self.position), number)
         taken = tuple(self.prompt(uid) for uid in uids)

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from rljob_trainer.data.errors import DataError
-from rljob_trainer.data.render import Reference, Renderer
+from rljob_trainer.data.render import Renderer, SftResponse
 from rljob_trainer.data.rows import Row
 
 NAMED_ROWS = 5
 
 
-def references(rows: Sequence[Row], renderer: Renderer, longest: int) -> tuple[Reference, ...]:
+def references(rows: Sequence[Row], renderer: Renderer, longest: int) -> tuple[SftResponse, ...]:
     """Return the response of each row. Raises DataError, also where one is longer than `longest` tokens."""
     found = tuple(renderer.reference(row) for row in rows)
     too_long = [

@@ -47,14 +47,14 @@ class Tokenizer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
-    """A response of the data, behind the prompt of its row."""
+class SftResponse:
+    """A response from the data, to the prompt of its row."""
 
     text: str
     tokens_T: tuple[int, ...]
     """with the token that ends the turn, and nothing after it"""
     segments: tuple[Segment, ...] = ()
-    """which of `tokens_T` the assistant says, in order; empty: all"""
+    """which of `tokens_T` are the assistant's, in order; empty: all"""
 
 
 class Renderer:
@@ -75,7 +75,7 @@ class Renderer:
         tokens = self._tokens(text, row, special=not self._data.chat_template)
         return Prompt(uid, row.question, text, tokens, row.label, row.metadata)
 
-    def reference(self, row: Row) -> Reference:
+    def reference(self, row: Row) -> SftResponse:
         """Return what follows the row's prompt: the label as the assistant's turn, or the rest of the conversation.
 
         Turns of the assistant, their ends included, are tokenised apart from what is around them, as engines make them.
@@ -85,11 +85,11 @@ class Renderer:
             tokens = [self._tokens(text, row, special=False) for text, _ in pieces]
             segments = (Segment(len(ids), text, own) for ids, (text, own) in zip(tokens, pieces, strict=True))
             text = "".join(text for text, _ in pieces)
-            return Reference(text, tuple(chain.from_iterable(tokens)), tuple(segments))
+            return SftResponse(text, tuple(chain.from_iterable(tokens)), tuple(segments))
         if not row.label.strip():
             raise DataError(f"{row.place}: there is no response to learn (data.labelKey is empty there)")
         text = self._ended(self._answer(row) if self._data.chat_template else row.label, row.label)
-        return Reference(text, self._tokens(text, row, special=False))
+        return SftResponse(text, self._tokens(text, row, special=False))
 
     def _pieces(self, row: Row) -> Iterator[tuple[str, bool]]:
         """Yield what follows the prompt of a whole conversation in pieces, each with whether the assistant says it.
@@ -172,7 +172,7 @@ class Renderer:
                 "use a template that takes them"
             )
         if messages[0].role == "system" or self._tools:
-            return text  # a system turn of the template's own is where it tells of tools
+            return text  # the template lists tools in its own system turn
         head, _, tail = text.partition(self._unwanted_turn) if self._unwanted_turn else ("", "", text)
         return head + tail
 
@@ -197,7 +197,7 @@ class Renderer:
             raise DataError("the model's tokenizer has no chat template; set data.chatTemplate to false")
         if not opens_assistant_turn(self._render):
             raise DataError(
-                "the chat template ignores add_generation_prompt, so that the model would go on with the user's turn; "
+                "the chat template ignores add_generation_prompt, so the model would continue the user's turn; "
                 "mend the template, or set data.chatTemplate to false"
             )
         if self._data.system_prompt is None:
@@ -206,13 +206,13 @@ class Renderer:
             self._study_tools()
 
     def _study_tools(self) -> None:
-        """Raise DataError unless prompts tell the model of its tools, and the template has turns for their results."""
+        """Raise DataError unless the template renders tools and their results."""
         system = (Message("system", self._data.system_prompt),) if self._data.system_prompt is not None else ()
         prompt = self._render((*system, USER_1), True, self._tools)
         unseen = [name for tool in self._tools if (name := tool["function"]["name"]) not in prompt]
         if unseen:
             raise DataError(
-                f"the chat template does not tell the model of rollout.tools: {', '.join(unseen)} stands in no prompt; "
+                f"the chat template does not show rollout.tools to the model: no prompt contains {', '.join(unseen)}; "
                 "describe it in data.systemPrompt, or use a template that takes tools"
             )
         result = Message("tool", "result-marker")

@@ -20,7 +20,7 @@ class Row:
     messages: tuple[Message, ...]
     """the conversation so far; the last turn is the user's"""
     answers: tuple[Message, ...]
-    """how a whole conversation goes on, up to its end, which is the assistant's; empty: the label is the answer"""
+    """how a whole conversation continues, up to its end, which is the assistant's; empty: the label is the answer"""
     templated: bool
     """whether the question was a plain string, so that `data.promptTemplate` applies to it"""
     label: str

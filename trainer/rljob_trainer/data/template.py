@@ -4,9 +4,9 @@ Templates are programs (Jinja), so their habits are observed, not read. Renderin
 
     head  user 1  user_to_assistant  assistant 1  assistant_to_user  user 2  user_end
 
-and the shorter [user 1, assistant 1] tells where `assistant_to_user` parts into the end of one turn and the start of
+and the shorter [user 1, assistant 1] shows where `assistant_to_user` parts into the end of one turn and the start of
 the next. What stands in the head before the start of a user's turn is a begin-of-text token, and in some templates
-(SmolLM2, Qwen2.5, Llama 3) a system turn that nobody asked for.
+(SmolLM2, Qwen2.5, Llama 3) an unrequested system turn.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,13 +26,13 @@ DIALOGUE = (USER_1, ASSISTANT_1, USER_2)
 def default_system_turn(render: Render, bos_token: str) -> str:
     """Return what the template puts before a first user turn besides the begin-of-text token; "" if nothing.
 
-    Raises DataError when the template is too unusual to tell.
+    Raises DataError if the template is too unusual to decide.
     """
     head, _, assistant_to_user, _ = _between(DIALOGUE, render(DIALOGUE, False))
     assistant_end = _between(DIALOGUE[:2], render(DIALOGUE[:2], False))[-1]
     user_start = assistant_to_user.removeprefix(assistant_end)
     if not assistant_to_user.startswith(assistant_end) or not head.endswith(user_start):
-        raise DataError("cannot tell whether the chat template adds a system turn of its own; set data.systemPrompt")
+        raise DataError("whether the chat template adds a system turn of its own is unclear; set data.systemPrompt")
     return head.removesuffix(user_start).removeprefix(bos_token)
 
 

@@ -1,8 +1,8 @@
-"""Responses carried over publications: what an engine had made when it was cut off goes on with the new weights.
+"""Partial rollouts: a response that a publication cut off continues with the new weights.
 
     prompt ─► 17 tokens by version 3 ─ cut off ─► prompt + 16 tokens ─► 9 tokens by version 4, end of the response
 
-Stands where the router's client stands, so whoever asks sees whole responses, however many engines have made them. The
+Stands where the router's client stands, so callers see whole responses, however many engines have made them. The
 log-probability of a token stays that of the weights that made it. The last token of a part is made again: it may have
 ended the response, which the engine did not say because the cut came first, and whether it is kept must not depend on
 what it is.
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 Decode = Callable[[Sequence[int]], str]
 """returns the text of tokens, without special ones"""
 PAUSE_S = 0.1
-"""before a request is sent again that nobody answered, or that was cut off before its first token [s]"""
+"""before a request is retried that failed, or was cut off before its first token [s]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Gated:
 
 @dataclass(frozen=True, slots=True)
 class Carrying:
-    """Asks for the rest of what was cut off until it is there."""
+    """Requests the rest of each cut response until it is complete."""
 
     router: Generates
     decode: Decode
@@ -72,15 +72,15 @@ class Carrying:
         return joined(parts, request, self.decode) if len(parts) > 1 else parts[0]
 
     async def _next(self, request: TokenRequest, deadline_s: float) -> Continuation:
-        told = ""
+        logged = ""
         while True:
             try:
                 (part,) = await self.router.generate(request, deadline_s)
             except EngineRefusedError:
                 raise
             except EngineError as error:  # what was made so far is kept
-                if told != (told := str(error)):
-                    log.info("action=carry_again reason=%s", told)
+                if logged != (logged := str(error)):
+                    log.info("action=carry_again reason=%s", logged)
                 await asyncio.sleep(PAUSE_S)
             else:
                 return part
@@ -117,7 +117,7 @@ def joined(parts: Sequence[Continuation], request: TokenRequest, decode: Decode)
 
 
 def _text(tokens_T: tuple[int, ...], finish_reason: str, request: TokenRequest, decode: Decode) -> str:
-    """Return what SGLang would: without the token or the string that ended the response."""
+    """Return the text as SGLang does: without the token or string that ended the response."""
     ended = finish_reason == "stop" and tokens_T and tokens_T[-1] in request.stop_token_ids
     text = decode(tokens_T[:-1] if ended else tokens_T)
     return text[: min((text.index(each) for each in request.stop if each in text), default=len(text))]

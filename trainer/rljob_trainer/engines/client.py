@@ -5,6 +5,7 @@ label `VERSION@ENGINE`, which SGLang repeats in every answer: so a sample knows 
 """
 
 import asyncio
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ class Continuation:
 
 
 class Generates(Protocol):
-    """Whoever answers requests: the router, or what stands before it."""
+    """Answers requests: the router, or what stands before it."""
 
     async def generate(self, request: TokenRequest, deadline_s: float) -> tuple[Continuation, ...]:
         """Return `request.num_samples` continuations. Raises EngineError."""
@@ -132,9 +133,9 @@ class _Http:
         except (aiohttp.ClientError, ConnectionError) as error:
             raise EngineUnreachableError(f"{wanted}: {type(error).__name__}: {error}") from error
         if answer.status >= 400:
-            told = _message(content)
-            refused = answer.status in REFUSALS and not ABORTED.search(told)
-            raise (EngineRefusedError if refused else EngineError)(f"{wanted}: {answer.status} {told}")
+            message = _message(content)
+            refused = answer.status in REFUSALS and not ABORTED.search(message)
+            raise (EngineRefusedError if refused else EngineError)(f"{wanted}: {answer.status} {message}")
         return content
 
 
@@ -160,7 +161,7 @@ class EngineClient:
         return content
 
     async def num_requests(self, deadline_s: float) -> int:
-        """Return how many requests run or wait; the scheduler tells it when one begins and when none is left."""
+        """Return how many requests run or wait; the scheduler updates it when one begins and when none is left."""
         content = await self._http.ask("GET", "/v1/loads?include=core", deadline_s)
         return sum(rank["num_running_reqs"] + rank["num_waiting_reqs"] for rank in content["loads"])
 
@@ -223,7 +224,7 @@ class EngineClient:
 
     async def label_weights(self, version: int, deadline_s: float) -> None:
         """Name the weights: samples carry version and engine from here on."""
-        # SGLang would abort all requests unless told not to
+        # SGLang would abort all requests by default
         body = {"new_version": f"{version}@{self.name}", "abort_all_requests": False}
         await self._post("/update_weight_version", deadline_s, body)
 
@@ -302,7 +303,7 @@ def _continuation(answer: Json, who: str) -> Continuation:
     version, _, engine = str(meta["weight_version"]).rpartition("@")
     return Continuation(
         tokens_T=tuple(token for _, token, *_ in logprobs),
-        logprobs_T=tuple(logprob for logprob, *_ in logprobs),
+        logprobs_T=tuple(math.nan if logprob is None else logprob for logprob, *_ in logprobs),  # JSON has no NaN
         text=answer.get("text", ""),
         version=int(version) if version else UNLABELLED,
         engine=engine if version else who,

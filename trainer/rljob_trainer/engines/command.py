@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rljob_api.arguments import sglang_command_line
+from rljob_api.rules.arguments import sglang_command_line
 from rljob_api.sections import Device, Placement, Precision, Spec
 
 CPU_SITE = Path(__file__).parent / "cpu_site"

@@ -1,6 +1,6 @@
-"""A gate that requests pass on their way to the engines: while it is closed, whoever is behind it comes out.
+"""A gate in front of the engines. While closed, no request enters; those inside drain.
 
-A publication closes it, and waits until no engine has anything to answer. Belongs to one asyncio loop.
+A publication closes it, and waits until all requests have ended. Belongs to one asyncio loop.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ class Gate:
 
     @asynccontextmanager
     async def passed(self) -> AsyncIterator[None]:
-        """Wait until the gate is open; be behind it as long as the body lasts."""
+        """Wait until the gate is open; count as inside for the length of the body."""
         while not self._open.is_set():
             await self._open.wait()
         self._inside += 1
@@ -32,15 +32,19 @@ class Gate:
                 self._empty.set()
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Admit no further request."""
         self._open.clear()
 
     def open(self) -> None:
-        """Let everybody in again."""
+        """Admit requests again."""
         self._open.set()
 
+    @property
+    def is_closed(self) -> bool:
+        return not self._open.is_set()
+
     async def emptied(self, timeout_s: float | None = None) -> bool:
-        """Return whether nobody is behind the gate, as soon as that is so and at the latest after `timeout_s` [s]."""
+        """Wait until no request is inside, at most `timeout_s` [s]; return whether that is the case."""
         try:
             await asyncio.wait_for(self._empty.wait(), timeout_s)
         except TimeoutError:

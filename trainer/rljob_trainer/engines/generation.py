@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rljob_api.sections import Sampling
 from rljob_trainer.engines.client import Continuation, EngineError, EngineRefusedError, Generates, TokenRequest
-from rljob_trainer.rollouts import GenerationFailedError
+from rljob_trainer.generator import GenerationFailedError
 from rljob_trainer.samples import Prompt, Sample
 
 

@@ -1,9 +1,9 @@
-"""What an engine's state becomes when something happens to it. Pure: no clock, no network.
+"""Decides the next state of an engine from its state and an event. Pure: no clock, no network.
 
     Starting ─Started─► Stale ─WeightsVerified(current)─► Healthy ◄─► Suspect    any ─► Dead ─RestartOrdered─► Starting
                                                                                  any ─LeaveOrdered─► Leaving
 Only `WeightsVerified` of the current version leads to Healthy, and only from a state that answers: an engine that was
-dead holds old weights, however well it answers. Every event names the generation that it was observed on; what is heard
+dead holds old weights, however well it answers. Every event names the generation that it was observed on; an event
 of an earlier one changes nothing.
 """
 
@@ -56,7 +56,7 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """Gets no more requests, and comes back in no way: whatever happens to it is no failure any more."""
+    """Gets no more requests and never returns; what happens to it no longer counts as a failure."""
 
     generation: int
 
@@ -116,7 +116,7 @@ class RestartOrdered:
 
 @dataclass(frozen=True, slots=True)
 class LeaveOrdered:
-    """There shall be fewer engines, and this one goes."""
+    """The fleet shrinks by this engine."""
 
     generation: int
 

@@ -1,15 +1,15 @@
 """All engines of a run and the router: starts them, watches them, takes the dead out of service, brings restarted ones
 back, adds new ones and lets some go. Everything runs in the driver's background loop.
 
-The shell around `lifecycle.py`: what an engine's state becomes is decided there; here it is seen to that the router
-lists exactly the serving engines, and that what happened is told. Whether a dead engine is restarted is decided
-elsewhere.
+The shell around `lifecycle.py`: what an engine's state becomes is decided there; this module makes the router list
+exactly the serving engines, and reports incidents. Whether a dead engine is restarted is decided elsewhere.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -18,10 +18,10 @@ import aiohttp
 from rljob_trainer.engines import lifecycle
 from rljob_trainer.engines.client import EngineClient, EngineError, each
 from rljob_trainer.engines.command import EngineCommand
-from rljob_trainer.engines.process import Exit
 from rljob_trainer.engines.scaling import Member, joining, leaving
 from rljob_trainer.engines.server import EngineStartError, Served
 from rljob_trainer.metrics import Publication
+from rljob_trainer.processes.kept_process import Exit
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ LAST_REQUESTS_S = 600.0
 ASK_S = 5.0
 LOOK_S = 0.2
 EXIT_S = 1.0
-"""how much later than its first failed request the end of a server may be heard of [s]"""
+"""how much later than its first failed request the exit of a server may be noticed [s]"""
 
 
 class Host(Protocol):
@@ -150,8 +150,9 @@ class EnginePool:
         settings: PoolSettings,
         catch_up: CatchUp,
         on_incident: Callable[[Incident], None],
+        now: Callable[[], float] = time.time,
     ) -> None:
-        """`host` makes the host of an engine, those of `names` and any that are added."""
+        """`host` makes the host of an engine, those of `names` and any that are added. `now` gives unix time [s]."""
         self._engines = {name: _Engine(name, host(name)) for name in names}
         self._host = host
         self._last_generations: dict[str, int] = {}
@@ -162,6 +163,7 @@ class EnginePool:
         self._settings = settings
         self._catch_up = catch_up
         self._on_incident = on_incident
+        self._now = now
         self._version: int | None = None
         self._stopping = False
 
@@ -172,7 +174,7 @@ class EnginePool:
             raise EngineStartError("\n".join(engine.last_error for engine in self._engines.values()))
 
     async def stop(self) -> None:
-        """Stop everything; failures that are not over are told as they are."""
+        """Stop everything; report open incidents as they are."""
         self._stopping = True
         tasks = [task for engine in self._engines.values() for task in engine.tasks]
         for task in tasks:
@@ -248,7 +250,7 @@ class EnginePool:
         await self._all_serving(lambda client: client.resume_memory(MEMORY_S))
 
     async def cut(self) -> None:
-        """End everything that engines generate, as it is; one that does not hear it will be noticed otherwise."""
+        """Abort everything that engines generate, keeping the tokens; probes notice an engine that does not respond."""
         busy = lifecycle.Serving | lifecycle.Leaving
         generating = [engine for engine in self._engines.values() if isinstance(engine.state, busy)]
         clients = [self._client(engine) for engine in generating if engine.served is not None]
@@ -264,7 +266,7 @@ class EnginePool:
         except EngineStartError as error:
             self._happens(engine, lifecycle.StartFailed(generation), str(error))
             return
-        engine.last_good = time.time()
+        engine.last_good = self._now()
         log.info("engine=%s action=started pid=%d seconds=%.1f", engine.name, engine.served.pid, engine.served.seconds)
         self._happens(engine, lifecycle.Started(generation))
         self._spawn(engine, self._watch(engine, generation))
@@ -304,12 +306,12 @@ class EnginePool:
 
     async def _last_requests(self, client: EngineClient) -> None:
         """Return when an engine has nothing more to answer, or does not say so."""
-        deadline = time.monotonic() + LAST_REQUESTS_S
         try:
-            while await client.num_requests(ASK_S) and time.monotonic() < deadline:
-                await asyncio.sleep(LOOK_S)
-        except EngineError as error:
-            log.info("engine=%s action=leave reason=%s", client.name, error)
+            async with asyncio.timeout(LAST_REQUESTS_S):
+                while await client.num_requests(ASK_S):
+                    await asyncio.sleep(LOOK_S)
+        except (EngineError, TimeoutError) as error:
+            log.info("engine=%s action=leave reason=%r", client.name, error)
 
     async def _publication(
         self, engines: Sequence[_Engine], work: Coroutine[Any, Any, Publication | None]
@@ -344,10 +346,11 @@ class EnginePool:
         self._happens(engine, lifecycle.ProcessExited(generation), str(exit_), failed_at=exit_.failed_at)
 
     async def _exit(self, engine: _Engine, generation: int) -> None:
-        """Give the watch time to tell that the server has ended: where a publication failed, that is the cause."""
-        deadline = time.monotonic() + EXIT_S
-        while engine.state.generation == generation and _answers(engine) and time.monotonic() < deadline:
-            await asyncio.sleep(LOOK_S)
+        """Give the watch time to notice that the server has exited: that is then why a publication failed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(EXIT_S):
+                while engine.state.generation == generation and _answers(engine):
+                    await asyncio.sleep(LOOK_S)
 
     async def _probe(self, engine: _Engine, generation: int) -> None:
         client = self._client(engine)
@@ -361,37 +364,33 @@ class EnginePool:
                 if not engine.receiving:
                     self._happens(engine, lifecycle.ProbeFailed(generation), str(error), failed_at=engine.last_good)
             else:
-                engine.last_good = time.time()
+                engine.last_good = self._now()
                 self._happens(engine, lifecycle.ProbeOk(generation))
 
     # what follows
 
     def _happens(self, engine: _Engine, event: lifecycle.Event, detail: str = "", failed_at: float = 0.0) -> None:
-        """Advance the state; see to it that a death is told, rerouted and cleared away."""
-        before = engine.state
-        engine.state = lifecycle.advance(before, event, self._version, self._settings.probe_failures)
-        if engine.state == before or self._stopping:
+        """Advance the state; when the engine dies, report it, reroute and retire it."""
+        before, what = engine.state, type(event).__name__
+        engine.state = state = lifecycle.advance(before, event, self._version, self._settings.probe_failures)
+        if state == before or self._stopping:
             return
         log.info(
-            "engine=%s action=%s state=%s generation=%d",
-            engine.name,
-            type(event).__name__,
-            type(engine.state).__name__,
-            engine.state.generation,
+            "engine=%s action=%s state=%s generation=%d", engine.name, what, type(state).__name__, state.generation
         )
-        if isinstance(engine.state, lifecycle.Dead):
-            self._died(engine, engine.state, detail, failed_at)
+        if isinstance(state, lifecycle.Dead):
+            self._died(engine, state, detail, failed_at)
 
     def _died(self, engine: _Engine, state: lifecycle.Dead, detail: str, failed_at: float) -> None:
-        now = time.time()
+        now = self._now()
         engine.last_error = detail
         if engine.incident is None:
             detected_s = now - failed_at if failed_at else None
             engine.incident = Incident(engine.name, state.generation, state.cause, detail, now, detected_s)
         log.error("engine=%s action=quarantine cause=%s detail=%s", engine.name, state.cause, detail)
-        self._spawn(engine, self._bury(engine))
+        self._spawn(engine, self._retire(engine))
 
-    async def _bury(self, engine: _Engine) -> None:
+    async def _retire(self, engine: _Engine) -> None:
         """Take a dead engine off the router first, then end what is left of it: half a server must not answer."""
         async with engine.moving:
             await self._route(engine)
@@ -417,7 +416,7 @@ class EnginePool:
     def _note_routed(self, engine: _Engine) -> None:
         if engine.incident is None:
             return
-        seconds = time.time() - engine.incident.at
+        seconds = self._now() - engine.incident.at
         if not engine.routed:
             engine.incident = replace(engine.incident, rerouted_s=seconds)
         else:

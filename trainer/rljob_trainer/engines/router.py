@@ -15,9 +15,10 @@ from pathlib import Path
 
 import aiohttp
 
+from rljob_api.sections import RouterPolicy
 from rljob_trainer.engines.client import EngineError, RouterClient
-from rljob_trainer.engines.ports import free_ports
-from rljob_trainer.engines.process import KeptProcess, ProcessError
+from rljob_trainer.processes.kept_process import KeptProcess, ProcessError
+from rljob_trainer.processes.ports import free_ports
 
 log = logging.getLogger(__name__)
 
@@ -27,13 +28,19 @@ POLL_S = 0.05
 SILENT_PROBES = 3
 WATCH_S = 1.0
 """slices of waiting for the end of the process; a thread cannot be cancelled"""
+POLICIES = {
+    RouterPolicy.RANDOM: "random",
+    RouterPolicy.ROUND_ROBIN: "round_robin",
+    RouterPolicy.CACHE_AWARE: "cache_aware",
+}
+"""sglang-router's names"""
 
 
 @dataclass(frozen=True, slots=True)
 class RouterSettings:
     """What the manifest says about the router."""
 
-    policy: str
+    policy: RouterPolicy
     request_timeout_s: float
     health_interval_s: float
     health_timeout_s: float
@@ -46,7 +53,7 @@ def router_argv(settings: RouterSettings, host: str, port: int, metrics_port: in
         "--port": port,
         "--prometheus-host": host,
         "--prometheus-port": metrics_port,
-        "--policy": settings.policy,
+        "--policy": POLICIES[settings.policy],
         "--request-timeout-secs": max(1, round(settings.request_timeout_s)),
         "--worker-startup-timeout-secs": round(LISTED_S),
         "--worker-startup-check-interval": 1,

@@ -1,4 +1,4 @@
-"""Which engines come and which go when their number changes. Pure."""
+"""Decides which engines join and which leave when their number changes. Pure."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from itertools import count, islice
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An engine that might go."""
+    """An engine that may have to leave."""
 
     name: str
     node: str | None
@@ -16,7 +16,7 @@ class Member:
 
 
 def joining(taken: Collection[str], number: int) -> tuple[str, ...]:
-    """Return the names of so many new engines: the first that are free."""
+    """Return names for so many new engines: the first that are free."""
     free = (name for index in count() if (name := f"engine-{index}") not in taken)
     return tuple(islice(free, max(0, number)))
 

@@ -18,8 +18,8 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from rljob_trainer.engines.command import EngineCommand
-from rljob_trainer.engines.ports import free_ports
-from rljob_trainer.engines.process import STOP_S, Exit, KeptProcess
+from rljob_trainer.processes.kept_process import STOP_S, Exit, KeptProcess
+from rljob_trainer.processes.ports import free_ports
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class EngineServer:
 
 
 @dataclass(frozen=True, slots=True)
-class Seating:
+class ActorPlacement:
     """Where an engine's actor runs."""
 
     options: Mapping[str, Any]
@@ -116,24 +116,24 @@ class Seating:
     """of the server alone, as the GPUs that it sees"""
 
 
-class Seat(Protocol):
-    """Room for one engine, see `placement.EngineSeat`."""
+class Reservation(Protocol):
+    """Resources for one engine, see `placement.EngineReservation`."""
 
-    async def take(self) -> Seating:
-        """Wait until the room is there, however long."""
+    async def acquire(self) -> ActorPlacement:
+        """Return the placement as soon as the resources are reserved; wait without a limit."""
 
-    def leave(self) -> None:
-        """Give it back; nothing runs there any more."""
+    def release(self) -> None:
+        """Release the resources; nothing runs there any more."""
 
 
 class RayHost:
-    """An `EngineServer` in a Ray actor of its own, on a seat of its own."""
+    """An `EngineServer` in a Ray actor of its own, with a reservation of its own."""
 
-    def __init__(self, name: str, log_file: Path, host: str | None, seat: Seat) -> None:
+    def __init__(self, name: str, log_file: Path, host: str | None, reservation: Reservation) -> None:
         self._name = name
         self._log_file = log_file
         self._host = host
-        self._seat = seat
+        self._reservation = reservation
         self._actor: Any = None
         self._node: str | None = None
 
@@ -179,9 +179,9 @@ class RayHost:
             ray.kill(actor)
 
     async def leave(self) -> None:
-        """Kill server and actor, and give the seat back."""
+        """Kill server and actor, and release their resources."""
         await self.stop()
-        self._seat.leave()
+        self._reservation.release()
 
     async def actor_pid(self) -> int:
         """Return the pid of the actor's process, on its own machine."""
@@ -189,10 +189,10 @@ class RayHost:
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
         if self._actor is None:
-            # Threads: `stop` and `status` must be heard while `wait` waits.
-            seating = await self._seat.take()
-            actor_class = ray.remote(EngineServer).options(max_concurrency=4, max_restarts=0, **seating.options)
-            self._actor = actor_class.remote(self._name, self._log_file, self._host, seating.environment)
+            # Threads: `stop` and `status` must be answered while `wait` waits.
+            placement = await self._reservation.acquire()
+            actor_class = ray.remote(EngineServer).options(max_concurrency=4, max_restarts=0, **placement.options)
+            self._actor = actor_class.remote(self._name, self._log_file, self._host, placement.environment)
         return await getattr(self._actor, method).remote(*arguments)
 
 

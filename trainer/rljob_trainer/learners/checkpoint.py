@@ -5,6 +5,7 @@ Any layout loads what any other has written. Optimizer state is stored by parame
 (12 bytes for each parameter of the model-parallel rank), and gives every rank the same while it loads.
 """
 
+import pickle
 import queue
 import random
 from pathlib import Path
@@ -19,7 +20,9 @@ from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTenso
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 from megatron.core.dist_checkpointing.utils import add_prefix_for_sharding
+from torch.distributed.checkpoint import CheckpointException
 
+from rljob_trainer.learners import safe_reading
 from rljob_trainer.learners.config import Layout
 from rljob_trainer.learners.critic import Critic
 from rljob_trainer.learners.errors import CheckpointFormatError, CriticMismatchError
@@ -46,8 +49,8 @@ def save(
 ) -> None:
     """Write the state of all ranks into `directory`, which may exist but must be empty. Collective."""
     state = _state(model, optimizer, is_loading=False) | _critic_state(critic, is_loading=False)
-    told = {"format": _FORMAT, "has_critic": critic is not None, "layout": str(layout), "counters": counters}
-    _write_state(directory, state | told)
+    header = {"format": _FORMAT, "has_critic": critic is not None, "layout": str(layout), "counters": counters}
+    _write_state(directory, state | header)
 
 
 def save_weights(directory: Path, module: Any, layout: Layout) -> None:
@@ -57,8 +60,11 @@ def save_weights(directory: Path, module: Any, layout: Layout) -> None:
 
 @torch.no_grad()
 def load_weights(directory: Path, module: Any) -> None:
-    """Read the weights alone, of a checkpoint with or without the rest, by any layout. Collective."""
-    state = dist_checkpointing.load({"model": module.sharded_state_dict()}, str(directory))
+    """Read the weights alone, of a checkpoint with or without the rest, by any layout. Collective.
+
+    Raises CheckpointFormatError if the checkpoint holds code.
+    """
+    state = _read({"model": module.sharded_state_dict()}, directory)
     module.load_state_dict(state["model"])
 
 
@@ -71,7 +77,7 @@ def load(
     Raises CheckpointFormatError or CriticMismatchError before anything has changed. Random state is of ranks, so
     another layout keeps its own: without dropout nothing in a step is random.
     """
-    common = dist_checkpointing.load_common_state_dict(str(directory))
+    common = _common(directory)
     if common.get("format") != _FORMAT:
         raise CheckpointFormatError(
             f"{directory} holds optimizer state in format {common.get('format')}; this version reads {_FORMAT}"
@@ -80,7 +86,7 @@ def load(
     wanted = _state(model, optimizer, is_loading=True) | _critic_state(critic, is_loading=True)
     if common["layout"] != str(layout):
         del wanted["random"]
-    state = dist_checkpointing.load(wanted, str(directory))
+    state = _read(wanted, directory)
     _restore(model, optimizer, state)
     if critic is not None:
         _restore(critic.ddp, critic.optimizer, state["critic"])
@@ -89,12 +95,34 @@ def load(
     return dict(common["counters"])
 
 
+def _common(directory: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = dist_checkpointing.load_common_state_dict(str(directory))
+    except pickle.UnpicklingError as error:
+        raise CheckpointFormatError(f"{directory}/common.pt: {safe_reading.MORE_THAN_VALUES}") from error
+    return state
+
+
+def _read(wanted: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """Return the wanted parts of a checkpoint. Raises CheckpointFormatError."""
+    safe_reading.install()
+    safe_reading.read_metadata(directory)  # before anything changes
+    try:
+        state: dict[str, Any] = dist_checkpointing.load(wanted, str(directory))
+    except CheckpointException as error:
+        for cause, _ in error.failures.values():
+            if isinstance(cause, CheckpointFormatError):
+                raise cause from error
+        raise
+    return state
+
+
 def _check_critic(directory: Path, saved: bool, wanted: bool) -> None:
     if saved != wanted:
         words = {True: "a critic", False: "no critic"}
         raise CriticMismatchError(
             f"{directory} was written with {words[saved]}, and the manifest asks for {words[wanted]} "
-            "(spec.algorithm.critic): go on with the algorithm of the checkpoint, or use another checkpoint.directory"
+            "(spec.algorithm.critic): keep the algorithm of the checkpoint, or use another checkpoint.directory"
         )
 
 

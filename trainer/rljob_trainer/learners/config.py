@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-Schedule = Literal["constant", "linear", "cosine"]
+from rljob_api.sections import ImportanceBound, ImportanceLevel, Schedule
+from rljob_trainer.algorithms.algorithm import CLIP
+
 EntropyUse = Literal["none", "measured", "differentiated"]
 Estimator = Literal["k1", "k2", "k3"]
-CLIP = "rljob_trainer.learners.objectives.clip:clip"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class OptimizerSettings:
     total_steps: int
     """optimizer steps of the whole run; the schedule ends with them"""
     min_learning_rate: float = 0.0
-    schedule: Schedule = "constant"
+    schedule: Schedule = Schedule.CONSTANT
     warmup_steps: int = 0
     beta1: float = 0.9
     beta2: float = 0.95
@@ -35,14 +36,16 @@ class KlSettings:
 
     coefficient: float
     estimator: Estimator = "k3"
+    clamp: bool = True
+    """whether k3 ends at a largest value, see `loss.kl_estimate`"""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportanceSettings:
     """The correction between engine and learner."""
 
-    kind: Literal["truncate", "mask"]
-    level: Literal["token", "sequence"]
+    kind: ImportanceBound
+    level: ImportanceLevel
     low: float
     high: float
 

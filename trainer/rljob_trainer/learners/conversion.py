@@ -19,7 +19,14 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from safetensors import SafetensorError, safe_open
 
-from rljob_trainer.checkpoints import (
+from rljob_trainer.learners import checkpoint, export, wgrad
+from rljob_trainer.learners.bridges import bridge
+from rljob_trainer.learners.config import Layout, LearnerConfig, OptimizerSettings
+from rljob_trainer.learners.cpu import megatron_on_cpu
+from rljob_trainer.learners.model import PolicyModel, build_model
+from rljob_trainer.learners.weight_files import DTYPES, NOT_LOADED, weight_files
+from rljob_trainer.rundir.atomic_files import write_atomically
+from rljob_trainer.rundir.checkpoints import (
     MANIFEST,
     TRACKER,
     Checkpoint,
@@ -28,15 +35,8 @@ from rljob_trainer.checkpoints import (
     name_of,
     sealed,
     verified,
-    write_atomically,
 )
-from rljob_trainer.learners import checkpoint, export, wgrad
-from rljob_trainer.learners.bridges import bridge
-from rljob_trainer.learners.config import Layout, LearnerConfig, OptimizerSettings
-from rljob_trainer.learners.cpu import megatron_on_cpu
-from rljob_trainer.learners.model import PolicyModel, build_model
-from rljob_trainer.listing import some
-from rljob_trainer.sync.files import DTYPES, NOT_LOADED, weight_files
+from rljob_trainer.text import some
 
 MOST_TOLD = 5
 """tensors that a message names"""

@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy.typing as npt
 import torch
-import torch.distributed as dist
 
+from rljob_trainer.batches.packing import MicroBatch
 from rljob_trainer.learners import schedule
 from rljob_trainer.learners.attention import packed_tokens
 from rljob_trainer.learners.bridges import bridge
 from rljob_trainer.learners.config import CriticSettings, LearnerConfig
 from rljob_trainer.learners.layout import token_layout
-from rljob_trainer.learners.metrics import CriticStep
 from rljob_trainer.learners.model import ValueModel, build_model
 from rljob_trainer.learners.optimizer import Optimizer, data_parallel
+from rljob_trainer.learners.reduction import Sums, over_ranks
 from rljob_trainer.learners.rope import Rope
 from rljob_trainer.learners.value_loss import Fit, value_loss
-from rljob_trainer.packing import MicroBatch
+from rljob_trainer.metrics import OptimizerStep
 
 
 class Critic:
@@ -45,30 +45,20 @@ class Critic:
         with torch.no_grad():
             return schedule.run(self.ddp, batches, _values, forward_only=True)
 
-    def train(self, micro_batches: Sequence[MicroBatch], *, holds_output: bool) -> CriticStep:
+    def train(self, micro_batches: Sequence[MicroBatch], *, holds_output: bool) -> OptimizerStep:
         """Take one optimizer step towards the micro-batches' value targets; return metrics over all shares.
 
-        `holds_output`: whether this rank tells the results of its share.
+        `holds_output`: whether this rank reports the results of its share.
         """
         batches = [_FittedBatch(batch, self._rope, self._device) for batch in micro_batches]
         self.ddp.zero_grad_buffer()
         self.optimizer.megatron.zero_grad()
         sums = schedule.run(self.ddp, batches, self._loss, forward_only=False)
         taken, grad_norm = self.optimizer.step()
-        totals = torch.zeros(3, dtype=torch.float64, device=self._device)
-        if holds_output:
-            totals += torch.stack(sums).sum(0)
-        dist.all_reduce(totals)
-        loss, clipped, count = totals.tolist()
-        return CriticStep(
-            skipped=not taken,
-            loss=loss,
-            clip_fraction=clipped / max(count, 1.0),
-            grad_norm=grad_norm,
-            learning_rate=self.optimizer.learning_rate,
-        )
+        measured = over_ranks(sums if holds_output else [], self._device)
+        return OptimizerStep(**measured, skipped=int(not taken), critic_grad_norm=grad_norm)
 
-    def _loss(self, batch: "_FittedBatch", values_R: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _loss(self, batch: "_FittedBatch", values_R: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Sums]:
         """Return the loss, as Megatron wants it, with a token count that it must not divide by."""
         loss, sums = value_loss(values_R, batch.fit, self._value_clip)
         return loss, torch.ones((), dtype=torch.int, device=self._device), sums

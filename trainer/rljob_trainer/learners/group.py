@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,8 +20,8 @@ import numpy.typing as npt
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
-from rljob_trainer.batches import StepBatch
-from rljob_trainer.engines.ports import free_ports
+from rljob_trainer.batches.batches import StepBatch
+from rljob_trainer.batches.packing import MicroBatch
 from rljob_trainer.learners.config import Estimator, Layout
 from rljob_trainer.learners.errors import (
     CheckpointFormatError,
@@ -31,15 +32,14 @@ from rljob_trainer.learners.errors import (
     TrainingDivergedError,
     UnsupportedModelError,
 )
-from rljob_trainer.learners.metrics import CriticStep, StepMetrics
-from rljob_trainer.metrics import TrainMetrics, perplexity_of
-from rljob_trainer.packing import MicroBatch
+from rljob_trainer.metrics import LearnerMetrics, OptimizerStep, over_steps, perplexity_of
+from rljob_trainer.processes.stacks import Stacks, thread_stacks
 
 log = logging.getLogger(__name__)
 
 INTERRUPT_S = 30.0
 GONE_WITHIN_S = 5.0
-"""in which Ray tells that a process is gone"""
+"""within which Ray reports that a process is gone"""
 OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory")
 """what torch says of CUDA's memory and of the host's"""
 
@@ -51,11 +51,11 @@ class RankHost:
         self._rank: Any = None
 
     def address(self) -> tuple[str, int]:
-        """Return this node's address and a port for the ranks to meet at, free and not of those that connections get:
-        who comes before rank 0 serves there waits for minutes, and hears nothing else.
-        """
+        """Return this node's address and a port where this process serves a store, for the ranks or engines to meet."""
+        from rljob_trainer.learners.meeting import open_store  # the driver need not load torch
+
         host = ray.util.get_node_ip_address()
-        return host, free_ports(host)[0]
+        return host, open_store(host)
 
     def build(self, make: Callable[..., Any], rank: int, world_size: int, address: str, port: int) -> None:
         """Make the rank; returns when all ranks have met."""
@@ -65,8 +65,12 @@ class RankHost:
         """Call a method of the rank."""
         return getattr(self._rank, method)(*arguments, **options)
 
+    def stacks(self) -> Stacks:
+        """Return the stacks of all threads of this process, also while another call hangs."""
+        return thread_stacks()
+
     def stay(self) -> None:
-        """Never return: whoever gets an answer, an error, knows that this process is gone."""
+        """Never return: the call fails when this process is gone."""
         threading.Event().wait()
 
 
@@ -87,9 +91,9 @@ class LearnerGroup:
     ) -> None:
         """Place a host for each of `actor_options`; `make` constructs a rank in it when `start` is called."""
         self._make = make
-        # Three threads: `interrupt` must be heard while another call hangs, and `stay` never ends.
+        # Three threads: `interrupt` must run while another call hangs, and `stay` never ends.
         hosts = ray.remote(RankHost)
-        self._hosts = [hosts.options(max_restarts=0, max_concurrency=3, **each).remote() for each in actor_options]
+        self._hosts = [hosts.options(max_restarts=0, max_concurrency=4, **each).remote() for each in actor_options]
         self._layout = layout
         self._timeout_s = timeout_s
         self._max_skipped = max_skipped
@@ -107,12 +111,12 @@ class LearnerGroup:
             )
 
     def address(self) -> tuple[str, int]:
-        """Return the address of rank 0's machine and a port that is free there right now."""
+        """Return the address of rank 0's machine and a port where it waits for others to meet it."""
         with self._lock:
             address: tuple[str, int] = self._wait([self._hosts[0].address.remote()])[0]
         return address
 
-    def train(self, batches: Sequence[StepBatch]) -> TrainMetrics:
+    def train(self, batches: Sequence[StepBatch]) -> LearnerMetrics:
         """Take one optimizer step for each batch.
 
         With several, the probability ratio is taken against the log-probabilities before the first of them.
@@ -126,7 +130,7 @@ class LearnerGroup:
         self._count_skipped(steps)
         return summary(steps, kl_in_rewards=next((batch.kl for batch in batches), None))
 
-    def train_critic(self, batches: Sequence[StepBatch]) -> list[CriticStep]:
+    def train_critic(self, batches: Sequence[StepBatch]) -> list[OptimizerStep]:
         """Take one optimizer step of the critic for each batch. Raises TrainingDivergedError, as `train` does."""
         with self._lock:
             shares = [batch.micro_batches_by_rank for batch in batches if any(batch.micro_batches_by_rank)]
@@ -139,10 +143,12 @@ class LearnerGroup:
         with self._lock:
             return self._outputs(self._on_shares("values", [(list(share),) for share in shares]))
 
-    def kl(self, shares: Sequence[Sequence[MicroBatch]], estimator: Estimator) -> list[list[npt.NDArray[np.float32]]]:
+    def kl(
+        self, shares: Sequence[Sequence[MicroBatch]], estimator: Estimator, clamp: bool
+    ) -> list[list[npt.NDArray[np.float32]]]:
         """Return the KL estimate against the reference of each micro-batch's targets, for each data-parallel share."""
         with self._lock:
-            return self._outputs(self._on_shares("kl", [(list(share), estimator) for share in shares]))
+            return self._outputs(self._on_shares("kl", [(list(share), estimator, clamp) for share in shares]))
 
     def divergence(self, shares: Sequence[Sequence[MicroBatch]]) -> list[list[npt.NDArray[np.float32]]]:
         """Return policy less teacher log-probability of each micro-batch's targets, for each data-parallel share."""
@@ -177,6 +183,14 @@ class LearnerGroup:
         """Call a method of rank 0 that ends what another call hangs in."""
         self._wait([self._hosts[0].call.remote(method, (), {})], INTERRUPT_S)
 
+    def stacks(self, timeout_s: float) -> list[Stacks | None]:
+        """Return the stacks of each rank, while others wait for the ranks; None: it does not answer."""
+        references = [host.stacks.remote() for host in self._hosts]
+        if not references:
+            return []
+        ready, _ = ray.wait(references, num_returns=len(references), timeout=timeout_s)
+        return [_stacks_of(reference) if reference in ready else None for reference in references]
+
     async def watch(self) -> None:
         """Return when the process of a rank is gone; from then on `check` says so."""
         stays = [asyncio.ensure_future(_gone(host, rank)) for rank, host in enumerate(self._hosts)]
@@ -198,7 +212,7 @@ class LearnerGroup:
         for host in self._hosts:
             ray.kill(host)
 
-    def _count_skipped(self, steps: Sequence[StepMetrics] | Sequence[CriticStep]) -> None:
+    def _count_skipped(self, steps: Sequence[OptimizerStep]) -> None:
         self._skipped += sum(step.skipped for step in steps)
         if self._skipped > self._max_skipped:
             raise TrainingDivergedError(
@@ -213,10 +227,10 @@ class LearnerGroup:
         """Return what the ranks that hold the output say, one for each data-parallel share."""
         return [answers[self._layout.output_rank(share)] for share in range(self._layout.data)]
 
-    def _train(self, batch: StepBatch, old_logprobs: list[Any] | None) -> StepMetrics:
+    def _train(self, batch: StepBatch, old_logprobs: list[Any] | None) -> OptimizerStep:
         old = old_logprobs or [None] * self._layout.data
         arguments = [(list(share), old[index]) for index, share in enumerate(batch.micro_batches_by_rank)]
-        first: StepMetrics = self._on_shares("train", arguments)[0]
+        first: OptimizerStep = self._on_shares("train", arguments)[0]
         return first
 
     def _on_shares(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -242,6 +256,14 @@ class LearnerGroup:
                     _raise_lost(pending)
                     raise
         return [answers[rank] for rank in range(len(references))]
+
+
+def _stacks_of(reference: Any) -> Stacks | None:
+    try:
+        stacks: Stacks = ray.get(reference, timeout=1.0)
+    except (RayActorError, RayTaskError, GetTimeoutError):
+        return None
+    return stacks
 
 
 async def _gone(host: Any, rank: int) -> LearnerLostError:
@@ -270,7 +292,7 @@ def _result(reference: Any, rank: int) -> Any:
 
 def _raise_lost(pending: Mapping[Any, int]) -> None:
     """Raise LearnerLostError if a rank that has not answered is gone: the error of another may just be that it has lost
-    this one, and its broken connection may be heard of sooner than the end of the process.
+    this one, and its broken connection may be reported sooner than the end of the process.
     """
     failed, _ = ray.wait(list(pending), num_returns=len(pending), timeout=GONE_WITHIN_S) if pending else ([], [])
     for reference in failed:
@@ -278,38 +300,16 @@ def _raise_lost(pending: Mapping[Any, int]) -> None:
             _result(reference, pending[reference])
 
 
-def summary(steps: Sequence[StepMetrics], kl_in_rewards: float | None) -> TrainMetrics:
-    """Return one rollout's optimizer steps as one; without any (no sample taught anything) everything is zero."""
+def summary(steps: Sequence[OptimizerStep], kl_in_rewards: float | None) -> LearnerMetrics:
+    """Return one rollout's optimizer steps as one; without any (no sample taught anything) what is known is zero."""
     if not steps:
-        return TrainMetrics(
-            loss=0.0,
-            grad_norm=0.0,
-            learning_rate=0.0,
-            skipped=0,
-            tokens=0,
-            clip_fraction=0.0,
-            kl=kl_in_rewards,
-            entropy=None,
-            mismatch=0.0,
-            importance=None,
-            importance_cut=None,
+        return LearnerMetrics(
+            loss=0.0, grad_norm=0.0, learning_rate=0.0, clip_fraction=0.0, logprob_mismatch=0.0, kl=kl_in_rewards
         )
-    return TrainMetrics(
-        loss=fmean(step.loss for step in steps),
-        grad_norm=steps[-1].grad_norm,
-        learning_rate=steps[-1].learning_rate,
-        skipped=sum(step.skipped for step in steps),
-        tokens=sum(step.tokens for step in steps),
-        clip_fraction=fmean(step.clip_fraction for step in steps),
-        kl=mean_of_known([step.kl for step in steps]) if kl_in_rewards is None else kl_in_rewards,
-        entropy=mean_of_known([step.entropy for step in steps]),
-        mismatch=fmean(step.mismatch for step in steps),
-        importance=mean_of_known([step.importance for step in steps]),
-        importance_cut=mean_of_known([step.importance_cut for step in steps]),
-        perplexity=perplexity_of(fmean(step.surprise for step in steps)),
+    reduced = over_steps(steps)
+    surprises = [step.surprise for step in steps if step.surprise is not None]
+    return replace(
+        reduced,
+        kl=reduced.kl if kl_in_rewards is None else kl_in_rewards,
+        perplexity=perplexity_of(fmean(surprises)) if surprises else None,
     )
-
-
-def mean_of_known(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None

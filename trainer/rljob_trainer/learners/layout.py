@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rljob_trainer.packing import MicroBatch
+from rljob_trainer.batches.packing import MicroBatch
 
 Indices = npt.NDArray[np.int64]
 

@@ -15,8 +15,11 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, get_standard_config_overrides
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
+from rljob_api.sections import Schedule
 from rljob_trainer.learners.config import OptimizerSettings
 
+DECAY_STYLES = {Schedule.CONSTANT: "constant", Schedule.LINEAR: "linear", Schedule.COSINE: "cosine"}
+"""Megatron's names"""
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _STATE = ("param", *_MOMENTS)
 """what a checkpoint holds of each parameter beside its weight, by Megatron's names"""
@@ -229,7 +232,7 @@ def _schedule(optimizer: Any, settings: OptimizerSettings) -> OptimizerParamSche
         min_lr=settings.min_learning_rate,
         lr_warmup_steps=min(settings.warmup_steps, settings.total_steps),
         lr_decay_steps=decay_steps,
-        lr_decay_style=settings.schedule,
+        lr_decay_style=DECAY_STYLES[settings.schedule],
         start_wd=settings.weight_decay,
         end_wd=settings.weight_decay,
         wd_incr_steps=decay_steps,

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
+from rljob_trainer.batches.packing import MicroBatch
 from rljob_trainer.learners import checkpoint, export, schedule, wgrad
 from rljob_trainer.learners.attention import PackedTokens, packed_tokens
 from rljob_trainer.learners.bridges import bridge
@@ -28,15 +28,16 @@ from rljob_trainer.learners.cpu import megatron_on_cpu
 from rljob_trainer.learners.critic import Critic
 from rljob_trainer.learners.layout import token_layout
 from rljob_trainer.learners.logprobs import VocabularyShard, logprobs_and_entropy
-from rljob_trainer.learners.loss import LossSums, Targets, kl_estimate, policy_loss
-from rljob_trainer.learners.metrics import CriticStep, StepMetrics
+from rljob_trainer.learners.loss import Targets, kl_estimate, policy_loss
+from rljob_trainer.learners.meeting import meet
 from rljob_trainer.learners.model import PolicyModel, build_model
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.optimizer import Optimizer, data_parallel
+from rljob_trainer.learners.reduction import Sums, over_ranks
 from rljob_trainer.learners.reference import ReferenceWeights
 from rljob_trainer.learners.rope import Rope
 from rljob_trainer.learners.teacher import Teacher
-from rljob_trainer.packing import MicroBatch
+from rljob_trainer.metrics import OptimizerStep
 
 Logprobs_R = npt.NDArray[np.float32]
 
@@ -86,7 +87,7 @@ class LearnerRank:
 
     def train(
         self, micro_batches: Sequence[MicroBatch], old_logprobs: Sequence[Logprobs_R] | None = None
-    ) -> StepMetrics:
+    ) -> OptimizerStep:
         """Take one optimizer step on this data-parallel share, and return metrics over all shares.
 
         `old_logprobs` are the learner's own, from `logprobs()` before the first update on these samples; None means
@@ -94,7 +95,7 @@ class LearnerRank:
         micro-batches (then no share has any) there is nothing to learn and no step is taken.
         """
         if not micro_batches:
-            return self._metrics([], [], taken=True, grad_norm=0.0)
+            return self._metrics([], taken=True, grad_norm=0.0)
         with self._runtime():
             reference = self._reference_logprobs(micro_batches)
             old: Sequence[Logprobs_R | None] = old_logprobs or [None] * len(micro_batches)
@@ -108,7 +109,7 @@ class LearnerRank:
             taken, grad_norm = self._optimizer.step()
             self.step += taken
             self.skipped += not taken
-            return self._metrics(batches, sums, taken, grad_norm)
+            return self._metrics(sums, taken, grad_norm)
 
     def logprobs(self, micro_batches: Sequence[MicroBatch], *, reference: bool = False) -> list[Logprobs_R]:
         """Return the log-probabilities of each micro-batch's targets, on the ranks that hold the output; else nothing.
@@ -121,12 +122,12 @@ class LearnerRank:
                 results = self._run(batches, self._measure, forward_only=True)
         return [logprobs_R.cpu().numpy() for logprobs_R in results] if self.holds_output else []
 
-    def kl(self, micro_batches: Sequence[MicroBatch], estimator: Estimator) -> list[Logprobs_R]:
+    def kl(self, micro_batches: Sequence[MicroBatch], estimator: Estimator, clamp: bool) -> list[Logprobs_R]:
         """Return the KL estimate against the reference of each micro-batch's targets [nats], where `logprobs` does."""
         current = self.logprobs(micro_batches)
         reference = self.logprobs(micro_batches, reference=True)
         pairs = zip(map(torch.from_numpy, current), map(torch.from_numpy, reference), strict=True)
-        return [kl_estimate(now_R, then_R, estimator).numpy() for now_R, then_R in pairs]
+        return [kl_estimate(now_R, then_R, estimator, clamp).numpy() for now_R, then_R in pairs]
 
     def values(self, micro_batches: Sequence[MicroBatch]) -> list[npt.NDArray[np.float32]]:
         """Return the critic's value before each micro-batch's targets, where `logprobs` returns something."""
@@ -134,7 +135,7 @@ class LearnerRank:
             results = self._own_critic().values(micro_batches)
         return [values_R.cpu().numpy() for values_R in results] if self.holds_output else []
 
-    def train_critic(self, micro_batches: Sequence[MicroBatch]) -> CriticStep:
+    def train_critic(self, micro_batches: Sequence[MicroBatch]) -> OptimizerStep:
         """Take one optimizer step of the critic on this data-parallel share, and return metrics over all shares.
 
         A step whose gradient is not finite is skipped and counted with the policy's.
@@ -213,12 +214,17 @@ class LearnerRank:
         """
         return schedule.run(model or self._ddp, batches, outcome, forward_only=forward_only)
 
-    def _loss(self, batch: "_Batch", hidden_R_H: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, LossSums]:
+    def _loss(self, batch: "_Batch", hidden_R_H: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Sums]:
         """Return the loss, as Megatron wants it, with a token count that it must not divide by."""
         settings = self._config.loss
         logprobs_R, entropy_R = self._head(batch, hidden_R_H, settings.entropy)
         loss, sums = policy_loss(logprobs_R, entropy_R, batch.targets, settings, self._objective)
-        return loss, torch.ones((), dtype=torch.int, device=self.device), sums
+        layout = batch.layout
+        lengths = {"train_tokens": len(layout.node_T), "computed_tokens": len(layout.tokens_N)}
+        counts = {
+            name: torch.full((), length, dtype=torch.float64, device=self.device) for name, length in lengths.items()
+        }
+        return loss, torch.ones((), dtype=torch.int, device=self.device), {**sums, **counts}
 
     def _measure(self, batch: "_Batch", hidden_R_H: torch.Tensor, non_loss_data: bool) -> torch.Tensor:
         assert non_loss_data
@@ -274,43 +280,14 @@ class LearnerRank:
             with self._reference.in_place_of(self._model):
                 yield
 
-    def _metrics(
-        self, batches: Sequence["_Batch"], sums: Sequence[LossSums], taken: bool, grad_norm: float
-    ) -> StepMetrics:
+    def _metrics(self, sums: Sequence[Sums], taken: bool, grad_norm: float) -> OptimizerStep:
         """Add up what the ranks that hold the output know."""
-        names = len(LossSums.__slots__) - 1
-        totals = torch.zeros(names + 2, dtype=torch.float64, device=self.device)
-        largest = torch.zeros((), dtype=torch.float64, device=self.device)
-        if self.holds_output and batches:
-            totals[:names] = torch.stack([each.stacked() for each in sums]).sum(0)
-            totals[names] = sum(len(batch.layout.node_T) for batch in batches)
-            totals[names + 1] = sum(len(batch.layout.tokens_N) for batch in batches)
-            largest = torch.stack([each.max_mismatch for each in sums]).max()
-        dist.all_reduce(totals)
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-        (
-            loss, policy, kl, entropy, surprise, ratio, clipped, mismatch, importance, cut, count, tokens, computed
-        ) = totals.tolist()  # fmt: skip
-        settings, mean = self._config.loss, 1.0 / max(count, 1.0)
-        return StepMetrics(
+        return OptimizerStep(
+            **over_ranks(sums if self.holds_output else [], self.device),
             step=self.step,
-            skipped=not taken,
-            loss=loss,
-            policy_loss=policy,
+            skipped=int(not taken),
             grad_norm=grad_norm,
             learning_rate=self._optimizer.learning_rate,
-            ratio=ratio * mean,
-            clip_fraction=clipped * mean,
-            kl=kl * mean if settings.kl else None,
-            entropy=entropy * mean if settings.entropy != "none" else None,
-            surprise=surprise * mean,
-            mismatch=mismatch * mean if settings.sampled else nan,
-            max_mismatch=largest.item() if settings.sampled else nan,
-            importance=importance * mean if settings.importance else None,
-            importance_cut=cut * mean if settings.importance else None,
-            tokens=int(tokens),
-            computed_tokens=int(computed),
-            response_tokens=int(count),
             peak_memory_bytes=self._peak_memory_bytes(),
         )
 
@@ -374,12 +351,13 @@ def _silence_known_warnings() -> None:
 
 def _join(config: LearnerConfig, rank: int, world_size: int, master_address: str, master_port: int) -> None:
     """Meet the other ranks and make Megatron's groups; every collective fails after the configured time."""
+    timeout = timedelta(seconds=config.timeout_s)
     dist.init_process_group(
         "gloo" if config.device == "cpu" else "cpu:gloo,cuda:nccl",
-        init_method=f"tcp://{master_address}:{master_port}",
+        store=dist.PrefixStore("ranks", meet(master_address, master_port, rank, world_size, timeout)),
         rank=rank,
         world_size=world_size,
-        timeout=timedelta(seconds=config.timeout_s),
+        timeout=timeout,
     )
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=config.tensor_parallel,

@@ -36,7 +36,7 @@ def run(model: Any, batches: Sequence[Tokens], outcome: Outcome, *, forward_only
         data_iterator=iter(batches),
         model=model,
         num_microbatches=len(batches),
-        seq_length=1,  # stages tell each other the shape: variable_seq_lengths
+        seq_length=1,  # stages send each other the shape: variable_seq_lengths
         micro_batch_size=1,
         forward_only=forward_only,
         collect_non_loss_data=forward_only,

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from rljob_trainer.learners.reduction import Sums, token_sums
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:
@@ -20,13 +22,13 @@ class Fit:
     weights_R: torch.Tensor
 
 
-def value_loss(values_R: torch.Tensor, fit: Fit, clip: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the loss (a scalar to differentiate), and as sums in fp64 [3]: the loss, and of the response tokens that
-    have a weight those whose loss the clip range changed, and all.
-    """
-    near_R = fit.old_values_R + (values_R - fit.old_values_R).clamp(-clip, clip)
+def value_loss(values_R: torch.Tensor, fit: Fit, clip: float) -> tuple[torch.Tensor, Sums]:
+    """Return the loss (a scalar to differentiate) and the sums of its metrics."""
+    moves_R = values_R - fit.old_values_R
+    near_R = fit.old_values_R + moves_R.clamp(-clip, clip)
     free_R, bounded_R = (values_R - fit.returns_R).square(), (near_R - fit.returns_R).square()
     loss = 0.5 * (torch.maximum(free_R, bounded_R) * fit.weights_R).sum()
-    counts_R = (fit.weights_R != 0).double()
-    clipped = ((bounded_R > free_R) * counts_R).sum()
-    return loss, torch.stack([loss.detach().double(), clipped, counts_R.sum()])
+    # Inside the range, too, rounding makes the two differ: old + (V - old) is not V.
+    clipped_R = (moves_R.abs() > clip) & (bounded_R > free_R)
+    sums = token_sums((fit.weights_R != 0).double(), value_clip_fraction=clipped_R)
+    return loss, sums | {"value_loss": loss.detach().double()}

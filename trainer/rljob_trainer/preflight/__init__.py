@@ -1,4 +1,4 @@
-"""What is looked at before anything is started: files and this machine, in seconds, without torch.
+"""Checks before anything starts: files and this machine, in seconds, without torch.
 
     validate, plan ──► files of the model, functions, questions   what is not on this machine is left out, and said
     run, first driver ► the same, and disk, ports                 what is not on this machine is wrong

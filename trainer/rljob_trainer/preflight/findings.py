@@ -17,7 +17,7 @@ class Findings:
     elsewhere: tuple[str, ...] = ()
     """files and directories that are not on this machine; the run may be meant for another one"""
     unseen: tuple[str, ...] = ()
-    """what else could not be looked at, and why"""
+    """what could not be checked, and why"""
 
     def __add__(self, other: "Findings") -> "Findings":
         return Findings(

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from rljob_api import algorithms
 from rljob_api.errors import Problem
-from rljob_api.rules import closest, judgings
+from rljob_api.rules.names import closest
+from rljob_api.rules.reward import judgings
 from rljob_api.sections import TOOLS, Spec
 from rljob_trainer.preflight.findings import Findings, total
 
@@ -95,7 +96,7 @@ def by_other_finders(name: str) -> ModuleSpec | None:
 
 
 def names_in(text: str, file: str) -> set[str] | None:
-    """Return the names that a module's text gives at its top level; None where it does not tell. Raises SyntaxError."""
+    """Return the names that a module defines at its top level; None if they cannot be known. Raises SyntaxError."""
     if UNFORESEEABLE.search(text):
         return None
     symbols = symtable.symtable(text, file, "exec").get_symbols()

@@ -3,13 +3,16 @@
 import logging
 from pathlib import Path
 
+from rljob_api import hub
 from rljob_api.errors import ManifestError, Problem
-from rljob_api.sections import RLJob, Source, Spec
-from rljob_api.shapes import CHECKPOINT, KNOWN, TEACHER, shape
+from rljob_api.sections import RLJob, Spec
+from rljob_api.sizing.model_shape import CHECKPOINT, KNOWN, TEACHER, shape
+from rljob_trainer.preflight.downloads import download, file_of, file_on_this_machine
 from rljob_trainer.preflight.findings import Findings
 from rljob_trainer.preflight.functions import look_at_functions
 from rljob_trainer.preflight.machine import judge_machine, read_machine
 from rljob_trainer.preflight.model_files import ModelFiles, model_files
+from rljob_trainer.preflight.sandbox import look_at_sandbox
 from rljob_trainer.preflight.teacher import look_at_weights
 from rljob_trainer.preflight.weights import judge_weights, read_weights
 
@@ -22,6 +25,8 @@ class PreflightError(RuntimeError):
 
 def require(job: RLJob, directory: Path) -> None:
     """Look at all that a run in `directory` on this machine needs; raise PreflightError, and log what is doubtful."""
+    if (away := download(job.spec)).problems:
+        raise PreflightError("; ".join(map(str, away.problems)))
     try:
         files = model_files(job.spec.model.checkpoint)
     except ManifestError as error:
@@ -41,16 +46,16 @@ def look_at_files(job: RLJob, files: ModelFiles | None, *, here: bool) -> Findin
     """
     spec = job.spec
     found = look_at_model(spec, files, here) + look_at_dump(spec, here) + look_at_teacher(spec, here)
-    found += look_at_functions(spec, here)
+    found += look_at_functions(spec, here) + look_at_sandbox(spec, here)
     for field, source in spec.data.sources.items():
-        if (file := file_of(source)) and not file[1].is_file():
+        if (file := file_of(source)) and file_on_this_machine(file[1]) is None:
             found += elsewhere(f"{field}.{file[0]}", file[1], here)
     try:
         # Only here, because it needs packages of the trainer.
         from rljob_trainer.preflight.questions import look_at_questions
     except ModuleNotFoundError as error:
-        told = f"{error.name} is not installed, so questions, tokenizer and chat template were not looked at"
-        return found + Findings(unseen=(told,))
+        skipped = f"{error.name} is not installed, so questions, tokenizer and chat template were not looked at"
+        return found + Findings(unseen=(skipped,))
     return found + look_at_questions(spec, files)
 
 
@@ -63,27 +68,22 @@ def look_at_machine(job: RLJob, files: ModelFiles | None, directory: Path, *, ha
     return judge_machine(job.spec, shape(files.config) if files else None, machine) + own_dump(job.spec, directory)
 
 
-def file_of(source: Source) -> tuple[str, Path] | None:
-    """Return the kind and the path of a source that is a file."""
-    if source.reasoning_gym is not None:
-        return None
-    return ("jsonl", Path(source.jsonl)) if source.jsonl is not None else ("parquet", Path(source.parquet or ""))
-
-
-def elsewhere(field: str, path: Path, here: bool) -> Findings:
+def elsewhere(field: str, path: str, here: bool) -> Findings:
     """Return what a path that does not exist means: a mistake, if the run is to be on this machine."""
     if here:
-        return Findings((Problem(field, str(path), "is not on this machine"),))
-    return Findings(elsewhere=(str(path),))
+        return Findings((Problem(field, path, "is not on this machine"),))
+    return Findings(elsewhere=(path,))
 
 
 def look_at_model(spec: Spec, files: ModelFiles | None, here: bool) -> Findings:
-    checkpoint, directory = spec.model.checkpoint, Path(spec.model.checkpoint)
+    checkpoint = spec.model.checkpoint
     if checkpoint in KNOWN:
         return Findings()  # we make its files ourselves, from a package
+    if hub.is_reference(checkpoint):
+        return Findings()  # a download is compared with its hashes
     if files is None:
-        return elsewhere(CHECKPOINT, directory, here)
-    return judge_weights(read_weights(directory, files.config))
+        return elsewhere(CHECKPOINT, checkpoint, here)
+    return judge_weights(read_weights(Path(checkpoint), files.config))
 
 
 def look_at_teacher(spec: Spec, here: bool) -> Findings:
@@ -91,8 +91,10 @@ def look_at_teacher(spec: Spec, here: bool) -> Findings:
     teacher = spec.algorithm.teacher
     if teacher is None or not spec.debug.learner:
         return Findings()
+    if hub.is_reference(teacher.checkpoint):
+        return Findings()
     if teacher.checkpoint not in KNOWN and not Path(teacher.checkpoint).is_dir():
-        return elsewhere(TEACHER, Path(teacher.checkpoint), here)
+        return elsewhere(TEACHER, teacher.checkpoint, here)
     return look_at_weights(spec)
 
 
@@ -102,7 +104,7 @@ def look_at_dump(spec: Spec, here: bool) -> Findings:
         return Findings()
     field, directory = "spec.debug.replay", Path(spec.debug.replay)
     if not directory.is_dir():
-        return elsewhere(field, directory, here)
+        return elsewhere(field, str(directory), here)
     steps = len(list(directory.glob("step-*.jsonl.zst")))
     if not steps:
         rule = "holds no rollouts; a run with spec.debug.dumpRollouts writes them to rollouts/ in its directory"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_api.errors import Problem
-from rljob_api.memory import BYTES
 from rljob_api.sections import Precision, Spec
-from rljob_api.shapes import Shape
+from rljob_api.sizing.memory import BYTES
+from rljob_api.sizing.model_shape import Shape
 from rljob_trainer.preflight.findings import Findings
 
 GIB = 2**30

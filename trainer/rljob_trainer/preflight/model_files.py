@@ -5,13 +5,16 @@ that is not on this machine is no error here: the manifest may be meant for anot
 """
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rljob_api import hub
 from rljob_api.errors import ManifestError, Problem
-from rljob_api.shapes import CHECKPOINT, KNOWN
+from rljob_api.sizing.model_shape import CHECKPOINT, KNOWN, ON_THE_HUB
+from rljob_trainer.data.packages import cache_directory, on_this_machine
 
 Json = Mapping[str, Any]
 
@@ -36,13 +39,17 @@ class ModelFiles:
 def model_files(checkpoint: str) -> ModelFiles | None:
     """Return what a checkpoint's files say; None when it is not on this machine.
 
-    Raises ManifestError when a file cannot be understood.
+    The sizes of a common model of the hub are known before it is downloaded. Raises ManifestError when a file cannot be
+    understood.
     """
     if checkpoint in KNOWN:
         return ModelFiles(KNOWN[checkpoint], eos_ids(KNOWN[checkpoint], checkpoint))
-    directory = Path(checkpoint)
-    if not directory.is_dir():
-        return None
+    directory = on_this_machine(checkpoint, cache_directory(os.environ))
+    if directory is None:
+        wanted = hub.model(checkpoint)
+        if wanted is None or wanted.repo not in ON_THE_HUB:
+            return None
+        return ModelFiles(ON_THE_HUB[wanted.repo], eos_ids(ON_THE_HUB[wanted.repo], checkpoint))
     config = contents(directory, "config.json")
     if config is None:
         raise ManifestError((Problem(CHECKPOINT, checkpoint, "has no config.json"),))

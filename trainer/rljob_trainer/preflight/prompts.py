@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rljob_api.errors import Problem
-from rljob_api.room import prompt_room
 from rljob_api.sections import Data, Spec
-from rljob_api.shapes import Shape
+from rljob_api.sizing.model_shape import Shape
+from rljob_api.sizing.token_limits import prompt_room
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.render import Renderer
 from rljob_trainer.data.rows import Row
@@ -110,13 +110,13 @@ def judge_stops(spec: Spec, found: Habits | None, tokenizer: FileTokenizer, stop
         for place, token in enumerate(own)
         if token > most
     ]
-    if found is None or found.turn_end is None or spec.rollout.sampling.stop or spec.imitates:
+    if found is None or found.turn_end is None or spec.rollout.sampling.stop or spec.is_sft:
         return Findings(tuple(problems))
     end = tokenizer.special[found.turn_end]
     if end in own or end in {token.id for token in stops}:
         return Findings(tuple(problems))
     rule = (
-        f"lacks {end}: the chat template ends a turn with {found.turn_end}, and responses go on after it,"
+        f"lacks {end}: the chat template ends a turn with {found.turn_end}, and responses continue after it,"
         f" to {spec.rollout.sampling.max_new_tokens} tokens"
     )
     return Findings(tuple(problems), (Problem(path, list(own), rule, str([*own, end])),))
@@ -129,7 +129,7 @@ def judge_lengths(spec: Spec, model: Shape, tokenizer: FileTokenizer, rows: Sequ
     except DataError as error:
         return Findings((Problem("spec.data.chatTemplate", spec.data.chat_template, f"cannot be: {error}", "false"),))
     found = [problem for source in rows for problem in lengths(spec, model, renderer, source)]
-    if spec.imitates and not found:
+    if spec.is_sft and not found:
         found = [problem for source in rows for problem in response_lengths(spec, renderer, source)]
     return Findings(tuple(found))
 
@@ -152,7 +152,7 @@ def lengths(spec: Spec, model: Shape, renderer: Renderer, source: Rows) -> Itera
     for row in longest:
         try:
             tokens = len(renderer.prompt("", row).tokens_T)
-            if spec.imitates and row.label.strip():  # an empty one is told already
+            if spec.is_sft and row.label.strip():  # an empty label is reported already
                 renderer.reference(row)
         except DataError as error:
             yield about(source, [row.place], str(error).removeprefix(f"{row.place}: "))

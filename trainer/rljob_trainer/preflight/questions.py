@@ -8,9 +8,10 @@ from jinja2 import TemplateError
 
 from rljob_api.errors import Problem
 from rljob_api.sections import Spec
-from rljob_api.shapes import CHECKPOINT, KNOWN, shape
-from rljob_trainer.data.packages import TOKENIZER_FILES, cache_directory, converted
+from rljob_api.sizing.model_shape import CHECKPOINT, shape
+from rljob_trainer.data.packages import TOKENIZER_FILES, cache_directory, on_this_machine
 from rljob_trainer.data.sources import raw_rows
+from rljob_trainer.preflight.downloads import file_of, file_on_this_machine
 from rljob_trainer.preflight.findings import Findings, total
 from rljob_trainer.preflight.model_files import ModelFiles
 from rljob_trainer.preflight.prompts import habits, judge_lengths, judge_stops, judge_template
@@ -22,10 +23,8 @@ def look_at_questions(spec: Spec, files: ModelFiles | None) -> Findings:
     """Look at the questions that are on this machine, and at them as prompts of the model if that is, too."""
     rows = read_sources(spec)
     found = total(judge_rows(spec, source) for source in rows) + judge_split(rows)
-    directory: Path | None = Path(spec.model.checkpoint)
-    if spec.model.checkpoint in KNOWN:
-        # Its tokenizer is known once the first run has converted it.
-        directory = converted(spec.model.checkpoint, cache_directory(os.environ))
+    # The tokenizer of a package's model is known once the first run has converted it.
+    directory = on_this_machine(spec.model.checkpoint, cache_directory(os.environ))
     if files is None or directory is None:
         return found
     return found + look_at_prompts(spec, directory, files, rows)
@@ -35,9 +34,10 @@ def read_sources(spec: Spec) -> list[Rows]:
     """Return the rows of the files that are on this machine."""
     rows = []
     for field, source in spec.data.sources.items():
-        for kind, path in (("jsonl", source.jsonl), ("parquet", source.parquet)):
-            if path is not None and Path(path).is_file():
-                rows.append(read_rows(f"{field}.{kind}", raw_rows(source), spec.data, spec.imitates))
+        if (given := file_of(source)) is not None and (there := file_on_this_machine(given[1])) is not None:
+            kind, _ = given
+            local = source.model_copy(update={kind: str(there)})
+            rows.append(read_rows(f"{field}.{kind}", raw_rows(local), spec.data, spec.is_sft))
     return rows
 
 
@@ -57,10 +57,10 @@ def look_at_prompts(spec: Spec, directory: Path, files: ModelFiles, rows: Sequen
     except TemplateError as error:
         return Findings(unseen=(f"the chat template refuses a plain conversation, so it was not looked at: {error}",))
     wrong = tuple(judge_vocabulary(tokenizer, files.config))
-    teacher = spec.algorithm.teacher
-    if teacher is not None and spec.debug.learner and Path(teacher.checkpoint).is_dir():
-        wrong += tuple(judge_teacher(tokenizer, Path(teacher.checkpoint)))
+    teacher, cache = spec.algorithm.teacher, cache_directory(os.environ)
+    if teacher is not None and spec.debug.learner and (other := on_this_machine(teacher.checkpoint, cache)) is not None:
+        wrong += tuple(judge_teacher(tokenizer, other))
     judged = judge_template(spec, tokenizer, found, rows) + judge_stops(spec, found, tokenizer, files.stop_tokens)
-    # A template that is missing or applied twice makes prompts that nobody wants the lengths of.
+    # A template that is missing or applied twice makes all lengths meaningless.
     measured = Findings() if judged.problems else judge_lengths(spec, shape(files.config), tokenizer, rows)
     return Findings(wrong) + judged + measured

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rljob_api.errors import ABSENT, Problem
-from rljob_api.rules import closest
+from rljob_api.rules.names import closest
 from rljob_api.sections import Data, RewardKind, Spec
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.rows import RawRow, Row, row
-from rljob_trainer.listing import some
 from rljob_trainer.preflight.findings import Findings, total
+from rljob_trainer.text import some
 
 TRAIN = "spec.data.train."
 NAMED = 3
@@ -44,9 +44,9 @@ def read_rows(field: str, rows: Iterable[tuple[str, RawRow]], data: Data, conver
             except DataError as error:
                 faults.append((place, str(error).removeprefix(f"{place}: ")))
                 nearest = nearest or near(raw, data)
-    except DataError as error:  # a line that is no JSON, a file that cannot be read
-        place, _, told = str(error).partition(": ")
-        faults.append((place, told))
+    except DataError as error:  # invalid JSON, or an unreadable file
+        place, _, reason = str(error).partition(": ")
+        faults.append((place, reason))
     return Rows(field, tuple(good), tuple(faults), nearest)
 
 
@@ -66,7 +66,7 @@ def judge_rows(spec: Spec, rows: Rows) -> Findings:
     if unlabelled := [each.place for each in rows.good if not each.label.strip()]:
         rule = "no label (spec.data.labelKey is empty there)"
         exact = [part.kind for part in spec.reward.judgings if part.kind in EXACT]
-        if spec.imitates:
+        if spec.is_sft:
             problems.append(about(rows, unlabelled, f"{rule}: there is no response to learn"))
         elif exact:
             never = f"{rule}: spec.reward.kind {exact[0]} rewards nothing"
@@ -94,14 +94,14 @@ def none_left(rows: Rows) -> Findings:
 def refused(rows: Rows) -> Iterator[Problem]:
     """Yield a problem for each kind of fault."""
     kinds: dict[str, list[str]] = {}
-    for place, told in rows.faults:
-        kinds.setdefault(told, []).append(place)
-    for told, where in kinds.items():
-        yield about(rows, where, told, rows.nearest if "no key" in told else None)
+    for place, reason in rows.faults:
+        kinds.setdefault(reason, []).append(place)
+    for reason, where in kinds.items():
+        yield about(rows, where, reason, rows.nearest if "no key" in reason else None)
 
 
 def repeated(rows: Rows) -> Iterator[Problem]:
-    """Yield what occurs twice, and what is answered in two ways."""
+    """Yield duplicate questions, and questions with contradicting labels."""
     first: dict[object, Row] = {}
     twice: list[str] = []
     contradicted: list[str] = []
@@ -120,8 +120,8 @@ def about(rows: Rows, where: Sequence[str], rule: str, nearest: str | None = Non
     """Return a problem of some rows: `line 3, 17 and 4 more: no key ...`. The field says which file they are in."""
     noun = "row" if rows.field.endswith("parquet") else "line"
     numbers = [number(place) for place in where]
-    told = f"{noun}{'s' * (len(where) > 1)} {some(numbers, NAMED)}: " if all(numbers[:NAMED]) else ""
-    return Problem(rows.field, ABSENT, f"{told}{rule}", nearest)
+    lines = f"{noun}{'s' * (len(where) > 1)} {some(numbers, NAMED)}: " if all(numbers[:NAMED]) else ""
+    return Problem(rows.field, ABSENT, f"{lines}{rule}", nearest)
 
 
 def number(place: str) -> str:

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-from rljob_api import shapes
 from rljob_api.errors import ManifestError, Problem
 from rljob_api.sections import Spec
-from rljob_api.shapes import CHECKPOINT, KNOWN, TEACHER, Shape
+from rljob_api.sizing import model_shape
+from rljob_api.sizing.model_shape import CHECKPOINT, KNOWN, TEACHER, Shape
 from rljob_trainer.preflight.findings import Findings
 from rljob_trainer.preflight.model_files import model_files
 from rljob_trainer.preflight.weights import judge_weights, read_weights
@@ -19,7 +19,7 @@ def teacher_shape(spec: Spec) -> Shape | None:
         return None
     try:
         files = model_files(teacher.checkpoint)
-        return shapes.shape(files.config) if files else None
+        return model_shape.shape(files.config) if files else None
     except ManifestError as error:
         raise ManifestError(tuple(map(of_teacher, error.problems))) from error
 

@@ -16,7 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from rljob_api.errors import Problem
-from rljob_api.shapes import CHECKPOINT, TEACHER
+from rljob_api.sizing.model_shape import CHECKPOINT, TEACHER
 from rljob_trainer.data.vocabulary import difference
 
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -135,8 +135,8 @@ def judge_teacher(student: FileTokenizer, directory: Path) -> Iterator[Problem]:
     except TokenizerFileError as error:
         yield replace(error.args[0], field=TEACHER)
         return
-    if teacher is not None and (told := difference(student.vocabulary, teacher.vocabulary)):
-        yield Problem(TEACHER, str(directory), f"has not the student's tokenizer: {told}")
+    if teacher is not None and (found := difference(student.vocabulary, teacher.vocabulary)):
+        yield Problem(TEACHER, str(directory), f"has not the student's tokenizer: {found}")
 
 
 def environment() -> ImmutableSandboxedEnvironment:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rljob_api.errors import ManifestError, Problem
-from rljob_api.shapes import CHECKPOINT, Shape, shape
-from rljob_trainer.listing import some
+from rljob_api.sizing.model_shape import CHECKPOINT, Shape, shape
 from rljob_trainer.preflight.findings import Findings
+from rljob_trainer.text import some
 
 INDEX = "model.safetensors.index.json"
 LFS_POINTER = b"version https://git-lfs"
@@ -88,7 +88,7 @@ def read_header(path: Path) -> WeightFile:
 
 
 def judge_weights(found: Weights) -> Findings:
-    """Return what is wrong. What follows from a file that is missing or damaged is not told again."""
+    """Return the problems of the weight files, without the consequences of a missing or damaged file."""
     if not found.files and not found.index and not found.index_fault:
         return Findings((Problem(CHECKPOINT, "*.safetensors", "is not there: the checkpoint has no weights"),))
     if (quantised := found.config.get("quantization_config")) is not None:
@@ -147,8 +147,8 @@ def against_config(found: Weights) -> Iterator[Problem]:
     try:
         model = shape(found.config)
     except ManifestError:
-        return  # told where the manifest is checked against the model
-    # What the index promises and a file lacks is told already.
+        return  # reported when the manifest is checked against the model
+    # Tensors that the index lists and a file lacks are reported already.
     there, promised = shapes_of(found), set(found.index or {})
     wanted = tensors_of(model)
     lost = [name for name in wanted if name not in there and name not in promised]

@@ -1,7 +1,7 @@
-"""A run of any length as a curve of few points: the first, the newest, and every 2^k-th between. Pure.
+"""A run of any length as a curve of few points: the first, the newest, and every 2^k-th in between. Pure.
 
-Which points are kept follows from what was added and from nothing else, so a driver that reads the records of earlier
-attempts again goes on with the same curve.
+The kept points depend only on the added ones, so a restarted driver that reads earlier records continues the same
+curve.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from rljob_api.control import MOST_CURVE_POINTS, CurvePoint
 from rljob_trainer.reporting.records import EvaluationRecord, PerplexityRecord, StepRecord
 
 MOST_EVALUATIONS: Final = 24
-"""evaluations are rarer than steps, and thinned together with them they would vanish first"""
+"""a limit of their own: evaluations are rare, and thinning would remove them before steps"""
 DIGITS: Final = 4
 
 
@@ -23,10 +23,10 @@ class Thinned:
 
     most: int
     stride: int = 1
-    """every so many points one is kept"""
+    """one of so many points is kept"""
     added: int = 0
     kept: tuple[CurvePoint, ...] = ()
-    """fewer than `most`: the newest needs room"""
+    """fewer than `most`, to leave room for the newest"""
     newest: CurvePoint | None = None
 
     @property
@@ -34,7 +34,7 @@ class Thinned:
         return self.kept if self.newest is None or self.kept[-1] == self.newest else (*self.kept, self.newest)
 
     def add(self, point: CurvePoint) -> Self:
-        """Return this with one more point; one of the newest step takes its place."""
+        """Return this with one more point, which replaces one of the same step."""
         if self.newest is not None and self.newest.step == point.step:
             last = (point,) if self.kept[-1].step == point.step else self.kept[-1:]
             return replace(self, kept=(*self.kept[:-1], *last), newest=point)
@@ -52,7 +52,7 @@ class Curve:
 
     @property
     def points(self) -> tuple[CurvePoint, ...]:
-        """The points by step; that of an evaluation carries the step's own numbers, too."""
+        """The points by step; that of an evaluation also has the numbers of its step."""
         by_step = {point.step: point for point in (*self.steps.points, *self.evaluations.points)}
         return tuple(by_step[step] for step in sorted(by_step))
 
@@ -71,7 +71,7 @@ class Curve:
 def stepwise(
     steps: Iterable[StepRecord], evaluations: Iterable[EvaluationRecord | PerplexityRecord]
 ) -> tuple[CurvePoint, ...]:
-    """Return a point for each step and evaluation, nothing left out."""
+    """Return a point for each step and evaluation, not thinned."""
     by_step = {record.step: _stepped(record) for record in steps}
     for record in evaluations:
         point = by_step.get(record.step, CurvePoint(step=record.step))

@@ -1,6 +1,6 @@
-"""events.jsonl: one record a line, appended as things happen; the only source of the HTML report.
+"""events.jsonl: one record per line, in order of time; the only source of the HTML report.
 
-A line is complete when it ends with a newline. A last line without one was cut off by a crash and counts as unwritten.
+A line is complete when it ends with a newline. A last line without one was cut off by a crash and is ignored.
 """
 
 import os
@@ -28,12 +28,12 @@ _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator
 
 
 class EventsError(ValueError):
-    """events.jsonl holds something that is not a record."""
+    """events.jsonl holds a line that is not a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What a resumed run has to do again."""
+    """Work that a resumed run repeats."""
 
     steps: int
     seconds: float
@@ -57,9 +57,9 @@ class EventLog:
 
 
 def read_events(path: Path) -> Iterator[Record]:
-    """Yield the records of a file in its order; kinds that this version does not know are passed over.
+    """Yield the records of a file in its order; kinds that this version does not know are skipped.
 
-    Raises EventsError, with the line's number, where a complete line is no record.
+    Raises EventsError, with the line's number, where a complete line is not a record.
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -68,18 +68,18 @@ def read_events(path: Path) -> Iterator[Record]:
 
 
 def last_step(path: Path) -> int:
-    """Return the last step that a file tells of; 0: none."""
+    """Return the last finished step in a file; 0: none."""
     if not path.exists():
         return 0
     return max((record.step for record in read_events(path) if isinstance(record, StepRecord)), default=0)
 
 
 def rewind(path: Path, step: int) -> Lost:
-    """Drop what a run recorded after `step`, so that a resumed run has each step once; return what that was.
+    """Drop what a run recorded after `step`, so that a resumed run has each step once; return the lost work.
 
-    With step 0 the run begins again, so the accuracy before the first step goes, too.
+    With step 0 the run starts over, so the accuracy before the first step is dropped, too.
 
-    Failures of engines, runs and ends stay: they happened. The file is replaced at once or not at all.
+    Engine failures, driver starts and ends stay in the file. It is replaced atomically.
     """
     if not path.exists():
         return Lost(0, 0.0)

@@ -1,8 +1,8 @@
-"""What the first step of a run must show, and what it means when it does not. Pure.
+"""Checks of the first step of a run, with what a breach means. Pure.
 
-Before the first update much is known: policy and reference are one model, engines hold the learner's weights, and a
-model finds its own samples likely. Most mistakes of loading, templates and weight sync show here, a whole run before
-they show in the reward. A breach stops nothing: limits are where healthy runs are not, not where sick ones begin.
+Before the first update, policy and reference are the same model, engines have the learner's weights, and a model finds
+its own samples likely. Most mistakes in loading, templates and weight sync show here, long before they show in the
+reward. A breach stops nothing: no healthy run exceeds a limit, but a faulty one may stay below it.
 
 Axes: G samples of one prompt.
 """
@@ -13,32 +13,32 @@ from math import isfinite
 from statistics import fmean
 
 from rljob_api.sections import Precision
-from rljob_trainer.listing import some
-from rljob_trainer.metrics import TrainMetrics, perplexity_of
+from rljob_trainer.metrics import LearnerMetrics, perplexity_of
 from rljob_trainer.reporting.measurements import NGRAM, repeated, spread
 from rljob_trainer.reporting.records import CheckRecord, RenderedRecord, SegmentRecord
 from rljob_trainer.samples import ScoredGroup
+from rljob_trainer.text import some
 
 MEAN_LIMIT = {Precision.FP32: 1e-3, Precision.BF16: 0.05}
-"""of |engine - learner| [nats]; two implementations of the same sums differ by rounding"""
+"""of |engine - learner| [nats]; two implementations differ by rounding"""
 LARGEST_LIMIT = {Precision.FP32: 0.05, Precision.BF16: 2.0}
 PERPLEXITY_LIMIT = 3.0
-"""exp(1.1): an instructed model is surer than that of what it says itself; a base model or a high temperature is not"""
+"""exp(1.1): an instructed model is below it on its own samples, a base model or one at a high temperature is not"""
 REFERENCE_PERPLEXITY_LIMIT = 1000.0
-"""of responses that somebody else has written: prose has about 20, bare numbers where a model would talk about 100, and
-a model that was not loaded as many as its vocabulary has tokens"""
+"""of responses that the model did not write: prose has about 20, bare numbers instead of sentences about 100, and an
+unloaded model as much as its vocabulary has tokens"""
 REPEATED_LIMIT = 0.3
 TRUNCATED_LIMIT = 0.5
 CONTRADICTED_LIMIT = 0.05
-"""by chance it would be half, less the ties; an algorithm of a user's own may look at more than rewards"""
+"""chance would give half, less the ties; a user's own algorithm may use more than rewards"""
 NAMED_TENSORS = 10
 RENDERED = 3
-"""samples that are shown with their whole prompts"""
+"""number of samples that are shown with their prompts"""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerView:
-    """How the learner sees the engines' samples before the first update: over the response tokens that count."""
+    """The learner's log-probabilities of the samples before the first update, over response tokens with a weight."""
 
     mean_logprob: float
     """[nats]"""
@@ -46,79 +46,86 @@ class LearnerView:
     """mean |engine - learner| [nats]"""
     largest_difference: float
     zeros: tuple[str, ...] = ()
-    """the learner's tensors that hold nothing but zeros"""
+    """names of the learner's tensors that are all zeros"""
 
 
 def checks(
     groups: Sequence[ScoredGroup],
-    training: TrainMetrics,
+    training: LearnerMetrics,
     view: LearnerView | None,
     precision: Precision,
     zero_kl: bool,
     contradicted: float | None = None,
 ) -> tuple[CheckRecord, ...]:
-    """Return what was measured in the first step, with limits; what could not be measured is left out.
+    """Return the checks of the first step; those that could not be measured are left out.
 
-    `view` is None where there is no learner, or no sample had anything to teach. Without `zero_kl` the KL is left out:
-    with several optimizer steps in a rollout it is not of the first one alone, and a teacher is another model.
-    `contradicted` is the share of pairs of samples whose advantages are not in the order of their rewards.
+    `view` is None without a learner, or if no sample had a gradient. Without `zero_kl` the KL is left out: with several
+    optimizer steps per rollout it is not that of the first one, and a teacher is another model. `contradicted` is the
+    share of pairs of samples whose advantages are not in the order of their rewards.
     """
-    samples = [sample for group in groups for sample in group.group.samples_G]
     kl = training.kl if zero_kl else None
-    measured = (
+    of_learner = (
         (
             "KL to the reference",
             kl if kl is None or kl == 0.0 else abs(kl),
             0.0,
-            "Policy and reference are the same weights before the first update, so it is exactly 0: if not, a kernel"
-            " does not repeat itself, or the reference was loaded otherwise.",
+            "Policy and reference have the same weights before the first update, so it must be exactly 0. Otherwise a"
+            " kernel is not deterministic, or the reference was loaded differently.",
         ),
         (
             "engine against learner, mean |difference| [nats]",
             view.mean_difference if view else None,
             MEAN_LIMIT[precision],
-            "Engines and learner give the same tokens other probabilities: weights that are wrong, stale or mapped"
-            " wrongly, another temperature, or a model that one of them computes otherwise.",
+            "Engines and learner compute different probabilities for the same tokens. Weights may be wrong, stale or"
+            " mapped wrongly, the temperature may differ, or one of them may compute the model differently.",
         ),
         (
             "engine against learner, largest |difference| [nats]",
             view.largest_difference if view else None,
             LARGEST_LIMIT[precision],
-            "Single tokens disagree: tokens shifted by one, a response tokenised again, or one layer that differs.",
+            "Single tokens disagree. They may be shifted by one, a response tokenised again, or one layer may differ.",
         ),
         (
             "tensors of zeros in the learner",
             len(view.zeros) if view else None,
             0.0,
-            "Nothing was loaded into them, or the checkpoint has them so, and training seldom brings them to life:"
+            "They were not loaded, or are zero in the checkpoint, and training rarely changes that:"
             f" {some(view.zeros, NAMED_TENSORS) if view else ''}",
         ),
         (
             "pairs of samples whose advantages contradict their rewards, share",
             contradicted,
             CONTRADICTED_LIMIT,
-            "Training makes the worse samples of a prompt more likely: an advantage with the wrong sign, or one that"
-            " belongs to another sample. An algorithm of your own may do so on purpose.",
+            "Training makes worse samples of a prompt more likely. The advantage has the wrong sign, or is that of"
+            " another sample. Your own algorithm may do so on purpose.",
         ),
         (
             "perplexity of the samples under the learner",
             perplexity_of(-view.mean_logprob) if view else None,
             PERPLEXITY_LIMIT,
-            "The learner is surprised by what its own weights have said. Far above: the checkpoint was not loaded."
-            " A little above: a chat template or data unlike what the model was trained on, a base model, or a high"
-            " temperature.",
+            "The learner finds samples of its own weights unlikely. Far above: the checkpoint was not loaded. A little"
+            " above: the model was not trained on this chat template or data, or is a base model, or the temperature is"
+            " high.",
         ),
+    )
+    return records((*of_learner, *_of_samples(groups)))
+
+
+def _of_samples(groups: Sequence[ScoredGroup]) -> Sequence[tuple[str, float | None, float, str]]:
+    """Return what the samples alone show: each number with its name, limit and meaning."""
+    samples = [sample for group in groups for sample in group.group.samples_G]
+    return (
         (
             "perplexity of the samples under the engines",
             perplexity(groups),
             PERPLEXITY_LIMIT,
-            "The engines are unsure of every token: the same causes, on their side.",
+            "The engines find their own samples unlikely: the same causes, in the engines.",
         ),
         (
             f"repeated {NGRAM}-grams, share",
             _mean([repeated(sample.own_tokens) for sample in spread(samples)]),
             REPEATED_LIMIT,
-            "Responses go in circles: garbled weights, or a turn that does not end.",
+            "Responses repeat themselves: weights are damaged, or a turn does not end.",
         ),
         (
             "truncated responses, share",
@@ -127,11 +134,10 @@ def checks(
             "Most responses reach maxNewTokens: no stop token comes (`rljob plan` lists them), or it is too small.",
         ),
     )
-    return records(measured)
 
 
-def of_references(groups: Sequence[ScoredGroup], training: TrainMetrics) -> tuple[CheckRecord, ...]:
-    """Return the same for responses of the data, which no engine has made."""
+def of_references(groups: Sequence[ScoredGroup], training: LearnerMetrics) -> tuple[CheckRecord, ...]:
+    """Return the checks for the data's own responses, which no engine generated."""
     samples = [sample for group in groups for sample in group.group.samples_G]
     return records(
         (
@@ -139,21 +145,21 @@ def of_references(groups: Sequence[ScoredGroup], training: TrainMetrics) -> tupl
                 "perplexity of the responses under the learner",
                 training.perplexity,
                 REFERENCE_PERPLEXITY_LIMIT,
-                "The model has never seen anything like it: the checkpoint was not loaded, or the responses are in"
-                " another language or form, or the chat template is not the model's.",
+                "The responses are very unlikely for the model. The checkpoint was not loaded, the responses are in"
+                " another language or format, or the chat template is not the model's.",
             ),
             (
                 f"repeated {NGRAM}-grams, share",
                 _mean([repeated(sample.tokens_T) for sample in spread(samples)]),
                 REPEATED_LIMIT,
-                "The responses go in circles: this is what will be learned.",
+                "The responses repeat themselves, and the model will learn that.",
             ),
         )
     )
 
 
 def records(measured: Sequence[tuple[str, float | None, float, str]]) -> tuple[CheckRecord, ...]:
-    """Return the numbers that there are, each with its name, limit and meaning."""
+    """Return the checks with a value, each with its name, limit and meaning."""
     return tuple(
         CheckRecord(name=name, value=value if isfinite(value) else None, limit=limit, means=means)
         for name, value, limit, means in measured
@@ -168,7 +174,7 @@ def perplexity(groups: Sequence[ScoredGroup]) -> float | None:
 
 
 def rendered(groups: Sequence[ScoredGroup]) -> tuple[RenderedRecord, ...]:
-    """Return the first samples with their prompts as the engines got them: markers, system turn and all."""
+    """Return the first samples with their prompts as sent to the engines, with special tokens and system prompt."""
     return tuple(
         RenderedRecord(
             prompt=group.group.prompt.text,

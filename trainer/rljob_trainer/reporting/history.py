@@ -1,10 +1,11 @@
-"""What a run directory tells about its run: the records of events.jsonl, by kind, and what follows from them."""
+"""The history of a run: the records of its events.jsonl by kind, and values derived from them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from rljob_trainer.metrics import rate
 from rljob_trainer.reporting.events import FILE_NAME, read_events
 from rljob_trainer.reporting.records import (
     AccuracyRecord,
@@ -20,7 +21,6 @@ from rljob_trainer.reporting.records import (
     RunRecord,
     SamplesRecord,
     StepRecord,
-    rate,
 )
 
 _ByStep = TypeVar("_ByStep", StepRecord, EvaluationRecord, PerplexityRecord, SamplesRecord, CheckpointRecord)
@@ -32,19 +32,19 @@ class NotARunError(ValueError):
 
 @dataclass(frozen=True)
 class History:
-    """All that happened. Each step, evaluation and set of samples is there once, in the order of steps."""
+    """All records of a run. Each step, evaluation and set of samples occurs once, in order of steps."""
 
     runs: tuple[RunRecord, ...]
     """one for each start of the driver"""
     ready: tuple[ReadyRecord, ...]
-    """one for each start that came to a step"""
+    """one for each start that finished a step"""
     steps: tuple[StepRecord, ...]
     evaluations: tuple[EvaluationRecord, ...]
     perplexities: tuple[PerplexityRecord, ...]
     incidents: tuple[EngineRecord, ...]
     findings: tuple[FindingRecord, ...]
     first_step: FirstStepRecord | None
-    """None: the first step is not finished, or nobody looked at it"""
+    """None: the first step is not finished, or was not checked"""
     samples: tuple[SamplesRecord, ...]
     checkpoints: tuple[CheckpointRecord, ...]
     ends: tuple[EndRecord, ...]
@@ -62,17 +62,17 @@ class History:
 
     @property
     def outcome(self) -> str | None:
-        """How the last attempt ended; None while it runs, or when it died without a word."""
+        """How the last attempt ended; None while it runs, or when it died without a record."""
         return self.ends[-1].outcome if self.ends and self.ends[-1].time >= self.run.time else None
 
     @property
     def message(self) -> str:
-        """Why the last attempt ended as it did; empty where there is nothing to say."""
+        """Why the last attempt ended; may be empty."""
         return self.ends[-1].message if self.outcome is not None else ""
 
     @property
     def seconds(self) -> float:
-        """From the first start of the loop until the last record [s]."""
+        """Time from the first start of the driver to the last record [s]."""
         return self.last_time - self.runs[0].time + sum(self.runs[0].phase_seconds.values())
 
     @property
@@ -85,17 +85,17 @@ class History:
 
     @property
     def evaluation_sets(self) -> tuple[str, ...]:
-        """Names of the sets that the newest evaluation measured on, beside the held-out questions."""
+        """Names of the evaluation sets of the newest evaluation, without the held-out questions."""
         return tuple(self.evaluations[-1].sets) if self.evaluations else ()
 
     def accuracies(self, evaluation_set: str) -> Mapping[int, AccuracyRecord]:
-        """Return the accuracies on a set by step; a resumed run may have got the set later."""
+        """Return the accuracies on a set by step; a set may have been added when the run was resumed."""
         found = {each.step: each.sets.get(evaluation_set) for each in self.evaluations}
         return {step: accuracy for step, accuracy in found.items() if accuracy is not None}
 
     @property
     def phase_seconds(self) -> Mapping[str, float]:
-        """Seconds of each phase over all attempts, longest first; lost steps are not in it."""
+        """Seconds of each phase over all attempts, longest first, without lost steps."""
         laps = [run.phase_seconds for run in self.runs]
         laps += [ready.phase_seconds for ready in self.ready]
         laps += [step.phase_seconds for step in self.steps]
@@ -105,25 +105,25 @@ class History:
 
     @property
     def rollout_tokens_per_second(self) -> float | None:
-        """Response tokens over the time that engines generated."""
+        """Response tokens per second while engines generated."""
         return rate(sum(step.rollout_tokens for step in self.steps), sum(step.rollout_seconds for step in self.steps))
 
     @property
     def train_tokens_per_second(self) -> float | None:
-        """Trained tokens over the time of the train phase."""
+        """Trained tokens per second of the train phase."""
         seconds = sum(step.phase_seconds.get("train", 0.0) for step in self.steps)
         return rate(sum(step.train_tokens for step in self.steps), seconds)
 
 
 def read_history(run_directory: Path) -> History:
-    """Return the history of a run; raises NotARunError where there is none, EventsError where it is damaged."""
+    """Return the history of a run. Raises NotARunError if there is none, EventsError if it is damaged."""
     path = run_directory / FILE_NAME
     if not path.is_file():
         raise NotARunError(f"{run_directory} is no run: it has no {FILE_NAME}")
     records = tuple(read_events(path))
     runs = tuple(record for record in records if isinstance(record, RunRecord))
     if not runs:
-        raise NotARunError(f"{path} tells of no run that began")
+        raise NotARunError(f"{path} has no record of a start")
     return History(
         runs=runs,
         ready=tuple(record for record in records if isinstance(record, ReadyRecord)),
@@ -141,7 +141,7 @@ def read_history(run_directory: Path) -> History:
 
 
 def result(history: History) -> str:
-    """Return in a sentence what came of the run."""
+    """Return the result of the run in a sentence."""
     before, after = history.before, history.after
     if before is not None and after is not None:
         return f"held-out accuracy {accuracy_change(before, after)}"
@@ -168,7 +168,7 @@ def _change(before: float | None, after: float | None) -> str:
 
 
 def _incidents(records: Iterable[Record]) -> tuple[EngineRecord, ...]:
-    """Return the last record of each failure, in the order in which they were noticed."""
+    """Return the last record of each failure, in order of detection."""
     found: dict[tuple[float, str, int], EngineRecord] = {}
     for record in records:
         if isinstance(record, EngineRecord):

@@ -1,6 +1,6 @@
-"""report.html: a run on one page, made from events.jsonl alone, complete in itself (no network, no library).
+"""report.html: a run on one page, from events.jsonl alone, without network or library.
 
-What stands on the page is chosen here; how it looks stands in `report.html.j2`.
+This module decides the content; `report.html.j2` decides the looks.
 """
 
 import base64
@@ -17,9 +17,10 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from rljob_trainer.metric_table import Style, table
 from rljob_trainer.reporting.history import History, read_history, result
 from rljob_trainer.reporting.phases import OTHER, PHASES
-from rljob_trainer.reporting.plots import Bar, Figure, Mark, Series, Style, line_figure, share_bar, stacked_figure
+from rljob_trainer.reporting.plots import Bar, Figure, Mark, Series, line_figure, share_bar, stacked_figure
 from rljob_trainer.reporting.records import AccuracyRecord, EngineRecord, StepRecord
 from rljob_trainer.reporting.scales import label, moving_average
 
@@ -32,9 +33,9 @@ _INVISIBLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u2
 
 
 def write_report(run_directory: Path) -> Path:
-    """Write report.html into a run directory, replacing an older one at once; return its path.
+    """Write report.html into a run directory, replacing an older one atomically; return its path.
 
-    Raises NotARunError or EventsError, for what the directory holds.
+    Raises NotARunError or EventsError.
     """
     page = render(read_history(run_directory))
     path = run_directory / FILE_NAME
@@ -80,7 +81,7 @@ def tiles(history: History) -> tuple[tuple[str, str, str], ...]:
     """Return the numbers at the top as (name, value, explanation)."""
     lost = sum(run.lost_steps for run in history.runs)
     return (
-        ("steps", f"{history.step} / {history.run.steps}", f"{lost} done twice" if lost else "none done twice"),
+        ("steps", f"{history.step} / {history.run.steps}", f"{lost} repeated" if lost else "none repeated"),
         ("wall clock", duration(history.seconds), f"{len(history.runs)} driver start{'s'[: len(history.runs) > 1]}"),
         ("rollout", f"{_number(history.rollout_tokens_per_second)} tok/s", "response tokens, while generating"),
         ("train", f"{_number(history.train_tokens_per_second)} tok/s", "all tokens, while training"),
@@ -99,87 +100,25 @@ def figures(history: History) -> tuple[Figure, ...]:
             "",
             [Series("by the learner", "primary", tuple((each.step, each.perplexity) for each in history.perplexities))],
             y_range=(1.0, None),
-            note="Of the data's own responses to questions that are not trained on; it rises again when the model"
-            " learns its training data by heart.",
+            note="Of the data's responses to held-out questions. It rises again when the model overfits.",
         ),
         _reward(steps),
         _reward_parts(steps),
-        _of(steps, "Response length", "tokens", {"mean": "response_length"}, low=0.0),
-        _of(steps, "Truncated responses", "share", {"truncated": "truncated"}, low=0.0, colour="secondary"),
-        _of(steps, "Repeated 4-grams", "share", {"repeated": "repeated"}, low=0.0, colour="secondary"),
-        _of(steps, "Loss", "", {"loss": "loss"}),
-        _of(steps, "Gradient norm before clipping", "", {"norm": "grad_norm"}, low=0.0),
-        _of(steps, "Value loss", "", {"loss": "value_loss"}, low=0.0),
-        _of(
-            steps,
-            "Explained variance of the returns",
-            "",
-            {"explained": "explained_variance"},
-            note="1: the critic knew what every sample would earn. Below 0: a constant would have known more.",
-        ),
-        _of(steps, "Gradient norm of the critic before clipping", "", {"norm": "critic_grad_norm"}, low=0.0),
-        _of(steps, "Entropy", "nats", {"entropy": "entropy"}),
-        _of(steps, "KL to the reference model or the teacher", "nats", {"KL": "kl"}),
-        _of(steps, "Perplexity of the responses", "", {"by the learner": "perplexity"}, low=1.0),
-        _of(
-            steps,
-            "Engine against learner log-probabilities",
-            "nats",
-            {"mean |difference|": "logprob_mismatch"},
-            low=0.0,
-            note="Near 0 when engines and learner hold the same weights; it shows wrong or stale weights first.",
-        ),
-        line_figure(
-            "Staleness",
-            "steps",
-            [
-                Series("mean of the tokens", "primary", _points(steps, [step.staleness for step in steps])),
-                Series("oldest token", "secondary", _points(steps, [step.max_staleness for step in steps]), "dashed"),
-            ],
-            y_range=(0.0, None),
-            note="Steps since the weights that made a token; rollout.async.maxStaleness bounds them.",
-        ),
-        _of(
-            steps,
-            "Groups without a signal",
-            "share",
-            {"all samples alike": "groups_without_signal"},
-            low=0.0,
-            note="All samples of the group got the same reward: nothing to learn from them.",
-        ),
-        line_figure(
-            "Speed",
-            "tokens/s",
-            [
-                Series("rollout", "rollout", tuple((step.step, step.rollout_tokens_per_second) for step in steps)),
-                Series("train", "train", tuple((step.step, step.train_tokens_per_second) for step in steps), "dashed"),
-            ],
-            marks,
-            (0.0, None),
-            _legend_of_marks(marks),
-        ),
-        _of(
-            steps,
-            "Waiting for samples",
-            "share",
-            {"of the step": "data_wait"},
-            low=0.0,
-            note="Phase rollout, and publications that wait for responses, without evaluation and checkpoint.",
-        ),
+        *_of_table(steps, marks),
         stacked_figure(
             "Time of a step",
             "s",
             [Bar(step.step, step.step, _in_order(step.phase_seconds)) for step in steps],
             (*PHASES, OTHER),
             marks,
-            "An evaluation or checkpoint after a step stands with the next step." + _legend_of_marks(marks),
+            "An evaluation or checkpoint after a step counts in the next step." + _legend_of_marks(marks),
         ),
     )
     return tuple(figure for figure in drawn if figure.svg)
 
 
 def visible(text: str) -> Markup:
-    """Return text for the page with every character to be seen: controls as escapes or code points, never as such."""
+    """Return text with every character visible: control characters as escapes or code points."""
     parts, end = [], 0
     for match in _INVISIBLE.finditer(text):
         parts += [escape(text[end : match.start()]), _picture(match.group())]
@@ -188,12 +127,12 @@ def visible(text: str) -> Markup:
 
 
 def exact(value: float | None) -> str:
-    """Return a number with three digits, however small: 0.0000123 is not 0 where 0 is the limit."""
+    """Return a number with three digits, also a small one: 0.0000123 exceeds a limit of 0."""
     return "not finite" if value is None else f"{value:.3g}"
 
 
 def duration(seconds: float) -> str:
-    """Return a time for people: 4.2 s, 3 min 05 s, 2 h 07 min."""
+    """Return a readable time: 4.2 s, 3 min 05 s, 2 h 07 min."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -210,7 +149,7 @@ def _returns(incidents: Sequence[EngineRecord]) -> str:
 def _accuracy(title: str, accuracies: Mapping[int, AccuracyRecord]) -> Figure:
     """Draw accuracies by step, with whiskers of one standard error.
 
-    Those of right-or-wrong answers are the widest possible.
+    The error is that of rewards of 0 or 1, the largest possible.
     """
     if not accuracies:
         return Figure(title, "", "", ())
@@ -248,7 +187,7 @@ def _reward(steps: Sequence[StepRecord]) -> Figure:
 
 
 STYLES: Final[tuple[Style, ...]] = ("line", "dashed")
-"""of the lines of parts, before colours repeat"""
+"""of lines of reward parts: the second is used when all colours are taken"""
 
 
 def _reward_parts(steps: Sequence[StepRecord]) -> Figure:
@@ -261,24 +200,28 @@ def _reward_parts(steps: Sequence[StepRecord]) -> Figure:
             Series(name, colour, tuple((step.step, step.reward_parts.get(name)) for step in steps), style)
             for name, (colour, style) in zip(names, cycle(looks), strict=False)
         ],
-        note="The mean of each part before its weight.",
+        note="Mean of each part, before its weight.",
     )
 
 
-def _of(
-    steps: Sequence[StepRecord],
-    title: str,
-    unit: str,
-    attributes: Mapping[str, str],
-    low: float | None = None,
-    colour: str = "primary",
-    note: str = "",
-) -> Figure:
-    series = [
-        Series(name, colour, _points(steps, [getattr(step, attribute) for step in steps]))
-        for name, attribute in attributes.items()
-    ]
-    return line_figure(title, unit, series, y_range=(low, None), note=note)
+def _of_table(steps: Sequence[StepRecord], marks: Sequence[Mark]) -> Iterable[Figure]:
+    """Yield the figures of the table of metrics, in its order."""
+    shown = table(type(steps[0])).items() if steps else ()
+    plots = [(name, metric, metric.plot) for name, metric in shown if metric.plot]
+    for title in dict.fromkeys(plot.title for _, _, plot in plots):
+        lines = [each for each in plots if each[2].title == title]
+        _, metric, first = lines[0]
+        yield line_figure(
+            title,
+            metric.unit,
+            [
+                Series(plot.line, plot.colour, _points(steps, [getattr(step, name) for step in steps]), plot.style)
+                for name, _, plot in lines
+            ],
+            marks if first.marks else (),
+            (first.low, None),
+            first.note + (_legend_of_marks(marks) if first.marks else ""),
+        )
 
 
 def _points(steps: Sequence[StepRecord], values: Sequence[float | None]) -> tuple[tuple[int, float | None], ...]:
@@ -309,7 +252,7 @@ def _shares(phase_seconds: Mapping[str, float]) -> list[tuple[str, float, float]
 
 
 def _samples(history: History) -> list[dict[str, Any]]:
-    """Return one row for each sample, at most MOST_SAMPLES: steps spread over the run, first and last among them."""
+    """Return one row per sample, at most MOST_SAMPLES, of evenly spaced steps with the first and the last."""
     records = history.samples
     most = max(2, MOST_SAMPLES // max(1, max((len(record.samples) for record in records), default=1)))
     rows = []
@@ -330,7 +273,7 @@ def _picture(character: str) -> Markup:
     if character == "\n":
         return Markup('<i title="{}">↵</i>\n').format(name)
     if character == "\ufffd":
-        return Markup('<i title="{}: bytes that are no text">\ufffd</i>').format(name)
+        return Markup('<i title="{}: bytes that are not text">\ufffd</i>').format(name)
     return Markup('<i title="{}">{}</i>').format(name, repr(character)[1:-1] if code < 0x80 else name)
 
 

@@ -1,7 +1,7 @@
-"""Where the driver's wall-clock time goes. The loop opens one phase after the other; the time between two is `other`.
+"""The driver's wall-clock time by phase. The loop opens one phase after the other; the time between two is `other`.
 
 Everything between construction and now belongs to exactly one phase, so the phases of a run add up to its wall clock.
-The main thread measures; any thread may read `current`, and `began` is told of every phase (the status board is).
+The main thread measures. Any thread may read `current`. `began` is called with every phase, for the status board.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ OTHER: Final = "other"
 
 @dataclass(frozen=True, slots=True)
 class CurrentPhase:
-    """What the main thread is doing."""
+    """The phase that the main thread is in."""
 
     name: str
     """a phase, or `other`"""

@@ -1,4 +1,4 @@
-"""Plots as inline SVG, made here: a report needs no library, no script and no network to draw itself.
+"""Plots as inline SVG: the report needs no library, no script and no network.
 
 Colours, fonts and line widths are classes (`c-NAME`, `axis`, `grid` …) that the page's style sheet fills for light and
 dark. Exact numbers are hover titles: one invisible column over each step.
@@ -8,21 +8,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
-from typing import Final, Literal
+from typing import Final
 
+from rljob_trainer.metric_table import Style
 from rljob_trainer.reporting.scales import Scale, bounds, label, ticks, whole_ticks
 
 WIDTH: Final = 480
 WIDE: Final = 974
-"""width of bars: the page gives them two columns"""
+"""width of a bar plot, which takes two columns of the page"""
 HEIGHT: Final = 228
 LEFT, RIGHT, TOP, BOTTOM = 46, 50, 12, 22
 MOST_POINTS: Final = 240
 MOST_BARS: Final = 160
 MOST_DOTS: Final = 16
 _LABEL_HEIGHT: Final = 12
-
-Style = Literal["line", "dashed", "faint"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened at a step."""
+    """An event at a step."""
 
     step: int
     text: str
@@ -58,13 +57,13 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A plot and what stands around it."""
+    """A plot with its title, legend and note."""
 
     title: str
     unit: str
     svg: str
     legend: tuple[tuple[str, str, str], ...]
-    """(name, colour, style) of what is drawn"""
+    """(name, colour, style) of each line or part"""
     note: str = ""
     wide: bool = False
 
@@ -197,7 +196,7 @@ def _paths(line: Series, x: Scale, y: Scale) -> Iterator[str]:
 
 
 def _dot(line: Series, left: float, top: float) -> str:
-    """A round point, or a square one on a dashed line: two lines differ without colour too."""
+    """Return a round point, or a square one on a dashed line, so that lines differ without colour."""
     if line.style == "dashed":
         return f'<rect class="dot f-{line.colour}" x="{left - 2.6:.1f}" y="{top - 2.6:.1f}" width="5.2" height="5.2"/>'
     return f'<circle class="dot f-{line.colour}" cx="{left:.1f}" cy="{top:.1f}" r="2.6"/>'
@@ -213,7 +212,7 @@ def _whiskers(line: Series, x: Scale, y: Scale) -> Iterator[str]:
 
 
 def _last_values(series: Sequence[Series], y: Scale, width: float) -> Iterator[str]:
-    """Write the last value of each line beside it, moved apart where they would overlap."""
+    """Write the last value of each line next to it, without overlap."""
     ends = [
         (y(last), label(last, width), line.colour)
         for line in series

@@ -1,4 +1,4 @@
-"""How far the run is, in one frozen value that any thread may read: the control server puts it into the status."""
+"""The progress of a run as one frozen value. Any thread may read it; the control server puts it into the status."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,14 +17,14 @@ from rljob_trainer.reporting.records import (
 )
 
 HISTORY: Final = 60
-"""rewards and evaluations that are remembered"""
+"""number of rewards and evaluations that are kept"""
 RECENT: Final = 10
-"""steps that the remaining time is estimated from"""
+"""number of steps that the remaining time is estimated from"""
 _PERIODIC: Final = ("checkpoint", "evaluate")
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RunProgress:
     """A reading; times are unix times [s]."""
 
     steps: int = 0
@@ -38,11 +38,11 @@ class Progress:
     evaluations: tuple[EvaluationRecord, ...] = ()
     """oldest first"""
     perplexities: tuple[float, ...] = ()
-    """of what the last steps have learned, oldest first, where it is the data's own responses"""
+    """of the data's responses that the last steps trained on, oldest first"""
     held_out_perplexity: tuple[PerplexityRecord, ...] = ()
     """oldest first"""
     curve: Curve = field(default_factory=Curve)
-    """the whole run in few points"""
+    """of the whole run, thinned"""
     rollout_tokens_per_second: float | None = None
     train_tokens_per_second: float | None = None
     version: int | None = None
@@ -63,10 +63,10 @@ class ProgressHolder:
     """Keeps the newest progress."""
 
     def __init__(self) -> None:
-        self._progress = Progress()
+        self._progress = RunProgress()
         self._laps: tuple[Mapping[str, float], ...] = ()
 
-    def read(self) -> Progress:
+    def read(self) -> RunProgress:
         """Return the progress as of now. Any thread may call it."""
         return self._progress
 
@@ -78,11 +78,11 @@ class ProgressHolder:
         self._progress = progress
 
     def close(self) -> None:
-        """Nothing to leave behind."""
+        """Do nothing."""
 
 
-def after(progress: Progress, record: Record) -> Progress:
-    """Return the progress when `record` has happened."""
+def after(progress: RunProgress, record: Record) -> RunProgress:
+    """Return the progress after `record`."""
     match record:
         case RunRecord():
             begun = replace(progress, steps=record.steps, step=record.step, version=None, step_time=None, outcome=None)
@@ -106,8 +106,8 @@ def after(progress: Progress, record: Record) -> Progress:
 def eta_seconds(laps: Sequence[Mapping[str, float]], steps_left: int) -> float | None:
     """Return the remaining time [s] from the phases of this job's own last steps; None before the first.
 
-    A step costs the median of the recent ones, which a slow first step or a failure does not move. Checkpoints and
-    evaluations come once in many steps: they count by their mean, without those before the first step.
+    A step costs the median of recent steps, so a slow first step or a failure does not matter. Checkpoints and
+    evaluations are rare: they count by their mean, without those before the first step.
     """
     if steps_left <= 0:
         return 0.0
@@ -122,7 +122,7 @@ def _periodic(lap: Mapping[str, float]) -> float:
     return sum(lap.get(phase, 0.0) for phase in _PERIODIC)
 
 
-def _after_step(progress: Progress, record: StepRecord) -> Progress:
+def _after_step(progress: RunProgress, record: StepRecord) -> RunProgress:
     rewards = progress.rewards if record.reward_mean is None else (*progress.rewards, record.reward_mean)
     of_data = record.perplexity_of_data
     perplexities = progress.perplexities if of_data is None else (*progress.perplexities, of_data)

@@ -1,4 +1,4 @@
-"""What the loop, the engine pool and the driver tell people, said once here and carried to every sink.
+"""Passes the events of loop, engine pool and driver to every sink.
 
 loop ─ step, evaluation ─┐              ┌─► events.jsonl ─► report.html
 pool ─ incident, engines ┼─► Report ────┼─► TensorBoard
@@ -15,14 +15,13 @@ from typing import Final
 
 from rljob_api.control import Incident
 from rljob_api.sections import RLJob, Source, Wandb
-from rljob_api.topology import topology
-from rljob_trainer.evaluation import Accuracy
-from rljob_trainer.metrics import Publication, TrainMetrics
+from rljob_api.sizing.topology import topology
+from rljob_trainer.metrics import Accuracy, LearnerMetrics, Publication
 from rljob_trainer.reporting.errors import TrackingError
 from rljob_trainer.reporting.events import FILE_NAME, EventLog, Lost, read_events, rewind
-from rljob_trainer.reporting.measurements import chosen_samples, step_metrics
+from rljob_trainer.reporting.measurements import chosen_samples, nonfinite_logprobs, step_metrics
 from rljob_trainer.reporting.phases import Phases
-from rljob_trainer.reporting.progress import Progress, ProgressHolder
+from rljob_trainer.reporting.progress import ProgressHolder, RunProgress
 from rljob_trainer.reporting.prometheus import Metrics
 from rljob_trainer.reporting.records import (
     SETUP,
@@ -44,19 +43,19 @@ from rljob_trainer.reporting.records import (
     StepRecord,
 )
 from rljob_trainer.reporting.tensorboard import TensorBoard
-from rljob_trainer.reporting.watch import Finding, Lookout, lookout
+from rljob_trainer.reporting.watch import AnomalyMonitor, Finding, anomaly_monitor
 from rljob_trainer.samples import ScoredGroup
 
 log = logging.getLogger(__name__)
 
 TENSORBOARD: Final = "tensorboard"
 SAMPLED_STEPS: Final = 20
-"""how many steps of a run show samples, about"""
+"""approximate number of steps of a run whose samples are kept"""
 SAMPLED_GROUPS: Final = 4
 
 
 class Report:
-    """Carries records to all sinks, in one order. Any thread may call it; `now` is unix time [s]."""
+    """Passes records to all sinks in the same order. Any thread may call it; `now` is unix time [s]."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class Report:
         now: Callable[[], float],
         progress: ProgressHolder,
         metrics: Metrics,
-        watching: Lookout,
+        watching: AnomalyMonitor,
         files: Sequence[Sink],
     ) -> None:
         self._job = job
@@ -80,16 +79,16 @@ class Report:
         self._lock = threading.Lock()
 
     def also_to(self, sink: Sink) -> None:
-        """Tell one more what happens from now on."""
+        """Pass all later records to one more sink."""
         with self._lock:
             self._sinks = (*self._sinks, sink)
 
-    def progress(self) -> Progress:
-        """Return how far the run is, as of now."""
+    def progress(self) -> RunProgress:
+        """Return the current progress."""
         return self._progress.read()
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return what is wrong with the learning now."""
+        """Return the current anomalies."""
         return self._watching.standing
 
     def render_metrics(self) -> tuple[str, bytes]:
@@ -97,7 +96,7 @@ class Report:
         return self._metrics.render()
 
     def run(self, attempt: int, resumed_from: int, lost: Lost) -> None:
-        """Tell that the driver has started and from which step it goes on."""
+        """Report that the driver started, and the step that it resumes from."""
         self._step = resumed_from
         self._record(
             RunRecord(
@@ -119,35 +118,37 @@ class Report:
         self,
         step: int,
         groups: Sequence[ScoredGroup],
-        training: TrainMetrics,
+        training: LearnerMetrics,
         publication: Publication,
         dropped: Sequence[ScoredGroup] = (),
     ) -> None:
-        """Tell what happened in a step; its time is what has passed since the last one, without the driver's start."""
+        """Report a step; its time is the time since the last one, without the driver's start."""
         now, lap = self._now(), self._phases.lap()
         if setup := {phase: lap.pop(phase) for phase in SETUP & lap.keys()}:
             self._record(ReadyRecord(time=now, step=self._step, phase_seconds=setup))
         self._step = step
         newest = step - 1 if self._job.spec.ahead else None
         metrics = step_metrics(groups, training, publication, dropped, newest)
-        record = StepRecord(**dict(metrics), time=now, step=step, phase_seconds=lap)
+        record = StepRecord(**{**vars(metrics), "phase_seconds": lap}, time=now, step=step)
         self._record(record)
+        for engine, tokens in nonfinite_logprobs((*groups, *dropped)).items():
+            log.warning("action=count_nonfinite_logprobs step=%d engine=%s tokens=%d", step, engine, tokens)
         for finding in self._watching.after(record):
             self.found(finding, step)
         if shows_samples(step, self._steps):
             self._record(SamplesRecord(time=now, step=step, samples=chosen_samples(groups, SAMPLED_GROUPS)))
 
     def found(self, finding: Finding, step: int) -> None:
-        """Tell that something holds which should not."""
+        """Report an anomaly."""
         log.warning("action=watch finding=%s evidence=%r advice=%r", finding.name, finding.evidence, finding.advice)
         self._record(FindingRecord(**asdict(finding), time=self._now(), step=step))
 
     def first_step(self, fingerprint: str, checks: Sequence[CheckRecord], samples: Sequence[RenderedRecord]) -> None:
-        """Tell what the first step has shown; a breach is a warning in the log, too."""
+        """Report the checks of the first step; a breach is also logged as a warning."""
         for check in checks:
-            tell = log.warning if check.breached else log.info
+            write = log.warning if check.breached else log.info
             means = f" means={check.means!r}" if check.breached else ""
-            tell("action=first_step check=%r value=%s limit=%g%s", check.name, check.value, check.limit, means)
+            write("action=first_step check=%r value=%s limit=%g%s", check.name, check.value, check.limit, means)
         self._record(
             FirstStepRecord(
                 time=self._now(),
@@ -159,7 +160,7 @@ class Report:
         )
 
     def evaluation(self, step: int, accuracy: Accuracy) -> None:
-        """Tell what the held-out questions said; nothing when there are none."""
+        """Report an evaluation; nothing without held-out questions."""
         if accuracy.perplexity is not None:
             self._record(
                 PerplexityRecord(time=self._now(), step=step, perplexity=accuracy.perplexity, n=accuracy.questions)
@@ -182,7 +183,7 @@ class Report:
             )
 
     def incident(self, incident: Incident, cause: str) -> None:
-        """Tell that an engine failed, and again when more is known of the same failure (reroute, return)."""
+        """Report an engine failure, and again when more is known about it (reroute, return)."""
         self._record(
             EngineRecord(
                 time=incident.time,
@@ -198,15 +199,15 @@ class Report:
         )
 
     def engines(self, engines_by_state: Mapping[str, int]) -> None:
-        """Tell how many engines are in each state."""
+        """Report the number of engines in each state."""
         self._metrics.engines(engines_by_state)
 
     def checkpoint(self, step: int, path: Path) -> None:
-        """Tell that a checkpoint is complete and verified."""
+        """Report a complete and verified checkpoint."""
         self._record(CheckpointRecord(time=self._now(), step=step, path=str(path)))
 
     def end(self, outcome: str, message: str = "") -> None:
-        """Tell how the run ended and close all sinks; whatever is told later is not recorded."""
+        """Report the end of the run and close all sinks; later calls record nothing."""
         self._record(
             EndRecord(
                 time=self._now(),
@@ -230,18 +231,18 @@ class Report:
 def open_report(
     directory: Path, job: RLJob, phases: Phases, now: Callable[[], float], attempt: int, resumed_from: int
 ) -> Report:
-    """Return the report of a run directory, told that the loop will go on from step `resumed_from`.
+    """Return the report of a run directory for a run that resumes from step `resumed_from`.
 
-    What an earlier attempt recorded after that step is dropped: it is done again. What is left fills the progress, so
-    that a restarted driver shows the rewards and accuracies of before.
+    Later records of an earlier attempt are dropped, because those steps are repeated. The others fill the progress, so
+    that a restarted driver shows earlier rewards and accuracies.
     """
     events = directory / FILE_NAME
     lost = rewind(events, resumed_from)
-    progress, watching = ProgressHolder(), lookout(job.spec)
+    progress, watching = ProgressHolder(), anomaly_monitor(job.spec)
     for record in read_events(events) if events.exists() else ():
         progress.record(record)
         if isinstance(record, StepRecord):
-            watching.after(record)  # what was found then was told then
+            watching.after(record)  # its findings were reported at that time
     files: list[Sink] = [EventLog(events)]
     if job.spec.runtime.tensorboard:
         files.append(TensorBoard(directory / TENSORBOARD, resumed_from))
@@ -273,7 +274,7 @@ def weights_and_biases(directory: Path, job: RLJob, settings: Wandb) -> Sink:
 
 
 def shows_samples(step: int, steps: int) -> bool:
-    """Whether the samples of a step are kept: the first, the last, and about twenty between."""
+    """Whether the samples of a step are kept: the first, the last, and about twenty in between."""
     return step in (1, steps) or step % -(-steps // SAMPLED_STEPS) == 0
 
 

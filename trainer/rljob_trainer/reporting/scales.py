@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+NEGLIGIBLE = 1e-9
+"""of a value: means of equal numbers differ by their rounding, and no tick lies between them"""
 _SUFFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -25,7 +27,7 @@ def ticks(low: float, high: float, most: int) -> tuple[float, ...]:
 
     The first is at or below `low`, the last at or above `high`.
     """
-    if not high > low:
+    if high - low <= NEGLIGIBLE * max(abs(low), abs(high)):
         low, high = (low - 0.5, high + 0.5) if low else (0.0, 1.0)
     step = 10.0 ** math.floor(math.log10((high - low) / most))
     factors = iter((1, 2, 5, 10, 20, 50, 100))

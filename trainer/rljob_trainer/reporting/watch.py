@@ -1,7 +1,7 @@
-"""Watches a run: what goes wrong slowly, told by name, with the numbers that say so. Nothing is stopped or changed.
+"""Watches a run for slow failures of training. It reports them by name, with their numbers, and changes nothing.
 
-Each detector is a function of all steps so far; it says what holds now. A finding is told when it begins to hold, and
-again only if it has not held in between.
+Each detector is a function of all steps so far and returns what it finds now. A finding is reported when it begins,
+and again only after it had ended.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,38 +26,38 @@ NAMES = (
     "Staleness",
     "DataWait",
 )
-"""all that can be found"""
+"""of all findings"""
 USUAL_WAIT = 0.5
-"""beyond it the learner would not be waited for if it had half of its GPUs"""
+"""above it, a learner with half of its GPUs would still be fast enough"""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that holds now."""
+    """An anomaly of the run."""
 
     name: str
-    """in a word, `RewardCollapse`"""
+    """for example `RewardCollapse`"""
     evidence: str
-    """the numbers, and the limit with its field"""
+    """the numbers, the limit and its field"""
     advice: str
-    """where to look first"""
+    """what to check or to change first"""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Limits that follow from more than `spec.watch`; infinite: any."""
+    """Limits that depend on more than `spec.watch`; infinite: no limit."""
 
     mismatch: float = inf
     """of the mean |engine - learner| [nats]"""
     oldest: float = inf
     """of the age of a single token [steps]"""
     data_wait: float = inf
-    """of the share of a step for which the learner waits"""
+    """of the share of a step that the learner waits for samples"""
 
 
 @dataclass
-class Lookout:
-    """The detectors, and what they have found so far."""
+class AnomalyMonitor:
+    """Runs the detectors after each step and remembers their findings."""
 
     limits: Watch
     bounds: Bounds
@@ -65,23 +65,23 @@ class Lookout:
     _standing: dict[str, Finding] = field(default_factory=dict)
 
     def after(self, step: StepRecord) -> tuple[Finding, ...]:
-        """Return what has begun to hold with this step."""
+        """Return the findings that begin with this step."""
         self._steps.append(step)
         found = findings(self._steps, self.limits, self.bounds)
         new = tuple(finding for finding in found if finding.name not in self._standing)
-        # As it began: the numbers of every later step would be news at every step.
+        # With the first numbers: those of later steps would be a change at every step.
         self._standing = {finding.name: self._standing.get(finding.name, finding) for finding in found}
         return new
 
     @property
     def standing(self) -> tuple[Finding, ...]:
-        """What holds now, each with the numbers with which it began to hold."""
+        """Current findings, each with the numbers from when it began."""
         return tuple(self._standing.values())
 
 
-def lookout(spec: Spec) -> Lookout:
-    """Return a lookout with the limits of a manifest."""
-    return Lookout(
+def anomaly_monitor(spec: Spec) -> AnomalyMonitor:
+    """Return the monitor with the limits of a manifest."""
+    return AnomalyMonitor(
         spec.watch,
         Bounds(
             mismatch=mismatch_limit(spec),
@@ -92,9 +92,9 @@ def lookout(spec: Spec) -> Lookout:
 
 
 def mismatch_limit(spec: Spec) -> float:
-    """Return the limit of the mismatch, which is the first step's unless the manifest says.
+    """Return the limit of the mismatch: the manifest's, or else that of the first step.
 
-    Where rollouts are ahead the mismatch is also what the learner has changed since, and nothing is wrong with that.
+    With rollouts ahead there is no default limit: the learner has changed since the samples were generated.
     """
     if spec.watch.mismatch is not None:
         return spec.watch.mismatch
@@ -104,8 +104,8 @@ def mismatch_limit(spec: Spec) -> float:
 def data_wait_limit(spec: Spec) -> float:
     """Return the limit of the wait for samples.
 
-    Unless the manifest says, it is for learners that have GPUs of their own and need not wait: where they take turns
-    with the engines, a wait is how it should be. Nobody waits in a run without learner or engines.
+    Without one in the manifest, only a learner with GPUs of its own and rollouts ahead has a limit: a learner that
+    shares GPUs with the engines must wait. Without learner or engines there is no wait.
     """
     if not (spec.has_engines and spec.debug.learner):
         return inf
@@ -115,7 +115,7 @@ def data_wait_limit(spec: Spec) -> float:
 
 
 def findings(steps: Steps, limits: Watch, bounds: Bounds) -> tuple[Finding, ...]:
-    """Return everything that holds after these steps."""
+    """Return all findings after these steps."""
     found = [
         *(detector(steps, limits) for detector in DETECTORS),
         *(detector(steps, limits, bounds) for detector in BOUNDED),
@@ -124,7 +124,7 @@ def findings(steps: Steps, limits: Watch, bounds: Bounds) -> tuple[Finding, ...]
 
 
 def reward_collapse(steps: Steps, limits: Watch) -> Finding | None:
-    """The mean reward has lost a share of the best that it was."""
+    """The mean reward fell far below its best."""
     windows = list(means(steps, limits.window, lambda step: step.reward_mean))
     if len(windows) < 2:
         return None
@@ -135,13 +135,13 @@ def reward_collapse(steps: Steps, limits: Watch) -> Finding | None:
         "RewardCollapse",
         f"mean reward of {span(last, limits)} is {now:.3g}, of {span(first, limits)} it was {best:.3g};"
         f" watch.rewardDrop {limits.reward_drop:g}",
-        "Look at the samples of both: go back to a checkpoint of then, with a lower learning rate, or a KL penalty"
-        " (algorithm.kl).",
+        "Compare samples of both steps. Resume from a checkpoint before the fall, with a lower learning rate or a KL"
+        " penalty (algorithm.kl).",
     )
 
 
 def entropy_collapse(steps: Steps, limits: Watch) -> Finding | None:
-    """The policy has become sure of everything, and tries nothing new; what learns the data's responses need not."""
+    """The policy no longer explores. A run on the data's own responses has no reward and need not explore."""
     windows = list(means(steps, limits.window, lambda step: None if step.reward_mean is None else step.entropy))
     if len(windows) < 2:
         return None
@@ -152,13 +152,13 @@ def entropy_collapse(steps: Steps, limits: Watch) -> Finding | None:
         "EntropyCollapse",
         f"mean entropy of {span(last, limits)} is {now:.3g} nats, of the first {limits.window} steps it was"
         f" {before:.3g}; watch.entropyShare {limits.entropy_share:g}",
-        "Samples of a group become alike and teach nothing: raise algorithm.clipHigh or algorithm.entropyCoefficient,"
+        "Samples of a group become alike and give no signal. Raise algorithm.clipHigh or algorithm.entropyCoefficient,"
         " or lower the learning rate.",
     )
 
 
 def gradient_spike(steps: Steps, limits: Watch) -> Finding | None:
-    """One gradient is far larger than those before it."""
+    """One gradient is far larger than the ones before it."""
     *before, last = steps
     norms = [step.grad_norm for step in before[-limits.window :] if step.grad_norm]
     if last.grad_norm is None or len(norms) < limits.window:
@@ -170,13 +170,13 @@ def gradient_spike(steps: Steps, limits: Watch) -> Finding | None:
         "GradientSpike",
         f"gradient norm of step {last.step} is {last.grad_norm:.3g}, the median of the {limits.window} steps before is"
         f" {usual:.3g}; watch.gradientSpike {limits.gradient_spike:g}",
-        "Look at the step's samples (debug.dumpRollouts keeps them): very long or garbled ones, data that has been"
-        " through a chat template already. training.optimizer.clipGrad has limited the step.",
+        "Check the step's samples (debug.dumpRollouts keeps them) for very long or garbled ones, and for data with a"
+        " chat template already applied. training.optimizer.clipGrad limited the step.",
     )
 
 
 def non_finite(steps: Steps, limits: Watch) -> Finding | None:
-    """Optimizer steps were skipped. One is enough by default, so a whole window is not waited for."""
+    """Optimizer steps were skipped. By default one is enough, so this does not wait for a full window."""
     recent = steps[-limits.window :]
     faulty = [step for step in recent if step.skipped]
     if sum(step.skipped for step in faulty) <= limits.non_finite:
@@ -187,8 +187,8 @@ def non_finite(steps: Steps, limits: Watch) -> Finding | None:
         f" finite: {sum(step.skipped for step in faulty)}, the first in step {faulty[0].step}, the last in step"
         f" {faulty[-1].step}; {sum(step.skipped for step in steps)} in the whole run; watch.nonFinite"
         f" {limits.non_finite}",
-        "Look at the step's samples (debug.dumpRollouts keeps them), and at loss and gradient norm before it: a lower"
-        " learning rate, a longer warm-up. Beyond training.optimizer.maxSkippedSteps the run ends.",
+        "Check the step's samples (debug.dumpRollouts keeps them), and loss and gradient norm before it. Lower the"
+        " learning rate or lengthen the warm-up. Above training.optimizer.maxSkippedSteps the run fails.",
     )
 
 
@@ -202,13 +202,13 @@ def truncation(steps: Steps, limits: Watch) -> Finding | None:
         limits.truncated,
         "share of truncated responses",
         "watch.truncated",
-        "Responses are cut off before their answer: raise sampling.maxNewTokens, or look whether a stop token comes"
-        " (`rljob plan`).",
+        "Responses are cut off before their answer. Raise sampling.maxNewTokens, or check the stop tokens (`rljob plan`"
+        " lists them).",
     )
 
 
 def repetition(steps: Steps, limits: Watch) -> Finding | None:
-    """Responses go in circles."""
+    """Responses repeat themselves."""
     return above(
         steps,
         limits,
@@ -217,12 +217,12 @@ def repetition(steps: Steps, limits: Watch) -> Finding | None:
         limits.repeated,
         "share of 4-grams that came before in the same response",
         "watch.repeated",
-        "The reward pays for length, or the weights are damaged: look at samples, and at RewardCollapse and Mismatch.",
+        "The reward favours length, or the weights are damaged. Check samples, RewardCollapse and Mismatch.",
     )
 
 
 def no_signal(steps: Steps, limits: Watch) -> Finding | None:
-    """There is next to nothing to learn from."""
+    """Almost no group has samples with different rewards."""
     return above(
         steps,
         limits,
@@ -231,7 +231,8 @@ def no_signal(steps: Steps, limits: Watch) -> Finding | None:
         limits.no_signal,
         "share of groups whose samples all got the same reward",
         "watch.noSignal",
-        "Questions are too easy or too hard, or the reward judges all alike: other questions, more samplesPerPrompt.",
+        "Questions are too easy or too hard, or the reward gives all samples one score. Use other questions or more"
+        " samplesPerPrompt.",
     )
 
 
@@ -245,21 +246,21 @@ def disagreement(steps: Steps, limits: Watch, bounds: Bounds) -> Finding | None:
         bounds.mismatch,
         "mean |engine - learner| of log-probabilities [nats]",
         "watch.mismatch",
-        "The learner is trained on samples of another policy: compare with the first step; a replay"
-        " (debug.replay) tells whether it is the engines.",
+        "The learner trains on samples of another policy. Compare with the first step; a replay (debug.replay) shows"
+        " whether the engines are the cause.",
     )
 
 
 def staleness(steps: Steps, limits: Watch, bounds: Bounds) -> Finding | None:
-    """Samples are older than they may be, or than they are wanted."""
+    """Samples are older than allowed, or than the limit of the watch."""
     last = steps[-1]
     if last.max_staleness is not None and last.max_staleness > bounds.oldest:
         return Finding(
             "Staleness",
             f"the oldest token of step {last.step} was made by weights that are {last.max_staleness} steps old;"
             f" rollout.async.maxStaleness {bounds.oldest:g}",
-            "No sample may be that old, and each is looked at when it comes: keep the rollouts (debug.dumpRollouts),"
-            " whose `version` and `carried` tell which weights made what, and report it.",
+            "Samples of that age should have been dropped, so this is a bug: please report it. Keep the rollouts"
+            " (debug.dumpRollouts), whose `version` and `carried` name the weights of each token.",
         )
     return above(
         steps,
@@ -269,13 +270,13 @@ def staleness(steps: Steps, limits: Watch, bounds: Bounds) -> Finding | None:
         inf if limits.staleness is None else limits.staleness,
         "mean age of the weights that made the response tokens [steps]",
         "watch.staleness",
-        "Engines are far ahead of the learner, which is the slower side: lower rollout.async.maxStaleness, or give the"
-        " learner more GPUs; algorithm.importanceSampling accounts for the difference.",
+        "The learner is slower than the engines. Lower rollout.async.maxStaleness or give the learner more GPUs;"
+        " algorithm.importanceSampling corrects for the difference.",
     )
 
 
 def data_wait(steps: Steps, limits: Watch, bounds: Bounds) -> Finding | None:
-    """The learner stands idle because samples are not there."""
+    """The learner is idle because it waits for samples."""
     recent = steps[-limits.window :]
     windows = list(means(recent, limits.window, lambda step: step.data_wait))
     if not windows or windows[-1][1] <= bounds.data_wait:
@@ -287,9 +288,9 @@ def data_wait(steps: Steps, limits: Watch, bounds: Bounds) -> Finding | None:
         "DataWait",
         f"share of {span(last, limits)} for which the learner waited for samples is {share:.3g}: {waited:.3g} s of a"
         f" step, in which it trained for {trained:.3g} s; watch.dataWait {bounds.data_wait:g}",
-        "Rollouts are the slower side: more rollout.engines, or GPUs of the learner for them; shorter or fewer"
-        " responses. Where learner and engines take turns, rollout.async; where single responses are long, its"
-        " partial.",
+        "Engines are slower than the learner. Use more rollout.engines, move GPUs from the learner to engines, or"
+        " sample shorter or fewer responses. If they share GPUs, use rollout.async; if single responses are long,"
+        " rollout.async.partial.",
     )
 
 
@@ -315,7 +316,7 @@ def above(
     field_name: str,
     advice: str,
 ) -> Finding | None:
-    """Return a finding when the mean over the last window is above its limit."""
+    """Return a finding if the mean over the last window is above its limit."""
     windows = list(means(steps[-limits.window :], limits.window, value))
     if not windows or windows[-1][1] <= limit:
         return None
@@ -326,7 +327,7 @@ def above(
 def means(steps: Steps, window: int, value: Callable[[StepRecord], float | None]) -> Iterator[tuple[StepRecord, float]]:
     """Yield the last step and the mean of each full window of steps that have the value; windows do not overlap.
 
-    They are counted back from the last step, so the newest is always whole.
+    Windows are counted back from the last step, so the newest is always full.
     """
     measured = [(step, number) for step in steps if (number := value(step)) is not None]
     for end in range(len(measured) % window + window, len(measured) + 1, window):

@@ -1,7 +1,7 @@
-"""A run at Weights & Biases, or in files that `wandb sync` sends later. A process of wandb's own does the sending.
+"""A run at Weights & Biases, or in files that `wandb sync` sends later. A separate process of wandb sends.
 
-All attempts of a run are one run there: its id is kept in the run's directory. What an attempt does again after it was
-resumed is sent again, under the same `step`.
+All attempts of a run are one run there: its id is kept in the run's directory. Steps that are repeated after a restart
+are sent again under the same `step`.
 """
 
 import logging
@@ -12,7 +12,7 @@ from typing import Any, Final
 import wandb
 from wandb.errors import AuthenticationError, CommError, UsageError
 
-from rljob_api.sections import RLJob, Wandb
+from rljob_api.sections import RLJob, Wandb, WandbMode
 from rljob_trainer.reporting.errors import TrackingError
 from rljob_trainer.reporting.records import EndRecord, Record
 from rljob_trainer.reporting.tensorboard import scalars
@@ -24,26 +24,28 @@ ID_FILE: Final = "wandb-id"
 STEP: Final = "step"
 FIELD: Final = "spec.tracking.wandb"
 KEPT_HERE: Final = {"spec": {"runtime": {"env"}}}
-"""of the manifest: who writes secrets there does not mean to send them to somebody else"""
+"""parts of the manifest that may hold secrets and are not sent"""
+MODES: Final = {None: None, WandbMode.ONLINE: "online", WandbMode.OFFLINE: "offline"}
+"""wandb's own names"""
 INIT_S: Final = 60.0
-"""longest wait for an answer of the server at the start"""
+"""timeout for the server's answer at the start"""
 FINISH_S: Final = 60.0
-"""longest wait at the end for what is still to be sent; what is left stays in the run's directory"""
+"""timeout for the last uploads; the rest stays in the run's directory"""
 
 
 class WeightsAndBiases:
-    """Sends scalars by step, under the names that TensorBoard has for them."""
+    """Sends scalars by step, under their TensorBoard names."""
 
     def __init__(self, directory: Path, job: RLJob, settings: Wandb) -> None:
-        """Open the run. Raises TrackingError; a server that does not answer is told, and written for later."""
+        """Open the run; offline, with a warning, if the server does not answer. Raises TrackingError."""
         self._code = 0
         try:
             self._run = opened(directory, job, settings, settings.mode)
         except (AuthenticationError, UsageError) as error:
             raise TrackingError(f"{FIELD}: {error}") from error
         except (CommError, TimeoutError) as error:
-            log.warning("action=track mode=offline reason=%r: `wandb sync` sends what is in %s", str(error), directory)
-            self._run = opened(directory, job, settings, "offline")
+            log.warning("action=track mode=Offline reason=%r: `wandb sync` sends what is in %s", str(error), directory)
+            self._run = opened(directory, job, settings, WandbMode.OFFLINE)
         self._run.define_metric("*", step_metric=STEP)
 
     def record(self, record: Record) -> None:
@@ -53,13 +55,13 @@ class WeightsAndBiases:
             self._code = int(record.outcome == "failed")
 
     def close(self) -> None:
-        """Wait a while for what is still to be sent, and for wandb's process: its last writes come after `finish`."""
+        """Wait for the last uploads and for wandb's process, which still writes after `finish`."""
         self._run.finish(exit_code=self._code)
         wandb.teardown()
 
 
-def opened(directory: Path, job: RLJob, settings: Wandb, mode: Any) -> Any:
-    """Return a new run, or the one of earlier attempts."""
+def opened(directory: Path, job: RLJob, settings: Wandb, mode: WandbMode | None) -> Any:
+    """Return the run of earlier attempts, or a new one."""
     return wandb.init(
         project=settings.project,
         entity=settings.entity,
@@ -69,7 +71,7 @@ def opened(directory: Path, job: RLJob, settings: Wandb, mode: Any) -> Any:
         id=run_id(directory),
         resume="allow",
         dir=str(directory),
-        mode=mode,
+        mode=MODES[mode],
         config=job.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=KEPT_HERE),
         settings=wandb.Settings(
             api_key=key(settings.api_key_file),
@@ -84,7 +86,7 @@ def opened(directory: Path, job: RLJob, settings: Wandb, mode: Any) -> Any:
 
 
 def run_id(directory: Path) -> str:
-    """Return the id of the run in a directory, which is made with its first attempt."""
+    """Return the id of the run in a directory; the first attempt creates it."""
     path = directory / ID_FILE
     if not path.exists():
         draft = path.with_suffix(".draft")
@@ -94,7 +96,7 @@ def run_id(directory: Path) -> str:
 
 
 def key(file: str | None) -> str | None:
-    """Return the key in a file; None: wandb looks for it itself. Raises TrackingError."""
+    """Return the key in a file; None: wandb finds it by itself. Raises TrackingError."""
     if file is None:
         return None
     try:

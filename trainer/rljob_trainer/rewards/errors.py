@@ -1,4 +1,4 @@
-"""What is wrong with a reward, told to the person who chose or wrote it."""
+"""Errors of rewards, in words for their author."""
 
 
 class RewardError(Exception):

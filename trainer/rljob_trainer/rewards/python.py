@@ -1,19 +1,21 @@
 """A user's own function, `module:function`, called with (question, response, label, metadata); plain or `async def`.
 
-With `judges: group` it gets all responses to a prompt at once and returns as many numbers. It runs in a process of its
-own (`workers.py`). Calls of an `async def` function go on together, so that a slow judge is waited for once.
+With `judges: Group` it gets all responses to a prompt at once and returns as many numbers. It runs in a process of its
+own (`processes/function_workers.py`). Calls of an `async def` function run together, so that a slow judge delays once.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from rljob_api.sections import CONCURRENCY, Judging, RewardKind
+from rljob_api.sections import CONCURRENCY, Judges, Judging, RewardKind
+from rljob_trainer.processes.function_worker import Setup
+from rljob_trainer.processes.function_workers import Asked, FailedCall, FunctionError, Worker
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rewards.function import Failure, Response, Score
-from rljob_trainer.rewards.worker import Setup
-from rljob_trainer.rewards.workers import Asked, Worker
 
 MATH = "rljob_trainer.rewards.math_answer:math_answer"
 
@@ -26,24 +28,28 @@ class PythonReward:
     by_group: bool
 
     def __call__(self, responses: Sequence[Response]) -> Iterator[Score]:
-        """Yield the scores; a failed call over a group fails all of its responses."""
+        """Yield the scores; a failed call over a group fails all of its responses. Raises RewardError."""
         asked = [_by_group(group) for group in _groups(responses)] if self.by_group else list(map(_alone, responses))
-        for call, result in zip(asked, self.worker.results(asked), strict=True):
-            if isinstance(result, Failure):
-                yield from [result] * (len(call.arguments[1]) if self.by_group else 1)
-            else:
-                yield from result
+        with _errors_of_rewards():
+            for call, result in zip(asked, self.worker.results(asked), strict=True):
+                if isinstance(result, FailedCall):
+                    yield from [Failure(result.reason)] * (len(call.arguments[1]) if self.by_group else 1)
+                else:
+                    yield from result
 
     def close(self) -> None:
-        """End the worker."""
-        self.worker.close()
+        """End the worker. Raises RewardError."""
+        with _errors_of_rewards():
+            self.worker.close()
 
 
-def python_reward(spec: Judging, log: Path, alive: Callable[[], None]) -> PythonReward:
+def python_reward(
+    spec: Judging, log: Path, alive: Callable[[], None], clock: Callable[[], float] = time.monotonic
+) -> PythonReward:
     """Start the function's worker; raise RewardError if the function cannot be called in this way."""
     function = MATH if spec.kind is RewardKind.MATH else spec.function
     assert function is not None, "the manifest's rules ask for it"
-    by_group = spec.judges == "group"
+    by_group = spec.judges is Judges.GROUP
     setup = Setup(
         function=function,
         parameters=("question", "responses" if by_group else "response", "label", "metadata"),
@@ -52,14 +58,25 @@ def python_reward(spec: Judging, log: Path, alive: Callable[[], None]) -> Python
         memory_bytes=spec.memory_mib << 20,
     )
     name = "math-verify" if spec.kind is RewardKind.MATH else function
-    worker = Worker(name, setup, log, spec.concurrency, alive)
-    if not worker.is_async and spec.concurrency != CONCURRENCY:
+    worker = Worker(name, setup, log, spec.concurrency, alive, clock)
+    with _errors_of_rewards():
+        is_async = worker.is_async
+    if not is_async and spec.concurrency != CONCURRENCY:
         worker.close()
         raise RewardError(
             f"reward.concurrency {spec.concurrency} would not be used: {name} is no `async def` function, and is "
             "called once at a time; leave it out"
         )
     return PythonReward(worker, by_group)
+
+
+@contextmanager
+def _errors_of_rewards() -> Iterator[None]:
+    """Raise RewardError where the function's worker cannot be used."""
+    try:
+        yield
+    except FunctionError as error:
+        raise RewardError(str(error)) from error
 
 
 def _groups(responses: Sequence[Response]) -> Iterator[list[Response]]:

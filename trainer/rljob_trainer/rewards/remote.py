@@ -9,7 +9,7 @@ import asyncio
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -41,13 +41,15 @@ class RemoteReward:
     with_metadata: bool
     environ: Mapping[str, str]
     alive: Callable[[], None]
-    """told again and again while requests, whose time is limited, go on"""
-    first_pause_s: float = FIRST_PAUSE_S
+    """called again and again during requests, whose time is limited"""
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    """waits so long before the service is asked again [s]"""
+    new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
 
     def __call__(self, responses: Sequence[Response]) -> Iterator[Score]:
         """Yield the scores. Raises RewardError when a header cannot be had."""
         headers = self.headers()
-        with asyncio.Runner() as runner:
+        with asyncio.Runner(loop_factory=self.new_loop) as runner:
             session = runner.run(self._open(headers))
             tasks = runner.run(self._ask(session, responses))
             try:
@@ -98,7 +100,7 @@ class RemoteReward:
         body, trouble = self._body(response), ""
         for attempt in range(self.remote.retries + 1):
             if attempt:
-                await asyncio.sleep(self._pause_s(attempt))
+                await self.pause(_pause_s(attempt))
             try:
                 status, text = await self._post(session, body)
             except TimeoutError:
@@ -149,10 +151,6 @@ class RemoteReward:
             return None
         return number if math.isfinite(number) else None
 
-    def _pause_s(self, attempt: int) -> float:
-        """Return twice as long each time, and not the same for all who wait."""
-        return min(self.first_pause_s * 2.0 ** (attempt - 1), LONGEST_PAUSE_S) * random.uniform(0.5, 1.5)
-
     def _failure(self, response: Response, trouble: str, attempt: int) -> Failure:
         wanted = f"an object with a number in {self.remote.answer_key!r}" if self.remote.answer_key else "a number"
         asked = f" (asked {attempt + 1} times)" if attempt else ""
@@ -176,6 +174,11 @@ async def _end(session: aiohttp.ClientSession, tasks: Sequence["asyncio.Task[Sco
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await session.close()
+
+
+def _pause_s(attempt: int) -> float:
+    """Return twice as long each time, and not the same for all who wait."""
+    return min(FIRST_PAUSE_S * 2.0 ** (attempt - 1), LONGEST_PAUSE_S) * random.uniform(0.5, 1.5)
 
 
 def _shown(text: str) -> str:

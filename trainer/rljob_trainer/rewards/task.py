@@ -19,7 +19,7 @@ def _score(response: Response) -> float:
     row = dict(response.prompt.metadata)
     if RECIPE not in row:
         raise RewardError(
-            f"prompt {response.prompt.uid}: reward.kind task judges questions from data.*.reasoningGym; "
+            f"prompt {response.prompt.uid}: reward.kind Task judges questions from data.*.reasoningGym; "
             f"the row has {', '.join(map(str, row)) or 'nothing'}"
         )
     try:

@@ -4,20 +4,16 @@ Takes the place of a learner rank in its Ray actor. Engines read the checkpoint'
 them tensor by tensor, by the same publisher as ever.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 
+from rljob_trainer.learners.weight_files import DTYPES, NOT_LOADED, weight_files
 from rljob_trainer.sync.digest import digest_on
 from rljob_trainer.sync.layout import Sharding, TensorSpec
 from rljob_trainer.sync.sender import Digests, WeightSender
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-NOT_LOADED = ".rotary_emb.inv_freq"
-"""ending of what old checkpoints hold and engines compute"""
 
 
 class CheckpointFiles:
@@ -60,14 +56,6 @@ class CheckpointFiles:
             with safe_open(path, "pt") as file:
                 for name in _loaded(file.keys()):
                     yield name, file.get_tensor(name).to(self._device, self._dtype)
-
-
-def weight_files(directory: Path) -> list[Path]:
-    """Return the files that engines read: those of the index where there is one, else all."""
-    index = directory / "model.safetensors.index.json"
-    if not index.is_file():
-        return sorted(directory.glob("*.safetensors"))
-    return [directory / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
 
 
 def _loaded(names: list[str]) -> list[str]:

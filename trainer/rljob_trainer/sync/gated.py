@@ -1,8 +1,8 @@
-"""Publication while engines generate for later steps: requests come out first, then the weights change.
+"""Publication while engines generate for later steps: requests drain first, then the weights change.
 
-    close the gate ─► what runs is answered, or cut off where it is ─► publish as always ─► open the gate
+    close the gate ─► requests end, or are cut off ─► publish as always ─► open the gate
 
-Weights may be published more rarely than they change; until then the engines' version stays what it was.
+Weights may be published less often than they change; the engines keep their version until then.
 """
 
 import time
@@ -14,21 +14,22 @@ from rljob_trainer.metrics import Publication
 from rljob_trainer.sync.weights import EngineWeights
 
 CUT_S = 10.0
-"""longest time for engines to answer what was cut off [s]; then the publication itself finds out which of them hangs"""
+"""longest time for requests to end that were cut off [s]; the publication itself then finds the engine that hangs"""
 AGAIN_S = 0.1
-"""between two cuts: a request on its way is missed by the first [s]"""
+"""between two cuts: the first misses requests that have not arrived yet [s]"""
 
 
 @dataclass
 class GatedWeights:
-    """The loop's weights where rollouts go on while it trains."""
+    """Publishes weights while rollouts run."""
 
     weights: EngineWeights
     gate: Gate
     due: Callable[[int], bool]
     """whether a version is to be published"""
     cut: Callable[[], Awaitable[None]] | None
-    """ends what the engines generate, as it is; None: it is waited for"""
+    """aborts running requests, which keep their tokens; None: publication waits for them"""
+    clock: Callable[[], float] = time.monotonic
     _published: Publication | None = None
     _version: int = -1
     """of the learner's weights"""
@@ -43,7 +44,7 @@ class GatedWeights:
     def rescue(self) -> None:
         """Publish at once if no engine serves and the learner no longer has the weights that engines are to hold.
 
-        Who waits for samples then would wait for ever: engines that come back could not get those weights.
+        Otherwise the loop would wait for samples for ever: engines that return could not get those weights.
         """
         behind = self._published is not None and self._published.version < self._version
         if behind and not self.weights.pool.serving_urls():
@@ -51,9 +52,9 @@ class GatedWeights:
 
     def _publish(self, version: int) -> Publication:
         run = self.weights.background.run
-        began = time.monotonic()
+        began = self.clock()
         run(self._emptied(), timeout_s=None)
-        waited_s = time.monotonic() - began
+        waited_s = self.clock() - began
         try:
             self._published = replace(self.weights.publish(version), waited_s=waited_s)
         finally:
@@ -61,13 +62,13 @@ class GatedWeights:
         return self._published
 
     async def _emptied(self) -> None:
-        """Return when no request is behind the gate. Each has a deadline of its own, and fails with its engine."""
+        """Return when all requests have drained. Each has a deadline of its own, and fails with its engine."""
         self.gate.close()
         if self.cut is None:
             await self.gate.emptied()
             return
-        deadline = time.monotonic() + CUT_S
-        while time.monotonic() < deadline:
+        deadline = self.clock() + CUT_S
+        while self.clock() < deadline:
             await self.cut()
             if await self.gate.emptied(AGAIN_S):
                 return

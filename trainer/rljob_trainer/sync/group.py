@@ -10,6 +10,8 @@ from typing import Literal
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from rljob_trainer.learners.meeting import meet
+
 Backend = Literal["gloo", "nccl"]
 
 
@@ -22,8 +24,7 @@ def join_group(
     the same deadline.
     """
     timeout = timedelta(seconds=timeout_s)
-    store, rank, world_size = next(dist.rendezvous(f"tcp://{address}:{port}", rank, world_size, timeout=timeout))
-    store.set_timeout(timeout)
+    store = meet(address, port, rank, world_size, timeout)
     group, _ = c10d._new_process_group_helper(
         world_size,
         rank,

@@ -1,7 +1,7 @@
 """Publishes the learner's weights: pause, transfer, verify, label, resume.
 
 Every engine either serves exactly these weights afterwards, verified tensor by tensor, or is named as failed and stays
-paused: whoever asked must take it out of service. Knows nothing of health, restarts or routing, see `engines/pool.py`.
+paused: the caller must take it out of service. Knows nothing of health, restarts or routing, see `engines/pool.py`.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rljob_trainer.engines.client import EngineClient, PauseMode, each
-from rljob_trainer.listing import some
 from rljob_trainer.metrics import Publication
 from rljob_trainer.sync.transport import Digests, Transfer, TransferError
+from rljob_trainer.text import some
 
 log = logging.getLogger(__name__)
 

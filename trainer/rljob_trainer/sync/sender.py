@@ -1,7 +1,7 @@
 """The learner's side of a publication: lives in the process of learner rank 0, which has all Hugging Face tensors.
 
 One pass over the tensors does both: it moves them, and digests them in threads meanwhile. The driver's side, which
-tells the engines what is coming and compares the digests, is `publisher.py`.
+announces the tensors to engines and compares the digests, is `publisher.py`.
 """
 
 import json
@@ -111,7 +111,7 @@ class WeightSender:
         return digesting.result()
 
     def disconnect(self) -> None:
-        """Leave the group; members that still wait in it are told by the closed connection."""
+        """Leave the group; members that still wait in it notice the closed connection."""
         meeting, self._meeting = self._meeting, None
         if meeting is not None:
             abandon_group(meeting.group)

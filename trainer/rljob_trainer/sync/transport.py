@@ -48,7 +48,7 @@ class Broadcaster(Protocol):
     """Learner rank 0 as a member of a group with engines. All raise TransferError."""
 
     async def rendezvous(self) -> tuple[str, int]:
-        """Return the address of rank 0's machine and a port that is free there right now."""
+        """Return the address of rank 0's machine and a port where it waits for engines to meet it."""
 
     async def connect(
         self, address: str, port: int, world_size: int, name: str, backend: Backend, timeout_s: float
@@ -59,7 +59,7 @@ class Broadcaster(Protocol):
         """Broadcast the current weights in buckets; return what an engine must hold then."""
 
     async def disconnect(self) -> None:
-        """Leave the group; called while `send` hangs, too, and then ends it if the learner can hear it."""
+        """Leave the group; called while `send` hangs, too, and then ends it if the learner responds."""
 
 
 class Writer(Protocol):

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from rljob_trainer.background import Background
 from rljob_trainer.engines.pool import EnginePool
 from rljob_trainer.metrics import Publication
+from rljob_trainer.processes.background import Background
 from rljob_trainer.sync.publisher import Publisher
 
 ATTEMPTS = 4

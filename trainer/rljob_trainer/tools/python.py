@@ -1,7 +1,7 @@
 """The tool `python`: runs code in a new interpreter, in an empty directory and without the run's environment.
 
-Time and memory are limited as those of every tool. It is not kept from the network, nor from files that anybody may
-read: what pods may reach is for a NetworkPolicy to say.
+Time and memory are limited as those of every tool. The sandbox of `spec.rollout.tools` keeps the code from the network,
+files and processes of the run; without one it can do what the run can.
 """
 
 import os

@@ -10,18 +10,19 @@ import torch
 
 from rljob_trainer.learners.config import LossSettings
 from rljob_trainer.learners.objectives.objective import Responses, Surrogate
+from rljob_trainer.learners.objectives.ratio import product, ratio
 
 
 def clip(responses: Responses, settings: LossSettings) -> Surrogate:
     """Return the clipped surrogate of each token."""
-    ratio_R = (responses.logprobs_R - responses.old_logprobs_R).exp()
+    ratio_R = ratio(responses.logprobs_R - responses.old_logprobs_R)
     surrogate = clipped_surrogate(ratio_R, responses.advantages_R, settings.clip_low, settings.clip_high)
     return surrogate if settings.dual_clip is None else dual(surrogate, responses.advantages_R, settings.dual_clip)
 
 
 def clipped_surrogate(ratio_R: torch.Tensor, advantages_R: torch.Tensor, low: float, high: float) -> Surrogate:
     """Return max(-r A, -clip(r) A)."""
-    free_R = -ratio_R * advantages_R
+    free_R = product(-ratio_R, advantages_R)
     bounded_R = -ratio_R.clamp(1.0 - low, 1.0 + high) * advantages_R
     return Surrogate(torch.maximum(free_R, bounded_R), ratio_R, bounded_R > free_R)
 

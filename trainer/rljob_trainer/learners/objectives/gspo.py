@@ -10,11 +10,12 @@ With one advantage for all tokens its gradient is that of the sequence form. The
 from rljob_trainer.learners.config import LossSettings
 from rljob_trainer.learners.objectives.clip import clipped_surrogate
 from rljob_trainer.learners.objectives.objective import Responses, Surrogate
+from rljob_trainer.learners.objectives.ratio import ratio
 
 
 def gspo(responses: Responses, settings: LossSettings) -> Surrogate:
     """Return the clipped surrogate of each token at the ratio of its sequence."""
     fixed_R = responses.logprobs_R.detach()
     mean_R = responses.means(fixed_R - responses.old_logprobs_R)
-    ratio_R = (mean_R + responses.logprobs_R - fixed_R).exp()
+    ratio_R = ratio(mean_R + responses.logprobs_R - fixed_R)
     return clipped_surrogate(ratio_R, responses.advantages_R, settings.clip_low, settings.clip_high)

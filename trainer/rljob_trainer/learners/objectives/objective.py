@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 import torch
 
-from rljob_trainer import named
+from rljob_trainer import user_code
 from rljob_trainer.learners.config import LossSettings
 
 
@@ -59,8 +59,8 @@ class Objective(Protocol):
 def load(path: str) -> Objective:
     """Return the objective that `module:object` names. Raises ValueError if there is none."""
     try:
-        objective = named.load(path)
-    except named.NotThereError as error:
+        objective = user_code.load(path)
+    except user_code.NotThereError as error:
         raise ValueError(f"{path} is no policy objective: {error}") from error
     if not callable(objective):
         raise ValueError(f"{path} is no policy objective: it is no function")

@@ -34,7 +34,7 @@ def tried(objective: Objective, settings: LossSettings) -> None:
     try:
         made = objective(responses, settings)
     except Exception as error:
-        raise ObjectiveError(f"failed on a trial: {_told(error)}") from error
+        raise ObjectiveError(f"failed on a trial: {_described(error)}") from error
     if not isinstance(made, Surrogate):
         raise ObjectiveError(f"returned {type(made).__name__}; a Surrogate is wanted")
     shapes = {name: tuple(getattr(getattr(made, name), "shape", ())) for name in ("loss_R", "ratio_R", "clipped_R")}
@@ -52,7 +52,7 @@ def tried(objective: Objective, settings: LossSettings) -> None:
         )
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     near: list[str] = []
     if isinstance(error, AttributeError) and error.name:

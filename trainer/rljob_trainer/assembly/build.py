@@ -1,0 +1,138 @@
+"""Chooses every part of a run from its manifest, and starts them, stage by stage. Only assembly knows all of them.
+
+    foundation ─► resume point, control server ─► Ray ─► material ─► engines and learner (at once)
+               ─► watchers ─► first publication ─► what is sampled, what is trained ─► decorators ─► Run
+
+Each stage is a frozen value that later stages read. What differs between kinds of runs is chosen once, in `mode.py`.
+"""
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import ray
+
+from rljob_api import control
+from rljob_api.sections import Placement, RLJob, Spec
+from rljob_trainer.assembly.decorators import Core, decorated, decorators
+from rljob_trainer.assembly.downloads import with_local_files
+from rljob_trainer.assembly.foundation import RAY_ADDRESS, Foundation, lay, report_start, track
+from rljob_trainer.assembly.material import gather
+from rljob_trainer.assembly.mode import mode_of
+from rljob_trainer.assembly.run import Run
+from rljob_trainer.assembly.serving import Address, served
+from rljob_trainer.assembly.settings import cadence, first_round, lead
+from rljob_trainer.assembly.stages import Learning, Material, Sampling
+from rljob_trainer.assembly.watchers import start_watchers
+from rljob_trainer.control.server import ControlServer
+from rljob_trainer.control.status_store import StatusStore
+from rljob_trainer.data.hub import hub_of
+from rljob_trainer.data.packages import cache_directory, checkpoint
+from rljob_trainer.data.prompt_scheduler import PromptScheduler
+from rljob_trainer.data.tokenizer import import_in_background
+from rljob_trainer.engines import placement
+from rljob_trainer.parts import Parts
+from rljob_trainer.processes import leftovers
+from rljob_trainer.reporting.events import FILE_NAME, last_step
+from rljob_trainer.reporting.phases import Phases
+from rljob_trainer.rundir.checkpoints import CheckpointError, Found
+from rljob_trainer.rundir.fence import Fence
+from rljob_trainer.rundir.resume import begin
+
+PLACEMENT_S = 600.0
+"""longest wait for Ray to reserve the slots of engines and learner [s]"""
+
+
+def build(job: RLJob, fence: Fence, listen: Address, environ: Mapping[str, str], stack: ExitStack) -> Run:
+    """Start everything that the job needs, in the directory of `fence`, which is claimed; `stack` ends it all.
+
+    Raises whatever makes the run impossible. Attempts with the same origin resume from each other. The control protocol
+    and the metrics are served at `listen`.
+    """
+    status_store = StatusStore(control.Status(attempt=fence.mine.attempt))
+    phases = Phases(time.monotonic, began=status_store.begin)
+    lay_at = partial(lay, job, fence, environ, stack, status_store, phases)
+    with phases.measure("start"):
+        try:
+            start = begin(fence.directory, job.spec.checkpoint, fence.mine.origin)
+        except CheckpointError:
+            with served(lay_at(last_step(fence.directory / FILE_NAME)), listen):
+                raise
+        foundation = lay_at(start.step)
+        report_start(foundation, start)
+        with served(foundation, listen) as server:
+            track(foundation)
+            return _run(_with_local_files(foundation, start.found), server, start.found)
+
+
+def _with_local_files(foundation: Foundation, found: Found | None) -> Foundation:
+    environ, beat = foundation.environ, foundation.status_store.beat
+    hub = hub_of(environ, cache_directory(environ))
+    return replace(foundation, job=with_local_files(foundation.job, hub, foundation.directory, found is not None, beat))
+
+
+def _run(foundation: Foundation, server: ControlServer, found: Found | None) -> Run:
+    spec, orders = foundation.spec, foundation.orders
+    mode = mode_of(spec)
+    model = _connect_ray(foundation)
+    material = gather(foundation, mode.source, model, found)
+    slots = placement.reserve(foundation.topology, spec.runtime.device, PLACEMENT_S)
+    foundation.status_store.beat()
+    sampling = material.source.start(material, slots)
+    learning = mode.start_learning(foundation, material, slots)
+    foundation.status_store.beat()
+    sampling.wait_until_ready()
+    if material.resume:
+        learning.group.load(material.resume.path)
+        foundation.status_store.beat()
+    updater = start_watchers(foundation, sampling, learning.group, server)
+    parts = _parts(foundation, material, sampling, learning)
+    if not orders.requested:
+        foundation.status_store.update(state=control.RunState.RUNNING, scale=scale_at_start(spec))
+    return Run(parts, material.first, spec.training.steps, foundation, learning.group, updater)
+
+
+def _connect_ray(foundation: Foundation) -> Path:
+    """Connect to Ray, or start it; return the model's files, which are looked up first."""
+    spec, environ = foundation.spec, foundation.environ
+    model = checkpoint(spec.model.checkpoint, cache_directory(environ))
+    importing = import_in_background()  # 4 s of one core, as long as it takes a Ray to start
+    scratch = leftovers.create_scratch(foundation.run_id)
+    placement.connect(foundation.topology, spec.runtime.device, environ.get(RAY_ADDRESS), scratch / "ray")
+    foundation.stack.callback(ray.shutdown)
+    importing.join()
+    return model
+
+
+def _parts(foundation: Foundation, material: Material, sampling: Sampling, learning: Learning) -> Parts:
+    """Publish the first weights, and return what the loop works with."""
+    spec = foundation.spec
+    scheduler = PromptScheduler(material.stream, material.journal, lead(spec), first_round(spec))
+    sampled = sampling.sampled(scheduler, learning)
+    trained = learning.trained(sampled.gpu_sharing)
+    core = Core(sampled.rollouts, sampled.rewards, trained.learner, foundation.report)
+    core = decorated(core, decorators(spec, material.first), foundation, material, learning.group)
+    return Parts(
+        rollouts=core.rollouts,
+        rewards=core.rewards,
+        batches=trained.batches,
+        learner=core.learner,
+        gpu_sharing=sampled.gpu_sharing,
+        weights=sampled.weights,
+        evaluation=sampled.evaluation,
+        checkpoints=trained.checkpoints,
+        report=core.report,
+        phases=foundation.phases,
+        cadence=cadence(spec),
+        orders=foundation.orders,
+    )
+
+
+def scale_at_start(spec: Spec) -> control.Scale | None:
+    """Return the number of engines that orders may change; None: it cannot change."""
+    if spec.placement is Placement.COLOCATED or not spec.has_engines:
+        return None
+    return control.Scale(generation=0, engines=spec.rollout.engines)

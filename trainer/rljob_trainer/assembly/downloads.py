@@ -1,0 +1,74 @@
+"""Replaces references to the Hugging Face Hub in a manifest by local files; parts of a run see only paths.
+
+A branch of the hub can move. So the first attempt records the commit of each reference in the run's directory, and an
+attempt that resumes uses the same.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from rljob_api import hub
+from rljob_api.sections import RLJob, Source
+from rljob_trainer.data.hub import Hub, fetched
+from rljob_trainer.rundir.atomic_files import write_atomically
+
+FILE_NAME = "revisions.json"
+"""in the run's directory: commit by reference"""
+S = TypeVar("S", bound=Source)
+
+
+def with_local_files(job: RLJob, source: Hub, directory: Path, resumes: bool, beat: Callable[[], None]) -> RLJob:
+    """Download what the manifest names on the hub, and return the job with its paths. Raises HubError.
+
+    `directory` is the run's; `beat` is called while a download lasts.
+    """
+    record = directory / FILE_NAME
+    known: Mapping[str, str] = json.loads(record.read_text()) if resumes and record.is_file() else {}
+    used: dict[str, str] = {}
+
+    def local(text: str, wanted: hub.Reference | None) -> str:
+        if wanted is None:
+            return text
+        if text in known:
+            wanted = replace(wanted, revision=known[text])
+        found = fetched(source, wanted, beat=beat)
+        used[text] = commit_of(found)
+        return str(found)
+
+    placed = placed_in(job, lambda text: local(text, hub.model(text)), lambda text: local(text, hub.file(text)))
+    if used:
+        write_atomically(record, json.dumps(used, indent=2).encode())
+    return placed
+
+
+def commit_of(path: Path) -> str:
+    """Return the commit of a directory or file in the hub's cache: `…/snapshots/COMMIT/…`."""
+    return path.parts[path.parts.index("snapshots") + 1]
+
+
+def placed_in(job: RLJob, of_model: Callable[[str], str], of_file: Callable[[str], str]) -> RLJob:
+    """Return the job with other checkpoints and other files of questions."""
+    spec = job.spec
+    model = spec.model.model_copy(update={"checkpoint": of_model(spec.model.checkpoint)})
+    algorithm, teacher = spec.algorithm, spec.algorithm.teacher
+    if teacher is not None:
+        other = teacher.model_copy(update={"checkpoint": of_model(teacher.checkpoint)})
+        algorithm = algorithm.model_copy(update={"teacher": other})
+
+    def questions(source: S) -> S:
+        files = {"jsonl": source.jsonl, "parquet": source.parquet}
+        return source.model_copy(update={kind: of_file(path) for kind, path in files.items() if path is not None})
+
+    data = spec.data.model_copy(
+        update={
+            "train": questions(spec.data.train),
+            "held_out": None if spec.data.held_out is None else questions(spec.data.held_out),
+            "evaluation_sets": tuple(map(questions, spec.data.evaluation_sets)),
+        }
+    )
+    return job.model_copy(
+        update={"spec": spec.model_copy(update={"model": model, "algorithm": algorithm, "data": data})}
+    )

@@ -1,0 +1,173 @@
+"""Samples made by engines and judged by rewards: with training, or alone (`spec.debug.rolloutOnly`)."""
+
+import math
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rljob_api import control
+from rljob_api.sections import Async
+from rljob_trainer.assembly.fleet import Fleet, start_fleet
+from rljob_trainer.assembly.foundation import Foundation
+from rljob_trainer.assembly.settings import updates
+from rljob_trainer.assembly.stages import Learning, Material
+from rljob_trainer.conversations import factory as conversations
+from rljob_trainer.conversations.function import Function
+from rljob_trainer.data.dataset import Dataset
+from rljob_trainer.data.prompt_scheduler import PromptScheduler
+from rljob_trainer.data.tokenizer import load_tokenizer
+from rljob_trainer.engines.carrying import Carrying, Gated
+from rljob_trainer.engines.client import Generates
+from rljob_trainer.engines.gate import Gate
+from rljob_trainer.engines.generation import RouterGenerator
+from rljob_trainer.engines.placement import Slots
+from rljob_trainer.engines.pool import EngineSnapshot
+from rljob_trainer.generator import Generator
+from rljob_trainer.learners.group import LearnerGroup
+from rljob_trainer.parts import Evaluation, Sampled, Weights
+from rljob_trainer.rewards.factory import RewardContext, Rewards, rewards
+from rljob_trainer.rollouts.asynchronous import AsyncRollouts
+from rljob_trainer.rollouts.evaluation import HeldOut, NoHeldOut, with_sets
+from rljob_trainer.rollouts.sampler import Sampler
+from rljob_trainer.rollouts.synchronous import SyncRollouts
+from rljob_trainer.sync.gated import GatedWeights
+from rljob_trainer.sync.publisher import Publisher
+from rljob_trainer.sync.weights import EngineWeights
+
+START_MARGIN_S = 60.0
+"""beside the time that the manifest gives engines to start: for the router [s]"""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSource:
+    """Rewards and the generate function, loaded; no engine runs."""
+
+    foundation: Foundation
+    rewards: Rewards
+    function: Function | None
+    """what makes samples in several steps; None: the model answers once"""
+
+    def start(self, material: Material, slots: Slots) -> "EngineSampling":
+        """Start router and engines; return without waiting for them."""
+        fleet = start_fleet(self.foundation, material, slots)
+        return EngineSampling(self.foundation, material, self.rewards, self.function, fleet)
+
+
+def engine_source(foundation: Foundation, model: Path, data: Dataset) -> EngineSource:
+    """Load rewards and the generate function. Raises RewardError and GenerateError."""
+    spec, stack = foundation.spec, foundation.stack
+    context = RewardContext(
+        log=foundation.directory / control.REWARD_LOG,
+        environ=foundation.environ,
+        with_metadata=spec.data.metadata_key is not None,
+        alive=foundation.status_store.beat,
+    )
+    loaded = rewards(spec.reward, context, stack)
+    function = conversations.function(spec, foundation.directory / "logs" / "tools.log", stack)
+    return EngineSource(foundation, loaded, function)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSampling:
+    """Engines that start or run, and what the loop needs to sample from them."""
+
+    foundation: Foundation
+    material: Material
+    rewards: Rewards
+    function: Function | None
+    fleet: Fleet
+
+    def wait_until_ready(self) -> None:
+        """Return when router and engines have started. Raises EngineStartError."""
+        self.fleet.started.result(self.foundation.spec.recovery.start_timeout_seconds + START_MARGIN_S)
+
+    def engines(self) -> Sequence[EngineSnapshot]:
+        """Return the state of each engine."""
+        return self.fleet.pool.snapshot()
+
+    def watchers(self) -> Sequence[Awaitable[None]]:
+        """Return what restarts the router when it ends."""
+        return (self.fleet.router.keep(self.fleet.pool.serving_urls),)
+
+    def sampled(self, scheduler: PromptScheduler, learning: Learning) -> Sampled:
+        """Publish the first weights; return rollouts, rewards, weights and evaluation."""
+        publisher = Publisher(learning.transport(), self.foundation.spec.weight_sync.timeout_seconds)
+        self.fleet.catch_up.publisher = publisher
+        weights = EngineWeights(self.fleet.pool, publisher, self.foundation.background)
+        ahead = self.foundation.spec.ahead
+        rollouts, published = (
+            (self._synchronous(scheduler, publisher, learning.group), weights)
+            if ahead is None
+            else self._asynchronous(ahead, scheduler, weights, learning.group)
+        )
+        return Sampled(
+            rollouts=rollouts,
+            rewards=self.rewards,
+            gpu_sharing=learning.gpu_sharing(weights, self.fleet.pool),
+            weights=learning.published(published, self.material.first),
+            evaluation=self._evaluation(rollouts.sampler),
+        )
+
+    def _synchronous(self, scheduler: PromptScheduler, publisher: Publisher, learner: LearnerGroup) -> SyncRollouts:
+        rollout = self.foundation.spec.rollout
+        return SyncRollouts(
+            scheduler=scheduler,
+            sampler=self._sampler(self.fleet.client, publisher, learner),
+            sampling=rollout.sampling,
+            prompts_per_step=rollout.prompts_per_step,
+            samples_per_prompt=rollout.samples_per_prompt,
+            background=self.foundation.background,
+        )
+
+    def _asynchronous(
+        self, ahead: Async, scheduler: PromptScheduler, weights: EngineWeights, learner: LearnerGroup
+    ) -> tuple[AsyncRollouts, Weights]:
+        """Return rollouts that run while the learner trains, and weights that are published behind a gate."""
+        spec, rollout, gate = self.foundation.spec, self.foundation.spec.rollout, Gate()
+        router: Generates = Gated(self.fleet.client, gate)
+        if ahead.partial:
+            decode = partial(load_tokenizer(self.material.model).decode, skip_special_tokens=True)
+            router = Carrying(router, decode)
+        cut = self.fleet.pool.cut if ahead.partial else None
+        gated = GatedWeights(weights=weights, gate=gate, due=updates(spec).due, cut=cut)
+        rollouts = AsyncRollouts(
+            scheduler=scheduler,
+            sampler=self._sampler(router, weights.publisher, learner),
+            sampling=rollout.sampling,
+            prompts_per_step=rollout.prompts_per_step,
+            samples_per_prompt=rollout.samples_per_prompt,
+            max_staleness=ahead.max_staleness,
+            background=self.foundation.background,
+            waiting=gated.rescue,
+        )
+        self.foundation.stack.callback(rollouts.close)
+        return rollouts, gated
+
+    def _sampler(self, router: Generates, publisher: Publisher, learner: LearnerGroup) -> Sampler:
+        spec, beat = self.foundation.spec, self.foundation.status_store.beat
+        # A prompt may outlive an engine: time for two answers and a restart between them.
+        patience_s = 2 * spec.rollout.request_timeout_seconds + spec.recovery.start_timeout_seconds
+        generator: Generator = RouterGenerator(router, spec.rollout.request_timeout_seconds)
+        if self.function is not None:
+            model, url = self.material.model, self.fleet.client.url
+            generator = conversations.function_generator(
+                self.function, spec, model, url, patience_s, beat, self.foundation.stack
+            )
+            patience_s = math.inf  # a prompt takes as many answers as it takes: the generator watches the engines
+        return Sampler(generator, patience_s, lambda: publisher.version, beat, learner.check)
+
+    def _evaluation(self, sampler: Sampler) -> Evaluation:
+        spec, data = self.foundation.spec, self.material.data
+        if not data.held_out:
+            return NoHeldOut()
+        held_out = HeldOut(
+            prompts=data.held_out,
+            sampler=sampler,
+            sampling=spec.rollout.sampling,
+            rewards=self.rewards,
+            samples_per_prompt=spec.evaluation.samples_per_prompt,
+            greedy=spec.evaluation.greedy,
+            background=self.foundation.background,
+        )
+        return with_sets(held_out, spec.data.evaluation_sets, data.evaluation_sets)

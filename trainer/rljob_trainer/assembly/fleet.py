@@ -1,0 +1,102 @@
+"""The third stage, its engines: router and pool, started together and connected to orders, reports and weights.
+
+order book ─► PoolCommands ─► EnginePool ─► IncidentReporter ─► status and report
+                                  └──────► CatchUp ─► publisher
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import aiohttp
+import ray
+
+from rljob_api import control
+from rljob_trainer.assembly.foundation import Foundation
+from rljob_trainer.assembly.learning import cpu_threads
+from rljob_trainer.assembly.settings import pool_settings, router_settings
+from rljob_trainer.assembly.stages import Material
+from rljob_trainer.control.incidents import IncidentReporter
+from rljob_trainer.engines import placement
+from rljob_trainer.engines.client import EngineClient, RouterClient, open_session
+from rljob_trainer.engines.command import engine_command
+from rljob_trainer.engines.placement import Slots
+from rljob_trainer.engines.pool import EnginePool
+from rljob_trainer.engines.router import Router
+from rljob_trainer.engines.server import RayHost
+from rljob_trainer.metrics import Publication
+from rljob_trainer.sync.publisher import Publisher
+
+
+@dataclass
+class CatchUp:
+    """Brings weights to engines that missed a publication, by the publisher that the learner makes possible."""
+
+    publisher: Publisher | None = None
+
+    async def __call__(self, engines: Sequence[EngineClient]) -> Publication | None:
+        """Return None when it cannot be done now; the next publication will do it."""
+        return None if self.publisher is None else await self.publisher.catch_up(engines)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Engines behind a router, which may still be starting."""
+
+    router: Router
+    pool: EnginePool
+    started: "Future[None]"
+    catch_up: CatchUp
+
+    @property
+    def client(self) -> RouterClient:
+        """The router's; it has one once it has started."""
+        assert self.router.client is not None, "the router has been started"
+        return self.router.client
+
+
+def start_fleet(foundation: Foundation, material: Material, slots: Slots) -> Fleet:
+    """Start router and engines; return without waiting for them."""
+    spec, background, stack = foundation.spec, foundation.background, foundation.stack
+    session = background.run(_session(), timeout_s=10)
+    stack.callback(lambda: background.run(session.close(), timeout_s=10))
+    log_file = foundation.directory / "logs" / "router.log"
+    router = Router(router_settings(spec), log_file, session, ray.util.get_node_ip_address())
+    catch_up = CatchUp()
+    pool = EnginePool(
+        names=tuple(engine.name for engine in foundation.topology.engines),
+        host=_hosts(foundation, slots),
+        command=engine_command(
+            spec, material.model, cpu_threads(foundation).engine, foundation.environ.get("PYTHONPATH", "")
+        ),
+        routing=router,
+        session=session,
+        settings=pool_settings(spec),
+        catch_up=catch_up,
+        on_incident=IncidentReporter(foundation.status_store, foundation.report.incident),
+    )
+    foundation.commands.connect(pool)
+    stack.callback(lambda: background.run(router.stop(), timeout_s=30))
+    stack.callback(lambda: background.run(pool.stop(), timeout_s=60))
+    return Fleet(router, pool, background.submit(_both(router.start(), pool.start())), catch_up)
+
+
+def _hosts(foundation: Foundation, slots: Slots) -> Callable[[str], RayHost]:
+    """Return what makes the host of an engine: on the slots reserved for it, or for a new engine on further ones."""
+    topology, device = foundation.topology, foundation.spec.runtime.device
+    reserved = {engine.name: slots.reservation(engine.slots) for engine in topology.engines}
+
+    def host(name: str) -> RayHost:
+        reservation = reserved.pop(name, None) or placement.engine_reservation(topology, device)
+        return RayHost(name, foundation.directory / control.ENGINE_LOG.format(engine=name), None, reservation)
+
+    return host
+
+
+async def _session() -> aiohttp.ClientSession:
+    return open_session()
+
+
+async def _both(first: Awaitable[None], second: Awaitable[None]) -> None:
+    await asyncio.gather(first, second)

@@ -1,0 +1,225 @@
+"""The third stage, its trained half: the processes that hold the weights, and the loop's parts that train them."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rljob_api.sections import Device, KlTarget, Placement, Spec
+from rljob_api.sizing.batch import batch
+from rljob_api.sizing.topology import sizes
+from rljob_trainer.assembly.cpu_threads import Threads, threads
+from rljob_trainer.assembly.foundation import RAY_ADDRESS, Foundation
+from rljob_trainer.assembly.null_parts import NoBatches, NoCheckpoints, NoGpuSharing, NoLearner, SameWeights
+from rljob_trainer.assembly.settings import layout_of, learner_config, learner_environment, loss_settings, sharding
+from rljob_trainer.assembly.stages import Material
+from rljob_trainer.batches.batches import Batches
+from rljob_trainer.batches.loss_weights import aggregation
+from rljob_trainer.batches.penalties import KlPenalties, Penalties, no_penalties
+from rljob_trainer.batches.token_values import Measure, Measurement, SharedGpus, Values, no_values
+from rljob_trainer.data.tokenizer import load_config
+from rljob_trainer.engines.placement import Slots
+from rljob_trainer.engines.pool import EnginePool
+from rljob_trainer.learners.actor_critic import ActorCritic
+from rljob_trainer.learners.config import Layout, layout
+from rljob_trainer.learners.group import LearnerGroup
+from rljob_trainer.parts import Trained, Weights
+from rljob_trainer.processes import leftovers
+from rljob_trainer.rundir.checkpoints import DIRECTORY, Checkpoints
+from rljob_trainer.sync.gpu_sharing import GpuSharing
+from rljob_trainer.sync.learner_link import LearnerLink, checkpoint_files, publishing_rank
+from rljob_trainer.sync.publisher import Transport
+from rljob_trainer.sync.transport import Broadcast, Disk
+from rljob_trainer.sync.weights import EngineWeights
+
+LEARNER_S = 3600.0
+"""longest wait for one call of the learner [s]; the supervisor notices a stalled phase much earlier"""
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """A learner that is trained."""
+
+    foundation: Foundation
+    material: Material
+    group: LearnerGroup
+
+    def transport(self) -> Transport:
+        """Return how its weights reach engines. Engines and learner on one machine may share files in memory."""
+        spec, link = self.foundation.spec, LearnerLink(self.group)
+        specs = self.group.call("weight_specs")[0]
+        if spec.transport == "Disk":
+            return Disk(link, _shared_directory(self.foundation, sum(each.nbytes for each in specs)))
+        return Broadcast(
+            learner=link,
+            specs=specs,
+            backend="gloo" if spec.runtime.device is Device.CPU else "nccl",
+            ranks_per_engine=spec.rollout.gpus_per_engine,
+            bucket_bytes=spec.weight_sync.bucket_mib * 2**20,
+        )
+
+    def gpu_sharing(self, weights: EngineWeights, pool: EnginePool) -> SharedGpus:
+        """Return how it shares GPUs with engines; with GPUs of its own, or on CPU, it only pauses catching up."""
+        spec = self.foundation.spec
+        if spec.runtime.device is Device.GPU and spec.placement is Placement.COLOCATED:
+            return GpuSharing(weights, pool, self.foundation.background)
+        return weights
+
+    def published(self, weights: Weights, first: int) -> Weights:
+        """Publish version `first`; later versions are published in the same way."""
+        weights.publish(first)
+        return weights
+
+    def trained(self, gpu_sharing: SharedGpus) -> Trained:
+        """Return batches, learner and checkpoints."""
+        spec, material = self.foundation.spec, self.material
+        checkpoints = Checkpoints(
+            directory=self.foundation.directory / DIRECTORY,
+            keep=spec.checkpoint.keep,
+            layout=layout_of(self.foundation.topology),
+            model=material.fingerprint,
+            precision=spec.training.precision.value,
+            learner=self.group,
+            stream=material.stream,
+            journal=material.journal,
+            saved=self.foundation.report.checkpoint,
+            may_write=self.foundation.fence.check,
+        )
+        return Trained(self._batches(gpu_sharing), with_critic(self.group, spec, material.first), checkpoints)
+
+    def _batches(self, gpu_sharing: SharedGpus) -> Batches:
+        spec, algorithm = self.foundation.spec, self.material.algorithm
+        loss = loss_settings(spec, algorithm)
+        return Batches(
+            advantage=algorithm.advantage,
+            penalties=self._penalties(gpu_sharing),
+            weights=aggregation(spec),
+            keep_zero_advantage=loss.kl is not None or loss.entropy_coefficient > 0 or algorithm.returns is not None,
+            global_batch_size=batch(spec).global_batch_size,
+            data_parallel=self.foundation.topology.data_parallel,
+            max_tokens=spec.training.max_tokens_per_gpu,
+            values=self._values(gpu_sharing),
+            returns=algorithm.returns,
+        )
+
+    def _penalties(self, gpu_sharing: SharedGpus) -> Penalties:
+        spec, kl = self.foundation.spec, self.foundation.spec.algorithm.kl
+        if spec.algorithm.teacher is not None:
+            estimates: Measure = self.group.divergence
+            coefficient = 1.0
+        elif kl is not None and kl.added_to is KlTarget.REWARD:
+            estimates = partial(self.group.kl, estimator=kl.estimator, clamp=kl.clamp)
+            coefficient = kl.coefficient
+        else:
+            return no_penalties
+        return KlPenalties(
+            estimates=estimates,
+            gpu_sharing=gpu_sharing,
+            coefficient=coefficient,
+            data_parallel=self.foundation.topology.data_parallel,
+            max_tokens=spec.training.max_tokens_per_gpu,
+        )
+
+    def _values(self, gpu_sharing: SharedGpus) -> Values:
+        if self.foundation.spec.algorithm.critic is None:
+            return no_values
+        return measurement(self.foundation, self.group.values, gpu_sharing)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWeights:
+    """Stands for the learner where nothing is trained: one process that knows the weights of `model.checkpoint`."""
+
+    foundation: Foundation
+    material: Material
+    group: LearnerGroup
+
+    def transport(self) -> Transport:
+        """Let engines read the checkpoint's own files."""
+        return Disk(LearnerLink(self.group), self.material.model)
+
+    def gpu_sharing(self, weights: EngineWeights, pool: EnginePool) -> SharedGpus:
+        """Leave all GPUs to the engines."""
+        return NoGpuSharing()
+
+    def published(self, weights: Weights, first: int) -> Weights:
+        """Publish the weights once; nothing changes them."""
+        return SameWeights(weights.publish(first))
+
+    def trained(self, gpu_sharing: SharedGpus) -> Trained:
+        """Train nothing."""
+        return Trained(NoBatches(), NoLearner(), NoCheckpoints(self.foundation.directory))
+
+
+def start_learner(foundation: Foundation, material: Material, slots: Slots) -> Learner:
+    """Start the learner's ranks, and load the weights that training began with."""
+    spec, ranks = foundation.spec, foundation.topology.learner
+    config = learner_config(spec, material.algorithm, material.model, cpu_threads(foundation).rank, material.teacher)
+    environment = learner_environment(spec.runtime.device)
+    group = LearnerGroup(
+        make=partial(publishing_rank, config=config, sharding=sharding(spec, load_config(material.model))),
+        actor_options=[slots.options(rank.slot) | environment for rank in ranks],
+        layout=layout(config, len(ranks)),
+        timeout_s=LEARNER_S,
+        max_skipped=spec.training.optimizer.max_skipped_steps,
+    )
+    return Learner(foundation, material, _started(foundation, group))
+
+
+def start_checkpoint_weights(foundation: Foundation, material: Material, slots: Slots) -> CheckpointWeights:
+    """Start the process that knows the checkpoint's weights, beside the first engine."""
+    spec = foundation.spec
+    make = partial(
+        checkpoint_files,
+        checkpoint_dir=material.model,
+        precision=spec.training.precision.value,
+        device="cpu" if spec.runtime.device is Device.CPU else "cuda",
+        num_threads=cpu_threads(foundation).rank,
+        sharding=sharding(spec, load_config(material.model)),
+    )
+    options = slots.options(foundation.topology.engines[0].slots[0]) | learner_environment(spec.runtime.device)
+    group = LearnerGroup(make, [options], Layout(1, 1, 1), timeout_s=LEARNER_S, max_skipped=0)
+    return CheckpointWeights(foundation, material, _started(foundation, group))
+
+
+def with_critic(learner: LearnerGroup, spec: Spec, first: int) -> LearnerGroup | ActorCritic:
+    """Return what the loop trains, from step `first` on: the policy, and its critic if the algorithm has one."""
+    critic = spec.algorithm.critic
+    return learner if critic is None else ActorCritic(learner, critic_only=max(0, critic.warmup_steps - first))
+
+
+def measurement(foundation: Foundation, measure: Measure, gpu_sharing: SharedGpus) -> Measurement:
+    """Return a measure of the learner's, packed as training packs."""
+    max_tokens = foundation.spec.training.max_tokens_per_gpu
+    return Measurement(measure, gpu_sharing, foundation.topology.data_parallel, max_tokens)
+
+
+def cpu_threads(foundation: Foundation) -> Threads:
+    """Return how many CPU threads each process computes with on this machine."""
+    spec, placed = foundation.spec, foundation.topology
+    cores = len(os.sched_getaffinity(0))
+    # A replay has as many threads as the run that it repeats, and so the same sums to the bit.
+    engines = len(placed.engines) if spec.debug.replay is None else sizes(spec).engines
+    return threads(spec.placement, cores, len(placed.learner), engines)
+
+
+def _started(foundation: Foundation, group: LearnerGroup) -> LearnerGroup:
+    foundation.stack.callback(group.stop)
+    group.start()
+    watching = foundation.background.submit(group.watch())
+    foundation.stack.callback(watching.cancel)
+    return group
+
+
+def _shared_directory(foundation: Foundation, num_bytes: int) -> Path:
+    """Return where to write weights of this size: in a directory of our own, for files are replaced there."""
+    spec = foundation.spec
+    if spec.weight_sync.directory is not None:
+        return Path(spec.weight_sync.directory) / f"rljob-{foundation.run_id}"
+    memory = leftovers.shared_memory(foundation.run_id)
+    on_one_machine = RAY_ADDRESS not in foundation.environ
+    on_cpu = spec.runtime.device is Device.CPU
+    if on_one_machine and on_cpu and shutil.disk_usage(memory.parent).free > 1.5 * num_bytes:
+        return memory
+    return foundation.directory / "weights"

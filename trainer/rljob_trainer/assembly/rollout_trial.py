@@ -1,0 +1,101 @@
+"""Makes samples for the first rows of a manifest's data, and judges them: what `rljob rollout test` shows.
+
+rows ─► prompts ─► engine, or a function and the engine ─► samples ─► every part of the reward
+
+One engine with the weights of `model.checkpoint`, started for it, or any that runs already.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rljob_api.sections import Sampling, Spec
+from rljob_trainer.assembly.reward_trial import Verdict, trial
+from rljob_trainer.conversations import factory as conversations
+from rljob_trainer.data.render import Renderer
+from rljob_trainer.data.sources import questions
+from rljob_trainer.data.tokenizer import load_tokenizer
+from rljob_trainer.engines.client import RouterClient
+from rljob_trainer.engines.command import engine_command
+from rljob_trainer.engines.generation import RouterGenerator
+from rljob_trainer.engines.server import EngineServer
+from rljob_trainer.generator import Generator
+from rljob_trainer.rewards.factory import Rewards
+from rljob_trainer.samples import Group, Prompt, Sample
+
+HOST = "127.0.0.1"
+PATIENCE_S = 60.0
+"""longest time without an answer of the engine, beside that of one request [s]"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A sample with what the reward says of it."""
+
+    prompt: Prompt
+    sample: Sample
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutTrial:
+    """What became of all rows."""
+
+    tried: tuple[Tried, ...]
+    run_would_end: bool
+    """because of a reward"""
+
+
+def prompts(spec: Spec, model: Path, rows: int) -> tuple[Prompt, ...]:
+    """Return the first rows to train on as the engine gets them. Raises DataError."""
+    renderer = Renderer(spec.data, load_tokenizer(model), conversations.schemas(spec))
+    return tuple(renderer.prompt(str(number), row) for number, row in enumerate(questions(spec.data).train[:rows]))
+
+
+@contextmanager
+def engine(spec: Spec, model: Path, log: Path, python_path: str) -> Iterator[str]:
+    """Run one engine meanwhile; give its address. Raises EngineStartError."""
+    server = EngineServer("engine-0", log, HOST)
+    command = engine_command(spec, model, len(os.sched_getaffinity(0)), python_path)
+    try:
+        yield server.start(command, spec.recovery.start_timeout_seconds).url
+    finally:
+        server.stop()
+
+
+def groups(
+    spec: Spec, model: Path, url: str, asked: Sequence[Prompt], samples: int, greedy: bool, log: Path
+) -> tuple[Group, ...]:
+    """Return samples of each prompt, by the engine or router at `url` and in the manifest's way.
+
+    What tools print goes to `log`.
+    Raises GenerateError, EngineError, GenerationFailedError, RolloutTimeoutError.
+    """
+    with ExitStack() as stack:
+        function = conversations.function(spec, log, stack)
+        apart = stack.enter_context(conversations.own_loop())
+        generator: Generator = RouterGenerator(RouterClient(apart.session, url), spec.rollout.request_timeout_seconds)
+        if function is not None:
+            generator = conversations.function_generator(
+                function, spec, model, url, PATIENCE_S, alive=lambda: None, stack=stack
+            )
+        return apart.loop.run(_groups(generator, asked, spec.rollout.sampling, samples, greedy), timeout_s=None)
+
+
+def judged(rewards: Rewards, made: Sequence[Group]) -> RolloutTrial:
+    """Return the samples with what the reward says. Raises RewardError where it cannot be computed at all."""
+    texts = [[sample.text for sample in group.samples_G] for group in made]
+    done = trial(rewards, [group.prompt for group in made], texts)
+    samples = [(group.prompt, sample) for group in made for sample in group.samples_G]
+    tried = [Tried(*each, verdict) for each, verdict in zip(samples, done.verdicts, strict=True)]
+    return RolloutTrial(tuple(tried), done.run_would_end)
+
+
+async def _groups(
+    generator: Generator, asked: Sequence[Prompt], sampling: Sampling, samples: int, greedy: bool
+) -> tuple[Group, ...]:
+    made = await asyncio.gather(*(generator.generate(prompt, sampling, samples, greedy) for prompt in asked))
+    return tuple(Group(prompt, samples_G) for prompt, samples_G in zip(asked, made, strict=True))

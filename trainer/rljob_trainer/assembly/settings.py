@@ -1,0 +1,197 @@
+"""What a manifest says to each part of a run, in the part's own words. Pure: nothing is opened or started here."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rljob_api.algorithms import KNOWN
+from rljob_api.sections import Device, KlTarget, Spec
+from rljob_api.sizing.batch import batch
+from rljob_api.sizing.topology import Topology, sizes
+from rljob_trainer.algorithms import factory
+from rljob_trainer.algorithms.algorithm import Algorithm
+from rljob_trainer.algorithms.errors import AlgorithmError
+from rljob_trainer.cadence import Cadence, Updates
+from rljob_trainer.conversations import factory as conversations
+from rljob_trainer.data.prompt_scheduler import Lead
+from rljob_trainer.engines.command import NCCL
+from rljob_trainer.engines.pool import PoolSettings
+from rljob_trainer.engines.router import RouterSettings
+from rljob_trainer.learners.config import (
+    CriticSettings,
+    ImportanceSettings,
+    KlSettings,
+    LearnerConfig,
+    LossSettings,
+    OptimizerSettings,
+)
+from rljob_trainer.rundir.rollout_files import Made
+from rljob_trainer.sync.layout import Sharding
+
+
+def made_by(spec: Spec, model: str, questions: str) -> Made:
+    """Return what decides the samples of a run; `model` and `questions` are fingerprints."""
+    rollout = spec.rollout
+    return {
+        "spec.model.checkpoint, by its fingerprint,": model,
+        "spec.data, spec.seed and the tokenizer, by their fingerprint,": questions,
+        "spec.reward": spec.reward.model_dump(mode="json", by_alias=True),
+        "spec.rollout.promptsPerStep": rollout.prompts_per_step,
+        "spec.rollout.samplesPerPrompt": rollout.samples_per_prompt,
+        "spec.rollout.sampling": rollout.sampling.model_dump(mode="json", by_alias=True),
+        **conversations.made_by(rollout),
+        # None is as good as absent: dumps of before
+        "spec.rollout.async": spec.ahead.model_dump(mode="json", by_alias=True) if spec.ahead else None,
+    }
+
+
+def sharding(spec: Spec, hf_config: Any) -> Sharding:
+    """Return how engines split the model."""
+    return Sharding(
+        ranks=spec.rollout.gpus_per_engine,
+        key_value_heads=hf_config.num_key_value_heads,
+        tied_embeddings=hf_config.tie_word_embeddings,
+    )
+
+
+def lead(spec: Spec) -> Lead:
+    """Return how far rollouts may be ahead of training."""
+    if spec.ahead is None:
+        return Lead(spec.training.steps)
+    return Lead(spec.training.steps, spec.ahead.max_staleness, spec.ahead.update_interval)
+
+
+def first_round(spec: Spec) -> int:
+    """Return how many prompts a step asks at first."""
+    dynamic, groups = spec.algorithm.dynamic_sampling, spec.rollout.prompts_per_step
+    return dynamic.prompts(groups) if dynamic else groups
+
+
+def cadence(spec: Spec) -> Cadence:
+    """Return what is due after which step."""
+    return Cadence(spec.training.steps, spec.checkpoint.interval, spec.evaluation.interval)
+
+
+def updates(spec: Spec) -> Updates:
+    """Return when engines get new weights."""
+    interval = spec.ahead.update_interval if spec.ahead else 1
+    return Updates(interval, cadence(spec), evaluates=spec.data.held_out is not None)
+
+
+def chosen_algorithm(spec: Spec) -> Algorithm:
+    """Return the manifest's algorithm, tried once; raise AlgorithmError if it does not work, before anything starts."""
+    # Not at the top: it takes torch, which takes seconds.
+    from rljob_trainer.learners.objectives import objective
+    from rljob_trainer.learners.objectives.trial import tried
+
+    chosen = factory.algorithm(spec.algorithm)
+    try:
+        tried(objective.load(chosen.objective), loss_settings(spec, chosen))
+    except ValueError as error:
+        raise AlgorithmError(f"algorithm.name {spec.algorithm.name}: objective {chosen.objective}: {error}") from error
+    if spec.algorithm.name not in KNOWN:  # ours are tested
+        factory.tried(chosen, spec.rollout.samples_per_prompt)
+    return chosen
+
+
+def learner_config(
+    spec: Spec, algorithm: Algorithm, model: Path, num_threads: int, teacher: Path | None = None
+) -> LearnerConfig:
+    """Return what the manifest says about the learner."""
+    return LearnerConfig(
+        checkpoint_dir=model,
+        optimizer=optimizer_settings(spec),
+        critic=critic_settings(spec),
+        loss=loss_settings(spec, algorithm),
+        reference=spec.algorithm.kl is not None,
+        teacher_dir=teacher,
+        tensor_parallel=spec.training.tensor_parallel,
+        pipeline_parallel=spec.training.pipeline_parallel,
+        precision=spec.training.precision.value,
+        device="cpu" if spec.runtime.device is Device.CPU else "cuda",
+        seed=spec.seed,
+        num_threads=num_threads,
+        megatron_args=spec.extra_args.megatron,
+    )
+
+
+def optimizer_settings(spec: Spec) -> OptimizerSettings:
+    """Return what the manifest says about the policy's optimizer."""
+    optimizer = spec.training.optimizer
+    return OptimizerSettings(
+        learning_rate=optimizer.learning_rate,
+        total_steps=spec.policy_rollouts * batch(spec).steps_per_rollout,
+        min_learning_rate=optimizer.min_learning_rate,
+        schedule=optimizer.schedule,
+        warmup_steps=optimizer.warmup_steps,
+        beta1=optimizer.beta1,
+        beta2=optimizer.beta2,
+        epsilon=optimizer.epsilon,
+        weight_decay=optimizer.weight_decay,
+        clip_grad=optimizer.clip_grad,
+    )
+
+
+def critic_settings(spec: Spec) -> CriticSettings | None:
+    """Return what the manifest says about the critic: its optimizer is the policy's with another rate and limit."""
+    critic, policy = spec.algorithm.critic, optimizer_settings(spec)
+    if critic is None:
+        return None
+    optimizer = replace(
+        policy,
+        learning_rate=critic.learning_rate,
+        min_learning_rate=policy.min_learning_rate * critic.learning_rate / policy.learning_rate,
+        total_steps=spec.training.steps * batch(spec).steps_per_rollout,
+        clip_grad=critic.clip_grad,
+    )
+    return CriticSettings(optimizer, critic.value_clip)
+
+
+def loss_settings(spec: Spec, algorithm: Algorithm) -> LossSettings:
+    """Return what the manifest says about the loss."""
+    given, kl, importance = spec.algorithm, spec.algorithm.kl, spec.algorithm.importance_sampling
+    return LossSettings(
+        objective=algorithm.objective,
+        clip_low=given.clip_low,
+        clip_high=given.clip_high,
+        dual_clip=given.dual_clip,
+        old="engines" if spec.ahead is not None and importance is None else "learner",
+        importance=ImportanceSettings(importance.kind, importance.level, importance.low, importance.high)
+        if importance
+        else None,
+        entropy_coefficient=given.entropy_coefficient,
+        kl=KlSettings(kl.coefficient, kl.estimator, kl.clamp) if kl and kl.added_to is KlTarget.LOSS else None,
+        temperature=spec.rollout.sampling.temperature,
+        sampled=not spec.is_sft,
+    )
+
+
+def learner_environment(device: Device) -> dict[str, Any]:
+    """Return Ray's option that gives the learner the engines' NCCL settings: they must agree."""
+    return {"runtime_env": {"env_vars": NCCL}} if device is Device.GPU else {}
+
+
+def router_settings(spec: Spec) -> RouterSettings:
+    """Return what the manifest says about the router."""
+    return RouterSettings(
+        policy=spec.rollout.router_policy,
+        request_timeout_s=spec.rollout.request_timeout_seconds,
+        health_interval_s=spec.recovery.health_interval_seconds,
+        health_timeout_s=spec.recovery.health_timeout_seconds,
+    )
+
+
+def pool_settings(spec: Spec) -> PoolSettings:
+    """Return what the manifest says about watching engines."""
+    return PoolSettings(
+        probe_failures=spec.recovery.health_failures,
+        probe_interval_s=spec.recovery.health_interval_seconds,
+        probe_timeout_s=spec.recovery.health_timeout_seconds,
+        start_timeout_s=spec.recovery.start_timeout_seconds,
+        engines_per_node=sizes(spec).engines_per_node,
+    )
+
+
+def layout_of(sizes: Topology) -> str:
+    """Return the parallel sizes in words, as checkpoints name them."""
+    return f"tensor {sizes.tensor_parallel} x pipeline {sizes.pipeline_parallel} x data {sizes.data_parallel}"

@@ -1,0 +1,52 @@
+"""What runs beside the loop while the run lasts: status updates, recovery without a supervisor, the router's keeper."""
+
+import logging
+import os
+from collections.abc import Awaitable, Sequence
+
+from rljob_api.exits import Exit
+from rljob_trainer.assembly.foundation import Foundation
+from rljob_trainer.assembly.stages import Sampling
+from rljob_trainer.control.fallback_recovery import FallbackRecovery
+from rljob_trainer.control.server import ControlServer
+from rljob_trainer.control.stall_watch import StallWatch
+from rljob_trainer.control.status_updates import StatusUpdater
+from rljob_trainer.learners.group import LearnerGroup
+
+log = logging.getLogger(__name__)
+
+
+STACKS_S = 5.0
+"""longest wait for the stacks of the ranks [s]"""
+
+
+def start_watchers(
+    foundation: Foundation, sampling: Sampling, learner: LearnerGroup, server: ControlServer
+) -> StatusUpdater:
+    """Start all watchers; return the one that updates the status."""
+    store, report = foundation.status_store, foundation.report
+    updater = StatusUpdater(store, report.progress, report.findings, sampling.engines, report.engines)
+    recovery = FallbackRecovery(
+        store, foundation.orders, server.attendance, foundation.spec.recovery, leave=_end_process
+    )
+    stalls = StallWatch(store, foundation.spec.recovery, foundation.directory, lambda: learner.stacks(STACKS_S))
+    works: Sequence[Awaitable[None]] = (updater.run(), recovery.run(), stalls.run(), *sampling.watchers())
+    for work in works:
+        task = foundation.background.submit(_until_cancelled(work))
+        foundation.stack.callback(task.cancel)
+    return updater
+
+
+async def _until_cancelled(work: Awaitable[None]) -> None:
+    """Await what must not fail while the run lasts: without it the run would continue unwatched."""
+    try:
+        await work
+    except Exception as error:
+        log.exception("action=watch failed")
+        _end_process(f"a watcher has failed: {error!r}")
+
+
+def _end_process(reason: str) -> None:
+    """End this process at once, without cleaning up: the supervisor starts the run again."""
+    log.error("action=leave reason=%r", reason)
+    os._exit(Exit.LOST_PEER)

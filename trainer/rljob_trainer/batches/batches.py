@@ -1,0 +1,96 @@
+"""Scored groups to optimizer steps: advantages, loss weights, packing. No torch.
+
+Axes: G samples of one prompt, T response tokens of one sample.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rljob_trainer.algorithms.algorithm import Advantage, GroupOutcome, Returns, Value
+from rljob_trainer.batches.loss_weights import Aggregation
+from rljob_trainer.batches.packing import MicroBatch, TrainingSequence, ValueTargets, pack
+from rljob_trainer.batches.penalties import Penalties
+from rljob_trainer.batches.token_values import Values, no_values
+from rljob_trainer.samples import Sample, ScoredGroup
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """The samples of one optimizer step, for each data-parallel rank."""
+
+    micro_batches_by_rank: tuple[tuple[MicroBatch, ...], ...]
+    samples: int
+    tokens: int
+    """tokens that go through the learner, prompts included"""
+    kl: float | None = None
+    """mean KL estimate over the whole rollout against what was taken from the rewards: reference or teacher [nats]"""
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Makes the optimizer steps of one rollout."""
+
+    advantage: Advantage
+    penalties: Penalties
+    weights: Aggregation
+    keep_zero_advantage: bool
+    """whether samples without advantage still matter (a KL or entropy term or a critic does not need one)"""
+    global_batch_size: int
+    """samples in one optimizer step"""
+    data_parallel: int
+    max_tokens: int
+    """tokens of one micro-batch"""
+    values: Values = no_values
+    returns: Returns | None = None
+    """what the critic is fitted to; None: there is no critic"""
+
+    def __call__(self, groups: Sequence[ScoredGroup]) -> tuple[StepBatch, ...]:
+        """Return the optimizer steps; every sample counts in exactly one of them."""
+        penalised, values = self.penalties(groups), self.values(groups)
+        outcomes = [
+            GroupOutcome(
+                rewards_G=group.rewards_G,
+                lengths_G=tuple(sample.num_trained for sample in group.group.samples_G),
+                penalties_G=penalised.groups[index] if penalised else None,
+                values_G=values[index] if values else None,
+            )
+            for index, group in enumerate(groups)
+        ]
+        samples = [
+            (group, sample, advantage, targets)
+            for group, advantages, outcome in zip(groups, self.advantage(outcomes), outcomes, strict=True)
+            for sample, advantage, targets in zip(
+                group.group.samples_G, advantages, self._value_targets(outcome), strict=True
+            )
+        ]
+        size, kl = self.global_batch_size, penalised.kl if penalised else None
+        return tuple(self._step(samples[start : start + size], kl) for start in range(0, len(samples), size))
+
+    def _value_targets(self, outcome: GroupOutcome) -> list[ValueTargets | None]:
+        """Return what the critic is fitted to on each sample of a group."""
+        if self.returns is None or outcome.values_G is None:
+            return [None] * len(outcome.lengths_G)
+        return [ValueTargets(*each) for each in zip(outcome.values_G, self.returns(outcome), strict=True)]
+
+    def _step(
+        self, samples: list[tuple[ScoredGroup, Sample, Value, ValueTargets | None]], kl: float | None
+    ) -> StepBatch:
+        # Samples without advantage count in the weights although they are left out: they are part of the step.
+        weights = self.weights([sample.num_trained for _, sample, *_ in samples])
+        sequences = [
+            TrainingSequence(
+                tokens=(*group.group.prompt.tokens_T, *sample.tokens_T),
+                prompt_length=len(group.group.prompt.tokens_T),
+                advantage=advantage,
+                logprobs=sample.own_logprobs or (0.0,) * sample.num_trained,  # no engine has given any
+                weight=weight,
+                trained=sample.trained_T,
+                value_targets=targets,
+            )
+            for (group, sample, advantage, targets), weight in zip(samples, weights, strict=True)
+            if sample.num_trained and (np.any(advantage) or self.keep_zero_advantage)
+        ]
+        packed = pack(sequences, self.data_parallel, self.max_tokens)
+        return StepBatch(packed, len(samples), sum(len(sequence.tokens) for sequence in sequences), kl)

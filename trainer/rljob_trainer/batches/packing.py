@@ -1,0 +1,217 @@
+"""Sequences with their training targets, packed into token-budget micro-batches. No torch.
+
+    sequences ─► pieces (neighbours with one prompt) ─► ranks (longest piece first, to the emptiest rank)
+              ─► bins (first fit) ─► micro-batches
+
+Response tokens that the environment wrote are context like the prompt: the loss does not see them at all.
+
+Axes: T packed tokens of a micro-batch, S its sequences, R the response tokens that are trained on.
+"""
+
+import heapq
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_PIECES_PER_RANK = 4
+"""pieces are cut so small that every rank gets at least so many, for balance"""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueTargets:
+    """What a critic is fitted to, for each response token of a sequence or of a micro-batch."""
+
+    old_values: npt.NDArray[np.floating[Any]]
+    """its own before the first update on these samples"""
+    returns: npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSequence:
+    """One sample ready for training."""
+
+    tokens: tuple[int, ...]
+    """prompt and response"""
+    prompt_length: int
+    advantage: float | npt.NDArray[np.float64]
+    """of all its response tokens that are trained on, or of each"""
+    logprobs: tuple[float, ...]
+    """the engine's log-probabilities of the response tokens that are trained on [nats]"""
+    weight: float
+    """weight of each of them in the loss, normalised over the whole optimizer step"""
+    index: int = 0
+    """the caller's number for it"""
+    trained: tuple[bool, ...] = ()
+    """which response tokens are trained on; empty: all"""
+    value_targets: ValueTargets | None = None
+    """of the response tokens that are trained on; None: there is no critic"""
+
+    @property
+    def response_length(self) -> int:
+        """Its tokens after the prompt, by model or environment."""
+        return len(self.tokens) - self.prompt_length
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Sequences laid end to end."""
+
+    tokens_T: npt.NDArray[np.int64]
+    cu_seqlens_S1: npt.NDArray[np.int32]
+    """S + 1 offsets into tokens_T, from 0 to T"""
+    positions_R: npt.NDArray[np.int64]
+    """index in T of the token whose hidden state predicts each response token that is trained on"""
+    targets_R: npt.NDArray[np.int64]
+    """those response tokens"""
+    advantages_R: npt.NDArray[np.float32]
+    weights_R: npt.NDArray[np.float32]
+    logprobs_R: npt.NDArray[np.float32]
+    """the engine's log-probabilities of targets_R"""
+    indices_S: npt.NDArray[np.int64]
+    """the caller's numbers of the sequences"""
+    value_targets: ValueTargets | None = None
+    """of targets_R, in fp32; None: there is no critic"""
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self.indices_S)
+
+    @property
+    def sequences_R(self) -> npt.NDArray[np.int64]:
+        """Which sequence each response token belongs to, from 0."""
+        return np.searchsorted(self.cu_seqlens_S1[1:], self.positions_R, side="right").astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Neighbouring sequences that stay together, so that the learner computes their common prompt once."""
+
+    sequences: tuple[TrainingSequence, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(sequence.tokens) for sequence in self.sequences)
+
+
+def pack(sequences: Sequence[TrainingSequence], dp_size: int, max_tokens: int) -> tuple[tuple[MicroBatch, ...], ...]:
+    """Return the micro-batches of each data-parallel rank.
+
+    Every sequence is in exactly one micro-batch. None holds more than `max_tokens`, except that a longer sequence makes
+    one of its own. Ranks differ little in tokens (greedy longest-piece-first). A rank for which no sequence is left
+    gets a copy of the shortest one with weight 0, because the collectives of a step need every rank; without any
+    sequence all ranks get nothing. The same arguments give the same micro-batches.
+    Raises ValueError for a sequence without a prompt, or with nothing to train on.
+    """
+    for sequence in sequences:
+        _check(sequence)
+    if not sequences:
+        return ((),) * dp_size
+    shares = _balanced(_pieces(sequences, dp_size, max_tokens), dp_size)
+    filler = _Piece((replace(min(sequences, key=lambda sequence: len(sequence.tokens)), weight=0.0),))
+    return tuple(tuple(_micro_batch(part) for part in _bins(share or [filler], max_tokens)) for share in shares)
+
+
+def _check(sequence: TrainingSequence) -> None:
+    trained = sequence.trained or (True,) * sequence.response_length
+    if sequence.prompt_length < 1 or len(trained) != sequence.response_length:
+        raise ValueError(
+            f"a sequence of {len(sequence.tokens)} tokens with a prompt of {sequence.prompt_length} and a mask of "
+            f"{len(trained)} cannot be trained on: it needs a prompt, and a mask as long as its response"
+        )
+    if not any(trained) or len(sequence.logprobs) != sum(trained):
+        raise ValueError(
+            f"a sequence with {sum(trained)} response tokens to train on and {len(sequence.logprobs)} "
+            "log-probabilities cannot be trained on: it needs a log-probability for each, and at least one"
+        )
+
+
+def _pieces(sequences: Sequence[TrainingSequence], dp_size: int, max_tokens: int) -> list[_Piece]:
+    """Cut runs of sequences with equal prompts where they would exceed the budget or make ranks uneven."""
+    total = sum(len(sequence.tokens) for sequence in sequences)
+    limit = max_tokens if dp_size == 1 else min(max_tokens, total // (dp_size * _PIECES_PER_RANK))
+    runs = itertools.groupby(sequences, key=lambda sequence: sequence.tokens[: sequence.prompt_length])
+    return [_Piece(tuple(part)) for _, run in runs for part in _within(run, limit)]
+
+
+def _within(run: Iterable[TrainingSequence], limit: int) -> list[list[TrainingSequence]]:
+    parts: list[list[TrainingSequence]] = []
+    room = 0
+    for sequence in run:
+        if not parts or len(sequence.tokens) > room:
+            parts.append([])
+            room = limit
+        parts[-1].append(sequence)
+        room -= len(sequence.tokens)
+    return parts
+
+
+def _balanced(pieces: list[_Piece], dp_size: int) -> list[list[_Piece]]:
+    """Give the largest piece first, each to the rank with the fewest tokens so far; ties go to the lower rank."""
+    shares: list[list[_Piece]] = [[] for _ in range(dp_size)]
+    loads = [(0, rank) for rank in range(dp_size)]
+    for piece in sorted(pieces, key=lambda piece: -piece.num_tokens):
+        load, rank = heapq.heappop(loads)
+        shares[rank].append(piece)
+        heapq.heappush(loads, (load + piece.num_tokens, rank))
+    return shares
+
+
+def _bins(pieces: list[_Piece], max_tokens: int) -> list[list[TrainingSequence]]:
+    """First fit of pieces that come largest first; a piece above the budget is a single sequence and goes alone."""
+    bins: list[list[TrainingSequence]] = []
+    rooms: list[int] = []
+    for piece in pieces:
+        index = next((i for i, room in enumerate(rooms) if piece.num_tokens <= room), None)
+        if index is None:
+            index = len(bins)
+            bins.append([])
+            rooms.append(max_tokens)
+        bins[index].extend(piece.sequences)
+        rooms[index] -= piece.num_tokens
+    return bins
+
+
+def _micro_batch(sequences: list[TrainingSequence]) -> MicroBatch:
+    lengths = [len(sequence.tokens) for sequence in sequences]
+    starts = [0, *itertools.accumulate(lengths)]
+    responses = [len(sequence.logprobs) for sequence in sequences]
+    positions = [
+        _trained(np.arange(start + sequence.prompt_length - 1, end - 1), sequence)
+        for sequence, start, end in zip(sequences, starts[:-1], starts[1:], strict=True)
+    ]
+    tokens_T = np.fromiter(itertools.chain.from_iterable(s.tokens for s in sequences), np.int64, starts[-1])
+    positions_R = np.concatenate(positions).astype(np.int64)
+    return MicroBatch(
+        tokens_T=tokens_T,
+        cu_seqlens_S1=np.asarray(starts, np.int32),
+        positions_R=positions_R,
+        targets_R=tokens_T[positions_R + 1],
+        advantages_R=np.concatenate(
+            [
+                np.broadcast_to(np.asarray(sequence.advantage, np.float32), length)
+                for sequence, length in zip(sequences, responses, strict=True)
+            ]
+        ),
+        weights_R=np.repeat(np.asarray([s.weight for s in sequences], np.float32), responses),
+        logprobs_R=np.concatenate([np.asarray(s.logprobs, np.float32) for s in sequences]),
+        indices_S=np.asarray([s.index for s in sequences], np.int64),
+        value_targets=_joined([s.value_targets for s in sequences if s.value_targets is not None]),
+    )
+
+
+def _joined(targets: list[ValueTargets]) -> ValueTargets | None:
+    if not targets:
+        return None
+    return ValueTargets(
+        old_values=np.concatenate([each.old_values for each in targets]).astype(np.float32),
+        returns=np.concatenate([each.returns for each in targets]).astype(np.float32),
+    )
+
+
+def _trained(values: npt.NDArray[np.int64], sequence: TrainingSequence) -> npt.NDArray[np.int64]:
+    """Return, of one value for each response token, those of the tokens that are trained on."""
+    return values[np.asarray(sequence.trained)] if sequence.trained else values

@@ -1,0 +1,95 @@
+"""What the learner measures of every response token of a rollout, carried back from packed tokens to the samples.
+
+The learner needs a turn of its own for it, before the one in which it trains.
+
+Axes: T response tokens of one sample that are trained on, R those of a micro-batch.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rljob_trainer.batches.packing import MicroBatch, TrainingSequence, pack
+from rljob_trainer.samples import Group, ScoredGroup
+
+Shares = tuple[tuple[MicroBatch, ...], ...]
+Measured_T = npt.NDArray[np.float64]
+Measure = Callable[[Shares], Sequence[Sequence[npt.NDArray[np.float32]]]]
+"""returns a number for each response token of each micro-batch of each data-parallel share"""
+
+
+class SharedGpus(Protocol):
+    def training(self) -> AbstractContextManager[None]:
+        """Give the devices to the learner for a while."""
+
+
+class Values(Protocol):
+    def __call__(self, groups: Sequence[ScoredGroup]) -> tuple[tuple[Measured_T, ...], ...] | None:
+        """Return what a critic expects before each response token of each sample; None: there is no critic."""
+
+
+def no_values(groups: Sequence[ScoredGroup]) -> None:
+    """Expect nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A measure of the learner's, and how its tokens are packed."""
+
+    measure: Measure
+    gpu_sharing: SharedGpus
+    data_parallel: int
+    max_tokens: int
+    """tokens of one micro-batch"""
+
+    def __call__(self, groups: Sequence[ScoredGroup]) -> tuple[tuple[Measured_T, ...], ...]:
+        """Return a number for each response token of each sample of each group."""
+        by_sample = self._by_sample(_sequences([group.group for group in groups]))
+        numbers = iter(range(sum(len(group.rewards_G) for group in groups)))
+        return tuple(tuple(by_sample.get(next(numbers), np.empty(0)) for _ in group.rewards_G) for group in groups)
+
+    def mean(self, groups: Sequence[Group]) -> float:
+        """Return the mean over the response tokens of all samples."""
+        return float(np.concatenate([*self._by_sample(_sequences(groups)).values()]).mean())
+
+    def _by_sample(self, sequences: list[TrainingSequence]) -> dict[int, Measured_T]:
+        """Return the numbers of each sample's tokens, by the number of the sample."""
+        if not sequences:
+            return {}
+        shares = pack(sequences, self.data_parallel, self.max_tokens)
+        with self.gpu_sharing.training():
+            measured = self.measure(shares)
+        return dict(
+            pair
+            for share, of_share in zip(shares, measured, strict=True)
+            for micro_batch, values_R in zip(share, of_share, strict=True)
+            for pair in _split(micro_batch, values_R.astype(float))
+        )
+
+
+def _sequences(groups: Sequence[Group]) -> list[TrainingSequence]:
+    """Return all samples that have something to train on, under their numbers."""
+    samples = [(group.prompt.tokens_T, sample) for group in groups for sample in group.samples_G]
+    return [
+        TrainingSequence(
+            tokens=(*prompt, *sample.tokens_T),
+            prompt_length=len(prompt),
+            advantage=0.0,
+            logprobs=sample.own_logprobs or (0.0,) * sample.num_trained,  # no engine has given any
+            weight=1.0,
+            index=index,
+            trained=sample.trained_T,
+        )
+        for index, (prompt, sample) in enumerate(samples)
+        if sample.num_trained
+    ]
+
+
+def _split(micro_batch: MicroBatch, values_R: Measured_T) -> list[tuple[int, Measured_T]]:
+    """Return the values of each sequence with the sequence's number."""
+    bounds = np.cumsum(np.bincount(micro_batch.sequences_R, minlength=micro_batch.num_sequences))[:-1]
+    return list(zip(micro_batch.indices_S.tolist(), np.split(values_R, bounds), strict=True))

@@ -1,0 +1,89 @@
+"""The driver's status in one place: the main thread and the background loop write it, long-polls wait for it.
+
+Thread-safe; knows neither HTTP nor the parts that report to it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rljob_api.control import Decision, Incident, Status
+
+KEPT_INCIDENTS = 100
+KEPT_DECISIONS = 200
+SAVE = "checkpoint"
+"""the phase of a save"""
+
+
+class StatusStore:
+    """Holds the newest Status; every change makes a new revision and wakes the watchers."""
+
+    def __init__(self, status: Status, clock: Callable[[], float] = time.time) -> None:
+        # Reentrant: a signal handler may change the status while the main thread is changing it.
+        self._lock = threading.RLock()
+        self._clock = clock
+        self._status = status
+        self._watchers: list[Callable[[], object]] = []
+
+    @property
+    def status(self) -> Status:
+        """The newest status."""
+        with self._lock:
+            return self._status
+
+    def update(self, **changes: object) -> None:
+        """Set these fields of the status; raise ValidationError if one does not exist or has a wrong type."""
+        self._change(lambda status: changes)
+
+    def begin(self, phase: str) -> None:
+        """Note that the main thread enters another phase."""
+        now = self._clock()
+        self._change(lambda status: {"phase": phase, "phase_since": now, "heartbeat": now, **_ended(status, now)})
+
+    def beat(self) -> None:
+        """Note a sign of life of the main thread; makes no revision, so it may be called often."""
+        with self._lock:
+            self._status = self._status.model_copy(update={"heartbeat": self._clock()})
+
+    def report(self, incident: Incident) -> None:
+        """Add an incident, or complete the one of the same engine and generation."""
+        self._change(lambda status: {"incidents": _merged(status.incidents, incident)[-KEPT_INCIDENTS:]})
+
+    def record(self, decision: Decision) -> None:
+        """Add a decision that was accepted."""
+        self._change(lambda status: {"decisions": (*status.decisions, decision)[-KEPT_DECISIONS:]})
+
+    @contextmanager
+    def watching(self, wake: Callable[[], object]) -> Iterator[None]:
+        """Call `wake` at every change inside the context, in the thread that made it: it must return at once."""
+        with self._lock:
+            self._watchers.append(wake)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._watchers.remove(wake)
+
+    def _change(self, changes_to: Callable[[Status], dict[str, object]]) -> None:
+        with self._lock:
+            current = self._status
+            changes = {**changes_to(current), "revision": current.revision + 1}
+            # model_copy would take any field and any value.
+            self._status = Status.model_validate({**dict(current), **changes})
+            watchers = tuple(self._watchers)
+        for wake in watchers:
+            wake()
+
+
+def _ended(status: Status, now: float) -> dict[str, object]:
+    if not status.phase_since:
+        return {}
+    took_s = now - status.phase_since
+    longest: dict[str, object] = {"longest_phase_seconds": max(status.longest_phase_seconds, took_s)}
+    return longest | ({"save_seconds": max(status.save_seconds or 0.0, took_s)} if status.phase == SAVE else {})
+
+
+def _merged(incidents: tuple[Incident, ...], incident: Incident) -> tuple[Incident, ...]:
+    others = [old for old in incidents if (old.engine, old.generation) != (incident.engine, incident.generation)]
+    return (*others, incident)

@@ -1,0 +1,48 @@
+"""Which tools run in a sandbox, and what they can read in it."""
+
+import importlib.util
+from collections.abc import Sequence
+
+from rljob_api.errors import Problem
+from rljob_api.sections import Tools, ToolSandbox
+from rljob_trainer.conversations.errors import GenerateError
+from rljob_trainer.processes import sandbox
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+"""a sandbox limits threads, too, and libraries start one for each core"""
+
+
+def sandbox_for(settings: Tools, paths: Sequence[str]) -> sandbox.Settings | None:
+    """Return the sandbox of the tools at these paths, `module:function`; None: they need none.
+
+    Raises GenerateError if this machine cannot have one.
+    """
+    if not _needs_sandbox(settings):
+        return None
+    if (problem := sandbox_problem(settings)) is not None:
+        raise GenerateError(str(problem))
+    modules = {path.partition(":")[0].partition(".")[0] for path in paths}
+    places = [place for module in sorted({"rljob_trainer", *modules}) for place in places_of(module)]
+    return sandbox.Settings(read_only=(*places, *settings.read_only_paths), environment=ONE_THREAD)
+
+
+def sandbox_problem(settings: Tools) -> Problem | None:
+    """Return why the tools cannot have the sandbox that they need on this machine; None: they can, or need none."""
+    reason = sandbox.refusal() if _needs_sandbox(settings) else None
+    if reason is None:
+        return None
+    without = "None; then the tools can read the run's files and environment and use its network"
+    return Problem("spec.rollout.tools.sandbox", settings.sandbox, f"is impossible here: {reason}", without)
+
+
+def _needs_sandbox(settings: Tools) -> bool:
+    """Return whether code of a model or a user would run: the calculator runs none."""
+    return settings.sandbox is ToolSandbox.NAMESPACES and set(settings.functions) != {"calculator"}
+
+
+def places_of(module: str) -> list[str]:
+    """Return the files and directories of a module at the top level, without importing it."""
+    found = importlib.util.find_spec(module)
+    if found is None:
+        return []
+    return [*found.submodule_search_locations] if found.submodule_search_locations else [str(found.origin)]

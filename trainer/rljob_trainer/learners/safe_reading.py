@@ -1,0 +1,126 @@
+"""Reads a distributed checkpoint without running code that its files may hold.
+
+torch unpickles `.metadata` and the objects of ranks, and a pickle can call any function. A run directory lies on a
+volume that others may write to, and digests without a key are no defence: so only the names that a checkpoint of ours
+needs can be loaded. Tensors and `common.pt` are read by torch with `weights_only` anyway.
+"""
+
+import io
+import pickle
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any
+
+import torch
+from megatron.core.dist_checkpointing.strategies import torch as torch_strategy
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint._traverse import set_element
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    _MEM_FORMAT_ENCODING,
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import ReadItem
+from torch.serialization import _get_layout
+
+from rljob_trainer.learners.errors import CheckpointFormatError
+
+METADATA = ".metadata"
+MORE_THAN_VALUES = "holds more than tensors and plain values; nothing of it was run: use a checkpoint of rljob"
+
+
+def _memory_format(kind: object, name: object) -> Any:
+    """Stand for `getattr`, by which Python 3.11 before 3.11.4 pickles the member of an enum."""
+    members = {each.name: each for each in _MEM_FORMAT_ENCODING}
+    if kind is not _MEM_FORMAT_ENCODING or name not in members:
+        raise pickle.UnpicklingError(f"asks {kind!r} for {name!r}, which no checkpoint needs")
+    return members[str(name)]
+
+
+_CLASSES = (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+    _MEM_FORMAT_ENCODING,
+    _StorageInfo,
+)
+_ALLOWED: Mapping[tuple[str, str], Any] = {
+    **{(each.__module__, each.__qualname__): each for each in _CLASSES},
+    ("builtins", "getattr"): _memory_format,
+    ("torch", "Size"): torch.Size,
+    ("torch.serialization", "_get_layout"): _get_layout,  # looks up a name in a table
+    **{("torch", name): each for name, each in vars(torch).items() if isinstance(each, torch.dtype)},
+}
+"""by module and name: all that metadata may name. Whatever a pickle does with these, none runs code or opens a file"""
+
+
+def install() -> None:
+    """Let Megatron read checkpoints with the classes of this module. It offers no parameter for them."""
+    torch_strategy._get_filesystem_reader = lambda directory, cache_metadata=False: Reader(directory)
+    torch_strategy.MCoreLoadPlanner = _Planner
+
+
+def read_metadata(directory: Path) -> Metadata:
+    """Return what the checkpoint's metadata says. Raises CheckpointFormatError if it holds anything else."""
+    path = directory / METADATA
+    try:
+        with path.open("rb") as file:
+            metadata = _Unpickler(file).load()
+    except OSError:
+        raise  # of the disk, not of the content: the driver may try again
+    except Exception as error:  # a damaged pickle raises errors of any kind
+        raise CheckpointFormatError(f"{path}: {error}; nothing of it was run: use a checkpoint of rljob") from error
+    if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
+        raise CheckpointFormatError(f"{path}: holds a {type(metadata).__name__}; metadata of a checkpoint is expected")
+    for info in metadata.storage_data.values():
+        if not isinstance(info, _StorageInfo) or not _is_beside(info.relative_path):
+            raise CheckpointFormatError(f"{path}: names the file {info!r}; a file of this directory is expected")
+    return metadata
+
+
+def _is_beside(name: object) -> bool:
+    return isinstance(name, str) and name not in ("", "..") and PurePath(name).name == name
+
+
+class Reader(FileSystemReader):
+    """Reads a checkpoint's files; the metadata only once."""
+
+    _metadata: Metadata | None = None
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """Return the metadata. Raises CheckpointFormatError."""
+        if self._metadata is None:
+            metadata = read_metadata(Path(self.path))
+            metadata.storage_meta = metadata.storage_meta or StorageMeta()
+            metadata.storage_meta.load_id = self.load_id
+            self._metadata = metadata
+        return self._metadata
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _ALLOWED[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"names {module}.{name}, which no checkpoint needs") from None
+
+
+class _Planner(torch_strategy.MCoreLoadPlanner):
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Keep an object of a rank: random state. torch's own planner would unpickle whatever is there."""
+        name = read_item.dest_index.fqn
+        try:
+            read = torch.load(value, weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise CheckpointFormatError(f"{name}: {MORE_THAN_VALUES}") from error
+        set_element(self.original_state_dict, self.mappings[name], read)

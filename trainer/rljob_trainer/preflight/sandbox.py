@@ -1,0 +1,14 @@
+"""Whether this machine can isolate tools."""
+
+from rljob_api.sections import Spec
+from rljob_trainer.conversations.isolation import sandbox_problem
+from rljob_trainer.preflight.findings import Findings
+
+
+def look_at_sandbox(spec: Spec, here: bool) -> Findings:
+    """Try a sandbox, if the run will be on this machine and its tools need one."""
+    tools = spec.rollout.tools
+    if not here or tools is None or not spec.debug.engines:
+        return Findings()
+    problem = sandbox_problem(tools)
+    return Findings() if problem is None else Findings((problem,))

@@ -1,0 +1,24 @@
+"""Writes files that a crash leaves whole: a draft is flushed, then renamed over the old content."""
+
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
+    """Write a file so that readers see the old content or the new one, also after a crash."""
+    draft = path.with_suffix(".draft")
+    with draft.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames in the directory survive a crash."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

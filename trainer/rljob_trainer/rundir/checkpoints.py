@@ -1,0 +1,294 @@
+"""Checkpoints on disk: written beside their place, verified, moved there in one rename, counted, thinned out.
+
+    checkpoints/
+      iter_0000010/            Megatron's distributed checkpoint, and rljob.json: what it is, and digests of the files
+      latest_checkpointed_iteration.txt
+
+A directory called `iter_*` is complete: an interrupted save leaves only `saving-*`, which the next save removes.
+The learner writes the tensors; this module knows files only.
+"""
+
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain, count
+from pathlib import Path
+from typing import Protocol
+
+import xxhash
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rljob_trainer.rundir.atomic_files import sync_directory, write_atomically
+from rljob_trainer.rundir.journal import Journal
+
+log = logging.getLogger(__name__)
+
+MANIFEST = "rljob.json"
+TRACKER = "latest_checkpointed_iteration.txt"
+DIGEST = "digest"
+"""field of the manifest: XXH3 of all others"""
+CHUNK_BYTES = 16 * 2**20
+SAMPLE_BYTES = 2**20
+NAME = re.compile(r"iter_\d{7,}")
+DIRECTORY = "checkpoints"
+"""below a run's directory"""
+BEGIN_ANEW = "spec.checkpoint.resume: Fresh keeps what is there and begins anew"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be written or read; the text names it and says why."""
+
+
+class Checkpoint(BaseModel):
+    """What a checkpoint says of itself (`rljob.json`)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    step: int
+    """steps done"""
+    prompts: tuple[int, int]
+    """where the stream of prompts continues: epoch and offset"""
+    data_fingerprint: str
+    """of the rendered training questions; a resume on others is refused"""
+    layout: str
+    """parallel sizes that wrote it"""
+    model: str
+    """fingerprint of the model that training began with"""
+    precision: str
+    """of the weights"""
+    files: dict[str, str]
+    """XXH3 (128 bits) of each file: it finds damage, and is no defence against an enemy"""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The checkpoint to resume from."""
+
+    path: Path
+    checkpoint: Checkpoint
+    damaged: tuple[str, ...] = ()
+    """what is wrong with newer ones, which were passed over"""
+
+
+class Saver(Protocol):
+    """Whatever writes the tensors: the learner."""
+
+    def save(self, directory: Path) -> None:
+        """Write all ranks' state into the directory."""
+
+
+class Position(Protocol):
+    """What knows where the data continues."""
+
+    fingerprint: str
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Epoch and offset of the next prompt."""
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints of one run."""
+
+    directory: Path
+    keep: int
+    layout: str
+    model: str
+    precision: str
+    learner: Saver
+    stream: Position
+    journal: Journal
+    saved: Callable[[int, Path], None]
+    """is called with every complete checkpoint"""
+    may_write: Callable[[], None]
+    """raises if this process must not change the directory"""
+
+    def save(self, step: int) -> Path:
+        """Save the state after `step` steps; return its directory, complete and verified."""
+        target = self.directory / name_of(step)
+        self._write(step, target)
+        self.journal.committed(step, target.name)
+        write_atomically(self.directory / TRACKER, str(step).encode())
+        for old in complete(self.directory)[self.keep :]:
+            shutil.rmtree(old)
+        self.saved(step, target)
+        log.info("action=save checkpoint=%s", target)
+        return target
+
+    def _write(self, step: int, target: Path) -> None:
+        self.may_write()
+        remove_drafts(self.directory)
+        draft = self.directory / f"saving-{target.name}"
+        draft.mkdir(parents=True)
+        self.learner.save(draft)
+        digests = digests_of(draft)
+        checkpoint = Checkpoint(
+            step=step,
+            prompts=self.stream.position,
+            data_fingerprint=self.stream.fingerprint,
+            layout=self.layout,
+            model=self.model,
+            precision=self.precision,
+            files=digests,
+        )
+        write_atomically(draft / MANIFEST, sealed(checkpoint))
+        self.may_write()  # saving takes its time
+        draft.rename(target)
+        sync_directory(self.directory)
+
+
+def newest(directory: Path) -> Found | None:
+    """Return the newest undamaged checkpoint, or None when there never was one.
+
+    Raises CheckpointError when there are checkpoints and all are damaged: that is not a fresh start.
+    """
+    damaged: list[str] = []
+    for path in complete(directory):
+        try:
+            return Found(path, verified(path), tuple(damaged))
+        except CheckpointError as error:
+            log.error("action=skip checkpoint=%s reason=Damaged %s", path, error)
+            damaged.append(str(error))
+    if damaged:
+        raise CheckpointError(f"no checkpoint can be read: {'; '.join(damaged)}; {BEGIN_ANEW}")
+    return None
+
+
+def remove_drafts(directory: Path) -> None:
+    """Remove what an interrupted save has left: it may be what fills the disk."""
+    for leftover in directory.glob("saving-*"):
+        shutil.rmtree(leftover)
+
+
+def set_aside(directory: Path, step: int) -> tuple[Path, ...]:
+    """Rename what comes after `step` to `damaged-*`: a run that resumes from an older checkpoint makes it again.
+
+    Return the new names. Nothing is thrown away: one that was damaged twice gets a number.
+    """
+    moved = []
+    for path in complete(directory):
+        if step_of(path) > step:
+            target = free_name(path.with_name(f"damaged-{path.name}"))
+            path.rename(target)
+            log.warning("action=set_aside checkpoint=%s to=%s", path, target)
+            moved.append(target)
+    return tuple(moved)
+
+
+def free_name(path: Path) -> Path:
+    """Return the path, with a number behind it if there is something of its name."""
+    numbered = (path.with_name(f"{path.name}.{number}") for number in count(2))
+    return next(name for name in chain([path], numbered) if not name.exists())
+
+
+def verified(path: Path) -> Checkpoint:
+    """Return what the checkpoint says of itself; raise CheckpointError if a file is missing, changed or unreadable."""
+    checkpoint = described(path)
+    try:
+        found = digests_of(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: a file cannot be read: {error}") from error
+    if damage := damage_of(path, checkpoint, found):
+        raise CheckpointError(f"{path}: {damage}")
+    return checkpoint
+
+
+def described(path: Path) -> Checkpoint:
+    """Return what the checkpoint says of itself; raise CheckpointError if that is not as it was written."""
+    try:
+        checkpoint = opened((path / MANIFEST).read_text())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: {MANIFEST} {_unreadable(error)}") from error
+    return checkpoint
+
+
+def damage_of(path: Path, checkpoint: Checkpoint, found: Mapping[str, str]) -> str | None:
+    """Return which files are missing or changed, by the digests of those that are there; None: none."""
+    if NAME.fullmatch(path.name) and checkpoint.step != step_of(path):
+        return f"{MANIFEST} is that of step {checkpoint.step}"
+    missing = sorted(checkpoint.files.keys() - found.keys())
+    changed = sorted(name for name in checkpoint.files.keys() & found.keys() if found[name] != checkpoint.files[name])
+    damage = [f"{what} files {names}" for what, names in (("missing", missing), ("changed", changed)) if names]
+    return ", ".join(damage) or None
+
+
+def sealed(checkpoint: Checkpoint) -> bytes:
+    """Return the content of `rljob.json`: what the checkpoint says of itself, and a digest of that."""
+    fields = checkpoint.model_dump(mode="json")
+    return json.dumps(fields | {DIGEST: _digest_of(fields)}, indent=1).encode()
+
+
+def opened(content: str) -> Checkpoint:
+    """Return what `rljob.json` says; raise ValueError if it is not as it was written.
+
+    A file of before there was a digest is believed.
+    """
+    fields = json.loads(content)
+    digest = fields.pop(DIGEST, None) if isinstance(fields, dict) else None
+    if digest not in (None, _digest_of(fields)):
+        raise ValueError("it is not as it was written")
+    return Checkpoint.model_validate(fields)
+
+
+def _digest_of(fields: object) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(fields, sort_keys=True).encode())
+
+
+def _unreadable(error: Exception) -> str:
+    match error:
+        case FileNotFoundError():
+            return "is not there"
+        case ValidationError():
+            first = error.errors()[0]
+            return f"cannot be read: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        case _:
+            return f"cannot be read: {error}"
+
+
+def complete(directory: Path) -> list[Path]:
+    """Return the complete checkpoints below a directory, newest first. What has another name is none of ours."""
+    named = [path for path in directory.glob("iter_*") if NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(named, key=step_of, reverse=True)
+
+
+def step_of(path: Path) -> int:
+    """Return the step that a checkpoint's name says."""
+    return int(path.name.removeprefix("iter_"))
+
+
+def model_fingerprint(directory: Path) -> str:
+    """Return a fingerprint of a Hugging Face checkpoint: of its configuration, and a sample of its weights."""
+    digest = xxhash.xxh3_128((directory / "config.json").read_bytes())
+    for path in sorted(directory.glob("*.safetensors")):
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            file.seek(size // 2)
+            digest.update(f"{path.name} {size}".encode() + file.read(SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
+def name_of(step: int) -> str:
+    """Return the directory name that Megatron gives to this iteration."""
+    return f"iter_{step:07d}"
+
+
+def digests_of(directory: Path, chunk_bytes: int = CHUNK_BYTES) -> dict[str, str]:
+    """Return the digest of each file but the manifest, flushed to the disk. Files are read in chunks."""
+    names = sorted(path.name for path in directory.iterdir() if path.is_file() and path.name != MANIFEST)
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(names, pool.map(lambda name: _digest(directory / name, chunk_bytes), names), strict=True))
+
+
+def _digest(path: Path, chunk_bytes: int) -> str:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        digest = xxhash.xxh3_128()
+        while chunk := file.read(chunk_bytes):
+            digest.update(chunk)
+        return digest.hexdigest()

@@ -1,0 +1,72 @@
+"""The logs in a run's directory: which files they are, and what an attempt has added to them."""
+
+import logging
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from rljob_api.failures.known import KnownFailure, known_failure
+from rljob_api.failures.scan import scan
+
+log = logging.getLogger(__name__)
+
+SUFFIXES: Final = (".log", ".out", ".err", ".txt", ".jsonl", ".stdout", ".stderr")
+"""of files of a directory that are read as logs"""
+ATTEMPT = re.compile(r"^driver-attempt-(\d+)\.log$")
+STACKS = re.compile(r"^stacks-attempt-(\d+)\.log$")
+ROLLOUTS: Final = frozenset({"rollouts", "dumps", "checkpoints"})
+"""folders of a run with data, not logs"""
+MOST_READ: Final = 1 << 25
+"""bytes at the end of a log that an attempt reads before it ends: a third of a second"""
+
+
+def is_log(path: Path, root: Path) -> bool:
+    """Return whether a file of a directory is read as a log."""
+    within = path.relative_to(root).parts[:-1]
+    return path.suffix in SUFFIXES and not ROLLOUTS.intersection(within) and path.is_file()
+
+
+def newest_attempt(files: Iterable[Path]) -> list[Path]:
+    """Return the files of a run without the driver's logs of older attempts, the newest driver's log first."""
+    files = list(files)
+    numbers = {path: int(found[1]) for path in files if (found := ATTEMPT.match(path.name))}
+    newest = max(numbers.values(), default=None)
+    kept = [
+        path
+        for path in files
+        if numbers.get(path, newest) == newest and path.name != "journal.jsonl" and not STACKS.match(path.name)
+    ]
+    return sorted(kept, key=lambda path: path not in numbers)
+
+
+class AttemptLogs:
+    """What one attempt adds to the logs of a run. Make it before the attempt begins."""
+
+    def __init__(self, directory: Path) -> None:
+        """`directory` is the run's; its logs are in `logs`, and it need not exist yet."""
+        self._directory = directory / "logs"
+        self._old = {path: _size(path) for path in self._files()}
+
+    def known_failure(self) -> KnownFailure | None:
+        """Return the failure that ended the attempt; None: none is known, or the logs cannot be read."""
+        try:
+            return known_failure([scan(path.name, added) for path in self._files() if (added := self._added(path))])
+        except OSError as error:
+            log.warning("action=diagnose outcome=failed directory=%s: %s", self._directory, error)
+            return None
+
+    def _files(self) -> list[Path]:
+        return newest_attempt(path for path in sorted(self._directory.rglob("*")) if is_log(path, self._directory))
+
+    def _added(self, path: Path) -> bytes:
+        with path.open("rb") as file:
+            file.seek(max(self._old.get(path, 0), path.stat().st_size - MOST_READ))
+            return file.read(MOST_READ)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # it was removed just now
+        return 0

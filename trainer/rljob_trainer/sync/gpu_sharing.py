@@ -1,0 +1,30 @@
+"""Learner and engines on the same GPUs, in turns: engines hand back their memory while the learner trains.
+
+Where each has its own GPUs, or on CPU cores, there is nothing to hand over, and `sync.weights.EngineWeights` alone says
+when the learner may change its weights.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rljob_trainer.engines.pool import MEMORY_S, EnginePool
+from rljob_trainer.processes.background import Background
+from rljob_trainer.sync.weights import EngineWeights
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSharing:
+    """Gives the engines' GPU memory to the learner."""
+
+    weights: EngineWeights
+    pool: EnginePool
+    background: Background
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Train on the engines' memory; after an error it stays released, for no engine could serve anyway."""
+        with self.weights.training():
+            self.background.run(self.pool.release_memory(), timeout_s=2 * MEMORY_S)
+            yield
+            self.background.run(self.pool.resume_memory(), timeout_s=2 * MEMORY_S)
