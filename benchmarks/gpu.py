@@ -77,7 +77,7 @@ def manifest(case: str, model: str, directory: Path) -> Json:
             "promptTemplate": "{question} =",
             "assistantPrefill": "{question} =",
         },
-        "reward": {"kind": "exactMatch", "firstLine": True},
+        "reward": {"kind": "ExactMatch", "firstLine": True},
         "rollout": {
             "promptsPerStep": 64,
             "samplesPerPrompt": 8,

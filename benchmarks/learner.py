@@ -14,11 +14,11 @@ from statistics import median
 import torch
 from transformers import AutoModelForCausalLM
 
-from rljob_trainer.engines.ports import free_ports
+from rljob_trainer.batches.packing import TrainingSequence as Sample
+from rljob_trainer.batches.packing import pack
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
 from rljob_trainer.learners.rank import LearnerRank
-from rljob_trainer.packing import Sequence as Sample
-from rljob_trainer.packing import pack
+from rljob_trainer.processes.ports import free_ports
 
 LEARNING_RATE = 2e-5
 MICRO_BATCH = 16
@@ -50,7 +50,7 @@ def compare(checkpoint: Path, samples: Sequence[Sample], rounds: int, threads: i
     plain = plain_step(checkpoint, samples)
     differences, ours, theirs = [], [], []
     for _ in range(rounds + 1):
-        our_loss, our_seconds = timed(lambda: learner.train(batches).loss)
+        our_loss, our_seconds = timed(lambda: learner.train(batches).loss or 0.0)
         their_loss, their_seconds = timed(plain)
         differences.append(abs(our_loss - their_loss))
         ours.append(our_seconds)

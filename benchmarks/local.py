@@ -15,11 +15,11 @@ from pathlib import Path
 import learner
 import rollout
 
-from rljob_api.manifest import load
+from rljob_api.reading.manifest import load
+from rljob_trainer.batches.packing import TrainingSequence
 from rljob_trainer.data.dataset import dataset
 from rljob_trainer.data.packages import cache_directory, checkpoint
 from rljob_trainer.data.tokenizer import load_tokenizer
-from rljob_trainer.packing import Sequence
 from rljob_trainer.samples import Group
 
 QUICKSTART = Path(__file__).parents[1] / "docs/examples/quickstart.yaml"
@@ -54,11 +54,11 @@ def main() -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def training_samples(groups: tuple[Group, ...]) -> list[Sequence]:
+def training_samples(groups: tuple[Group, ...]) -> list[TrainingSequence]:
     """Return every sample of a rollout with an advantage of one sign or the other, so that none is left out."""
     total = sum(len(sample.tokens_T) for group in groups for sample in group.samples_G)
     return [
-        Sequence(
+        TrainingSequence(
             tokens=(*group.prompt.tokens_T, *sample.tokens_T),
             prompt_length=len(group.prompt.tokens_T),
             advantage=1.0 if number % 2 else -1.0,

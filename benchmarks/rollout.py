@@ -14,14 +14,14 @@ from statistics import median
 import aiohttp
 
 from rljob_api.sections import RLJob
+from rljob_trainer.assembly.settings import router_settings
 from rljob_trainer.engines.client import EngineClient, open_session
 from rljob_trainer.engines.command import engine_command
 from rljob_trainer.engines.generation import RouterGenerator, token_request
 from rljob_trainer.engines.router import Router
 from rljob_trainer.engines.server import EngineServer
-from rljob_trainer.rollouts import Sampler
+from rljob_trainer.rollouts.sampler import Sampler
 from rljob_trainer.samples import Group, Prompt
-from rljob_trainer.settings import router_settings
 
 HOST = "127.0.0.1"
 DEADLINE_S = 600.0
@@ -36,7 +36,7 @@ class Figures:
     plain: float
     """[response tokens/s]"""
     groups: tuple[Group, ...]
-    """the last rollout, for whoever needs realistic samples"""
+    """the last rollout, where realistic samples are needed"""
 
 
 def compare(job: RLJob, model: Path, prompts: Sequence[Prompt], rounds: int, threads: int, directory: Path) -> Figures:

@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 
 from rljob_trainer.data.packages import cache_directory, checkpoint
-from tiny_models import tiny_llama, tiny_qwen3
+from support.trainer.tiny_models import tiny_llama, tiny_qwen3
 
 pytest_plugins = ["local_cluster.fixtures"]
 

@@ -16,9 +16,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 import psutil
+from history import History, history
 from measures import Built, Churn, Joint, bare, building, churn, joint
+from status_writes import status_writes, table
 
-PARTS = ("bare", "building", "joint", "churn")
+PARTS = ("bare", "building", "joint", "churn", "history", "status")
+CRD = Path("crds/rljob.dev_rljobs.yaml")
 
 
 def main() -> None:
@@ -30,6 +33,11 @@ def main() -> None:
     parser.add_argument("--step-s", type=float, default=10.0, help="between two steps of such a job")
     parser.add_argument("--deletions-per-s", type=float, default=2.0, help="of a child, and a tenth as many new jobs")
     parser.add_argument("--kuberay-s", type=float, default=300.0, help="longest wait for KubeRay's pods")
+    parser.add_argument("--ended", type=int, default=5000, help="jobs that have ended, of the part `history`")
+    parser.add_argument("--beside", type=int, default=100, help="jobs that train beside them")
+    parser.add_argument("--before", type=Path, help="an older CRD, for the part `status`")
+    parser.add_argument("--rounds", type=int, default=5, help="of the part `status`")
+    parser.add_argument("--writes", type=int, default=600, help="in each of these rounds")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--profile", type=Path, help="directory for cProfile's view of the operator; slows it down")
     options = parser.parse_args()
@@ -48,6 +56,11 @@ def main() -> None:
         profile = profile_of(options.profile, "churn")
         load = options.running, options.seconds, options.step_s, options.deletions_per_s
         say(*churned(asyncio.run(churn(*load, profile))))
+    if "history" in options.parts:
+        say(*remembered(asyncio.run(history(options.ended, options.beside, options.step_s))))
+    if "status" in options.parts:
+        crds = {"before": options.before, "now": CRD} if options.before else {"now": CRD}
+        say(*table(asyncio.run(status_writes(crds, options.rounds, options.writes))))
 
 
 def machine() -> str:
@@ -88,9 +101,20 @@ def churned(figures: Churn) -> list[str]:
         f"\n{figures.jobs} running jobs, {figures.seconds:.0f} s; memory {figures.memory_mb:.0f} MB at most",
         f"  child deleted → applied again: {quantiles(figures.repaired_s)}; {figures.away} still away 5 s later",
         f"  new job → RayCluster: {quantiles(figures.built_s)}",
-        f"  driver's checkpoint → status: {quantiles(figures.told_s)}",
+        f"  driver's checkpoint → status: {quantiles(figures.shown_s)}",
         f"  cores: {shares}",
         f"  requests/s: {requests:.1f}: {per_job(figures.requests, figures.seconds)}",
+    ]
+
+
+def remembered(figures: History) -> list[str]:
+    """Return what ended jobs cost as text."""
+    return [
+        f"\n{figures.ended} ended jobs, {figures.running} running: memory {figures.memory_mb:.0f} MB at most",
+        f"  all running jobs train after {figures.training_s:.1f} s; "
+        f"Services of ended jobs are gone after {figures.swept_s:.1f} s, {figures.services} are left",
+        f"  resync {figures.resync_s:.2f} s; operator {figures.cores:.2f} cores",
+        f"  scrape: {quantiles(figures.scrapes_s)}; {figures.scrape_bytes / 1e3:.0f} kB",
     ]
 
 

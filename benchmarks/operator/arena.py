@@ -1,7 +1,7 @@
 """The control-plane profile, fresh for each measurement, with the operator's rights and without KubeRay at first.
 
 Everything runs on the machine's own cores: whatever the API server, etcd and the controllers take is missing elsewhere.
-`Shares` tells how much each of them took.
+`Shares` measures how much each of them took.
 """
 
 import os
@@ -17,7 +17,7 @@ from local_cluster.api_server import ApiServer, start_api_server
 from local_cluster.kubectl import Kubectl
 from local_cluster.kwok import simulated_node
 from local_cluster.processes import find, wait_ready
-from operator_process import MODULE, OperatorProcess, install_rights, kubeconfig_of_operator
+from support.operator.operator_process import MODULE, OperatorProcess, install_rights, kubeconfig_of_operator
 
 NAMESPACE = "fleet"
 NO_HEADS = "http://127.0.0.1:9/{namespace}/{service}"

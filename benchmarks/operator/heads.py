@@ -1,7 +1,7 @@
 """Fake heads, as a program of their own: Ray's Jobs API and drivers whose status changes all the time.
 
 A driver's step grows every `--step-s` seconds, and it saves a checkpoint every `--save-s`. The path of a checkpoint
-ends with the moment at which it was told, so that whoever sees it in an RLJob knows how long that took.
+ends with the moment at which the driver reported it, so a reader of the RLJob knows how long that took.
 """
 
 import argparse
@@ -12,8 +12,8 @@ import time
 
 from aiohttp import web
 
-from fake_head import FakeHeads, Head, serving
 from rljob_api.control import SavedCheckpoint, Status
+from support.operator.fake_head import FakeHeads, Head, serving
 
 
 class BusyHeads(FakeHeads):
@@ -34,10 +34,10 @@ class BusyHeads(FakeHeads):
         since = request.query.get("since")
         if since == str(int(ran_s / self._step_s) + 1):
             await asyncio.sleep(self._step_s - ran_s % self._step_s)
-        status = self._told(head, began)
+        status = self._report(head, began)
         return web.Response(text=status.model_dump_json(by_alias=True), content_type="application/json")
 
-    def _told(self, head: Head, began: float) -> Status:
+    def _report(self, head: Head, began: float) -> Status:
         now = time.time()
         step, saves = int((now - began) / self._step_s) + 1, int((now - began) / self._save_s)
         saved = self._saved.get(id(head))
@@ -48,14 +48,14 @@ class BusyHeads(FakeHeads):
         return head.status.model_copy(update=changes)
 
 
-def told_at(path: str) -> float:
-    """Return when a checkpoint was told [unix s]."""
+def written_at(path: str) -> float:
+    """Return when a driver reported a checkpoint [unix s]."""
     found = re.fullmatch(r"checkpoints/(\d+\.\d+)", path)
     return float(found[1]) if found else 0.0
 
 
 def main() -> None:
-    """Serve until standard input ends; the first line tells the URL."""
+    """Serve until standard input ends; the first line is the URL."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--step-s", type=float, default=1.0)
     parser.add_argument("--save-s", type=float, default=60.0)

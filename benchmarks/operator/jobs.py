@@ -8,12 +8,12 @@ from typing import Any
 from api import RLJOBS, Api, all_of
 from arena import NAMESPACE
 
-from operator_world import DEFAULTS, NOW, raw_job
 from rljob_operator.cluster import path
 from rljob_operator.identity import API_VERSION, FIELD_MANAGER, KIND
 from rljob_operator.plan import plan
 from rljob_operator.requests import APPLY
 from rljob_operator.world import World, job_of
+from support.operator.operator_world import DEFAULTS, NOW, raw_job
 
 PODS_OF_JOB = 3
 """head, trainer, engine"""

@@ -20,10 +20,10 @@ from typing import Any
 import psutil
 from api import PODS, RAYCLUSTERS, RLJOBS, SERVICES, Api, all_of, connected
 from arena import Arena, Shares, arena
-from heads import told_at
+from heads import written_at
 from jobs import PODS_OF_JOB, create, writes
 
-from operator_process import OperatorProcess
+from support.operator.operator_process import OperatorProcess
 
 POLL_S = 0.2
 SETTLED_S = 60.0
@@ -139,7 +139,7 @@ class Churn:
     seconds: float
     repaired_s: list[float]
     """from the deletion of a child until it is there again"""
-    told_s: list[float]
+    shown_s: list[float]
     """from a driver's news of a checkpoint until it is in the status"""
     built_s: list[float]
     """from a new job until its RayCluster is there"""
@@ -181,7 +181,7 @@ async def _churn(
         cpu_s, requests, took_s = shares.seconds(), since(before, await api.requests()), time.time() - began
         await asyncio.sleep(5.0)
         memory_mb = peak_mb(operator)
-        times = (seen.repaired_s, seen.told_s, seen.built_s)
+        times = (seen.repaired_s, seen.shown_s, seen.built_s)
         return Churn(num_jobs, took_s, *times, len(seen.gone), cpu_s, requests, memory_mb)
 
 
@@ -191,10 +191,10 @@ class Seen:
     def __init__(self) -> None:
         self.gone: dict[str, float] = {}
         self.repaired_s: list[float] = []
-        self.told_s: list[float] = []
+        self.shown_s: list[float] = []
         self.built_s: list[float] = []
         self._new: dict[str, float] = {}
-        self._told: dict[str, str] = {}
+        self._paths: dict[str, str] = {}
 
     def service(self, event: dict[str, Any]) -> None:
         key = event["object"]["metadata"]["name"]
@@ -209,9 +209,9 @@ class Seen:
         if event["type"] == "ADDED":
             self._new[key] = now
         path = raw.get("status", {}).get("lastCheckpoint", {}).get("path", "")
-        if path and self._told.get(key, path) != path:
-            self.told_s.append(now - told_at(path))
-        self._told[key] = path
+        if path and self._paths.get(key, path) != path:
+            self.shown_s.append(now - written_at(path))
+        self._paths[key] = path
 
     def raycluster(self, event: dict[str, Any]) -> None:
         job = event["object"]["metadata"]["labels"]["rljob.dev/job"]

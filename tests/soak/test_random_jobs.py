@@ -15,9 +15,9 @@ import psutil
 import pytest
 import yaml
 
-from random_jobs import STEPS, Kill, RandomJob, job, write_files
 from rljob_api.exits import Exit
-from whole_run import WholeRun
+from support.trainer.random_jobs import STEPS, Kill, RandomJob, job, write_files
+from support.trainer.whole_run import WholeRun
 
 SEED = int(os.environ.get("RLJOB_SEED", "0"))
 JOBS = int(os.environ.get("RLJOB_JOBS", "40"))
@@ -42,29 +42,29 @@ def run(drawn: RandomJob, tmp_path: Path) -> Iterator[WholeRun]:
 @pytest.mark.timeout(2 * DEADLINE_S)
 @pytest.mark.parametrize("drawn", [f"{SEED}.{n}" for n in range(JOBS)], indirect=True)
 def test_a_job_drawn_at_random_does_all_its_steps(drawn: RandomJob, run: WholeRun) -> None:
-    told = f"{drawn.model}\n{yaml.safe_dump(drawn.manifest, sort_keys=False)}\n{drawn.again}\n"
+    note = f"{drawn.model}\n{yaml.safe_dump(drawn.manifest, sort_keys=False)}\n{drawn.again}\n"
     run.start()
     if drawn.kill is not None:
-        told += killed(drawn.kill, run)
+        note += killed(drawn.kill, run)
     if drawn.again is not None:
         run.until(lambda: run.steps() >= 1, DEADLINE_S)
         run.interrupt()
-        assert run.end(DEADLINE_S) in (Exit.PREEMPTED, Exit.OK), told + run.output
+        assert run.end(DEADLINE_S) in (Exit.PREEMPTED, Exit.OK), note + run.output
         run.manifest.write_text(yaml.safe_dump(drawn.again, sort_keys=False))
         run.start()
-    assert run.end(DEADLINE_S) == Exit.OK, told + run.output
-    assert run.left_behind() == [], told
-    assert [record["step"] for record in run.records("step")] == list(range(1, STEPS + 1)), told
+    assert run.end(DEADLINE_S) == Exit.OK, note + run.output
+    assert run.left_behind() == [], note
+    assert [record["step"] for record in run.records("step")] == list(range(1, STEPS + 1)), note
     not_finite = [
         (name, value)
         for record in run.records("step")
         for name, value in record.items()
         if isinstance(value, float) and not math.isfinite(value)
     ]
-    assert not not_finite, told
+    assert not not_finite, note
     logs = {path.name: path.read_text(errors="replace") for path in (run.run_directory / "logs").glob("driver*")}
     if drawn.kill is None:
-        assert not [name for name, text in logs.items() if "Traceback" in text], told + str(logs)
+        assert not [name for name, text in logs.items() if "Traceback" in text], note + str(logs)
 
 
 def killed(kill: Kill, run: WholeRun) -> str:
@@ -76,9 +76,9 @@ def killed(kill: Kill, run: WholeRun) -> str:
         return "nothing was left to kill"
     victim = processes[int(kill.choice * len(processes))]
     try:
-        told = f"killed {victim.name()}: {victim.cmdline()}\n"
+        note = f"killed {victim.name()}: {victim.cmdline()}\n"
         victim.kill()
     except psutil.NoSuchProcess:
-        told = "the process to kill was gone"
-    print(told)
-    return told
+        note = "the process to kill was gone"
+    print(note)
+    return note

@@ -18,7 +18,7 @@ import pytest
 
 from rljob_api.control import ADDRESS_FILE, STATUS, TOKEN_VARIABLE
 from rljob_api.exits import Exit
-from whole_run import PROMPTS_PER_STEP, WholeRun, expected_journal, uids
+from support.trainer.whole_run import PROMPTS_PER_STEP, WholeRun, expected_journal, uids
 
 KILLS = int(os.environ.get("RLJOB_KILLS", "30"))
 SEED = int(os.environ.get("RLJOB_SEED", "0"))

@@ -1,4 +1,4 @@
-"""`make cluster`, `make cluster-demo` and `make cluster-down`: a cluster that stays until it is told to go."""
+"""`make cluster`, `make cluster-demo` and `make cluster-down`: a cluster that stays until `make cluster-down`."""
 
 import argparse
 import logging

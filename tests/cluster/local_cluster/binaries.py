@@ -41,7 +41,7 @@ class Program:
     """directory under `modules/`"""
     package: str
     version_of: str = ""
-    """Go module whose version the linker must tell the program, which otherwise calls itself v0.0.0"""
+    """Go module whose version the linker must write into the program, which otherwise calls itself v0.0.0"""
     tags: str = ""
     """build tags; a program that is in the cache is not built again when they change"""
 
@@ -51,7 +51,7 @@ def _kubernetes(name: str) -> Program:
 
 
 def _prometheus(name: str) -> Program:
-    # Without the clients of twenty clouds, in which it could discover targets: ours are told to it.
+    # Without the clients of twenty clouds, in which it could discover targets: ours are configured.
     return Program("prometheus", f"github.com/prometheus/prometheus/cmd/{name}", tags="remove_all_sd")
 
 

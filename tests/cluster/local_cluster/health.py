@@ -34,7 +34,7 @@ def trusting(authority: Certificate, client: Certificate) -> ssl.SSLContext:
 
 
 def unverified() -> ssl.SSLContext:
-    """Return what connects to a process that signs its own certificate and tells nobody."""
+    """Return what connects to a process that signs its own certificate and does not publish it."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

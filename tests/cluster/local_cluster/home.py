@@ -2,7 +2,7 @@
 
 A cluster's directory holds all that it writes (data, logs, certificates, sockets); its path is the mark that its
 processes carry. A cluster of a test session has a lock that its owner holds, and is a leftover once nobody does; a
-named cluster stays until it is told to go.
+named cluster stays until `make cluster-down`.
 """
 
 import fcntl

@@ -59,6 +59,10 @@ def start_cluster(directory: Path, environ: Mapping[str, str], gpus: int) -> Nod
     return NodeCluster(kubectl, runtime)
 
 
+DISK_SIGNALS = ("nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree")
+"""on which a kubelet evicts pods and deletes images"""
+
+
 def try_out(directory: Path, environ: Mapping[str, str]) -> None:
     """Raise ClusterError unless this machine lets us make what a node stands on; it goes with the directory."""
     try:
@@ -87,8 +91,10 @@ def kubelet_configuration(directory: Path, network: Network, cgroup: str, author
         "clusterDNS": [network.node],
         "clusterDomain": dns.DOMAIN,
         "resolvConf": "",
-        # The machine is not the node's alone: a full disk or a busy memory must not evict a test's pods.
-        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        # The machine is not the node's alone: a full disk or a busy memory must not evict a test's pods. Under pressure
+        # of the disk the kubelet would also delete every image, the sandbox's too, and nothing could pull them again;
+        # containerd 1.6 cannot pin images. 0% and 100%: never.
+        "evictionHard": {"memory.available": "100Mi", **dict.fromkeys(DISK_SIGNALS, "0%")},
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "registryPullQPS": 0,

@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 REPOSITORY = Path(__file__).parents[3]
 BASE = "rljob.local/base:bookworm"
 MIRROR_VARIABLE = "DEBIAN_MIRROR"
-MIRROR = "http://deb.debian.org/debian"
+"""where the base image's packages come from, for a machine whose own apt does not know Debian bookworm"""
+TARGETS = ("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Release: bookworm")
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 """those that this machine trusts: a package index behind a proxy of the house is signed by one of them"""
 FROM_ENVIRONMENT = ("PIP_INDEX_URL",)
@@ -107,12 +108,24 @@ def _make_base(buildah: list[str], root: Path, environ: Mapping[str, str]) -> No
     """Make a minimal Debian: what docker.io/library/debian is elsewhere."""
     with tempfile.TemporaryDirectory(dir=root) as scratch:
         system = Path(scratch) / "system"
-        mirror = environ.get(MIRROR_VARIABLE, MIRROR)
+        mirror = mirror_of(environ)
         debootstrap = [str(program("debootstrap")), "--variant=minbase", "--include=ca-certificates", "bookworm"]
         _run(*debootstrap, str(system), mirror)
         shutil.copyfile(AUTHORITIES, system / AUTHORITIES.relative_to("/"))
         (Path(scratch) / "Dockerfile").write_text("FROM scratch\nCOPY system /\n")
         _run(*buildah, "build", "--quiet", "--isolation=chroot", f"--tag={BASE}", scratch)
+
+
+def mirror_of(environ: Mapping[str, str]) -> str:
+    """Return where packages of Debian bookworm come from: what the environment says, or this machine's own apt."""
+    if named := environ.get(MIRROR_VARIABLE):
+        return named
+    known = [line for line in _run(*TARGETS).splitlines() if line]
+    if not known:
+        raise ClusterError(
+            f"apt of this machine has no source of bookworm; set {MIRROR_VARIABLE} to a mirror of Debian"
+        )
+    return known[0]
 
 
 def _run(*command: str) -> str:

@@ -14,6 +14,8 @@ from local_cluster.packages import CNI_PLUGINS, program
 from local_cluster.processes import Started, start
 
 PAUSE_IMAGE = "rljob.local/pause:1"
+PINNED = "io.cri-containerd.pinned=pinned"
+"""label of an image that the kubelet never deletes, from containerd 1.7 on: there is no registry to pull it from"""
 SOCKET = Path("containerd/containerd.sock")
 """under /run of the node"""
 
@@ -48,13 +50,16 @@ class Runtime:
         before = self.images()
         self._do("images", "import", "--no-unpack", str(archive))
         archive.unlink()
-        for digest in sorted(set(self.images().values()) - set(before.values())):
+        after = self.images()
+        for name in sorted(set(after) - set(before)):
+            self._do("images", "label", name, PINNED)
+        for digest in sorted(set(after.values()) - set(before.values())):
             self._do("snapshots", "unpack", digest)
 
     def images(self) -> Mapping[str, str]:
         """Return the names of the images that the kubelet knows, with the digests of their manifests."""
-        told = self._do("images", "list").splitlines()[1:]
-        return {name: digest for name, _, digest, *_ in map(str.split, told)}
+        rows = self._do("images", "list").splitlines()[1:]
+        return {name: digest for name, _, digest, *_ in map(str.split, rows)}
 
     def _do(self, *arguments: str) -> str:
         done = self._ctr("--namespace=k8s.io", *arguments)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from busybox import busybox_archive
 from local_cluster.kubectl import Kubectl
 from local_cluster.node import NodeCluster
+from support.cluster.busybox import busybox_archive
 
 
 @pytest.fixture(scope="module")

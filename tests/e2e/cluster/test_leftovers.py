@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 import local_cluster
-from busybox import busybox_archive, pod
 from local_cluster import home
 from local_cluster.errors import ClusterError
 from local_cluster.kubectl import Kubectl
 from local_cluster.packages import require
 from local_cluster.processes import find
 from local_cluster.runtime import runtime_of
-from machine import changed, machine
-from waiting import eventually
+from support.cluster.busybox import busybox_archive, pod
+from support.cluster.machine import changed, machine
+from support.waiting import eventually
 
 SEEN = {"interfaces", "addresses", "routes", "network namespaces", "mount namespaces", "cgroups"}
 """what of a running cluster is seen from outside it; its mounts, firewall rules and state directories are not"""

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from busybox import pod
-from command import rljob, started
 from local_cluster.fixtures import temporary_namespace
 from local_cluster.kubectl import Kubectl
-from operator_world import raw_job
 from rljob_api.exits import Exit
-from waiting import eventually
+from support.cli.command import rljob, started
+from support.cluster.busybox import pod
+from support.operator.operator_world import raw_job
+from support.waiting import eventually
 
 RUN = "/tmp/run"
 RAY = "/tmp/ray/session_latest/logs"
@@ -32,7 +32,7 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
         labels = {"rljob.dev/job": "sums", "ray.io/node-type": "head", "ray.io/cluster": "sums-2"}
         kubectl.apply({**head, "metadata": {**head["metadata"], "labels": labels}})
         attempts = [attempt(1, ended="2026-11-21T12:01:00Z"), attempt(2)]
-        tell(kubectl, name, phase="Training", attempt=2, attempts=attempts, directory=RUN)
+        write_status(kubectl, name, phase="Training", attempt=2, attempts=attempts, directory=RUN)
         kubectl("wait", "--for=condition=Ready", "pod/head", "-n", name, "--timeout=60s")
         found = f"test -e {RUN}/logs/engine-0.log && echo yes || true"
         eventually(lambda: kubectl("exec", "head", "-n", name, "--", "sh", "-c", found), bool)
@@ -44,7 +44,7 @@ def attempt(number: int, **more: str) -> dict[str, object]:
     return {"number": number, "cluster": f"sums-{number}", "startAfter": start, "started": start, **more}
 
 
-def tell(kubectl: Kubectl, namespace: str, **status: object) -> None:
+def write_status(kubectl: Kubectl, namespace: str, **status: object) -> None:
     """Write the job's status as the operator would."""
     patch = json.dumps({"status": status})
     kubectl("patch", "rljob", "sums", "-n", namespace, "--subresource=status", "--type=merge", "-p", patch)
@@ -79,7 +79,7 @@ def test_following_ends_when_the_attempt_has_ended(kubectl: Kubectl, namespace: 
     kubectl("exec", "head", "-n", namespace, "--", "sh", "-c", write)
     assert log.stdout.readline() == "three\n"
     ended = [attempt(1, ended="2026-11-21T12:01:00Z"), attempt(2, ended="2026-11-21T12:02:00Z")]
-    tell(kubectl, namespace, attempts=ended)
+    write_status(kubectl, namespace, attempts=ended)
     assert (log.wait(60), log.stdout.read()) == (Exit.OK, "")
 
 
@@ -87,9 +87,9 @@ def test_following_ends_when_the_job_has_ended_and_its_pods_go(kubectl: Kubectl,
     log = started("logs", "sums", "-n", namespace, "--engine", "engine-0", "-f", kubeconfig=kubectl.kubeconfig)
     assert log.stdout is not None
     assert log.stdout.readline() == "ready\n"
-    tell(kubectl, namespace, phase="Succeeded")
+    write_status(kubectl, namespace, phase="Succeeded")
     kubectl("delete", "pod", "head", "-n", namespace)
     assert (log.wait(60), log.stdout.read()) == (Exit.OK, "")
     freed = rljob("logs", "sums", "-n", namespace, kubeconfig=kubectl.kubeconfig)
     assert freed.code == Exit.NOT_FOUND
-    assert f"it lies at {RUN}/logs/driver-attempt-2.log on the volume" in freed.err
+    assert f"it is at {RUN}/logs/driver-attempt-2.log on the volume" in freed.err

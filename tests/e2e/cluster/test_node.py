@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from busybox import pod
 from local_cluster.binaries import binary
 from local_cluster.fixtures import temporary_namespace
 from local_cluster.kubectl import Kubectl
-from waiting import eventually
+from support.cluster.busybox import pod
+from support.waiting import eventually
 
 SERVE = "mkdir /tmp/www && echo it is served > /tmp/www/index.html && exec httpd -f -p 8080 -h /tmp/www"
 

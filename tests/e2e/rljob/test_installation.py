@@ -5,10 +5,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from job_in_pods import JobInPods
 from local_cluster.kubectl import Kubectl
 from local_cluster.project import NAMESPACE, RELEASE, Workspace, helm
-from waiting import eventually
+from support.operator.job_in_pods import JobInPods
+from support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -35,8 +35,8 @@ def no_operator(kubectl: Kubectl) -> Iterator[None]:
 
 
 def test_the_release_finds_itself_installed_well(kubectl: Kubectl) -> None:
-    told = helm(kubectl, "test", RELEASE, "--timeout=2m")
-    assert "Phase:          Succeeded" in told
+    output = helm(kubectl, "test", RELEASE, "--timeout=2m")
+    assert "Phase:          Succeeded" in output
 
 
 def test_nothing_is_left_of_a_job_that_is_deleted_while_no_operator_runs(kubectl: Kubectl, place: Workspace) -> None:

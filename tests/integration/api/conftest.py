@@ -8,8 +8,8 @@ import pytest
 import yaml
 from kubernetes import client, config
 
-from judged_rljobs import RLJobs
-from rljob_api.crd import GROUP, PLURAL, VERSION
+from rljob_api.generated.crd import GROUP, PLURAL, VERSION
+from support.api.judged_rljobs import RLJobs
 
 CRD = Path(__file__).parents[3] / "crds" / "rljob.dev_rljobs.yaml"
 

@@ -10,15 +10,16 @@ from functools import cache
 import pytest
 from pydantic import ValidationError
 
-from bad_manifests import cases
-from judged_rljobs import Answer, Manifest, RLJobs
-from random_manifests import NUMBERS, manifests, put
-from rljob_api import crd, rules
-from rljob_api.cel import plain
-from rljob_api.document import document
 from rljob_api.errors import ManifestError, Problem
-from rljob_api.manifest import as_json, parse, path_text
+from rljob_api.generated import crd
+from rljob_api.reading.document import document
+from rljob_api.reading.manifest import as_json, parse, path_text
+from rljob_api.rules import registry
+from rljob_api.rules.cel import plain
 from rljob_api.sections import RLJob
+from support.api.bad_manifests import cases
+from support.api.judged_rljobs import Answer, Manifest, RLJobs
+from support.api.random_manifests import NUMBERS, manifests, put
 
 NUMBER_OF_MANIFESTS = 3000
 """about a minute"""
@@ -34,7 +35,7 @@ class Expected:
     """fields that no schema has"""
     wrong: frozenset[str] = frozenset()
     """fields that a schema refuses"""
-    told: tuple[tuple[str, str], ...] = ()
+    said: tuple[tuple[str, str], ...] = ()
     """what those rules say that the API server has too: fields with sentences, without the nearest valid value"""
 
 
@@ -45,8 +46,8 @@ def expected(content: Manifest) -> Expected:
         found = error.errors(include_url=False)
         unknown = {path_text(each["loc"]) for each in found if each["type"] == "extra_forbidden"}
         return Expected(None, frozenset(unknown), frozenset({path_text(each["loc"]) for each in found} - unknown))
-    problems = [problem for rule in rules.RULES if rule.cel for problem in rule(job.spec)]
-    return Expected(job, told=tuple(sorted((problem.field, comparable(sentence(problem))) for problem in problems)))
+    problems = [problem for rule in registry.RULES if rule.cel for problem in rule(job.spec)]
+    return Expected(job, said=tuple(sorted((problem.field, comparable(sentence(problem))) for problem in problems)))
 
 
 def sentence(problem: Problem) -> str:
@@ -54,9 +55,9 @@ def sentence(problem: Problem) -> str:
 
 
 def comparable(text: str) -> str:
-    """Return a sentence without what may be told differently: the nearest valid value, and `2.0` for `2`."""
-    told = text.partition("; nearest valid: ")[0]
-    return re.sub(r"\d+\.?\d*(e[-+]?\d+)?", lambda found: repr(float(found[0])), told)
+    """Return a sentence without what may differ: the nearest valid value, and `2.0` for `2`."""
+    said = text.partition("; nearest valid: ")[0]
+    return re.sub(r"\d+\.?\d*(e[-+]?\d+)?", lambda found: repr(float(found[0])), said)
 
 
 @cache
@@ -74,11 +75,11 @@ def disagreement(content: Manifest, answer: Answer) -> str | None:
     if python.wrong:
         # The name is for CEL to judge, and CEL is not asked when some field has the wrong type.
         missed = (python.wrong - {"metadata.name"} or python.wrong) - fields
-        failed = [told for _, told in answer.causes if "evaluating rule" in told]
+        failed = [said for _, said in answer.causes if "evaluating rule" in said]
         return f"missed {sorted(missed)}, failed {failed}" if missed or failed or answer.stored else None
-    told = tuple(sorted((field, comparable(message)) for field, message in answer.causes))
-    if told != python.told or (answer.stored is None) != bool(told):
-        return f"Python: {python.told}\nserver: {told or answer.message}"
+    said = tuple(sorted((field, comparable(message)) for field, message in answer.causes))
+    if said != python.said or (answer.stored is None) != bool(said):
+        return f"Python: {python.said}\nserver: {said or answer.message}"
     return None
 
 
@@ -91,7 +92,7 @@ def judged(rljobs: RLJobs) -> list[tuple[Manifest, Answer]]:
 
 @pytest.mark.timeout(280)
 def test_the_api_server_and_python_say_the_same_of_every_manifest(judged: list[tuple[Manifest, Answer]]):
-    found = [told for content, answer in judged if (told := disagreement(content, answer))]
+    found = [said for content, answer in judged if (said := disagreement(content, answer))]
 
     assert found == []
 
@@ -104,8 +105,8 @@ def test_both_verdicts_are_common(judged: list[tuple[Manifest, Answer]]):
 
 def test_every_rule_of_the_api_server_has_refused_some_manifest(judged: list[tuple[Manifest, Answer]], rljobs: RLJobs):
     answers = [answer for _, answer in judged] + [rljobs.judge(content) for content in known_bad()]
-    told = [f"{field}: {message}" for answer in answers for field, message in answer.causes]
-    silent = [claim.field for claim in (*crd.claims(), crd.NAME) if not any(re.search(pattern(claim), t) for t in told)]
+    said = [f"{field}: {message}" for answer in answers for field, message in answer.causes]
+    silent = [claim.field for claim in (*crd.claims(), crd.NAME) if not any(re.search(pattern(claim), t) for t in said)]
 
     assert silent == []
 
@@ -150,7 +151,7 @@ def parse_or_none(content: Manifest) -> RLJob | None:
 def test_a_suggestion_of_the_api_server_is_accepted(judged: list[tuple[Manifest, Answer]], rljobs: RLJobs):
     mended = [one for content, answer in judged for one in suggestions(content, answer)][:300]
 
-    repeated = [(field, told) for field, content in mended for at, told in rljobs.judge(content).causes if at == field]
+    repeated = [(field, said) for field, content in mended for at, said in rljobs.judge(content).causes if at == field]
 
     assert len(mended) == 300
     assert repeated == []
@@ -159,10 +160,10 @@ def test_a_suggestion_of_the_api_server_is_accepted(judged: list[tuple[Manifest,
 def suggestions(content: Manifest, answer: Answer) -> Iterator[tuple[str, Manifest]]:
     """Yield fields with the manifest after each change of a number that the API server suggests for them.
 
-    Nothing of a manifest with fields that are wrong by themselves, or that imitates: there it is to be left out.
+    Nothing of a manifest with fields that are wrong by themselves, or that is_sft: there it is to be left out.
     """
     job = expected(content).job
-    if job is None or job.spec.imitates:
+    if job is None or job.spec.is_sft:
         return
     for field, message in answer.causes:
         for name, *values in re.findall(r"(\w+) (\d+)(?: or (\d+))?", message.partition("; nearest valid: ")[2]):

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 import yaml
 
-from bad_manifests import Case, cases, table
-from judged_rljobs import Manifest, RLJobs
-from random_manifests import EXAMPLES, SCHEMAS, at, put, remove
-from rljob_api import crd
-from rljob_api.document import document
 from rljob_api.errors import ManifestError
+from rljob_api.generated import crd
+from rljob_api.reading.document import document
 from rljob_api.sections import Spec
 from rljob_api.status import Status
-from sample_rljob_status import SAMPLE
+from support.api.bad_manifests import Case, cases, table
+from support.api.judged_rljobs import Manifest, RLJobs
+from support.api.random_manifests import EXAMPLES, SCHEMAS, at, put, remove
+from support.api.sample_rljob_status import SAMPLE
 
 ONLY_IN_PYTHON = (
     "spec.data.evaluationSets[",
@@ -28,6 +28,9 @@ ONLY_IN_PYTHON = (
     "spec.runtime.volumeMounts[",
     "spec.runtime.headResources.",
     "spec.runtime.workerResources.",
+    "spec.pods.head.",
+    "spec.pods.trainer.",
+    "spec.pods.rollout.",
 )
 NULL = "nothing behind a colon"
 """Python refuses null; to an API server it means absent"""
@@ -47,8 +50,8 @@ OTHER: dict[str, Any] = {
     "algorithm.teacher": {"checkpoint": "other"},
     "algorithm.dualClip": 3,
     "algorithm.dynamicSampling": {},
-    "algorithm.importanceSampling": {"kind": "mask"},
-    "reward.parts": [{"name": "other", "kind": "f1"}],
+    "algorithm.importanceSampling": {"kind": "Mask"},
+    "reward.parts": [{"name": "other", "kind": "F1"}],
     "reward.remote": {"url": "http://other"},
     "reward.memoryMib": 512,
     "algorithm.kl": {"coefficient": 0.5},
@@ -107,7 +110,7 @@ def is_rljob(text: str) -> bool:
 
 @pytest.mark.parametrize("case", documents(), ids=lambda case: case.name)
 def test_a_bad_manifest_is_refused_unless_only_python_can_know(rljobs: RLJobs, case: Case):
-    fields = [told.partition(": ")[0] for told in case.says]
+    fields = [said.partition(": ")[0] for said in case.says]
     elsewhere = all(map(only_in_python, fields))
 
     accepted = rljobs.judge(document(case.text)).stored is not None
@@ -132,15 +135,15 @@ def test_what_a_run_begins_with_cannot_change_in_flight(rljobs: RLJobs, running:
     answer = rljobs.patch(running, change(path), dry_run="All")
 
     part, _, name = path.partition(".")
-    told = [cause for cause in answer.causes if "the run has begun" in cause[1]]
+    said = [cause for cause in answer.causes if "the run has begun" in cause[1]]
     if path == crd.SCALED:
-        assert [field for field, _ in told] == [f"spec.{path}"]
+        assert [field for field, _ in said] == [f"spec.{path}"]
     else:
-        assert told == [(f"spec.{part}", begun(name))]
+        assert said == [(f"spec.{part}", begun(name))]
 
 
 def test_all_that_cannot_change_is_named(rljobs: RLJobs, running: str):
-    patch = {"spec": {"rollout": {"routerPolicy": "random", "sampling": {"topK": 7}}, "seed": 5}}
+    patch = {"spec": {"rollout": {"routerPolicy": "Random", "sampling": {"topK": 7}}, "seed": 5}}
 
     answer = rljobs.patch(running, patch, dry_run="All")
 
@@ -188,7 +191,7 @@ def test_a_run_scales_its_engines_if_they_have_gpus_of_their_own(rljobs: RLJobs)
 
     assert scale.stored is not None
     assert scale.stored["spec"] == {"replicas": 3}
-    assert scale.stored["status"] == {"replicas": 1, "selector": "rljob.dev/job=arithmetic"}
+    assert scale.stored["status"] == {"replicas": 2, "selector": "rljob.dev/job=arithmetic"}
     assert edited.causes == ()
 
 
@@ -212,11 +215,11 @@ def test_a_run_scales_by_whole_nodes(rljobs: RLJobs, engines: int, wanted: int, 
     with rljobs.existing(content, "whole", STATUS):
         answer = rljobs.patch("whole", {"spec": {"rollout": {"engines": wanted}}}, dry_run="All")
 
-    told = (
+    said = (
         f"cannot change from {engines} to {wanted}: the run has begun, and it scales by whole nodes of 2 engines;"
         f" suspend the job first (spec.scheduling.suspend); nearest valid: {nearest}"
     )
-    assert answer.causes == ((("spec.rollout.engines", told),) if nearest else ())
+    assert answer.causes == ((("spec.rollout.engines", said),) if nearest else ())
 
 
 @pytest.mark.parametrize("placement", ["Colocated", "Disaggregated"])
@@ -241,10 +244,12 @@ def test_a_whole_status_is_stored_shown_and_selected(rljobs: RLJobs):
     assert columns == {
         "Name": "shown",
         "Phase": "Training",
+        "Ready": "True",
         "Step": 12,
         "Of": 200,
         "Reward": 0.4375,
         "Engines": 1,
+        "Restarts": 1,
         "GPUs": 8,
         "Accuracy": 0.5,
         "Tokens/s": 21200,
@@ -283,24 +288,27 @@ def largest() -> Manifest:
         remove(content, f"spec.data.{source}")
     put(content, "spec.data.heldOut.jsonl", "y" * 4096)
     put(content, "spec.data.promptTemplate", "{question}" + "x" * 65526)
-    put(content, "spec.reward", {"kind": "python", "function": "a" * 4094 + ":b"})
+    put(content, "spec.reward", {"kind": "Python", "function": "a" * 4094 + ":b"})
     put(content, "spec.algorithm.name", "a" * 4094 + ":b")
     put(content, "spec.rollout.generate", "a" * 4094 + ":b")
     put(content, "spec.weightSync.transport", "Disk")
+    remove(content, "spec.pods.rollout")  # only for Disaggregated
+    put(content, "spec.pods.gpuResource", f"{'a' * 253}/{'b' * 63}")
+    put(content, "spec.pods.sameDomain", f"{'a' * 253}/{'b' * 63}")
     put(content, "spec.rollout.sampling.stop", ["x" * 4096] * 100)
     put(content, "spec.rollout.sampling.stopTokenIds", [2**31 - 1] * 1000)
     put(content, "spec.extraArgs.sglang", {f"key-{number}": "x" * 100 for number in range(1000)})
     return content
 
 
-def test_explain_tells_the_flag_the_unit_and_the_default(rljobs: RLJobs):
-    told = (
+def test_explain_shows_the_flag_the_unit_and_the_default(rljobs: RLJobs):
+    said = (
         rljobs.explained("spec", "rollout", "sampling", "maxNewTokens"),
         rljobs.explained("spec", "training", "nodes"),
     )
 
-    assert told[0] == (
+    assert said[0] == (
         "longest response [tokens]; with `sft`, longest that the data may have: in a whole conversation, all that "
         "follows the first question. slime: --rollout-max-response-len"
     )
-    assert told[1] == "machines of the learner. slime: --actor-num-nodes. Default: 1"
+    assert said[1] == "machines of the learner. slime: --actor-num-nodes. Default: 1"

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from judged_rljobs import Manifest, RLJobs
 from local_cluster.errors import ClusterError
 from local_cluster.kubectl import Kubectl
-from rljob_api import crd
-from waiting import eventually
+from rljob_api.generated import crd
+from support.api.judged_rljobs import Manifest, RLJobs
+from support.waiting import eventually
 
 
 def sections(schema: Manifest, path: str) -> Iterator[tuple[str, list[str]]]:
@@ -40,12 +40,12 @@ def is_explained(judge: Kubectl) -> bool:
 
 
 @pytest.mark.parametrize("path", SECTIONS)
-def test_a_section_and_all_its_fields_are_told_in_words(judge: Kubectl, path: str) -> None:
-    told = judge("explain", path)
-    shown = {line.split("\t")[0].strip() for line in told.splitlines() if line.startswith("  ") and "\t<" in line}
+def test_a_section_and_all_its_fields_are_reported_in_words(judge: Kubectl, path: str) -> None:
+    output = judge("explain", path)
+    shown = {line.split("\t")[0].strip() for line in output.splitlines() if line.startswith("  ") and "\t<" in line}
     assert shown == set(SECTIONS[path])
-    assert "<no description>" not in told
-    assert "DESCRIPTION:\n    <empty>" not in told
+    assert "<no description>" not in output
+    assert "DESCRIPTION:\n    <empty>" not in output
 
 
 def test_explain_recursive_lists_every_field(judge: Kubectl) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from bad_manifests import edited, table
-from judged_rljobs import RLJobs
 from local_cluster.errors import ClusterError
 from local_cluster.kubectl import Kubectl
+from support.api.bad_manifests import edited, table
+from support.api.judged_rljobs import RLJobs
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"metadata.name": "9-lives"}, "is not a DNS label"),
@@ -18,7 +18,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"spec.training.tensorParallel": 3}, "tensorParallel"),
     ({"spec.training.gpusPerNode": "eight"}, "must be of type integer"),
     ({"spec.placement": "Shared"}, "Unsupported value"),
-    ({"spec.algorithm.name": "grpo2"}, "is no algorithm that is known"),
+    ({"spec.algorithm.name": "grpo2"}, "is not a known algorithm"),
     ({"spec.rollout.sampling.temperature": -1.0}, "spec.rollout.sampling.temperature"),
     ({"spec.training.optimizer.learning_rate": 1e-6}, 'unknown field "spec.training.optimizer.learning_rate"'),
     ({"spec.scheduling.activeDeadlineSeconds": 0}, "spec.scheduling.activeDeadlineSeconds"),

@@ -14,7 +14,7 @@ from local_cluster.api_server import start_api_server
 from local_cluster.binaries import binary
 from local_cluster.kubectl import Kubectl
 from local_cluster.processes import find
-from waiting import eventually
+from support.waiting import eventually
 
 REPOSITORY = Path(__file__).parents[3]
 IMPORTABLE = {"PYTHONPATH": str(Path(local_cluster.__file__).parents[1])}

@@ -7,8 +7,8 @@ import pytest
 
 from local_cluster.kubectl import Kubectl, Manifest
 from local_cluster.kwok import simulated_node
-from raycluster import raycluster
-from waiting import eventually
+from support.cluster.raycluster import raycluster
+from support.waiting import eventually
 
 POOL = "rljob.dev/test-pool"
 

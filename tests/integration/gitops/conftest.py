@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from gitops_judge import GitOpsJudge
-from job_phases import Seen, jobs_of_all_phases
 from local_cluster.binaries import binary
 from local_cluster.fixtures import temporary_namespace
 from local_cluster.kubectl import Kubectl
+from support.operator.gitops_judge import GitOpsJudge
+from support.operator.job_phases import Seen, jobs_of_all_phases
 
 
 @pytest.fixture(scope="session")

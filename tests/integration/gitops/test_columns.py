@@ -2,7 +2,7 @@
 
 import pytest
 
-from job_phases import Seen
+from support.operator.job_phases import Seen
 
 SHOWS = {
     "Unseen": {"PHASE": "", "STEP": "", "ENGINES": "", "GPUS": "", "MESSAGE": ""},
@@ -30,5 +30,5 @@ SHOWS = {
 
 
 @pytest.mark.parametrize("phase", SHOWS)
-def test_the_columns_tell_what_is_known(phases: dict[str, Seen], phase: str):
+def test_the_columns_show_what_is_known(phases: dict[str, Seen], phase: str):
     assert phases[phase].columns.items() >= SHOWS[phase].items()

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from argocd_settings import DISCOVERY, HEALTH, RESUME, ROOT, SUSPEND
-from gitops_judge import GitOpsJudge
-from job_phases import Seen
 from rljob_api.status import Phase
+from support.operator.argocd_settings import DISCOVERY, HEALTH, RESUME, ROOT, SUSPEND
+from support.operator.gitops_judge import GitOpsJudge
+from support.operator.job_phases import Seen
 
 SAYS = {
     "Unseen": ("InProgress", "Progressing", "no operator has seen generation 1 yet"),
@@ -113,7 +113,7 @@ def without_suspend(spec: dict) -> dict:
 
 
 def full(content: object) -> object:
-    """Return an object without empty lists and mappings, which Lua cannot tell apart; Argo CD puts them back."""
+    """Return an object without empty lists and mappings, which Lua cannot distinguish; Argo CD puts them back."""
     if isinstance(content, dict):
         return {key: found for key, value in content.items() if (found := full(value)) not in ([], {})}
     return [full(value) for value in content] if isinstance(content, list) else content

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from fake_head import FakeHeads
-from job_phases import operating
 from local_cluster.fixtures import temporary_namespace
 from local_cluster.kubectl import Kubectl, Manifest
-from random_manifests import EXAMPLES
-from waiting import eventually
+from support.api.random_manifests import EXAMPLES
+from support.operator.fake_head import FakeHeads
+from support.operator.job_phases import operating
+from support.waiting import eventually
 
 Way = tuple[str, ...]
 WAYS: dict[str, Way] = {
@@ -105,11 +105,11 @@ def test_a_tool_that_enforces_git_and_the_operator_do_not_fight(
         example("apply")
         eventually(example.raw, lambda raw: raw["status"].get("phase") == "Training", deadline_s=120)
         eventually(lambda: operator.log, lambda log: "reason=Running" in log)
-        before, told = example.version(), len(writes(operator.log))
+        before, seen = example.version(), len(writes(operator.log))
         for _ in range(5):
             example("apply")
         assert example.version() == before
-        assert writes(operator.log)[told:] == []
+        assert writes(operator.log)[seen:] == []
 
 
 def writes(log: str) -> list[Any]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_models import FAMILIES
+from support.trainer.tiny_models import FAMILIES
 
 
 @pytest.fixture(scope="module")

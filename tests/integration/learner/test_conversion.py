@@ -7,14 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from command import rljob
-from conversion_scenarios import convert, convert_there_and_back, convert_wrongly, verb
-from learner_data import learner_config, sequences
-from learner_ranks import run_ranks
-from learner_scenarios import train_save_train
 from rljob_api.exits import Exit
-from rljob_trainer.checkpoints import Checkpoint, digests_of, model_fingerprint, sealed
-from tiny_models import FAMILIES, DType, tiny_llama, tiny_qwen3
+from rljob_trainer.rundir.checkpoints import Checkpoint, digests_of, model_fingerprint, sealed
+from support.cli.command import rljob
+from support.trainer.conversion_scenarios import convert, convert_there_and_back, convert_wrongly, verb
+from support.trainer.learner_data import learner_config, sequences
+from support.trainer.learner_ranks import run_ranks
+from support.trainer.learner_scenarios import train_save_train
+from support.trainer.tiny_models import FAMILIES, DType, tiny_llama, tiny_qwen3
 
 
 def weights(directory: Path) -> dict[str, torch.Tensor]:
@@ -85,7 +85,7 @@ def test_the_verb_finds_a_run_s_model_and_says_what_it_wrote(tmp_path: Path) -> 
 WRONG: dict[str, tuple[tuple[str, ...], Any, str]] = {
     "no source": (("sources", "out"), Exit.USAGE, "sources does not exist; nearest: "),
     "nothing in it": (("empty", "out"), Exit.BAD_INPUT, "looked for a checkpoint of a run (iter_*/ with rljob.json)"),
-    "no model": (("run", "out"), Exit.BAD_INPUT, "give it with --model"),
+    "no model": (("run", "out"), Exit.BAD_INPUT, "set it with --model"),
     "another model": (("run", "out", "--model", "other"), Exit.BAD_INPUT, "training began with a model of fingerprint"),
     "a target that is there": (("source", "run"), Exit.BAD_INPUT, "is there already"),
     "a damaged checkpoint": (("damaged", "out", "--model", "source"), Exit.BAD_INPUT, "changed files ['common.pt']"),
@@ -93,7 +93,7 @@ WRONG: dict[str, tuple[tuple[str, ...], Any, str]] = {
 
 
 @pytest.mark.parametrize(("given", "code", "said"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_converted_is_told(tmp_path: Path, given: tuple[str, ...], code: Exit, said: str) -> None:
+def test_what_cannot_be_converted_is_reported(tmp_path: Path, given: tuple[str, ...], code: Exit, said: str) -> None:
     source, _ = tiny_llama(tmp_path / "source"), tiny_llama(tmp_path / "other", seed=1)
     for run, content in (("run", b"common"), ("damaged", b"other")):
         saved = tmp_path / run / "checkpoints" / "iter_0000001"
@@ -102,6 +102,6 @@ def test_what_cannot_be_converted_is_told(tmp_path: Path, given: tuple[str, ...]
         sealed_checkpoint(saved, source)
         (saved / "common.pt").write_bytes(content)
     (tmp_path / "empty").mkdir()
-    ((ended, told),) = run_ranks(verb, 1, tmp_path, *given)
-    assert (ended, said in told) == (code, True), told
+    ((ended, output),) = run_ranks(verb, 1, tmp_path, *given)
+    assert (ended, said in output) == (code, True), output
     assert not (tmp_path / "out").exists()

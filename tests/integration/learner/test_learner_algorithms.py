@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from learner_data import learner_config, sequences
-from learner_ranks import run_ranks
-from learner_scenarios import kl_after_a_step, one_step_with_each_loss
-from naive_learner import NaiveLearner, NaiveStep
 from rljob_api.algorithms import KNOWN
-from rljob_trainer.algorithms.algorithm import CISPO, GSPO, LIKELIHOOD
-from rljob_trainer.learners.config import CLIP, ImportanceSettings, LossSettings, OptimizerSettings
+from rljob_api.sections import ImportanceBound, ImportanceLevel
+from rljob_trainer.algorithms.algorithm import CISPO, CLIP, GSPO, LIKELIHOOD
+from rljob_trainer.learners.config import ImportanceSettings, LossSettings, OptimizerSettings
+from support.trainer.learner_data import learner_config, sequences
+from support.trainer.learner_ranks import run_ranks
+from support.trainer.learner_scenarios import kl_after_a_step, one_step_with_each_loss
+from support.trainer.naive_learner import NaiveLearner, NaiveStep
 
 OBJECTIVES = {"clip": CLIP, "gspo": GSPO, "cispo": CISPO, "likelihood": LIKELIHOOD}
 LOSSES = {
@@ -19,8 +20,8 @@ LOSSES = {
     "dual": LossSettings(dual_clip=1.2),
     **{
         f"{kind}-{level}": LossSettings(importance=ImportanceSettings(kind, level, 0.5, 2.0))
-        for kind in ("truncate", "mask")
-        for level in ("token", "sequence")
+        for kind in ImportanceBound
+        for level in ImportanceLevel
     },
 }
 NAMES = list(LOSSES)
@@ -47,7 +48,7 @@ def test_every_algorithm_and_correction_takes_the_step_of_a_naive_loop(tiny_llam
         {name: step.grad_norm for name, step in zip(NAMES, naive, strict=True)}, rel=1e-5
     )
     assert [step.step for step in steps] == list(range(1, len(LOSSES) + 1))
-    corrected = {name for name, step in zip(NAMES, steps, strict=True) if step.importance is not None}
+    corrected = {name for name, step in zip(NAMES, steps, strict=True) if step.importance_weight is not None}
     assert corrected == {name for name, loss in LOSSES.items() if loss.importance}
 
 

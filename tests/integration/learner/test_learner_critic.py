@@ -7,11 +7,17 @@ from typing import Any
 import pytest
 import torch
 
-from learner_data import learner_config, sequences, valued
-from learner_ranks import run_ranks
-from learner_scenarios import critic_load_train, critic_train_save_train, load_error, train, train_critic
-from naive_critic import NaiveCritic, NaiveCriticStep
 from rljob_trainer.learners.config import CriticSettings, LearnerConfig, OptimizerSettings
+from support.trainer.learner_data import learner_config, sequences, valued
+from support.trainer.learner_ranks import run_ranks
+from support.trainer.learner_scenarios import (
+    critic_load_train,
+    critic_train_save_train,
+    load_error,
+    train,
+    train_critic,
+)
+from support.trainer.naive_critic import NaiveCritic, NaiveCriticStep
 
 OPTIMIZER = OptimizerSettings(learning_rate=2e-3, total_steps=10, epsilon=1e-4, weight_decay=0.1, clip_grad=0.5)
 CRITIC = CriticSettings(OPTIMIZER, value_clip=0.08)
@@ -44,9 +50,9 @@ def test_every_layout_trains_a_critic_like_a_naive_hugging_face_loop(
     wanted, wanted_values = naive(directory)
     steps = results[0][0]
     assert [metrics for metrics, _ in results] == [steps] * len(results)
-    assert [step.loss for step in steps] == pytest.approx([step.loss for step in wanted], rel=1e-5)
-    assert [step.grad_norm for step in steps] == pytest.approx([step.grad_norm for step in wanted], rel=1e-5)
-    assert max(step.clip_fraction for step in steps) > 0.05
+    assert [step.value_loss for step in steps] == pytest.approx([step.loss for step in wanted], rel=1e-5)
+    assert [step.critic_grad_norm for step in steps] == pytest.approx([step.grad_norm for step in wanted], rel=1e-5)
+    assert max(step.value_clip_fraction for step in steps) > 0.05
     found = {index: torch.from_numpy(value) for _, values in results for index, value in values[-1].items()}
     ours = torch.cat([found[index] for index in range(len(STEPS[0]))])
     torch.testing.assert_close(ours, torch.cat(wanted_values), rtol=1e-4, atol=1e-5)

@@ -7,25 +7,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from learner_data import learner_config, sequences
-from learner_ranks import run_ranks
-from learner_scenarios import parallel_head, train, train_by_one_dnn
-from naive_learner import NaiveLearner, NaiveStep
 from rljob_trainer.learners.config import KlSettings, LossSettings
-from tiny_models import FAMILIES
+from support.trainer.learner_data import learner_config, sequences
+from support.trainer.learner_ranks import run_ranks
+from support.trainer.learner_scenarios import parallel_head, train, train_and_export, train_by_one_dnn
+from support.trainer.naive_learner import NaiveLearner, NaiveStep
+from support.trainer.tiny_models import FAMILIES
 
 LOSS = LossSettings(clip_low=0.2, clip_high=0.28, entropy_coefficient=0.01, kl=KlSettings(0.1), temperature=0.8)
 STEPS = [sequences(12, seed) for seed in range(3)]
 RATES = (5e-4, 1e-3, 9.698463e-4)
-"""learning rates of the three steps: two of warm-up, then the cosine"""
+"""learning rates of the three steps: two of warm-up, then the cosine. Losses show the first two, weights the last"""
+MOST = 2e-6
+"""difference of a weight; a percent of the last step is several times as much"""
 LAYOUTS = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)]
 BUDGETS = {"packed": 10_000, "some": 64, "single": 1}
 
 
 @cache
-def naive_steps(directory: Path, off_policy: bool) -> list[NaiveStep]:
+def naive_run(directory: Path, off_policy: bool) -> tuple[list[NaiveStep], dict[str, torch.Tensor]]:
+    """Return the steps, and the weights after the last one."""
     learner = NaiveLearner(directory, LOSS, learner_config(directory).optimizer, RATES)
-    return [learner.step(step, off_policy) for step in STEPS]
+    return [learner.step(step, off_policy) for step in STEPS], learner.weights()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -37,10 +40,11 @@ def test_every_layout_trains_like_a_naive_hugging_face_loop(
     tensor, pipeline, data = layout
     directory = checkpoints[family, tied]
     config = learner_config(directory, loss=LOSS, tensor_parallel=tensor, pipeline_parallel=pipeline)
-    steps = run_ranks(train, tensor * pipeline * data, config, STEPS, BUDGETS["some"], True)[-1]
-    naive = naive_steps(directory, True)
+    steps, weights = run_ranks(train_and_export, tensor * pipeline * data, config, STEPS, BUDGETS["some"], True)[-1]
+    naive, wanted = naive_run(directory, True)
     assert [step.loss for step in steps] == pytest.approx([step.loss for step in naive], rel=1e-5, abs=1e-6)
     assert [step.grad_norm for step in steps] == pytest.approx([step.grad_norm for step in naive], rel=1e-5)
+    torch.testing.assert_close(weights, {name: wanted[name] for name in weights}, rtol=0, atol=MOST)
 
 
 @pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
@@ -48,10 +52,11 @@ def test_any_split_into_micro_batches_gives_the_same_step(
     checkpoints: dict[tuple[str, bool], Path], budget: int
 ) -> None:
     directory = checkpoints["llama", True]
-    (steps,) = run_ranks(train, 1, learner_config(directory, loss=LOSS), STEPS, budget, False)
-    naive = naive_steps(directory, False)
+    ((steps, weights),) = run_ranks(train_and_export, 1, learner_config(directory, loss=LOSS), STEPS, budget, False)
+    naive, wanted = naive_run(directory, False)
     assert [step.loss for step in steps] == pytest.approx([step.loss for step in naive], rel=1e-5, abs=1e-6)
     assert [step.grad_norm for step in steps] == pytest.approx([step.grad_norm for step in naive], rel=1e-5)
+    torch.testing.assert_close(weights, {name: wanted[name] for name in weights}, rtol=0, atol=MOST)
 
 
 def test_all_ranks_report_the_same_metrics(checkpoints: dict[tuple[str, bool], Path]) -> None:
@@ -65,7 +70,7 @@ def test_recomputed_activations_give_the_same_step(checkpoints: dict[tuple[str, 
     recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     (steps,) = run_ranks(train, 1, learner_config(directory, loss=LOSS, megatron_args=recompute), STEPS, 64, True)
     assert [step.grad_norm for step in steps] == pytest.approx(
-        [step.grad_norm for step in naive_steps(directory, True)], rel=1e-5
+        [step.grad_norm for step in naive_run(directory, True)[0]], rel=1e-5
     )
 
 

@@ -8,9 +8,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from learner_data import learner_config, sequences
-from learner_ranks import run_ranks
-from learner_scenarios import (
+from rljob_trainer.learners.config import LearnerConfig
+from support.trainer.learner_data import learner_config, sequences
+from support.trainer.learner_ranks import run_ranks
+from support.trainer.learner_scenarios import (
     beside_a_gpu,
     load_and_look,
     load_error,
@@ -21,8 +22,7 @@ from learner_scenarios import (
     train_and_export,
     train_save_train,
 )
-from rljob_trainer.learners.config import LearnerConfig
-from tiny_models import FAMILIES, tiny_qwen3
+from support.trainer.tiny_models import FAMILIES, tiny_qwen3
 
 BEFORE = [sequences(8, seed) for seed in range(3)]
 AFTER = [sequences(8, seed) for seed in range(3, 6)]

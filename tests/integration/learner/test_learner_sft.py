@@ -2,17 +2,17 @@
 
 from dataclasses import replace
 from functools import cache
-from math import isnan
 from pathlib import Path
 
 import pytest
+import torch
 
-from learner_data import learner_config, sequences
-from learner_ranks import run_ranks
-from learner_scenarios import train
-from naive_learner import NaiveLearner, NaiveStep
 from rljob_trainer.algorithms.algorithm import LIKELIHOOD
 from rljob_trainer.learners.config import LossSettings
+from support.trainer.learner_data import learner_config, sequences
+from support.trainer.learner_ranks import run_ranks
+from support.trainer.learner_scenarios import train_and_export
+from support.trainer.naive_learner import NaiveLearner, NaiveStep
 
 LOSS = LossSettings(LIKELIHOOD, sampled=False)
 STEPS = [
@@ -20,13 +20,17 @@ STEPS = [
     for seed in range(3)
 ]
 RATES = (5e-4, 1e-3, 9.698463e-4)
+"""learning rates of the three steps: losses show the first two, weights the last"""
+MOST = 2e-6
+"""difference of a weight; a percent of the last step is several times as much"""
 LAYOUTS = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)]
 
 
 @cache
-def naive_steps(directory: Path) -> list[NaiveStep]:
+def naive_run(directory: Path) -> tuple[list[NaiveStep], dict[str, torch.Tensor]]:
+    """Return the steps, and the weights after the last one."""
     learner = NaiveLearner(directory, LOSS, learner_config(directory).optimizer, RATES)
-    return [learner.step(step, off_policy=False) for step in STEPS]
+    return [learner.step(step, off_policy=False) for step in STEPS], learner.weights()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda sizes: "tp{}-pp{}-dp{}".format(*sizes))
@@ -35,9 +39,10 @@ def test_every_layout_learns_responses_like_a_naive_hugging_face_loop(
 ) -> None:
     tensor, pipeline, data = layout
     config = learner_config(tiny_qwen3_dir, loss=LOSS, tensor_parallel=tensor, pipeline_parallel=pipeline)
-    steps = run_ranks(train, tensor * pipeline * data, config, STEPS, 64, False)[-1]
-    naive = naive_steps(tiny_qwen3_dir)
+    steps, weights = run_ranks(train_and_export, tensor * pipeline * data, config, STEPS, 64, False)[-1]
+    naive, wanted = naive_run(tiny_qwen3_dir)
     assert [step.loss for step in steps] == pytest.approx([step.loss for step in naive], rel=1e-5)
     assert [step.grad_norm for step in steps] == pytest.approx([step.grad_norm for step in naive], rel=1e-5)
     assert [step.surprise for step in steps] == pytest.approx([step.loss for step in naive], rel=1e-5)
-    assert all(isnan(step.mismatch) and isnan(step.max_mismatch) for step in steps)
+    torch.testing.assert_close(weights, {name: wanted[name] for name in weights}, rtol=0, atol=MOST)
+    assert all(step.logprob_mismatch is step.max_mismatch is None for step in steps)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from learner_data import learner_config, sequences
-from learner_ranks import run_ranks
-from learner_scenarios import poisoned_step, train, two_updates_on_one_rollout
 from rljob_trainer.learners.config import KlSettings, LossSettings
+from support.trainer.learner_data import learner_config, sequences
+from support.trainer.learner_ranks import run_ranks
+from support.trainer.learner_scenarios import poisoned_step, train, two_updates_on_one_rollout
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -53,12 +53,12 @@ def test_a_rank_without_samples_takes_part_and_adds_nothing(tiny_llama_dir: Path
 
 def test_a_step_without_samples_is_not_taken(tiny_llama_dir: Path) -> None:
     ((empty, full),) = run_ranks(train, 1, learner_config(tiny_llama_dir), [[], sequences(4)], 64, False)
-    assert (empty.step, empty.skipped, empty.tokens) == (0, False, 0)
+    assert (empty.step, empty.skipped, empty.train_tokens) == (0, False, 0)
     assert full.step == 1
 
 
 def test_tokens_of_a_common_prompt_are_computed_once(tiny_llama_dir: Path) -> None:
     batch = [replace(each, tokens=each.tokens) for each in sequences(8, samples_per_prompt=8)]
     ((step,),) = run_ranks(train, 1, learner_config(tiny_llama_dir), [batch], 10_000, False)
-    assert step.tokens == sum(len(each.tokens) for each in batch)
-    assert step.computed_tokens <= step.tokens - 7 * batch[0].prompt_length
+    assert step.train_tokens == sum(len(each.tokens) for each in batch)
+    assert step.computed_tokens <= step.train_tokens - 7 * batch[0].prompt_length

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from learner_data import learner_config, sequences
-from learner_ranks import run_ranks
-from learner_scenarios import distil
-from naive_learner import NaiveLearner
 from rljob_trainer.learners.config import LossSettings
-from tiny_models import tiny_qwen3
+from support.trainer.learner_data import learner_config, sequences
+from support.trainer.learner_ranks import run_ranks
+from support.trainer.learner_scenarios import distil
+from support.trainer.naive_learner import NaiveLearner
+from support.trainer.tiny_models import tiny_qwen3
 
 LOSS = LossSettings(temperature=0.8)
 SAMPLES = [replace(sequence, index=index) for index, sequence in enumerate(sequences(8))]

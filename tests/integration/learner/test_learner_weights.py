@@ -7,12 +7,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from learner_data import learner_config, sequences
-from learner_ranks import run_ranks
-from learner_scenarios import gradients, logprobs, train_and_export, write_hf, zeros
-from naive_learner import NaiveLearner
 from rljob_trainer.learners.config import LossSettings
-from tiny_models import FAMILIES, tiny_llama, tiny_qwen3
+from support.trainer.learner_data import learner_config, sequences
+from support.trainer.learner_ranks import run_ranks
+from support.trainer.learner_scenarios import gradients, logprobs, train_and_export, write_hf, zeros
+from support.trainer.naive_learner import NaiveLearner
+from support.trainer.tiny_models import FAMILIES, tiny_llama, tiny_qwen3
 
 
 def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:

@@ -6,24 +6,24 @@ from pathlib import Path
 import pytest
 import yaml
 
-from prometheus_server import CHART
+from support.operator.prometheus_server import CHART
 
 RULES = CHART / "files" / "alerts.yaml"
 TESTS = Path(__file__).with_name("alerts_test.yaml")
 
 
-def told(promtool: Path, *arguments: str) -> str:
+def output(promtool: Path, *arguments: str) -> str:
     """Run promtool, and return what it says if it finds anything wrong."""
     done = subprocess.run([promtool, *arguments], capture_output=True, text=True, check=False, cwd=TESTS.parent)
     return done.stdout + done.stderr if done.returncode else ""
 
 
 def test_the_rules_are_well_formed(promtool: Path) -> None:
-    assert told(promtool, "check", "rules", "--lint=all", "--lint-fatal", str(RULES)) == ""
+    assert output(promtool, "check", "rules", "--lint=all", "--lint-fatal", str(RULES)) == ""
 
 
 def test_every_alert_fires_when_it_should_and_only_then(promtool: Path) -> None:
-    assert told(promtool, "test", "rules", str(TESTS)) == ""
+    assert output(promtool, "test", "rules", str(TESTS)) == ""
 
 
 @pytest.mark.parametrize("expected", [True, False])

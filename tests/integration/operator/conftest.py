@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fake_head import FakeHeads, serving
 from local_cluster.kubectl import Kubectl
-from operator_job import Job
-from operator_process import MODULE, OperatorProcess, install_rights, kubeconfig_of_operator
+from support.operator.fake_head import FakeHeads, serving
+from support.operator.operator_job import Job
+from support.operator.operator_process import MODULE, OperatorProcess, install_rights, kubeconfig_of_operator
 
 Start = Callable[..., OperatorProcess]
 
@@ -39,9 +39,13 @@ def start(kubeconfig: Path, namespace: str, heads: FakeHeads, tmp_path: Path) ->
         url = stack.enter_context(serving(heads))
 
         def started(
-            name: str = "operator", program: tuple[str, ...] = MODULE, identity: str | None = None
+            name: str = "operator",
+            program: tuple[str, ...] = MODULE,
+            identity: str | None = None,
+            more: tuple[str, ...] = (),
         ) -> OperatorProcess:
-            operator = OperatorProcess(kubeconfig, namespace, url, tmp_path / f"{name}.log", program, identity)
+            log = tmp_path / f"{name}.log"
+            operator = OperatorProcess(kubeconfig, namespace, url, log, program, identity, more=more)
             return stack.enter_context(operator)
 
         yield started

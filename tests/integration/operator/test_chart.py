@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from helm_release import rendered
 from local_cluster.binaries import manifests
 from local_cluster.kubectl import Kubectl
-from operator_process import ROOT, helm
-from rljob_operator.desired import OPERATOR_LABELS
+from rljob_operator.children import OPERATOR_LABELS
 from rljob_operator.settings import settings
+from rljob_operator.webhook.settings import settings as webhook_settings
 from rljob_operator.world import Storage
+from support.operator.helm_release import rendered
+from support.operator.operator_process import ROOT, helm
 
 MONITORED = (
     "--set=monitoring.podMonitors.enabled=true,monitoring.rules.enabled=true,monitoring.dashboards.enabled=true",
@@ -47,9 +48,63 @@ def test_helm_finds_nothing_to_say_against_it():
     assert "0 chart(s) failed" in helm("lint", "--strict")
 
 
-def test_the_operator_understands_what_the_chart_tells_it():
+def operator_pod(*values: str) -> dict:
+    found: dict = rendered(*values)["Deployment/rl-operator"]["spec"]["template"]["spec"]
+    return found
+
+
+def test_a_digest_comes_before_the_tag():
+    digest = f"sha256:{'a' * 64}"
+    (container,) = operator_pod("--set", f"image.repository=r/o,image.tag=v1,image.digest={digest}")["containers"]
+    assert container["image"] == f"r/o@{digest}"
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [("nameOverride=trainer", "rl-trainer"), ("fullnameOverride=training", "training")],
+)
+def test_the_objects_may_have_another_name_and_keep_the_labels_that_policies_select(value: str, name: str):
+    found = rendered("--set", value)
+    deployment = found[f"Deployment/{name}"]
+    assert f"ServiceAccount/{name}" in found
+    assert OPERATOR_LABELS.items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_labels_of_all_objects_never_replace_the_chart_s_own():
+    found = rendered("--set", r"commonLabels.team=rl,commonLabels.app\.kubernetes\.io/name=other")
+    labels = [each["metadata"]["labels"] for each in found.values()]
+    assert {each["team"] for each in labels} == {"rl"}
+    assert {each["app.kubernetes.io/name"] for each in labels} == {
+        "rljob-operator",
+        "rljob-webhook",
+        "rljob-operator-test",
+    }
+
+
+def test_arguments_volumes_and_contexts_reach_the_operator_s_pod():
+    pod = operator_pod(
+        "--set=workers=3,extraArgs[0]=--sweep-seconds=5,securityContext.readOnlyRootFilesystem=false",
+        "--set=podSecurityContext.runAsUser=7,extraVolumes[0].name=ca,extraVolumes[0].secret.secretName=ca",
+        "--set=extraVolumeMounts[0].name=ca,extraVolumeMounts[0].mountPath=/etc/ca",
+    )
+    (container,) = pod["containers"]
+    given = settings(container["args"], {})
+    assert (given.workers, given.sweep_s) == (3, 5.0)
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 7,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert container["securityContext"]["readOnlyRootFilesystem"] is False
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert pod["volumes"] == [{"name": "ca", "secret": {"secretName": "ca"}}]
+    assert container["volumeMounts"] == [{"name": "ca", "mountPath": "/etc/ca"}]
+
+
+def test_the_operator_understands_what_the_chart_passes_to_it():
     storage = '{"persistentVolumeClaim":{"claimName":"runs"}}'
     more = ["--set", "trainer.headResources.requests.cpu=2", "--set", "trainer.workerResources.limits.memory=8Gi"]
+    more += ["--set", "trainer.runDirectoryTtlSeconds=604800"]
     found = rendered("--set", "trainer.image=t:1,namespaces={a,b}", "--set-json", f"trainer.storage={storage}", *more)
     (container,) = found["Deployment/rl-operator"]["spec"]["template"]["spec"]["containers"]
     given = settings(container["args"], {})
@@ -57,11 +112,31 @@ def test_the_operator_understands_what_the_chart_tells_it():
     assert given.defaults.storage == Storage({"persistentVolumeClaim": {"claimName": "runs"}})
     assert given.defaults.head_resources == {"requests": {"cpu": 2}}
     assert given.defaults.worker_resources == {"limits": {"memory": "8Gi"}}
+    assert given.defaults.ttl_after_deletion_s == 604800
 
 
 def test_jobs_let_the_chart_s_pods_in():
     labels = rendered()["Deployment/rl-operator"]["spec"]["template"]["metadata"]["labels"]
     assert OPERATOR_LABELS.items() <= labels.items()
+
+
+def test_jobs_let_the_chart_s_pods_in_from_the_release_s_namespace_alone():
+    deployment = rendered()["Deployment/rl-operator"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert settings(container["args"], {}).defaults.operator_namespace == deployment["metadata"]["namespace"]
+
+
+@pytest.mark.parametrize(
+    ("values", "egress"),
+    [
+        ((), None),
+        (("--set-json", "trainer.egress=[]"), ()),
+        (("--set-json", 'trainer.egress=[{"ports":[{"port":443}]}]'), ({"ports": [{"port": 443}]},)),
+    ],
+)
+def test_what_jobs_may_reach_is_given_to_the_operator(values: tuple, egress: tuple | None):
+    (container,) = rendered(*values)["Deployment/rl-operator"]["spec"]["template"]["spec"]["containers"]
+    assert settings(container["args"], {}).defaults.egress == egress
 
 
 def test_namespaces_narrow_the_rights_to_them():
@@ -70,6 +145,52 @@ def test_namespaces_narrow_the_rights_to_them():
     assert found["Role/rl-operator"]["metadata"]["namespace"] == "a"
     assert found["RoleBinding/rl-operator"]["metadata"]["namespace"] == "a"
     assert found["RoleBinding/rl-operator"]["roleRef"]["kind"] == "Role"
+
+
+def test_the_webhook_is_on_unless_it_would_need_rights_that_were_not_given():
+    assert "ValidatingWebhookConfiguration/rl-webhook" in rendered()
+    assert "Deployment/rl-webhook" not in rendered("--set", "namespaces={a}")
+    assert "Deployment/rl-webhook" not in rendered("--set", "webhook.enabled=false")
+
+
+def test_with_namespaces_the_webhook_sees_and_reviews_only_these():
+    labels = '{"matchExpressions":[{"key":"team","operator":"Exists"}]}'
+    found = rendered(
+        "--set", "namespaces={a},webhook.enabled=true", "--set-json", f"webhook.namespaceSelector={labels}"
+    )
+    (hook,) = found["ValidatingWebhookConfiguration/rl-webhook"]["webhooks"]
+    assert hook["namespaceSelector"]["matchExpressions"] == [
+        {"key": "team", "operator": "Exists"},
+        {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["a"]},
+    ]
+    assert found["Role/rl-webhook"]["metadata"]["namespace"] == "a"
+    cluster_wide = found["ClusterRole/rl-webhook"]["rules"]
+    assert [rule["resources"] for rule in cluster_wide] == [["nodes"], ["validatingwebhookconfigurations"]]
+
+
+def test_the_webhook_understands_what_the_chart_passes_to_it():
+    nodes = '[{"count":2,"allocatable":{"nvidia.com/gpu":8}}]'
+    found = rendered("--set", "trainer.image=t:1", "--set-json", f"webhook.autoscaler={nodes}")
+    (container,) = found["Deployment/rl-webhook"]["spec"]["template"]["spec"]["containers"]
+    given = webhook_settings(container["args"], {})
+    assert given.names == ("rl-webhook.rljob.svc",)
+    assert given.secret == ("rljob", "rl-webhook-certificate")
+    assert given.configuration == "rl-webhook"
+    assert given.defaults.image == "t:1"
+    assert given.coming is not None
+    assert len(given.coming) == 2
+    (container,) = rendered()["Deployment/rl-webhook"]["spec"]["template"]["spec"]["containers"]
+    assert webhook_settings(container["args"], {}).coming is None
+
+
+def test_cert_manager_makes_the_certificate_when_chosen():
+    found = rendered("--set", "webhook.certManager.enabled=true")
+    assert found["Certificate/rl-webhook"]["spec"]["issuerRef"] == {"name": "rl-webhook", "kind": "Issuer"}
+    assert "Secret/rl-webhook-certificate" not in found
+    configuration = found["ValidatingWebhookConfiguration/rl-webhook"]
+    assert configuration["metadata"]["annotations"] == {"cert-manager.io/inject-ca-from": "rljob/rl-webhook"}
+    (container,) = found["Deployment/rl-webhook"]["spec"]["template"]["spec"]["containers"]
+    assert webhook_settings(container["args"], {}).directory == Path("/certificate")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +202,7 @@ def test_namespaces_narrow_the_rights_to_them():
         (("--set-json", 'monitoring.scrapeFrom={"team":"sre"}'), {"team": "sre"}),
     ],
 )
-def test_who_may_scrape_is_told_to_the_operator_and_to_its_own_network_policy(values: tuple, scrapers: dict | None):
+def test_who_may_scrape_is_given_to_the_operator_and_to_its_own_network_policy(values: tuple, scrapers: dict | None):
     found = rendered(*values)
     (container,) = found["Deployment/rl-operator"]["spec"]["template"]["spec"]["containers"]
     assert settings(container["args"], {}).defaults.scrapers == scrapers
@@ -151,10 +272,11 @@ def test_an_api_server_takes_all_of_it(kubectl: Kubectl, namespace: str, monitor
 def test_its_pods_keep_to_the_restricted_standard(kubectl: Kubectl, namespace: str):
     kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
     found = rendered(*EVERYTHING)
-    template = found["Deployment/rl-operator"]["spec"]["template"]
-    pod = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {"name": "operator"}}
-    kubectl("create", "serviceaccount", "rl-operator", "-n", namespace)
-    for each in (pod, found["Pod/rl-operator-test"]):
+    templates = [found[f"Deployment/rl-{part}"]["spec"]["template"] for part in ("operator", "webhook")]
+    pods = [{"apiVersion": "v1", "kind": "Pod", **each, "metadata": {"name": "pod"}} for each in templates]
+    for part in ("operator", "webhook"):
+        kubectl("create", "serviceaccount", f"rl-{part}", "-n", namespace)
+    for each in (*pods, found["Pod/rl-operator-test"]):
         each["metadata"]["namespace"] = namespace
         kubectl("create", "--dry-run=server", "-f", "-", given=json.dumps(each))
         (container,) = each["spec"]["containers"]

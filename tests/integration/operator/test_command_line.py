@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from command import Ended, environment, on_terminal, rljob, started
-from fake_head import FakeHeads, serving
 from local_cluster import home
 from local_cluster.api_server import start_api_server
 from local_cluster.kubectl import Kubectl
-from operator_process import kubeconfig_of
 from rljob_api.control import EngineState, RunState
 from rljob_api.exits import Exit
-from waiting import eventually
+from support.cli.command import Ended, environment, on_terminal, rljob, started
+from support.operator.fake_head import FakeHeads, serving
+from support.operator.operator_process import kubeconfig_of
+from support.waiting import eventually
 
 As = Callable[..., Ended]
 
@@ -83,7 +83,7 @@ def test_a_job_that_was_not_admitted_says_what_is_wrong_and_what_to_do(new_job, 
     page = rljob("status", "sums", kubeconfig=viewer).out
     assert "sums  Invalid for " in page
     assert "/not/shared lies in no volume of spec.runtime.volumeMounts" in page
-    assert "correct the manifest and apply it again: rljob validate FILE" in page
+    assert "fix the manifest and apply it again: rljob validate FILE" in page
 
 
 def test_a_job_whose_pods_find_no_node_shows_the_scheduler_s_words(new_job, start, viewer: Path) -> None:
@@ -94,6 +94,18 @@ def test_a_job_whose_pods_find_no_node_shows_the_scheduler_s_words(new_job, star
     assert "sums  Provisioning for " in page
     assert "0 of 3 pods are ready; " in page
     assert "node(s) didn't match" in page
+
+
+def test_the_doctor_finds_why_pods_find_no_node(new_job, start, viewer: Path) -> None:
+    start()
+    job = new_job(scheduling={"nodeSelector": {"no": "node"}})
+    eventually(lambda: job.raw().get("status", {}), lambda status: "didn't match" in json.dumps(status))
+    said = rljob("doctor", "sums", "-o", "json", kubeconfig=viewer)
+    value = json.loads(said.out)
+    first = value["failures"][0]
+    assert (said.code, first["code"], first["evidence"][0]["log"]) == (Exit.OK, "PodUnschedulableTaint", "status")
+    assert len(value["notes"]) == 1
+    assert "has no running head pod" in value["notes"][0]
 
 
 def test_a_job_whose_driver_starts(new_job, start, heads: FakeHeads, viewer: Path) -> None:
@@ -108,9 +120,7 @@ def test_a_job_whose_driver_starts(new_job, start, heads: FakeHeads, viewer: Pat
     assert "\nattempt 1 starts\n" in page
 
 
-def test_a_job_that_recovers_tells_what_failed_and_what_was_done(
-    new_job, start, heads: FakeHeads, viewer: Path
-) -> None:
+def test_a_job_that_recovers_says_what_failed_and_what_was_done(new_job, start, heads: FakeHeads, viewer: Path) -> None:
     operator = start()
     job = new_job()
     job.until("Training")
@@ -120,9 +130,9 @@ def test_a_job_that_recovers_tells_what_failed_and_what_was_done(
     operator.kill()
     page = rljob("status", "sums", kubeconfig=viewer).out
     assert "sums  Recovering for " in page
-    assert " ago with 5: a process that the run needs is gone" in page
-    assert "attempt 2 started on the same pods: a process that the run needs is gone" in page
-    assert "nothing: the operator brings it back" in page
+    assert " ago with 5: a required process is gone" in page
+    assert "attempt 2 started on the same pods: a required process is gone" in page
+    assert "nothing: the operator recovers it" in page
     assert "--attempt 1 --tail 50" in page
 
 
@@ -150,7 +160,7 @@ def test_on_a_terminal_top_goes_on_until_it_is_interrupted(new_job, start, viewe
     assert "\x1b[32mTraining" in top.out
 
 
-def test_a_suspended_job_tells_how_to_go_on(new_job, start, viewer: Path) -> None:
+def test_a_suspended_job_says_how_to_resume(new_job, start, viewer: Path) -> None:
     start()
     job = new_job()
     job.until("Training")
@@ -161,7 +171,7 @@ def test_a_suspended_job_tells_how_to_go_on(new_job, start, viewer: Path) -> Non
     assert f"kubectl patch rljob sums -n {job.namespace} --type=merge" in page
 
 
-def test_a_job_that_has_failed_tells_why_and_where_the_log_lies(new_job, start, heads: FakeHeads, user) -> None:
+def test_a_job_that_has_failed_says_why_and_where_the_log_lies(new_job, start, heads: FakeHeads, user) -> None:
     start()
     job = new_job()
     job.until("Training")
@@ -170,12 +180,33 @@ def test_a_job_that_has_failed_tells_why_and_where_the_log_lies(new_job, start, 
     editor = user("edit")
     page = rljob("status", "sums", kubeconfig=editor).out
     assert "sums  Failed for " in page
-    assert "put the files right that the message names" in page
+    assert "fix the files that the message names" in page
     eventually(job.pods, lambda pods: not pods)
     log = rljob("logs", "sums", kubeconfig=editor)
     assert (log.code, log.out) == (Exit.NOT_FOUND, "")
-    assert "has failed and its pods are freed" in log.err
+    assert "has failed and its pods are deleted" in log.err
     assert "/logs/driver-attempt-1.log on the volume" in log.err
+
+
+def test_a_failed_job_is_resumed_in_place_by_those_who_may_change_it(
+    new_job, start, heads: FakeHeads, user: Callable[[str], Path]
+) -> None:
+    start()
+    job = new_job()
+    job.until("Training")
+    editor, viewer = user("edit"), user("view")
+    early = rljob("resume", "sums", kubeconfig=editor)
+    assert (early.code, early.err) == (Exit.USAGE, "sums is Training, and only a Failed job can be resumed\n")
+    heads.head(job.namespace).end(9)
+    job.until("Failed")
+    refused = rljob("resume", "sums", kubeconfig=viewer)
+    assert refused.code == Exit.FORBIDDEN
+    assert "no permission to patch rljobs" in refused.err
+    resumed = rljob("resume", "sums", kubeconfig=editor)
+    assert resumed.code == Exit.OK
+    assert resumed.out.startswith("sums resumes with attempt 2, from step ")
+    eventually(job.raw, lambda raw: raw["status"]["attempt"] == 2)
+    assert job.raw()["spec"]["recovery"]["resumes"] == 1
 
 
 def test_the_curve_is_still_there_when_the_job_has_ended(
@@ -206,8 +237,8 @@ def test_the_table_has_a_row_for_each_job_and_json_has_what_it_has(new_job, star
         ["later", "Provisioning"],
         ["sums", "Training", "3/10", "0.25", "0.10", "2/2", "4"],
     )
-    told = json.loads(rljob("status", "-o", "json", kubeconfig=viewer).out)["jobs"]
-    assert [(job["name"], job["step"], job["engines_ready"]) for job in told] == [("later", 0, 0), ("sums", 3, 2)]
+    jobs = json.loads(rljob("status", "-o", "json", kubeconfig=viewer).out)["jobs"]
+    assert [(job["name"], job["step"], job["engines_ready"]) for job in jobs] == [("later", 0, 0), ("sums", 3, 2)]
     assert json.loads(rljob("status", "sums", "-o", "json", kubeconfig=viewer).out)["step_seconds"]["train"] == 2.2
 
 
@@ -239,7 +270,7 @@ def test_the_driver_s_log_comes_through_the_api_server_where_exec_does_not_work(
         assert rljob("logs", "sums", "--tail", "1", kubeconfig=editor).out == f"{name} trains\n"
         engine = rljob("logs", "sums", "--engine", "engine-0", kubeconfig=editor)
         assert (engine.code, engine.out) == (Exit.UNREACHABLE, "")
-        assert "an engine's log is read in no other way" in engine.err
+        assert "there is no other way to read an engine's log" in engine.err
 
 
 @contextmanager
@@ -276,12 +307,17 @@ def reachable(kubectl: Kubectl, job, heads: FakeHeads) -> Iterator[None]:
     ("role", "arguments", "code", "message"),
     [
         ("view", ("status", "sun"), Exit.NOT_FOUND, 'there is no RLJob "sun" in namespace {}; nearest: sums'),
-        ("view", ("plot", "sums", "-n", "elsewhere"), Exit.FORBIDDEN, "you may not get rljobs in namespace elsewhere"),
-        ("view", ("top", "-A"), Exit.FORBIDDEN, "you may not list rljobs in all namespaces"),
-        (None, ("status",), Exit.FORBIDDEN, "you may not list rljobs in namespace {}"),
+        (
+            "view",
+            ("plot", "sums", "-n", "elsewhere"),
+            Exit.FORBIDDEN,
+            "no permission to get rljobs in namespace elsewhere",
+        ),
+        ("view", ("top", "-A"), Exit.FORBIDDEN, "no permission to list rljobs in all namespaces"),
+        (None, ("status",), Exit.FORBIDDEN, "no permission to list rljobs in namespace {}"),
         ("view", ("status", "--context", "user-vew"), Exit.SETUP, 'has no context "user-vew"; nearest: user-view'),
-        ("view", ("status", "--kubeconfig", "/nonexistent"), Exit.SETUP, "no cluster to ask"),
-        ("view", ("logs", "sums"), Exit.NOT_FOUND, "{}/sums has no driver yet: no operator has looked at it yet"),
+        ("view", ("status", "--kubeconfig", "/nonexistent"), Exit.SETUP, "no cluster is configured"),
+        ("view", ("logs", "sums"), Exit.NOT_FOUND, "{}/sums has no driver yet: no operator has seen it yet"),
     ],
 )
 def test_what_a_user_lacks_or_mistypes_has_a_message_and_a_code(
@@ -294,18 +330,18 @@ def test_what_a_user_lacks_or_mistypes_has_a_message_and_a_code(
     assert "Traceback" not in said.err
 
 
-def test_logs_tell_which_right_is_missing_and_what_there_is(new_job, start, viewer: Path) -> None:
+def test_logs_say_which_right_is_missing_and_what_there_is(new_job, start, viewer: Path) -> None:
     start()
     new_job().until("EnginesReady")
     refused = rljob("logs", "sums", kubeconfig=viewer)
     assert (refused.code, refused.out) == (Exit.FORBIDDEN, "")
-    assert "you may not create pods/exec" in refused.err
-    assert "you may not get services/proxy" in refused.err
+    assert "no permission to create pods/exec" in refused.err
+    assert "no permission to get services/proxy" in refused.err
     assert "nearest: engine-" in rljob("logs", "sums", "--engine", "engine-7", kubeconfig=viewer).err
     assert "has no attempt 7; there is 1" in rljob("logs", "sums", "--attempt", "7", kubeconfig=viewer).err
 
 
-def test_a_cluster_that_is_not_there_is_told_with_its_address(viewer: Path, tmp_path: Path) -> None:
+def test_a_cluster_that_is_not_there_is_reported_with_its_address(viewer: Path, tmp_path: Path) -> None:
     config = json.loads(viewer.read_text())
     config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
     path = tmp_path / "lost.kubeconfig"
@@ -318,12 +354,12 @@ def test_a_cluster_that_is_not_there_is_told_with_its_address(viewer: Path, tmp_
 
 @pytest.fixture
 def bare() -> Iterator[Path]:
-    """A kubeconfig of an API server that has never heard of RLJobs."""
+    """A kubeconfig of an API server that has no RLJobs."""
     with home.owned_directory(home.clusters_of_this_user()) as directory:
         yield start_api_server(directory, os.environ).kubeconfig
 
 
-def test_a_cluster_without_rljob_is_told_what_is_missing(bare: Path) -> None:
+def test_a_cluster_without_rljob_is_reported_what_is_missing(bare: Path) -> None:
     said = [rljob(*arguments, kubeconfig=bare) for arguments in (("status",), ("status", "sums"), ("plot", "sums"))]
     assert [each.code for each in said] == [Exit.SETUP] * 3
     assert all("CRD rljobs.rljob.dev is absent; install rljob there" in each.err for each in said)
@@ -364,3 +400,45 @@ def test_the_roles_add_to_view_only_what_looks(kubectl: Kubectl, viewer: Path, u
     assert [may(viewer, verb, "rljobs.rljob.dev") for verb in ("get", "list", "watch")] == [True] * 3
     assert [may(viewer, verb, "rljobs.rljob.dev") for verb in ("create", "patch", "delete")] == [False] * 3
     assert [may(editor, verb, "rljobs.rljob.dev") for verb in ("get", "create", "patch", "delete")] == [True] * 4
+
+
+def claim(kubectl: Kubectl, namespace: str) -> dict:
+    """Make a claim that is bound, and return the volume source for it."""
+    kind = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": f"runs-{namespace}"},
+        "spec": {
+            **kind,
+            "capacity": {"storage": "1Gi"},
+            "hostPath": {"path": "/runs"},
+            "claimRef": {"name": "runs", "namespace": namespace},
+        },
+    }
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "runs", "namespace": namespace},
+        "spec": {**kind, "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    kubectl.apply(volume, claim)
+    return {"persistentVolumeClaim": {"claimName": "runs"}}
+
+
+def test_a_pod_reads_the_log_of_a_job_without_pods_and_is_deleted_again(
+    kubectl: Kubectl, namespace: str, new_job, start, heads: FakeHeads, user
+) -> None:
+    start(more=("--storage", json.dumps(claim(kubectl, namespace))))
+    job = new_job()
+    job.until("Training")
+    heads.head(namespace).end(9)
+    job.until("Failed")
+    eventually(job.pods, lambda pods: not pods)
+    log = rljob("logs", "sums", kubeconfig=user("edit"))
+    # A simulated pod runs, and no command runs in it.
+    assert "has no pods; starting one that reads its volume" in log.err
+    assert "on the volume of the job; cannot run a command in pod" in log.err
+    left = kubectl.get("pods", "-n", namespace, "-l", "app.kubernetes.io/managed-by=rljob-logs")["items"]
+    assert left == []
+    kubectl("delete", "pv", f"runs-{namespace}", "--wait=false")

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-import crashing_operator
-from fake_head import FakeHeads
-from kept_alive import kept_alive
 from local_cluster.kubectl import Kubectl
-from operator_job import Job
-from waiting import eventually
+from support.operator import crashing_operator
+from support.operator.fake_head import FakeHeads
+from support.operator.kept_alive import kept_alive
+from support.operator.operator_job import Job
+from support.waiting import eventually
 
 LONG_S = 240.0
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from fake_head import FakeHeads
 from local_cluster.kubectl import Kubectl
-from operator_job import Job
 from rljob_api.control import EngineState
-from waiting import eventually
+from support.operator.fake_head import FakeHeads
+from support.operator.operator_job import Job
+from support.waiting import eventually
 
 
 def test_wait_returns_when_the_job_has_succeeded(
@@ -63,7 +63,7 @@ def named_like(kubectl: Kubectl, job: Job) -> set[str]:
     return {item["metadata"]["name"] for item in seen if item["metadata"]["name"].startswith(f"{job.name}-")}
 
 
-def test_describe_tells_what_happened_in_order_and_once(
+def test_describe_shows_what_happened_in_order_and_once(
     kubectl: Kubectl, new_job: Callable, start: Callable, heads: FakeHeads
 ) -> None:
     operator = start()
@@ -80,8 +80,8 @@ def test_describe_tells_what_happened_in_order_and_once(
     job.until("Training")
     head.end(0)
     eventually(job.events, lambda reasons: "Completed" in reasons)
-    told = described(kubectl, job)
-    assert [reason for _, reason, _ in told] == [
+    events = described(kubectl, job)
+    assert [reason for _, reason, _ in events] == [
         "PodsReady",
         "Running",
         "EngineDown",
@@ -91,7 +91,7 @@ def test_describe_tells_what_happened_in_order_and_once(
         "Running",
         "Completed",
     ]
-    assert len(set(told)) == len(told)
+    assert len(set(events)) == len(events)
 
 
 def described(kubectl: Kubectl, job: Job) -> list[tuple[str, ...]]:

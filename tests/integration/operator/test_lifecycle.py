@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from fake_head import FakeHeads
 from local_cluster.kubectl import Kubectl, Manifest
 from rljob_api.control import EngineState
-from waiting import eventually
+from support.operator.fake_head import FakeHeads
+from support.waiting import eventually
 
 
 def groups(cluster: Manifest) -> list[tuple[str, int]]:
@@ -29,6 +29,9 @@ def test_an_rljob_becomes_a_raycluster_with_the_groups_of_its_topology(
     assert groups(cluster) == expected
     assert len(job.pods()) == 1 + sum(replicas for _, replicas in expected)
     assert all(pod["status"]["phase"] == "Running" for pod in job.pods())
+    containers = [pod["spec"]["containers"][0] for pod in job.pods()]
+    assert {each["livenessProbe"]["httpGet"]["path"] for each in containers} == {"/api/local_raylet_healthz"}
+    assert all("rljob_trainer.control.pod_eviction" in str(each["lifecycle"]["preStop"]) for each in containers)
 
 
 def test_a_job_trains_and_succeeds(kubectl: Kubectl, new_job: Callable, start: Callable, heads: FakeHeads) -> None:
@@ -45,6 +48,7 @@ def test_a_job_trains_and_succeeds(kubectl: Kubectl, new_job: Callable, start: C
     heads.head(job.namespace).end(0)
     job.until("Succeeded")
     eventually(job.pods, lambda pods: not pods)
+    eventually(job.children, lambda children: not children)
     assert kubectl("wait", "--for=condition=Ready", "rljob/sums", "-n", job.namespace, "--timeout=10s")
     assert job.events() >= {"PodsReady", "Running", "Completed"}
     assert "finalizers" not in job.raw()["metadata"]
@@ -64,6 +68,21 @@ def test_a_failed_driver_is_restarted_on_the_warm_cluster(
     assert [attempt.get("exitCode") for attempt in status["attempts"]] == [5, None]
     assert {pod["metadata"]["uid"] for pod in job.pods()} == pods
     assert status["recovery"][0]["action"] == "RestartDriver"
+
+
+def test_an_evicted_job_goes_on_from_its_checkpoint_on_a_new_cluster(
+    kubectl: Kubectl, new_job: Callable, start: Callable, heads: FakeHeads
+) -> None:
+    start()
+    job = new_job()
+    job.until("Training")
+    heads.head(job.namespace).end(7)
+    eventually(lambda: job.raw()["status"]["attempt"], lambda attempt: attempt == 2)
+    job.until("Training")
+    first, second = job.raw()["status"]["attempts"]
+    assert (first["exitCode"], second["checkpointStep"]) == (7, first["checkpointStep"])
+    (cluster,) = kubectl.names("raycluster", "-n", job.namespace)
+    assert first["cluster"] != second["cluster"] == cluster
 
 
 def test_a_dead_engine_is_ordered_to_restart(new_job: Callable, start: Callable, heads: FakeHeads) -> None:
@@ -119,6 +138,26 @@ def test_children_are_restored_when_somebody_changes_or_deletes_them(
         lambda: kubectl.get("service", service, "-n", job.namespace)["spec"]["selector"]["ray.io/cluster"],
         lambda cluster: cluster.startswith("sums-"),
     )
+
+
+def test_a_run_survives_that_its_label_and_owner_are_removed(
+    kubectl: Kubectl, new_job: Callable, start: Callable, heads: FakeHeads
+) -> None:
+    start()
+    job = new_job()
+    job.until("Training")
+    (cluster,) = kubectl.get("raycluster", "-n", job.namespace)["items"]
+    name, uid = cluster["metadata"]["name"], cluster["metadata"]["uid"]
+    where = ("raycluster", name, "-n", job.namespace)
+    label = lambda: kubectl.get(*where)["metadata"].get("labels", {}).get("rljob.dev/job")  # noqa: E731
+    owners = lambda: kubectl.get(*where)["metadata"].get("ownerReferences", [])  # noqa: E731
+    kubectl("label", *where, "rljob.dev/job-")
+    eventually(label, lambda found: found == "sums")
+    kubectl("patch", *where, "--type=merge", "-p", '{"metadata":{"ownerReferences":null}}')
+    eventually(owners, lambda found: [owner["name"] for owner in found] == ["sums"])
+    assert kubectl.get(*where)["metadata"]["uid"] == uid
+    assert job.raw()["status"]["attempt"] == 1
+    assert len(heads.submissions) == 1
 
 
 def test_a_job_that_cannot_run_says_why(new_job: Callable, start: Callable) -> None:

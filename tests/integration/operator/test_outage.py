@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fake_head import FakeHeads
-from kept_alive import kept_alive
 from local_cluster import control_plane, home
 from local_cluster.api_server import ApiServer, start_api_server, start_api_server_again, stop_api_server
 from local_cluster.kubectl import Kubectl
-from operator_job import Job
-from waiting import eventually
+from support.operator.fake_head import FakeHeads
+from support.operator.kept_alive import kept_alive
+from support.operator.operator_job import Job
+from support.waiting import eventually
 
 OUTAGE_S = 65.0
 """longer than the Lease, than a head may be silent, than a node's heartbeat, and than kubectl's patience [s]"""
@@ -63,7 +63,7 @@ def test_an_outage_of_the_api_server_restarts_nothing(
 def heartbeat(kubectl: Kubectl, job: Job) -> None:
     """Say again that the pods are ready, as a kubelet does and kwok does not.
 
-    The controller manager says that pods are not, once it has not heard of their nodes for 50 s.
+    The controller manager says that pods are not, when their nodes have not reported for 50 s.
     """
     kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=60s")
     ready = json.dumps({"status": {"conditions": [{"type": "Ready", "status": "True"}]}})

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fake_head import FakeHeads, serving
-from helm_release import CHART, Release, rendered
 from local_cluster.kubectl import Kubectl, Manifest
-from operator_process import OperatorProcess, kubeconfig_of_operator
 from rljob_operator.installation import RIGHTS
+from support.operator.fake_head import FakeHeads, serving
+from support.operator.helm_release import CHART, Release, rendered
+from support.operator.operator_process import OperatorProcess, kubeconfig_of_operator
 
 pytestmark = pytest.mark.timeout(600)
 CRD = "rljobs.rljob.dev"
@@ -132,7 +132,7 @@ def test_the_check_of_an_installation_names_the_rights_that_are_missing(
     kubectl("replace", "-f", "-", given=json.dumps({**role, "rules": rules}))
     code, text = check(kubectl, release.namespace, tmp_path)
     assert code == 1
-    assert f"FAILED  rights are missing in namespace {release.namespace}: create secrets;" in text
+    assert f"FAILED  rights are missing in namespace {release.namespace}: create secrets, delete secrets;" in text
 
 
 def verbs(rules: list[Manifest]) -> set[tuple[str, str, str]]:

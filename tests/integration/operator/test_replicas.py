@@ -1,10 +1,12 @@
-"""Replicas: one acts, another takes over, and who has lost the Lease is gone. And what a replica tells of itself."""
+"""Replicas: one acts, another takes over, and one that has lost the Lease ends. And what a replica reports."""
 
 import json
 from collections.abc import Callable
 
 from local_cluster.kubectl import Kubectl
-from waiting import eventually
+from rljob_operator.background_tasks import TASK_ENDED
+from support.operator import dying_resync
+from support.waiting import eventually
 
 
 def holder(kubectl: Kubectl, namespace: str) -> str:
@@ -50,7 +52,7 @@ def test_a_replica_that_has_lost_the_lease_is_gone(
     assert new_job().until("ClusterReady")
 
 
-def test_a_replica_tells_its_health_and_its_metrics(new_job: Callable, start: Callable) -> None:
+def test_a_replica_shows_its_health_and_its_metrics(new_job: Callable, start: Callable) -> None:
     operator = start()
     new_job().until("Training")
     assert operator.get("/healthz") == (200, "ok\n")
@@ -67,3 +69,12 @@ def test_every_log_line_is_json_and_names_the_job_it_is_about(new_job: Callable,
     lines = [json.loads(line) for line in operator.log.splitlines()]
     applied = [line for line in lines if "action=apply" in line["message"]]
     assert {line["job"] for line in applied} == {f"{job.namespace}/sums"}
+
+
+def test_a_replica_whose_resync_dies_ends_and_releases_the_lease(
+    kubectl: Kubectl, start: Callable, namespace: str
+) -> None:
+    broken = start("broken", (dying_resync.__file__,))
+    assert broken.wait(60) == TASK_ENDED
+    assert "action=end reason=TaskEnded task=resync error=KeyError('a bug')" in broken.log
+    assert holder(kubectl, namespace) == ""

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from operator_process import OperatorProcess
-from waiting import eventually
+from support.operator.operator_process import OperatorProcess
+from support.waiting import eventually
 
 CHILDREN = 5
 

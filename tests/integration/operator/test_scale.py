@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from fake_head import FakeHeads, Head
 from local_cluster.errors import ClusterError
 from local_cluster.kubectl import Kubectl, Manifest
-from operator_job import Job
 from rljob_api.control import EngineState, EngineStatus, Scale
-from waiting import eventually
+from support.operator.fake_head import FakeHeads, Head
+from support.operator.operator_job import Job
+from support.waiting import eventually
 
 
 def rollout(job: Job) -> dict[str, str]:

@@ -7,7 +7,7 @@ import pytest
 
 from local_cluster.errors import ClusterError
 from local_cluster.kubectl import Kubectl
-from waiting import eventually
+from support.waiting import eventually
 
 
 @pytest.fixture
@@ -51,3 +51,17 @@ def test_every_container_of_a_job_is_as_restricted_says_kuberays_own_too(new_job
     assert {str(each["securityContext"]) for each in containers} == {
         str({"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True})
     }
+
+
+def test_the_api_server_accepts_the_policy_with_limited_egress(
+    kubectl: Kubectl, new_job: Callable, start: Callable, namespace: str
+) -> None:
+    start(more=('--egress=[{"ports":[{"port":443}]}]',))
+    new_job()
+    (policy,) = eventually(
+        lambda: kubectl.get("networkpolicy", "-n", namespace)["items"], lambda found: len(found) == 1
+    )
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    assert policy["spec"]["egress"][-1] == {"ports": [{"port": 443, "protocol": "TCP"}]}
+    (_, operator) = policy["spec"]["ingress"]
+    assert operator["from"][0]["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": namespace}}

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from local_cluster.kubectl import Kubectl
-from operator_job import Job
-from waiting import eventually
+from support.operator.operator_job import Job
+from support.waiting import eventually
 
 RUNS = {"volumes": [{"name": "runs", "emptyDir": {}}], "volumeMounts": [{"name": "runs", "mountPath": "/runs"}]}
 
@@ -60,7 +60,9 @@ def test_a_job_that_waits_says_what_it_waits_for(
     assert says in message(job, "Ready")
 
 
-def test_a_quota_that_has_no_room_is_told(kubectl: Kubectl, namespace: str, new_job: Callable, start: Callable) -> None:
+def test_a_quota_that_has_no_room_is_reported(
+    kubectl: Kubectl, namespace: str, new_job: Callable, start: Callable
+) -> None:
     kubectl("create", "quota", "few", "--hard=pods=1", "-n", namespace)
     start()
     job = new_job()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rljob_api.exits import Exit
-from whole_run import WholeRun
+from support.trainer.whole_run import WholeRun
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -15,7 +15,7 @@ STEPS = 12
 PPO: dict[str, Any] = {
     "algorithm": {
         "name": "ppo",
-        "kl": {"coefficient": 0.001, "addedTo": "reward"},
+        "kl": {"coefficient": 0.001, "addedTo": "Reward"},
         "critic": {"learningRate": 5e-3, "lambda": 0.9, "warmupSteps": 2},
     },
     "training": {"steps": STEPS, "gpusPerNode": 2, "stepsPerRollout": 2},

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rljob_api.exits import Exit
-from rljob_trainer.dumps import Dump
-from whole_run import PROMPTS_PER_STEP, WholeRun, expected_journal, uids
+from rljob_trainer.rundir.rollout_files import Dump
+from support.trainer.whole_run import PROMPTS_PER_STEP, WholeRun, expected_journal, uids
 
 pytestmark = pytest.mark.timeout(900)
 

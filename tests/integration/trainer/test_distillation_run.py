@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rljob_api.exits import Exit
-from tiny_models import tiny_qwen3
-from whole_run import WholeRun
+from support.trainer.tiny_models import tiny_qwen3
+from support.trainer.whole_run import WholeRun
 
 Begin = Callable[..., WholeRun]
 

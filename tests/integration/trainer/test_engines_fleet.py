@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 import ray
 
-from fleet import NAMES, PROMPT, Fleet, FreeSeat, scheduler_of, send, shared_memory_of, tree
-from learner_data import learner_config, sequences
-from processes import gone
-from rljob_trainer.batches import StepBatch
+from rljob_trainer.batches.batches import StepBatch
+from rljob_trainer.batches.packing import TrainingSequence, pack
 from rljob_trainer.engines.command import CPU_SITE
 from rljob_trainer.learners.config import layout
 from rljob_trainer.learners.group import LearnerGroup
-from rljob_trainer.link import LearnerLink, publishing_rank
-from rljob_trainer.packing import Sequence, pack
 from rljob_trainer.sync.layout import Sharding
+from rljob_trainer.sync.learner_link import LearnerLink, publishing_rank
 from rljob_trainer.sync.transport import Broadcast, Disk
-from thread_learner import Tensors
+from support.processes import gone
+from support.trainer.fleet import NAMES, PROMPT, Fleet, FreeReservation, scheduler_of, send, shared_memory_of, tree
+from support.trainer.learner_data import learner_config, sequences
+from support.trainer.thread_learner import Tensors
 
 DAMAGED = "model.layers.1.mlp.gate_proj.weight"
 HELD_AS = "model.layers.1.mlp.gate_up_proj.weight"
@@ -187,7 +187,7 @@ def test_an_engine_that_dies_in_the_middle_of_a_broadcast_does_not_stop_the_othe
 
 def test_an_added_engine_serves_verified_weights_and_one_that_goes_answers_its_last_requests(fleet: Fleet) -> None:
     fleet.publish(next_version(fleet))
-    gone_before = FreeSeat.left
+    gone_before = FreeReservation.left
     fleet.scale(3)
     fleet.until(lambda: len(fleet.listed()) == 3, 120)
     assert fleet.engine("engine-2").state == "Healthy"
@@ -205,7 +205,7 @@ def test_an_added_engine_serves_verified_weights_and_one_that_goes_answers_its_l
     assert "engine-2" in {answer.engine for answer in answers}, "it has answered what it was asked"
     fleet.until(lambda: {engine.name for engine in fleet.engines()} == set(NAMES), 30)
     assert all(gone(pid) for pid in pids)
-    assert FreeSeat.left == gone_before + 1
+    assert FreeReservation.left == gone_before + 1
     assert set(fleet.publish(next_version(fleet)).engines) == set(NAMES)
     assert "engine-2" not in {incident.engine for incident in fleet.incidents}
 
@@ -245,5 +245,5 @@ def test_engines_hold_what_a_learner_of_any_layout_has_trained(
         learner.stop()
 
 
-def scored(tokens: tuple[int, ...], logprobs: tuple[float, ...]) -> Sequence:
-    return Sequence((*PROMPT, *tokens), len(PROMPT), 1.0, logprobs, 1.0)
+def scored(tokens: tuple[int, ...], logprobs: tuple[float, ...]) -> TrainingSequence:
+    return TrainingSequence((*PROMPT, *tokens), len(PROMPT), 1.0, logprobs, 1.0)

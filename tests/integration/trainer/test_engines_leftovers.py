@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-import engine_driver
-from fleet import send, shared_memory_of, tree
-from processes import gone
+from support.processes import gone
+from support.trainer import engine_driver
+from support.trainer.fleet import send, shared_memory_of, tree
 
 
 @dataclass

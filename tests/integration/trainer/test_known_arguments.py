@@ -12,15 +12,15 @@ def test_the_known_arguments_are_those_of_the_installed_packages():
         [sys.executable, CRDS / "generate_arguments.py"], capture_output=True, text=True, timeout=250, check=True
     ).stdout
 
-    assert generated == (CRDS / "rljob_api" / "arguments.json").read_text(), (
-        "python crds/generate_arguments.py > crds/rljob_api/arguments.json"
+    assert generated == (CRDS / "rljob_api" / "rules" / "arguments.json").read_text(), (
+        "python crds/generate_arguments.py > crds/rljob_api/rules/arguments.json"
     )
 
 
 def test_a_command_line_of_ours_is_read_by_sglang():
     script = """
 import argparse
-from rljob_api.arguments import sglang_command_line
+from rljob_api.rules.arguments import sglang_command_line
 from sglang.srt.server_args import ServerArgs
 
 given = {

@@ -4,6 +4,7 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -13,14 +14,16 @@ from typing import Any
 import pytest
 import ray
 
-from falling_rank import FallingRank
-from learner_data import learner_config, sequences
-from rljob_trainer.background import Background
-from rljob_trainer.batches import StepBatch
+from rljob_trainer.batches.batches import StepBatch
+from rljob_trainer.batches.packing import pack
 from rljob_trainer.learners.config import Layout, layout
 from rljob_trainer.learners.group import LearnerError, LearnerGroup, LearnerLostError, TrainingDivergedError
 from rljob_trainer.learners.rank import LearnerRank
-from rljob_trainer.packing import pack
+from rljob_trainer.processes.background import Background
+from rljob_trainer.processes.stacks import place
+from support.trainer.falling_rank import FallingRank
+from support.trainer.learner_data import learner_config, sequences
+from support.waiting import until
 
 WORLD = 2
 
@@ -34,7 +37,7 @@ class Rank(LearnerRank):
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    support = str(Path(__file__).parents[2] / "support")
+    support = str(Path(__file__).parents[2])
     packages = os.pathsep.join([os.environ.get("PYTHONPATH", ""), support, str(Path(__file__).parent)])
     environment = {"PYTHONPATH": packages, "OMP_NUM_THREADS": "1", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": environment})
@@ -80,7 +83,7 @@ def test_two_steps_of_one_rollout_use_the_probabilities_before_the_first(group: 
     on_policy = (on_policy_loss(step(0)) + on_policy_loss(step(1))) / 2
     assert abs(metrics.loss - on_policy) > 1e-5, "the second step's ratio is to the policy before the first"
     assert metrics.skipped == 0
-    assert metrics.tokens == step(0).tokens + step(1).tokens
+    assert metrics.train_tokens == step(0).tokens + step(1).tokens
     assert group.call("pid")[0] != group.call("pid")[1]
 
 
@@ -117,3 +120,11 @@ def test_a_rank_that_is_killed_ends_the_wait_whatever_the_others_do(cluster: Non
         pytest.raises(LearnerLostError, match="learner rank 1: its process is gone"),
     ):
         group.call(others)
+
+
+def test_the_stacks_of_the_ranks_show_who_hangs_while_the_others_wait_for_it(cluster: None) -> None:
+    with started(FallingRank, Layout(tensor=WORLD, pipeline=1, data=1)) as group, ThreadPoolExecutor() as pool:
+        waiting = pool.submit(group.call, "stick")
+        until(lambda: "in stick (falling_rank.py:" in place(group.stacks(5.0)[1]))
+        assert place(group.stacks(5.0)[0]) == "idle"
+        waiting.result(timeout=30)

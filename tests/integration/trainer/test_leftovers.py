@@ -12,13 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from processes import gone
-from rljob_trainer import leftovers
-from rljob_trainer.engines.keeper import NOTES
-from rljob_trainer.leftovers import LeftoverError, clean, create_scratch, find, run_id, scratch, shared_memory
-from rljob_trainer.tether import tethered
+from rljob_trainer.processes import leftovers
+from rljob_trainer.processes.keeper import NOTES
+from rljob_trainer.processes.leftovers import LeftoverError, clean, create_scratch, find, run_id, scratch, shared_memory
+from rljob_trainer.processes.tether import tethered
+from support.processes import gone
 
-SUPPORT = Path(__file__).parents[2] / "support"
+SUPPORT = Path(__file__).parents[2] / "support" / "trainer"
 TREE = SUPPORT / "fake_tree.py"
 NAMES = ("driver", "raylet", "worker", "server", "part")
 
@@ -160,7 +160,8 @@ def test_scratch_that_somebody_else_has_made_is_refused(directory):
 
 
 def test_a_tethered_process_dies_with_its_parent(directory):
-    child = "import os, subprocess, sys, time; sys.path[:0] = {path!r}; from rljob_trainer.tether import tethered; "
+    child = "import os, subprocess, sys, time; sys.path[:0] = {path!r}; "
+    child += "from rljob_trainer.processes.tether import tethered; "
     child += "print(subprocess.Popen(tethered(['sleep', '60'])).pid, flush=True); time.sleep(60)"
     parent = subprocess.Popen([sys.executable, "-c", child.format(path=sys.path)], stdout=subprocess.PIPE)
     assert parent.stdout is not None

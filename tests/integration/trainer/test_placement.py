@@ -6,8 +6,8 @@ import pytest
 import ray
 
 from rljob_api.sections import Device, Placement
-from rljob_api.topology import Engine, Sizes, Slot, lay_out
-from rljob_trainer.placement import Place, PlacementError, Slots, assign, reserve
+from rljob_api.sizing.topology import Engine, Sizes, Slot, lay_out
+from rljob_trainer.engines.placement import Place, PlacementError, Slots, assign, reserve
 
 WANTED = Sizes(
     placement=Placement.DISAGGREGATED,

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from rljob_api.exits import Exit
-from whole_run import PROMPTS_PER_STEP, WholeRun, expected_journal, imitation, uids
+from support.trainer.whole_run import PROMPTS_PER_STEP, WholeRun, expected_journal, imitation, uids
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -74,14 +74,14 @@ def begun(run: WholeRun) -> list[int]:
     return [record["step"] for record in run.records("run")]
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over_and_everybody_is_told(prepare: Prepare, finished: WholeRun) -> None:
+def test_a_damaged_newest_checkpoint_is_skipped_and_reported(prepare: Prepare, finished: WholeRun) -> None:
     run = prepare(finished)
     shard = next((run.run_directory / "checkpoints" / NEWEST).glob("*.distcp"))
     shard.unlink()
 
     finish(run)
     assert begun(run) == [0, 14]
-    assert "goes on from iter_0000014; damaged: " in run.output
+    assert "resumes from iter_0000014; damaged: " in run.output
     (finding,) = run.records("finding")
     assert finding["name"] == "DamagedCheckpoint"
     assert f"missing files ['{shard.name}']; kept as damaged-{NEWEST}" in finding["evidence"]

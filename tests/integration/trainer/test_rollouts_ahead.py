@@ -9,7 +9,7 @@ import pyarrow
 import pytest
 
 from rljob_api.exits import Exit
-from whole_run import PROMPTS_PER_STEP, WholeRun, expected_journal, uids
+from support.trainer.whole_run import PROMPTS_PER_STEP, WholeRun, expected_journal, uids
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -89,7 +89,7 @@ def test_the_parts_of_a_carried_response_have_the_learner_s_probabilities_and_a_
 ) -> None:
     sections = {
         "placement": "Disaggregated",
-        "algorithm": {"importanceSampling": {"kind": "truncate"}},
+        "algorithm": {"importanceSampling": {"kind": "Truncate"}},
         "rollout": {**LONG, "async": {"partial": True}},
         "training": {"steps": 4, "optimizer": {"learningRate": 1e-9}},
     }

@@ -10,14 +10,14 @@ import pytest
 import ray
 from ray.util import placement_group_table
 
-from ray_pods import PodDriver, RayPods
 from rljob_api.control import EngineState
 from rljob_api.exits import Exit
 from rljob_api.sections import Device, Placement
-from rljob_api.topology import Sizes, lay_out
+from rljob_api.sizing.topology import Sizes, lay_out
 from rljob_trainer.data.prompts import order
-from rljob_trainer.placement import engine_seat, reserve
-from whole_run import PROMPTS_PER_STEP, QUESTIONS, expected_journal
+from rljob_trainer.engines.placement import engine_reservation, reserve
+from support.trainer.ray_pods import PodDriver, RayPods
+from support.trainer.whole_run import PROMPTS_PER_STEP, QUESTIONS, expected_journal
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -46,7 +46,7 @@ def driver(pods: RayPods, tiny_llama_dir: Path, tmp_path: Path) -> Iterator[PodD
         tmp_path,
         pods.cluster.address,
         engines=1,
-        rollout={"engines": 7, "routerPolicy": "round_robin", "contextLength": 256, "sampling": {"maxNewTokens": 64}},
+        rollout={"engines": 7, "routerPolicy": "RoundRobin", "contextLength": 256, "sampling": {"maxNewTokens": 64}},
         training={"steps": STEPS},
         checkpoint={"interval": STEPS},
     )
@@ -68,13 +68,13 @@ def test_learner_and_engines_sit_on_the_pods_that_are_for_them(pods: RayPods) ->
     try:
         wanted = lay_out(Sizes(Placement.DISAGGREGATED, 1, 1, 1, 1, engines=2, gpus_per_engine=1))
         slots = reserve(wanted, Device.CPU, 60)
-        another = engine_seat(wanted, Device.CPU)
-        asyncio.run(another.take())
+        another = engine_reservation(wanted, Device.CPU)
+        asyncio.run(another.acquire())
         where = [
             groups[placement_group_table(group)["bundles_to_node_id"][0]]
             for group in (*(slots.places[slot].group for slot in wanted.slots), another._gang.group)
         ]
-        another.leave()
+        another.release()
     finally:
         ray.shutdown()
     assert where == ["trainer", "rollout", "rollout", "rollout"]

@@ -11,7 +11,7 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rljob_api.exits import Exit
-from whole_run import HELD_OUT, PROMPTS_PER_STEP, WholeRun, expected_journal, imitation, merged, uids
+from support.trainer.whole_run import HELD_OUT, PROMPTS_PER_STEP, WholeRun, expected_journal, imitation, merged, uids
 
 Begin = Callable[..., WholeRun]
 STEPS = 24
@@ -91,7 +91,7 @@ def test_a_model_learns_its_responses_and_a_tracked_run_that_is_interrupted_ends
     assert [[segment["by_model"] for segment in talk] for talk in talks] == [[True, False, True]] * len(talks) != []
     assert whole.left_behind() == []
 
-    broken = begin("broken", tiny_llama_dir, tracking={"wandb": {"project": "tiny", "mode": "offline"}})
+    broken = begin("broken", tiny_llama_dir, tracking={"wandb": {"project": "tiny", "mode": "Offline"}})
     broken.until(lambda: broken.steps() >= 6)
     broken.interrupt()
     assert broken.end() == Exit.PREEMPTED, broken.output
@@ -108,10 +108,10 @@ def test_a_model_learns_its_responses_and_a_tracked_run_that_is_interrupted_ends
     assert all(b"train/perplexity" in file.read_bytes() for file in files)
 
 
-def test_a_tracker_that_cannot_begin_ends_the_run_and_is_told(begin: Begin, tiny_llama_dir: Path) -> None:
+def test_a_tracker_that_cannot_begin_ends_the_run_and_is_reported(begin: Begin, tiny_llama_dir: Path) -> None:
     run = begin("untracked", tiny_llama_dir, tracking={"wandb": {"project": "tiny", "apiKeyFile": "/absent"}})
     assert run.end() == Exit.BAD_INPUT, run.output
-    told = "TrackingError: spec.tracking.wandb.apiKeyFile /absent: cannot be read: No such file or directory"
-    assert run.output.count(told) == 1
-    assert run.records("end")[-1]["message"] == told
+    error = "TrackingError: spec.tracking.wandb.apiKeyFile /absent: cannot be read: No such file or directory"
+    assert run.output.count(error) == 1
+    assert run.records("end")[-1]["message"] == error
     assert run.left_behind() == []

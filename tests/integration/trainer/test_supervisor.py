@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rljob_trainer.leftovers import RUN_VARIABLE, find, run_id, scratch
+from rljob_trainer.processes.leftovers import RUN_VARIABLE, find, run_id, scratch
 
-SUPERVISED = Path(__file__).parents[2] / "support" / "supervised.py"
+SUPERVISED = Path(__file__).parents[2] / "support" / "cli" / "supervised.py"
 
 MANIFEST = """
 apiVersion: rljob.dev/v1alpha1
@@ -27,7 +27,7 @@ spec:
   data:
     train: {{jsonl: sums.jsonl}}
     heldOut: {{jsonl: other-sums.jsonl}}
-  reward: {{kind: exactMatch}}
+  reward: {{kind: ExactMatch}}
   rollout: {{promptsPerStep: 4, sampling: {{maxNewTokens: 4}}}}
   training: {{steps: 3, precision: fp32, optimizer: {{learningRate: 1.0e-5}}}}
   checkpoint: {{directory: {directory}}}
@@ -125,7 +125,7 @@ def wait_until(is_so, timeout_s: float = 10.0) -> None:
         time.sleep(0.02)
 
 
-def test_a_run_that_ends_well_tells_what_came_out_and_leaves_nothing(start):
+def test_a_run_that_ends_well_shows_what_came_out_and_leaves_nothing(start):
     run = start("finish")
     assert run.end() == 0, run.log
     assert run.notes[-1].startswith("held-out accuracy 0.10 -> 0.60 (greedy 0.05 -> 0.30), 3 steps, ")
@@ -137,7 +137,7 @@ def test_a_run_that_ends_well_tells_what_came_out_and_leaves_nothing(start):
 def test_a_driver_that_is_killed_is_started_again(start):
     run = start("crash,finish")
     assert run.end() == 0, run.log
-    assert run.notes[0] == "attempt 1: killed by SIGKILL; starting again in 0 s"
+    assert run.notes[0] == "attempt 1: killed by SIGKILL; restarting in 0 s"
     assert sorted(path.name for path in run.directory.glob("logs/driver*")) == [
         "driver-attempt-1.log",
         "driver-attempt-2.log",
@@ -158,11 +158,11 @@ def test_new_checkpoints_keep_a_run_going(start):
 def test_bad_input_is_not_tried_again(start):
     run = start("input")
     assert run.end() == 9, run.log
-    assert "is missing, fails or does not fit" in run.notes[0]
+    assert "is missing, invalid or fails" in run.notes[0]
     assert not (run.directory / "logs" / "driver-attempt-2.log").exists()
 
 
-def test_an_error_that_the_driver_has_told_nobody_is_read_in_its_log(start):
+def test_an_error_that_the_driver_has_not_reported_is_read_in_its_log(start):
     run = start("error")
     assert run.end() == 9, run.log
     assert run.notes[0] == "MemoryError: spec.model: it is large"
@@ -199,7 +199,7 @@ def test_a_second_interrupt_ends_at_once(start):
 def test_a_driver_without_signs_of_life_is_killed_and_its_stacks_are_kept(start):
     run = start("hang,finish", stall_s=2.5)
     assert run.end() == 0, run.log
-    assert run.notes[0].startswith("no sign of life for ")
+    assert run.notes[0].startswith("no progress for ")
     assert run.notes[0].endswith("in phase rollout")
     assert run.notes[1].startswith("attempt 1: no progress before the deadline")
     assert "in wait_for_ever" in (run.directory / "logs" / "driver-attempt-1.log").read_text()
@@ -209,14 +209,14 @@ def test_a_stopped_driver_counts_as_stalled(start):
     run = start("drain,finish", stall_s=2.5)
     os.kill(run.driver_pid(), signal.SIGSTOP)
     assert run.end() == 0, run.log
-    assert run.notes[0].startswith("no sign of life for ")
+    assert run.notes[0].startswith("no progress for ")
 
 
 def test_a_driver_whose_raylet_is_gone_is_started_again(start):
     run = start("ray,finish")
     assert run.end() == 0, run.log
     assert "raylet (pid " in run.notes[0]
-    assert run.notes[1].startswith("attempt 1: a process that the run needs is gone")
+    assert run.notes[1].startswith("attempt 1: a required process is gone")
 
 
 def test_a_dead_engine_is_ordered_back_exactly_once_for_each_generation(start):
@@ -274,7 +274,9 @@ def test_a_killed_guard_harms_nobody(start):
     run = start("drain")
     run.driver_pid()
     (guard,) = [
-        child for child in psutil.Process(run.process.pid).children() if "rljob_trainer.guard" in child.cmdline()
+        child
+        for child in psutil.Process(run.process.pid).children()
+        if "rljob_trainer.processes.guard" in child.cmdline()
     ]
     guard.kill()
     run.process.send_signal(signal.SIGINT)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from helm_release import rendered
-from prometheus_server import Prometheus, Target, queries, running, scrape_config
 from rljob_api.exits import Exit
-from whole_run import HELD_OUT, PROMPTS_PER_STEP, WholeRun, expected_journal, uids
+from support.operator.helm_release import rendered
+from support.operator.prometheus_server import Prometheus, Target, queries, running, scrape_config
+from support.trainer.whole_run import HELD_OUT, PROMPTS_PER_STEP, WholeRun, expected_journal, uids
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -155,8 +155,8 @@ def test_a_pipeline_trains_by_a_user_s_own_algorithm_and_its_phases_add_up(
         training={"steps": 2, "gpusPerNode": 2, "pipelineParallel": 2},
         algorithm={
             "name": "tiny_algorithm:own",
-            "kl": {"coefficient": 0.1, "addedTo": "reward"},
-            "importanceSampling": {"kind": "truncate"},
+            "kl": {"coefficient": 0.1, "addedTo": "Reward"},
+            "importanceSampling": {"kind": "Truncate"},
             "overlong": {"buffer": 4},
             "dynamicSampling": {"maxRounds": 2, "overSample": 2},
         },
@@ -180,8 +180,8 @@ def test_a_pipeline_trains_by_a_user_s_own_algorithm_and_its_phases_add_up(
     assert [{name: each["n"] for name, each in record["sets"].items()} for record in evaluations] == [
         {"minus": 3, "few": HELD_OUT // 2}
     ] * 2
-    told = evaluations[0]["sets"]
-    assert f"minus {told['minus']['sampled']:.2f}, few {told['few']['sampled']:.2f} at step 0\n" in run.output
+    sets = evaluations[0]["sets"]
+    assert f"minus {sets['minus']['sampled']:.2f}, few {sets['few']['sampled']:.2f} at step 0\n" in run.output
 
     (begun,), (ended,) = run.records("run"), run.records("end")
     measured = sum(

@@ -1,6 +1,6 @@
 import pytest
 
-from bad_manifests import table
+from support.api.bad_manifests import table
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.control import Decision, EngineState, EngineStatus, Progress, Status
-from rljob_api.exits import Exit
+from rljob_api.control import DecidedBy, Decision, EngineState, EngineStatus, Progress, Status
+from rljob_api.exits import Cause, Exit
 from rljob_api.recovery import (
-    Attempt,
     Backoff,
     Done,
+    EndedAttempt,
     Exhausted,
     GiveUp,
     History,
@@ -18,10 +18,15 @@ from rljob_api.recovery import (
     RestartEngine,
     after_exit,
     decide,
+    failures_since_progress,
+    history_of,
     signs_of_life,
     stall_deadline_s,
+    stalled,
+    wants_new_cluster,
 )
 from rljob_api.sections import Recovery
+from rljob_api.status import MOST_ATTEMPTS
 
 NOW = 10_000.0
 RECOVERY = Recovery(engine_restarts=3, driver_restarts=2, start_timeout_seconds=300)
@@ -33,7 +38,7 @@ def engine(name: str = "engine-0", state: EngineState = EngineState.DEAD, genera
 
 
 def decision(name: str = "engine-0", generation: int = 1, step: int = 5, time: float = NOW - 1) -> Decision:
-    return Decision(time=time, step=step, engine=name, generation=generation, by="supervisor", reason="it died")
+    return Decision(time=time, step=step, engine=name, generation=generation, by=DecidedBy.SUPERVISOR, reason="it died")
 
 
 def restarted(times: int, step: int = 5) -> History:
@@ -66,6 +71,10 @@ def test_the_back_off_has_a_cap():
     assert Backoff(first_s=1.0, longest_s=60.0).delay_s(10_000) == 60.0
 
 
+def test_the_back_off_doubles_at_most_sixteen_times():
+    assert Backoff(first_s=1.0, longest_s=1e9).delay_s(10_000) == 2.0**16
+
+
 def test_a_completed_step_refills_the_budget_but_not_the_patience():
     dead, history = [engine(generation=3)], restarted(3, step=4)
     assert decide(dead, history, RECOVERY, NOW) == ()
@@ -73,8 +82,18 @@ def test_a_completed_step_refills_the_budget_but_not_the_patience():
 
 
 def test_old_restarts_do_not_lengthen_the_back_off():
-    history = History(5, (decision(step=3, time=NOW - 601),))
+    history = History(5, (decision(step=3, time=NOW - 600),))
     assert decide([engine(generation=1)], history, RECOVERY, NOW) != ()
+
+
+def test_a_restart_within_the_window_lengthens_the_back_off():
+    history = History(5, (decision(step=3, time=NOW - 599),))
+    assert decide([engine(generation=1)], history, RECOVERY, NOW) == ()
+
+
+def test_an_engine_that_died_without_a_word_is_restarted_for_no_known_error():
+    silent = engine().model_copy(update={"last_error": None})
+    assert decide([silent], FRESH, RECOVERY, NOW) == (RestartEngine("engine-0", 1, "no error known"),)
 
 
 def test_an_exhausted_engine_is_left_while_another_works():
@@ -100,6 +119,13 @@ def test_the_driver_is_restarted_when_the_last_engine_is_exhausted():
     assert order == RestartDriver("no engine is left: engine-0 died 4 times since step 5: it died", delay_s=0.0)
 
 
+def test_a_restart_of_the_driver_names_the_end_of_every_engine():
+    history = History(5, (*restarted(3).decisions, *(decision("engine-1", number) for number in (1, 2, 3))))
+    *_, order = decide([engine(generation=3), engine("engine-1", generation=3)], history, RECOVERY, NOW)
+    died = "{} died 4 times since step 5: it died"
+    assert order.reason == f"no engine is left: {died.format('engine-0')}; {died.format('engine-1')}"
+
+
 def test_without_engines_there_is_nothing_to_do():
     assert decide([], FRESH, RECOVERY, NOW) == ()
 
@@ -121,7 +147,7 @@ DECISIONS = st.lists(
         step=st.integers(0, 5),
         engine=st.sampled_from(["engine-0", "engine-1", "engine-2"]),
         generation=st.integers(0, 6),
-        by=st.sampled_from(["supervisor", "driver"]),
+        by=st.sampled_from(DecidedBy),
         reason=st.text(max_size=3),
     ),
     max_size=12,
@@ -184,8 +210,8 @@ def test_one_engine_is_restarted_as_often_as_its_budget_says(budget):
     assert restarts_of_an_engine_that_always_dies(Recovery(engine_restarts=budget)) == budget
 
 
-def attempts(*ends: tuple[int, int | None]) -> list[Attempt]:
-    return [Attempt(number, code, checkpoint) for number, (code, checkpoint) in enumerate(ends, start=1)]
+def attempts(*ends: tuple[int, int | None]) -> list[EndedAttempt]:
+    return [EndedAttempt(number, code, checkpoint) for number, (code, checkpoint) in enumerate(ends, start=1)]
 
 
 @pytest.mark.parametrize("code", [Exit.OK, Exit.PREEMPTED])
@@ -221,8 +247,56 @@ def test_a_new_checkpoint_refills_the_restarts_of_the_driver():
     assert ending == RestartDriver("killed by SIGKILL", delay_s=0.0)
 
 
-def test_an_unknown_exit_code_is_told():
+def test_an_unknown_exit_code_is_reported():
     assert after_exit(attempts((99, None)), RECOVERY).reason == "ended with exit code 99"
+
+
+def test_a_signal_without_a_name_is_reported_by_its_number():
+    assert after_exit(attempts((-200, None)), RECOVERY).reason == "killed by signal 200"
+
+
+INFRASTRUCTURE, APPLICATION = Cause.INFRASTRUCTURE, Cause.APPLICATION
+
+
+def ended(*ends: tuple[Cause, int | None, int | None]) -> list[EndedAttempt]:
+    return [
+        EndedAttempt(number, Exit.PREEMPTED if cause is INFRASTRUCTURE else Exit.FAILED, checkpoint, step, cause)
+        for number, (cause, checkpoint, step) in enumerate(ends, start=1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ends", "cause", "failures"),
+    [
+        ([(INFRASTRUCTURE, None, None)] * 3, INFRASTRUCTURE, 3),
+        ([(INFRASTRUCTURE, None, 5), (INFRASTRUCTURE, None, 6)], INFRASTRUCTURE, 1),
+        ([(INFRASTRUCTURE, None, 6), (INFRASTRUCTURE, None, 5), (INFRASTRUCTURE, None, 6)], INFRASTRUCTURE, 3),
+        ([(INFRASTRUCTURE, 4, 6), (INFRASTRUCTURE, 5, 6)], INFRASTRUCTURE, 1),
+        ([(INFRASTRUCTURE, 5, 6), (INFRASTRUCTURE, 4, 6)], INFRASTRUCTURE, 2),
+        ([(APPLICATION, None, 5), (APPLICATION, None, 6)], APPLICATION, 2),
+        ([(APPLICATION, 5, 5), (APPLICATION, 6, 6)], APPLICATION, 1),
+        ([(APPLICATION, None, 1), (INFRASTRUCTURE, None, 1), (APPLICATION, None, 1)], APPLICATION, 2),
+        ([(INFRASTRUCTURE, None, 1), (APPLICATION, None, 2), (INFRASTRUCTURE, None, 2)], INFRASTRUCTURE, 1),
+    ],
+)
+def test_failures_are_counted_by_their_cause_since_the_last_progress(ends, cause, failures):
+    assert failures_since_progress(ended(*ends), cause) == failures
+
+
+@given(st.integers(0, 5))
+def test_lost_pods_are_restarted_as_often_as_their_own_budget_says(budget):
+    policy = Recovery(driver_restarts=0, infrastructure_restarts=budget)
+    ends = [after_exit(ended(*[(INFRASTRUCTURE, None, 3)] * times), policy) for times in range(1, 9)]
+    assert sum(isinstance(end, RestartDriver) for end in ends) == budget
+    assert isinstance(ends[-1], GiveUp)
+
+
+@given(st.lists(st.sampled_from([INFRASTRUCTURE, APPLICATION]), min_size=81, max_size=81))
+def test_the_attempts_that_a_status_keeps_are_enough_to_give_up(causes):
+    policy = Recovery(driver_restarts=40, infrastructure_restarts=40)
+    kept = ended(*[(cause, None, None) for cause in causes])[-MOST_ATTEMPTS:]
+    spent = [failures_since_progress(kept, cause) for cause in (APPLICATION, INFRASTRUCTURE)]
+    assert spent[0] > policy.driver_restarts or spent[1] > policy.infrastructure_restarts
 
 
 @given(st.integers(0, 5))
@@ -244,12 +318,17 @@ def stepping(longest_phase_s: float, state: EngineState = EngineState.HEALTHY) -
         (stepping(1.0), 60),
         (stepping(20.0), 200),
         (Status(longest_phase_seconds=90), 900),
+        (Status(engines=(engine(state=EngineState.HEALTHY),)), 300),
         (stepping(1.0, EngineState.DEAD), 300),
         (stepping(1.0, EngineState.STARTING), 300),
     ],
 )
 def test_a_driver_is_stalled_by_the_measure_of_its_own_phases(status, deadline_s):
     assert stall_deadline_s(status, RECOVERY) == deadline_s
+
+
+def test_a_driver_that_never_answered_has_the_time_of_a_start_however_short():
+    assert stall_deadline_s(None, Recovery(start_timeout_seconds=5), shortest_s=1.0) == 5
 
 
 @pytest.mark.parametrize(
@@ -265,3 +344,59 @@ def test_a_driver_is_stalled_by_the_measure_of_its_own_phases(status, deadline_s
 def test_heartbeats_and_engines_that_come_and_go_are_signs_of_life(change, is_sign):
     before = Status(heartbeat=1.0, engines=(engine(),))
     assert (signs_of_life(before.model_copy(update=change)) != signs_of_life(before)) == is_sign
+
+
+@pytest.mark.parametrize(
+    ("ends", "new"),
+    [
+        ([(-9, None)], False),
+        ([(-9, None), (-9, None)], True),
+        ([(-9, None), (-9, 10)], False),
+        ([(-9, 10), (-9, 10)], True),
+        ([(-9, 10), (-9, 10), (-9, 20)], False),
+    ],
+)
+def test_a_second_attempt_without_a_new_checkpoint_asks_for_a_new_cluster(ends, new):
+    assert wants_new_cluster(attempts(*ends)) == new
+
+
+@given(st.integers(0, 100), DECISIONS)
+def test_the_policy_knows_the_steps_and_the_decisions_of_a_status(step, decisions):
+    status = Status(progress=Progress(step=step), decisions=decisions)
+    assert history_of(status) == History(step, decisions)
+
+
+ALIVE_FOR_LONG = Status(
+    heartbeat=9000.0,
+    phase="rollout",
+    phase_since=9000.0 - 301.0,
+    longest_phase_seconds=30.0,
+    progress=Progress(step=3, last_step_seconds={"rollout": 20.0, "train": 30.0, "evaluate": 9.0}),
+    engines=(engine(state=EngineState.HEALTHY),),
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_stalled"),
+    [
+        ({}, True),
+        ({"phase_since": 9000.0 - 300.0}, False),
+        ({"longest_phase_seconds": 30.1}, False),
+        ({"phase": "evaluate"}, False),
+        ({"phase": "start"}, False),
+        ({"progress": Progress(step=0)}, False),
+    ],
+)
+def test_a_phase_that_is_alive_and_never_ends_is_stalled(changes, is_stalled):
+    found = stalled(ALIVE_FOR_LONG.model_copy(update=changes), 0.0, RECOVERY)
+    assert (found is not None) is is_stalled
+
+
+def test_the_reason_of_a_stall_names_the_phase_and_where_the_ranks_stand():
+    assert stalled(None, 301.0, RECOVERY) == "no progress for 301 s in phase start"
+    assert stalled(None, 300.0, RECOVERY) is None
+    status = ALIVE_FOR_LONG.model_copy(update={"stacks": "rank 1: does not answer"})
+    assert stalled(status, 300.5, RECOVERY) == "no progress for 300 s in phase rollout; rank 1: does not answer"
+    assert stalled(status, 0.0, RECOVERY) == (
+        "phase rollout is alive and has not ended for 301 s; the longest phase before took 30 s"
+    )

@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from rljob_api.control import EngineState
-from rljob_api.status import MOST_ATTEMPTS, Attempt, Engine, Status
-from sample_rljob_status import NOON, SAMPLE
+from rljob_api.status import MOST_ATTEMPTS, AttemptStatus, Engine, Status
+from support.api.sample_rljob_status import NOON, SAMPLE
 
 
 def written(status: Status) -> str:
@@ -31,7 +31,9 @@ def test_an_engine_has_the_states_of_the_control_protocol():
 
 
 def test_a_status_stays_small():
-    attempts = tuple(Attempt(number=number, cluster="c", start_after=NOON) for number in range(1, MOST_ATTEMPTS + 2))
+    attempts = tuple(
+        AttemptStatus(number=number, cluster="c", start_after=NOON) for number in range(1, MOST_ATTEMPTS + 2)
+    )
 
-    with pytest.raises(ValidationError, match="at most 50 items"):
+    with pytest.raises(ValidationError, match="at most 100 items"):
         Status(attempts=attempts)

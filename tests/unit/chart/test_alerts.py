@@ -18,7 +18,7 @@ def test_there_is_a_runbook_for_every_alert_and_no_other():
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_an_alert_tells_what_where_and_what_to_do(rule: dict):
+def test_an_alert_says_what_where_and_what_to_do(rule: dict):
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
     assert rule["annotations"]["runbook_url"] == f"RUNBOOKS#{rule['alert'].lower()}"
     assert rule["annotations"]["summary"].endswith(".")
@@ -27,5 +27,5 @@ def test_an_alert_tells_what_where_and_what_to_do(rule: dict):
 
 @pytest.mark.parametrize("name", RUNBOOKS)
 def test_a_runbook_says_meaning_impact_where_to_look_and_what_to_do(name: str):
-    parts = re.findall(r"^\*\*(Meaning\.|Impact\.|Look at|Do\.)\*\*", RUNBOOKS[name], re.MULTILINE)
-    assert parts == ["Meaning.", "Impact.", "Look at", "Do."]
+    parts = re.findall(r"^\*\*(Meaning\.|Impact\.|Check|Fix\.)\*\*", RUNBOOKS[name], re.MULTILINE)
+    assert parts == ["Meaning.", "Impact.", "Check", "Fix."]

@@ -4,9 +4,11 @@ import re
 
 import pytest
 
-from dashboards import DASHBOARDS, TARGET, Panel, rendered, text
-from metrics_page import driver_families, operator_families
-from prometheus_server import Query, queries
+from dashboards.files import DASHBOARDS, TARGET
+from dashboards.grafana import rendered, text
+from dashboards.panel import Panel
+from support.operator.metrics_page import driver_families, operator_families
+from support.operator.prometheus_server import Query, queries
 
 PANELS = [panel for dashboard in DASHBOARDS.values() for row in dashboard.rows for panel in row.panels]
 KNOWN = {family.name for family in (*driver_families(), *operator_families())}

@@ -5,11 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from metrics_page import Family, driver_families, markdown, operator_families
+from support.operator.metrics_page import Family, driver_families, markdown, operator_families
 
 FAMILIES = (*driver_families(), *operator_families())
 OURS = [family for family in FAMILIES if not family.name.startswith("process_")]
-LABELS = {"namespace", "rljob", "phase", "reason", "error", "version", "verb", "resource", "code", "cause", "state"}
+LABELS = {
+    "namespace",
+    "rljob",
+    "phase",
+    "reason",
+    "error",
+    "version",
+    "verb",
+    "resource",
+    "code",
+    "cause",
+    "order",
+    "state",
+}
 LABELS |= {"mode", "model", "task", "part", "finding", "set"}
 """each with few values, or one for each job"""
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from chart_page import CHART, leaves, markdown
+from support.operator.chart_page import CHART, leaves, markdown
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())

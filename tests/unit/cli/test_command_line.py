@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from bad_manifests import table
 from rljob_api.exits import Exit
 from rljob_cli.main import app
+from support.api.bad_manifests import table
 
 ROOT = Path(__file__).parents[3]
 WITHOUT_THE_TRAINER = """
@@ -41,7 +41,6 @@ def with_base_dependencies(*arguments):
         env={"PYTHONPATH": paths, "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
 
@@ -73,18 +72,18 @@ def test_a_verb_that_needs_a_cluster_says_which_package_is_missing(arguments):
     result = with_base_dependencies(*arguments)
 
     assert (result.returncode, result.stdout) == (Exit.SETUP, "")
-    assert result.stderr == "this verb needs the package kubernetes: pip install 'rljob[cluster]'\n"
+    assert result.stderr == "this command needs the package kubernetes: pip install 'rljob[cluster]'\n"
 
 
 def test_the_help_lists_verbs_examples_and_exit_codes():
-    told = CliRunner().invoke(app, ["--help"]).stdout
+    output = CliRunner().invoke(app, ["--help"]).stdout
 
     assert all(
-        f"\n  {verb} " in told for verb in ("validate", "plan", "run", "report", "status", "top", "logs", "plot")
+        f"\n  {verb} " in output for verb in ("validate", "plan", "run", "report", "status", "top", "logs", "plot")
     )
-    assert "\n    rljob plan job.yaml\n" in told
-    assert all(f"\n    {code.value:>3}  {code.meaning}\n" in told for code in Exit)
-    assert "..." not in told.partition("Commands:")[2].partition("Examples:")[0]
+    assert "\n    rljob plan job.yaml\n" in output
+    assert all(f"\n    {code.value:>3}  {code.meaning}\n" in output for code in Exit)
+    assert "..." not in output.partition("Commands:")[2].partition("Examples:")[0]
 
 
 @pytest.mark.parametrize("verb", ["validate", "plan", "run", "report", "status", "top", "logs", "plot"])

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from command import environment
+from support.cli.command import environment
 
 
 def completed(*words: str) -> list[str]:

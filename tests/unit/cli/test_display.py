@@ -10,7 +10,7 @@ from rich.console import Console
 
 from rljob_cli.display import Lasting, LiveDisplay, display_for, export_svg
 from rljob_cli.lines import LineDisplay
-from synthetic_status import FACTS, NOW, status, view
+from support.cli.synthetic_status import FACTS, NOW, status, view
 
 SHOW_CURSOR = "\x1b[?25h"
 

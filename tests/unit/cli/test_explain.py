@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from rljob_api.control import EngineState
 from rljob_api.exits import Exit, camel_case
-from rljob_api.explanations import Explanation, Kind, everything
+from rljob_api.failures.catalogue import catalogue
+from rljob_api.generated.explanations import Explanation, Kind, everything
 from rljob_api.status import ConditionType, Phase, RecoveryStep
 from rljob_cli.main import app
 from rljob_operator.conditions import Reason
@@ -22,7 +23,7 @@ from rljob_trainer.reporting.watch import NAMES
 ROOT = Path(__file__).parents[3]
 ALERTS = re.findall(r"- alert: (\w+)", (ROOT / "charts/rljob/files/alerts.yaml").read_text())
 ACTIONS = typing.get_args(RecoveryStep.model_fields["action"].annotation)
-OF_EVENTS = {"Scaled", "Suspended"}
+OF_EVENTS = {"Began", "Resumed", "Scaled", "Suspended"}
 """reasons of events that are no condition's"""
 KNOWN = {
     Kind.EXIT: {camel_case(code) for code in Exit},
@@ -34,6 +35,7 @@ KNOWN = {
     Kind.FAILURE: set(CAUSES),
     Kind.FINDING: set(NAMES),
     Kind.ALERT: set(ALERTS),
+    Kind.LOG: set(catalogue()),
 }
 
 
@@ -70,12 +72,12 @@ def test_an_exit_code_is_known_by_number_and_by_name(word: str):
     )
 
 
-def test_all_that_a_name_means_is_told():
+def test_all_that_a_name_means_is_reported():
     kinds = [each["kind"] for each in json.loads(explain("Stalled", "-o", "json").stdout)]
     assert kinds == ["exit code", "condition"]
 
 
-def test_nothing_to_do_is_told_too():
+def test_nothing_to_do_is_reported_too():
     assert "  do:   nothing\n  more: docs/operator.md#conditions" in explain("PodsReady").stdout
 
 
@@ -93,15 +95,15 @@ def test_everything_is_listed_without_a_code():
         ("11", "`rljob explain` lists all"),
     ],
 )
-def test_the_nearest_name_is_told_of_one_that_means_nothing(word: str, near: str):
+def test_the_nearest_name_is_reported_of_one_that_means_nothing(word: str, near: str):
     said = explain(word)
     assert said.exit_code == Exit.USAGE
     assert near in " ".join(re.sub("[│\u2502]", " ", said.output).split())
 
 
 def test_the_texts_are_sentences_without_a_full_stop():
-    content = yaml.safe_load((ROOT / "crds/rljob_api/explanations.yaml").read_text())
+    content = yaml.safe_load((ROOT / "crds/rljob_api/generated/explanations.yaml").read_text())
     texts = [
-        text for names in content.values() for told in names.values() for text in (told.get("means"), told.get("do"))
+        text for names in content.values() for entry in names.values() for text in (entry.get("means"), entry.get("do"))
     ]
     assert [text for text in texts if text and (text != text.strip() or text.endswith("."))] == []

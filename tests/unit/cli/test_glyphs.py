@@ -49,5 +49,5 @@ def test_a_rate_is_short(value: float | None, text: str) -> None:
 @pytest.mark.parametrize(
     ("value", "expected"), [(-1, "0s"), (119.9, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (200_000, "2d")]
 )
-def test_an_age_is_told_in_its_largest_unit(value: float, expected: str) -> None:
+def test_an_age_is_reported_in_its_largest_unit(value: float, expected: str) -> None:
     assert age(value) == expected

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
 from rljob_cli.main import app
-from saved_run import checkpoint, damage, saved_run
+from support.trainer.saved_run import checkpoint, damage, saved_run
 
 WITHOUT_THE_MODEL = """
 import sys
@@ -70,7 +70,7 @@ def test_damage_has_an_exit_code_and_is_named(run):
 
 
 @pytest.mark.parametrize(("wrong", "code"), [("nowhere", Exit.USAGE), ("empty", Exit.BAD_INPUT)])
-def test_a_wrong_path_is_told_with_what_was_looked_for(tmp_path, wrong, code):
+def test_a_wrong_path_is_reported_with_what_was_looked_for(tmp_path, wrong, code):
     (tmp_path / "empty").mkdir()
     shown = inspected(tmp_path / wrong)
     assert shown.exit_code == code

@@ -8,7 +8,7 @@ import pytest
 from rljob_api.exits import Exit
 from rljob_api.status import ConditionType, Phase
 from rljob_cli.job_logs import NoSuchLogError, driver_log, engine_log, has_ended, last_lines, read_command, without_pods
-from sample_job import in_phase, job
+from support.cli.sample_job import in_phase, job
 
 
 def head(cluster: str) -> dict:
@@ -31,7 +31,7 @@ def test_an_engine_s_log_is_on_the_volume() -> None:
     assert engine_log(job(), "engine-1").files(head("any")) == ["/runs/arithmetic/logs/engine-1.log"]
 
 
-def test_what_is_not_there_is_told_with_what_is() -> None:
+def test_what_is_not_there_is_reported_with_what_is() -> None:
     with pytest.raises(NoSuchLogError, match='no engine "engine-5"; nearest: engine-'):
         engine_log(job(), "engine-5")
     with pytest.raises(NoSuchLogError, match="no attempt 3; there are 1 to 2"):
@@ -43,8 +43,8 @@ def test_what_is_not_there_is_told_with_what_is() -> None:
 def test_a_job_without_pods_says_where_its_log_lies() -> None:
     ended = in_phase(Phase.SUCCEEDED, ConditionType.SUCCEEDED)
     assert without_pods(ended, driver_log(ended, None)) == (
-        "ml/sums has succeeded and its pods are freed: the driver's log of attempt 2 cannot be read from here; "
-        "it lies at /runs/arithmetic/logs/driver-attempt-2.log on the volume that the job's pods had mounted there"
+        "ml/sums has succeeded and its pods are deleted: the driver's log of attempt 2 cannot be read from here; "
+        "it is at /runs/arithmetic/logs/driver-attempt-2.log on the volume of the job"
     )
 
 

@@ -5,18 +5,18 @@ from datetime import timedelta
 import pytest
 
 from rljob_api.exits import Exit
-from rljob_api.status import Attempt, ConditionType, Phase, Status
+from rljob_api.status import AttemptStatus, ConditionType, Phase, Status
 from rljob_cli.job_page import as_page
 from rljob_cli.jobs import Job, job_of
-from sample_job import NOW, in_phase, job, raw, text
-from sample_rljob_status import NOON, SAMPLE
+from support.api.sample_rljob_status import NOON, SAMPLE
+from support.cli.sample_job import NOW, in_phase, job, raw, text
 
 
 def page(shown: Job, later: timedelta = timedelta(), ascii_only: bool = False) -> str:
     return text(as_page(shown, NOW + later, bars=False, ascii_only=ascii_only))
 
 
-def test_the_page_tells_all_that_is_known() -> None:
+def test_the_page_shows_all_that_is_known() -> None:
     assert (
         page(job())
         == """\
@@ -32,10 +32,10 @@ a step    6.5s: rollout 3.9s  train 2.2s  publish 0.3s
 engines   1 of 2 ready
           engine-0  Healthy   for 10m  weights 12
           engine-1  Dead      for 10m  no weights  1 restart  killed by SIGKILL
-gpus      8 taken
+gpus      8 in use
 attempts  2  since 10m, on gsm8k-7f3a1-1
           1  ended 10m ago with 5: lost a peer; saved step 10
-recovery  10m ago  engine-1 restarted: killed by SIGKILL; worked again after 14s
+recovery  10m ago  engine-1 restarted: killed by SIGKILL; recovered after 14s
 saved     step 10, 10m ago: /runs/arithmetic/step-10
 files     /runs/arithmetic
 
@@ -48,11 +48,11 @@ next      follow the driver's log: rljob logs sums -n ml -f
 EXPLAINED = [
     (Phase.INVALID, ConditionType.ADMITTED, "False", "rljob validate FILE"),
     (Phase.QUEUED, ConditionType.QUOTA_RESERVED, "False", "rljob top -A"),
-    (Phase.PROVISIONING, ConditionType.CLUSTER_READY, "False", "kubectl describe pods -n ml -l rljob.dev/job=sums"),
+    (Phase.PROVISIONING, ConditionType.CLUSTER_READY, "False", "rljob why sums -n ml"),
     (Phase.STARTING, ConditionType.TRAINING, "False", "rljob logs sums -n ml -f"),
     (Phase.TRAINING, ConditionType.TRAINING, "True", "rljob plot sums -n ml"),
     (Phase.RECOVERING, ConditionType.DEGRADED, "True", "rljob logs sums -n ml --engine engine-1 --tail 50"),
-    (Phase.RECOVERING, ConditionType.TRAINING, "False", "nothing: the operator brings it back"),
+    (Phase.RECOVERING, ConditionType.TRAINING, "False", "nothing: the operator recovers it"),
     (Phase.SUSPENDING, ConditionType.TRAINING, "True", "kubectl get rljob sums -n ml --watch"),
     (Phase.SUSPENDED, ConditionType.TRAINING, "False", "kubectl patch rljob sums -n ml --type=merge"),
     (Phase.SUCCEEDED, ConditionType.SUCCEEDED, "True", "rljob plot sums -n ml"),
@@ -76,17 +76,17 @@ def test_no_phase_is_forgotten() -> None:
 @pytest.mark.parametrize(
     ("code", "advice"),
     [
-        (Exit.BAD_INPUT, "put the files right"),
+        (Exit.BAD_INPUT, "fix the files"),
         (Exit.OUT_OF_MEMORY, "lower spec.training.maxTokensPerGpu"),
         (Exit.DIVERGED, "lower spec.training.optimizer.learningRate"),
     ],
 )
 def test_a_job_that_failed_advises_by_the_last_exit_code(code: Exit, advice: str) -> None:
-    attempt = Attempt(number=1, cluster="c", start_after=NOON, started=NOON, ended=NOON, exit_code=code)
+    attempt = AttemptStatus(number=1, cluster="c", start_after=NOON, started=NOON, ended=NOON, exit_code=code)
     assert advice in page(in_phase(Phase.FAILED, ConditionType.FAILED, attempts=(attempt,)))
 
 
-def test_what_is_wrong_with_the_learning_is_told() -> None:
+def test_what_is_wrong_with_the_learning_is_shown() -> None:
     found = in_phase(Phase.TRAINING, ConditionType.SOUND, "False")
     assert "found " in page(found)
     assert found.condition(ConditionType.SOUND).message in page(found)
@@ -96,18 +96,18 @@ def test_what_is_wrong_with_the_learning_is_told() -> None:
 def test_what_has_ended_holds_no_engines() -> None:
     shown = page(in_phase(Phase.SUCCEEDED, ConditionType.SUCCEEDED))
     assert "engines" not in shown
-    assert "8 were taken" in shown
+    assert "8 were in use" in shown
     assert "eta" not in shown
 
 
 def test_a_job_that_nobody_has_seen_asks_for_the_operator() -> None:
     shown = page(job_of(raw(Status())))
-    assert shown.startswith("ml/sums  Unseen\nno operator has looked at it yet\n")
+    assert shown.startswith("ml/sums  Unseen\nno operator has seen it yet\n")
     assert "kubectl get pods -A -l app.kubernetes.io/name=rljob-operator" in shown
 
 
-def test_a_change_that_the_operator_has_not_seen_is_told() -> None:
-    assert "the newest change has not been seen yet" in page(job_of(raw(SAMPLE, generation=3)))
+def test_a_change_that_the_operator_has_not_seen_is_reported() -> None:
+    assert "the operator has not seen the newest change yet" in page(job_of(raw(SAMPLE, generation=3)))
 
 
 def test_a_job_that_is_being_deleted_says_so() -> None:

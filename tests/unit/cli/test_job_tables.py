@@ -9,8 +9,8 @@ from rljob_cli.job_table import as_table
 from rljob_cli.jobs import job_of, nearest
 from rljob_cli.top_view import SHOWN_ENGINES, as_tables
 from rljob_cli.watching import changed, line
-from sample_job import NOW, job, raw, text
-from sample_rljob_status import NOON, SAMPLE
+from support.api.sample_rljob_status import NOON, SAMPLE
+from support.cli.sample_job import NOW, job, raw, text
 
 
 def test_the_table_has_a_row_for_each_job() -> None:
@@ -59,19 +59,19 @@ def test_top_shows_engines_in_trouble_first_and_counts_the_others() -> None:
 
 
 def test_json_has_every_fact_of_the_page() -> None:
-    told = json.loads(as_json(job_value(job(), NOW)))
-    assert (told["phase"], told["phase_since"], told["step"], told["steps"]) == (
+    shown = json.loads(as_json(job_value(job(), NOW)))
+    assert (shown["phase"], shown["phase_since"], shown["step"], shown["steps"]) == (
         "Training",
         "2026-11-21T12:00:00Z",
         12,
         200,
     )
-    assert told["step_seconds"] == {"total": 6.5, "rollout": 3.9, "train": 2.2, "publish": 0.3}
-    assert told["engines"][1]["last_error"] == "killed by SIGKILL"
-    assert told["next"][0]["command"] == "rljob logs sums -n ml -f"
+    assert shown["step_seconds"] == {"total": 6.5, "rollout": 3.9, "train": 2.2, "publish": 0.3}
+    assert shown["engines"][1]["last_error"] == "killed by SIGKILL"
+    assert shown["next"][0]["command"] == "rljob logs sums -n ml -f"
 
 
-def test_a_watch_tells_a_job_again_only_when_something_but_time_has_changed() -> None:
+def test_a_watch_reports_a_job_again_only_when_something_but_time_has_changed() -> None:
     assert SAMPLE.progress is not None
     old = [job(), job("other")]
     later = SAMPLE.progress.model_copy(update={"eta_seconds": 3000})

@@ -1,4 +1,4 @@
-"""The error that a driver's log ends with, for a driver that could not tell it."""
+"""The error that a driver's log ends with, for a driver that could not report it."""
 
 import logging
 
@@ -22,16 +22,22 @@ def logged(message: str, capture: pytest.LogCaptureFixture) -> str:
 
 
 @pytest.mark.parametrize("message", ["row 3: has no answer", "two lines:\n  the second", "a: b.c: d"])
-def test_an_error_is_told_without_its_stack(message: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_is_reported_without_its_stack(message: str, caplog: pytest.LogCaptureFixture) -> None:
     assert last_error(logged(message, caplog)) == f"DataError: {message}"
 
 
-def test_an_error_that_was_not_the_end_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_diagnosis_after_the_error_hides_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    log = logged("row 3", caplog)
+    line = "2026-11-22 10:00:00,000 ERROR rljob_trainer.driver action=diagnose failure=DiskFull seen=a.log: full"
+    assert last_error(f"{log}{line}\n") == "DataError: row 3"
+
+
+def test_an_error_that_was_not_the_end_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     logged("row 3", caplog)
     logging.error("action=leave")
     assert last_error(caplog.text) is None
 
 
 @pytest.mark.parametrize("log", ["", "2026-11-22 10:00:00,000 INFO driver action=begin\n"])
-def test_a_log_without_errors_tells_none(log: str) -> None:
+def test_a_log_without_errors_shows_none(log: str) -> None:
     assert last_error(log) is None

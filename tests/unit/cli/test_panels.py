@@ -8,7 +8,7 @@ from rich.console import Console
 
 from rljob_api.control import EngineState, EngineStatus, Finding, RunState, SetAccuracy, Status
 from rljob_cli.panels import View, eta, picture
-from synthetic_status import NOW, progress, status, view
+from support.cli.synthetic_status import NOW, progress, status, view
 
 
 def drawn(shown: View, width: int = 100, encoding: str = "utf-8") -> str:

@@ -1,6 +1,5 @@
-"""A run that learns the data's own responses is told of by their perplexity wherever others tell of rewards."""
+"""A run that learns the data's own responses reports their perplexity wherever others report rewards."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,9 @@ from rljob_cli.plot_view import Metric
 from rljob_cli.plotting import local_curve
 from rljob_cli.report_view import as_json
 from rljob_cli.summary import recorded, summary
-from rljob_trainer.absent import NOTHING_TRAINED
-from rljob_trainer.data.render import Reference
-from rljob_trainer.evaluation import Accuracy
-from rljob_trainer.imitation import answered
-from rljob_trainer.metrics import Publication
+from rljob_trainer.control.status_updates import progress_of
+from rljob_trainer.data.render import SftResponse
+from rljob_trainer.metrics import Accuracy, LearnerMetrics, Publication
 from rljob_trainer.reporting.events import FILE_NAME
 from rljob_trainer.reporting.history import read_history, result
 from rljob_trainer.reporting.html import figures
@@ -25,10 +22,10 @@ from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.reporting.records import PerplexityRecord
 from rljob_trainer.reporting.report import Report, open_report
 from rljob_trainer.reporting.tensorboard import scalars
+from rljob_trainer.rollouts.supervised import answered
 from rljob_trainer.samples import Prompt, ScoredGroup
-from rljob_trainer.status import progress_of
-from sample_job import text
-from synthetic_run import Clock
+from support.cli.sample_job import text
+from support.trainer.synthetic_run import Clock
 
 LEARNED = (8.0, 4.0, 2.0)
 
@@ -54,17 +51,17 @@ def job(tmp_path: Path) -> RLJob:
 
 @pytest.fixture
 def report(job: RLJob, tmp_path: Path) -> Report:
-    """Return what has told of three steps, and of the held-out responses before the first and after the last."""
+    """Return the report of three steps, and of the held-out responses before the first and after the last."""
     clock = Clock()
-    told = open_report(tmp_path, job, Phases(clock), clock.unix, 1, 0)
-    group = ScoredGroup(answered(Prompt("0:0", "Hi", "Hi", (1,), "Hello", {}), Reference("Hello", (2, 3))), ())
-    told.evaluation(0, Accuracy(None, None, 5, perplexity=9.04))
+    made = open_report(tmp_path, job, Phases(clock), clock.unix, 1, 0)
+    group = ScoredGroup(answered(Prompt("0:0", "Hi", "Hi", (1,), "Hello", {}), SftResponse("Hello", (2, 3))), ())
+    made.evaluation(0, Accuracy(None, None, 5, perplexity=9.04))
     for step, perplexity in enumerate(LEARNED, start=1):
         clock.now += 1.0
-        training = replace(NOTHING_TRAINED, perplexity=perplexity)
-        told.step(step, (group,), training, Publication(step, 0.0, (), {}))
-    told.evaluation(3, Accuracy(None, None, 5, perplexity=3.0))
-    return told
+        training = LearnerMetrics(perplexity=perplexity)
+        made.step(step, (group,), training, Publication(step, 0.0, (), {}))
+    made.evaluation(3, Accuracy(None, None, 5, perplexity=3.0))
+    return made
 
 
 @pytest.fixture
@@ -72,7 +69,7 @@ def progress(report: Report) -> control.Progress:
     return progress_of(report.progress())
 
 
-def test_the_protocol_tells_both_perplexities_and_their_curve(progress: control.Progress) -> None:
+def test_the_protocol_shows_both_perplexities_and_their_curve(progress: control.Progress) -> None:
     assert progress.perplexities == LEARNED
     assert [(point.step, point.perplexity) for point in progress.held_out_perplexity] == [(0, 9.04), (3, 3.0)]
     curve = [(point.step, point.perplexity, point.held_out_perplexity) for point in progress.curve]
@@ -90,7 +87,7 @@ def test_the_display_shows_both(job: RLJob, progress: control.Progress, tmp_path
     assert list(news(status, status)) == []
 
 
-def test_the_results_and_the_report_tell_the_change(report: Report, tmp_path: Path) -> None:
+def test_the_results_and_the_report_show_the_change(report: Report, tmp_path: Path) -> None:
     report.end("finished")
     history = read_history(tmp_path)
     assert result(history) == "held-out perplexity 9.04 → 3"
@@ -107,7 +104,7 @@ def test_it_is_a_metric_and_a_scalar(report: Report) -> None:
     assert list(scalars(PerplexityRecord(time=0.0, step=3, perplexity=3.0, n=5))) == [("eval/perplexity", 3.0)]
 
 
-def test_of_samples_that_are_rewarded_no_perplexity_is_told(job: RLJob, report: Report) -> None:
-    rewarded = ScoredGroup(answered(Prompt("0:0", "Hi", "Hi", (1,), "Hello", {}), Reference("Hello", (2, 3))), (1.0,))
-    report.step(4, (rewarded,), replace(NOTHING_TRAINED, perplexity=7.0), Publication(4, 0.0, (), {}))
+def test_of_samples_that_are_rewarded_no_perplexity_is_reported(job: RLJob, report: Report) -> None:
+    rewarded = ScoredGroup(answered(Prompt("0:0", "Hi", "Hi", (1,), "Hello", {}), SftResponse("Hello", (2, 3))), (1.0,))
+    report.step(4, (rewarded,), LearnerMetrics(perplexity=7.0), Publication(4, 0.0, (), {}))
     assert progress_of(report.progress()).perplexities == LEARNED

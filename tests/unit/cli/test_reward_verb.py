@@ -12,9 +12,9 @@ import yaml
 from click.testing import Result
 from typer.testing import CliRunner
 
-from judging import write_module
 from rljob_api.exits import Exit
 from rljob_cli.main import app
+from support.trainer.judging import write_module
 
 ROOT = Path(__file__).parents[3]
 GOOD = yaml.safe_load((ROOT / "docs/examples/own-data.yaml").read_text())
@@ -67,8 +67,8 @@ def verdicts(result: Result) -> list[tuple[int, str, float | None]]:
     return [(each["row"], each["response"], each["reward"]) for each in json.loads(result.stdout)["responses"]]
 
 
-PYTHON = {"kind": "python", "function": "judges:judge"}
-EXACT = {"kind": "exactMatch"}
+PYTHON = {"kind": "Python", "function": "judges:judge"}
+EXACT = {"kind": "ExactMatch"}
 
 
 def test_the_label_and_nothing_are_judged_where_no_response_is_given():
@@ -99,7 +99,7 @@ def test_a_file_has_responses_for_each_row():
         ('"1"\n' * 9, "responses.jsonl: 9 lines, but data.train has 8 rows"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_told(text: str, said: str):
+def test_a_file_that_cannot_be_used_is_reported(text: str, said: str):
     Path("responses.jsonl").write_text(text)
     result = tried(EXACT, "--responses", "responses.jsonl")
     assert result.exit_code == Exit.BAD_INPUT
@@ -107,7 +107,7 @@ def test_a_file_that_cannot_be_used_is_told(text: str, said: str):
 
 
 def test_each_part_and_the_sum_are_shown():
-    parts = [{"name": "right", "kind": "exactMatch", "weight": 2}, {"name": "words", "kind": "f1"}]
+    parts = [{"name": "right", "kind": "ExactMatch", "weight": 2}, {"name": "words", "kind": "F1"}]
     result = tried({"parts": parts}, "--rows", "1", "--response", "1 or 2")
     assert re.search(r"response +right +words +reward\n0 +0 \+ 1 = +1 +1 or 2 +0 +0.5 +0.5\n", result.stdout)
 
@@ -137,8 +137,8 @@ def test_when_everything_fails_a_run_ends_whatever_a_failure_is_worth():
 @pytest.mark.parametrize(
     ("reward", "code", "said"),
     [
-        ({"kind": "python", "function": "no_such:judge"}, Exit.BAD_INPUT, "cannot import no_such"),
-        ({"kind": "python"}, Exit.BAD_MANIFEST, "spec.reward.function: is missing"),
+        ({"kind": "Python", "function": "no_such:judge"}, Exit.BAD_INPUT, "cannot import no_such"),
+        ({"kind": "Python"}, Exit.BAD_MANIFEST, "spec.reward.function: is missing"),
     ],
 )
 def test_what_a_run_would_refuse_is_refused_with_its_exit_code(reward: dict[str, object], code: Exit, said: str):
@@ -146,7 +146,7 @@ def test_what_a_run_would_refuse_is_refused_with_its_exit_code(reward: dict[str,
     assert (result.exit_code, said in result.stderr) == (code, True)
 
 
-def test_rows_that_cannot_be_read_are_told():
+def test_rows_that_cannot_be_read_are_reported():
     Path("rows.jsonl").write_text('{"prompt": "?"}\n')
     result = tried(EXACT)
     assert (result.exit_code, "rows.jsonl:1" in result.stderr) == (Exit.BAD_INPUT, True)
@@ -163,8 +163,6 @@ def test_nothing_of_a_model_is_loaded():
         **os.environ,
         "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("crds", "operator", "trainer")),
     }
-    both = {"parts": [PYTHON | {"name": "own"}, {"name": "math", "kind": "math"}]}
-    result = subprocess.run(
-        command, input=manifest(both), env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    both = {"parts": [PYTHON | {"name": "own"}, {"name": "math", "kind": "Math"}]}
+    result = subprocess.run(command, input=manifest(both), env=environment, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout.splitlines()[1].split()[-3:]) == (Exit.OK, ["1", "1", "2"]), result.stderr

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
 from rljob_cli.main import app
-from rljob_trainer.background import Background
 from rljob_trainer.data.tokenizer import load_tokenizer
-from tiny_models import tiny_llama
-from whole_run import manifest
+from rljob_trainer.processes.background import Background
+from support.trainer.tiny_models import tiny_llama
+from support.trainer.whole_run import manifest
 
 GENERATE = """
 async def generate(conversation):
@@ -171,7 +171,7 @@ def test_a_function_that_cannot_be_used_ends_with_the_code_of_a_run(model, engin
     assert said in result.stderr
 
 
-def test_an_engine_that_refuses_and_one_that_is_not_there_are_told_apart(model, engine):
+def test_an_engine_that_refuses_and_one_that_is_not_there_are_distinguished(model, engine):
     fake, url = engine
     fake.status = 400
     refused = tried(model, url)

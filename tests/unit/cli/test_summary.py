@@ -20,7 +20,7 @@ def evaluation(step: int, sampled: float, greedy: float | None) -> dict[str, Any
     return {"kind": "evaluation", "step": step, "sampled": sampled, "greedy": greedy}
 
 
-def test_the_first_and_the_last_accuracy_are_told(tmp_path):
+def test_the_first_and_the_last_accuracy_are_reported(tmp_path):
     report = tmp_path / "report.html"
     report.touch()
     path = events(
@@ -74,18 +74,18 @@ def finding(step: int) -> dict[str, Any]:
     return {"kind": "finding", "step": step, "name": "NoSignal", "evidence": "0.9 of all", "advice": "other questions"}
 
 
-def test_what_was_found_is_told_again_at_the_end(tmp_path):
+def test_what_was_found_is_reported_again_at_the_end(tmp_path):
     check = {"name": "perplexity", "limit": 3.0, "means": "The checkpoint was not loaded."}
     checks = [{**check, "value": 2.0}, {**check, "value": 48.25}, {**check, "value": None}]
     path = events(tmp_path, {"kind": "first_step", "checks": checks}, finding(7))
     assert warnings(recorded(path)) == [
         "first step: perplexity: 48.2, most often at most 3; perplexity: not finite, most often at most 3;"
-        " the report says what that may mean",
+        " the report lists possible causes",
         "step 7: NoSignal: 0.9 of all; other questions",
     ]
 
 
 def test_many_findings_are_cut_and_none_are_none(tmp_path):
     assert warnings(recorded(tmp_path / "none")) == []
-    *told, last = warnings(recorded(events(tmp_path, *map(finding, range(MOST_WARNINGS + 3)))))
-    assert (len(told), last) == (MOST_WARNINGS, "and 3 more findings, see the report")
+    *shown, last = warnings(recorded(events(tmp_path, *map(finding, range(MOST_WARNINGS + 3)))))
+    assert (len(shown), last) == (MOST_WARNINGS, "and 3 more findings, see the report")

@@ -5,9 +5,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from bad_manifests import table
 from rljob_api.exits import Exit
 from rljob_cli.main import app
+from support.api.bad_manifests import table
 
 GOOD = table()["good"]
 
@@ -30,19 +30,19 @@ def test_a_good_manifest_of_a_known_model_is_valid(written):
 
     result = rljob("validate", path)
 
-    told = f"{path}: valid (not on this machine, so not looked at: train.jsonl, test.jsonl)\n"
-    assert (result.exit_code, result.stdout) == (Exit.OK, told)
+    said = f"{path}: valid (not checked, because not on this machine: train.jsonl, test.jsonl)\n"
+    assert (result.exit_code, result.stdout) == (Exit.OK, said)
 
 
 def test_a_model_that_is_elsewhere_is_no_problem_but_said(written):
     result = rljob("validate", written("job.yaml", GOOD))
 
     assert result.exit_code == Exit.OK
-    assert "not on this machine, so not looked at: models/qwen3-0.6b, train.jsonl, test.jsonl" in result.stdout
+    assert "not checked, because not on this machine: models/qwen3-0.6b, train.jsonl, test.jsonl" in result.stdout
 
 
 def test_every_problem_of_every_manifest_has_a_line(written):
-    bad = written("bad.yaml", GOOD.replace("steps: 200", "step: 200").replace("kind: math", "kind: maths"))
+    bad = written("bad.yaml", GOOD.replace("steps: 200", "step: 200").replace("kind: Math", "kind: maths"))
     good = written("good.yaml", GOOD)
 
     result = rljob("validate", bad, good)
@@ -52,7 +52,7 @@ def test_every_problem_of_every_manifest_has_a_line(written):
         "spec.reward.kind",
         "spec.training.steps",
         "spec.training.step",
-        "valid (not on this machine, so not looked at",
+        "valid (not checked, because not on this machine",
     ]
 
 
@@ -102,13 +102,13 @@ def test_a_manifest_is_checked_against_its_model(written, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "said"),
     [(None, "has no config.json"), ("{", "cannot be read"), ("[]", "is not a JSON object")],
 )
-def test_a_checkpoint_without_a_usable_config_is_refused(written, tmp_path, content, told):
+def test_a_checkpoint_without_a_usable_config_is_refused(written, tmp_path, content, said):
     [written("config.json", text) for text in [content] if text]
 
     result = rljob("validate", written("job.yaml", GOOD.replace("models/qwen3-0.6b", str(tmp_path))))
 
     assert result.exit_code == Exit.BAD_MANIFEST
-    assert told in result.stdout
+    assert said in result.stdout

@@ -21,7 +21,7 @@ def test_another_dependency_or_other_code_is_another_directory() -> None:
     assert cache_key(b"a 1", b"sum", b"package main") != cache_key(b"a 1", b"sum")
 
 
-def test_kubernetes_programs_are_told_the_version_of_their_module() -> None:
+def test_kubernetes_programs_get_the_version_of_their_module() -> None:
     go_mod = (MODULES / "kubernetes" / "go.mod").read_text()
     assert "gitVersion=v1.34.4" in link_flags("k8s.io/kubernetes", go_mod)
     assert "gitMajor=1 " in link_flags("k8s.io/kubernetes", go_mod)

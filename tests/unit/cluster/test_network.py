@@ -24,7 +24,7 @@ def test_addresses_that_the_machine_routes_elsewhere_are_avoided() -> None:
     assert not ipaddress.ip_network(network.services).overlaps(ipaddress.ip_network(vpn))
 
 
-def test_a_machine_that_routes_everything_elsewhere_is_told_so() -> None:
+def test_a_machine_that_routes_everything_elsewhere_is_reported() -> None:
     with pytest.raises(ClusterError, match=r"no room for another cluster.*make cluster-down"):
         free_network(["10.0.0.0/8"])
 

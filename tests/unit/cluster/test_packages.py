@@ -22,6 +22,6 @@ def test_root_of_the_machine_may() -> None:
         ("0000000000200000", "needs CAP_NET_ADMIN,"),
     ],
 )
-def test_others_are_told_what_they_lack(effective: str, lacking: str) -> None:
+def test_others_get_a_list_of_what_they_lack(effective: str, lacking: str) -> None:
     with pytest.raises(ClusterError, match=lacking):
         require_privileges(status(effective))

@@ -1,6 +1,6 @@
 """Argo CD's ConfigMap in the examples carries the scripts that are tested."""
 
-from argocd_settings import carried, scripts
+from support.operator.argocd_settings import carried, scripts
 
 
 def test_the_configmap_carries_the_tested_scripts():

@@ -1,9 +1,11 @@
-"""The cache and the pulse: the newest version wins, and what has changed has to be heard of."""
+"""The cache and the liveness of the watches: the newest version wins, and every change has to come as an event."""
 
-from operator_world import raw_job
-from rljob_operator.cache import Cache, Seen, key_of
-from rljob_operator.pulse import DEAD_AFTER_S, Pulse
-from rljob_operator.world import job_of
+import pytest
+
+from rljob_operator.cache import Cache, Freshness, is_ours, key_of
+from rljob_operator.watch_liveness import DEAD_AFTER_S, WatchLiveness
+from rljob_operator.world import is_deleting, job_of
+from support.operator.operator_world import raw_job
 
 JOB = job_of(raw_job())
 
@@ -28,13 +30,60 @@ def versioned(raw: dict, version: str) -> dict:
 
 def test_an_older_version_does_not_replace_a_newer_one():
     cache = Cache()
-    assert cache.put(child(version="10")) is Seen.NEWS
-    assert cache.put(child(version="9")) is Seen.OLD
+    assert cache.put(child(version="10")) is Freshness.CHANGED
+    assert cache.put(child(version="9")) is Freshness.STALE
     assert cache.children(JOB)[0]["metadata"]["resourceVersion"] == "10"
+
+
+def test_the_same_version_again_is_no_news():
+    cache = Cache()
+    cache.put(child(version="10"))
+    assert cache.put(child(version="10")) is Freshness.STALE
+
+
+def test_a_version_that_is_no_number_is_older_than_every_number():
+    cache = Cache()
+    cache.put(child(version="unknown"))
+    assert cache.put(child(version="1")) is Freshness.UNCHANGED
+    assert cache.children(JOB)[0]["metadata"]["resourceVersion"] == "1"
 
 
 def test_children_belong_to_their_job_by_label():
     assert key_of(child()) == "ml/sums"
+
+
+OWNER = {"kind": "RLJob", "apiVersion": "rljob.dev/v1alpha1", "name": "sums", "uid": JOB.uid, "controller": True}
+
+
+def relabelled(labels: dict | None, owners: list[dict], name: str = "sums-7f3a1-1") -> dict:
+    raw = child(name)
+    metadata = {key: value for key, value in raw["metadata"].items() if key not in ("labels", "ownerReferences")}
+    return {**raw, "metadata": {**metadata, "ownerReferences": owners, **({"labels": labels} if labels else {})}}
+
+
+@pytest.mark.parametrize("labels", [None, {"rljob.dev/job": "another"}], ids=["removed", "changed"])
+def test_a_raycluster_whose_label_is_lost_is_found_by_its_owner(labels):
+    cache = Cache()
+    raw = relabelled(labels, [OWNER])
+    cache.put(raw)
+    assert is_ours(raw)
+    assert [found["metadata"]["name"] for found in cache.children(JOB)] == ["sums-7f3a1-1"]
+
+
+def test_a_raycluster_whose_owner_is_removed_is_found_by_its_label_and_name():
+    cache = Cache()
+    cache.put(relabelled({"rljob.dev/job": "sums"}, []))
+    cache.put(relabelled({"rljob.dev/job": "sums"}, [], name="sums-00000-1"))
+    assert [found["metadata"]["name"] for found in cache.children(JOB)] == ["sums-7f3a1-1"]
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [[], [OWNER | {"kind": "RayJob", "apiVersion": "ray.io/v1"}], [OWNER | {"controller": False}]],
+    ids=["none", "another kind", "no controller"],
+)
+def test_a_raycluster_of_others_is_not_ours(owners):
+    assert not is_ours(relabelled(None, owners))
 
 
 def test_children_of_a_deleted_job_of_the_same_name_are_not_ours():
@@ -63,7 +112,7 @@ def test_a_list_shows_what_is_gone_but_not_what_is_newer_than_it():
 def test_the_answer_to_our_own_write_does_not_bring_back_what_is_gone():
     cache = Cache()
     cache.remove(child(version="6"))
-    assert cache.put(child(version="5")) is Seen.OLD
+    assert cache.put(child(version="5")) is Freshness.STALE
     assert cache.children(JOB) == ()
 
 
@@ -78,31 +127,31 @@ def test_the_conditions_of_a_child_are_news_and_kept():
     cache = Cache()
     cache.put(child(version="5"))
     status = {"state": "ready", "conditions": [{"type": "ReplicaFailure", "status": "True", "message": "no room"}]}
-    assert cache.put(child(version="6") | {"status": status}) is Seen.NEWS
+    assert cache.put(child(version="6") | {"status": status}) is Freshness.CHANGED
     assert cache.children(JOB)[0]["status"] == {"conditions": status["conditions"]}
 
 
 def test_the_rest_of_the_status_of_a_child_is_no_news():
     cache = Cache()
     cache.put(child(version="5"))
-    assert cache.put(child(version="6") | {"status": {"state": "ready"}}) is Seen.SAME
-    assert cache.put(child(version="7") | {"spec": {"suspend": True}}) is Seen.NEWS
+    assert cache.put(child(version="6") | {"status": {"state": "ready"}}) is Freshness.UNCHANGED
+    assert cache.put(child(version="7") | {"spec": {"suspend": True}}) is Freshness.CHANGED
     assert cache.children(JOB)[0]["metadata"]["resourceVersion"] == "7"
 
 
 def test_the_status_of_a_job_is_news():
     cache = Cache()
     cache.put(raw_job())
-    assert cache.put(versioned(raw_job(), "2") | {"status": {"phase": "Training"}}) is Seen.NEWS
+    assert cache.put(versioned(raw_job(), "2") | {"status": {"phase": "Training"}}) is Freshness.CHANGED
 
 
 def test_a_pod_is_news_only_when_it_matters():
     cache = Cache()
     pod = child("pod", version="5", kind="Pod", owner="the RayCluster")
     cache.put(pod)
-    assert cache.put(versioned(pod, "6") | {"status": {"hostIP": "10.0.0.1"}}) is Seen.SAME
+    assert cache.put(versioned(pod, "6") | {"status": {"hostIP": "10.0.0.1"}}) is Freshness.UNCHANGED
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
-    assert cache.put(versioned(pod, "7") | {"status": ready}) is Seen.NEWS
+    assert cache.put(versioned(pod, "7") | {"status": ready}) is Freshness.CHANGED
     assert cache.pods(JOB)[0].is_ready
 
 
@@ -114,17 +163,90 @@ def test_what_nobody_reads_is_not_kept():
 
 def test_a_watch_that_keeps_silent_about_a_change_is_dead():
     now = [0.0]
-    pulse = Pulse(lambda: now[0])
-    pulse.expect(child(version="7"))
-    pulse.heard(child(version="6"), is_gone=False)
+    watch = WatchLiveness(lambda: now[0])
+    watch.expect(child(version="7"))
+    watch.arrived(child(version="6"), is_gone=False)
     now[0] = DEAD_AFTER_S + 1
-    assert not pulse.is_alive
-    pulse.heard(child(version="7"), is_gone=False)
-    assert pulse.is_alive
+    assert not watch.is_alive
+    watch.arrived(child(version="7"), is_gone=False)
+    assert watch.is_alive
 
 
-def test_a_deleted_object_is_heard_of_for_good():
-    pulse = Pulse(lambda: 0.0)
-    pulse.expect(child(version="7"))
-    pulse.heard(child(version="3"), is_gone=True)
-    assert pulse.silent_s == 0.0
+def test_a_deleted_object_is_no_longer_expected():
+    watch = WatchLiveness(lambda: 0.0)
+    watch.expect(child(version="7"))
+    watch.arrived(child(version="3"), is_gone=True)
+    assert watch.silent_s == 0.0
+
+
+def deleted(raw: dict) -> dict:
+    return raw | {"metadata": raw["metadata"] | {"deletionTimestamp": "2026-11-21T00:00:00Z"}}
+
+
+def test_a_deletion_that_has_begun_is_news_and_kept():
+    cache = Cache()
+    cache.put(child(version="5"))
+    assert cache.put(deleted(child(version="6"))) is Freshness.CHANGED
+    assert is_deleting(cache.children(JOB)[0])
+
+
+def test_a_job_that_is_being_deleted_is_seen_as_such():
+    cache = Cache()
+    cache.put(deleted(raw_job()))
+    raw = cache.job(JOB.key)
+    assert raw is not None
+    assert job_of(raw).is_deleting
+
+
+def test_a_pod_that_is_being_deleted_is_seen_as_such():
+    cache = Cache()
+    cache.put(deleted(child("pod", kind="Pod")))
+    assert cache.pods(JOB)[0].is_deleting
+
+
+def test_all_that_the_operator_reads_of_an_object_is_kept():
+    cache = Cache()
+    raw = child(version="5")
+    raw["metadata"]["annotations"] = {"rljob.dev/spec": "a digest"}
+    cache.put(raw)
+    (kept,) = cache.children(JOB)
+    assert kept == raw | {"metadata": {key: raw["metadata"][key] for key in raw["metadata"] if key != "managedFields"}}
+
+
+def test_a_job_is_kept_as_it_was_written():
+    cache = Cache()
+    raw = versioned(raw_job(), "7") | {"status": {"phase": "Training"}}
+    cache.put(raw)
+    assert cache.job(JOB.key) == raw
+    assert cache.jobs() == (JOB.key,)
+
+
+def test_a_job_of_which_nothing_is_left_is_forgotten():
+    cache = Cache()
+    cache.put(raw_job())
+    cache.put(child(version="5"))
+    cache.remove(raw_job())
+    assert (cache.job(JOB.key), cache.jobs()) == (None, (JOB.key,))
+    cache.remove(child())
+    assert cache.jobs() == ()
+
+
+def test_only_the_newest_10000_deleted_objects_are_remembered():
+    cache = Cache()
+    for number in range(10_001):
+        cache.remove(child(f"pod-{number}", kind="Pod"))
+    assert cache.put(child("pod-1", kind="Pod")) is Freshness.STALE
+    assert cache.put(child("pod-0", kind="Pod")) is Freshness.CHANGED
+
+
+def test_an_expected_event_is_missing_since_the_first_change_that_it_should_show():
+    now = [0.0]
+    watch = WatchLiveness(lambda: now[0])
+    watch.expect(child(version="7"))
+    now[0] = 30.0
+    watch.expect(child(version="8"))
+    now[0] = 50.0
+    watch.arrived(child(version="7"), is_gone=False)
+    assert watch.silent_s == 50.0
+    watch.arrived(child(version="9"), is_gone=False)
+    assert watch.silent_s == 0.0

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from operator_world import NOW, engines, running
 from rljob_api.control import EngineState, RunState, SavedCheckpoint
-from rljob_operator.drivers import News, news_of
-from rljob_operator.world import Driver, DriverState
+from rljob_operator.driver_news import News, RayAnswer, after_answer, after_no_answer, after_report, news_of
+from rljob_operator.world import SILENT_S, Driver, DriverState
+from support.operator.operator_world import NOW, engines, running
 
 DRIVER = Driver("sums-7f3a1-attempt-1", since=NOW, state=DriverState.RUNNING, status=running(step=3))
 
 
-def told(**changes: object) -> Driver:
+def reported(**changes: object) -> Driver:
     assert DRIVER.status is not None
     return replace(DRIVER, status=DRIVER.status.model_copy(update={"revision": 9, **changes}))
 
@@ -30,7 +30,7 @@ def test_a_sign_of_life_is_no_news():
     ids=["step", "phase"],
 )
 def test_another_step_or_phase_is_progress(changes: dict[str, object]):
-    assert news_of(DRIVER, told(**changes)) is News.PROGRESS
+    assert news_of(DRIVER, reported(**changes)) is News.PROGRESS
 
 
 @pytest.mark.parametrize(
@@ -39,21 +39,69 @@ def test_another_step_or_phase_is_progress(changes: dict[str, object]):
         {"checkpoint": SavedCheckpoint(step=3, path="checkpoints/3", verified=True)},
         {"engines": engines(EngineState.HEALTHY, EngineState.DEAD)},
         {"state": RunState.DRAINING},
-        {"exit_reason": "told to end"},
+        {"exit_reason": "asked to end"},
     ],
     ids=["checkpoint", "engine", "state", "exit"],
 )
 def test_everything_else_is_a_change(changes: dict[str, object]):
-    assert news_of(DRIVER, told(**changes)) is News.CHANGE
+    assert news_of(DRIVER, reported(**changes)) is News.CHANGE
 
 
 def test_while_an_engine_is_dead_progress_is_a_change_too():
-    before = told(engines=engines(EngineState.DEAD))
+    before = reported(engines=engines(EngineState.DEAD))
     assert before.status is not None
     after = replace(before, status=before.status.model_copy(update={"heartbeat": NOW + 5}))
     assert news_of(before, after) is News.CHANGE
 
 
-def test_what_ray_says_is_a_change():
+def test_an_answer_of_ray_is_a_change():
     assert news_of(DRIVER, replace(DRIVER, state=DriverState.FAILED)) is News.CHANGE
     assert news_of(replace(DRIVER, status=None), DRIVER) is News.CHANGE
+
+
+@pytest.mark.parametrize("attempt", [1, 3], ids=["older", "newer"])
+def test_the_status_of_another_attempt_is_not_believed(attempt: int):
+    assert after_report(DRIVER, running(attempt=attempt), attempt=2, now=NOW) is None
+
+
+def test_a_report_with_a_new_heartbeat_is_a_sign_of_life():
+    seen = after_report(DRIVER, running(step=3, attempt=1, heartbeat=NOW + 5), attempt=1, now=NOW + 6)
+    assert seen is not None
+    assert (seen.status, seen.beat_at) == (running(step=3, attempt=1, heartbeat=NOW + 5), NOW + 6)
+
+
+def test_a_report_with_the_old_heartbeat_is_no_sign_of_life():
+    driver = replace(DRIVER, beat_at=NOW)
+    seen = after_report(driver, running(step=4, attempt=1), attempt=1, now=NOW + 6)
+    assert seen is not None
+    assert (seen.status, seen.beat_at) == (running(step=4, attempt=1), NOW)
+
+
+def test_the_first_report_is_a_sign_of_life():
+    seen = after_report(replace(DRIVER, status=None), running(attempt=1), attempt=1, now=NOW + 6)
+    assert seen is not None
+    assert seen.beat_at == NOW + 6
+
+
+@pytest.mark.parametrize(
+    ("before", "since"), [(DriverState.UNKNOWN, NOW + 9), (DriverState.PENDING, NOW), (DriverState.RUNNING, NOW)]
+)
+def test_silence_counts_from_the_first_answer_after_an_unreachable_time(before: DriverState, since: float):
+    seen = after_answer(replace(DRIVER, state=before), RayAnswer(DriverState.FAILED, 5, "its end"), NOW + 9)
+    assert (seen.since, seen.state, seen.exit_code, seen.message) == (since, DriverState.FAILED, 5, "its end")
+
+
+@pytest.mark.parametrize("silent_s", [0, SILENT_S])
+def test_one_failed_request_does_not_make_a_driver_unreachable(silent_s: float):
+    assert after_no_answer(DRIVER, NOW, NOW + silent_s) == DRIVER
+
+
+def test_a_driver_is_unreachable_after_20_seconds_without_an_answer():
+    assert after_no_answer(DRIVER, NOW, NOW + 20.5) == replace(DRIVER, state=DriverState.UNKNOWN)
+
+
+def test_the_progress_of_a_driver_without_healthy_engines_is_a_change():
+    before = reported(engines=engines(EngineState.HEALTHY, EngineState.SUSPECT))
+    assert before.status is not None
+    after = replace(before, status=before.status.model_copy(update={"progress": running(step=9).progress}))
+    assert news_of(before, after) is News.CHANGE

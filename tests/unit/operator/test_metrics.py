@@ -1,17 +1,20 @@
 """What the operator's metrics count, read as Prometheus reads them."""
 
+from itertools import count
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from operator_world import Surroundings, raw_job
 from rljob_api.control import EngineState
+from rljob_api.recovery import RestartEngine
 from rljob_operator.cache import Cache
 from rljob_operator.metrics import Metrics, exit_name
-from rljob_operator.pulse import Pulse
 from rljob_operator.requests import APPLY, Requests
+from rljob_operator.sender import Submit
+from rljob_operator.watch_liveness import WatchLiveness
 from rljob_operator.workqueue import WorkQueue
+from support.operator.operator_world import Surroundings, raw_job
 
 
 class Clock:
@@ -26,8 +29,8 @@ class Shown:
 
     def __init__(self) -> None:
         self.clock, self.cache, self.requests = Clock(), Cache(), Requests()
-        self.queue, self.pulse = WorkQueue(self.clock), Pulse(self.clock)
-        self.metrics = Metrics(self.cache, self.queue, self.pulse, self.requests)
+        self.queue, self.watches = WorkQueue(self.clock), WatchLiveness(self.clock)
+        self.metrics = Metrics(self.cache, self.queue, self.watches, self.requests)
 
     def samples(self) -> dict[str, float]:
         """Return the values by name and labels, for example `rljob_operator_jobs{phase=New}`."""
@@ -43,16 +46,20 @@ def shown() -> Shown:
     return Shown()
 
 
+VERSIONS = count(1)
+"""the cache drops what is no newer than what it has"""
+
+
 def put(shown: Shown, job: Surroundings | None = None, **status: Any) -> None:
     raw = job.raw if job else {**raw_job(), "status": status}
-    shown.cache.put({**raw, "metadata": {**raw["metadata"], "resourceVersion": "1"}})
+    shown.cache.put({**raw, "metadata": {**raw["metadata"], "resourceVersion": str(next(VERSIONS))}})
 
 
 def carried_out(shown: Shown, job: Surroundings) -> None:
-    """Plan and act as the reconciler does, and tell the metrics of the status."""
+    """Plan and act as the reconciler does, and give the status to the metrics."""
     old, todo = job.status, job.step()
     if todo.status is not None:
-        shown.metrics.told(old, todo.status)
+        shown.metrics.count(old, todo.status)
 
 
 def test_jobs_are_counted_by_phase_and_phases_without_any_are_0(shown):
@@ -108,6 +115,30 @@ def test_a_job_whose_driver_fails_and_then_succeeds_is_counted_once_each(shown):
     assert found["rljob_operator_driver_exits_total{reason=OutOfMemory}"] == 1
     assert found["rljob_operator_driver_start_seconds_count"] == 2
     assert found["rljob_operator_jobs_finished_total{phase=Succeeded}"] == 1
+    assert found["rljob_operator_failures_total{code=Unknown}"] == 1, "what succeeded has not failed"
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [("action=diagnose failure=DiskFull seen=engine-0.log: No space left", "DiskFull"), ("no idea", "Unknown")],
+)
+def test_a_failed_job_shows_its_failure_and_one_that_trains_again_shows_none(said, code, shown):
+    job = Surroundings(raw_job(recovery={"driverRestarts": 1})).to_running()
+    job.driver(message=said)
+    job.ends(1)
+    carried_out(shown, job)
+    put(shown, job)
+    series = f"rljob_operator_job_failure{{code={code}}}{{namespace=ml}}{{rljob=sums}}"
+    assert shown.samples()[series] == 1
+    assert shown.samples()[f"rljob_operator_failures_total{{code={code}}}"] == 1
+    job.now += 60
+    job.ray_answers()
+    carried_out(shown, job)
+    job.runs()
+    carried_out(shown, job)
+    put(shown, job)
+    assert job.status["phase"] == "Training"
+    assert series not in shown.samples()
 
 
 @pytest.mark.parametrize(
@@ -153,4 +184,21 @@ def test_no_label_is_taken_from_what_users_write_but_namespace_and_name(shown):
     put(shown, job)
     families = text_string_to_metric_families(shown.metrics.text().decode())
     labels = {label for family in families for sample in family.samples for label in sample.labels}
-    assert labels == {"namespace", "rljob", "phase", "reason", "error", "version", "le"}
+    assert labels == {"code", "namespace", "rljob", "phase", "reason", "error", "order", "version", "le"}
+
+
+@pytest.mark.parametrize(
+    ("order", "series"),
+    [
+        (Submit("exec driver"), "rljob_operator_driver_submissions_total"),
+        (RestartEngine("engine-0", 2, "hangs"), "rljob_operator_engine_restarts_total"),
+    ],
+    ids=["submission", "restart"],
+)
+def test_an_accepted_order_is_counted_once_and_a_failed_one_apart(shown, order, series):
+    failures = f"rljob_operator_order_failures_total{{order={type(order).__name__}}}"
+    shown.metrics.count_order(order, False)
+    shown.metrics.count_order(order, False)
+    assert (shown.samples()[series], shown.samples()[failures]) == (0, 2)
+    shown.metrics.count_order(order, True)
+    assert (shown.samples()[series], shown.samples()[failures]) == (1, 2)

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from rljob_api.status import ConditionType, Phase
+from rljob_operator.installation import RIGHTS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "operator.md").read_text()
 NOT_YET = {"QuotaReserved", "Queued"}
@@ -21,4 +24,14 @@ def test_the_page_names_every_condition():
 
 
 def test_the_page_names_every_phase():
-    assert rows("From one state to the next") - {"phase"} == {str(phase) for phase in Phase} - NOT_YET
+    assert rows("Phases") - {"phase"} == {str(phase) for phase in Phase} - NOT_YET
+
+
+@pytest.mark.parametrize(("resource", "verbs"), [(resource, verbs) for _, resource, verbs in RIGHTS])
+def test_the_page_gives_each_permission_a_reason(resource: str, verbs: tuple[str, ...]):
+    (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| `{resource}` | {', '.join(verbs)} | "))
+    assert len(row.split("|")[3].strip()) > 10
+
+
+def test_the_page_names_no_permission_that_the_operator_lacks():
+    assert rows("Permissions of the operator") - {"resource"} == {resource for _, resource, _ in RIGHTS}

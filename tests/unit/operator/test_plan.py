@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from operator_world import Surroundings, raw_job, running
 from rljob_api.exits import Exit
 from rljob_api.status import ConditionType
-from rljob_operator.plan import progress_s
+from rljob_operator.plan import Follow, progress_s
+from rljob_operator.pod_stage import PodStage, Stage
 from rljob_operator.world import SILENT_S, Defaults, DriverState, Pod
+from support.operator.operator_world import NOW, Surroundings, raw_job, running
 
 
 def kinds(manifests: tuple) -> list[str]:
@@ -70,6 +71,13 @@ def test_a_child_that_somebody_changed_is_applied_again():
     assert kinds(around.plan().apply) == ["RayCluster"]
 
 
+@pytest.mark.parametrize("field", ["labels", "ownerReferences"])
+def test_a_label_or_owner_that_somebody_removed_is_applied_again(field):
+    around = Surroundings().to_running()
+    del around.world.rayclusters()[0]["metadata"][field]
+    assert kinds(around.plan().apply) == ["RayCluster"]
+
+
 def test_a_child_that_somebody_added_to_is_left_alone():
     around = Surroundings()
     around.step()
@@ -123,15 +131,15 @@ def test_a_head_alone_is_not_enough_for_a_driver():
 def test_waiting_names_the_first_pod_in_trouble():
     around = Surroundings()
     around.step()
-    trouble = Pod("sums-7f3a1-1-x", "sums-7f3a1-1", False, False, False, "0/2 nodes: 2 Insufficient nvidia.com/gpu")
-    around.world = replace(around.world, pods=(trouble,))
+    stage = PodStage(Stage.SCHEDULING, NOW - 60, "0/2 nodes: no gpu")
+    around.world = replace(around.world, pods=(Pod("sums-7f3a1-1-x", "sums-7f3a1-1", False, False, False, stage),))
     around.step()
     assert around.condition("ClusterReady")["message"] == (
-        "0 of 3 pods are ready; sums-7f3a1-1-x: 0/2 nodes: 2 Insufficient nvidia.com/gpu"
+        "0 of 3 pods are ready; sums-7f3a1-1-x: 0/2 nodes: no gpu (since 2027-01-15 07:59:00 UTC)"
     )
 
 
-def test_waiting_tells_why_kuberay_cannot_make_a_pod():
+def test_waiting_says_why_kuberay_cannot_make_a_pod():
     here = Surroundings()
     here.step()
     (cluster,) = here.world.rayclusters()
@@ -145,7 +153,7 @@ def test_waiting_tells_why_kuberay_cannot_make_a_pod():
     )
 
 
-def test_waiting_tells_which_child_the_api_server_does_not_take():
+def test_waiting_says_which_child_the_api_server_does_not_take():
     here = Surroundings()
     here.world = replace(here.world, refused="RayCluster sums-7f3a1-1: 422 spec.volumes is wrong")
     here.step()
@@ -243,3 +251,95 @@ def test_kstatus_reads_the_summary(ready, reconciling, stalled, exit_code):
     around.step()
     found = [around.condition(kind)["status"] for kind in ("Ready", "Reconciling", "Stalled")]
     assert found == [ready, reconciling, stalled]
+
+
+def test_what_is_deleted_is_named_by_its_uid():
+    around = Surroundings().to_running()
+    around.ends(Exit.OK)
+    assert [(target.kind, target.namespace, target.name, target.uid) for target in around.plan().delete] == [
+        (kind, "ml", "sums-7f3a1-1", f"uid-of-{kind}-sums-7f3a1-1") for kind in ("ConfigMap", "RayCluster")
+    ]
+
+
+def test_a_job_whose_time_to_live_is_over_is_named_by_its_own_uid():
+    around = Surroundings(raw_job(scheduling={"ttlSecondsAfterFinished": 0})).to_running()
+    around.ends(Exit.OK)
+    target = around.plan().delete[-1]
+    assert (target.kind, target.name, target.uid) == ("RLJob", "sums", around.job.uid)
+
+
+def test_a_running_job_is_drained_once_and_only_when_it_is_suspended():
+    around = Surroundings().to_running()
+    assert not around.plan().orders.drain
+    around.edit(scheduling={"suspend": True})
+    assert [around.step().orders.drain, around.plan().orders.drain] == [True, False]
+
+
+def test_the_operator_follows_the_driver_of_the_newest_attempt():
+    around = Surroundings().to_running()
+    assert around.plan().follow == Follow("sums-7f3a1-attempt-1", 1, "ml", "sums-7f3a1-driver")
+    around.ends(Exit.LOST_PEER)
+    around.step()
+    assert around.plan().follow == Follow("sums-7f3a1-attempt-2", 2, "ml", "sums-7f3a1-driver")
+
+
+def test_a_plan_wakes_up_for_the_deadline():
+    around = Surroundings(raw_job(scheduling={"activeDeadlineSeconds": 50})).to_running()
+    around.now += 45
+    around.runs()
+    assert around.plan().requeue_after_s == 5
+
+
+def test_a_stop_is_ordered_until_ray_accepts_it():
+    around = Surroundings().to_running()
+    around.now += 61
+    assert around.plan().orders.stop
+    around.step()
+    assert not around.plan().orders.stop
+
+
+def deleted(around: Surroundings) -> list[tuple[str, str]]:
+    return [(target.kind, target.name) for target in around.plan().delete]
+
+
+@pytest.mark.parametrize("exit_code", [Exit.OK, Exit.BAD_INPUT])
+def test_a_job_that_has_ended_keeps_no_child_once_its_pods_are_gone(exit_code):
+    around = Surroundings().to_running()
+    around.ends(exit_code)
+    around.step()
+    pods = around.world.pods
+    around.deletions_done()
+    around.world = replace(around.world, pods=pods)
+    assert deleted(around) == [], "the NetworkPolicy stays as long as the pods"
+    around.world = replace(around.world, pods=())
+    assert deleted(around) == [
+        ("Secret", "sums-7f3a1"),
+        ("Service", "sums-7f3a1-driver"),
+        ("NetworkPolicy", "sums-7f3a1"),
+    ]
+    around.step()
+    assert deleted(around) == []
+    around.deletions_done()
+    assert around.world.children == ()
+    assert around.plan().is_empty
+
+
+def test_a_refused_job_that_has_ended_keeps_no_child_either():
+    around = Surroundings().to_running()
+    around.ends(Exit.OK)
+    around.step()
+    around.deletions_done()
+    around.world = replace(around.world, pods=())
+    around.edit(training={"steps": 0})
+    assert [kind for kind, _ in deleted(around)] == ["Secret", "Service", "NetworkPolicy"]
+
+
+def test_a_suspended_job_keeps_its_secret_and_its_service():
+    around = Surroundings().to_running()
+    around.edit(scheduling={"suspend": True})
+    around.step()
+    around.ends(Exit.PREEMPTED)
+    around.step()
+    around.deletions_done()
+    around.world = replace(around.world, pods=())
+    assert deleted(around) == []

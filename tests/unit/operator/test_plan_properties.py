@@ -5,10 +5,10 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operator_world import Surroundings, raw_job, running
 from rljob_api.control import EngineState
 from rljob_api.exits import Exit
 from rljob_operator.world import ALIVE, DriverState
+from support.operator.operator_world import Surroundings, raw_job, running
 
 EXIT_CODES = st.sampled_from([*Exit, -9, 77])
 ENGINE_NUMBERS = st.sampled_from([2, 4, 6, 3])
@@ -148,3 +148,30 @@ def test_a_job_that_has_ended_stays_ended(warm_up, history, after):
         happen(around, what, how)
         around.step()
     assert before is None or (around.status["completionTime"], len(around.submitted)) == (before, submitted)
+
+
+@given(WARM_UP, HISTORIES)
+@settings(max_examples=100)
+def test_a_status_is_about_the_present_generation_unless_a_new_operator_has_not_looked_yet(warm_up, history):
+    calm = [(what, how) for what, how in history if what != "operator restarts"]
+    around = lived(warm_up, calm)
+    assert around.status["observedGeneration"] == around.raw["metadata"]["generation"]
+
+
+@given(WARM_UP, HISTORIES)
+@settings(max_examples=100)
+def test_whatever_happens_all_pods_of_a_job_that_has_ended_are_freed(warm_up, history):
+    around = lived(warm_up, history)
+    around.ends(Exit.DIVERGED)
+    around.step()
+    ended = "completionTime" in around.status
+    assert not ended or all("deletionTimestamp" in cluster["metadata"] for cluster in around.world.rayclusters())
+
+
+@given(WARM_UP, HISTORIES, st.integers(0, 3000))
+@settings(max_examples=100)
+def test_a_running_job_is_looked_at_again_within_30_seconds(warm_up, history, later_s):
+    around = lived(warm_up, history)
+    around.now += later_s
+    todo = around.plan()
+    assert todo.follow is None or (todo.requeue_after_s is not None and 0 < todo.requeue_after_s <= 30)

@@ -1,11 +1,21 @@
 """What the operator's process sets for itself."""
 
+import asyncio
 import gc
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from rljob_operator.process import collect_young_garbage_only
+from rljob_operator import process
+from rljob_operator.cache import Cache
+from rljob_operator.metrics import Metrics
+from rljob_operator.process import Operator, collect_young_garbage_only
+from rljob_operator.requests import Requests
+from rljob_operator.watch_liveness import WatchLiveness
+from rljob_operator.workqueue import WorkQueue
+from support.operator.operator_world import raw_job
 
 YOUNG = 300_000
 """containers that are kept: as many make Python walk through all of them, if it may"""
@@ -35,3 +45,34 @@ def test_what_is_kept_is_not_walked_through_again_and_again():
     assert found > 0
     assert full_collections() == before
     assert len(kept) == len(by_default)
+
+
+class EmptyCluster:
+    """An API server that has nothing any more."""
+
+    async def pages(self, kind: str, namespaces: Any) -> Any:
+        return
+        yield
+
+
+def test_what_was_deleted_before_the_watch_began_is_found_by_an_early_second_list(monkeypatch: pytest.MonkeyPatch):
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(process.asyncio, "sleep", sleep)
+    cache, queue = Cache(), WorkQueue(lambda: 0.0)
+    cache.put(raw_job())
+    settings: Any = SimpleNamespace(namespaces=())
+    cluster: Any = EmptyCluster()
+    unused: Any = None
+    watches = WatchLiveness(lambda: 0.0)
+    metrics = Metrics(cache, queue, watches, Requests())
+    operator = Operator(settings, cluster, cache, queue, watches, unused, metrics, unused, unused)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(operator.resync_for_ever())
+    assert pauses == [10.0, 300.0, 300.0]
+    assert cache.jobs() == ()

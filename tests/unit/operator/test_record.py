@@ -1,17 +1,26 @@
 """What a driver says, in the job's status."""
 
-from operator_world import Surroundings, raw_job, running
-from rljob_api.control import CurvePoint, PerplexityPoint, Progress, SetAccuracy
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_api.control import CurvePoint, EngineState, PerplexityPoint, Progress, SetAccuracy
+from rljob_api.exits import Exit
+from rljob_api.status import Status
+from rljob_operator import record
+from support.operator.operator_world import Surroundings, raw_job, running
 
 CURVE = (CurvePoint(step=1, reward=0.1), CurvePoint(step=4, reward=0.4, accuracy=0.5, tokens_per_second=200))
 PHASES = {"rollout": 3.90049, "train": 2.0, "publish": 0.25, "report": 0.01, "other": 0.001}
-TOLD = Progress(step=4, steps=10, reward_mean=0.4, curve=CURVE, last_step_seconds=PHASES)
+PROGRESS = Progress(step=4, steps=10, reward_mean=0.4, curve=CURVE, last_step_seconds=PHASES)
 
 
 def trains() -> Surroundings:
     around = Surroundings().to_running()
     around.now += 60
-    around.runs(running().model_copy(update={"progress": TOLD}))
+    around.runs(running().model_copy(update={"progress": PROGRESS}))
     around.step()
     return around
 
@@ -30,14 +39,14 @@ def test_the_curve_is_kept_when_the_driver_is_gone():
 
 def test_the_curve_waits_for_its_turn_as_progress_does():
     around = trains()
-    longer = TOLD.model_copy(update={"curve": (*CURVE, CurvePoint(step=5, reward=0.5)), "step": 5})
+    longer = PROGRESS.model_copy(update={"curve": (*CURVE, CurvePoint(step=5, reward=0.5)), "step": 5})
     around.runs(running().model_copy(update={"progress": longer}))
     assert around.plan().status is None
     around.now += 60
     assert around.plan().status.curve[-1].step == 5
 
 
-def test_a_step_s_time_is_told_by_the_phases_that_count():
+def test_a_step_s_time_is_reported_by_the_phases_that_count():
     assert trains().status["progress"]["stepSeconds"] == {
         "total": 6.161,
         "rollout": 3.9,
@@ -46,21 +55,21 @@ def test_a_step_s_time_is_told_by_the_phases_that_count():
     }
 
 
-def test_the_newest_accuracy_on_each_evaluation_set_is_told():
+def test_the_newest_accuracy_on_each_evaluation_set_is_reported():
     sets = {"hard": SetAccuracy(step=4, sampled=0.123456, greedy=0.5), "easy": SetAccuracy(step=4, sampled=1.0)}
     around = trains()
     around.now += 60
-    around.runs(running().model_copy(update={"progress": TOLD.model_copy(update={"evaluation_sets": sets})}))
+    around.runs(running().model_copy(update={"progress": PROGRESS.model_copy(update={"evaluation_sets": sets})}))
     around.step()
     assert around.status["progress"]["evaluationSets"] == {"hard": 0.1235, "easy": 1.0}
 
 
-def test_of_what_learns_the_data_s_own_responses_perplexities_are_told():
+def test_of_what_learns_the_data_s_own_responses_perplexities_are_reported():
     held_out = (PerplexityPoint(step=0, perplexity=9.0), PerplexityPoint(step=4, perplexity=3.14159))
-    told = TOLD.model_copy(update={"perplexities": (8.0, 2.71828), "held_out_perplexity": held_out})
+    reported = PROGRESS.model_copy(update={"perplexities": (8.0, 2.71828), "held_out_perplexity": held_out})
     around = trains()
     around.now += 60
-    around.runs(running().model_copy(update={"progress": told}))
+    around.runs(running().model_copy(update={"progress": reported}))
     around.step()
     progress = around.status["progress"]
     assert (progress["perplexity"], progress["heldOutPerplexity"]) == (2.7183, 3.1416)
@@ -80,10 +89,154 @@ def test_a_phase_has_a_beginning_that_stays():
     assert around.status["phaseSince"] > since
 
 
-def test_the_run_s_directory_is_told():
-    assert trains().status["directory"] == "/rljob/ml/sums-7f3a1"
+def test_the_run_s_directory_is_reported():
+    assert trains().status["directory"] == "/rljob/ml/sums"
 
 
 def test_a_replay_wants_no_engines():
     around = Surroundings(raw_job(debug={"replay": "runs/first/rollouts"})).to_running()
     assert around.status["engines"]["desired"] == 0
+
+
+def test_a_checkpoint_keeps_the_time_at_which_it_was_first_reported():
+    around = Surroundings().to_running()
+    around.runs(running(checkpoint=3))
+    around.step()
+    first = around.status["lastCheckpoint"]
+    around.now += 600
+    around.runs(running(step=9, checkpoint=3, heartbeat=1.0))
+    around.step()
+    assert around.status["lastCheckpoint"] == first
+    around.runs(running(step=9, checkpoint=9))
+    around.step()
+    assert around.status["lastCheckpoint"]["step"] == 9
+    assert around.status["lastCheckpoint"]["time"] > first["time"]
+
+
+def test_every_condition_that_is_written_again_is_about_the_present_generation():
+    around = Surroundings().to_running()
+    around.edit(recovery={"healthFailures": 9})
+    around.step()
+    assert around.status["observedGeneration"] == 2
+    assert {condition["observedGeneration"] for condition in around.status["conditions"]} == {2}
+
+
+def test_a_manifest_that_is_refused_was_observed_too():
+    around = Surroundings(raw_job(training={"steps": -1}))
+    around.step()
+    around.edit(training={"steps": -2})
+    around.step()
+    assert (around.status["phase"], around.status["observedGeneration"]) == ("Invalid", 2)
+    assert {condition["observedGeneration"] for condition in around.status["conditions"]} == {2}
+
+
+def test_a_status_names_the_times_of_its_job():
+    around = Surroundings()
+    around.step()
+    assert "startTime" not in around.status
+    around.now += 100
+    around.to_running()
+    started = around.status["startTime"]
+    around.now += 100
+    around.ends(0)
+    around.step()
+    assert (around.status["startTime"], around.status["completionTime"]) == (started, "2027-01-15T08:03:20Z")
+    assert started == "2027-01-15T08:01:40Z"
+
+
+def test_each_engine_is_shown_with_why_it_died_last():
+    around = Surroundings().to_running()
+    assert around.status["engines"] == {
+        "desired": 2,
+        "replicas": 2,
+        "ready": 2,
+        "selector": "rljob.dev/job=sums,ray.io/group in (rollout,rollout-rest)",
+        "items": [
+            {"name": name, "state": "Healthy", "since": "2027-01-15T08:00:00Z", "restarts": 0, "lastError": "it died"}
+            for name in ("engine-0", "engine-1")
+        ],
+    }
+
+
+def test_a_job_that_has_ended_shows_no_engines_and_keeps_its_progress():
+    around = trains()
+    around.ends(0)
+    around.step()
+    assert (around.status["engines"]["ready"], around.status["engines"].get("items", [])) == (0, [])
+    assert around.status["progress"]["step"] == 4
+
+
+def test_colocated_engines_are_found_on_the_workers():
+    around = Surroundings(raw_job(placement="Colocated"))
+    around.step()
+    assert around.status["engines"]["selector"] == "rljob.dev/job=sums,ray.io/group in (workers,workers-rest)"
+
+
+def test_a_long_message_is_cut():
+    around = Surroundings()
+    around.world = replace(around.world, refused="x" * 5000)
+    around.step()
+    message = around.condition("ClusterReady")["message"]
+    assert len(message) == 2000
+    assert message.endswith("x…")
+
+
+def after(ends: list[int]) -> Status:
+    around = Surroundings(raw_job(recovery={"driverRestarts": 9})).to_running()
+    for code in ends:
+        around.ends(code)
+        around.step()
+        around.now += 100
+        around.ray_answers()
+        around.step()
+    return Status.model_validate(around.status)
+
+
+@given(st.lists(st.sampled_from([3, 4, 5, -9]), max_size=4), st.sampled_from([*Exit, None]))
+def test_the_attempts_of_a_status_survive_being_read_and_written_again(ends: list[int], verdict: Exit | None):
+    before = after(ends)
+    last = before.attempts[-1].model_copy(update={"verdict": verdict})
+    before = before.model_copy(update={"attempts": (*before.attempts[:-1], last)})
+    assert tuple(record.recorded(attempt) for attempt in record.history_of(before).attempts) == before.attempts
+
+
+@pytest.mark.parametrize(
+    ("states", "replicas", "ready"),
+    [
+        ((EngineState.HEALTHY, EngineState.DEAD), 2, 1),
+        ((EngineState.STARTING, EngineState.STALE), 2, 0),
+        ((EngineState.HEALTHY, EngineState.LEAVING), 1, 1),
+    ],
+)
+def test_an_engine_that_restarts_is_a_replica_and_one_that_leaves_is_not(
+    states: tuple[EngineState, ...], replicas: int, ready: int
+):
+    around = trains()
+    around.now += 60
+    around.runs(running(*states))
+    around.step()
+    engines = around.status["engines"]
+    assert (engines["replicas"], engines["ready"]) == (replicas, ready)
+
+
+@pytest.mark.parametrize(("code", "restarts"), [(5, 1), (Exit.PREEMPTED, 1), (0, 0)])
+def test_attempts_after_a_failure_are_counted_as_restarts(code: int, restarts: int):
+    around = trains()
+    assert around.status["restarts"] == 0
+    around.ends(code)
+    around.step()
+    around.deletions_done()
+    around.step()
+    assert around.status["restarts"] == restarts
+
+
+def test_a_suspension_is_no_restart():
+    around = trains()
+    around.edit(scheduling={"suspend": True})
+    around.step()
+    around.ends(Exit.PREEMPTED)
+    around.step()
+    around.deletions_done()
+    around.edit(scheduling={"suspend": False})
+    around.step()
+    assert (around.status["attempt"], around.status["restarts"]) == (2, 0)

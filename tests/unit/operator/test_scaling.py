@@ -1,12 +1,12 @@
-"""A running job is scaled: who is told what, and which pods come and go."""
+"""A running job is scaled: the orders to its driver, and the pods that come and go."""
 
 import pytest
 
-from operator_world import Surroundings, address, raw_job, running
 from rljob_api.control import EngineState, EngineStatus, RunState, Scale
 from rljob_operator.identity import Manifest
 from rljob_operator.rollout_pods import is_settled
 from rljob_operator.world import DriverState, job_of
+from support.operator.operator_world import Surroundings, address, raw_job, running
 
 ENGINE = EngineStatus(name="engine-2", state=EngineState.STARTING, since=1.0)
 
@@ -101,7 +101,7 @@ def test_before_a_driver_runs_the_pod_that_is_not_ready_goes():
     assert group(around)["scaleStrategy"] == {"workersToDelete": ["sums-7f3a1-1-rollout-1"]}
 
 
-def test_a_driver_that_starts_is_not_told_and_takes_the_number_from_its_command_line():
+def test_a_driver_that_starts_gets_no_order_and_takes_the_number_from_its_command_line():
     around = Surroundings()
     around.step()
     around.scale(4)
@@ -114,7 +114,7 @@ def test_a_driver_that_starts_is_not_told_and_takes_the_number_from_its_command_
     assert around.step().orders.scale is None
 
 
-def test_a_driver_whose_engines_cannot_scale_is_not_told():
+def test_a_driver_whose_engines_cannot_scale_gets_no_order():
     around = Surroundings().to_running()
     around.runs(running(scale=None))
     around.scale(4)
@@ -168,3 +168,30 @@ def test_pods_go_when_it_is_known_where_all_engines_are(changes, settled):
 def test_the_selector_finds_the_pods_of_the_engines():
     around = Surroundings().to_running()
     assert around.status["engines"]["selector"] == "rljob.dev/job=sums,ray.io/group in (rollout,rollout-rest)"
+
+
+@pytest.mark.parametrize(
+    ("restarts", "state", "reason"),
+    [
+        (0, EngineState.STARTING, "Scaling"),
+        (0, EngineState.STALE, "Scaling"),
+        (1, EngineState.STARTING, "EngineDown"),
+        (1, EngineState.STALE, "EngineDown"),
+        (0, EngineState.SUSPECT, "EngineDown"),
+        (0, EngineState.DEAD, "EngineDown"),
+    ],
+)
+def test_only_an_engine_that_never_served_is_called_starting(restarts: int, state: EngineState, reason: str):
+    around = Surroundings().to_running()
+    first, second = running().engines
+    around.runs(running(engines=(first, second.model_copy(update={"restarts": restarts, "state": state}))))
+    around.step()
+    assert around.condition("EnginesReady")["reason"] == reason
+    assert around.condition("Degraded")["status"] == ("True" if reason == "EngineDown" else "False")
+
+
+def test_an_engine_with_a_node_starts():
+    around = Surroundings().to_running()
+    around.runs(running(EngineState.HEALTHY, EngineState.STARTING))
+    around.step()
+    assert around.condition("EnginesReady")["message"] == "1 of 2 engines are healthy; engine-1 starts"

@@ -3,6 +3,8 @@
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rljob_operator.workqueue import WorkQueue
 
@@ -91,3 +93,50 @@ def test_get_waits_for_what_is_due_later():
         return await asyncio.wait_for(queue.get(), 5)
 
     assert asyncio.run(scenario()) == "ml/a"
+
+
+@given(st.integers(1, 2000))
+def test_a_back_off_is_never_longer_than_a_minute(failures):
+    queue = WorkQueue(Clock())
+    waits = [queue.failed("ml/a") for _ in range(failures)]
+    assert waits == sorted(waits)
+    assert waits[-1] == min(60.0, 0.5 * 2.0 ** min(failures - 1, 10))
+
+
+def test_a_failed_key_is_tried_again_after_its_back_off(queue, clock):
+    queue.add("ml/a")
+    queue._take()
+    wait_s = queue.failed("ml/a")
+    clock.now += wait_s - 0.1
+    assert queue._take() is None
+    clock.now += 0.1
+    assert queue._take() == "ml/a"
+
+
+def test_a_key_that_is_done_is_due_again_when_its_work_says_so(queue, clock):
+    queue.add("ml/a")
+    queue._take()
+    queue.done("ml/a", 30.0)
+    clock.now = 29.9
+    assert queue._take() is None
+    clock.now = 30.0
+    assert queue._take() == "ml/a"
+
+
+@pytest.mark.parametrize("later", range(5))
+def test_a_worker_that_is_cancelled_while_a_key_arrives_ends(queue, later):
+    async def turns(number: int) -> None:
+        for _ in range(number):
+            await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        queue.add("ml/b", after_s=100.0)
+        worker = asyncio.create_task(queue.get())
+        await turns(3)
+        queue.add("ml/a", after_s=10.0)
+        await turns(later)
+        worker.cancel()
+        await asyncio.wait({worker})
+        assert worker.cancelled()
+
+    asyncio.run(scenario())

@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from command import environment
+from rljob_api.adjustments import VARIABLE, written
 from rljob_api.exits import Exit
-from rljob_api.manifest import parse
-from rljob_trainer.build import LOCAL, Address
-from rljob_trainer.driver import _parser, exit_of, with_engines
+from rljob_api.failures.known import logged
+from rljob_api.reading.manifest import parse
+from rljob_trainer.assembly.serving import LOCAL, Address
+from rljob_trainer.driver import _parser, exit_of, with_adjustments, with_engines
 from rljob_trainer.learners.errors import CriticMismatchError
-from whole_run import manifest
+from support.cli.command import environment
+from support.trainer.whole_run import manifest
 
 GIVEN = ["--manifest", "m.yaml", "--directory", "d"]
 
@@ -27,11 +29,11 @@ def test_it_imports_what_takes_seconds_only_when_ray_is_on_its_way():
     assert subprocess.run([sys.executable, "-c", check], env=environment(), check=False).returncode == 0
 
 
-def test_in_a_cluster_it_listens_where_it_is_told():
+def test_in_a_cluster_it_listens_at_the_given_address():
     assert _parser().parse_args([*GIVEN, "--listen", "0.0.0.0:8643"]).listen == Address("0.0.0.0", 8643)
 
 
-def test_in_a_cluster_it_is_told_where_prometheus_looks():
+def test_in_a_cluster_it_gets_the_address_that_prometheus_scrapes():
     assert _parser().parse_args(GIVEN).metrics_port == 0
     assert _parser().parse_args([*GIVEN, "--metrics-port", "8644"]).metrics_port == 8644
 
@@ -45,6 +47,8 @@ def test_its_log_goes_to_a_file_besides(tmp_path):
     assert ended.returncode == Exit.BAD_MANIFEST
     assert "action=end reason=ManifestError" in ended.stderr
     assert log.read_text() == ended.stderr
+    said = ended.stderr.splitlines()[-1]
+    assert "ERROR" in said and logged(said).code == "RljobBadManifest"
 
 
 def test_in_a_cluster_it_looks_at_the_files_first_and_names_every_problem(tmp_path, tiny_llama_dir):
@@ -52,12 +56,13 @@ def test_in_a_cluster_it_looks_at_the_files_first_and_names_every_problem(tmp_pa
     (tmp_path / "questions.jsonl").write_text('{"question": "1 + 1 =", "answer": "2"}\n')
     (tmp_path / "m.yaml").write_text(yaml.safe_dump(raw))
     command = [sys.executable, "-m", "rljob_trainer.driver", "--manifest", str(tmp_path / "m.yaml"), "--preflight"]
-    given = [*command, "--directory", str(tmp_path / "run")]
+    given = [*command, "--directory", str(tmp_path / "run"), "--log", str(tmp_path / "run" / "logs" / "driver.log")]
     ended = subprocess.run(given, capture_output=True, text=True, env=environment(), check=False)
     assert ended.returncode == Exit.BAD_INPUT
-    (told,) = [line for line in ended.stderr.splitlines() if "PreflightError: " in line]
+    (said, diagnosed) = [line for line in ended.stderr.splitlines() if "PreflightError: " in line]
+    assert logged(diagnosed).code == "DataKeyMissing"
     for data in ("train", "heldOut"):
-        assert f"spec.data.{data}.jsonl: line 1: no key `result` (data.labelKey)" in told
+        assert f"spec.data.{data}.jsonl: line 1: no key `result` (data.labelKey)" in said
     assert not list((tmp_path / "run").glob("journal*")), "nothing has begun"
 
 
@@ -68,12 +73,20 @@ def test_an_address_without_host_or_port_is_refused(address, capsys):
     assert "is not HOST:PORT" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("told", "engines"), [(None, 1), (3, 3)])
-def test_the_command_line_has_the_last_word_on_the_number_of_engines(told, engines):
+@pytest.mark.parametrize(("said", "engines"), [(None, 1), (3, 3)])
+def test_the_command_line_has_the_last_word_on_the_number_of_engines(said, engines):
     job = parse(manifest(Path("model"), Path("directory")))
-    assert with_engines(job, told).spec.rollout.engines == engines
-    assert with_engines(job, told).spec.training == job.spec.training
+    assert with_engines(job, said).spec.rollout.engines == engines
+    assert with_engines(job, said).spec.training == job.spec.training
 
 
 def test_a_checkpoint_of_an_algorithm_without_a_critic_is_the_manifest_s_mistake():
     assert exit_of(CriticMismatchError("no critic")) is Exit.BAD_INPUT
+
+
+def test_what_its_supervisor_changed_after_an_attempt_without_memory_counts(caplog):
+    job = parse(manifest(Path("model"), Path("directory")))
+    changed = with_adjustments(job, {VARIABLE: written({"training.maxTokensPerGpu": 900})})
+    assert changed.spec.training.max_tokens_per_gpu == 900
+    assert "training.maxTokensPerGpu 900" in caplog.text
+    assert with_adjustments(job, {}) is job

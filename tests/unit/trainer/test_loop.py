@@ -1,27 +1,26 @@
 """The loop, with parts that only note what was asked of them."""
 
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 
 from rljob_trainer.cadence import Cadence
-from rljob_trainer.evaluation import Accuracy
 from rljob_trainer.loop import train
-from rljob_trainer.metrics import Publication, TrainMetrics
+from rljob_trainer.metrics import Accuracy, LearnerMetrics, Publication
 from rljob_trainer.parts import Parts
 from rljob_trainer.reporting.phases import Phases
 
-METRICS = TrainMetrics(
+METRICS = LearnerMetrics(
     loss=0.0,
     grad_norm=1.0,
     learning_rate=0.1,
     skipped=0,
-    tokens=1,
+    train_tokens=1,
     clip_fraction=0.0,
     kl=None,
     entropy=None,
-    mismatch=0.0,
+    logprob_mismatch=0.0,
 )
 
 
@@ -34,11 +33,11 @@ class Recorder:
     stop_at: int | None = None
     wants_checkpoint: bool = False
 
-    def take_checkpoint(self) -> bool:
+    def pop_checkpoint_request(self) -> bool:
         wanted, self.wants_checkpoint = self.wants_checkpoint, False
         return wanted
 
-    def take(self, step: int):
+    def collect(self, step: int):
         self.events.append(f"take {step}")
         return ()
 
@@ -87,12 +86,12 @@ def parts_of(recorder: Recorder, steps: int = 4) -> Parts:
         rewards=recorder,
         batches=recorder,
         learner=recorder,
-        turns=recorder,
+        gpu_sharing=recorder,
         weights=recorder,
         evaluation=recorder,
         checkpoints=recorder,
         report=recorder,
-        phases=Phases(time.monotonic),
+        phases=Phases(count(0.0).__next__),
         cadence=Cadence(steps=steps, save_interval=2, evaluation_interval=3),
         orders=recorder,
     )

@@ -9,22 +9,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import naive_algorithms
-from algorithm_batches import NUM_BATCHES, Batch, batch
-from rljob_api.sections import Algorithm
-from rljob_trainer.algorithms.algorithm import Outcome
-from rljob_trainer.algorithms.choose import algorithm
+from rljob_api.sections import Algorithm, NormalizeBy
+from rljob_trainer.algorithms.algorithm import GroupOutcome
+from rljob_trainer.algorithms.factory import algorithm
+from support.trainer import naive_algorithms
+from support.trainer.algorithm_batches import NUM_BATCHES, Batch, batch
 
 SEEDS = range(NUM_BATCHES)
 SETTINGS = {
     "grpo-group": Algorithm(name="grpo"),
-    "grpo-batch": Algorithm(name="grpo", normalize_by="batch"),
-    "grpo-none": Algorithm(name="grpo", normalize_by="none"),
+    "grpo-batch": Algorithm(name="grpo", normalize_by=NormalizeBy.BATCH),
+    "grpo-none": Algorithm(name="grpo", normalize_by=NormalizeBy.NONE),
     "rloo": Algorithm(name="rloo"),
     "reinforcePlusPlus": Algorithm(name="reinforcePlusPlus"),
     "reinforcePlusPlusBaseline": Algorithm(name="reinforcePlusPlusBaseline"),
 }
-SUPPORT = Path(__file__).parents[3] / "support"
+SUPPORT = Path(__file__).parents[3] / "support" / "trainer"
 VERL = json.loads((SUPPORT / "verl_values.json").read_text())
 KL_COEFFICIENT = 0.1
 
@@ -42,7 +42,7 @@ def advantages(name: str, b: Batch, kl: bool = False) -> torch.Tensor:
 
 
 def of_one_group(name: str, rewards_G: tuple[float, ...]) -> list[float]:
-    outcome = Outcome(rewards_G, (2,) * len(rewards_G))
+    outcome = GroupOutcome(rewards_G, (2,) * len(rewards_G))
     return [float(value) for value in algorithm(SETTINGS[name]).advantage([outcome])[0]]
 
 
@@ -81,14 +81,14 @@ def test_samples_that_agree_teach_exactly_nothing(name: str, group: tuple[float,
 
 @pytest.mark.parametrize("name", sorted(SETTINGS.keys() - {"reinforcePlusPlus"}))
 def test_an_empty_group_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="without samples"):
+    with pytest.raises(ValueError, match=r"^a group without samples has no advantages$"):
         of_one_group(name, ())
 
 
 def test_a_penalty_at_a_token_counts_for_the_tokens_before_it() -> None:
     early, late = np.array([1.0, 0.0]), np.array([0.0, 1.0])
     ((first, second),) = algorithm(SETTINGS["reinforcePlusPlus"]).advantage(
-        [Outcome((0.0, 0.0), (2, 2), (early, late))]
+        [GroupOutcome((0.0, 0.0), (2, 2), (early, late))]
     )
     assert isinstance(first, np.ndarray) and isinstance(second, np.ndarray)
     assert first[0] == second[0] == second[1] < first[1]

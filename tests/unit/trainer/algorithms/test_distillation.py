@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 import torch
 
-from algorithm_batches import NUM_BATCHES, Batch, batch
 from rljob_api.sections import Algorithm, Teacher
-from rljob_trainer.aggregation import by_token
-from rljob_trainer.algorithms.algorithm import Outcome
-from rljob_trainer.algorithms.choose import algorithm
-from rljob_trainer.learners.config import CLIP, LossSettings
+from rljob_trainer.algorithms.algorithm import CLIP, GroupOutcome
+from rljob_trainer.algorithms.factory import algorithm
+from rljob_trainer.batches.loss_weights import by_token
+from rljob_trainer.learners.config import LossSettings
 from rljob_trainer.learners.loss import Targets, policy_loss
 from rljob_trainer.learners.objectives import objective
+from support.trainer.algorithm_batches import NUM_BATCHES, Batch, batch
 
 SEEDS = range(NUM_BATCHES)
 VOCABULARY = 7
@@ -51,7 +51,7 @@ def test_the_expected_gradient_is_that_of_the_reverse_kl(seed: int) -> None:
     student_V = logits_V.log_softmax(0)
     divergence_V = (student_V - teacher_V).detach()
     ((advantages),) = [
-        distilled(0.0)([Outcome((0.0,) * VOCABULARY, (1,) * VOCABULARY, tuple(divergence_V[:, None].numpy()))])
+        distilled(0.0)([GroupOutcome((0.0,) * VOCABULARY, (1,) * VOCABULARY, tuple(divergence_V[:, None].numpy()))])
     ]
     targets = Targets(
         advantages_R=torch.tensor([float(value[0]) for value in advantages[0]], dtype=torch.float64),
@@ -96,5 +96,5 @@ def test_the_loss_of_a_batch_is_its_mean_of_log_ratio_times_divergence(seed: int
 
 
 def test_nothing_is_learned_without_a_judgement() -> None:
-    with pytest.raises(ValueError, match="what the teacher says"):
-        distilled(0.0)([Outcome((0.0, 1.0), (2, 2))])
+    with pytest.raises(ValueError, match=r"^distillation needs what the teacher says of the samples$"):
+        distilled(0.0)([GroupOutcome((0.0, 1.0), (2, 2))])

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-import naive_algorithms
-from algorithm_batches import NUM_BATCHES, Batch, batch
 from rljob_api.sections import Algorithm, Critic
-from rljob_trainer.algorithms.algorithm import Outcome
-from rljob_trainer.algorithms.choose import algorithm
+from rljob_trainer.algorithms.algorithm import GroupOutcome
 from rljob_trainer.algorithms.errors import AlgorithmError
+from rljob_trainer.algorithms.factory import algorithm
+from support.trainer import naive_algorithms
+from support.trainer.algorithm_batches import NUM_BATCHES, Batch, batch
 
 SEEDS = range(NUM_BATCHES)
-VERL = json.loads((Path(__file__).parents[3] / "support" / "verl_values.json").read_text())
+VERL = json.loads((Path(__file__).parents[3] / "support" / "trainer" / "verl_values.json").read_text())
 GAMMA, LAMBDA = 0.97, 0.9
 """that verl's values were made with"""
 
@@ -59,7 +59,7 @@ def test_advantages_and_returns_are_those_of_verl(what: str, kl: bool) -> None:
 
 def test_a_critic_that_knows_every_return_leaves_no_advantage() -> None:
     chosen = algorithm(Algorithm(name="ppo", critic=Critic(learning_rate=1.0)))
-    outcome = Outcome((1.0, 0.0), (3, 2), values_G=(np.ones(3), np.zeros(2)))
+    outcome = GroupOutcome((1.0, 0.0), (3, 2), values_G=(np.ones(3), np.zeros(2)))
     assert [np.asarray(value).tolist() for value in chosen.advantage([outcome])[0]] == [0.0, 0.0]
     assert chosen.returns is not None
     assert [each.tolist() for each in chosen.returns(outcome)] == [[1.0] * 3, [0.0] * 2]
@@ -67,15 +67,15 @@ def test_a_critic_that_knows_every_return_leaves_no_advantage() -> None:
 
 def test_a_response_without_tokens_has_neither_advantage_nor_return() -> None:
     chosen = algorithm(Algorithm(name="ppo", critic=Critic(learning_rate=1.0)))
-    outcome = Outcome((1.0, 0.5), (0, 2), values_G=(np.zeros(0), np.array([0.5, 0.25])))
+    outcome = GroupOutcome((1.0, 0.5), (0, 2), values_G=(np.zeros(0), np.array([0.5, 0.25])))
     assert [np.shape(value) for value in chosen.advantage([outcome])[0]] == [(0,), (2,)]
     assert chosen.returns is not None
     assert [len(each) for each in chosen.returns(outcome)] == [0, 2]
 
 
 def test_without_a_critic_there_is_no_ppo() -> None:
-    with pytest.raises(AlgorithmError, match=r"ppo needs spec\.algorithm\.critic"):
+    with pytest.raises(AlgorithmError, match=r"^ppo needs spec\.algorithm\.critic$"):
         algorithm(Algorithm(name="ppo"))
     chosen = algorithm(Algorithm(name="ppo", critic=Critic(learning_rate=1.0)))
-    with pytest.raises(AlgorithmError, match="needs the values of a critic"):
-        chosen.advantage([Outcome((1.0, 0.0), (1, 1))])
+    with pytest.raises(AlgorithmError, match=r"^ppo needs the values of a critic; set spec\.algorithm\.critic$"):
+        chosen.advantage([GroupOutcome((1.0, 0.0), (1, 1))])

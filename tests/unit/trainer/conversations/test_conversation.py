@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from rljob_api.room import longest_prompt, new_tokens
+from rljob_api.sizing.token_limits import longest_prompt, new_tokens
 from rljob_trainer.conversations.conversation import Conversation, Limits
 from rljob_trainer.conversations.errors import ConversationOverError, GenerateError
 from rljob_trainer.conversations.turns import Turns
-from rljob_trainer.rollouts import GenerationFailedError
+from rljob_trainer.generator import GenerationFailedError
 from rljob_trainer.samples import Prompt
-from scripted_model import LOGPROB, Says, ScriptedRouter
+from support.trainer.scripted_model import LOGPROB, Says, ScriptedRouter
+from support.waiting import others_run
 
 OPENED = "<|im_start|>user\n1 + 1 =<|im_end|>\n<|im_start|>assistant\n"
 
@@ -236,7 +237,7 @@ def test_a_conversation_is_not_asked_twice_at_once(tokenizer):
 
 def slowly(work):
     async def later(*arguments):
-        await asyncio.sleep(0)
+        await others_run()
         return await work(*arguments)
 
     return later

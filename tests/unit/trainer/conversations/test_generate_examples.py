@@ -8,7 +8,7 @@ import pytest
 
 from rljob_api.sections import Sampling
 from rljob_trainer.conversations.function import load
-from scripted_model import Says
+from support.trainer.scripted_model import Says
 
 EXAMPLES = Path(__file__).parents[4] / "docs" / "examples" / "generate"
 DOCS = EXAMPLES.parents[1] / "generate.md"

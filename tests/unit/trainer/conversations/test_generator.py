@@ -2,23 +2,25 @@
 
 import asyncio
 import sys
-import time
+import threading
 from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 
 from rljob_api.sections import Sampling
-from rljob_trainer.background import Background
 from rljob_trainer.conversations.conversation import Limits
 from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.conversations.function import Function, load
 from rljob_trainer.conversations.generator import Engines, FunctionGenerator
 from rljob_trainer.conversations.turns import Turns
 from rljob_trainer.engines.client import EngineRefusedError
-from rljob_trainer.rollouts import RolloutTimeoutError, Sampler
+from rljob_trainer.generator import RolloutTimeoutError
+from rljob_trainer.processes.background import Background
+from rljob_trainer.rollouts.sampler import Sampler
 from rljob_trainer.samples import Prompt
-from scripted_model import LOST, Says, ScriptedRouter
+from support.trainer.scripted_model import LOST, Says, ScriptedRouter
+from support.trainer.synthetic_run import Clock
 
 OPENED = "<|im_start|>user\n1 + 1 =<|im_end|>\n<|im_start|>assistant\n"
 SAMPLING = Sampling(temperature=0.7, max_new_tokens=64, stop=("\n\n",))
@@ -37,7 +39,7 @@ def test_each_sample_is_a_conversation_of_its_own(made):
     assert len(asked) == 6
 
 
-def test_an_engine_that_is_lost_in_the_middle_is_not_heard_of(made):
+def test_an_engine_that_is_lost_in_the_middle_is_not_noticed(made):
     (sample,), asked = made(asks_twice, [Says("Hm."), LOST, Says("", ends="abort"), Says("2")])
     assert sample.text == "2"
     assert asked[1] == asked[2] == asked[3]
@@ -88,32 +90,65 @@ def test_a_request_that_is_wrong_is_not_sent_again(made):
 
 
 def test_a_function_that_waits_for_ever_is_late(made):
-    async def waits(conversation):
-        await asyncio.sleep(60)
+    clock = Clock()
 
-    with pytest.raises(GenerateError, match=r"0:0: took longer than 0.1 s \(generateTimeoutSeconds\)"):
-        made(waits, [], own_time_s=0.1)
+    async def waits(conversation):
+        clock.now += 31.0
+        await asyncio.Event().wait()
+
+    with pytest.raises(GenerateError, match=r"0:0: took longer than 30 s \(generateTimeoutSeconds\)"):
+        made(waits, [], own_time_s=30.0, clock=clock)
 
 
 def test_a_function_that_holds_up_its_loop_does_not_hold_up_ours(made):
-    async def sleeps(conversation):
-        time.sleep(4.0)
+    clock, released = Clock(), threading.Event()
 
-    began = time.monotonic()
-    with pytest.raises(GenerateError, match=r"took longer than 0\.1 s"):
-        made(sleeps, [], own_time_s=0.1)
-    assert time.monotonic() - began < 3.0
+    async def blocks(conversation):
+        clock.now += 31.0
+        released.wait()
+
+    with pytest.raises(GenerateError, match=r"took longer than 30 s"):
+        made(blocks, [], own_time_s=30.0, clock=clock)
+    released.set()
 
 
 def test_waiting_for_engines_is_not_the_function_s_time(made):
-    answers = iter([*[LOST] * 8, Says("2"), Says("2")])
-    (sample,), _ = made(asks_twice, lambda text: next(answers), own_time_s=1.0)
+    clock, answers = Clock(), iter([LOST, Says("2"), LOST, Says("2")])
+
+    def slowly(text):
+        clock.now += 20.0
+        return next(answers)
+
+    (sample,), _ = made(asks_twice, slowly, own_time_s=30.0, clock=clock)
     assert sample.text == "2"
+    assert clock.now == 80.0
 
 
 def test_engines_that_never_answer_end_the_run(made):
     with pytest.raises(RolloutTimeoutError, match=r"no engine has answered within 0.5 s: router: POST /generate"):
         made(asks_twice, lambda text: LOST, patience_s=0.5)
+
+
+def test_a_pause_between_two_prompts_is_no_silence_of_the_engines(tokenizer):
+    now = [0.0]
+    answers = iter([Says("Hm."), Says("2"), LOST, Says("Hm."), Says("3")])
+    with Background() as apart:
+        router = ScriptedRouter(tokenizer, lambda text: next(answers))
+        generator = FunctionGenerator(
+            Function("own:function", asks_twice),
+            30.0,
+            Engines(router, 1.0, 30.0, alive=lambda: None, clock=lambda: now[0]),
+            tokenizer,
+            Turns(tokenizer, True),
+            Limits(1024, 64),
+            apart,
+        )
+        tokens = tuple(tokenizer.encode(OPENED, add_special_tokens=False))
+        prompt = Prompt("0:0", "1 + 1 =", OPENED, tokens, "2", {})
+        asyncio.run(generator.generate(prompt, SAMPLING, 1, greedy=False))
+        now[0] = 3600.0
+        (sample,) = asyncio.run(generator.generate(prompt, SAMPLING, 1, greedy=False))
+    assert sample.text == "3"
 
 
 def test_a_function_may_end_where_there_is_no_room(made):

@@ -2,21 +2,21 @@
 
 import asyncio
 import json
-import time
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 from rljob_api.sections import Rollout, Sampling, Tools
-from rljob_trainer.conversations.choose import made_by
 from rljob_trainer.conversations.errors import GenerateError
+from rljob_trainer.conversations.factory import made_by
 from rljob_trainer.conversations.tool_calls import BadCall, ToolCall, calls
 from rljob_trainer.conversations.tool_loop import ToolLoop
 from rljob_trainer.conversations.toolbox import Toolbox, tools
 from rljob_trainer.tools.calculator import calculator
 from rljob_trainer.tools.python import python
-from scripted_model import Says
+from support.processes import gone
+from support.trainer.scripted_model import Says
+from support.waiting import until
 
 LONG = Sampling(max_new_tokens=800)
 OWN = """
@@ -43,23 +43,36 @@ def does(what: str) -> dict:
         case "raise":
             raise ValueError("no")
         case "sleep":
-            time.sleep(60)
+            open("sleeps", "w").close()
+            time.sleep(600)
         case "die":
             os._exit(3)
         case "eat":
             return {"size": len(bytearray(2**30))}
     return {"done": what}
 
-async def waits(seconds: float) -> str:
+async def awaits(text: str) -> str:
     '''
-    Wait.
+    Repeat a text later.
 
     Args:
-        seconds: how long
+        text: what to repeat
     '''
     import asyncio
-    await asyncio.sleep(seconds)
-    return "done"
+    await asyncio.sleep(0)
+    return text
+
+def meets(name: str) -> str:
+    '''
+    Wait for the other.
+
+    Args:
+        name: who comes
+    '''
+    open(f"{name}-is-here", "w").close()
+    while not (os.path.exists("a-is-here") and os.path.exists("b-is-here")):
+        time.sleep(0.01)
+    return "met"
 
 def untold(text):
     return text
@@ -78,17 +91,17 @@ def python(code: str) -> str:
 def own_tools(tmp_path, monkeypatch):
     (tmp_path / "own_tools.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
 def toolbox(tmp_path):
+    """Return a function that opens a toolbox. Its time passes when a tool begins to sleep, and not before."""
     with ExitStack() as stack:
 
         def opened(*functions, **settings):
-            given = Tools(
-                functions=functions, **{"timeout_seconds": 5.0, "memory_mib": 512, "concurrency": 2, **settings}
-            )
-            box = Toolbox(tools(given), given, tmp_path / "tools.log")
+            given = Tools(functions=functions, **{"memory_mib": 512, "concurrency": 2, "sandbox": "None", **settings})
+            box = Toolbox(tools(given), given, tmp_path / "tools.log", lambda: 1e6 * (tmp_path / "sleeps").exists())
             stack.callback(box.close)
             return box
 
@@ -151,15 +164,7 @@ def test_python_prints_what_the_code_prints_and_its_errors(monkeypatch):
 def test_python_leaves_nothing_running():
     code = "import subprocess; print(subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL).pid)"
     pid = int(python(code))
-    deadline = time.monotonic() + 5
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not alive(pid)
-
-
-def alive(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().split()[2] != "Z"
+    until(lambda: gone(pid))
 
 
 def test_tools_are_described_by_their_hints_and_docstrings():
@@ -184,8 +189,8 @@ def test_tools_that_cannot_be_offered_are_refused_at_once(functions, said):
         tools(Tools(functions=functions))
 
 
-def test_results_and_troubles_are_told_to_the_model(toolbox, tmp_path):
-    box = toolbox("own_tools:echo", "own_tools:does", "own_tools:waits", timeout_seconds=1.5)
+def test_results_and_troubles_reach_the_model(toolbox, tmp_path):
+    box = toolbox("own_tools:echo", "own_tools:does", "own_tools:awaits", timeout_seconds=1.5)
 
     async def results():
         asked = [
@@ -193,7 +198,7 @@ def test_results_and_troubles_are_told_to_the_model(toolbox, tmp_path):
             ToolCall("does", {"what": "it"}),
             ToolCall("does", {"what": "raise"}),
             ToolCall("does", {"how": "so"}),
-            ToolCall("waits", {"seconds": 0.01}),
+            ToolCall("awaits", {"text": "done"}),
             ToolCall("does", {"what": "eat"}),
             ToolCall("does", {"what": "die"}),
             ToolCall("does", {"what": "sleep"}),
@@ -211,7 +216,7 @@ def test_results_and_troubles_are_told_to_the_model(toolbox, tmp_path):
     assert said[5] == "Error: more than 512 MiB of memory were needed"
     assert said[6] == "Error: the tool's process ended with code 3"
     assert said[7] == "Error: no result within 1.5 s"
-    assert said[8] == "Error: there is no tool search, only echo, does, waits"
+    assert said[8] == "Error: there is no tool search, only echo, does, awaits"
     assert said[9] == "Error: the call is no JSON"
     assert len(said[10]) == 10_001
     assert "echo a" in (tmp_path / "tools.log").read_text()
@@ -221,27 +226,19 @@ def test_a_tool_that_hangs_is_waited_for_as_long_as_the_manifest_says_and_then_s
     box = toolbox("own_tools:does", "own_tools:echo", timeout_seconds=0.5, concurrency=1)
 
     async def said():
-        await box.result(ToolCall("echo", {"text": "the process has started"}))
-        began = time.monotonic()
         late = await box.result(ToolCall("does", {"what": "sleep"}))
-        return late, time.monotonic() - began, await box.result(ToolCall("echo", {"text": "again"}))
+        return late, await box.result(ToolCall("echo", {"text": "again"}))
 
-    late, seconds, again = asyncio.run(said())
-    assert (late, again) == ("Error: no result within 0.5 s", "again")
-    assert 0.5 <= seconds < 3.0
+    assert asyncio.run(said()) == ("Error: no result within 0.5 s", "again")
 
 
 def test_calls_go_on_at_once_in_processes_of_their_own(toolbox):
-    box = toolbox("own_tools:waits", concurrency=2)
-    asked = [ToolCall("waits", {"seconds": 0.0})] * 2, [ToolCall("waits", {"seconds": 1.0})] * 2
+    box = toolbox("own_tools:meets", concurrency=2)
 
-    async def seconds():
-        await asyncio.gather(*map(box.result, asked[0]))  # the processes start
-        began = time.monotonic()
-        await asyncio.gather(*map(box.result, asked[1]))
-        return time.monotonic() - began
+    async def said():
+        return await asyncio.gather(*(box.result(ToolCall("meets", {"name": name})) for name in "ab"))
 
-    assert asyncio.run(seconds()) < 1.9
+    assert asyncio.run(said()) == ["met", "met"]
 
 
 def test_the_model_goes_on_with_results_until_it_calls_nothing(made, toolbox):
@@ -275,6 +272,6 @@ def test_what_makes_samples_is_part_of_what_decided_them():
     assert made_by(plain) == {}
     own = plain.model_copy(update={"generate": "a:b", "overflow": "Drop"})
     assert made_by(own) == {"spec.rollout.generate": "a:b", "spec.rollout.overflow": "Drop"}
-    told = made_by(plain.model_copy(update={"tools": Tools(functions=("calculator",), max_turns=3)}))
-    assert json.loads(json.dumps(told)) == told
-    assert told["spec.rollout.tools"]["maxTurns"] == 3
+    settings = made_by(plain.model_copy(update={"tools": Tools(functions=("calculator",), max_turns=3)}))
+    assert json.loads(json.dumps(settings)) == settings
+    assert settings["spec.rollout.tools"]["maxTurns"] == 3

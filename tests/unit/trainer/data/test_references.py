@@ -7,10 +7,10 @@ import pytest
 from rljob_api.sections import Data, Source
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.references import references
-from rljob_trainer.data.render import Reference, Renderer
+from rljob_trainer.data.render import Renderer, SftResponse
 from rljob_trainer.data.rows import row
 from rljob_trainer.data.tokenizer import load_tokenizer
-from tiny_models import CHAT_TEMPLATE
+from support.trainer.tiny_models import CHAT_TEMPLATE
 
 THINKING = CHAT_TEMPLATE.replace(
     "message['content'] +", "('<think></think>' if message['role'] == 'assistant' else '') + message['content'] +"
@@ -37,7 +37,7 @@ def tokenizer(tiny_llama_dir):
     return load_tokenizer(tiny_llama_dir)
 
 
-def made(tokenizer, question: Any = "1 + 1", answer: Any = "2", longest: int = 100, **settings: Any) -> Reference:
+def made(tokenizer, question: Any = "1 + 1", answer: Any = "2", longest: int = 100, **settings: Any) -> SftResponse:
     data = Data(train=Source(jsonl="unread.jsonl"), **settings)
     rows = [row({"question": question, "answer": answer}, "q.jsonl:1", data)]
     (reference,) = references(rows, Renderer(data, tokenizer), longest)
@@ -118,7 +118,7 @@ DIALOGUE = [
 ]
 
 
-def conversed(tokenizer: Any, turns: list[dict[str, Any]], longest: int = 100, **settings: Any) -> Reference:
+def conversed(tokenizer: Any, turns: list[dict[str, Any]], longest: int = 100, **settings: Any) -> SftResponse:
     data = Data(train=Source(jsonl="unread.jsonl"), input_key="messages", **settings)
     rows = [row({"messages": turns}, "q.jsonl:1", data, conversations=True)]
     (reference,) = references(rows, Renderer(data, tokenizer), longest)
@@ -219,7 +219,7 @@ def test_arguments_may_be_an_object_and_a_call_may_stand_without_function(tokeni
     assert conversed(tokenizer, calling(tool_calls=[{"name": "add_one", "arguments": {"a": 1}}])) == expected
 
 
-def test_a_prompt_tells_of_earlier_calls(tokenizer):
+def test_a_prompt_shows_earlier_calls(tokenizer):
     tokenizer.chat_template = QWEN3_CALLS
     data = Data(train=Source(jsonl="unread.jsonl"))
     asked = row({"question": [*calling(), ASKED[1]], "answer": "2"}, "q.jsonl:1", data)

@@ -10,7 +10,7 @@ from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.render import Renderer
 from rljob_trainer.data.rows import row
 from rljob_trainer.data.tokenizer import load_tokenizer
-from tiny_models import CHAT_TEMPLATE
+from support.trainer.tiny_models import CHAT_TEMPLATE
 
 DEFAULT_SYSTEM = "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nBe kind.<|im_end|>\n{% endif %}"
 SOURCE = Source(jsonl="unread.jsonl")
@@ -117,7 +117,7 @@ def test_a_template_without_generation_prompt_is_refused(tokenizer):
         prompt(tokenizer)
 
 
-def test_a_template_that_refuses_a_row_is_told_with_its_place(tokenizer):
+def test_a_template_that_refuses_a_row_is_reported_with_its_place(tokenizer):
     tokenizer.chat_template = (
         "{% if messages[0]['content'] == 'bad' %}{{ raise_exception('no bad words') }}{% endif %}" + CHAT_TEMPLATE
     )
@@ -139,7 +139,7 @@ def with_tools(tokenizer, **settings: Any):
     return Renderer(data, tokenizer, [TOOL]).prompt("7", row({"question": "1 + 1", "answer": "2"}, "q.jsonl:1", data))
 
 
-def test_the_template_tells_the_model_of_its_tools(tokenizer):
+def test_the_template_shows_the_model_of_its_tools(tokenizer):
     tokenizer.chat_template = HERMES
     text = with_tools(tokenizer).text
     assert text.startswith("<|im_start|>system\nTools: {")
@@ -147,8 +147,8 @@ def test_the_template_tells_the_model_of_its_tools(tokenizer):
     assert "system" not in prompt(tokenizer).text
 
 
-def test_tools_that_no_prompt_tells_of_are_refused_unless_the_system_turn_does(tokenizer):
-    with pytest.raises(DataError, match=r"does not tell the model of rollout\.tools: calculator stands in no prompt"):
+def test_tools_that_no_prompt_shows_are_refused_unless_the_system_turn_does(tokenizer):
+    with pytest.raises(DataError, match=r"does not show rollout\.tools to the model: no prompt contains calculator"):
         with_tools(tokenizer)
     assert "may call calculator" in with_tools(tokenizer, system_prompt="You may call calculator.").text
 

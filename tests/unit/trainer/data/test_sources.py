@@ -38,7 +38,7 @@ def test_empty_lines_are_no_rows_and_keep_the_line_numbers(tmp_path):
     assert [row.place for row in rows] == [f"{tmp_path}/q.jsonl:2"]
 
 
-def test_a_missing_key_is_told_with_file_line_and_the_keys_found(tmp_path):
+def test_a_missing_key_is_reported_with_file_line_and_the_keys_found(tmp_path):
     source = jsonl(tmp_path / "q.jsonl", {"question": "a", "answer": "b"}, {"prompt": "a", "extra": {"level": 3}})
     with pytest.raises(
         DataError,
@@ -95,13 +95,13 @@ def test_an_unusable_conversation_is_refused_with_its_place(tmp_path, row, said)
         questions(data, conversations=True)
 
 
-def test_a_line_that_is_not_json_is_told_with_its_number(tmp_path):
+def test_a_line_that_is_not_json_is_reported_with_its_number(tmp_path):
     (tmp_path / "q.jsonl").write_text('{"question": "a", "answer": "b"}\n{"question": \n')
     with pytest.raises(DataError, match=r"q\.jsonl:2: not JSON"):
         questions(Data(train=Source(jsonl=str(tmp_path / "q.jsonl"))))
 
 
-def test_a_missing_file_is_told(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     with pytest.raises(DataError, match=r"nowhere\.jsonl: cannot be read: No such file"):
         questions(Data(train=Source(jsonl=str(tmp_path / "nowhere.jsonl"))))
 
@@ -124,13 +124,13 @@ def test_parquet_rows_equal_json_rows(tmp_path):
     assert [(row.messages, row.label) for row in from_parquet] == [(row.messages, row.label) for row in from_json]
 
 
-def test_a_missing_parquet_column_is_told_with_the_row(tmp_path):
+def test_a_missing_parquet_column_is_reported_with_the_row(tmp_path):
     pyarrow.parquet.write_table(pyarrow.table({"prompt": ["a"], "answer": ["b"]}), tmp_path / "q.parquet")
     with pytest.raises(DataError, match=r"q\.parquet row 1: no key `question` .* has `prompt`, `answer`"):
         questions(Data(train=Source(parquet=str(tmp_path / "q.parquet"))))
 
 
-def test_a_file_that_is_not_parquet_is_told(tmp_path):
+def test_a_file_that_is_not_parquet_is_reported(tmp_path):
     (tmp_path / "q.parquet").write_text("question,answer")
     with pytest.raises(DataError, match=r"q\.parquet: cannot be read as Parquet"):
         questions(Data(train=Source(parquet=str(tmp_path / "q.parquet"))))
@@ -215,7 +215,7 @@ def test_nothing_left_to_train_on_is_refused(tmp_path):
         questions(Data(train=source, held_out=source))
 
 
-def test_nothing_left_to_train_on_is_told_with_the_evaluation_sets(tmp_path):
+def test_nothing_left_to_train_on_is_reported_with_the_evaluation_sets(tmp_path):
     rows = [{"question": question, "answer": ""} for question in "ab"]
     train = jsonl(tmp_path / "q.jsonl", *rows)
     one = EvaluationSet(name="one", jsonl=jsonl(tmp_path / "one.jsonl", rows[0]).jsonl)
@@ -224,12 +224,12 @@ def test_nothing_left_to_train_on_is_told_with_the_evaluation_sets(tmp_path):
         questions(Data(train=train, held_out=other, evaluation_sets=(one,)))
 
 
-def test_an_unknown_task_is_told_with_the_known_ones():
+def test_an_unknown_task_is_reported_with_the_known_ones():
     with pytest.raises(DataError, match=r"no task `chain_sums`; it has .*chain_sum, "):
         questions(Data(train=Source(reasoning_gym=ReasoningGym(task="chain_sums", size=1))))
 
 
-def test_a_setting_that_the_task_refuses_is_told():
+def test_a_setting_that_the_task_refuses_is_reported():
     gym = ReasoningGym(task="chain_sum", size=1, config={"min_terms": 0})
     with pytest.raises(DataError, match=r"refuses config .*`chain_sum`: min_terms must be positive"):
         questions(Data(train=Source(reasoning_gym=gym)))

@@ -9,7 +9,7 @@ from safetensors import safe_open
 
 from rljob_trainer.data.packages import checked
 from rljob_trainer.data.tokenizer import load_tokenizer
-from tiny_models import tiny_llama, tiny_qwen3
+from support.trainer.tiny_models import tiny_llama, tiny_qwen3
 
 
 def digests(directory: Path) -> dict[str, str]:

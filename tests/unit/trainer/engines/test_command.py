@@ -2,8 +2,8 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.sections import Device, RLJob, Spec
+from rljob_trainer.assembly.settings import learner_environment
 from rljob_trainer.engines.command import CPU_SITE, engine_command
-from rljob_trainer.settings import learner_environment
 
 
 def spec(**sections: Any) -> Spec:
@@ -14,7 +14,7 @@ def spec(**sections: Any) -> Spec:
         "spec": {
             "model": {"checkpoint": "/models/tiny"},
             "data": {"train": {"jsonl": "questions.jsonl"}},
-            "reward": {"kind": "exactMatch"},
+            "reward": {"kind": "ExactMatch"},
             "rollout": {"promptsPerStep": 2, "sampling": {"maxNewTokens": 8}, **sections.pop("rollout", {})},
             "training": {"steps": 1, "precision": "fp32", "optimizer": {"learningRate": 1e-5}},
             **sections,
@@ -62,7 +62,7 @@ def test_what_the_manifest_says_reaches_the_engine() -> None:
     assert "--dtype float32" in line
 
 
-def test_the_server_listens_where_it_is_told() -> None:
+def test_the_server_listens_at_its_address() -> None:
     assert words(spec()).endswith("--host 127.0.0.1 --port 21000 --nccl-port 21001")
 
 

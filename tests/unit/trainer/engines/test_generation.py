@@ -13,7 +13,7 @@ from rljob_trainer.engines.client import (
     continuations,
 )
 from rljob_trainer.engines.generation import RouterGenerator, token_request
-from rljob_trainer.rollouts import GenerationFailedError
+from rljob_trainer.generator import GenerationFailedError
 from rljob_trainer.samples import Prompt, Sample
 
 PROMPT = Prompt("0:1", "1 + 1", "1 + 1 =", (5, 6), "2", {})

@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,13 +105,23 @@ def test_ordering_the_same_restart_twice_is_harmless(events: list[Event], curren
 
 
 @given(st.lists(EVENTS, max_size=40), st.integers(0, 3))
-def test_what_is_heard_of_another_generation_changes_nothing(events: list[Event], current: int) -> None:
+def test_events_of_another_generation_change_nothing(events: list[Event], current: int) -> None:
     foreign = [
         (before, after)
         for before, event, after in path(events, current)
         if not isinstance(event, RestartOrdered) and event.generation != before.generation
     ]
     assert all(before == after for before, after in foreign)
+
+
+@pytest.mark.parametrize("state", [Stale(0, 2), Healthy(0, 5), Suspect(0, 5, 1)])
+def test_a_start_changes_only_an_engine_that_is_starting(state: State) -> None:
+    assert after(Starting(0), Started(0)) == Stale(0)
+    assert after(state, Started(0)) == state
+
+
+def test_failed_probes_of_a_stale_engine_count_anew_after_an_answer() -> None:
+    assert after(Stale(0), ProbeFailed(0), ProbeFailed(0), ProbeOk(0), ProbeFailed(0)) == Stale(0, 1)
 
 
 def test_an_engine_with_older_weights_than_the_current_stays_stale() -> None:

@@ -1,142 +1,23 @@
-"""The pool with hosts and a router that only remember; no server, no HTTP."""
+"""Engines in and out of service, over hosts and a router that only remember."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 
-from rljob_trainer.engines.client import EngineClient, EngineError, open_session
-from rljob_trainer.engines.command import EngineCommand
-from rljob_trainer.engines.pool import EnginePool, Incident, PoolSettings
-from rljob_trainer.engines.process import Exit
-from rljob_trainer.engines.server import EngineStartError, Served
+from rljob_trainer.engines.client import EngineError
+from rljob_trainer.engines.pool import EngineSnapshot
+from rljob_trainer.engines.server import EngineStartError
 from rljob_trainer.metrics import Publication
-
-COMMAND = EngineCommand({}, {})
-SETTINGS = PoolSettings(3, probe_interval_s=60.0, probe_timeout_s=1.0, start_timeout_s=1.0)
-Engines = Sequence[EngineClient]
-
-
-class FakeHost:
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.starts = 0
-        self.stops = 0
-        self.left = 0
-        self.fails: str | None = None
-        self.node: str | None = None
-        self.url: str | None = None
-        self.room = asyncio.Event()
-        self.room.set()
-        self.ended = asyncio.Event()
-
-    async def start(self, command: EngineCommand, timeout_s: float) -> Served:
-        await self.room.wait()
-        self.node = "10.0.0.1"
-        self.starts += 1
-        if self.fails:
-            raise EngineStartError(self.fails)
-        self.ended = asyncio.Event()
-        return Served(self.url or f"http://{self.name}:{self.starts}", pid=self.starts, seconds=0.0)
-
-    async def wait(self) -> Exit:
-        await self.ended.wait()
-        return Exit("the server ended", -9, failed_at=1.0, log_tail="")
-
-    async def stop(self) -> None:
-        self.stops += 1
-        self.ended.set()
-
-    async def leave(self) -> None:
-        await self.stop()
-        self.left += 1
-
-
-class FakeRouter:
-    def __init__(self) -> None:
-        self.urls: set[str] = set()
-        self.history: list[str] = []
-
-    async def add(self, url: str) -> None:
-        self.urls.add(url)
-        self.history.append(f"add {url}")
-
-    async def remove(self, url: str) -> None:
-        if url not in self.urls:
-            raise EngineError(f"{url} is not listed")
-        self.urls.discard(url)
-        self.history.append(f"remove {url}")
-
-
-class Scene:
-    def __init__(self, pool: EnginePool, hosts: dict[str, FakeHost], router: FakeRouter) -> None:
-        self.pool = pool
-        self.hosts = hosts
-        self.router = router
-        self.incidents: list[Incident] = []
-        self.version: int | None = None
-        self.ahead = False
-
-    async def publish(self, version: int, failed: dict[str, str] | None = None) -> Publication:
-        """Publish with every engine verified but those in `failed`."""
-        return await self.pool.publish(version, lambda v, engines: self._publish(v, engines, failed or {}))
-
-    async def catch_up(self, engines: Engines) -> Publication | None:
-        if self.ahead or self.version is None:
-            return None
-        return await self._publish(self.version, engines, {})
-
-    async def _publish(self, version: int, engines: Engines, failed: dict[str, str]) -> Publication:
-        self.version = version
-        verified = tuple(engine.name for engine in engines if engine.name not in failed)
-        return Publication(version, 0.0, verified, failed)
-
-    def states(self) -> dict[str, str]:
-        return {engine.name: engine.state for engine in self.pool.snapshot()}
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
-            while not holds():
-                await asyncio.sleep(0.001)
-
-
-def play(act: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
-    """Run a scene with two engines, a and b, that have just started."""
-
-    async def run() -> None:
-        hosts, router = {}, FakeRouter()
-
-        def host(name: str) -> FakeHost:
-            hosts[name] = FakeHost(name)
-            return hosts[name]
-
-        async with open_session() as session:
-            scene: Scene
-            pool = EnginePool(
-                "ab",
-                host,
-                COMMAND,
-                router,
-                session,
-                SETTINGS,
-                catch_up=lambda engines: scene.catch_up(engines),
-                on_incident=lambda incident: scene.incidents.append(incident),
-            )
-            scene = Scene(pool, hosts, router)
-            await pool.start()
-            await act(scene)
-            await pool.stop()
-
-    asyncio.run(run())
+from support.trainer import virtual_time
+from support.trainer.engine_pool import COMMAND, EPOCH, SETTINGS, Engines, Scene, play
+from support.trainer.http_answers import Reply
 
 
 def test_engines_that_started_get_no_request_before_the_first_publication() -> None:
     async def act(scene: Scene) -> None:
         assert scene.states() == {"a": "Stale", "b": "Stale"}
         assert not scene.router.urls
+        assert scene.pool.serving_urls() == ()
         await scene.publish(0)
         assert scene.states() == {"a": "Healthy", "b": "Healthy"}
         assert scene.router.urls == {"http://a:1", "http://b:1"}
@@ -151,30 +32,26 @@ def test_an_engine_that_fails_a_publication_leaves_the_router_and_is_killed() ->
         assert scene.states() == {"a": "Dead", "b": "Healthy"}
         assert scene.router.urls == {"http://b:1"}
         await scene.until(lambda: scene.hosts["a"].stops == 1)
-        scenes.append(scene)
 
-    scenes: list[Scene] = []
-    play(act)
-    assert [incident.cause for incident in scenes[0].incidents] == ["PublishFailed"]
+    assert [incident.cause for incident in play(act).incidents] == ["PublishFailed"]
 
 
-def test_a_process_that_ends_in_a_publication_is_told_with_its_cause() -> None:
+def test_a_process_that_ends_in_a_publication_is_reported_with_its_cause() -> None:
     async def act(scene: Scene) -> None:
         await scene.publish(0)
-        asyncio.get_running_loop().call_later(0.1, scene.hosts["a"].ended.set)
+        asyncio.get_running_loop().call_later(0.1, scene.hosts["a"].crash)
+        began = asyncio.get_running_loop().time()
         await scene.publish(1, failed={"a": "connection reset by peer"})
         assert scene.states() == {"a": "Dead", "b": "Healthy"}
-        scenes.append(scene)
+        assert asyncio.get_running_loop().time() - began < 0.5
 
-    scenes: list[Scene] = []
-    play(act)
-    assert [incident.cause for incident in scenes[0].incidents] == ["ProcessExited"]
+    assert [incident.cause for incident in play(act).incidents] == ["ProcessExited"]
 
 
-def test_a_process_that_ends_is_rerouted_and_told_with_its_cause() -> None:
+def test_a_process_that_ends_is_rerouted_and_reported_with_its_cause() -> None:
     async def act(scene: Scene) -> None:
         await scene.publish(0)
-        scene.hosts["a"].ended.set()
+        scene.hosts["a"].crash()
         await scene.until(lambda: scene.router.urls == {"http://b:1"})
         (engine, _) = scene.pool.snapshot()
         assert (engine.state, engine.last_error[:24]) == ("Dead", "the server ended with -9")
@@ -185,12 +62,12 @@ def test_a_process_that_ends_is_rerouted_and_told_with_its_cause() -> None:
 def test_a_restarted_engine_serves_after_it_has_caught_up() -> None:
     async def act(scene: Scene) -> None:
         await scene.publish(3)
-        scene.hosts["a"].ended.set()
+        scene.hosts["a"].crash()
         await scene.until(lambda: scene.states()["a"] == "Dead")
         scene.pool.restart("a", generation=1)
         await scene.until(lambda: "http://a:2" in scene.router.urls)
         assert scene.states()["a"] == "Healthy"
-        assert scene.router.history[-2:] == ["remove http://a:1", "add http://a:2"]
+        assert [each for each in scene.happened if "http://a" in each][-2:] == ["remove http://a:1", "add http://a:2"]
         await scene.until(lambda: len(scene.incidents) == 1)
         assert scene.incidents[0].cause == "ProcessExited"
         assert scene.incidents[0].returned_s is not None
@@ -202,7 +79,7 @@ def test_a_restarted_engine_waits_while_the_learner_holds_other_weights() -> Non
     async def act(scene: Scene) -> None:
         await scene.publish(3)
         scene.ahead = True
-        scene.hosts["a"].ended.set()
+        scene.hosts["a"].crash()
         await scene.until(lambda: scene.states()["a"] == "Dead")
         scene.pool.restart("a", generation=1)
         await scene.until(lambda: scene.states()["a"] == "Stale")
@@ -222,6 +99,8 @@ def test_asking_twice_for_the_same_generation_restarts_once() -> None:
         scene.pool.restart("a", generation=1)
         assert scene.hosts["a"].starts == 2
         assert scene.pool.snapshot()[0].restarts == 1
+        scene.pool.restart("a", generation=3)
+        assert scene.pool.snapshot()[0].restarts == 2
 
     play(act)
 
@@ -238,169 +117,268 @@ def test_an_engine_that_does_not_start_does_not_stop_the_other() -> None:
     play(act)
 
 
-def test_a_failure_that_is_not_over_is_told_when_the_pool_stops() -> None:
-    scenes: list[Scene] = []
-
+def test_a_failure_that_is_not_over_is_reported_when_the_pool_stops() -> None:
     async def act(scene: Scene) -> None:
-        scenes.append(scene)
         await scene.publish(0)
-        scene.hosts["a"].ended.set()
+        scene.hosts["a"].crash()
         await scene.until(lambda: scene.router.urls == {"http://b:1"})
 
-    play(act)
-    assert [(incident.engine, incident.returned_s) for incident in scenes[0].incidents] == [("a", None)]
+    assert [(incident.engine, incident.returned_s) for incident in play(act).incidents] == [("a", None)]
 
 
 def test_when_not_one_engine_starts_the_run_does_not() -> None:
     async def run() -> None:
-        host = FakeHost("a")
-        host.fails = "start engine a: no such model"
-        async with open_session() as session:
-            pool = EnginePool(
-                "a", lambda _: host, COMMAND, FakeRouter(), session, SETTINGS, _never, lambda incident: None
-            )
-            await pool.start()
+        scene = Scene()
+        for host in scene.hosts.values():
+            host.fails = f"start engine {host.name}: no such model"
+        await scene.pool.start()
 
-    with pytest.raises(EngineStartError, match="no such model"):
-        asyncio.run(run())
+    with pytest.raises(EngineStartError, match=r"^start engine a: no such model\nstart engine b: no such model$"):
+        virtual_time.run(run())
 
 
-def test_an_added_engine_serves_when_it_holds_the_current_weights() -> None:
+def test_a_publication_to_a_process_that_was_replaced_meanwhile_verifies_nothing() -> None:
     async def act(scene: Scene) -> None:
-        await scene.publish(3)
-        scene.pool.scale(3)
-        await scene.until(lambda: scene.states().get("engine-0") == "Healthy")
-        assert "http://engine-0:1" in scene.router.urls
-        (new,) = [each for each in scene.pool.snapshot() if each.name == "engine-0"]
-        assert (new.version, new.generation, new.node) == (3, 0, "10.0.0.1")
-
-    play(act)
-
-
-def test_an_added_engine_gets_no_request_while_the_learner_trains() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.publish(3)
+        await scene.publish(0)
         scene.ahead = True
-        scene.pool.scale(3)
-        await scene.until(lambda: scene.states().get("engine-0") == "Stale")
-        assert scene.router.urls == {"http://a:1", "http://b:1"}
-        await scene.publish(4)
-        assert "http://engine-0:1" in scene.router.urls
-
-    play(act)
-
-
-def test_asking_for_the_same_number_again_changes_nothing() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.publish(0)
-        scene.pool.scale(4)
-        scene.pool.scale(4)
-        assert set(scene.states()) == {"a", "b", "engine-0", "engine-1"}
-        scene.pool.scale(3)
-        scene.pool.scale(3)
-        assert list(scene.states().values()).count("Leaving") == 1
-
-    play(act)
-
-
-def test_an_engine_that_goes_leaves_the_router_first_and_gives_its_room_back() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.publish(0)
-        scene.pool.scale(1)
-        assert scene.states()["b"] == "Leaving"
-        await scene.until(lambda: "b" not in scene.states())
-        assert scene.router.history[-1] == "remove http://b:1"
-        assert scene.hosts["b"].left == 1
-        publication = await scene.publish(1)
-        assert publication.engines == ("a",)
-        assert scene.incidents == []
-
-    play(act)
-
-
-def test_an_engine_does_not_leave_in_the_middle_of_a_publication() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.publish(0)
         arrived, go_on = asyncio.Event(), asyncio.Event()
 
         async def publish(version: int, engines: Engines) -> Publication:
             arrived.set()
             await go_on.wait()
-            return Publication(version, 0.0, tuple(engine.name for engine in engines), {})
+            return Publication(version, 0.0, ("a", "b"), {})
 
         publication = asyncio.ensure_future(scene.pool.publish(1, publish))
         await arrived.wait()
-        scene.pool.scale(1)
-        await asyncio.sleep(0.5)
-        assert scene.hosts["b"].left == 0
+        scene.pool.restart("a", 1)
+        await scene.until(lambda: scene.states()["a"] == "Stale")
         go_on.set()
-        assert set((await publication).engines) == {"a", "b"}
-        await scene.until(lambda: scene.hosts["b"].left == 1)
+        await publication
+        assert scene.states() == {"a": "Stale", "b": "Healthy"}
+        assert scene.router.urls == {"http://b:1"}
+
+    play(act)
+
+
+def test_a_failure_in_a_publication_does_not_touch_the_process_that_came_after() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0)
+
+        async def publish(version: int, engines: Engines) -> Publication:
+            scene.pool.restart("a", 1)
+            await scene.until(lambda: scene.hosts["a"].starts == 2)
+            return Publication(version, 0.0, ("b",), {"a": "connection reset by peer"})
+
+        scene.ahead = True
+        await scene.pool.publish(1, publish)
+        assert scene.states() == {"a": "Stale", "b": "Healthy"}
+
+    assert play(act).incidents == []
+
+
+def test_a_dead_engine_leaves_the_router_before_what_is_left_of_it_is_killed() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0, failed={"a": "1 of 14 tensors differ"})
+        await scene.publish(1)
+        scene.hosts["b"].crash()
+        await scene.until(lambda: scene.hosts["b"].stops == 1)
+        assert scene.happened[-2:] == ["remove http://b:1", "stop b"]
+
+    play(act)
+
+
+def test_a_restarted_engine_leaves_the_router_before_its_process_is_replaced() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0)
+        scene.pool.restart("a", 1)
+        await scene.until(lambda: "http://a:2" in scene.router.urls)
+        assert scene.happened[-4:] == ["remove http://a:1", "stop a", "start a", "add http://a:2"]
+
+    play(act)
+
+
+def test_an_engine_that_misses_a_version_gets_no_request() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0)
+        await scene.pool.publish(1, lambda version, engines: only(version, "a"))
+        assert scene.states() == {"a": "Healthy", "b": "Stale"}
         assert scene.router.urls == {"http://a:1"}
 
+    async def only(version: int, name: str) -> Publication:
+        return Publication(version, 0.0, (name,), {})
+
     play(act)
 
 
-def test_engines_that_wait_for_room_go_first_and_at_once() -> None:
+def test_an_engine_that_the_router_does_not_take_is_dead() -> None:
+    async def act(scene: Scene) -> None:
+        scene.router.refuses = {"http://a:1"}
+        await scene.publish(0)
+        (engine, _) = scene.pool.snapshot()
+        assert (engine.state, engine.last_error) == ("Dead", "router: cannot add http://a:1")
+
+    assert [incident.cause for incident in play(act).incidents] == ["StartFailed"]
+
+
+def test_an_engine_that_the_router_does_not_let_go_is_killed_all_the_same() -> None:
     async def act(scene: Scene) -> None:
         await scene.publish(0)
-        scene.pool.scale(3)
-        scene.hosts["engine-0"].room.clear()
-        scene.pool.scale(2)
-        await scene.until(lambda: set(scene.states()) == {"a", "b"})
-        assert (scene.hosts["engine-0"].starts, scene.hosts["engine-0"].left) == (0, 1)
+        scene.router.refuses = {"http://a:1"}
+        scene.hosts["a"].crash()
+        await scene.until(lambda: scene.hosts["a"].stops == 1)
+        assert scene.pool.serving_urls() == ("http://a:1", "http://b:1")
 
     play(act)
 
 
-def test_generations_count_on_when_a_name_is_used_again() -> None:
+def test_engines_start_with_the_command_and_the_time_limit_of_the_pool() -> None:
+    async def act(scene: Scene) -> None:
+        assert [host.started_with for host in scene.hosts.values()] == [(COMMAND, SETTINGS.start_timeout_s)] * 2
+
+    play(act)
+
+
+def test_a_snapshot_describes_each_engine() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(3)
+        scene.pool.restart("b", 4)
+        starting = scene.pool.snapshot()[1]
+        await scene.until(lambda: scene.states()["b"] == "Healthy")
+        assert scene.pool.snapshot() == (
+            EngineSnapshot("a", "Healthy", 0, 0, 3, "", "http://a:1", 1, "10.0.0.1"),
+            EngineSnapshot("b", "Healthy", 4, 1, 3, "", "http://b:2", 2, "10.0.0.1"),
+        )
+        assert (starting.state, starting.version) == ("Starting", None)
+
+    play(act)
+
+
+def test_an_incident_says_when_it_was_noticed_rerouted_and_over() -> None:
     async def act(scene: Scene) -> None:
         await scene.publish(0)
-        scene.pool.scale(3)
-        await scene.until(lambda: scene.states().get("engine-0") == "Healthy")
-        scene.pool.scale(2)
-        await scene.until(lambda: "engine-0" not in scene.states())
-        scene.pool.scale(3)
-        (again,) = [each for each in scene.pool.snapshot() if each.name == "engine-0"]
-        assert (again.generation, again.state) == (1, "Starting")
+        await asyncio.sleep(100.0 - asyncio.get_running_loop().time())
+        scene.hosts["a"].failed_at = EPOCH + 97.0
+        scene.hosts["a"].ended.set()
+        await asyncio.sleep(20.0)
+        scene.pool.restart("a", 1)
+        await scene.until(lambda: scene.states()["a"] == "Healthy")
 
-    play(act)
+    (incident,) = play(act).incidents
+    assert (incident.engine, incident.generation, incident.cause) == ("a", 0, "ProcessExited")
+    assert incident.detail.startswith("the server ended with -9")
+    assert incident.at == pytest.approx(EPOCH + 100.0)
+    assert incident.detected_s == pytest.approx(3.0)
+    assert incident.rerouted_s == pytest.approx(0.0)
+    assert incident.returned_s == pytest.approx(20.0, abs=0.1)
 
 
-def test_an_added_engine_that_does_not_start_is_a_failure_like_any_other() -> None:
+def test_a_second_failure_before_the_return_belongs_to_the_first_incident() -> None:
     async def act(scene: Scene) -> None:
         await scene.publish(0)
-        scene.pool.scale(3)
-        scene.hosts["engine-0"].fails = "no memory"
-        await scene.until(lambda: scene.states()["engine-0"] == "Dead")
-        scene.hosts["engine-0"].fails = None
-        scene.pool.restart("engine-0", 1)
-        await scene.until(lambda: scene.states()["engine-0"] == "Healthy")
+        scene.hosts["a"].crash()
+        await scene.until(lambda: scene.states()["a"] == "Dead")
+        scene.hosts["a"].fails = "no memory"
+        scene.pool.restart("a", 1)
+        await scene.until(lambda: scene.states()["a"] == "Dead")
+        assert scene.pool.snapshot()[0].last_error == "no memory"
+        scene.hosts["a"].fails = None
+        scene.pool.restart("a", 2)
+        await scene.until(lambda: scene.states()["a"] == "Healthy")
 
-    play(act)
+    assert [(incident.generation, incident.cause) for incident in play(act).incidents] == [(0, "ProcessExited")]
 
 
-def test_cutting_off_what_runs_reaches_all_that_serve_although_one_does_not_answer() -> None:
+def test_a_publish_failure_has_no_time_of_failure() -> None:
     async def act(scene: Scene) -> None:
-        asked: list[object] = []
+        await scene.publish(0, failed={"a": "1 of 14 tensors differ"})
 
-        async def abort(request: web.Request) -> web.Response:
-            asked.append(await request.json())
-            return web.Response()
+    (incident,) = play(act).incidents
+    assert (incident.detail, incident.detected_s) == ("1 of 14 tensors differ", None)
 
-        application = web.Application()
-        application.router.add_post("/abort_request", abort)
+
+def test_no_process_is_left_when_the_pool_has_stopped() -> None:
+    async def act(scene: Scene) -> None:
         await scene.publish(0)
-        async with TestServer(application) as server:
-            scene.hosts["b"].url = str(server.make_url("")).rstrip("/")
-            scene.pool.restart("b", 1)
-            await scene.until(lambda: [each.generation for each in scene.pool.snapshot()] == [0, 1])
-            await scene.until(lambda: set(scene.states().values()) == {"Healthy"})
-            await scene.pool.cut()
-        assert asked == [{"abort_all": True}]
+
+    scene = play(act)
+    assert {name: host.stops for name, host in scene.hosts.items()} == {"a": 1, "b": 1}
+    assert scene.incidents == []
+
+
+def test_an_end_of_what_runs_reaches_all_that_serve_although_one_does_not_answer() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0)
+        await scene.pool.publish(1, lambda version, engines: scene._publish(version, engines[:1], {}))
+        scene.http.answers["a:1/abort_request"] = Reply(500, "overloaded")
+        await scene.pool.cut()
+        assert [(asked.url, asked.deadline_s) for asked in scene.http.asked] == [("http://a:1/abort_request", 5.0)]
+        await scene.publish(2)
+        await scene.pool.cut()
+        assert scene.http.bodies("b:1/abort_request") == [{"abort_all": True}]
 
     play(act)
 
 
-async def _never(engines: Engines) -> Publication | None:
-    return None
+def test_memory_is_handed_over_by_the_engines_that_serve() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0)
+        await scene.pool.release_memory()
+        await scene.pool.resume_memory()
+        assert [asked.url.removeprefix("http://") for asked in scene.http.asked] == [
+            "a:1/release_memory_occupation",
+            "b:1/release_memory_occupation",
+            "a:1/resume_memory_occupation",
+            "b:1/resume_memory_occupation",
+        ]
+        assert {asked.deadline_s for asked in scene.http.asked} == {60.0}
+
+    play(act)
+
+
+def test_an_engine_that_keeps_its_memory_is_an_error() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0)
+        scene.http.answers["release_memory_occupation"] = Reply(500, "no")
+        with pytest.raises(EngineError, match=r"^engine a: POST .*: 500 no; engine b: POST .*: 500 no$"):
+            await scene.pool.release_memory()
+
+    play(act)
+
+
+def test_a_publication_that_ends_after_the_pool_has_stopped_is_no_failure() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0)
+        go_on = asyncio.Event()
+
+        async def publish(version: int, engines: Engines) -> Publication:
+            await go_on.wait()
+            return Publication(version, 0.0, (), {"a": "connection reset", "b": "connection reset"})
+
+        publication = asyncio.ensure_future(scene.pool.publish(1, publish))
+        await asyncio.sleep(0)
+        await scene.pool.stop()
+        go_on.set()
+        await publication
+
+    assert play(act).incidents == []
+
+
+def test_an_incident_is_reported_once_although_the_pool_is_stopped_twice() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0, failed={"a": "1 of 14 tensors differ"})
+        await scene.pool.stop()
+
+    assert len(play(act).incidents) == 1
+
+
+def test_a_defect_in_the_background_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def act(scene: Scene) -> None:
+        await scene.publish(0)
+        scene.defect = KeyError("ranks")
+        scene.pool.restart("a", 1)
+        await scene.until(lambda: scene.states()["a"] == "Stale")
+        await asyncio.sleep(0)
+
+    play(act)
+    assert "KeyError: 'ranks'" in caplog.text
+    assert caplog.text.count("action=defect") == 1

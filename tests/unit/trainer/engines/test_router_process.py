@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from rljob_api.sections import RouterPolicy
 from rljob_trainer.engines import router_process
 from rljob_trainer.engines.router import RouterSettings, router_argv
 
@@ -30,7 +31,7 @@ def test_our_command_line_reaches_the_router(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(router_process, "Router", Router)
     python, flag, module, *arguments = router_argv(
-        RouterSettings("round_robin", 30.0, 1.0, 5.0), "127.0.0.1", 8000, 9000
+        RouterSettings(RouterPolicy.ROUND_ROBIN, 30.0, 1.0, 5.0), "127.0.0.1", 8000, 9000
     )
     assert (python, flag, module) == (sys.executable, "-m", router_process.__name__)
     router_process.main(arguments)

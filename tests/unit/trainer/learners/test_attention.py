@@ -3,19 +3,21 @@
 import itertools
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 
-from rljob_trainer.learners.attention import PaddedKernel
+from rljob_trainer.batches.packing import TrainingSequence, pack
+from rljob_trainer.learners import attention
+from rljob_trainer.learners.attention import KERNELS, PackedAttention, PackedTokens, PaddedKernel
 from rljob_trainer.learners.layout import token_layout
-from rljob_trainer.packing import Sequence, pack
 
 HEADS, GROUPS, SIZE = 4, 2, 8
 
 
 def test_each_sequence_attends_causally_to_itself_alone_and_gradients_agree() -> None:
     sequences = [
-        Sequence(tokens, 1, 1.0, (-1.0,) * (len(tokens) - 1), 1.0)
+        TrainingSequence(tokens, 1, 1.0, (-1.0,) * (len(tokens) - 1), 1.0)
         for tokens in ((1, 2, 3, 4, 5), (1, 2, 9), (1, 2, 3, 7, 7, 7, 7), (8, 8))
     ]
     ((batch,),) = pack(sequences, 1, 10_000)
@@ -32,6 +34,64 @@ def test_each_sequence_attends_causally_to_itself_alone_and_gradients_agree() ->
         rtol=0,
         atol=1e-6,
     )
+
+
+def causal_attention_of_each_sequence(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cu_seq_q: torch.Tensor,
+    cu_seq_k: torch.Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    window_size: tuple[int, int],
+) -> torch.Tensor:
+    """Do what torch's `varlen_attn` documents, which runs on GPUs alone."""
+    bounds = cu_seq_q.tolist()
+    assert cu_seq_q.dtype == torch.int32 and torch.equal(cu_seq_q, cu_seq_k)
+    assert max_q == max_k == max(end - start for start, end in itertools.pairwise(bounds))
+    assert window_size == (-1, 0)  # any number of tokens before, none after
+    return naive_attention(query, key, value, np.arange(len(query)), np.asarray(bounds))
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared beginnings", "plain"])
+def test_the_kernel_for_gpus_gives_what_the_one_for_cpus_gives(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "varlen_attn", causal_attention_of_each_sequence)
+    tokens = [(1, 2, 3, 4, 5), (1, 2, 9) if shared else (7, 2, 9), (8, 8)]
+    ((batch,),) = pack([TrainingSequence(each, 1, 1.0, (-1.0,) * (len(each) - 1), 1.0) for each in tokens], 1, 10_000)
+    layout = token_layout(batch)
+    assert layout.is_plain is not shared
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(len(layout.tokens_N), heads, SIZE, requires_grad=True) for heads in (HEADS, GROUPS, GROUPS))
+    padded, varlen = (KERNELS[device](layout, torch.device("cpu"))(q, k, v) for device in ("cpu", "cuda"))
+    torch.testing.assert_close(varlen, padded, rtol=0, atol=1e-6)
+    upstream = torch.randn_like(padded)
+    torch.testing.assert_close(
+        torch.autograd.grad(varlen, (q, k, v), upstream),
+        torch.autograd.grad(padded, (q, k, v), upstream),
+        rtol=0,
+        atol=1e-6,
+    )
+
+
+def test_attention_turns_queries_and_keys_by_their_positions_and_leaves_values() -> None:
+    class First:
+        """A kernel that returns what it was given, side by side."""
+
+        def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return torch.cat([q, k, v], 1)
+
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(3, 2, SIZE) for _ in range(3))
+    angles = torch.rand(3, 1, SIZE // 2)
+    packed = PackedTokens(qkv_format="thd", kernel=First(), cos=angles.cos(), sin=angles.sin())
+    out = PackedAttention(None, 1)(q, k, v, None, packed_seq_params=packed)
+    turned = [
+        torch.view_as_complex(torch.stack(x.chunk(2, -1), -1)) * torch.polar(angles * 0 + 1, angles) for x in (q, k)
+    ]
+    wanted = torch.cat([*(torch.cat([x.real, x.imag], -1) for x in turned), v], 1)
+    torch.testing.assert_close(out, wanted.flatten(1))
 
 
 def naive_attention(

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from transformers import GPT2Config, LlamaConfig, PreTrainedConfig
 
-from learner_data import learner_config
-from rljob_trainer.learners.bridges import UnsupportedModelError, check
+from rljob_api.sizing.model_shape import BY_MODEL_TYPE
+from rljob_trainer.learners.bridges import UnsupportedModelError, check, family
+from rljob_trainer.learners.families import local_bridge
+from support.trainer.learner_data import learner_config
 
 ROPE = {"rope_type": "default", "rope_theta": 1e4}
 
@@ -21,7 +23,7 @@ def llama(**changes: Any) -> PreTrainedConfig:
 @pytest.mark.parametrize(
     ("hf_config", "settings", "message"),
     [
-        (GPT2Config(), {}, "model type 'gpt2' is not supported; supported are llama, qwen3"),
+        (GPT2Config(), {}, f"model type 'gpt2' is not supported; supported are {', '.join(sorted(BY_MODEL_TYPE))}"),
         (
             llama(),
             {"tensor_parallel": 4},
@@ -40,6 +42,16 @@ def llama(**changes: Any) -> PreTrainedConfig:
 def test_what_cannot_be_trained_is_refused(hf_config: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedModelError, match=re.escape(message)):
         check(hf_config, learner_config(Path("model"), **settings))
+
+
+def test_every_family_of_the_table_has_a_file_and_every_file_a_line_of_the_table() -> None:
+    files = {path.stem for path in Path(local_bridge.__file__).parent.glob("*.py")} - {"__init__", "local_bridge"}
+    assert files == set(BY_MODEL_TYPE)
+
+
+@pytest.mark.parametrize("model_type", BY_MODEL_TYPE)
+def test_every_family_has_a_bridge(model_type: str) -> None:
+    assert issubclass(family(model_type), local_bridge.LocalBridge)
 
 
 @pytest.mark.parametrize("settings", [{}, {"tensor_parallel": 3}, {"pipeline_parallel": 2}])

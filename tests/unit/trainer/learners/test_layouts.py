@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from learner_data import learner_config
 from rljob_trainer.learners.config import Layout, layout
+from support.trainer.learner_data import learner_config
 
 
 def test_ranks_that_are_left_over_from_the_model_share_the_data() -> None:

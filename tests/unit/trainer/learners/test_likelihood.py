@@ -5,13 +5,13 @@ from functools import partial
 import pytest
 import torch
 
-from algorithm_batches import LONGEST, NUM_BATCHES, batch
-from rljob_trainer.aggregation import by_constant, by_sample, by_token
-from rljob_trainer.algorithms.algorithm import LIKELIHOOD, Outcome
+from rljob_trainer.algorithms.algorithm import LIKELIHOOD, GroupOutcome
 from rljob_trainer.algorithms.sft import ones
+from rljob_trainer.batches.loss_weights import by_constant, by_sample, by_token
 from rljob_trainer.learners.config import LossSettings
 from rljob_trainer.learners.loss import policy_loss
 from rljob_trainer.learners.objectives import objective
+from support.trainer.algorithm_batches import LONGEST, NUM_BATCHES, batch
 
 SEEDS = range(NUM_BATCHES)
 BY = {"token": by_token, "sample": by_sample, "constant": partial(by_constant, LONGEST)}
@@ -48,9 +48,9 @@ def test_the_loss_and_its_gradient_are_those_of_cross_entropy(seed: int, by: str
     (ours,) = torch.autograd.grad(loss, logits, retain_graph=True)
     (theirs,) = torch.autograd.grad(wanted, logits)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
-    assert sums.surprise.item() == pytest.approx(sum(each).item(), abs=1e-6)  # type: ignore[union-attr]  # not empty
-    assert sums.clipped.item() == 0
+    assert sums["surprise"].item() == pytest.approx(sum(each).item(), abs=1e-6)  # type: ignore[union-attr]  # not empty
+    assert sums["clip_fraction"].item() == 0
 
 
 def test_every_response_counts_the_same() -> None:
-    assert ones([Outcome((), (3, 1)), Outcome((), (2,))]) == [(1.0, 1.0), (1.0,)]
+    assert ones([GroupOutcome((), (3, 1)), GroupOutcome((), (2,))]) == [(1.0, 1.0), (1.0,)]

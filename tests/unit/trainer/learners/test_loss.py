@@ -1,13 +1,18 @@
 """The policy loss, against reference values of verl 0.9.1 in fp64."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from rljob_api.sections import ImportanceBound, ImportanceLevel
 from rljob_trainer.learners.config import ImportanceSettings, KlSettings, LossSettings
-from rljob_trainer.learners.loss import LossSums, Targets, kl_estimate, policy_loss
+from rljob_trainer.learners.loss import Targets, kl_estimate, policy_loss
 from rljob_trainer.learners.objectives.clip import clip
+from rljob_trainer.learners.reduction import Sums
 
 OLD = torch.tensor(
     [[-1, -.5, -2, -.1, -3], [-.7, -1.2, -.3, -2.5, -.9], [-1.5, -.2, -.8, -1.1, -.4], [-.6, -2.2, -1.3, -.05, -1.7]]
@@ -39,7 +44,7 @@ def targets(weights: torch.Tensor, off_policy: bool = True) -> Targets:
 
 def clipped_loss(
     new: torch.Tensor, entropy: torch.Tensor, given: Targets, settings: LossSettings
-) -> tuple[torch.Tensor, LossSums]:
+) -> tuple[torch.Tensor, Sums]:
     return policy_loss(new, entropy, given, settings, clip)
 
 
@@ -49,8 +54,8 @@ def clipped_loss(
 def test_the_clipped_surrogate_is_that_of_verl(weights: torch.Tensor, expected: float) -> None:
     loss, sums = clipped_loss(NEW[MASK], torch.zeros(15), targets(weights), LossSettings(clip_low=0.2, clip_high=0.28))
     assert loss.item() == pytest.approx(expected, abs=1e-6)
-    assert sums.clipped.item() / sums.tokens.item() == pytest.approx(0.2)
-    assert sums.mismatch.item() / sums.tokens.item() == pytest.approx(0.5)
+    assert sums["clip_fraction"].item() / sums["response_tokens"].item() == pytest.approx(0.2)
+    assert sums["logprob_mismatch"].item() / sums["response_tokens"].item() == pytest.approx(0.5)
 
 
 def test_its_gradient_is_that_of_verl() -> None:
@@ -63,7 +68,7 @@ def test_its_gradient_is_that_of_verl() -> None:
 
 @pytest.mark.parametrize(("estimator", "expected"), [("k1", -0.024), ("k2", 0.029993), ("k3", 0.030994)])
 def test_kl_estimates_and_their_weight_in_the_loss(estimator: str, expected: float) -> None:
-    estimate = kl_estimate(NEW[MASK], REFERENCE[MASK], estimator)  # type: ignore[arg-type]  # parametrize gives a str
+    estimate = kl_estimate(NEW[MASK], REFERENCE[MASK], estimator, True)  # type: ignore[arg-type]  # a str
     assert estimate.mean().item() == pytest.approx(expected, abs=1e-6)
     kl = KlSettings(0.5, estimator)  # type: ignore[arg-type]
     penalised, _ = clipped_loss(NEW[MASK], torch.zeros(15), targets(TOKEN_MEAN), LossSettings(kl=kl))
@@ -76,14 +81,14 @@ def test_the_entropy_bonus_lowers_the_loss() -> None:
     with_bonus, sums = clipped_loss(NEW[MASK], torch.full((15,), 2.0).double(), targets(TOKEN_MEAN), settings)
     plain, _ = clipped_loss(NEW[MASK], torch.zeros(15), targets(TOKEN_MEAN), LossSettings())
     assert (with_bonus - plain).item() == pytest.approx(-0.2)
-    assert sums.entropy.item() == pytest.approx(30.0)
+    assert sums["entropy"].item() == pytest.approx(30.0)
 
 
 def test_on_policy_the_ratio_is_one_and_the_gradient_is_the_advantage() -> None:
     new = NEW[MASK].requires_grad_()
     loss, sums = clipped_loss(new, torch.zeros(15), targets(TOKEN_MEAN, off_policy=False), LossSettings())
     (gradient,) = torch.autograd.grad(loss, new)
-    assert sums.ratio.item() == 15.0 and sums.clipped.item() == 0.0
+    assert sums["ratio"].item() == 15.0 and sums["clip_fraction"].item() == 0.0
     torch.testing.assert_close(gradient, -ADVANTAGES[MASK] / 15)
 
 
@@ -91,7 +96,7 @@ def test_tokens_without_weight_are_not_counted() -> None:
     weights = TOKEN_MEAN.clone()
     weights[0] = 0.0
     _, sums = clipped_loss(NEW[MASK], torch.ones(15), targets(weights), LossSettings())
-    assert sums.tokens.item() == sums.entropy.item() == 11.0
+    assert sums["response_tokens"].item() == sums["entropy"].item() == 11.0
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first update", "later update"])
@@ -104,17 +109,89 @@ def test_the_ratio_may_be_that_to_the_engines_and_the_mismatch_stays_the_learner
     )
     assert loss.item() == wanted.item()
     assert torch.equal(*(torch.autograd.grad(each, by)[0] for each, by in ((loss, new), (wanted, same))))
-    assert (sums.ratio, sums.clipped) == (others.ratio, others.clipped)
+    assert (sums["ratio"], sums["clip_fraction"]) == (others["ratio"], others["clip_fraction"])
     learner = NEW[MASK] if first else OLD[MASK]
-    assert sums.mismatch.item() == pytest.approx((learner - given.engine_logprobs_R).abs().sum().item())
+    assert sums["logprob_mismatch"].item() == pytest.approx((learner - given.engine_logprobs_R).abs().sum().item())
 
 
 def test_decoupled_the_weight_corrects_from_the_engines_to_the_learner_and_the_ratio_stays_one() -> None:
-    importance = ImportanceSettings("truncate", "token", 0.0, 2.0)
+    importance = ImportanceSettings(ImportanceBound.TRUNCATE, ImportanceLevel.TOKEN, 0.0, 2.0)
     given = targets(TOKEN_MEAN, off_policy=False)
     new = NEW[MASK].clone().requires_grad_()
     loss, sums = clipped_loss(new, torch.zeros(15), given, LossSettings(importance=importance))
     (gradient,) = torch.autograd.grad(loss, new)
     weights = (NEW[MASK] - given.engine_logprobs_R).exp().clamp(max=2.0)
     torch.testing.assert_close(gradient, -ADVANTAGES[MASK] * weights / 15)
-    assert sums.ratio.item() == 15.0
+    assert sums["ratio"].item() == 15.0
+
+
+def test_the_largest_mismatch_is_that_of_a_token_with_a_weight() -> None:
+    weights = TOKEN_MEAN.clone()
+    weights[0] = 0.0
+    engine = OLD.clone()
+    engine[0, 1], engine[1, 2], engine[2, 3] = OLD[0, 1] + 9.0, OLD[1, 2] - 3.0, OLD[2, 3] + 1.0
+    _, sums = clipped_loss(
+        NEW[MASK], torch.zeros(15), replace(targets(weights), engine_logprobs_R=engine[MASK]), LossSettings()
+    )
+    assert sums["max_mismatch"].item() == pytest.approx(3.0)
+    assert sums["logprob_mismatch"].item() == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("dual_clip", [None, 1.5])
+@given(logprobs=st.floats(-2.0, 2.0), advantage=st.floats(-3.0, 3.0).filter(lambda a: abs(a) > 1e-3))
+def test_the_gradient_vanishes_exactly_where_the_advantage_would_push_beyond_a_bound(
+    dual_clip: float | None, logprobs: float, advantage: float
+) -> None:
+    new = torch.tensor([logprobs], dtype=torch.float64, requires_grad=True)
+    zero = torch.zeros(1, dtype=torch.float64)
+    one = Targets(torch.tensor([advantage]).double(), zero + 1, zero.long(), 1, zero, zero, None)
+    settings = LossSettings(clip_low=0.2, clip_high=0.3, dual_clip=dual_clip)
+    loss, sums = clipped_loss(new, zero, one, settings)
+    (gradient,) = torch.autograd.grad(loss, new)
+    ratio = math.exp(logprobs)
+    stops = ratio > 1.3 if advantage > 0 else ratio < 0.8 or (dual_clip is not None and ratio > dual_clip)
+    assert gradient.item() == pytest.approx(0.0 if stops else -ratio * advantage)
+    assert sums["clip_fraction"].item() == stops
+
+
+@given(st.lists(st.integers(0, 3), min_size=15, max_size=15))
+def test_any_split_into_micro_batches_gives_the_same_loss_gradient_and_sums(places: list[int]) -> None:
+    settings = LossSettings(entropy_coefficient=0.1, kl=KlSettings(0.3), clip_high=0.28)
+    whole, part_of, entropy = targets(SAMPLE_MEAN), torch.tensor(places), torch.linspace(0.1, 2.0, 15).double()
+    together, apart = (NEW[MASK].clone().requires_grad_() for _ in range(2))
+    loss, sums = clipped_loss(together, entropy, whole, settings)
+    rows = [part_of == place for place in sorted(set(places))]
+    parts = [
+        clipped_loss(
+            apart[row],
+            entropy[row],
+            Targets(
+                whole.advantages_R[row],
+                whole.weights_R[row],
+                whole.sequences_R[row],
+                4,
+                whole.engine_logprobs_R[row],
+                OLD[MASK][row],
+                REFERENCE[MASK][row],
+            ),
+            settings,
+        )
+        for row in rows
+    ]
+    total = torch.stack([each for each, _ in parts]).sum()
+    torch.testing.assert_close(total, loss)
+    torch.testing.assert_close(torch.autograd.grad(total, apart), torch.autograd.grad(loss, together))
+    added = {name: sum(each[name].item() for _, each in parts) for name in sums if name != "max_mismatch"}
+    assert added | {"max_mismatch": sums["max_mismatch"].item()} == pytest.approx(
+        {name: value.item() for name, value in sums.items()}
+    )
+
+
+def test_sums_carry_no_gradient_and_are_in_fp64() -> None:
+    entropy = torch.ones(15, requires_grad=True)
+    new = NEW[MASK].float().requires_grad_()
+    settings = LossSettings(entropy_coefficient=0.1, kl=KlSettings(0.3))
+    importance = ImportanceSettings(ImportanceBound.TRUNCATE, ImportanceLevel.TOKEN, 0.0, 2.0)
+    _, sums = clipped_loss(new, entropy, targets(TOKEN_MEAN), replace(settings, importance=importance))
+    values = {name: (value.requires_grad, value.dtype) for name, value in sums.items()}
+    assert values == dict.fromkeys(sums, (False, torch.float64))

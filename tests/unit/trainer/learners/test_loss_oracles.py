@@ -11,17 +11,19 @@ import numpy as np
 import pytest
 import torch
 
-import naive_algorithms
-from algorithm_batches import LONGEST, NUM_BATCHES, Batch, batch
-from naive_algorithms import Wanted
-from rljob_trainer.aggregation import by_constant, by_sample, by_token
-from rljob_trainer.algorithms.algorithm import CISPO, GSPO
-from rljob_trainer.learners.config import CLIP, ImportanceSettings, KlSettings, LossSettings
-from rljob_trainer.learners.loss import LossSums, policy_loss
+from rljob_api.sections import ImportanceBound, ImportanceLevel
+from rljob_trainer.algorithms.algorithm import CISPO, CLIP, GSPO
+from rljob_trainer.batches.loss_weights import by_constant, by_sample, by_token
+from rljob_trainer.learners.config import ImportanceSettings, KlSettings, LossSettings
+from rljob_trainer.learners.loss import policy_loss
 from rljob_trainer.learners.objectives import objective
+from rljob_trainer.learners.reduction import Sums
+from support.trainer import naive_algorithms
+from support.trainer.algorithm_batches import FAR, LONGEST, NUM_BATCHES, Batch, batch, far
+from support.trainer.naive_algorithms import Wanted
 
 SEEDS = range(NUM_BATCHES)
-VERL = json.loads((Path(__file__).parents[3] / "support" / "verl_values.json").read_text())
+VERL = json.loads((Path(__file__).parents[3] / "support" / "trainer" / "verl_values.json").read_text())
 OBJECTIVES = {
     "clip": LossSettings(clip_low=0.2, clip_high=0.28),
     "dual": LossSettings(clip_low=0.2, clip_high=0.28, dual_clip=1.5),
@@ -31,10 +33,10 @@ OBJECTIVES = {
 """with the clip ranges that verl's values were made with"""
 WEIGHTS = {"token": by_token, "sample": by_sample, "constant": lambda lengths: by_constant(LONGEST, lengths)}
 IMPORTANCE = {
-    "truncate-token": ImportanceSettings("truncate", "token", 0.0, 1.5),
-    "mask-token": ImportanceSettings("mask", "token", 0.6, 1.5),
-    "truncate-sequence": ImportanceSettings("truncate", "sequence", 0.0, 1.5),
-    "mask-sequence": ImportanceSettings("mask", "sequence", 0.4, 1.5),
+    "truncate-token": ImportanceSettings(ImportanceBound.TRUNCATE, ImportanceLevel.TOKEN, 0.0, 1.5),
+    "mask-token": ImportanceSettings(ImportanceBound.MASK, ImportanceLevel.TOKEN, 0.6, 1.5),
+    "truncate-sequence": ImportanceSettings(ImportanceBound.TRUNCATE, ImportanceLevel.SEQUENCE, 0.0, 1.5),
+    "mask-sequence": ImportanceSettings(ImportanceBound.MASK, ImportanceLevel.SEQUENCE, 0.4, 1.5),
 }
 IN_THE_LOSS = {f"{name}-{by}": (name, by, None) for name in OBJECTIVES for by in WEIGHTS}
 CORRECTED = {f"clip-token-{kind}": ("clip", "token", kind) for kind in IMPORTANCE}
@@ -52,9 +54,7 @@ def wanted(name: str, by: str, importance: str | None = None, **more: Any) -> Wa
     return Wanted(plain, by, given.clip_low, given.clip_high, given.dual_clip, importance, bounds, **more)
 
 
-def ours(
-    b: Batch, given: LossSettings, by: str, on_policy: bool = False
-) -> tuple[torch.Tensor, torch.Tensor, LossSums]:
+def ours(b: Batch, given: LossSettings, by: str, on_policy: bool = False) -> tuple[torch.Tensor, torch.Tensor, Sums]:
     """Return loss, gradient for every padded token, and sums."""
     new = b.new_D_T.clone().requires_grad_()
     targets = b.targets(WEIGHTS[by](b.lengths_D))
@@ -107,6 +107,29 @@ def test_the_penalty_in_the_loss_is_that_of_verl(estimator: str) -> None:
     )
 
 
+@pytest.mark.parametrize("times", FAR)
+def test_the_penalty_of_a_far_reference_ends_where_verl_s_ends(times: int) -> None:
+    plain, penalised = settings("clip"), settings("clip", kl=KlSettings(1.0))
+    batches = {seed: far(batch(seed), times) for seed in SEEDS}
+    pairs = {seed: (ours(b, penalised, "token"), ours(b, plain, "token")) for seed, b in batches.items()}
+    assert_equal_to_verl(
+        f"k3-far-{times}",
+        {seed: (first[0] - second[0], first[1] - second[1]) for seed, (first, second) in pairs.items()},
+    )
+
+
+@pytest.mark.parametrize("times", FAR)
+def test_without_the_clamp_the_penalty_of_a_far_reference_is_that_of_the_formula(times: int) -> None:
+    given = settings("clip", kl=KlSettings(1.0, clamp=False))
+    b = far(batch(3), times)
+    new = b.new_D_T.clone().requires_grad_()
+    formula = naive_algorithms.loss(wanted("clip", "token", kl=("k3", 1.0)), b, new)
+    loss, gradient, _ = ours(b, given, "token")
+    torch.testing.assert_close(loss, formula.detach())
+    torch.testing.assert_close(gradient, torch.autograd.grad(formula, new)[0])
+    assert gradient.abs().max() > 1.0
+
+
 @pytest.mark.parametrize(("estimator", "by"), [("k1", "token"), ("k2", "sample"), ("k3", "constant")])
 def test_penalty_bonus_and_correction_add_up(estimator: str, by: str) -> None:
     kl = KlSettings(0.3, estimator)  # type: ignore[arg-type]
@@ -127,18 +150,18 @@ def test_the_mean_weight_and_the_share_that_was_cut_are_measured(importance: str
     b, given = batch(3), IMPORTANCE[importance]
     sums = ours(b, settings("clip", importance), "token")[2]
     oracle = wanted("clip", "token", importance)
-    free = dataclasses.replace(oracle, correction=f"truncate-{given.level}", bounds=(0.0, math.inf))
+    free = dataclasses.replace(oracle, correction=f"truncate-{given.level.lower()}", bounds=(0.0, math.inf))
     places = [(row, t) for row, length in enumerate(b.lengths_D) for t in range(length)]
     raw = [naive_algorithms.correction(free, b, b.old_D_T, *place) for place in places]
     used = [naive_algorithms.correction(oracle, b, b.old_D_T, *place) for place in places]
-    assert sums.tokens.item() == len(places)
-    assert sums.importance.item() == pytest.approx(sum(used))
-    assert sums.cut.item() == sum(not given.low <= weight <= given.high for weight in raw) > 0
+    assert sums["response_tokens"].item() == len(places)
+    assert sums["importance_weight"].item() == pytest.approx(sum(used))
+    assert sums["importance_cut"].item() == sum(not given.low <= weight <= given.high for weight in raw) > 0
 
 
-def test_without_a_correction_every_weight_is_one() -> None:
+def test_without_a_correction_no_weight_is_measured() -> None:
     sums = ours(batch(0), settings("clip"), "token")[2]
-    assert (sums.importance.item(), sums.cut.item()) == (sums.tokens.item(), 0.0)
+    assert not {"importance_weight", "importance_cut"} & sums.keys()
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -179,7 +202,7 @@ def test_a_token_without_weight_is_as_if_it_were_not_there(name: str, importance
     without, _ = policy_loss(new[kept], entropy[kept], dataclasses.replace(masked, **tensors), given, chosen)
     torch.testing.assert_close(loss, without)
     torch.testing.assert_close(torch.autograd.grad(loss, new), torch.autograd.grad(without, new))
-    assert 0 < sums.tokens.item() == kept.sum().item() < len(kept)
+    assert 0 < sums["response_tokens"].item() == kept.sum().item() < len(kept)
 
 
 def test_an_objective_that_is_not_there_is_named() -> None:

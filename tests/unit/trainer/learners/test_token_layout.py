@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rljob_trainer.batches.packing import MicroBatch, TrainingSequence, pack
 from rljob_trainer.learners.layout import token_layout
-from rljob_trainer.packing import MicroBatch, Sequence, pack
 
 parts = st.lists(st.integers(0, 2), min_size=1, max_size=5)
 samples = st.lists(st.tuples(parts, parts), min_size=1, max_size=8)
@@ -15,7 +15,8 @@ samples = st.lists(st.tuples(parts, parts), min_size=1, max_size=8)
 
 def packed(pairs: list[tuple[list[int], list[int]]]) -> MicroBatch:
     sequences = [
-        Sequence((*prompt, *response), len(prompt), 1.0, (-1.0,) * len(response), 1.0) for prompt, response in pairs
+        TrainingSequence((*prompt, *response), len(prompt), 1.0, (-1.0,) * len(response), 1.0)
+        for prompt, response in pairs
     ]
     ((batch,),) = pack(sequences, 1, 10_000)
     return batch

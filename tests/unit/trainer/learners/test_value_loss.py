@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-import naive_algorithms
-from algorithm_batches import LONGEST, NUM_BATCHES, Batch, batch
-from rljob_trainer.aggregation import by_constant, by_sample, by_token
+from rljob_trainer.batches.loss_weights import by_constant, by_sample, by_token
+from rljob_trainer.learners.reduction import Sums
 from rljob_trainer.learners.value_loss import Fit, value_loss
+from support.trainer import naive_algorithms
+from support.trainer.algorithm_batches import LONGEST, NUM_BATCHES, Batch, batch
 
 SEEDS = range(NUM_BATCHES)
-VERL = json.loads((Path(__file__).parents[3] / "support" / "verl_values.json").read_text())
+VERL = json.loads((Path(__file__).parents[3] / "support" / "trainer" / "verl_values.json").read_text())
 WEIGHTS = {"token": by_token, "sample": by_sample, "constant": lambda lengths: by_constant(LONGEST, lengths)}
 VALUE_CLIP = 0.2
 """that verl's values were made with"""
@@ -25,7 +26,7 @@ def fit(b: Batch, by: str) -> Fit:
     return Fit(b.values_D_T[mask], b.returns_D_T[mask], weights_D[:, None].expand(mask.shape)[mask])
 
 
-def ours(b: Batch, by: str, clip: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def ours(b: Batch, by: str, clip: float) -> tuple[torch.Tensor, torch.Tensor, Sums]:
     """Return loss, gradient for every padded token, and sums."""
     new = b.new_values_D_T.clone().requires_grad_()
     loss, sums = value_loss(new[b.mask_D_T.bool()], fit(b, by), clip)
@@ -65,8 +66,28 @@ def test_what_the_clip_range_changed_is_counted() -> None:
         abs(max(min(move, VALUE_CLIP), -VALUE_CLIP) - move + error) > abs(error)
         for move, error in zip(moves, errors, strict=True)
     ]
-    assert ours(b, "token", VALUE_CLIP)[2][1:].tolist() == [sum(bounded), len(places)]
+    loss, _, sums = ours(b, "token", VALUE_CLIP)
+    assert sums["value_loss"].dtype == torch.float64
+    assert sums["value_loss"].item() == loss.item()
+    assert (sums["value_clip_fraction"].item(), sums["response_tokens"].item()) == (sum(bounded), len(places))
     assert 0 < sum(bounded) < len(places)
+
+
+def test_rounding_inside_the_range_is_not_counted_as_clipping() -> None:
+    draw = torch.Generator().manual_seed(3)
+    old, moves, errors = (torch.rand(20_000, generator=draw) * 2 - 1 for _ in range(3))
+    old, new = 0.09 * old, 0.09 * moves
+    near = Fit(old, new + 0.01 * errors, torch.ones(20_000))
+    rounded = (old + (new - old).clamp(-VALUE_CLIP, VALUE_CLIP) - near.returns_R).square()
+    assert (rounded > (new - near.returns_R).square()).count_nonzero() > 1_000
+    assert value_loss(new, near, VALUE_CLIP)[1]["value_clip_fraction"].item() == 0.0
+
+
+def test_a_move_beyond_the_range_counts_only_where_it_raises_the_loss() -> None:
+    old, new = torch.zeros(4), torch.tensor([0.2, 0.3, 0.3, -0.3])
+    beyond = Fit(old, torch.tensor([1.0, 1.0, -1.0, -1.0]), torch.ones(4))
+    assert value_loss(new, beyond, 0.25)[1]["value_clip_fraction"].item() == 2.0
+    assert value_loss(new, beyond, 0.3)[1]["value_clip_fraction"].item() == 0.0
 
 
 def test_a_token_without_weight_changes_nothing() -> None:

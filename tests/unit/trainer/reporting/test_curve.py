@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.control import MOST_CURVE_POINTS, CurvePoint, Progress
+from rljob_trainer.control.status_updates import progress_of
 from rljob_trainer.reporting.curve import Curve, Thinned
 from rljob_trainer.reporting.progress import ProgressHolder
 from rljob_trainer.reporting.records import EvaluationRecord, StepRecord
-from rljob_trainer.status import progress_of
 
 
 def step(number: int, reward: float | None = 0.5) -> StepRecord:
@@ -98,6 +98,6 @@ def test_a_driver_that_reads_the_records_again_goes_on_with_the_same_curve():
         second.record(record)
     for record in records[150:]:
         second.record(record)
-    told: Progress = progress_of(second.read())
-    assert told.curve == first.read().curve.points
-    assert (told.curve[0].step, told.curve[-1].step) == (1, 199)
+    resumed: Progress = progress_of(second.read())
+    assert resumed.curve == first.read().curve.points
+    assert (resumed.curve[0].step, resumed.curve[-1].step) == (1, 199)

@@ -34,6 +34,19 @@ def step(number: int, loss: float | None = 0.1) -> StepRecord:
     )
 
 
+EARLIER = """
+{"reward_mean": 0.5, "reward_std": 0.5, "reward_parts": {"right": 0.25}, "reward_failures": 1,
+ "nonfinite_logprobs": 3,
+ "groups_without_signal": 0.125, "groups_dropped": 2, "response_length": 7.5, "truncated": 0.0625, "loss": -0.004,
+ "grad_norm": 0.75, "learning_rate": 2e-05, "entropy": 1.5, "kl": 0.01, "perplexity": 4.5, "clip_fraction": 0.003,
+ "logprob_mismatch": 0.0031, "importance_weight": 1.01, "importance_cut": 0.02, "staleness": 1.25, "max_staleness": 2,
+ "value_loss": 0.3, "value_clip_fraction": 0.04, "explained_variance": -0.5, "critic_grad_norm": 2.5, "repeated": 0.1,
+ "rollout_tokens": 960, "train_tokens": 5200, "version": 7, "publish_wait_seconds": 0.5, "skipped": 1, "kind": "step",
+ "time": 1760000000.0, "step": 7, "phase_seconds": {"rollout": 4.0, "train": 2.0}}
+"""
+"""a line of a run before metrics had a table"""
+
+
 def failure(number: int) -> EngineRecord:
     return EngineRecord(time=50.0, step=number, engine="engine-0", generation=0, cause="ProcessExited", error="gone")
 
@@ -49,6 +62,18 @@ def written(path: Path, *records: Record) -> Path:
 def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     records = (step(1), EvaluationRecord(time=2.0, step=1, sampled=0.25, greedy=None, n=8), failure(1))
     assert tuple(read_events(written(tmp_path / "events.jsonl", *records))) == records
+
+
+def test_a_step_of_an_earlier_version_is_read_to_its_last_field(tmp_path: Path) -> None:
+    line = json.loads(EARLIER)
+    path = tmp_path / "events.jsonl"
+    path.write_text(json.dumps(line) + "\n")
+    (record,) = read_events(path)
+    assert record.model_dump() == line
+
+
+def test_a_step_is_written_with_the_names_of_an_earlier_version(tmp_path: Path) -> None:
+    assert json.loads(EARLIER).keys() <= json.loads(written(tmp_path / "events.jsonl", step(1)).read_text()).keys()
 
 
 def test_accuracies_of_sets_come_back_and_records_of_before_have_none(tmp_path: Path) -> None:

@@ -8,39 +8,40 @@ import numpy as np
 import pytest
 
 from rljob_api import sections
+from rljob_api.algorithms import DISTILLATION, SFT, names
 from rljob_api.sections import Precision
-from rljob_trainer.absent import NOTHING_TRAINED, NoBatches, NoLearner
-from rljob_trainer.aggregation import by_token
-from rljob_trainer.algorithms.choose import algorithm
+from rljob_trainer.algorithms.factory import algorithm
 from rljob_trainer.algorithms.grpo import GroupRelative
-from rljob_trainer.batches import Batches
-from rljob_trainer.first_step import FirstStep, contradictions, view
-from rljob_trainer.metrics import Publication, TrainMetrics
-from rljob_trainer.penalties import no_penalties
+from rljob_trainer.assembly.null_parts import NoBatches, NoLearner
+from rljob_trainer.batches.batches import Batches
+from rljob_trainer.batches.loss_weights import by_token
+from rljob_trainer.batches.penalties import no_penalties
+from rljob_trainer.metrics import LearnerMetrics, Publication
 from rljob_trainer.reporting.events import read_events
 from rljob_trainer.reporting.first_step import LearnerView, checks, perplexity, rendered
 from rljob_trainer.reporting.history import read_history
 from rljob_trainer.reporting.html import render
 from rljob_trainer.reporting.measurements import repeated, step_metrics
 from rljob_trainer.reporting.records import FirstStepRecord
+from rljob_trainer.rollouts.first_step import FirstStep, contradictions, view
 from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup, Segment
-from synthetic_run import SyntheticRun
+from support.trainer.synthetic_run import SyntheticRun
 
 KL, MEAN, LARGEST = "KL to the reference", "engine against learner, mean", "engine against learner, largest"
 ZEROS = "tensors of zeros in the learner"
 CONTRADICTED = "pairs of samples whose advantages contradict their rewards"
 LEARNER, ENGINES = "perplexity of the samples under the learner", "perplexity of the samples under the engines"
 REPEATED, TRUNCATED = "repeated 4-grams", "truncated responses"
-TRAINING = TrainMetrics(
+TRAINING = LearnerMetrics(
     loss=0.0,
     grad_norm=1.0,
     learning_rate=1e-5,
     skipped=0,
-    tokens=9,
+    train_tokens=9,
     clip_fraction=0.0,
     kl=0.0,
     entropy=None,
-    mismatch=0.0,
+    logprob_mismatch=0.0,
 )
 SOUND = LearnerView(mean_logprob=-0.4, mean_difference=1e-6, largest_difference=1e-4)
 TOKENS = (5, 6, 7, 8, 9, 10)
@@ -107,11 +108,11 @@ def test_bf16_may_differ_more():
 
 
 def test_what_was_not_measured_is_left_out():
-    names = {check.name for check in found(training=NOTHING_TRAINED, view=None, contradicted=None)}
+    names = {check.name for check in found(training=LearnerMetrics(), view=None, contradicted=None)}
     assert len(names) == 3
     assert not [name for name in names if "learner" in name]
     assert KL not in {check.name for check in found(training=replace(TRAINING, kl=0.5), zero_kl=False)}
-    assert found(groups=(), training=NOTHING_TRAINED, view=None, contradicted=None) == ()
+    assert found(groups=(), training=LearnerMetrics(), view=None, contradicted=None) == ()
 
 
 def test_repetition_is_the_share_of_ngrams_that_came_before():
@@ -156,7 +157,7 @@ def test_perplexity_is_that_of_the_models_own_tokens():
 
 
 BATCHES = Batches(
-    advantage=GroupRelative("none"),
+    advantage=GroupRelative(sections.NormalizeBy.NONE),
     penalties=no_penalties,
     weights=by_token,
     keep_zero_advantage=False,
@@ -202,9 +203,9 @@ def test_advantages_in_the_order_of_rewards_contradict_nothing():
     assert contradictions(ANSWERED, signed(1.0)(ANSWERED)) == 0.0
 
 
-@pytest.mark.parametrize("normalize_by", ["group", "batch", "none"])
-@pytest.mark.parametrize("name", ["grpo", "gspo", "cispo", "rloo", "reinforcePlusPlus", "reinforcePlusPlusBaseline"])
-def test_no_algorithm_of_ours_contradicts_any_rewards(name: str, normalize_by: str):
+@pytest.mark.parametrize("normalize_by", [*sections.NormalizeBy])
+@pytest.mark.parametrize("name", sorted({*names(critic=False)} - {DISTILLATION, SFT}))
+def test_no_algorithm_of_ours_contradicts_any_rewards(name: str, normalize_by: sections.NormalizeBy):
     random = np.random.default_rng(7)
     rewarded = tuple(
         replace(group, rewards_G=tuple(random.choice([0.0, 0.1, 0.5, 1.0], 3).tolist())) for group in ANSWERED * 8
@@ -229,7 +230,7 @@ def test_advantages_of_another_group_contradict_some_pairs():
     assert contradictions(ANSWERED, signed(1.0)(exchanged)) == pytest.approx(4 / 5)
 
 
-def test_samples_that_are_alike_and_of_different_worth_tell_nothing():
+def test_samples_that_are_alike_and_of_different_worth_show_nothing():
     alike = (replace(ANSWERED[0], group=Group(ANSWERED[0].group.prompt, answers(20, 20, 20))),)
     assert contradictions(alike, BATCHES(alike)) is None
     assert contradictions((group(),), ()) is None
@@ -250,10 +251,18 @@ class Learner:
 
 def first_step(directory: Path, learner, logprobs, num_zeros: int = 0) -> tuple[FirstStep, SyntheticRun]:
     run = SyntheticRun(directory, steps=3)
-    told = run.report.first_step
+    first_step = run.report.first_step
     zeros = tuple(f"layers.{number}.weight" for number in range(num_zeros))
     return FirstStep(
-        learner, logprobs, lambda: zeros, run.report, told, "f1n9e7", Precision.FP32, zero_kl=True, rewards_alone=True
+        learner,
+        logprobs,
+        lambda: zeros,
+        run.report,
+        first_step,
+        "f1n9e7",
+        Precision.FP32,
+        zero_kl=True,
+        rewards_alone=True,
     ), run
 
 
@@ -302,7 +311,7 @@ def test_the_page_shows_the_checks_and_the_prompts_with_their_markers(tmp_path: 
     assert "First step" in page
     assert "&lt;|im_start|&gt;user" in page
     assert 'class="n bad">0.25<' in page
-    assert "weights that are wrong, stale or mapped" in page
+    assert "Weights may be wrong, stale or" in page
     first = SyntheticRun(tmp_path / "none", steps=3)
     first.report.end("stopped")
     assert "First step" not in render(read_history(tmp_path / "none"))

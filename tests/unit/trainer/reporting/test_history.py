@@ -1,4 +1,4 @@
-"""What a run directory tells about its run."""
+"""What a run directory shows about its run."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rljob_trainer.reporting.history import History, NotARunError, read_history, result
-from synthetic_run import SyntheticRun, finished_run
+from support.trainer.synthetic_run import SyntheticRun, finished_run
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def test_starts_and_lost_steps_are_known(history: History) -> None:
     assert [(run.attempt, run.step, run.lost_steps) for run in history.runs] == [(1, 0, 0), (2, 20, 3)]
 
 
-def test_a_failure_that_was_told_twice_is_there_once_with_what_is_known_last(history: History) -> None:
+def test_a_failure_that_was_reported_twice_is_there_once_with_what_is_known_last(history: History) -> None:
     assert [(each.engine, each.step, each.return_seconds) for each in history.incidents] == [
         ("engine-1", 13, 21.4),
         ("engine-0", 30, None),

@@ -3,13 +3,22 @@
 import base64
 import hashlib
 import re
+from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rljob_trainer.reporting.html import duration, visible, write_report
-from synthetic_run import SyntheticRun, finished_run
+from rljob_trainer.metric_table import Metric, table
+from rljob_trainer.metrics import StepMetrics
+from rljob_trainer.reporting.history import History, read_history
+from rljob_trainer.reporting.html import MOST_SAMPLES, duration, figures, render, visible, write_report
+from rljob_trainer.reporting.plots import Figure
+from rljob_trainer.reporting.records import EvaluationRecord, StepRecord
+from support.trainer.synthetic_run import SyntheticRun, finished_run
 
 
 @pytest.fixture(scope="module")
@@ -110,11 +119,106 @@ def test_a_run_that_has_only_begun_has_a_page(tmp_path: Path) -> None:
     assert "no step finished yet" in write_report(tmp_path).read_text()
 
 
+def long_run(directory: Path, steps: int) -> History:
+    """Return a run of many steps, with 8 samples of every step."""
+    SyntheticRun(directory).take(1)
+    short = read_history(directory)
+    (step,), (record,) = short.steps, short.samples
+    return replace(
+        short,
+        steps=tuple(step.model_copy(update={"step": number}) for number in range(1, steps + 1)),
+        samples=tuple(record.model_copy(update={"step": number}) for number in range(1, steps + 1)),
+    )
+
+
 def test_a_page_of_a_long_run_stays_small(tmp_path: Path) -> None:
-    run = SyntheticRun(tmp_path, steps=450)
-    for step in range(1, 451):
-        run.take(step)
-    assert write_report(tmp_path).stat().st_size < 700_000
+    sizes = [len(render(long_run(tmp_path / str(steps), steps))) for steps in (480, 2400)]
+    assert sizes[1] < min(1.1 * sizes[0], 1_000_000)
+
+
+def test_samples_of_a_long_run_are_few_and_spread_over_it_with_the_first_and_the_last(tmp_path: Path) -> None:
+    history = long_run(tmp_path, 1000)
+    page = render(history)
+    shown = [int(step) for step in re.findall(r'<td data-name="step" class="n">(\d+)</td>', page)]
+    each = len(history.samples[0].samples)
+    assert len(shown) == MOST_SAMPLES // each * each
+    steps = sorted(set(shown))
+    gaps = [later - earlier for earlier, later in pairwise(steps)]
+    assert (steps[0], steps[-1]) == (1, 1000)
+    assert max(gaps) - min(gaps) <= 1
+
+
+def test_samples_of_a_short_run_are_all_there(tmp_path: Path) -> None:
+    history = long_run(tmp_path, 5)
+    assert render(history).count('<td data-name="step" class="n">') == 5 * len(history.samples[0].samples)
+
+
+def hovers(figure: Figure) -> list[str]:
+    """Return what a reader sees over each step of a plot."""
+    return [unescape(text) for text in re.findall(r"<title>(step [^<]*)</title>", figure.svg)]
+
+
+def drawn(directory: Path, **values: Any) -> dict[str, Figure]:
+    """Return the figures by title of a run whose two steps have these values."""
+    SyntheticRun(directory).take(1)
+    history = read_history(directory)
+    steps = tuple(history.steps[0].model_copy(update={"step": number, **values}) for number in (1, 2))
+    return {figure.title: figure for figure in figures(replace(history, steps=steps))}
+
+
+FIELDS = [(name, line) for name, line in table(StepMetrics).items() if line.plot and name in StepRecord.model_fields]
+
+
+@pytest.mark.parametrize(("name", "line"), FIELDS, ids=[name for name, _ in FIELDS])
+def test_a_plot_shows_the_values_of_its_metric(tmp_path: Path, name: str, line: Metric) -> None:
+    assert line.plot
+    figure = drawn(tmp_path, **{name: 7.25})[line.plot.title]
+    assert figure.unit == line.unit
+    assert all(f"{line.plot.line} 7.25" in hover.splitlines() for hover in hovers(figure))
+    assert len(hovers(figure)) == 2
+
+
+def test_speed_is_tokens_over_the_time_of_their_phase(tmp_path: Path) -> None:
+    figure = drawn(
+        tmp_path, rollout_tokens=30, train_tokens=80, phase_seconds={"rollout": 2.0, "train": 4.0, "publish": 4.0}
+    )["Speed"]
+    assert hovers(figure)[0] == "step 1\nrollout 15\ntrain 20"
+
+
+def test_failures_are_marked_in_the_plot_of_speed_and_not_in_the_one_of_loss(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path)
+    run.take(1)
+    run.fail("engine-1", "ProcessExited", "exit code -9", returned=3.0)
+    run.take(2)
+    plots = {figure.title: figure for figure in figures(read_history(tmp_path))}
+    assert "engine-1 failed: ProcessExited" in plots["Speed"].svg
+    assert "engine-1 failed" not in plots["Loss"].svg
+
+
+def test_the_reward_is_drawn_with_its_moving_average(tmp_path: Path) -> None:
+    SyntheticRun(tmp_path).take(1)
+    history = read_history(tmp_path)
+    rewards = (0.0, 1.0, 2.0)
+    steps = tuple(
+        history.steps[0].model_copy(update={"step": number, "reward_mean": reward})
+        for number, reward in enumerate(rewards, 1)
+    )
+    figure = next(each for each in figures(replace(history, steps=steps)) if each.title == "Reward")
+    assert hovers(figure)[1:] == [
+        "step 2\nmean of the step 1\nmean of the last 5 steps 0.5",
+        "step 3\nmean of the step 2\nmean of the last 5 steps 1",
+    ]
+
+
+@pytest.mark.parametrize(("share", "n", "error"), [(0.5, 100, 0.05), (0.2, 100, 0.04), (0.2, 400, 0.02)])
+def test_whiskers_are_one_standard_error_long(tmp_path: Path, share: float, n: int, error: float) -> None:
+    SyntheticRun(tmp_path).take(1)
+    record = EvaluationRecord(time=1.0, step=0, sampled=share, greedy=None, n=n)
+    figure, *_ = figures(replace(read_history(tmp_path), evaluations=(record,)))
+    ticks = re.findall(r'<text class="tick" x="40" y="([^"]*)" text-anchor="end">([^<]*)<', figure.svg)
+    (low, first), *_, (high, last) = [(float(y), float(value)) for y, value in ticks]
+    ((y1, y2),) = re.findall(r'class="whisker[^>]*y1="([^"]*)" y2="([^"]*)"', figure.svg)
+    assert (float(y1) - float(y2)) / (low - high) * (last - first) == pytest.approx(2 * error, rel=0.02)
 
 
 @pytest.mark.parametrize(

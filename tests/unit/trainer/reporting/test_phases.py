@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from rljob_trainer.reporting.phases import OTHER, Phases
-from synthetic_run import Clock
+from support.trainer.synthetic_run import Clock
 
 
 def spend(phases: Phases, clock: Clock, **seconds: float) -> None:
@@ -71,12 +71,12 @@ def test_another_thread_reads_the_current_phase_and_since_when() -> None:
             target=lambda: seen.append((phases.current.name, phases.current.since, phases.seconds_in_current()))
         )
         reader.start()
-        reader.join(timeout=10)
+        reader.join()
     assert seen == [("publish", 7.0, 3.0)]
 
 
-def test_whoever_listens_is_told_of_each_phase_when_it_begins() -> None:
-    clock, told = Clock(), []
-    phases = Phases(clock, told.append)
+def test_listeners_get_each_phase_when_it_begins() -> None:
+    clock, entered = Clock(), []
+    phases = Phases(clock, entered.append)
     spend(phases, clock, rollout=1.0, reward=1.0)
-    assert told == ["rollout", "reward"]
+    assert entered == ["rollout", "reward"]

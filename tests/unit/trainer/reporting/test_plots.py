@@ -45,7 +45,7 @@ def test_a_missing_value_is_a_gap_and_not_a_zero() -> None:
     assert [len(line.attrib["points"].split()) for line in lines] == [2, 2]
 
 
-def test_hovering_over_a_step_tells_all_its_values() -> None:
+def test_hovering_over_a_step_shows_all_its_values() -> None:
     greedy = Series("greedy", "secondary", ((1, 0.5), (2, 0.75)), "dashed")
     assert "step 2\nreward 1\ngreedy 0.75" in titles(line_figure("Reward", "", [ramp(2), greedy]).svg)
 

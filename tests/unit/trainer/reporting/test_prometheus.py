@@ -15,7 +15,7 @@ from rljob_trainer.engines.lifecycle import (
     advance,
 )
 from rljob_trainer.reporting.prometheus import CAUSES, MODES
-from synthetic_run import SyntheticRun
+from support.trainer.synthetic_run import SyntheticRun
 
 
 def samples(run: SyntheticRun) -> dict[str, float]:
@@ -92,7 +92,7 @@ def test_phase_seconds_add_up_to_the_time_until_the_last_step(run: SyntheticRun)
     assert sum(phases) == pytest.approx(run.clock.now, rel=0.01)
 
 
-def test_the_phase_that_goes_on_is_told_with_its_time(run: SyntheticRun) -> None:
+def test_the_phase_that_goes_on_is_reported_with_its_time(run: SyntheticRun) -> None:
     with run.phases.measure("publish"):
         run.clock.now += 4.0
         assert samples(run)["rljob_current_phase_seconds{phase=publish}"] == pytest.approx(4.0)
@@ -105,7 +105,7 @@ def test_engines_are_counted_by_state(run: SyntheticRun) -> None:
     assert samples(run)["rljob_engines{state=Dead}"] == 0
 
 
-def test_a_failure_told_twice_counts_once_and_its_return_once(run: SyntheticRun) -> None:
+def test_a_failure_reported_twice_counts_once_and_its_return_once(run: SyntheticRun) -> None:
     run.fail("engine-1", "ProcessExited", "exit code -9", returned=3.0)
     assert samples(run)["rljob_engine_failures_total{cause=ProcessExited}"] == 1
     assert samples(run)["rljob_engine_restarts_total{cause=ProcessExited}"] == 1

@@ -1,14 +1,15 @@
 """The Report: from what the loop hands over to what all sinks receive."""
 
 from dataclasses import replace
+from math import inf, nan
 from pathlib import Path
 
 import pytest
 from pytest import approx
 
 from rljob_api.control import SetAccuracy
-from rljob_trainer.evaluation import Accuracy
-from rljob_trainer.metrics import CriticMetrics, Publication, TrainMetrics
+from rljob_trainer.control.status_updates import progress_of
+from rljob_trainer.metrics import Accuracy, LearnerMetrics, Publication, combined
 from rljob_trainer.reporting.events import read_events
 from rljob_trainer.reporting.history import read_history
 from rljob_trainer.reporting.html import figures
@@ -24,19 +25,18 @@ from rljob_trainer.reporting.records import (
 from rljob_trainer.reporting.report import shows_samples
 from rljob_trainer.reporting.tensorboard import scalars
 from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup
-from rljob_trainer.status import progress_of
-from synthetic_run import SyntheticRun, job
+from support.trainer.synthetic_run import SyntheticRun, job
 
-TRAINING = TrainMetrics(
+TRAINING = LearnerMetrics(
     loss=0.1,
     grad_norm=1.0,
     learning_rate=1e-5,
     skipped=0,
-    tokens=50,
+    train_tokens=50,
     clip_fraction=0.0,
     kl=None,
     entropy=None,
-    mismatch=0.0,
+    logprob_mismatch=0.0,
 )
 PUBLICATION = Publication(version=4, seconds=0.1, engines=("engine-0",), failed={})
 
@@ -69,7 +69,35 @@ def test_a_step_is_measured_over_all_samples() -> None:
 
 def test_groups_that_were_dropped_count_in_what_the_policy_earns() -> None:
     metrics = step_metrics(GROUPS[:1], TRAINING, PUBLICATION, dropped=GROUPS[1:])
-    assert metrics == step_metrics(GROUPS, TRAINING, PUBLICATION).model_copy(update={"groups_dropped": 1})
+    assert metrics == replace(step_metrics(GROUPS, TRAINING, PUBLICATION), groups_dropped=1)
+
+
+@pytest.mark.parametrize("value", [nan, inf, -inf])
+def test_what_is_not_finite_was_not_measured(value: float) -> None:
+    metrics = step_metrics(GROUPS, replace(TRAINING, loss=value), PUBLICATION)
+    assert (metrics.loss, metrics.grad_norm) == (None, TRAINING.grad_norm)
+
+
+def strange(engine: str, *logprobs: float) -> ScoredGroup:
+    sample = Sample((7,) * len(logprobs), logprobs, "", 3, "stop", engine)
+    return ScoredGroup(Group(Prompt("0:0", "q", "q", (1,), "l", {}), (sample,)), (1.0,))
+
+
+def test_log_probabilities_that_are_not_finite_are_counted_and_logged_with_their_engine(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    groups = (*GROUPS, strange("engine-1", -0.5, nan, nan), strange("engine-1", inf), strange("engine-2", -0.5))
+    dropped = (strange("engine-3", -inf, inf),)
+    run = SyntheticRun(tmp_path)
+    run.report.step(1, groups, TRAINING, PUBLICATION, dropped)
+    (step,) = records(tmp_path, StepRecord)
+    assert isinstance(step, StepRecord) and step.nonfinite_logprobs == 5
+    said = [line for line in caplog.messages if "nonfinite" in line]
+    assert said == [
+        "action=count_nonfinite_logprobs step=1 engine=engine-1 tokens=3",
+        "action=count_nonfinite_logprobs step=1 engine=engine-3 tokens=2",
+    ]
+    assert b"rljob_engine_nonfinite_logprobs_total 5.0" in run.report.render_metrics()[1]
 
 
 def aged(*versions: tuple[int, int]) -> ScoredGroup:
@@ -89,7 +117,7 @@ def test_samples_of_one_version_are_as_old_as_it() -> None:
     assert (metrics.staleness, metrics.max_staleness) == (1.0, 1)
 
 
-def test_staleness_is_told_where_rollouts_are_ahead_and_their_tokens_count_for_the_whole_step(tmp_path: Path) -> None:
+def test_staleness_is_reported_where_rollouts_are_ahead_and_tokens_count_for_the_whole_step(tmp_path: Path) -> None:
     ahead, not_ahead = SyntheticRun(tmp_path / "ahead", ahead=True), SyntheticRun(tmp_path / "not")
     for run in (ahead, not_ahead):
         run.take(1)
@@ -102,7 +130,7 @@ def test_staleness_is_told_where_rollouts_are_ahead_and_their_tokens_count_for_t
     assert b"rljob_staleness_steps 0.0" in page and b"rljob_staleness_max_steps 0.0" in page
 
 
-def test_what_the_learner_waited_for_is_told_in_shares_of_the_step(tmp_path: Path) -> None:
+def test_what_the_learner_waited_for_is_reported_in_shares_of_the_step(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path)
     for phase, seconds in (("rollout", 2.0), ("train", 3.0), ("publish", 3.0)):
         run._spend(phase, seconds)
@@ -133,8 +161,8 @@ def test_a_step_reaches_every_sink(tmp_path: Path) -> None:
 
 def test_what_is_said_of_a_critic_reaches_every_sink(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path)
-    critic = CriticMetrics(loss=0.25, clip_fraction=0.125, grad_norm=3.0, skipped=0, explained_variance=-0.5)
-    run.report.step(1, GROUPS, replace(TRAINING, critic=critic), PUBLICATION)
+    critic = LearnerMetrics(value_loss=0.25, value_clip_fraction=0.125, critic_grad_norm=3.0, explained_variance=-0.5)
+    run.report.step(1, GROUPS, combined(TRAINING, critic), PUBLICATION)
     run.report.end("finished")
     exposed = run.report.render_metrics()[1].decode().splitlines()
     (step,) = records(tmp_path, StepRecord)
@@ -167,7 +195,7 @@ def test_nothing_is_said_of_a_critic_where_there_is_none(tmp_path: Path) -> None
     assert "Value loss" not in {figure.title for figure in figures(read_history(tmp_path))}
 
 
-def test_the_start_is_told_with_its_time_and_not_counted_to_the_first_step(tmp_path: Path) -> None:
+def test_the_start_is_reported_with_its_time_and_not_counted_to_the_first_step(tmp_path: Path) -> None:
     SyntheticRun(tmp_path).take(1)
     started, ready, first, *_ = read_events(tmp_path / "events.jsonl")
     assert isinstance(started, RunRecord) and isinstance(ready, ReadyRecord) and isinstance(first, StepRecord)
@@ -175,21 +203,21 @@ def test_the_start_is_told_with_its_time_and_not_counted_to_the_first_step(tmp_p
     assert first.seconds == approx(6.3, abs=0.8)
 
 
-def test_the_manifest_is_told_with_its_defaults(tmp_path: Path) -> None:
+def test_the_manifest_is_reported_with_its_defaults(tmp_path: Path) -> None:
     SyntheticRun(tmp_path)
     (started,) = read_events(tmp_path / "events.jsonl")
     assert isinstance(started, RunRecord)
     assert started.manifest["spec"]["rollout"]["promptsPerStep"] == 16
-    assert started.manifest["spec"]["rollout"]["routerPolicy"] == "cache_aware"
+    assert started.manifest["spec"]["rollout"]["routerPolicy"] == "CacheAware"
 
 
-def test_without_held_out_questions_no_evaluation_is_told(tmp_path: Path) -> None:
+def test_without_held_out_questions_no_evaluation_is_reported(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path)
     run.report.evaluation(0, Accuracy(None, None, 0))
     assert records(tmp_path, EvaluationRecord) == []
 
 
-def test_accuracies_of_sets_are_told_in_the_record_and_the_newest_in_the_status(tmp_path: Path) -> None:
+def test_accuracies_of_sets_are_reported_in_the_record_and_the_newest_in_the_status(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path)
     hard, easy = Accuracy(0.25, None, 4, failures=1), Accuracy(0.75, 1.0, 2)
     run.report.evaluation(0, Accuracy(0.5, 0.5, 8, failures=1, sets={"hard": easy, "easy": easy}))

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from rljob_trainer.reporting.progress import HISTORY, eta_seconds
-from synthetic_run import SyntheticRun
+from support.trainer.synthetic_run import SyntheticRun
 
 LAP = {"rollout": 4.0, "train": 2.0}
 
 
-def test_progress_tells_the_last_step_and_what_came_before(tmp_path: Path) -> None:
+def test_progress_shows_the_last_step_and_what_came_before(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path)
     run.evaluate(0)
     run.take(1)

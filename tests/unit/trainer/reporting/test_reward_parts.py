@@ -8,16 +8,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from typer.testing import CliRunner
 
-from judging import group
 from rljob_cli.main import app
-from rljob_trainer.background import Background
-from rljob_trainer.evaluation import Accuracy, HeldOut
+from rljob_trainer.metrics import Accuracy
+from rljob_trainer.processes.background import Background
 from rljob_trainer.reporting.events import read_events
 from rljob_trainer.reporting.history import read_history
 from rljob_trainer.reporting.html import figures, write_report
 from rljob_trainer.reporting.records import SamplesRecord, StepRecord
+from rljob_trainer.rollouts.evaluation import HeldOut
 from rljob_trainer.samples import ScoredGroup
-from synthetic_run import SyntheticRun
+from support.trainer.judging import group
+from support.trainer.synthetic_run import SyntheticRun
 
 FIRST = ScoredGroup(group("a", "b"), (1.1, 0.0), {"right": (1.0, 0.0), "short": (0.5, 0.0)}, failures=1)
 SECOND = ScoredGroup(group("c"), (1.0,), {"right": (1.0,), "short": (0.0,)}, failures=2)
@@ -27,12 +28,12 @@ SECOND = ScoredGroup(group("c"), (1.0,), {"right": (1.0,), "short": (0.0,)}, fai
 def run(tmp_path: Path) -> SyntheticRun:
     """A step with two rewards, three failures, and two more in an evaluation."""
     made = SyntheticRun(tmp_path, tensorboard=True)
-    tell(made, 1, FIRST, SECOND)
+    report_step(made, 1, FIRST, SECOND)
     made.report.evaluation(1, Accuracy(0.5, None, 8, failures=2))
     return made
 
 
-def tell(run: SyntheticRun, step: int, *groups: ScoredGroup) -> None:
+def report_step(run: SyntheticRun, step: int, *groups: ScoredGroup) -> None:
     run.report.step(step, groups, run._training(step), run._publication(step))
 
 
@@ -43,13 +44,13 @@ def metrics(run: SyntheticRun) -> dict[str, float]:
     return {sample.name + "".join(sample.labels.values()): sample.value for sample in samples}
 
 
-def test_a_step_tells_the_mean_of_each_part_and_counts_failures(run: SyntheticRun, tmp_path: Path):
+def test_a_step_shows_the_mean_of_each_part_and_counts_failures(run: SyntheticRun, tmp_path: Path):
     (step,) = [record for record in read_events(tmp_path / "events.jsonl") if isinstance(record, StepRecord)]
     assert step.reward_parts == pytest.approx({"right": 2 / 3, "short": 0.5 / 3})
     assert (step.reward_mean, step.reward_failures) == (pytest.approx(2.1 / 3), 3)
 
 
-def test_a_sample_tells_what_each_part_gave(run: SyntheticRun, tmp_path: Path):
+def test_a_sample_shows_what_each_part_gave(run: SyntheticRun, tmp_path: Path):
     (shown,) = [record for record in read_events(tmp_path / "events.jsonl") if isinstance(record, SamplesRecord)]
     assert [sample.parts for sample in shown.samples[:2]] == [
         {"right": 1.0, "short": 0.5},
@@ -66,7 +67,7 @@ def test_prometheus_sees_parts_and_failures_of_steps_and_evaluations(run: Synthe
 def test_prometheus_sees_the_only_reward_as_a_part_too(tmp_path: Path):
     run = SyntheticRun(tmp_path)
     before = metrics(run)
-    tell(run, 1, replace(FIRST, parts_G={}, failures=0))
+    report_step(run, 1, replace(FIRST, parts_G={}, failures=0))
     assert before["rljob_reward_part_meanreward"] != before["rljob_reward_part_meanreward"]  # NaN
     assert metrics(run)["rljob_reward_part_meanreward"] == pytest.approx(1.1 / 2)
 
@@ -80,7 +81,7 @@ def test_tensorboard_has_a_curve_for_each_part(run: SyntheticRun, tmp_path: Path
 
 
 def test_the_report_draws_the_parts_and_counts_what_was_not_judged(run: SyntheticRun, tmp_path: Path):
-    tell(run, 2, replace(FIRST, failures=0))
+    report_step(run, 2, replace(FIRST, failures=0))
     write_report(tmp_path)
     assert "Parts of the reward" in [figure.title for figure in figures(read_history(tmp_path))]
     said = " ".join(CliRunner().invoke(app, ["report", str(tmp_path)]).output.split())

@@ -32,6 +32,11 @@ def test_ticks_of_any_data_are_few_and_cover_it(one: float, other: float) -> Non
     assert found[-1] >= high - slack
 
 
+def test_numbers_that_differ_by_their_rounding_have_ticks_around_them() -> None:
+    first, *_, last = ticks(1.7947059698247325, 1.794705969824733, 6)
+    assert first < 1.79 < last
+
+
 def test_steps_have_whole_ticks_inside_the_run() -> None:
     assert whole_ticks(1, 36, 8) == (10, 20, 30)
     assert whole_ticks(1, 3, 8) == (1, 2, 3)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from synthetic_run import finished_run
+from support.trainer.synthetic_run import finished_run
 
 
 @pytest.fixture(scope="module")

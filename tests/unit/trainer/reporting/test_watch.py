@@ -1,4 +1,4 @@
-"""What goes wrong slowly is told by its name, when it begins, with the numbers that say so."""
+"""What goes wrong slowly is reported by its name, when it begins, with the numbers that say so."""
 
 from collections.abc import Callable
 from math import exp, inf, sin
@@ -9,16 +9,16 @@ import pytest
 
 from rljob_api import control
 from rljob_api.sections import Debug, Device, Precision, Watch
+from rljob_trainer.control.status_updates import changes_to
 from rljob_trainer.reporting.events import read_events
 from rljob_trainer.reporting.first_step import MEAN_LIMIT
 from rljob_trainer.reporting.history import read_history
 from rljob_trainer.reporting.html import render
 from rljob_trainer.reporting.measurements import repeated, spread
 from rljob_trainer.reporting.records import FindingRecord, StepRecord
-from rljob_trainer.reporting.watch import NAMES, Bounds, Lookout, findings, lookout
+from rljob_trainer.reporting.watch import NAMES, AnomalyMonitor, Bounds, anomaly_monitor, findings
 from rljob_trainer.samples import Sample
-from rljob_trainer.status import changes_to
-from synthetic_run import SyntheticRun, finished_run, job
+from support.trainer.synthetic_run import SyntheticRun, finished_run, job
 
 LIMITS = Watch()
 BOUNDS = Bounds(mismatch=MEAN_LIMIT[Precision.FP32], oldest=2, data_wait=0.5)
@@ -95,6 +95,11 @@ def test_what_learns_the_data_s_own_responses_may_become_sure_of_them():
     assert names(run(100, lambda step: after(90, entropy=0.02)(step) | {"reward_mean": None})) == []
 
 
+def test_rewards_that_stay_negative_are_no_collapse_and_those_that_fall_are():
+    assert names(run(100, lambda step: {"reward_mean": -1.0})) == []
+    assert names(run(100, lambda step: {"reward_mean": -1.6 if step > 90 else -1.0})) == ["RewardCollapse"]
+
+
 @pytest.mark.parametrize(
     ("name", "limits"),
     [
@@ -118,19 +123,19 @@ def test_bf16_may_differ_more_unless_the_manifest_says_how_much(watch, precision
     spec = job().spec
     training = spec.training.model_copy(update={"precision": Precision(precision)})
     given = spec.model_copy(update={"training": training, "watch": Watch(**watch)})
-    assert lookout(given).bounds.mismatch == limit
+    assert anomaly_monitor(given).bounds.mismatch == limit
 
 
 @pytest.mark.parametrize(("watch", "limit"), [({}, inf), ({"mismatch": 0.2}, 0.2)])
 def test_engines_with_older_weights_may_differ_as_much_as_they_do(watch, limit):
     given = job(ahead=True).spec.model_copy(update={"watch": Watch(**watch)})
-    assert lookout(given).bounds.mismatch == limit
+    assert anomaly_monitor(given).bounds.mismatch == limit
 
 
 def wait_limit(ahead: bool = False, device: str = "Gpu", **changes: Any) -> float:
     spec = job(ahead=ahead).spec
     runtime = spec.runtime.model_copy(update={"device": Device(device)})
-    return lookout(spec.model_copy(update={"runtime": runtime, **changes})).bounds.data_wait
+    return anomaly_monitor(spec.model_copy(update={"runtime": runtime, **changes})).bounds.data_wait
 
 
 def test_only_a_learner_with_gpus_of_its_own_and_samples_ahead_need_not_wait():
@@ -145,7 +150,7 @@ def test_a_manifest_may_limit_the_wait_of_any_learner_that_has_engines():
 
 @pytest.mark.parametrize(("ahead", "oldest"), [(True, 1), (False, inf)])
 def test_no_token_may_be_older_than_the_bound_of_the_manifest(ahead, oldest):
-    assert lookout(job(ahead=ahead).spec).bounds.oldest == oldest
+    assert anomaly_monitor(job(ahead=ahead).spec).bounds.oldest == oldest
 
 
 EVIDENCE = {
@@ -164,7 +169,7 @@ def test_the_evidence_has_the_numbers_the_steps_and_the_limit(name: str):
     assert found.evidence == EVIDENCE[name]
 
 
-def test_a_skipped_step_is_told_at_once_however_young_the_run_and_until_the_window_has_passed():
+def test_a_skipped_step_is_reported_at_once_however_young_the_run_and_until_the_window_has_passed():
     steps = run(20, lambda step: {"skipped": int(step == 2)})
     held = [bool(names(steps[:length])) for length in range(1, 21)]
     assert held == [False] + [True] * 10 + [False] * 9
@@ -172,8 +177,8 @@ def test_a_skipped_step_is_told_at_once_however_young_the_run_and_until_the_wind
 
 def test_skipped_steps_of_the_window_are_counted_together():
     steps = run(30, lambda step: {"skipped": 2 * (step in (11, 20, 24))})
-    told = findings(steps[:24], LIMITS.model_copy(update={"non_finite": 3}), BOUNDS)
-    assert "finite: 4, the first in step 20, the last in step 24; 6 in the whole run" in told[0].evidence
+    found = findings(steps[:24], LIMITS.model_copy(update={"non_finite": 3}), BOUNDS)
+    assert "finite: 4, the first in step 20, the last in step 24; 6 in the whole run" in found[0].evidence
     assert names(steps, LIMITS.model_copy(update={"non_finite": 4})) == []
 
 
@@ -216,18 +221,18 @@ def test_a_window_of_one_step_looks_at_each_step():
 
 
 def watched(steps: list[StepRecord]) -> list[tuple[int, str]]:
-    watching = Lookout(LIMITS, BOUNDS)
+    watching = AnomalyMonitor(LIMITS, BOUNDS)
     return [(step.step, finding.name) for step in steps for finding in watching.after(step)]
 
 
-def test_a_finding_is_told_when_it_begins_and_again_only_after_it_was_gone():
+def test_a_finding_is_reported_when_it_begins_and_again_only_after_it_was_gone():
     ill = {"truncated": 1.0}
-    told = watched(run(100, lambda step: ill if 20 < step <= 40 or 70 < step <= 90 else {}))
-    assert told == [(25, "Truncation"), (75, "Truncation")]
+    found = watched(run(100, lambda step: ill if 20 < step <= 40 or 70 < step <= 90 else {}))
+    assert found == [(25, "Truncation"), (75, "Truncation")]
 
 
 def test_what_holds_is_known_with_the_numbers_of_its_beginning_until_it_is_over():
-    watching, standing = Lookout(LIMITS, BOUNDS), []
+    watching, standing = AnomalyMonitor(LIMITS, BOUNDS), []
     for step in run(60, lambda step: {"truncated": 1.0, "repeated": 0.9} if 20 < step <= 40 else {}):
         watching.after(step)
         standing.append(watching.standing)
@@ -237,27 +242,27 @@ def test_what_holds_is_known_with_the_numbers_of_its_beginning_until_it_is_over(
     assert standing[-1] == ()
 
 
-def test_the_driver_tells_what_holds(tmp_path: Path):
+def test_the_driver_shows_what_holds(tmp_path: Path):
     synthetic = SyntheticRun(tmp_path, steps=40)
     for step in range(1, 13):
         synthetic.take(step)
-    told = changes_to(control.Status(), synthetic.report.progress(), synthetic.report.findings(), ())["findings"]
-    assert [finding.name for finding in told] == ["Mismatch"]
-    assert "watch.mismatch" in told[0].evidence
+    found = changes_to(control.Status(), synthetic.report.progress(), synthetic.report.findings(), ())["findings"]
+    assert [finding.name for finding in found] == ["Mismatch"]
+    assert "watch.mismatch" in found[0].evidence
 
 
-def test_a_run_tells_it_in_events_log_and_report(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_run_reports_it_in_events_log_and_report(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     directory = finished_run(tmp_path)
     history = read_history(directory)
-    told = [each for each in read_events(directory / "events.jsonl") if isinstance(each, FindingRecord)]
-    assert history.findings == tuple(told)
-    assert len([each for each in caplog.records if "action=watch" in each.message]) >= len(told) > 0
+    found = [each for each in read_events(directory / "events.jsonl") if isinstance(each, FindingRecord)]
+    assert history.findings == tuple(found)
+    assert len([each for each in caplog.records if "action=watch" in each.message]) >= len(found) > 0
     page = render(history)
-    assert told[0].name in page
+    assert found[0].name in page
     assert "where to look" in page
 
 
-def test_a_resumed_run_does_not_tell_again_what_still_holds(tmp_path: Path):
+def test_a_resumed_run_does_not_report_again_what_still_holds(tmp_path: Path):
     before = SyntheticRun(tmp_path, steps=40)
     for step in range(1, 21):
         before.take(step)

@@ -1,4 +1,4 @@
-"""What is told to Weights & Biases, read back from the files that it writes without a network."""
+"""What is sent to Weights & Biases, read back from the files that it writes without a network."""
 
 import json
 from collections.abc import Iterator
@@ -10,15 +10,15 @@ from wandb.errors import AuthenticationError, CommError
 from wandb.proto.wandb_internal_pb2 import Record as WandbRecord
 
 import rljob_trainer.reporting.weights_and_biases as sink
-from bad_manifests import table
-from rljob_api.manifest import load
-from rljob_api.sections import Wandb
+from rljob_api.reading.manifest import load
+from rljob_api.sections import Wandb, WandbMode
 from rljob_trainer.reporting.errors import TrackingError
 from rljob_trainer.reporting.records import EndRecord, EvaluationRecord, StepRecord
 from rljob_trainer.reporting.weights_and_biases import WeightsAndBiases
+from support.api.bad_manifests import table
 
 JOB = load(table()["good"].replace("  reward:\n", "  runtime: {env: {TOKEN: s3cr3t}}\n  reward:\n"))
-OFFLINE = Wandb(project="sums", group="tiny", tags=("a", "b"), mode="offline")
+OFFLINE = Wandb(project="sums", group="tiny", tags=("a", "b"), mode=WandbMode.OFFLINE)
 BLOCK, HEADER = 32768, 7
 END = EndRecord(time=9.0, step=2, outcome="finished")
 
@@ -57,15 +57,15 @@ def history(records: list[Any]) -> list[dict[str, Any]]:
     return [{item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in row.item} for row in rows]
 
 
-def tell(directory: Path, *records: Any, settings: Wandb = OFFLINE) -> None:
+def track(directory: Path, *records: Any, settings: Wandb = OFFLINE) -> None:
     opened = WeightsAndBiases(directory, JOB, settings)
     for record in records:
         opened.record(record)
     opened.close()
 
 
-def test_steps_and_evaluations_are_told_under_tensorboard_s_names(tmp_path: Path) -> None:
-    tell(tmp_path, step(1, 0.75), EvaluationRecord(time=2.0, step=1, sampled=0.25, greedy=0.5, n=8), step(2, 0.5), END)
+def test_steps_and_evaluations_are_written_under_tensorboard_s_names(tmp_path: Path) -> None:
+    track(tmp_path, step(1, 0.75), EvaluationRecord(time=2.0, step=1, sampled=0.25, greedy=0.5, n=8), step(2, 0.5), END)
     (records,) = written(tmp_path)
     first, evaluation, second = history(records)
     assert (first["step"], first["train/loss"], first["rollout/reward_mean"]) == (1, 0.75, 0.5)
@@ -80,7 +80,7 @@ def test_steps_and_evaluations_are_told_under_tensorboard_s_names(tmp_path: Path
 
 
 def test_the_run_has_the_job_s_name_manifest_and_place(tmp_path: Path) -> None:
-    tell(tmp_path, step(1, 0.75), END)
+    track(tmp_path, step(1, 0.75), END)
     (records,) = written(tmp_path)
     (run,) = [record.run for record in records if record.HasField("run")]
     config = {item.key: json.loads(item.value_json) for item in run.config.update}
@@ -90,15 +90,15 @@ def test_the_run_has_the_job_s_name_manifest_and_place(tmp_path: Path) -> None:
 
 
 def test_all_attempts_of_a_run_are_one_run(tmp_path: Path) -> None:
-    tell(tmp_path, step(1, 0.75))
-    tell(tmp_path, step(1, 0.75), step(2, 0.5), END)
+    track(tmp_path, step(1, 0.75))
+    track(tmp_path, step(1, 0.75), step(2, 0.5), END)
     ids = [[each.run.run_id for each in records if each.HasField("run")] for records in written(tmp_path)]
     assert ids == [[(tmp_path / "wandb-id").read_text()]] * 2
 
 
 @pytest.mark.parametrize(("outcome", "code"), [("finished", 0), ("stopped", 0), ("failed", 1)])
-def test_the_end_is_told(tmp_path: Path, outcome: str, code: int) -> None:
-    tell(tmp_path, step(1, 0.75), END.model_copy(update={"outcome": outcome}))
+def test_the_end_is_reported(tmp_path: Path, outcome: str, code: int) -> None:
+    track(tmp_path, step(1, 0.75), END.model_copy(update={"outcome": outcome}))
     (records,) = written(tmp_path)
     assert [record.exit.exit_code for record in records if record.HasField("exit")] == [code]
 
@@ -119,15 +119,15 @@ def refuses(monkeypatch: pytest.MonkeyPatch):
     return answering
 
 
-def test_a_wrong_key_is_told_before_anything_starts(tmp_path: Path, refuses) -> None:
+def test_a_wrong_key_is_reported_before_anything_starts(tmp_path: Path, refuses) -> None:
     refuses(AuthenticationError("API key is invalid"))
     with pytest.raises(TrackingError, match=r"spec.tracking.wandb: API key is invalid"):
-        tell(tmp_path, settings=Wandb(project="sums", mode="online"))
+        track(tmp_path, settings=Wandb(project="sums", mode=WandbMode.ONLINE))
 
 
 def test_a_server_that_does_not_answer_keeps_nobody_from_training(tmp_path: Path, refuses, caplog) -> None:
     refuses(CommError("no route to host"))
-    tell(tmp_path, step(1, 0.75), END, settings=Wandb(project="sums", mode="online"))
+    track(tmp_path, step(1, 0.75), END, settings=Wandb(project="sums", mode=WandbMode.ONLINE))
     (records,) = written(tmp_path)
     assert [row["train/loss"] for row in history(records)] == [0.75]
     assert "no route to host" in caplog.text

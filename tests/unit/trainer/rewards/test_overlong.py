@@ -2,11 +2,11 @@
 
 import pytest
 
-from bad_manifests import table
-from rljob_api.manifest import load
-from rljob_trainer.rewards.choose import PartReward, Rewards
+from rljob_api.reading.manifest import load
+from rljob_trainer.rewards.factory import PartReward, Rewards
 from rljob_trainer.rewards.overlong import Shaped, length_penalty, shaping
 from rljob_trainer.samples import Group, Prompt, Sample, Segment
+from support.api.bad_manifests import table
 
 RIGHT = Rewards((PartReward(lambda responses: [1.0] * len(responses)),))
 

@@ -1,9 +1,12 @@
 """A service that judges, asked over real HTTP: one that answers, is slow, fails, hangs, and talks nonsense."""
 
 import asyncio
+import gc
 import json
 import socket
+import warnings
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -11,18 +14,19 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from judging import prompt, responses
 from rljob_api.sections import Judging, Remote, RewardKind
-from rljob_trainer.background import Background
+from rljob_trainer.processes.background import Background
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rewards.function import Failure, Response
 from rljob_trainer.rewards.remote import RemoteReward, remote_reward
+from support.trainer.judging import prompt, responses
+from support.waiting import others_run
 
 Answers = Callable[["Service", dict[str, Any]], Awaitable[web.StreamResponse]]
 
 
 class Service:
-    """Answers as it is told, and remembers what it was asked."""
+    """Answers as it is set up, and remembers what it was asked."""
 
     def __init__(self) -> None:
         self.answers: Answers = number_of_the_response
@@ -75,13 +79,29 @@ def first(wrong: Answers, times: int) -> Answers:
 
 
 async def hang(service: Service, body: dict[str, Any]) -> web.StreamResponse:
-    await asyncio.sleep(60)
+    await asyncio.Event().wait()
     raise AssertionError
 
 
-async def slowly(service: Service, body: dict[str, Any]) -> web.StreamResponse:
-    await asyncio.sleep(0.05)
-    return await number_of_the_response(service, body)
+def together(number: int) -> Answers:
+    """Answer so many requests at once, and none before they have come."""
+    barrier = asyncio.Barrier(number)
+
+    async def answer(service: Service, body: dict[str, Any]) -> web.StreamResponse:
+        await barrier.wait()
+        await others_run()
+        return await number_of_the_response(service, body)
+
+    return answer
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """A loop whose clock runs ahead when a test wants it."""
+
+    ahead_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead_s
 
 
 async def hang_up(service: Service, body: dict[str, Any]) -> web.StreamResponse:
@@ -98,10 +118,20 @@ def service() -> Iterator[Service]:
         background.run(runner.cleanup(), timeout_s=10)
 
 
-def reward(service: Service, timeout_s: float = 5.0, concurrency: int = 8, metadata: bool = False, **remote: Any):
-    fields = {"retries": 2, **remote}
-    asked = Remote(url=service.url, **fields)
-    return RemoteReward(asked, timeout_s, concurrency, metadata, {}, lambda: None, first_pause_s=0.01)
+def reward(
+    service: Service,
+    timeout_s: float = 60.0,
+    concurrency: int = 8,
+    metadata: bool = False,
+    pauses: list[float] | None = None,
+    **remote: Any,
+) -> RemoteReward:
+    async def pause(seconds: float) -> None:
+        if pauses is not None:
+            pauses.append(seconds)
+
+    asked = Remote(url=service.url, **{"retries": 2, **remote})
+    return RemoteReward(asked, timeout_s, concurrency, metadata, {}, lambda: None, pause)
 
 
 def failure(made: RemoteReward) -> str:
@@ -129,22 +159,55 @@ def test_the_number_may_be_in_a_field_of_the_answer(service: Service):
 
 
 def test_no_more_requests_are_under_way_than_the_manifest_allows(service: Service):
-    service.answers = slowly
+    service.answers = together(3)
     assert list(reward(service, concurrency=3)(responses(*map(str, range(9))))) == list(map(float, range(9)))
     assert service.most_under_way == 3
 
 
 def test_waiting_for_a_turn_does_not_count_as_waiting_for_an_answer(service: Service):
+    loop = JumpingLoop()
+
+    async def slowly(service: Service, body: dict[str, Any]) -> web.StreamResponse:
+        loop.ahead_s += 60.0
+        return await number_of_the_response(service, body)
+
     service.answers = slowly
-    made = reward(service, timeout_s=0.4, concurrency=1, retries=0)
+    made = replace(reward(service, timeout_s=100.0, concurrency=1, retries=0), new_loop=lambda: loop)
     assert list(made(responses(*map(str, range(12))))) == list(map(float, range(12)))
+    assert loop.ahead_s == 720.0
 
 
 @pytest.mark.parametrize("wrong", [always(503, "busy"), always(429, "slow down"), always(500, "oh"), hang, hang_up])
 def test_a_service_that_recovers_is_asked_again(service: Service, wrong: Answers):
     service.answers = first(wrong, times=2)
-    assert list(reward(service, timeout_s=0.5)(responses("7"))) == [7.0]
+    assert list(reward(service, timeout_s=2.0 if wrong is hang else 60.0)(responses("7"))) == [7.0]
     assert len(service.bodies) == 3
+
+
+def test_the_service_is_asked_again_after_a_pause_that_grows_to_half_a_minute(service: Service):
+    service.answers, pauses = always(503, "busy"), []
+    failure(reward(service, pauses=pauses, retries=8))
+    means = [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+    assert len(pauses) == len(means)
+    assert all(0.5 * mean <= pause <= 1.5 * mean for pause, mean in zip(pauses, means, strict=True))
+
+
+def test_who_waits_for_the_service_does_not_come_back_at_the_same_time(service: Service):
+    service.answers, pauses = always(503, "busy"), []
+    list(reward(service, pauses=pauses, retries=1)(responses(*map(str, range(20)))))
+    assert len(set(pauses)) == 20
+
+
+@pytest.mark.parametrize("wanted", [1, 3])
+def test_no_session_stays_open_whether_or_not_all_scores_are_taken(service: Service, wanted: int):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        scores = iter(reward(service)(responses("1", "2", "3")))
+        taken = [next(scores) for _ in range(wanted)]
+        del scores
+        gc.collect()
+    assert len(taken) == wanted
+    assert [str(each.message) for each in seen if "client session" in str(each.message)] == []
 
 
 @pytest.mark.parametrize(
@@ -164,20 +227,22 @@ def test_a_service_that_recovers_is_asked_again(service: Service, wrong: Answers
         (always(200, "\udcff".encode("utf-8", "surrogateescape").decode("latin-1")), 1, "answered 'ÿ'"),
     ],
 )
-def test_what_is_no_answer_is_told_with_prompt_and_address(service: Service, wrong: Answers, asked: int, said: str):
+def test_what_is_no_answer_is_reported_with_prompt_and_address(service: Service, wrong: Answers, asked: int, said: str):
     service.answers = wrong
-    assert failure(reward(service, timeout_s=0.5)).startswith(f"{service.url} on prompt 0:0: {said}")
+    assert failure(reward(service, timeout_s=0.5 if wrong is hang else 60.0)).startswith(
+        f"{service.url} on prompt 0:0: {said}"
+    )
     assert len(service.bodies) == asked
 
 
-def test_an_answer_without_the_field_is_told(service: Service):
+def test_an_answer_without_the_field_is_reported(service: Service):
     service.answers = always(200, '{"score": 0.25}')
     assert failure(reward(service, answer_key="reward")).endswith(
         "answered '{\"score\": 0.25}'; a JSON answer is wanted: an object with a number in 'reward'"
     )
 
 
-def test_nobody_there_is_told(service: Service):
+def test_nobody_there_is_reported(service: Service):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         service.url = f"http://127.0.0.1:{free.getsockname()[1]}/"

@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from judging import group, prompt
-from rljob_api.sections import Data, Part, ReasoningGym, Reward, RewardKind, Source
+from rljob_api.sections import Data, Part, ReasoningGym, Remote, Reward, RewardKind, Source
 from rljob_trainer.data.sources import questions
-from rljob_trainer.rewards.choose import PartReward, Rewards, Surroundings, rewards
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rewards.f1 import token_f1
+from rljob_trainer.rewards.factory import PartReward, RewardContext, Rewards, rewards
 from rljob_trainer.rewards.function import Failure
 from rljob_trainer.samples import Group, Prompt
+from support.trainer.judging import group, prompt
 
 
 def scores(spec: Reward, *groups: Group) -> list[tuple[float, ...]]:
     with ExitStack() as stack:
-        around = Surroundings(Path("reward.log"), environ={})
+        around = RewardContext(Path("reward.log"), environ={})
         return [scored.rewards_G for scored in rewards(spec, around, stack).score(groups)]
 
 
@@ -34,7 +34,7 @@ TASK = Reward(kind=RewardKind.TASK)
 
 def test_each_sample_gets_the_reward_of_its_own_response():
     first, second = group("83", "84", " 83\n"), group("5", "6", of=prompt("6"))
-    scored = rewards(EXACT, Surroundings(Path("reward.log"), environ={}), ExitStack()).score([first, second])
+    scored = rewards(EXACT, RewardContext(Path("reward.log"), environ={}), ExitStack()).score([first, second])
     assert [one.group for one in scored] == [first, second]
     assert [one.rewards_G for one in scored] == [(1.0, 0.0, 1.0), (0.0, 1.0)]
 
@@ -82,8 +82,8 @@ def test_the_verifier_follows_the_settings_of_the_task():
     assert scores(TASK, group(far, of=exact))[0][0] < 1.0
 
 
-def test_a_row_without_a_task_is_told_with_the_field_to_change():
-    with pytest.raises(RewardError, match=r"prompt 0:7: reward\.kind task judges .*reasoningGym.* the row has level"):
+def test_a_row_without_a_task_is_reported_with_the_field_to_change():
+    with pytest.raises(RewardError, match=r"prompt 0:7: reward\.kind Task judges .*reasoningGym.* the row has level"):
         scores(TASK, group("83", of=prompt(level=3)))
 
 
@@ -114,7 +114,7 @@ def several(*parts: PartReward) -> Rewards:
     return Rewards(parts)
 
 
-def test_several_rewards_add_up_by_their_weights_and_each_is_told():
+def test_several_rewards_add_up_by_their_weights_and_each_is_reported():
     made = several(
         PartReward(lambda responses: [1.0, 0.0], name="answer"),
         PartReward(lambda responses: [0.4, 0.8], name="style", weight=0.5, threshold=0.5),
@@ -147,7 +147,7 @@ def test_a_failure_ends_the_run_unless_the_manifest_has_a_score_for_it():
         several(judging(1.0, Failure("judge broke"), score=None)).score([group("", "")])
 
 
-def test_a_failure_with_a_score_is_counted_and_told_and_no_threshold_changes_it(caplog):
+def test_a_failure_with_a_score_is_counted_and_reported_and_no_threshold_changes_it(caplog):
     made = PartReward(lambda responses: [1.0, Failure("judge broke")], threshold=0.5, failure_score=-1.0)
     (scored,) = several(made).score([group("", "")])
     assert (scored.rewards_G, scored.failures) == ((1.0, -1.0), 1)
@@ -167,3 +167,62 @@ def test_when_everything_fails_the_score_of_a_failure_does_not_hide_it():
 def test_a_score_for_each_response_is_wanted():
     with pytest.raises(ValueError, match="shorter"):
         several(judging(1.0, score=None)).score([group("", "")])
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+def judged(score: float, **settings) -> PartReward:
+    return PartReward(lambda responses: [0.0, score], **settings)
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ([judged(NAN)], "nan, which is 1 x nan (reward)"),
+        ([judged(INF)], "inf, which is 1 x inf (reward)"),
+        ([judged(1e39)], "1e+39, which is 1 x 1e+39 (reward)"),
+        ([judged(-1.1e30)], "-1.1e+30, which is 1 x -1.1e+30 (reward)"),
+        ([judged(NAN, threshold=0.5)], "nan, which is 1 x nan (reward)"),
+        ([judged(INF, threshold=0.5)], "inf, which is 1 x inf (reward)"),
+        ([judged(1e306, weight=1000.0, function="a:b")], "inf, which is 1000 x 1e+306 (a:b)"),
+        ([judged(NAN, weight=0.0, name="words")], "nan, which is 0 x nan (words)"),
+        ([judged(1e308), judged(1e308)], "inf, which is 1 x 1e+308 (reward) + 1 x 1e+308 (reward)"),
+        ([judged(1e308), judged(-1e308)] * 2 + [judged(2e30)], "2e+30, which is 1 x 1e+308 (reward)"),
+    ],
+)
+def test_a_reward_that_is_not_finite_ends_the_run_with_question_and_function(parts, says):
+    with pytest.raises(RewardError) as caught:
+        several(*parts).score([group("", "")])
+    assert str(caught.value).startswith(f"prompt 0:7: the reward is {says}")
+    assert str(caught.value).endswith("Question: '47 + 36'")
+
+
+def test_a_large_reward_is_used_as_it_is():
+    assert Rewards((judged(-1e30), judged(1e30), judged(1e30))).score([group("", "")])[0].rewards_G == (0.0, 1e30)
+
+
+def test_the_score_of_a_failure_is_checked_too():
+    with pytest.raises(RewardError, match=r"the reward is -inf, which is 1000 x -1e\+307 \(reward\)"):
+        several(PartReward(lambda responses: [Failure("x"), 1.0], failure_score=-1e307, weight=1000)).score(
+            [group("", "")]
+        )
+
+
+@pytest.mark.parametrize(
+    ("part", "function"),
+    [
+        (Part(name="a", kind=RewardKind.F1), "F1"),
+        (Part(name="a", kind=RewardKind.REMOTE, remote=Remote(url="http://judge")), "http://judge"),
+    ],
+)
+def test_a_part_knows_what_judges_for_it(part, function):
+    (made,) = rewards(Reward(parts=(part,)), RewardContext(Path("reward.log"), environ={}), ExitStack()).parts
+    assert made.function == function
+
+
+def test_a_verifier_that_returns_nan_is_no_reward(monkeypatch):
+    asked = task_prompt("chain_sum")
+    monkeypatch.setattr("rljob_trainer.rewards.task.verifier", lambda recipe: lambda answer, row: NAN)
+    with pytest.raises(RewardError, match=r"prompt 0:7: the reward is nan, which is 1 x nan \(Task\)"):
+        scores(TASK, group("1", "2", of=asked))

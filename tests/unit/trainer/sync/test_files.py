@@ -21,7 +21,7 @@ def files(directory: Path, precision: str = "fp32") -> CheckpointFiles:
 
 
 def wanted(tensors: dict[str, torch.Tensor], dtype: torch.dtype = torch.float32):
-    """Return the digests of engines that hold these tensors, as a learner tells them."""
+    """Return the digests of engines that hold these tensors, as a learner reports them."""
     held = {name: tensor.to(dtype) for name, tensor in tensors.items()}
     return WeightSender(specs_of(held.items()), SHARDING, cpu_digest).digests(held.items())
 

@@ -1,5 +1,11 @@
-import pytest
+from collections.abc import Sequence
 
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_trainer.sync.digest import tensor_digest
 from rljob_trainer.sync.layout import (
     EngineTensor,
     LayoutError,
@@ -92,3 +98,70 @@ def test_a_model_that_does_not_divide_is_refused_by_name() -> None:
 def test_buckets_keep_the_order_and_the_limit() -> None:
     specs = [TensorSpec(str(size), (size,), "bfloat16") for size in (3, 2, 9, 1, 4)]
     assert [[spec.name for spec in run] for run in buckets(specs, 10)] == [["3", "2"], ["9"], ["1", "4"]]
+
+
+NAMES = ("embed_tokens", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "norm")
+
+
+@given(
+    ranks=st.sampled_from([1, 2, 4, 8]),
+    heads=st.sampled_from([1, 2, 4, 8]),
+    rows=st.integers(1, 200),
+    size=st.integers(1, 3),
+)
+def test_the_ranks_of_an_engine_hold_the_model_once_put_together(ranks: int, heads: int, rows: int, size: int) -> None:
+    """Against torch's own chunks of the whole tensors."""
+    shapes = dict.fromkeys(NAMES, (8 * size, 16)) | {"embed_tokens": (rows, 16), "norm": (16,)}
+    tensors = {f"model.{name}.weight": torch.randn(shape) for name, shape in shapes.items()}
+    tensors["model.o_proj.bias"] = torch.randn(8)
+    specs = tuple(TensorSpec(name, tuple(tensor.shape), "float32") for name, tensor in tensors.items())
+    found: list[dict[str, torch.Tensor]] = []
+    for rank in range(ranks):
+        held = engine_tensors(specs, Sharding(ranks, heads, True), rank)
+        found.append({})
+        for wanted in held:
+            tensor_digest(wanted, tensors, lambda pieces, name=wanted.name: keep(found[-1], name, pieces))  # type: ignore[misc]
+
+    def part(name: str, axis: int, shards: int, rank: int) -> torch.Tensor:
+        return tensors[f"model.{name}.weight"].chunk(shards, axis)[rank * shards // ranks]
+
+    padded = torch.cat([tensors["model.embed_tokens.weight"], torch.zeros(-rows % 64, 16)])
+    for rank in range(ranks):
+        key_value = [part(name, 0, min(ranks, heads), rank) for name in ("k_proj", "v_proj")]
+        assert_equal(
+            found[rank],
+            {
+                "model.embed_tokens.weight": padded.chunk(ranks)[rank],
+                "model.qkv_proj.weight": torch.cat([part("q_proj", 0, ranks, rank), *key_value]),
+                "model.o_proj.weight": part("o_proj", 1, ranks, rank),
+                "model.o_proj.bias": tensors["model.o_proj.bias"],
+                "model.gate_up_proj.weight": torch.cat(
+                    [part(name, 0, ranks, rank) for name in ("gate_proj", "up_proj")]
+                ),
+                "model.down_proj.weight": part("down_proj", 1, ranks, rank),
+                "model.norm.weight": tensors["model.norm.weight"],
+            },
+        )
+
+
+def keep(found: dict[str, torch.Tensor], name: str, pieces: Sequence[torch.Tensor]) -> str:
+    found[name] = torch.cat(list(pieces))
+    return ""
+
+
+def assert_equal(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == wanted.keys()
+    assert [name for name in wanted if not torch.equal(found[name], wanted[name])] == []
+
+
+def test_a_vocabulary_that_does_not_divide_is_refused_by_name() -> None:
+    with pytest.raises(LayoutError, match=r"^lm_head\.weight: 128 padded rows do not divide over 3 ranks$"):
+        held(3, 0)
+
+
+def test_sizes_are_in_bytes() -> None:
+    assert [TensorSpec("w", (2, 3), dtype).nbytes for dtype in ("float32", "bfloat16", "float16")] == [24, 12, 12]
+
+
+def test_a_tensor_without_a_module_keeps_its_name() -> None:
+    assert [engine_name(name) for name in ("weight", "norm.weight")] == ["weight", "norm.weight"]

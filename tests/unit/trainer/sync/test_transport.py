@@ -1,68 +1,234 @@
-"""How a broadcast's members meet, with a learner and engines that only remember."""
+"""How weights reach engines, with a learner and engines that only remember: who is left behind, and who gets it all."""
 
 import asyncio
-from typing import Any
+import socket
+from pathlib import Path
+from typing import Any, cast
 
-from rljob_trainer.engines.client import GroupAddress
+import pytest
+
+from rljob_trainer.engines.client import EngineError, EngineUnreachableError, GroupAddress
 from rljob_trainer.learners.group import RankHost
-from rljob_trainer.sync.transport import Broadcast
+from rljob_trainer.sync.layout import TensorSpec
+from rljob_trainer.sync.transport import Broadcast, Disk, Transfer, TransferError
+from support.trainer import virtual_time
 
 WHERE = ("10.0.0.9", 23456)
+DIGESTS = [{"w": "1"}]
+SPECS = [
+    TensorSpec("embed", (10, 2), "bfloat16"),
+    TensorSpec("q", (4, 5), "bfloat16"),
+    TensorSpec("norm", (3,), "float32"),
+]
+HANGS = "hangs"
+Trouble = Exception | str | None
+
+
+async def do(trouble: Trouble) -> None:
+    if trouble == HANGS:
+        await asyncio.Event().wait()
+    if isinstance(trouble, Exception):
+        raise trouble
 
 
 class FakeLearner:
-    def __init__(self) -> None:
-        self.met: list[tuple[str, int]] = []
+    def __init__(self, *troubles: Trouble) -> None:
+        self.met: list[tuple[object, ...]] = []
+        self.sent: list[int] = []
+        self.left = 0
+        self.written_to: list[Path] = []
+        self._troubles = list(troubles)
 
     async def rendezvous(self) -> tuple[str, int]:
         return WHERE
 
-    async def connect(self, address: str, port: int, *_: Any) -> None:
-        self.met.append((address, port))
+    async def connect(self, *meeting: object) -> None:
+        self.met.append(meeting)
 
     async def send(self, bucket_bytes: int) -> list[dict[str, str]]:
-        return [{}]
+        self.sent.append(bucket_bytes)
+        await do(self._troubles.pop(0) if self._troubles else None)
+        return DIGESTS
 
     async def disconnect(self) -> None:
-        return
+        self.left += 1
+
+    async def write(self, directory: Path) -> None:
+        await do(self._troubles.pop(0) if self._troubles else None)
+        self.written_to.append(directory)
+
+    async def written(self) -> list[dict[str, str]]:
+        return DIGESTS
 
 
 class FakeEngine:
-    def __init__(self, name: str) -> None:
+    """Fails as the troubles say: the first time that it receives, the second time, ..."""
+
+    def __init__(self, name: str, *troubles: Trouble, silent: bool = False, joins: Trouble = None) -> None:
         self.name = name
         self.url = f"http://{name}"
-        self.joined: list[GroupAddress] = []
+        self.joined: list[tuple[GroupAddress, float]] = []
+        self.received: list[tuple[object, ...]] = []
+        self.left: list[tuple[str, float]] = []
+        self.probed: list[float] = []
+        self._troubles = list(troubles)
+        self._silent = silent
+        self._joins = joins
 
     async def join_group(self, address: GroupAddress, deadline_s: float) -> None:
-        self.joined.append(address)
+        self.joined.append((address, deadline_s))
+        await do(self._joins)
 
     async def leave_group(self, group_name: str, deadline_s: float) -> None:
-        return
+        self.left.append((group_name, deadline_s))
+        raise EngineError("no such group")
+
+    async def receive(self, *bucket: object) -> None:
+        self.received.append(bucket)
+        await do(self._troubles.pop(0) if self._troubles else None)
+
+    async def probe(self, deadline_s: float) -> None:
+        self.probed.append(deadline_s)
+        if self._silent:
+            raise EngineUnreachableError(f"engine {self.name}: no answer")
+
+    async def read_weights(self, directory: str, deadline_s: float) -> None:
+        self.received.append((directory, deadline_s))
+        await do(self._troubles.pop(0) if self._troubles else None)
+
+
+def broadcast(learner: FakeLearner, ranks_per_engine: int = 1, bucket_bytes: int = 100) -> Broadcast:
+    return Broadcast(cast(Any, learner), SPECS, "gloo", ranks_per_engine, bucket_bytes)
+
+
+def transfer(transport: Broadcast | Disk, *engines: FakeEngine) -> Transfer:
+    return virtual_time.run(transport.transfer(cast(Any, engines), 5.0))
 
 
 def test_everybody_meets_where_rank_0_is() -> None:
     learner, engines = FakeLearner(), [FakeEngine("a"), FakeEngine("b")]
-    broadcast = Broadcast(learner, [], "gloo", ranks_per_engine=2, bucket_bytes=100)
-    asyncio.run(broadcast.transfer(engines, 5.0))  # type: ignore[arg-type]  # all that is asked of them here
-    addresses = [engine.joined[0] for engine in engines]
-    assert [(each.master_address, each.master_port) for each in addresses] == [WHERE, WHERE]
-    assert [(each.rank_offset, each.world_size) for each in addresses] == [(1, 5), (3, 5)]
-    assert learner.met == [WHERE]
+    assert transfer(broadcast(learner, ranks_per_engine=2), *engines) == Transfer(DIGESTS, {})
+    ((address, port, world_size, name, backend, timeout_s),) = learner.met
+    assert (address, port, world_size, backend, timeout_s) == (*WHERE, 5, "gloo", 5.0)
+    assert [engine.joined for engine in engines] == [
+        [(GroupAddress(*WHERE, rank_offset, 5, cast(str, name), "gloo"), 5.0)] for rank_offset in (1, 3)
+    ]
 
 
 def test_the_members_meet_again_when_there_are_fewer() -> None:
     learner, engines = FakeLearner(), [FakeEngine("a"), FakeEngine("b")]
-    broadcast = Broadcast(learner, [], "gloo", ranks_per_engine=1, bucket_bytes=100)
-
-    async def transfers() -> None:
-        for members in (engines, engines, engines[:1]):
-            await broadcast.transfer(members, 5.0)  # type: ignore[arg-type]  # all that is asked of them here
-
-    asyncio.run(transfers())
-    assert [address.world_size for address in engines[0].joined] == [3, 2]
+    transport = broadcast(learner)
+    for members in (engines, engines, engines[:1]):
+        transfer(transport, *members)
+    first, second = (cast(str, meeting[3]) for meeting in learner.met)
+    assert first != second
+    assert [address.world_size for address, _ in engines[0].joined] == [3, 2]
     assert len(engines[1].joined) == 1
+    assert (learner.left, engines[0].left) == (1, [(first, 5.0)])
 
 
-def test_no_connection_takes_the_port_before_rank_0_serves_there() -> None:
-    _, port = RankHost().address()
-    assert 20000 <= port < 32768, "Linux gives connections ports from 32768 on"
+def test_every_engine_is_notified_of_what_comes_bucket_by_bucket() -> None:
+    learner, engine = FakeLearner(), FakeEngine("a")
+    transfer(broadcast(learner, bucket_bytes=52), engine)
+    group = cast(str, learner.met[0][3])
+    assert engine.received == [
+        (["embed"], ["bfloat16"], [(10, 2)], group, False, 5.0),
+        (["q", "norm"], ["bfloat16", "float32"], [(4, 5), (3,)], group, True, 5.0),
+    ]
+    assert learner.sent == [52]
+
+
+UNREACHABLE = EngineUnreachableError("engine b: connection refused")
+REFUSED = EngineError("engine b: 500 out of memory")
+LOST = TransferError("gloo: connection closed by peer")
+
+
+@pytest.mark.parametrize(
+    ("learner_trouble", "trouble", "reason"),
+    [
+        (HANGS, UNREACHABLE, str(UNREACHABLE)),
+        (LOST, UNREACHABLE, str(UNREACHABLE)),
+        (HANGS, REFUSED, str(REFUSED)),
+        (None, REFUSED, str(REFUSED)),
+    ],
+    ids=["is not there", "is not there, and the group breaks", "refuses", "refuses at the end"],
+)
+def test_an_engine_that_fails_is_left_behind_and_the_others_get_all(
+    learner_trouble: Trouble, trouble: Trouble, reason: str
+) -> None:
+    learner, good, bad = FakeLearner(learner_trouble), FakeEngine("a"), FakeEngine("b", trouble)
+    assert transfer(broadcast(learner), good, bad) == Transfer(DIGESTS, {"b": reason})
+    assert [address.world_size for address, _ in good.joined] == [3, 2]
+    assert len(bad.joined) == 1
+    assert (len(learner.sent), learner.left) == (2, 1)
+
+
+def test_an_engine_that_does_not_join_is_left_behind() -> None:
+    learner, bad = FakeLearner(), FakeEngine("b", joins=UNREACHABLE)
+    assert transfer(broadcast(learner), FakeEngine("a"), bad).failed == {"b": str(UNREACHABLE)}
+    assert learner.sent == [100]
+
+
+def test_an_engine_that_neither_receives_nor_answers_is_at_fault_when_the_learner_fails() -> None:
+    learner = FakeLearner(LOST)
+    good, hung = FakeEngine("a", REFUSED), FakeEngine("b", HANGS, silent=True)
+    assert transfer(broadcast(learner), good, hung) == Transfer(DIGESTS, {"b": "engine b: no answer"})
+    assert (good.probed, hung.probed) == ([5.0], [5.0])
+
+
+def test_a_failure_that_no_engine_explains_is_tried_again_once() -> None:
+    learner, engine = FakeLearner(LOST), FakeEngine("a", REFUSED)
+    assert transfer(broadcast(learner), engine) == Transfer(DIGESTS, {})
+    assert len(engine.joined) == 2
+
+
+def test_a_failure_that_no_engine_explains_twice_is_the_learners() -> None:
+    learner, engine = FakeLearner(LOST, LOST, LOST), FakeEngine("a")
+    with pytest.raises(TransferError, match=r"^broadcast to 1 engines: .*learner='gloo: connection closed by peer'"):
+        transfer(broadcast(learner), engine)
+    assert len(learner.sent) == 2
+
+
+def test_a_transfer_may_reach_nobody() -> None:
+    assert transfer(broadcast(FakeLearner(HANGS)), FakeEngine("b", UNREACHABLE)) == Transfer(
+        (), {"b": str(UNREACHABLE)}
+    )
+    assert transfer(broadcast(FakeLearner())) == Transfer((), {})
+
+
+@pytest.mark.parametrize("learner_fails", [True, False])
+def test_a_defect_is_raised_and_not_blamed_on_an_engine(learner_fails: bool) -> None:
+    defect = KeyError("names")
+    learner = FakeLearner(defect if learner_fails else HANGS)
+    with pytest.raises(KeyError):
+        transfer(broadcast(learner), FakeEngine("a", None if learner_fails else defect))
+
+
+def test_nothing_goes_on_in_the_background_after_a_failure() -> None:
+    async def act() -> set["asyncio.Task[Any]"]:
+        transport = broadcast(FakeLearner(HANGS, LOST, LOST))
+        with pytest.raises(TransferError):
+            await transport.transfer(cast(Any, [FakeEngine("a"), FakeEngine("b", UNREACHABLE)]), 5.0)
+        return asyncio.all_tasks() - {cast(Any, asyncio.current_task())}
+
+    assert virtual_time.run(act()) == set()
+
+
+def test_files_are_written_before_engines_read_them() -> None:
+    learner, good, bad = FakeLearner(), FakeEngine("a"), FakeEngine("b", REFUSED)
+    found = transfer(Disk(cast(Any, learner), Path("/dev/shm/w")), good, bad)
+    assert found == Transfer(DIGESTS, {"b": str(REFUSED)})
+    assert (learner.written_to, good.received) == ([Path("/dev/shm/w")], [("/dev/shm/w", 5.0)])
+
+
+def test_files_that_are_not_written_in_time_are_an_error() -> None:
+    engine = FakeEngine("a")
+    with pytest.raises(TimeoutError):
+        transfer(Disk(cast(Any, FakeLearner(HANGS)), Path("/dev/shm/w")), engine)
+    assert engine.received == []
+
+
+def test_rank_0_serves_the_port_before_anybody_is_told_of_it() -> None:
+    host, port = RankHost().address()
+    with socket.create_connection((host, port), timeout=10):
+        pass

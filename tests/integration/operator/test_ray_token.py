@@ -1,0 +1,97 @@
+"""Ray's token authentication, as the pods of a job have it: a real head, the operator's client, and a stranger."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from local_cluster.ports import free_port
+from rljob_api.control import ray_token
+from rljob_operator import pods
+from rljob_operator.driver_api import DriverUnreachableError, RayJobs, open_session
+from rljob_operator.driver_news import RayAnswer
+from rljob_operator.world import ENDED, DriverState
+from support.waiting import eventually
+
+TOKEN = "a token of more than twenty characters"
+NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[str]:
+    """Start a head with the variables of a pod; gives the URL of its Ray Jobs API."""
+    mode, token = pods.ray_authentication("secret", "key")
+    environ = {**os.environ, mode["name"]: mode["value"], token["name"]: ray_token(TOKEN)}
+    api = free_port()
+    ports = {"port": free_port(), "dashboard-port": api, "dashboard-agent-listen-port": free_port()}
+    ports["ray-client-server-port"] = free_port()
+    with TemporaryDirectory(prefix="ray", dir="/tmp") as directory:  # Ray's sockets need short paths
+        options = [*(f"--{name}={port}" for name, port in ports.items()), f"--temp-dir={directory}", "--num-cpus=1"]
+        command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", *options]
+        log = Path(directory, "start.log")
+        with log.open("wb") as output:
+            more = ["--num-gpus=0", "--object-store-memory=100000000", "--disable-usage-stats"]
+            process = subprocess.Popen([*command, *more], stdout=output, stderr=output, env=environ, process_group=0)
+        try:
+            url = f"http://127.0.0.1:{api}"
+            asked = f"{url}/api/jobs/", f"Bearer {ray_token(TOKEN)}"
+            eventually(lambda: process.poll() or status_of(*asked), lambda status: status == 200, 120)
+            yield url
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(60)
+
+
+def status_of(url: str, authorization: str = "") -> int:
+    """Return the HTTP status of a GET; 0: no answer."""
+    try:
+        with NO_PROXY.open(urllib.request.Request(url, headers={"Authorization": authorization}), timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [("", 401), ("Bearer of-something-else-that-is-long", 403), (f"Bearer {ray_token(TOKEN)}", 200)],
+)
+def test_ray_lets_in_nobody_without_the_job_s_token(head: str, authorization: str, status: int) -> None:
+    assert status_of(f"{head}/api/jobs/", authorization) == status
+
+
+def test_an_operator_without_the_token_is_told_so(head: str) -> None:
+    async def look() -> RayAnswer:
+        async with open_session() as session:
+            return await RayJobs(session, head, "another token").look("x")
+
+    with pytest.raises(DriverUnreachableError, match="403 Forbidden: Invalid authentication token"):
+        asyncio.run(look())
+
+
+def test_the_operator_starts_a_driver(head: str) -> None:
+    """Ray runs it by an actor, so the processes of the cluster accept each other, too."""
+
+    async def run() -> RayAnswer:
+        async with open_session() as session, asyncio.timeout(240):
+            jobs, answer = RayJobs(session, head, TOKEN), RayAnswer(DriverState.UNKNOWN)
+            while answer.state not in ENDED:
+                await asyncio.sleep(0.5)
+                with suppress(DriverUnreachableError):  # Ray's agent is still starting, or the machine is busy
+                    answer = await jobs.look("driver")
+                    if answer.state is DriverState.ABSENT:
+                        await jobs.submit("driver", "true")
+            return answer
+
+    answer = asyncio.run(run())
+    assert answer.state is DriverState.SUCCEEDED, answer.message

@@ -1,0 +1,132 @@
+"""The webhook behind a real API server, with the chart's rights: what a user reads in the terminal."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from local_cluster.kubectl import Kubectl
+from support.operator.operator_world import raw_job
+from support.operator.webhook_process import WebhookProcess
+from support.waiting import eventually
+
+Apply = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def webhook(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[WebhookProcess]:
+    process = WebhookProcess(kubectl, namespace, tmp_path)
+    try:
+        process.until_ready()
+        yield process
+    finally:
+        process.close()
+
+
+@pytest.fixture
+def apply(kubectl: Kubectl, namespace: str) -> Apply:
+    """Apply an RLJob with kubectl, and return what it prints."""
+
+    def applied(*options: str, **sections: Any) -> subprocess.CompletedProcess[str]:
+        raw = raw_job("sums", **sections)
+        raw["metadata"] = {"name": "sums", "namespace": namespace}
+        return subprocess.run(
+            [str(kubectl.program), "apply", *options, "-f", "-"],
+            input=json.dumps(raw),
+            env={**os.environ, **kubectl.environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return applied
+
+
+def test_an_unknown_argument_is_refused_in_the_terminal(webhook: WebhookProcess, apply: Apply) -> None:
+    done = apply(extraArgs={"sglang": {"mem-fraction-statics": 0.5}})
+    assert done.returncode != 0
+    assert 'admission webhook "rljobs.rljob.dev" denied the request: spec.extraArgs.sglang' in done.stderr
+    assert "nearest valid: spec.extraArgs.sglang.mem-fraction-static" in done.stderr
+    assert 'rljob_webhook_reviews_total{reason="BadManifest"} 1.0' in webhook.metrics()
+
+
+def test_a_dry_run_prints_the_plan(webhook: WebhookProcess, apply: Apply) -> None:
+    done = apply("--dry-run=server")
+    assert "created (server dry run)" in done.stdout
+    assert "Warning: plan: Disaggregated, 4 processes on 2 nodes (2 × 2)" in done.stderr
+    assert "Warning: plan: a step has 4 prompts × 4 samples = 16 samples" in done.stderr
+
+
+def test_a_job_is_taken_without_a_word(webhook: WebhookProcess, apply: Apply) -> None:
+    done = apply()
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_field_that_the_api_server_drops_is_named(webhook: WebhookProcess, apply: Apply) -> None:
+    done = apply("--validate=ignore", rollout={"n_samples_per_prompt": 4})
+    assert done.returncode == 0
+    assert "Warning: spec.rollout.n_samples_per_prompt: is unknown and was dropped; nearest valid:" in done.stderr
+
+
+def test_a_job_that_its_quota_can_never_take_is_refused_with_the_nearest_setting(
+    kubectl: Kubectl, namespace: str, webhook: WebhookProcess, apply: Apply
+) -> None:
+    kubectl("create", "quota", "few", "--hard=pods=2", "-n", namespace)
+    refused = eventually(lambda: apply("--dry-run=server"), lambda done: done.returncode != 0, 60)
+    assert (
+        "the job can never start: needs 3 pods; ResourceQuota few allows 2 pods in all; "
+        "spec.placement: Colocated would need 2 pods" in refused.stderr
+    )
+    assert apply("--dry-run=server", placement="Colocated").returncode == 0
+
+
+def test_without_a_webhook_the_rules_of_the_crd_hold_and_jobs_are_taken(
+    kubectl: Kubectl, namespace: str, webhook: WebhookProcess, apply: Apply
+) -> None:
+    assert apply().returncode == 0
+    assert webhook.terminate() == 0
+    assert "spec.training.tensorParallel" in apply(training={"tensorParallel": 3}).stderr
+    assert apply(scheduling={"suspend": True}).returncode == 0
+    kubectl("delete", "rljob", "sums", "-n", namespace)
+
+
+def test_with_the_policy_fail_no_job_is_taken_without_a_webhook(
+    kubectl: Kubectl, namespace: str, tmp_path: Path, apply: Apply
+) -> None:
+    process = WebhookProcess(kubectl, namespace, tmp_path, "--set", "webhook.failurePolicy=Fail")
+    try:
+        process.until_ready()
+        assert apply().returncode == 0
+        process.terminate()
+        done = apply(scheduling={"suspend": True})
+        assert 'failed calling webhook "rljobs.rljob.dev"' in done.stderr
+    finally:
+        process.close()
+
+
+def test_a_bundle_and_a_certificate_that_somebody_removed_come_back(
+    kubectl: Kubectl, namespace: str, webhook: WebhookProcess, apply: Apply
+) -> None:
+    before = webhook.bundle()
+    empty = json.dumps([{"op": "remove", "path": "/data"}])
+    kubectl("patch", "secret", f"{webhook.name}-certificate", "-n", namespace, "--type=json", "-p", empty)
+    eventually(webhook.bundle, lambda bundle: bundle not in ("", before), 120)
+    assert "denied the request" in apply(extraArgs={"sglang": {"mem-fraction-statics": 0.5}}).stderr
+
+
+def test_match_conditions_exempt_requests(kubectl: Kubectl, namespace: str, tmp_path: Path, apply: Apply) -> None:
+    condition = {"name": "not-exempt", "expression": "object.spec.training.steps < 100"}
+    process = WebhookProcess(
+        kubectl, namespace, tmp_path, "--set-json", f"webhook.matchConditions={json.dumps([condition])}"
+    )
+    try:
+        process.until_ready()
+        bad: dict[str, Any] = {"extraArgs": {"sglang": {"mem-fraction-statics": 0.5}}}
+        assert apply("--dry-run=server", **bad).returncode != 0
+        assert apply("--dry-run=server", training={"steps": 100}, **bad).returncode == 0
+    finally:
+        process.close()

@@ -1,0 +1,105 @@
+"""RLJobs of a real API server, and what it says about them."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from kubernetes import client
+
+from rljob_api.generated.crd import GROUP, KIND, PLURAL, VERSION
+
+PREFIX = 'Invalid value: "object": '
+"""the API server shows a value that its own rules refuse; for a rule in CEL that is the whole section"""
+UNASKED = "some validation rules were not checked"
+"""reported beside a field of the wrong type"""
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the API server says about an object."""
+
+    stored: Manifest | None
+    """what it would store, defaults filled in; None: refused"""
+    message: str = ""
+    causes: tuple[tuple[str, str], ...] = ()
+    """fields with what is wrong with them"""
+
+
+@dataclass(frozen=True)
+class RLJobs:
+    """RLJobs in the namespace `default`."""
+
+    objects: client.CustomObjectsApi
+
+    def judge(self, content: Manifest) -> Answer:
+        """Create an object as a dry run."""
+        return self.ask(self.objects.create_namespaced_custom_object, content, dry_run="All")
+
+    @contextmanager
+    def existing(self, content: Manifest, name: str, status: Manifest) -> Iterator[Manifest]:
+        """Have an object of this name with a status, as long as the context lasts."""
+        named = content | {"metadata": {"name": name}}
+        created = self.ask(self.objects.create_namespaced_custom_object, named)
+        assert created.stored, created.message
+        try:
+            written = self.patch(name, {"status": status}, self.objects.patch_namespaced_custom_object_status)
+            assert written.stored, written.message
+            yield written.stored
+        finally:
+            self.objects.delete_namespaced_custom_object(GROUP, VERSION, "default", PLURAL, name)
+
+    def patch(self, name: str, change: Manifest, how: Callable[..., Manifest] | None = None, **options: Any) -> Answer:
+        return self.ask(how or self.objects.patch_namespaced_custom_object, name, change, **options)
+
+    def selected(self, fields: str) -> list[str]:
+        """Return the names of the objects that a field selector selects."""
+        found = self.objects.list_namespaced_custom_object(GROUP, VERSION, "default", PLURAL, field_selector=fields)
+        return [each["metadata"]["name"] for each in found["items"]]
+
+    def columns(self, name: str) -> Manifest:
+        """Return what `kubectl get -o wide` shows of an object, by the titles of the columns."""
+        table = self.read(
+            f"/apis/{GROUP}/{VERSION}/namespaces/default/{PLURAL}/{name}",
+            "application/json;as=Table;g=meta.k8s.io;v=v1",
+        )
+        titles = [column["name"] for column in table["columnDefinitions"]]
+        return dict(zip(titles, table["rows"][0]["cells"], strict=True))
+
+    def explained(self, *path: str) -> str:
+        """Return what `kubectl explain` prints about a field."""
+        schemas = self.read(f"/openapi/v3/apis/{GROUP}/{VERSION}", "application/json")["components"]["schemas"]
+        schema = schemas[f"{'.'.join(reversed(GROUP.split('.')))}.{VERSION}.{KIND}"]
+        for name in path:
+            schema = schema["properties"][name]
+        said: str = schema["description"]
+        return said
+
+    def read(self, path: str, accept: str) -> Manifest:
+        connection = self.objects.api_client
+        response = connection.call_api("GET", connection.configuration.host + path, {"Accept": accept})
+        found: Manifest = json.loads(response.read())
+        return found
+
+    def ask(self, how: Callable[..., Manifest], *arguments: Any, **options: Any) -> Answer:
+        try:
+            return Answer(how(GROUP, VERSION, "default", PLURAL, *arguments, field_validation="Strict", **options))
+        except client.ApiException as error:
+            body = json.loads(error.body)
+            return Answer(None, body["message"], said(body.get("details", {}).get("causes", [])))
+
+
+def said(causes: list[dict[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Return fields with sentences."""
+    return tuple(field_and_sentence(cause) for cause in causes if UNASKED not in cause["message"])
+
+
+def field_and_sentence(cause: dict[str, str]) -> tuple[str, str]:
+    """Return the two of one cause. A rule about metadata stands at the root, so its sentence begins with the field."""
+    field, message = cause["field"], cause["message"].removeprefix(PREFIX)
+    if field == "<nil>":
+        field, _, message = message.partition(": ")
+    return field, message

@@ -1,0 +1,102 @@
+"""The learner written naively, on Hugging Face transformers: one sequence at a time, full logits, torch's optimizer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from rljob_trainer.algorithms.algorithm import CISPO, GSPO, LIKELIHOOD
+from rljob_trainer.batches.packing import TrainingSequence
+from rljob_trainer.learners.config import LossSettings, OptimizerSettings
+
+
+@dataclass(frozen=True)
+class NaiveStep:
+    loss: float
+    grad_norm: float
+    gradients: dict[str, torch.Tensor]
+    """clipped"""
+
+
+class NaiveLearner:
+    def __init__(
+        self, directory: Path, loss: LossSettings, optimizer: OptimizerSettings, rates: Sequence[float]
+    ) -> None:
+        self.model = self._load(directory)
+        self.reference = self._load(directory).requires_grad_(False)
+        self.loss, self.settings, self.rates = loss, optimizer, list(rates)
+        matrices = [p for p in self.model.parameters() if p.ndim > 1]
+        vectors = [p for p in self.model.parameters() if p.ndim == 1]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}],
+            betas=(optimizer.beta1, optimizer.beta2), eps=optimizer.epsilon, weight_decay=optimizer.weight_decay,
+        )  # fmt: skip
+
+    def step(self, sequences: Sequence[TrainingSequence], off_policy: bool) -> NaiveStep:
+        self.optimizer.zero_grad()
+        total = torch.zeros(())
+        for sequence in sequences:
+            total = total + self._sequence_loss(sequence, off_policy)
+        total.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_grad)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rates[0]
+        self.rates = self.rates[1:]
+        gradients = {n: p.grad.clone() for n, p in self.model.named_parameters() if p.grad is not None}
+        self.optimizer.step()
+        return NaiveStep(total.item(), norm.item(), gradients)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Return a copy of all weights as they are now."""
+        return {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+
+    def logprobs(self, model: torch.nn.Module, sequence: TrainingSequence) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the response tokens' log-probabilities and the entropies where they were sampled."""
+        tokens = torch.tensor(sequence.tokens)
+        logits = model(tokens[None]).logits[0, sequence.prompt_length - 1 : -1] / self.loss.temperature
+        all_logprobs = logits.log_softmax(-1)
+        targets = tokens[sequence.prompt_length :]
+        return all_logprobs.gather(1, targets[:, None])[:, 0], -(all_logprobs.exp() * all_logprobs).sum(-1)
+
+    def _sequence_loss(self, sequence: TrainingSequence, off_policy: bool) -> torch.Tensor:
+        new, entropy = self.logprobs(self.model, sequence)
+        mask = torch.tensor(sequence.trained or (True,) * len(new))
+        engine = torch.zeros(len(new)).masked_scatter(mask, torch.tensor(sequence.logprobs))
+        old = engine if off_policy else new.detach()
+        loss = self._weights(old, engine) * self._objective(new, old, sequence.advantage)
+        loss = loss - self.loss.entropy_coefficient * entropy
+        if self.loss.kl:
+            x = new - self.logprobs(self.reference, sequence)[0].detach()
+            loss = (
+                loss
+                + self.loss.kl.coefficient * {"k1": x, "k2": x**2 / 2, "k3": (-x).exp() - 1 + x}[self.loss.kl.estimator]
+            )
+        return sequence.weight * (loss * mask).sum()
+
+    def _objective(self, new: torch.Tensor, old: torch.Tensor, advantage: float) -> torch.Tensor:
+        """Return the loss of each token of one sequence."""
+        if self.loss.objective == LIKELIHOOD:
+            return -new
+        low, high = 1 - self.loss.clip_low, 1 + self.loss.clip_high
+        ratio = (new - old).mean().exp() if self.loss.objective == GSPO else (new - old).exp()
+        if self.loss.objective == CISPO:
+            return -ratio.detach().clamp(low, high) * advantage * new
+        gain = torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
+        if self.loss.dual_clip and advantage < 0:
+            gain = gain.clamp(min=self.loss.dual_clip * advantage)
+        return -gain.expand_as(new)
+
+    def _weights(self, old: torch.Tensor, engine: torch.Tensor) -> torch.Tensor:
+        """Return the importance weights of one sequence's tokens."""
+        bounds = self.loss.importance
+        if bounds is None:
+            return torch.ones_like(old)
+        ratio = (old - engine).sum().exp() if bounds.level == "Sequence" else (old - engine).exp()
+        inside = (ratio >= bounds.low) & (ratio <= bounds.high)
+        return ratio.clamp(bounds.low, bounds.high) if bounds.kind == "Truncate" else ratio * inside
+
+    @staticmethod
+    def _load(directory: Path) -> torch.nn.Module:
+        return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")

@@ -1,0 +1,65 @@
+"""A learner for tests of weight sync: tensors in this process, sent from a thread."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from rljob_trainer.learners.meeting import open_store
+from rljob_trainer.sync.digest import cpu_digest
+from rljob_trainer.sync.group import Backend
+from rljob_trainer.sync.layout import Sharding, TensorSpec
+from rljob_trainer.sync.sender import SendError, WeightSender, specs_of
+from rljob_trainer.sync.transport import TransferError
+
+Tensors = dict[str, torch.Tensor]
+HOST = "127.0.0.1"
+
+
+class ThreadLearner:
+    """Holds the weights of a checkpoint; `damage` changes what is sent, but not what is digested."""
+
+    def __init__(self, checkpoint: Path, key_value_heads: int) -> None:
+        self.tensors: Tensors = {name: t.clone() for name, t in load_file(checkpoint / "model.safetensors").items()}
+        self.damage: Callable[[Tensors], Tensors] = lambda tensors: tensors
+        self._sender = WeightSender(self.specs, Sharding(1, key_value_heads, tied_embeddings=True), cpu_digest)
+
+    @property
+    def specs(self) -> tuple[TensorSpec, ...]:
+        return specs_of(self.tensors.items())
+
+    def take_a_step(self) -> None:
+        """Change every weight."""
+        for tensor in self.tensors.values():
+            tensor.mul_(1.001)
+
+    async def rendezvous(self) -> tuple[str, int]:
+        return HOST, open_store(HOST)
+
+    async def connect(
+        self, address: str, port: int, world_size: int, name: str, backend: Backend, timeout_s: float
+    ) -> None:
+        await _in_thread(self._sender.connect, address, port, world_size, name, backend, timeout_s)
+
+    async def send(self, bucket_bytes: int) -> Sequence[Mapping[str, str]]:
+        digests = self._sender.digests(self.tensors.items())
+        await _in_thread(self._sender.send, self.damage(self.tensors).items(), bucket_bytes)
+        return digests
+
+    async def write(self, directory: Path) -> None:
+        await _in_thread(self._sender.write, self.damage(self.tensors).items(), directory)
+
+    async def written(self) -> Sequence[Mapping[str, str]]:
+        return self._sender.digests(self.tensors.items())
+
+    async def disconnect(self) -> None:
+        await _in_thread(self._sender.disconnect)
+
+
+async def _in_thread(work: Callable[..., object], *arguments: object) -> object:
+    try:
+        return await asyncio.to_thread(work, *arguments)
+    except (SendError, RuntimeError) as error:
+        raise TransferError(str(error)) from error

@@ -1,0 +1,223 @@
+"""Small random Hugging Face checkpoints for tests: real architectures, without a download and without torch.
+
+Everything follows from the arguments: the same call writes the same bytes. Weights are scaled so that logits differ
+clearly between tokens, and norm weights are not all ones, so that a lost or swapped tensor changes the output.
+"""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from rljob_api.sizing import model_shape
+
+DType = Literal["float32", "bfloat16"]
+Weights = dict[str, npt.NDArray[np.float32]]
+
+VOCABULARY_SIZE = 512
+HIDDEN_SIZE = 64
+INTERMEDIATE_SIZE = 128
+NUM_LAYERS = 2
+NUM_HEADS = 4
+NUM_KEY_VALUE_HEADS = 2
+HEAD_DIM = 16
+
+END_OF_TURN = "<|im_end|>"
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", END_OF_TURN)
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def tiny_llama(
+    directory: Path, *, tied: bool = True, seed: int = 0, dtype: DType = "float32", layers: int = NUM_LAYERS
+) -> Path:
+    """Write a random Llama checkpoint with its tokenizer into `directory`, and return the directory."""
+    return tiny("LlamaForCausalLM", directory, tied=tied, seed=seed, dtype=dtype, layers=layers)
+
+
+def tiny_qwen3(
+    directory: Path, *, tied: bool = True, seed: int = 0, dtype: DType = "float32", layers: int = NUM_LAYERS
+) -> Path:
+    """Like `tiny_llama`, for Qwen3: it has query and key norms."""
+    return tiny("Qwen3ForCausalLM", directory, tied=tied, seed=seed, dtype=dtype, layers=layers)
+
+
+def tiny(
+    architecture: str,
+    directory: Path,
+    *,
+    tied: bool = True,
+    seed: int = 0,
+    dtype: DType = "float32",
+    layers: int = NUM_LAYERS,
+) -> Path:
+    """Write a random checkpoint of an architecture that the learner trains."""
+    family = model_shape.FAMILIES[architecture]
+    config = _config(architecture, family.model_type, tied, dtype, layers)
+    return _write(directory, config, _weights(layers, tied, seed, family.qk_norm))
+
+
+FAMILIES = {family.model_type: partial(tiny, architecture) for architecture, family in model_shape.FAMILIES.items()}
+"""how to make a checkpoint of each architecture that the learner trains"""
+
+
+def tiny_tokenizer(directory: Path) -> Path:
+    """Write a byte-level BPE tokenizer of 512 tokens, one for each digit, with a ChatML template, into `directory`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY_SIZE,
+        special_tokens=[AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_corpus(), trainer)
+    assert tokenizer.get_vocab_size() == VOCABULARY_SIZE, tokenizer.get_vocab_size()
+    tokenizer.save(str(directory / "tokenizer.json"))
+    _write_json(
+        directory / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": None,
+            "eos_token": END_OF_TURN,
+            "pad_token": "<|endoftext|>",
+            "additional_special_tokens": list(SPECIAL_TOKENS),
+            "chat_template": CHAT_TEMPLATE,
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": 1024,
+        },
+    )
+    return directory
+
+
+def _write(directory: Path, config: dict[str, Any], weights: Weights) -> Path:
+    tiny_tokenizer(directory)
+    _write_json(directory / "config.json", config)
+    _write_json(
+        directory / "generation_config.json",
+        {"eos_token_id": config["eos_token_id"], "pad_token_id": config["pad_token_id"]},
+    )
+    _write_safetensors(directory / "model.safetensors", weights, config["dtype"])
+    return directory
+
+
+def _config(architecture: str, model_type: str, tied: bool, dtype: DType, layers: int) -> dict[str, Any]:
+    return {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "vocab_size": VOCABULARY_SIZE,
+        "hidden_size": HIDDEN_SIZE,
+        "intermediate_size": INTERMEDIATE_SIZE,
+        "num_hidden_layers": layers,
+        "num_attention_heads": NUM_HEADS,
+        "num_key_value_heads": NUM_KEY_VALUE_HEADS,
+        "head_dim": HEAD_DIM,
+        "hidden_act": "silu",
+        "max_position_embeddings": 1024,
+        "initializer_range": 0.02,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "rope_scaling": None,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "use_sliding_window": False,
+        "sliding_window": None,
+        "attention_dropout": 0.0,
+        "tie_word_embeddings": tied,
+        "use_cache": True,
+        "bos_token_id": None,
+        "eos_token_id": SPECIAL_TOKENS.index(END_OF_TURN),
+        "pad_token_id": SPECIAL_TOKENS.index("<|endoftext|>"),
+        "dtype": dtype,
+    }
+
+
+def _weights(layers: int, tied: bool, seed: int, qk_norm: bool) -> Weights:
+    random = np.random.default_rng(seed)
+
+    def linear(outputs: int, inputs: int) -> npt.NDArray[np.float32]:
+        return np.asarray(random.standard_normal((outputs, inputs)) / np.sqrt(inputs), np.float32)
+
+    def norm(size: int) -> npt.NDArray[np.float32]:
+        return np.asarray(1 + 0.1 * random.standard_normal(size), np.float32)
+
+    weights: Weights = {"model.embed_tokens.weight": linear(VOCABULARY_SIZE, HIDDEN_SIZE)}
+    for layer in range(layers):
+        prefix = f"model.layers.{layer}"
+        attention = f"{prefix}.self_attn"
+        weights |= {
+            f"{prefix}.input_layernorm.weight": norm(HIDDEN_SIZE),
+            f"{attention}.q_proj.weight": linear(NUM_HEADS * HEAD_DIM, HIDDEN_SIZE),
+            f"{attention}.k_proj.weight": linear(NUM_KEY_VALUE_HEADS * HEAD_DIM, HIDDEN_SIZE),
+            f"{attention}.v_proj.weight": linear(NUM_KEY_VALUE_HEADS * HEAD_DIM, HIDDEN_SIZE),
+            f"{attention}.o_proj.weight": linear(HIDDEN_SIZE, NUM_HEADS * HEAD_DIM),
+            f"{prefix}.post_attention_layernorm.weight": norm(HIDDEN_SIZE),
+            f"{prefix}.mlp.gate_proj.weight": linear(INTERMEDIATE_SIZE, HIDDEN_SIZE),
+            f"{prefix}.mlp.up_proj.weight": linear(INTERMEDIATE_SIZE, HIDDEN_SIZE),
+            f"{prefix}.mlp.down_proj.weight": linear(HIDDEN_SIZE, INTERMEDIATE_SIZE),
+        }
+        if qk_norm:
+            weights |= {f"{attention}.q_norm.weight": norm(HEAD_DIM), f"{attention}.k_norm.weight": norm(HEAD_DIM)}
+    weights["model.norm.weight"] = norm(HIDDEN_SIZE)
+    if not tied:
+        weights["lm_head.weight"] = linear(VOCABULARY_SIZE, HIDDEN_SIZE)
+    return weights
+
+
+def _write_safetensors(path: Path, weights: Weights, dtype: DType) -> None:
+    """Write the format by hand (length, JSON header, data): safetensors.numpy knows no bfloat16."""
+    code, encode = {"float32": ("F32", _float32_bytes), "bfloat16": ("BF16", _bfloat16_bytes)}[dtype]
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for name, weight in weights.items():
+        encoded = encode(weight)
+        header[name] = {
+            "dtype": code,
+            "shape": list(weight.shape),
+            "data_offsets": [len(data), len(data) + len(encoded)],
+        }
+        data += encoded
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def _float32_bytes(weight: npt.NDArray[np.float32]) -> bytes:
+    return weight.astype("<f4").tobytes()
+
+
+def _bfloat16_bytes(weight: npt.NDArray[np.float32]) -> bytes:
+    """Return the weights rounded to bfloat16 (to nearest, ties to even): the upper halves of the float32 words."""
+    bits = weight.astype(np.float32).view(np.uint32)
+    return np.asarray((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, np.dtype("<u2")).tobytes()
+
+
+def _corpus() -> list[str]:
+    english = [
+        "What is the sum of these numbers? Think step by step, then give the final answer on its own line.",
+        "The train leaves the station at noon and arrives in the evening; how many hours does the journey take?",
+        "There are several apples in the basket. She gives some of them to her brother and keeps the rest.",
+        "State the final answer to the following arithmetic problem.",
+        "You are a helpful assistant. The user asks a question and the assistant answers it.",
+        "Calculate the greatest common divisor of the following numbers, and then their least common multiple.",
+        "Yes, that is correct. No, this is wrong: the result should be larger than the number we started with.",
+        "system user assistant question answer response reward",
+    ]
+    sums = [f"{a} + {b} = {a + b}.\n{a} - {b} = {a - b}\n{a} * {b} = {a * b}" for a in range(20) for b in range(20)]
+    return english * 50 + sums
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n")

@@ -1,0 +1,270 @@
+"""Launch scripts of slime become RLJobs: real argument lists, and the settings whose meaning differs."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rljob_api.errors import ManifestError
+from rljob_api.importing.draft import NoteKind
+from rljob_api.importing.manifest_text import text
+from rljob_api.importing.script import NoTrainingError, imported
+from rljob_api.importing.slime_flags import FLAGS
+from rljob_api.reading import field_lookup, manifest
+
+SCRIPTS = yaml.safe_load((Path(__file__).parent / "slime_scripts.yaml").read_text())["scripts"]
+NAMES = [each["name"] for each in SCRIPTS]
+SMALL = (
+    "--hf-checkpoint m --prompt-data d.jsonl --rm-type math --num-rollout 10 --rollout-batch-size 4"
+    " --n-samples-per-prompt 4 --rollout-max-response-len 64 --global-batch-size 16 --lr 1e-6 --lr-decay-style constant"
+)
+
+
+def flat(given):
+    return " ".join(flat(each) for each in given) if isinstance(given, list) else given
+
+
+def from_words(words, program="train.py"):
+    return imported(f"python3 {program} {words}\n", "run-job.sh", lambda path: None, {})
+
+
+def from_data(script):
+    return from_words(flat(script["arguments"]), script["program"])
+
+
+def spec_of(words, program="train.py"):
+    return from_words(f"{SMALL} {words}", program).content["spec"]
+
+
+def notes(words, kind):
+    return [str(note) for note in from_words(f"{SMALL} {words}").notes if note.kind is kind]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=NAMES)
+def test_every_argument_of_the_example_scripts_is_a_field_or_explained(script):
+    found = from_data(script)
+
+    assert [str(note) for note in found.notes if note.kind is NoteKind.UNLISTED] == []
+    assert found.listed == found.arguments > 40
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=NAMES)
+def test_the_manifest_of_an_example_script_is_valid_but_for_what_the_script_does_not_say(script):
+    found = from_data(script)
+    written = text(found, script["name"])
+
+    assert sorted(problem.field for problem in found.problems) == sorted(script.get("problems", []))
+    assert manifest.problems(written) == found.problems
+
+
+def test_every_field_of_the_table_exists():
+    paths = {f"spec.{entry.path}" for entry in FLAGS.values() if hasattr(entry, "path")}
+    known = {field_lookup.dotted(path) for path in field_lookup.entries()}
+
+    assert [path for path in paths if path not in known and ".extraArgs." not in path] == []
+
+
+def test_every_flag_that_a_field_names_is_in_the_table():
+    slime = {flag for flag in field_lookup.flags() if f"slime: --{flag}" in field_lookup_texts()}
+
+    assert sorted(slime - set(FLAGS)) == []
+
+
+def field_lookup_texts():
+    return " ".join(" ".join(entry.text.split()) for entry in field_lookup.entries().values())
+
+
+def test_each_line_has_its_origin():
+    lines = text(from_words(SMALL), "run.sh").splitlines()
+
+    assert "    promptsPerStep: 4  # --rollout-batch-size 4, line 1" in lines
+    assert "    lossBy: Sample  # slime's default" in lines
+
+
+def test_slime_s_defaults_are_written_where_an_rljob_has_others():
+    spec = spec_of("")
+
+    assert spec["data"] == {"train": {"jsonl": "d.jsonl"}, "inputKey": "input", "chatTemplate": False, "shuffle": False}
+    assert spec["training"]["optimizer"]["beta2"] == 0.999
+    assert spec["training"]["gpusPerNode"] == 8
+
+
+def test_one_sample_for_each_prompt_is_slime_s_default_and_refused():
+    found = from_words(SMALL.replace("--n-samples-per-prompt 4", "").replace("size 16", "size 4"))
+
+    assert [problem.field for problem in found.problems] == ["spec.rollout.samplesPerPrompt"]
+
+
+def test_a_batch_that_would_drop_samples_is_a_problem_with_its_origin():
+    found = from_words(SMALL.replace("size 16", "size 5"))
+
+    assert [found.origin_of(problem) for problem in found.problems] == ["--global-batch-size 5, line 1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "placement", "engines", "gpus_per_engine"),
+    [
+        ("--colocate --actor-num-gpus-per-node 4", "Colocated", 4, None),
+        ("--colocate --actor-num-gpus-per-node 4 --rollout-num-gpus-per-engine 2", "Colocated", 2, 2),
+        ("--colocate --actor-num-nodes 2 --rollout-num-gpus-per-engine 16", "Colocated", 2, 8),
+        ("--rollout-num-gpus 6 --rollout-num-gpus-per-engine 2", "Disaggregated", 3, 2),
+        ("--rollout-num-gpus 64 --rollout-num-gpus-per-engine 32", "Disaggregated", 8, 8),
+    ],
+)
+def test_engines_are_gpus_by_gpus_of_an_engine(words, placement, engines, gpus_per_engine):
+    spec = spec_of(words)
+
+    assert (spec["placement"], spec["rollout"]["engines"]) == (placement, engines)
+    assert spec["rollout"].get("gpusPerEngine") == gpus_per_engine
+
+
+@pytest.mark.parametrize(
+    ("words", "kl"),
+    [
+        ("--kl-loss-coef 0.1", None),
+        ("--use-kl-loss --kl-loss-coef 0.0", None),
+        ("--use-kl-loss --kl-loss-coef 0.1", {"coefficient": 0.1, "estimator": "k1"}),
+        ("--use-kl-loss --kl-loss-coef 0.1 --kl-loss-type low_var_kl", {"coefficient": 0.1, "estimator": "k3"}),
+        ("--use-kl-loss --kl-loss-coef 0.1 --kl-loss-type k3", {"coefficient": 0.1, "estimator": "k3", "clamp": False}),
+        ("--kl-coef 0.1 --kl-loss-type k2", {"coefficient": 0.1, "addedTo": "Reward", "estimator": "k2"}),
+    ],
+)
+def test_a_penalty_needs_its_coefficient(words, kl):
+    assert spec_of(words).get("algorithm", {}).get("kl") == kl
+
+
+@pytest.mark.parametrize(
+    ("words", "low", "high"),
+    [
+        ("--eps-clip 0.1", 0.1, 0.1),
+        ("--eps-clip-high 0.28", None, 0.28),
+        ("--eps-clip 0.1 --eps-clip-high 0.3", 0.1, 0.3),
+        ("--eps-clip 0.2", 0.2, None),
+    ],
+)
+def test_the_upper_clip_range_is_the_lower_one_unless_it_is_given(words, low, high):
+    two_steps = SMALL.replace("size 16", "size 8")
+    algorithm = from_words(f"{two_steps} {words}").content["spec"]["algorithm"]
+
+    assert (algorithm.get("clipLow"), algorithm.get("clipHigh")) == (low, high)
+
+
+def test_a_setting_without_effect_is_left_out_and_listed():
+    found = from_words(f"{SMALL} --eps-clip-high 0.28 --min-lr 1e-7 --update-weight-buffer-size 1073741824 --colocate")
+    left_out = " ".join(str(note) for note in found.notes if note.kind is NoteKind.NEEDLESS)
+
+    assert found.problems == ()
+    assert "--eps-clip-high 0.28, line 1: left out: spec.algorithm.clipHigh would clip nothing" in left_out
+    assert "--min-lr 1e-7, line 1: left out" in left_out
+    assert "--update-weight-buffer-size 1073741824, line 1: left out" in left_out
+
+
+def test_evaluation_sets_come_in_pairs_and_slices_are_limits():
+    data = spec_of("--eval-interval 5 --eval-prompt-data a/b x.jsonl@[0:64] gpqa y.parquet")["data"]
+
+    assert data["heldOut"] == {"jsonl": "x.jsonl", "limit": 64}
+    assert data["evaluationSets"] == [{"name": "gpqa", "parquet": "y.parquet"}]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--rollout-num-gpus 2", {"maxStaleness": 1}),
+        ("--rollout-num-gpus 2 --update-weights-interval 3", {"maxStaleness": 3, "updateInterval": 3}),
+        ("--rollout-num-gpus 2 --partial-rollout --max-weight-staleness 4", {"maxStaleness": 4, "partial": True}),
+        ("--rollout-num-gpus 2 --fully-async", {"maxStaleness": 1, "partial": True}),
+    ],
+)
+def test_train_async_is_rollout_async(words, expected):
+    assert spec_of(words, "train_async.py")["rollout"]["async"] == expected
+
+
+def test_a_warm_up_fraction_is_counted_in_optimizer_steps():
+    words = f"{SMALL.replace('size 16', 'size 8')} --lr-warmup-fraction 0.25"
+
+    assert from_words(words).content["spec"]["training"]["optimizer"]["warmupSteps"] == 5
+
+
+def test_dynamic_sampling_over_samples_by_the_quotient_of_the_batches():
+    words = "--dynamic-sampling-filter-path a.b.check_reward_nonzero_std --over-sampling-batch-size 6"
+
+    assert spec_of(words)["algorithm"]["dynamicSampling"] == {"overSample": 1.5}
+
+
+def test_a_function_of_the_user_is_carried_over_with_a_warning():
+    spec = spec_of("--custom-rm-path my.rewards.score --custom-generate-function-path my.turns.generate")
+
+    assert spec["reward"] == {"function": "my.rewards:score", "kind": "Python"}
+    assert spec["rollout"]["generate"] == "my.turns:generate"
+    assert len(notes("--custom-rm-path my.rewards.score", NoteKind.CHECK)) == 1
+
+
+def test_an_unknown_flag_gets_the_nearest_known_one():
+    (note,) = notes("--rollout-batchsize 3", NoteKind.UNLISTED)
+
+    assert note == "--rollout-batchsize 3, line 1: unknown name; did you mean --rollout-batch-size?"
+
+
+def test_an_argument_of_sglang_is_passed_through_or_refused_with_the_reason():
+    spec = spec_of("--sglang-chunked-prefill-size 4096 --sglang-disable-radix-cache --sglang-cuda-graph-bs 1 2")
+    lost = " ".join(notes("--sglang-dp-size 2 --sglang-nothing 1", NoteKind.LOST))
+
+    assert spec["extraArgs"]["sglang"] == {
+        "chunked-prefill-size": 4096,
+        "disable-radix-cache": True,
+        "cuda-graph-bs": [1, 2],
+    }
+    assert "an engine is parallel over tensors only" in lost
+    assert "--sglang-nothing 1, line 1: is no argument of SGLang" in lost
+
+
+def test_a_secret_is_never_written():
+    written = text(from_words(f"{SMALL} --use-wandb --wandb-project p --wandb-key 0123abcd"), "run.sh")
+
+    assert "0123abcd" not in written
+    assert "--wandb-key (hidden)" in written
+
+
+def test_a_value_that_only_a_run_knows_is_named_and_left_out():
+    found = from_words(f"{SMALL} --save $OUT/x --save-interval $(cat n)")
+    unknown = [str(note) for note in found.notes if note.kind is NoteKind.UNKNOWN]
+
+    assert found.content["spec"]["checkpoint"] == {"directory": "${OUT}/x"}
+    assert "--save ${OUT}/x, line 1: $OUT is not set in the script" in unknown
+    assert "--save-interval $(cat n), line 1: $(cat n) is not evaluated" in unknown
+
+
+def test_a_script_without_a_training_is_refused():
+    with pytest.raises(NoTrainingError, match=r"starts no training; looked for train\.py"):
+        imported("ls -la\n", "x.sh", lambda path: None, {})
+
+
+def test_the_written_manifest_is_read_back_as_it_was_made():
+    found = from_words(f"{SMALL} --rollout-stop '</a>' '# x' --save 'true' --colocate")
+
+    try:
+        job = manifest.load(text(found, "run.sh"))
+    except ManifestError as error:
+        pytest.fail(str(error))
+    assert job.spec.rollout.sampling.stop == ("</a>", "# x")
+    assert job.spec.checkpoint.directory == "true"
+
+
+def test_no_text_of_a_script_becomes_a_line_of_the_manifest():
+    odd = "a\u2028b\x85c"
+    found = imported(
+        f"python3 train.py {SMALL} --save $'x\ny' --rollout-stop '{odd}' --nothing 'x\nspec: 1'\n", "r.sh", {}.get, {}
+    )
+
+    job = manifest.load(text(found, "r\nspec: 2"))
+    assert (job.spec.checkpoint.directory, job.spec.rollout.sampling.stop) == ("x\ny", (odd,))
+
+
+def test_a_missing_backslash_is_named_and_the_flags_behind_it_are_read():
+    script = f"ARGS=({SMALL})\npython3 train.py \\\n  --colocate\n  ${{ARGS[@]}} \\\n  --save x\n"
+    found = imported(script, "run.sh", {}.get, {})
+    checks = [str(note) for note in found.notes if note.kind is NoteKind.CHECK]
+
+    assert found.problems == ()
+    assert found.content["spec"]["checkpoint"] == {"directory": "x"}
+    assert any("bash ends the command before it, where a \\ is missing" in check for check in checks)

@@ -1,0 +1,113 @@
+"""Arguments of SGLang and Megatron that pass through, and those that do not."""
+
+import pytest
+
+from rljob_api.reading import field_lookup
+from rljob_api.rules import arguments
+from rljob_api.rules.arguments import MEGATRON_FIELDS, MEGATRON_FREE, MEGATRON_OURS, SGLANG_FIELDS, SGLANG_OURS
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"chunked-prefill-size": 4096},
+        {"disable-radix-cache": True},
+        {"schedule-conservativeness": 1},
+        {"attention-backend": "triton"},
+        {"cuda-graph-bs-decode": [1, 2, 4]},
+        {"cuda-graph-config": {"decode": {"max_bs": 64}}},
+        {"quantization-param-path": "scales.json"},
+    ],
+)
+def test_a_free_argument_of_sglang_passes(given):
+    assert arguments.problems("sglang", given) == ()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+        {"deterministic_mode": True},
+    ],
+)
+def test_a_free_argument_of_megatron_passes(given):
+    assert arguments.problems("megatron", given) == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "fits"),
+    [
+        ("boolean", True, True),
+        ("boolean", 1, False),
+        ("integer", 1, True),
+        ("integer", True, False),
+        ("integer", 1.5, False),
+        ("number", 1, True),
+        ("number", "1", False),
+        ("string", "a", True),
+        ("string", None, False),
+        ("json", {"a": 1}, True),
+        ("json", "{}", False),
+        ("list of integer", [1, 2], True),
+        ("list of integer", [1, "2"], False),
+        ("list of integer", 1, False),
+        ("integer or list of integer", 1, True),
+        ("integer or list of integer", [1], True),
+    ],
+)
+def test_a_value_fits_its_kind(kind, value, fits):
+    assert arguments.fits(value, kind) is fits
+
+
+def test_every_value_of_a_list_must_be_a_choice():
+    (problem,) = arguments.problems("sglang", {"lora-target-modules": ["q_proj", "k_prj"]})
+
+    assert (problem.value, problem.nearest) == ("k_prj", "k_proj")
+
+
+def test_a_command_line_is_what_argparse_reads():
+    given = {
+        "disable-radix-cache": True,
+        "enable-torch-compile": False,
+        "dllm-fdfo": False,
+        "page-size": 16,
+        "cuda-graph-bs-decode": [1, 2],
+        "cuda-graph-config": {"decode": {"max_bs": 64}},
+    }
+
+    assert arguments.sglang_command_line(given) == (
+        *("--disable-radix-cache", "--no-dllm-fdfo", "--page-size", "16"),
+        *("--cuda-graph-bs-decode", "1", "2", "--cuda-graph-config", '{"decode": {"max_bs": 64}}'),
+    )
+
+
+@pytest.mark.parametrize("name", sorted({*SGLANG_FIELDS, *SGLANG_OURS}))
+def test_what_we_own_of_sglang_exists_under_its_first_name(name):
+    assert arguments.known("sglang")[name].canonical == name
+
+
+@pytest.mark.parametrize(
+    "name", sorted({*MEGATRON_FREE, *(name for names in MEGATRON_OURS.values() for name in names)})
+)
+def test_what_we_name_of_megatron_exists(name):
+    assert name in arguments.known("megatron")
+
+
+@pytest.mark.parametrize("name", sorted(MEGATRON_FIELDS))
+def test_what_a_field_stands_for_in_megatron_exists(name):
+    assert name in arguments.contents()["transformerConfig"] or name in arguments.contents()["optimizerConfig"]
+
+
+def test_nothing_of_megatron_is_both_free_and_ours():
+    assert [name for name in MEGATRON_FREE if arguments.known("megatron")[name].kind == "object"] == []
+    assert set(MEGATRON_FREE).isdisjoint(name for names in MEGATRON_OURS.values() for name in names)
+
+
+@pytest.mark.parametrize("path", sorted({*SGLANG_FIELDS.values(), *MEGATRON_FIELDS.values()}))
+def test_the_owner_of_an_argument_is_a_field_of_the_manifest(path):
+    assert tuple(path.split(".")) in field_lookup.entries()
+
+
+@pytest.mark.parametrize("reason", sorted({*SGLANG_OURS.values(), *MEGATRON_OURS}))
+def test_a_reason_continues_the_sentence_that_an_argument_cannot_be_set(reason):
+    assert reason[0].islower() and not reason.endswith(".")

@@ -1,0 +1,40 @@
+"""References to the hub as texts."""
+
+import pytest
+
+from rljob_api.hub import Reference, file, model
+
+
+@pytest.mark.parametrize(
+    ("text", "reference"),
+    [
+        ("hf://Qwen/Qwen3-0.6B", Reference("Qwen/Qwen3-0.6B", "model")),
+        ("hf://org/a.b_c@v1.0", Reference("org/a.b_c", "model", "v1.0")),
+        ("hf://org/name@refs/pr/3", Reference("org/name", "model", "refs/pr/3")),
+    ],
+)
+def test_a_model_is_an_organisation_a_name_and_a_revision(text: str, reference: Reference) -> None:
+    assert model(text) == reference
+    assert str(reference) == text
+
+
+@pytest.mark.parametrize("text", ["hf://Qwen3-0.6B", "hf://a/b/c", "hf://a/b@", "hf://a b/c", "s3://a/b", "a/b"])
+def test_anything_else_is_no_model(text: str) -> None:
+    assert model(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reference"),
+    [
+        ("hf://datasets/a/b/train.jsonl", Reference("a/b", "dataset", path="train.jsonl")),
+        ("hf://datasets/a/b@v1/main/t.parquet", Reference("a/b", "dataset", "v1", "main/t.parquet")),
+    ],
+)
+def test_a_file_of_a_data_set_has_a_path(text: str, reference: Reference) -> None:
+    assert file(text) == reference
+    assert str(reference) == text
+
+
+@pytest.mark.parametrize("text", ["hf://a/b/train.jsonl", "hf://datasets/a/b", "hf://datasets/a/b/", "train.jsonl"])
+def test_anything_else_is_no_file(text: str) -> None:
+    assert file(text) is None

@@ -1,0 +1,172 @@
+"""`rljob doctor`: files, directories and streams, for people and for programs."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rljob_api.exits import Exit
+from rljob_cli.doctor import named
+from rljob_cli.doctor_command import is_job
+from rljob_cli.job_evidence import event_lines, names_of, status_lines
+from rljob_cli.main import app
+from rljob_operator.pod_evidence import trouble_of
+from support.api.sample_rljob_status import NOON
+from support.cli.sample_job import SAMPLE, job
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 18.55 GiB. GPU 0 has a total capacity of 79 GiB"
+ACTOR = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
+
+
+def doctor(*arguments: str, stdin: str | None = None):
+    return CliRunner().invoke(app, ["doctor", *arguments], input=stdin)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "run.log"
+    path.write_text(f"begin\n{OOM}\n{ACTOR}\n")
+    return path
+
+
+def test_a_cause_is_shown_with_evidence_remedy_and_field(log: Path):
+    said = doctor(str(log))
+    lines = said.stdout.splitlines()
+    assert said.exit_code == Exit.OK
+    assert lines[0] == "1. TrainOutOfMemory: the learner runs out of GPU memory"
+    assert f"   seen:  run.log:2  {OOM}" in lines
+    assert "   field: spec.training.maxTokensPerGpu" in lines
+    assert "   more:  docs/troubleshooting.md#trainoutofmemory" in lines
+    assert lines[-1] == "consequence: RayActorDied: a Ray actor died unexpectedly (run.log:3)"
+
+
+def test_programs_get_json(log: Path):
+    value = json.loads(doctor(str(log), "-o", "json").stdout)
+    first = value["failures"][0]
+    assert (first["code"], first["level"], first["field"]) == (
+        "TrainOutOfMemory",
+        "Cause",
+        "spec.training.maxTokensPerGpu",
+    )
+    assert first["evidence"] == [{"log": "run.log", "line": 2, "time": None, "text": OOM}]
+    assert value["logs"] == [{"name": "run.log", "lines": 3, "bytes": log.stat().st_size}]
+
+
+def test_a_stream_is_read():
+    assert "stdin:1" in doctor("-", stdin=OOM).stdout
+
+
+def test_without_a_target_a_pipe_is_read():
+    assert "TrainOutOfMemory" in doctor(stdin=OOM).stdout
+
+
+def test_nothing_found_ends_with_one_as_grep_does():
+    said = doctor("-", stdin="all is well\nown.OddError: so odd\n")
+    assert said.exit_code == Exit.FAILED
+    assert said.stdout == (
+        "no known failure in 2 lines of 1 log. The last exception is\n  stdin:2  own.OddError: so odd\n"
+    )
+
+
+def test_a_run_that_succeeded_has_no_failure():
+    said = doctor("-", stdin=f"{OOM}\nJob 'raysubmit_a' succeeded\n")
+    assert (said.exit_code, "the run succeeded. It overcame TrainOutOfMemory" in said.stdout) == (Exit.FAILED, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["nowhere.log"], "nowhere.log: no such file or directory"), (["-", "a.log"], "- excludes other logs")],
+)
+def test_what_cannot_be_read_is_an_error_of_usage(arguments: list[str], message: str):
+    said = doctor(*arguments)
+    assert said.exit_code == Exit.USAGE
+    assert message in said.output
+
+
+def test_a_directory_without_logs_is_an_error_of_usage(tmp_path: Path):
+    assert doctor(str(tmp_path)).exit_code == Exit.USAGE
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "rollouts").mkdir()
+    (tmp_path / "rollouts" / "step-1.jsonl").write_text(OOM)
+    (tmp_path / "journal.jsonl").write_text(OOM)
+    (tmp_path / "events.jsonl").write_text('{"kind": "end", "outcome": "failed"}\n')
+    (tmp_path / "logs" / "driver-attempt-1.log").write_text("ModuleNotFoundError: No module named 'own'\n")
+    (tmp_path / "logs" / "driver-attempt-2.log").write_text(f"{ACTOR}\n")
+    (tmp_path / "logs" / "engine-0.log").write_text("No CUDA GPUs are available\n")
+    return tmp_path
+
+
+def test_of_a_run_the_newest_attempt_is_read_and_no_data(run: Path):
+    assert [name for _, name in named([run])] == ["logs/driver-attempt-2.log", "events.jsonl", "logs/engine-0.log"]
+
+
+def test_logs_of_a_run_are_diagnosed_together(run: Path):
+    lines = doctor(str(run)).stdout.splitlines()
+    assert lines[0].startswith("1. GpuNotVisible")
+    assert lines[-1].startswith("consequence: RayActorDied")
+
+
+def test_events_say_that_a_run_has_finished(run: Path):
+    (run / "events.jsonl").write_text('{"kind":"end","time":1.0,"step":4,"outcome":"finished"}\n')
+    assert "the run succeeded" in doctor(str(run)).stdout
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"), [("gsm8k", True), ("-", False), ("runs/gsm8k", False), ("gsm8k.log", False), ("/", False)]
+)
+def test_a_word_that_is_no_path_is_a_job(target: str, expected: bool):
+    assert is_job(target) is expected
+
+
+def test_states_of_containers_are_lines_of_a_log():
+    ended = {"terminated": {"reason": "OOMKilled", "exitCode": 137, "finishedAt": "2026-03-04T10:00:00Z"}}
+    waits = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}
+    fine = {"waiting": {"reason": "ContainerCreating"}}
+    pod = {
+        "metadata": {"name": "head"},
+        "status": {
+            "containerStatuses": [
+                {"name": "ray", "lastState": ended, "state": waits},
+                {"name": "side", "state": fine},
+            ]
+        },
+    }
+    assert list(trouble_of(pod)) == [
+        "2026-03-04T10:00:00Z pod head container ray terminated reason: OOMKilled exit code 137: ",
+        "pod head container ray waiting reason: ImagePullBackOff: Back-off pulling image",
+    ]
+
+
+def test_the_status_says_how_the_newest_attempt_ended():
+    attempt = SAMPLE.attempts[-1].model_copy(update={"ended": NOON, "exit_code": 4, "reason": "rank 1: no memory"})
+    ended = job(attempts=(attempt,))
+    assert status_lines(ended)[-1] == f"{NOON} attempt {attempt.number} ended with exit code 4: rank 1: no memory"
+    assert names_of(ended) == ["sums", attempt.cluster]
+
+
+def test_events_of_other_objects_are_left_out():
+    def event(name: str, time: str) -> dict:
+        return {
+            "metadata": {},
+            "involvedObject": {"kind": "Pod", "name": name},
+            "type": "Warning",
+            "reason": "Evicted",
+            "message": "low",
+            "lastTimestamp": time,
+            "count": 12 if name == "job-1-w" else 1,
+        }
+
+    events = [
+        event("job-1-head", "2026-03-04T10:00:02Z"),
+        event("other", "a"),
+        event("job-1-w", "2026-03-04T10:00:01Z"),
+    ]
+    assert event_lines(events, ["job-1"]) == [
+        "2026-03-04T10:00:01Z Warning Evicted pod/job-1-w low (x12)",
+        "2026-03-04T10:00:02Z Warning Evicted pod/job-1-head low",
+    ]

@@ -1,0 +1,136 @@
+"""The failure that ended an attempt: from the driver's own line, or from what the operator sees."""
+
+from dataclasses import replace
+
+import pytest
+
+from rljob_api.exits import Exit
+from rljob_api.failures.catalogue import catalogue
+from rljob_operator.pod_stage import PodEvent
+from rljob_operator.world import DriverState
+from support.operator.operator_world import Surroundings, raw_job
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 18.55 GiB. GPU 0 has a total capacity of 79 GiB"
+OUTPUT = "Job entrypoint command failed with exit code 4, last available logs (truncated to 20,000 chars):\n"
+LINE = "action=diagnose failure=TrainOutOfMemory seen=rank-0.log: CUDA out of memory"
+
+
+@pytest.fixture
+def around() -> Surroundings:
+    return Surroundings(raw_job(recovery={"driverRestarts": 0})).to_running()
+
+
+def ended(around: Surroundings, message: str = "", code: int = Exit.FAILED) -> dict[str, str] | None:
+    """Return the failure in the status after the driver has ended."""
+    around.driver(message=message)
+    around.ends(code)
+    around.step()
+    return around.status["attempts"][0].get("failure")
+
+
+def test_the_driver_s_line_is_believed(around):
+    failure = ended(around, f"{OUTPUT}{LINE}\n")
+    assert failure is not None
+    assert (failure["code"], failure["evidence"]) == ("TrainOutOfMemory", "rank-0.log: CUDA out of memory")
+    assert failure["title"] == catalogue()["TrainOutOfMemory"].title
+
+
+def test_the_job_s_condition_and_an_event_name_it(around):
+    ended(around, f"{OUTPUT}MemoryError: no memory\n{LINE}\n")
+    known = catalogue()["TrainOutOfMemory"]
+    assert around.condition("Failed")["message"].endswith(f"; TrainOutOfMemory: {known.title}. {known.remedy[0]}")
+    assert "its last words: MemoryError: no memory" in around.status["attempts"][0]["reason"]
+    (event,) = [each for each in around.events if each.action == "Diagnose"]
+    assert (event.kind, event.reason) == ("Warning", "TrainOutOfMemory")
+    assert event.note.startswith("attempt 1: ")
+    assert event.note.endswith("Seen: rank-0.log: CUDA out of memory")
+
+
+def test_an_event_comes_once(around):
+    ended(around, LINE)
+    around.step()
+    assert sum(each.action == "Diagnose" for each in around.events) == 1
+
+
+def test_without_the_line_the_end_of_the_output_is_read(around):
+    failure = ended(around, f"{OUTPUT}{OOM}\n")
+    assert failure is not None and failure["code"] == "TrainOutOfMemory"
+    assert failure["evidence"].startswith("driver: torch.OutOfMemoryError")
+
+
+def test_what_kubernetes_says_of_a_pod_is_read(around):
+    trouble = "2026-03-04T10:00:00Z pod sums-head container ray terminated reason: OOMKilled exit code 137: "
+    first, *others = around.world.pods
+    around.world = replace(around.world, pods=(replace(first, trouble=(trouble,)), *others))
+    failure = ended(around, code=Exit.LOST_PEER)
+    assert failure is not None and failure["code"] == "PodOutOfMemory"
+    assert failure["evidence"] == f"pods: {trouble.strip()}"
+
+
+def test_events_of_a_pod_are_read(around):
+    event = PodEvent("FailedMount", 'MountVolume.SetUp failed for volume "data": no such claim', 0.0)
+    around.world = replace(around.world, pod_events={"sums-head": (event,)})
+    failure = ended(around, code=Exit.LOST_PEER)
+    assert failure is not None and "FailedMount" in failure["evidence"]
+
+
+@pytest.mark.parametrize("code", [Exit.OK, Exit.PREEMPTED])
+def test_an_end_in_order_has_none(around, code):
+    assert ended(around, LINE, code) is None
+
+
+def test_what_is_in_no_catalogue_is_not_named(around):
+    assert ended(around, f"{OUTPUT}ValueError: of the user's code\n") is None
+    assert not [each for each in around.events if each.action == "Diagnose"]
+
+
+def test_a_lost_pod_that_says_nothing_is_no_failure_of_the_catalogue(around):
+    around.driver(state=DriverState.ABSENT)
+    around.step()
+    assert "failure" not in around.status["attempts"][0]
+
+
+def test_it_is_remembered(around):
+    before = ended(around, LINE)
+    around.now += 60
+    around.step()
+    assert around.status["attempts"][0]["failure"] == before
+
+
+def out_of_memory(around: Surroundings) -> None:
+    around.driver(message=LINE)
+    around.ends(Exit.FAILED)
+    around.step()
+    around.now += 60
+    for _ in range(3):  # the second time on a new RayCluster
+        around.deletions_done()
+        around.pods_ready()
+        around.step()
+    around.ray_answers()
+
+
+def test_the_next_attempt_after_one_without_memory_takes_less_and_the_status_says_so():
+    around = Surroundings(raw_job(training={"maxTokensPerGpu": 1000}, runtime={"device": "Gpu"})).to_running()
+    out_of_memory(around)
+    orders = around.plan().orders
+    assert orders.submit is not None
+    assert orders.submit.startswith("""exec env RLJOB_ADJUSTMENTS='{"training.maxTokensPerGpu": 900}' python -m""")
+    assert around.status["recovery"][-1]["cause"].endswith("; attempt 2 uses training.maxTokensPerGpu 900")
+    around.step()
+    around.runs()
+    around.step()
+    out_of_memory(around)
+    assert "810" in around.plan().orders.submit
+
+
+def test_a_job_may_forbid_it():
+    around = Surroundings(raw_job(recovery={"adjustMemory": False}, runtime={"device": "Gpu"})).to_running()
+    out_of_memory(around)
+    assert around.plan().orders.submit.startswith("exec python -m")
+    assert "uses" not in around.status["recovery"][-1]["cause"]
+
+
+def test_a_driver_never_reads_whether_it_may():
+    around = Surroundings(raw_job(recovery={"adjustMemory": False}, runtime={"device": "Gpu"})).to_running()
+    (config,) = [child for child in around.world.children if child["kind"] == "ConfigMap"]
+    assert "adjustMemory" not in config["data"]["manifest.yaml"]

@@ -1,0 +1,204 @@
+"""What the reconciler remembers between two looks at a job: refusals, the control token, the pace of progress."""
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from rljob_operator.cache import Cache
+from rljob_operator.cluster import Cluster, ClusterError, ConflictError
+from rljob_operator.drivers import Drivers
+from rljob_operator.metrics import Metrics
+from rljob_operator.reconcile import Reconciler
+from rljob_operator.requests import Requests
+from rljob_operator.watch_liveness import WatchLiveness
+from rljob_operator.workqueue import WorkQueue
+from rljob_operator.world import Driver, DriverState, job_of
+from support.operator.fake_cluster import FakeCluster, FakeDrivers, pod
+from support.operator.operator_world import DEFAULTS, NOW, raw_job, running
+
+KEY = "ml/sums"
+
+
+class Clock:
+    now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class House:
+    """A reconciler and what it works with; the cluster's answers reach the cache as its watches would bring them."""
+
+    def __init__(self) -> None:
+        raw = raw_job()
+        self.cluster, self.drivers, self.clock = FakeCluster(raw), FakeDrivers(), Clock()
+        self.cache, self.watch = Cache(), WatchLiveness(self.clock)
+        self.metrics = Metrics(self.cache, WorkQueue(self.clock), self.watch, Requests())
+        self.restart()
+        self.cache.put(raw)
+
+    def restart(self) -> None:
+        """Another process takes over."""
+        cluster, drivers = cast(Cluster, self.cluster), cast(Drivers, self.drivers)
+        self.reconciler = Reconciler(cluster, self.cache, drivers, self.watch, self.metrics, DEFAULTS, self.clock)
+
+    def reconcile(self) -> float | None:
+        return asyncio.run(self.reconciler.reconcile(KEY))
+
+    def to_running(self) -> None:
+        """From the beginning to a driver that trains."""
+        self.reconcile()
+        for name, group in (("a-head", "headgroup"), ("a-trainer", "trainer"), ("a-rollout", "rollout")):
+            self.cache.put(pod(name, group, is_head=group == "headgroup"))
+        self.drivers.known = Driver("sums-7f3a1-attempt-1", since=NOW, state=DriverState.RUNNING, status=running())
+        self.reconcile()
+
+    def message(self, kind: str) -> str:
+        conditions = self.cluster.raw["status"]["conditions"]
+        return str(next(condition["message"] for condition in conditions if condition["type"] == kind))
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+def refuse(house: House, error: ClusterError) -> None:
+    house.cluster.refusals["RayCluster"] = error
+    with pytest.raises(type(error)):
+        house.reconcile()
+
+
+def test_a_new_job_gets_its_status_its_secret_and_its_children(house: House):
+    assert house.reconcile() is not None
+    assert house.cluster.applied == [
+        ("ConfigMap", False),
+        ("Service", False),
+        ("NetworkPolicy", False),
+        ("RayCluster", False),
+    ]
+    assert house.cluster.secret is not None
+    assert house.cluster.raw["status"]["phase"] == "Provisioning"
+
+
+def test_a_refused_child_is_a_message_until_the_api_server_accepts_it(house: House):
+    refuse(house, ClusterError("PATCH rayclusters/x: 422 spec.volumes is wrong", 422))
+    with pytest.raises(ClusterError):
+        house.reconcile()
+    assert house.message("ClusterReady").endswith("422 spec.volumes is wrong")
+    house.cluster.refusals.clear()
+    house.reconcile()
+    house.reconcile()
+    assert house.message("ClusterReady") == "0 of 3 pods are ready"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConflictError("another field manager", 409), ClusterError("no answer", 0)],
+    ids=["conflict", "no answer"],
+)
+def test_what_passes_by_itself_is_no_refusal(house: House, error: ClusterError):
+    refuse(house, error)
+    with pytest.raises(ClusterError):
+        house.reconcile()
+    assert house.message("ClusterReady") == "0 of 3 pods are ready"
+
+
+def test_our_fields_win_in_a_child_that_is_ours_and_in_no_other(house: House):
+    house.reconcile()
+    raw = house.cluster.raw
+    house.cluster.applied.clear()
+    spec = {**raw["spec"], "recovery": {"healthFailures": 9}}
+    house.cluster.raw = {**raw, "spec": spec, "metadata": {**raw["metadata"], "resourceVersion": "99"}}
+    house.cache.put(house.cluster.raw)
+    house.reconcile()
+    assert house.cluster.applied == [("ConfigMap", True)]
+
+
+@pytest.mark.parametrize(("keys", "has_token"), [(("token",), False), (("token", "rayToken"), True)])
+def test_ray_asks_for_a_token_if_the_job_s_secret_has_it(house: House, keys: tuple[str, ...], has_token: bool):
+    house.reconcile()
+    assert house.cluster.secret is not None
+    house.cluster.secret["data"] = {key: house.cluster.secret["data"][key] for key in keys}
+    house.cache = Cache()
+    house.cache.put(house.cluster.raw)
+    house.restart()
+    house.reconcile()
+    children = house.cache.children(job_of(house.cluster.raw))
+    (cluster,) = (child for child in children if child["kind"] == "RayCluster")
+    assert ("RAY_AUTH_TOKEN" in str(cluster)) is has_token
+
+
+def test_the_token_is_read_once_and_goes_to_the_driver(house: House):
+    house.to_running()
+    house.reconcile()
+    follow, token = house.drivers.follows[-1]
+    assert follow is not None
+    assert house.cluster.secret is not None
+    assert len(token) > 20
+    assert house.cluster.secret_reads == 0, "the process made it itself"
+    house.restart()
+    house.reconcile()
+    house.reconcile()
+    assert house.drivers.follows[-1] == (follow, token)
+    assert house.cluster.secret_reads == 1
+
+
+def test_a_secret_that_is_there_already_keeps_its_token(house: House):
+    house.cluster.secret = {"data": {"token": "a2VwdA=="}}
+    house.to_running()
+    assert house.drivers.follows[-1][1] == "kept"
+
+
+def test_the_token_of_a_deleted_job_is_not_used_for_its_successor(house: House):
+    house.to_running()
+    old = house.cluster.raw
+    house.cluster.secret = {"data": {"token": "bmV3"}}
+    house.cache.remove(old)
+    successor = raw_job()
+    successor["metadata"] |= {"uid": "7f3a1c00-0000-4000-8000-000000000001", "resourceVersion": "99"}
+    house.cluster.raw = successor
+    house.cache.put(successor)
+    house.reconcile()
+    assert house.drivers.follows[-1][1] == "new"
+
+
+def test_nobody_follows_the_driver_of_a_job_that_is_gone(house: House):
+    house.to_running()
+    house.cache.remove(house.cluster.raw)
+    assert house.reconcile() is None
+    assert house.drivers.follows[-1] == (None, "")
+    assert house.reconciler.progress_due_s(KEY) == 0.0
+
+
+def test_mere_progress_is_due_15_seconds_after_the_last_write(house: House):
+    house.to_running()
+    assert house.reconciler.progress_due_s(KEY) == 15.0
+    house.clock.now += 20
+    assert house.reconciler.progress_due_s(KEY) == 0.0
+
+
+def test_what_is_written_has_to_come_back_as_an_event(house: House):
+    house.reconcile()
+    house.clock.now += 40
+    assert house.watch.silent_s == 40.0
+
+
+def test_events_are_recorded_and_exits_are_counted(house: House):
+    house.to_running()
+    assert house.drivers.known is not None
+    house.drivers.known = Driver("sums-7f3a1-attempt-1", since=NOW, state=DriverState.SUCCEEDED, exit_code=0)
+    house.reconcile()
+    assert [event.reason for event in house.cluster.events] == ["PodsReady", "Running", "Completed"]
+    assert [target.kind for target in house.cluster.deleted] == ["ConfigMap", "RayCluster"]
+    assert b'rljob_operator_driver_exits_total{reason="Ok"} 1.0' in house.metrics.text()
+
+
+def test_a_submission_is_ordered(house: House):
+    house.to_running()
+    house.drivers.known = Driver("sums-7f3a1-attempt-1", since=NOW, state=DriverState.FAILED, exit_code=4)
+    house.reconcile()
+    house.drivers.known = Driver("sums-7f3a1-attempt-2", since=NOW, state=DriverState.ABSENT)
+    house.reconcile()
+    assert "--attempt 2" in (house.drivers.orders[-1].submit or "")

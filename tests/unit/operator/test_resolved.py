@@ -1,0 +1,240 @@
+"""What a job uses of the operator's defaults stays while the chart's values change."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+
+from rljob_api.exits import Exit
+from rljob_operator.world import Defaults, Storage
+from support.operator.operator_world import DEFAULTS, Surroundings, raw_job, running
+
+OTHER = Defaults(
+    image="rljob/trainer:next",
+    storage=Storage({"hostPath": {"path": "/new"}}, "/elsewhere"),
+    head_resources={"requests": {"cpu": "9"}},
+    worker_resources={"requests": {"cpu": "8"}},
+)
+
+
+def with_defaults(around: Surroundings, defaults: Defaults) -> Surroundings:
+    around.world = replace(around.world, defaults=defaults)
+    return around
+
+
+def pod_specs(around: Surroundings) -> list[dict]:
+    spec = around.world.rayclusters()[-1]["spec"]
+    return [group["template"]["spec"] for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
+
+
+def test_what_a_job_uses_is_recorded_once():
+    around = Surroundings()
+    around.step()
+    assert around.status["resolved"] == {
+        "image": "rljob/trainer:test",
+        "directory": "/rljob/ml/sums",
+        "volume": {"source": {"emptyDir": {}}, "path": "/rljob", "subPath": "ml/sums"},
+        "headResources": {},
+        "workerResources": {},
+    }
+
+
+@pytest.mark.parametrize("defaults", [OTHER, Defaults()])
+def test_changed_chart_values_change_nothing_of_a_running_job(defaults: Defaults):
+    around = Surroundings().to_running()
+    around.step()
+    with_defaults(around, defaults)
+    assert around.plan().is_empty
+
+
+@pytest.mark.parametrize("code", [Exit.LOST_PEER, Exit.PREEMPTED])
+def test_the_next_attempt_has_the_image_the_volume_and_the_directory_of_the_first(code: Exit):
+    around = Surroundings().to_running()
+    first, resolved = pod_specs(around), around.status["resolved"]
+    with_defaults(around, OTHER)
+    around.edit(scheduling={"nodeSelector": {"pool": "other"}})
+    around.ends(code)
+    around.step()
+    around.deletions_done()
+    around.step()
+    assert around.world.rayclusters()[-1]["metadata"]["name"] == "sums-7f3a1-2"
+    assert [{**spec, "nodeSelector": None, "volumes": None} for spec in pod_specs(around)] == [
+        {**spec, "nodeSelector": None, "volumes": None} for spec in first
+    ]
+    assert around.status["resolved"] == resolved
+    assert around.status["directory"] == "/rljob/ml/sums"
+
+
+def test_a_job_that_was_suspended_from_the_start_keeps_what_it_was_admitted_with():
+    around = Surroundings(raw_job(scheduling={"suspend": True}))
+    around.step()
+    with_defaults(around, OTHER).step()
+    assert around.status["resolved"]["image"] == "rljob/trainer:test"
+
+
+def test_before_the_first_attempt_a_changed_spec_is_decided_anew():
+    around = Surroundings(raw_job(scheduling={"suspend": True}, runtime={"image": "mine:1"}))
+    around.step()
+    around.raw["spec"]["runtime"].pop("image")
+    around.edit()
+    around.step()
+    assert around.status["resolved"]["image"] == "rljob/trainer:test"
+
+
+def test_the_image_of_the_spec_comes_before_the_recorded_one():
+    around = Surroundings().to_running()
+    around.edit(runtime={"image": "mine:1"})
+    around.step()
+    assert around.status["resolved"]["image"] == "mine:1"
+
+
+def test_a_job_of_an_older_operator_keeps_what_its_cluster_was_built_with():
+    built = replace(DEFAULTS, head_resources={"requests": {"cpu": "1"}}, worker_resources={"requests": {"cpu": "2"}})
+    around = with_defaults(Surroundings(raw_job(runtime={"device": "Gpu"})), built).to_running()
+    recorded = around.status.pop("resolved")
+    with_defaults(around, OTHER).step()
+    assert around.status["resolved"] == recorded
+    assert around.plan().apply == ()
+
+
+def mount_whole(around: Surroundings) -> None:
+    """Make the job one of an operator that mounted the whole volume."""
+    around.status["resolved"]["volume"].pop("subPath")
+    for pod in pod_specs(around):
+        pod.pop("initContainers")
+        (container,) = pod["containers"]
+        mount, cache = (mount for mount in container["volumeMounts"] if mount["name"] == "rljob-storage")
+        container["volumeMounts"].remove(cache)
+        mount.pop("subPath")
+        mount["mountPath"] = "/rljob"
+        for variable in container["env"]:
+            variable.update({"value": "/rljob/cache"} if variable["name"] == "RLJOB_CACHE" else {})
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_pods_that_mount_the_whole_volume_of_an_older_operator_stay_as_they_are(is_known: bool):
+    around = Surroundings().to_running()
+    around.step()
+    mount_whole(around)
+    around.raw["status"] = {key: each for key, each in around.status.items() if is_known or key != "resolved"}
+    before = copy.deepcopy(around.world.rayclusters())
+    around.step()
+    assert around.status["resolved"]["volume"] == {"source": {"emptyDir": {}}, "path": "/rljob"}
+    assert around.world.rayclusters() == before
+
+
+def has_ray_token(around: Surroundings) -> list[bool]:
+    return ["RAY_AUTH_TOKEN" in str(pod["containers"][0]["env"]) for pod in pod_specs(around)]
+
+
+def test_a_cluster_of_an_older_operator_gets_no_pods_whose_ray_wants_a_token():
+    around = Surroundings().to_running()
+    around.step()
+    for pod in pod_specs(around):
+        (container,) = pod["containers"]
+        container["env"] = [each for each in container["env"] if not each["name"].startswith("RAY_AUTH")]
+    assert around.plan().apply == ()
+    around.edit(scheduling={"nodeSelector": {"pool": "other"}})
+    around.ends(Exit.PREEMPTED)
+    around.step()
+    around.deletions_done()
+    around.step()
+    assert has_ray_token(around) == [True, True, True], "a new cluster has only new pods"
+
+
+def test_pods_do_without_ray_s_token_where_the_secret_of_an_older_operator_lacks_it():
+    around = Surroundings()
+    around.world = replace(around.world, has_secret=True, has_ray_token=False)
+    around.step()
+    assert has_ray_token(around) == [False, False, False]
+
+
+def test_a_suspended_job_of_an_older_operator_never_moves_to_another_directory():
+    around = Surroundings().to_running()
+    around.edit(scheduling={"suspend": True})
+    around.ends(Exit.PREEMPTED)
+    around.step()
+    around.deletions_done()
+    around.step()
+    around.status.pop("resolved")
+    with_defaults(around, OTHER)
+    around.edit(scheduling={"suspend": False})
+    around.step()
+    assert around.status["directory"] == "/rljob/ml/sums"
+    assert around.world.rayclusters() == ()
+
+
+def test_an_ended_job_is_not_written_again_for_its_record():
+    around = Surroundings().to_running()
+    around.ends(0)
+    around.step()
+    around.deletions_done()
+    around.step()
+    around.deletions_done()
+    around.status.pop("resolved")
+    with_defaults(around, OTHER)
+    assert around.plan().is_empty
+
+
+def named(directory: str, **sections: object) -> Surroundings:
+    around = Surroundings(raw_job(checkpoint={"directory": directory}, **sections))
+    around.step()
+    return around
+
+
+def test_a_job_that_is_applied_again_finds_the_directory_of_its_name():
+    first, again = Surroundings(), Surroundings()
+    again.raw["metadata"]["uid"] = "00000c00-0000-4000-8000-000000000000"
+    first.step()
+    again.step()
+    assert first.status["directory"] == again.status["directory"] == "/rljob/ml/sums"
+
+
+def test_a_directory_below_the_operator_s_volume_mounts_it():
+    around = named("/rljob/ml/sums-7f3a1")
+    assert around.status["directory"] == "/rljob/ml/sums-7f3a1"
+    mounts = pod_specs(around)[0]["containers"][0]["volumeMounts"]
+    assert {"name": "rljob-storage", "mountPath": "/rljob/ml/sums-7f3a1", "subPath": "ml/sums-7f3a1"} in mounts
+
+
+@pytest.mark.parametrize(
+    "directory", ["/rljob", "/rljob/ml", "/rljob/mlx/a", "/rljob/others/sums", "/rljob/ml/../others/sums", "/runs/ml/a"]
+)
+def test_a_directory_of_another_namespace_or_volume_does_not(directory: str):
+    around = named(directory)
+    assert around.condition("Admitted")["reason"] == "CheckpointsNotShared"
+    assert "or name a directory below /rljob/ml/" in around.condition("Admitted")["message"]
+
+
+def test_a_volume_of_the_job_s_own_comes_before_the_operator_s():
+    own = {"volumes": [{"name": "own", "emptyDir": {}}], "volumeMounts": [{"name": "own", "mountPath": "/rljob/ml"}]}
+    around = named("/rljob/ml/sums", runtime={"device": "Cpu", **own})
+    assert "volume" not in around.status["resolved"]
+    assert around.condition("Admitted")["status"] == "True"
+
+
+def test_where_an_attempt_began_is_in_the_status_and_an_event():
+    around = Surroundings().to_running()
+    around.runs(running(began="resumes from iter_0000010"))
+    around.step()
+    assert around.status["began"] == "resumes from iter_0000010"
+    notes = [event.note for event in around.events if event.reason == "Began"]
+    assert notes == ["attempt 1 resumes from iter_0000010; directory /rljob/ml/sums"]
+    around.now += 60
+    around.step()
+    assert around.events[-1].note == notes[0]
+
+
+def test_a_lost_status_finds_the_storage_that_a_job_shares_with_its_data():
+    data = {
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "runs"}}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data", "subPath": "questions"}],
+    }
+    around = Surroundings(raw_job(runtime=data))
+    storage = Storage({"persistentVolumeClaim": {"claimName": "runs"}})
+    around.world = replace(around.world, defaults=replace(around.world.defaults, storage=storage))
+    around.to_running()
+    known = copy.deepcopy(around.status["resolved"])
+    around.raw["status"] = {key: each for key, each in around.status.items() if key != "resolved"}
+    around.step()
+    assert around.status["resolved"] == known

@@ -1,0 +1,97 @@
+"""Where a run's files lie, and which of the operator's volume its pods see."""
+
+from dataclasses import replace
+
+import pytest
+
+from rljob_operator import storage
+from rljob_operator.world import Storage
+from support.operator.operator_world import DEFAULTS, admitted, cluster_of, pods, raw_job
+
+
+@pytest.mark.parametrize(
+    ("sections", "path"),
+    [
+        ({}, "/rljob/ml/sums"),
+        ({"checkpoint": {"directory": "/runs/mine"}}, "/runs/mine"),
+    ],
+)
+def test_a_run_s_directory_is_the_manifest_s_or_lies_on_the_operator_s_storage(sections: dict, path: str):
+    job = admitted(raw_job(**sections))
+    assert storage.directory(job) == path
+
+
+@pytest.mark.parametrize(
+    ("sections", "path"),
+    [({}, "/rljob/ml/.cache"), ({"checkpoint": {"directory": "/runs/mine"}}, "/runs/mine/cache")],
+)
+def test_converted_models_lie_where_learners_and_engines_read_them(sections: dict, path: str):
+    (head,) = cluster_of(admitted(raw_job(**sections)))["headGroupSpec"]["template"]["spec"]["containers"]
+    assert {"name": "RLJOB_CACHE", "value": path} in head["env"]
+
+
+def test_a_cache_that_the_manifest_names_is_kept():
+    (head,) = cluster_of(admitted(raw_job(runtime={"env": {"RLJOB_CACHE": "/mine"}})))["headGroupSpec"]["template"][
+        "spec"
+    ]["containers"]
+    assert [each["value"] for each in head["env"] if each["name"] == "RLJOB_CACHE"] == ["/mine"]
+
+
+def test_the_operator_s_storage_is_mounted_unless_the_manifest_names_a_directory():
+    given = {"volumes": [{"name": "r", "emptyDir": {}}], "volumeMounts": [{"name": "r", "mountPath": "/runs"}]}
+    assert {"name": "rljob-storage", "emptyDir": {}} in pods()[0]["volumes"]
+    mount = {"name": "rljob-storage", "mountPath": "/rljob/ml/sums", "subPath": "ml/sums"}
+    assert all(mount in pod["containers"][0]["volumeMounts"] for pod in pods())
+    own = pods(runtime=given, checkpoint={"directory": "/runs/x"})
+    assert all("rljob-storage" not in str(pod) for pod in own)
+
+
+def mounts_of_storage(container: dict) -> list[dict]:
+    return [mount for mount in container["volumeMounts"] if mount["name"] == "rljob-storage"]
+
+
+@pytest.mark.parametrize("pod", pods())
+def test_no_container_of_a_program_sees_another_job_s_run(pod: dict):
+    (container,), (first,) = pod["containers"], pod["initContainers"]
+    assert [mount["subPath"] for mount in mounts_of_storage(container)] == ["ml/sums", "ml/.cache"]
+    assert [mount["mountPath"] for mount in mounts_of_storage(first)] == ["/rljob-volume"]
+    assert first["command"] == ["mkdir", "-p", "--", "/rljob-volume/ml/sums", "/rljob-volume/ml/.cache"]
+    assert first["securityContext"] == container["securityContext"]
+    assert first["resources"]["requests"] == {"cpu": "100m", "memory": "64Mi"}
+    assert first["image"] == container["image"]
+
+
+def test_a_named_directory_of_the_operator_s_storage_is_mounted_beside_the_cache_of_its_namespace():
+    (pod, *_) = pods(checkpoint={"directory": "/rljob/ml/first/run"})
+    mount = {"name": "rljob-storage", "mountPath": "/rljob/ml/first/run", "subPath": "ml/first/run"}
+    cache = {"name": "rljob-storage", "mountPath": "/rljob/ml/.cache", "subPath": "ml/.cache"}
+    assert mounts_of_storage(pod["containers"][0]) == [mount, cache]
+
+
+def test_a_job_with_its_own_volume_needs_no_init_container():
+    given = {"volumes": [{"name": "r", "emptyDir": {}}], "volumeMounts": [{"name": "r", "mountPath": "/runs"}]}
+    assert all("initContainers" not in pod for pod in pods(runtime=given, checkpoint={"directory": "/runs/x"}))
+
+
+CLAIM = Storage({"persistentVolumeClaim": {"claimName": "runs"}})
+DATA = {
+    "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "runs"}}],
+    "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": True}],
+}
+
+
+@pytest.mark.parametrize(("claim", "name"), [("runs", "data"), ("others", "rljob-storage")])
+def test_a_claim_is_one_volume_of_a_pod_also_where_the_job_has_its_data_on_it(claim: str, name: str):
+    runtime = {**DATA, "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]}
+    cluster = cluster_of(admitted(raw_job(runtime=runtime), replace(DEFAULTS, storage=CLAIM)))
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        pod = group["template"]["spec"]
+        claims = [
+            each["persistentVolumeClaim"]["claimName"] for each in pod["volumes"] if "persistentVolumeClaim" in each
+        ]
+        assert sorted(claims) == sorted({claim, "runs"})
+        (first,), (container,) = pod["initContainers"], pod["containers"]
+        assert first["volumeMounts"] == [{"name": name, "mountPath": "/rljob-volume"}]
+        mounts = {each["mountPath"]: each for each in container["volumeMounts"]}
+        assert mounts["/rljob/ml/sums"] == {"name": name, "mountPath": "/rljob/ml/sums", "subPath": "ml/sums"}
+        assert mounts["/data"] == DATA["volumeMounts"][0]

@@ -1,0 +1,151 @@
+"""A deleted control Secret: how it is noticed, and with which token it is made again."""
+
+import asyncio
+import base64
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from rljob_operator.attempts import advance
+from rljob_operator.children import secret as secret_of
+from rljob_operator.cluster import Cluster
+from rljob_operator.escalation import LOCKED_OUT_S
+from rljob_operator.pod_stage import PodStage, Stage
+from rljob_operator.record import history_of
+from rljob_operator.tokens import DOUBT_S, LOOK_S, Tokens
+from rljob_operator.world import Driver, DriverState, Pod, job_of
+from support.operator.fake_cluster import FakeCluster
+from support.operator.operator_world import NOW, Surroundings, admitted, raw_job, running
+
+POD = Pod("head", "sums-7f3a1-1", True, False, False, None)
+WAITING = replace(POD, stage=PodStage(Stage.CONFIG, NOW, 'secret "sums-7f3a1" not found'))
+DRIVER = Driver("sums-7f3a1-attempt-1", since=NOW, state=DriverState.RUNNING)
+REFUSING = replace(DRIVER, refuses_since=NOW)
+
+
+class Vault:
+    """Tokens of one job that has begun."""
+
+    def __init__(self) -> None:
+        raw = raw_job()
+        self.now, self.cluster = NOW, FakeCluster(raw)
+        self.job = job_of({**raw, "status": {"attempts": [{"number": 1}]}})
+        self.admitted = admitted(raw)
+        self.restart()
+
+    def restart(self) -> None:
+        """Another process takes over."""
+        self.tokens = Tokens(cast(Cluster, self.cluster), lambda: self.now)
+
+    def has_secret(self, *pods: Pod, driver: Driver | None = None) -> bool:
+        return asyncio.run(self.tokens.has_secret(self.job, pods, driver))
+
+    def make(self) -> str:
+        """Make the Secret as a plan does, and return its token."""
+        asyncio.run(self.tokens.create(self.job, secret_of(self.admitted, self.tokens.proposed(self.job))))
+        return self.token()
+
+    def token(self) -> str:
+        return asyncio.run(self.tokens.token(self.job)) or ""
+
+    def put(self, **data: str) -> None:
+        """Somebody makes the Secret."""
+        encoded = {name: base64.b64encode(value.encode()).decode() for name, value in data.items()}
+        self.cluster.secret = {"data": encoded, "metadata": {"uid": "theirs"}}
+
+
+@pytest.fixture
+def vault() -> Vault:
+    return Vault()
+
+
+@pytest.mark.parametrize(
+    ("pods", "driver", "after_s"),
+    [((), None, LOOK_S), ((POD,), DRIVER, LOOK_S), ((WAITING,), None, DOUBT_S), ((), REFUSING, DOUBT_S)],
+    ids=["in time", "pods that start", "a pod that waits for it", "a driver that refuses"],
+)
+def test_a_deleted_secret_is_noticed_and_made_again_with_the_same_token(vault, pods, driver, after_s):
+    token = vault.make()
+    vault.cluster.secret = None
+    vault.now += after_s - 1
+    assert vault.has_secret(*pods, driver=driver), "not looked at yet"
+    vault.now += 1
+    assert not vault.has_secret(*pods, driver=driver)
+    assert vault.make() == token
+    assert vault.has_secret(*pods, driver=driver)
+
+
+def test_a_new_process_that_finds_no_secret_makes_another_token(vault):
+    token = vault.make()
+    vault.cluster.secret = None
+    vault.restart()
+    assert not vault.has_secret()
+    assert vault.make() not in ("", token)
+
+
+def test_a_secret_that_others_have_made_does_not_change_the_token_of_a_driver_that_accepts_the_known_one(vault):
+    token = vault.make()
+    vault.put(token="theirs")
+    vault.now += LOOK_S
+    assert vault.has_secret(driver=DRIVER)
+    assert vault.token() == token
+
+
+def test_the_token_of_the_secret_is_used_when_the_driver_refuses_the_known_one(vault):
+    vault.make()
+    vault.put(token="theirs")
+    vault.now += DOUBT_S
+    assert vault.has_secret(driver=REFUSING)
+    assert vault.token() == "theirs"
+
+
+@pytest.mark.parametrize("data", [{}, {"token": "\udcff"}], ids=["no token", "no text"])
+def test_a_secret_without_a_token_is_deleted(vault, data: dict[str, Any]):
+    vault.cluster.secret = {"data": dict.fromkeys(data, "gA=="), "metadata": {"uid": "theirs"}}
+    assert not vault.has_secret()
+    assert [(target.kind, target.uid) for target in vault.cluster.deleted] == [("Secret", "theirs")]
+
+
+def test_a_job_that_has_not_begun_has_no_secret_and_none_is_read(vault):
+    vault.job = job_of(raw_job())
+    assert not vault.has_secret()
+    assert vault.cluster.secret_reads == 0
+
+
+def refusing(after_s: float, **sections: Any) -> Surroundings:
+    """Return a job whose running driver has refused the token for this time."""
+    around = Surroundings(raw_job(**sections)).to_running()
+    around.runs(running(step=3, checkpoint=2))
+    around.step()
+    around.driver(refuses_since=around.now, status=None)
+    around.now += after_s
+    return around
+
+
+def test_a_driver_that_refuses_the_token_is_not_stalled_and_says_so():
+    around = refusing(LOCKED_OUT_S - 1)
+    around.step()
+    assert around.condition("Training")["message"] == "attempt 1: the driver refuses the operator's control token"
+    assert len(around.status["attempts"]) == 1
+    long_ago = replace(around.world, driver=replace(around.world.driver, since=NOW - 1e6, beat_at=NOW - 1e6))
+    history = history_of(admitted(around.raw).status)
+    assert advance(history, admitted(around.raw), long_ago, around.now).attempts[-1].verdict is None
+
+
+def test_a_head_whose_ray_refuses_the_token_gets_a_new_cluster_too():
+    around = refusing(LOCKED_OUT_S)
+    around.driver(state=DriverState.UNKNOWN)
+    around.step()
+    assert [attempt["cluster"] for attempt in around.status["attempts"]] == ["sums-7f3a1-1", "sums-7f3a1-2"]
+
+
+def test_a_driver_that_refuses_the_token_for_long_gets_a_new_cluster_and_keeps_its_budget_of_failures():
+    around = refusing(LOCKED_OUT_S)
+    todo = around.step()
+    first, second = around.status["attempts"]
+    assert (first["exitCode"], first["cause"], second["cluster"]) == (7, "Infrastructure", "sums-7f3a1-2")
+    assert "refuses the token of Secret sums-7f3a1" in first["reason"]
+    assert ("RayCluster", "sums-7f3a1-1") in [(target.kind, target.name) for target in todo.delete]
+    assert not todo.orders.stop, "the pods' hooks let it save"
+    assert [event.reason for event in todo.events if event.reason == "DeleteCluster"]

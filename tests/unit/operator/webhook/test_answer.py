@@ -1,0 +1,152 @@
+"""What the webhook answers: refusals, warnings, the plan, and what it leaves alone."""
+
+import json
+from typing import Any
+
+import pytest
+
+from rljob_operator.capacity.snapshot import Snapshot, snapshot
+from rljob_operator.identity import Manifest
+from rljob_operator.webhook.answer import LONGEST_WARNING, Answer, answer, review
+from rljob_operator.webhook.pruned import APPLIED, pruned
+from rljob_operator.world import Defaults
+from support.operator.operator_world import DEFAULTS, raw_job
+
+
+def request(raw: Manifest, old: Manifest | None = None, **more: Any) -> Manifest:
+    operation = "UPDATE" if old else "CREATE"
+    return {"uid": "u", "operation": operation, "namespace": "ml", "object": raw, "oldObject": old, **more}
+
+
+def asked(raw: Manifest, old: Manifest | None = None, seen: Snapshot | None = None, **more: Any) -> Answer:
+    return answer(request(raw, old, **more), DEFAULTS, seen)
+
+
+def quota(pods: int, used: int = 0) -> Snapshot:
+    raw = {"metadata": {"name": "few", "namespace": "ml"}, "spec": {"hard": {"pods": str(pods)}}}
+    return snapshot([{**raw, "status": {"used": {"pods": str(used)}}}], [], None, {})
+
+
+TYPO = {"sglang": {"mem-fraction-statics": 0.5}}
+
+
+def test_a_good_job_is_allowed_without_a_word():
+    assert asked(raw_job()) == Answer()
+
+
+def test_an_unknown_argument_is_refused_with_the_nearest_name():
+    found = asked(raw_job(extraArgs=TYPO))
+    assert found.outcome == "BadManifest"
+    assert found.refusal.startswith("spec.extraArgs.sglang.mem-fraction-statics: is no argument of sglang ")
+    assert found.refusal.endswith("nearest valid: spec.extraArgs.sglang.mem-fraction-static")
+
+
+def test_all_problems_are_in_one_refusal():
+    found = asked(raw_job(extraArgs=TYPO, training={"steps": -1}))
+    assert "spec.training.steps" in found.refusal
+    assert "spec.extraArgs" in found.refusal
+
+
+@pytest.mark.parametrize("change", [{"labels": {"a": "b"}}, {"deletionTimestamp": "2027-01-01T00:00:00Z"}])
+def test_labels_and_the_end_of_a_job_are_never_refused(change: dict[str, Any]):
+    bad = raw_job(extraArgs=TYPO)
+    changed = {**bad, "metadata": {**bad["metadata"], **change}}
+    if "deletionTimestamp" in change:
+        changed = {**changed, "spec": raw_job(training={"steps": -1})["spec"]}
+    assert asked(changed, bad).outcome == "Unchanged"
+
+
+def test_a_change_is_refused_only_for_what_it_brings():
+    bad = raw_job(extraArgs=TYPO)
+    assert asked(raw_job(extraArgs=TYPO, scheduling={"suspend": True}), bad).refusal is None
+    worse = asked(raw_job(extraArgs=TYPO, training={"steps": -1}), bad)
+    assert "spec.training.steps" in worse.refusal
+    assert "spec.extraArgs" not in worse.refusal
+
+
+def test_a_job_that_can_never_start_is_refused_with_the_nearest_setting():
+    found = asked(raw_job(), seen=quota(2))
+    assert found.outcome == "Never"
+    assert found.refusal == (
+        "the job can never start: needs 3 pods; ResourceQuota few allows 2 pods in all; "
+        "spec.placement: Colocated would need 2 pods"
+    )
+
+
+def test_a_suspended_job_may_be_too_large_for_now():
+    found = asked(raw_job(scheduling={"suspend": True}), seen=quota(2))
+    assert found.refusal is None
+    assert found.warnings[0].startswith("it can never start: needs 3 pods")
+
+
+def test_a_job_that_has_to_wait_is_allowed_with_a_warning():
+    found = asked(raw_job(), seen=quota(4, used=2))
+    assert found.refusal is None
+    assert found.warnings == (
+        "it waits for room: needs 3 pods; ResourceQuota few leaves 2 pods; 2 pods are in use; "
+        "spec.placement: Colocated would need 2 pods",
+    )
+
+
+def test_the_pods_of_a_job_that_has_begun_are_not_counted_twice():
+    old = {**raw_job(), "status": {"attempts": [{}]}}
+    assert asked({**raw_job(recovery={"resumes": 1}), "status": old["status"]}, old, quota(2)).refusal is None
+
+
+def test_what_the_operator_lacks_is_a_warning():
+    found = answer(request(raw_job()), Defaults(), None)
+    assert found.refusal is None
+    assert found.warnings[0].startswith("it is not admitted yet: spec.runtime.image is absent")
+
+
+def test_a_dry_run_answers_with_the_plan():
+    lines = asked(raw_job(), dryRun=True).warnings
+    assert lines == (
+        "plan: Disaggregated, 4 processes on 2 nodes (2 × 2)",
+        "plan: 1 driver, 2 learner ranks (tensor 1, pipeline 1, data 2), 2 engines of 1",
+        "plan: pods: 1 head (100m of cpu, 64Mi of memory); 1 trainer (200m of cpu, 256Mi of memory); "
+        "1 rollout (200m of cpu, 256Mi of memory)",
+        "plan: a step has 4 prompts × 4 samples = 16 samples, in 1 optimizer steps of 16; 10 steps",
+        "plan: up to 8192 tokens in a micro-batch of a rank",
+    )
+
+
+def test_a_name_that_the_api_server_still_makes_is_no_problem():
+    raw = raw_job()
+    raw["metadata"] = {"generateName": "sums-"}
+    assert asked(raw).refusal is None
+
+
+def test_a_warning_is_as_long_as_an_api_server_shows_it():
+    found = answer(request(raw_job(checkpoint={"directory": "/" + "d" * 300})), DEFAULTS, None)
+    assert len(found.warnings[0]) == LONGEST_WARNING
+
+
+def test_a_field_that_was_dropped_is_named_with_the_nearest():
+    raw = raw_job()
+    applied = raw_job(training={"learning_rate": 1}, rollout={"n_samples_per_prompt": 4}, runtime={"env": {"A": "b"}})
+    raw["metadata"]["annotations"] = {APPLIED: json.dumps(applied)}
+    assert list(pruned(raw)) == [
+        "spec.rollout.n_samples_per_prompt: is unknown and was dropped; nearest valid: spec.rollout.samplesPerPrompt",
+        "spec.training.learning_rate: is unknown and was dropped; "
+        "nearest valid: spec.algorithm.critic.learningRate or spec.training.optimizer.learningRate",
+    ]
+    assert set(pruned(raw)) <= set(asked(raw).warnings)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"spec": 1}', "null"])
+def test_an_annotation_that_is_no_manifest_is_ignored(text: str):
+    raw = raw_job()
+    raw["metadata"]["annotations"] = {APPLIED: text}
+    assert list(pruned(raw)) == []
+
+
+def test_a_review_carries_the_answer():
+    found = review({"uid": "u"}, Answer("no", ("careful",)))["response"]
+    assert found == {
+        "uid": "u",
+        "allowed": False,
+        "status": {"code": 422, "reason": "Invalid", "message": "no"},
+        "warnings": ["careful"],
+    }
+    assert review({"uid": "u"}, Answer())["response"] == {"uid": "u", "allowed": True}

@@ -1,0 +1,56 @@
+"""Random manifests: the webhook always answers, refuses what Python refuses, and takes only what can be built."""
+
+import json
+from typing import Any
+
+import pytest
+
+from rljob_api.errors import ManifestError
+from rljob_api.reading.manifest import parse
+from rljob_operator.admitted_job import admitted_job
+from rljob_operator.capacity.packing import Node
+from rljob_operator.capacity.quantities import amounts
+from rljob_operator.capacity.snapshot import Snapshot
+from rljob_operator.children import raycluster
+from rljob_operator.rollout_pods import RolloutPods
+from rljob_operator.webhook.answer import answer
+from rljob_operator.webhook.pruned import APPLIED
+from rljob_operator.world import job_of
+from support.api.random_manifests import Manifest, manifests
+from support.operator.operator_world import DEFAULTS
+
+NUMBER = 400
+NODES = tuple(Node(f"n{i}", amounts({"nvidia.com/gpu": 4, "cpu": 64, "memory": "256Gi", "pods": 110})) for i in (1, 2))
+SEEN = Snapshot({}, {}, NODES, ())
+
+
+def is_valid(raw: Manifest) -> bool:
+    try:
+        parse(raw)
+    except ManifestError:
+        return False
+    return True
+
+
+def asked(raw: Manifest, **more: Any) -> Any:
+    request = {"uid": "u", "operation": "CREATE", "namespace": "ml", "dryRun": True, "object": raw}
+    return answer({**request, **more}, DEFAULTS, SEEN)
+
+
+@pytest.mark.parametrize("raw", list(manifests(NUMBER)), ids=range(NUMBER))
+def test_the_webhook_agrees_with_python_and_takes_only_what_can_be_built(raw: Manifest):
+    applied = {"annotations": {APPLIED: json.dumps(raw)}}
+    found = asked({**raw, "metadata": {**raw["metadata"], **applied}})
+    assert (found.outcome == "BadManifest") == (not is_valid(raw))
+    assert all(len(warning) <= 250 for warning in found.warnings)
+    if found.refusal is None:
+        job = job_of({**raw, "metadata": {"uid": "7f3a1c00", "namespace": "ml", **raw["metadata"]}})
+        assert job.spec is not None
+        assert raycluster(admitted_job(job, job.spec, DEFAULTS), "c", RolloutPods(1))["spec"]["workerGroupSpecs"]
+
+
+@pytest.mark.parametrize("raw", list(manifests(NUMBER // 4, seed=7)), ids=range(NUMBER // 4))
+def test_a_change_that_brings_nothing_new_is_never_refused(raw: Manifest):
+    suspended = {**raw, "spec": {**raw["spec"], "scheduling": {"suspend": True}}}
+    again = {**suspended, "spec": {**suspended["spec"], "scheduling": {"suspend": True, "ttlSecondsAfterFinished": 9}}}
+    assert asked(again, oldObject=suspended, operation="UPDATE").refusal is None

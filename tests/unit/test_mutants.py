@@ -1,0 +1,42 @@
+"""`make mutants` for packages that build their values when they are imported."""
+
+import importlib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+MUTANTS = Path(__file__).parents[1] / "mutants"
+FILES = {
+    "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["crds"]\n',
+    "crds/limits/__init__.py": "MOST = 3\nTWICE = MOST * 2\nUNTESTED = True\n",
+    "tests/test_limits.py": "import limits\n\ndef test_twice():\n    assert limits.TWICE == 6\n",
+}
+
+
+def test_mutants_of_values_that_are_built_at_import_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(MUTANTS)
+    accepted, at_import, report, workspace = map(
+        importlib.import_module, ("accepted", "at_import", "report", "workspace")
+    )
+    for name, text in FILES.items():
+        (tmp_path / "checkout" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "checkout" / name).write_text(text)
+    subprocess.run(["git", "init", "-q", tmp_path / "checkout"], check=True)
+    chosen = workspace.target(tmp_path / "checkout", "limits", ["tests/test_limits.py"])
+    copy = workspace.lay_out(tmp_path / "checkout", chosen, tmp_path / "copy")
+    monkeypatch.chdir(copy.root)
+
+    found = at_import.judge(copy, at_import.edits(copy), verbose=False)
+
+    outcomes = {accepted.changed_lines(mutant.diff)[1][-1]: outcome for mutant, outcome in found}
+    killed, survived = report.Outcome.KILLED, report.Outcome.SURVIVED
+    assert outcomes == {
+        "MOST = None": killed,
+        "MOST = 4": killed,
+        "TWICE = None": killed,
+        "TWICE = MOST / 2": killed,
+        "TWICE = MOST * 3": killed,
+        "UNTESTED = None": survived,
+        "UNTESTED = False": survived,
+    }

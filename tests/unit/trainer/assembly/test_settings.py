@@ -1,0 +1,97 @@
+"""What a manifest says to the parts of a run."""
+
+import pytest
+
+from rljob_api.reading.manifest import parse
+from rljob_api.sections import Schedule
+from rljob_api.sizing.token_limits import longest_prompt
+from rljob_trainer.assembly.settings import (
+    chosen_algorithm,
+    critic_settings,
+    first_round,
+    lead,
+    loss_settings,
+    made_by,
+    optimizer_settings,
+)
+from rljob_trainer.data.prompt_scheduler import Lead
+from support.trainer.whole_run import manifest
+
+
+@pytest.mark.parametrize(
+    ("context", "cache", "new", "longest"),
+    [(64, 8192, 5, 57), (64, 8192, 1, 57), (4096, 8192, 2048, 2046), (40960, 8192, 100, 8090), (512, None, 8, 502)],
+)
+def test_a_prompt_leaves_room_for_its_response_and_for_what_the_engine_keeps(context, cache, new, longest):
+    assert longest_prompt(context, cache, new) == longest
+
+
+AHEAD = {"placement": "Disaggregated", "rollout": {"async": {"maxStaleness": 3, "updateInterval": 2, "partial": True}}}
+
+
+TRUNCATED = {"importanceSampling": {"kind": "Truncate"}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "old"),
+    [
+        ({}, "learner"),
+        (AHEAD, "engines"),
+        (AHEAD | {"algorithm": TRUNCATED}, "learner"),
+        (AHEAD | {"debug": {"replay": "runs/first/rollouts"}}, "engines"),
+        (AHEAD | {"debug": {"rolloutOnly": True}}, "learner"),
+    ],
+    ids=["waiting", "ahead", "ahead and corrected", "a replay", "without a learner"],
+)
+def test_samples_of_older_weights_are_trained_on_by_the_engines_probabilities_unless_they_are_corrected(
+    sections, old, tmp_path
+):
+    spec = parse(manifest(tmp_path, tmp_path, **sections)).spec
+    assert loss_settings(spec, chosen_algorithm(spec)).old == old
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({}, Lead(6)),
+        (AHEAD, Lead(6, 3, 2)),
+        (AHEAD | {"debug": {"rolloutOnly": True}}, Lead(6)),
+    ],
+)
+def test_without_a_learner_nothing_is_ahead(sections, expected, tmp_path):
+    assert lead(parse(manifest(tmp_path, tmp_path, **sections)).spec) == expected
+
+
+def test_a_step_asks_at_first_for_what_dynamic_sampling_would(tmp_path):
+    dynamic = {"algorithm": {"dynamicSampling": {"overSample": 1.5}}}
+    assert first_round(parse(manifest(tmp_path, tmp_path)).spec) == 4
+    assert first_round(parse(manifest(tmp_path, tmp_path, **dynamic)).spec) == 6
+
+
+def test_samples_made_ahead_are_not_taken_for_others(tmp_path):
+    waiting, ahead = (made_by(parse(manifest(tmp_path, tmp_path, **each)).spec, "", "") for each in ({}, AHEAD))
+    assert waiting["spec.rollout.async"] is None, "as in dumps that do not have it"
+    assert ahead["spec.rollout.async"] == {"maxStaleness": 3, "updateInterval": 2, "partial": True}
+
+
+PPO = {"name": "ppo", "critic": {"learningRate": 4e-5, "clipGrad": 0.5, "valueClip": 0.3, "warmupSteps": 5}}
+
+
+def spec_of_ppo(directory):
+    optimizer = {"learningRate": 2e-5, "minLearningRate": 1e-6, "schedule": "Cosine", "warmupSteps": 3, "beta2": 0.9}
+    training = {"steps": 20, "stepsPerRollout": 2, "precision": "fp32", "optimizer": optimizer}
+    return parse(manifest(directory, directory, algorithm=PPO, training=training)).spec
+
+
+def test_a_critic_has_the_policy_s_optimizer_with_its_own_rate_and_limit(tmp_path):
+    spec = spec_of_ppo(tmp_path)
+    policy, critic = optimizer_settings(spec), critic_settings(spec)
+    assert critic is not None
+    assert (critic.value_clip, critic.optimizer.learning_rate, critic.optimizer.clip_grad) == (0.3, 4e-5, 0.5)
+    assert critic.optimizer.min_learning_rate == pytest.approx(2e-6)
+    assert (critic.optimizer.schedule, critic.optimizer.warmup_steps, critic.optimizer.beta2) == (
+        Schedule.COSINE,
+        3,
+        0.9,
+    )
+    assert (policy.total_steps, critic.optimizer.total_steps) == (30, 40)

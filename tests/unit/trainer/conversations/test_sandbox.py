@@ -1,0 +1,315 @@
+"""Code that a model writes, and a user's tool, cannot reach what lies outside of their sandbox: tried, not assumed."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from contextlib import ExitStack
+from multiprocessing import shared_memory
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rljob_api.sections import RLJob, Tools
+from rljob_trainer.conversations.errors import GenerateError
+from rljob_trainer.conversations.tool_calls import ToolCall
+from rljob_trainer.conversations.toolbox import Toolbox, tools
+from rljob_trainer.preflight.findings import Findings
+from rljob_trainer.preflight.sandbox import look_at_sandbox
+from rljob_trainer.processes import sandbox
+from support.processes import gone
+from support.waiting import until
+
+QUICKSTART = Path(__file__).parents[4] / "docs" / "examples" / "quickstart.yaml"
+SECRET = "token-of-the-control-endpoint"  # of nothing
+OWN = '''
+import os
+
+def finds(path: str) -> str:
+    """
+    Look whether a path is there.
+
+    Args:
+        path: where
+    """
+    return str(os.path.exists(path)) + " " + str(os.environ.get("RLJOB_SECRET"))
+'''
+
+ESCAPES = {
+    # environment and memory of others
+    "own environment": "os.environ['RLJOB_SECRET']",
+    "parent's environment": "open(f'/proc/{os.getppid()}/environ').read()",
+    "parent's memory": "open(f'/proc/{os.getppid()}/mem', 'rb')",
+    "parent's descriptors": "os.listdir(f'/proc/{os.getppid()}/fd')",
+    "parent's root": "os.listdir(f'/proc/{os.getppid()}/root')",
+    "environment of any process": "[open(f'/proc/{n}/environ').read() for n in numbers() if n != os.getpid()]",
+    "tracing the parent": "syscall(101, 16, os.getppid(), 0, 0)",
+    "reading the parent's memory": "syscall(310, os.getppid(), 0, 0, 0, 0, 1)",
+    "a descriptor of the parent": "syscall(438, syscall(434, os.getppid(), 0), 3, 0)",
+    "inherited descriptors": "assert len(os.listdir('/proc/self/fd')) > 4, 'only its own'",
+    # processes
+    "the machine's processes": "assert len(numbers()) > 4, 'only its own'",
+    "a signal to the driver": "os.kill(DRIVER, 9)",
+    "killing its first process": "os.kill(1, 9); os.sched_yield(); os.kill(1, 0); raise OSError('it lives')",
+    "raising its priority": "os.nice(-5)",
+    "a higher limit": "resource.setrlimit(resource.RLIMIT_NPROC, (10**4, 10**4))",
+    "a fork bomb": "bomb()",
+    "threads without end": "threads()",
+    # files
+    "the run's files": "open(RUN + '/secret.txt').read()",
+    "the run's directory": "assert os.listdir(RUN) != ['handbook_tools.py'], 'only the tool of the user'",
+    "home of the user": "os.listdir(HOME + '/.cache')",
+    "passwords": "open('/etc/shadow').read()",
+    "service account": "os.listdir('/var/run/secrets')",
+    "a link to the run": "os.symlink(RUN, 'there'); open('there/secret.txt').read()",
+    "a hard link to a system file": "os.link('/usr/bin/env', '/usr/bin/env2')",
+    "the way up": "os.chdir('/'); [os.chdir('..') for _ in range(50)]; open('etc/shadow').read()",
+    "the old root": "os.listdir('/old')",
+    "another root": "os.mkdir('r'); os.chroot('r')",
+    "writing to the system": "open('/usr/escaped', 'w')",
+    "writing to Python": "open(os.path.join(sys.prefix, 'escaped'), 'w')",
+    "writing to the root": "open('/escaped', 'w')",
+    "writing to /etc": "open('/etc/escaped', 'w')",
+    "a disk full of one file": "open('x', 'wb').write(bytes(2**27))",
+    "a disk full of many files": "fill()",
+    "files without end": "[open(f'x{i}', 'w').close() for i in range(10**5)]",
+    # privileges
+    "becoming root": "os.setuid(0)",
+    "another group": "os.setgroups([0])",
+    "a new user namespace": "syscall(272, 0x10000000)",
+    "a mount": "syscall(165, 0, 0, 0, 0, 0)",
+    "remounting": "libc.mount(None, b'/', None, 32 | 4096, None) == 0 or fail()",
+    "a device": "os.mknod('disk', 0o60600, os.makedev(8, 0)); open('disk', 'rb')",
+    "the kernel's messages": "syscall(103, 3, 0, 0)",
+    "the machine's name": "socket.sethostname('escaped')",
+    "kernel settings": "open('/proc/sys/kernel/core_pattern', 'w')",
+    "memory of the kernel": "open('/proc/kcore', 'rb').read(1)",
+    # network and IPC
+    "localhost": "socket.create_connection(('127.0.0.1', PORT), 2)",
+    "the network": "socket.create_connection(('10.0.0.1', 53), 2)",
+    "names": "socket.getaddrinfo('example.com', 80)",
+    "an abstract socket": "socket.socket(socket.AF_UNIX).connect(ABSTRACT)",
+    "a socket of the run": "socket.socket(socket.AF_UNIX).connect(RUN + '/socket')",
+    "raw packets": "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
+    "shared memory of the machine": "open('/dev/shm/' + SHARED, 'rb')",
+}
+HELPERS = """
+import ctypes, os, resource, socket, sys, threading
+libc = ctypes.CDLL(None, use_errno=True)
+def fail(): raise OSError(ctypes.get_errno(), 'refused')
+def syscall(*arguments):
+    result = libc.syscall(*arguments)
+    return fail() if result < 0 else result
+def numbers(): return [int(name) for name in os.listdir('/proc') if name.isdigit()]
+def bomb():
+    while True:
+        if os.fork() == 0:
+            import time
+            time.sleep(60)
+            os._exit(0)
+def fill():
+    try:
+        for i in range(64): open(f'x{i}', 'wb').write(bytes(2**22))
+    finally:
+        for name in os.listdir(): os.unlink(name)
+def threads():
+    stop = threading.Event()
+    try:
+        for _ in range(10**4): threading.Thread(target=stop.wait).start()
+    finally: stop.set()
+"""
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    """What the code shall not reach, on this machine."""
+    run = tmp_path_factory.mktemp("run")
+    (run / "secret.txt").write_text(SECRET)
+    (run / "handbook_tools.py").write_text(OWN)
+    memory = shared_memory.SharedMemory(create=True, size=8)
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as stack:
+        abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
+        abstract.bind(f"\0rljob-{os.getpid()}")
+        abstract.listen(1)
+        local = stack.enter_context(socket.socket(socket.AF_UNIX))
+        local.bind(str(run / "socket"))
+        local.listen(1)
+        yield {
+            "RUN": str(run),
+            "HOME": str(Path.home()),
+            "DRIVER": os.getpid(),
+            "PORT": server.getsockname()[1],
+            "ABSTRACT": f"\0rljob-{os.getpid()}",
+            "SHARED": memory.name,
+        }
+    memory.close()
+    memory.unlink()
+
+
+@pytest.fixture(scope="module")
+def say(machine):
+    """Return a function that calls a tool in a sandbox, always the same one."""
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setenv("RLJOB_SECRET", SECRET)
+        patch.syspath_prepend(machine["RUN"])
+        patch.chdir(machine["RUN"])
+        given = Tools(functions=("python", "handbook_tools:finds"), memory_mib=512, concurrency=1, timeout_seconds=20.0)
+        box = Toolbox(tools(given), given, Path(machine["RUN"]) / "tools.log")
+        stack.callback(box.close)
+        yield lambda name, **arguments: asyncio.run(box.result(ToolCall(name, arguments)))
+
+
+@pytest.mark.parametrize("escape", ESCAPES)
+def test_code_of_a_model_does_not_get_out(escape, say, machine):
+    code = (
+        "\n".join(f"{name} = {value!r}" for name, value in machine.items())
+        + HELPERS
+        + f"try:\n{textwrap.indent(ESCAPES[escape], '    ')}\n    print('ESCAPED')\n"
+        "except (OSError, LookupError, ValueError, AssertionError, RuntimeError, MemoryError) as error:\n"
+        "    print('KEPT', error)\n"
+    )
+    said = say("python", code=code)
+    assert said.startswith("KEPT"), said
+
+
+def test_the_same_code_does_get_out_without_a_sandbox(machine, monkeypatch):
+    # Otherwise the tests above could pass because their code never works.
+    monkeypatch.setenv("RLJOB_SECRET", SECRET)
+    given = Tools(functions=("python",), sandbox="None")
+    box = Toolbox(tools(given), given, Path(machine["RUN"]) / "open.log")
+    header = "\n".join(f"{name} = {value!r}" for name, value in machine.items()) + HELPERS
+    try:
+        for code in (
+            "open(f'/proc/{os.getppid()}/environ').read()",
+            "open(RUN + '/secret.txt').read()",
+            ESCAPES["localhost"],
+        ):
+            said = asyncio.run(box.result(ToolCall("python", {"code": f"{header}\n{code}\nprint('ESCAPED')"})))
+            assert said == "ESCAPED"
+    finally:
+        box.close()
+
+
+def test_code_computes_with_the_packages_of_python(say):
+    assert say("python", code="import numpy; print(numpy.arange(4).sum())") == "6"
+    assert say("python", code="open('/tmp/x', 'w').write('1'); print(open('/tmp/x').read())") == "1"
+    assert say("python", code="from multiprocessing import Pool\nprint(sum(Pool(2).map(abs, [-1, -2])))") == "3"
+
+
+def test_a_call_leaves_neither_files_nor_processes_to_the_next(say):
+    left = (
+        "import os, subprocess\n"
+        "os.makedirs('/tmp/left/behind'); open('/tmp/left/behind/x', 'w').close(); os.chmod('/tmp/left', 0)\n"
+        "open('/dev/shm/left', 'w').close()\n"
+        "subprocess.Popen(['sleep', '600'], start_new_session=True, stdout=subprocess.DEVNULL)"
+    )
+    assert say("python", code=left) == "(nothing was printed)"
+    seen = say(
+        "python",
+        code="import os; print(*map(os.listdir, ('/tmp', '/dev/shm')), sum(n.isdigit() for n in os.listdir('/proc')))",
+    )
+    assert "left" not in seen
+    assert seen.endswith("[] 2")  # the first process, and the one that runs the code
+
+
+def test_what_cannot_be_removed_ends_the_sandbox_and_the_next_call_gets_a_new_one(say):
+    deep = "import os\nos.chdir('/tmp')\nfor _ in range(3000):\n    os.mkdir('d'); os.chdir('d')"
+    say("python", code=deep)
+    assert "d" not in say("python", code="import os; print(*os.listdir('/tmp'), sep='\\n')").splitlines()
+
+
+def test_a_tool_of_the_user_sees_its_module_and_no_neighbour_of_it(say, machine):
+    assert say("finds", path=f"{machine['RUN']}/handbook_tools.py") == "True None"
+    assert say("finds", path=f"{machine['RUN']}/secret.txt") == "False None"
+
+
+def test_paths_that_the_author_names_can_be_read(machine, tmp_path):
+    (tmp_path / "handbook.txt").write_text("page 1")
+    (tmp_path / "handbook.txt").chmod(0o666)
+    given = Tools(functions=("python",), read_only_paths=(str(tmp_path / "handbook.txt"),))
+    box = Toolbox(tools(given), given, tmp_path / "tools.log")
+    code = f"path = {str(tmp_path / 'handbook.txt')!r}\nprint(open(path).read(), flush=True)\nopen(path, 'a')"
+    try:
+        said = asyncio.run(box.result(ToolCall("python", {"code": code})))
+    finally:
+        box.close()
+    assert said.startswith("page 1")
+    assert "Read-only file system" in said
+
+
+def test_a_sandbox_ends_with_all_its_processes_when_the_toolbox_closes(tmp_path):
+    given = Tools(functions=("python",), concurrency=1)
+    box = Toolbox(tools(given), given, tmp_path / "tools.log")
+    asyncio.run(box.result(ToolCall("python", {"code": "pass"})))
+    running = box._processes[0]._running
+    assert running is not None
+    pid = running.process.pid
+    box.close()
+    until(lambda: gone(pid))
+
+
+def test_code_that_takes_too_long_is_ended_and_its_stacks_are_logged(tmp_path):
+    given = Tools(functions=("python",), concurrency=1, timeout_seconds=1.0)
+    box = Toolbox(tools(given), given, tmp_path / "tools.log")
+    try:
+        said = asyncio.run(box.result(ToolCall("python", {"code": "while True: pass"})))
+    finally:
+        box.close()
+    assert said == "Error: no result within 1 s"
+    assert "in python" in (tmp_path / "tools.log").read_text()
+
+
+def test_a_machine_that_allows_no_sandbox_refuses_the_run_with_the_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(sandbox, "refusal", lambda: "the kernel refuses user namespaces")
+    given = Tools(functions=("python",))
+    with pytest.raises(
+        GenerateError, match=r'sandbox: "Namespaces" is impossible here: the kernel .*; nearest valid: None'
+    ):
+        Toolbox(tools(given), given, tmp_path / "tools.log")
+
+
+def test_why_there_is_no_sandbox_comes_from_the_kernel(tmp_path):
+    # The kernel knows no namespace of this number.
+    source = Path(sandbox.__file__).read_text().replace("LIBC.unshare(NAMESPACES)", "LIBC.unshare(1)")
+    program = tmp_path / "sandbox.py"
+    program.write_text(source)
+    tried = subprocess.run(
+        [sys.executable, "-I", "-S", str(program), "{}", sys.executable, "-c", ""],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (tried.returncode, tried.stderr) == (
+        sandbox.REFUSED,
+        "sandbox: the kernel refuses user namespaces (unshare): Invalid argument\n",
+    )
+    assert sandbox.refusal() is None
+
+
+def test_the_calculator_alone_needs_no_sandbox(tmp_path, monkeypatch):
+    monkeypatch.setattr(sandbox, "refusal", lambda: "no")
+    given = Tools(functions=("calculator",))
+    box = Toolbox(tools(given), given, tmp_path / "tools.log")
+    try:
+        assert asyncio.run(box.result(ToolCall("calculator", {"expression": "6 * 7"}))) == "42"
+    finally:
+        box.close()
+
+
+def test_preflight_names_the_field_where_this_machine_allows_no_sandbox(monkeypatch):
+    spec = with_tools(sandbox="Namespaces")
+    assert look_at_sandbox(spec, here=True) == Findings()
+    monkeypatch.setattr(sandbox, "refusal", lambda: "the kernel refuses user namespaces")
+    (problem,) = look_at_sandbox(spec, here=True).problems
+    assert str(problem).startswith('spec.rollout.tools.sandbox: "Namespaces" is impossible here: the kernel refuses')
+    assert look_at_sandbox(spec, here=False) == Findings()
+    assert look_at_sandbox(with_tools(sandbox="None"), here=True) == Findings()
+
+
+def with_tools(**settings):
+    manifest = yaml.safe_load(QUICKSTART.read_text())
+    manifest["spec"]["rollout"]["tools"] = {"functions": ["python"], **settings}
+    return RLJob.model_validate(manifest).spec

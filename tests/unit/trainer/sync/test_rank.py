@@ -1,0 +1,109 @@
+"""A learner rank in a publication: all ranks export to the end, rank 0 sends. The learner is a list of tensors."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.processes.ports import free_ports
+from rljob_trainer.sync.digest import cpu_digest
+from rljob_trainer.sync.layout import Sharding
+from rljob_trainer.sync.rank import PublishingRank
+from rljob_trainer.sync.sender import FILE_NAME, Digests, SendError, WeightSender, specs_of
+
+LAYER = "model.layers.0.self_attn"
+TENSORS = {
+    f"{LAYER}.{part}_proj.weight": torch.arange(float(rows * 8)).reshape(rows, 8) + rows
+    for part, rows in {"q": 8, "k": 4, "v": 4, "o": 8}.items()
+}
+SHARDING = Sharding(2, 2, tied_embeddings=True)
+CONFIG = SimpleNamespace(device="cpu")
+
+
+class Exporting(LearnerRank):
+    """A learner without Megatron that counts what is exported."""
+
+    def __init__(self, *joined: object) -> None:
+        self.joined = joined
+        self.exported: list[list[str]] = []
+
+    def export(self) -> Iterator[tuple[str, torch.Tensor]]:
+        names: list[str] = []
+        self.exported.append(names)
+        for name, tensor in TENSORS.items():
+            names.append(name)
+            yield name, tensor
+
+
+class Rank(PublishingRank, Exporting):
+    """The rank under test, with `Exporting` in the place of the learner."""
+
+
+def rank(number: int) -> Rank:
+    return Rank(cast(Any, CONFIG), number, 2, "10.0.0.9", 23456, SHARDING)
+
+
+def wanted() -> Digests:
+    return WeightSender(specs_of(TENSORS.items()), SHARDING, cpu_digest).digests(TENSORS.items())
+
+
+def connected() -> Rank:
+    """Return a rank 0 in a group of its own; without engines, so that it need not wait for any."""
+    publishing, (port, _) = rank(0), free_ports("127.0.0.1")
+    publishing.connect("127.0.0.1", port, 1, "rljob-1", "gloo", 20.0)
+    return publishing
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_rank_joins_the_learner_and_announces_what_it_exports(number: int) -> None:
+    publishing = rank(number)
+    assert publishing.joined == (CONFIG, number, 2, "10.0.0.9", 23456)
+    assert publishing.weight_specs() == publishing.specs == specs_of(TENSORS.items())
+
+
+def test_rank_0_sends_the_weights_and_returns_what_each_rank_of_an_engine_must_hold() -> None:
+    publishing = connected()
+    assert publishing.send(200) == wanted()
+    publishing.disconnect()
+    with pytest.raises(SendError, match="not connected"):
+        publishing.send(200)
+
+
+def test_rank_0_writes_the_weights_and_returns_the_digests_of_what_it_wrote(tmp_path: Path) -> None:
+    publishing = rank(0)
+    publishing.write(tmp_path)
+    read = load_file(tmp_path / FILE_NAME)
+    assert publishing.written() == publishing.digests() == wanted()
+    assert all(torch.equal(read[name], tensor) for name, tensor in TENSORS.items())
+
+
+WORK: dict[str, Callable[[Rank, Path], object]] = {
+    "send": lambda publishing, directory: publishing.send(200),
+    "write": lambda publishing, directory: publishing.write(directory),
+    "digests": lambda publishing, directory: publishing.digests(),
+}
+
+
+@pytest.mark.parametrize("work", WORK.values(), ids=WORK)
+def test_another_rank_takes_part_in_the_export_and_does_nothing_else(
+    work: Callable[[Rank, Path], object], tmp_path: Path
+) -> None:
+    publishing = rank(1)
+    publishing.connect("192.0.2.1", 9, 2, "rljob-1", "gloo", 0.001)  # an address that nobody serves
+    assert work(publishing, tmp_path) is None
+    assert publishing.exported[1:] == [list(TENSORS)]
+    assert publishing.written() is None
+    publishing.disconnect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_publication_that_fails_at_once_exports_to_the_end_all_the_same() -> None:
+    publishing = rank(0)
+    with pytest.raises(SendError, match="not connected"):
+        publishing.send(200)
+    assert publishing.exported[1:] == [list(TENSORS)]

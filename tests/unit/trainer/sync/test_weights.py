@@ -1,0 +1,79 @@
+"""The loop's view of weights: published within a deadline, and changed when no engine reads them."""
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from rljob_trainer.metrics import Publication
+from rljob_trainer.sync.gpu_sharing import GpuSharing
+from rljob_trainer.sync.weights import EngineWeights
+from support.trainer.virtual_time import VirtualBackground
+
+
+class FakePublisher:
+    timeout_s = 25.0
+
+    def __init__(self, happened: list[str]) -> None:
+        self.happened = happened
+
+    async def publish(self, version: int, engines: list[str]) -> Publication:
+        return Publication(version, 1.0, tuple(engines), {})
+
+    async def learner_moves(self) -> None:
+        self.happened.append("learner moves")
+
+
+class FakePool:
+    def __init__(self, happened: list[str]) -> None:
+        self.happened = happened
+
+    async def publish(self, version: int, publish: Any) -> Publication:
+        return await publish(version, ["a", "b"])
+
+    async def release_memory(self) -> None:
+        self.happened.append("release")
+
+    async def resume_memory(self) -> None:
+        self.happened.append("resume")
+
+
+class Scene:
+    def __init__(self, background: VirtualBackground) -> None:
+        self.happened: list[str] = []
+        self.background = background
+        pool, publisher = cast(Any, FakePool(self.happened)), cast(Any, FakePublisher(self.happened))
+        self.weights = EngineWeights(pool, publisher, cast(Any, background))
+        self.sharing = GpuSharing(self.weights, pool, cast(Any, background))
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    background = VirtualBackground()
+    yield Scene(background)
+    background.close()
+
+
+def test_a_publication_reaches_the_pools_engines_within_four_transfers(scene: Scene) -> None:
+    assert scene.weights.publish(7) == Publication(7, 1.0, ("a", "b"), {})
+    assert scene.background.timeouts == [100.0]
+
+
+def test_the_learner_changes_its_weights_when_no_transfer_reads_them(scene: Scene) -> None:
+    with scene.weights.training():
+        scene.happened.append("train")
+    assert scene.happened == ["learner moves", "train"]
+    assert scene.background.timeouts == [100.0]
+
+
+def test_engines_give_their_memory_for_the_time_of_training(scene: Scene) -> None:
+    with scene.sharing.training():
+        scene.happened.append("train")
+    assert scene.happened == ["learner moves", "release", "train", "resume"]
+    assert scene.background.timeouts == [100.0, 120.0, 120.0]
+
+
+def test_engines_do_not_take_their_memory_back_after_an_error(scene: Scene) -> None:
+    with pytest.raises(RuntimeError), scene.sharing.training():
+        raise RuntimeError
+    assert scene.happened == ["learner moves", "release"]
