@@ -214,4 +214,12 @@ def _reporting(hub: Hub, wanted: Reference, beat: Callable[[], None] | None) -> 
 
 def _bytes_in(directory: Path) -> int:
     """Return the size of all blobs, also of those that are still being written."""
-    return sum(path.stat().st_size for path in directory.glob("*--*/blobs/*") if path.is_file())
+    return sum(map(_size, directory.glob("*--*/blobs/*")))
+
+
+def _size(blob: Path) -> int:
+    """Return its bytes; 0 if it has been renamed since it was listed, as the hub's client does at the end."""
+    try:
+        return blob.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -164,3 +164,11 @@ def test_a_long_download_gives_signs_of_life(
 )
 def test_the_hubs_own_variables_decide(environ: dict[str, str], wanted: dict[str, object]) -> None:
     assert hub_of(environ, Path("/c")) == Hub(**wanted)
+
+
+def test_a_blob_that_is_renamed_while_it_is_counted_has_no_size(tmp_path: Path) -> None:
+    blobs = tmp_path / "models--org--tiny" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / "whole").write_bytes(b"12345")
+    (blobs / "gone.incomplete").symlink_to(blobs / "renamed")
+    assert hubs._bytes_in(tmp_path) == 5
