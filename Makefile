@@ -18,7 +18,7 @@ READY := .venv/.ready
 TRAINER_TESTS_AT_ONCE = $(if $(shell unshare -m true 2>/dev/null && echo yes),2 --dist worksteal,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit integration integration-cluster integration-learner integration-trainer soak e2e mutants cluster cluster-check cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock bench bench-operator chart-package clean
+.PHONY: help setup demo test unit integration integration-cluster integration-learner integration-trainer soak e2e mutants cluster cluster-check cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock bench bench-gpu bench-operator chart-package clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ docs-serve: $(READY) ## Serve the documentation on port 8000
 
 bench: $(READY) ## Measure this machine; print the figures of docs/performance.md
 	$(BIN)/python benchmarks/local.py
+
+bench-gpu: ## Measure the learner's step on one GPU beside its rivals, with the python3 that has CUDA
+	PYTHONPATH=crds:trainer python3 benchmarks/learner_gpu.py
 
 bench-operator: $(READY) | $(GO) ## Measure the operator with a real API server and KubeRay; an hour on an idle machine
 	PYTHONPATH=tests/cluster:tests $(BIN)/python benchmarks/operator

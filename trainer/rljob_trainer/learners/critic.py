@@ -29,7 +29,7 @@ class Critic:
     def __init__(self, config: LearnerConfig, settings: CriticSettings, rope: Rope, device: torch.device) -> None:
         """Load the checkpoint that the policy begins with; the value head is zero."""
         loader = bridge(config)  # with a configuration of its own: Megatron keeps a model's functions there
-        model = build_model(loader, ValueModel)
+        model = build_model(loader, ValueModel, config.device)
         loader.load_weights([model], str(config.checkpoint_dir))
         model.add_head()
         model.to(device)

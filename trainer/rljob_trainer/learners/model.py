@@ -1,6 +1,6 @@
 """Megatron's GPTModel as the policy, ending in the hidden states that the loss needs, and as a critic."""
 
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from unittest.mock import patch
 
 import torch
@@ -92,10 +92,10 @@ class ValueModel(PolicyModel):
 Model = TypeVar("Model", bound=PolicyModel)
 
 
-def build_model(bridge: Any, kind: type[Model]) -> Model:
-    """Return this rank's part of a model, on the CPU, with weights that are still to be loaded."""
+def build_model(bridge: Any, kind: type[Model], device: Literal["cpu", "cuda"] = "cpu") -> Model:
+    """Return this rank's part of a model that will run on `device`: still on the CPU, its weights not loaded yet."""
     config, hf_config = bridge.config, bridge.hf_config
-    layer = _layer_spec(config)
+    layer = _layer_spec(config, device)
     with patch.object(layers, "_initialize_affine_weight_cpu", _mark_parallel):
         model = kind(
             config=config,
@@ -128,7 +128,7 @@ def _mark_parallel(
     set_tensor_model_parallel_attributes(weight, is_parallel=True, dim=dimension, stride=stride)
 
 
-def _layer_spec(config: Any) -> Any:
+def _layer_spec(config: Any, device: Literal["cpu", "cuda"]) -> Any:
     """Return Megatron's plain layer with our attention and norms."""
     spec = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=config.qk_layernorm)
     layer, attention = spec.submodules, spec.submodules.self_attention.submodules
@@ -136,4 +136,13 @@ def _layer_spec(config: Any) -> Any:
     attention.core_attention = PackedAttention
     if config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = RmsNorm
+    if device == "cuda" and not _recomputes_attention(config):
+        from rljob_trainer.learners.fused_attention import FusedAttention  # Triton is slow to import
+
+        layer.self_attention.module = FusedAttention
     return spec
+
+
+def _recomputes_attention(config: Any) -> bool:
+    """Return whether Megatron is to compute core attention again in the backward pass; only its own module can."""
+    return config.recompute_granularity == "selective" and "core_attn" in config.recompute_modules

@@ -60,7 +60,7 @@ class LearnerRank:
         with self._runtime():
             _join(config, rank, world_size, master_address, master_port)
             self._bridge = bridge(config)
-            model = build_model(self._bridge, PolicyModel)
+            model = build_model(self._bridge, PolicyModel, config.device)
             self._bridge.load_weights([model], str(config.checkpoint_dir))
             model.to(self.device)
             self._reference = ReferenceWeights(model) if config.keeps_reference else None

@@ -22,7 +22,7 @@ class Teacher:
     def __init__(self, config: LearnerConfig, checkpoint_dir: Path, device: torch.device) -> None:
         """Load the checkpoint; Megatron's groups are there already. Raises UnsupportedModelError."""
         its_bridge = bridge(replace(config, checkpoint_dir=checkpoint_dir))
-        self.model = build_model(its_bridge, PolicyModel)
+        self.model = build_model(its_bridge, PolicyModel, config.device)
         its_bridge.load_weights([self.model], str(checkpoint_dir))
         self.model.requires_grad_(False)
         self.vocab_size: int = its_bridge.vocab_size

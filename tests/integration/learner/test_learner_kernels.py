@@ -1,0 +1,29 @@
+"""The kernels of GPUs, interpreted by Triton on the CPU: against PyTorch in fp64, and in whole steps."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from support.trainer.interpreted import run_interpreted
+from support.trainer.kernel_scenarios import errors_of_random_shapes, train_plain_and_fused
+from support.trainer.learner_data import learner_config, sequences
+
+
+def test_results_and_gradients_are_those_of_fp64_for_odd_shapes_too() -> None:
+    errors = run_interpreted(errors_of_random_shapes, 0, 40)
+    assert len(errors) == 6
+    assert max(errors.values()) < 1e-6, errors
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_whole_steps_are_those_of_the_plain_layers(checkpoints: dict[tuple[str, bool], Path], family: str) -> None:
+    config = learner_config(checkpoints[family, True])
+    plain, fused, calls = run_interpreted(train_plain_and_fused, config, [sequences(4), sequences(4)])
+    assert calls, "no kernel was launched"
+    for is_, should in zip(fused[0], plain[0], strict=True):
+        assert is_.loss == pytest.approx(should.loss, abs=1e-5)
+        assert is_.grad_norm == pytest.approx(should.grad_norm, rel=1e-5)
+    assert fused[1].keys() == plain[1].keys()
+    for name, weight in plain[1].items():
+        torch.testing.assert_close(fused[1][name], weight, rtol=0, atol=1e-5, msg=name)

@@ -1,0 +1,107 @@
+"""What the tests of the learner's kernels do where Triton interprets them."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from rljob_trainer.batches.packing import TrainingSequence, pack
+from rljob_trainer.learners import model, query_key
+from rljob_trainer.learners.config import LearnerConfig
+from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.metrics import OptimizerStep
+from rljob_trainer.processes.ports import free_ports
+
+EPSILON = 1e-2
+"""large, so that a kernel that forgets it is wrong"""
+
+
+def errors_of_random_shapes(seed: int, count: int) -> dict[str, float]:
+    """Return the largest relative error of each result and gradient, over random shapes, against PyTorch in fp64."""
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    worst: dict[str, float] = {}
+    for _ in range(count):
+        tokens, groups, heads = rng.choice([1, 2, 15, 16, 17, 33, 64]), rng.choice([1, 2, 3]), rng.choice([1, 2, 5])
+        for name, error in _errors(tokens, groups, heads, 2 * rng.choice([1, 3, 8, 32, 40]), rng.random() < 0.7):
+            worst[name] = max(worst.get(name, 0.0), error)
+    return worst
+
+
+def _errors(tokens: int, groups: int, heads: int, head_dim: int, normed: bool) -> Iterator[tuple[str, float]]:
+    angles = torch.randn(tokens, 1, head_dim // 2) * 9
+    cos, sin = angles.cos(), angles.sin()
+    inputs = [torch.randn(tokens, groups * (heads + 2) * head_dim)]
+    inputs += [torch.randn(head_dim) for _ in range(2 * normed)]
+    leaves = [each.requires_grad_() for each in inputs]
+    exact = [each.detach().double().requires_grad_() for each in inputs]
+    weights = leaves[1:] or [None, None]
+    results = query_key.query_key_value(
+        leaves[0], cos, sin, *weights, groups=groups, head_dim=head_dim, epsilon=EPSILON
+    )
+    expected = _naive(exact[0], cos.double(), sin.double(), exact[1:], groups, head_dim)
+    upstream = [torch.randn_like(each) for each in results]
+    grads = torch.autograd.grad(results, leaves, upstream)
+    expected_grads = torch.autograd.grad(expected, exact, [each.double() for each in upstream])
+    names = ("q", "k", "v", "projection's gradient", "q weight's gradient", "k weight's gradient")
+    for name, is_, should in zip(names, (*results, *grads), (*expected, *expected_grads), strict=False):
+        yield name, float((is_ - should).norm() / should.norm().clamp_min(1e-3))
+
+
+def _naive(
+    projected: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, weights: list[torch.Tensor], groups: int, dim: int
+) -> tuple[torch.Tensor, ...]:
+    heads = projected.unflatten(-1, (groups, -1, dim))
+    vectors = [heads[:, :, :-2].flatten(1, 2), heads[:, :, -2]]
+    turned = []
+    for x, weight in zip(vectors, weights or [None, None], strict=True):
+        if weight is not None:
+            x = x / (x.square().mean(-1, keepdim=True) + EPSILON).sqrt() * weight
+        pairs = torch.complex(*x.chunk(2, -1)) * torch.complex(cos, sin)
+        turned.append(torch.cat((pairs.real, pairs.imag), -1))
+    return *turned, heads[:, :, -1]
+
+
+Outcome = tuple[list[OptimizerStep], dict[str, torch.Tensor]]
+
+
+def train_plain_and_fused(config: LearnerConfig, steps: list[list[TrainingSequence]]) -> tuple[Outcome, Outcome, int]:
+    """Return metrics and weights of both, and how often the fused one made queries and keys."""
+    plain = _train(config, steps)
+    with _as_on_a_gpu(), patch.object(query_key, "_forward", _Counted(query_key._forward)) as counted:
+        fused = _train(config, steps)
+    return plain, fused, counted.calls
+
+
+class _Counted:
+    """A kernel that counts its launches."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.calls = 0
+        self._kernel = kernel
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        self.calls += 1
+        return self._kernel[grid]
+
+
+@contextmanager
+def _as_on_a_gpu() -> Iterator[None]:
+    """Let models have the layers that they have on a GPU."""
+    layer_spec = model._layer_spec
+    with patch.object(model, "_layer_spec", lambda config, _device: layer_spec(config, "cuda")):
+        yield
+
+
+def _train(config: LearnerConfig, steps: list[list[TrainingSequence]]) -> Outcome:
+    learner = LearnerRank(config, 0, 1, "127.0.0.1", free_ports("127.0.0.1")[0])
+    taken = []
+    for sequences in steps:
+        (batches,) = pack(sequences, dp_size=1, max_tokens=64)
+        taken.append(learner.train(batches))
+    weights = {name: tensor.clone() for name, tensor in learner.export()}
+    learner.close()
+    return taken, weights
