@@ -3,9 +3,9 @@
 Each row runs in a process of its own, one after the other, with random weights of Qwen3-0.6B's shape and the same
 samples. Rows that `OUT/learner.json` has already are not repeated, so an interrupted run goes on where it was.
 
-`fused` is the learner as it runs on GPUs. `unfused` is the same with Megatron's own self-attention instead of
-`learners/query_key.py`. `transformers` is what a careful person writes: micro-batches sorted by length and padded,
-logits of response tokens only, fused AdamW. MFU = (6 N + 6 L H D s) x tokens/s / peak, with N parameters (tied
+`fused` is the learner as it runs on GPUs. `unfused` is the same without `learners/query_key.py` and
+`learners/token_statistics.py`. `transformers` is what a careful person writes: micro-batches sorted by length and
+padded, logits of response tokens only, fused AdamW. MFU = (6 N + 6 L H D s) x tokens/s / peak, with N parameters (tied
 embedding once), L layers, H heads of size D, and s the mean length as a token sees it.
 """
 
@@ -28,7 +28,7 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from rljob_trainer.batches.packing import TrainingSequence, pack
-from rljob_trainer.learners import model
+from rljob_trainer.learners import logprobs, model
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
 from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.processes.ports import free_ports
@@ -107,10 +107,13 @@ def fused(arguments: argparse.Namespace, samples: Sequence[TrainingSequence]) ->
 
 
 def unfused(arguments: argparse.Namespace, samples: Sequence[TrainingSequence]) -> Step:
-    """Return a step of the learner with the layers that it has on CPUs."""
+    """Return a step of the learner with the layers and the output layer that it has on CPUs."""
     layer_spec = model._layer_spec
-    with patch.object(model, "_layer_spec", lambda config, _device: layer_spec(config, "cpu")):
-        return fused(arguments, samples)
+    patch.object(model, "_layer_spec", lambda config, _device: layer_spec(config, "cpu")).start()
+    patch.object(
+        logprobs, "_head", lambda _hidden, _shard: logprobs._Head
+    ).start()  # this process measures nothing else
+    return fused(arguments, samples)
 
 
 def transformers(arguments: argparse.Namespace, samples: Sequence[TrainingSequence]) -> Step:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from support.trainer.interpreted import run_interpreted
-from support.trainer.kernel_scenarios import errors_of_random_shapes, train_plain_and_fused
+from support.trainer.kernel_scenarios import errors_of_random_heads, errors_of_random_shapes, train_plain_and_fused
 from support.trainer.learner_data import learner_config, sequences
 
 
@@ -14,6 +14,12 @@ def test_results_and_gradients_are_those_of_fp64_for_odd_shapes_too() -> None:
     errors = run_interpreted(errors_of_random_shapes, 0, 40)
     assert len(errors) == 6
     assert max(errors.values()) < 1e-6, errors
+
+
+def test_the_output_layer_is_that_of_fp64_for_every_use_of_the_entropy() -> None:
+    errors = run_interpreted(errors_of_random_heads, 0, 80)
+    assert len(errors) == 12
+    assert max(errors.values()) < 1e-5, errors
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])

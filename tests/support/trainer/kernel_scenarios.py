@@ -9,8 +9,10 @@ from unittest.mock import patch
 import torch
 
 from rljob_trainer.batches.packing import TrainingSequence, pack
-from rljob_trainer.learners import model, query_key
+from rljob_trainer.learners import logprobs, model, query_key, token_statistics
 from rljob_trainer.learners.config import LearnerConfig
+from rljob_trainer.learners.fused_head import FusedHead
+from rljob_trainer.learners.logprobs import HeadSettings, VocabularyShard
 from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.metrics import OptimizerStep
 from rljob_trainer.processes.ports import free_ports
@@ -65,6 +67,42 @@ def _naive(
     return *turned, heads[:, :, -1]
 
 
+def errors_of_random_heads(seed: int, count: int) -> dict[str, float]:
+    """Return the largest relative error of the output layer's results and gradients against PyTorch in fp64."""
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    worst: dict[str, float] = {}
+    with patch.object(token_statistics, "_COLUMNS", 16):
+        for _ in range(count):
+            rows, vocabulary = rng.choice([1, 2, 7, 33]), rng.choice([1, 2, 15, 16, 17, 50])
+            temperature, entropy = rng.choice([1.0, 0.6, 1.7]), rng.choice(["none", "measured", "differentiated"])
+            for name, error in _head_errors(rows, vocabulary, rng.choice([1, 5, 100]), temperature, entropy):
+                worst[name] = max(worst.get(name, 0.0), error)
+    return worst
+
+
+def _head_errors(
+    rows: int, vocabulary: int, chunk: int, temperature: float, entropy: Any
+) -> Iterator[tuple[str, float]]:
+    leaves = [2 * torch.randn(rows, 8), torch.randn(vocabulary + 3, 8)]  # three rows only pad the vocabulary
+    exact = [each.double().requires_grad_() for each in leaves]
+    for each in leaves:
+        each.requires_grad_()
+    targets = torch.randint(0, vocabulary, (rows,))
+    targets[0] = vocabulary - 1
+    settings = HeadSettings(VocabularyShard(0, vocabulary, None), temperature, entropy, chunk, True)
+    logprobs, measured = FusedHead.apply(*leaves, targets, settings)
+    log_p = (exact[0] @ exact[1][:vocabulary].t() / temperature).log_softmax(-1)
+    expected = log_p.gather(1, targets[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1) * (entropy != "none")
+    by_logprob, by_entropy = torch.randn(2, rows)
+    grads = torch.autograd.grad((logprobs * by_logprob).sum() + (measured * by_entropy).sum(), leaves)
+    wanted = (expected[0] * by_logprob).sum() + (expected[1] * by_entropy).sum() * (entropy == "differentiated")
+    expected_grads = torch.autograd.grad(wanted, exact)
+    names = ("log-probabilities", "entropies", "hidden states' gradient", "weight's gradient")
+    for name, is_, should in zip(names, (logprobs, measured, *grads), (*expected, *expected_grads), strict=True):
+        yield f"{name}, entropy {entropy}", float((is_ - should).norm() / should.norm().clamp_min(1e-1))
+
+
 Outcome = tuple[list[OptimizerStep], dict[str, torch.Tensor]]
 
 
@@ -90,9 +128,12 @@ class _Counted:
 
 @contextmanager
 def _as_on_a_gpu() -> Iterator[None]:
-    """Let models have the layers that they have on a GPU."""
+    """Let models have the layers and the head that they have on a GPU."""
     layer_spec = model._layer_spec
-    with patch.object(model, "_layer_spec", lambda config, _device: layer_spec(config, "cuda")):
+    with (
+        patch.object(model, "_layer_spec", lambda config, _device: layer_spec(config, "cuda")),
+        patch.object(logprobs, "_head", lambda _hidden, _shard: FusedHead),
+    ):
         yield
 
 

@@ -18,9 +18,6 @@ from rljob_trainer.learners import wgrad
 from rljob_trainer.learners.config import EntropyUse
 from rljob_trainer.learners.matrices import matmul
 
-_CHUNK_BYTES = 256 * 2**20
-"""of fp32 logits"""
-
 
 @dataclass(frozen=True, slots=True)
 class VocabularyShard:
@@ -60,14 +57,26 @@ def logprobs_and_entropy(
 
     The weight's gradient is added to `weight.main_grad` where Megatron has put one, else returned by autograd.
     """
-    rows = chunk_rows or max(1, _CHUNK_BYTES // (4 * shard.size))
-    settings = _Settings(shard, temperature, entropy, rows, torch.is_grad_enabled())
-    logprobs_R, entropy_R = _Head.apply(hidden_R_H, weight_V_H, targets_R, settings)
+    head = _head(hidden_R_H, shard)
+    rows = chunk_rows or max(1, head.chunk_bytes // (4 * shard.size))
+    settings = HeadSettings(shard, temperature, entropy, rows, torch.is_grad_enabled())
+    logprobs_R, entropy_R = head.apply(hidden_R_H, weight_V_H, targets_R, settings)
     return logprobs_R, entropy_R
 
 
+def _head(hidden_R_H: torch.Tensor, shard: VocabularyShard) -> Any:
+    """Return the function for the device; the ranks that share a vocabulary have to exchange sums in between."""
+    if hidden_R_H.is_cuda and shard.group is None:
+        from rljob_trainer.learners.fused_head import FusedHead  # Triton is slow to import
+
+        return FusedHead
+    return _Head
+
+
 @dataclass(frozen=True, slots=True)
-class _Settings:
+class HeadSettings:
+    """How the output layer is taken: the same for all its chunks."""
+
     shard: VocabularyShard
     temperature: float
     entropy: EntropyUse
@@ -82,9 +91,12 @@ class _Settings:
 class _Head(torch.autograd.Function):
     """A single chunk keeps its probabilities for the backward pass; several are computed again, one by one."""
 
+    chunk_bytes = 256 * 2**20
+    """of fp32 logits"""
+
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, settings: _Settings
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, settings: HeadSettings
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logprobs = hidden.new_empty(len(hidden), dtype=torch.float32)
         lse, entropy = torch.empty_like(logprobs), torch.zeros_like(logprobs)
@@ -110,7 +122,7 @@ class _Head(torch.autograd.Function):
         ctx: Any, grad_logprobs: torch.Tensor, grad_entropy: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:
         hidden, weight, targets, lse, entropy = ctx.saved_tensors
-        settings: _Settings = ctx.settings
+        settings: HeadSettings = ctx.settings
         main_grad = torch.zeros_like(weight, dtype=torch.float32) if ctx.main_grad is None else ctx.main_grad
         grad_hidden = torch.empty_like(hidden)
         for rows in settings.chunks(len(hidden)):
@@ -127,7 +139,7 @@ class _Head(torch.autograd.Function):
         return grad_hidden, (main_grad.to(weight.dtype) if ctx.main_grad is None else None), None, None
 
 
-def _logits(hidden_C_H: torch.Tensor, weight_V_H: torch.Tensor, settings: _Settings) -> torch.Tensor:
+def _logits(hidden_C_H: torch.Tensor, weight_V_H: torch.Tensor, settings: HeadSettings) -> torch.Tensor:
     logits = matmul(hidden_C_H, weight_V_H[: settings.shard.size].t()).float()
     return logits if settings.temperature == 1.0 else logits.div_(settings.temperature)
 
@@ -151,7 +163,7 @@ def _grad_logits(
     grad_logprobs_C: torch.Tensor,
     grad_entropy_C: torch.Tensor,
     entropy_C: torch.Tensor,
-    settings: _Settings,
+    settings: HeadSettings,
 ) -> torch.Tensor:
     """d logprob / d logit = [is target] - p; d entropy / d logit = -p log p - p * entropy. Overwrites `p_C_V`."""
     index, ours = _own(targets_C, settings.shard)

@@ -137,7 +137,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_chunks_of_fp32_logits_are_within_their_budget(
     monkeypatch: pytest.MonkeyPatch, computed: list[int], budget: int, forward: list[int]
 ) -> None:
-    monkeypatch.setattr(head, "_CHUNK_BYTES", budget)
+    monkeypatch.setattr(head._Head, "chunk_bytes", budget)
     hidden, weight, targets = case()
     logprobs, _ = logprobs_and_entropy(hidden, weight, targets, VocabularyShard(0, VOCABULARY, None))
     assert computed == forward

@@ -1,0 +1,58 @@
+"""The output layer on GPUs: `logprobs.py` with the kernels of `token_statistics.py`, where no rank shares the vocabulary.
+
+One chunk of logits is alive at a time, in the precision of the weights, and becomes its own gradient.
+"""
+
+from typing import Any
+
+import torch
+
+from rljob_trainer.learners import wgrad
+from rljob_trainer.learners.logprobs import HeadSettings
+from rljob_trainer.learners.matrices import matmul
+from rljob_trainer.learners.token_statistics import gradient_, statistics
+
+
+class FusedHead(torch.autograd.Function):
+    """Computes every chunk again for the backward pass."""
+
+    chunk_bytes = 2**30
+    """of fp32 logits, of which it has none: half of it in bf16, and large products add up their gradients less often"""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, settings: HeadSettings
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs, lse, entropy = hidden.new_zeros(3, len(hidden), dtype=torch.float32)
+        for rows in settings.chunks(len(hidden)):
+            logits = matmul(hidden[rows], weight[: settings.shard.size].t())
+            logprobs[rows], lse[rows], entropy[rows] = statistics(logits, targets[rows], settings.temperature)
+        ctx.save_for_backward(hidden, weight, targets, lse, entropy)
+        ctx.settings = settings
+        ctx.main_grad = getattr(weight, "main_grad", None)
+        return logprobs, torch.zeros_like(entropy) if settings.entropy == "none" else entropy.clone()
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad_logprobs: torch.Tensor, grad_entropy: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:
+        hidden, weight, targets, lse, entropy = ctx.saved_tensors
+        settings: HeadSettings = ctx.settings
+        main_grad = torch.zeros_like(weight, dtype=torch.float32) if ctx.main_grad is None else ctx.main_grad
+        if settings.entropy != "differentiated":
+            grad_entropy = torch.zeros_like(entropy)
+        grad_hidden = torch.empty_like(hidden)
+        used = weight[: settings.shard.size]
+        for rows in settings.chunks(len(hidden)):
+            grad_logits = gradient_(
+                matmul(hidden[rows], used.t()),
+                targets[rows],
+                lse[rows],
+                entropy[rows],
+                grad_logprobs[rows],
+                grad_entropy[rows],
+                settings.temperature,
+            )
+            grad_hidden[rows] = matmul(grad_logits, used)
+            wgrad.accumulate(hidden[rows], grad_logits, main_grad[: settings.shard.size])
+        return grad_hidden, (main_grad.to(weight.dtype) if ctx.main_grad is None else None), None, None
