@@ -19,7 +19,7 @@ def test_results_and_gradients_are_those_of_fp64_for_odd_shapes_too() -> None:
 def test_the_output_layer_is_that_of_fp64_for_every_use_of_the_entropy() -> None:
     errors = run_interpreted(errors_of_random_heads, 0, 80)
     assert len(errors) == 12
-    assert max(errors.values()) < 1e-5, errors
+    assert max(errors.values()) < 5e-5, errors
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])

@@ -1,4 +1,4 @@
-"""The output layer on GPUs: `logprobs.py` with the kernels of `token_statistics.py`, where no rank shares the vocabulary.
+"""The output layer on GPUs: `logprobs.py` with the kernels of `token_statistics.py`, where one rank has all tokens.
 
 One chunk of logits is alive at a time, in the precision of the weights, and becomes its own gradient.
 """

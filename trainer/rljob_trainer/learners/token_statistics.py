@@ -70,6 +70,7 @@ def _statistics(  # type: ignore[no-untyped-def]
         inside = start + lane < num_columns
         x = tl.load(logits + row * stride + start + lane, mask=inside, other=0.0).to(tl.float32) * sharpness
         larger = tl.where(inside, tl.maximum(largest, x), largest)
+        x = tl.where(inside, x, larger)
         shrink = tl.exp(largest - larger)
         term = tl.where(inside, tl.exp(x - larger), 0.0)
         total_before = total
