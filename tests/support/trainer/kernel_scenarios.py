@@ -12,7 +12,7 @@ from rljob_trainer.batches.packing import TrainingSequence, pack
 from rljob_trainer.learners import logprobs, model, query_key, token_statistics
 from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.fused_head import FusedHead
-from rljob_trainer.learners.logprobs import HeadSettings, VocabularyShard
+from rljob_trainer.learners.head_settings import HeadSettings, VocabularyShard
 from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.metrics import OptimizerStep
 from rljob_trainer.processes.ports import free_ports

@@ -12,8 +12,9 @@ import torch.distributed as dist
 from rljob_trainer.batches.packing import MicroBatch, TrainingSequence, pack
 from rljob_trainer.learners import matrices
 from rljob_trainer.learners.config import LearnerConfig, LossSettings
+from rljob_trainer.learners.head_settings import VocabularyShard
 from rljob_trainer.learners.layout import token_layout
-from rljob_trainer.learners.logprobs import VocabularyShard, logprobs_and_entropy
+from rljob_trainer.learners.logprobs import logprobs_and_entropy
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.metrics import OptimizerStep

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from rljob_trainer.learners import wgrad
-from rljob_trainer.learners.logprobs import HeadSettings
+from rljob_trainer.learners.head_settings import HeadSettings
 from rljob_trainer.learners.matrices import matmul
 from rljob_trainer.learners.token_statistics import gradient_, statistics
 

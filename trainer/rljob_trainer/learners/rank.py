@@ -26,8 +26,9 @@ from rljob_trainer.learners.bridges import bridge
 from rljob_trainer.learners.config import EntropyUse, Estimator, LearnerConfig, layout
 from rljob_trainer.learners.cpu import megatron_on_cpu
 from rljob_trainer.learners.critic import Critic
+from rljob_trainer.learners.head_settings import VocabularyShard
 from rljob_trainer.learners.layout import token_layout
-from rljob_trainer.learners.logprobs import VocabularyShard, logprobs_and_entropy
+from rljob_trainer.learners.logprobs import logprobs_and_entropy
 from rljob_trainer.learners.loss import Targets, kl_estimate, policy_loss
 from rljob_trainer.learners.meeting import meet
 from rljob_trainer.learners.model import PolicyModel, build_model

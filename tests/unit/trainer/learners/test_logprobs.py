@@ -10,7 +10,8 @@ import torch.distributed as dist
 
 from rljob_trainer.learners import logprobs as head
 from rljob_trainer.learners.config import EntropyUse
-from rljob_trainer.learners.logprobs import VocabularyShard, logprobs_and_entropy
+from rljob_trainer.learners.head_settings import VocabularyShard
+from rljob_trainer.learners.logprobs import logprobs_and_entropy
 
 ROWS, HIDDEN, VOCABULARY = 10, 16, 50
 FIRST_PART = 20
