@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from rljob_trainer.learners import wgrad
-from rljob_trainer.learners.head_settings import HeadSettings
+from rljob_trainer.learners.head_settings import HeadSettings, projection_gradients
 from rljob_trainer.learners.matrices import matmul
 from rljob_trainer.learners.token_statistics import gradient_, statistics
 
@@ -38,14 +37,12 @@ class FusedHead(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:
         hidden, weight, targets, lse, entropy = ctx.saved_tensors
         settings: HeadSettings = ctx.settings
-        main_grad = torch.zeros_like(weight, dtype=torch.float32) if ctx.main_grad is None else ctx.main_grad
         if settings.entropy != "differentiated":
             grad_entropy = torch.zeros_like(entropy)
-        grad_hidden = torch.empty_like(hidden)
-        used = weight[: settings.shard.size]
-        for rows in settings.chunks(len(hidden)):
-            grad_logits = gradient_(
-                matmul(hidden[rows], used.t()),
+
+        def grad_logits(rows: slice) -> torch.Tensor:
+            return gradient_(
+                matmul(hidden[rows], weight[: settings.shard.size].t()),
                 targets[rows],
                 lse[rows],
                 entropy[rows],
@@ -53,6 +50,5 @@ class FusedHead(torch.autograd.Function):
                 grad_entropy[rows],
                 settings.temperature,
             )
-            grad_hidden[rows] = matmul(grad_logits, used)
-            wgrad.accumulate(hidden[rows], grad_logits, main_grad[: settings.shard.size])
-        return grad_hidden, (main_grad.to(weight.dtype) if ctx.main_grad is None else None), None, None
+
+        return *projection_gradients(hidden, weight, ctx.main_grad, settings, grad_logits), None, None

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from rljob_trainer.learners import wgrad
 from rljob_trainer.learners.config import EntropyUse
-from rljob_trainer.learners.head_settings import HeadSettings, VocabularyShard
+from rljob_trainer.learners.head_settings import HeadSettings, VocabularyShard, projection_gradients
 from rljob_trainer.learners.matrices import matmul
 
 
@@ -83,20 +82,15 @@ class _Head(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:
         hidden, weight, targets, lse, entropy = ctx.saved_tensors
         settings: HeadSettings = ctx.settings
-        main_grad = torch.zeros_like(weight, dtype=torch.float32) if ctx.main_grad is None else ctx.main_grad
-        grad_hidden = torch.empty_like(hidden)
-        for rows in settings.chunks(len(hidden)):
+
+        def grad_logits(rows: slice) -> torch.Tensor:
             p, ctx.probabilities = ctx.probabilities, None
             if p is None:
                 p = _logits(hidden[rows], weight, settings).sub_(lse[rows, None]).exp_()
-            grad_logits = _grad_logits(
-                p, targets[rows], grad_logprobs[rows], grad_entropy[rows], entropy[rows], settings
-            )
-            grad_logits = grad_logits.to(weight.dtype)
-            grad_hidden[rows] = matmul(grad_logits, weight[: settings.shard.size])
-            wgrad.accumulate(hidden[rows], grad_logits, main_grad[: settings.shard.size])
-        settings.shard.sum(grad_hidden)
-        return grad_hidden, (main_grad.to(weight.dtype) if ctx.main_grad is None else None), None, None
+            grad = _grad_logits(p, targets[rows], grad_logprobs[rows], grad_entropy[rows], entropy[rows], settings)
+            return grad.to(weight.dtype)
+
+        return *projection_gradients(hidden, weight, ctx.main_grad, settings, grad_logits), None, None
 
 
 def _logits(hidden_C_H: torch.Tensor, weight_V_H: torch.Tensor, settings: HeadSettings) -> torch.Tensor:

@@ -121,6 +121,17 @@ class _QueryKeyValue(torch.autograd.Function):
 
 
 @triton.jit
+def _block(cos, sin, num_tokens, HALF: tl.constexpr, WIDTH: tl.constexpr, TOKENS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return a program's tokens [tokens, 1] and lanes [1, lanes], which of them there are, and their angles."""
+    token = (tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS))[:, None]
+    lane = tl.arange(0, WIDTH)[None, :]
+    there = (token < num_tokens) & (lane < HALF)
+    c = tl.load(cos + token * HALF + lane, mask=there, other=0.0)
+    s = tl.load(sin + token * HALF + lane, mask=there, other=0.0)
+    return token, lane, there, c, s
+
+
+@triton.jit
 def _scale(a, b, epsilon, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return 1 / RMS [tokens, 1] of vectors with the halves a and b [tokens, lanes]."""
     return tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / (2 * HALF) + epsilon)[:, None]
@@ -215,11 +226,7 @@ def _forward(  # type: ignore[no-untyped-def]
     TOKENS: tl.constexpr,
     NORMED: tl.constexpr,
 ):
-    token = (tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS))[:, None]
-    lane = tl.arange(0, WIDTH)[None, :]
-    there = (token < num_tokens) & (lane < HALF)
-    c = tl.load(cos + token * HALF + lane, mask=there, other=0.0)
-    s = tl.load(sin + token * HALF + lane, mask=there, other=0.0)
+    token, lane, there, c, s = _block(cos, sin, num_tokens, HALF, WIDTH, TOKENS)
     row = token * GROUPS + tl.program_id(1)
     source = projected + row * ((HEADS + 2) * 2 * HALF) + lane
     own_q = q + row * (HEADS * 2 * HALF) + lane
@@ -253,11 +260,7 @@ def _backward(  # type: ignore[no-untyped-def]
     TOKENS: tl.constexpr,
     NORMED: tl.constexpr,
 ):
-    token = (tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS))[:, None]
-    lane = tl.arange(0, WIDTH)[None, :]
-    there = (token < num_tokens) & (lane < HALF)
-    c = tl.load(cos + token * HALF + lane, mask=there, other=0.0)
-    s = tl.load(sin + token * HALF + lane, mask=there, other=0.0)
+    token, lane, there, c, s = _block(cos, sin, num_tokens, HALF, WIDTH, TOKENS)
     row = token * GROUPS + tl.program_id(1)
     first = row * ((HEADS + 2) * 2 * HALF) + lane
     own_q = grad_q + row * (HEADS * 2 * HALF) + lane
