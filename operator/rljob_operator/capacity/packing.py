@@ -136,10 +136,25 @@ def _now(pods: Sequence[Pods], nodes: Sequence[Node]) -> Iterator[Finding]:
 
 def placed(pods: Sequence[Pods], nodes: Sequence[Node], now: bool = False) -> bool | None:
     """Return whether all pods find a place at once, on empty nodes or `now`; None: not found in the time allowed."""
+    return _search(pods, nodes, now).place()
+
+
+def _search(pods: Sequence[Pods], nodes: Sequence[Node], now: bool) -> "_Search":
     requests = [each.requests for each in pods]
     names = sorted({name for each in requests for name in each}, key=_rarest)
     order = sorted(zip(pods, requests, strict=True), key=lambda each: [each[1].get(n, 0) for n in names], reverse=True)
-    return _Search(order, nodes, now).place()
+    return _Search(order, nodes, now)
+
+
+def places(pods: Sequence[Pods], nodes: Sequence[Node]) -> tuple[tuple[Pods, int], ...] | None:
+    """Return the index of a node for each pod at once, as nodes are now; None: none was found in the time allowed."""
+    search = _search(pods, nodes, now=True)
+    return search.path() if search.place() else None
+
+
+def lets_in(node: Node, pods: Pods) -> bool:
+    """Return whether a pod may be on a node, as far as labels and taints go."""
+    return _lets_in(node, pods, passing=True)
 
 
 class _Search:
@@ -155,7 +170,12 @@ class _Search:
         self._nodes, self._now = nodes, now
         self._rooms: dict[int, dict[str, int]] = {}
         self._open: dict[int, tuple[bool, ...]] = {}
+        self._found: list[int] = []
         self._left = MOST_PLACES + len(self._queue) * len(order) + 2 * len(nodes) * len(order)
+
+    def path(self) -> tuple[tuple[Pods, int], ...]:
+        """Return the pods with their nodes, after `place` has found them."""
+        return tuple((self._groups[self._queue[depth]][0], node) for depth, node in enumerate(self._found))
 
     def place(self) -> bool | None:
         path: list[tuple[int, Iterator[int]]] = []
@@ -173,6 +193,7 @@ class _Search:
                 self._take(len(path), node, -1)
             else:
                 return False
+        self._found = [node for node, _ in path]
         return True
 
     def _choices(self, depth: int, before: int) -> Iterator[int]:

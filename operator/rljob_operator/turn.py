@@ -1,0 +1,37 @@
+"""What the queue has decided about a job. Values only; `queueing` makes them, and `plan` acts on them."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Standing(StrEnum):
+    """Whether a job may have its pods."""
+
+    RESERVED = "Reserved"
+    """it holds what its pods need"""
+    QUEUED = "Queued"
+    PREEMPTED = "Preempted"
+    """its room is for another job: it saves, ends, and is queued again"""
+    NEVER = "NeverFits"
+    """it waits, but hinders nobody: more than the whole quota, or all nodes"""
+    UNDECIDED = "Undecided"
+    """the queue has not looked at it yet; nothing is done about it until then"""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The decision about one job."""
+
+    standing: Standing
+    text: str = ""
+    """what it waits for, or what it holds, in words"""
+    position: int | None = None
+    """among the jobs that wait, from 1; None: it does not wait"""
+    first_since: float | None = None
+    """since when it has been first in the queue without finding room [unix s]; None: it never was"""
+    engines: int | None = None
+    """engines that it holds room for; None: as many as its spec says"""
+
+    @property
+    def is_reserved(self) -> bool:
+        return self.standing is Standing.RESERVED
