@@ -32,6 +32,8 @@ TOOLS = {
 """tools that have a name of their own"""
 ONLY_REWARD = "reward"
 """name of the one part of a reward that has no `parts`"""
+OUR_MANAGER = "rljob.dev/rljob-operator"
+"""`spec.managedBy` of jobs that the operator acts on, as if it were absent"""
 LONGEST_NAME = 40
 """characters of a job's name: KubeRay allows a RayCluster 53, and the names of children add attempt and role"""
 NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
@@ -51,6 +53,10 @@ ShortName = Annotated[str, StringConstraints(pattern="^[A-Za-z][A-Za-z0-9_-]*$",
 """a name in metrics, reports and messages"""
 QualifiedName = Annotated[str, StringConstraints(min_length=1, max_length=317)]
 """of a label or a resource in Kubernetes: a domain of at most 253 characters, / and a name of at most 63"""
+ManagerName = Annotated[
+    str, StringConstraints(pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-A-Za-z0-9._~/]+$", max_length=63)
+]
+"""of a controller: a domain, / and a path"""
 Prompt = Annotated[str, StringConstraints(max_length=65536)]
 Settings = Annotated[dict[str, Any], Field(max_length=1000)]
 
@@ -689,8 +695,6 @@ class Runtime(Section):
 class Scheduling(Section):
     """When and where pods run. Only in a cluster."""
 
-    suspend: bool = False
-    """true: save a checkpoint, stop the driver and delete all pods; false: resume from it. Only in a cluster"""
     active_deadline_seconds: Positive | None = None
     """maximum time from the first start of the driver, including suspensions [s]; then the job fails; absent: no
     limit. Only in a cluster"""
@@ -878,6 +882,12 @@ class Debug(Section):
 
 
 class Spec(Section):
+    suspend: bool = False
+    """true: save a checkpoint, stop the driver and delete all pods; false: resume from it. Only in a cluster.
+    Kubernetes: the same"""
+    managed_by: ManagerName | None = None
+    """controller that acts on this job, for example `kueue.x-k8s.io/multikueue`; absent or `rljob.dev/rljob-operator`:
+    the operator. It leaves jobs of other controllers alone. Cannot change. Only in a cluster. Kubernetes: the same"""
     seed: Seed = 0
     """seed of shuffling and of other randomness that does not depend on parameters"""
     model: Model

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from rljob_api.control import EngineState
+from rljob_api.sections import OUR_MANAGER
 from rljob_api.status import AttemptStatus, Condition, ConditionType, Engine, Phase, Status
 
 Manifest = dict[str, Any]
@@ -41,6 +42,8 @@ class Job:
     """that the spec asks for"""
     is_deleting: bool
     status: Status
+    managed_by: str
+    """controller that acts on it"""
     runtime: Manifest
     """section `runtime` of the spec, as it was written"""
 
@@ -90,7 +93,7 @@ class Job:
         if self.is_deleting:
             return "it is being deleted"
         if phase is None:
-            return "no operator has seen it yet"
+            return "no operator has seen it yet" if self.managed_by == OUR_MANAGER else f"{self.managed_by} manages it"
         found = self.condition(EXPLAINED_BY[phase])
         if phase is Phase.RECOVERING and (found is None or found.status != "True"):
             found = self.condition(ConditionType.TRAINING)
@@ -111,6 +114,7 @@ def job_of(raw: Manifest) -> Job:
         engines=spec["rollout"]["engines"],
         is_deleting="deletionTimestamp" in metadata,
         status=Status.model_validate(raw.get("status", {}), extra="ignore"),
+        managed_by=spec.get("managedBy") or OUR_MANAGER,
         runtime=spec.get("runtime", {}),
     )
 

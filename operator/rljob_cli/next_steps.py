@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from rljob_api.exits import Exit
+from rljob_api.sections import OUR_MANAGER
 from rljob_api.status import Phase
 from rljob_cli.jobs import Job
 
@@ -31,6 +32,8 @@ class NextStep(NamedTuple):
 def next_steps(job: Job, now: datetime) -> tuple[NextStep, ...]:
     """Return what a person may do about the job; nothing has to be done where a step only looks."""
     where = f"-n {job.namespace}"
+    if job.managed_by != OUR_MANAGER and job.status.phase is None:
+        return (NextStep(f"nothing here: {job.managed_by} manages it"),)
     if job.status.phase is None or (job.is_outdated and now - job.created > PATIENCE):
         return (NextStep("check that an operator runs", OPERATOR),)
     follow = NextStep("follow the driver's log", f"rljob logs {job.name} {where} -f")
@@ -51,7 +54,7 @@ def next_steps(job: Job, now: datetime) -> tuple[NextStep, ...]:
         case Phase.SUSPENDING:
             return (NextStep("wait until it has saved", f"kubectl get rljob {job.name} {where} --watch"),)
         case Phase.SUSPENDED:
-            patch = """'{"spec":{"scheduling":{"suspend":false}}}'"""
+            patch = """'{"spec":{"suspend":false}}'"""
             return (NextStep("resume", f"kubectl patch rljob {job.name} {where} --type=merge -p {patch}"),)
         case Phase.SUCCEEDED:
             return (plot,)

@@ -19,8 +19,8 @@ def patch_of(raw: Manifest) -> Manifest:
         raise NotResumableError(f"{name} is {phase or 'new'}, and only a Failed job can be resumed{_hint(phase, name)}")
     if not status.get("attempts"):
         raise NotResumableError(f"{name} has failed before its first attempt; change its manifest")
-    if spec.get("scheduling", {}).get("suspend"):
-        raise NotResumableError(f"{name} is suspended: set spec.scheduling.suspend to false, then resume it")
+    if spec.get("suspend"):
+        raise NotResumableError(f"{name} is suspended: set spec.suspend to false, then resume it")
     resumed = (spec.get("recovery", {}).get("resumes") or 0) + 1
     version = raw["metadata"]["resourceVersion"]
     return {"metadata": {"resourceVersion": version}, "spec": {"recovery": {"resumes": resumed}}}
@@ -38,7 +38,7 @@ def says(raw: Manifest, namespace: str) -> str:
 def _hint(phase: str, name: str) -> str:
     match phase:
         case Phase.SUSPENDED:
-            return "; set spec.scheduling.suspend to false"
+            return "; set spec.suspend to false"
         case Phase.INVALID:
             return f"; rljob status {name} shows what is wrong with its manifest"
         case _:

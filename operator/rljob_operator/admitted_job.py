@@ -49,7 +49,7 @@ class AdmittedJob:
 
     @property
     def is_suspended(self) -> bool:
-        return self.spec.scheduling.suspend
+        return self.spec.suspend
 
 
 def admitted_job(job: Job, spec: Spec, defaults: Defaults, clusters: Sequence[Manifest] = ()) -> AdmittedJob:

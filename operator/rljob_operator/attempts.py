@@ -177,7 +177,7 @@ def _judged(attempt: AttemptView, spec: Spec, is_over: bool, now: float) -> Atte
         return record
     if is_over:
         return replace(record, verdict=Exit.STALLED, reason=OVERDUE)
-    if spec.scheduling.suspend and escalation.is_drain_overdue(record, driver, spec.recovery, now):
+    if spec.suspend and escalation.is_drain_overdue(record, driver, spec.recovery, now):
         waited_s = escalation.drain_deadline_s(driver.status, spec.recovery)
         return replace(record, verdict=Exit.PREEMPTED, reason=f"suspended, and not ended within {waited_s:.0f} s")
     if driver.state not in ALIVE or driver.refuses_since is not None:
@@ -192,7 +192,7 @@ def _judged(attempt: AttemptView, spec: Spec, is_over: bool, now: float) -> Atte
 
 def _is_mute_while_suspended(driver: Driver, spec: Spec, now: float) -> bool:
     """Return whether the job is suspended and its driver, which never answered, cannot be asked to save."""
-    return spec.scheduling.suspend and driver.status is None and now - driver.since > FIRST_ANSWER_S
+    return spec.suspend and driver.status is None and now - driver.since > FIRST_ANSWER_S
 
 
 def _without_engines(record: AttemptRecord, driver: Driver, policy: Recovery, now: float) -> AttemptRecord:

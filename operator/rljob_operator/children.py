@@ -52,7 +52,7 @@ EVICTION_TOKEN_KEY = "evictionToken"
 CACHE_VARIABLE = "RLJOB_CACHE"
 MANIFEST_KEY = "manifest.yaml"
 MANIFEST_DIRECTORY = "/etc/rljob"
-ONLY_FOR_OPERATOR = ("pods",)
+ONLY_FOR_OPERATOR = ("pods", "suspend", "managedBy")
 ONLY_FOR_OPERATOR_IN = (
     ("recovery", "resumes"),
     ("recovery", "adjustMemory"),

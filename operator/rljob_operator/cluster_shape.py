@@ -7,6 +7,8 @@ from rljob_api.sections import Placement, Scheduling, Spec
 from rljob_api.sizing.topology import REST, Node, topology
 from rljob_operator.identity import Manifest
 
+LIVE = ("suspend", "managedBy", "recovery")
+"""parts of a spec that only the operator reads"""
 ROLLOUT = "rollout"
 """the worker group of engines that have pods of their own"""
 
@@ -53,12 +55,12 @@ def digest(manifest: Manifest, spec: Spec) -> str:
 
     The number of engines does not count as long as the pods have the same sizes.
     """
-    built_from = {key: value for key, value in manifest["spec"].items() if key != "recovery"}
+    built_from = {key: value for key, value in manifest["spec"].items() if key not in LIVE}
     sizes = [(group, size) for group, size, _ in worker_groups(spec)]
     if can_scale(spec):
         built_from["rollout"] = {key: value for key, value in built_from["rollout"].items() if key != "engines"}
     scheduling = dict(built_from.pop("scheduling", {}))
-    for live in ("suspend", "activeDeadlineSeconds", "startDeadlineSeconds", "ttlSecondsAfterFinished"):
+    for live in ("activeDeadlineSeconds", "startDeadlineSeconds", "ttlSecondsAfterFinished"):
         scheduling.pop(live, None)
     if scheduling.get("terminationGracePeriodSeconds") == Scheduling().termination_grace_period_seconds:
         del scheduling["terminationGracePeriodSeconds"]  # an upgrade of the CRD adds it to jobs that run

@@ -7,6 +7,8 @@ equals that of a deleted job of the same name, and is reproducible.
 
 from typing import Any
 
+from rljob_api.sections import OUR_MANAGER
+
 Manifest = dict[str, Any]
 """an object as the Kubernetes API shows it"""
 
@@ -43,6 +45,12 @@ RAY_TOKEN_KEY = "rayToken"
 
 LONGEST_RAYCLUSTER = 53
 """KubeRay's limit, which it checks only after the object has been accepted"""
+
+
+def manager(raw: Manifest) -> str:
+    """Return the controller that acts on an RLJob."""
+    named: str | None = raw.get("spec", {}).get("managedBy")
+    return named or OUR_MANAGER
 
 
 def job_name(name: str, uid: str) -> str:

@@ -15,10 +15,11 @@ from prometheus_client.registry import Collector
 from rljob_api.exits import Exit
 from rljob_api.failures.catalogue import catalogue
 from rljob_api.recovery import RestartEngine
+from rljob_api.sections import OUR_MANAGER
 from rljob_api.status import Phase, Status
 from rljob_operator.cache import Cache, Key
 from rljob_operator.diagnosing import IN_ORDER
-from rljob_operator.identity import Manifest
+from rljob_operator.identity import Manifest, manager
 from rljob_operator.requests import Requests
 from rljob_operator.sender import Order, Submit
 from rljob_operator.waiting import BLOCKERS
@@ -175,18 +176,19 @@ def exit_name(code: int | None) -> str:
 
 
 class _Jobs(Collector):
-    """The jobs in the cache, counted, and each of them by namespace and name."""
+    """The operator's jobs in the cache, counted, and each of them by namespace and name."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
 
     def collect(self) -> Iterable[Metric]:
-        found = tuple(_Job(raw) for raw in map(self._cache.job, self._cache.jobs()) if raw is not None)
+        jobs = filter(None, map(self._cache.job, self._cache.jobs()))
+        found = tuple(_Job(raw) for raw in jobs if manager(raw) == OUR_MANAGER)
         counts = Counts(job.phase for job in found)
-        jobs = GaugeMetricFamily("rljob_operator_jobs", "Jobs by phase; New: not looked at yet", labels=["phase"])
+        by_phase = GaugeMetricFamily("rljob_operator_jobs", "Jobs by phase; New: not looked at yet", labels=["phase"])
         for phase in (NEW, *Phase):
-            jobs.add_metric([phase], counts[phase])
-        yield jobs
+            by_phase.add_metric([phase], counts[phase])
+        yield by_phase
         yield _family("rljob_operator_job_phase", "1 for the phase that a job is in", found, _phase, ("phase",))
         yield _family("rljob_operator_job_gpus", "GPUs of a job with a cluster; on Cpu, processes", found, _gpus)
         yield _family("rljob_operator_job_attempt", "Driver starts of a job so far", found, _attempt)

@@ -106,6 +106,8 @@ def plan(job: Job, world: World, now: float) -> Plan:
     """Return what has to be done about a job at `now` [unix s]."""
     if job.is_deleting:
         return Plan()  # the children are deleted by their owner references
+    if not job.is_ours:
+        return Plan()
     admitted = admission(job, world.defaults, world.rayclusters())
     if isinstance(admitted, Claim):
         return _refused(job, admitted, world, now)

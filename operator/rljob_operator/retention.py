@@ -17,7 +17,8 @@ from enum import Enum, auto
 from pathlib import PurePosixPath
 from typing import Any
 
-from rljob_operator.identity import GROUP, MANAGED_BY, Manifest
+from rljob_api.sections import OUR_MANAGER
+from rljob_operator.identity import GROUP, MANAGED_BY, Manifest, manager
 from rljob_operator.pods import VOLUME, pod_security, small_container
 from rljob_operator.world import Defaults, Storage
 
@@ -76,7 +77,9 @@ def record_of_job(raw: Manifest, defaults: Defaults) -> RunRecord | None:
     status: Manifest = raw.get("status", {})
     volume: Manifest | None = status.get("resolved", {}).get("volume")
     ttl_s = time_to_live(raw, defaults)
-    if not status.get("attempt") or volume is None or ttl_s is None or "directory" not in status:
+    if manager(raw) != OUR_MANAGER or not status.get("attempt"):
+        return None
+    if volume is None or ttl_s is None or "directory" not in status:
         return None
     return RunRecord(namespace, name, status["directory"], _text(volume["source"]), volume["path"], ttl_s)
 

@@ -13,8 +13,8 @@ from rljob_api import control
 from rljob_api.errors import ManifestError, Problem
 from rljob_api.reading.leniently import Readable, readable
 from rljob_api.reading.manifest import parse
-from rljob_api.sections import Spec
-from rljob_operator.identity import RAY_CLUSTER_LABEL, RAY_GROUP_LABEL, RAY_NODE_TYPE_LABEL, Manifest
+from rljob_api.sections import OUR_MANAGER, Spec
+from rljob_operator.identity import RAY_CLUSTER_LABEL, RAY_GROUP_LABEL, RAY_NODE_TYPE_LABEL, Manifest, manager
 from rljob_operator.pod_evidence import trouble_of
 from rljob_operator.pod_stage import PodEvent, PodStage, stage_of
 
@@ -36,6 +36,8 @@ class Job:
     status: Manifest
     """as it was written last: the operator's whole memory of the job"""
     is_deleting: bool = False
+    managed_by: str = OUR_MANAGER
+    """the controller that acts on it, also where the manifest breaks a rule"""
     readable: Readable | None = None
     """what can be read of a manifest that is refused although the job has begun; None: nothing, or it is not refused"""
 
@@ -43,6 +45,11 @@ class Job:
     def has_begun(self) -> bool:
         """Whether the job has had an attempt."""
         return bool(self.status.get("attempts"))
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the operator acts on this job, and not another controller."""
+        return self.managed_by == OUR_MANAGER
 
     @property
     def key(self) -> str:
@@ -201,6 +208,7 @@ def job_of(raw: Manifest) -> Job:
         manifest=manifest,
         status=status,
         is_deleting=is_deleting(raw),
+        managed_by=manager(raw),
         readable=readable(manifest) if spec is None and status.get("attempts") else None,
     )
 

@@ -4,6 +4,7 @@ from rljob_api.rules.terms import SPEC, Field, default, fields_of
 from rljob_api.sections import Spec
 
 CLUSTER_ONLY = (
+    *fields_of(SPEC, "suspend", "managed_by"),
     *fields_of(SPEC.runtime, "image", "image_pull_policy", "image_pull_secrets", "volumes", "volume_mounts"),
     *fields_of(SPEC.runtime, "head_resources", "worker_resources"),
     *fields_of(SPEC.scheduling),

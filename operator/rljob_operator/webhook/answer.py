@@ -50,6 +50,8 @@ def answer(request: Manifest, defaults: Defaults, seen: Snapshot | None) -> Answ
         return Answer("; ".join(map(str, problems)), _cut(warnings), "BadManifest")
     if job.spec is None:
         return Answer(None, _cut([f"{problem}" for problem in job.problems] + warnings))
+    if not job.is_ours:
+        return Answer(None, _cut([f"the operator leaves it alone: {job.managed_by} manages it", *warnings]))
     if job.has_begun:
         return Answer(None, _cut(warnings))  # it has its pods; quotas count them
     admitted = admitted_job(replace(job, status={}), job.spec, defaults)

@@ -138,7 +138,7 @@ def test_a_learner_over_two_pods_trains_while_an_engine_comes_and_goes(kubectl: 
     assert job.status["attempt"] == 1
     assert job.status.get("recovery", []) == []
 
-    job.change({"scheduling": {"suspend": True}})
+    job.change({"suspend": True})
     job.until(lambda: job.phase == "Suspended")
     done = job.journal[-1]["step"]
     assert job.journal == expected_journal(done, PROMPTS_PER_STEP, 10_000, uids(epochs=200))
@@ -158,11 +158,11 @@ def test_a_suspended_job_has_no_pods_and_goes_on_from_its_checkpoint_as_an_evict
     assert job.attempts[1]["checkpointStep"] == evicted_at >= 3
     assert job.status.get("recovery", []) == [], "an eviction is no failure"
 
-    job.change({"scheduling": {"suspend": True}})
+    job.change({"suspend": True})
     job.until(lambda: job.phase == "Suspended")
     job.until(lambda: job.pods() == [])
     saved = job.checkpoints()[-1]
-    job.change({"scheduling": {"suspend": False}})
+    job.change({"suspend": False})
     job.succeed()
     suspended_at = int(saved.removeprefix("iter_"))
     assert job.commits == [evicted_at, suspended_at, 40]

@@ -39,7 +39,8 @@ STATUS = SAMPLE.model_dump(mode="json", by_alias=True, exclude_none=True)
 FROZEN = [
     path
     for path, _ in crd.leaves(Spec, "")
-    if path.partition(".")[0] not in crd.CHANGEABLE and len(SCHEMAS.get(f"spec.{path}", {}).get("enum", "any")) > 1
+    if path.partition(".")[0] not in (*crd.CHANGEABLE, crd.FIXED)
+    and len(SCHEMAS.get(f"spec.{path}", {}).get("enum", "any")) > 1
 ]
 """fields that can change, but not in flight"""
 OTHER: dict[str, Any] = {
@@ -175,10 +176,32 @@ def change(path: str) -> Manifest:
     return patch
 
 
-def test_recovery_can_change_in_flight(rljobs: RLJobs, running: str):
-    changed = {"spec": {"recovery": {"engineRestarts": 9, "healthFailures": 5}}}
+@pytest.mark.parametrize("changed", [{"recovery": {"engineRestarts": 9, "healthFailures": 5}}, {"suspend": True}])
+def test_what_the_operator_reads_at_every_turn_can_change_in_flight(rljobs: RLJobs, running: str, changed: Manifest):
+    answer = rljobs.patch(running, {"spec": changed}, dry_run="All")
 
-    assert rljobs.patch(running, changed, dry_run="All").causes == ()
+    assert answer.causes == ()
+    assert answer.stored is not None
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "acme.io/a"), ("acme.io/a", "acme.io/b"), ("acme.io/a", None)])
+def test_the_controller_of_a_job_can_never_change(rljobs: RLJobs, before: str | None, after: str | None):
+    content = good()
+    put(content, "spec.managedBy", before)
+    with rljobs.existing(content, "managed", {"phase": "Queued"}):
+        changed = rljobs.patch("managed", {"spec": {"managedBy": after}}, dry_run="All")
+        other = rljobs.patch("managed", {"spec": {"seed": 3}}, dry_run="All")
+
+    assert changed.causes == (("spec.managedBy", crd.NEVER_CHANGES),)
+    assert other.causes == ()
+
+
+@pytest.mark.parametrize("name", ["queue", "Acme.io/queue", "acme.io/"])
+def test_the_controller_s_name_is_a_domain_and_a_path(rljobs: RLJobs, name: str):
+    content = good()
+    put(content, "spec.managedBy", name)
+
+    assert [field for field, _ in rljobs.judge(content).causes] == ["spec.managedBy"]
 
 
 def test_a_run_scales_its_engines_if_they_have_gpus_of_their_own(rljobs: RLJobs):
@@ -217,7 +240,7 @@ def test_a_run_scales_by_whole_nodes(rljobs: RLJobs, engines: int, wanted: int, 
 
     said = (
         f"cannot change from {engines} to {wanted}: the run has begun, and it scales by whole nodes of 2 engines;"
-        f" suspend the job first (spec.scheduling.suspend); nearest valid: {nearest}"
+        f" suspend the job first (spec.suspend); nearest valid: {nearest}"
     )
     assert answer.causes == ((("spec.rollout.engines", said),) if nearest else ())
 

@@ -164,7 +164,7 @@ def test_a_suspended_job_says_how_to_resume(new_job, start, viewer: Path) -> Non
     start()
     job = new_job()
     job.until("Training")
-    job.patch('{"scheduling":{"suspend":true}}')
+    job.patch('{"suspend":true}')
     eventually(phase_of(job), lambda phase: phase == "Suspended")
     page = rljob("status", "sums", kubeconfig=viewer).out
     assert "sums  Suspended for " in page

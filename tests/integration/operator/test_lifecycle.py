@@ -101,11 +101,11 @@ def test_suspension_saves_then_frees_and_resuming_goes_on(new_job: Callable, sta
     start()
     job = new_job()
     job.until("Training")
-    job.patch('{"scheduling":{"suspend":true}}')
+    job.patch('{"suspend":true}')
     eventually(lambda: job.raw()["status"]["phase"], lambda phase: phase == "Suspended")
     assert heads.head(job.namespace).drains == 1
     eventually(job.pods, lambda pods: not pods)
-    job.patch('{"scheduling":{"suspend":false}}')
+    job.patch('{"suspend":false}')
     job.until("Training")
     assert [name.rpartition("-")[2] for name in heads.submissions] == ["1", "2"]
     assert [attempt["cluster"].rpartition("-")[2] for attempt in job.raw()["status"]["attempts"]] == ["1", "2"]

@@ -90,7 +90,7 @@ def test_without_a_webhook_the_rules_of_the_crd_hold_and_jobs_are_taken(
     assert apply().returncode == 0
     assert webhook.terminate() == 0
     assert "spec.training.tensorParallel" in apply(training={"tensorParallel": 3}).stderr
-    assert apply(scheduling={"suspend": True}).returncode == 0
+    assert apply(suspend=True).returncode == 0
     kubectl("delete", "rljob", "sums", "-n", namespace)
 
 
@@ -102,7 +102,7 @@ def test_with_the_policy_fail_no_job_is_taken_without_a_webhook(
         process.until_ready()
         assert apply().returncode == 0
         process.terminate()
-        done = apply(scheduling={"suspend": True})
+        done = apply(suspend=True)
         assert 'failed calling webhook "rljobs.rljob.dev"' in done.stderr
     finally:
         process.close()

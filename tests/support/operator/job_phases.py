@@ -63,7 +63,7 @@ def jobs_of_all_phases(kubectl: Kubectl, namespace: str, directory: Path) -> dic
         keep(done, "Succeeded")
         heads.head(namespace, "broken").end(9)
         keep(broken, "Failed")
-        walks.patch('{"scheduling":{"suspend":true}}')
+        walks.patch('{"suspend":true}')
         keep(walks, "Suspending")
         heads.head(namespace, "walks").end(7)
         keep(walks, "Suspended")

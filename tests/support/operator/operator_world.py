@@ -44,12 +44,17 @@ SPEC: dict[str, Any] = {
 
 def raw_job(name: str = "sums", **sections: Any) -> Manifest:
     """Return an RLJob as the API server shows it; a section given here is merged over the usual one."""
-    spec = copy.deepcopy(SPEC)
-    for section, content in sections.items():
-        merged = isinstance(content, dict) and isinstance(spec.get(section), dict)
-        spec[section] = {**spec[section], **content} if merged else content
+    spec = merged(copy.deepcopy(SPEC), sections)
     metadata = {"name": name, "namespace": "ml", "uid": "7f3a1c00-0000-4000-8000-000000000000", "generation": 1}
     return {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": metadata, "spec": spec}
+
+
+def merged(spec: Manifest, sections: Manifest) -> Manifest:
+    """Return a spec with these sections merged over its own, and other values in place of them."""
+    return spec | {
+        name: {**spec[name], **content} if isinstance(content, dict) and isinstance(spec.get(name), dict) else content
+        for name, content in sections.items()
+    }
 
 
 def admitted(raw: Manifest, defaults: Defaults = DEFAULTS) -> AdmittedJob:
@@ -273,7 +278,7 @@ class Surroundings:
 
     def edit(self, **sections: Any) -> None:
         """Somebody changes the spec."""
-        spec = {**self.raw["spec"], **{k: {**self.raw["spec"].get(k, {}), **v} for k, v in sections.items()}}
+        spec = merged(self.raw["spec"], sections)
         metadata = {**self.raw["metadata"], "generation": self.raw["metadata"]["generation"] + 1}
         self.raw = {**self.raw, "spec": spec, "metadata": metadata}
 

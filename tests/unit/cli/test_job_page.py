@@ -69,6 +69,20 @@ def test_every_phase_is_explained_by_its_condition_and_says_what_to_do(
     assert advice in shown.partition("\nnext ")[2]
 
 
+@pytest.mark.parametrize(
+    ("manager", "says", "advice"),
+    [
+        ("acme.io/queue", "acme.io/queue manages it", "nothing here: acme.io/queue manages it"),
+        (None, "no operator has seen it yet", "check that an operator runs"),
+    ],
+)
+def test_a_job_that_no_operator_has_seen_says_who_should(manager: str | None, says: str, advice: str) -> None:
+    unseen = raw(Status())
+    shown = page(job_of({**unseen, "spec": {**unseen["spec"], "managedBy": manager}}))
+    assert f"\n{says}\n" in shown
+    assert advice in shown.partition("\nnext ")[2]
+
+
 def test_no_phase_is_forgotten() -> None:
     assert {phase for phase, *_ in EXPLAINED} == set(Phase)
 

@@ -32,7 +32,7 @@ def test_a_failed_job_gets_one_more_resume_at_the_version_that_was_read(recovery
         (job("Succeeded"), "sums is Succeeded, and only a Failed job can be resumed"),
         (
             job("Suspended"),
-            "sums is Suspended, and only a Failed job can be resumed; set spec.scheduling.suspend to false",
+            "sums is Suspended, and only a Failed job can be resumed; set spec.suspend to false",
         ),
         (
             job("Invalid"),
@@ -42,8 +42,8 @@ def test_a_failed_job_gets_one_more_resume_at_the_version_that_was_read(recovery
         ({**job(), "status": {}}, "sums is new, and only a Failed job can be resumed"),
         (job(attempts=[]), "sums has failed before its first attempt; change its manifest"),
         (
-            job(spec={"scheduling": {"suspend": True}}),
-            "sums is suspended: set spec.scheduling.suspend to false, then resume it",
+            job(spec={"suspend": True}),
+            "sums is suspended: set spec.suspend to false, then resume it",
         ),
     ],
 )

@@ -217,7 +217,7 @@ def test_what_was_found_last_stays_when_nobody_trains_any_more(around):
 
 
 def test_suspension_saves_first_and_frees_the_pods(around):
-    around.edit(scheduling={"suspend": True})
+    around.edit(suspend=True)
     todo = around.step()
     assert todo.orders.drain
     assert todo.delete == ()
@@ -229,19 +229,19 @@ def test_suspension_saves_first_and_frees_the_pods(around):
 
 
 def test_resuming_begins_another_attempt_on_a_new_cluster(around):
-    around.edit(scheduling={"suspend": True})
+    around.edit(suspend=True)
     around.step()
     around.ends(Exit.PREEMPTED)
     around.step()
     around.deletions_done()
-    around.edit(scheduling={"suspend": False})
+    around.edit(suspend=False)
     around.step()
     assert numbers(around)[-1] == (2, "sums-7f3a1-2")
     assert around.condition("Degraded")["status"] == "False"
 
 
 def test_a_job_that_is_born_suspended_gets_nothing():
-    around = Surroundings(raw_job(scheduling={"suspend": True}))
+    around = Surroundings(raw_job(suspend=True))
     around.step()
     assert around.world.children == ()
     assert around.status["phase"] == "Suspended"
@@ -250,7 +250,7 @@ def test_a_job_that_is_born_suspended_gets_nothing():
 def test_a_driver_that_cannot_save_yet_is_stopped_by_a_suspension():
     around = Surroundings().to_running()
     around.driver(status=None)
-    around.edit(scheduling={"suspend": True})
+    around.edit(suspend=True)
     around.now += 31
     assert around.step().orders.stop
 
@@ -258,7 +258,7 @@ def test_a_driver_that_cannot_save_yet_is_stopped_by_a_suspension():
 def test_a_suspended_driver_gets_30_seconds_to_answer_before_it_is_stopped():
     around = Surroundings().to_running()
     around.driver(status=None, since=around.now)
-    around.edit(scheduling={"suspend": True})
+    around.edit(suspend=True)
     around.now += 30
     assert not around.step().orders.stop
     around.runs()
@@ -266,7 +266,7 @@ def test_a_suspended_driver_gets_30_seconds_to_answer_before_it_is_stopped():
 
 
 def test_an_operator_that_restarts_during_a_suspension_lets_the_driver_save(around):
-    around.edit(scheduling={"suspend": True})
+    around.edit(suspend=True)
     around.now += 3600
     around.world = replace(around.world, driver=None)
     around.step()
@@ -388,12 +388,12 @@ def test_engines_that_die_while_a_driver_ends_are_no_reason_to_stop_it():
 
 
 def test_a_suspended_job_whose_driver_failed_is_not_restarted_before_it_resumes(around):
-    around.edit(scheduling={"suspend": True})
+    around.edit(suspend=True)
     around.ends(Exit.LOST_PEER)
     around.step()
     assert numbers(around) == [(1, "sums-7f3a1-1")]
     assert around.status["phase"] == "Suspended"
-    around.edit(scheduling={"suspend": False})
+    around.edit(suspend=False)
     around.step()
     assert numbers(around)[-1][0] == 2
 
@@ -401,7 +401,7 @@ def test_a_suspended_job_whose_driver_failed_is_not_restarted_before_it_resumes(
 def test_a_suspension_before_the_driver_runs_frees_the_pods_at_once():
     around = Surroundings()
     around.step()
-    around.edit(scheduling={"suspend": True})
+    around.edit(suspend=True)
     todo = around.step()
     assert {target.kind for target in todo.delete} == {"ConfigMap", "RayCluster"}
     first = around.status["attempts"][0]

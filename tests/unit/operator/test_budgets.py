@@ -99,10 +99,10 @@ def test_lost_pods_without_progress_have_a_budget_of_their_own():
 
 def test_suspensions_do_not_count(around):
     around = Surroundings(raw_job(recovery={"driverRestarts": 0, "infrastructureRestarts": 0})).to_running()
-    around.edit(scheduling={"suspend": True})
+    around.edit(suspend=True)
     around.step()
     around.ends(Exit.PREEMPTED)
     around.step()
-    around.edit(scheduling={"suspend": False})
+    around.edit(suspend=False)
     around.step()
     assert [attempt.get("cause") for attempt in around.status["attempts"]] == ["Suspended", None]

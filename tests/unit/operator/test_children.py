@@ -168,7 +168,7 @@ def test_the_entrypoint_names_the_attempt_and_quotes_the_directory():
     assert """--directory '/runs/it'"'"'s'""" in line
 
 
-@pytest.mark.parametrize("live", [{"suspend": True}, {"ttlSecondsAfterFinished": 5}, {"activeDeadlineSeconds": 9}])
+@pytest.mark.parametrize("live", [{"ttlSecondsAfterFinished": 5}, {"activeDeadlineSeconds": 9}])
 def test_what_the_operator_acts_on_itself_needs_no_other_cluster(live):
     assert admitted(raw_job(scheduling=live)).digest == admitted(raw_job()).digest
 

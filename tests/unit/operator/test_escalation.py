@@ -34,7 +34,7 @@ def is_cluster_deleted(around: Surroundings) -> bool:
 
 @pytest.mark.parametrize("state", [DriverState.RUNNING, DriverState.UNKNOWN], ids=["ignores it", "unreachable"])
 def test_a_suspended_driver_that_does_not_end_is_stopped_and_then_its_cluster_is_deleted(around, state):
-    around.edit(scheduling={"suspend": True})
+    around.edit(suspend=True)
     around.step()
     around.driver(state=state)
     wait(around, 299)
@@ -83,9 +83,9 @@ def test_a_driver_that_stops_in_time_keeps_its_cluster(around):
 
 
 def test_a_suspension_that_is_taken_back_stops_nothing(around):
-    around.edit(scheduling={"suspend": True})
+    around.edit(suspend=True)
     around.step()
-    around.edit(scheduling={"suspend": False})
+    around.edit(suspend=False)
     around.step()
     assert "endingSince" not in around.status["attempts"][0]
     wait(around, 1000)
@@ -93,7 +93,7 @@ def test_a_suspension_that_is_taken_back_stops_nothing(around):
 
 
 def test_a_head_that_answers_again_has_the_whole_time_to_save(around):
-    around.edit(scheduling={"suspend": True})
+    around.edit(suspend=True)
     around.step()
     around.driver(state=DriverState.UNKNOWN)
     wait(around, 200)

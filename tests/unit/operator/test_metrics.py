@@ -55,6 +55,11 @@ def put(shown: Shown, job: Surroundings | None = None, **status: Any) -> None:
     shown.cache.put({**raw, "metadata": {**raw["metadata"], "resourceVersion": str(next(VERSIONS))}})
 
 
+def test_jobs_of_another_controller_are_not_counted(shown):
+    put(shown, Surroundings(raw_job(managedBy="kueue.x-k8s.io/multikueue")))
+    assert shown.samples()["rljob_operator_jobs{phase=New}"] == 0
+
+
 def carried_out(shown: Shown, job: Surroundings) -> None:
     """Plan and act as the reconciler does, and give the status to the metrics."""
     old, todo = job.status, job.step()

@@ -271,7 +271,7 @@ def test_a_job_whose_time_to_live_is_over_is_named_by_its_own_uid():
 def test_a_running_job_is_drained_once_and_only_when_it_is_suspended():
     around = Surroundings().to_running()
     assert not around.plan().orders.drain
-    around.edit(scheduling={"suspend": True})
+    around.edit(suspend=True)
     assert [around.step().orders.drain, around.plan().orders.drain] == [True, False]
 
 
@@ -336,7 +336,7 @@ def test_a_refused_job_that_has_ended_keeps_no_child_either():
 
 def test_a_suspended_job_keeps_its_secret_and_its_service():
     around = Surroundings().to_running()
-    around.edit(scheduling={"suspend": True})
+    around.edit(suspend=True)
     around.step()
     around.ends(Exit.PREEMPTED)
     around.step()

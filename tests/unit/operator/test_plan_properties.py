@@ -65,7 +65,7 @@ def happen(around: Surroundings, what: str, how: object) -> None:
         case "operator restarts", _:
             around.world = replace(around.world, driver=None, progress_due_at=0.0)
         case "suspend", wanted:
-            around.edit(scheduling={"suspend": wanted})
+            around.edit(suspend=wanted)
         case "deadline", limit_s:
             around.edit(scheduling={"activeDeadlineSeconds": limit_s})
         case "ttl", ttl_s:

@@ -62,20 +62,20 @@ def test_the_next_attempt_has_a_number_that_the_fence_has_not_seen():
 
 def test_a_suspended_job_goes_on_after_the_attempts_that_it_has_had():
     around = in_attempt(2)
-    around.edit(scheduling={"suspend": True})
+    around.edit(suspend=True)
     around.ends(Exit.PREEMPTED)
     around.step()
     around.deletions_done()
     without_status(around).step()
     assert around.status["phase"] == "Suspended"
-    around.edit(scheduling={"suspend": False})
+    around.edit(suspend=False)
     around.step()
     assert around.status["attempt"] == 3
 
 
 def test_a_job_that_is_being_suspended_still_saves():
     around = in_attempt(2)
-    around.edit(scheduling={"suspend": True})
+    around.edit(suspend=True)
     without_status(around).step()
     around.step()
     assert all("deletionTimestamp" not in cluster["metadata"] for cluster in around.world.rayclusters())

@@ -232,11 +232,11 @@ def test_attempts_after_a_failure_are_counted_as_restarts(code: int, restarts: i
 
 def test_a_suspension_is_no_restart():
     around = trains()
-    around.edit(scheduling={"suspend": True})
+    around.edit(suspend=True)
     around.step()
     around.ends(Exit.PREEMPTED)
     around.step()
     around.deletions_done()
-    around.edit(scheduling={"suspend": False})
+    around.edit(suspend=False)
     around.step()
     assert (around.status["attempt"], around.status["restarts"]) == (2, 0)

@@ -66,14 +66,14 @@ def test_the_next_attempt_has_the_image_the_volume_and_the_directory_of_the_firs
 
 
 def test_a_job_that_was_suspended_from_the_start_keeps_what_it_was_admitted_with():
-    around = Surroundings(raw_job(scheduling={"suspend": True}))
+    around = Surroundings(raw_job(suspend=True))
     around.step()
     with_defaults(around, OTHER).step()
     assert around.status["resolved"]["image"] == "rljob/trainer:test"
 
 
 def test_before_the_first_attempt_a_changed_spec_is_decided_anew():
-    around = Surroundings(raw_job(scheduling={"suspend": True}, runtime={"image": "mine:1"}))
+    around = Surroundings(raw_job(suspend=True, runtime={"image": "mine:1"}))
     around.step()
     around.raw["spec"]["runtime"].pop("image")
     around.edit()
@@ -151,14 +151,14 @@ def test_pods_do_without_ray_s_token_where_the_secret_of_an_older_operator_lacks
 
 def test_a_suspended_job_of_an_older_operator_never_moves_to_another_directory():
     around = Surroundings().to_running()
-    around.edit(scheduling={"suspend": True})
+    around.edit(suspend=True)
     around.ends(Exit.PREEMPTED)
     around.step()
     around.deletions_done()
     around.step()
     around.status.pop("resolved")
     with_defaults(around, OTHER)
-    around.edit(scheduling={"suspend": False})
+    around.edit(suspend=False)
     around.step()
     assert around.status["directory"] == "/rljob/ml/sums"
     assert around.world.rayclusters() == ()

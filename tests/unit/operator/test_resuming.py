@@ -68,7 +68,7 @@ def test_the_budget_of_restarts_is_fresh():
     assert around.status["attempt"] == 3
 
 
-@pytest.mark.parametrize("sections", [{"scheduling": {"suspend": True}}, {"recovery": {"driverRestarts": 9}}])
+@pytest.mark.parametrize("sections", [{"suspend": True}, {"recovery": {"driverRestarts": 9}}])
 def test_another_change_resumes_nothing(sections: dict):
     around = failed()
     around.edit(**sections)

@@ -81,10 +81,10 @@ def test_a_later_attempt_may_wait_longer(around):
 
 def test_a_suspension_starts_the_time_again(around):
     around.now += LIMIT_S - 1
-    around.edit(scheduling={"suspend": True})
+    around.edit(suspend=True)
     around.step()
     around.deletions_done()
     around.now += LIMIT_S
-    around.edit(scheduling={"suspend": False})
+    around.edit(suspend=False)
     around.step()
     assert around.condition("Failed")["status"] == "Unknown"

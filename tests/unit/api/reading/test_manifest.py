@@ -127,10 +127,11 @@ def test_any_value_anywhere_gives_a_job_or_problems(good, line, value):
 def test_fields_that_only_a_cluster_reads_are_distinguished(good):
     text = (
         good
-        + "\n  scheduling: {suspend: true}\n  runtime: {image: trainer, env: {A: b}, imagePullPolicy: IfNotPresent}"
+        + "\n  suspend: true\n  managedBy: acme.io/queue"
+        + "\n  runtime: {image: trainer, env: {A: b}, imagePullPolicy: IfNotPresent}"
     )
 
-    assert scope.only_in_a_cluster(load(text).spec) == ("spec.runtime.image", "spec.scheduling.suspend")
+    assert scope.only_in_a_cluster(load(text).spec) == ("spec.suspend", "spec.managedBy", "spec.runtime.image")
 
 
 def test_every_field_that_says_so_is_only_for_a_cluster():

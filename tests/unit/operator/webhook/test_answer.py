@@ -58,7 +58,7 @@ def test_labels_and_the_end_of_a_job_are_never_refused(change: dict[str, Any]):
 
 def test_a_change_is_refused_only_for_what_it_brings():
     bad = raw_job(extraArgs=TYPO)
-    assert asked(raw_job(extraArgs=TYPO, scheduling={"suspend": True}), bad).refusal is None
+    assert asked(raw_job(extraArgs=TYPO, suspend=True), bad).refusal is None
     worse = asked(raw_job(extraArgs=TYPO, training={"steps": -1}), bad)
     assert "spec.training.steps" in worse.refusal
     assert "spec.extraArgs" not in worse.refusal
@@ -73,8 +73,14 @@ def test_a_job_that_can_never_start_is_refused_with_the_nearest_setting():
     )
 
 
+def test_a_job_of_another_controller_needs_no_room_here():
+    found = asked(raw_job(managedBy="kueue.x-k8s.io/multikueue"), seen=quota(2))
+    assert found.refusal is None
+    assert found.warnings == ("the operator leaves it alone: kueue.x-k8s.io/multikueue manages it",)
+
+
 def test_a_suspended_job_may_be_too_large_for_now():
-    found = asked(raw_job(scheduling={"suspend": True}), seen=quota(2))
+    found = asked(raw_job(suspend=True), seen=quota(2))
     assert found.refusal is None
     assert found.warnings[0].startswith("it can never start: needs 3 pods")
 

@@ -51,6 +51,6 @@ def test_the_webhook_agrees_with_python_and_takes_only_what_can_be_built(raw: Ma
 
 @pytest.mark.parametrize("raw", list(manifests(NUMBER // 4, seed=7)), ids=range(NUMBER // 4))
 def test_a_change_that_brings_nothing_new_is_never_refused(raw: Manifest):
-    suspended = {**raw, "spec": {**raw["spec"], "scheduling": {"suspend": True}}}
-    again = {**suspended, "spec": {**suspended["spec"], "scheduling": {"suspend": True, "ttlSecondsAfterFinished": 9}}}
+    suspended = {**raw, "spec": {**raw["spec"], "suspend": True}}
+    again = {**suspended, "spec": {**suspended["spec"], "scheduling": {"ttlSecondsAfterFinished": 9}}}
     assert asked(again, oldObject=suspended, operation="UPDATE").refusal is None

@@ -1,4 +1,3 @@
 -- Starts the job again, from its newest checkpoint.
-obj.spec.scheduling = obj.spec.scheduling or {}
-obj.spec.scheduling.suspend = false
+obj.spec.suspend = false
 return obj

@@ -1,0 +1,58 @@
+"""Jobs that another controller acts on, for example MultiKueue: the operator leaves them alone."""
+
+import pytest
+
+from rljob_api.reading.manifest import problems
+from rljob_api.sections import OUR_MANAGER
+from rljob_operator import retention
+from rljob_operator.children import for_driver
+from rljob_operator.world import Defaults, job_of
+from support.operator.operator_world import Surroundings, admitted, raw_job
+
+OTHER = "kueue.x-k8s.io/multikueue"
+
+
+@pytest.mark.parametrize("more", [{}, {"training": {"steps": -1}}, {"suspend": True}])
+def test_a_job_of_another_controller_is_left_alone(more: dict):
+    around = Surroundings(raw_job(managedBy=OTHER, **more))
+    assert around.plan().is_empty
+    assert around.plan().follow is None
+    assert around.plan().requeue_after_s is None
+
+
+def test_a_job_whose_status_another_cluster_wrote_is_left_alone():
+    around = Surroundings().to_running()
+    around.edit(managedBy=OTHER)
+    assert around.plan().is_empty
+    assert around.plan().follow is None
+
+
+@pytest.mark.parametrize("named", [{"managedBy": OUR_MANAGER}, {}])
+def test_the_operator_s_own_jobs_get_their_children(named: dict):
+    assert [child["kind"] for child in Surroundings(raw_job(**named)).plan().apply][-1] == "RayCluster"
+
+
+@pytest.mark.parametrize("named", ["queue", "Acme.io/queue", "acme.io/", f"acme.io/{'x' * 60}", ""])
+def test_a_manager_s_name_is_a_domain_and_a_path(named: str):
+    raw = raw_job(managedBy=named)
+    assert [problem.field for problem in job_of(raw).problems] == ["spec.managedBy"]
+
+
+def test_neither_field_makes_another_cluster_or_reaches_the_driver():
+    plain, both = raw_job(), raw_job(suspend=True, managedBy=OUR_MANAGER)
+    assert admitted(both).digest == admitted(plain).digest
+    assert for_driver(both) == for_driver(plain)
+
+
+def test_the_run_directory_of_another_controller_s_job_is_not_the_operator_s_to_delete():
+    volume = {"source": {"hostPath": {"path": "/runs"}}, "path": "/rljob"}
+    status = {"attempt": 1, "directory": "/rljob/ml/sums", "resolved": {"volume": volume}}
+    defaults = Defaults(ttl_after_deletion_s=60)
+    assert retention.record_of_job({**raw_job(), "status": status}, defaults) is not None
+    assert retention.record_of_job({**raw_job(managedBy=OTHER), "status": status}, defaults) is None
+
+
+def test_the_old_place_of_suspend_is_refused_with_the_new_one():
+    text = "apiVersion: rljob.dev/v1alpha1\nkind: RLJob\nmetadata: {name: a}\nspec: {scheduling: {suspend: true}}"
+    found = next(each for each in problems(text) if each.field == "spec.scheduling.suspend")
+    assert (found.rule, found.nearest) == ("unknown field", "spec.suspend")
