@@ -489,7 +489,7 @@ class Rollout(Section):
     prompts_per_step: Annotated[int, Field(ge=1, le=1_000_000)]
     """prompts in one rollout; with `sft`, questions with their responses. slime: --rollout-batch-size"""
     samples_per_prompt: Annotated[int, Field(ge=2, le=10_000)] = 8
-    """responses to each prompt (the group); a lone response has nothing to be better than.
+    """responses to each prompt (the group); advantages compare the responses of a group.
     slime: --n-samples-per-prompt"""
     sampling: Sampling
     """sampling settings and limits of a response"""

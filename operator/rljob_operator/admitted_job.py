@@ -43,7 +43,7 @@ class AdmittedJob:
     has_ray_token: bool = True
     """whether Ray in its pods asks for a token; false with a RayCluster or a Secret of an older operator"""
     objection: Claim | None = None
-    """why a new job like this one would be refused; this one has begun and goes on. None: it would be admitted"""
+    """why a new job like this one would be refused; this one has begun and continues. None: it would be admitted"""
     can_build: bool = True
     """whether all that new pods need is known: otherwise the present ones serve until they end, and none follow"""
 

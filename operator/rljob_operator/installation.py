@@ -109,7 +109,7 @@ async def _has_leader(cluster: Cluster, namespace: str, name: str) -> Check:
                 return Check(f"{spec['holderIdentity']} leads")
         if asyncio.get_running_loop().time() > deadline:
             return Check(
-                f"no replica leads: nobody renews Lease {namespace}/{name}", "see the log of the operator's pods"
+                f"no replica leads: Lease {namespace}/{name} is not renewed", "see the log of the operator's pods"
             )
         await asyncio.sleep(RETRY_S)
 

@@ -28,7 +28,7 @@ STAND_INS: Mapping[str, Mapping[str, Any]] = {
     "rollout": {"promptsPerStep": 1, "samplesPerPrompt": 2, "sampling": {"maxNewTokens": 1}},
     "training": {"steps": 1, "optimizer": {"learningRate": 1e-6}},
 }
-"""for required sections that cannot be read: whoever follows a running job does not need them"""
+"""replace required sections that cannot be read; what follows a running job does not read them"""
 
 
 def readable(content: Mapping[str, Any]) -> Readable | None:

@@ -1,4 +1,4 @@
-"""A certificate that somebody else renews, for example cert-manager, in a mounted directory."""
+"""A certificate in a mounted directory; another program, such as cert-manager, renews it."""
 
 import asyncio
 import logging

@@ -64,7 +64,7 @@ def start_api_server(directory: Path, environ: Mapping[str, str], network: Netwo
 
 
 def stop_api_server(server: ApiServer) -> None:
-    """Kill kube-apiserver; etcd stays, and whoever talks to it finds nobody."""
+    """Kill kube-apiserver; etcd stays. Clients get "connection refused"."""
     server.process.process.kill()
     server.process.process.wait()
 

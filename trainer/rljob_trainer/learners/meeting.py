@@ -1,6 +1,6 @@
 """Where processes of a group meet: a store that rank 0 serves.
 
-Rank 0's process opens it before anybody is told its address, on a port that the kernel chooses. A port that is only
+Rank 0's process opens it before any other rank gets its address, on a port that the kernel chooses. A port that is only
 found free can be taken by another program before it is used; then rank 0 fails, and all others wait for it in vain.
 """
 

@@ -1,4 +1,4 @@
-"""Negative log-likelihood, which makes the responses likelier as they are, whoever has written them.
+"""Negative log-likelihood, which makes the given responses more likely, no matter which model wrote them.
 
 L = -new                                                new: the policy's log-probability
 """
