@@ -6,6 +6,7 @@ import pytest
 
 from rljob_api.control import EngineState, Finding, Progress, RunState, Status
 from rljob_api.exits import Exit
+from rljob_api.status import MOST_ATTEMPTS
 from rljob_api.status import Status as RLJobStatus
 from rljob_operator.events import events_between
 from rljob_operator.world import DriverState
@@ -320,6 +321,14 @@ def test_an_attempt_begins_with_the_checkpoint_of_the_one_before(around):
     around.ends(Exit.PREEMPTED)
     around.step()
     assert [attempt["checkpointStep"] for attempt in around.status["attempts"]] == [3, 3]
+
+
+def test_a_status_has_the_newest_50_attempts(around):
+    for number in range(1, MOST_ATTEMPTS + 3):
+        around.runs(running(step=number, checkpoint=number, attempt=number))
+        around.step()
+        fail(around)
+    assert [number for number, _ in numbers(around)] == list(range(4, MOST_ATTEMPTS + 4))
 
 
 def test_a_driver_is_silent_after_60_seconds_and_not_before(around):
