@@ -61,8 +61,8 @@ def conditions(history: JobHistory, attempt: AttemptView | None, job: AdmittedJo
 def admitted(job: AdmittedJob) -> Claim:
     if job.objection is None:
         return Claim("True", Reason.VALID, "the manifest is valid")
-    why = f"the job has begun and continues; a new one would be refused: {job.objection.reason}: {job.objection.message}"
-    return Claim("True", Reason.REFUSED_NOW, why)
+    why = f"{job.objection.reason}: {job.objection.message}"
+    return Claim("True", Reason.REFUSED_NOW, f"the job has begun and continues; a new one would be refused: {why}")
 
 
 def cluster_ready(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob, now: float) -> Claim:

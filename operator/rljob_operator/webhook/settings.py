@@ -60,7 +60,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--secret-namespace", default="default", help="of the Secret")
     add("--secret", default="rljob-webhook", help="that keeps the certificate and its authority")
     add("--configuration", default="rljob-webhook", help="ValidatingWebhookConfiguration that trusts the authority")
-    add("--certificate-directory", type=Path, help="with tls.crt and tls.key, renewed by another program such as cert-manager")
+    add("--certificate-directory", type=Path, help="with tls.crt and tls.key that another program renews")
     add("--namespace", action="append", default=[], help="with jobs; may be given again; absent: all")
     add("--autoscaler", type=_nodes, help="nodes, as JSON, that an autoscaler can bring; []: none; absent: not known")
     add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
