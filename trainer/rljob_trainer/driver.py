@@ -42,6 +42,7 @@ from rljob_trainer.learners.errors import (
 )
 from rljob_trainer.loop import train
 from rljob_trainer.preflight import PreflightError
+from rljob_trainer.processes.garbage import collect_rarely
 from rljob_trainer.reporting.errors import TrackingError
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rundir.checkpoints import CheckpointError
@@ -89,6 +90,7 @@ def main(arguments: Sequence[str]) -> Exit:
             fence = Fence(options.directory.resolve(), Name(options.origin, options.attempt))
             fence.claim()
             run = build(job, fence, listen, os.environ, stack)
+            collect_rarely()
             signal.signal(signal.SIGTERM, lambda *_: run.orders.drain())
             code = _finish(run)
     except (Exception, SystemExit) as error:  # the top of the process: every end has a code and a line in the log

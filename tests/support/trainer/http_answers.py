@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -65,8 +66,8 @@ class _Exchange:
     ) -> None:
         return
 
-    async def json(self) -> Any:
-        return json.loads(json.dumps(self._content))
+    async def json(self, loads: Callable[[str], Any]) -> Any:
+        return loads(json.dumps(self._content))
 
     async def text(self) -> str:
         return str(self._content)

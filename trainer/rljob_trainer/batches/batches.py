@@ -86,7 +86,7 @@ class Batches:
                 advantage=advantage,
                 logprobs=sample.own_logprobs or (0.0,) * sample.num_trained,  # no engine has given any
                 weight=weight,
-                trained=sample.trained_T,
+                trained=sample.trained_T if sample.segments else (),
                 value_targets=targets,
             )
             for (group, sample, advantage, targets), weight in zip(samples, weights, strict=True)

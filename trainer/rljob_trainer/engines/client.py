@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import aiohttp
+import orjson
 
 Json = dict[str, Any]
 PauseMode = Literal["abort", "retract", "in_place"]
@@ -127,7 +128,7 @@ class _Http:
         try:
             async with self.session.request(method, self.url + path, json=body, timeout=timeout) as answer:
                 is_json = answer.content_type == "application/json"
-                content = await (answer.json() if is_json else answer.text())
+                content = await (answer.json(loads=orjson.loads) if is_json else answer.text())
         except TimeoutError as error:
             raise EngineUnreachableError(f"{wanted}: no answer within {deadline_s:g} s") from error
         except (aiohttp.ClientError, ConnectionError) as error:
@@ -299,16 +300,27 @@ def continuations(content: Any, who: str) -> tuple[Continuation, ...]:
 
 def _continuation(answer: Json, who: str) -> Continuation:
     meta = answer["meta_info"]
-    logprobs = meta["output_token_logprobs"]
+    logprobs_T, tokens_T = columns(meta["output_token_logprobs"])
     version, _, engine = str(meta["weight_version"]).rpartition("@")
     return Continuation(
-        tokens_T=tuple(token for _, token, *_ in logprobs),
-        logprobs_T=tuple(math.nan if logprob is None else logprob for logprob, *_ in logprobs),  # JSON has no NaN
+        tokens_T=tokens_T,
+        logprobs_T=logprobs_T,
         text=answer.get("text", ""),
         version=int(version) if version else UNLABELLED,
         engine=engine if version else who,
         finish_reason=(meta["finish_reason"] or {"type": "abort"})["type"],
     )
+
+
+def columns(output: Sequence[Sequence[Any]]) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Return log-probabilities and tokens of SGLang's `[log-probability, token, text]` for each token.
+
+    A rollout has millions of them, so no statement of Python runs for each.
+    """
+    logprobs_T, tokens_T, *_ = zip(*output, strict=False) if output else ((), ())
+    if None in logprobs_T:  # JSON has no NaN
+        logprobs_T = tuple(math.nan if logprob is None else logprob for logprob in logprobs_T)
+    return logprobs_T, tokens_T
 
 
 def _message(content: Any) -> str:
