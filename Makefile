@@ -18,7 +18,7 @@ READY := .venv/.ready
 TRAINER_TESTS_AT_ONCE = $(if $(shell unshare -m true 2>/dev/null && echo yes),2 --dist worksteal,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit integration integration-cluster integration-learner integration-trainer soak e2e mutants cluster cluster-check cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock bench bench-gpu bench-operator chart-package clean
+.PHONY: help setup demo test unit integration integration-cluster integration-learner integration-trainer soak e2e mutants cluster cluster-check cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock image-gpu bench bench-gpu bench-operator chart-package clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,6 +105,11 @@ lock: $(UV) ## Resolve the dependencies into the lock files
 	$(COMPILE) --extra operator --extra trainer --extra wandb --extra quickstart --extra dev -o requirements/cpu.txt
 	$(COMPILE) --extra trainer --extra wandb --extra quickstart -c requirements/cpu.txt -o requirements/trainer.txt
 	$(COMPILE) --extra operator -c requirements/cpu.txt -o requirements/operator.txt
+	sed '/^protobuf==/d' requirements/cpu.txt > .venv/constraints.txt  # CUTLASS needs an older protobuf
+	$(COMPILE) --no-config --overrides requirements/gpu-overrides.txt --extra trainer --extra wandb -c .venv/constraints.txt -o requirements/gpu.txt
+
+image-gpu: $(READY) ## Build the trainer's image for GPUs with buildah, list its layers and import its packages; as root
+	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster.gpu_image
 
 chart-package: ## Package the chart into dist/; SIGN=key KEYRING=file signs it, PUSH=oci://registry/charts publishes it
 	mkdir -p dist

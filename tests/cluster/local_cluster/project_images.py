@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from local_cluster.binaries import cache
@@ -46,11 +46,14 @@ class ProjectImage:
     dockerfile: str
     targets: tuple[str, ...] = ()
     """the last is the image; those before are built apart, for buildah keeps all that a build writes until it ends"""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    """build arguments"""
 
 
 OPERATOR = ProjectImage("rljob.local/operator", "images/operator/Dockerfile")
-TRAINER = ProjectImage("rljob.local/trainer", "images/trainer/Dockerfile", ("cuda", "torch", "cpu"))
-INPUTS = [REPOSITORY / path for path in ("requirements/trainer.txt", "requirements/operator.txt")]
+TRAINER = ProjectImage("rljob.local/trainer", "images/trainer/Dockerfile", ("cuda", "torch", "trainer"))
+GPU_TRAINER = replace(TRAINER, repository="rljob.local/trainer-gpu", arguments={"LOCK": "gpu"})
+INPUTS = [REPOSITORY / "requirements" / f"{lock}.txt" for lock in ("trainer", "gpu", "operator")]
 INPUTS += [REPOSITORY / image.dockerfile for image in (OPERATOR, TRAINER)]
 """what the large layers follow from"""
 
@@ -61,19 +64,28 @@ def load(image: ProjectImage, runtime: Runtime, environ: Mapping[str, str]) -> s
     The tag follows from the content, so that nothing old is ever run in its place.
     """
     started = time.monotonic()
-    root = cache(environ).parent / "images"
-    root.mkdir(parents=True, exist_ok=True)
-    with _one_at_a_time(root):
-        buildah = _buildah(root, storage(root, [path.read_bytes() for path in INPUTS]))
-        identity = _build(image, buildah, root, environ)
+    with built(image, environ) as (buildah, root, identity):
         name = f"{image.repository}:{identity[:12]}"
         if name not in runtime.images():
             with tempfile.TemporaryDirectory(dir=root) as scratch:
                 archive = Path(scratch) / "image.tar"
-                _run(*buildah, "push", *COMPRESSION, identity, f"oci-archive:{archive}:{name}")
+                run(*buildah, "push", *COMPRESSION, identity, f"oci-archive:{archive}:{name}")
                 runtime.import_archive(archive)
     log.info("action=load image=%s seconds=%.0f", name, time.monotonic() - started)
     return name
+
+
+@contextmanager
+def built(image: ProjectImage, environ: Mapping[str, str]) -> Iterator[tuple[list[str], Path, str]]:
+    """Build an image; give buildah's command line, the directory of the images and the image's id. Raises ClusterError.
+
+    Meanwhile no other process builds.
+    """
+    root = cache(environ).parent / "images"
+    root.mkdir(parents=True, exist_ok=True)
+    with _one_at_a_time(root):
+        buildah = _buildah(root, storage(root, [path.read_bytes() for path in INPUTS]))
+        yield buildah, root, _build(image, buildah, root, environ)
 
 
 def storage(root: Path, inputs: Sequence[bytes]) -> Path:
@@ -94,14 +106,16 @@ def _buildah(root: Path, layers: Path) -> list[str]:
 def _build(image: ProjectImage, buildah: list[str], root: Path, environ: Mapping[str, str]) -> str:
     if subprocess.run([*buildah, "inspect", BASE], capture_output=True, check=False).returncode:
         _make_base(buildah, root, environ)
-    arguments = {"BASE_IMAGE": BASE} | {name: environ[name] for name in FROM_ENVIRONMENT if environ.get(name)}
+    arguments = {"BASE_IMAGE": BASE, **image.arguments} | {
+        name: environ[name] for name in FROM_ENVIRONMENT if environ.get(name)
+    }
     command = [*buildah, "build", "--quiet", "--layers", "--isolation=chroot", "--network=host"]
     command += [f"--build-arg={name}={value}" for name, value in arguments.items()]
     command.append(f"--file={image.dockerfile}")
     for stage in image.targets[:-1]:
-        _run(*command, f"--target={stage}", ".")
+        run(*command, f"--target={stage}", ".")
     command += [f"--target={target}" for target in image.targets[-1:]]
-    return _run(*command, f"--tag={image.repository}", ".").strip()
+    return run(*command, f"--tag={image.repository}", ".").strip()
 
 
 def _make_base(buildah: list[str], root: Path, environ: Mapping[str, str]) -> None:
@@ -110,17 +124,17 @@ def _make_base(buildah: list[str], root: Path, environ: Mapping[str, str]) -> No
         system = Path(scratch) / "system"
         mirror = mirror_of(environ)
         debootstrap = [str(program("debootstrap")), "--variant=minbase", "--include=ca-certificates", "bookworm"]
-        _run(*debootstrap, str(system), mirror)
+        run(*debootstrap, str(system), mirror)
         shutil.copyfile(AUTHORITIES, system / AUTHORITIES.relative_to("/"))
         (Path(scratch) / "Dockerfile").write_text("FROM scratch\nCOPY system /\n")
-        _run(*buildah, "build", "--quiet", "--isolation=chroot", f"--tag={BASE}", scratch)
+        run(*buildah, "build", "--quiet", "--isolation=chroot", f"--tag={BASE}", scratch)
 
 
 def mirror_of(environ: Mapping[str, str]) -> str:
     """Return where packages of Debian bookworm come from: what the environment says, or this machine's own apt."""
     if named := environ.get(MIRROR_VARIABLE):
         return named
-    known = [line for line in _run(*TARGETS).splitlines() if line]
+    known = [line for line in run(*TARGETS).splitlines() if line]
     if not known:
         raise ClusterError(
             f"apt of this machine has no source of bookworm; set {MIRROR_VARIABLE} to a mirror of Debian"
@@ -128,7 +142,7 @@ def mirror_of(environ: Mapping[str, str]) -> str:
     return known[0]
 
 
-def _run(*command: str) -> str:
+def run(*command: str) -> str:
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     if done.returncode:
         said = f"{done.stdout[-2000:]}{done.stderr[-4000:]}"

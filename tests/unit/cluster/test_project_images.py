@@ -45,11 +45,11 @@ def test_uv_is_given_an_index_only_where_the_build_has_one() -> None:
 def test_packages_of_the_base_image_come_from_where_this_machine_s_do(
     said: str, environ: dict[str, str], mirror: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(project_images, "_run", lambda *command: said)
+    monkeypatch.setattr(project_images, "run", lambda *command: said)
     assert project_images.mirror_of(environ) == mirror
 
 
 def test_a_machine_without_a_source_of_debian_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(project_images, "_run", lambda *command: "")
+    monkeypatch.setattr(project_images, "run", lambda *command: "")
     with pytest.raises(ClusterError, match="set DEBIAN_MIRROR to a mirror"):
         project_images.mirror_of({})

@@ -1,0 +1,46 @@
+"""The image for GPUs: one lock with the CPU's, and the table of its layers."""
+
+import json
+
+from local_cluster.gpu_image import Layer, layers, table
+from local_cluster.project_images import REPOSITORY
+
+OTHERWISE_PINNED = {"protobuf"}
+"""CUTLASS needs an older one"""
+
+
+def pins(lock: str) -> dict[str, str]:
+    lines = (REPOSITORY / "requirements" / lock).read_text().splitlines()
+    return dict(line.split()[0].split("==") for line in lines if "==" in line and not line.startswith((" ", "#")))
+
+
+def test_cpus_and_gpus_run_the_same_versions() -> None:
+    cpu, gpu = pins("trainer.txt"), pins("gpu.txt")
+    assert {name for name in cpu.keys() & gpu.keys() if cpu[name] != gpu[name]} == OTHERWISE_PINNED
+    assert {"torch", "sglang", "megatron-core", "sglang-router", "ray", "triton"} <= gpu.keys()
+
+
+def test_the_lock_for_gpus_has_the_kernels_and_nothing_that_is_left_out() -> None:
+    left_out = (REPOSITORY / "requirements" / "gpu-overrides.txt").read_text().splitlines()[1:]
+    names = {line.partition(";")[0] for line in left_out}
+    assert names
+    assert names.isdisjoint(pins("gpu.txt"))
+    assert {"sglang-kernel", "flashinfer-python", "flash-attn-4"} <= pins("gpu.txt").keys()
+
+
+def test_layers_have_the_command_that_made_them_and_their_sum() -> None:
+    inspected = {
+        "Manifest": json.dumps({"layers": [{"size": 3 * 2**20}, {"size": 5 * 2**20}]}),
+        "OCIv1": {
+            "history": [
+                {"created_by": "ADD base"},
+                {"created_by": "ENV A=1", "empty_layer": True},
+                {"created_by": "RUN  install\n torch"},
+            ]
+        },
+    }
+
+    found = layers(inspected)
+
+    assert found == (Layer(3 * 2**20, "ADD base"), Layer(5 * 2**20, "RUN  install\n torch"))
+    assert list(table(found)) == ["       3 MiB  ADD base", "       5 MiB  RUN install torch", "       8 MiB  in all"]
