@@ -793,6 +793,8 @@ class Watch(Section):
     """EntropyCollapse: the entropy is below this share of its initial value"""
     gradient_spike: Annotated[float, Field(gt=1)] = 10.0
     """GradientSpike: a gradient norm is this many times the median of earlier steps"""
+    loss_rise: Annotated[float, Field(gt=0)] = 1.0
+    """LossDiverging: the mean of |loss| is this much above its lowest"""
     non_finite: NotNegative = 0
     """NonFinite: in the last `window` steps more optimizer steps than this were skipped because of a non-finite
     gradient; must be 0 or below `training.optimizer.maxSkippedSteps`, which ends the run"""
@@ -802,6 +804,8 @@ class Watch(Section):
     """Repetition: a larger share of the 4-grams repeats within its response"""
     no_signal: Fraction = 0.9
     """NoSignal: in a larger share of the groups all samples have the same reward"""
+    engine_imbalance: Annotated[float, Field(gt=1)] = 1.5
+    """EngineImbalance: in the last `window` steps the busiest engine made this many times the mean of samples"""
     mismatch: Annotated[float, Field(gt=0)] | None = None
     """Mismatch: mean difference of the log-probabilities of engines and learner [nats]; absent: 0.001 in fp32, 0.05
     in bf16, and no limit with `rollout.async`, where engines have older weights"""

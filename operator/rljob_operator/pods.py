@@ -26,6 +26,9 @@ ENVIRONMENT: Mapping[str, str] = {
     "HOME": HOME,
     "USER": "rljob",  # an image need not know the uid, and torch asks for the name that its cache is called by
     "RAY_TMPDIR": "/tmp",  # whatever TMPDIR is: unix sockets' paths are short
+    # Pods that share a compiler's cache read files that another is writing, also where HOME is on a shared volume.
+    "TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor",
+    "TRITON_CACHE_DIR": "/tmp/triton",
 }
 """what all pods have unless `runtime.env` says otherwise"""
 

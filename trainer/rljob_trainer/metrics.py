@@ -59,6 +59,8 @@ class SampleMetrics:
         "rollout/truncated",
         plot=Plot("Truncated responses", "truncated", low=0.0, colour="secondary"),
     )
+    engine_samples: Mapping[str, int] = field(default_factory=dict)
+    """samples that each engine made, also those that made none"""
     repeated: float | None = metric(
         "Share of 4-grams that repeat an earlier one of their response",
         "share",
@@ -322,6 +324,26 @@ class StepMetrics(LearnerMetrics, SampleMetrics):
         """None for a step that took no time. Evaluation and checkpoint are not part of the step."""
         own = sum(seconds for phase, seconds in self.phase_seconds.items() if phase not in BETWEEN_STEPS)
         return self.data_wait_seconds / own if own > 0 else None
+
+    @property
+    @derived(
+        Metric(
+            "Samples of the busiest engine as a multiple of the mean of all engines; 1: the router balances",
+            "",
+            "rljob_engine_imbalance",
+            "perf/engine_imbalance",
+            plot=Plot(
+                "Imbalance of the engines",
+                "busiest / mean",
+                low=1.0,
+                note="A step waits for its busiest engine.",
+            ),
+        )
+    )
+    def engine_imbalance(self) -> float | None:
+        """None where fewer than two engines served, or nothing was sampled."""
+        made = tuple(self.engine_samples.values())
+        return max(made) * len(made) / sum(made) if len(made) > 1 and any(made) else None
 
     @property
     def data_wait_seconds(self) -> float:

@@ -165,7 +165,7 @@ class SyntheticRun:
         text = f" {right}." if reward else awkward.replace(str(right), str(right + self.random.randint(1, 99)))
         length = max(2, round(self.random.gauss(9 - 4 * self._skill(step), 2)))
         reason = "length" if self.random.random() < 0.35 * exp(-step / 9) else "stop"
-        return Sample(tuple(range(length)), (-0.7,) * length, text, step - 1, reason, "engine-0")
+        return Sample(tuple(range(length)), (-0.7,) * length, text, step - 1, reason, ENGINES[index % 2])
 
     def _training(self, step: int) -> LearnerMetrics:
         broken = step == 23

@@ -137,6 +137,17 @@ def test_every_pod_can_write_where_programs_write(pod: dict):
     assert {"name": "HOME", "value": "/home/rljob"} in pod["containers"][0]["env"]
 
 
+def test_compilers_of_each_pod_have_a_cache_of_their_own_wherever_home_is():
+    shared = {"env": {"HOME": "/shared"}, "volumeMounts": [{"name": "shared", "mountPath": "/shared"}]}
+    variables = [
+        {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+        for pod in pods(runtime={**shared, "volumes": [{"name": "shared", "hostPath": {"path": "/srv"}}]})
+    ]
+    assert [(each["TORCHINDUCTOR_CACHE_DIR"], each["TRITON_CACHE_DIR"]) for each in variables] == [
+        ("/tmp/torchinductor", "/tmp/triton")
+    ] * 3
+
+
 def test_a_manifest_s_own_volume_and_home_come_first():
     given = {
         "env": {"HOME": "/mine"},

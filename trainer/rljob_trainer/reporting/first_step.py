@@ -31,6 +31,8 @@ REPEATED_LIMIT = 0.3
 TRUNCATED_LIMIT = 0.5
 CONTRADICTED_LIMIT = 0.05
 """chance would give half, less the ties; a user's own algorithm may use more than rewards"""
+GRADIENT_LIMIT = 100.0
+"""of the norm before clipping; a mean over tokens gives about 1, and a template applied twice far more"""
 NAMED_TENSORS = 10
 RENDERED = 3
 """number of samples that are shown with their prompts"""
@@ -72,19 +74,8 @@ def checks(
             "Policy and reference have the same weights before the first update, so it must be exactly 0. Otherwise a"
             " kernel is not deterministic, or the reference was loaded differently.",
         ),
-        (
-            "engine against learner, mean |difference| [nats]",
-            view.mean_difference if view else None,
-            MEAN_LIMIT[precision],
-            "Engines and learner compute different probabilities for the same tokens. Weights may be wrong, stale or"
-            " mapped wrongly, the temperature may differ, or one of them may compute the model differently.",
-        ),
-        (
-            "engine against learner, largest |difference| [nats]",
-            view.largest_difference if view else None,
-            LARGEST_LIMIT[precision],
-            "Single tokens disagree. They may be shifted by one, a response tokenised again, or one layer may differ.",
-        ),
+        *_agreement(view, precision),
+        gradient(training),
         (
             "tensors of zeros in the learner",
             len(view.zeros) if view else None,
@@ -109,6 +100,36 @@ def checks(
         ),
     )
     return records((*of_learner, *_of_samples(groups)))
+
+
+def _agreement(view: LearnerView | None, precision: Precision) -> Sequence[tuple[str, float | None, float, str]]:
+    """Return the checks of engines against learner."""
+    return (
+        (
+            "engine against learner, mean |difference| [nats]",
+            view.mean_difference if view else None,
+            MEAN_LIMIT[precision],
+            "Engines and learner compute different probabilities for the same tokens. Weights may be wrong, stale or"
+            " mapped wrongly, the temperature may differ, or one of them may compute the model differently.",
+        ),
+        (
+            "engine against learner, largest |difference| [nats]",
+            view.largest_difference if view else None,
+            LARGEST_LIMIT[precision],
+            "Single tokens disagree. They may be shifted by one, a response tokenised again, or one layer may differ.",
+        ),
+    )
+
+
+def gradient(training: LearnerMetrics) -> tuple[str, float | None, float, str]:
+    """Return the check of the gradient, with its limit and meaning."""
+    return (
+        "gradient norm before clipping",
+        training.grad_norm,
+        GRADIENT_LIMIT,
+        "The model is far from what it is trained on. A chat template is applied twice or is that of another model, the"
+        " checkpoint was not loaded, or rewards or loss weights are very large.",
+    )
 
 
 def _of_samples(groups: Sequence[ScoredGroup]) -> Sequence[tuple[str, float | None, float, str]]:
@@ -148,6 +169,7 @@ def of_references(groups: Sequence[ScoredGroup], training: LearnerMetrics) -> tu
                 "The responses are very unlikely for the model. The checkpoint was not loaded, the responses are in"
                 " another language or format, or the chat template is not the model's.",
             ),
+            gradient(training),
             (
                 f"repeated {NGRAM}-grams, share",
                 _mean([repeated(sample.tokens_T) for sample in spread(samples)]),

@@ -47,6 +47,7 @@ def step_metrics(
         truncated=_mean([sample.finish_reason == "length" for sample in samples]),
         staleness=ages.mean if ages else None,
         max_staleness=ages.largest if ages else None,
+        engine_samples=by_engine(samples, publication.engines),
         repeated=_mean([repeated(sample.own_tokens) for sample in spread(samples)]),
         rollout_tokens=sum(len(sample.own_tokens) for sample in samples if sample.engine),
         version=publication.version,
@@ -82,6 +83,12 @@ def nonfinite_logprobs(groups: Sequence[ScoredGroup]) -> dict[str, int]:
             if not isfinite(sum(sample.logprobs_T)):  # one look at most samples
                 counts[sample.engine] += sum(not isfinite(logprob) for logprob in sample.logprobs_T)
     return dict(counts)
+
+
+def by_engine(samples: Sequence[Sample], serving: Sequence[str]) -> dict[str, int]:
+    """Return how many samples each engine made; one that serves and made none has 0."""
+    made = Counter(sample.engine for sample in samples if sample.engine)
+    return {engine: made[engine] for engine in sorted({*serving, *made})} if made else {}
 
 
 def spread(samples: Sequence[Sample]) -> Sequence[Sample]:

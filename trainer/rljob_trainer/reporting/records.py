@@ -36,6 +36,7 @@ class StepRecord(_Line, StepMetrics):
     step: int
     """optimizer steps finished, counted from 1 over the whole run"""
     reward_parts: Mapping[str, float] = Field(default_factory=dict)
+    engine_samples: Mapping[str, int] = Field(default_factory=dict)
     phase_seconds: PhaseSeconds
 
 

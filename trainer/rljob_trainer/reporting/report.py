@@ -204,6 +204,7 @@ class Report:
 
     def checkpoint(self, step: int, path: Path) -> None:
         """Report a complete and verified checkpoint."""
+        self._watching.saved(step)
         self._record(CheckpointRecord(time=self._now(), step=step, path=str(path)))
 
     def end(self, outcome: str, message: str = "") -> None:
@@ -243,6 +244,8 @@ def open_report(
         progress.record(record)
         if isinstance(record, StepRecord):
             watching.after(record)  # its findings were reported at that time
+        if isinstance(record, CheckpointRecord):
+            watching.saved(record.step)
     files: list[Sink] = [EventLog(events)]
     if job.spec.runtime.tensorboard:
         files.append(TensorBoard(directory / TENSORBOARD, resumed_from))

@@ -4,8 +4,9 @@ Each detector is a function of all steps so far and returns what it finds now. A
 and again only after it had ended.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import fmean, median
 
@@ -18,10 +19,12 @@ NAMES = (
     "RewardCollapse",
     "EntropyCollapse",
     "GradientSpike",
+    "LossDiverging",
     "NonFinite",
     "Truncation",
     "Repetition",
     "NoSignal",
+    "EngineImbalance",
     "Mismatch",
     "Staleness",
     "DataWait",
@@ -29,6 +32,12 @@ NAMES = (
 """of all findings"""
 USUAL_WAIT = 0.5
 """above it, a learner with half of its GPUs would still be fast enough"""
+AT_ONCE = frozenset({"GradientSpike", "NonFinite"})
+"""findings of the weights that begin in a single step"""
+GRADUAL = frozenset({"RewardCollapse", "EntropyCollapse", "LossDiverging"})
+"""those that begin somewhere in the window"""
+FEWEST_SAMPLES = 50
+"""mean of an engine in the window; with fewer, chance alone makes engines unequal"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +70,26 @@ class AnomalyMonitor:
 
     limits: Watch
     bounds: Bounds
+    keep: int = 2
+    """checkpoints that are not deleted yet"""
     _steps: list[StepRecord] = field(default_factory=list)
     _standing: dict[str, Finding] = field(default_factory=dict)
+    _saved: list[int] = field(default_factory=list)
+    """steps of the checkpoints"""
 
     def after(self, step: StepRecord) -> tuple[Finding, ...]:
         """Return the findings that begin with this step."""
         self._steps.append(step)
         found = findings(self._steps, self.limits, self.bounds)
+        found = tuple(with_checkpoint(finding, step.step, self._saved, self.limits.window) for finding in found)
         new = tuple(finding for finding in found if finding.name not in self._standing)
         # With the first numbers: those of later steps would be a change at every step.
         self._standing = {finding.name: self._standing.get(finding.name, finding) for finding in found}
         return new
+
+    def saved(self, step: int) -> None:
+        """Note a checkpoint: a finding names the last one that it has not harmed."""
+        self._saved = [*self._saved, step][-self.keep :]
 
     @property
     def standing(self) -> tuple[Finding, ...]:
@@ -88,6 +106,7 @@ def anomaly_monitor(spec: Spec) -> AnomalyMonitor:
             oldest=spec.ahead.max_staleness if spec.ahead else inf,
             data_wait=data_wait_limit(spec),
         ),
+        spec.checkpoint.keep,
     )
 
 
@@ -121,6 +140,21 @@ def findings(steps: Steps, limits: Watch, bounds: Bounds) -> tuple[Finding, ...]
         *(detector(steps, limits, bounds) for detector in BOUNDED),
     ]
     return tuple(finding for finding in found if finding)
+
+
+def with_checkpoint(finding: Finding, step: int, saved: Sequence[int], window: int) -> Finding:
+    """Return a finding that is about the weights with the last checkpoint from before it, if one is left."""
+    if finding.name not in AT_ONCE | GRADUAL:
+        return finding
+    healthy = step - (1 if finding.name in AT_ONCE else window)
+    before = max((each for each in saved if each <= healthy), default=None)
+    known = (
+        f"The last checkpoint from before is of step {before}: to resume from it, set checkpoint.resumeStep to"
+        f" {before}."
+        if before
+        else "No checkpoint from before is left; checkpoint.keep and checkpoint.interval decide that."
+    )
+    return replace(finding, advice=f"{finding.advice} {known}")
 
 
 def reward_collapse(steps: Steps, limits: Watch) -> Finding | None:
@@ -172,6 +206,22 @@ def gradient_spike(steps: Steps, limits: Watch) -> Finding | None:
         f" {usual:.3g}; watch.gradientSpike {limits.gradient_spike:g}",
         "Check the step's samples (debug.dumpRollouts keeps them) for very long or garbled ones, and for data with a"
         " chat template already applied. training.optimizer.clipGrad limited the step.",
+    )
+
+
+def loss_diverging(steps: Steps, limits: Watch) -> Finding | None:
+    """The loss moved far away from where it was. Its sign means nothing: a policy's loss may be negative."""
+    windows = list(means(steps, limits.window, lambda step: None if step.loss is None else abs(step.loss)))
+    if len(windows) < 2:
+        return None
+    (last, now), (first, least) = windows[-1], min(windows, key=lambda window: window[1])
+    if now - least <= limits.loss_rise:
+        return None
+    return Finding(
+        "LossDiverging",
+        f"mean |loss| of {span(last, limits)} is {now:.3g}, of {span(first, limits)} it was {least:.3g};"
+        f" watch.lossRise {limits.loss_rise:g}",
+        "Lower the learning rate, or lengthen the warm-up. Check the data of these steps.",
     )
 
 
@@ -233,6 +283,31 @@ def no_signal(steps: Steps, limits: Watch) -> Finding | None:
         "watch.noSignal",
         "Questions are too easy or too hard, or the reward gives all samples one score. Use other questions or more"
         " samplesPerPrompt.",
+    )
+
+
+def engine_imbalance(steps: Steps, limits: Watch) -> Finding | None:
+    """The router gives one engine much more work than the others, and the rollout waits for it.
+
+    Only engines that served during the whole window count: one that was started anew has had less.
+    """
+    recent = steps[-limits.window :]
+    if len(recent) < limits.window:
+        return None
+    whole = set.intersection(*(set(step.engine_samples) for step in recent))
+    totals = Counter({engine: sum(step.engine_samples[engine] for step in recent) for engine in sorted(whole)})
+    if len(totals) < 2:
+        return None
+    usual, (busiest, most) = fmean(totals.values()), totals.most_common(1)[0]
+    if usual < FEWEST_SAMPLES or most <= limits.engine_imbalance * usual:
+        return None
+    idlest, least = totals.most_common()[-1]
+    return Finding(
+        "EngineImbalance",
+        f"of {span(recent[-1], limits)}, {busiest} made {most} samples and {idlest} {least}; the mean of"
+        f" {len(totals)} engines is {usual:.4g}; watch.engineImbalance {limits.engine_imbalance:g}",
+        "A step waits for the busiest engine. Use another rollout.routerPolicy, or more and smaller engines; if one"
+        " engine is slow, look at its node and its log.",
     )
 
 
@@ -298,10 +373,12 @@ DETECTORS: tuple[Callable[[Steps, Watch], Finding | None], ...] = (
     reward_collapse,
     entropy_collapse,
     gradient_spike,
+    loss_diverging,
     non_finite,
     truncation,
     repetition,
     no_signal,
+    engine_imbalance,
 )
 BOUNDED: tuple[Callable[[Steps, Watch, Bounds], Finding | None], ...] = (disagreement, staleness, data_wait)
 

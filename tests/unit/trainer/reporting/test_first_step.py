@@ -28,6 +28,7 @@ from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup, Segment
 from support.trainer.synthetic_run import SyntheticRun
 
 KL, MEAN, LARGEST = "KL to the reference", "engine against learner, mean", "engine against learner, largest"
+GRADIENT = "gradient norm before clipping"
 ZEROS = "tensors of zeros in the learner"
 CONTRADICTED = "pairs of samples whose advantages contradict their rewards"
 LEARNER, ENGINES = "perplexity of the samples under the learner", "perplexity of the samples under the engines"
@@ -69,6 +70,7 @@ def test_a_sound_step_breaches_nothing_and_says_everything():
     assert [check.name.partition(",")[0] for check in found()] == [
         KL,
         *["engine against learner"] * 2,
+        GRADIENT,
         ZEROS,
         CONTRADICTED,
         LEARNER,
@@ -87,6 +89,8 @@ def test_a_sound_step_breaches_nothing_and_says_everything():
         ({"view": replace(SOUND, mean_difference=0.01)}, MEAN),
         ({"view": replace(SOUND, largest_difference=0.5)}, LARGEST),
         ({"view": replace(SOUND, largest_difference=inf)}, LARGEST),
+        ({"training": replace(TRAINING, grad_norm=100.1)}, GRADIENT),
+        ({"training": replace(TRAINING, grad_norm=nan)}, GRADIENT),
         ({"view": replace(SOUND, zeros=("lm_head.weight",))}, ZEROS),
         ({"contradicted": 0.5}, CONTRADICTED),
         ({"view": replace(SOUND, mean_logprob=-6.2)}, LEARNER),

@@ -39,7 +39,8 @@ def healthy(step: int, **changes: Any) -> StepRecord:
         "max_staleness": 2,
         "phase_seconds": {"rollout": 3.0 + noise, "train": 6.0, "publish": 1.0, "evaluate": 20.0},
         "response_length": 20.0,
-        "loss": 0.0,
+        "loss": 0.02 * noise,
+        "engine_samples": {"engine-0": 32 + round(4 * noise), "engine-1": 32 - round(4 * noise)},
         "learning_rate": 1e-5,
         "rollout_tokens": 100,
         "train_tokens": 100,
@@ -65,10 +66,12 @@ ILLS: dict[str, Callable[[int], dict[str, Any]]] = {
     "RewardCollapse": after(90, reward_mean=0.2),
     "EntropyCollapse": after(90, entropy=0.02),
     "GradientSpike": after(99, grad_norm=60.0),
+    "LossDiverging": after(90, loss=-1.2),
     "NonFinite": after(99, skipped=1, grad_norm=None, loss=None),
     "Truncation": after(90, truncated=0.7),
     "Repetition": after(90, repeated=0.6),
     "NoSignal": after(90, groups_without_signal=0.95),
+    "EngineImbalance": after(90, engine_samples={"engine-0": 50, "engine-1": 14}),
     "Mismatch": after(90, logprob_mismatch=0.02),
     "Staleness": after(99, max_staleness=3),
     "DataWait": after(90, phase_seconds={"rollout": 7.0, "train": 3.0}),
@@ -110,6 +113,8 @@ def test_rewards_that_stay_negative_are_no_collapse_and_those_that_fall_are():
         ("Repetition", {"repeated": 0.9}),
         ("NonFinite", {"non_finite": 1}),
         ("NoSignal", {"no_signal": 1.0}),
+        ("LossDiverging", {"loss_rise": 1.3}),
+        ("EngineImbalance", {"engine_imbalance": 1.6}),
     ],
 )
 def test_a_limit_moves_the_verdict(name: str, limits: dict[str, float]):
@@ -158,6 +163,9 @@ EVIDENCE = {
     "NonFinite": "optimizer steps of steps 91 to 100 that were skipped because a gradient was not finite: 1, the first"
     " in step 100, the last in step 100; 1 in the whole run; watch.nonFinite 0",
     "Staleness": "the oldest token of step 100 was made by weights that are 3 steps old; rollout.async.maxStaleness 2",
+    "LossDiverging": "mean |loss| of 10 steps to 100 is 1.2, of 10 steps to 70 it was 0.0117; watch.lossRise 1",
+    "EngineImbalance": "of 10 steps to 100, engine-0 made 500 samples and engine-1 140; the mean of 2 engines is 320;"
+    " watch.engineImbalance 1.5",
     "DataWait": "share of 10 steps to 100 for which the learner waited for samples is 0.7: 7 s of a step, in which it"
     " trained for 3 s; watch.dataWait 0.5",
 }
@@ -200,6 +208,49 @@ def test_a_wait_that_a_publication_has_counts_and_an_evaluation_does_not():
 def test_one_slow_step_is_one_of_the_window():
     slow = {"phase_seconds": {"rollout": 900.0, "train": 6.0}}
     assert names(run(100, lambda step: slow if step == 95 else {})) == []
+
+
+def test_an_engine_that_was_away_is_not_compared_and_one_that_made_nothing_is():
+    away = run(10, lambda step: {"engine_samples": {"engine-0": 60, **({} if step == 4 else {"engine-1": 4})}})
+    idle = run(10, lambda step: {"engine_samples": {"engine-0": 64, "engine-1": 64, "engine-2": 0, "engine-3": 0}})
+    assert (names(away), names(idle)) == ([], ["EngineImbalance"])
+
+
+def test_few_samples_say_nothing_of_a_router():
+    def given(number: int) -> dict[str, Any]:
+        return {"engine_samples": {"engine-0": 2 * number, "engine-1": 0}}
+
+    assert names(run(10, lambda step: given(4))) == []
+    assert names(run(10, lambda step: given(5))) == ["EngineImbalance"]
+    assert names(run(9, lambda step: given(50))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "saved", "words"),
+    [
+        ("GradientSpike", [80, 90, 99], "is of step 99: to resume from it, set checkpoint.resumeStep to 99"),
+        ("GradientSpike", [80, 90, 100], "is of step 90: "),
+        ("NonFinite", [90], "is of step 90: "),
+        ("LossDiverging", [80, 90], "is of step 80: "),
+        ("RewardCollapse", [85, 90, 95], "No checkpoint from before is left"),
+        ("EntropyCollapse", [], "No checkpoint from before is left"),
+    ],
+)
+def test_a_finding_of_the_weights_names_the_last_checkpoint_from_before_it(name, saved, words):
+    watching, steps = AnomalyMonitor(LIMITS, BOUNDS, keep=2), run(100, ILLS[name])
+    found = []
+    for step in steps:
+        found += watching.after(step)
+        if step.step in saved:
+            watching.saved(step.step)
+    (only,) = found
+    assert words.replace("is of", "from before is of") in only.advice
+
+
+def test_a_finding_of_something_else_names_no_checkpoint():
+    watching = AnomalyMonitor(LIMITS, BOUNDS)
+    watching.saved(1)
+    assert not [each for step in run(100, ILLS["Truncation"]) for each in watching.after(step) if "Step" in each.advice]
 
 
 def test_the_mean_of_the_window_counts_and_one_bad_step_does_not():
