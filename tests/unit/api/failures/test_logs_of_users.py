@@ -1,0 +1,73 @@
+"""Logs that were written without the signatures are diagnosed, in every form that collectors give them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rljob_api.failures.diagnosis import diagnose
+from rljob_api.failures.entry import Level
+from rljob_api.failures.scan import scan
+
+HERE = Path(__file__).parent
+REQUEST = '(SGLangEngine pid=9) INFO: 10.0.0.2:1 - "POST /generate HTTP/1.1" 200 OK'
+
+
+def logs(name: str) -> list[tuple[str, str]]:
+    """Return head and text of each log of a file."""
+    _, *parts = f"\n{(HERE / name).read_text()}".split("\n=== ")
+    return [(head.split("|")[0].strip(), text) for head, _, text in (part.partition("\n") for part in parts)]
+
+
+FAILING, HEALTHY = logs("failing_logs.txt"), logs("healthy_logs.txt")
+
+
+def codes(text: str) -> list[str]:
+    return [each.failure.code for each in diagnose([scan("log", text.encode())]).findings]
+
+
+def failures(text: str) -> list[str]:
+    """Return what is found, without the hints, which only say that something is slow."""
+    found = diagnose([scan("log", text.encode())]).findings
+    return [each.failure.code for each in found if each.failure.level is not Level.HINT]
+
+
+def each_line(change: Callable[[str], str]) -> Callable[[str], str]:
+    return lambda text: "\n".join(change(line) for line in text.splitlines())
+
+
+FORMS: dict[str, Callable[[str], str]] = {
+    "Ray, coloured": each_line(lambda line: f"\x1b[36m(MegatronTrainRayActor pid=3217, ip=10.1.0.4)\x1b[0m {line}"),
+    "Windows": lambda text: text.replace("\n", "\r\n"),
+    "container runtime": each_line(lambda line: f"2026-07-25T07:53:08.217487080+08:00 stderr F {line}"),
+    "torch, rank": each_line(lambda line: f"[rank3]: {line}"),
+    "torchrun": each_line(lambda line: f"[default3]:{line}"),
+    "JSON": each_line(lambda line: json.dumps({"ts": "2026-07-25T07:53:08Z", "level": "error", "msg": line})),
+    "logging": each_line(lambda line: f"2026-07-25 07:53:08,123 ERROR train.py:12 -- {line}"),
+    "interleaved": each_line(lambda line: f"{line}\n{REQUEST}"),
+    "progress bar": lambda text: f"\rEpoch:  10%|#  | 1/10\r{text}".replace("\n", "\n\rRollout: 40%|#### | 2/5\r"),
+    "box": each_line(lambda line: f"\x1b[31m│\x1b[0m {line:110} \x1b[31m│\x1b[0m"),
+}
+
+
+@pytest.mark.parametrize(("code", "text"), FAILING, ids=[f"{n}-{code}" for n, (code, _) in enumerate(FAILING)])
+def test_a_log_of_a_user_is_diagnosed(code: str, text: str):
+    assert codes(text)[:1] == [code]
+
+
+@pytest.mark.parametrize(("head", "text"), HEALTHY, ids=[head for head, _ in HEALTHY])
+def test_a_log_of_a_healthy_run_has_no_failure(head: str, text: str):
+    assert failures(text) == []
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_form_of_a_log_changes_no_diagnosis(form: str):
+    changed = [(code, codes(FORMS[form](text))[:1]) for code, text in FAILING]
+    wrong = [(code, found) for code, found in changed if found != [code]]
+    assert len(wrong) <= len(FAILING) * 0.02, wrong
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_healthy_log_is_healthy_in_every_form(form: str):
+    assert [(head, found) for head, text in HEALTHY if (found := failures(FORMS[form](text)))] == []
