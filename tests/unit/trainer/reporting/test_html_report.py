@@ -221,6 +221,14 @@ def test_whiskers_are_one_standard_error_long(tmp_path: Path, share: float, n: i
     assert (float(y1) - float(y2)) / (low - high) * (last - first) == pytest.approx(2 * error, rel=0.02)
 
 
+@pytest.mark.parametrize("mean", [-0.5, 1.5])
+def test_a_mean_that_is_no_share_is_drawn_without_an_error(tmp_path: Path, mean: float) -> None:
+    SyntheticRun(tmp_path).take(1)
+    record = EvaluationRecord(time=1.0, step=0, sampled=mean, greedy=None, n=100)
+    figure, *_ = figures(replace(read_history(tmp_path), evaluations=(record,)))
+    assert hovers(figure) == [f"step 0\nsampled {mean:g}"]
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
