@@ -6,7 +6,7 @@ import pytest
 
 from rljob_api.control import EngineState, Finding, Progress, RunState, Status
 from rljob_api.exits import Exit
-from rljob_api.status import MOST_ATTEMPTS
+from rljob_api.status import MOST_ATTEMPTS, MOST_STEPS_OF_RECOVERY
 from rljob_api.status import Status as RLJobStatus
 from rljob_operator.events import events_between
 from rljob_operator.world import DriverState
@@ -323,12 +323,30 @@ def test_an_attempt_begins_with_the_checkpoint_of_the_one_before(around):
     assert [attempt["checkpointStep"] for attempt in around.status["attempts"]] == [3, 3]
 
 
-def test_a_status_has_the_newest_50_attempts(around):
+def test_a_restarted_job_is_degraded_until_its_next_checkpoint(around):
+    fail(around)
+    around.runs(running(attempt=2))
+    around.step()
+    assert (around.condition("Degraded")["status"], around.condition("Degraded")["reason"]) == ("True", "Restarted")
+    around.runs(running(attempt=2, checkpoint=3))
+    around.step()
+    assert around.condition("Degraded")["status"] == "False"
+
+
+def test_a_job_that_has_failed_for_good_is_failed_and_not_degraded(around):
+    around.ends(Exit.BAD_INPUT)
+    around.step()
+    assert (around.condition("Failed")["status"], around.condition("Degraded")["status"]) == ("True", "False")
+
+
+def test_a_status_has_the_newest_attempts_and_recovery_actions_only(around):
     for number in range(1, MOST_ATTEMPTS + 3):
         around.runs(running(step=number, checkpoint=number, attempt=number))
         around.step()
         fail(around)
     assert [number for number, _ in numbers(around)] == list(range(4, MOST_ATTEMPTS + 4))
+    assert len(around.status["recovery"]) == MOST_STEPS_OF_RECOVERY
+    assert around.status["recovery"][-1]["target"] == f"attempt {MOST_ATTEMPTS + 3}"
 
 
 def test_a_driver_is_silent_after_60_seconds_and_not_before(around):

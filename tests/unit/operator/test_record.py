@@ -1,6 +1,7 @@
 """What a driver says, in the job's status."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from rljob_api.control import CurvePoint, EngineState, PerplexityPoint, Progress, SetAccuracy
 from rljob_api.exits import Exit
-from rljob_api.status import Status
+from rljob_api.status import MOST_ENGINES, Status
 from rljob_operator import record
 from support.operator.operator_world import Surroundings, raw_job, running
 
@@ -98,6 +99,33 @@ def test_a_replay_wants_no_engines():
     assert around.status["engines"]["desired"] == 0
 
 
+def test_a_job_recovers_while_an_engine_is_down():
+    around = Surroundings().to_running()
+    around.runs(running(EngineState.DEAD, EngineState.HEALTHY))
+    around.step()
+    assert around.status["phase"] == "Recovering"
+    around.runs(running(EngineState.HEALTHY, EngineState.HEALTHY))
+    around.step()
+    assert around.status["phase"] == "Training"
+
+
+@pytest.mark.parametrize(("eta_s", "shown"), [(60.4, 60), (-1.0, 0), (None, None)])
+def test_the_remaining_time_is_whole_and_never_negative(eta_s: float | None, shown: int | None):
+    around = Surroundings().to_running()
+    around.now += 60
+    around.runs(running().model_copy(update={"progress": PROGRESS.model_copy(update={"eta_seconds": eta_s})}))
+    around.step()
+    assert around.status["progress"].get("etaSeconds") == shown
+
+
+def test_a_job_that_has_ended_has_no_remaining_time():
+    around = Surroundings().to_running()
+    around.runs(running().model_copy(update={"progress": PROGRESS.model_copy(update={"eta_seconds": 60.0})}))
+    around.ends(Exit.OK)
+    around.step()
+    assert "etaSeconds" not in around.status["progress"]
+
+
 def test_a_checkpoint_keeps_the_time_at_which_it_was_first_reported():
     around = Surroundings().to_running()
     around.runs(running(checkpoint=3))
@@ -118,6 +146,14 @@ def test_every_condition_that_is_written_again_is_about_the_present_generation()
     around.edit(recovery={"healthFailures": 9})
     around.step()
     assert around.status["observedGeneration"] == 2
+    assert {condition["observedGeneration"] for condition in around.status["conditions"]} == {2}
+
+
+def test_what_is_not_known_yet_is_about_the_present_generation_too():
+    around = Surroundings()
+    around.step()
+    around.edit(recovery={"healthFailures": 9})
+    around.step()
     assert {condition["observedGeneration"] for condition in around.status["conditions"]} == {2}
 
 
@@ -158,6 +194,37 @@ def test_each_engine_is_shown_with_why_it_died_last():
     }
 
 
+def test_an_order_that_is_given_again_is_listed_once():
+    around = Surroundings().to_running()
+    for _ in range(2):  # the driver's report does not show the order yet
+        around.runs(running(EngineState.DEAD, EngineState.HEALTHY))
+        assert around.step().orders.engines != ()
+    assert [(each["action"], each["target"]) for each in around.status["recovery"]] == [
+        ("RestartEngine", "engine-0 generation 1")
+    ]
+
+
+def test_of_very_many_engines_a_status_shows_the_first_and_counts_all():
+    around = Surroundings().to_running()
+    around.runs(running(*[EngineState.HEALTHY] * (MOST_ENGINES + 1)))
+    around.step()
+    assert len(around.status["engines"]["items"]) == MOST_ENGINES
+    assert around.status["engines"]["ready"] == MOST_ENGINES + 1
+
+
+def test_a_checkpoint_of_the_same_step_at_another_place_is_a_new_one():
+    around = Surroundings().to_running()
+    around.runs(running(checkpoint=3))
+    around.step()
+    first = around.status["lastCheckpoint"]
+    around.now += 600
+    moved = running(checkpoint=3).checkpoint.model_copy(update={"path": "elsewhere/3"})
+    around.runs(running(heartbeat=1.0).model_copy(update={"checkpoint": moved}))
+    around.step()
+    assert around.status["lastCheckpoint"]["path"] == "elsewhere/3"
+    assert around.status["lastCheckpoint"]["time"] > first["time"]
+
+
 def test_a_job_that_has_ended_shows_no_engines_and_keeps_its_progress():
     around = trains()
     around.ends(0)
@@ -190,6 +257,16 @@ def after(ends: list[int]) -> Status:
         around.ray_answers()
         around.step()
     return Status.model_validate(around.status)
+
+
+def test_the_time_of_an_end_is_read_from_the_completion_and_without_it_from_the_condition():
+    status = after([Exit.BAD_INPUT])
+    (failed,) = (each for each in status.conditions if each.type == "Failed")
+    later = status.model_copy(update={"completion_time": failed.last_transition_time + timedelta(seconds=5)})
+    without = status.model_copy(update={"completion_time": None})
+    ends = [record.history_of(each).outcome for each in (status, later, without)]
+    at = int(failed.last_transition_time.timestamp())
+    assert [end.at for end in ends if end] == [at, at + 5, at]
 
 
 @given(st.lists(st.sampled_from([3, 4, 5, -9]), max_size=4), st.sampled_from([*Exit, None]))
@@ -230,7 +307,7 @@ def test_attempts_after_a_failure_are_counted_as_restarts(code: int, restarts: i
     assert around.status["restarts"] == restarts
 
 
-def test_a_suspension_is_no_restart():
+def test_a_suspension_is_no_restart_and_no_recovery():
     around = trains()
     around.edit(suspend=True)
     around.step()
@@ -240,3 +317,4 @@ def test_a_suspension_is_no_restart():
     around.edit(suspend=False)
     around.step()
     assert (around.status["attempt"], around.status["restarts"]) == (2, 0)
+    assert not around.status.get("recovery")
