@@ -1,6 +1,7 @@
 """Arguments and options of the commands that read a cluster. `cluster_verbs` does the work.
 
-That module imports `kubernetes`, so it is imported when a verb runs: the others work without that package.
+That module imports `kubernetes`, so it is imported when a verb runs: the others work without that package. What reads
+run directories needs packages of the trainer, and is imported in the same way.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,9 +23,12 @@ from rljob_cli.options import (
     Namespace,
     Output,
     OutputOption,
+    job_names,
 )
 
 PACKAGE = "this command needs the package kubernetes: pip install 'rljob[cluster]'"
+EVENTS = "events.jsonl"
+"""what makes a directory that of a run"""
 METRICS = "reward, held-out, perplexity, held-out-perplexity or tokens (generated per second); repeatable."
 
 
@@ -51,13 +55,25 @@ def status(
 
 
 def why(
-    name: JobName,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB | RUN_DIR",
+            autocompletion=job_names,
+            help="An RLJob of the cluster, or the directory of a run.",
+        ),
+    ],
     namespace: Namespace = None,
     output: OutputOption = Output.TABLE,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Explain what a job waits for."""
+    """Explain why a job waits, fails, is slow or does not learn."""
+    if (Path(name) / EVENTS).is_file():
+        from rljob_cli import course_view
+
+        course_view.show_run(Path(name), as_json=output is Output.JSON)
+        return
     with cluster_verbs() as verbs:
         verbs.why(verbs.scope(kubeconfig, context, namespace, False), name, as_json=output is Output.JSON)
 

@@ -17,6 +17,7 @@ from rljob_api.sections import RLJob
 
 log = logging.getLogger(__name__)
 
+LOCK = "supervisor.lock"
 GUARD_FINISHES_S = 30.0
 """time for a guard to clean up after a killed supervisor [s]"""
 
@@ -75,7 +76,7 @@ def rundir(job: RLJob) -> RunDirectory:
     path = Path(job.spec.checkpoint.directory or Path("runs") / job.metadata.name).resolve()
     try:
         (path / "logs").mkdir(parents=True, exist_ok=True)
-        (path / "supervisor.lock").touch()
+        (path / LOCK).touch()
     except OSError as error:
         raise RunDirectoryError(f"spec.checkpoint.directory: {path} cannot be used: {error.strerror}") from error
     return RunDirectory(path)
@@ -87,7 +88,7 @@ def locked(directory: RunDirectory) -> Iterator[int]:
 
     Raises RunLockedError at once while another supervisor lives; if that was killed, waits until its guard has cleaned.
     """
-    with (directory.path / "supervisor.lock").open("a+") as file:
+    with (directory.path / LOCK).open("a+") as file:
         deadline = time.monotonic() + GUARD_FINISHES_S
         while not _acquired(file.fileno()):
             file.seek(0)
@@ -100,6 +101,15 @@ def locked(directory: RunDirectory) -> Iterator[int]:
         file.write(str(os.getpid()))
         file.flush()
         yield file.fileno()
+
+
+def in_use(directory: Path) -> bool | None:
+    """Return whether `rljob run` works in a directory; None: it is not one of this machine's runs."""
+    try:
+        with (directory / LOCK).open("rb") as file:
+            return not _acquired(file.fileno())
+    except OSError:
+        return None
 
 
 def _acquired(descriptor: int) -> bool:

@@ -1,6 +1,8 @@
-"""`rljob why`: what a job waits for, in a sentence, and the evidence. Pure: from objects that the caller may read.
+"""`rljob why`: what a job waits for, or how it goes, in a sentence, and the evidence. Pure: from objects that the
+caller may read.
 
 conditions ─► quota, nodes ─► RayCluster ─► pods ─► events of the pod that is stuck
+a failure of the last attempt ─► findings of the training ─► its speed beside its own usual one
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from rljob_api.status import ConditionType, Phase, Status
+from rljob_cli import training
 from rljob_cli.jobs import Job, Manifest
 from rljob_operator.admitted_job import AdmittedJob, admitted_job
 from rljob_operator.attempt_view import AttemptView, attempt_view
@@ -68,6 +71,9 @@ def why(job: Job, seen: Seen, now: float) -> Why:
     if fits is not None and fits.outcome is Outcome.LATER:
         return Why(f"it waits for room: {fits.message}", "Quota", None, evidence)
     since = job.status.phase_since.timestamp() if job.status.phase_since else None
+    evidence = (*evidence, *training.evidence(job))
+    if told := training.sentence(job):
+        return Why(told, str(job.status.phase), since, evidence)
     return Why(job.explanation or "nothing is known", str(job.status.phase or "New"), since, evidence)
 
 

@@ -2,10 +2,16 @@
 
 from typing import Any
 
-from rljob_api.status import ConditionType, Phase
+import pytest
+
+from rljob_api.control import CurvePoint
+from rljob_api.status import AttemptFailure, Condition, ConditionType, Phase
+from rljob_cli import training
 from rljob_cli.jobs import Job, Manifest, job_of
 from rljob_cli.why import Seen, stuck, why
 from rljob_operator.pod_stage import PodEvent
+from support.api.sample_rljob_status import NOON, SAMPLE
+from support.cli.sample_job import job as sample_job
 from support.operator.operator_world import NOW, Surroundings
 
 AT = "2027-01-15T07:59:00Z"
@@ -78,3 +84,50 @@ def test_a_status_of_a_newer_operator_and_a_job_without_status_are_read():
     assert why(job, with_pods(seen, pod("a")), NOW).sentence
     raw = {**seen.job, "status": {}}
     assert why(job_of(raw), Seen(raw), NOW).sentence == "no operator has seen it yet"
+
+
+FAILURE = AttemptFailure(code="TrainOutOfMemory", title="the learner", remedy="lower it", evidence="log:7 CUDA")
+
+
+def curve(*speeds: float) -> tuple[CurvePoint, ...]:
+    return tuple(CurvePoint(step=step, reward=step / 10, tokens_per_second=speed) for step, speed in enumerate(speeds))
+
+
+def sound(status: str) -> tuple[Condition, ...]:
+    said = {"reason": "Truncation,Mismatch", "message": "too long"}
+    return (Condition(type=ConditionType.SOUND, status=status, last_transition_time=NOON, **said),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"conditions": sound("False")}, "it trains, but Truncation, Mismatch: too long"),
+        ({"conditions": sound("True")}, ""),
+        (
+            {"curve": curve(90, 90, 90, 90, 59, 40, 30)},
+            "it is slow: engines generate 59 tokens/s, and the median of the",
+        ),
+        ({"curve": curve(90, 90, 90, 90, 60, 40, 30)}, ""),
+        ({"curve": curve(90, 90, 30, 20, 10)}, ""),
+        ({"phase": Phase.QUEUED, "conditions": sound("False")}, ""),
+    ],
+)
+def test_a_job_that_trains_says_what_is_wrong_with_it(changes, sentence):
+    found = training.sentence(sample_job(**{"phase": Phase.TRAINING, "conditions": (), **changes}))
+    assert found.startswith(sentence)
+    assert bool(found) == bool(sentence)
+
+
+@pytest.mark.parametrize(("phase", "known"), [(Phase.FAILED, True), (Phase.RECOVERING, True), (Phase.TRAINING, False)])
+def test_the_failure_of_the_last_attempt_is_the_sentence_until_the_next_one_trains(phase, known):
+    attempts = (*SAMPLE.attempts[:-1], SAMPLE.attempts[-1].model_copy(update={"failure": FAILURE}))
+    given = sample_job(phase=phase, conditions=(), attempts=attempts)
+    assert training.sentence(given) == ("TrainOutOfMemory: the learner; lower it" if known else "")
+    assert ("failure", "TrainOutOfMemory: log:7 CUDA") in tuple(training.evidence(given))
+
+
+def test_evidence_has_phases_speed_and_reward():
+    found = dict(training.evidence(sample_job(phase=Phase.TRAINING, curve=curve(90, 80, 40))))
+    assert found["speed"] == "40 generated tokens/s; the median of the run is 80"
+    assert found["reward"] == "0.2 at step 2; at step 0 it was 0"
+    assert "rollout" in found["step"]

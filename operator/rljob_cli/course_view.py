@@ -1,0 +1,43 @@
+"""Reads a run directory for `rljob why`, and shows the answer."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+from rljob_api.exits import Exit
+from rljob_cli.course import Course, Number, course
+from rljob_cli.rundir import in_use
+from rljob_trainer.reporting.events import EventsError
+from rljob_trainer.reporting.history import History, NotARunError, read_history
+
+
+def show_run(directory: Path, as_json: bool) -> None:
+    """Print how a run goes."""
+    try:
+        history = read_history(directory)
+    except (NotARunError, EventsError, OSError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(Exit.BAD_INPUT) from error
+    found = course(history, in_use(directory))
+    typer.echo(as_value(history, found) if as_json else as_text(history, found))
+
+
+def as_text(history: History, found: Course) -> str:
+    width = max((len(each.name) for each in found.numbers), default=0)
+    rows = [line(each, width) for each in found.numbers]
+    head = [f"  {'':{width}}  {'now':>9}  {'usual':>9}"] if rows else []
+    return "\n".join([f"{history.run.job}: {found.sentence}", *head, *rows, *(f"  {each}" for each in found.evidence)])
+
+
+def line(number: Number, width: int) -> str:
+    return f"  {number.name:{width}}  {shown(number.now, number.unit):>9}  {shown(number.before, number.unit):>9}"
+
+
+def shown(value: float | None, unit: str) -> str:
+    return "–" if value is None else f"{value:.3g}{' ' + unit if unit else ''}"
+
+
+def as_value(history: History, found: Course) -> str:
+    return json.dumps({"job": history.run.job, "step": history.step, **asdict(found)}, indent=2, ensure_ascii=False)
