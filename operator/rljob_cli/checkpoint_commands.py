@@ -3,11 +3,12 @@
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
+from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
 from rljob_cli.options import Output, OutputOption
 
@@ -26,14 +27,20 @@ def add_to(app: typer.Typer) -> None:
 def inspect(
     path: Annotated[
         Path,
-        typer.Argument(metavar="PATH", help="Checkpoint, journal, rollouts, or the run directory with all of them."),
+        typer.Argument(
+            metavar="PATH",
+            help="Checkpoint, journal, rollouts, or the run directory with all of them; or a Hugging Face checkpoint.",
+        ),
     ],
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Verify checkpoints, journal and rollouts."""
+    """Verify checkpoints, journal and rollouts, or a model."""
+    from rljob_cli import model_view
     from rljob_cli.inspect_view import as_json, as_tables
     from rljob_trainer.rundir import inspection
 
+    if model_view.is_model(path):
+        _inspect_model(path, output)
     try:
         found = inspection.inspect(path)
     except inspection.NothingFoundError as error:
@@ -46,6 +53,21 @@ def inspect(
         console = Console() if terminal else Console(width=PIPE_WIDTH)
         console.print(as_tables(found, boxes=terminal))
     raise typer.Exit(Exit.BAD_INPUT if any(facts.problems for facts in found) else Exit.OK)
+
+
+def _inspect_model(path: Path, output: Output) -> NoReturn:
+    from rljob_cli import model_view
+
+    try:
+        facts = model_view.facts_of(path)
+    except ManifestError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(Exit.BAD_INPUT) from error
+    if output is Output.JSON:
+        typer.echo(model_view.as_json(facts))
+    else:
+        (Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)).print(model_view.as_table(facts))
+    raise typer.Exit(Exit.BAD_INPUT if facts.problems else Exit.OK)
 
 
 def convert(

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from rljob_api.exits import Exit
+from rljob_cli.job_logs import Wanted
 from rljob_cli.options import (
     AllNamespaces,
     Context,
@@ -104,7 +105,11 @@ def top(
 def logs(
     name: JobName,
     engine: Annotated[str | None, typer.Option("--engine", help="Log of this engine, for example engine-0.")] = None,
-    driver: Annotated[bool, typer.Option("--driver", help="Log of the driver (default).")] = False,
+    component: Annotated[
+        str | None,
+        typer.Option("--component", help="Only: driver, ranks, router, rewards, tools or stacks.", show_default=False),
+    ] = None,
+    driver: Annotated[bool, typer.Option("--driver", help="Log of the driver and the ranks (default).")] = False,
     attempt: Annotated[
         int | None, typer.Option("--attempt", min=1, help="Attempt of the driver; default: the newest.")
     ] = None,
@@ -114,12 +119,14 @@ def logs(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show the log of a job's driver or engine."""
+    """Show the log of a job's driver, engine or another component."""
     if engine is not None and (driver or attempt is not None):
         raise typer.BadParameter("--engine excludes --driver and --attempt: an engine's log covers all attempts")
+    if component is not None and (engine is not None or driver):
+        raise typer.BadParameter("--component excludes --engine and --driver")
     with cluster_verbs() as verbs:
         scope = verbs.scope(kubeconfig, context, namespace, False)
-        verbs.logs(scope, name, engine=engine, attempt=attempt, follow=follow, tail=tail)
+        verbs.logs(scope, name, Wanted(engine, component, attempt), follow=follow, tail=tail)
 
 
 def plot(

@@ -5,6 +5,7 @@ They change nothing, except that `logs` starts a pod where a job has none any mo
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from rljob_api.status import Phase
 from rljob_cli import job_evidence, job_json, job_logs, log_reader, resuming, screen, top_view, watching, why_verb
 from rljob_cli.cluster import Cluster, ClusterError, LostError, NoObjectError, NotPossibleError, connect
 from rljob_cli.job_evidence import names_of
-from rljob_cli.job_logs import Log, NoSuchLogError
+from rljob_cli.job_logs import Log, NoSuchLogError, Wanted
 from rljob_cli.job_page import as_page
 from rljob_cli.job_table import as_table
 from rljob_cli.jobs import Job, Manifest
@@ -124,14 +125,24 @@ def resume(where: Scope, name: str) -> None:
     typer.echo(resuming.says(raw, namespace))
 
 
-def logs(where: Scope, name: str, *, engine: str | None, attempt: int | None, follow: bool, tail: int | None) -> None:
+def logs(where: Scope, name: str, wanted: Wanted, *, follow: bool, tail: int | None) -> None:
     """Write a log to the standard output; with `follow` until nothing more can come."""
     job = where.job(name)
     try:
-        log = job_logs.engine_log(job, engine) if engine else job_logs.driver_log(job, attempt)
+        log = job_logs.wanted_log(job, wanted)
     except NoSuchLogError as error:
         raise ClusterError(str(error), Exit.NOT_FOUND) from error
-    _interruptible(lambda: _write(_read(where.cluster, job, log, follow, tail)), Exit.INTERRUPTED)
+    _interruptible(lambda: _write(_shown(where.cluster, job, log, follow, tail)), Exit.INTERRUPTED)
+
+
+def _shown(cluster: Cluster, job: Job, log: Log, follow: bool, tail: int | None) -> Iterator[bytes]:
+    """Yield the lines of a log that are wanted; the last ones are counted among these."""
+    if tail is None or not log.component:
+        yield from log.lines(_read(cluster, job, log, follow, tail))
+    elif follow:
+        yield from log.lines(_read(cluster, job, log, follow, None))
+    else:
+        yield from deque(log.lines(_read(cluster, job, log, follow, None)), maxlen=tail)
 
 
 def evidence(where: Scope, name: str) -> tuple[list[Scanned], list[str]]:

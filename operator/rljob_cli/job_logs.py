@@ -1,14 +1,16 @@
 """Where a log of a job lies, and how it is read from there. Pure.
 
 A driver's log is on its head while that pod lives, in Ray's directory, and in the run's directory for as long as the
-volume. An engine's log is in the run's directory alone. Every head mounts that directory.
+volume. What the learner's ranks write is in it, with a prefix of Ray's. All other logs are in the run's directory
+alone. Every head mounts that directory.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from rljob_api.control import DRIVER_LOG, ENGINE_LOG
+from rljob_api.control import DRIVER_LOG, ENGINE_LOG, REWARD_LOG, STACKS_LOG
 from rljob_api.exits import Exit
 from rljob_cli.jobs import Job, Manifest, nearest
 from rljob_operator.identity import RAY_CLUSTER_LABEL, submission_id
@@ -23,6 +25,19 @@ while :; do
   sleep 1
 done"""
 """for a POSIX shell: the first of the files that there is, from its last lines on"""
+
+
+RANKS: Final = "ranks"
+OWN_FILES: Final = {
+    "router": "logs/router.log",
+    "rewards": REWARD_LOG,
+    "tools": "logs/tools.log",
+    "stacks": STACKS_LOG,
+}
+"""components with a log of their own, besides engines"""
+COMPONENTS: Final = ("driver", RANKS, *OWN_FILES)
+OF_AN_ACTOR: Final = re.compile(rb"^(?:\x1b\[\d+m)?\(\w+ pid=\d+")
+OF_A_RANK: Final = re.compile(rb"^(?:\x1b\[\d+m)?\(\w*Rank pid=\d+")
 
 
 class NoSuchLogError(ValueError):
@@ -43,12 +58,42 @@ class Log:
     """RayCluster on whose head Ray has it, too"""
     submission: str = ""
     """Ray's name for the driver"""
+    component: str = ""
+    """`driver` or `ranks`: only the lines of that; "": all lines"""
+
+    def lines(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield a log without the lines of other components."""
+        if not self.component:
+            yield from chunks
+            return
+        for line in whole_lines(chunks):
+            if OF_A_RANK.match(line) if self.component == RANKS else not OF_AN_ACTOR.match(line):
+                yield line
 
     def files(self, head: Manifest) -> list[str]:
         """Return where to look on a head, the best place first."""
         on_head = head["metadata"].get("labels", {}).get(RAY_CLUSTER_LABEL) == self.cluster
         ray = [f"{RAY_LOGS}/job-driver-{self.submission}.log"] if self.attempt and on_head else []
         return [*ray, *([self.file] if self.file else [])]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which log of a job somebody asks for."""
+
+    engine: str | None = None
+    component: str | None = None
+    attempt: int | None = None
+    """of the driver; None: the newest"""
+
+
+def wanted_log(job: Job, wanted: Wanted) -> Log:
+    """Return the log that is asked for. Raises NoSuchLogError."""
+    if wanted.engine:
+        return engine_log(job, wanted.engine)
+    if wanted.component:
+        return component_log(job, wanted.component, wanted.attempt)
+    return driver_log(job, wanted.attempt)
 
 
 def driver_log(job: Job, attempt: int | None) -> Log:
@@ -77,6 +122,28 @@ def engine_log(job: Job, engine: str) -> Log:
     if known and engine not in known:
         raise NoSuchLogError(f'{job.key} has no engine "{engine}"; nearest: {nearest(engine, known) or known[0]}')
     return Log(what=f"the log of {engine}", file=_in_directory(job, ENGINE_LOG.format(engine=engine)))
+
+
+def component_log(job: Job, component: str, attempt: int | None) -> Log:
+    """Return the log of one of COMPONENTS. Raises NoSuchLogError."""
+    if component not in COMPONENTS:
+        known = ", ".join(COMPONENTS)
+        raise NoSuchLogError(f'no component is called "{component}"; there are {known}, and engines by --engine')
+    log = driver_log(job, attempt)
+    if component in OWN_FILES:
+        name = OWN_FILES[component].format(attempt=log.attempt)
+        return Log(what=f"the log of {component}", file=_in_directory(job, name))
+    return replace(log, component=component)
+
+
+def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a stream, each when it is complete, and what remains at its end."""
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from (line + b"\n" for line in lines)
+    if rest:
+        yield rest
 
 
 def read_command(files: Sequence[str], tail: int | None, follow: bool) -> list[str]:

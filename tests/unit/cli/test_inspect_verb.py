@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
@@ -82,3 +84,43 @@ def test_nothing_of_a_model_is_imported(run):
         [sys.executable, "-c", WITHOUT_THE_MODEL, "inspect", str(run)], capture_output=True, text=True, check=False
     )
     assert done.returncode == Exit.OK, done.stderr
+
+
+def quantised_model(directory: Path, *ignore: str) -> Path:
+    """Write a checkpoint of two layers with experts in four bits, whose router and embedding are not quantised."""
+    tensors = {"model.embed_tokens.weight": (64, 16), "lm_head.weight": (64, 16)}
+    for layer in range(2):
+        tensors |= {
+            f"model.layers.{layer}.mlp.gate.weight": (4, 16),
+            f"model.layers.{layer}.mlp.experts.0.up_proj.weight_packed": (8, 2),
+        }
+    directory.mkdir()
+    save_file({name: np.zeros(axes, np.float32) for name, axes in tensors.items()}, directory / "model.safetensors")
+    said = {"quant_method": "compressed-tensors", "ignore": ["lm_head", *ignore]}
+    config = {"architectures": ["Glm4MoeForCausalLM"], "quantization_config": said}
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
+def test_a_quantised_model_shows_what_its_list_lacks(tmp_path: Path):
+    shown = inspected(quantised_model(tmp_path / "model"))
+    assert shown.exit_code == Exit.BAD_INPUT
+    assert "does not ignore model.embed_tokens, model.layers.0.mlp.gate, model.layers.1.mlp.gate" in shown.stdout
+    assert r'"re:.*mlp\\.gate(\\.weight)?$"' in shown.stdout
+
+
+def test_a_complete_list_is_sound_and_programs_read_it(tmp_path: Path):
+    model = quantised_model(tmp_path / "model", "model.embed_tokens", r"re:.*mlp\.gate\..*")
+    shown = inspected(model, "-o", "json")
+    assert shown.exit_code == Exit.OK
+    (found,) = json.loads(shown.stdout)
+    assert (found["kind"], found["tensors"], found["problems"], found["suggestion"]) == ("model", 6, [], [])
+
+
+def test_a_damaged_file_of_a_model_is_named(tmp_path: Path):
+    model = quantised_model(tmp_path / "model")
+    file = model / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-8])
+    shown = inspected(model)
+    assert shown.exit_code == Exit.BAD_INPUT
+    assert "cut off or damaged" in shown.stdout

@@ -7,7 +7,18 @@ import pytest
 
 from rljob_api.exits import Exit
 from rljob_api.status import ConditionType, Phase
-from rljob_cli.job_logs import NoSuchLogError, driver_log, engine_log, has_ended, last_lines, read_command, without_pods
+from rljob_cli.job_logs import (
+    COMPONENTS,
+    NoSuchLogError,
+    Wanted,
+    driver_log,
+    engine_log,
+    has_ended,
+    last_lines,
+    read_command,
+    wanted_log,
+    without_pods,
+)
 from support.cli.sample_job import in_phase, job
 
 
@@ -29,6 +40,49 @@ def test_what_ran_on_another_cluster_is_on_the_volume_only() -> None:
 
 def test_an_engine_s_log_is_on_the_volume() -> None:
     assert engine_log(job(), "engine-1").files(head("any")) == ["/runs/arithmetic/logs/engine-1.log"]
+
+
+@pytest.mark.parametrize(
+    ("component", "file"),
+    [
+        ("router", "logs/router.log"),
+        ("rewards", "logs/reward.log"),
+        ("tools", "logs/tools.log"),
+        ("stacks", "logs/stacks-attempt-1.log"),
+        ("ranks", "logs/driver-attempt-1.log"),
+        ("driver", "logs/driver-attempt-1.log"),
+    ],
+)
+def test_every_component_has_a_log(component: str, file: str) -> None:
+    assert wanted_log(job(), Wanted(component=component, attempt=1)).files(head("x")) == [f"/runs/arithmetic/{file}"]
+    assert component in COMPONENTS
+
+
+LINES = [
+    b"2026-11-24 10:00:00,000 INFO rljob_trainer.driver action=start\n",
+    b"\x1b[36m(PublishingRank pid=12, ip=10.0.0.4)\x1b[0m step 1\n",
+    b"(LearnerRank pid=13) step 1\n",
+    b"(EngineServer pid=14) ready\n",
+    b"the end",
+]
+
+
+@pytest.mark.parametrize(("component", "numbers"), [("ranks", [1, 2]), ("driver", [0, 4])])
+def test_a_driver_s_log_is_divided_by_ray_s_prefix_wherever_its_chunks_end(component: str, numbers: list[int]) -> None:
+    text = b"".join(LINES)
+    log = wanted_log(job(), Wanted(component=component))
+    for size in (1, 7, 1000):
+        chunks = [text[start : start + size] for start in range(0, len(text), size)]
+        assert list(log.lines(chunks)) == [LINES[number] for number in numbers]
+
+
+def test_without_a_component_every_byte_is_passed_on_as_it_comes() -> None:
+    assert list(wanted_log(job(), Wanted()).lines([b"ab", b"c\nd"])) == [b"ab", b"c\nd"]
+
+
+def test_an_unknown_component_is_answered_with_those_there_are() -> None:
+    with pytest.raises(NoSuchLogError, match='no component is called "rank"; there are driver, ranks, router'):
+        wanted_log(job(), Wanted(component="rank"))
 
 
 def test_what_is_not_there_is_reported_with_what_is() -> None:

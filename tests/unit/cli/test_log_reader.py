@@ -11,7 +11,7 @@ from rljob_api.status import ConditionType, DefaultVolume, Phase, Resolved
 from rljob_cli import cluster_verbs
 from rljob_cli.cluster import ClusterError, NoObjectError, NotPossibleError
 from rljob_cli.cluster_verbs import Scope
-from rljob_cli.job_logs import driver_log
+from rljob_cli.job_logs import Wanted, driver_log
 from rljob_cli.jobs import Job, Manifest, job_of
 from rljob_cli.log_reader import reader
 from support.api.sample_rljob_status import SAMPLE
@@ -101,7 +101,7 @@ class Cluster:
 
 
 def logs(cluster: Any) -> None:
-    cluster_verbs.logs(Scope(cluster, "ml"), "sums", engine=None, attempt=None, follow=False, tail=None)
+    cluster_verbs.logs(Scope(cluster, "ml"), "sums", Wanted(), follow=False, tail=None)
 
 
 def test_the_log_comes_from_the_volume_and_the_pod_is_deleted(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_trainer.data.errors import DataError
+from rljob_trainer.rundir.patient_reading import patiently
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -33,7 +34,7 @@ def load_config(directory: Path) -> PreTrainedConfig:
     """Load the configuration of the checkpoint directory; nothing is fetched."""
     from transformers import AutoConfig
 
-    return AutoConfig.from_pretrained(directory, local_files_only=True)
+    return patiently(lambda: AutoConfig.from_pretrained(directory, local_files_only=True))
 
 
 def load_tokenizer(directory: Path, field: str = "model.checkpoint") -> PreTrainedTokenizerBase:

@@ -13,11 +13,12 @@ from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.errors import UnsupportedModelError
 from rljob_trainer.learners.families.local_bridge import LocalBridge
 from rljob_trainer.learners.rope import rope_type, supported_ropes
+from rljob_trainer.rundir.patient_reading import patiently
 
 
 def bridge(config: LearnerConfig) -> LocalBridge:
     """Return the bridge of the checkpoint. Raises UnsupportedModelError; needs Megatron's process groups."""
-    hf_config = AutoConfig.from_pretrained(config.checkpoint_dir)
+    hf_config = patiently(lambda: AutoConfig.from_pretrained(config.checkpoint_dir))
     check(hf_config, config)
     overrides = {**_device_settings(config), **config.megatron_args}
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32

@@ -1,5 +1,6 @@
 """Rows as prompts: what the chat template does to them, whether they fit, and whether a response will ever end."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,11 @@ from rljob_trainer.preflight.tokenizer import FileTokenizer
 
 MEASURED = 256
 """rows that are tokenised: those with most characters"""
+FOREIGN = ("<|im_start|>", "<|start_header_id|>", "<start_of_turn>", "[INST]", "<|user|>", "<｜User｜>", "<|turn|>user")
+"""what opens a user's turn in templates of Qwen, Llama 3, Gemma, Mistral, GLM and Phi, DeepSeek, Gemma 4"""
+FOREIGN_SHARE = 0.5
+"""of the questions; a few may be about templates"""
+MARKER = re.compile(r"<\|[a-z_]+\|>|<｜[^｜<>]+｜>|<(?:start|end)_of_turn>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,8 @@ class Habits:
     """what opens the assistant's turn; empty: nothing does"""
     turn_end: str | None
     """the special token that ends the assistant's turn"""
+    unknown: tuple[str, ...] = ()
+    """what the template writes like a special token, and is none"""
 
 
 def habits(tokenizer: FileTokenizer) -> Habits:
@@ -46,6 +54,7 @@ def habits(tokenizer: FileTokenizer) -> Habits:
         markers=tuple(token for token in special if token in answered.replace(USER_1.content, "")),
         opening=asked.removeprefix(closed),
         turn_end=min((token for token in special if token in end), key=end.index, default=None),
+        unknown=tuple(dict.fromkeys(each for each in MARKER.findall(answered) if each not in special)),
     )
 
 
@@ -60,7 +69,7 @@ def judge_template(spec: Spec, tokenizer: FileTokenizer, found: Habits | None, r
     if found is None:
         rule = "has nothing to work with: the model's tokenizer has no chat template"
         return Findings((Problem("spec.data.chatTemplate", True, rule, "false"),))
-    return Findings(tuple(twice(data, found, rows)))
+    return Findings((*twice(data, found, rows), *foreign_rows(found, rows)), tuple(foreign_template(found)))
 
 
 def two_beginnings(tokenizer: FileTokenizer, rows: Sequence[Rows]) -> Iterator[Problem]:
@@ -90,6 +99,30 @@ def twice(data: Data, found: Habits, rows: Sequence[Rows]) -> Iterator[Problem]:
             marker = next(iter(marked.values()))
             rule = f"holds {marker}, which the model's chat template writes itself: it would be applied twice"
             yield about(source, list(marked), rule, "spec.data.chatTemplate false, or bare questions")
+
+
+def foreign_rows(found: Habits, rows: Sequence[Rows]) -> Iterator[Problem]:
+    """Yield where most questions have been through the template of another family of models."""
+    for source in rows:
+        marked = {row.place: marker for row in source.good if (marker := foreign_marker(row, found))}
+        if source.good and len(marked) > FOREIGN_SHARE * len(source.good):
+            marker = next(iter(marked.values()))
+            rule = f"holds {marker}, which another family's chat template writes: the model reads it as plain text"
+            yield about(source, list(marked), rule, "bare questions")
+
+
+def foreign_marker(row: Row, found: Habits) -> str | None:
+    texts = (text for turn in row.turns for text in turn.said)
+    return next(
+        (marker for text in texts for marker in FOREIGN if marker in text and marker not in found.markers), None
+    )
+
+
+def foreign_template(found: Habits) -> Iterator[Problem]:
+    """Yield markers that the template writes and the tokenizer does not know."""
+    if found.unknown:
+        rule = f"writes {', '.join(found.unknown)}, and the tokenizer has no such tokens: it may be of another model"
+        yield Problem("spec.model.checkpoint", "chat template", rule, "the chat template of the model")
 
 
 def marker_of(row: Row, found: Habits) -> str | None:

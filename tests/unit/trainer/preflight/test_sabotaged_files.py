@@ -144,6 +144,16 @@ SABOTAGES: dict[str, tuple[Callable[[Place], object], str]] = {
         lambda place: place.rows({"question": WRAPPED, "answer": "2"}),
         "spec.data.train.jsonl: line 13: holds <|im_start|>, which the model's chat template writes itself",
     ),
+    "questions that have been through another family's template": (
+        lambda place: place.rows(
+            *[{"question": f"[INST] {n} + 90 = [/INST]", "answer": str(n + 90)} for n in range(99)]
+        ),
+        "lines 13, 14, 15 and 96 more: holds [INST], which another family's chat template writes",
+    ),
+    "a template of another family": (
+        template(CHAT_TEMPLATE.replace("<|im_start|>", "<|start_header_id|>")),
+        'chat template" writes <|start_header_id|>, and the tokenizer has no such tokens: it may be of another model',
+    ),
     "a prompt template with the chat template's markers": (
         set_spec(data={"promptTemplate": "<|im_start|>user\n{question}"}),
         "spec.data.promptTemplate: ",
@@ -255,6 +265,7 @@ OF_A_TEACHER: dict[str, tuple[Callable[[Place], object], str]] = {
 }
 
 WARNED = {
+    "a template of another family",
     "tied with an output layer",
     "a file that the index does not know",
     "a turn that never ends",
@@ -298,3 +309,8 @@ def test_a_sabotaged_teacher_is_caught_by_its_check_and_by_no_other(taught: Plac
     assert problem.field == "spec.algorithm.teacher.checkpoint"
     assert said in str(problem)
     assert taught.look_without_a_learner() == Findings()
+
+
+def test_a_few_questions_may_be_about_another_family_s_template(place: Place):
+    place.rows({"question": "What does [INST] mean?", "answer": "an instruction"})
+    assert place.look().problems == ()
