@@ -356,6 +356,16 @@ def test_a_driver_is_silent_after_60_seconds_and_not_before(around):
     assert around.step().orders.stop
 
 
+def test_silence_begins_again_with_each_sign_of_life(around):
+    around.now += 59
+    around.runs()
+    around.step()
+    around.now += 60
+    assert not around.step().orders.stop
+    around.now += 0.5
+    assert around.step().orders.stop
+
+
 def test_the_active_deadline_ends_a_job_whose_next_driver_has_not_started():
     around = Surroundings(raw_job(scheduling={"activeDeadlineSeconds": 50})).to_running()
     around.ends(Exit.LOST_PEER)
