@@ -123,6 +123,15 @@ def refusing(after_s: float, **sections: Any) -> Surroundings:
     return around
 
 
+def test_a_driver_that_refuses_the_token_after_a_silence_lives():
+    around = Surroundings().to_running()
+    around.now += 40
+    around.driver(refuses_since=around.now)
+    around.now += 30
+    assert not around.step().orders.stop
+    assert around.condition("Training")["reason"] == "Unreachable"
+
+
 def test_a_driver_that_refuses_the_token_is_not_stalled_and_says_so():
     around = refusing(LOCKED_OUT_S - 1)
     around.step()
