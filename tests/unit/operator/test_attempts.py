@@ -323,22 +323,6 @@ def test_an_attempt_begins_with_the_checkpoint_of_the_one_before(around):
     assert [attempt["checkpointStep"] for attempt in around.status["attempts"]] == [3, 3]
 
 
-def test_a_restarted_job_is_degraded_until_its_next_checkpoint(around):
-    fail(around)
-    around.runs(running(attempt=2))
-    around.step()
-    assert (around.condition("Degraded")["status"], around.condition("Degraded")["reason"]) == ("True", "Restarted")
-    around.runs(running(attempt=2, checkpoint=3))
-    around.step()
-    assert around.condition("Degraded")["status"] == "False"
-
-
-def test_a_job_that_has_failed_for_good_is_failed_and_not_degraded(around):
-    around.ends(Exit.BAD_INPUT)
-    around.step()
-    assert (around.condition("Failed")["status"], around.condition("Degraded")["status"]) == ("True", "False")
-
-
 def test_a_status_has_the_newest_attempts_and_recovery_actions_only(around):
     for number in range(1, MOST_ATTEMPTS + 3):
         around.runs(running(step=number, checkpoint=number, attempt=number))

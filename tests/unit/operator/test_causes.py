@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from rljob_api.control import EngineState
 from rljob_api.exits import Exit
 from rljob_operator.world import DriverState
-from support.operator.operator_world import NOW, Surroundings, running
+from support.operator.operator_world import NOW, Surroundings, raw_job, running
 
 
 @pytest.fixture
@@ -82,6 +83,18 @@ def test_a_process_that_is_lost_at_the_same_step_again_is_the_run_s_failure(arou
     around.step()
     assert around.status["attempts"][1]["cause"] == found
     assert around.status["attempts"][1]["step"] == step
+
+
+def test_a_run_that_loses_all_engines_at_the_same_step_again_has_failed_by_itself():
+    around = Surroundings(raw_job(recovery={"engineRestarts": 0})).to_running()
+    for attempt in (1, 2):
+        around.runs(running(EngineState.DEAD, EngineState.DEAD, attempt=attempt))
+        around.step()
+        around.driver(state=DriverState.STOPPED)
+        around.step()
+        around.ray_answers()
+        around.step()
+    assert [attempt["cause"] for attempt in around.status["attempts"][:2]] == ["Infrastructure", "Application"]
 
 
 def test_a_step_that_only_the_status_has_seen_counts(around):

@@ -116,18 +116,6 @@ def test_the_driver_is_submitted_when_all_pods_are_ready_and_not_before():
     assert around.submitted == ["sums-7f3a1-attempt-1"]
 
 
-def test_a_spare_worker_does_not_make_up_for_a_head_that_is_not_ready():
-    """KubeRay has replaced a worker before the lost one was deleted."""
-    around = Surroundings()
-    around.step()
-    around.pods_ready()
-    workers = [pod for pod in around.world.pods if not pod.is_head]
-    heads = [replace(pod, is_ready=False) for pod in around.world.pods if pod.is_head]
-    around.world = replace(around.world, pods=(*workers, replace(workers[0], name="spare"), *heads))
-    around.step()
-    assert around.condition("ClusterReady")["status"] == "False"
-
-
 def test_a_head_alone_is_not_enough_for_a_driver():
     around = Surroundings()
     around.step()

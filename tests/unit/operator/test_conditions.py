@@ -1,0 +1,50 @@
+"""What the conditions of a job say."""
+
+from dataclasses import replace
+
+import pytest
+
+from rljob_api.exits import Exit
+from support.operator.operator_world import Surroundings, running
+
+
+@pytest.fixture
+def around() -> Surroundings:
+    return Surroundings().to_running()
+
+
+def degraded(around: Surroundings) -> tuple[str, str]:
+    condition = around.condition("Degraded")
+    return condition["status"], condition["reason"]
+
+
+def test_a_spare_worker_does_not_make_up_for_a_head_that_is_not_ready():
+    """KubeRay has replaced a worker before the lost one was deleted."""
+    around = Surroundings()
+    around.step()
+    around.pods_ready()
+    workers = [pod for pod in around.world.pods if not pod.is_head]
+    heads = [replace(pod, is_ready=False) for pod in around.world.pods if pod.is_head]
+    around.world = replace(around.world, pods=(*workers, replace(workers[0], name="spare"), *heads))
+    around.step()
+    assert around.condition("ClusterReady")["status"] == "False"
+
+
+def test_a_restarted_job_is_degraded_until_its_next_checkpoint(around):
+    around.ends(Exit.FAILED)
+    around.step()
+    around.ray_answers()
+    around.step()
+    around.runs(running(attempt=2))
+    around.step()
+    assert degraded(around) == ("True", "Restarted")
+    around.runs(running(attempt=2, checkpoint=3))
+    around.step()
+    assert degraded(around) == ("False", "AsExpected")
+
+
+def test_a_job_that_has_failed_for_good_is_failed_and_not_degraded(around):
+    around.ends(Exit.BAD_INPUT)
+    around.step()
+    assert around.condition("Failed")["status"] == "True"
+    assert degraded(around) == ("False", "AsExpected")
