@@ -87,6 +87,14 @@ def test_a_record_that_somebody_has_edited_reaches_only_runs_of_its_namespace(ch
     assert retention.is_ours_to_delete(replace(RECORD, **change), STORAGE) is ours
 
 
+def test_a_volume_is_the_same_in_any_order_of_its_fields():
+    """The chart's values and the API server order them differently."""
+    source = {"nfs": {"server": "files", "path": "/runs"}}
+    other = {"nfs": {"path": "/runs", "server": "files"}}
+    record = replace(RECORD, volume=retention._text(source))
+    assert retention.is_ours_to_delete(record, Storage(other))
+
+
 def test_a_record_is_read_as_it_was_written_and_a_broken_one_is_left_alone():
     for record in (RECORD, retention.marked(RECORD, 17)):
         raw = retention.manifest(record)

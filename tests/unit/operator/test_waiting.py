@@ -149,6 +149,24 @@ def test_workers_that_wait_for_the_head_do_not_hide_it():
     assert "ray-head runs and is not ready" in found.text
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_of_pods_with_the_same_blocker_the_head_is_named(first: bool):
+    pods = [
+        pod("a", PodStage(Stage.SCHEDULING, OLD, "0/3")),
+        pod("z", PodStage(Stage.SCHEDULING, OLD, "0/3"), is_head=True),
+    ]
+    assert waiting_for(*(pods if first else pods[::-1])).text == "sums-7f3a1-1-z (and 1 more): 0/3"
+
+
+def test_a_worker_that_is_not_ready_does_not_hide_one_whose_init_container_runs():
+    found = waiting_for(
+        pod("a", PodStage(Stage.PROBES, OLD, "container ray-worker runs and is not ready")),
+        pod("b", PodStage(Stage.INIT, OLD, "init container copy runs")),
+        pod("head", None, is_head=True),
+    )
+    assert found.text == "sums-7f3a1-1-b: init container copy runs"
+
+
 def test_a_sandbox_that_cannot_be_made_is_named_from_the_pods_events():
     events = {"sums-7f3a1-1-a": (PodEvent("FailedCreatePodSandBox", "no network plugin", NOW),)}
     found = waiting_for(pod("a", PodStage(Stage.CREATING, NOW - 6)), pod_events=events)
@@ -170,7 +188,9 @@ def test_a_quota_that_kuberay_runs_into_is_a_quota():
 def test_pods_that_kuberay_does_not_make_are_counted():
     around = Surroundings()
     around.step()
-    around.now += PATIENCE_S
+    around.now += PATIENCE_S - 1
+    assert around.plan().waiting is None
+    around.now += 1
     assert around.plan().waiting == Waiting(Blocker.RAY_CLUSTER, "KubeRay has not created 3 of 3 pods yet")
 
 
@@ -223,3 +243,11 @@ def test_events_are_read_only_of_a_pod_whose_status_does_not_say_why():
     others = (pod("a", PodStage(Stage.SCHEDULING, OLD, "0/3")), pod("c", None), pod("d", PodStage(Stage.CREATING, NOW)))
     assert pod_to_ask((*others, creating), NOW) == creating
     assert pod_to_ask(others, NOW) is None
+    assert pod_to_ask((*others, replace(creating, is_deleting=True)), NOW) is None
+
+
+def test_of_several_silent_pods_the_head_is_asked_first():
+    silent = PodStage(Stage.CREATING, NOW - 6)
+    head = pod("z", silent, is_head=True)
+    assert pod_to_ask((pod("a", silent), head), NOW) == head
+    assert pod_to_ask((pod("b", silent), pod("a", silent)), NOW).name == "sums-7f3a1-1-a"
