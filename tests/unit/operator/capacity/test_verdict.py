@@ -106,6 +106,13 @@ def test_a_toleration_lets_the_pods_in():
     assert found.outcome is Outcome.FITS
 
 
+def test_a_node_under_pressure_keeps_pods_out_only_for_now():
+    """Its taint goes away by itself."""
+    pressed = ({"key": "node.kubernetes.io/memory-pressure", "effect": "NoSchedule"},)
+    found = verdict(job(), Capacity(nodes=(gpu_node("a"), gpu_node("b", taints=pressed)), coming=()))
+    assert found.outcome is Outcome.LATER
+
+
 def test_a_cordoned_node_may_come_back():
     nodes = (gpu_node("a"), gpu_node("b", is_schedulable=False))
     assert verdict(job(), Capacity(nodes=nodes, coming=())).outcome is Outcome.LATER
