@@ -71,6 +71,24 @@ def test_a_child_that_somebody_changed_is_applied_again():
     assert kinds(around.plan().apply) == ["RayCluster"]
 
 
+def test_what_is_being_deleted_is_not_deleted_again():
+    around = Surroundings().to_running()
+    around.edit(suspend=True)
+    around.step()
+    around.ends(Exit.PREEMPTED)
+    assert {target.kind for target in around.step().delete} == {"RayCluster", "ConfigMap"}
+    assert around.plan().delete == ()
+
+
+def test_a_child_that_is_being_deleted_is_not_applied():
+    around = Surroundings()
+    around.step()
+    (service,) = (child for child in around.world.children if child["kind"] == "Service")
+    service["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
+    service["spec"]["selector"] = {}
+    assert around.plan().apply == ()
+
+
 @pytest.mark.parametrize("field", ["labels", "ownerReferences"])
 def test_a_label_or_owner_that_somebody_removed_is_applied_again(field):
     around = Surroundings().to_running()

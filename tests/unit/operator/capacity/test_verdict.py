@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from rljob_operator.capacity.demand import demand, total
+from rljob_operator.capacity.demand import Container, Pods, demand, total
 from rljob_operator.capacity.finding import Outcome
 from rljob_operator.capacity.packing import Node
 from rljob_operator.capacity.quantities import amounts, shown, thousandths
-from rljob_operator.capacity.quotas import Quota, limits_of, quota_of
+from rljob_operator.capacity.quotas import Quota, counts, limits_of, quota_of
 from rljob_operator.capacity.snapshot import coming_of, requests_of, snapshot, used_by_node
 from rljob_operator.capacity.verdict import Capacity, verdict
 from support.operator.operator_world import admitted, raw_job
@@ -159,6 +159,34 @@ def test_a_container_above_a_limit_range_is_never():
 )
 def test_a_quota_counts_only_pods_in_its_scope(scopes, outcome):
     assert verdict(job(), Capacity((quota(hard={"pods": "2"}, **scopes),))).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "with_class", "without"),
+    [
+        ("Exists", [], True, False),
+        ("DoesNotExist", [], False, True),
+        ("In", ["urgent"], True, False),
+        ("In", ["other"], False, False),
+        ("NotIn", ["urgent"], False, True),
+        ("NotIn", ["other"], True, True),
+        ("Gt", ["urgent"], False, False),
+    ],
+)
+def test_a_scope_of_priority_classes_covers_pods_by_their_class(
+    operator: str, values: list[str], with_class: bool, without: bool
+):
+    scope = {"scopeName": "PriorityClass", "operator": operator, "values": values}
+    limit = quota(hard={"pods": "1"}, scopeSelector={"matchExpressions": [scope]})
+    pods = [Pods("g", 2, (), {}, (), name) for name in ("urgent", None)]
+    assert [counts(limit, [each]) == {"pods": 2000} for each in pods] == [with_class, without]
+
+
+@pytest.mark.parametrize(("name", "best_effort", "other"), [("BestEffort", 2000, 0), ("NotBestEffort", 0, 2000)])
+def test_a_scope_of_a_quality_of_service_covers_pods_by_their_requests(name: str, best_effort: int, other: int):
+    limit = quota(hard={"pods": "1"}, scopes=[name])
+    pods = [Pods("g", 2, (Container(size, {}),), {}, (), None) for size in ({}, {"cpu": 100})]
+    assert [counts(limit, [each])["pods"] for each in pods] == [best_effort, other]
 
 
 def test_pods_count_as_pods():

@@ -1,0 +1,66 @@
+"""Which nodes let which pods in, and what a node has."""
+
+import pytest
+
+from rljob_operator.capacity.demand import Container, Pods
+from rljob_operator.capacity.packing import Node, lets_in, node_of, placed
+
+TAINT = {"key": "team", "value": "b", "effect": "NoSchedule"}
+
+
+def pods(*tolerations: dict[str, str], group: str = "g", count: int = 1, selector: dict | None = None, **size: int):
+    return Pods(group, count, (Container(size, size),), selector or {}, tolerations, None)
+
+
+def node(name: str = "n", labels: dict | None = None, taints: tuple = (), **size: int) -> Node:
+    return Node(name, {**size, "pods": 110_000}, labels or {}, taints)
+
+
+@pytest.mark.parametrize(
+    ("toleration", "is_let_in"),
+    [
+        ({"key": "team", "operator": "Equal", "value": "b", "effect": "NoSchedule"}, True),
+        ({"key": "team", "value": "b"}, True),
+        ({"key": "team", "operator": "Exists"}, True),
+        ({"operator": "Exists"}, True),
+        ({"key": "", "operator": "Exists", "effect": ""}, True),
+        ({"key": "team", "value": "a"}, False),
+        ({"key": "team"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+        ({"key": "team", "operator": "Exists", "effect": "NoExecute"}, False),
+        ({"operator": "Equal"}, False),
+    ],
+)
+def test_a_toleration_is_compared_as_the_scheduler_does(toleration: dict[str, str], is_let_in: bool):
+    assert lets_in(node(taints=(TAINT,)), pods(toleration)) is is_let_in
+
+
+@pytest.mark.parametrize(
+    ("effect", "is_let_in"), [("NoSchedule", False), ("NoExecute", False), ("PreferNoSchedule", True)]
+)
+def test_a_preference_keeps_no_pod_out(effect: str, is_let_in: bool):
+    assert lets_in(node(taints=({**TAINT, "effect": effect},)), pods()) is is_let_in
+
+
+@pytest.mark.parametrize(
+    ("ready", "spec", "is_schedulable"),
+    [("True", {}, True), ("False", {}, False), ("Unknown", {}, False), ("True", {"unschedulable": True}, False)],
+)
+def test_a_node_is_schedulable_when_it_is_ready_and_not_cordoned(ready: str, spec: dict, is_schedulable: bool):
+    conditions = [{"type": "MemoryPressure", "status": "True"}, {"type": "Ready", "status": ready}]
+    raw = {"metadata": {"name": "n"}, "spec": spec, "status": {"conditions": conditions, "allocatable": {"cpu": "2"}}}
+    found = node_of(raw, {"cpu": 500})
+    assert (found.is_schedulable, found.free) == (is_schedulable, {"cpu": 1500})
+
+
+def test_pods_that_take_the_wrong_node_first_are_moved():
+    """The larger pod fits on both nodes; the smaller one only on the first."""
+    wanted = (pods(group="large", gpu=4), pods(group="small", selector={"pool": "a"}, gpu=3))
+    nodes = (node("a", {"pool": "a"}, gpu=4), node("b", gpu=4))
+    assert placed(wanted, nodes) is True
+    assert placed(wanted, nodes[:1]) is False
+
+
+def test_nodes_of_one_size_that_let_in_others_are_not_alike():
+    wanted = (pods(group="any", gpu=4), pods(group="picky", selector={"pool": "b"}, gpu=4))
+    assert placed(wanted, (node("a", {"pool": "b"}, gpu=4), node("b", {"pool": "a"}, gpu=4))) is True
