@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from rljob_api.control import EngineState, RunState
 from rljob_api.exits import Exit
 from rljob_api.status import ConditionType
-from rljob_operator.plan import Follow, progress_s
+from rljob_operator.plan import NO_ORDERS, Follow, progress_s
 from rljob_operator.pod_stage import PodStage, Stage
 from rljob_operator.world import SILENT_S, Defaults, DriverState, Pod
 from support.operator.operator_world import NOW, Surroundings, raw_job, running
@@ -69,6 +70,14 @@ def test_a_child_that_somebody_changed_is_applied_again():
     cluster = around.world.rayclusters()[0]
     cluster["spec"]["workerGroupSpecs"][0]["replicas"] = 7
     assert kinds(around.plan().apply) == ["RayCluster"]
+
+
+@pytest.mark.parametrize("state", [RunState.FINISHED, RunState.FAILED])
+def test_a_driver_that_reports_its_end_gets_no_orders(state: RunState):
+    around = Surroundings().to_running()
+    around.runs(running(EngineState.DEAD, EngineState.HEALTHY, state=state))
+    around.edit(suspend=True)
+    assert around.step().orders == NO_ORDERS
 
 
 def test_what_is_being_deleted_is_not_deleted_again():
