@@ -72,8 +72,8 @@ def why(job: Job, seen: Seen, now: float) -> Why:
         return Why(f"it waits for room: {fits.message}", "Quota", None, evidence)
     since = job.status.phase_since.timestamp() if job.status.phase_since else None
     evidence = (*evidence, *training.evidence(job))
-    if told := training.sentence(job):
-        return Why(told, str(job.status.phase), since, evidence)
+    if sentence := training.sentence(job):
+        return Why(sentence, str(job.status.phase), since, evidence)
     return Why(job.explanation or "nothing is known", str(job.status.phase or "New"), since, evidence)
 
 
