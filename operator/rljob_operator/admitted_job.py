@@ -44,6 +44,8 @@ class AdmittedJob:
     """whether Ray in its pods asks for a token; false with a RayCluster or a Secret of an older operator"""
     objection: Claim | None = None
     """why a new job like this one would be refused; this one has begun and continues. None: it would be admitted"""
+    held_by: str | None = None
+    """the job whose run uses this one's directory; this one waits until that has ended. None: the directory is free"""
     can_build: bool = True
     """whether all that new pods need is known: otherwise the present ones serve until they end, and none follow"""
 

@@ -39,7 +39,7 @@ SUSPENDED_EARLY = "suspended before the driver started"
 def advance(history: JobHistory, job: AdmittedJob, world: World, now: float) -> JobHistory:
     """Return the history as it should be at `now` [unix s], given what is observed."""
     if history.outcome is not None:
-        if history.attempt is None or not resuming.is_resumed(history, job):
+        if history.attempt is None or not resuming.is_resumed(history, job) or job.held_by is not None:
             return history
         last = attempt_view(history.attempt, job, world)
         return _begin(replace(history, outcome=None), job, last, now, 0.0)
@@ -227,7 +227,7 @@ def _followed(history: JobHistory, last: AttemptView, job: AdmittedJob, now: flo
 
 
 def _begin(history: JobHistory, job: AdmittedJob, last: AttemptView | None, now: float, delay_s: float) -> JobHistory:
-    if not job.can_build:
+    if not job.can_build or job.held_by is not None:
         return history
     number, checkpoint = 1, None
     if last is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from rljob_operator.identity import GROUP, JOB_LABEL, KIND, Manifest, job_name
+from rljob_operator.run_claims import Place, RunClaim, Runs, claim_of
 from rljob_operator.world import Job, Pod, pod_of
 
 Key = str
@@ -79,6 +80,17 @@ class Cache:
     def __init__(self) -> None:
         self._objects: dict[Key, dict[str, Known]] = {}
         self._gone: dict[str, None] = {}
+        self._runs: dict[Place, dict[str, RunClaim]] = {}
+        self._places: dict[str, Place] = {}
+
+    @property
+    def runs(self) -> Runs:
+        """The claims of all jobs to run directories; it changes with the cache."""
+        return self._runs
+
+    def begins(self, raw: Manifest) -> None:
+        """Note that a job begins a run, before the API server has its status: another job must see it at once."""
+        self._claim(raw)
 
     def put(self, raw: Manifest) -> Freshness:
         """Keep an object unless a newer version of it is known, and return what it adds."""
@@ -90,6 +102,8 @@ class Cache:
         if before is not None and _number(before.version) >= version_of(raw):
             return Freshness.STALE
         content = pod_of(raw) if kind == "Pod" else json.dumps(_read(raw)).encode()
+        if kind == KIND:
+            self._claim(raw)
         objects[uid] = Known(kind, raw["metadata"].get("resourceVersion", "0"), content)
         return Freshness.UNCHANGED if before is not None and before.content == content else Freshness.CHANGED
 
@@ -137,7 +151,20 @@ class Cache:
     def _of(self, key: Key) -> Iterator[Known]:
         return iter(self._objects.get(key, {}).values())
 
+    def _claim(self, raw: Manifest) -> None:
+        uid, claim = raw["metadata"]["uid"], claim_of(raw)
+        self._release(uid)
+        if claim is not None:
+            self._runs.setdefault(claim.place, {})[uid] = claim
+            self._places[uid] = claim.place
+
+    def _release(self, uid: str) -> None:
+        place = self._places.pop(uid, None)
+        if place is not None and self._runs[place].pop(uid) and not self._runs[place]:
+            del self._runs[place]
+
     def _remove(self, key: Key, uid: str) -> None:
+        self._release(uid)
         self._gone[uid] = None
         if len(self._gone) > REMEMBERED:
             del self._gone[next(iter(self._gone))]
@@ -166,7 +193,7 @@ OF_ALL = ("name", "namespace", "uid", "generation", "labels", "ownerReferences",
 def _read(raw: Manifest) -> Manifest:
     """Return the fields that are read: a job without annotations, a child with only the conditions of its status."""
     is_job = raw["kind"] == KIND
-    kept = OF_ALL if is_job else (*OF_ALL, "annotations")
+    kept = (*OF_ALL, "creationTimestamp") if is_job else (*OF_ALL, "annotations")
     metadata = {key: raw["metadata"][key] for key in kept if key in raw["metadata"]}
     if is_job:
         return {**raw, "metadata": metadata}

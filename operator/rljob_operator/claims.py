@@ -21,6 +21,7 @@ class Reason(StrEnum):
     NOT_SHARED = "CheckpointsNotShared"
     REFUSED_NOW = "RefusedNow"
     NOT_ADMITTED = "NotAdmitted"
+    DIRECTORY_IN_USE = "DirectoryInUse"
     PREVIOUS_CLUSTER = "PreviousClusterLeaves"
     PROVISIONING = "Provisioning"
     PODS_READY = "PodsReady"

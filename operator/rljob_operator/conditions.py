@@ -69,8 +69,16 @@ def cluster_ready(history: JobHistory, attempt: AttemptView | None, job: Admitte
     if history.outcome is not None:
         return Claim("False", Reason.FINISHED, "the job has ended and its pods are freed")
     if attempt is None or not attempt.record.is_open:
-        return Claim("False", Reason.SUSPENDED, "the job is suspended and has no pods")
+        return directory_in_use(job) or Claim("False", Reason.SUSPENDED, "the job is suspended and has no pods")
     return pods_ready(attempt, job, now)
+
+
+def directory_in_use(job: AdmittedJob) -> Claim | None:
+    """Return that a job waits for its run directory; None: it does not."""
+    if job.held_by is None or job.is_suspended:
+        return None
+    where = f"the run directory {job.resolved.directory} belongs to RLJob {job.held_by}"
+    return Claim("False", Reason.DIRECTORY_IN_USE, f"{where}; this job begins when that one has ended or is deleted")
 
 
 def pods_ready(attempt: AttemptView, job: AdmittedJob, now: float) -> Claim:
@@ -88,7 +96,7 @@ def training(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob,
     if history.outcome is not None:
         return Claim("False", Reason.FINISHED, history.outcome.message)
     if attempt is None or not attempt.record.is_open:
-        return Claim("False", Reason.SUSPENDED, "the job is suspended")
+        return directory_in_use(job) or Claim("False", Reason.SUSPENDED, "the job is suspended")
     record, name = attempt.record, f"attempt {attempt.record.number}"
     if record.verdict is not None:
         return Claim("False", Reason.ENDING, f"{name} is being stopped: {record.reason}")

@@ -14,7 +14,7 @@ from rljob_api.control import RunState, Scale
 from rljob_api.control import Status as DriverStatus
 from rljob_api.recovery import RestartEngine
 from rljob_api.status import Status
-from rljob_operator import attempts, children, pods, record
+from rljob_operator import attempts, children, pods, record, run_claims, storage
 from rljob_operator.admission import admission
 from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.attempt_view import AttemptView, attempt_view
@@ -26,6 +26,7 @@ from rljob_operator.history import JobHistory, Outcome
 from rljob_operator.identity import KIND, Manifest, job_name, service_name, submission_id
 from rljob_operator.rebuilt import rebuilt
 from rljob_operator.rollout_pods import rollout_pods
+from rljob_operator.run_claims import RunClaim
 from rljob_operator.start_deadline import with_start_deadline
 from rljob_operator.waiting import Waiting, waiting
 from rljob_operator.world import ALIVE, SILENT_S, DriverState, Job, World, is_deleting
@@ -111,7 +112,17 @@ def plan(job: Job, world: World, now: float) -> Plan:
     admitted = admission(job, world.defaults, world.rayclusters())
     if isinstance(admitted, Claim):
         return _refused(job, admitted, world, now)
-    return _plan(admitted, world, now)
+    return _plan(replace(admitted, held_by=_holder(job, admitted, world)), world, now)
+
+
+def _holder(job: Job, admitted: AdmittedJob, world: World) -> str | None:
+    """Return the job that holds the run directory of one that has not begun, or has ended."""
+    where = run_claims.place(job.namespace, *storage.where(admitted))
+    if where is None or (job.has_begun and admitted.status.completion_time is None):
+        return None
+    mine = RunClaim(job.name, job.uid, where, has_begun=False, may_begin=True, created=job.created)
+    found = run_claims.holder(mine, world.runs.get(where, {}).values())
+    return found.name if found is not None else None
 
 
 def _refused(job: Job, why: Claim, world: World, now: float) -> Plan:
@@ -175,7 +186,8 @@ def _actions(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob,
     if history.outcome is not None:
         return _finished(history.outcome, job, world, now)
     if attempt is None or not attempt.record.is_open:
-        return Plan(delete=tuple(_clusters_but(None, job, world)))
+        look_again_s = LOOK_AGAIN_S if job.held_by is not None else None
+        return Plan(delete=tuple(_clusters_but(None, job, world)), requeue_after_s=look_again_s)
     due = attempts.deadline(history, job.spec)
     return Plan(
         delete=tuple(_clusters_but(attempt.record.cluster, job, world)),

@@ -55,6 +55,8 @@ class Reconciler:
         job = job_of(raw)
         world = await self._read_world(job)
         todo = plan(job, world, self._clock())
+        if todo.status is not None and todo.status.attempt > job.status.get("attempt", 0):
+            self._cache.begins({**raw, "status": todo.status.model_dump(mode="json", by_alias=True, exclude_none=True)})
         self._metrics.waits(key, todo.waiting.blocker if todo.waiting else None)
         await self._carry_out(job, world, todo)
         return todo.requeue_after_s
@@ -75,6 +77,7 @@ class Reconciler:
             fresh_token=self._tokens.proposed(job),
             defaults=self._defaults,
             refused=self._refused.get(job.key),
+            runs=self._cache.runs,
             progress_due_at=self._progress_due_at.get(job.key, 0.0),
         )
 

@@ -1,6 +1,6 @@
 """Where a run's files lie: its directory, and the volumes that all pods of its job mount. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -18,6 +18,12 @@ def directory(job: AdmittedJob) -> str:
     """Return the run's directory inside the pods."""
     assert job.resolved.directory is not None, "every admitted job has one"
     return job.resolved.directory
+
+
+def where(job: AdmittedJob) -> tuple[Manifest, Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
+    """Return what says where the run directory lies: as in the status, and the job's own volumes and mounts."""
+    resolved = job.resolved.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return resolved, job.spec.runtime.volumes, job.spec.runtime.volume_mounts
 
 
 def cache(job: AdmittedJob) -> str:

@@ -17,6 +17,7 @@ from rljob_api.sections import OUR_MANAGER, Spec
 from rljob_operator.identity import RAY_CLUSTER_LABEL, RAY_GROUP_LABEL, RAY_NODE_TYPE_LABEL, Manifest, manager
 from rljob_operator.pod_evidence import trouble_of
 from rljob_operator.pod_stage import PodEvent, PodStage, stage_of
+from rljob_operator.run_claims import Runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Job:
     """what the driver reads: the object without what the API server adds"""
     status: Manifest
     """as it was written last: the operator's whole memory of the job"""
+    created: str = ""
+    """RFC 3339"""
     is_deleting: bool = False
     managed_by: str = OUR_MANAGER
     """the controller that acts on it, also where the manifest breaks a rule"""
@@ -165,6 +168,8 @@ class World:
     defaults: Defaults = Defaults()
     refused: str | None = None
     """why the API server refused a child; None: it refused none"""
+    runs: Runs = field(default_factory=dict)
+    """which jobs claim which run directories"""
     pod_events: Mapping[str, tuple[PodEvent, ...]] = field(default_factory=dict)
     """events of a pod that does not start, by its name; only where its status does not say why"""
     progress_due_at: float = 0.0
@@ -207,6 +212,7 @@ def job_of(raw: Manifest) -> Job:
         problems=problems,
         manifest=manifest,
         status=status,
+        created=metadata.get("creationTimestamp", ""),
         is_deleting=is_deleting(raw),
         managed_by=manager(raw),
         readable=readable(manifest) if spec is None and status.get("attempts") else None,

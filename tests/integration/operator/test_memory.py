@@ -151,3 +151,24 @@ def test_a_secret_that_is_deleted_is_made_again_with_the_same_token_when_a_pod_w
         lambda: kubectl.names("secret", "-n", job.namespace, "-l", f"rljob.dev/job={job.name}"), bool, deadline_s=90
     )
     assert kubectl.get("secret", name, "-n", job.namespace)["data"]["token"] == token
+
+
+def test_two_jobs_with_one_directory_run_one_after_the_other(
+    kubectl: Kubectl, new_job: Callable, start: Callable, heads: FakeHeads
+) -> None:
+    start(more=('--storage={"hostPath": {"path": "/shared"}}',))
+    first = new_job("first")
+    directory = first.until("Training")["directory"]
+    second = new_job("second", checkpoint={"directory": directory})
+    second.until("Admitted")
+    ready = next(each for each in second.raw()["status"]["conditions"] if each["type"] == "Ready")
+    assert ready["reason"] == "DirectoryInUse"
+    assert f"{directory} belongs to RLJob first" in ready["message"]
+    assert second.children() == set()
+    first.patch('{"suspend":true}')
+    eventually(lambda: first.raw()["status"]["phase"], lambda phase: phase == "Suspended", 60, poll_s=0.5)
+    assert second.children() == set()
+    first.delete()
+    second.until("Training")
+    assert [cluster["metadata"]["labels"]["rljob.dev/job"] for cluster in clusters(kubectl, second)] == ["second"]
+    assert len(heads.submissions) == 2
