@@ -70,7 +70,7 @@ async def end(api: Api, raw: dict[str, Any]) -> None:
     there.step()
     status = {key: raw[key] for key in ("apiVersion", "kind")} | {
         "metadata": {"name": raw["metadata"]["name"]},
-        "status": there.status,
+        "status": {name: value for name, value in there.status.items() if name != "release"},
     }
     assert there.status["phase"] == "Succeeded", there.status
     where = f"{RLJOBS}/{raw['metadata']['name']}/status?fieldManager={FIELD_MANAGER}&force=true"

@@ -276,6 +276,9 @@ class Status(Section):
     """run directory in the pods: checkpoints, logs, events.jsonl"""
     began: str | None = None
     """where the newest attempt began: its checkpoint; absent: at step 0 in an empty directory"""
+    release: str | None = None
+    """NAMESPACE/LEASE of the operator that acts on the job; another one leaves it alone until that Lease has not been
+    renewed for 15 min"""
     resolved: Resolved | None = None
     """what the job uses of the operator's defaults"""
     last_checkpoint: LastCheckpoint | None = None

@@ -35,6 +35,8 @@ class AdmittedJob:
     """what it uses of the operator's defaults"""
     scrapers: Mapping[str, str] | None
     """labels of the namespaces whose pods may read the driver's metrics; empty: all, None: none"""
+    release: str
+    """of this operator"""
     operator_namespace: str
     """namespace of the operator's pods"""
     egress: tuple[Mapping[str, Any], ...] | None
@@ -68,6 +70,7 @@ def admitted_job(job: Job, spec: Spec, defaults: Defaults, clusters: Sequence[Ma
         status=status,
         resolved=resolved(job, spec, status, clusters, defaults),
         scrapers=defaults.scrapers,
+        release=defaults.release,
         operator_namespace=defaults.operator_namespace,
         egress=defaults.egress,
     )

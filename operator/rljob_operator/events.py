@@ -66,6 +66,10 @@ def events_between(old: Status, new: Status) -> Iterator[Event]:
         yield Event("Warning", "Rebuild", "StatusRebuilt", note)
     if old.engines and new.engines and old.engines.desired != new.engines.desired:
         yield Event("Normal", "Scale", "Scaled", f"engines: {old.engines.desired} -> {new.engines.desired}")
+    if old.release is not None and new.release not in (None, old.release):
+        yield Event(
+            "Normal", "TakeOver", "TakenOver", f"the operator {new.release} acts on the job, {old.release} is gone"
+        )
     if _is_suspended(new) and not _is_suspended(old):
         yield Event("Normal", "Suspend", "Suspended", "the job is suspended and its pods are freed")
 

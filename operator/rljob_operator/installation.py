@@ -28,6 +28,7 @@ RIGHTS: Sequence[tuple[str, str, Sequence[str]]] = (
     ("", "pods", ("list", "watch")),
     ("", "secrets", ("get", "create", "delete")),
     ("batch", "jobs", ("get", "create", "delete")),
+    ("coordination.k8s.io", "leases", ("get",)),
     ("events.k8s.io", "events", ("list", "create", "patch")),
 )
 """API group, resource, verbs: all that the operator does. The chart gives it exactly these, as a test sees to."""

@@ -43,7 +43,10 @@ ENDED = (Phase.SUCCEEDED, Phase.FAILED)
 class Metrics:
     """All series, in a registry of their own."""
 
-    def __init__(self, cache: Cache, queue: WorkQueue, watches: WatchLiveness, requests: Requests) -> None:
+    def __init__(
+        self, cache: Cache, queue: WorkQueue, watches: WatchLiveness, requests: Requests, release: str
+    ) -> None:
+        """`release` is this operator's: jobs of another one are not shown."""
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         Info("rljob_operator_build", "Version of the operator", registry=registry).info({"version": version("rljob")})
@@ -94,7 +97,7 @@ class Metrics:
         self._waiting: dict[Key, str] = {}
         self._register_waiting()
         requests.register(registry)
-        registry.register(_Jobs(cache))
+        registry.register(_Jobs(cache, release))
         self._show_all()
 
     def _register_queue(self, queue: WorkQueue, watches: WatchLiveness) -> None:
@@ -178,12 +181,13 @@ def exit_name(code: int | None) -> str:
 class _Jobs(Collector):
     """The operator's jobs in the cache, counted, and each of them by namespace and name."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, release: str) -> None:
         self._cache = cache
+        self._release = release
 
     def collect(self) -> Iterable[Metric]:
         jobs = filter(None, map(self._cache.job, self._cache.jobs()))
-        found = tuple(_Job(raw) for raw in jobs if manager(raw) == OUR_MANAGER)
+        found = tuple(_Job(raw) for raw in jobs if self._is_ours(raw))
         counts = Counts(job.phase for job in found)
         by_phase = GaugeMetricFamily("rljob_operator_jobs", "Jobs by phase; New: not looked at yet", labels=["phase"])
         for phase in (NEW, *Phase):
@@ -208,6 +212,9 @@ class _Jobs(Collector):
         yield _family(
             "rljob_operator_job_completion_timestamp_seconds", "When a job ended", found, _completion, ("phase",)
         )
+
+    def _is_ours(self, raw: Manifest) -> bool:
+        return manager(raw) == OUR_MANAGER and raw.get("status", {}).get("release", self._release) == self._release
 
 
 class _Job:

@@ -109,6 +109,8 @@ def plan(job: Job, world: World, now: float) -> Plan:
         return Plan()  # the children are deleted by their owner references
     if not job.is_ours:
         return Plan()
+    if job.is_left_to(world.defaults.release) is not None and not world.is_other_release_gone:
+        return Plan(requeue_after_s=LOOK_AGAIN_S)
     admitted = admission(job, world.defaults, world.rayclusters())
     if isinstance(admitted, Claim):
         return _refused(job, admitted, world, now)
@@ -136,7 +138,7 @@ def _refused(job: Job, why: Claim, world: World, now: float) -> Plan:
     if job.has_begun:
         new = record.objected_status(old, job.generation, why, now)
     else:
-        new = record.refused_status(old, job.generation, refused(why), now)
+        new = record.refused_status(old, job.generation, refused(why), world.defaults.release, now)
     return _with_status(Plan(), old, new, world.progress_due_at, now)
 
 

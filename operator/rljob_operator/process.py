@@ -151,7 +151,7 @@ def joined(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession)
         metrics.count_order(order, is_accepted)
 
     drivers = Drivers(session, settings.resolve, time.time, changed, answered)
-    metrics = Metrics(cache, queue, watches, cluster.requests)
+    metrics = Metrics(cache, queue, watches, cluster.requests, settings.defaults.release)
     reconciler = Reconciler(cluster, cache, drivers, watches, metrics, settings.defaults, time.time)
     sweeper = Sweeper(cluster, cache, settings.namespaces, settings.defaults, time.time)
     return Operator(settings, cluster, cache, queue, watches, drivers, metrics, reconciler, sweeper)

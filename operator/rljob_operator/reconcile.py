@@ -10,6 +10,7 @@ from rljob_operator.identity import Manifest
 from rljob_operator.metrics import Metrics
 from rljob_operator.plan import Plan, plan, progress_s
 from rljob_operator.pod_events import PodEvents
+from rljob_operator.releases import OtherReleases
 from rljob_operator.tokens import Tokens
 from rljob_operator.watch_liveness import WatchLiveness
 from rljob_operator.world import Defaults, Job, World, job_of
@@ -42,6 +43,7 @@ class Reconciler:
         self._progress_due_at: dict[Key, float] = {}
         self._refused: dict[Key, str] = {}
         self._pod_events = PodEvents(cluster, clock)
+        self._releases = OtherReleases(cluster, clock)
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile a job; return when to do so again at the latest [s].
@@ -67,6 +69,7 @@ class Reconciler:
 
     async def _read_world(self, job: Job) -> World:
         pods, driver = self._cache.pods(job), self._drivers.driver(job.key)
+        other = job.is_left_to(self._defaults.release)
         return World(
             children=self._cache.children(job),
             pods=pods,
@@ -78,6 +81,7 @@ class Reconciler:
             defaults=self._defaults,
             refused=self._refused.get(job.key),
             runs=self._cache.runs,
+            is_other_release_gone=other is not None and await self._releases.is_gone(other),
             progress_due_at=self._progress_due_at.get(job.key, 0.0),
         )
 

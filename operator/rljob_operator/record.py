@@ -51,11 +51,12 @@ def history_of(status: Status) -> JobHistory:
     return JobHistory(tuple(_remembered(record) for record in status.attempts), _outcome(status), started)
 
 
-def refused_status(old: Status, generation: int, conditions: Claims, now: float) -> Status:
+def refused_status(old: Status, generation: int, conditions: Claims, release: str, now: float) -> Status:
     """Return the status of a job that is not admitted; the rest of the status stays."""
     return old.model_copy(
         update={
             "observed_generation": generation,
+            "release": release,
             "phase": Phase.INVALID,
             "phase_since": _phase_since(old, Phase.INVALID, now),
             "conditions": _conditions(old, conditions, generation, now),
@@ -95,6 +96,7 @@ def status_of(
         engines=_engines(job, reported if _has_engines(history) else None),
         directory=storage.directory(job),
         began=_cut(reported.began or "") or None if reported else old.began,
+        release=old.release if history.outcome else job.release,
         resolved=old.resolved if history.outcome else job.resolved,
         last_checkpoint=_checkpoint(old, reported, now) or old.last_checkpoint,
         attempts=tuple(recorded(attempt) for attempt in history.attempts),

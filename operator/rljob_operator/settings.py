@@ -54,6 +54,7 @@ def settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
             defaults_of(given),
             scrapers=given.scrapers,
             operator_namespace=namespace,
+            release=f"{namespace}/{given.lease}",
             egress=given.egress,
             ttl_after_deletion_s=given.run_directory_ttl,
         ),

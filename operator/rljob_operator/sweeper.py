@@ -76,13 +76,14 @@ class Sweeper:
             raw = self._cache.job(key)
             if raw is None:
                 continue
+            is_ours = raw.get("status", {}).get("release", self._defaults.release) == self._defaults.release
             namespace = raw["metadata"]["namespace"]
             here = {(namespace, each) for each in retention.directories(raw, storage)}
             runs.used.update(here)
-            record = retention.record_of_job(raw, self._defaults)
+            record = retention.record_of_job(raw, self._defaults) if is_ours else None
             if record is not None:
                 runs.wanted[namespace, record.directory] = record
-            elif retention.time_to_live(raw, self._defaults) is None:
+            elif is_ours and retention.time_to_live(raw, self._defaults) is None:
                 runs.kept.update(here)
         return runs
 

@@ -44,6 +44,11 @@ class Job:
     readable: Readable | None = None
     """what can be read of a manifest that is refused although the job has begun; None: nothing, or it is not refused"""
 
+    def is_left_to(self, release: str) -> str | None:
+        """Return the other release that the job belongs to; None: it belongs to this one, or to none yet."""
+        theirs: str | None = self.status.get("release")
+        return None if theirs in (None, release) or "completionTime" in self.status else theirs
+
     @property
     def has_begun(self) -> bool:
         """Whether the job has had an attempt."""
@@ -148,6 +153,8 @@ class Defaults:
     head_resources: Mapping[str, Any] = field(default_factory=dict)
     """as in a container's `resources`"""
     worker_resources: Mapping[str, Any] = field(default_factory=dict)
+    release: str = "default/rljob-operator"
+    """of this operator: namespace and name of its Lease"""
     ttl_after_deletion_s: int | None = None
     """time from the deletion of a job to that of its run directory; None: never [s]"""
 
@@ -168,6 +175,8 @@ class World:
     defaults: Defaults = Defaults()
     refused: str | None = None
     """why the API server refused a child; None: it refused none"""
+    is_other_release_gone: bool = False
+    """whether the release that the job belongs to, if it is another one, has left its jobs"""
     runs: Runs = field(default_factory=dict)
     """which jobs claim which run directories"""
     pod_events: Mapping[str, tuple[PodEvent, ...]] = field(default_factory=dict)

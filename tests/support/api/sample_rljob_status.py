@@ -65,6 +65,7 @@ SAMPLE = Status(
         CurvePoint(step=12, reward=0.4375, accuracy=0.5, tokens_per_second=21200),
     ),
     directory="/runs/arithmetic",
+    release="rljob/rljob-operator",
     engines=Engines(
         desired=2,
         replicas=2,

@@ -111,7 +111,9 @@ def operator_families() -> tuple[Family, ...]:
         status = {"phase": phase, "gpus": 4, "lastCheckpoint": saved, "completionTime": saved["time"]}
         cache.put({**raw, "metadata": {**raw["metadata"], "uid": uid, "name": f"job-{uid}"}, "status": status})
     requests.answered("GET", "api/v1/pods", "", 200, 0.1)
-    return _families(Metrics(cache, WorkQueue(lambda: 0.0), WatchLiveness(lambda: 0.0), requests)._registry.collect())
+    return _families(
+        Metrics(cache, WorkQueue(lambda: 0.0), WatchLiveness(lambda: 0.0), requests, "")._registry.collect()
+    )
 
 
 def webhook_families() -> tuple[Family, ...]:

@@ -98,7 +98,7 @@ def test_twenty_heads_that_never_answer_an_order_do_not_delay_the_reconcile_of_a
             lambda key, news: queue.add(key),
             lambda order, is_accepted: None,
         )
-        metrics = Metrics(cache, queue, watches, Requests())
+        metrics = Metrics(cache, queue, watches, Requests(), "ml/rljob")
         cluster = cast(Cluster, ManyJobs(cache))
         reconciler = Reconciler(cluster, cache, drivers, watches, metrics, DEFAULTS, clock)
         unused: Any = None

@@ -30,7 +30,7 @@ class Shown:
     def __init__(self) -> None:
         self.clock, self.cache, self.requests = Clock(), Cache(), Requests()
         self.queue, self.watches = WorkQueue(self.clock), WatchLiveness(self.clock)
-        self.metrics = Metrics(self.cache, self.queue, self.watches, self.requests)
+        self.metrics = Metrics(self.cache, self.queue, self.watches, self.requests, "default/rljob-operator")
 
     def samples(self) -> dict[str, float]:
         """Return the values by name and labels, for example `rljob_operator_jobs{phase=New}`."""

@@ -8,7 +8,7 @@ from rljob_api.status import ConditionType, Phase
 from rljob_operator.installation import RIGHTS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "operator.md").read_text()
-NOT_YET = {"QuotaReserved", "Queued"}
+NOT_YET = {"QuotaReserved"}
 """what no operator writes yet"""
 
 

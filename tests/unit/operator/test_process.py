@@ -73,7 +73,7 @@ def test_what_was_deleted_before_the_watch_began_is_found_by_an_early_second_lis
     cluster: Any = EmptyCluster()
     unused: Any = None
     watches = WatchLiveness(lambda: 0.0)
-    metrics = Metrics(cache, queue, watches, Requests())
+    metrics = Metrics(cache, queue, watches, Requests(), "ml/rljob")
     operator = Operator(settings, cluster, cache, queue, watches, unused, metrics, unused, unused)
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(operator.resync_for_ever())

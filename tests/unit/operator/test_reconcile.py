@@ -34,7 +34,7 @@ class House:
         raw = raw_job()
         self.cluster, self.drivers, self.clock = FakeCluster(raw), FakeDrivers(), Clock()
         self.cache, self.watch = Cache(), WatchLiveness(self.clock)
-        self.metrics = Metrics(self.cache, WorkQueue(self.clock), self.watch, Requests())
+        self.metrics = Metrics(self.cache, WorkQueue(self.clock), self.watch, Requests(), "ml/rljob")
         self.restart()
         self.cache.put(raw)
 
