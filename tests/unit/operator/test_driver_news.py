@@ -5,7 +5,15 @@ from dataclasses import replace
 import pytest
 
 from rljob_api.control import EngineState, RunState, SavedCheckpoint
-from rljob_operator.driver_news import News, RayAnswer, after_answer, after_no_answer, after_report, news_of
+from rljob_operator.driver_news import (
+    News,
+    RayAnswer,
+    after_answer,
+    after_no_answer,
+    after_refusal,
+    after_report,
+    news_of,
+)
 from rljob_operator.world import SILENT_S, Driver, DriverState
 from support.operator.operator_world import NOW, engines, running
 
@@ -105,3 +113,15 @@ def test_the_progress_of_a_driver_without_healthy_engines_is_a_change():
     assert before.status is not None
     after = replace(before, status=before.status.model_copy(update={"progress": running(step=9).progress}))
     assert news_of(before, after) is News.CHANGE
+
+
+def test_a_refusal_counts_from_the_first_one():
+    first = after_refusal(DRIVER, NOW)
+    assert first.refuses_since == NOW
+    assert after_refusal(first, NOW + 30) is first
+
+
+def test_a_report_ends_a_refusal():
+    refusing = after_refusal(DRIVER, NOW)
+    assert refusing.status is not None
+    assert after_report(refusing, refusing.status, refusing.status.attempt, NOW + 30).refuses_since is None

@@ -40,6 +40,14 @@ def test_demand_is_read_from_the_cluster_that_would_be_built():
     assert total(found) == amounts({"pods": 3, GPU: 12, "cpu": "12.1", "rdma/hca": 2, "memory": "576Mi"})
 
 
+@pytest.mark.parametrize(("policy", "cpu"), [({"restartPolicy": "Always"}, "5"), ({}, "3")])
+def test_a_sidecar_of_a_job_is_added_and_an_init_container_is_not(policy: dict[str, str], cpu: str):
+    extra = {"name": "extra", "image": "extra:1", "resources": {"requests": {"cpu": "3"}}, **policy}
+    trainer = {"resources": {"requests": {"cpu": "2"}}, "template": {"spec": {"initContainers": [extra]}}}
+    (found,) = (pods for pods in demand(job(pods={"trainer": trainer})) if pods.group == "trainer")
+    assert found.requests["cpu"] == thousandths(cpu)
+
+
 def test_never_names_numbers_and_the_nearest_setting_that_fits():
     found = verdict(job(), Capacity(quotas=(quota(hard={f"requests.{GPU}": "10"}),)))
     assert found.outcome is Outcome.NEVER
