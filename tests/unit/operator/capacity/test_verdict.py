@@ -57,6 +57,22 @@ def test_never_names_numbers_and_the_nearest_setting_that_fits():
     )
 
 
+def test_the_nearest_setting_is_sought_beyond_the_first_ones():
+    found = verdict(job(), Capacity(quotas=(quota(hard={f"requests.{GPU}": "6"}),)))
+    assert found.instead == "spec.training.gpusPerNode: 2 would need 6 × nvidia.com/gpu"
+
+
+def test_a_setting_that_fits_no_better_is_not_suggested():
+    assert verdict(job(), Capacity(quotas=(quota(hard={f"requests.{GPU}": "0"}),))).instead is None
+
+
+def test_what_would_only_have_to_wait_is_not_said_beside_what_can_never_be():
+    quotas = (quota("small", hard={f"requests.{GPU}": "10"}), quota("busy", used={"pods": "9"}, hard={"pods": "10"}))
+    found = verdict(job(), Capacity(quotas))
+    assert found.outcome is Outcome.NEVER
+    assert "busy" not in found.message
+
+
 def test_later_says_what_is_left():
     used = {f"requests.{GPU}": "10"}
     found = verdict(job(), Capacity(quotas=(quota(used=used, hard={f"requests.{GPU}": "16"}),)))
