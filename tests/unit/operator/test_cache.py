@@ -74,6 +74,7 @@ def test_a_raycluster_whose_owner_is_removed_is_found_by_its_label_and_name():
     cache = Cache()
     cache.put(relabelled({"rljob.dev/job": "sums"}, []))
     cache.put(relabelled({"rljob.dev/job": "sums"}, [], name="sums-00000-1"))
+    cache.put(relabelled({"rljob.dev/job": "sums"}, [], name="sums-7f3a1b-1"))
     assert [found["metadata"]["name"] for found in cache.children(JOB)] == ["sums-7f3a1-1"]
 
 
