@@ -574,6 +574,11 @@ class Training(Section):
     """ranks that share each matrix. Megatron: --tensor-model-parallel-size"""
     pipeline_parallel: Positive = 1
     """stages that the layers are divided into. Megatron: --pipeline-model-parallel-size"""
+    expert_parallel: Positive = 1
+    """groups of ranks that the experts of a mixture are divided over; they may span tensor- and data-parallel ranks.
+    Megatron: --expert-model-parallel-size"""
+    expert_tensor_parallel: Positive = 1
+    """ranks of a group that share each expert. Megatron: --expert-tensor-parallel-size"""
     max_tokens_per_gpu: Positive = 8192
     """maximum tokens of one micro-batch; a longer sample becomes a micro-batch of its own. slime:
     --max-tokens-per-gpu"""

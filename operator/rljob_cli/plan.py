@@ -51,6 +51,10 @@ class Plan:
     tensor_parallel: int
     pipeline_parallel: int
     data_parallel: int
+    expert_parallel: int
+    expert_tensor_parallel: int
+    expert_data_parallel: int
+    """ranks that hold the same experts"""
     batch: Batch
     optimizer_steps: int
     """of the policy in the whole run"""
@@ -83,6 +87,9 @@ def plan(job: RLJob, files: ModelFiles | None, findings: Findings, teacher: Shap
         tensor_parallel=where.tensor_parallel,
         pipeline_parallel=where.pipeline_parallel,
         data_parallel=where.data_parallel,
+        expert_parallel=where.expert_parallel,
+        expert_tensor_parallel=where.expert_tensor_parallel,
+        expert_data_parallel=where.expert_data_parallel,
         batch=batches,
         optimizer_steps=spec.policy_rollouts * batches.steps_per_rollout,
         critic_only=spec.training.steps - spec.policy_rollouts,

@@ -81,9 +81,18 @@ def batch_rows(plan: Plan) -> list[Row]:
         ("globalBatchSize", str(batch.global_batch_size), f"samples / stepsPerRollout {batch.steps_per_rollout}"),
         ("optimizer steps", str(plan.optimizer_steps), f"{rollouts} x stepsPerRollout {batch.steps_per_rollout}"),
         ("data parallel", str(plan.data_parallel), replicas),
+        *expert_rows(plan),
         ("tokens generated in a step", between(plan.generated_tokens), "1 to maxNewTokens a sample"),
         ("tokens trained on in a step", between(plan.trained_tokens), "prompts included, up to the context length"),
     ]
+
+
+def expert_rows(plan: Plan) -> list[Row]:
+    """Return how often each expert is there, where they are spread over ranks."""
+    if plan.expert_parallel * plan.expert_tensor_parallel == 1:
+        return []
+    spread = f"expertParallel {plan.expert_parallel} x expertTensorParallel {plan.expert_tensor_parallel}"
+    return [("copies of an expert", str(plan.expert_data_parallel), f"ranks of a stage / ({spread})")]
 
 
 def between(bounds: Range) -> str:

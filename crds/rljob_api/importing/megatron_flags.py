@@ -3,26 +3,25 @@
 from rljob_api.importing.mapping import Entry, Lost, Needless, same
 
 FROM_CHECKPOINT = Needless("the architecture is read from the checkpoint")
-MIXTURE = Lost("rljob has no mixture of experts")
+MIXTURE = Lost("the learner's mixture of experts has no such setting")
 
 EXPERTS: dict[str, Entry] = {
     **same(
+        FROM_CHECKPOINT,
+        (
+            *("num-experts", "moe-layer-freq", "moe-ffn-hidden-size", "moe-router-topk", "moe-router-score-function"),
+            *("moe-shared-expert-intermediate-size", "moe-shared-expert-gate", "moe-router-pre-softmax"),
+            *("moe-router-topk-scaling-factor", "moe-router-num-groups", "moe-router-group-topk"),
+        ),
+    ),
+    **same(
         MIXTURE,
         (
-            *(
-                "num-experts",
-                "moe-layer-freq",
-                "moe-ffn-hidden-size",
-                "moe-router-topk",
-                "moe-router-load-balancing-type",
-            ),
-            *("moe-shared-expert-intermediate-size", "moe-router-score-function", "moe-router-dtype"),
-            *("moe-router-pre-softmax", "moe-router-enable-expert-bias", "moe-router-bias-update-rate"),
-            *("moe-router-topk-scaling-factor", "moe-router-num-groups", "moe-router-group-topk", "moe-aux-loss-coeff"),
-            *("moe-token-dispatcher-type", "moe-enable-deepep", "moe-grouped-gemm", "moe-permute-fusion"),
-            *("moe-token-drop-policy", "moe-shared-expert-gate", "moe-shared-expert-overlap", "moe-router-fusion"),
-            *("moe-use-upcycling", "moe-deepep-num-sms", "use-routing-replay", "use-rollout-routing-replay"),
-            *("moe-router-padding-for-fp8", "moe-z-loss-coeff", "router-aux-loss-coef"),
+            *("moe-router-load-balancing-type", "moe-router-dtype", "moe-router-enable-expert-bias"),
+            *("moe-router-bias-update-rate", "moe-aux-loss-coeff", "moe-token-dispatcher-type", "moe-enable-deepep"),
+            *("moe-grouped-gemm", "moe-permute-fusion", "moe-token-drop-policy", "moe-shared-expert-overlap"),
+            *("moe-router-fusion", "moe-use-upcycling", "moe-deepep-num-sms", "use-routing-replay"),
+            *("use-rollout-routing-replay", "moe-router-padding-for-fp8", "moe-z-loss-coeff", "router-aux-loss-coef"),
         ),
     ),
     **same(

@@ -249,9 +249,10 @@ LAYOUT: dict[str, Entry] = {
     ),
     "tensor-model-parallel-size": Field("training.tensorParallel", WHOLE),
     "pipeline-model-parallel-size": Field("training.pipelineParallel", WHOLE),
-    **same(
-        Lost("the learner is parallel over tensors, pipeline stages and data only", ("1",)),
-        ("context-parallel-size", "expert-model-parallel-size", "expert-tensor-parallel-size"),
+    "expert-model-parallel-size": Field("training.expertParallel", WHOLE),
+    "expert-tensor-parallel-size": Field("training.expertTensorParallel", WHOLE),
+    "context-parallel-size": Lost(
+        "the learner is parallel over tensors, pipeline stages, experts and data only", ("1",)
     ),
     "sequence-parallel": MEMORY,
     **same(

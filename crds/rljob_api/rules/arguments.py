@@ -43,6 +43,7 @@ SGLANG_OURS = {
     "enable-memory-saver": "spec.placement decides",
     "enable-metrics": "metrics are always on",
     "encoder-only": "engines generate",
+    "ep-size": "an engine shares each expert over its tensor ranks",
     "gpu-id-step": "the placement decides",
     "host": "the placement decides",
     "is-embedding": "engines generate",
@@ -73,6 +74,8 @@ MEGATRON_FIELDS = {
     "min_lr": "spec.training.optimizer.minLearningRate",
     "params_dtype": "spec.training.precision",
     "pipeline_dtype": "spec.training.precision",
+    "expert_model_parallel_size": "spec.training.expertParallel",
+    "expert_tensor_parallel_size": "spec.training.expertTensorParallel",
     "pipeline_model_parallel_size": "spec.training.pipelineParallel",
     "tensor_model_parallel_size": "spec.training.tensorParallel",
     "weight_decay": "spec.training.optimizer.weightDecay",
@@ -89,8 +92,8 @@ MEGATRON_OURS = {
         *("window_size",),
     ),
     "dropout would make the learner and the engines disagree": ("attention_dropout", "hidden_dropout"),
-    "the learner is parallel over tensors, pipeline stages and data only": (
-        *("context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size"),
+    "the learner is parallel over tensors, pipeline stages, experts and data only": (
+        "context_parallel_size",
         *("hierarchical_context_parallel_sizes", "hybrid_context_parallel", "virtual_pipeline_model_parallel_size"),
     ),
     "pipeline stages have equally many layers": (

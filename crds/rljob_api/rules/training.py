@@ -13,6 +13,7 @@ from rljob_api.sizing.batch import divisors
 from rljob_api.sizing.topology import sizes
 
 optimizer = training.optimizer
+expert, expert_tensor = training.expert_parallel, training.expert_tensor_parallel
 tensor, pipeline, gpus = training.tensor_parallel, training.pipeline_parallel, training.gpus_per_node
 
 
@@ -53,6 +54,38 @@ PARALLELISM = requires(
     ),
 )
 
+stage = named(ranks // pipeline)
+experts = named(expert * expert_tensor)
+
+
+def valid_expert_parallelism(spec: Spec) -> str | None:
+    """Return the closest sizes that divide the ranks of a pipeline stage."""
+    chosen = spec.training
+    ranks = chosen.nodes * chosen.gpus_per_node // chosen.pipeline_parallel
+    options = [
+        f"{name} {near}"
+        for name, size, other in (
+            (expert.alias, chosen.expert_parallel, chosen.expert_tensor_parallel),
+            (expert_tensor.alias, chosen.expert_tensor_parallel, chosen.expert_parallel),
+        )
+        if (near := closest_divisor(ranks, size, other))
+    ]
+    return ", or ".join(options) or None
+
+
+EXPERTS = requires(
+    expert,
+    (pipeline < 1) | (experts < 1) | (ranks % model != 0) | (stage % experts == 0),
+    f"x expertTensorParallel {expert_tensor} = {experts} does not divide the {stage} ranks of a pipeline stage",
+    nearest=Search(
+        valid_expert_parallelism,
+        cel=(
+            near(expert.alias, expert.cel, f"{stage.cel} % (v * {expert_tensor.cel}) == 0", 1, INT32),
+            near(expert_tensor.alias, expert_tensor.cel, f"{stage.cel} % ({expert.cel} * v) == 0", 1, INT32),
+        ),
+    ),
+)
+
 floor, rate = optimizer.min_learning_rate, optimizer.learning_rate
 policy_rollouts = named(training.steps - critic_only)
 total_steps = policy_rollouts * steps
@@ -74,4 +107,4 @@ SCHEDULE = (
     ),
 )
 
-RULES = (PARALLELISM, *batches.RULES, *SCHEDULE)
+RULES = (PARALLELISM, EXPERTS, *batches.RULES, *SCHEDULE)

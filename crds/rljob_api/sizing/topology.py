@@ -76,9 +76,26 @@ class Topology:
     tensor_parallel: int
     pipeline_parallel: int
     data_parallel: int
+    expert_parallel: int
+    expert_tensor_parallel: int
     nodes: tuple[Node, ...]
     learner: tuple[LearnerRank, ...]
     engines: tuple[Engine, ...]
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks over which the experts of a pipeline stage are spread."""
+        return self.expert_parallel * self.expert_tensor_parallel
+
+    @property
+    def data_ranks_meet(self) -> bool:
+        """Whether ranks of several data-parallel shares share out experts, and so meet in every micro-batch."""
+        return self.tensor_parallel % self.expert_ranks > 0
+
+    @property
+    def expert_data_parallel(self) -> int:
+        """Ranks that hold the same experts."""
+        return self.tensor_parallel * self.data_parallel // self.expert_ranks
 
     @property
     def gpus(self) -> int:
@@ -101,6 +118,8 @@ class Sizes:
     pipeline_parallel: int
     engines: int
     gpus_per_engine: int
+    expert_parallel: int = 1
+    expert_tensor_parallel: int = 1
 
     @property
     def ranks(self) -> int:
@@ -135,6 +154,8 @@ def sizes(spec: Spec) -> Sizes:
         pipeline_parallel=spec.training.pipeline_parallel,
         engines=spec.rollout.engines,
         gpus_per_engine=spec.rollout.gpus_per_engine,
+        expert_parallel=spec.training.expert_parallel,
+        expert_tensor_parallel=spec.training.expert_tensor_parallel,
     )
 
 
@@ -150,6 +171,8 @@ def lay_out(wanted: Sizes, *, learner: bool = True, engines: bool = True) -> Top
         tensor_parallel=wanted.tensor_parallel,
         pipeline_parallel=wanted.pipeline_parallel,
         data_parallel=wanted.data_parallel,
+        expert_parallel=wanted.expert_parallel,
+        expert_tensor_parallel=wanted.expert_tensor_parallel,
         nodes=nodes,
         learner=tuple(learner_rank(wanted, rank, slot) for rank, slot in learner_slots),
         engines=tuple(engines_on(on(nodes, engine_groups), wanted.gpus_per_engine, count)),

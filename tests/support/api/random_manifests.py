@@ -38,6 +38,8 @@ NUMBERS = {
     "spec.training.steps": (1, 6),
     "spec.training.optimizer.warmupSteps": (0, 12),
     "spec.evaluation.interval": (9, 11),
+    "spec.training.expertParallel": (1, 4),
+    "spec.training.expertTensorParallel": (1, 2),
 }
 """small numbers, so that they often fit each other and often do not"""
 VALUES: dict[str, tuple[Any, ...]] = {

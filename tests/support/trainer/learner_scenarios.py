@@ -246,9 +246,10 @@ def load_and_look(
 def _look(learner: LearnerRank, after: list[TrainingSequence]) -> dict[str, Any]:
     """Return weights, masters and moments by their Hugging Face names, counters, and the metrics of one more step."""
     state: dict[str, Any] = {name: _whole(learner, name) for name in ("master", "exp_avg", "exp_avg_sq")}
-    (part,) = learner._optimizer.megatron.chained_optimizers
     state["weights"] = weights(learner)
-    state["counts"] = (learner.step, sorted({each["step"].item() for each in part.optimizer.state.values()}))
+    parts = learner._optimizer.megatron.chained_optimizers
+    counts = {each["step"].item() for part in parts for each in part.optimizer.state.values()}
+    state["counts"] = (learner.step, sorted(counts))
     return state | {"next": _step(learner, after, 64, False), "after": weights(learner)}
 
 
@@ -257,11 +258,12 @@ def _whole(learner: LearnerRank, name: str) -> dict[str, torch.Tensor]:
 
     Weights in bf16 take three turns, of 8 of the 24 bits each.
     """
-    (part,) = learner._optimizer.megatron.chained_optimizers
+    parts = learner._optimizer.megatron.chained_optimizers
     parameters = list(learner._model.parameters())
     kept = [parameter.detach().clone() for parameter in parameters]
     rests = [torch.zeros(parameter.numel()) for parameter in parameters]
     for parameter, whole in zip(parameters, rests, strict=True):
+        part = parts[0 if getattr(parameter, "allreduce", True) else -1]  # experts have an optimizer of their own
         if parameter in part.model_param_group_index_map:
             group, place = part.model_param_group_index_map[parameter]
             master = part.optimizer.param_groups[group]["params"][place]
@@ -292,7 +294,7 @@ def gradients(
     metrics = _step(learner, sequences, 10_000, False)
     converted = [
         learner._bridge._weight_to_hf_format(name, parameter.main_grad)
-        for name, parameter in learner._model.named_parameters()
+        for name, parameter in learner._bridge.named(learner._model).named_parameters()
     ]
     return metrics, {name: grad.clone() for names, grads in converted for name, grad in zip(names, grads, strict=True)}
 
@@ -387,7 +389,8 @@ def _step(learner: LearnerRank, sequences: list[TrainingSequence], max_tokens: i
 
 
 def _share(learner: LearnerRank, sequences: list[TrainingSequence], max_tokens: int) -> tuple[MicroBatch, ...]:
-    return pack(sequences, learner.layout.data, max_tokens)[learner.layout.data_rank(learner.rank)]
+    layout = learner.layout
+    return pack(sequences, layout.data, max_tokens, in_step=layout.data_ranks_meet)[layout.data_rank(learner.rank)]
 
 
 def _optimizer_state(learner: LearnerRank) -> tuple[list[torch.Tensor], int]:

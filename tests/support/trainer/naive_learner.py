@@ -20,6 +20,21 @@ class NaiveStep:
     """clipped"""
 
 
+def _by_expert(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors by the names of checkpoint files; transformers 5 keeps a layer's experts in one tensor."""
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        prefix, _, last = name.rpartition(".")
+        if not prefix.endswith("experts"):
+            found[name] = tensor
+            continue
+        for expert, weight in enumerate(tensor):
+            parts = weight.chunk(2) if last == "gate_up_proj" else (weight,)
+            names = ("gate_proj", "up_proj") if last == "gate_up_proj" else ("down_proj",)
+            found |= {f"{prefix}.{expert}.{each}.weight": part for each, part in zip(names, parts, strict=True)}
+    return found
+
+
 class NaiveLearner:
     def __init__(
         self, directory: Path, loss: LossSettings, optimizer: OptimizerSettings, rates: Sequence[float]
@@ -46,11 +61,11 @@ class NaiveLearner:
         self.rates = self.rates[1:]
         gradients = {n: p.grad.clone() for n, p in self.model.named_parameters() if p.grad is not None}
         self.optimizer.step()
-        return NaiveStep(total.item(), norm.item(), gradients)
+        return NaiveStep(total.item(), norm.item(), _by_expert(gradients))
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return a copy of all weights as they are now."""
-        return {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        return _by_expert({name: tensor.clone() for name, tensor in self.model.state_dict().items()})
 
     def logprobs(self, model: torch.nn.Module, sequence: TrainingSequence) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the response tokens' log-probabilities and the entropies where they were sampled."""

@@ -24,6 +24,8 @@ INTERMEDIATE_SIZE = 128
 NUM_LAYERS = 2
 NUM_HEADS = 4
 NUM_KEY_VALUE_HEADS = 2
+NUM_EXPERTS = 4
+EXPERT_SIZE = 32
 HEAD_DIM = 16
 
 END_OF_TURN = "<|im_end|>"
@@ -61,8 +63,8 @@ def tiny(
 ) -> Path:
     """Write a random checkpoint of an architecture that the learner trains."""
     family = model_shape.FAMILIES[architecture]
-    config = _config(architecture, family.model_type, tied, dtype, layers)
-    return _write(directory, config, _weights(layers, tied, seed, family.qk_norm))
+    config = _config(architecture, family.model_type, tied, dtype, layers) | (_EXPERTS if family.experts else {})
+    return _write(directory, config, _weights(layers, tied, seed, family))
 
 
 FAMILIES = {family.model_type: partial(tiny, architecture) for architecture, family in model_shape.FAMILIES.items()}
@@ -144,7 +146,19 @@ def _config(architecture: str, model_type: str, tied: bool, dtype: DType, layers
     }
 
 
-def _weights(layers: int, tied: bool, seed: int, qk_norm: bool) -> Weights:
+_EXPERTS = {
+    "num_experts": NUM_EXPERTS,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": EXPERT_SIZE,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "output_router_logits": False,
+    "router_aux_loss_coef": 0.001,
+}
+
+
+def _weights(layers: int, tied: bool, seed: int, family: model_shape.Family) -> Weights:
     random = np.random.default_rng(seed)
 
     def linear(outputs: int, inputs: int) -> npt.NDArray[np.float32]:
@@ -164,11 +178,17 @@ def _weights(layers: int, tied: bool, seed: int, qk_norm: bool) -> Weights:
             f"{attention}.v_proj.weight": linear(NUM_KEY_VALUE_HEADS * HEAD_DIM, HIDDEN_SIZE),
             f"{attention}.o_proj.weight": linear(HIDDEN_SIZE, NUM_HEADS * HEAD_DIM),
             f"{prefix}.post_attention_layernorm.weight": norm(HIDDEN_SIZE),
-            f"{prefix}.mlp.gate_proj.weight": linear(INTERMEDIATE_SIZE, HIDDEN_SIZE),
-            f"{prefix}.mlp.up_proj.weight": linear(INTERMEDIATE_SIZE, HIDDEN_SIZE),
-            f"{prefix}.mlp.down_proj.weight": linear(HIDDEN_SIZE, INTERMEDIATE_SIZE),
         }
-        if qk_norm:
+        experts = {f"{prefix}.mlp.experts.{expert}": EXPERT_SIZE for expert in range(NUM_EXPERTS)}
+        for mlp, size in experts.items() if family.experts else ((f"{prefix}.mlp", INTERMEDIATE_SIZE),):
+            weights |= {
+                f"{mlp}.gate_proj.weight": linear(size, HIDDEN_SIZE),
+                f"{mlp}.up_proj.weight": linear(size, HIDDEN_SIZE),
+                f"{mlp}.down_proj.weight": linear(HIDDEN_SIZE, size),
+            }
+        if family.experts:
+            weights[f"{prefix}.mlp.gate.weight"] = linear(NUM_EXPERTS, HIDDEN_SIZE)
+        if family.qk_norm:
             weights |= {f"{attention}.q_norm.weight": norm(HEAD_DIM), f"{attention}.k_norm.weight": norm(HEAD_DIM)}
     weights["model.norm.weight"] = norm(HIDDEN_SIZE)
     if not tied:

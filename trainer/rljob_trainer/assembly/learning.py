@@ -99,6 +99,7 @@ class Learner:
             global_batch_size=batch(spec).global_batch_size,
             data_parallel=self.foundation.topology.data_parallel,
             max_tokens=spec.training.max_tokens_per_gpu,
+            in_step=self.foundation.topology.data_ranks_meet,
             values=self._values(gpu_sharing),
             returns=algorithm.returns,
         )
@@ -119,6 +120,7 @@ class Learner:
             coefficient=coefficient,
             data_parallel=self.foundation.topology.data_parallel,
             max_tokens=spec.training.max_tokens_per_gpu,
+            in_step=self.foundation.topology.data_ranks_meet,
         )
 
     def _values(self, gpu_sharing: SharedGpus) -> Values:
@@ -192,7 +194,8 @@ def with_critic(learner: LearnerGroup, spec: Spec, first: int) -> LearnerGroup |
 def measurement(foundation: Foundation, measure: Measure, gpu_sharing: SharedGpus) -> Measurement:
     """Return a measure of the learner's, packed as training packs."""
     max_tokens = foundation.spec.training.max_tokens_per_gpu
-    return Measurement(measure, gpu_sharing, foundation.topology.data_parallel, max_tokens)
+    placed = foundation.topology
+    return Measurement(measure, gpu_sharing, placed.data_parallel, max_tokens, placed.data_ranks_meet)
 
 
 def cpu_threads(foundation: Foundation) -> Threads:

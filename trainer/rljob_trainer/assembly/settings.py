@@ -21,6 +21,7 @@ from rljob_trainer.learners.config import (
     CriticSettings,
     ImportanceSettings,
     KlSettings,
+    Layout,
     LearnerConfig,
     LossSettings,
     OptimizerSettings,
@@ -107,6 +108,8 @@ def learner_config(
         teacher_dir=teacher,
         tensor_parallel=spec.training.tensor_parallel,
         pipeline_parallel=spec.training.pipeline_parallel,
+        expert_parallel=spec.training.expert_parallel,
+        expert_tensor_parallel=spec.training.expert_tensor_parallel,
         precision=spec.training.precision.value,
         device="cpu" if spec.runtime.device is Device.CPU else "cuda",
         seed=spec.seed,
@@ -194,4 +197,12 @@ def pool_settings(spec: Spec) -> PoolSettings:
 
 def layout_of(sizes: Topology) -> str:
     """Return the parallel sizes in words, as checkpoints name them."""
-    return f"tensor {sizes.tensor_parallel} x pipeline {sizes.pipeline_parallel} x data {sizes.data_parallel}"
+    return str(
+        Layout(
+            tensor=sizes.tensor_parallel,
+            pipeline=sizes.pipeline_parallel,
+            data=sizes.data_parallel,
+            expert=sizes.expert_parallel,
+            expert_tensor=sizes.expert_tensor_parallel,
+        )
+    )

@@ -42,6 +42,8 @@ class Batches:
     data_parallel: int
     max_tokens: int
     """tokens of one micro-batch"""
+    in_step: bool = False
+    """whether all ranks need equally many micro-batches"""
     values: Values = no_values
     returns: Returns | None = None
     """what the critic is fitted to; None: there is no critic"""
@@ -92,5 +94,5 @@ class Batches:
             for (group, sample, advantage, targets), weight in zip(samples, weights, strict=True)
             if sample.num_trained and (np.any(advantage) or self.keep_zero_advantage)
         ]
-        packed = pack(sequences, self.data_parallel, self.max_tokens)
+        packed = pack(sequences, self.data_parallel, self.max_tokens, in_step=self.in_step)
         return StepBatch(packed, len(samples), sum(len(sequence.tokens) for sequence in sequences), kl)

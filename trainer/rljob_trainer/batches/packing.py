@@ -97,13 +97,17 @@ class _Piece:
         return sum(len(sequence.tokens) for sequence in self.sequences)
 
 
-def pack(sequences: Sequence[TrainingSequence], dp_size: int, max_tokens: int) -> tuple[tuple[MicroBatch, ...], ...]:
+def pack(
+    sequences: Sequence[TrainingSequence], dp_size: int, max_tokens: int, *, in_step: bool = False
+) -> tuple[tuple[MicroBatch, ...], ...]:
     """Return the micro-batches of each data-parallel rank.
 
     Every sequence is in exactly one micro-batch. None holds more than `max_tokens`, except that a longer sequence makes
     one of its own. Ranks differ little in tokens (greedy longest-piece-first). A rank for which no sequence is left
     gets a copy of the shortest one with weight 0, because the collectives of a step need every rank; without any
-    sequence all ranks get nothing. The same arguments give the same micro-batches.
+    sequence all ranks get nothing. With `in_step`, all ranks get equally many micro-batches, because ranks that share
+    out experts meet in each: larger ones are divided, and then such copies added. The same arguments give the same
+    micro-batches.
     Raises ValueError for a sequence without a prompt, or with nothing to train on.
     """
     for sequence in sequences:
@@ -112,7 +116,20 @@ def pack(sequences: Sequence[TrainingSequence], dp_size: int, max_tokens: int) -
         return ((),) * dp_size
     shares = _balanced(_pieces(sequences, dp_size, max_tokens), dp_size)
     filler = _Piece((replace(min(sequences, key=lambda sequence: len(sequence.tokens)), weight=0.0),))
-    return tuple(tuple(_micro_batch(part) for part in _bins(share or [filler], max_tokens)) for share in shares)
+    bins = [_bins(share or [filler], max_tokens) for share in shares]
+    if in_step:
+        most = max(map(len, bins))
+        bins = [_as_many(most, each, filler) for each in bins]
+    return tuple(tuple(map(_micro_batch, each)) for each in bins)
+
+
+def _as_many(count: int, bins: list[list[TrainingSequence]], filler: _Piece) -> list[list[TrainingSequence]]:
+    """Return the bins as `count` of them."""
+    bins = list(bins)
+    while len(bins) < count and (largest := max(bins, key=len)) and len(largest) > 1:
+        place, middle = bins.index(largest), len(largest) // 2
+        bins[place : place + 1] = [largest[:middle], largest[middle:]]
+    return bins + [list(filler.sequences)] * (count - len(bins))
 
 
 def _check(sequence: TrainingSequence) -> None:

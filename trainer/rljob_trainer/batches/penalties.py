@@ -48,9 +48,12 @@ class KlPenalties:
     data_parallel: int
     max_tokens: int
     """tokens of one micro-batch"""
+    in_step: bool = False
+    """whether all ranks need equally many micro-batches"""
 
     def __call__(self, groups: Many[ScoredGroup]) -> Penalised:
-        kl = Measurement(self.estimates, self.gpu_sharing, self.data_parallel, self.max_tokens)(groups)
+        measured = Measurement(self.estimates, self.gpu_sharing, self.data_parallel, self.max_tokens, self.in_step)
+        kl = measured(groups)
         every = np.concatenate([np.empty(0), *(kl_T for group in kl for kl_T in group)])
         return Penalised(
             groups=tuple(tuple(self.coefficient * kl_T for kl_T in group) for group in kl),

@@ -45,6 +45,8 @@ class Measurement:
     data_parallel: int
     max_tokens: int
     """tokens of one micro-batch"""
+    in_step: bool = False
+    """whether all ranks need equally many micro-batches"""
 
     def __call__(self, groups: Sequence[ScoredGroup]) -> tuple[tuple[Measured_T, ...], ...]:
         """Return a number for each response token of each sample of each group."""
@@ -60,7 +62,7 @@ class Measurement:
         """Return the numbers of each sample's tokens, by the number of the sample."""
         if not sequences:
             return {}
-        shares = pack(sequences, self.data_parallel, self.max_tokens)
+        shares = pack(sequences, self.data_parallel, self.max_tokens, in_step=self.in_step)
         with self.gpu_sharing.training():
             measured = self.measure(shares)
         return dict(

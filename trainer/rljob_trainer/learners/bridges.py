@@ -38,7 +38,7 @@ def check(hf_config: Any, config: LearnerConfig) -> None:
             f"{config.checkpoint_dir}: model type {hf_config.model_type!r} is not supported; "
             f"supported are {', '.join(sorted(BY_MODEL_TYPE))}"
         )
-    for problem in _problems(hf_config):
+    for problem in (*_problems(hf_config), *_expert_problems(hf_config, config)):
         raise UnsupportedModelError(f"{config.checkpoint_dir}: {problem}")
     heads, groups, layers = (
         hf_config.num_attention_heads,
@@ -59,6 +59,21 @@ def check(hf_config: Any, config: LearnerConfig) -> None:
         )
 
 
+def _expert_problems(hf_config: Any, config: LearnerConfig) -> Iterator[str]:
+    """Yield what is wrong with how the experts are spread out."""
+    experts = hf_config.num_experts if BY_MODEL_TYPE[hf_config.model_type].experts else 0
+    splits = {"expertParallel": (config.expert_parallel, experts, "experts")}
+    if experts:
+        width = hf_config.moe_intermediate_size
+        splits["expertTensorParallel"] = config.expert_tensor_parallel, width, "columns of an expert"
+    elif config.expert_tensor_parallel > 1:
+        yield f"expertTensorParallel={config.expert_tensor_parallel}: the model has no experts"
+    for name, (size, number, what) in splits.items():
+        if size > 1 and (number == 0 or number % size):
+            valid = ", ".join(str(other) for other in range(1, max(number, 1) + 1) if number % other == 0)
+            yield f"{name}={size} does not divide {number} {what}; use one of {valid if number else 1}"
+
+
 def _problems(hf_config: Any) -> Iterator[str]:
     if hf_config.hidden_act != "silu":
         yield f"activation {hf_config.hidden_act!r} is not supported, only 'silu'"
@@ -66,6 +81,8 @@ def _problems(hf_config: Any) -> Iterator[str]:
         yield "mlp_bias is not supported"
     if getattr(hf_config, "use_sliding_window", False):
         yield "use_sliding_window is not supported"
+    if getattr(hf_config, "mlp_only_layers", None) or getattr(hf_config, "decoder_sparse_step", 1) != 1:
+        yield "layers without experts (mlp_only_layers, decoder_sparse_step) are not supported beside others"
     if rope_type(hf_config) not in supported_ropes():
         yield f"rope type {rope_type(hf_config)!r} is not supported; supported are {', '.join(supported_ropes())}"
 

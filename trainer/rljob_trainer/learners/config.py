@@ -108,6 +108,10 @@ class LearnerConfig:
     """Hugging Face checkpoint of the teacher that `divergence` is taken from; None: there is none"""
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
+    expert_parallel: int = 1
+    """ranks that share out the experts of a mixture"""
+    expert_tensor_parallel: int = 1
+    """ranks that share each expert"""
     precision: Literal["fp32", "bf16"] = "fp32"
     device: Literal["cpu", "cuda"] = "cpu"
     seed: int = 0
@@ -131,6 +135,10 @@ class Layout:
     tensor: int
     pipeline: int
     data: int
+    expert: int = 1
+    """ranks of a stage that share out the experts: neighbours, over the borders of tensor and data parallelism"""
+    expert_tensor: int = 1
+    """neighbours among them that share each expert"""
 
     def data_rank(self, rank: int) -> int:
         """Return which data-parallel share `rank` works on."""
@@ -140,8 +148,15 @@ class Layout:
         """Return the rank that holds the results of a data-parallel share: first of tensor, last of pipeline."""
         return self.tensor * (data_rank + self.data * (self.pipeline - 1))
 
+    @property
+    def data_ranks_meet(self) -> bool:
+        """Whether ranks of several data-parallel shares share out experts, and so meet in every micro-batch."""
+        return self.tensor % (self.expert * self.expert_tensor) > 0
+
     def __str__(self) -> str:
-        return f"tensor {self.tensor} x pipeline {self.pipeline} x data {self.data}"
+        text = f"tensor {self.tensor} x pipeline {self.pipeline} x data {self.data}"
+        experts = {"experts over": self.expert, "each over": self.expert_tensor}
+        return ", ".join([text, *(f"{name} {size}" for name, size in experts.items() if size > 1)])
 
 
 def layout(config: LearnerConfig, world_size: int) -> Layout:
@@ -152,4 +167,17 @@ def layout(config: LearnerConfig, world_size: int) -> Layout:
             f"{world_size} learner ranks cannot hold tensor parallel {config.tensor_parallel} x pipeline parallel "
             f"{config.pipeline_parallel}: use a multiple of {model}"
         )
-    return Layout(config.tensor_parallel, config.pipeline_parallel, world_size // model)
+    stage = world_size // config.pipeline_parallel
+    experts = config.expert_parallel * config.expert_tensor_parallel
+    if stage % experts:
+        raise ValueError(
+            f"{stage} learner ranks of a pipeline stage cannot hold expert parallel {config.expert_parallel} x expert "
+            f"tensor parallel {config.expert_tensor_parallel}: use a multiple of {experts}"
+        )
+    return Layout(
+        tensor=config.tensor_parallel,
+        pipeline=config.pipeline_parallel,
+        data=world_size // model,
+        expert=config.expert_parallel,
+        expert_tensor=config.expert_tensor_parallel,
+    )

@@ -8,7 +8,10 @@ device, which 0.19 does not do yet. What is replaced, and who needs it:
 - `torch.cuda.current_device`: buffers of the optimizer, shapes exchanged between pipeline stages.
 - `torch.cuda.synchronize`: pipeline communication and checkpoints.
 - `torch.cuda.get_rng_state`, and Megatron's two functions over it: recomputation restores the state of dropout.
-- `bias_swiglu_impl`: Megatron's is compiled by torch.compile, which needs a C++ compiler at run time.
+- `torch.cuda.Stream`, and the dispatcher's waiting for one: it brings the numbers of tokens of each expert to the CPU.
+- `torch.distributed.all_gather`: gloo's refuses tensors of different lengths, which ranks that share an expert have.
+- `bias_swiglu_impl`, and that of experts: Megatron's are compiled by torch.compile, which needs a C++ compiler at run
+  time.
 - `device="cuda"` in any torch function: the schedules' token counter, scratch tensors of the optimizer.
 - `Tensor.cuda()`: tied embeddings on the last pipeline stage.
 - `Tensor.type()`: the distributed optimizer sorts parameters by the names `torch.cuda.FloatTensor` and so on.
@@ -21,14 +24,17 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from megatron.core.tensor_parallel import random as megatron_random
 from megatron.core.transformer import mlp as megatron_mlp
+from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 from torch.overrides import TorchFunctionMode
 
 from rljob_trainer.learners.matrices import matmul
-from rljob_trainer.learners.swiglu import swiglu
+from rljob_trainer.learners.swiglu import swiglu, weighted_swiglu
 
 _CPU = torch.device("cpu")
+_equal_all_gather = dist.all_gather
 
 
 @contextmanager
@@ -41,7 +47,11 @@ def megatron_on_cpu() -> Iterator[None]:
             (torch.cuda, "current_device", lambda: _CPU),
             (torch.cuda, "synchronize", _nothing),
             (torch.cuda, "get_rng_state", _rng_state),
+            (torch.cuda, "Stream", _nothing),
+            (dist, "all_gather", all_gather),
+            (MoEAlltoAllTokenDispatcher, "_maybe_dtoh_and_synchronize", _splits_as_lists),
             (megatron_mlp, "bias_swiglu_impl", swiglu),
+            (megatron_mlp, "weighted_bias_swiglu_impl", weighted_swiglu),
             (megatron_random, "_get_cuda_rng_state", _rng_state),
             (megatron_random, "_set_cuda_rng_state", _set_rng_state),
         ):
@@ -76,6 +86,28 @@ def _is_cuda(device: object) -> bool:
 
 def _nothing(*_: object, **__: object) -> None:
     """There is nothing to wait for."""
+
+
+def all_gather(tensors: list[torch.Tensor], tensor: torch.Tensor, group: Any = None, **named: Any) -> Any:
+    """Gather tensors that may differ in their first size, by an exchange that gloo has for them."""
+    if len({each.shape for each in tensors}) == 1:
+        return _equal_all_gather(tensors, tensor, group=group, **named)
+    lengths, own = [len(each) for each in tensors], tensor.contiguous()
+    gathered = own.new_empty((sum(lengths), *own.shape[1:]))
+    repeated = own.repeat(len(tensors), *([1] * (own.ndim - 1)))
+    dist.all_to_all_single(gathered, repeated, lengths, [len(own)] * len(tensors), group=group)
+    for each, part in zip(tensors, gathered.split(lengths), strict=True):
+        each.copy_(part)
+    return None
+
+
+def _splits_as_lists(dispatcher: Any, point: str, tokens_per_expert: Any = None) -> Any:
+    """Give gloo lists, where NCCL takes the arrays that come from the GPU."""
+    if point == "before_ep_alltoall":
+        for name in ("input_splits", "output_splits"):
+            splits = getattr(dispatcher, name)
+            setattr(dispatcher, name, splits.tolist() if torch.is_tensor(splits) else splits)
+    return tokens_per_expert
 
 
 def _rng_state(*_: object, **__: object) -> torch.Tensor:

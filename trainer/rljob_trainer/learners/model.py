@@ -17,6 +17,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 
 from rljob_trainer.learners.attention import PackedAttention, PackedTokens
 from rljob_trainer.learners.embedding import embed
+from rljob_trainer.learners.experts import ExpertLayer, Router, expert_parameters
 from rljob_trainer.learners.norm import RmsNorm
 
 
@@ -109,6 +110,8 @@ def build_model(bridge: Any, kind: type[Model], device: Literal["cpu", "cuda"] =
             share_embeddings_and_output_weights=hf_config.tie_word_embeddings,
             position_embedding_type="none",  # PackedAttention turns queries and keys
         )
+    for parameter in expert_parameters(model):
+        parameter.allreduce = False  # Megatron says so only where experts are shared out
     for parameter in model.parameters():
         set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
     return model
@@ -130,10 +133,14 @@ def _mark_parallel(
 
 def _layer_spec(config: Any, device: Literal["cpu", "cuda"]) -> Any:
     """Return Megatron's plain layer with our attention and norms."""
-    spec = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=config.qk_layernorm)
+    spec = get_gpt_layer_local_spec(
+        normalization="RMSNorm", qk_layernorm=config.qk_layernorm, num_experts=config.num_moe_experts
+    )
     layer, attention = spec.submodules, spec.submodules.self_attention.submodules
     layer.input_layernorm = layer.pre_mlp_layernorm = RmsNorm
     attention.core_attention = PackedAttention
+    if config.num_moe_experts:
+        layer.mlp.module, layer.mlp.submodules.router = ExpertLayer, Router
     if config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = RmsNorm
     if device == "cuda" and not _recomputes_attention(config):

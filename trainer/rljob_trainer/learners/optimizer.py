@@ -29,7 +29,8 @@ def data_parallel(model: torch.nn.Module) -> DistributedDataParallel:
     """Return the model with its weights and fp32 gradients in buffers that the optimizer shares out."""
     config = DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True)
     wrapped = DistributedDataParallel(model.config, config, model)
-    if wrapped.dp_cp_group.size() == 1:  # a group of one would copy all gradients and weights onto themselves
+    if wrapped.dp_cp_group.size() == wrapped.expt_dp_group.size() == 1:
+        # a group of one would copy all gradients and weights onto themselves
         wrapped.finish_grad_sync = wrapped.start_param_sync = _nothing
     wrapped.config.finalize_model_grads_func = _finalize
     return wrapped

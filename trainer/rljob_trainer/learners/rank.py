@@ -4,6 +4,7 @@ Methods are collective: every rank calls the same ones in the same order, ranks 
 micro-batches. `group.py` sees to that. Results that only some ranks hold say so.
 """
 
+import logging
 import random
 import resource
 import warnings
@@ -348,6 +349,8 @@ def _silence_known_warnings() -> None:
     warnings.filterwarnings("ignore", "full scope is deprecated", UserWarning)
     warnings.filterwarnings("ignore", ".*ShardedTensor", FutureWarning)
     warnings.filterwarnings("ignore", "`load_state_dict` is deprecated", FutureWarning)
+    warnings.filterwarnings("ignore", "When using expert parallelism and tensor parallelism", UserWarning)
+    logging.getLogger("megatron.core.transformer.transformer_layer").setLevel(logging.ERROR)  # our layer of experts
 
 
 def _join(config: LearnerConfig, rank: int, world_size: int, master_address: str, master_port: int) -> None:
@@ -363,5 +366,7 @@ def _join(config: LearnerConfig, rank: int, world_size: int, master_address: str
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=config.tensor_parallel,
         pipeline_model_parallel_size=config.pipeline_parallel,
+        expert_model_parallel_size=config.expert_parallel,
+        expert_tensor_parallel_size=config.expert_tensor_parallel,
         distributed_timeout_minutes=config.timeout_s / 60,
     )

@@ -18,6 +18,11 @@ def swiglu(x: torch.Tensor, *_: Any) -> torch.Tensor:
     return _Swiglu.apply(x)
 
 
+def weighted_swiglu(x: torch.Tensor, _bias: None, weights_N_1: torch.Tensor, *_: Any) -> torch.Tensor:
+    """Return the same times the router's weight of each token, which is in fp32: for `weighted_bias_swiglu_impl`."""
+    return (swiglu(x) * weights_N_1).to(x.dtype)
+
+
 class _Swiglu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:

@@ -1,11 +1,13 @@
 """Where each Hugging Face tensor of the learner ends up inside an SGLang engine. Pure arithmetic on names and shapes.
 
 SGLang fuses q, k and v, and gate and up; it keeps no second copy of tied embeddings; with tensor parallelism each rank
-holds a slice. Knowing this, the learner can name and digest exactly what each rank must hold. Covers Llama and Qwen3
-(SGLang 0.5.17: `LlamaForCausalLM`, `Qwen3ForCausalLM`).
+holds a slice; the experts of a layer are one tensor. Knowing this, the learner can name and digest exactly what each
+rank must hold. Covers Llama, Qwen3 and Qwen3-MoE (SGLang 0.5.17: `LlamaForCausalLM`, `Qwen3ForCausalLM`,
+`Qwen3MoeForCausalLM`).
 """
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -17,6 +19,8 @@ FUSED = {
     "gate_proj": "gate_up_proj",
     "up_proj": "gate_up_proj",
 }
+EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
+EXPERTS = {"gate_proj": "w13_weight", "up_proj": "w13_weight", "down_proj": "w2_weight"}
 FUSING_ORDER = {module: place for place, module in enumerate(FUSED)}
 KEY_VALUE = frozenset({"k_proj", "v_proj"})
 COLUMN_PARALLEL = frozenset({"q_proj", "gate_proj", "up_proj"})
@@ -95,14 +99,22 @@ def engine_tensors(specs: Sequence[TensorSpec], sharding: Sharding, rank: int) -
     Raises LayoutError when the model does not divide.
     """
     held = [spec for spec in specs if not (sharding.tied_embeddings and spec.name == "lm_head.weight")]
-    held.sort(key=lambda spec: (engine_name(spec.name), FUSING_ORDER.get(_module(spec.name), 0)))
+    held.sort(key=_place)
     return tuple(_engine_tensor(name, tuple(parts), sharding, rank) for name, parts in groupby(held, _engine_name_of))
 
 
 def engine_name(name: str) -> str:
     """Return SGLang's parameter that a Hugging Face tensor is loaded into."""
+    if expert := EXPERT.fullmatch(name):
+        return f"{expert[1]}.{EXPERTS[expert[3]]}"
     module = _module(name)
     return name.replace(module, FUSED[module]) if module in FUSED else name
+
+
+def _place(spec: TensorSpec) -> tuple[str, int, int]:
+    """Return what sorts tensors as the engine lays them out: by its parameter, expert by expert."""
+    expert = EXPERT.fullmatch(spec.name)
+    return engine_name(spec.name), int(expert[2]) if expert else 0, FUSING_ORDER.get(_module(spec.name), 0)
 
 
 def _engine_name_of(spec: TensorSpec) -> str:

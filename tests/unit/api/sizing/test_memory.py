@@ -11,6 +11,7 @@ from rljob_api.sections import RLJob
 from rljob_api.sizing.memory import LOGITS_FORMULA, MIB, Item, estimate
 from rljob_api.sizing.model_shape import (
     KNOWN,
+    ON_THE_HUB,
     engine_obstacles,
     problems,
     shape,
@@ -48,8 +49,14 @@ LLAMA_1B = {
 
 @pytest.mark.parametrize(
     ("config", "parameters"),
-    [(SMOLLM2, 134_515_008), (QWEN3_600M, 596_049_920), (LLAMA_1B, 1_235_814_400)],
-    ids=["SmolLM2-135M", "Qwen3-0.6B", "Llama-3.2-1B"],
+    [
+        (SMOLLM2, 134_515_008),
+        (QWEN3_600M, 596_049_920),
+        (LLAMA_1B, 1_235_814_400),
+        (ON_THE_HUB["Qwen/Qwen3-30B-A3B"], 30_532_122_624),
+        (ON_THE_HUB["Qwen/Qwen3-235B-A22B"], 235_093_634_560),
+    ],
+    ids=["SmolLM2-135M", "Qwen3-0.6B", "Llama-3.2-1B", "Qwen3-30B-A3B", "Qwen3-235B-A22B"],
 )
 def test_parameters_are_counted_exactly(config, parameters):
     assert shape(config).parameters == parameters

@@ -118,6 +118,38 @@ def test_sequences_lie_where_the_words_say(sequences: list[TrainingSequence], dp
     assert found == naive_layout(sequences, dp_size, budget)
 
 
+@given(batches, ranks, budgets)
+def test_ranks_in_step_get_equally_many_micro_batches_of_the_same_samples(
+    sequences: list[TrainingSequence], dp_size: int, budget: int
+) -> None:
+    numbered = [replace(each, index=index, weight=1.0) for index, each in enumerate(sequences)]
+    free, in_step = pack(numbered, dp_size, budget), pack(numbered, dp_size, budget, in_step=True)
+
+    assert len({len(share) for share in in_step}) == 1
+    assert len(in_step[0]) == max(map(len, free))
+    for share, alike in zip(in_step, free, strict=True):
+        assert weighted(share) == weighted(alike)
+        assert all(len(batch.tokens_T) <= budget or batch.num_sequences == 1 for batch in share)
+
+
+def weighted(share: tuple[MicroBatch, ...]) -> list[int]:
+    """Return the numbers of the sequences that have a weight, in order of appearance."""
+    return [
+        int(batch.indices_S[number])
+        for batch in share
+        for number in range(batch.num_sequences)
+        if batch.weights_R[batch.sequences_R == number].any()
+    ]
+
+
+def test_a_rank_in_step_divides_its_samples_before_it_repeats_one() -> None:
+    sequences = [
+        replace(sequence([row], [row] * length), index=row) for row, length in ((1, 1), (2, 1), (3, 9), (4, 9))
+    ]
+    found = pack(sequences, 2, 10, in_step=True)
+    assert [[batch.indices_S.tolist() for batch in share] for share in found] == [[[3], [1]], [[4], [2]]]
+
+
 def test_arrays_have_the_types_that_the_learner_takes() -> None:
     targets = ValueTargets(old_values=np.zeros(2), returns=np.ones(2))
     ((batch,),) = pack([replace(sequence([1], [2, 3]), value_targets=targets)], 1, 100)

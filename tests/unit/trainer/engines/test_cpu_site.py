@@ -21,6 +21,30 @@ def matrices(monkeypatch: pytest.MonkeyPatch) -> Any:
     del sys.modules["rljob_sglang_matrices"]
 
 
+@pytest.fixture
+def experts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(CPU_SITE)
+    import rljob_sglang_experts  # type: ignore[import-not-found]
+
+    yield rljob_sglang_experts
+    del sys.modules["rljob_sglang_experts"]
+
+
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_tokens_go_to_their_most_probable_experts(experts: Any, renormalize: bool) -> None:
+    logits = torch.tensor([[0.0, 2.0, 1.0, -1.0]], dtype=torch.bfloat16)
+    weights, chosen = experts.chosen(torch.zeros(1, 8), logits, 2, renormalize)
+    probable = torch.tensor([2.0, 1.0]).exp() / logits.float().exp().sum()
+    assert chosen.tolist() == [[1, 2]] and chosen.dtype == torch.int32
+    torch.testing.assert_close(weights[0], probable / probable.sum() if renormalize else probable)
+
+
+@pytest.mark.parametrize("other", [{"scoring_func": "sigmoid"}, {"correction_bias": torch.zeros(4)}])
+def test_another_way_of_choosing_experts_is_refused(experts: Any, other: dict[str, Any]) -> None:
+    with pytest.raises(NotImplementedError, match="by softmax on CPU"):
+        experts.chosen(torch.zeros(1, 8), torch.zeros(1, 4), 2, True, **other)
+
+
 def not_asked(*_: object, **__: object) -> torch.Tensor:
     raise AssertionError("SGLang's own is not needed")
 

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import GPT2Config, LlamaConfig, PreTrainedConfig
+from transformers import GPT2Config, LlamaConfig, PreTrainedConfig, Qwen3MoeConfig
 
-from rljob_api.sizing.model_shape import BY_MODEL_TYPE
+from rljob_api.sizing.model_shape import BY_MODEL_TYPE, FAMILIES
 from rljob_trainer.learners.bridges import UnsupportedModelError, check, family
 from rljob_trainer.learners.families import local_bridge
 from support.trainer.learner_data import learner_config
 
+EXPERTS = {"num_experts": 6, "moe_intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 4}
 ROPE = {"rope_type": "default", "rope_theta": 1e4}
 
 
@@ -30,6 +31,20 @@ def llama(**changes: Any) -> PreTrainedConfig:
             "does not divide 12 attention heads and 6 key-value heads; use one of 1, 2, 3, 6",
         ),
         (llama(), {"pipeline_parallel": 4}, "pipelineParallel=4 does not divide 6 layers; use one of 1, 2, 3, 6"),
+        (
+            Qwen3MoeConfig(**EXPERTS),
+            {"expert_parallel": 4},
+            "expertParallel=4 does not divide 6 experts; use one of 1, 2, 3, 6",
+        ),
+        (
+            Qwen3MoeConfig(**EXPERTS),
+            {"expert_tensor_parallel": 5},
+            "expertTensorParallel=5 does not divide 12 columns of an expert; use one of 1, 2, 3, 4, 6, 12",
+        ),
+        (Qwen3MoeConfig(**EXPERTS, mlp_only_layers=[1]), {}, "layers without experts"),
+        (Qwen3MoeConfig(**EXPERTS, decoder_sparse_step=2), {}, "layers without experts"),
+        (llama(), {"expert_parallel": 2}, "expertParallel=2 does not divide 0 experts; use one of 1"),
+        (llama(), {"expert_tensor_parallel": 2}, "expertTensorParallel=2: the model has no experts"),
         (llama(mlp_bias=True), {}, "mlp_bias is not supported"),
         (llama(hidden_act="gelu"), {}, "activation 'gelu' is not supported"),
         (
@@ -45,8 +60,15 @@ def test_what_cannot_be_trained_is_refused(hf_config: Any, settings: dict[str, A
 
 
 def test_every_family_of_the_table_has_a_file_and_every_file_a_line_of_the_table() -> None:
-    files = {path.stem for path in Path(local_bridge.__file__).parent.glob("*.py")} - {"__init__", "local_bridge"}
+    shared = {"__init__", "local_bridge", "expert_bridge"}
+    files = {path.stem for path in Path(local_bridge.__file__).parent.glob("*.py")} - shared
     assert files == set(BY_MODEL_TYPE)
+
+
+def test_the_page_of_models_has_a_line_for_every_family() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "models.md").read_text()
+    lines = re.findall(r"^\| `(\w+)` \|.*\| (yes|no) \|$", page, re.MULTILINE)
+    assert lines == [(name, "yes" if family.experts else "no") for name, family in FAMILIES.items()]
 
 
 @pytest.mark.parametrize("model_type", BY_MODEL_TYPE)

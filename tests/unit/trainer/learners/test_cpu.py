@@ -1,8 +1,10 @@
 """Megatron's "cuda" means the CPU inside the context, and nothing is changed outside of it."""
 
 import torch
+import torch.distributed as dist
 from megatron.core.tensor_parallel import random as megatron_random
 from megatron.core.transformer import mlp as megatron_mlp
+from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 
 from rljob_trainer.learners.cpu import megatron_on_cpu
 
@@ -14,7 +16,11 @@ REPLACED = (
     (torch.cuda, "get_rng_state"),
     (megatron_random, "_get_cuda_rng_state"),
     (megatron_random, "_set_cuda_rng_state"),
+    (torch.cuda, "Stream"),
+    (dist, "all_gather"),
+    (MoEAlltoAllTokenDispatcher, "_maybe_dtoh_and_synchronize"),
     (megatron_mlp, "bias_swiglu_impl"),
+    (megatron_mlp, "weighted_bias_swiglu_impl"),
 )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from rljob_trainer.learners.config import Layout, layout
+from rljob_trainer.learners.experts import share_length
 from support.trainer.learner_data import learner_config
 
 
@@ -22,3 +23,29 @@ def test_tensor_is_fastest_then_data_then_pipeline() -> None:
     sizes = Layout(tensor=2, pipeline=2, data=2)
     assert [sizes.data_rank(rank) for rank in range(8)] == [0, 0, 1, 1, 0, 0, 1, 1]
     assert [sizes.output_rank(share) for share in range(2)] == [4, 6]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "expert", "expert_tensor", "meet"),
+    [(1, 1, 1, False), (2, 2, 1, False), (4, 2, 2, False), (1, 2, 1, True), (2, 4, 1, True), (2, 2, 2, True)],
+)
+def test_data_parallel_ranks_meet_where_experts_are_spread_wider_than_matrices(
+    tensor: int, expert: int, expert_tensor: int, meet: bool
+) -> None:
+    config = learner_config(
+        Path("model"), tensor_parallel=tensor, expert_parallel=expert, expert_tensor_parallel=expert_tensor
+    )
+    assert layout(config, 8).data_ranks_meet is meet
+
+
+def test_experts_are_spread_over_the_ranks_of_a_stage() -> None:
+    config = learner_config(Path("model"), pipeline_parallel=2, expert_parallel=4)
+    found = layout(config, 8)
+    assert (found.expert, found.data, str(found)) == (4, 4, "tensor 1 x pipeline 2 x data 4, experts over 4")
+    with pytest.raises(ValueError, match=r"2 learner ranks of a pipeline stage .* use a multiple of 4"):
+        layout(config, 4)
+
+
+@pytest.mark.parametrize(("length", "ranks", "share"), [(8, 4, 2), (9, 4, 3), (1, 4, 1), (7, 1, 7)])
+def test_tensor_ranks_share_out_the_tokens_that_experts_compute(length: int, ranks: int, share: int) -> None:
+    assert share_length(length, ranks) == share

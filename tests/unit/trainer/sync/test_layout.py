@@ -50,6 +50,28 @@ def test_gate_comes_before_up() -> None:
     assert [piece.name.split(".")[-2] for piece in tensor.pieces] == ["gate_proj", "up_proj"]
 
 
+@pytest.mark.parametrize(("ranks", "rank"), [(1, 0), (2, 1)])
+def test_the_experts_of_a_layer_are_one_tensor_in_the_order_of_their_numbers(ranks: int, rank: int) -> None:
+    shapes = {"gate_proj": (4, 8), "up_proj": (4, 8), "down_proj": (8, 4)}
+    names = [f"{LAYER}.mlp.experts.{expert}.{module}.weight" for expert in range(11) for module in sorted(shapes)]
+    specs = [TensorSpec(name, shapes[name.split(".")[-2]], "float32") for name in names]
+    specs.append(TensorSpec(f"{LAYER}.mlp.gate.weight", (11, 8), "float32"))
+    held = engine_tensors(specs, Sharding(ranks, 2, False), rank)
+    by_name = {each.name.removeprefix(f"{LAYER}.mlp."): each for each in held}
+    assert set(by_name) == {"gate.weight", "experts.w13_weight", "experts.w2_weight"}
+    size = 4 // ranks
+    here = rank * size, rank * size + size
+    assert by_name["gate.weight"].pieces == (Piece(f"{LAYER}.mlp.gate.weight", 0, 0, 11),)
+    assert by_name["experts.w13_weight"].pieces == tuple(
+        Piece(f"{LAYER}.mlp.experts.{expert}.{module}.weight", 0, *here)
+        for expert in range(11)
+        for module in ("gate_proj", "up_proj")
+    )
+    assert by_name["experts.w2_weight"].pieces == tuple(
+        Piece(f"{LAYER}.mlp.experts.{expert}.down_proj.weight", 1, *here) for expert in range(11)
+    )
+
+
 def test_tied_embeddings_are_held_once() -> None:
     assert "lm_head.weight" not in held(1, 0, tied=True)
     assert "lm_head.weight" in held(1, 0, tied=False)

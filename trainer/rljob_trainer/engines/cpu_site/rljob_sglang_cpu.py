@@ -8,6 +8,8 @@ engine's processes and of nothing else. Changes to SGLang 0.5.17:
 - attention of many sequences is one call instead of one for each (`rljob_sglang_attention.py`);
 - fp32 matrices are multiplied by oneDNN instead of MKL, and a token is sampled with one random number
   (`rljob_sglang_matrices.py`);
+- experts are chosen by SGLang's PyTorch code: on CPUs it calls a kernel that is published for GPUs only
+  (`rljob_sglang_experts.py`);
 - scheduler and detokenizer are forked. SGLang spawns them, because a process that has used CUDA cannot be forked, and
   each imports all of SGLang and PyTorch again: 8 s of a core and 0.9 GB each;
 - the tokenizer is loaded once, before that: SGLang's processes load it four times, 1.3 s each;
@@ -23,6 +25,7 @@ from functools import cache
 from typing import Any
 
 import rljob_sglang_attention
+import rljob_sglang_experts
 import rljob_sglang_matrices
 import torch
 import xxhash
@@ -45,6 +48,7 @@ def register() -> None:
         "sampler.sampling_from_probs_torch": rljob_sglang_matrices.sample,
     }.items():
         HookRegistry.register(f"sglang.srt.layers.{place}", ours, HookType.AROUND)
+    HookRegistry.register("sglang.srt.layers.moe.topk.fused_topk", rljob_sglang_experts.chosen, HookType.REPLACE)
     backend = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend"
     HookRegistry.register(f"{backend}._run_sdpa_forward_extend", rljob_sglang_attention.extend, HookType.AROUND)
     HookRegistry.register(f"{backend}._run_sdpa_forward_decode", rljob_sglang_attention.decode, HookType.AROUND)

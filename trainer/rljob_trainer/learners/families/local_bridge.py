@@ -53,15 +53,22 @@ class LocalBridge(LLMBridge):
     def export(self, model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield each tensor once: with tied embeddings, mbridge yields the last stage's copy too."""
         seen: set[str] = set()
-        alone = self.mpu.tp_size == self.mpu.pp_size == 1
-        for name, tensor in self._whole_weights(model) if alone else self.export_weights([model]):
+        for name, tensor in self._whole_weights(model) if self._is_alone() else self.export_weights([model]):
             if name not in seen:
                 seen.add(name)
                 yield name, tensor.detach()
 
+    def _is_alone(self) -> bool:
+        """Return whether this rank has all of the model."""
+        return bool(self.mpu.tp_size == self.mpu.pp_size == 1)
+
+    def named(self, model: torch.nn.Module) -> Any:
+        """Return the model with the names of parameters that mbridge knows."""
+        return unwrap_model(model)
+
     def _whole_weights(self, model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield what `export_weights` would, without its collectives for each tensor: 5 instead of 150 ms for 272."""
-        for name, weight in unwrap_model(model).named_parameters():
+        for name, weight in self.named(model).named_parameters():
             yield from zip(*self._weight_to_hf_format(name, weight), strict=True)
 
 

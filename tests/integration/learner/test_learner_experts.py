@@ -1,0 +1,120 @@
+"""A mixture of experts trains alike however its experts are spread over ranks, and goes on in any other way."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rljob_trainer.learners.config import KlSettings, LearnerConfig, LossSettings
+from support.trainer.learner_data import learner_config, sequences
+from support.trainer.learner_ranks import run_ranks
+from support.trainer.learner_scenarios import load_and_look, save_and_look, train_and_export
+from support.trainer.naive_learner import NaiveLearner, NaiveStep
+from support.trainer.tiny_models import tiny
+
+LOSS = LossSettings(clip_low=0.2, clip_high=0.28, entropy_coefficient=0.01, kl=KlSettings(0.1), temperature=0.8)
+STEPS = [sequences(11, seed) for seed in range(2)]
+"""an odd number, so that data-parallel ranks have different numbers of micro-batches"""
+RATES = (5e-4, 1e-3)
+MOST = 2e-6
+"""difference of a weight"""
+BUDGET = 64
+"""tokens of a micro-batch"""
+
+Sizes = tuple[int, int, int, int, int]
+"""of tensor, pipeline, data, expert and expert tensor parallelism"""
+LAYOUTS: list[Sizes] = [
+    (2, 1, 1, 1, 1),
+    (2, 1, 1, 2, 1),
+    (2, 1, 1, 1, 2),
+    (1, 1, 2, 2, 1),
+    (1, 2, 2, 2, 1),
+    (2, 1, 2, 2, 2),
+    (2, 1, 2, 4, 1),
+]
+
+
+def named(sizes: Sizes) -> str:
+    return "tp{}-pp{}-dp{}-ep{}-etp{}".format(*sizes)
+
+
+def in_layout(config: LearnerConfig, sizes: Sizes) -> tuple[int, LearnerConfig]:
+    """Return how many ranks there are, and their configuration."""
+    tensor, pipeline, data, expert, expert_tensor = sizes
+    return tensor * pipeline * data, replace(
+        config,
+        tensor_parallel=tensor,
+        pipeline_parallel=pipeline,
+        expert_parallel=expert,
+        expert_tensor_parallel=expert_tensor,
+    )
+
+
+@pytest.fixture(scope="module")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny("Qwen3MoeForCausalLM", tmp_path_factory.mktemp("experts"), tied=False)
+
+
+@cache
+def naive_run(directory: Path) -> tuple[list[NaiveStep], dict[str, torch.Tensor]]:
+    """Return the steps of a loop over Hugging Face's model, and the weights after the last one."""
+    learner = NaiveLearner(directory, LOSS, learner_config(directory).optimizer, RATES)
+    return [learner.step(step, True) for step in STEPS], learner.weights()
+
+
+@pytest.mark.parametrize("sizes", LAYOUTS, ids=named)
+def test_every_layout_of_experts_trains_like_a_naive_hugging_face_loop(experts: Path, sizes: Sizes) -> None:
+    world, config = in_layout(learner_config(experts, loss=LOSS), sizes)
+    ranks = run_ranks(train_and_export, world, config, STEPS, BUDGET, True)
+    naive, wanted = naive_run(experts)
+    for steps, weights in ranks:
+        assert [step.loss for step in steps] == pytest.approx([step.loss for step in naive], rel=1e-5, abs=1e-6)
+        assert [step.grad_norm for step in steps] == pytest.approx([step.grad_norm for step in naive], rel=1e-5)
+        torch.testing.assert_close(weights, wanted, rtol=0, atol=MOST)
+
+
+@pytest.mark.parametrize("sizes", [(2, 1, 2, 2, 1), (2, 1, 2, 2, 2)], ids=named)
+def test_the_gradient_of_each_expert_is_that_of_one_rank(experts: Path, tmp_path: Path, sizes: Sizes) -> None:
+    config = learner_config(experts)
+    world, own = in_layout(config, sizes)
+    found = run_ranks(save_and_look, world, own, tmp_path / "step", STEPS[:1], STEPS[1])[0]["exp_avg"]
+    naive = NaiveLearner(experts, config.loss, config.optimizer, RATES).step(STEPS[0], False)
+    wanted = {name: (1 - config.optimizer.beta1) * gradient for name, gradient in naive.gradients.items()}
+    assert len(wanted) == len(found) == len(load_file(experts / "model.safetensors"))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("saved_by", "loaded_by"),
+    [((2, 1, 2, 2, 2), (1, 1, 2, 2, 1)), ((1, 1, 2, 2, 1), (2, 2, 1, 2, 1)), ((2, 2, 1, 2, 1), (2, 1, 2, 2, 2))],
+    ids=lambda sizes: named(sizes),
+)
+def test_a_layout_of_experts_goes_on_from_another(
+    experts: Path, tmp_path: Path, saved_by: Sizes, loaded_by: Sizes
+) -> None:
+    config, after = learner_config(experts), sequences(8, 5)
+    world, own = in_layout(config, saved_by)
+    saved = run_ranks(save_and_look, world, own, tmp_path / "step", STEPS, after)[0]
+    world, own = in_layout(config, loaded_by)
+    loaded = run_ranks(load_and_look, world, own, tmp_path / "step", after)[0]
+    for name in ("weights", "master", "exp_avg", "exp_avg_sq"):
+        torch.testing.assert_close(loaded[name], saved[name], rtol=0, atol=0)
+    assert loaded["counts"] == saved["counts"] == (len(STEPS), [float(len(STEPS))])
+    assert loaded["next"].loss == pytest.approx(saved["next"].loss, rel=1e-5)
+    torch.testing.assert_close(loaded["after"], saved["after"], rtol=1e-5, atol=MOST)
+
+
+def test_routing_without_renormalised_weights_is_that_of_hugging_face(experts: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for file in experts.iterdir():
+        text = file.read_bytes()
+        (plain / file.name).write_bytes(text.replace(b'"norm_topk_prob": true', b'"norm_topk_prob": false'))
+    config = learner_config(plain, loss=LOSS)
+    ((steps, _),) = run_ranks(train_and_export, 1, config, STEPS[:1], BUDGET, True)
+    naive, renormalised = naive_run(plain)[0][0], naive_run(experts)[0][0]
+    assert [step.grad_norm for step in steps] == pytest.approx([naive.grad_norm], rel=1e-5)
+    assert naive.grad_norm != pytest.approx(renormalised.grad_norm, rel=1e-3)

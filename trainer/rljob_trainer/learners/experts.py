@@ -1,0 +1,106 @@
+"""Megatron's mixture-of-experts layer, with its `alltoall` dispatcher, for tokens that all tensor ranks have.
+
+    tokens ─► own share of them ─► router ─► to the ranks of their experts ─► MLP ─► back ─► all shares
+
+Megatron wants sequence parallelism here, so that no token is computed twice; that pads the tokens, and experts would
+compute the padding. Here the tensor ranks share out the tokens of a micro-batch inside this layer alone, as they are.
+
+Axes: N computed tokens, H hidden, E experts.
+"""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region
+from megatron.core.transformer.moe import moe_utils
+from megatron.core.transformer.moe.moe_layer import MoELayer
+from megatron.core.transformer.moe.router import TopKRouter
+
+LOCAL_EXPERTS = ".mlp.experts.local_experts."
+"""in the name of every parameter that only the ranks of its expert have"""
+_ROUTER_DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
+_ALONE = SimpleNamespace(size=lambda: 1)
+
+if not hasattr(moe_utils, "te_general_gemm"):
+    moe_utils.te_general_gemm = None  # Megatron 0.16.1 reads the name without Transformer Engine, too
+
+
+class ExpertLayer(MoELayer):
+    """The layer for tokens [N, 1, H] that all tensor-parallel ranks have; they also have its whole output."""
+
+    def __init__(self, config: Any, submodules: Any, **named: Any) -> None:
+        super().__init__(config=config, submodules=submodules, **named)
+        self.attn_tp_group = _ALONE  # Megatron refuses several ranks that all compute the same tokens
+
+    def forward(self, hidden_states: torch.Tensor, *args: Any, **named: Any) -> tuple[torch.Tensor, None]:
+        output, _ = super().forward(_Share.apply(hidden_states, self.tp_group), *args, **named)
+        return _Whole.apply(output, self.tp_group, len(hidden_states)), None
+
+
+class Router(TopKRouter):
+    """Megatron's router; the tensor ranks, which have routed different tokens, sum its weight's gradient."""
+
+    def gating(self, input: torch.Tensor) -> torch.Tensor:  # Megatron's name
+        weight = copy_to_tensor_model_parallel_region(self.weight, self.tp_group)
+        dtype = _ROUTER_DTYPES.get(self.config.moe_router_dtype, input.dtype)
+        logits: torch.Tensor = moe_utils.router_gating_linear(input, weight, None, dtype)
+        return logits
+
+    def _apply_expert_bias(self, routing_map: torch.Tensor, padding_mask: torch.Tensor | None = None) -> None:
+        """Do nothing, for no family of ours has such a bias; Megatron's method is compiled before it does nothing."""
+
+
+def expert_parameters(model: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
+    """Yield the parameters of the experts that this rank has."""
+    return (parameter for name, parameter in model.named_parameters() if LOCAL_EXPERTS in name)
+
+
+class _Share(torch.autograd.Function):
+    """This rank's share of the tokens; their gradients go to all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+        ctx.group, ctx.length = group, len(tokens)
+        return _share(tokens, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _whole(grad, ctx.group, ctx.length), None
+
+
+class _Whole(torch.autograd.Function):
+    """All ranks' shares; every rank has the same gradient of them, and keeps that of its own share."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: torch.Tensor, group: dist.ProcessGroup, length: int) -> torch.Tensor:
+        ctx.group = group
+        return _whole(tokens, group, length)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return _share(grad, ctx.group), None, None
+
+
+def _share(tokens: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    size = share_length(len(tokens), group.size())
+    return tokens[group.rank() * size : (group.rank() + 1) * size].contiguous()
+
+
+def _whole(share: torch.Tensor, group: dist.ProcessGroup, length: int) -> torch.Tensor:
+    """Return the tokens of all shares; the last ones may be shorter, and are filled up on the way."""
+    if group.size() == 1:
+        return share
+    size = share_length(length, group.size())
+    filled = share.new_zeros((size, *share.shape[1:]))
+    filled[: len(share)] = share
+    whole = share.new_empty((size * group.size(), *share.shape[1:]))
+    dist.all_gather_into_tensor(whole, filled, group=group)
+    return whole[:length]
+
+
+def share_length(length: int, ranks: int) -> int:
+    """Return how many of `length` tokens each rank has; the last ones may have fewer, or none."""
+    return -(-length // ranks)
