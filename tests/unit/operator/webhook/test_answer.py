@@ -117,6 +117,11 @@ def test_a_dry_run_answers_with_the_plan():
     )
 
 
+def test_a_dry_run_says_how_experts_are_spread():
+    lines = asked(raw_job(training={"expertParallel": 2}), dryRun=True).warnings
+    assert "(tensor 1, pipeline 1, data 2, experts over 2, each over 1)" in lines[1]
+
+
 def test_a_name_that_the_api_server_still_makes_is_no_problem():
     raw = raw_job()
     raw["metadata"] = {"generateName": "sums-"}
