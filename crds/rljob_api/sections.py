@@ -617,7 +617,7 @@ class Checkpoint(Section):
     """how a run starts if its directory has checkpoints. `Auto`: resume from the newest intact one, or start at
     step 0 without any; `Fresh`: move the old files to set-aside and start at step 0; `MustResume`: fail if there is
     no checkpoint. Restarts after a failure always resume. slime: --load"""
-    resume_step: Positive | None = None
+    resume_step: Annotated[int, Field(ge=1, lt=INT32)] | None = None
     """resume from the checkpoint of this step, and move later ones to set-aside; absent: from the newest. slime:
     --ckpt-step"""
     hf_export: bool = False

@@ -30,6 +30,8 @@ NUMBERS = {
     "spec.training.gpusPerNode": (1, 8),
     "spec.training.tensorParallel": (1, 4),
     "spec.training.pipelineParallel": (1, 3),
+    "spec.training.expertParallel": (1, 4),
+    "spec.training.expertTensorParallel": (1, 2),
     "spec.rollout.engines": (1, 8),
     "spec.rollout.gpusPerEngine": (1, 4),
     "spec.rollout.contextLength": (1, 40),
@@ -38,8 +40,6 @@ NUMBERS = {
     "spec.training.steps": (1, 6),
     "spec.training.optimizer.warmupSteps": (0, 12),
     "spec.evaluation.interval": (9, 11),
-    "spec.training.expertParallel": (1, 4),
-    "spec.training.expertTensorParallel": (1, 2),
 }
 """small numbers, so that they often fit each other and often do not"""
 VALUES: dict[str, tuple[Any, ...]] = {

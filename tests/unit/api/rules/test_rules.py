@@ -20,7 +20,7 @@ from support.api.bad_manifests import cases
 from support.api.cel_reader import MACROS, METHODS, read
 from support.api.random_manifests import NUMBERS, Manifest, manifests, put
 
-NUMBER_OF_MANIFESTS = 1800
+NUMBER_OF_MANIFESTS = 1500
 IN_CEL = [rule for rule in registry.RULES if rule.cel]
 PATH = re.compile(r"\bself((?:\.\??\w+)+)")
 PATHS = {path.rpartition(".")[2]: path for path in NUMBERS}
