@@ -29,6 +29,8 @@ class Turn:
     """among the jobs that wait, from 1; None: it does not wait"""
     first_since: float | None = None
     """since when it has been first in the queue without finding room [unix s]; None: it never was"""
+    preempted_for: str | None = None
+    """the job for which it is sent away"""
     engines: int | None = None
     """engines that it holds room for; None: as many as its spec says"""
 

@@ -56,12 +56,19 @@ def against_nodes(pods: Sequence[Pods], nodes: Sequence[Node], coming: Sequence[
 
     `coming` are the nodes that an autoscaler can bring; None: that is not known, so whatever is short may come later.
     """
-    never = Outcome.LATER if coming is None else Outcome.NEVER
-    ever = (*nodes, *(coming or ()))
-    found = list(_shapes(pods, ever, never)) or list(_together(pods, ever, never))
+    found = against_empty_nodes(pods, nodes, coming)
     yield from found
     if not found:
         yield from _now(pods, nodes)
+
+
+def against_empty_nodes(
+    pods: Sequence[Pods], nodes: Sequence[Node], coming: Sequence[Node] | None
+) -> tuple[Finding, ...]:
+    """Return what nodes would not have if they were empty, and all that can come were there."""
+    never = Outcome.LATER if coming is None else Outcome.NEVER
+    ever = (*nodes, *(coming or ()))
+    return tuple(_shapes(pods, ever, never)) or tuple(_together(pods, ever, never))
 
 
 def _shapes(pods: Sequence[Pods], nodes: Sequence[Node], never: Outcome) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from rljob_operator.capacity.demand import Pods
 from rljob_operator.capacity.finding import Finding, Outcome
-from rljob_operator.capacity.packing import Node, against_nodes, lets_in, places
+from rljob_operator.capacity.packing import Node, against_empty_nodes, lets_in, places
 from rljob_operator.capacity.quantities import shown
 from rljob_operator.capacity.quotas import Quota, against_limits, against_quotas, completed, counts
 from rljob_operator.capacity.snapshot import Snapshot
@@ -76,9 +76,8 @@ class Room:
             spots = places(whole, [self._nodes[index] for index in there])
             if spots is not None:
                 return tuple((each, there[index]) for each, index in spots)
-        found = list(against_nodes(whole, self._seen.nodes or (), self._seen.coming))
-        never = [each for each in found if each.outcome is Outcome.NEVER]
-        return _shortage(never or [self._short_now(whole, there)], of_quota=False)
+        never = against_empty_nodes(whole, self._seen.nodes or (), self._seen.coming)
+        return _shortage(never or (self._short_now(whole, there),), of_quota=False)
 
     def take(self, key: str, namespace: str, pods: Sequence[Pods], spots: Spots) -> None:
         """Take room, whether or not it is there."""
@@ -192,11 +191,11 @@ class Room:
         """Return what nodes lack at present."""
         assert self._nodes is not None
         nodes = [self._nodes[index] for index in there]
-        free = [node.free for node in nodes if any(lets_in(node, each) for each in pods)]
+        matching = [node for node in nodes if any(lets_in(node, each) for each in pods)]
         names = {name for each in pods for name, amount in each.requests.items() if amount > 0}
         for name in sorted(names, key=lambda name: ("/" not in name, name)):
             amount = sum(each.requests.get(name, 0) * each.count for each in pods)
-            room = sum(max(0, each.get(name, 0)) for each in free)
+            room = sum(max(0, node.allocatable.get(name, 0) - node.used.get(name, 0)) for node in matching)
             if amount > room:
                 return Finding(Outcome.LATER, f"matching nodes have {shown(name, room)} free", name)
         return Finding(Outcome.LATER, "matching nodes have enough free, but not on single nodes")

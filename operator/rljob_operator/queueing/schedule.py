@@ -57,6 +57,9 @@ class _Pass:
         self._hopeless: dict[Hashable, Shortage] = {}
         """the same for `later`, until somebody is sent away"""
         self._heads: set[str] = set()
+        values = (rules.priority_of(each).value for each in self._holders.values() if each.holding is Holding.RESERVED)
+        self._lowest = min(values, default=0)
+        """of the priorities of those that hold room"""
         self._tries = MOST_TRIES
         self._position = 0
 
@@ -69,11 +72,11 @@ class _Pass:
             if not is_whole and self._time - (ticket.since or 0.0) < CREDIT_S:
                 self._has_credit = False
             if ticket.holding is Holding.RESERVED:
-                self._turns[ticket.key] = _reserved(ticket, ticket.held_engines)
+                self._turns[ticket.key] = reserved(ticket, ticket.held_engines)
                 if ticket.more and ticket.wants:
                     self._waiting.append(ticket)
             elif ticket.holding is Holding.LEAVING and ticket.preempted_for is not None:
-                self._turns[ticket.key] = _preempted(ticket.preempted_for)
+                self._turns[ticket.key] = preempted(ticket.preempted_for)
             elif ticket.holding is Holding.LEAVING and ticket.wants:
                 self._turns[ticket.key] = Turn(Standing.QUEUED, "its pods of an earlier attempt still exist")
         self._waiting += [each for each in tickets if each.holding is Holding.NOTHING and each.wants]
@@ -108,7 +111,7 @@ class _Pass:
     def _give(self, ticket: Ticket, wanted: tuple[Pods, ...], spots: Spots) -> None:
         for room in (self._room, self._later):
             room.take(ticket.key, ticket.namespace, wanted, spots)
-        self._turns[ticket.key] = _reserved(ticket, ticket.engines)
+        self._turns[ticket.key] = reserved(ticket, ticket.engines)
 
     def _refuse(self, ticket: Ticket, wanted: tuple[Pods, ...], short: Shortage) -> None:
         text = _text(wanted, short)
@@ -117,10 +120,9 @@ class _Pass:
             return
         is_head = self._is_head(ticket, short)
         if is_head and not short.of_quota and self._has_credit:
-            self._has_credit = False
             for room in (self._room, self._later):
                 room.hold(ticket.key, ticket.namespace, wanted, {})
-            self._turns[ticket.key] = _reserved(ticket, ticket.engines)
+            self._turns[ticket.key] = reserved(ticket, ticket.engines)
             return
         self._position += 1
         since = ticket.first_since if ticket.first_since is not None or not is_head else self._time
@@ -154,7 +156,9 @@ class _Pass:
         That room is taken for it, so nobody else gets it.
         """
         shape = _shape(ticket.namespace, wanted)
-        found = self._hopeless.get(shape) or self._later.find(ticket.namespace, wanted)
+        found: Spots | Shortage | None = self._hopeless.get(shape)
+        if found is None:  # where nobody leaves, later is as now
+            found = self._later.find(ticket.namespace, wanted) if self._leaving() else self._failed[shape]
         if isinstance(found, Shortage):
             self._hopeless[shape] = found
             victims = self._victims(ticket, wanted)
@@ -162,24 +166,29 @@ class _Pass:
                 return ()
             self._hopeless.clear()
             for victim in victims:
-                self._turns[victim.key] = _preempted(ticket.key)
+                self._turns[victim.key] = preempted(ticket.key)
                 self._later.give_back(victim.key)
                 self._holders[victim.key] = replace(victim, holding=Holding.LEAVING, preempted_for=ticket.key)
             found = self._later.find(ticket.namespace, wanted)
             assert not isinstance(found, Shortage)
         for room in (self._room, self._later):
             room.take(ticket.key, ticket.namespace, wanted, found)
+        return self._leaving()
+
+    def _leaving(self) -> tuple[str, ...]:
         return tuple(key for key, each in self._holders.items() if each.holding is Holding.LEAVING)
 
     def _victims(self, ticket: Ticket, wanted: tuple[Pods, ...]) -> tuple[Ticket, ...]:
         """Return the jobs to send away, no more than needed: lower priorities first, then the newest reservations."""
         mine = self._rules.priority_of(ticket)
+        if not mine.preempts or mine.value <= self._lowest or self._tries == 0:
+            return ()
         below = [
             each
             for each in self._holders.values()
             if each.holding is Holding.RESERVED and self._rules.priority_of(each).value < mine.value
         ]
-        if not mine.preempts or not below or self._tries == 0:
+        if not below:
             return ()
         self._tries -= 1
         below.sort(key=lambda each: (self._rules.priority_of(each).value, -(each.since or 0.0), each.key))
@@ -207,12 +216,18 @@ def _wanted(ticket: Ticket) -> tuple[Pods, ...]:
     return ticket.more if ticket.holding is Holding.RESERVED else ticket.pods
 
 
-def _reserved(ticket: Ticket, engines: int | None) -> Turn:
-    return Turn(Standing.RESERVED, f"it holds room for {ticket.gpus} GPUs", engines=engines)
+def reserved(ticket: Ticket, engines: int | None) -> Turn:
+    """Return the turn of a job that holds room, for so many engines."""
+    return Turn(
+        Standing.RESERVED,
+        f"it holds room for {sum(each.count for each in ticket.pods)} pods with {ticket.gpus} slots",
+        engines=engines,
+    )
 
 
-def _preempted(by: str) -> Turn:
-    return Turn(Standing.PREEMPTED, f"{by} has a higher priority and needs its room")
+def preempted(by: str) -> Turn:
+    """Return the turn of a job that is sent away for another."""
+    return Turn(Standing.PREEMPTED, f"{by} has a higher priority and needs its room", preempted_for=by)
 
 
 def _text(wanted: tuple[Pods, ...], short: Shortage) -> str:

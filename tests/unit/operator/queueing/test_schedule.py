@@ -123,6 +123,22 @@ def test_the_first_one_keeps_the_emptiest_nodes_and_others_get_the_rest():
     assert "small" in reserved(turns(nodes(8, 8, 2), *running, big, small, rules=rules))
 
 
+def test_of_the_nodes_it_could_use_the_first_one_keeps_the_one_with_most_room():
+    rules = replace(RULES, patience_s=0)
+    full = [holder(f"r{i}", workers(8), bound={"workers": (f"node-{i}",)}) for i in (0, 2)]
+    half = holder("s", workers(4), bound={"workers": ("node-1",)})
+    jobs = ticket("big", workers(8), at=1), ticket("small", workers(4), at=2)
+    assert "small" not in reserved(turns(nodes(8, 8, 8), *full, half, *jobs, rules=rules))
+
+
+def test_the_first_that_lacks_nodes_is_kept_room_behind_one_that_lacks_quota():
+    rules = replace(RULES, patience_s=0)
+    seen = Snapshot(quotas(lab=1).quotas, {}, nodes(8).nodes, ())
+    held = holder("lab/r", workers(1), bound={"workers": ("node-0",)})
+    jobs = ticket("lab/a", workers(1), at=1), ticket("big", workers(8), at=2), ticket("small", workers(4), at=3)
+    assert reserved(turns(seen, held, *jobs, rules=rules)) == {"lab/r"}
+
+
 # Nodes.
 
 
