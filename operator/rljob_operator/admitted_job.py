@@ -4,7 +4,7 @@ Everything below `admission` takes this value, so nothing there asks whether a s
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_api.sections import Spec
@@ -48,6 +48,8 @@ class AdmittedJob:
     """why a new job like this one would be refused; this one has begun and continues. None: it would be admitted"""
     held_by: str | None = None
     """the job whose run uses this one's directory; this one waits until that has ended. None: the directory is free"""
+    scheduler_labels: Mapping[str, str] = field(default_factory=dict)
+    """labels of its RayCluster for a batch scheduler"""
     can_build: bool = True
     """whether all that new pods need is known: otherwise the present ones serve until they end, and none follow"""
 
@@ -73,4 +75,5 @@ def admitted_job(job: Job, spec: Spec, defaults: Defaults, clusters: Sequence[Ma
         release=defaults.release,
         operator_namespace=defaults.operator_namespace,
         egress=defaults.egress,
+        scheduler_labels=job.scheduler_labels,
     )

@@ -143,6 +143,7 @@ def _namespace(name: str) -> Manifest:
 def raycluster(job: AdmittedJob, cluster: str, pods: RolloutPods) -> Manifest:
     child = _owned(job, "ray.io/v1", "RayCluster", cluster)
     child["metadata"]["annotations"] = {SPEC_ANNOTATION: job.digest}
+    child["metadata"]["labels"] |= job.scheduler_labels
     return child | {
         "spec": {
             "rayVersion": RAY_VERSION,

@@ -43,6 +43,15 @@ DASHBOARD_PORT = 8265
 RAY_TOKEN_KEY = "rayToken"
 """in a job's Secret: the token that Ray in its pods asks for"""
 
+SCHEDULER_LABELS = (
+    "volcano.sh/",
+    "yunikorn.apache.org/",
+    "kai.scheduler/",
+    "ray.io/scheduler-name",
+    "ray.io/priority-class-name",
+    "ray.io/gang-scheduling-enabled",
+)
+"""labels of an RLJob, or their prefixes, that its RayCluster gets: KubeRay reads them for a batch scheduler"""
 LONGEST_RAYCLUSTER = 53
 """KubeRay's limit, which it checks only after the object has been accepted"""
 
@@ -51,6 +60,12 @@ def manager(raw: Manifest) -> str:
     """Return the controller that acts on an RLJob."""
     named: str | None = raw.get("spec", {}).get("managedBy")
     return named or OUR_MANAGER
+
+
+def scheduler_labels(raw: Manifest) -> dict[str, str]:
+    """Return the labels of an RLJob that are for a batch scheduler."""
+    labels: dict[str, str] = raw["metadata"].get("labels") or {}
+    return {name: value for name, value in labels.items() if name.startswith(SCHEDULER_LABELS)}
 
 
 def job_name(name: str, uid: str) -> str:

@@ -14,7 +14,14 @@ from rljob_api.errors import ManifestError, Problem
 from rljob_api.reading.leniently import Readable, readable
 from rljob_api.reading.manifest import parse
 from rljob_api.sections import OUR_MANAGER, Spec
-from rljob_operator.identity import RAY_CLUSTER_LABEL, RAY_GROUP_LABEL, RAY_NODE_TYPE_LABEL, Manifest, manager
+from rljob_operator.identity import (
+    RAY_CLUSTER_LABEL,
+    RAY_GROUP_LABEL,
+    RAY_NODE_TYPE_LABEL,
+    Manifest,
+    manager,
+    scheduler_labels,
+)
 from rljob_operator.pod_evidence import trouble_of
 from rljob_operator.pod_stage import PodEvent, PodStage, stage_of
 from rljob_operator.run_claims import Runs
@@ -39,6 +46,8 @@ class Job:
     created: str = ""
     """RFC 3339"""
     is_deleting: bool = False
+    scheduler_labels: Mapping[str, str] = field(default_factory=dict)
+    """labels for a batch scheduler"""
     managed_by: str = OUR_MANAGER
     """the controller that acts on it, also where the manifest breaks a rule"""
     readable: Readable | None = None
@@ -223,6 +232,7 @@ def job_of(raw: Manifest) -> Job:
         status=status,
         created=metadata.get("creationTimestamp", ""),
         is_deleting=is_deleting(raw),
+        scheduler_labels=scheduler_labels(raw),
         managed_by=manager(raw),
         readable=readable(manifest) if spec is None and status.get("attempts") else None,
     )

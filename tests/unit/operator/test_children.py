@@ -12,7 +12,7 @@ from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.identity import LONGEST_RAYCLUSTER, cluster_name, service_name
 from rljob_operator.rollout_pods import RolloutPods
 from rljob_operator.world import Defaults
-from support.operator.operator_world import DEFAULTS, admitted, cluster_of, pods, raw_job
+from support.operator.operator_world import DEFAULTS, Surroundings, admitted, cluster_of, pods, raw_job
 
 
 def groups(cluster: dict) -> list[tuple[str, int]]:
@@ -376,3 +376,23 @@ def test_all_pods_of_a_group_are_counted_by_its_three_fields():
 def test_a_cluster_has_the_head_and_all_workers():
     spec = admitted(raw_job(rollout={"engines": 3})).spec
     assert (cluster_shape.num_pods(spec), cluster_shape.num_rollout_pods(spec)) == (4, 1)
+
+
+def test_labels_for_a_batch_scheduler_reach_the_raycluster_and_no_others_do():
+    raw, passed = raw_job(), {"volcano.sh/queue-name": "research", "ray.io/gang-scheduling-enabled": "true"}
+    raw["metadata"]["labels"] = {**passed, "team": "ml", "ray.io/cluster": "another", "rljob.dev/job": "another"}
+    cluster = children.raycluster(admitted(raw), "sums-7f3a1-1", RolloutPods(1))
+    assert cluster["metadata"]["labels"] == {
+        "rljob.dev/job": "sums",
+        "app.kubernetes.io/managed-by": "rljob-operator",
+        **passed,
+    }
+
+
+def test_a_label_for_a_batch_scheduler_that_changes_is_applied_and_builds_no_new_cluster():
+    around = Surroundings().to_running()
+    around.raw["metadata"]["labels"] = {"kai.scheduler/queue": "research"}
+    (applied,) = around.step().apply
+    assert (applied["kind"], applied["metadata"]["labels"]["kai.scheduler/queue"]) == ("RayCluster", "research")
+    assert len(around.world.rayclusters()) == 1
+    assert around.plan().is_empty
