@@ -57,6 +57,10 @@ ManagerName = Annotated[
     str, StringConstraints(pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-A-Za-z0-9._~/]+$", max_length=63)
 ]
 """of a controller: a domain, / and a path"""
+QueueName = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$", max_length=63)
+]
+"""of an object whose name is the value of a label"""
 Prompt = Annotated[str, StringConstraints(max_length=65536)]
 Settings = Annotated[dict[str, Any], Field(max_length=1000)]
 
@@ -705,7 +709,8 @@ class Scheduling(Section):
     limit. Only in a cluster"""
     start_deadline_seconds: Positive | None = None
     """maximum time until the first driver starts [s]; then the job fails, its pods are freed, and the reason names what
-    was awaited. A suspension starts it again; absent: no limit. Only in a cluster"""
+    was awaited. A suspension starts it again; time in Kueue's queue does not count; absent: no limit.
+    Only in a cluster"""
     ttl_seconds_after_finished: NotNegative | None = None
     """time from the end of the job to the deletion of the RLJob [s]; absent: never. Its pods are always deleted at
     once. Only in a cluster"""
@@ -718,6 +723,12 @@ class Scheduling(Section):
     """tolerations of the pods, as in a pod's `spec.tolerations`. Only in a cluster"""
     priority_class_name: Text | None = None
     """PriorityClass of the pods. Only in a cluster"""
+    queue: QueueName | None = None
+    """Kueue's LocalQueue: the pods start once Kueue admits the job. Absent: the label `kueue.x-k8s.io/queue-name` of
+    the RLJob, or no queue. The chart's value `kueue.enabled` has to be true. Only in a cluster"""
+    queue_priority_class: QueueName | None = None
+    """Kueue's WorkloadPriorityClass: who is admitted first, and who may be evicted. Absent: the label
+    `kueue.x-k8s.io/priority-class` of the RLJob. Only in a cluster"""
 
 
 class PodTemplate(Section):

@@ -15,9 +15,11 @@ from rljob_cli.jobs import Job, Manifest
 from rljob_operator.admitted_job import AdmittedJob, admitted_job
 from rljob_operator.attempt_view import AttemptView, attempt_view
 from rljob_operator.capacity.finding import Outcome
+from rljob_operator.capacity.queues import Queues
 from rljob_operator.capacity.snapshot import snapshot, used_by_node
 from rljob_operator.capacity.verdict import Verdict, verdict
 from rljob_operator.identity import RAY_CLUSTER_LABEL
+from rljob_operator.kueue import workload_of
 from rljob_operator.pod_stage import PodEvent, with_events
 from rljob_operator.record import history_of
 from rljob_operator.waiting import Waiting, before_driver, words
@@ -43,6 +45,10 @@ class Seen:
     nodes: Sequence[Manifest] | None = None
     others: Sequence[Manifest] | None = None
     """all pods of the cluster"""
+    workloads: Sequence[Manifest] = ()
+    """of Kueue, in the job's namespace"""
+    queues: Queues | None = None
+    """of Kueue"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +103,15 @@ def _view(seen: Seen) -> tuple[AdmittedJob | None, AttemptView | None]:
     if record is None or not record.is_open:
         return admitted, None
     pods = tuple(pod_of(raw) for raw in seen.pods if RAY_CLUSTER_LABEL in raw["metadata"].get("labels", {}))
-    return admitted, attempt_view(record, admitted, World(tuple(seen.rayclusters), pods, pod_events=seen.events))
+    workloads = tuple(map(workload_of, seen.workloads))
+    world = World(tuple(seen.rayclusters), pods, workloads, pod_events=seen.events)
+    return admitted, attempt_view(record, admitted, world)
 
 
 def _verdict(job: AdmittedJob, seen: Seen) -> Verdict:
     known = None if seen.others is None else seen.nodes
-    found = snapshot(seen.quotas or (), seen.limits or (), known, used_by_node(seen.others or ()))
+    used = used_by_node(seen.others or ())
+    found = snapshot(seen.quotas or (), seen.limits or (), known, used, queues=seen.queues)
     return verdict(job, found.of(job.namespace))
 
 
@@ -113,6 +122,8 @@ def _evidence(
         condition = job.condition(kind)
         if condition is not None and condition.status != "True" and not job.has_ended:
             yield "condition", f"{kind} is {condition.status}, {condition.reason}: {condition.message}"
+    if view is not None and view.workload is not None:
+        yield "kueue", f"{view.workload.reason}: {view.workload.sentence}"
     if fits is not None:
         yield "capacity", fits.message or "quotas and nodes have room for all pods"
     unread = [name for name in ("quotas", "limits", "nodes") if getattr(seen, name) is None]

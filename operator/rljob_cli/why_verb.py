@@ -8,10 +8,12 @@ import typer
 from rljob_cli.cluster import Cluster
 from rljob_cli.jobs import Job, job_of
 from rljob_cli.why import Seen, Why, stuck, why
+from rljob_operator.capacity.queues import queues
 from rljob_operator.capacity.snapshot import ALIVE
 from rljob_operator.identity import JOB_LABEL
 from rljob_operator.pod_stage import PodEvent, pod_event_of
 
+KUEUE = "apis/kueue.x-k8s.io/v1beta2"
 ASKED = 3
 """pods whose events are read"""
 
@@ -34,6 +36,16 @@ def explain(cluster: Cluster, namespace: str, name: str) -> tuple[Job, Why]:
             limits=cluster.readable(f"{place}/limitranges"),
             nodes=cluster.readable("api/v1/nodes"),
             others=cluster.readable("api/v1/pods", fields=ALIVE),
+        )
+    if any(raw["spec"].get("suspend") for raw in seen.rayclusters):
+        local, clusters, cohorts = (
+            cluster.readable(f"{KUEUE}/{path}")
+            for path in (f"namespaces/{namespace}/localqueues", "clusterqueues", "cohorts")
+        )
+        seen = replace(
+            seen,
+            workloads=cluster.readable(f"{KUEUE}/namespaces/{namespace}/workloads") or (),
+            queues=None if local is None or clusters is None else queues(local, clusters, cohorts or ()),
         )
     return job, why(job, seen, time.time())
 

@@ -11,6 +11,8 @@ from rljob_operator.world import Defaults, Job
 
 NO_IMAGE = "spec.runtime.image is absent, and the operator has no default: set it, or trainer.image of the chart"
 
+NO_KUEUE = "needs Kueue, and the operator does not work with it: leave it out, or set kueue.enabled of the chart"
+
 
 def admission(job: Job, defaults: Defaults, clusters: Sequence[Manifest] = ()) -> AdmittedJob | Claim:
     """Return the admitted job, or why it cannot be admitted; `clusters` are its RayClusters.
@@ -33,7 +35,10 @@ def admission(job: Job, defaults: Defaults, clusters: Sequence[Manifest] = ()) -
 
 
 def _missing(admitted: AdmittedJob, defaults: Defaults) -> Claim | None:
-    """Return what the pods of a job lack: an image, or a volume for its directory."""
+    """Return what a job lacks: an image, a volume for its directory, or Kueue."""
+    queue = admitted.spec.scheduling.queue
+    if queue is not None and not defaults.has_kueue:
+        return Claim("False", Reason.NO_KUEUE, f"spec.scheduling.queue: {queue} {NO_KUEUE}")
     if not admitted.resolved.image:
         return Claim("False", Reason.NO_IMAGE, NO_IMAGE)
     where = storage.directory(admitted)

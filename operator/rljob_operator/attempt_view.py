@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.history import AttemptRecord
 from rljob_operator.identity import SPEC_ANNOTATION, Manifest, submission_id
+from rljob_operator.kueue import Workload
 from rljob_operator.pod_stage import PodEvent
 from rljob_operator.world import ALIVE, Driver, Pod, World, is_deleting
 
@@ -29,6 +30,10 @@ class AttemptView:
     """why the API server refused one of its children; None: it refused none"""
     pod_events: Mapping[str, tuple[PodEvent, ...]]
     """events of a pod that does not start, by its name"""
+    has_pods: bool = False
+    """whether a pod of its RayCluster is left, those included that are being deleted"""
+    workload: Workload | None = None
+    """what Kueue says about its RayCluster; None: nothing"""
 
     @property
     def has_live_driver(self) -> bool:
@@ -38,6 +43,13 @@ class AttemptView:
     @property
     def has_ready_head(self) -> bool:
         return any(pod.is_head and pod.is_ready for pod in self.pods)
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether its RayCluster is suspended. The operator never does that; Kueue does, before it admits the job and
+        when it evicts it.
+        """
+        return self.cluster is not None and self.cluster["spec"].get("suspend") is True
 
     @property
     def lost_its_cluster(self) -> bool:
@@ -56,6 +68,8 @@ def attempt_view(record: AttemptRecord, job: AdmittedJob, world: World) -> Attem
         others=_others(record.cluster, world),
         refused=world.refused,
         pod_events=world.pod_events,
+        has_pods=any(pod.cluster == record.cluster for pod in world.pods),
+        workload=next((each for each in world.workloads if each.cluster == record.cluster), None),
     )
 
 

@@ -71,12 +71,15 @@ def _observed(attempt: AttemptView, job: AdmittedJob, is_over: bool, now: float)
     """Return the record of the open attempt with what is observed of its driver."""
     record, driver = attempt.record, attempt.driver
     if record.started is None:
+        record = _once_admitted(record, attempt)
         if job.is_suspended and (driver is None or driver.state not in (*ALIVE, *ENDED)):
             return _ended(record, Exit.PREEMPTED, SUSPENDED_EARLY, now)
         if is_over:
             return _ended(record, Exit.STALLED, OVERDUE, now)
     elif attempt.lost_its_cluster:
         return _lost(attempt, f"RayCluster {record.cluster} is gone", now)
+    elif attempt.is_suspended and not attempt.has_pods:
+        return _evicted(attempt, now)
     if (driver is None or driver.state not in ENDED) and escalation.is_stop_overdue(record, driver, now):
         return _abandoned(record, now)
     if escalation.is_locked_out(record, driver, now):
@@ -94,8 +97,28 @@ def _observed(attempt: AttemptView, job: AdmittedJob, is_over: bool, now: float)
         checkpoint=checkpoint.step if checkpoint else record.checkpoint,
     )
     if driver.state in ENDED:
-        return _ended(record, *_end_of(driver), now)
+        code, reason = _end_of(driver)
+        if attempt.is_suspended and code != Exit.OK and code not in recovery.NEVER_RETRIED:
+            return _evicted(attempt, now)  # its pods are deleted one by one, and those that are left may complain
+        return _ended(record, code, reason, now)
     return record
+
+
+def _once_admitted(record: AttemptRecord, attempt: AttemptView) -> AttemptRecord:
+    """Return the record of an attempt that has not begun: it is due when Kueue admits it, however long that takes."""
+    admitted_at = attempt.workload.admitted_at if attempt.workload else None
+    if admitted_at is None or admitted_at <= record.start_after:
+        return record
+    return replace(record, start_after=math.ceil(admitted_at))
+
+
+def _evicted(attempt: AttemptView, now: float) -> AttemptRecord:
+    """Return the record of an attempt that Kueue has evicted. Its RayCluster stays, and so its place in the queue."""
+    status = attempt.driver.status if attempt.driver else None
+    checkpoint = status.checkpoint.step if status and status.checkpoint else attempt.record.checkpoint
+    why = attempt.workload.eviction if attempt.workload else ""
+    record = replace(attempt.record, checkpoint=checkpoint, verdict=None)
+    return _ended(record, Exit.PREEMPTED, why or f"RayCluster {record.cluster} was suspended", now)
 
 
 def _locked_out(record: AttemptRecord, job: AdmittedJob, now: float) -> AttemptRecord:
@@ -177,6 +200,8 @@ def _judged(attempt: AttemptView, spec: Spec, is_over: bool, now: float) -> Atte
         return record
     if is_over:
         return replace(record, verdict=Exit.STALLED, reason=OVERDUE)
+    if attempt.is_suspended:
+        return record  # KubeRay ends its pods within their grace period
     if spec.suspend and escalation.is_drain_overdue(record, driver, spec.recovery, now):
         waited_s = escalation.drain_deadline_s(driver.status, spec.recovery)
         return replace(record, verdict=Exit.PREEMPTED, reason=f"suspended, and not ended within {waited_s:.0f} s")
@@ -247,7 +272,11 @@ def _can_be_used_again(last: AttemptView, history: JobHistory) -> bool:
 
     One that was preempted has lost a pod, or will: its node is being drained.
     """
-    if last.lost_its_cluster or not last.is_built_for_spec or last.record.exit_code == Exit.PREEMPTED:
+    if last.lost_its_cluster or not last.is_built_for_spec:
+        return False
+    if last.is_suspended:
+        return True  # it is in Kueue's queue; its pods are gone
+    if last.record.exit_code == Exit.PREEMPTED:
         return False
     if last.record.is_abandoned:
         return False  # its driver may still run there

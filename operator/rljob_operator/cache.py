@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from rljob_operator.identity import GROUP, JOB_LABEL, KIND, Manifest, job_name
+from rljob_operator.kueue import Workload, job_of_workload, workload_of
 from rljob_operator.run_claims import Place, RunClaim, Runs, claim_of
 from rljob_operator.world import Job, Pod, pod_of
 
@@ -36,8 +37,8 @@ class Known:
 
     kind: str
     version: str
-    content: bytes | Pod
-    """JSON of the fields that are read; of pods, which are many, only a few values"""
+    content: bytes | Pod | Workload
+    """JSON of the fields that are read; of pods and Workloads only a few values"""
 
     @property
     def manifest(self) -> Manifest:
@@ -51,8 +52,14 @@ class Known:
 def key_of(raw: Manifest) -> Key:
     """Return the job that an object is, or belongs to: by its owner, or if it has no controller by its label."""
     metadata = raw["metadata"]
-    name = metadata["name"] if raw["kind"] == KIND else job_of_child(metadata)
-    return f"{metadata['namespace']}/{name}"
+    return f"{metadata['namespace']}/{_job_of(raw)}"
+
+
+def _job_of(raw: Manifest) -> str:
+    """Return the name of the job that an object is or belongs to; empty: none."""
+    if raw["kind"] == KIND:
+        return str(raw["metadata"]["name"])
+    return job_of_workload(raw) if raw["kind"] == "Workload" else job_of_child(raw["metadata"])
 
 
 def job_of_child(metadata: Manifest) -> str:
@@ -66,7 +73,7 @@ def job_of_child(metadata: Manifest) -> str:
 
 def is_ours(raw: Manifest) -> bool:
     """Return whether an object is a job or belongs to one; there are RayClusters of others."""
-    return raw["kind"] == KIND or job_of_child(raw["metadata"]) != ""
+    return _job_of(raw) != ""
 
 
 def version_of(raw: Manifest) -> int:
@@ -101,7 +108,7 @@ class Cache:
         before = objects.get(uid)
         if before is not None and _number(before.version) >= version_of(raw):
             return Freshness.STALE
-        content = pod_of(raw) if kind == "Pod" else json.dumps(_read(raw)).encode()
+        content = _content(raw)
         if kind == KIND:
             self._claim(raw)
         objects[uid] = Known(kind, raw["metadata"].get("resourceVersion", "0"), content)
@@ -137,7 +144,7 @@ class Cache:
 
     def children(self, job: Job) -> tuple[Manifest, ...]:
         """Return the children that this very job owns: not those of a deleted one of the same name."""
-        found = (known.manifest for known in self._of(job.key) if known.kind not in (KIND, "Pod"))
+        found = (known.manifest for known in self._of(job.key) if known.kind not in (KIND, "Pod", "Workload"))
         owned = (raw for raw in found if _is_owned(raw, job))
         return tuple(sorted(owned, key=lambda raw: (raw["kind"], raw["metadata"]["name"])))
 
@@ -147,6 +154,12 @@ class Cache:
         pods = (known.content for known in self._of(job.key))
         found = (pod for pod in pods if isinstance(pod, Pod) and pod.cluster.startswith(mine))
         return tuple(sorted(found, key=lambda pod: pod.name))
+
+    def workloads(self, job: Job) -> tuple[Workload, ...]:
+        """Return what Kueue says about this very job's RayClusters."""
+        mine = job_name(job.name, job.uid) + "-"
+        found = (known.content for known in self._of(job.key))
+        return tuple(each for each in found if isinstance(each, Workload) and each.cluster.startswith(mine))
 
     def _of(self, key: Key) -> Iterator[Known]:
         return iter(self._objects.get(key, {}).values())
@@ -185,6 +198,16 @@ def _is_owned(raw: Manifest, job: Job) -> bool:
         return True
     name, mine = raw["metadata"]["name"], job_name(job.name, job.uid)
     return not owners and (name == mine or name.startswith(f"{mine}-"))
+
+
+def _content(raw: Manifest) -> bytes | Pod | Workload:
+    match raw["kind"]:
+        case "Pod":
+            return pod_of(raw)
+        case "Workload":
+            return workload_of(raw)
+        case _:
+            return json.dumps(_read(raw)).encode()
 
 
 OF_ALL = ("name", "namespace", "uid", "generation", "labels", "ownerReferences", "deletionTimestamp")

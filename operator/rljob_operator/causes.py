@@ -14,7 +14,7 @@ from rljob_operator.world import Pod
 def cause_of(ended: AttemptRecord, attempt: AttemptView, earlier: Sequence[AttemptRecord], job: AdmittedJob) -> Cause:
     """Return what the end of an attempt counts as, from what is observed of it and the attempts before it."""
     if ended.exit_code == Exit.PREEMPTED:
-        return Cause.SUSPENDED if job.is_suspended else Cause.INFRASTRUCTURE
+        return Cause.SUSPENDED if job.is_suspended or attempt.is_suspended else Cause.INFRASTRUCTURE
     if ended.exit_code == Exit.OUT_OF_MEMORY or any(pod.ran_out_of_memory for pod in attempt.pods):
         return Cause.APPLICATION
     if has_lost_pods(attempt, job):

@@ -41,6 +41,7 @@ from rljob_operator.identity import (
     job_name,
     service_name,
 )
+from rljob_operator.kueue import PRIORITY_LABEL, QUEUE_LABEL
 from rljob_operator.pod_roles import HEAD, Role, role_of, with_role
 from rljob_operator.pods import ENVIRONMENT, container_security, pod_security, scratch
 from rljob_operator.rollout_pods import RolloutPods
@@ -57,6 +58,8 @@ ONLY_FOR_OPERATOR_IN = (
     ("recovery", "resumes"),
     ("recovery", "adjustMemory"),
     ("checkpoint", "ttlSecondsAfterDeletion"),
+    ("scheduling", "queue"),
+    ("scheduling", "queuePriorityClass"),
 )
 """parts of a spec, and (section, field), that no driver reads"""
 OPERATOR_LABELS = {"app.kubernetes.io/name": "rljob-operator"}
@@ -144,6 +147,9 @@ def raycluster(job: AdmittedJob, cluster: str, pods: RolloutPods) -> Manifest:
     child = _owned(job, "ray.io/v1", "RayCluster", cluster)
     child["metadata"]["annotations"] = {SPEC_ANNOTATION: job.digest}
     child["metadata"]["labels"] |= job.scheduler_labels
+    scheduling = job.spec.scheduling
+    queueing = {QUEUE_LABEL: scheduling.queue, PRIORITY_LABEL: scheduling.queue_priority_class}
+    child["metadata"]["labels"].update({label: name for label, name in queueing.items() if name is not None})
     return child | {
         "spec": {
             "rayVersion": RAY_VERSION,

@@ -22,6 +22,8 @@ class Reason(StrEnum):
     REFUSED_NOW = "RefusedNow"
     NOT_ADMITTED = "NotAdmitted"
     DIRECTORY_IN_USE = "DirectoryInUse"
+    NO_KUEUE = "NoKueue"
+    QUEUED = "Queued"
     PREVIOUS_CLUSTER = "PreviousClusterLeaves"
     PROVISIONING = "Provisioning"
     PODS_READY = "PodsReady"

@@ -40,12 +40,15 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "Pod": ("api/v1", "pods"),
     "Secret": ("api/v1", "secrets"),
     "Job": ("apis/batch/v1", "jobs"),
+    "Workload": ("apis/kueue.x-k8s.io/v1beta2", "workloads"),
     "Lease": ("apis/coordination.k8s.io/v1", "leases"),
     "Event": ("apis/events.k8s.io/v1", "events"),
 }
 """API path and plural of what the operator reads or writes"""
 CHILDREN = ("RayCluster", "ConfigMap", "Service", "NetworkPolicy", "Pod")
 """kinds of a job's objects that are watched"""
+OF_KUEUE = ("Workload",)
+"""kinds that are watched where the operator works with Kueue"""
 LABELLED = ("ConfigMap", "Service", "NetworkPolicy", "Pod")
 """of these only objects with the job's label are watched. RayClusters are found by their owner, too: one without its
 label would look like a lost cluster"""

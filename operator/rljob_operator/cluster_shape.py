@@ -46,8 +46,11 @@ def num_pods(spec: Spec) -> int:
 
 
 def can_scale(spec: Spec) -> bool:
-    """Return whether engines have pods of their own."""
-    return spec.placement is Placement.DISAGGREGATED
+    """Return whether the number of engines can change while the job trains.
+
+    They need pods of their own, and no queue: Kueue evicts a RayCluster whose number of pods changes.
+    """
+    return spec.placement is Placement.DISAGGREGATED and spec.scheduling.queue is None
 
 
 def digest(manifest: Manifest, spec: Spec) -> str:

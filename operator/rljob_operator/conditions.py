@@ -15,7 +15,7 @@ from rljob_operator.claims import Claim, Claims, Reason
 from rljob_operator.cluster_shape import num_pods
 from rljob_operator.history import AttemptRecord, JobHistory
 from rljob_operator.pods import HOOK_MARGIN_S
-from rljob_operator.waiting import before_driver, counted, in_driver
+from rljob_operator.waiting import before_driver, counted, in_driver, in_kueue
 from rljob_operator.world import Driver, DriverState
 
 
@@ -48,6 +48,7 @@ def conditions(history: JobHistory, attempt: AttemptView | None, job: AdmittedJo
     engines = engines_ready(driver, running)
     return {
         Type.ADMITTED: admitted(job),
+        **kueue_quota(attempt, job),
         Type.CLUSTER_READY: cluster,
         Type.TRAINING: running,
         Type.ENGINES_READY: engines,
@@ -63,6 +64,17 @@ def admitted(job: AdmittedJob) -> Claim:
         return Claim("True", Reason.VALID, "the manifest is valid")
     why = f"{job.objection.reason}: {job.objection.message}"
     return Claim("True", Reason.REFUSED_NOW, f"the job has begun and continues; a new one would be refused: {why}")
+
+
+def kueue_quota(attempt: AttemptView | None, job: AdmittedJob) -> Claims:
+    """Return what Kueue says about the quota of an open attempt; nothing, if it has not been asked."""
+    if attempt is None or not attempt.record.is_open or attempt.workload is None:
+        return {}
+    workload = attempt.workload
+    text = workload.message
+    if workload.reserved and attempt.cluster is not None and not attempt.is_built_for_spec:
+        text += "; the spec has changed since: the next attempt asks for what it says now"
+    return {Type.QUOTA_RESERVED: Claim("True" if workload.reserved else "False", workload.reason, text)}
 
 
 def cluster_ready(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob, now: float) -> Claim:
@@ -85,6 +97,8 @@ def pods_ready(attempt: AttemptView, job: AdmittedJob, now: float) -> Claim:
     """Return whether all pods of an open attempt are ready, and no others are left."""
     if attempt.others:
         return Claim("False", Reason.PREVIOUS_CLUSTER, f"{', '.join(attempt.others)} of an earlier attempt still exist")
+    if attempt.is_suspended:
+        return Claim("False", Reason.QUEUED, in_kueue(attempt.workload).sentence)
     wanted, ready = num_pods(job.spec), sum(pod.is_ready for pod in attempt.pods)
     if ready >= wanted and attempt.has_ready_head:
         return Claim("True", Reason.PODS_READY, f"{wanted} of {wanted} pods are ready")
@@ -103,9 +117,13 @@ def training(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob,
     if record.started is None:
         if now < record.start_after and history.attempts[:-1]:
             return Claim("False", Reason.BACK_OFF, f"{name} waits: {history.attempts[-2].reason}")
+        if attempt.is_suspended:
+            return Claim("False", Reason.QUEUED, cluster.message)
         if cluster.status != "True" and not attempt.has_live_driver:
             return Claim("False", Reason.CLUSTER_NOT_READY, cluster.message)
         return Claim("False", Reason.STARTING, f"{name} starts")
+    if attempt.is_suspended:
+        return Claim("True", Reason.EVICTED, f"{name} saves and ends: {in_kueue(attempt.workload).text}")
     return _training_of(attempt.driver, job, name)
 
 

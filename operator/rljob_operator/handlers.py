@@ -2,13 +2,13 @@
 objects: no annotations, no finalizers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import kopf
 
-from rljob_operator.cluster import CHILDREN, KINDS, LABELLED
-from rljob_operator.identity import JOB_LABEL, KIND, Manifest
+from rljob_operator.cluster import KINDS, LABELLED
+from rljob_operator.identity import JOB_LABEL, Manifest
 
 EventSink = Callable[[Manifest, bool], None]
 """takes an object, and whether it was deleted"""
@@ -21,15 +21,15 @@ IDLE_S = 0.5
 """without an event for this time, kopf drops its worker for an object, and the object with it [s]"""
 
 
-def registry(seen: EventSink, kubeconfig: str | None) -> kopf.OperatorRegistry:
-    """Return the handlers: one for RLJobs, and one for each kind of their children."""
+def registry(seen: EventSink, kubeconfig: str | None, kinds: Sequence[str]) -> kopf.OperatorRegistry:
+    """Return the handlers, one for each kind."""
     handlers = kopf.OperatorRegistry()
 
     def login(**given: Any) -> kopf.ConnectionInfo | None:
         return kopf.login_with_kubeconfig(**given) if kubeconfig else kopf.login_with_service_account(**given)
 
     kopf.on.login(registry=handlers)(login)
-    for kind in (KIND, *CHILDREN):
+    for kind in kinds:
         group, version, plural = resource(kind)
         kopf.on.event(group, version, plural, id=f"see-{kind}", registry=handlers)(_handler(kind, seen))
     return handlers

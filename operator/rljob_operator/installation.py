@@ -17,7 +17,9 @@ from rljob_operator.identity import GROUP
 from rljob_operator.leader import LEASE_S
 from rljob_operator.world import seconds
 
-RIGHTS: Sequence[tuple[str, str, Sequence[str]]] = (
+Rights = Sequence[tuple[str, str, Sequence[str]]]
+"""API group, resource, verbs"""
+RIGHTS: Rights = (
     (GROUP, "rljobs", ("list", "watch", "delete")),
     (GROUP, "rljobs/status", ("patch",)),
     (GROUP, "rljobs/finalizers", ("update",)),
@@ -31,9 +33,12 @@ RIGHTS: Sequence[tuple[str, str, Sequence[str]]] = (
     ("coordination.k8s.io", "leases", ("get",)),
     ("events.k8s.io", "events", ("list", "create", "patch")),
 )
-"""API group, resource, verbs: all that the operator does. The chart gives it exactly these, as a test sees to."""
+"""All that the operator does. The chart gives it exactly these, as a test sees to."""
+RIGHTS_WITH_KUEUE = (("kueue.x-k8s.io", "workloads", ("list", "watch")),)
+"""what it does besides where it works with Kueue"""
 SERVED = {"RLJob": "install the CRD: value crd.install", "RayCluster": "install KubeRay 1.6 or newer"}
 """kind -> what to do when the API server does not know it"""
+SERVED_BY_KUEUE = {"Workload": "install Kueue 0.15 or newer, or set kueue.enabled to false"}
 REVIEW = "apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 PATIENCE_S = 60.0
 """for a replica to lead: `helm test` may follow `helm install` at once [s]"""
@@ -53,14 +58,14 @@ class Check:
 
 
 async def answers(
-    cluster: Cluster, namespaces: Sequence[str], lease_namespace: str, lease: str
+    cluster: Cluster, namespaces: Sequence[str], lease_namespace: str, lease: str, has_kueue: bool
 ) -> AsyncIterator[Check]:
     """Run all checks; no namespaces: in the whole cluster."""
     where: Sequence[str] = namespaces or ("",)
-    for kind, remedy in SERVED.items():
+    for kind, remedy in (SERVED | (SERVED_BY_KUEUE if has_kueue else {})).items():
         yield await _is_served(cluster, kind, where[0], remedy)
     for namespace in where:
-        yield await _has_rights(cluster, namespace)
+        yield await _has_rights(cluster, namespace, (*RIGHTS, *(RIGHTS_WITH_KUEUE if has_kueue else ())))
     yield await _has_leader(cluster, lease_namespace, lease)
 
 
@@ -72,10 +77,10 @@ async def _is_served(cluster: Cluster, kind: str, namespace: str, remedy: str) -
     return Check(f"{kind}s are served")
 
 
-async def _has_rights(cluster: Cluster, namespace: str) -> Check:
+async def _has_rights(cluster: Cluster, namespace: str, wanted: Rights) -> Check:
     missing = [
         f"{verb} {resource}{'.' + group if group else ''}"
-        for group, resource, verbs in RIGHTS
+        for group, resource, verbs in wanted
         for verb in verbs
         if not await _may(cluster, namespace, group, resource, verb)
     ]
@@ -122,11 +127,12 @@ async def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--namespace", action="append", default=[], help="that the operator watches; absent: all")
     parser.add_argument("--lease-namespace", required=True, help="of the operator's Lease")
     parser.add_argument("--lease", required=True, help="its name")
+    parser.add_argument("--kueue", action="store_true", help="check that Kueue is there, too")
     given = parser.parse_args(arguments)
     cluster = await Cluster.connect(given.kubeconfig, "rljob-installation")
     failed = False
     try:
-        async for answer in answers(cluster, given.namespace, given.lease_namespace, given.lease):
+        async for answer in answers(cluster, given.namespace, given.lease_namespace, given.lease, given.kueue):
             sys.stdout.write(f"{answer}\n")
             sys.stdout.flush()
             failed = failed or bool(answer.remedy)

@@ -14,7 +14,7 @@ from rljob_api.control import RunState, Scale
 from rljob_api.control import Status as DriverStatus
 from rljob_api.recovery import RestartEngine
 from rljob_api.status import Status
-from rljob_operator import attempts, children, pods, record, run_claims, storage
+from rljob_operator import attempts, children, kueue, pods, record, run_claims, storage
 from rljob_operator.admission import admission
 from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.attempt_view import AttemptView, attempt_view
@@ -249,6 +249,8 @@ def _missing(attempt: AttemptView, job: AdmittedJob, world: World) -> Iterator[M
         return  # built from another spec: it serves until its attempt has ended
     for wanted in _children(attempt, _with_ray_token(attempt, job, world)):
         seen = world.child(wanted["kind"], wanted["metadata"]["name"])
+        if seen is not None and wanted["kind"] == "RayCluster":
+            wanted = kueue.kept(wanted, seen)
         if seen is None or not (is_deleting(seen) or children.contains(seen, wanted)):
             yield wanted
 
@@ -275,8 +277,8 @@ def _follow(attempt: AttemptView, job: AdmittedJob) -> Follow | None:
 
 def _orders(attempt: AttemptView, history: JobHistory, job: AdmittedJob, now: float) -> Orders:
     driver, spec = attempt.driver, job.spec
-    if driver is None:
-        return NO_ORDERS
+    if driver is None or attempt.is_suspended:
+        return NO_ORDERS  # while its pods are evicted, their own hooks let it save
     if attempt.record.verdict is not None:
         return Orders(stop=driver.state in ALIVE and not driver.is_stopping)
     if driver.state is DriverState.ABSENT:

@@ -19,7 +19,7 @@ import kopf
 from rljob_operator import handlers, logs
 from rljob_operator.background_tasks import TASK_ENDED, BackgroundTasks
 from rljob_operator.cache import Cache, Freshness, Key, is_ours, key_of
-from rljob_operator.cluster import CHILDREN, Cluster, ClusterError, ConflictError
+from rljob_operator.cluster import CHILDREN, OF_KUEUE, Cluster, ClusterError, ConflictError
 from rljob_operator.driver_news import News
 from rljob_operator.drivers import Drivers
 from rljob_operator.identity import KIND, Manifest
@@ -57,6 +57,11 @@ class Operator:
     metrics: Metrics
     reconciler: Reconciler
     sweeper: Sweeper
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What is watched and listed."""
+        return (KIND, *CHILDREN, *(OF_KUEUE if self.settings.defaults.has_kueue else ()))
 
     def seen(self, raw: Manifest, is_gone: bool) -> None:
         """Take in an event of a watch, and queue its job if the object has changed: most events echo our own writes."""
@@ -98,7 +103,7 @@ class Operator:
 
     async def resync(self) -> None:
         """List everything and queue every job. This finds changes that the watches missed, and so dead watches."""
-        for kind in (KIND, *CHILDREN):
+        for kind in self.kinds:
             there, version = set(), ""
             async for page in self.cluster.pages(kind, self.settings.namespaces):
                 version = version or page.resource_version  # of the first namespace: those of the others are newer
@@ -196,7 +201,7 @@ async def _lead(operator: Operator, election: Election, stop: asyncio.Event) -> 
     tasks.start("sweep", operator.sweep_for_ever())
     try:
         await kopf.operator(
-            registry=handlers.registry(operator.seen, operator.settings.kubeconfig),
+            registry=handlers.registry(operator.seen, operator.settings.kubeconfig, operator.kinds),
             settings=handlers.watching(),
             standalone=True,
             clusterwide=not operator.settings.namespaces,

@@ -73,6 +73,7 @@ class Reconciler:
         return World(
             children=self._cache.children(job),
             pods=pods,
+            workloads=self._cache.workloads(job),
             pod_events=await self._pod_events.of(job.key, job.namespace, pods),
             driver=driver,
             has_secret=await self._tokens.has_secret(job, pods, driver),

@@ -119,7 +119,7 @@ def phase(history: JobHistory, conditions: Claims) -> Phase:
             return Phase.INVALID
         case Reason.SUSPENDED:
             return Phase.SUSPENDED
-        case Reason.DIRECTORY_IN_USE:
+        case Reason.QUEUED | Reason.DIRECTORY_IN_USE:
             return Phase.QUEUED
         case Reason.DRAINING:
             return Phase.SUSPENDING

@@ -68,6 +68,7 @@ def defaults_of(given: argparse.Namespace) -> Defaults:
         storage=Storage(given.storage, given.storage_path) if given.storage else None,
         head_resources=given.head_resources,
         worker_resources=given.worker_resources,
+        has_kueue=given.kueue,
     )
 
 
@@ -78,6 +79,7 @@ def add_defaults(parser: argparse.ArgumentParser) -> None:
     add("--storage", type=_volume, help="volume source, as JSON, for jobs without checkpoint.directory")
     add("--storage-path", default="/rljob", help="where that volume is mounted")
     add("--head-resources", type=_resources, default={}, help="of the heads of jobs that name none, as JSON")
+    add("--kueue", action="store_true", help="jobs may name a queue of Kueue")
     add("--worker-resources", type=_resources, default={}, help="of the other pods of jobs that name none, as JSON")
 
 

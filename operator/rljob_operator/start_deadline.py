@@ -17,12 +17,13 @@ LOOK_S = 30.0
 def with_start_deadline(history: JobHistory, attempt: AttemptView, job: AdmittedJob, now: float) -> JobHistory:
     """Return the history of a job that has failed if its first driver did not start in time, or as it was.
 
+    Time in Kueue's queue does not count: the attempt is due when Kueue admits it.
     Later attempts may wait longer: the run has checkpoints, and the active deadline bounds the whole job.
     """
     limit_s, record = job.spec.scheduling.start_deadline_seconds, attempt.record
     if limit_s is None or history.started is not None or history.outcome is not None or not record.is_open:
         return history
-    if now < record.start_after + limit_s or _may_run(attempt, now):
+    if attempt.is_suspended or now < record.start_after + limit_s or _may_run(attempt, now):
         return history
     reason = f"no driver has started within {limit_s} s; waited for: {_awaited(attempt, job, now)}"
     ended = replace(record, ended=int(now), exit_code=int(Exit.STALLED), reason=reason[:500])

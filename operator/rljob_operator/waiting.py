@@ -1,6 +1,6 @@
 """What a job waits for: the first blocker on the way from its RayCluster to the first step, with numbers. Pure.
 
-earlier pods ─► API server ─► RayCluster, quota ─► pods: node, volumes, sandbox, image, init, probes
+earlier pods ─► API server ─► Kueue's queue ─► RayCluster, quota ─► pods: node, volumes, sandbox, image, init, probes
 ─► Ray starts the driver ─► placement group ─► engines load the model
 """
 
@@ -16,6 +16,7 @@ from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.attempt_view import AttemptView
 from rljob_operator.cluster_shape import num_pods
 from rljob_operator.identity import Manifest
+from rljob_operator.kueue import UNSEEN, Workload
 from rljob_operator.pod_stage import PodStage, Stage, with_events
 from rljob_operator.world import DriverState, Pod, seconds
 
@@ -39,6 +40,7 @@ class Blocker(StrEnum):
 
     PREVIOUS_CLUSTER = "PreviousCluster"
     REFUSED = "Refused"
+    QUEUE = "Queue"
     QUOTA = "Quota"
     RAY_CLUSTER = "RayCluster"
     BACK_OFF = "BackOff"
@@ -85,6 +87,8 @@ def before_driver(attempt: AttemptView, job: AdmittedJob, now: float) -> Waiting
         return Waiting(Blocker.PREVIOUS_CLUSTER, f"{', '.join(attempt.others)} of an earlier attempt still exist")
     if attempt.refused is not None:
         return Waiting(Blocker.REFUSED, attempt.refused)
+    if attempt.is_suspended:
+        return in_kueue(attempt.workload)
     failure = _failure_of(attempt.cluster)
     if failure is not None:
         return failure
@@ -95,6 +99,13 @@ def before_driver(attempt: AttemptView, job: AdmittedJob, now: float) -> Waiting
     if missing > 0 and attempt.cluster is not None and now >= _due(attempt) + PATIENCE_S:
         return Waiting(Blocker.RAY_CLUSTER, f"KubeRay has not created {missing} of {num_pods(job.spec)} pods yet")
     return None
+
+
+def in_kueue(workload: Workload | None) -> Waiting:
+    """Return what a job waits for whose RayCluster Kueue has suspended."""
+    if workload is None:
+        return Waiting(Blocker.QUEUE, UNSEEN)
+    return Waiting(Blocker.QUEUE, workload.sentence, workload.since)
 
 
 def _due(attempt: AttemptView) -> float:

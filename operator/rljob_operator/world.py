@@ -22,6 +22,7 @@ from rljob_operator.identity import (
     manager,
     scheduler_labels,
 )
+from rljob_operator.kueue import Workload, with_labels
 from rljob_operator.pod_evidence import trouble_of
 from rljob_operator.pod_stage import PodEvent, PodStage, stage_of
 from rljob_operator.run_claims import Runs
@@ -159,6 +160,8 @@ class Defaults:
     """namespace of the operator's pods, the only one from which they may reach a job's pods"""
     egress: tuple[Mapping[str, Any], ...] | None = None
     """what a job's pods may reach besides each other and DNS, as in a NetworkPolicy; None: everything"""
+    has_kueue: bool = False
+    """whether the operator watches Kueue's Workloads, so that jobs may name a queue"""
     head_resources: Mapping[str, Any] = field(default_factory=dict)
     """as in a container's `resources`"""
     worker_resources: Mapping[str, Any] = field(default_factory=dict)
@@ -175,6 +178,8 @@ class World:
     children: tuple[Manifest, ...] = ()
     """ConfigMaps, Services, NetworkPolicies and RayClusters that carry the job's label and are owned by it"""
     pods: tuple[Pod, ...] = ()
+    workloads: tuple[Workload, ...] = ()
+    """what Kueue says about the RayClusters"""
     driver: Driver | None = None
     has_secret: bool = False
     has_ray_token: bool = True
@@ -216,7 +221,7 @@ def job_of(raw: Manifest) -> Job:
         "apiVersion": raw["apiVersion"],
         "kind": raw["kind"],
         "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
-        "spec": raw.get("spec", {}),
+        "spec": with_labels(raw.get("spec", {}), metadata.get("labels") or {}),
     }
     spec, problems = _parsed(manifest)
     status = raw.get("status", {})

@@ -69,6 +69,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [""]
   resources: [resourcequotas, limitranges, pods]
   verbs: [list]
+{{- if .Values.kueue.enabled }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [localqueues]
+  verbs: [list]
+{{- end }}
 {{- end }}
 
 {{- define "rljob.webhookBinding" -}}

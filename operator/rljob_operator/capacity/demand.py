@@ -1,7 +1,7 @@
 """The pods of a job, with what each requests. Pure: read from the RayCluster that the operator would build."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rljob_operator import children
@@ -23,6 +23,9 @@ class Container:
     requests: Mapping[str, int]
     limits: Mapping[str, int]
     is_init: bool = False
+
+
+ADDED = Container(amounts(INIT), amounts(INIT), is_init=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,11 @@ class Pods:
         return not named & {"cpu", "memory"}
 
 
+def as_kueue_counts(pods: Pods) -> Pods:
+    """Return pods without what KubeRay adds to them later."""
+    return replace(pods, containers=tuple(each for each in pods.containers if each != ADDED))
+
+
 def demand(job: AdmittedJob) -> tuple[Pods, ...]:
     """Return the pods of a job, head first."""
     rollout = RolloutPods(num_rollout_pods(job.spec))
@@ -80,7 +88,7 @@ def _alike(group: str, count: int, pod: Manifest) -> Pods:
     # A sidecar is an init container that stays.
     containers += [_container(each, each.get("restartPolicy") != "Always") for each in pod.get("initContainers", ())]
     if group != HEAD:
-        containers.append(Container(amounts(INIT), amounts(INIT), is_init=True))
+        containers.append(ADDED)
     return Pods(
         group=group,
         count=count,

@@ -7,6 +7,7 @@ from typing import Any
 from rljob_operator.capacity.demand import Container, Pods
 from rljob_operator.capacity.packing import Node, node_of
 from rljob_operator.capacity.quantities import PODS, amounts
+from rljob_operator.capacity.queues import Queues
 from rljob_operator.capacity.quotas import Limit, Quota, limits_of, quota_of
 from rljob_operator.capacity.verdict import Capacity
 from rljob_operator.identity import Manifest
@@ -26,10 +27,13 @@ class Snapshot:
     """by namespace"""
     nodes: tuple[Node, ...] | None
     coming: tuple[Node, ...] | None = None
+    queues: Queues | None = None
+    """of Kueue; None: not known"""
 
     def of(self, namespace: str) -> Capacity:
         """Return what limits the pods of a namespace."""
-        return Capacity(self.quotas.get(namespace, ()), self.limits.get(namespace, ()), self.nodes, self.coming)
+        mine = self.quotas.get(namespace, ()), self.limits.get(namespace, ())
+        return Capacity(*mine, self.nodes, self.coming, namespace, self.queues)
 
 
 def snapshot(
@@ -38,6 +42,7 @@ def snapshot(
     nodes: Iterable[Manifest] | None,
     used: Mapping[str, Mapping[str, int]],
     coming: Sequence[Node] | None = None,
+    queues: Queues | None = None,
 ) -> Snapshot:
     """Return the capacity that these objects show; `used` is what pods request, by node."""
     found_quotas: dict[str, tuple[Quota, ...]] = {}
@@ -49,7 +54,7 @@ def snapshot(
         place = raw["metadata"]["namespace"]
         found_limits[place] = (*found_limits.get(place, ()), *limits_of(raw))
     known = None if nodes is None else tuple(node_of(raw, used.get(raw["metadata"]["name"], {})) for raw in nodes)
-    return Snapshot(found_quotas, found_limits, known, None if coming is None else tuple(coming))
+    return Snapshot(found_quotas, found_limits, known, None if coming is None else tuple(coming), queues)
 
 
 def used_by_node(pods: Iterable[Manifest]) -> dict[str, dict[str, int]]:

@@ -7,10 +7,11 @@ from rljob_api.errors import ManifestError
 from rljob_api.reading.manifest import parse
 from rljob_api.sections import Placement, Spec
 from rljob_operator.admitted_job import AdmittedJob
-from rljob_operator.capacity.demand import Pods, demand, total
+from rljob_operator.capacity.demand import Pods, as_kueue_counts, demand, total
 from rljob_operator.capacity.finding import Finding, Outcome
 from rljob_operator.capacity.packing import Node, against_nodes
 from rljob_operator.capacity.quantities import shown
+from rljob_operator.capacity.queues import Queues, against_queue
 from rljob_operator.capacity.quotas import Limit, Quota, against_limits, against_quotas, completed
 from rljob_operator.identity import Manifest
 
@@ -28,6 +29,9 @@ class Capacity:
     """None: they may not be seen"""
     coming: tuple[Node, ...] | None = None
     """nodes that an autoscaler can bring; None: not known"""
+    namespace: str = ""
+    queues: Queues | None = None
+    """of Kueue; None: they may not be seen"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +55,27 @@ class Verdict:
         return "; ".join([*([f"needs {needs}"] if needs else []), *texts, *([self.instead] if self.instead else [])])
 
 
-def verdict(job: AdmittedJob, capacity: Capacity) -> Verdict:
-    """Return how a job fits that has no pods yet."""
-    found = judged(demand(job), capacity)
-    if found.outcome is Outcome.FITS:
+def verdict(job: AdmittedJob, capacity: Capacity, searches_for_later: bool = True) -> Verdict:
+    """Return how a job fits that has no pods yet.
+
+    The search for the nearest setting that fits takes ten times as long as all the rest. Without `searches_for_later`
+    it is made only for a job that never fits.
+    """
+    found = judged(demand(job), capacity, job.spec.scheduling.queue)
+    if found.outcome is Outcome.FITS or (found.outcome is Outcome.LATER and not searches_for_later):
         return found
     return replace(found, instead=_nearest(job, found, capacity))
 
 
-def judged(pods: Sequence[Pods], capacity: Capacity) -> Verdict:
-    """Return how these pods fit; findings of the worst outcome only."""
+def judged(pods: Sequence[Pods], capacity: Capacity, queue: str | None = None) -> Verdict:
+    """Return how these pods fit, which are of a job in this LocalQueue; findings of the worst outcome only."""
     whole = tuple(completed(each, capacity.limits) for each in pods)
     findings = [*against_limits(whole, capacity.limits), *against_quotas(whole, capacity.quotas)]
     if capacity.nodes is not None:
         findings.extend(against_nodes(whole, capacity.nodes, capacity.coming))
+    if queue is not None and capacity.queues is not None:
+        counted = tuple(completed(as_kueue_counts(each), capacity.limits) for each in pods)
+        findings.extend(against_queue(counted, capacity.namespace, queue, capacity.queues))
     worst = max((finding.outcome for finding in findings), default=Outcome.FITS)
     return Verdict(worst, total(whole), tuple(each for each in findings if each.outcome is worst))
 
@@ -76,7 +87,7 @@ def _nearest(job: AdmittedJob, found: Verdict, capacity: Capacity) -> str | None
         changed = _with(job, changes)
         if changed is None:
             continue
-        other = judged(demand(changed), capacity)
+        other = judged(demand(changed), capacity, job.spec.scheduling.queue)
         if other.outcome < found.outcome:
             needs = ", ".join(shown(name, other.needs[name]) for name in dict.fromkeys(short) if name in other.needs)
             return f"{named} would need {needs}" if needs else f"{named} would fit"

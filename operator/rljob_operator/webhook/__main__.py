@@ -31,7 +31,7 @@ async def main(given: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     cluster = await Cluster.connect(given.kubeconfig, "rljob-webhook")
-    sight = Sight(cluster, given.namespaces, given.coming)
+    sight = Sight(cluster, given.namespaces, given.coming, given.defaults.has_kueue)
     server = Server(lambda request: answer(request, given.defaults, sight.seen), Metrics())
     try:
         port, pages = await server.start(given.host, given.port, given.pages)

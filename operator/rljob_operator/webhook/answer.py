@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rljob_api.errors import Problem
+from rljob_api.sections import Placement, Spec
 from rljob_operator.admission import admission
 from rljob_operator.admitted_job import AdmittedJob, admitted_job
 from rljob_operator.capacity.finding import Outcome
@@ -52,8 +53,8 @@ def answer(request: Manifest, defaults: Defaults, seen: Snapshot | None) -> Answ
         return Answer(None, _cut([f"{problem}" for problem in job.problems] + warnings))
     if not job.is_ours:
         return Answer(None, _cut([f"the operator leaves it alone: {job.managed_by} manages it", *warnings]))
-    if job.has_begun:
-        return Answer(None, _cut(warnings))  # it has its pods; quotas count them
+    if job.has_begun:  # it has its pods; quotas count them
+        return Answer(None, _cut([*_in_kueue(job.spec, old, namespace), *warnings]))
     admitted = admitted_job(replace(job, status={}), job.spec, defaults)
     refusal, room = _capacity(admitted, seen)
     if refusal is not None:
@@ -90,7 +91,8 @@ def _capacity(job: AdmittedJob, seen: Snapshot | None) -> tuple[str | None, list
     """Return why a job can never get its pods, or a warning that it has to wait."""
     if seen is None:
         return None, []
-    found = verdict(job, seen.of(job.namespace))
+    # While a cluster is full, every job waits; `rljob why` has the time to search.
+    found = verdict(job, seen.of(job.namespace), searches_for_later=False)
     if found.outcome is Outcome.FITS:
         return None, []
     if found.outcome is Outcome.LATER or job.is_suspended:
@@ -99,10 +101,20 @@ def _capacity(job: AdmittedJob, seen: Snapshot | None) -> tuple[str | None, list
     return f"the job can never start: {found.message}", []
 
 
+def _in_kueue(spec: Spec, old: Manifest | None, namespace: str) -> Iterator[str]:
+    """Yield why engines of a job that trains do not follow its spec: Kueue would evict a RayCluster that changes."""
+    before = _job(old, namespace).spec if old else None
+    if before is None or spec.scheduling.queue is None or spec.placement is not Placement.DISAGGREGATED:
+        return
+    if before.rollout.engines != spec.rollout.engines:
+        text = f"spec.rollout.engines: {spec.rollout.engines} applies from the next attempt"
+        yield f"{text}: Kueue has reserved quota for {before.rollout.engines} engines"
+
+
 def _missing(job: Job, defaults: Defaults) -> Iterator[str]:
     """Yield what the operator's settings lack for this job; they may change, so it is no refusal."""
     found = admission(replace(job, status={}), defaults)
-    if isinstance(found, Claim) and found.reason in (Reason.NO_IMAGE, Reason.NOT_SHARED):
+    if isinstance(found, Claim) and found.reason in (Reason.NO_IMAGE, Reason.NOT_SHARED, Reason.NO_KUEUE):
         yield f"it is not admitted yet: {found.message}"
 
 

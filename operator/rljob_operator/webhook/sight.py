@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 
 from rljob_operator.capacity.packing import Node
+from rljob_operator.capacity.queues import Queues, queues
 from rljob_operator.capacity.snapshot import ALIVE, Snapshot, add_used, snapshot
 from rljob_operator.cluster import Cluster, ClusterError
 from rljob_operator.identity import Manifest
@@ -13,6 +14,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 15.0
 """between two looks [s]"""
+KUEUE = "apis/kueue.x-k8s.io/v1beta2"
 OLD_S = 300.0
 """a look that is older says nothing [s]"""
 
@@ -20,8 +22,11 @@ OLD_S = 300.0
 class Sight:
     """The newest look."""
 
-    def __init__(self, cluster: Cluster, namespaces: Sequence[str], coming: Sequence[Node] | None) -> None:
+    def __init__(
+        self, cluster: Cluster, namespaces: Sequence[str], coming: Sequence[Node] | None, has_kueue: bool = False
+    ) -> None:
         """No namespaces: all. `coming` are the nodes that an autoscaler can bring; None: not known."""
+        self._has_kueue = has_kueue
         self._cluster = cluster
         self._namespaces = namespaces
         self._coming = coming
@@ -54,7 +59,16 @@ class Sight:
         for place in places:
             async for raw in self._all(f"{place}/pods", ALIVE):
                 add_used(used, raw)
-        return snapshot(quotas, limits, nodes, used, self._coming)
+        seen = await self._queues() if self._has_kueue else None
+        return snapshot(quotas, limits, nodes, used, self._coming, seen)
+
+    async def _queues(self) -> Queues:
+        local = [f"{KUEUE}/namespaces/{name}/localqueues" for name in self._namespaces] or [f"{KUEUE}/localqueues"]
+        return queues(
+            [raw for place in local async for raw in self._all(place)],
+            [raw async for raw in self._all(f"{KUEUE}/clusterqueues")],
+            [raw async for raw in self._all(f"{KUEUE}/cohorts")],
+        )
 
     async def _all(self, path: str, fields: str = "") -> AsyncIterator[Manifest]:
         async for page in self._cluster.lists(path, [("fieldSelector", fields)]):

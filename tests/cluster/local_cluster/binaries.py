@@ -65,6 +65,7 @@ PROGRAMS: Mapping[str, Program] = {
     "kube-proxy": _kubernetes("kube-proxy"),
     "kuberay": Program("kuberay", "github.com/ray-project/kuberay/ray-operator"),
     "kwok": Program("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+    "kueue": Program("kueue", "sigs.k8s.io/kueue/cmd/kueue"),
     "helm": Program("helm", "helm.sh/helm/v3/cmd/helm"),
     "coredns": Program("coredns", "github.com/coredns/coredns"),
     "prometheus": _prometheus("prometheus"),
@@ -75,6 +76,7 @@ PROGRAMS: Mapping[str, Program] = {
 MANIFESTS: Mapping[str, tuple[str, str]] = {
     "kuberay": ("github.com/ray-project/kuberay/ray-operator", "config"),
     "kwok": ("sigs.k8s.io/kwok", "kustomize"),
+    "kueue": ("sigs.k8s.io/kueue", "config"),
     "prometheus-operator": ("github.com/prometheus-operator/prometheus-operator", "example/prometheus-operator-crd"),
 }
 """by module: the Go module and its directory of manifests"""

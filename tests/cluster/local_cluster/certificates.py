@@ -12,6 +12,9 @@ from pathlib import Path
 from local_cluster.errors import ClusterError
 
 DAYS = "3650"
+# An RSA key takes a hundred times as long to make.
+P256 = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
+RSA = ("-newkey", "rsa:2048")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +31,17 @@ class Authority:
     Raises ClusterError if openssl is missing or refuses.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, name: str = "rljob-test-cluster", is_rsa: bool = False) -> None:
+        """`is_rsa`: with an RSA key in the form PKCS #1, which a program needs that reads no other."""
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self.own = self._files("ca")
         # Key usage must be stated: Python's TLS (VERIFY_X509_STRICT) refuses an authority without it.
         usage = ["-addext", "keyUsage=critical,keyCertSign,cRLSign"]
-        self._request(self.own, "/CN=rljob-test-cluster", ["-x509", "-days", DAYS, *usage])
+        names = ["-addext", f"subjectAltName=DNS:{name}"]
+        self._request(self.own, f"/CN={name}", ["-x509", "-days", DAYS, *usage, *names], RSA if is_rsa else P256)
+        if is_rsa:
+            _openssl(["rsa", "-traditional", "-in", str(self.own.key), "-out", str(self.own.key)])
 
     def server(self, name: str, hosts: Sequence[str], addresses: Sequence[str]) -> Certificate:
         """Return a certificate for a server that answers at these DNS names and IP addresses."""
@@ -62,10 +69,10 @@ class Authority:
         _openssl(["x509", "-req", "-days", DAYS, *authority, *files])
         return pair
 
-    def _request(self, into: Certificate, subject: str, flags: Sequence[str]) -> None:
-        # P-256: an RSA key takes a hundred times as long to make.
-        key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-        _openssl(["req", *key, "-subj", subject, "-keyout", str(into.key), "-out", str(into.certificate), *flags])
+    def _request(self, into: Certificate, subject: str, flags: Sequence[str], key: Sequence[str] = P256) -> None:
+        _openssl(
+            ["req", *key, "-nodes", "-subj", subject, "-keyout", str(into.key), "-out", str(into.certificate), *flags]
+        )
 
     def _files(self, name: str) -> Certificate:
         return Certificate(self._directory / f"{name}.crt", self._directory / f"{name}.key")

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from local_cluster import control_plane as profile
-from local_cluster import home, node
+from local_cluster import home, kueue, node
 from local_cluster.api_server import PROGRAMS, ApiServer, start_api_server
 from local_cluster.binaries import binary
 from local_cluster.errors import ClusterError
 from local_cluster.kubectl import Kubectl
 from local_cluster.node import NodeCluster
+from local_cluster.processes import wait_ready
 from local_cluster.runtime import runtime_of
 
 GIVEN_VARIABLE = "KUBECONFIG"
@@ -26,6 +27,7 @@ NODE_FIXTURE = "node_cluster"
 PROMETHEUS_PROGRAMS = {"prometheus", "promtool"}
 """fixtures of these names are the programs"""
 JUDGE_FIXTURE = "gitops_judge"
+KUEUE_FIXTURE = "kueue_ready"
 NEEDED_CRDS = ("rayclusters.ray.io", "stages.kwok.x-k8s.io")
 
 
@@ -45,7 +47,7 @@ def programs_for(fixtures: set[str]) -> tuple[str, ...]:
     if NODE_FIXTURE in fixtures:
         return (*node.PROGRAMS, *judges)
     if "kubectl" in fixtures:
-        return (*profile.PROGRAMS, *judges)
+        return (*profile.PROGRAMS, *judges, *(kueue.PROGRAMS if KUEUE_FIXTURE in fixtures else ()))
     return (*PROGRAMS, "kubectl", *judges) if "api_server" in fixtures else judges
 
 
@@ -96,6 +98,15 @@ def kubectl(started_api_server: ApiServer | None, kubectl_program: Path) -> Kube
     if started_api_server:
         return profile.complete(started_api_server, os.environ, profile.simulated(2))
     return _checked(Kubectl(kubectl_program, Path(os.environ[GIVEN_VARIABLE])))
+
+
+@pytest.fixture(scope="session")
+def kueue_ready(started_api_server: ApiServer | None, kubectl: Kubectl) -> None:
+    """Kueue, in the cluster of `kubectl`: from now on it looks at each RayCluster that names a queue."""
+    if started_api_server:
+        wait_ready(kueue.start_kueue(started_api_server, kubectl, os.environ))
+    elif "workloads.kueue.x-k8s.io" not in kubectl.names("crd"):
+        pytest.skip(f"the cluster of {GIVEN_VARIABLE} has no Kueue")
 
 
 @pytest.fixture(scope="session")

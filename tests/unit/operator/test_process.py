@@ -15,6 +15,7 @@ from rljob_operator.process import Operator, collect_young_garbage_only
 from rljob_operator.requests import Requests
 from rljob_operator.watch_liveness import WatchLiveness
 from rljob_operator.workqueue import WorkQueue
+from rljob_operator.world import Defaults
 from support.operator.operator_world import raw_job
 
 SMALLEST_HEAP = 300_000
@@ -69,7 +70,7 @@ def test_what_was_deleted_before_the_watch_began_is_found_by_an_early_second_lis
     monkeypatch.setattr(process.asyncio, "sleep", sleep)
     cache, queue = Cache(), WorkQueue(lambda: 0.0)
     cache.put(raw_job())
-    settings: Any = SimpleNamespace(namespaces=())
+    settings: Any = SimpleNamespace(namespaces=(), defaults=Defaults())
     cluster: Any = EmptyCluster()
     unused: Any = None
     watches = WatchLiveness(lambda: 0.0)

@@ -47,7 +47,7 @@ EVERYTHING = (
     ),
     *("--egress", '[{"ports":[{"port":443}]}]'),
     *("--service-url", "http://proxy/{namespace}/{service}/{port}", "--log-level", "DEBUG"),
-    *("--run-directory-ttl", "86400", "--sweep-seconds", "5"),
+    *("--run-directory-ttl", "86400", "--sweep-seconds", "5", "--kueue"),
 )
 
 
@@ -72,6 +72,7 @@ def test_every_option_has_its_effect():
             head_resources={"requests": {"memory": "8Gi"}},
             worker_resources={"limits": {"cpu": "4"}},
             ttl_after_deletion_s=86400,
+            has_kueue=True,
         ),
     )
 

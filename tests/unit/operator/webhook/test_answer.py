@@ -1,10 +1,12 @@
 """What the webhook answers: refusals, warnings, the plan, and what it leaves alone."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from rljob_operator.capacity.queues import queues
 from rljob_operator.capacity.snapshot import Snapshot, snapshot
 from rljob_operator.identity import Manifest
 from rljob_operator.webhook.answer import LONGEST_WARNING, Answer, answer, review
@@ -89,8 +91,8 @@ def test_a_job_that_has_to_wait_is_allowed_with_a_warning():
     found = asked(raw_job(), seen=quota(4, used=2))
     assert found.refusal is None
     assert found.warnings == (
-        "it waits for room: needs 3 pods; ResourceQuota few leaves 2 pods; 2 pods are in use; "
-        "spec.placement: Colocated would need 2 pods",
+        # Without the search for other settings, which is for refusals and `rljob why`.
+        "it waits for room: needs 3 pods; ResourceQuota few leaves 2 pods; 2 pods are in use",
     )
 
 
@@ -161,3 +163,28 @@ def test_a_review_carries_the_answer():
         "warnings": ["careful"],
     }
     assert review({"uid": "u"}, Answer())["response"] == {"uid": "u", "allowed": True}
+
+
+def test_a_job_that_kueue_can_never_admit_is_refused():
+    local = {"metadata": {"name": "gpus", "namespace": "ml"}, "spec": {"clusterQueue": "team-a"}}
+    flavors = [{"name": "any", "resources": [{"name": "pods", "nominalQuota": 2}]}]
+    team = {"metadata": {"name": "team-a"}, "spec": {"resourceGroups": [{"flavors": flavors}]}}
+    seen = snapshot([], [], None, {}, queues=queues([local], [team], []))
+    found = answer(request(raw_job(scheduling={"queue": "gpus"})), replace(DEFAULTS, has_kueue=True), seen)
+    assert found.refusal.startswith("the job can never start: needs 3 pods; ClusterQueue team-a has 2 pods")
+
+
+def test_engines_of_a_job_that_trains_in_a_queue_are_warned_of():
+    old = raw_job(scheduling={"queue": "gpus"})
+    begun = {"status": {"attempts": [{"number": 1, "cluster": "c", "startAfter": "2027-01-01T00:00:00Z"}]}}
+    found = asked({**raw_job(scheduling={"queue": "gpus"}, rollout={"engines": 4}), **begun}, old)
+    assert found.warnings == (
+        "spec.rollout.engines: 4 applies from the next attempt: Kueue has reserved quota for 2 engines",
+    )
+    assert asked({**raw_job(rollout={"engines": 4}), **begun}, raw_job()).warnings == ()
+    assert asked({**raw_job(scheduling={"queue": "gpus"}, training={"steps": 20}), **begun}, old).warnings == ()
+
+
+def test_a_queue_without_kueue_is_warned_of():
+    (warning,) = asked(raw_job(scheduling={"queue": "gpus"})).warnings
+    assert warning.startswith("it is not admitted yet: spec.scheduling.queue: gpus needs Kueue")
