@@ -1,12 +1,15 @@
 """RLJobs of a real API server, and what it says about them."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from kubernetes import client
+import yaml
+from kubernetes import client, config
 
 from rljob_api.generated.crd import GROUP, KIND, PLURAL, VERSION
 
@@ -16,6 +19,7 @@ UNASKED = "some validation rules were not checked"
 """reported beside a field of the wrong type"""
 
 Manifest = dict[str, Any]
+CRD = Path(__file__).parents[3] / "crds" / "rljob.dev_rljobs.yaml"
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,35 @@ class RLJobs:
         except client.ApiException as error:
             body = json.loads(error.body)
             return Answer(None, body["message"], said(body.get("details", {}).get("causes", [])))
+
+
+def installed(kubeconfig: Path) -> RLJobs:
+    """Install the CRD as `kubectl apply` does it, and return the API of RLJobs once it is served."""
+    connection = config.new_client_from_config(str(kubeconfig))
+    crds = client.ApiextensionsV1Api(connection)
+    content = yaml.safe_load(CRD.read_text())
+    name = content["metadata"]["name"]
+    # As kubectl does it: the object once more in an annotation, which has a limit of 256 KiB.
+    content["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": json.dumps(content)}
+    if name in [found.metadata.name for found in crds.list_custom_resource_definition().items]:
+        crds.patch_custom_resource_definition(name, content)
+    else:
+        crds.create_custom_resource_definition(content)
+    jobs = RLJobs(client.CustomObjectsApi(connection))
+    deadline = time.monotonic() + 30
+    while not served(jobs):
+        assert time.monotonic() < deadline, "the API server does not serve RLJobs"
+        time.sleep(0.2)
+    return jobs
+
+
+def served(jobs: RLJobs) -> bool:
+    try:
+        jobs.objects.list_namespaced_custom_object(GROUP, VERSION, "default", PLURAL)
+    except client.ApiException as error:
+        assert error.status == 404, error
+        return False
+    return True
 
 
 def said(causes: list[dict[str, str]]) -> tuple[tuple[str, str], ...]:

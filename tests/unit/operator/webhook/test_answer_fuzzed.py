@@ -1,0 +1,16 @@
+"""Manifests that nobody would write: the webhook answers each of them, as Python does, and takes what can be built.
+
+`tests/soak/test_fuzzed_manifests.py` does the same with many more, and asks a real API server, too.
+"""
+
+import pytest
+
+from support.api.fuzzed_manifests import Manifest, fuzzed
+from support.operator.webhook_verdicts import complaint
+
+NUMBER = 300
+
+
+@pytest.mark.parametrize("raw", list(fuzzed(NUMBER)), ids=range(NUMBER))
+def test_a_strange_manifest_is_answered_and_only_taken_if_it_can_be_built(raw: Manifest):
+    assert complaint(raw) is None
