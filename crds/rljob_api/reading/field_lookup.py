@@ -19,7 +19,44 @@ from rljob_api.sections import RLJob
 Path = tuple[str, ...]
 FLAG = re.compile(r"--([a-z0-9][-a-z0-9]*)")
 
+OF_VERL = {
+    "adv-estimator": "spec.algorithm.name",
+    "clip-ratio-c": "spec.algorithm.dualClip",
+    "clip-ratio-high": "spec.algorithm.clipHigh",
+    "clip-ratio-low": "spec.algorithm.clipLow",
+    "gen-batch-size": "spec.algorithm.dynamicSampling.overSample",
+    "gpu-memory-utilization": "spec.rollout.memoryFraction",
+    "loss-agg-mode": "spec.algorithm.lossBy",
+    "max-prompt-length": "spec.rollout.contextLength",
+    "max-response-length": "spec.rollout.sampling.maxNewTokens",
+    "n-gpus-per-node": "spec.training.gpusPerNode",
+    "nnodes": "spec.training.nodes",
+    "ppo-max-token-len-per-gpu": "spec.training.maxTokensPerGpu",
+    "ppo-mini-batch-size": "spec.training.globalBatchSize",
+    "total-training-steps": "spec.training.steps",
+    "train-batch-size": "spec.rollout.promptsPerStep",
+    "train-files": "spec.data.train",
+    "val-files": "spec.data.heldOut",
+}
+"""names of verl that no field's own text mentions, without the sections before them"""
+OF_NEMO_RL = {
+    "max-num-steps": "spec.training.steps",
+    "max-new-tokens": "spec.rollout.sampling.maxNewTokens",
+    "max-total-sequence-length": "spec.rollout.contextLength",
+    "max-trajectory-age-steps": "spec.rollout.async.maxStaleness",
+    "num-generations-per-prompt": "spec.rollout.samplesPerPrompt",
+    "ratio-clip-c": "spec.algorithm.dualClip",
+    "ratio-clip-max": "spec.algorithm.clipHigh",
+    "ratio-clip-min": "spec.algorithm.clipLow",
+    "reference-policy-kl-penalty": "spec.algorithm.kl.coefficient",
+    "token-level-loss": "spec.algorithm.lossBy",
+    "train-global-batch-size": "spec.training.globalBatchSize",
+    "val-period": "spec.evaluation.interval",
+}
+"""the same of NeMo-RL"""
 OTHERS = {
+    **OF_VERL,
+    **OF_NEMO_RL,
     "custom-loss-function-path": "spec.algorithm.name",
     "global-batch": "spec.training.globalBatchSize",
     "hf-model-path": "spec.model.checkpoint",
