@@ -73,6 +73,7 @@ def test_every_option_has_its_effect():
             worker_resources={"limits": {"cpu": "4"}},
             ttl_after_deletion_s=86400,
             has_kueue=True,
+            release="rljob/mine",
         ),
     )
 
@@ -100,6 +101,7 @@ def test_without_options_it_runs_as_in_a_pod(tmp_path: Path, monkeypatch: pytest
             egress=None,
             head_resources={},
             worker_resources={},
+            release="rljob/rljob-operator",
         ),
     )
 
