@@ -680,8 +680,10 @@ class Runtime(Section):
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """port of the driver's Prometheus endpoint; 0: 8644 in a cluster, otherwise a free port, which is in the log.
     Ports of Ray and of the driver are refused"""
-    env: Annotated[dict[str, str], Field(max_length=1000)] = Field(default_factory=dict)
-    """environment variables of the driver and of all its processes. Kubernetes: env"""
+    env: Annotated[dict[str, Any], Field(max_length=1000)] = Field(default_factory=dict)
+    """environment variables of the driver and of all its processes: a text, or in a cluster `{valueFrom: …}` with
+    `secretKeyRef`, `configMapKeyRef` or `fieldRef`, as in a container's `env`. On one machine variables with
+    `valueFrom` come from the shell. Kubernetes: env"""
     image: Text | None = None
     """container image with Ray, the trainer and SGLang; absent: the operator's default. Only in a cluster"""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
@@ -699,6 +701,11 @@ class Runtime(Section):
     worker_resources: Settings = Field(default_factory=dict)
     """resources of each pod with learners or engines, as in a container's `resources`; the operator adds GPUs. Data
     in /dev/shm counts as memory. Only in a cluster"""
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """The environment variables whose values are in the manifest."""
+        return {name: value for name, value in self.env.items() if isinstance(value, str)}
 
 
 class Scheduling(Section):

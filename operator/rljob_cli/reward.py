@@ -50,7 +50,7 @@ def test(job: RLJob, rows: int, given: Sequence[str], file: Path | None, output:
 
 def become_driver(job: RLJob) -> None:
     """Let functions be found where the driver finds them: below the present directory and the manifest's PYTHONPATH."""
-    os.environ.update(job.spec.runtime.env)
+    os.environ.update(job.spec.runtime.texts)
     sys.path[:0] = working_path(job.spec)
 
 

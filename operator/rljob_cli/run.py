@@ -69,9 +69,11 @@ def run(manifest: Path, display: Display, driver: Sequence[str] = DRIVER, timing
             _replace(directory.manifest, text)
             for field in only_in_a_cluster(job.spec):
                 display.note(f"{field} applies to a cluster only; it has no effect on one machine")
+            for name in job.spec.runtime.env.keys() - job.spec.runtime.texts.keys():
+                display.note(f"spec.runtime.env.{name} has valueFrom; on one machine it comes from the shell")
             for field in left_out(job.spec):
                 display.note(f"{field} has no effect with {job.spec.debug.mode}")
-            run = _Run(directory, driver, job.spec.runtime.env, display, secrets.token_hex(8))
+            run = _Run(directory, driver, job.spec.runtime.texts, display, secrets.token_hex(8))
             return run.to_its_end(job.spec, lock, timing)
     except RunLockedError as error:
         display.note(str(error))

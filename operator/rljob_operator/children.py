@@ -295,7 +295,7 @@ def _template(job: AdmittedJob, container: str, resources: Mapping[str, Any]) ->
                 "name": container,
                 "image": job.resolved.image,
                 "imagePullPolicy": runtime.image_pull_policy,
-                "env": [{"name": name, "value": value} for name, value in {**ENVIRONMENT, **runtime.env}.items()],
+                "env": [pod_parts.variable(*each) for each in {**ENVIRONMENT, **runtime.env}.items()],
                 "securityContext": container_security(),
                 "volumeMounts": [*mounts, *scratch_mounts],
                 **pod_parts.probes(),

@@ -138,3 +138,8 @@ def scratch(mounts: Sequence[Mapping[str, Any]]) -> tuple[tuple[Manifest, ...], 
     missing = {path: volume for path, volume in SCRATCH.items() if PurePosixPath(path) not in taken}
     volumes = tuple({"name": name, "emptyDir": dict(kind)} for name, kind in missing.values())
     return volumes, tuple({"name": name, "mountPath": path} for path, (name, _) in missing.items())
+
+
+def variable(name: str, value: str | Mapping[str, Any]) -> Manifest:
+    """Return an environment variable of a container, with its value or with where that is."""
+    return {"name": name, "value": value} if isinstance(value, str) else {"name": name, **value}

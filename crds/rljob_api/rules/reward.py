@@ -107,7 +107,7 @@ def headers(spec: Spec) -> Iterator[Problem]:
 def service_headers(path: str, given: Remote, spec: Spec) -> Iterator[Problem]:
     known = {name.lower() for name in given.headers_from_env}
     for name, variable in given.headers_from_env.items():
-        if variable in spec.runtime.env:
+        if variable in spec.runtime.texts:
             rule = "would keep a secret in the manifest, in spec.runtime.env; mount a Secret and name its file"
             yield Problem(f"{path}.headersFromEnv.{name}", variable, rule, f"{path}.headersFromFile")
     for name in given.headers_from_file:

@@ -1,5 +1,6 @@
 """Rules of `spec.runtime`, `spec.tracking` and `spec.extraArgs`: mostly free mappings, for Python alone."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 
@@ -20,6 +21,17 @@ TRACKING = requires(
     wandb.api_key_file,
     (or_else(wandb.mode, WandbMode.ONLINE) == WandbMode.ONLINE) | ~has(wandb.api_key_file),
     f"would not be read: spec.tracking.wandb.mode is {WandbMode.OFFLINE}; leave it out",
+)
+
+SOURCES = {
+    "secretKeyRef": (("name", "key"), ("name", "key", "optional")),
+    "configMapKeyRef": (("name", "key"), ("name", "key", "optional")),
+    "fieldRef": (("fieldPath",), ("fieldPath", "apiVersion")),
+}
+"""of a variable's value: what each needs, and all that it takes"""
+POD_FIELD = re.compile(
+    r"metadata\.(name|namespace|uid|(labels|annotations)\['[^']+'\])|spec\.(nodeName|serviceAccountName)"
+    r"|status\.(hostIPs?|podIPs?)"
 )
 
 RESERVED = (6379, 8080, 8265, 8643, 44217, 44227, 52365)
@@ -49,8 +61,45 @@ METRICS_PORT = requires(
 
 
 @only_in_python("the API server does not see into free mappings")
+def environment(spec: Spec) -> Iterator[Problem]:
+    for name, value in spec.runtime.env.items():
+        path = f"spec.runtime.env.{name}"
+        if isinstance(value, Mapping):
+            yield from value_from(path, value)
+        elif not isinstance(value, str):
+            near = json.dumps(str(value).lower() if isinstance(value, bool) else str(value))
+            yield Problem(path, value, "is neither a text nor {valueFrom: …}", near if is_scalar(value) else None)
+
+
+def is_scalar(value: object) -> bool:
+    return isinstance(value, int | float)
+
+
+def value_from(path: str, given: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield the problems of a variable whose value is elsewhere."""
+    source = given.get("valueFrom")
+    if set(given) != {"valueFrom"} or not isinstance(source, Mapping) or len(source) != 1:
+        yield Problem(path, ABSENT, f"needs valueFrom with one of {', '.join(SOURCES)}, and nothing else")
+        return
+    ((kind, reference),) = source.items()
+    if kind not in SOURCES:
+        rule = f"is none of {', '.join(SOURCES)}"
+        yield Problem(f"{path}.valueFrom", kind, rule, closest(str(kind), tuple(SOURCES)))
+        return
+    needed, known = SOURCES[kind]
+    there = reference if isinstance(reference, Mapping) else {}
+    missing = [each for each in needed if not isinstance(there.get(each), str) or not there[each]]
+    strange = [each for each in there if each not in known]
+    if missing or strange:
+        yield Problem(f"{path}.valueFrom.{kind}", ABSENT, f"needs {' and '.join(needed)}; it takes {', '.join(known)}")
+    elif kind == "fieldRef" and not POD_FIELD.fullmatch(str(there["fieldPath"])):
+        rule = "is no field that a pod's environment can have"
+        yield Problem(f"{path}.valueFrom.fieldRef.fieldPath", there["fieldPath"], rule, "metadata.name")
+
+
+@only_in_python("the API server does not see into free mappings")
 def tracking_key(spec: Spec) -> Iterator[Problem]:
-    if "WANDB_API_KEY" in spec.runtime.env:
+    if "WANDB_API_KEY" in spec.runtime.texts:
         rule = "holds WANDB_API_KEY, a secret that everybody sees who sees the manifest"
         yield Problem("spec.runtime.env", ABSENT, rule, "spec.tracking.wandb.apiKeyFile")
 
@@ -101,4 +150,4 @@ def extra_arguments(spec: Spec) -> Iterator[Problem]:
     yield from arguments.problems("megatron", spec.extra_args.megatron)
 
 
-RULES = (TRACKING, METRICS_PORT, tracking_key, volume_mounts, resources, extra_arguments)
+RULES = (TRACKING, METRICS_PORT, environment, tracking_key, volume_mounts, resources, extra_arguments)

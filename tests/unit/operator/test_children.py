@@ -396,3 +396,11 @@ def test_a_label_for_a_batch_scheduler_that_changes_is_applied_and_builds_no_new
     assert (applied["kind"], applied["metadata"]["labels"]["kai.scheduler/queue"]) == ("RayCluster", "research")
     assert len(around.world.rayclusters()) == 1
     assert around.plan().is_empty
+
+
+def test_every_pod_reads_its_environment_from_where_the_manifest_says():
+    reference = {"valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
+    for pod in pods(runtime={"env": {"HF_TOKEN": reference, "A": "b"}}):
+        env = pod["containers"][0]["env"]
+        assert {"name": "HF_TOKEN", **reference} in env
+        assert {"name": "A", "value": "b"} in env

@@ -29,7 +29,7 @@ def look_at_functions(spec: Spec, here: bool) -> Findings:
 
 def working_path(spec: Spec) -> list[str]:
     """Return what the processes of a run have in front of Python's own path."""
-    return [str(Path.cwd()), *filter(None, spec.runtime.env.get("PYTHONPATH", "").split(os.pathsep))]
+    return [str(Path.cwd()), *filter(None, spec.runtime.texts.get("PYTHONPATH", "").split(os.pathsep))]
 
 
 def functions(spec: Spec) -> Iterator[tuple[str, str]]:
