@@ -9,6 +9,9 @@ UV := $(RLJOB_CACHE)/uv-$(UV_VERSION)/bin/uv
 GO_VERSION := 1.26.6
 GO := $(if $(shell command -v go),,$(RLJOB_CACHE)/go-$(GO_VERSION)/bin/go)
 export PATH := $(PATH):$(RLJOB_CACHE)/go-$(GO_VERSION)/bin
+CYCLONEDX_VERSION := 7.5.0
+CYCLONEDX := $(RLJOB_CACHE)/cyclonedx-$(CYCLONEDX_VERSION)/bin/cyclonedx-py
+LOCKS := operator trainer gpu cpu
 BIN := .venv/bin
 COMPILE = $(UV) pip compile -q pyproject.toml --python-version 3.11 --python-platform x86_64-manylinux_2_34 \
   --no-emit-index-url --no-annotate --custom-compile-command "make lock"
@@ -18,7 +21,7 @@ READY := .venv/.ready
 TRAINER_TESTS_AT_ONCE = $(if $(shell unshare -m true 2>/dev/null && echo yes),2 --dist worksteal,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit integration integration-cluster integration-learner integration-trainer soak e2e mutants cluster cluster-check cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock image-gpu bench bench-gpu bench-operator chart-package clean
+.PHONY: help setup demo test unit integration integration-cluster integration-learner integration-trainer soak e2e mutants cluster cluster-check cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock sbom image-gpu bench bench-gpu bench-operator chart-package clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,9 +107,13 @@ generate: $(READY) ## Regenerate the CRD, dashboards, known arguments and refere
 lock: $(UV) ## Resolve the dependencies into the lock files
 	$(COMPILE) --extra operator --extra trainer --extra wandb --extra quickstart --extra dev -o requirements/cpu.txt
 	$(COMPILE) --extra trainer --extra wandb --extra quickstart -c requirements/cpu.txt -o requirements/trainer.txt
-	$(COMPILE) --extra operator -c requirements/cpu.txt -o requirements/operator.txt
+	$(COMPILE) --generate-hashes --extra operator -c requirements/cpu.txt -o requirements/operator.txt
 	sed '/^protobuf==/d' requirements/cpu.txt > .venv/constraints.txt  # CUTLASS needs an older protobuf
 	$(COMPILE) --no-config --overrides requirements/gpu-overrides.txt --extra trainer --extra wandb -c .venv/constraints.txt -o requirements/gpu.txt
+
+sbom: $(CYCLONEDX) ## Write a bill of materials of each lock into dist/, in the format CycloneDX
+	mkdir -p dist
+	for lock in $(LOCKS); do $(CYCLONEDX) requirements requirements/$$lock.txt --pyproject pyproject.toml --output-reproducible --output-file dist/sbom-$$lock.cdx.json; done
 
 image-gpu: $(READY) ## Build the trainer's image for GPUs with buildah, list its layers and import its packages; as root
 	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster.gpu_image
@@ -122,6 +129,10 @@ clean: ## Remove build files from the checkout; the cache stays
 $(UV):
 	$(PYTHON) -m venv $(RLJOB_CACHE)/uv-$(UV_VERSION)
 	$(RLJOB_CACHE)/uv-$(UV_VERSION)/bin/python -m pip install -q uv==$(UV_VERSION)
+
+$(CYCLONEDX):
+	$(PYTHON) -m venv $(RLJOB_CACHE)/cyclonedx-$(CYCLONEDX_VERSION)
+	$(RLJOB_CACHE)/cyclonedx-$(CYCLONEDX_VERSION)/bin/python -m pip install -q cyclonedx-bom==$(CYCLONEDX_VERSION)
 
 $(RLJOB_CACHE)/go-$(GO_VERSION)/bin/go:
 	$(PYTHON) -m venv $(RLJOB_CACHE)/go-$(GO_VERSION)

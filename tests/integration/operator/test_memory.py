@@ -156,7 +156,7 @@ def test_a_secret_that_is_deleted_is_made_again_with_the_same_token_when_a_pod_w
 def test_two_jobs_with_one_directory_run_one_after_the_other(
     kubectl: Kubectl, new_job: Callable, start: Callable, heads: FakeHeads
 ) -> None:
-    start(more=('--storage={"hostPath": {"path": "/shared"}}',))
+    start(more=('--storage={"csi": {"driver": "runs.example.com"}}',))
     first = new_job("first")
     directory = first.until("Training")["directory"]
     second = new_job("second", checkpoint={"directory": directory})
