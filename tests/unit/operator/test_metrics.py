@@ -60,6 +60,11 @@ def test_jobs_of_another_controller_are_not_counted(shown):
     assert shown.samples()["rljob_operator_jobs{phase=New}"] == 0
 
 
+def test_jobs_of_another_release_are_not_counted(shown):
+    put(shown, phase="Training", release="team/other")
+    assert shown.samples()["rljob_operator_jobs{phase=Training}"] == 0
+
+
 def carried_out(shown: Shown, job: Surroundings) -> None:
     """Plan and act as the reconciler does, and give the status to the metrics."""
     old, todo = job.status, job.step()

@@ -1,10 +1,12 @@
 """What the reconciler remembers between two looks at a job: refusals, the control token, the pace of progress."""
 
 import asyncio
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
+from rljob_api.status import Status
 from rljob_operator.cache import Cache
 from rljob_operator.cluster import Cluster, ClusterError, ConflictError
 from rljob_operator.drivers import Drivers
@@ -13,7 +15,7 @@ from rljob_operator.reconcile import Reconciler
 from rljob_operator.requests import Requests
 from rljob_operator.watch_liveness import WatchLiveness
 from rljob_operator.workqueue import WorkQueue
-from rljob_operator.world import Driver, DriverState, job_of
+from rljob_operator.world import Driver, DriverState, Job, Storage, job_of
 from support.operator.fake_cluster import FakeCluster, FakeDrivers, pod
 from support.operator.operator_world import DEFAULTS, NOW, raw_job, running
 
@@ -68,6 +70,23 @@ def refuse(house: House, error: ClusterError) -> None:
     house.cluster.refusals["RayCluster"] = error
     with pytest.raises(type(error)):
         house.reconcile()
+
+
+def test_another_job_sees_a_run_that_begins_before_its_status_is_written(house: House, monkeypatch):
+    seen = []
+
+    async def write_status(job: Job, status: Status) -> dict:
+        seen.extend(claim.has_begun for claims in house.cache.runs.values() for claim in claims.values())
+        raise ConflictError("the job has changed", 409)
+
+    shared = Storage({"persistentVolumeClaim": {"claimName": "runs"}})
+    cluster, drivers = cast(Cluster, house.cluster), cast(Drivers, house.drivers)
+    defaults = replace(DEFAULTS, storage=shared)
+    house.reconciler = Reconciler(cluster, house.cache, drivers, house.watch, house.metrics, defaults, house.clock)
+    monkeypatch.setattr(house.cluster, "write_status", write_status)
+    with pytest.raises(ConflictError):
+        house.reconcile()
+    assert seen == [True]
 
 
 def test_a_new_job_gets_its_status_its_secret_and_its_children(house: House):

@@ -248,3 +248,17 @@ def test_a_job_whose_time_to_live_is_withdrawn_loses_its_record():
     place.sweeper = Sweeper(place.api, place.cache, (), forever, lambda: place.at)
     place.sweep()
     assert place.api.of("ConfigMap") == []
+
+
+@pytest.mark.parametrize("ttl_s", [7, None])
+def test_the_records_of_another_release_s_jobs_are_left_alone(ttl_s: int | None):
+    job = begun()
+    job["status"]["release"] = "team/other"
+    place = Place(job)
+    place.sweep()
+    assert place.api.of("ConfigMap") == []
+    place.api.objects["ConfigMap", RECORD.name] = retention.manifest(RECORD)
+    other = replace(DEFAULTS, ttl_after_deletion_s=ttl_s)
+    place.sweeper = Sweeper(place.api, place.cache, (), other, lambda: place.at)
+    place.sweep()
+    assert place.api.of("ConfigMap") == [retention.manifest(RECORD)]
