@@ -29,11 +29,16 @@ def data_parallel(model: torch.nn.Module) -> DistributedDataParallel:
     """Return the model with its weights and fp32 gradients in buffers that the optimizer shares out."""
     config = DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True)
     wrapped = DistributedDataParallel(model.config, config, model)
-    if wrapped.dp_cp_group.size() == wrapped.expt_dp_group.size() == 1:
+    if is_alone(wrapped.dp_cp_group.size(), wrapped.expt_dp_group.size(), model.config.num_moe_experts):
         # a group of one would copy all gradients and weights onto themselves
         wrapped.finish_grad_sync = wrapped.start_param_sync = _nothing
     wrapped.config.finalize_model_grads_func = _finalize
     return wrapped
+
+
+def is_alone(ranks: int, expert_ranks: int, experts: int | None) -> bool:
+    """Return whether no other rank holds the same weights; of experts, other ranks do."""
+    return ranks == 1 and (not experts or expert_ranks == 1)
 
 
 def _finalize(model: list[Any], num_tokens: object, **groups: Any) -> None:

@@ -16,7 +16,7 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from rljob_api.sections import Schedule
 from rljob_trainer.learners import optimizer as optimizer_module
 from rljob_trainer.learners.config import OptimizerSettings
-from rljob_trainer.learners.optimizer import Optimizer, data_parallel, restore_steps
+from rljob_trainer.learners.optimizer import Optimizer, data_parallel, is_alone, restore_steps
 from support.trainer.lone_rank import SmallModel, lone_rank
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
@@ -234,6 +234,16 @@ def test_a_lone_rank_moves_neither_gradients_nor_weights(monkeypatch: pytest.Mon
     trained.ddp.finish_grad_sync()
     trained.ddp.start_param_sync()
     assert moved == []
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expert_ranks", "experts", "alone"),
+    [(1, 1, None, True), (1, 2, None, True), (2, 1, None, False), (1, 1, 8, True), (1, 2, 8, False), (2, 1, 8, False)],
+)
+def test_tensor_parallel_ranks_share_gradients_of_experts_alone(
+    ranks: int, expert_ranks: int, experts: int | None, alone: bool
+) -> None:
+    assert is_alone(ranks, expert_ranks, experts) is alone
 
 
 def test_gradients_of_all_ranks_are_added_and_divided_by_no_token_count(monkeypatch: pytest.MonkeyPatch) -> None:
