@@ -13,6 +13,7 @@ from rljob_operator.cache import Cache
 from rljob_operator.cluster import ConflictError
 from rljob_operator.identity import Manifest
 from rljob_operator.plan import Target
+from rljob_operator.pods import pod_security
 from rljob_operator.retention import RunRecord, Step
 from rljob_operator.sweeper import Sweeper
 from rljob_operator.world import Defaults, Storage
@@ -262,3 +263,9 @@ def test_the_records_of_another_release_s_jobs_are_left_alone(ttl_s: int | None)
     place.sweeper = Sweeper(place.api, place.cache, (), other, lambda: place.at)
     place.sweep()
     assert place.api.of("ConfigMap") == [retention.manifest(RECORD)]
+
+
+def test_the_pod_that_deletes_a_directory_runs_without_rights():
+    pod = retention.cleaner(RECORD, STORAGE, "trainer:1")["spec"]["template"]["spec"]
+    assert pod["securityContext"] == pod_security()
+    assert pod["automountServiceAccountToken"] is False

@@ -12,6 +12,7 @@ from rljob_operator import sender
 from rljob_operator.driver_api import DriverUnreachableError
 from rljob_operator.plan import NO_ORDERS, Orders
 from rljob_operator.sender import STOP_AGAIN_S, Drain, Order, Sender, Stop, Submit
+from support.trainer import virtual_time
 
 NAME = "sums-attempt-1"
 RESTART = RestartEngine("engine-0", 2, "killed by SIGKILL")
@@ -83,7 +84,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def play(scenario: Callable[[Scene], Awaitable[None]]) -> Scene:
+def play(scenario: Callable[[Scene], Awaitable[None]], runs: Callable[..., Scene] = asyncio.run) -> Scene:
     async def run() -> Scene:
         scene = Scene()
         task = asyncio.create_task(scene.sender.run())
@@ -93,7 +94,7 @@ def play(scenario: Callable[[Scene], Awaitable[None]]) -> Scene:
             task.cancel()
         return scene
 
-    return asyncio.run(run())
+    return runs(run())
 
 
 @pytest.mark.parametrize(
@@ -181,6 +182,19 @@ def test_an_order_that_is_not_accepted_is_sent_again_by_itself(monkeypatch: pyte
 
     scene = play(scenario)
     assert (scene.head.calls, scene.failed, scene.accepted) == (["drain"] * 3, [Drain()] * 2, [Drain()])
+
+
+def test_retries_wait_1_to_15_seconds_and_begin_anew_after_a_success():
+    async def scenario(scene: Scene) -> None:
+        for scale, failures, wait_s in ((FEW, 6, 1 + 2 + 4 + 8 + 15 + 15), (MORE, 2, 1 + 2)):
+            before, scene.head.failures = list(scene.accepted), failures
+            scene.sender.give(Orders(scale=scale))
+            await asyncio.sleep(wait_s - 0.5)
+            assert scene.accepted == before
+            await asyncio.sleep(1.0)
+            assert scene.accepted == [*before, scale]
+
+    play(scenario, virtual_time.run)
 
 
 def test_an_order_that_fails_does_not_hold_up_the_others():

@@ -42,6 +42,16 @@ def test_a_key_in_work_is_not_given_to_another_worker(queue):
     assert queue._take() == "ml/a"
 
 
+def test_a_key_waits_from_when_it_is_due_until_it_is_in_work(queue, clock):
+    queue.add("a", 5.0)
+    assert queue.waiting_s() == ()
+    clock.now += 7.0
+    assert queue.waiting_s() == (2.0,)
+    assert queue._take() == "a"
+    queue.add("a")
+    assert queue.waiting_s() == ()
+
+
 def test_the_earlier_time_wins(queue, clock):
     queue.add("ml/a", 10)
     queue.add("ml/a", 5)
