@@ -87,7 +87,7 @@ bench: $(READY) ## Measure this machine; print the figures of docs/performance.m
 	$(BIN)/python benchmarks/local.py
 
 bench-gpu: ## Measure the learner's step on one GPU beside its rivals, with the python3 that has CUDA
-	PYTHONPATH=crds:trainer python3 benchmarks/learner_gpu.py
+	PYTHONPATH=crds:trainer:benchmarks python3 benchmarks/learner_gpu.py
 
 bench-operator: $(READY) | $(GO) ## Measure the operator with a real API server and KubeRay; an hour on an idle machine
 	PYTHONPATH=tests/cluster:tests $(BIN)/python benchmarks/operator

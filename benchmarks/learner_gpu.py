@@ -1,12 +1,13 @@
 """The learner's optimizer step on one GPU beside its rivals, for `docs/gpu.md`: `make bench-gpu`.
 
-Each row runs in a process of its own, one after the other, with random weights of Qwen3-0.6B's shape and the same
-samples. Rows that `OUT/learner.json` has already are not repeated, so an interrupted run goes on where it was.
+Each row runs in a process of its own, one after the other, with random weights of Qwen3's shapes and the same samples.
+Rows that `OUT/learner.json` has already are not repeated, so an interrupted run goes on where it was; `OUT/learner.md`
+has the table.
 
-`fused` is the learner as it runs on GPUs. `unfused` is the same without `learners/query_key.py` and
-`learners/token_statistics.py`. `transformers` is what a careful person writes: micro-batches sorted by length and
-padded, logits of response tokens only, fused AdamW. MFU = (6 N + 6 L H D s) x tokens/s / peak, with N parameters (tied
-embedding once), L layers, H heads of size D, and s the mean length as a token sees it.
+`ours` is the learner as it runs on GPUs; `without-...` leaves out one of its parts, `unfused` all of them. The rivals
+have weights and optimizer in bf16, which is less work: `compiled` is `plain_model.py`, `transformers` what a careful
+person writes with Hugging Face's model. MFU is `rljob_api.sizing.flops` x steps/s / peak: response tokens alone are
+projected onto the vocabulary, and attention is causal.
 """
 
 import argparse
@@ -20,39 +21,44 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import numpy as np
 import torch
+import triton
+from megatron.core.transformer.transformer_layer import TransformerLayer
+from plain_model import compiled_step
 from transformers import AutoModelForCausalLM, Qwen3Config
 
+from rljob_api.sizing.flops import peak_flops, training_flops
+from rljob_api.sizing.model_shape import FAMILIES, read
 from rljob_trainer.batches.packing import TrainingSequence, pack
-from rljob_trainer.learners import logprobs, model
+from rljob_trainer.learners import flash, logprobs, model
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
+from rljob_trainer.learners.fused_head import FusedHead
 from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.processes.ports import free_ports
 
 Json = dict[str, Any]
 Step = Callable[[], float]
 
-PEAK_FLOPS = 790e12
-"""what a large bf16 product reaches on one H100 or H200"""
 LEARNING_RATE = 1e-6
 MICRO_BATCH_TOKENS = 16384
 WARM_UP, MEASURED = 3, 8
-SHAPE = {
-    "hidden_size": 1024,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
+QWEN3 = {
     "num_key_value_heads": 8,
     "head_dim": 128,
     "vocab_size": 151936,
     "tie_word_embeddings": True,
     "max_position_embeddings": 40960,
 }
-TINY = {
+SHAPES: dict[str, Json] = {
+    "0.6B": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16}
+    | QWEN3,
+    "4B": {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32} | QWEN3,
+}
+TINY: Json = QWEN3 | {
     "hidden_size": 64,
     "intermediate_size": 128,
     "num_hidden_layers": 2,
@@ -68,6 +74,7 @@ class Load:
     """Samples of one optimizer step."""
 
     lengths: tuple[int, ...]
+    shape: str = "0.6B"
 
     def samples(self, vocabulary: int) -> list[TrainingSequence]:
         """Return random samples; a quarter of each is its prompt, and no two prompts begin alike."""
@@ -84,47 +91,84 @@ class Load:
 
 def loads(scale: int) -> dict[str, Load]:
     """Return the loads; `scale` divides their lengths."""
-    mixed = np.random.default_rng(1).lognormal(6.7, 0.7, 32).clip(64, 8192).astype(int)
-    return {
-        "mixed": Load(tuple(max(8, int(length) // scale) for length in mixed)),
-        "long": Load((8192 // scale,) * 4),
-    }
+    drawn = np.random.default_rng(1).lognormal(6.7, 0.7, 32).clip(64, 8192).astype(int)
+    mixed = tuple(max(8, int(length) // scale) for length in drawn)
+    return {"mixed": Load(mixed), "long": Load((8192 // scale,) * 4), "mixed-4B": Load(mixed, "4B")}
 
 
-def fused(arguments: argparse.Namespace, samples: Sequence[TrainingSequence]) -> Step:
+@dataclass(frozen=True)
+class Case:
+    """What a row is given."""
+
+    checkpoint: Path
+    shape: Json
+    device: Literal["cpu", "cuda"]
+    samples: Sequence[TrainingSequence]
+
+
+def ours(case: Case) -> Step:
     """Return a step of the learner as it is."""
     host = "127.0.0.1"
     config = LearnerConfig(
-        checkpoint_dir=arguments.out / "model",
+        checkpoint_dir=case.checkpoint,
         optimizer=OptimizerSettings(learning_rate=LEARNING_RATE, total_steps=1000),
         precision="bf16",
-        device=arguments.device,
+        device=case.device,
         num_threads=2,
     )
     learner = LearnerRank(config, rank=0, world_size=1, master_address=host, master_port=free_ports(host)[0])
-    (batches,) = pack(samples, dp_size=1, max_tokens=MICRO_BATCH_TOKENS)
+    (batches,) = pack(case.samples, dp_size=1, max_tokens=MICRO_BATCH_TOKENS)
     return lambda: learner.train(batches).loss or 0.0
 
 
-def unfused(arguments: argparse.Namespace, samples: Sequence[TrainingSequence]) -> Step:
+def without_flash_4(case: Case) -> Step:
+    """Return a step with FlashAttention 2 in all layers."""
+    patch.object(flash, "_has_flash_4", lambda: False).start()  # this process measures nothing else
+    return ours(case)
+
+
+def without_layer(case: Case) -> Step:
+    """Return a step with Megatron's own layer around our attention: torch.compile's gate, PyTorch's norms."""
+    layer_spec = model._layer_spec
+
+    def spec(config: Any, device: Any) -> Any:
+        made = layer_spec(config, device)
+        made.module = TransformerLayer
+        return made
+
+    patch.object(model, "_layer_spec", spec).start()
+    return ours(case)
+
+
+def without_kept_logits(case: Case) -> Step:
+    """Return a step that computes all logits again in the backward pass."""
+    patch.object(FusedHead, "kept_share", 0.0).start()
+    return ours(case)
+
+
+def unfused(case: Case) -> Step:
     """Return a step of the learner with the layers and the output layer that it has on CPUs."""
     layer_spec = model._layer_spec
     patch.object(model, "_layer_spec", lambda config, _device: layer_spec(config, "cpu")).start()
-    patch.object(
-        logprobs, "_head", lambda _hidden, _shard: logprobs._Head
-    ).start()  # this process measures nothing else
-    return fused(arguments, samples)
+    patch.object(logprobs, "_head", lambda _hidden, _shard: logprobs._Head).start()
+    return without_flash_4(case)
 
 
-def transformers(arguments: argparse.Namespace, samples: Sequence[TrainingSequence]) -> Step:
+def compiled(case: Case) -> Step:
+    """Return a step in plain PyTorch, compiled, over the same packed micro-batches."""
+    (batches,) = pack(case.samples, dp_size=1, max_tokens=MICRO_BATCH_TOKENS)
+    return compiled_step(case.checkpoint, batches, case.shape["head_dim"], LEARNING_RATE, case.device)
+
+
+def transformers(case: Case) -> Step:
     """Return a step with Hugging Face's model, in bf16 throughout."""
-    device = arguments.device
-    policy = AutoModelForCausalLM.from_pretrained(arguments.out / "model", dtype=torch.bfloat16).to(device)
+    device = case.device
+    policy = AutoModelForCausalLM.from_pretrained(case.checkpoint, dtype=torch.bfloat16).to(device)
     optimizer = torch.optim.AdamW(
         policy.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True
     )
     chunks: list[list[TrainingSequence]] = [[]]
-    for sample in sorted(samples, key=lambda sample: len(sample.tokens)):
+    for sample in sorted(case.samples, key=lambda sample: len(sample.tokens)):
         if len(sample.tokens) * (len(chunks[-1]) + 1) > MICRO_BATCH_TOKENS and chunks[-1]:
             chunks.append([])
         chunks[-1].append(sample)
@@ -156,20 +200,22 @@ def _padded_loss(policy: Any, chunk: Sequence[TrainingSequence], device: str) ->
     return -(weights * torch.exp(logprobs - logprobs.detach())).sum()
 
 
-ROWS: dict[str, Callable[[argparse.Namespace, Sequence[TrainingSequence]], Step]] = {
-    "fused": fused,
+ROWS: dict[str, Callable[[Case], Step]] = {
+    "ours": ours,
+    "without-flash-4": without_flash_4,
+    "without-layer": without_layer,
+    "without-kept-logits": without_kept_logits,
     "unfused": unfused,
+    "compiled": compiled,
     "transformers": transformers,
 }
 
 
-def measure(arguments: argparse.Namespace, row: str, load: Load) -> Json:
+def measure(row: str, load: Load, case: Case) -> Json:
     """Return the figures of one row, in this process."""
-    shape = TINY if arguments.tiny else SHAPE
-    samples = load.samples(shape["vocab_size"])
-    step = ROWS[row](arguments, samples)
-    on_gpu = arguments.device == "cuda"
-    first_loss = step()
+    step = ROWS[row](case)
+    on_gpu = case.device == "cuda"
+    step()
     seconds = []
     for _ in range(WARM_UP + MEASURED):
         if on_gpu:
@@ -179,52 +225,50 @@ def measure(arguments: argparse.Namespace, row: str, load: Load) -> Json:
         if on_gpu:
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
-    tokens = sum(load.lengths)
-    rate = tokens / median(seconds[WARM_UP:])
-    spread = (max(seconds[WARM_UP:]) - min(seconds[WARM_UP:])) / median(seconds[WARM_UP:])
+    usual = median(seconds[WARM_UP:])
+    peak = peak_flops(torch.cuda.get_device_name()) if on_gpu else None
     return {
-        "ms": 1000 * median(seconds[WARM_UP:]),
-        "spread": spread,
-        "tokens per second": rate,
-        "MFU": rate * _flops_per_token(arguments.out / "model", shape, load) / PEAK_FLOPS,
+        "ms": 1000 * usual,
+        "spread": (max(seconds[WARM_UP:]) - min(seconds[WARM_UP:])) / usual,
+        "tokens per second": sum(load.lengths) / usual,
+        "MFU": flops(load, case.shape) / usual / peak if peak else None,
         "peak GiB": torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None,
-        "first loss": first_loss,
+        "card": torch.cuda.get_device_name() if on_gpu else "CPU",
+        "versions": {each.__name__: each.__version__ for each in (torch, triton, np)},
     }
 
 
-def _flops_per_token(checkpoint: Path, shape: Json, load: Load) -> float:
-    parameters = json.loads((checkpoint / "parameters.json").read_text())
-    seen = sum(length**2 for length in load.lengths) / sum(load.lengths)
-    return float(
-        6 * parameters + 6 * shape["num_hidden_layers"] * shape["num_attention_heads"] * shape["head_dim"] * seen
-    )
+def flops(load: Load, shape: Json) -> int:
+    """Return the FLOPs of one step; no two samples share a beginning."""
+    tokens = sum(load.lengths)
+    responses = sum(length - length // 4 for length in load.lengths)
+    pairs = sum(length * (length + 1) // 2 for length in load.lengths)
+    return training_flops(read(shape, FAMILIES["Qwen3ForCausalLM"]), tokens, responses, pairs)
 
 
-def write_checkpoint(directory: Path, shape: Json) -> None:
+def write_checkpoint(directory: Path, shape: Json, device: str) -> None:
     """Write random weights of the shape, once."""
-    if not (directory / "parameters.json").exists():
+    if not (directory / "model.safetensors").exists():
         torch.manual_seed(0)
-        policy = AutoModelForCausalLM.from_config(Qwen3Config(**shape), dtype=torch.bfloat16)
-        policy.save_pretrained(directory)
-        (directory / "parameters.json").write_text(json.dumps(sum(each.numel() for each in policy.parameters())))
+        with torch.device(device):
+            policy = AutoModelForCausalLM.from_config(Qwen3Config(**shape), dtype=torch.bfloat16)
+        policy.save_pretrained(directory, max_shard_size="50GB")
 
 
 def table(figures: Json) -> str:
     """Return the figures as Markdown."""
     lines = [
-        "| load | row | ms | spread | tokens/s | MFU | peak GiB | first loss |",
-        "|---|---|---|---|---|---|---|---|",
+        "| load | row | ms | spread | tokens/s | MFU | peak GiB |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, row in figures.items():
-        peak = "" if row["peak GiB"] is None else f"{row['peak GiB']:.1f}"
         cells = [
             *name.split("/"),
             f"{row['ms']:.1f}",
             f"{row['spread']:.1%}",
             f"{row['tokens per second']:,.0f}",
-            f"{row['MFU']:.1%}",
-            peak,
-            f"{row['first loss']:.6f}",
+            "" if row["MFU"] is None else f"{row['MFU']:.1%}",
+            "" if row["peak GiB"] is None else f"{row['peak GiB']:.1f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -242,21 +286,31 @@ def main() -> None:
     arguments = parser.parse_args()
     known = loads(64 if arguments.tiny else 1)
     if arguments.only:
-        load, row = arguments.only.split("/")
-        print(json.dumps(measure(arguments, row, known[load])))
+        name, row = arguments.only.split("/")
+        print(json.dumps(measure(row, known[name], _case(arguments, known[name]))))
         return
     arguments.out.mkdir(parents=True, exist_ok=True)
-    write_checkpoint(arguments.out / "model", TINY if arguments.tiny else SHAPE)
     results = arguments.out / "learner.json"
     figures = json.loads(results.read_text()) if results.exists() else {}
     for load, row in itertools.product(arguments.loads, arguments.rows):
         name = f"{load}/{row}"
         if name not in figures:
             command = [sys.executable, *sys.argv, "--only", name]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=_environment())
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=_environment())
+            if done.returncode:  # such as out of memory: the other rows are still worth having
+                print(f"{name}: exit code {done.returncode}", file=sys.stderr)
+                continue
             figures[name] = json.loads(done.stdout.splitlines()[-1])
             results.write_text(json.dumps(figures, indent=2))
+    (arguments.out / "learner.md").write_text(table(figures) + "\n")
     print(table(figures))
+
+
+def _case(arguments: argparse.Namespace, load: Load) -> Case:
+    shape = TINY if arguments.tiny else SHAPES[load.shape]
+    checkpoint = arguments.out / f"model-{load.shape}"
+    write_checkpoint(checkpoint, shape, arguments.device)
+    return Case(checkpoint, shape, arguments.device, load.samples(shape["vocab_size"]))
 
 
 def _environment() -> dict[str, str]:

@@ -162,6 +162,13 @@ JOB = Dashboard(
                     limits=(0, 1),
                 ),
                 Panel(
+                    "Model FLOP utilisation",
+                    "Share of the GPUs' bf16 peak that training reaches in phase train; empty where that is unknown.",
+                    {"train": f"rljob_mfu_ratio{ONE}"},
+                    unit="percentunit",
+                    limits=(0, 1),
+                ),
+                Panel(
                     "Time of a step",
                     "Mean over the window.",
                     {"step": f"rate(rljob_step_seconds_sum{ONE}{RATE}) / rate(rljob_step_seconds_count{ONE}{RATE})"},

@@ -193,6 +193,14 @@ class LearnerMetrics:
         steps=sum,
         counter="rljob_train_tokens",
     )
+    peak_seconds: float = metric(
+        "Time that the policy's optimizer steps would take at the bf16 peak of the learner's GPUs",
+        "s",
+        default=0,
+        tokens="sum",
+        steps=sum,
+    )
+    """0 where the peak is not known"""
     skipped: int = metric(
         "Optimizer steps, the critic's too, skipped because a gradient was not finite",
         "steps",
@@ -304,6 +312,26 @@ class StepMetrics(LearnerMetrics, SampleMetrics):
     )
     def train_tokens_per_second(self) -> float | None:
         return rate(self.train_tokens, self.phase_seconds.get("train", 0.0))
+
+    @property
+    @derived(
+        Metric(
+            "Model FLOP utilisation: share of the GPUs' bf16 peak that the policy's training reaches in phase train",
+            "share",
+            "rljob_mfu_ratio",
+            "perf/mfu",
+            plot=Plot(
+                "Model FLOP utilisation",
+                "phase train",
+                low=0.0,
+                note="Products and causal attention, forward and backward. What is computed again does not count.",
+            ),
+        )
+    )
+    def mfu(self) -> float | None:
+        """None on CPUs, and on GPUs whose peak is not known (`rljob_api.sizing.flops`)."""
+        seconds = self.phase_seconds.get("train", 0.0)
+        return self.peak_seconds / seconds if self.peak_seconds > 0 and seconds > 0 else None
 
     @property
     @derived(

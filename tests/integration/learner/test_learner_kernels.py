@@ -6,13 +6,24 @@ import pytest
 import torch
 
 from support.trainer.interpreted import run_interpreted
-from support.trainer.kernel_scenarios import errors_of_random_heads, errors_of_random_shapes, train_plain_and_fused
+from support.trainer.kernel_scenarios import (
+    errors_of_random_heads,
+    errors_of_random_layers,
+    errors_of_random_shapes,
+    train_plain_and_fused,
+)
 from support.trainer.learner_data import learner_config, sequences
 
 
 def test_results_and_gradients_are_those_of_fp64_for_odd_shapes_too() -> None:
     errors = run_interpreted(errors_of_random_shapes, 0, 40)
     assert len(errors) == 6
+    assert max(errors.values()) < 1e-6, errors
+
+
+def test_norms_and_gates_are_those_of_fp64() -> None:
+    errors = run_interpreted(errors_of_random_layers, 0, 40)
+    assert len(errors) == 10
     assert max(errors.values()) < 1e-6, errors
 
 

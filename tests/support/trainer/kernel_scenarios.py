@@ -9,7 +9,7 @@ from unittest.mock import patch
 import torch
 
 from rljob_trainer.batches.packing import TrainingSequence, pack
-from rljob_trainer.learners import logprobs, model, query_key, token_statistics
+from rljob_trainer.learners import layer_kernels, logprobs, model, query_key, token_statistics
 from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.fused_head import FusedHead
 from rljob_trainer.learners.head_settings import HeadSettings, VocabularyShard
@@ -53,6 +53,48 @@ def _errors(tokens: int, groups: int, heads: int, head_dim: int, normed: bool) -
         yield name, float((is_ - should).norm() / should.norm().clamp_min(1e-3))
 
 
+def errors_of_random_layers(seed: int, count: int) -> dict[str, float]:
+    """Return the largest relative error of the kernels between a layer's products, against PyTorch in fp64."""
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    worst: dict[str, float] = {}
+    with patch.multiple(layer_kernels, _COLUMNS=16, _PROGRAMS=8):
+        for _ in range(count):
+            shape = rng.choice([1, 2, 7, 8, 9, 33]), 1, rng.choice([1, 3, 16, 17, 48, 100])
+            for name, error in _layer_errors(shape):
+                worst[name] = max(worst.get(name, 0.0), error)
+    return worst
+
+
+def _layer_errors(shape: tuple[int, ...]) -> Iterator[tuple[str, float]]:
+    x, residual, upstream, beside = (torch.randn(shape) for _ in range(4))
+    weight, wide = torch.randn(shape[-1]), torch.randn(*shape[:-1], 2 * shape[-1])
+
+    def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return x / (x.square().mean(-1, keepdim=True) + EPSILON).sqrt() * weight
+
+    def summed(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return norm(x + residual, weight), x + residual
+
+    def gated(wide: torch.Tensor) -> torch.Tensor:
+        gate, up = wide.chunk(2, -1)
+        return gate * torch.sigmoid(gate) * up
+
+    cases: list[tuple[str, Any, Any, list[torch.Tensor]]] = [
+        ("norm", lambda *a: layer_kernels.rms_norm(*a, EPSILON), norm, [x, weight]),
+        ("sum and norm", lambda *a: layer_kernels.add_rms_norm(*a, EPSILON), summed, [x, residual, weight]),
+        ("gate", layer_kernels.swiglu, gated, [wide]),
+    ]
+    for name, kernel, naive, inputs in cases:
+        leaves = [each.clone().requires_grad_() for each in inputs]
+        exact = [each.double().requires_grad_() for each in inputs]
+        results, wanted = (each if isinstance(each, tuple) else (each,) for each in (kernel(*leaves), naive(*exact)))
+        grads = torch.autograd.grad(results, leaves, [upstream, beside][: len(results)])
+        wanted_grads = torch.autograd.grad(wanted, exact, [upstream.double(), beside.double()][: len(results)])
+        for index, (is_, should) in enumerate(zip((*results, *grads), (*wanted, *wanted_grads), strict=True)):
+            yield f"{name} {index}", float((is_ - should).norm() / should.norm().clamp_min(1e-2))
+
+
 def _naive(
     projected: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, weights: list[torch.Tensor], groups: int, dim: int
 ) -> tuple[torch.Tensor, ...]:
@@ -74,10 +116,12 @@ def errors_of_random_heads(seed: int, count: int) -> dict[str, float]:
     worst: dict[str, float] = {}
     with patch.object(token_statistics, "_COLUMNS", 16):
         for _ in range(count):
+            room = patch.object(FusedHead, "kept_share", rng.choice([0.0, 1e-7, 1.0]))  # of chunks: none, some, all
             rows, vocabulary = rng.choice([1, 2, 7, 33]), rng.choice([1, 2, 15, 16, 17, 50])
             temperature, entropy = rng.choice([1.0, 0.6, 1.7]), rng.choice(["none", "measured", "differentiated"])
-            for name, error in _head_errors(rows, vocabulary, rng.choice([1, 5, 100]), temperature, entropy):
-                worst[name] = max(worst.get(name, 0.0), error)
+            with room:
+                for name, error in _head_errors(rows, vocabulary, rng.choice([1, 5, 100]), temperature, entropy):
+                    worst[name] = max(worst.get(name, 0.0), error)
     return worst
 
 

@@ -105,7 +105,7 @@ def test_metrics_of_one_figure_have_one_unit() -> None:
     [
         *((name, 2.0) for name in ("loss", "clip_fraction", "entropy", "kl", "logprob_mismatch", "importance_cut")),
         *((name, 3.0) for name in ("grad_norm", "learning_rate", "critic_grad_norm")),
-        *((name, 4) for name in ("train_tokens", "skipped")),
+        *((name, 4) for name in ("train_tokens", "peak_seconds", "skipped")),
     ],
 )
 def test_optimizer_steps_are_reduced_to_their_mean_their_last_or_their_sum(name: str, wanted: float) -> None:
@@ -139,3 +139,13 @@ def test_policy_and_critic_add_their_counts_and_keep_their_own() -> None:
 def test_a_metric_is_shown_nowhere_unless_a_name_is_given() -> None:
     line = Metric("text")
     assert not (line.gauge or line.counter or line.tag or line.plot)
+
+
+@pytest.mark.parametrize(
+    ("peak_seconds", "phases", "wanted"),
+    [(2.0, {"train": 5.0, "rollout": 5.0}, 0.4), (0.0, {"train": 5.0}, None), (2.0, {}, None)],
+)
+def test_utilisation_is_the_time_at_the_peak_over_that_of_training(
+    peak_seconds: float, phases: dict[str, float], wanted: float | None
+) -> None:
+    assert StepMetrics(peak_seconds=peak_seconds, phase_seconds=phases).mfu == wanted

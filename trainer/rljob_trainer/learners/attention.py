@@ -1,8 +1,8 @@
 """Attention over packed sequences, as a Megatron core-attention module.
 
 Megatron's own (without Transformer Engine) refuses packed sequences. Ours turns queries and keys by their positions,
-then attends with one of two kernels, chosen once: PyTorch's variable-length flash attention on GPUs, and rows padded
-to the longest sequence on CPUs. Both know grouped queries, so keys and values are never repeated.
+then attends with one of two kernels, chosen once: flash attention of variable lengths on GPUs (`flash.py`), and rows
+padded to the longest sequence on CPUs. Both know grouped queries, so keys and values are never repeated.
 
 Axes: N computed tokens, T packed tokens, S sequences, L longest, H heads, D head size (see `layout.py`).
 """
@@ -13,10 +13,15 @@ from typing import Any, Literal, Protocol
 import torch
 import torch.nn.functional as F
 from megatron.core.packed_seq_params import PackedSeqParams
-from torch.nn.attention.varlen import varlen_attn
 
+from rljob_trainer.learners.flash import fastest
 from rljob_trainer.learners.layout import TokenLayout
 from rljob_trainer.learners.rope import Rope, rotate
+
+
+def uploaded(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor of the CPU on the device; a copy from ordinary memory would wait for all work of a GPU."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 class Kernel(Protocol):
@@ -49,17 +54,18 @@ class VarlenKernel:
 
     def __init__(self, layout: TokenLayout, device: torch.device) -> None:
         lengths_S = torch.from_numpy(layout.lengths_S)
-        self._offsets = F.pad(lengths_S.cumsum(0), (1, 0)).to(device=device, dtype=torch.int32)
+        self._attend = fastest(device)
+        self._offsets_S1 = uploaded(F.pad(lengths_S.cumsum(0), (1, 0)).to(torch.int32), device)
         self._longest = int(lengths_S.max())
         self._plain = layout.is_plain
-        self._node_T = torch.from_numpy(layout.node_T).to(device)
-        self._first_N = torch.from_numpy(layout.first_N).to(device)
+        if not self._plain:
+            self._node_T = uploaded(torch.from_numpy(layout.node_T), device)
+            self._first_N = uploaded(torch.from_numpy(layout.first_N), device)
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         if not self._plain:
             q, k, v = (x.index_select(0, self._node_T) for x in (q, k, v))
-        offsets, longest = self._offsets, self._longest
-        out = varlen_attn(q, k, v, offsets, offsets, longest, longest, window_size=(-1, 0))  # causal
+        out = self._attend(q, k, v, self._offsets_S1, self._longest)
         return out if self._plain else out.index_select(0, self._first_N)
 
 
@@ -82,9 +88,9 @@ class PackedTokens(PackedSeqParams):
 
 def packed_tokens(layout: TokenLayout, rope: Rope, device: torch.device) -> PackedTokens:
     """Return what the layers need of a micro-batch, on `device`."""
-    cos, sin = rope.angles(torch.from_numpy(layout.depth_N).to(device))
+    cos, sin = rope.angles(uploaded(torch.from_numpy(layout.depth_N), device))
     kernel = KERNELS["cuda" if device.type == "cuda" else "cpu"](layout, device)
-    positions_R = torch.from_numpy(layout.positions_R).to(device)
+    positions_R = uploaded(torch.from_numpy(layout.positions_R), device)
     return PackedTokens(qkv_format="thd", kernel=kernel, cos=cos, sin=sin, positions_R=positions_R)
 
 

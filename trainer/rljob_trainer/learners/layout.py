@@ -7,6 +7,7 @@ everything outside of attention is computed once for it. This is exact, not an a
 Axes: T packed tokens, N computed ones (N <= T), S sequences, L longest sequence, R response tokens.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,15 +54,7 @@ class TokenLayout:
 def token_layout(batch: MicroBatch) -> TokenLayout:
     """Return the layout of a micro-batch: its sequences as a tree of tokens, numbered in order of appearance."""
     lengths_S = np.diff(batch.cu_seqlens_S1).astype(np.int64)
-    starts = set(batch.cu_seqlens_S1[:-1].tolist())
-    nodes: dict[tuple[int, int], int] = {}
-    node_T: list[int] = []
-    node = -1
-    for index, token in enumerate(batch.tokens_T.tolist()):
-        node = nodes.setdefault((-1 if index in starts else node, token), len(nodes))
-        node_T.append(node)
-    nodes_T = np.asarray(node_T, np.int64)
-    _, first_N = np.unique(nodes_T, return_index=True)
+    nodes_T, first_N = _nodes(np.split(batch.tokens_T, batch.cu_seqlens_S1[1:-1]))
     depth_T = np.arange(len(nodes_T)) - np.repeat(batch.cu_seqlens_S1[:-1], lengths_S)
     return TokenLayout(
         tokens_N=batch.tokens_T[first_N],
@@ -71,3 +64,32 @@ def token_layout(batch: MicroBatch) -> TokenLayout:
         positions_R=nodes_T[batch.positions_R],
         lengths_S=lengths_S,
     )
+
+
+def _nodes(sequences: Sequence[Indices]) -> tuple[Indices, Indices]:
+    """Return for each token of the sequences its place in their tree, and the first token of each place.
+
+    Places are numbered in order of appearance. Sorted, a sequence shares most with the one before it.
+    """
+    keys = [tokens.astype(">i8").tobytes() for tokens in sequences]  # their order is that of the tokens
+    ids: list[Indices] = [np.empty(0, np.int64)] * len(sequences)
+    before, count = -1, 0
+    for index in sorted(range(len(sequences)), key=keys.__getitem__):
+        tokens = sequences[index]
+        shared = 0 if before < 0 else _shared(tokens, sequences[before])
+        ids[index] = np.arange(count - shared, count - shared + len(tokens))
+        ids[index][:shared] = ids[before][:shared] if shared else 0
+        count += len(tokens) - shared
+        before = index
+    ids_T = np.concatenate(ids)
+    _, first_U, unique_T = np.unique(ids_T, return_index=True, return_inverse=True)
+    place_U = np.empty_like(first_U)
+    place_U[np.argsort(first_U)] = np.arange(len(first_U))
+    return place_U[unique_T].astype(np.int64), np.sort(first_U).astype(np.int64)
+
+
+def _shared(tokens: Indices, others: Indices) -> int:
+    """Return how many tokens both begin with."""
+    shortest = min(len(tokens), len(others))
+    differs = tokens[:shortest] != others[:shortest]
+    return int(differs.argmax()) if differs.any() else shortest

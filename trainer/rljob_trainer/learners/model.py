@@ -145,8 +145,11 @@ def _layer_spec(config: Any, device: Literal["cpu", "cuda"]) -> Any:
         attention.q_layernorm = attention.k_layernorm = RmsNorm
     if device == "cuda" and not _recomputes_attention(config):
         from rljob_trainer.learners.fused_attention import FusedAttention  # Triton is slow to import
+        from rljob_trainer.learners.fused_layer import FusedLayer
 
         layer.self_attention.module = FusedAttention
+        if config.recompute_granularity != "selective" and not config.num_moe_experts:
+            spec.module = FusedLayer
     return spec
 
 

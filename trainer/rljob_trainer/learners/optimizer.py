@@ -92,7 +92,8 @@ class Optimizer:
         norms = torch.stack(torch._foreach_norm(grads)).double() if grads else torch.zeros(1, dtype=torch.float64)
         squares = norms.to(device).square().sum()
         dist.all_reduce(squares, group=self.megatron.get_grad_stats_parallel_group())
-        return math.sqrt(squares.item()) if squares.isfinite() else math.nan
+        total = squares.item()  # the one point before the update where the host waits for the GPU
+        return math.sqrt(total) if math.isfinite(total) else math.nan
 
 
 def _megatron_optimizer(model: DistributedDataParallel, settings: OptimizerSettings, precision: str) -> Any:

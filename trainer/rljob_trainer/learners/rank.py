@@ -10,6 +10,7 @@ import resource
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from megatron.core import parallel_state
 
 from rljob_trainer.batches.packing import MicroBatch
 from rljob_trainer.learners import checkpoint, export, schedule, wgrad
-from rljob_trainer.learners.attention import PackedTokens, packed_tokens
+from rljob_trainer.learners.attention import PackedTokens, packed_tokens, uploaded
 from rljob_trainer.learners.bridges import bridge
 from rljob_trainer.learners.config import EntropyUse, Estimator, LearnerConfig, layout
 from rljob_trainer.learners.cpu import megatron_on_cpu
@@ -38,6 +39,7 @@ from rljob_trainer.learners.optimizer import Optimizer, data_parallel
 from rljob_trainer.learners.reduction import Sums, over_ranks
 from rljob_trainer.learners.reference import ReferenceWeights
 from rljob_trainer.learners.rope import Rope
+from rljob_trainer.learners.speed import Speed
 from rljob_trainer.learners.teacher import Teacher
 from rljob_trainer.metrics import OptimizerStep
 
@@ -70,6 +72,7 @@ class LearnerRank:
             self._ddp = data_parallel(model)
             self._optimizer = Optimizer(self._ddp, config.optimizer, config.precision)
         self._model = model
+        self._speed = Speed.of(self._bridge.hf_config, self.device, world_size)
         self._rope = Rope(self._bridge.hf_config, self._bridge.config.kv_channels, self.device)
         with self._runtime():
             self._critic = Critic(config, config.critic, self._rope, self.device) if config.critic else None
@@ -101,10 +104,7 @@ class LearnerRank:
         with self._runtime():
             reference = self._reference_logprobs(micro_batches)
             old: Sequence[Logprobs_R | None] = old_logprobs or [None] * len(micro_batches)
-            batches = [
-                _Batch(batch, self._rope, self.device, *logprobs)
-                for batch, *logprobs in zip(micro_batches, old, reference, strict=True)
-            ]
+            batches = _Batches(self._rope, self.device, list(zip(micro_batches, old, reference, strict=True)))
             self._ddp.zero_grad_buffer()
             self._optimizer.megatron.zero_grad()
             sums = self._run(batches, self._loss, forward_only=False)
@@ -119,7 +119,7 @@ class LearnerRank:
         With `reference`, by the weights that training started from. Raises ValueError if they were not kept.
         """
         with self._runtime(), self._weights(reference):
-            batches = [_Batch(batch, self._rope, self.device) for batch in micro_batches]
+            batches = _Batches(self._rope, self.device, [(batch,) for batch in micro_batches])
             with torch.no_grad():
                 results = self._run(batches, self._measure, forward_only=True)
         return [logprobs_R.cpu().numpy() for logprobs_R in results] if self.holds_output else []
@@ -207,9 +207,7 @@ class LearnerRank:
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()
 
-    def _run(
-        self, batches: Sequence["_Batch"], outcome: schedule.Outcome, forward_only: bool, model: Any = None
-    ) -> list[Any]:
+    def _run(self, batches: "_Batches", outcome: schedule.Outcome, forward_only: bool, model: Any = None) -> list[Any]:
         """Run all micro-batches; return what `outcome` gave for each, on the last stage.
 
         `model` stands in for the policy.
@@ -224,7 +222,8 @@ class LearnerRank:
         layout = batch.layout
         lengths = {"train_tokens": len(layout.node_T), "computed_tokens": len(layout.tokens_N)}
         counts = {
-            name: torch.full((), length, dtype=torch.float64, device=self.device) for name, length in lengths.items()
+            name: torch.full((), length, dtype=torch.float64, device=self.device)
+            for name, length in {**lengths, "peak_seconds": self._speed.seconds_at_peak(layout)}.items()
         }
         return loss, torch.ones((), dtype=torch.int, device=self.device), {**sums, **counts}
 
@@ -237,7 +236,7 @@ class LearnerRank:
             return self._head(batch, hidden_R_H, "none", teacher)[0]
 
         with self._runtime(), teacher.on_device(), torch.no_grad():
-            batches = [_Batch(batch, teacher.rope, self.device) for batch in micro_batches]
+            batches = _Batches(teacher.rope, self.device, [(batch,) for batch in micro_batches])
             results = self._run(batches, measure, forward_only=True, model=teacher.model)
         return [logprobs_R.cpu().numpy() for logprobs_R in results] if self.holds_output else []
 
@@ -268,7 +267,7 @@ class LearnerRank:
         if self._config.loss.kl is None:
             return [None] * len(micro_batches)
         with self._weights(reference=True), torch.no_grad():
-            batches = [_Batch(batch, self._rope, self.device) for batch in micro_batches]
+            batches = _Batches(self._rope, self.device, [(batch,) for batch in micro_batches])
             results = self._run(batches, self._measure, forward_only=True)
         return [result.cpu().numpy() for result in results] or [None] * len(micro_batches)
 
@@ -299,6 +298,22 @@ class LearnerRank:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
 
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """Micro-batches, each made when it is wanted: the host lays out the next while a GPU computes the last."""
+
+    rope: Rope
+    device: torch.device
+    arguments: Sequence[tuple[Any, ...]]
+    """of each `_Batch`: the micro-batch, old and reference log-probabilities"""
+
+    def __len__(self) -> int:
+        return len(self.arguments)
+
+    def __iter__(self) -> Iterator["_Batch"]:
+        return (_Batch(batch, self.rope, self.device, *logprobs) for batch, *logprobs in self.arguments)
+
+
 class _Batch:
     """A micro-batch as tensors on the device."""
 
@@ -311,7 +326,7 @@ class _Batch:
         reference_logprobs_R: Logprobs_R | None = None,
     ) -> None:
         def tensor(array: npt.NDArray[Any]) -> torch.Tensor:
-            return torch.from_numpy(array.copy()).to(device)  # arrays from Ray are read-only
+            return uploaded(torch.from_numpy(array.copy()), device)  # arrays from Ray are read-only
 
         self.layout = token_layout(batch)
         self.tokens_N = tensor(self.layout.tokens_N)

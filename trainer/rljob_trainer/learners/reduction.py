@@ -68,10 +68,10 @@ def packed(sums: Sequence[Sums], device: torch.device) -> tuple[torch.Tensor, to
 
 def unpacked(totals: torch.Tensor, largest: torch.Tensor) -> dict[str, Any]:
     """Return the values that any rank measured, from what `packed` returned, reduced over the ranks."""
-    maxima = _maxima()
-    values = dict(zip(_added(), totals.tolist(), strict=True)) | dict(zip(maxima, largest.tolist(), strict=False))
+    names = [*_added(), *_maxima()]
+    numbers = torch.cat([totals, largest]).tolist()  # one copy to the host
+    values, measured = dict(zip(names, numbers, strict=False)), numbers[len(names) :]
     mean = 1.0 / max(values[WEIGHTED], 1.0)
-    measured = largest[len(maxima) :].tolist()
     return {
         name: _value(line, values[name], mean)
         for (name, line), is_measured in zip(TABLE.items(), measured, strict=True)

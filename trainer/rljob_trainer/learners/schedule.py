@@ -1,6 +1,6 @@
 """Megatron's schedule over the micro-batches of a model, which it takes through all pipeline stages."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
@@ -24,7 +24,15 @@ Outcome = Callable[..., Any]
 """called with a micro-batch and what the model's last stage returned for it"""
 
 
-def run(model: Any, batches: Sequence[Tokens], outcome: Outcome, *, forward_only: bool) -> list[Any]:
+class Batches(Protocol):
+    """The micro-batches of a step, which may be brought to the device one after the other."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Tokens]: ...
+
+
+def run(model: Any, batches: Batches, outcome: Outcome, *, forward_only: bool) -> list[Any]:
     """Run all micro-batches; return what `outcome` gave for each, on the last stage."""
 
     def step(iterator: Iterator[Tokens], part: Any) -> tuple[torch.Tensor, Callable[..., Any]]:

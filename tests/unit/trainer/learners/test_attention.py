@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from rljob_trainer.batches.packing import TrainingSequence, pack
-from rljob_trainer.learners import attention
+from rljob_trainer.learners import flash
 from rljob_trainer.learners.attention import KERNELS, PackedAttention, PackedTokens, PaddedKernel
 from rljob_trainer.learners.layout import token_layout
 
@@ -57,7 +57,7 @@ def causal_attention_of_each_sequence(
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared beginnings", "plain"])
 def test_the_kernel_for_gpus_gives_what_the_one_for_cpus_gives(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "varlen_attn", causal_attention_of_each_sequence)
+    monkeypatch.setattr(flash, "varlen_attn", causal_attention_of_each_sequence)
     tokens = [(1, 2, 3, 4, 5), (1, 2, 9) if shared else (7, 2, 9), (8, 8)]
     ((batch,),) = pack([TrainingSequence(each, 1, 1.0, (-1.0,) * (len(each) - 1), 1.0) for each in tokens], 1, 10_000)
     layout = token_layout(batch)

@@ -1,27 +1,45 @@
-"""Which attention a layer gets."""
+"""Which layer and which attention a model gets."""
 
 from types import SimpleNamespace
 from typing import Literal
 
 import pytest
 from megatron.core.transformer.attention import SelfAttention
+from megatron.core.transformer.transformer_layer import TransformerLayer
 
 from rljob_trainer.learners.fused_attention import FusedAttention
+from rljob_trainer.learners.fused_layer import FusedLayer
 from rljob_trainer.learners.model import _layer_spec
 
 
 @pytest.mark.parametrize(
-    ("device", "granularity", "modules", "expected"),
+    ("device", "granularity", "modules", "layer", "attention"),
     [
-        ("cpu", None, [], SelfAttention),
-        ("cuda", None, [], FusedAttention),
-        ("cuda", "full", ["core_attn"], FusedAttention),
-        ("cuda", "selective", ["mlp"], FusedAttention),
-        ("cuda", "selective", ["core_attn"], SelfAttention),
+        ("cpu", None, [], TransformerLayer, SelfAttention),
+        ("cuda", None, [], FusedLayer, FusedAttention),
+        ("cuda", "full", ["core_attn"], FusedLayer, FusedAttention),
+        ("cuda", "selective", ["mlp"], TransformerLayer, FusedAttention),
+        ("cuda", "selective", ["core_attn"], TransformerLayer, SelfAttention),
     ],
 )
-def test_gpus_have_the_fused_attention_unless_megatron_computes_it_again(
-    device: Literal["cpu", "cuda"], granularity: str | None, modules: list[str], expected: type[SelfAttention]
+def test_gpus_have_the_fused_layers_unless_megatron_computes_a_part_of_them_again(
+    device: Literal["cpu", "cuda"],
+    granularity: str | None,
+    modules: list[str],
+    layer: type[TransformerLayer],
+    attention: type[SelfAttention],
 ) -> None:
-    config = SimpleNamespace(qk_layernorm=True, recompute_granularity=granularity, recompute_modules=modules)
-    assert _layer_spec(config, device).submodules.self_attention.module is expected
+    config = settings(recompute_granularity=granularity, recompute_modules=modules)
+    spec = _layer_spec(config, device)
+    assert (spec.module, spec.submodules.self_attention.module) == (layer, attention)
+
+
+def test_experts_are_not_in_a_fused_layer() -> None:
+    spec = _layer_spec(settings(num_moe_experts=4), "cuda")
+    assert (spec.module, spec.submodules.self_attention.module) == (TransformerLayer, FusedAttention)
+
+
+def settings(**changed: object) -> SimpleNamespace:
+    """Return what decides on the layers, as Megatron's configuration has it."""
+    usual = {"recompute_granularity": None, "recompute_modules": [], "num_moe_experts": None}
+    return SimpleNamespace(**{"qk_layernorm": True, **usual, **changed})

@@ -83,7 +83,7 @@ def test_every_metric_of_tokens_is_measured_by_the_loss_of_the_policy_or_of_the_
     )
     ones_R = torch.ones(2).double()
     _, critic = value_loss(ones_R, Fit(ones_R, ones_R, ones_R), 0.2)
-    assert {*policy, *critic} | {"train_tokens", "computed_tokens"} == TABLE.keys()
+    assert {*policy, *critic} | {"train_tokens", "computed_tokens", "peak_seconds"} == TABLE.keys()
 
 
 def test_sums_carry_no_gradient() -> None:

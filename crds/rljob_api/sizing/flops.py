@@ -1,0 +1,33 @@
+"""How many floating-point operations training takes, and how many a GPU does in a second. Pure.
+
+Counted are the products and the causal attention, forward and backward; what is computed again is not.
+"""
+
+from rljob_api.sizing.model_shape import Shape
+
+PEAKS = {
+    "NVIDIA H100 80GB HBM3": 790e12,  # measured: a product of 8192 x 8192 x 8192
+    "NVIDIA H200": 790e12,  # measured
+    "NVIDIA A100": 312e12,  # data sheet
+    "NVIDIA B200": 2250e12,  # data sheet
+}
+"""bf16 FLOP/s of a GPU, by the beginning of its name"""
+
+
+def peak_flops(device_name: str) -> float | None:
+    """Return the bf16 FLOP/s of a GPU; None for one that is not known."""
+    return next((peak for name, peak in PEAKS.items() if device_name.startswith(name)), None)
+
+
+def training_flops(model: Shape, tokens: int, responses: int, pairs: int) -> int:
+    """Return the FLOPs of forward and backward.
+
+    `tokens` pass the layers, `responses` of them are projected onto the vocabulary, and `pairs` are those of a token
+    with itself or one before it, added up over the sequences.
+    """
+    mlp = 3 * model.hidden * model.ffn
+    if model.experts:
+        mlp = mlp * model.experts_per_token + model.hidden * model.experts  # and their router
+    matrices = 2 * model.hidden * (model.query + model.key) + mlp
+    forward = 2 * (tokens * model.layers * matrices + responses * model.embedding())
+    return 3 * (forward + 4 * pairs * model.layers * model.query)

@@ -1,0 +1,80 @@
+"""Which implementation of attention is taken, and when it is timed."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from rljob_trainer.learners.flash import Attend, Fastest
+
+OFFSETS = torch.tensor([0, 4], dtype=torch.int32)
+
+
+class Implementation:
+    """Scales its queries, and counts its calls."""
+
+    def __init__(self, factor: float = 2.0, error: Exception | None = None) -> None:
+        self.calls = 0
+        self._factor, self._error = factor, error
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets_S1: torch.Tensor, longest: int
+    ) -> torch.Tensor:
+        self.calls += 1
+        if self._error is not None:
+            raise self._error
+        return q * self._factor + 0 * (k.sum() + v.sum())
+
+
+class Stopwatch:
+    """Says how long each call took: the given times, one after the other, then none at all."""
+
+    def __init__(self, *seconds: float) -> None:
+        self._seconds = list(seconds)
+
+    def __call__(self, work: Callable[[], object]) -> float:
+        work()
+        return self._seconds.pop(0)
+
+
+def inputs(length: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return torch.randn(length, 2, 8), torch.randn(length, 1, 8), torch.randn(length, 1, 8)
+
+
+def test_the_faster_of_two_is_timed_once_and_taken_from_then_on() -> None:
+    slow, fast = Implementation(), Implementation()
+    attend = Fastest({"slow": slow, "fast": fast}, Stopwatch(3.0, 3.0, 3.0, 4.0, 1.0, 4.0))
+    for _ in range(3):
+        attend(*inputs(), OFFSETS, 4)
+    assert list(attend.chosen.values()) == ["fast"]
+    assert fast.calls == slow.calls + 3 - 1  # the first is tried once more, as what the others must agree with
+
+
+def test_each_power_of_two_of_the_longest_sequence_is_timed_by_itself() -> None:
+    attend = Fastest(
+        {"one": Implementation(), "other": Implementation()}, Stopwatch(*[1.0] * 3, *[2.0] * 6, *[1.0] * 3)
+    )
+    for longest in (4, 7, 8):
+        attend(*inputs(8), OFFSETS, longest)
+    assert list(attend.chosen.values()) == ["one", "other"]
+
+
+@pytest.mark.parametrize("other", [Implementation(2.2), Implementation(error=RuntimeError("no kernel image"))])
+def test_one_that_fails_or_differs_is_never_taken(other: Implementation) -> None:
+    attend = Fastest({"first": Implementation(), "other": other}, Stopwatch(9.0, 9.0, 9.0))
+    attend(*inputs(), OFFSETS, 4)
+    assert list(attend.chosen.values()) == ["first"]
+
+
+def test_one_alone_is_not_timed() -> None:
+    alone: Attend = Implementation()
+    attend = Fastest({"alone": alone}, Stopwatch())
+    torch.testing.assert_close(attend(*(given := inputs()), OFFSETS, 4), 2 * given[0])
+
+
+def test_the_gradients_of_the_caller_are_untouched_by_the_timing() -> None:
+    q, k, v = (each.requires_grad_() for each in inputs())
+    out = Fastest({"one": Implementation(), "other": Implementation()}, Stopwatch(*[1.0] * 6))(q, k, v, OFFSETS, 4)
+    assert q.grad is None
+    (grad,) = torch.autograd.grad(out.sum(), q)
+    torch.testing.assert_close(grad, torch.full_like(q, 2.0))

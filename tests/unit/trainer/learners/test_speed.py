@@ -1,0 +1,26 @@
+"""The time that a micro-batch would take at the peak of the learner's GPUs."""
+
+import numpy as np
+import pytest
+
+from rljob_api.sizing.flops import training_flops
+from rljob_api.sizing.model_shape import ON_THE_HUB, shape
+from rljob_trainer.batches.packing import TrainingSequence, pack
+from rljob_trainer.learners.layout import token_layout
+from rljob_trainer.learners.speed import Speed
+
+MODEL = shape(ON_THE_HUB["Qwen/Qwen3-0.6B"])
+SEQUENCES = [TrainingSequence(tokens, 2, 1.0, (-1.0,) * 2, 1.0) for tokens in ((1, 2, 3, 4), (1, 2, 5, 5))]
+
+
+def test_computed_tokens_count_once_and_attention_for_every_sequence() -> None:
+    ((batch,),) = pack(SEQUENCES, 1, 100)
+    layout = token_layout(batch)
+    assert np.array_equal(layout.lengths_S, [4, 4])
+    flops = training_flops(MODEL, tokens=6, responses=4, pairs=2 * (1 + 2 + 3 + 4))
+    assert Speed(MODEL, 2e12).seconds_at_peak(layout) == pytest.approx(flops / 2e12)
+
+
+def test_without_a_known_peak_there_is_no_time() -> None:
+    ((batch,),) = pack(SEQUENCES, 1, 100)
+    assert Speed(MODEL, None).seconds_at_peak(token_layout(batch)) == 0.0

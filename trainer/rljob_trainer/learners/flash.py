@@ -1,0 +1,160 @@
+"""Causal attention over sequences laid end to end, on GPUs: the fastest implementation that is installed.
+
+FlashAttention 2 is part of PyTorch. FlashAttention 4 is written for Hopper and Blackwell, and comes with SGLang. Which
+one is faster depends on heads and lengths, so both are timed once, on the first micro-batch of each kind.
+
+Axes: T tokens, S sequences, H heads, G key-value heads, D head size.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from typing import Protocol
+
+import torch
+from torch.nn.attention.varlen import varlen_attn
+
+log = logging.getLogger(__name__)
+
+ROUNDS = 3
+"""of forward and backward, of which the fastest counts"""
+TOLERANCE = 2e-2
+"""largest relative difference between two results in bf16; a wrong mask differs by far more"""
+DISK_CACHE = "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED"
+"""lets FlashAttention 4 keep its compiled kernels, or each process compiles them for 10 s"""
+
+
+class Attend(Protocol):
+    """One implementation."""
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets_S1: torch.Tensor, longest: int
+    ) -> torch.Tensor:
+        """Return [T, H, D] for queries [T, H, D] and keys and values [T, G, D]. Differentiable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Micro-batches for which the same implementation is taken to be the fastest."""
+
+    heads: int
+    groups: int
+    head_dim: int
+    longest: int
+    """sequence, as a power of two"""
+
+
+@dataclass
+class Fastest:
+    """Attends with the fastest of several implementations; the first is the one that the others must agree with."""
+
+    implementations: Mapping[str, Attend]
+    seconds: Callable[[Callable[[], object]], float]
+    """how long a call takes"""
+    chosen: dict[Kind, str] = field(default_factory=dict)
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets_S1: torch.Tensor, longest: int
+    ) -> torch.Tensor:
+        """Return what the implementation for this kind of micro-batch returns."""
+        kind = Kind(q.shape[1], k.shape[1], q.shape[2], longest.bit_length())
+        if kind not in self.chosen:
+            self.chosen[kind] = self._fastest(kind, q, k, v, offsets_S1, longest)
+        return self.implementations[self.chosen[kind]](q, k, v, offsets_S1, longest)
+
+    def _fastest(
+        self, kind: Kind, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets_S1: torch.Tensor, longest: int
+    ) -> str:
+        first = next(iter(self.implementations))
+        if len(self.implementations) == 1:
+            return first
+        leaves = q.detach().requires_grad_(), k.detach().requires_grad_(), v.detach().requires_grad_()
+
+        def attended(name: str) -> tuple[torch.Tensor, ...]:
+            with torch.enable_grad():
+                out = self.implementations[name](*leaves, offsets_S1, longest)
+                return out, *torch.autograd.grad(out, leaves, q.detach())
+
+        wanted = attended(first)
+        seconds: dict[str, float] = {}
+        for name in self.implementations:
+            try:
+                equal = all(map(_agrees, attended(name), wanted))
+            except Exception as error:  # noqa: BLE001 compiled at run time: any error, and there is another one
+                log.warning("action=attention implementation=%s left_out=%s: %s", name, type(error).__name__, error)
+                continue
+            if equal:
+                seconds[name] = min(self.seconds(lambda name=name: attended(name)) for _ in range(ROUNDS))  # type: ignore[misc]
+            else:
+                log.warning("action=attention implementation=%s left_out=its result differs from %s", name, first)
+        best = min(seconds, key=lambda name: seconds[name], default=first)
+        times = " ".join(f"{name}={1e3 * time:.2f}ms" for name, time in seconds.items())
+        log.info("action=attention kind=%s chosen=%s %s", kind, best, times)
+        return best
+
+
+def flash_2(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets_S1: torch.Tensor, longest: int) -> torch.Tensor:
+    """Attend by FlashAttention 2, as PyTorch has it."""
+    attended: torch.Tensor = varlen_attn(
+        q, k, v, offsets_S1, offsets_S1, longest, longest, window_size=(-1, 0)
+    )  # causal
+    return attended
+
+
+def flash_4(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets_S1: torch.Tensor, longest: int) -> torch.Tensor:
+    """Attend by FlashAttention 4."""
+    attended, _lse = _flash_4()(
+        q,
+        k,
+        v,
+        cu_seqlens_q=offsets_S1,
+        cu_seqlens_k=offsets_S1,
+        max_seqlen_q=longest,
+        max_seqlen_k=longest,
+        causal=True,
+    )
+    return attended
+
+
+@cache
+def _flash_4() -> Callable[..., tuple[torch.Tensor, torch.Tensor | None]]:
+    os.environ.setdefault(DISK_CACHE, "1")
+    from flash_attn.cute import flash_attn_varlen_func  # compiles on import
+
+    imported: Callable[..., tuple[torch.Tensor, torch.Tensor | None]] = flash_attn_varlen_func
+    return imported
+
+
+@cache
+def fastest(device: torch.device) -> Fastest:
+    """Return what this process attends with on a device; it remembers what it has measured."""
+    return Fastest(implementations(device), seconds_on_gpu)
+
+
+def implementations(device: torch.device) -> Mapping[str, Attend]:
+    """Return those that can run on a device."""
+    found: dict[str, Attend] = {"FlashAttention 2": flash_2}
+    if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in (9, 10) and _has_flash_4():
+        found["FlashAttention 4"] = flash_4
+    return found
+
+
+def _has_flash_4() -> bool:
+    return find_spec("flash_attn") is not None and find_spec("flash_attn.cute") is not None
+
+
+def seconds_on_gpu(work: Callable[[], object]) -> float:
+    """Return how long the GPU needs for `work`."""
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    began.record()
+    work()
+    ended.record()
+    ended.synchronize()
+    return float(began.elapsed_time(ended)) / 1e3
+
+
+def _agrees(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool((one.float() - other.float()).norm() <= TOLERANCE * other.float().norm())
