@@ -9,7 +9,7 @@ hidden; Q width of all query heads; K of all key heads; F width of the MLP, or o
 
 from dataclasses import dataclass
 
-from rljob_api.sections import Precision, Spec
+from rljob_api.sections import Device, Precision, Spec
 from rljob_api.sizing.model_shape import Shape
 from rljob_api.sizing.topology import Topology
 
@@ -17,6 +17,8 @@ BYTES = {Precision.FP32: 4, Precision.BF16: 2}
 MIB = 2**20
 HEAD_CHUNK = 256 * MIB
 """logits that the learner holds at once; it projects response tokens onto the vocabulary in chunks"""
+MOST_KEPT = 5 * 2**30
+"""logits that one GPU without tensor parallelism keeps for the backward pass: a sixteenth of a card of 80 GB"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def learner(model: Shape, spec: Spec, where: Topology) -> tuple[Item, ...]:
         Item("gradients", parameters * 4, "P x 4, accumulated in fp32"),
         Item("Adam moments", shared(model, where, parameters, 8), f"{shared_formula(model, 8)}, distributed optimizer"),
         Item("activations", activations(model, spec, where), activation_formula(model, spec), exact=False),
-        Item("logits", logits(model, spec, where), LOGITS_FORMULA, exact=False),
+        logits(model, spec, where),
     ]
     if spec.training.precision is Precision.BF16:
         masters = shared(model, where, parameters, 4)
@@ -153,8 +155,15 @@ def activation_formula(model: Shape, spec: Spec) -> str:
 LOGITS_FORMULA = "maxTokensPerGpu x V / TP x 4, at most a chunk of 256 MiB, and as much for the gradient"
 
 
-def logits(model: Shape, spec: Spec, where: Topology) -> int:
-    return 2 * min(HEAD_CHUNK, 4 * spec.training.max_tokens_per_gpu * model.vocabulary // where.tensor_parallel)
+KEPT_FORMULA = "maxTokensPerGpu x V x {size}, at most 5 GiB (a sixteenth of the card), kept for the backward pass"
+
+
+def logits(model: Shape, spec: Spec, where: Topology) -> Item:
+    whole = spec.training.max_tokens_per_gpu * model.vocabulary
+    if spec.runtime.device is Device.GPU and where.tensor_parallel == 1:
+        size = BYTES[spec.training.precision]
+        return Item("logits", min(MOST_KEPT, whole * size), KEPT_FORMULA.format(size=size), exact=False)
+    return Item("logits", 2 * min(HEAD_CHUNK, 4 * whole // where.tensor_parallel), LOGITS_FORMULA, exact=False)
 
 
 def engine(model: Shape, spec: Spec, kv_bytes: int) -> tuple[Item, ...]:

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+import torch
+from transformers import Qwen3Config
 
 from rljob_api.sizing.flops import training_flops
 from rljob_api.sizing.model_shape import ON_THE_HUB, shape
@@ -19,6 +21,13 @@ def test_computed_tokens_count_once_and_attention_for_every_sequence() -> None:
     assert np.array_equal(layout.lengths_S, [4, 4])
     flops = training_flops(MODEL, tokens=6, responses=4, pairs=2 * (1 + 2 + 3 + 4))
     assert Speed(MODEL, 2e12).seconds_at_peak(layout) == pytest.approx(flops / 2e12)
+
+
+def test_all_gpus_of_a_learner_together_have_the_peak_of_their_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA H200")
+    config = Qwen3Config(**ON_THE_HUB["Qwen/Qwen3-0.6B"])
+    assert Speed.of(config, torch.device("cuda", 0), 4) == Speed(MODEL, 4 * 790e12)
+    assert Speed.of(config, torch.device("cpu"), 4).flops_per_second is None
 
 
 def test_without_a_known_peak_there_is_no_time() -> None:
