@@ -57,6 +57,16 @@ RUNS = [{"name": "ray", "state": {"running": {"startedAt": "2027-01-15T08:00:30Z
             Stage.INIT,
             "init container ray runs",
         ),
+        (
+            raw_pod(SCHEDULED, initContainerStatuses=[*RUNS, *waits("PodInitializing")]),
+            Stage.INIT,
+            "init container ray runs",
+        ),
+        (
+            raw_pod(SCHEDULED, initContainerStatuses=[{"name": "ray", "state": {"terminated": {"exitCode": 0}}}]),
+            Stage.CREATING,
+            "",
+        ),
         (raw_pod(SCHEDULED, containerStatuses=RUNS), Stage.PROBES, "container ray runs and is not ready"),
         (
             raw_pod(SCHEDULED, containerStatuses=[{"name": "ray", "state": {"terminated": {"exitCode": 1}}}]),
