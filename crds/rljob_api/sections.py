@@ -444,6 +444,7 @@ class Sampling(Section):
 
 class ToolSandbox(StrEnum):
     NAMESPACES = "Namespaces"
+    PODS = "Pods"
     NONE = "None"
 
 
@@ -461,12 +462,14 @@ class Tools(Section):
     memory_mib: Annotated[int, Field(ge=64, le=2**24)] = 1024
     """maximum data of the process of a tool, RLIMIT_DATA [MiB]; above it, the model gets an error as the result"""
     concurrency: Annotated[int, Field(ge=1, le=256)] = 4
-    """maximum number of concurrent calls, each in its own process"""
-    sandbox: ToolSandbox = ToolSandbox.NAMESPACES
+    """maximum number of concurrent calls, each in its own process, or its own pod"""
+    sandbox: ToolSandbox | None = None
     """`Namespaces`: tools run without network, without the run's files and environment, and see no other process;
-    refused where the kernel or the container forbids user namespaces. `None`: tools can do what the run can"""
+    refused where the kernel or the container forbids user namespaces. `Pods`: the same in `concurrency` pods of their
+    own, without volumes, tokens and network; only in a cluster. `None`: tools can do what the run can. Absent: `Pods`
+    in a cluster, `Namespaces` elsewhere"""
     read_only_paths: Annotated[tuple[Text, ...], Field(max_length=16)] = ()
-    """files and directories that tools in a sandbox can read, besides Python and the modules of `functions`"""
+    """files and directories that tools in `Namespaces` can read, besides Python and the modules of `functions`"""
 
 
 class Async(Section):
@@ -796,6 +799,9 @@ class Pods(Section):
     """pods with learners, and with the engines of a Colocated job"""
     rollout: PodRole | None = None
     """pods with engines alone, of a Disaggregated job"""
+    tools: PodRole | None = None
+    """pods that run the tools of the model (`rollout.tools.sandbox: Pods`); `runtimeClassName` names a further
+    sandbox, for example `gvisor` or `kata`"""
 
 
 class ExtraArgs(Section):

@@ -24,6 +24,8 @@ class AttemptView:
     """whether the RayCluster was built from what the job's spec says now; False without a RayCluster"""
     pods: tuple[Pod, ...]
     """of its RayCluster, without those that are being deleted"""
+    tool_pods: tuple[Pod, ...]
+    """that run its tools, without those that are being deleted"""
     others: tuple[str, ...]
     """RayClusters of the job besides its own, and pods that such have left behind"""
     refused: str | None
@@ -65,6 +67,7 @@ def attempt_view(record: AttemptRecord, job: AdmittedJob, world: World) -> Attem
         cluster=cluster,
         is_built_for_spec=cluster is not None and built_from(cluster) == job.digest,
         pods=world.pods_of(record.cluster),
+        tool_pods=tuple(pod for pod in world.tool_pods if pod.tools_of == record.cluster and not pod.is_deleting),
         others=_others(record.cluster, world),
         refused=world.refused,
         pod_events=world.pod_events,

@@ -161,6 +161,13 @@ class Cache:
         found = (known.content for known in self._of(job.key))
         return tuple(each for each in found if isinstance(each, Workload) and each.cluster.startswith(mine))
 
+    def tool_pods(self, job: Job) -> tuple[Pod, ...]:
+        """Return the pods that run the tools of this very job."""
+        mine = job_name(job.name, job.uid) + "-"
+        pods = (known.content for known in self._of(job.key))
+        found = (pod for pod in pods if isinstance(pod, Pod) and pod.tools_of.startswith(mine))
+        return tuple(sorted(found, key=lambda pod: pod.name))
+
     def _of(self, key: Key) -> Iterator[Known]:
         return iter(self._objects.get(key, {}).values())
 

@@ -4,6 +4,7 @@
     ConfigMap       the manifest that the driver reads, one for each RayCluster
     Service         the head's Ray Jobs API and the driver's control protocol
     NetworkPolicy   lets only the job's own pods and the operator reach its pods, and Prometheus the driver's metrics
+    StatefulSet     pods for tools, with a Service and a NetworkPolicy of their own (`tool_pods.py`)
     RayCluster      head without slots; groups `workers`, or `trainer` and `rollout`
 
 The job owns all of them, so they are deleted with it, also when no operator runs.
@@ -19,17 +20,16 @@ from rljob_api.adjustments import VARIABLE, Adjustments, written
 from rljob_api.control import DRIVER_LOG, TOKEN_VARIABLE, eviction_token, ray_token
 from rljob_api.sections import Device, Spec
 from rljob_api.sizing.topology import GPU, gpu_resource
+from rljob_api.tool_protocol import digest, tools_token
 from rljob_operator import pods as pod_parts
 from rljob_operator import storage
 from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.cluster_shape import ROLLOUT, is_of_engines, worker_groups
 from rljob_operator.identity import (
-    API_VERSION,
     ATTEMPT_ANNOTATION,
     CONTROL_PORT,
     DASHBOARD_PORT,
     JOB_LABEL,
-    KIND,
     MANAGED_BY,
     METRICS_PORT,
     METRICS_PORT_NAME,
@@ -37,14 +37,17 @@ from rljob_operator.identity import (
     RAY_NODE_TYPE_LABEL,
     RAY_TOKEN_KEY,
     SPEC_ANNOTATION,
+    TOOLS_DIGEST_KEY,
     Manifest,
     job_name,
     service_name,
 )
 from rljob_operator.kueue import PRIORITY_LABEL, QUEUE_LABEL
+from rljob_operator.owned import owned
 from rljob_operator.pod_roles import HEAD, Role, role_of, with_role
 from rljob_operator.pods import ENVIRONMENT, container_security, pod_security, scratch
 from rljob_operator.rollout_pods import RolloutPods
+from rljob_operator.tool_pods import driver_variable, is_current, others_selector, pods_selector, ports, tool_children
 
 RAY_VERSION = "2.60.0"
 """of the trainer's lock; KubeRay asks for it"""
@@ -71,8 +74,13 @@ DNS_NAMESPACE = "kube-system"
 def secret(job: AdmittedJob, token: str) -> Manifest:
     """Return the Secret with the control token and what is derived from it; it is created once and never changed."""
     name = job_name(job.name, job.uid)
-    tokens = {TOKEN_KEY: token, EVICTION_TOKEN_KEY: eviction_token(token), RAY_TOKEN_KEY: ray_token(token)}
-    return _owned(job, "v1", "Secret", name) | {"immutable": True, "stringData": tokens}
+    tokens = {
+        TOKEN_KEY: token,
+        EVICTION_TOKEN_KEY: eviction_token(token),
+        RAY_TOKEN_KEY: ray_token(token),
+        TOOLS_DIGEST_KEY: digest(tools_token(token)),
+    }
+    return owned(job, "v1", "Secret", name) | {"immutable": True, "stringData": tokens}
 
 
 def decoded(data: str) -> str:
@@ -89,6 +97,7 @@ def children(job: AdmittedJob, cluster: str, attempt: int, pods: RolloutPods) ->
         configmap(job, cluster),
         service(job, cluster, attempt),
         network_policy(job),
+        *tool_children(job, cluster),
         raycluster(job, cluster, pods),
     )
 
@@ -97,7 +106,7 @@ def configmap(job: AdmittedJob, cluster: str) -> Manifest:
     # JSON is YAML, and with sorted keys always the same text. Not immutable: what may change in flight reaches the next
     # attempt on the same cluster.
     text = json.dumps(for_driver(job.manifest), sort_keys=True, indent=1, ensure_ascii=False)
-    return _owned(job, "v1", "ConfigMap", cluster) | {"data": {MANIFEST_KEY: text}}
+    return owned(job, "v1", "ConfigMap", cluster) | {"data": {MANIFEST_KEY: text}}
 
 
 def for_driver(manifest: Manifest) -> Manifest:
@@ -110,7 +119,7 @@ def for_driver(manifest: Manifest) -> Manifest:
 
 
 def service(job: AdmittedJob, cluster: str, attempt: int) -> Manifest:
-    child = _owned(job, "v1", "Service", service_name(job.name, job.uid))
+    child = owned(job, "v1", "Service", service_name(job.name, job.uid))
     child["metadata"]["annotations"] = {ATTEMPT_ANNOTATION: str(attempt)}
     ports = [("dashboard", DASHBOARD_PORT), ("control", CONTROL_PORT)]
     return child | {
@@ -122,10 +131,10 @@ def service(job: AdmittedJob, cluster: str, attempt: int) -> Manifest:
 
 
 def network_policy(job: AdmittedJob) -> Manifest:
-    mine = {"matchLabels": {JOB_LABEL: job.name}}
+    mine = others_selector(job)
     operator = {**_namespace(job.operator_namespace), "podSelector": {"matchLabels": OPERATOR_LABELS}}
-    ports = [{"port": port, "protocol": "TCP"} for port in (DASHBOARD_PORT, CONTROL_PORT)]
-    ingress: list[Manifest] = [{"from": [{"podSelector": mine}]}, {"from": [operator], "ports": ports}]
+    own = [{"port": port, "protocol": "TCP"} for port in (DASHBOARD_PORT, CONTROL_PORT)]
+    ingress: list[Manifest] = [{"from": [{"podSelector": mine}]}, {"from": [operator], "ports": own}]
     if job.scrapers is not None:
         scrapers = {"matchLabels": dict(job.scrapers)} if job.scrapers else {}
         scraped = {"port": metrics_port(job.spec), "protocol": "TCP"}
@@ -134,8 +143,9 @@ def network_policy(job: AdmittedJob) -> Manifest:
     if job.egress is not None:
         dns = {"to": [_namespace(DNS_NAMESPACE)], "ports": [{"port": 53, "protocol": each} for each in ("UDP", "TCP")]}
         spec["policyTypes"] = ["Ingress", "Egress"]
-        spec["egress"] = [{"to": [{"podSelector": mine}]}, dns, *job.egress]
-    return _owned(job, "networking.k8s.io/v1", "NetworkPolicy", job_name(job.name, job.uid)) | {"spec": spec}
+        tools = {"to": [{"podSelector": pods_selector(job)}], "ports": ports()}
+        spec["egress"] = [{"to": [{"podSelector": mine}]}, tools, dns, *job.egress]
+    return owned(job, "networking.k8s.io/v1", "NetworkPolicy", job_name(job.name, job.uid)) | {"spec": spec}
 
 
 def _namespace(name: str) -> Manifest:
@@ -144,7 +154,7 @@ def _namespace(name: str) -> Manifest:
 
 
 def raycluster(job: AdmittedJob, cluster: str, pods: RolloutPods) -> Manifest:
-    child = _owned(job, "ray.io/v1", "RayCluster", cluster)
+    child = owned(job, "ray.io/v1", "RayCluster", cluster)
     child["metadata"]["annotations"] = {SPEC_ANNOTATION: job.digest}
     child["metadata"]["labels"] |= job.scheduler_labels
     scheduling = job.spec.scheduling
@@ -165,9 +175,11 @@ def raycluster(job: AdmittedJob, cluster: str, pods: RolloutPods) -> Manifest:
     }
 
 
-def entrypoint(job: AdmittedJob, attempt: int, adjustments: Adjustments) -> str:
-    """Return the command line of the driver, for a shell on the head."""
-    adjusts = f"env {VARIABLE}={shlex.quote(written(adjustments))} " if adjustments else ""
+def entrypoint(job: AdmittedJob, cluster: str, attempt: int, adjustments: Adjustments) -> str:
+    """Return the command line of the driver, for a shell on the head of the RayCluster of this name."""
+    variables = {**({VARIABLE: written(adjustments)} if adjustments else {}), **driver_variable(job, cluster)}
+    settings = "".join(f"{name}={shlex.quote(value)} " for name, value in variables.items())
+    adjusts = f"env {settings}" if settings else ""
     where = storage.directory(job)
     log = f"{where}/{DRIVER_LOG.format(attempt=attempt)}"
     first = "--preflight " if attempt == 1 else ""  # later attempts have been checked already
@@ -185,6 +197,11 @@ def metrics_port(spec: Spec) -> int:
     return spec.runtime.metrics_port or METRICS_PORT
 
 
+def is_as_wanted(seen: Manifest, wanted: Manifest) -> bool:
+    """Return whether a child has all that we want."""
+    return is_current(seen, wanted) if wanted["kind"] == "StatefulSet" else contains(seen, wanted)
+
+
 def contains(there: object, wanted: object) -> bool:
     """Return whether an object has all fields that we want; fields that others added do not matter."""
     if isinstance(wanted, Mapping):
@@ -198,27 +215,6 @@ def contains(there: object, wanted: object) -> bool:
             and all(contains(a, b) for a, b in zip(there, wanted, strict=True))
         )
     return there == wanted
-
-
-def _owned(job: AdmittedJob, api_version: str, kind: str, name: str) -> Manifest:
-    owner = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "name": job.name,
-        "uid": job.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-    return {
-        "apiVersion": api_version,
-        "kind": kind,
-        "metadata": {
-            "name": name,
-            "namespace": job.namespace,
-            "labels": {JOB_LABEL: job.name, **MANAGED_BY},
-            "ownerReferences": [owner],
-        },
-    }
 
 
 def _head_template(job: AdmittedJob, cluster: str) -> Manifest:
@@ -310,12 +306,5 @@ def _template(job: AdmittedJob, container: str, resources: Mapping[str, Any]) ->
         pod["initContainers"] = list(first)
     if resources:
         pod["containers"][0]["resources"] = dict(resources)
-    if runtime.image_pull_secrets:
-        pod["imagePullSecrets"] = [{"name": name} for name in runtime.image_pull_secrets]
-    if scheduling.node_selector:
-        pod["nodeSelector"] = dict(scheduling.node_selector)
-    if scheduling.tolerations:
-        pod["tolerations"] = list(scheduling.tolerations)
-    if scheduling.priority_class_name:
-        pod["priorityClassName"] = scheduling.priority_class_name
+    pod |= pod_parts.scheduled(job.spec)
     return {"metadata": {"labels": {JOB_LABEL: job.name, **MANAGED_BY}}, "spec": pod}

@@ -37,6 +37,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "ConfigMap": ("api/v1", "configmaps"),
     "Service": ("api/v1", "services"),
     "NetworkPolicy": ("apis/networking.k8s.io/v1", "networkpolicies"),
+    "StatefulSet": ("apis/apps/v1", "statefulsets"),
     "Pod": ("api/v1", "pods"),
     "Secret": ("api/v1", "secrets"),
     "Job": ("apis/batch/v1", "jobs"),
@@ -45,11 +46,11 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "Event": ("apis/events.k8s.io/v1", "events"),
 }
 """API path and plural of what the operator reads or writes"""
-CHILDREN = ("RayCluster", "ConfigMap", "Service", "NetworkPolicy", "Pod")
+CHILDREN = ("RayCluster", "ConfigMap", "Service", "NetworkPolicy", "StatefulSet", "Pod")
 """kinds of a job's objects that are watched"""
 OF_KUEUE = ("Workload",)
 """kinds that are watched where the operator works with Kueue"""
-LABELLED = ("ConfigMap", "Service", "NetworkPolicy", "Pod")
+LABELLED = ("ConfigMap", "Service", "NetworkPolicy", "StatefulSet", "Pod")
 """of these only objects with the job's label are watched. RayClusters are found by their owner, too: one without its
 label would look like a lost cluster"""
 

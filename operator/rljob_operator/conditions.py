@@ -8,6 +8,7 @@ import math
 from rljob_api import recovery
 from rljob_api.control import EngineState, EngineStatus, RunState
 from rljob_api.exits import Exit
+from rljob_api.sizing.tool_pods import num_tool_pods
 from rljob_api.status import ConditionType as Type
 from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.attempt_view import AttemptView
@@ -99,7 +100,8 @@ def pods_ready(attempt: AttemptView, job: AdmittedJob, now: float) -> Claim:
         return Claim("False", Reason.PREVIOUS_CLUSTER, f"{', '.join(attempt.others)} of an earlier attempt still exist")
     if attempt.is_suspended:
         return Claim("False", Reason.QUEUED, in_kueue(attempt.workload).sentence)
-    wanted, ready = num_pods(job.spec), sum(pod.is_ready for pod in attempt.pods)
+    wanted = num_pods(job.spec) + num_tool_pods(job.spec)
+    ready = sum(pod.is_ready for pod in (*attempt.pods, *attempt.tool_pods))
     if ready >= wanted and attempt.has_ready_head:
         return Claim("True", Reason.PODS_READY, f"{wanted} of {wanted} pods are ready")
     return Claim("False", Reason.PROVISIONING, counted(before_driver(attempt, job, now), ready, wanted))

@@ -25,6 +25,8 @@ SPEC_ANNOTATION = f"{GROUP}/spec"
 """on a RayCluster: digest of what it was built from. A job whose spec has another one needs another cluster"""
 ATTEMPT_ANNOTATION = f"{GROUP}/attempt"
 """on a job's Service: number of the newest attempt, for an operator that finds the job without its status"""
+TOOLS_LABEL = f"{GROUP}/tools"
+"""on a pod that runs tools, and on its StatefulSet: the RayCluster that it goes with. The job's other pods lack it"""
 MANAGED_BY = {"app.kubernetes.io/managed-by": FIELD_MANAGER}
 
 RAY_CLUSTER_LABEL = "ray.io/cluster"
@@ -52,6 +54,10 @@ SCHEDULER_LABELS = (
     "ray.io/gang-scheduling-enabled",
 )
 """labels of an RLJob, or their prefixes, that its RayCluster gets: KubeRay reads them for a batch scheduler"""
+
+TOOLS_DIGEST_KEY = "toolsTokenDigest"
+"""in a job's Secret: digest of the token that the pods of its tools accept"""
+
 LONGEST_RAYCLUSTER = 53
 """KubeRay's limit, which it checks only after the object has been accepted"""
 

@@ -27,6 +27,7 @@ RIGHTS: Rights = (
     ("", "configmaps", ("list", "watch", "create", "patch", "delete")),
     ("", "services", ("list", "watch", "create", "patch", "delete")),
     ("networking.k8s.io", "networkpolicies", ("list", "watch", "create", "patch", "delete")),
+    ("apps", "statefulsets", ("list", "watch", "create", "patch", "delete")),
     ("", "pods", ("list", "watch")),
     ("", "secrets", ("get", "create", "delete")),
     ("batch", "jobs", ("get", "create", "delete")),

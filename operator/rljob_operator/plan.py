@@ -23,7 +23,7 @@ from rljob_operator.cluster_shape import can_scale
 from rljob_operator.conditions import conditions, pods_ready, refused
 from rljob_operator.events import Event, events_between
 from rljob_operator.history import JobHistory, Outcome
-from rljob_operator.identity import KIND, Manifest, job_name, service_name, submission_id
+from rljob_operator.identity import KIND, TOOLS_LABEL, Manifest, job_name, service_name, submission_id
 from rljob_operator.rebuilt import rebuilt
 from rljob_operator.rollout_pods import rollout_pods
 from rljob_operator.run_claims import RunClaim
@@ -221,21 +221,22 @@ def _all_children(job: AdmittedJob | Job, world: World) -> Iterator[Target]:
     whose absence shows that both are gone.
     """
     yield from _clusters_but(None, job, world)
-    if world.pods or world.rayclusters():
+    if world.pods or world.tool_pods or world.rayclusters():
         return
     for child in world.children:
         name, kind = child["metadata"]["name"], child["kind"]
         if kind in ("Service", "NetworkPolicy") and not is_deleting(child):
-            if kind == "Service":
+            if name == service_name(job.name, job.uid):
                 yield Target("Secret", job.namespace, job_name(job.name, job.uid))
             yield Target(kind, job.namespace, name, child["metadata"]["uid"])
 
 
 def _clusters_but(kept: str | None, job: AdmittedJob | Job, world: World) -> Iterator[Target]:
-    """Return the RayClusters of the job except one, with their ConfigMaps."""
+    """Return the RayClusters of the job except one, with their ConfigMaps and their pods for tools."""
     for child in world.children:
         name, kind = child["metadata"]["name"], child["kind"]
-        if kind in ("RayCluster", "ConfigMap") and name != kept and not is_deleting(child):
+        belongs_to = child["metadata"]["labels"].get(TOOLS_LABEL) if kind == "StatefulSet" else name
+        if kind in ("RayCluster", "ConfigMap", "StatefulSet") and belongs_to != kept and not is_deleting(child):
             yield Target(kind, job.namespace, name, child["metadata"]["uid"])
 
 
@@ -249,9 +250,11 @@ def _missing(attempt: AttemptView, job: AdmittedJob, world: World) -> Iterator[M
         return  # built from another spec: it serves until its attempt has ended
     for wanted in _children(attempt, _with_ray_token(attempt, job, world)):
         seen = world.child(wanted["kind"], wanted["metadata"]["name"])
+        if wanted["kind"] == "StatefulSet" and attempt.is_suspended:
+            continue  # a job in Kueue's queue has no pods
         if seen is not None and wanted["kind"] == "RayCluster":
             wanted = kueue.kept(wanted, seen)
-        if seen is None or not (is_deleting(seen) or children.contains(seen, wanted)):
+        if seen is None or not (is_deleting(seen) or children.is_as_wanted(seen, wanted)):
             yield wanted
 
 
@@ -302,7 +305,7 @@ def _submission(attempt: AttemptView, history: JobHistory, job: AdmittedJob, now
         return NO_ORDERS
     if pods_ready(attempt, job, now).status != "True":
         return NO_ORDERS
-    return Orders(submit=children.entrypoint(job, record.number, history.adjustments(job.spec)))
+    return Orders(submit=children.entrypoint(job, record.cluster, record.number, history.adjustments(job.spec)))
 
 
 def _scale(attempt: AttemptView, job: AdmittedJob, status: DriverStatus) -> Scale | None:

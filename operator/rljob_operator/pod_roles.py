@@ -3,17 +3,20 @@
 head       the pod with the driver
 trainer    worker groups with ranks of the learner: `trainer`, or `workers` of a Colocated job
 rollout    worker groups with engines alone
+tools      pods that run the tools of the model, outside of the RayCluster
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from rljob_api.sections import PodRole, Pods, Spec
-from rljob_operator.identity import RAY_CLUSTER_LABEL, RAY_GROUP_LABEL, RAY_NODE_TYPE_LABEL, Manifest
+from rljob_operator.identity import RAY_CLUSTER_LABEL, RAY_GROUP_LABEL, RAY_NODE_TYPE_LABEL, TOOLS_LABEL, Manifest
 from rljob_operator.template_patch import merged
 
-Role = Literal["head", "trainer", "rollout"]
+Role = Literal["head", "trainer", "rollout", "tools"]
 HEAD: Role = "head"
+TOOLS: Role = "tools"
+WITHOUT_GPUS = (HEAD, TOOLS)
 HEAD_GROUP = "headgroup"
 """KubeRay's name of the group of the head"""
 GPU_NODE_LABELS = (
@@ -37,10 +40,12 @@ def role_of(spec: Spec, role: Role) -> PodRole:
 def with_role(template: Manifest, spec: Spec, role: Role, cluster: str, group: str) -> Manifest:
     """Return a pod template with the settings of its role; the patch of the template comes last.
 
-    `cluster` is the name of the RayCluster, `group` that of the pods' group. The first container is Ray's.
+    `cluster` is the name of the RayCluster, `group` that of the pods' group. The first container is Ray's, or that of
+    the tools.
     """
-    given, domain = role_of(spec, role), spec.pods.same_domain if spec.pods and role != HEAD else None
+    given, domain = role_of(spec, role), spec.pods.same_domain if spec.pods and role not in WITHOUT_GPUS else None
     same_role = {RAY_CLUSTER_LABEL: cluster, RAY_GROUP_LABEL: HEAD_GROUP if role == HEAD else group}
+    same_role = {TOOLS_LABEL: cluster} if role == TOOLS else same_role
     pod: Manifest = {**template["spec"], **_scalars(given)}
     selector = {**pod.get("nodeSelector", {}), **given.node_selector}
     affinity = _affinity(given, role, domain, cluster)
@@ -75,7 +80,7 @@ def _metadata(metadata: Manifest, given: PodRole) -> Manifest:
 def _affinity(given: PodRole, role: Role, domain: str | None, cluster: str) -> Manifest:
     """Return the affinity that a role names, or the head's own; with the term that keeps workers in one domain."""
     affinity: Manifest = dict(given.affinity)
-    if role == HEAD and not affinity:
+    if role in WITHOUT_GPUS and not affinity:
         return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [_without_gpus()]}}
     if domain is None:
         return affinity

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from rljob_api.control import EVICTION_TOKEN_VARIABLE
+from rljob_api.sections import Spec
 from rljob_operator.identity import CONTROL_PORT, Manifest
 
 USER = 10001
@@ -106,6 +107,18 @@ def pod_security() -> Manifest:
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+
+
+def scheduled(spec: Spec) -> Manifest:
+    """Return where every pod of a job runs, with which priority, and how its image is pulled."""
+    runtime, scheduling = spec.runtime, spec.scheduling
+    parts: Manifest = {
+        "imagePullSecrets": [{"name": name} for name in runtime.image_pull_secrets],
+        "nodeSelector": dict(scheduling.node_selector),
+        "tolerations": list(scheduling.tolerations),
+        "priorityClassName": scheduling.priority_class_name,
+    }
+    return {name: value for name, value in parts.items() if value}
 
 
 def container_security() -> Manifest:

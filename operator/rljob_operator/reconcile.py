@@ -70,13 +70,15 @@ class Reconciler:
     async def _read_world(self, job: Job) -> World:
         pods, driver = self._cache.pods(job), self._drivers.driver(job.key)
         other = job.is_left_to(self._defaults.release)
+        tool_pods = self._cache.tool_pods(job)
         return World(
             children=self._cache.children(job),
             pods=pods,
             workloads=self._cache.workloads(job),
-            pod_events=await self._pod_events.of(job.key, job.namespace, pods),
+            tool_pods=tool_pods,
+            pod_events=await self._pod_events.of(job.key, job.namespace, (*pods, *tool_pods)),
             driver=driver,
-            has_secret=await self._tokens.has_secret(job, pods, driver),
+            has_secret=await self._tokens.has_secret(job, (*pods, *tool_pods), driver),
             has_ray_token=self._tokens.has_ray_token(job),
             fresh_token=self._tokens.proposed(job),
             defaults=self._defaults,

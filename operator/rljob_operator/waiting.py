@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from rljob_api.control import EngineState, RunState, Status
+from rljob_api.sizing.tool_pods import num_tool_pods
 from rljob_api.sizing.topology import topology
 from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.attempt_view import AttemptView
@@ -47,6 +48,7 @@ class Blocker(StrEnum):
     DRIVER = "Driver"
     PLACEMENT = "Placement"
     ENGINES = "Engines"
+    TOOLS = "ToolPods"
 
 
 BLOCKERS: tuple[str, ...] = (*Blocker, *Stage)
@@ -98,6 +100,11 @@ def before_driver(attempt: AttemptView, job: AdmittedJob, now: float) -> Waiting
     missing = num_pods(job.spec) - len(attempt.pods)
     if missing > 0 and attempt.cluster is not None and now >= _due(attempt) + PATIENCE_S:
         return Waiting(Blocker.RAY_CLUSTER, f"KubeRay has not created {missing} of {num_pods(job.spec)} pods yet")
+    for_tools = num_tool_pods(job.spec)
+    missing = for_tools - len(attempt.tool_pods)
+    if missing > 0 and attempt.cluster is not None and now >= _due(attempt) + PATIENCE_S:
+        text = f"{missing} of {for_tools} pods for tools do not exist; `kubectl describe statefulset` says why"
+        return Waiting(Blocker.TOOLS, text)
     return None
 
 
@@ -128,7 +135,7 @@ def _pod(attempt: AttemptView, now: float) -> Waiting | None:
     """Return what the pod waits for that is behind all others; alike are counted."""
     blocked = [
         (pod, with_events(pod.stage, attempt.pod_events.get(pod.name, ())))
-        for pod in attempt.pods
+        for pod in (*attempt.pods, *attempt.tool_pods)
         if pod.stage is not None and not pod.is_ready
     ]
     worth = [(pod, stage) for pod, stage in blocked if not _is_usual(stage) or now - stage.since >= PATIENCE_S]

@@ -18,6 +18,7 @@ from rljob_operator.identity import (
     RAY_CLUSTER_LABEL,
     RAY_GROUP_LABEL,
     RAY_NODE_TYPE_LABEL,
+    TOOLS_LABEL,
     Manifest,
     manager,
     scheduler_labels,
@@ -87,6 +88,8 @@ class Pod:
     """what it waits for, as the scheduler or the kubelet reports it; None: it is ready, or nothing is known"""
     group: str = ""
     """name of its worker group; the head's does not matter"""
+    tools_of: str = ""
+    """the RayCluster whose driver calls tools in this pod; empty: it is a pod of a RayCluster"""
     ip: str | None = None
     """None: not assigned yet"""
     created: float = 0.0
@@ -176,10 +179,13 @@ class World:
     """All objects of one job in the cluster."""
 
     children: tuple[Manifest, ...] = ()
-    """ConfigMaps, Services, NetworkPolicies and RayClusters that carry the job's label and are owned by it"""
+    """ConfigMaps, Services, NetworkPolicies, StatefulSets and RayClusters of the job, with its label"""
     pods: tuple[Pod, ...] = ()
+    """of its RayClusters"""
     workloads: tuple[Workload, ...] = ()
     """what Kueue says about the RayClusters"""
+    tool_pods: tuple[Pod, ...] = ()
+    """that run its tools"""
     driver: Driver | None = None
     has_secret: bool = False
     has_ray_token: bool = True
@@ -262,6 +268,7 @@ def pod_of(raw: Manifest) -> Pod:
         is_deleting=is_deleting(raw),
         stage=stage_of(raw),
         group=labels.get(RAY_GROUP_LABEL, ""),
+        tools_of=labels.get(TOOLS_LABEL, ""),
         ip=status.get("podIP"),
         created=seconds(created) if (created := raw["metadata"].get("creationTimestamp")) else 0.0,
         ran_out_of_memory=any(_was_killed_for_memory(each) for each in status.get("containerStatuses", [])),

@@ -7,12 +7,12 @@ from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules.claims import only_in_python, requires
 from rljob_api.rules.names import closest
 from rljob_api.rules.runtime import kinds_of
-from rljob_api.rules.terms import SPEC, has, matches
-from rljob_api.sections import Device, Placement, PodRole, Pods, Spec
+from rljob_api.rules.terms import SPEC, has, matches, or_else, size
+from rljob_api.sections import Device, Placement, PodRole, Pods, Spec, ToolSandbox
 from rljob_api.sizing.topology import gpu_resource
 
 pods = SPEC.pods
-ROLES = ("head", "trainer", "rollout")
+ROLES = ("head", "trainer", "rollout", "tools")
 RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 """an extended resource: a domain and a name"""
 LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -39,11 +39,32 @@ USED = (
     ),
 )
 
+in_pods = has(SPEC.rollout.tools) & (or_else(SPEC.rollout.tools.sandbox, ToolSandbox.PODS) == ToolSandbox.PODS)
+OF_TOOLS = (
+    requires(
+        pods.tools,
+        ~has(pods) | ~has(pods.tools) | in_pods,
+        f"would not be used: spec.rollout.tools is absent, or its sandbox is not {ToolSandbox.PODS}; leave it out",
+    ),
+    requires(
+        pods.tools.host_network,
+        ~has(pods) | ~has(pods.tools) | ~pods.tools.host_network,
+        "would let the code of a model reach the node's network; leave it out",
+    ),
+    requires(
+        pods.tools.capabilities,
+        ~has(pods) | ~has(pods.tools) | (size(pods.tools.capabilities) == 0),
+        "would give the code of a model rights of the node; leave it out",
+    ),
+)
+"""what pods of tools may have"""
+
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 CAPABILITY = re.compile(r"[A-Z][A-Z0-9_]*")
 OURS = ("rljob.dev/", "ray.io/", "app.kubernetes.io/managed-by")
 """beginnings of labels and annotations by which the operator and KubeRay find pods"""
-RAY_CONTAINERS = {"head": "ray-head", "trainer": "ray-worker", "rollout": "ray-worker"}
+RAY_CONTAINERS = {"head": "ray-head", "trainer": "ray-worker", "rollout": "ray-worker", "tools": "tools"}
+"""the container of each role whose program is ours"""
 TOLERATION: Mapping[str, tuple[str, ...]] = {
     "key": (),
     "value": (),
@@ -211,6 +232,7 @@ def ray_container(path: str, given: object, name: str, spec: Spec) -> Iterator[P
 
 RULES = (
     *USED,
+    *OF_TOOLS,
     role_metadata,
     role_resources,
     role_capabilities,

@@ -73,9 +73,14 @@ SEVERAL_STEPS = (
     ),
     unused(
         rollout.tools.read_only_paths,
-        ~has(rollout.tools) | (rollout.tools.sandbox != ToolSandbox.NONE),
+        ~has(rollout.tools) | (or_else(rollout.tools.sandbox, ToolSandbox.NAMESPACES) != ToolSandbox.NONE),
         "would not be used: without a sandbox tools can read everything"
         f"; nearest valid: sandbox {ToolSandbox.NAMESPACES}",
+    ),
+    unused(
+        rollout.tools.read_only_paths,
+        ~has(rollout.tools) | (or_else(rollout.tools.sandbox, ToolSandbox.NAMESPACES) != ToolSandbox.PODS),
+        "would not be used: pods of tools have the files of the image, and no others; leave it out",
     ),
 )
 

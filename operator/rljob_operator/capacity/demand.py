@@ -4,14 +4,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rljob_api.sizing.tool_pods import num_tool_pods
 from rljob_operator import children
 from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.capacity.quantities import PODS, amounts
 from rljob_operator.cluster_shape import num_rollout_pods
 from rljob_operator.identity import Manifest, cluster_name
 from rljob_operator.rollout_pods import RolloutPods
+from rljob_operator.tool_pods import template
 
 HEAD = "head"
+TOOLS = "tools"
 INIT = {"cpu": "200m", "memory": "256Mi"}
 """what the init container requests that KubeRay 1.6 adds to every worker"""
 
@@ -33,7 +36,7 @@ class Pods:
     """Pods that are alike."""
 
     group: str
-    """`head`, or the name of the worker group"""
+    """`head`, the name of the worker group, or `tools`"""
     count: int
     containers: tuple[Container, ...]
     node_selector: Mapping[str, str]
@@ -64,8 +67,14 @@ def as_kueue_counts(pods: Pods) -> Pods:
 def demand(job: AdmittedJob) -> tuple[Pods, ...]:
     """Return the pods of a job, head first."""
     rollout = RolloutPods(num_rollout_pods(job.spec))
-    built = children.raycluster(job, cluster_name(job.name, job.uid, 1), rollout)["spec"]
-    return tuple(_pods(built))
+    name = cluster_name(job.name, job.uid, 1)
+    built = children.raycluster(job, name, rollout)["spec"]
+    return (*_pods(built), *_for_tools(job, name))
+
+
+def _for_tools(job: AdmittedJob, cluster: str) -> Iterator[Pods]:
+    if (num := num_tool_pods(job.spec)) > 0:
+        yield _alike(TOOLS, num, template(job, cluster)["spec"])
 
 
 def total(pods: tuple[Pods, ...]) -> dict[str, int]:
@@ -87,7 +96,7 @@ def _alike(group: str, count: int, pod: Manifest) -> Pods:
     containers = [_container(each) for each in pod["containers"]]
     # A sidecar is an init container that stays.
     containers += [_container(each, each.get("restartPolicy") != "Always") for each in pod.get("initContainers", ())]
-    if group != HEAD:
+    if group not in (HEAD, TOOLS):
         containers.append(ADDED)
     return Pods(
         group=group,

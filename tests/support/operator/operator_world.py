@@ -21,7 +21,7 @@ from rljob_api.control import (
 from rljob_operator import children, cluster_shape
 from rljob_operator.admitted_job import AdmittedJob, admitted_job
 from rljob_operator.events import Event
-from rljob_operator.identity import Manifest
+from rljob_operator.identity import TOOLS_LABEL, Manifest
 from rljob_operator.plan import PROGRESS_S, Plan, plan
 from rljob_operator.rollout_pods import RolloutPods
 from rljob_operator.world import ALIVE, Defaults, Driver, DriverState, Job, Pod, Storage, World, job_of
@@ -214,6 +214,24 @@ class Surroundings:
             others = tuple(pod for pod in self.world.pods if pod.cluster != name)
             self.world = replace(self.world, pods=(*others, *known))
 
+    def tool_pods_ready(self, ready: bool = True) -> None:
+        """Kubernetes makes the pods of each StatefulSet."""
+        sets = [child for child in self.world.children if child["kind"] == "StatefulSet"]
+        made = [
+            Pod(
+                f"{each['metadata']['name']}-{i}",
+                "",
+                False,
+                ready,
+                False,
+                None,
+                tools_of=each["metadata"]["labels"][TOOLS_LABEL],
+            )
+            for each in sets
+            for i in range(each["spec"]["replicas"])
+        ]
+        self.world = replace(self.world, tool_pods=tuple(made))
+
     def _workers(self, cluster: str, group: Manifest) -> list[Pod]:
         name, named = group["groupName"], group.get("scaleStrategy", {}).get("workersToDelete", [])
         mine = [pod for pod in self.world.pods if (pod.cluster, pod.group) == (cluster, name)]
@@ -252,7 +270,9 @@ class Surroundings:
         left = tuple(c for c in self.world.children if "deletionTimestamp" not in c["metadata"])
         names = {c["metadata"]["name"] for c in left}
         pods = tuple(pod for pod in self.world.pods if pod.cluster in names)
-        self.world = replace(self.world, children=left, pods=pods)
+        sets = {c["metadata"]["labels"][TOOLS_LABEL] for c in left if c["kind"] == "StatefulSet"}
+        tool_pods = tuple(pod for pod in self.world.tool_pods if pod.tools_of in sets)
+        self.world = replace(self.world, children=left, pods=pods, tool_pods=tool_pods)
 
     def driver(self, **changes: Any) -> None:
         """The driver that is followed is seen like this."""

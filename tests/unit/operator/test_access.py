@@ -5,13 +5,18 @@ from dataclasses import replace
 import pytest
 
 from rljob_api.control import TOKEN_VARIABLE, eviction_token, ray_token
+from rljob_api.tool_protocol import digest, tools_token
 from rljob_operator import children
 from support.operator.operator_world import DEFAULTS, admitted, cluster_of, pods, raw_job
+
+OF_JOB = {"matchLabels": {"rljob.dev/job": "sums"}}
+OTHERS = {**OF_JOB, "matchExpressions": [{"key": "rljob.dev/tools", "operator": "DoesNotExist"}]}
+TOOLS = {**OF_JOB, "matchExpressions": [{"key": "rljob.dev/tools", "operator": "Exists"}]}
 
 
 def test_only_the_job_s_pods_and_the_operator_reach_a_job_s_pods():
     job = admitted(raw_job(), replace(DEFAULTS, operator_namespace="rljob"))
-    mine = {"matchLabels": {"rljob.dev/job": "sums"}}
+    mine = OTHERS
     operator = {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "rljob"}},
         "podSelector": {"matchLabels": {"app.kubernetes.io/name": "rljob-operator"}},
@@ -35,7 +40,8 @@ def test_egress_is_limited_to_the_job_dns_and_what_the_operator_allows():
     dns = {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}
     assert spec["policyTypes"] == ["Ingress", "Egress"]
     assert spec["egress"] == [
-        {"to": [{"podSelector": {"matchLabels": {"rljob.dev/job": "sums"}}}]},
+        {"to": [{"podSelector": OTHERS}]},
+        {"to": [{"podSelector": TOOLS}], "ports": [{"port": 8645, "protocol": "TCP"}]},
         {
             "to": [{"namespaceSelector": dns}],
             "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}],
@@ -50,7 +56,12 @@ def test_the_driver_gets_the_control_token_from_the_job_s_secret():
     (head,) = cluster_of(job)["headGroupSpec"]["template"]["spec"]["containers"]
     reference = {"secretKeyRef": {"name": secret["metadata"]["name"], "key": "token"}}
     assert {"name": TOKEN_VARIABLE, "valueFrom": reference} in head["env"]
-    tokens = {"token": "a token", "evictionToken": eviction_token("a token"), "rayToken": ray_token("a token")}
+    tokens = {
+        "token": "a token",
+        "evictionToken": eviction_token("a token"),
+        "rayToken": ray_token("a token"),
+        "toolsTokenDigest": digest(tools_token("a token")),
+    }
     assert (secret["stringData"], secret["immutable"]) == (tokens, True)
     assert children.decoded("YSB0b2tlbg==") == "a token"
 

@@ -170,7 +170,7 @@ def test_the_driver_reads_the_manifest_as_it_was_written():
 
 def test_the_entrypoint_names_the_attempt_and_quotes_the_directory():
     job = admitted(raw_job(checkpoint={"directory": "/runs/it's"}))
-    line = children.entrypoint(job, 3, {})
+    line = children.entrypoint(job, "sums-7f3a1-1", 3, {})
     assert line.startswith("exec python -m rljob_trainer.driver ")
     assert f"--origin {job.uid} --attempt 3" in line
     assert """--log '/runs/it'"'"'s/logs/driver-attempt-3.log'""" in line
@@ -267,8 +267,8 @@ def test_the_port_of_the_metrics_is_named_opened_and_known_to_nobody_else(runtim
 
 def test_the_driver_gets_the_address_that_prometheus_scrapes():
     job = admitted(raw_job())
-    assert "--attempt 1 --preflight " in children.entrypoint(job, 1, {})
-    assert children.entrypoint(job, 1, {}).endswith("--listen 0.0.0.0:8643 --metrics-port 8644")
+    assert "--attempt 1 --preflight " in children.entrypoint(job, "sums-7f3a1-1", 1, {})
+    assert children.entrypoint(job, "sums-7f3a1-1", 1, {}).endswith("--listen 0.0.0.0:8643 --metrics-port 8644")
 
 
 def all_children(job: AdmittedJob) -> tuple[dict, ...]:
@@ -362,7 +362,7 @@ def test_recovery_may_change_in_flight():
 
 def test_the_entrypoint_listens_where_the_service_leads():
     job = admitted(raw_job())
-    line = children.entrypoint(job, 1, {})
+    line = children.entrypoint(job, "sums-7f3a1-1", 1, {})
     assert " --manifest /etc/rljob/manifest.yaml " in line
     assert " --listen 0.0.0.0:8643 " in line
 

@@ -64,7 +64,7 @@ def engine_source(foundation: Foundation, model: Path, data: Dataset) -> EngineS
         alive=foundation.status_store.beat,
     )
     loaded = rewards(spec.reward, context, stack)
-    function = conversations.function(spec, foundation.directory / "logs" / "tools.log", stack)
+    function = conversations.function(spec, foundation.directory / "logs" / "tools.log", stack, foundation.environ)
     return EngineSource(foundation, loaded, function)
 
 

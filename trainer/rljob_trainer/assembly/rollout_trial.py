@@ -75,7 +75,7 @@ def groups(
     Raises GenerateError, EngineError, GenerationFailedError, RolloutTimeoutError.
     """
     with ExitStack() as stack:
-        function = conversations.function(spec, log, stack)
+        function = conversations.function(spec, log, stack, environ={})
         apart = stack.enter_context(conversations.own_loop())
         generator: Generator = RouterGenerator(RouterClient(apart.session, url), spec.rollout.request_timeout_seconds)
         if function is not None:

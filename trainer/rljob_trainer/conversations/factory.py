@@ -16,6 +16,7 @@ from rljob_trainer.conversations.conversation import Limits
 from rljob_trainer.conversations.function import Function, load
 from rljob_trainer.conversations.generator import Engines, FunctionGenerator
 from rljob_trainer.conversations.tool_loop import ToolLoop
+from rljob_trainer.conversations.tool_pods import pool_of
 from rljob_trainer.conversations.toolbox import Toolbox, tools
 from rljob_trainer.conversations.turns import Turns
 from rljob_trainer.data.tokenizer import load_config, load_tokenizer
@@ -27,15 +28,16 @@ log = logging.getLogger(__name__)
 CLOSE_S = 10.0
 
 
-def function(spec: Spec, log_file: Path, stack: ExitStack) -> Function | None:
+def function(spec: Spec, log_file: Path, stack: ExitStack, environ: Mapping[str, str]) -> Function | None:
     """Return what makes samples in several steps; None: the model answers once. Raises GenerateError.
 
-    What tools print goes to `log_file`; `stack` ends their processes.
+    What tools print goes to `log_file`; `stack` ends their processes. `environ` says whether there are pods for tools.
     """
     rollout = spec.rollout
     if rollout.tools is not None:
-        toolbox = Toolbox(tools(rollout.tools), rollout.tools, log_file)
+        toolbox = Toolbox(tools(rollout.tools), rollout.tools, log_file, pool=pool_of(spec, environ))
         stack.callback(toolbox.close)
+        toolbox.load()
         return Function("rollout.tools", ToolLoop(toolbox, rollout.tools.max_turns))
     return None if rollout.generate is None else load(rollout.generate)
 

@@ -1,10 +1,8 @@
 """What the process of tools does for each call. Only the standard library is imported, and the tools' own modules."""
 
-import asyncio
 import importlib
-import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 
@@ -17,8 +15,8 @@ def call(path: str, arguments: Mapping[str, Any]) -> str:
     function = getattr(importlib.import_module(module), attribute)
     try:
         returned = function(**arguments)
-        if inspect.isawaitable(returned):
-            returned = asyncio.run(_awaited(returned))
+        if isinstance(returned, Awaitable):
+            returned = _result_of(returned)
     except MemoryError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001  # the model sees every error
@@ -26,5 +24,11 @@ def call(path: str, arguments: Mapping[str, Any]) -> str:
     return returned if isinstance(returned, str) else json.dumps(returned, default=str)
 
 
-async def _awaited(returned: Any) -> Any:
-    return await returned
+def _result_of(awaitable: Awaitable[Any]) -> Any:
+    # Not at the top: in a pod each call is a new process, and few tools need it.
+    import asyncio
+
+    async def awaited() -> Any:
+        return await awaitable
+
+    return asyncio.run(awaited())

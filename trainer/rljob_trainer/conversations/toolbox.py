@@ -1,4 +1,4 @@
-"""The tools that a manifest names, and the processes that run them, each one call at a time.
+"""The tools that a manifest names, and the processes or pods that run them, each one call at a time.
 
 The model makes the calls, so it receives their errors as the tool's result. They are logged, too.
 """
@@ -10,15 +10,18 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 from rljob_api.sections import TOOLS, Tools
+from rljob_api.sizing.tool_pods import needs_isolation
 from rljob_trainer import user_code
 from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.conversations.isolation import sandbox_for
 from rljob_trainer.conversations.tool_calls import BadCall, ToolCall
+from rljob_trainer.conversations.tool_pods import PodAwayError, PodLostError, Pool, ToolPod
 from rljob_trainer.processes import sandbox
 from rljob_trainer.processes.function_worker import LAST, Reply, Setup
 from rljob_trainer.processes.function_workers import LOOK_S, FunctionError, Running, start
@@ -28,6 +31,12 @@ log = logging.getLogger(__name__)
 CALL = "rljob_trainer.conversations.tool_worker:call"
 MOST_SHOWN = 10_000
 """characters of a result"""
+AWAY_S = 300.0
+"""longest time without any pod that takes a call [s]"""
+PAUSE_S = 0.5
+"""before the next pod is tried [s]"""
+MOST_LOST = 2
+"""pods that one call may cost"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,9 @@ class ToolProcess:
         self.close()
         return f"Error: no result within {self.settings.timeout_seconds:g} s"
 
+    def load(self, path: str) -> None:
+        """Do nothing: `tools` has loaded it on this machine."""
+
     def close(self) -> None:
         """End the process."""
         running, self._running = self._running, None
@@ -129,20 +141,56 @@ class ToolProcess:
         )
 
 
+class Place(Protocol):
+    """Where tools run, one call at a time."""
+
+    def load(self, path: str) -> None:
+        """Make sure that a tool can be called. Raises GenerateError, and what `call` raises."""
+        ...
+
+    def call(self, path: str, arguments: Mapping[str, Any]) -> str:
+        """Return the tool's result or its error. Raises PodAwayError or PodLostError: take another place."""
+        ...
+
+    def close(self) -> None:
+        """End what runs there."""
+        ...
+
+
+def places(
+    known: tuple[Tool, ...], settings: Tools, pool: Pool | None, log_file: Path, clock: Callable[[], float]
+) -> list[Place]:
+    """Return where the tools of a run are called: in pods, if there are any for them, or in processes of this machine.
+
+    Raises GenerateError if this machine cannot isolate them as the manifest wants.
+    """
+    if pool is not None and needs_isolation(settings):
+        return [ToolPod(address, pool.token, settings) for address in pool.addresses]
+    box = sandbox_for(settings, [each.path for each in known])
+    return [ToolProcess(settings, box, log_file, clock) for _ in range(settings.concurrency)]
+
+
 class Toolbox:
-    """All processes and their tools."""
+    """All places and their tools."""
 
     def __init__(
-        self, known: tuple[Tool, ...], settings: Tools, log_file: Path, clock: Callable[[], float] = time.monotonic
+        self,
+        known: tuple[Tool, ...],
+        settings: Tools,
+        log_file: Path,
+        clock: Callable[[], float] = time.monotonic,
+        pool: Pool | None = None,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
+        """`pool` are the pods for tools; None: there are none."""
         self._paths = {each.name: each.path for each in known}
-        box = sandbox_for(settings, [each.path for each in known])
-        self._processes = [ToolProcess(settings, box, log_file, clock) for _ in range(settings.concurrency)]
-        self._idle: SimpleQueue[ToolProcess] = SimpleQueue()
-        for process in self._processes:
-            self._idle.put(process)
-        # As many threads as processes, so that taking one never waits.
-        self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="tools")
+        self._places = places(known, settings, pool, log_file, clock)
+        self._clock, self._pause = clock, pause
+        self._idle: SimpleQueue[Place] = SimpleQueue()
+        for place in self._places:
+            self._idle.put(place)
+        # As many threads as places, so that taking one never waits.
+        self._threads = ThreadPoolExecutor(len(self._places), thread_name_prefix="tools")
 
     async def result(self, call: ToolCall | BadCall) -> str:
         """Return the result of a call, or its error, as the model sees it. Raises GenerateError."""
@@ -162,14 +210,41 @@ class Toolbox:
         """End the processes and the calls in progress. Raises GenerateError."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         try:
-            for process in self._processes:
-                process.close()
+            for place in self._places:
+                place.close()
         except FunctionError as error:
             raise GenerateError(f"the process of the tools cannot be ended: {error}") from error
 
+    def load(self) -> None:
+        """Load every tool where it will run. Raises GenerateError if that is impossible."""
+        for path in self._paths.values():
+            self._somewhere(partial(_load, path))
+
     def _called(self, call: ToolCall) -> str:
-        process = self._idle.get()
-        try:
-            return process.call(self._paths[call.name], call.arguments)
-        finally:
-            self._idle.put(process)
+        """Return the result of a call. Raises GenerateError."""
+        return self._somewhere(lambda place: place.call(self._paths[call.name], call.arguments))
+
+    def _somewhere(self, ask: Callable[[Place], str]) -> str:
+        """Return the answer of the first place that takes a request. Raises GenerateError if none does for long."""
+        deadline, lost = self._clock() + AWAY_S, 0
+        while True:
+            place = self._idle.get()
+            try:
+                return ask(place)
+            except PodAwayError as error:
+                reason = str(error)
+            except PodLostError as error:
+                reason, lost = str(error), lost + 1
+                if lost == MOST_LOST:
+                    return "Error: the tool ended the pod that ran it"
+            finally:
+                self._idle.put(place)
+            log.info("action=next_pod reason=%s", reason)
+            if self._clock() > deadline:
+                raise GenerateError(f"no pod has taken a call of a tool for {AWAY_S:g} s: {reason}")
+            self._pause(PAUSE_S)
+
+
+def _load(path: str, place: Place) -> str:
+    place.load(path)
+    return ""

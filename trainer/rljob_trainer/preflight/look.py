@@ -1,6 +1,7 @@
 """The thin shell: opens what a manifest names, and has it judged."""
 
 import logging
+import os
 from pathlib import Path
 
 from rljob_api import hub
@@ -46,7 +47,7 @@ def look_at_files(job: RLJob, files: ModelFiles | None, *, here: bool) -> Findin
     """
     spec = job.spec
     found = look_at_model(spec, files, here) + look_at_dump(spec, here) + look_at_teacher(spec, here)
-    found += look_at_functions(spec, here) + look_at_sandbox(spec, here)
+    found += look_at_functions(spec, here) + look_at_sandbox(spec, here, os.environ)
     for field, source in spec.data.sources.items():
         if (file := file_of(source)) and file_on_this_machine(file[1]) is None:
             found += elsewhere(f"{field}.{file[0]}", file[1], here)

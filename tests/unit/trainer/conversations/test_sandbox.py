@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-import textwrap
 from contextlib import ExitStack
 from multiprocessing import shared_memory
 from pathlib import Path
@@ -21,6 +20,7 @@ from rljob_trainer.preflight.findings import Findings
 from rljob_trainer.preflight.sandbox import look_at_sandbox
 from rljob_trainer.processes import sandbox
 from support.processes import gone
+from support.trainer.escapes import ESCAPES, HELPERS, attempt
 from support.waiting import until
 
 QUICKSTART = Path(__file__).parents[4] / "docs" / "examples" / "quickstart.yaml"
@@ -37,90 +37,6 @@ def finds(path: str) -> str:
     """
     return str(os.path.exists(path)) + " " + str(os.environ.get("RLJOB_SECRET"))
 '''
-
-ESCAPES = {
-    # environment and memory of others
-    "own environment": "os.environ['RLJOB_SECRET']",
-    "parent's environment": "open(f'/proc/{os.getppid()}/environ').read()",
-    "parent's memory": "open(f'/proc/{os.getppid()}/mem', 'rb')",
-    "parent's descriptors": "os.listdir(f'/proc/{os.getppid()}/fd')",
-    "parent's root": "os.listdir(f'/proc/{os.getppid()}/root')",
-    "environment of any process": "[open(f'/proc/{n}/environ').read() for n in numbers() if n != os.getpid()]",
-    "tracing the parent": "syscall(101, 16, os.getppid(), 0, 0)",
-    "reading the parent's memory": "syscall(310, os.getppid(), 0, 0, 0, 0, 1)",
-    "a descriptor of the parent": "syscall(438, syscall(434, os.getppid(), 0), 3, 0)",
-    "inherited descriptors": "assert len(os.listdir('/proc/self/fd')) > 4, 'only its own'",
-    # processes
-    "the machine's processes": "assert len(numbers()) > 4, 'only its own'",
-    "a signal to the driver": "os.kill(DRIVER, 9)",
-    "killing its first process": "os.kill(1, 9); os.sched_yield(); os.kill(1, 0); raise OSError('it lives')",
-    "raising its priority": "os.nice(-5)",
-    "a higher limit": "resource.setrlimit(resource.RLIMIT_NPROC, (10**4, 10**4))",
-    "a fork bomb": "bomb()",
-    "threads without end": "threads()",
-    # files
-    "the run's files": "open(RUN + '/secret.txt').read()",
-    "the run's directory": "assert os.listdir(RUN) != ['handbook_tools.py'], 'only the tool of the user'",
-    "home of the user": "os.listdir(HOME + '/.cache')",
-    "passwords": "open('/etc/shadow').read()",
-    "service account": "os.listdir('/var/run/secrets')",
-    "a link to the run": "os.symlink(RUN, 'there'); open('there/secret.txt').read()",
-    "a hard link to a system file": "os.link('/usr/bin/env', '/usr/bin/env2')",
-    "the way up": "os.chdir('/'); [os.chdir('..') for _ in range(50)]; open('etc/shadow').read()",
-    "the old root": "os.listdir('/old')",
-    "another root": "os.mkdir('r'); os.chroot('r')",
-    "writing to the system": "open('/usr/escaped', 'w')",
-    "writing to Python": "open(os.path.join(sys.prefix, 'escaped'), 'w')",
-    "writing to the root": "open('/escaped', 'w')",
-    "writing to /etc": "open('/etc/escaped', 'w')",
-    "a disk full of one file": "open('x', 'wb').write(bytes(2**27))",
-    "a disk full of many files": "fill()",
-    "files without end": "[open(f'x{i}', 'w').close() for i in range(10**5)]",
-    # privileges
-    "becoming root": "os.setuid(0)",
-    "another group": "os.setgroups([0])",
-    "a new user namespace": "syscall(272, 0x10000000)",
-    "a mount": "syscall(165, 0, 0, 0, 0, 0)",
-    "remounting": "libc.mount(None, b'/', None, 32 | 4096, None) == 0 or fail()",
-    "a device": "os.mknod('disk', 0o60600, os.makedev(8, 0)); open('disk', 'rb')",
-    "the kernel's messages": "syscall(103, 3, 0, 0)",
-    "the machine's name": "socket.sethostname('escaped')",
-    "kernel settings": "open('/proc/sys/kernel/core_pattern', 'w')",
-    "memory of the kernel": "open('/proc/kcore', 'rb').read(1)",
-    # network and IPC
-    "localhost": "socket.create_connection(('127.0.0.1', PORT), 2)",
-    "the network": "socket.create_connection(('10.0.0.1', 53), 2)",
-    "names": "socket.getaddrinfo('example.com', 80)",
-    "an abstract socket": "socket.socket(socket.AF_UNIX).connect(ABSTRACT)",
-    "a socket of the run": "socket.socket(socket.AF_UNIX).connect(RUN + '/socket')",
-    "raw packets": "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
-    "shared memory of the machine": "open('/dev/shm/' + SHARED, 'rb')",
-}
-HELPERS = """
-import ctypes, os, resource, socket, sys, threading
-libc = ctypes.CDLL(None, use_errno=True)
-def fail(): raise OSError(ctypes.get_errno(), 'refused')
-def syscall(*arguments):
-    result = libc.syscall(*arguments)
-    return fail() if result < 0 else result
-def numbers(): return [int(name) for name in os.listdir('/proc') if name.isdigit()]
-def bomb():
-    while True:
-        if os.fork() == 0:
-            import time
-            time.sleep(60)
-            os._exit(0)
-def fill():
-    try:
-        for i in range(64): open(f'x{i}', 'wb').write(bytes(2**22))
-    finally:
-        for name in os.listdir(): os.unlink(name)
-def threads():
-    stop = threading.Event()
-    try:
-        for _ in range(10**4): threading.Thread(target=stop.wait).start()
-    finally: stop.set()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -164,14 +80,7 @@ def say(machine):
 
 @pytest.mark.parametrize("escape", ESCAPES)
 def test_code_of_a_model_does_not_get_out(escape, say, machine):
-    code = (
-        "\n".join(f"{name} = {value!r}" for name, value in machine.items())
-        + HELPERS
-        + f"try:\n{textwrap.indent(ESCAPES[escape], '    ')}\n    print('ESCAPED')\n"
-        "except (OSError, LookupError, ValueError, AssertionError, RuntimeError, MemoryError) as error:\n"
-        "    print('KEPT', error)\n"
-    )
-    said = say("python", code=code)
+    said = say("python", code=attempt(ESCAPES[escape], machine))
     assert said.startswith("KEPT"), said
 
 
@@ -244,7 +153,7 @@ def test_a_sandbox_ends_with_all_its_processes_when_the_toolbox_closes(tmp_path)
     given = Tools(functions=("python",), concurrency=1)
     box = Toolbox(tools(given), given, tmp_path / "tools.log")
     asyncio.run(box.result(ToolCall("python", {"code": "pass"})))
-    running = box._processes[0]._running
+    running = box._places[0]._running
     assert running is not None
     pid = running.process.pid
     box.close()
@@ -301,12 +210,12 @@ def test_the_calculator_alone_needs_no_sandbox(tmp_path, monkeypatch):
 
 def test_preflight_names_the_field_where_this_machine_allows_no_sandbox(monkeypatch):
     spec = with_tools(sandbox="Namespaces")
-    assert look_at_sandbox(spec, here=True) == Findings()
+    assert look_at_sandbox(spec, True, {}) == Findings()
     monkeypatch.setattr(sandbox, "refusal", lambda: "the kernel refuses user namespaces")
-    (problem,) = look_at_sandbox(spec, here=True).problems
+    (problem,) = look_at_sandbox(spec, True, {}).problems
     assert str(problem).startswith('spec.rollout.tools.sandbox: "Namespaces" is impossible here: the kernel refuses')
-    assert look_at_sandbox(spec, here=False) == Findings()
-    assert look_at_sandbox(with_tools(sandbox="None"), here=True) == Findings()
+    assert look_at_sandbox(spec, False, {}) == Findings()
+    assert look_at_sandbox(with_tools(sandbox="None"), True, {}) == Findings()
 
 
 def with_tools(**settings):

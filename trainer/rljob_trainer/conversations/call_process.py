@@ -1,0 +1,172 @@
+"""The process of one call in a pod of tools: started, watched, and its answer read. Only the standard library is used.
+
+A container has no limit of its processes that it could set itself, and a limit of its memory ends the whole container.
+So this program looks at all processes again and again while a call runs.
+"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rljob_trainer.conversations import pod_call
+
+LOOK_S = 0.02
+"""between two looks at the processes [s]"""
+MOST_PROCESSES = 64
+"""at once, threads included"""
+MOST_ANSWER = 1 << 20
+"""of a result [bytes]"""
+PROC = Path("/proc")
+ENVIRONMENT = {
+    "HOME": "/tmp",
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+"""all that a tool gets; libraries would start a thread for each core"""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one call."""
+
+    timeout_s: float
+    memory_bytes: int
+    """of all its processes together"""
+    processes: int = MOST_PROCESSES
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the processes of a call have now."""
+
+    processes: int = 0
+    """with threads"""
+    memory_bytes: int = 0
+
+
+def verdict(usage: Usage, passed_s: float, limits: Limits) -> str | None:
+    """Return why a call has to end, as its model reads it; None: it may go on."""
+    if passed_s >= limits.timeout_s:
+        return f"no result within {limits.timeout_s:g} s"
+    if usage.memory_bytes > limits.memory_bytes:
+        return f"more than {limits.memory_bytes >> 20} MiB of memory were needed"
+    if usage.processes > limits.processes:
+        return f"more than {limits.processes} processes and threads were started"
+    return None
+
+
+def usage(proc: Path = PROC) -> Usage:
+    """Return what all processes but the first have; those that end meanwhile do not count."""
+    found = [each for each in _each(proc) if each is not None]
+    return Usage(sum(threads for threads, _ in found), sum(memory for _, memory in found))
+
+
+def _each(proc: Path) -> Iterator[tuple[int, int] | None]:
+    for directory in proc.iterdir():
+        if directory.name.isdecimal() and directory.name != "1":
+            yield _of_process(directory)
+
+
+def _of_process(directory: Path) -> tuple[int, int] | None:
+    """Return threads, and memory that is not of files [bytes]."""
+    try:
+        lines = (line.partition(":") for line in (directory / "status").read_text().splitlines())
+    except OSError:
+        return None
+    facts = {name: value.split() for name, _, value in lines}
+    # gVisor shows the sum alone, and a process that ends nothing.
+    kinds = ("RssAnon", "RssShmem") if "RssAnon" in facts else ("VmRSS",)
+    memory_kib = sum(int(facts[kind][0]) for kind in kinds if kind in facts)
+    return int(facts["Threads"][0]) if "Threads" in facts else 1, memory_kib << 10
+
+
+@dataclass
+class CallProcess:
+    """A call that runs."""
+
+    process: subprocess.Popen[bytes]
+    pipe: int
+    """its answer comes here"""
+    limits: Limits
+    clock: Callable[[], float]
+    began: float
+
+    @classmethod
+    def start(
+        cls,
+        path: str,
+        arguments: Mapping[str, Any] | None,
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> "CallProcess":
+        """Start the process and send it the request."""
+        pipe, answers = os.pipe()
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", pod_call.__file__, str(answers)],
+            stdin=subprocess.PIPE,
+            cwd="/tmp",
+            env=ENVIRONMENT,
+            pass_fds=(answers,),
+            start_new_session=True,
+        )
+        os.close(answers)
+        request = {
+            "path": path,
+            "arguments": arguments,
+            "searchPath": [entry for entry in sys.path if entry],
+            "memoryBytes": limits.memory_bytes,
+        }
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(request).encode())
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # it has ended: seen when its answer is read
+        return cls(process, pipe, limits, clock, clock())
+
+    def result(self) -> Mapping[str, Any]:
+        """Return the answer, or `{"text": "Error: ..."}` if it exceeds a limit or ends without one."""
+        said = b""
+        while not said.endswith(b"\n"):
+            if select.select([self.pipe], [], [], LOOK_S)[0]:
+                part = os.read(self.pipe, 1 << 16)
+                if not part:
+                    return _error(f"the tool's process {ended_with(self.process.wait())}")
+                said += part
+                if len(said) > MOST_ANSWER:
+                    return _error(f"the result has more than {MOST_ANSWER >> 20} MiB")
+            if (why := verdict(usage(), self.clock() - self.began, self.limits)) is not None:
+                return _error(why)
+        return self._read(said)
+
+    def close(self) -> None:
+        """Forget the process, which has ended."""
+        os.close(self.pipe)
+        self.process.wait()
+
+    def _read(self, said: bytes) -> Mapping[str, Any]:
+        try:
+            facts = dict(json.loads(said))
+        except (ValueError, TypeError):
+            return _error("the tool has written into its own answer")
+        if facts.get("memory"):
+            return _error(f"more than {self.limits.memory_bytes >> 20} MiB of memory were needed")
+        return {key: str(facts[key]) for key in ("text", "refused") if key in facts}
+
+
+def ended_with(code: int) -> str:
+    return f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+
+
+def _error(text: str) -> dict[str, str]:
+    return {"text": f"Error: {text}"}
