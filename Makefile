@@ -47,7 +47,7 @@ integration-learner: $(READY) ## Run tests with Megatron ranks and no engines
 integration-trainer: $(READY) | $(GO) ## Run tests with real Ray, SGLang, router and Megatron
 	$(BIN)/python -m pytest -q --durations=25 -n $(TRAINER_TESTS_AT_ONCE) tests/integration/trainer
 
-soak: $(READY) ## Run for two hours: kills, injected faults and random jobs; RLJOB_KILLS, RLJOB_JOBS, RLJOB_SEED
+soak: $(READY) ## Run for two hours: kills, injected faults, random jobs and manifests; RLJOB_KILLS, RLJOB_JOBS, RLJOB_FUZZ, RLJOB_SEED
 	$(BIN)/python -m pytest -q -s tests/soak
 
 mutants: $(READY) ## Mutate PACKAGE (rljob_trainer.engines.pool) and print what its unit tests miss; SAMPLE, SEED, WORKERS, TESTS
