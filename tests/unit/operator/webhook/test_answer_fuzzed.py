@@ -1,6 +1,6 @@
 """Manifests that nobody would write: the webhook answers each of them, as Python does, and takes what can be built.
 
-`tests/soak/test_fuzzed_manifests.py` does the same with many more, and asks a real API server, too.
+`tests/soak/test_fuzzed_manifests.py` does the same with many more.
 """
 
 import pytest
