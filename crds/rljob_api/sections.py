@@ -101,6 +101,11 @@ class Precision(StrEnum):
     BF16 = "bf16"
 
 
+class Recompute(StrEnum):
+    NONE = "None"
+    FULL = "Full"
+
+
 class Resume(StrEnum):
     AUTO = "Auto"
     FRESH = "Fresh"
@@ -589,6 +594,10 @@ class Training(Section):
     max_tokens_per_gpu: Positive = 8192
     """maximum tokens of one micro-batch; a longer sample becomes a micro-batch of its own. slime:
     --max-tokens-per-gpu"""
+    recompute: Recompute = Recompute.NONE
+    """`Full`: keep only the input of each layer, and compute the layer again in the backward pass: much less memory for
+    long samples, about a third more time. `None`: keep all activations. Megatron: --recompute-granularity,
+    --recompute-method uniform, --recompute-num-layers 1; other ways in `extraArgs.megatron`, which comes first"""
     precision: Precision = Precision.BF16
     """precision of weights and activations; bf16 keeps fp32 master weights. Megatron: --bf16"""
     optimizer: Optimizer
@@ -808,7 +817,7 @@ class ExtraArgs(Section):
     sglang: Settings = Field(default_factory=dict)
     """further SGLang server arguments, by name without leading dashes, for example `chunked-prefill-size: 4096`"""
     megatron: Settings = Field(default_factory=dict)
-    """further fields of Megatron's TransformerConfig, for example `recompute_granularity: full`"""
+    """further fields of Megatron's TransformerConfig, for example `deterministic_mode: true`"""
 
 
 class Watch(Section):

@@ -266,7 +266,7 @@ LAYOUT: dict[str, Entry] = {
             *("num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank"),
         ),
     ),
-    "recompute-granularity": Field("extraArgs.megatron.recompute_granularity", TEXT),
+    "recompute-granularity": Field("training.recompute", chosen({"full": "Full"})),
     "recompute-method": Field("extraArgs.megatron.recompute_method", TEXT),
     "recompute-num-layers": Field("extraArgs.megatron.recompute_num_layers", WHOLE),
     "recompute-modules": Field("extraArgs.megatron.recompute_modules", TEXTS),

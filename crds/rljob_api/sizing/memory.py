@@ -9,7 +9,7 @@ hidden; Q width of all query heads; K of all key heads; F width of the MLP, or o
 
 from dataclasses import dataclass
 
-from rljob_api.sections import Device, Precision, Spec
+from rljob_api.sections import Device, Precision, Recompute, Spec
 from rljob_api.sizing.model_shape import Shape
 from rljob_api.sizing.topology import Topology
 
@@ -134,22 +134,33 @@ def taught(teacher: Shape | None, spec: Spec, where: Topology) -> tuple[Item, ..
 
 
 def activations(model: Shape, spec: Spec, where: Topology) -> int:
-    """Return what the backward pass needs to keep of one full micro-batch, without recomputation.
+    """Return what the backward pass needs to keep of one full micro-batch.
 
     In each layer: inputs and outputs of both norms (whole on each rank), projections before and after rotation,
     attention's output, the MLP's gate, up and product (split over TP). A pipeline's first stage keeps PP micro-batches
     of its L / PP layers, which are L layers again. With experts, each of the A that a token goes to keeps its own
     columns, input and output; the tokens are split over TP, and are taken to spread evenly over the experts.
+    With recomputation only the inputs of the layers are kept, and all of the one layer that is computed again.
     """
     mlps = model.experts_per_token * (3 * model.ffn + 2 * model.hidden) if model.experts else 3 * model.ffn
     split = 2 * (model.query + 2 * model.key) + model.query + mlps
-    per_token = model.layers * (4 * model.hidden + split // where.tensor_parallel)
+    of_layer = 4 * model.hidden + split // where.tensor_parallel
+    per_token = model.layers * model.hidden + of_layer if recomputes(spec) else model.layers * of_layer
     return spec.training.max_tokens_per_gpu * per_token * BYTES[spec.training.precision]
 
 
 def activation_formula(model: Shape, spec: Spec) -> str:
     size, mlps = BYTES[spec.training.precision], "A(3F + 2H)" if model.experts else "3F"
-    return f"maxTokensPerGpu x L x (4H + (2(Q + 2K) + Q + {mlps}) / TP) x {size}, no recomputation"
+    of_layer = f"(4H + (2(Q + 2K) + Q + {mlps}) / TP)"
+    if recomputes(spec):
+        return f"maxTokensPerGpu x (L x H + {of_layer}) x {size}, each layer computed again"
+    return f"maxTokensPerGpu x L x {of_layer} x {size}, no recomputation"
+
+
+def recomputes(spec: Spec) -> bool:
+    """Return whether all layers are computed again in the backward pass."""
+    usual = "full" if spec.training.recompute is Recompute.FULL else None
+    return bool(spec.extra_args.megatron.get("recompute_granularity", usual) == "full")
 
 
 LOGITS_FORMULA = "maxTokensPerGpu x V / TP x 4, at most a chunk of 256 MiB, and as much for the gradient"

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from rljob_api.sections import Recompute
+from rljob_trainer.assembly.settings import RECOMPUTE
 from rljob_trainer.learners.config import KlSettings, LossSettings
 from support.trainer.learner_data import learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
@@ -67,7 +69,7 @@ def test_all_ranks_report_the_same_metrics(checkpoints: dict[tuple[str, bool], P
 
 def test_recomputed_activations_give_the_same_step(checkpoints: dict[tuple[str, bool], Path]) -> None:
     directory = checkpoints["qwen3", False]
-    recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    recompute = RECOMPUTE[Recompute.FULL]
     (steps,) = run_ranks(train, 1, learner_config(directory, loss=LOSS, megatron_args=recompute), STEPS, 64, True)
     assert [step.grad_norm for step in steps] == pytest.approx(
         [step.grad_norm for step in naive_run(directory, True)[0]], rel=1e-5

@@ -1,11 +1,12 @@
 """What a manifest says to each part of a run, in the part's own words. Pure: nothing is opened or started here."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rljob_api.algorithms import KNOWN
-from rljob_api.sections import Device, KlTarget, Spec
+from rljob_api.sections import Device, KlTarget, Recompute, Spec
 from rljob_api.sizing.batch import batch
 from rljob_api.sizing.topology import Topology, sizes
 from rljob_trainer.algorithms import factory
@@ -95,6 +96,13 @@ def chosen_algorithm(spec: Spec) -> Algorithm:
     return chosen
 
 
+RECOMPUTE: Mapping[Recompute, dict[str, Any]] = {
+    Recompute.NONE: {},
+    Recompute.FULL: {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+}
+"""the fields of Megatron's TransformerConfig"""
+
+
 def learner_config(
     spec: Spec, algorithm: Algorithm, model: Path, num_threads: int, teacher: Path | None = None
 ) -> LearnerConfig:
@@ -114,7 +122,7 @@ def learner_config(
         device="cpu" if spec.runtime.device is Device.CPU else "cuda",
         seed=spec.seed,
         num_threads=num_threads,
-        megatron_args=spec.extra_args.megatron,
+        megatron_args=RECOMPUTE[spec.training.recompute] | spec.extra_args.megatron,
     )
 
 

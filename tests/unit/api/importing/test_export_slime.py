@@ -105,7 +105,8 @@ FIELDS = {
     "checkpoint__interval": st.integers(1, 99),
     "recovery__healthIntervalSeconds": rate,
     "extraArgs__sglang": st.sampled_from([{"chunked-prefill-size": 4096}, {"disable-radix-cache": True}]),
-    "extraArgs__megatron": st.sampled_from([{"recompute_granularity": "full", "recompute_num_layers": 1}]),
+    "extraArgs__megatron": st.sampled_from([{"recompute_num_layers": 2, "deterministic_mode": True}]),
+    "training__recompute": st.just("Full"),
     "tracking__wandb": st.sampled_from([{"project": "p"}, {"project": "p q", "entity": "e", "mode": "Offline"}]),
 }
 

@@ -3,13 +3,15 @@
 import pytest
 
 from rljob_api.reading.manifest import parse
-from rljob_api.sections import Schedule
+from rljob_api.sections import Recompute, Schedule
 from rljob_api.sizing.token_limits import longest_prompt
 from rljob_trainer.assembly.settings import (
+    RECOMPUTE,
     chosen_algorithm,
     critic_settings,
     first_round,
     lead,
+    learner_config,
     loss_settings,
     made_by,
     optimizer_settings,
@@ -95,3 +97,17 @@ def test_a_critic_has_the_policy_s_optimizer_with_its_own_rate_and_limit(tmp_pat
         0.9,
     )
     assert (policy.total_steps, critic.optimizer.total_steps) == (30, 40)
+
+
+@pytest.mark.parametrize(
+    ("training", "passed", "expected"),
+    [
+        ({}, {}, {}),
+        ({"recompute": "Full"}, {}, RECOMPUTE[Recompute.FULL]),
+        ({"recompute": "Full"}, {"recompute_num_layers": 2}, RECOMPUTE[Recompute.FULL] | {"recompute_num_layers": 2}),
+    ],
+)
+def test_recomputation_reaches_megatron_and_what_is_passed_through_comes_first(training, passed, expected, tmp_path):
+    usual = {"steps": 20, "precision": "fp32", "optimizer": {"learningRate": 2e-5}}
+    spec = parse(manifest(tmp_path, tmp_path, training=usual | training, extraArgs={"megatron": passed})).spec
+    assert learner_config(spec, chosen_algorithm(spec), tmp_path, 1).megatron_args == expected
