@@ -65,7 +65,7 @@ def test_a_log_of_a_healthy_run_has_no_failure(head: str, text: str):
 def test_the_form_of_a_log_changes_no_diagnosis(form: str):
     changed = [(code, codes(FORMS[form](text))[:1]) for code, text in FAILING]
     wrong = [(code, found) for code, found in changed if found != [code]]
-    assert len(wrong) <= len(FAILING) * 0.02, wrong
+    assert len(wrong) <= len(FAILING) * 0.03, wrong
 
 
 @pytest.mark.parametrize("form", FORMS)

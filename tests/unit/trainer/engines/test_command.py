@@ -1,6 +1,8 @@
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from rljob_api.sections import Device, RLJob, Spec
 from rljob_trainer.assembly.settings import learner_environment
 from rljob_trainer.engines.command import CPU_SITE, engine_command
@@ -71,3 +73,13 @@ def test_further_arguments_win_over_ours() -> None:
     line = words(spec(runtime={"device": "Cpu"}, extraArgs=extra))
     assert "--sleep-on-idle" not in line
     assert "--chunked-prefill-size 4096 --cuda-graph-bs 1 2" in line
+
+
+def test_the_settings_that_find_a_kernel_are_valid_and_reach_the_engines() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "debugging.md").read_text()
+    _, _, after = page.partition("## Find the kernel of an illegal memory access")
+    sections = yaml.safe_load(after.partition("```yaml")[2].partition("```")[0])["spec"]
+    job = spec(**sections)
+    assert "--disable-cuda-graph" in words(job)
+    assert job.runtime.env["CUDA_LAUNCH_BLOCKING"] == "1"
+    assert job.runtime.env["CUDA_ENABLE_COREDUMP_ON_EXCEPTION"] == "1"
