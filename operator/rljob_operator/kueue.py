@@ -103,28 +103,29 @@ def workload_of(raw: Manifest) -> Workload:
     conditions = {each["type"]: each for each in raw.get("status", {}).get("conditions", ())}
     reserved, admitted = (_is_true(conditions.get(kind)) for kind in ("QuotaReserved", "Admitted"))
     evicted = conditions.get("Evicted")
-    told = conditions.get("QuotaReserved")
+    condition = conditions.get("QuotaReserved")
     if reserved:
-        told = conditions.get("Admitted", told)
+        condition = conditions.get("Admitted", condition)
     if reserved and (checks := _checks(raw)):
-        told = {**(told or {}), "reason": "UnsatisfiedAdmissionChecks", "message": checks}
+        condition = {**(condition or {}), "reason": "UnsatisfiedAdmissionChecks", "message": checks}
     if raw.get("spec", {}).get("active") is False:
-        told = evicted or {"reason": "Deactivated", "message": "its Workload is deactivated: spec.active is false"}
-    told = told or {}
+        condition = evicted or {"reason": "Deactivated", "message": "its Workload is deactivated: spec.active is false"}
+    condition = condition or {}
     return Workload(
         cluster=_cluster_of(raw),
         reserved=reserved,
-        reason=told.get("reason") or "Pending",
-        message=" ".join(told.get("message", UNSEEN).split()),
-        since=_at(told),
+        reason=condition.get("reason") or "Pending",
+        message=" ".join(condition.get("message", UNSEEN).split()),
+        since=_at(condition),
         admitted_at=_at(conditions["Admitted"]) if admitted else None,
         eviction=_eviction(evicted) if _is_true(evicted) else "",
     )
 
 
 def _eviction(evicted: Mapping[str, str] | None) -> str:
-    told = evicted or {}
-    return f"Kueue has evicted the job ({told.get('reason', 'Unknown')}: {' '.join(told.get('message', '').split())})"
+    condition = evicted or {}
+    message = " ".join(condition.get("message", "").split())
+    return f"Kueue has evicted the job ({condition.get('reason', 'Unknown')}: {message})"
 
 
 def _checks(raw: Manifest) -> str:
