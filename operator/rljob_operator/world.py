@@ -88,8 +88,6 @@ class Pod:
     """what it waits for, as the scheduler or the kubelet reports it; None: it is ready, or nothing is known"""
     group: str = ""
     """name of its worker group; the head's does not matter"""
-    tools_of: str = ""
-    """the RayCluster whose driver calls tools in this pod; empty: it is a pod of a RayCluster"""
     ip: str | None = None
     """None: not assigned yet"""
     created: float = 0.0
@@ -98,6 +96,8 @@ class Pod:
     """whether one of its containers was killed for its memory and started again"""
     trouble: tuple[str, ...] = ()
     """what ended or holds back the pod and its containers, a line each"""
+    tools_of: str = ""
+    """the RayCluster whose driver calls tools in this pod; empty: it is a pod of a RayCluster"""
 
 
 class DriverState(StrEnum):
@@ -268,11 +268,11 @@ def pod_of(raw: Manifest) -> Pod:
         is_deleting=is_deleting(raw),
         stage=stage_of(raw),
         group=labels.get(RAY_GROUP_LABEL, ""),
-        tools_of=labels.get(TOOLS_LABEL, ""),
         ip=status.get("podIP"),
         created=seconds(created) if (created := raw["metadata"].get("creationTimestamp")) else 0.0,
         ran_out_of_memory=any(_was_killed_for_memory(each) for each in status.get("containerStatuses", [])),
         trouble=trouble_of(raw),
+        tools_of=labels.get(TOOLS_LABEL, ""),
     )
 
 

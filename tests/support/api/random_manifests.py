@@ -150,7 +150,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "spec.debug.rolloutOnly": (True, False),
     "spec.checkpoint.hfExport": (True, False),
     "spec.tracking.wandb": ({"project": "sums"}, {"project": "sums", "mode": "Offline", "apiKeyFile": "/key"}),
-    "spec.runtime.env": ({"WANDB_API_KEY": "0123"}, {"WANDB_MODE": "offline"}),
+    "spec.runtime.env": ({"WANDB_API_KEY": "0123"}, {"RETRIES": 3}),
     "spec.checkpoint.resume": ("Auto", "Fresh", "MustResume"),
     "spec.checkpoint.resumeStep": (1, 3, 10_000),
 }

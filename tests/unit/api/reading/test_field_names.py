@@ -23,7 +23,7 @@ from rljob_api.sections import RLJob
         ("spec.training", "lr", "spec.training.optimizer.learningRate"),
         ("spec.training", "clip_grad", "spec.training.optimizer.clipGrad"),
         ("spec.training", "tensor_model_parallel_size", "spec.training.tensorParallel"),
-        ("spec.training", "recompute-num-layers", "spec.extraArgs.megatron.recompute_num_layers"),
+        ("spec.training", "recompute-num-layers", "spec.training.recompute"),
         ("spec.algorithm", "eps_clip_c", "spec.algorithm.dualClip"),
         ("spec.algorithm", "useTis", "spec.algorithm.importanceSampling.kind"),
         ("spec.algorithm", "normalize_advantages", "spec.algorithm.normalizeBy"),
