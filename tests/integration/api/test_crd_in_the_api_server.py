@@ -316,6 +316,8 @@ def largest() -> Manifest:
     put(content, "spec.rollout.generate", "a" * 4094 + ":b")
     put(content, "spec.weightSync.transport", "Disk")
     remove(content, "spec.pods.rollout")  # only for Disaggregated
+    remove(content, "spec.pods.tools")  # only for tools in pods
+    put(content, "spec.managedBy", f"{'a' * (SCHEMAS['spec.managedBy']['maxLength'] - 2)}/b")
     put(content, "spec.pods.gpuResource", f"{'a' * 253}/{'b' * 63}")
     put(content, "spec.pods.sameDomain", f"{'a' * 253}/{'b' * 63}")
     put(content, "spec.rollout.sampling.stop", ["x" * 4096] * 100)

@@ -15,9 +15,11 @@ from support.waiting import eventually
 MONITORED = "--set=monitoring.podMonitors.enabled=true"
 VERBS = {"apply": ("create", "patch")}
 CLEANING = {("jobs", verb) for verb in ("get", "create", "delete")}
-RARE = {("rljobs", "delete"), ("rljobs/finalizers", "update"), ("events", "patch"), ("events", "list")} | CLEANING
-"""rights for a time to live, for owner references, for repeated events, for pods that do not say why they wait, and
-for directories of deleted jobs
+TOOL_PODS = {("statefulsets", verb) for verb in ("create", "patch", "delete")}
+RARE = {("rljobs", "delete"), ("rljobs/finalizers", "update"), ("events", "patch"), ("events", "list")}
+RARE |= CLEANING | TOOL_PODS
+"""rights for a time to live, for owner references, for repeated events, for pods that do not say why they wait, for
+directories of deleted jobs, and for tools in pods
 """
 READ_AGAIN = {("secrets", "get")}
 """right for the tokens of jobs that an earlier operator began, and of jobs whose first reconcile was cut off"""
