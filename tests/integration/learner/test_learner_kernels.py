@@ -16,7 +16,7 @@ from support.trainer.learner_data import learner_config, sequences
 
 
 def test_results_and_gradients_are_those_of_fp64_for_odd_shapes_too() -> None:
-    errors = run_interpreted(errors_of_random_shapes, 0, 40)
+    errors = run_interpreted(errors_of_random_shapes, 0, 20)
     assert len(errors) == 6
     assert max(errors.values()) < 1e-6, errors
 
@@ -28,7 +28,7 @@ def test_norms_and_gates_are_those_of_fp64() -> None:
 
 
 def test_the_output_layer_is_that_of_fp64_for_every_use_of_the_entropy() -> None:
-    errors = run_interpreted(errors_of_random_heads, 0, 80)
+    errors = run_interpreted(errors_of_random_heads, 0, 40)
     assert len(errors) == 12
     assert max(errors.values()) < 5e-5, errors
 
