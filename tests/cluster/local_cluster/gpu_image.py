@@ -73,18 +73,8 @@ def table(found: Sequence[Layer]) -> Iterator[str]:
 
 
 def _import(buildah: Sequence[str], container: str, module: str) -> None:
-    run(
-        *buildah,
-        "run",
-        "--isolation=chroot",
-        container,
-        "--",
-        "/opt/rljob/bin/python",
-        "-W",
-        "ignore",
-        "-c",
-        f"import {module}",
-    )
+    python = ("/opt/rljob/bin/python", "-W", "ignore", "-c", f"import {module}")
+    run(*buildah, "run", "--isolation=chroot", container, "--", *python)
     print(f"imported {module}")
 
 
