@@ -112,7 +112,7 @@ def remembered(figures: History) -> list[str]:
     return [
         f"\n{figures.ended} ended jobs, {figures.running} running: memory {figures.memory_mb:.0f} MB at most",
         f"  all running jobs train after {figures.training_s:.1f} s; "
-        f"Services of ended jobs are gone after {figures.swept_s:.1f} s, {figures.services} are left",
+        f"objects of ended jobs are gone after {figures.swept_s:.1f} s, left: {figures.left}",
         f"  resync {figures.resync_s:.2f} s; operator {figures.cores:.2f} cores",
         f"  scrape: {quantiles(figures.scrapes_s)}; {figures.scrape_bytes / 1e3:.0f} kB",
     ]

@@ -1,4 +1,8 @@
-"""What ended jobs cost: N of them, each with a Service that an older operator left, beside some that train."""
+"""What ended jobs cost: N of them, with the objects that an older operator left of each, beside some that train.
+
+The ended jobs never ran here. Each gets by server-side apply the status that the operator's own plan gives a job that
+has succeeded, so N of them are there in minutes.
+"""
 
 import asyncio
 import json
@@ -7,12 +11,14 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from api import RLJOBS, SERVICES, Api, all_of, connected
-from arena import Arena, Shares, arena
+from api import RLJOBS, Api, all_of, connected
+from arena import NAMESPACE, Arena, Shares, arena
 from jobs import PODS_OF_JOB, create
-from measures import DRIVER, busy_heads, peak_mb, settled, training
+from jobs import name as job_name
+from measures import busy_heads, peak_mb, settled, training
 
-from rljob_operator.identity import FIELD_MANAGER
+from rljob_operator.cluster import path
+from rljob_operator.identity import FIELD_MANAGER, JOB_LABEL, Manifest
 from rljob_operator.requests import APPLY
 from support.operator.operator_process import OperatorProcess
 from support.operator.operator_world import Surroundings
@@ -22,6 +28,8 @@ LATEST_S = 1200.0
 STEADY_S = 60.0
 """how long the operator's share of the cores is measured"""
 RESYNC = "rljob_operator_resync_seconds"
+LEFT = ("Service", "Secret", "NetworkPolicy", "ConfigMap")
+"""kinds of the objects that an older operator left of a job that has ended"""
 
 
 @dataclass(frozen=True)
@@ -33,9 +41,9 @@ class History:
     training_s: float
     """from the operator's start until all running jobs train"""
     swept_s: float
-    """from the operator's start until no Service of an ended job is left"""
-    services: int
-    """drivers' Services at the end"""
+    """from the operator's start until nothing of an ended job is left"""
+    left: dict[str, int]
+    """objects of ended jobs at the end, by kind"""
     memory_mb: float
     """at most, resident"""
     resync_s: float
@@ -56,41 +64,53 @@ async def history(ended: int, running: int, step_s: float) -> History:
             with place.operator(url) as operator:
                 await training(operator, running)
                 training_s = time.time() - began
-                services = await swept(api, running)
+                left = await swept(api, ended)
                 swept_s = time.time() - began
-                return History(ended, running, training_s, swept_s, services, **await steady(place, operator))
+                return History(ended, running, training_s, swept_s, left, **await steady(place, operator))
 
 
 async def end(api: Api, raw: dict[str, Any]) -> None:
-    """Give a job the status of one that has succeeded, and the Service that it had while it trained."""
+    """Give a job the status of one that has succeeded, and the objects that it had while it trained."""
+    name = raw["metadata"]["name"]
     there = Surroundings(raw).to_running()
     there.ends(0)
     there.step()
     there.deletions_done()
     there.step()
     status = {key: raw[key] for key in ("apiVersion", "kind")} | {
-        "metadata": {"name": raw["metadata"]["name"]},
-        "status": {name: value for name, value in there.status.items() if name != "release"},
+        "metadata": {"name": name},
+        "status": {key: value for key, value in there.status.items() if key != "release"},
     }
     assert there.status["phase"] == "Succeeded", there.status
-    where = f"{RLJOBS}/{raw['metadata']['name']}/status?fieldManager={FIELD_MANAGER}&force=true"
-    await api.send("PATCH", where, json.dumps(status).encode(), APPLY)
-    (service,) = (each for each in Surroundings(raw).plan().apply if each["kind"] == "Service")
-    where = f"{SERVICES}/{service['metadata']['name']}?fieldManager={FIELD_MANAGER}&force=true"
-    await api.send("PATCH", where, json.dumps(service).encode(), APPLY)
+    await apply(api, f"{RLJOBS}/{name}/status", status)
+    todo = Surroundings(raw).plan()
+    assert todo.secret is not None
+    for child in (todo.secret, *todo.apply):
+        if child["kind"] in LEFT:
+            await apply(api, f"/{path(child['kind'], NAMESPACE, child['metadata']['name'])}", child)
 
 
-async def swept(api: Api, running: int) -> int:
-    """Return how many Services of drivers are left: those of the running jobs, or more when the time is over."""
+async def apply(api: Api, where: str, body: Manifest) -> None:
+    """Apply an object as the operator does."""
+    await api.send("PATCH", f"{where}?fieldManager={FIELD_MANAGER}&force=true", json.dumps(body).encode(), APPLY)
+
+
+async def swept(api: Api, ended: int) -> dict[str, int]:
+    """Return what is left of the ended jobs, by kind: nothing, or something when the time is over."""
     deadline = time.monotonic() + LATEST_S
-    while (left := await drivers_services(api)) > running and time.monotonic() < deadline:
+    while any((left := await left_of_ended(api, ended)).values()) and time.monotonic() < deadline:
         await asyncio.sleep(1.0)
     return left
 
 
-async def drivers_services(api: Api) -> int:
-    names = (item["metadata"]["name"] for item in json.loads(await api.send("GET", SERVICES))["items"])
-    return sum(name.endswith(DRIVER) for name in names)
+async def left_of_ended(api: Api, ended: int) -> dict[str, int]:
+    """Return how many objects of the first `ended` jobs there are, by kind."""
+    names = {job_name(number) for number in range(ended)}
+    found = {}
+    for kind in LEFT:
+        items = json.loads(await api.send("GET", f"/{path(kind, NAMESPACE)}"))["items"]
+        found[kind] = sum(item["metadata"].get("labels", {}).get(JOB_LABEL) in names for item in items)
+    return found
 
 
 async def steady(place: Arena, operator: OperatorProcess) -> dict[str, Any]:
