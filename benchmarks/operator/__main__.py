@@ -16,11 +16,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 import psutil
+from admission import admission, shown
 from history import History, history
 from measures import Built, Churn, Joint, bare, building, churn, joint
 from status_writes import status_writes, table
 
-PARTS = ("bare", "building", "joint", "churn", "history", "status")
+PARTS = ("bare", "building", "joint", "churn", "history", "status", "admission")
 CRD = Path("crds/rljob.dev_rljobs.yaml")
 
 
@@ -38,6 +39,8 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="an older CRD, for the part `status`")
     parser.add_argument("--rounds", type=int, default=5, help="of the part `status`")
     parser.add_argument("--writes", type=int, default=600, help="in each of these rounds")
+    parser.add_argument("--reviews-per-s", type=int, default=200, help="of the part `admission`")
+    parser.add_argument("--nodes", type=int, default=1000, help="that the webhook looks at, with five pods on each")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--profile", type=Path, help="directory for cProfile's view of the operator; slows it down")
     options = parser.parse_args()
@@ -61,6 +64,9 @@ def main() -> None:
     if "status" in options.parts:
         crds = {"before": options.before, "now": CRD} if options.before else {"now": CRD}
         say(*table(asyncio.run(status_writes(crds, options.rounds, options.writes))))
+    if "admission" in options.parts:
+        load = options.reviews_per_s, min(options.seconds, 60.0), options.nodes, 5 * options.nodes
+        say(*shown(options.reviews_per_s, *asyncio.run(admission(*load))))
 
 
 def machine() -> str:

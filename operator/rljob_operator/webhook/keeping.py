@@ -93,7 +93,7 @@ class Keeper:
         kept = _kept(raw.get("data") or {})
         wanted = renewed(kept, self._hosts, self._clock())
         if wanted != kept:
-            raw["data"] = _data(wanted)
+            raw["data"] = encoded(wanted)
             await self._cluster.request("PUT", self._secret, body=raw)
             log.info("action=renew-certificate expires=%.0f", certificate.expires(wanted.server.certificate))
         await self._trust(wanted.bundle)
@@ -124,7 +124,8 @@ def _kept(data: dict[str, str]) -> Kept | None:
     return Kept(Pair(text["tls.crt"], text["tls.key"]), Pair(newest + end, text["ca.key"]), before)
 
 
-def _data(kept: Kept) -> dict[str, str]:
+def encoded(kept: Kept) -> dict[str, str]:
+    """Return the data of the Secret."""
     text = {
         "tls.crt": kept.server.certificate,
         "tls.key": kept.server.key,

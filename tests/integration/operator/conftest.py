@@ -10,6 +10,7 @@ from local_cluster.kubectl import Kubectl
 from support.operator.fake_head import FakeHeads, serving
 from support.operator.operator_job import Job
 from support.operator.operator_process import MODULE, OperatorProcess, install_rights, kubeconfig_of_operator
+from support.operator.webhook_process import WebhookProcess
 
 Start = Callable[..., OperatorProcess]
 
@@ -30,6 +31,17 @@ def kubeconfig(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Path:
     """Of the operator's ServiceAccount, with the chart's rules for this namespace."""
     install_rights(kubectl, namespace, "--set", f"namespaces={{{namespace}}}")
     return kubeconfig_of_operator(kubectl, namespace, tmp_path)
+
+
+@pytest.fixture
+def webhook(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[WebhookProcess]:
+    """Run the webhook, for the jobs of this namespace."""
+    process = WebhookProcess(kubectl, namespace, tmp_path)
+    try:
+        process.until_ready()
+        yield process
+    finally:
+        process.close()
 
 
 @pytest.fixture

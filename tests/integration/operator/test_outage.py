@@ -9,10 +9,12 @@ import pytest
 
 from local_cluster import control_plane, home
 from local_cluster.api_server import ApiServer, start_api_server, start_api_server_again, stop_api_server
+from local_cluster.errors import ClusterError
 from local_cluster.kubectl import Kubectl
 from support.operator.fake_head import FakeHeads
 from support.operator.kept_alive import kept_alive
 from support.operator.operator_job import Job
+from support.operator.webhook_process import WebhookProcess
 from support.waiting import eventually
 
 OUTAGE_S = 65.0
@@ -35,7 +37,12 @@ def kubectl(server: ApiServer) -> Kubectl:
 
 @pytest.mark.timeout(600)
 def test_an_outage_of_the_api_server_restarts_nothing(
-    kubectl: Kubectl, server: ApiServer, new_job: Callable[..., Job], start: Callable, heads: FakeHeads
+    kubectl: Kubectl,
+    server: ApiServer,
+    new_job: Callable[..., Job],
+    start: Callable,
+    heads: FakeHeads,
+    webhook: WebhookProcess,
 ) -> None:
     with kept_alive(lambda number: start(f"operator-{number}", identity="replica")) as lives:
         job = new_job()
@@ -50,6 +57,8 @@ def test_an_outage_of_the_api_server_restarts_nothing(
         heartbeat(kubectl, job)
         eventually(lambda: job.conditions()["ClusterReady"], lambda ready: ready == "True", deadline_s=120)
         new_job("later").until("Training", deadline_s=180)
+        with pytest.raises(ClusterError, match=r"nearest valid: spec\.extraArgs.sglang\.mem-fraction-static"):
+            new_job("misspelled", extraArgs={"sglang": {"mem-fraction-statics": 0.5}})
     after = job.raw()["status"]
     assert living(job) == pods
     assert [name.rpartition("-attempt-")[2] for name in heads.submissions] == ["1", "1"]

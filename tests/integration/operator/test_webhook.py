@@ -3,28 +3,27 @@
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from local_cluster.kubectl import Kubectl
+from rljob_operator.webhook import certificate
+from rljob_operator.webhook.certificate import SERVER_DAYS, Pair
+from rljob_operator.webhook.keeping import encoded, renewed
 from support.operator.operator_world import raw_job
 from support.operator.webhook_process import WebhookProcess
 from support.waiting import eventually
 
 Apply = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def webhook(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[WebhookProcess]:
-    process = WebhookProcess(kubectl, namespace, tmp_path)
-    try:
-        process.until_ready()
-        yield process
-    finally:
-        process.close()
+HOSTS = ("127.0.0.1",)
+LONG_AGO = certificate.now() - timedelta(days=SERVER_DAYS + 1)
+"""a certificate of that day has expired, its authority has not"""
+TYPO = {"extraArgs": {"sglang": {"mem-fraction-statics": 0.5}}}
+"""only the webhook refuses it"""
 
 
 @pytest.fixture
@@ -47,7 +46,7 @@ def apply(kubectl: Kubectl, namespace: str) -> Apply:
 
 
 def test_an_unknown_argument_is_refused_in_the_terminal(webhook: WebhookProcess, apply: Apply) -> None:
-    done = apply(extraArgs={"sglang": {"mem-fraction-statics": 0.5}})
+    done = apply(**TYPO)
     assert done.returncode != 0
     assert 'admission webhook "rljobs.rljob.dev" denied the request: spec.extraArgs.sglang' in done.stderr
     assert "nearest valid: spec.extraArgs.sglang.mem-fraction-static" in done.stderr
@@ -115,7 +114,55 @@ def test_a_bundle_and_a_certificate_that_somebody_removed_come_back(
     empty = json.dumps([{"op": "remove", "path": "/data"}])
     kubectl("patch", "secret", f"{webhook.name}-certificate", "-n", namespace, "--type=json", "-p", empty)
     eventually(webhook.bundle, lambda bundle: bundle not in ("", before), 120)
-    assert "denied the request" in apply(extraArgs={"sglang": {"mem-fraction-statics": 0.5}}).stderr
+    assert "denied the request" in apply(**TYPO).stderr
+
+
+def test_a_certificate_that_expired_while_no_replica_ran_is_replaced(
+    kubectl: Kubectl, namespace: str, tmp_path: Path, apply: Apply
+) -> None:
+    kubectl.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": f"{namespace}-webhook-certificate", "namespace": namespace},
+            "data": encoded(renewed(None, HOSTS, LONG_AGO)),
+        }
+    )
+    process = WebhookProcess(kubectl, namespace, tmp_path)
+    try:
+        process.until_ready()
+        assert "denied the request" in eventually(lambda: apply(**TYPO).stderr, bool)
+        assert "action=renew-certificate" in process.log
+    finally:
+        process.close()
+
+
+def test_while_the_certificate_of_somebody_else_is_expired_the_rules_of_the_crd_hold(
+    kubectl: Kubectl, namespace: str, tmp_path: Path, apply: Apply
+) -> None:
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    expired = renewed(None, HOSTS, LONG_AGO)
+    write(mounted, expired.server)
+    process = WebhookProcess(kubectl, namespace, tmp_path, mounted=mounted)
+    try:
+        process.trust(expired.bundle)
+        process.until_ready()
+        assert "spec.training.tensorParallel" in apply(training={"tensorParallel": 3}).stderr
+        assert apply("--dry-run=server", **TYPO).returncode == 0
+        write(mounted, certificate.server(HOSTS, expired.authority, certificate.now()))
+        assert "denied the request" in eventually(lambda: apply("--dry-run=server", **TYPO).stderr, has_denied, 60)
+    finally:
+        process.close()
+
+
+def has_denied(stderr: str) -> bool:
+    return "denied the request" in stderr
+
+
+def write(directory: Path, pair: Pair) -> None:
+    (directory / "tls.crt").write_text(pair.certificate)
+    (directory / "tls.key").write_text(pair.key)
 
 
 def test_match_conditions_exempt_requests(kubectl: Kubectl, namespace: str, tmp_path: Path, apply: Apply) -> None:
@@ -125,8 +172,7 @@ def test_match_conditions_exempt_requests(kubectl: Kubectl, namespace: str, tmp_
     )
     try:
         process.until_ready()
-        bad: dict[str, Any] = {"extraArgs": {"sglang": {"mem-fraction-statics": 0.5}}}
-        assert apply("--dry-run=server", **bad).returncode != 0
-        assert apply("--dry-run=server", training={"steps": 100}, **bad).returncode == 0
+        assert apply("--dry-run=server", **TYPO).returncode != 0
+        assert apply("--dry-run=server", training={"steps": 100}, **TYPO).returncode == 0
     finally:
         process.close()

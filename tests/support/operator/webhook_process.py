@@ -1,5 +1,6 @@
 """The webhook as a process of its own, with the chart's rights and configuration, beside the API server."""
 
+import base64
 import json
 import os
 import subprocess
@@ -20,8 +21,10 @@ NEEDED = ("ServiceAccount", "Secret", "Role", "RoleBinding", "ClusterRole", "Clu
 class WebhookProcess:
     """One replica, and the configuration that sends it the RLJobs of one namespace."""
 
-    def __init__(self, kubectl: Kubectl, namespace: str, directory: Path, *values: str) -> None:
-        """`values` are for the chart, as helm takes them."""
+    def __init__(
+        self, kubectl: Kubectl, namespace: str, directory: Path, *values: str, mounted: Path | None = None
+    ) -> None:
+        """`values` are for the chart, as helm takes them; `mounted` has the certificate, if somebody else makes it."""
         self._kubectl, self._namespace = kubectl, namespace
         self.name = f"{namespace}-webhook"
         self._port, self._pages = free_port(), free_port()
@@ -36,10 +39,7 @@ class WebhookProcess:
             "--host=127.0.0.1",
             f"--port={self._port}",
             f"--pages-port={self._pages}",
-            "--name=127.0.0.1",
-            f"--secret-namespace={namespace}",
-            f"--secret={self.name}-certificate",
-            f"--configuration={self.name}",
+            *([f"--certificate-directory={mounted}"] if mounted else self._own_certificate()),
             "--image=rljob/trainer:test",
             f"--storage={STORAGE}",
         ]
@@ -56,6 +56,12 @@ class WebhookProcess:
         """Wait until it has a certificate that the API server trusts."""
         eventually(self._status, lambda status: status == 200)
         eventually(self.bundle, bool)
+
+    def trust(self, bundle: str) -> None:
+        """Have the API server trust these authorities, as cert-manager does."""
+        path = "/webhooks/0/clientConfig/caBundle"
+        change = [{"op": "add", "path": path, "value": base64.b64encode(bundle.encode()).decode()}]
+        self._kubectl("patch", "validatingwebhookconfiguration", self.name, "--type=json", "-p", json.dumps(change))
 
     def bundle(self) -> str:
         found = self._kubectl.get("validatingwebhookconfiguration", self.name)
@@ -81,6 +87,14 @@ class WebhookProcess:
         self._process.wait()
         for kind in ("validatingwebhookconfiguration", "clusterrolebinding", "clusterrole"):
             self._kubectl("delete", kind, self.name, "--ignore-not-found")
+
+    def _own_certificate(self) -> list[str]:
+        return [
+            "--name=127.0.0.1",
+            f"--secret-namespace={self._namespace}",
+            f"--secret={self.name}-certificate",
+            f"--configuration={self.name}",
+        ]
 
     def _status(self) -> int:
         try:
