@@ -8,7 +8,7 @@ import typer
 
 from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
-from rljob_cli.validate import STDIN
+from rljob_cli.options import readable
 
 
 def add_to(app: typer.Typer) -> None:
@@ -25,7 +25,10 @@ def _no_options() -> None:
 
 
 def import_(
-    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="Launch script or configuration; - reads stdin.")],
+    script: Annotated[
+        Path,
+        typer.Argument(callback=readable, metavar="SCRIPT", help="Launch script or configuration; - reads stdin."),
+    ],
     assigned: Annotated[
         list[str] | None,
         typer.Option(
@@ -36,8 +39,6 @@ def import_(
     """Turn a script of slime, Miles, verl or NeMo-RL into a manifest."""
     from rljob_cli import scripts
 
-    if script != STDIN and not script.is_file():
-        raise typer.BadParameter(f"file '{script}' does not exist.")
     read = scripts.imported(script, variables(assigned or ()))
     typer.echo(read.summary, err=True)
     if read.manifest:
@@ -46,13 +47,13 @@ def import_(
 
 
 def export_slime(
-    manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="YAML file of the RLJob; - reads stdin.")],
+    manifest: Annotated[
+        Path, typer.Argument(callback=readable, metavar="MANIFEST", help="YAML file of the RLJob; - reads stdin.")
+    ],
 ) -> None:
     """Write a manifest as flags of slime."""
     from rljob_cli import scripts
 
-    if manifest != STDIN and not manifest.is_file():
-        raise typer.BadParameter(f"file '{manifest}' does not exist.")
     try:
         typer.echo(scripts.exported(manifest), nl=False)
     except ManifestError as error:

@@ -18,8 +18,7 @@ from rljob_cli import checkpoint_commands, cluster_commands, doctor_command, imp
 from rljob_cli import explain as explaining
 from rljob_cli import plan as planning
 from rljob_cli import validate as validation
-from rljob_cli.options import Output, OutputOption
-from rljob_cli.validate import STDIN
+from rljob_cli.options import Output, OutputOption, all_readable, readable
 from rljob_trainer.data.hub import HubError
 from rljob_trainer.preflight import look_at_files, look_at_machine
 from rljob_trainer.preflight.downloads import download, references
@@ -50,20 +49,8 @@ app = typer.Typer(
 )
 
 
-def readable(paths: list[Path]) -> list[Path]:
-    """Refuse what is neither a file nor `-`. (typer 0.29 forgets the latter for `allow_dash`.)"""
-    for path in paths:
-        if path != STDIN and not path.is_file():
-            raise typer.BadParameter(f"file '{path}' does not exist.")
-    return paths
-
-
-def one_readable(path: Path) -> Path:
-    return readable([path])[0]
-
-
-Manifest = Annotated[Path, typer.Argument(callback=one_readable, help="YAML file of the RLJob; - reads stdin.")]
-Manifests = Annotated[list[Path], typer.Argument(callback=readable, help="YAML files of RLJobs; - reads stdin.")]
+Manifest = Annotated[Path, typer.Argument(callback=readable, help="YAML file of the RLJob; - reads stdin.")]
+Manifests = Annotated[list[Path], typer.Argument(callback=all_readable, help="YAML files of RLJobs; - reads stdin.")]
 ManifestFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="YAML file of the RLJob.")]
 RunDirectory = Annotated[
     Path, typer.Argument(exists=True, file_okay=False, metavar="RUN_DIR", help="Run directory, runs/NAME.")

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from rljob_cli.validate import STDIN
+
 
 class Output(StrEnum):
     """How a verb shows its result."""
@@ -33,6 +35,20 @@ def job_names(context: typer.Context, incomplete: str) -> list[str]:
     except ClusterError:
         return []
     return [job.name for job in jobs if job.name.startswith(incomplete)]
+
+
+def readable(path: Path) -> Path:
+    """Refuse what cannot be read; `-` is stdin, and a pipe, as in `<(helm template)`, is a file, too."""
+    if path != STDIN and not path.exists():
+        raise typer.BadParameter(f"file '{path}' does not exist.")
+    if path.is_dir():
+        raise typer.BadParameter(f"'{path}' is a directory; a file is expected.")
+    return path
+
+
+def all_readable(paths: list[Path]) -> list[Path]:
+    """Refuse files that cannot be read. (typer 0.29 forgets `-` for `allow_dash`.)"""
+    return [readable(path) for path in paths]
 
 
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Output format.")]

@@ -88,6 +88,9 @@ NEEDLESS = {
 
 
 OTHER_VALUES = {
+    "cuda": "Gpu",
+    "cuda0": "Gpu",
+    "nvidia": "Gpu",
     "icepop": "Mask",
     "lowvarkl": "k3",
     "mis": "Mask",

@@ -6,7 +6,6 @@ Values are taken as they are: "8" is no number and 1 is not true, as in the Kube
 translated into problems, so that users never see pydantic.
 """
 
-import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from rljob_api.reading.document import document
 from rljob_api.reading.field_lookup import Path, section_of
 from rljob_api.rules import registry
 from rljob_api.rules.claims import Rule
+from rljob_api.rules.names import closest, letters
 from rljob_api.sections import LONGEST_NAME, NOT_A_NAME, RLJob, Spec
 
 STATUS = "status"
@@ -185,17 +185,8 @@ def nearest_option(value: str, options: Sequence[str]) -> str | None:
     """Return the option that a value was meant to be: in another case or with other separators, under the name of
     another system, or with a typing error.
     """
-    by_letters = {letters(option): option for option in options}
     meant = field_lookup.OTHER_VALUES.get(letters(value))
-    if meant in options:
-        return meant
-    close = difflib.get_close_matches(letters(value), by_letters, n=1, cutoff=0.5)
-    return by_letters[close[0]] if close else None
-
-
-def letters(text: str) -> str:
-    """Return a value without case and separators: `round_robin`, `RoundRobin` and `round-robin` are the same."""
-    return re.sub(r"[^a-z0-9]", "", text.lower())
+    return meant if meant in options else closest(value, options, cutoff=0.5)
 
 
 def belongs(loc: tuple[int | str, ...]) -> str:

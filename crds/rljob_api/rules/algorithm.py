@@ -8,7 +8,7 @@ from rljob_api.algorithms import DISTILLATION, KNOWN
 from rljob_api.rules.batches import is_sft, one_step, training
 from rljob_api.rules.claims import Rule, Search, needs, requires, unused
 from rljob_api.rules.model import is_checkpoint, known_model
-from rljob_api.rules.names import FUNCTION, closest, with_colon
+from rljob_api.rules.names import FUNCTION, closest, letters, with_colon
 from rljob_api.rules.terms import SPEC, Field, Term, default, has, is_default, matches, named, one_of, or_else
 
 algorithm, rollout = SPEC.algorithm, SPEC.rollout
@@ -18,6 +18,8 @@ CISPO = algorithms.names(objective="cispo")
 OFF_POLICY = (*algorithms.names(objective="gspo"), *CISPO)
 """algorithms that are GRPO where the probability ratio is 1"""
 GRPO = default(algorithm.name)
+OTHER_NAMES = {"dapo": "grpo", "gae": "ppo"}
+"""what other systems call an algorithm, without case and separators"""
 CLAMPED = "k3"
 """the estimate that grows exponentially"""
 
@@ -27,7 +29,12 @@ NAME = (
         one_of(algorithm.name, KNOWN) | matches(algorithm.name, FUNCTION),
         "is not a known algorithm, and not of the form module:object",
         nearest=Search(
-            lambda spec: closest(spec.algorithm.name, KNOWN) or with_colon(spec.algorithm.name) or " or ".join(KNOWN),
+            lambda spec: (
+                OTHER_NAMES.get(letters(spec.algorithm.name))
+                or closest(spec.algorithm.name, KNOWN)
+                or with_colon(spec.algorithm.name)
+                or " or ".join(KNOWN)
+            ),
             says=" or ".join(KNOWN),
         ),
     ),

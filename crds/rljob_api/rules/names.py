@@ -13,7 +13,15 @@ FUNCTION = re.compile(rf"{WORD}([.]{WORD})*:{WORD}")
 
 
 def closest(word: str, options: Iterable[str], cutoff: float = 0.6) -> str | None:
-    return next(iter(difflib.get_close_matches(word, tuple(options), n=1, cutoff=cutoff)), None)
+    """Return the option that a word resembles most, in any case and with any separators."""
+    by_letters = {letters(option): option for option in options}
+    close = difflib.get_close_matches(letters(word), by_letters, n=1, cutoff=cutoff)
+    return by_letters[close[0]] if close else None
+
+
+def letters(text: str) -> str:
+    """Return a text without case and separators: `round_robin`, `RoundRobin` and `round-robin` are the same."""
+    return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
 def with_colon(function: str) -> str | None:

@@ -1,6 +1,8 @@
 """`rljob validate`: a problem a line, and an exit code for scripts."""
 
 import json
+import os
+import threading
 
 import pytest
 from typer.testing import CliRunner
@@ -112,3 +114,23 @@ def test_a_checkpoint_without_a_usable_config_is_refused(written, tmp_path, cont
 
     assert result.exit_code == Exit.BAD_MANIFEST
     assert said in result.stdout
+
+
+def test_a_pipe_is_a_file(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(GOOD,))
+    writer.start()
+
+    result = rljob("validate", pipe)
+
+    writer.join()
+    assert (result.exit_code, result.stdout.partition(" (")[0]) == (Exit.OK, f"{pipe}: valid")
+
+
+@pytest.mark.parametrize(("name", "said"), [("", "is a directory; a file is expected"), ("job.yaml", "does not exist")])
+@pytest.mark.parametrize("command", [["validate"], ["plan"], ["import"], ["export", "slime"]])
+def test_what_cannot_be_read_is_a_wrong_command_line(tmp_path, command, name, said):
+    result = rljob(*command, tmp_path / name)
+
+    assert (result.exit_code, said in " ".join(result.stderr.split())) == (Exit.USAGE, True)
