@@ -48,7 +48,7 @@ class Fence:
         """Raise FencedError when another driver has taken the directory over."""
         newest = self._newest()
         if newest != self.mine:
-            raise FencedError(f"{self.directory}: {newest or 'somebody'} has taken it over from {self.mine}")
+            raise FencedError(f"{self.directory}: {newest or 'another run'} has taken it over from {self.mine}")
 
     def _newest(self) -> Name | None:
         try:

@@ -78,7 +78,7 @@ def test_a_driver_is_named_by_its_attempt_and_its_job(name, text):
 def test_a_directory_that_was_removed_is_not_ours_any_more(tmp_path):
     mine = fence(tmp_path, 1)
     (tmp_path / "driver.json").unlink()
-    with pytest.raises(FencedError, match=": somebody has taken it over from attempt 1 of 7f3a"):
+    with pytest.raises(FencedError, match=": another run has taken it over from attempt 1 of 7f3a"):
         mine.check()
 
 
