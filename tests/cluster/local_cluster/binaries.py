@@ -68,6 +68,7 @@ PROGRAMS: Mapping[str, Program] = {
     "kueue": Program("kueue", "sigs.k8s.io/kueue/cmd/kueue"),
     "helm": Program("helm", "helm.sh/helm/v3/cmd/helm"),
     "coredns": Program("coredns", "github.com/coredns/coredns"),
+    "kube-router": Program("kube-router", "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"),
     "prometheus": _prometheus("prometheus"),
     "promtool": _prometheus("promtool"),
     "gitops": Program("gitops", "rljob.dev/tests/cluster/gitops"),

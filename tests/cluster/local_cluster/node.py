@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from local_cluster import control_plane, dns, footprint, home
+from local_cluster import control_plane, dns, footprint, home, network_policies
 from local_cluster.api_server import ApiServer, start_api_server
 from local_cluster.binaries import binary
 from local_cluster.errors import ClusterError
@@ -22,7 +22,7 @@ from local_cluster.runtime import Runtime, pause_archive, start_runtime
 
 log = logging.getLogger(__name__)
 
-PROGRAMS = (*control_plane.PROGRAMS, *dns.PROGRAMS, "kubelet", "kube-proxy", "helm")
+PROGRAMS = (*control_plane.PROGRAMS, *dns.PROGRAMS, *network_policies.PROGRAMS, "kubelet", "kube-proxy", "helm")
 NAME = "node"
 PROXY_HEALTH_PORT = 10256
 ROOM_GIB = 20
@@ -54,6 +54,7 @@ def start_cluster(directory: Path, environ: Mapping[str, str], gpus: int) -> Nod
     runtime.import_archive(pause_archive(directory))
     for process in _start_node(server, kubectl, namespace, environ):
         wait_ready(process)
+    wait_ready(network_policies.start_network_policies(server, kubectl, namespace, NAME, environ))
     kubectl("patch", "node", NAME, "--subresource=status", "--type=merge", f"--patch={_capacity(gpus)}")
     log.info("action=ready profile=node seconds=%.1f", time.monotonic() - started)
     return NodeCluster(kubectl, runtime)

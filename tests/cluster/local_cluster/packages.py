@@ -15,6 +15,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "runc": ("runc",),
     "containernetworking-plugins": tuple(f"{CNI_PLUGINS}/{plugin}" for plugin in ("bridge", "host-local", "portmap")),
     "iptables": ("iptables",),
+    "ipset": ("ipset",),
     "conntrack": ("conntrack",),
     "catatonit": ("catatonit",),
     "busybox-static": ("busybox",),

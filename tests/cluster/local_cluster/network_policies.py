@@ -1,0 +1,64 @@
+"""NetworkPolicies on the node are enforced by kube-router's firewall, as a process: by iptables and ipset.
+
+Its router and its proxy are off: the bridge and kube-proxy are there. (kube-network-policies, which judges the first
+packet of each connection in a queue, needs a kernel with nftables' `queue`.)
+"""
+
+from collections.abc import Mapping
+
+from local_cluster.api_server import ApiServer
+from local_cluster.binaries import binary
+from local_cluster.health import answers
+from local_cluster.kubectl import Kubectl, Manifest
+from local_cluster.namespace import Namespace
+from local_cluster.processes import Started, start
+
+PROGRAMS = ("kube-router",)
+USER = "kube-router"
+HEALTH_PORT = 20244
+
+
+def start_network_policies(
+    server: ApiServer, kubectl: Kubectl, namespace: Namespace, node: str, environ: Mapping[str, str]
+) -> Started:
+    """Start it for the node of this name."""
+    kubectl.apply(*rights())
+    network = server.network
+    command = [
+        str(binary("kube-router", environ)),
+        f"--kubeconfig={server.kubeconfig_for(USER, USER)}",
+        f"--hostname-override={node}",
+        "--run-firewall=true",
+        "--run-router=false",
+        "--run-service-proxy=false",
+        "--enable-cni=false",
+        f"--service-cluster-ip-range={network.services}",
+        f"--health-port={HEALTH_PORT}",
+    ]
+    # Its health endpoint answers at the node's address after the first rules.
+    url = f"http://{network.node}:{HEALTH_PORT}/healthz"
+    return start("kube-router", namespace.inside(*command), server.directory, lambda: answers(url))
+
+
+def rights() -> tuple[Manifest, Manifest]:
+    """Return what kube-router may read, and who is kube-router."""
+    group = "rbac.authorization.k8s.io"
+    verbs = ["get", "list", "watch"]
+    role = {
+        "apiVersion": f"{group}/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": USER},
+        "rules": [
+            {"apiGroups": [""], "resources": ["nodes", "pods", "namespaces", "services", "endpoints"], "verbs": verbs},
+            {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": verbs},
+            {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": verbs},
+        ],
+    }
+    binding = {
+        "apiVersion": f"{group}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": USER},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": USER},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": USER}],
+    }
+    return role, binding
