@@ -49,7 +49,7 @@ def diagnose(logs: Sequence[Scanned]) -> Diagnosis:
         if not any(found for _, found in later):
             return Diagnosis((), overcome=tuple(failure.code for failure, _ in occurrences))
         occurrences = [(failure, found) for failure, found in later if found]
-    hidden = {code for failure, _ in occurrences for code in failure.over}
+    hidden = _hidden([failure for failure, _ in occurrences])
     shown = [(failure, found) for failure, found in occurrences if failure.code not in hidden]
     begins = _episodes(shown, [log.name for log in logs])
     counts = {failure.code: sum(log.counts.get(failure.code, 0) for log in logs) for failure, _ in shown}
@@ -60,6 +60,22 @@ def diagnose(logs: Sequence[Scanned]) -> Diagnosis:
         tuple(sorted(findings, key=lambda each: _rank(each, order))),
         last_exception=exceptions[0] if exceptions else None,
     )
+
+
+def _hidden(failures: Sequence[Failure]) -> set[str]:
+    """Return the codes of failures that are not reported, because a more specific one was found."""
+    hidden = {code for failure in failures for code in failure.over}
+    shown = [failure for failure in failures if failure.code not in hidden and failure.level is not Level.HINT]
+    hidden.update(
+        failure.code for failure in shown if failure.general and any(_says_more(each, failure) for each in shown)
+    )
+    return hidden
+
+
+def _says_more(other: Failure, general: Failure) -> bool:
+    if general.level is Level.CAUSE:
+        return other.level is Level.CAUSE and not other.general
+    return other.level is Level.CAUSE or not other.general
 
 
 def _by_failure(logs: Sequence[Scanned]) -> list[tuple[Failure, list[Occurrence]]]:

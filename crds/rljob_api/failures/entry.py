@@ -54,6 +54,8 @@ class Failure(_Declared):
     """it stays in force however long the log goes on after it: a checkpoint that was not loaded"""
     over: tuple[str, ...] = ()
     """codes of more general failures that are not reported beside this one"""
+    general: bool = False
+    """it is not reported beside a failure that says more"""
     cleared: tuple[Text, ...] = ()
     """texts of later lines that prove that it has been overcome"""
     metric: str | None = None

@@ -4,6 +4,7 @@ An Aho-Corasick automaton looks for the texts of all signatures at once; regular
 contain one. A log may be mapped from a file: of 1 GB no more than a chunk is in memory.
 """
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,8 +28,10 @@ MOST_KEPT: Final = 100
 END: Final = 1 << 16
 """bytes at the end of a log that say whether the run succeeded"""
 
-ESCAPE: Final = b"\x1b"
-ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+ESCAPES = (b"\x1b", b"\\u001b", b'\\"')
+"""bytes of a line whose text differs from what it was written as: colours, and quotes within JSON"""
+ANSI = re.compile(r"(?:\x1b|\\u001[bB]|\\x1[bB])\[[0-9;]*[A-Za-z]")
+QUOTE = re.compile(r'\\+"')
 TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
 TRANSIENT = re.compile(r"\b[Rr]etrying\b|\b[Ww]ill (?:be retried|retry)\b|\battempt \d+ ?(?:/|of) ?\d+\b(?! failed)")
 """a line about something that is tried again proves nothing"""
@@ -95,7 +98,9 @@ class _Probe:
 
     def may_match(self, chunk: bytes, first: int, last: int) -> bool:
         """Return whether a line is worth decoding: most lines with a text are healthy ones with its metric."""
-        return self.quick is None or ESCAPE in chunk[first:last] or self.quick.search(chunk, first, last) is not None
+        if self.quick is None or self.quick.search(chunk, first, last) is not None:
+            return True
+        return any(chunk.find(escape, first, last) >= 0 for escape in ESCAPES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +213,8 @@ def _line(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def _text(data: bytes | mmap, first: int, last: int) -> str:
-    return ANSI.sub("", bytes(data[first:last]).decode("utf-8", "replace"))
+    text = ANSI.sub("", bytes(data[first:last]).decode("utf-8", "replace"))
+    return QUOTE.sub('"', text) if '\\"' in text else text
 
 
 def _time(data: bytes | mmap, first: int, last: int) -> str:
@@ -228,7 +234,8 @@ def _automaton() -> tuple[BytesAhoCorasick, tuple[tuple[_Probe, ...], ...], dict
     by_text: dict[str, list[_Probe]] = {}
     for failure in catalogue().values():
         for signature in signatures(failure):
-            by_text.setdefault(signature.text, []).append(_Probe(failure, signature, _quick(signature)))
+            for text in _spellings(signature.text):
+                by_text.setdefault(text, []).append(_Probe(failure, signature, _quick(signature)))
     clearing = [(text, failure.code) for failure in catalogue().values() for text in failure.cleared]
     patterns = [text.encode() for text in (*by_text, *(text for text, _ in clearing))]
     return (
@@ -236,6 +243,12 @@ def _automaton() -> tuple[BytesAhoCorasick, tuple[tuple[_Probe, ...], ...], dict
         tuple(tuple(probes) for probes in by_text.values()),
         {len(by_text) + index: code for index, (_, code) in enumerate(clearing)},
     )
+
+
+def _spellings(text: str) -> Sequence[str]:
+    """Return a text as it is, as a string of JSON, and as a string of JSON within another."""
+    once = json.dumps(text, ensure_ascii=False)[1:-1]
+    return tuple(dict.fromkeys((text, once, json.dumps(once, ensure_ascii=False)[1:-1])))
 
 
 def _quick(signature: Signature) -> re.Pattern[bytes] | None:

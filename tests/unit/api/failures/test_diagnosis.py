@@ -88,3 +88,26 @@ def test_without_a_known_failure_the_last_exception_is_given():
     found = diagnosis("own.OddError: so odd")
     assert found.findings == ()
     assert found.last_exception is not None
+
+
+EXCEPTION = '  File "reward.py", line 3, in score\nValueError: could not convert string to float: "x"'
+SHAPES = "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+
+
+def test_an_exception_without_an_entry_of_its_own_is_reported():
+    assert codes(FINE, EXCEPTION) == ["PythonException"]
+
+
+def test_an_exception_is_not_reported_beside_what_says_more():
+    assert codes(EXCEPTION, ACTOR) == ["RayActorDied"]
+    assert codes(EXCEPTION, OOM) == ["TrainOutOfMemory"]
+    assert codes(EXCEPTION, SHAPES) == ["TensorMismatch"]
+
+
+def test_a_general_cause_is_reported_beside_its_consequences_and_not_beside_a_specific_cause():
+    assert codes(SHAPES, TIMEOUT) == ["TensorMismatch", "NcclTimeout"]
+    assert codes(SHAPES, OOM) == ["TrainOutOfMemory"]
+
+
+def test_an_exception_that_a_program_went_on_after_is_not_reported():
+    assert codes(EXCEPTION, "reward failed; skipping the sample") == []

@@ -15,12 +15,17 @@ REQUEST = '(SGLangEngine pid=9) INFO: 10.0.0.2:1 - "POST /generate HTTP/1.1" 200
 
 
 def logs(name: str) -> list[tuple[str, str]]:
-    """Return head and text of each log of a file."""
+    """Return what a log is to show, and its text, of each log of a file."""
+    return [(head.split("|")[0].strip(), text) for head, text in with_heads(name)]
+
+
+def with_heads(name: str) -> list[tuple[str, str]]:
     _, *parts = f"\n{(HERE / name).read_text()}".split("\n=== ")
-    return [(head.split("|")[0].strip(), text) for head, _, text in (part.partition("\n") for part in parts)]
+    return [(head, text) for head, _, text in (part.partition("\n") for part in parts)]
 
 
-FAILING, HEALTHY = logs("failing_logs.txt"), logs("healthy_logs.txt")
+FAILING, HEALTHY, THREADS = logs("failing_logs.txt"), logs("healthy_logs.txt"), logs("logs_of_threads.txt")
+NAMES = [head.split("|")[1].strip() for head, _ in with_heads("logs_of_threads.txt")]
 
 
 def codes(text: str) -> list[str]:
@@ -44,6 +49,7 @@ FORMS: dict[str, Callable[[str], str]] = {
     "torch, rank": each_line(lambda line: f"[rank3]: {line}"),
     "torchrun": each_line(lambda line: f"[default3]:{line}"),
     "JSON": each_line(lambda line: json.dumps({"ts": "2026-07-25T07:53:08Z", "level": "error", "msg": line})),
+    "Docker, coloured": lambda text: json.dumps({"log": each_line(lambda line: f"\x1b[36m(A pid=1)\x1b[0m {line}")(text)}),
     "logging": each_line(lambda line: f"2026-07-25 07:53:08,123 ERROR train.py:12 -- {line}"),
     "interleaved": each_line(lambda line: f"{line}\n{REQUEST}"),
     "progress bar": lambda text: f"\rEpoch:  10%|#  | 1/10\r{text}".replace("\n", "\n\rRollout: 40%|#### | 2/5\r"),
@@ -54,6 +60,16 @@ FORMS: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize(("code", "text"), FAILING, ids=[f"{n}-{code}" for n, (code, _) in enumerate(FAILING)])
 def test_a_log_of_a_user_is_diagnosed(code: str, text: str):
     assert codes(text)[:1] == [code]
+
+
+@pytest.mark.parametrize(("expected", "text"), THREADS, ids=NAMES)
+def test_error_lines_of_public_threads_are_diagnosed(expected: str, text: str):
+    assert (failures(text) or ["Healthy"])[0] in expected.split("/")
+
+
+def test_quotes_that_a_collector_has_escaped_twice_are_read():
+    record = json.dumps({"log": json.dumps({"msg": 'persistentvolumeclaim "runs" not found'})})
+    assert codes(record) == ["VolumeUnbound"]
 
 
 @pytest.mark.parametrize(("head", "text"), HEALTHY, ids=[head for head, _ in HEALTHY])
