@@ -49,7 +49,9 @@ FORMS: dict[str, Callable[[str], str]] = {
     "torch, rank": each_line(lambda line: f"[rank3]: {line}"),
     "torchrun": each_line(lambda line: f"[default3]:{line}"),
     "JSON": each_line(lambda line: json.dumps({"ts": "2026-07-25T07:53:08Z", "level": "error", "msg": line})),
-    "Docker, coloured": lambda text: json.dumps({"log": each_line(lambda line: f"\x1b[36m(A pid=1)\x1b[0m {line}")(text)}),
+    "Docker, coloured": lambda text: json.dumps(
+        {"log": "\n".join(f"\x1b[36m{line}\x1b[0m" for line in text.split("\n"))}
+    ),
     "logging": each_line(lambda line: f"2026-07-25 07:53:08,123 ERROR train.py:12 -- {line}"),
     "interleaved": each_line(lambda line: f"{line}\n{REQUEST}"),
     "progress bar": lambda text: f"\rEpoch:  10%|#  | 1/10\r{text}".replace("\n", "\n\rRollout: 40%|#### | 2/5\r"),
