@@ -20,10 +20,10 @@ MOST_NODES = 10_000
 MOST_GPUS_PER_NODE = 1_000
 CPU_KV_TOKENS = 8192
 """size of an engine's KV cache on Cpu where the manifest does not say; host memory has no share that is the engine's"""
-TIMEOUT_S, MEMORY_MIB, CONCURRENCY = 60.0, 4096, 64
+TIMEOUT_S, MEMORY_MIB, CONCURRENCY = 60, 4096, 64
 """limits of a reward where the manifest does not say"""
 MOST_EVALUATION_SETS = 16
-GENERATE_S = 600.0
+GENERATE_S = 600
 """time of a generate function where the manifest does not say"""
 TOOLS = {
     "calculator": "rljob_trainer.tools.calculator:calculator",
@@ -46,6 +46,8 @@ Positive = Annotated[int, Field(ge=1, le=INT32)]
 Seed = Annotated[int, Field(gt=-(2**53), lt=2**53)]
 """what every reader of JSON takes exactly, jq and browsers among them"""
 NotNegative = Annotated[int, Field(ge=0, le=INT32)]
+Timeout = Annotated[int, Field(ge=1, le=86400)]
+"""whole seconds, at most a day"""
 Nodes = Annotated[int, Field(ge=1, le=MOST_NODES)]
 GpusPerNode = Annotated[int, Field(ge=1, le=MOST_GPUS_PER_NODE)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
@@ -242,7 +244,7 @@ class Judging(Section):
     """rewards at or above it become 1, others 0; absent: rewards are not changed"""
     first_line: bool = False
     """score only the first line of the response, without a final full stop"""
-    timeout_seconds: Annotated[float, Field(gt=0, le=86400)] = TIMEOUT_S
+    timeout_seconds: Timeout = TIMEOUT_S
     """maximum time of one call of kind `Python` or `Math`, or of one request of kind `Remote` [s]"""
     memory_mib: Annotated[int, Field(ge=64, le=2**24)] = MEMORY_MIB
     """maximum data of the process of kind `Python` or `Math`, RLIMIT_DATA [MiB]; above it, Python raises
@@ -462,7 +464,7 @@ class Tools(Section):
     `<tool_call>` with JSON"""
     max_turns: Annotated[int, Field(ge=1, le=1000)] = 8
     """maximum number of model answers in a sample; a sample that still calls a tool in the last one is truncated"""
-    timeout_seconds: Annotated[float, Field(gt=0, le=86400)] = 10.0
+    timeout_seconds: Timeout = 10
     """maximum time of one call [s]; after it, the model gets an error as the result"""
     memory_mib: Annotated[int, Field(ge=64, le=2**24)] = 1024
     """maximum data of the process of a tool, RLIMIT_DATA [MiB]; above it, the model gets an error as the result"""
@@ -519,13 +521,13 @@ class Rollout(Section):
     router_policy: RouterPolicy = RouterPolicy.CACHE_AWARE
     """policy of the router. `power_of_two` is not available: it compares loads that are seconds old, but the
     prompts of a step arrive all at once. sglang-router: --policy, slime: --router-policy"""
-    request_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
+    request_timeout_seconds: Positive = 600
     """maximum wait for one response before it is requested again [s]"""
     generate: Text | None = None
     """`module:function` of an `async def` function that makes a multi-turn sample: it gets a conversation, calls
     the model any number of times, and adds text of the environment, which is not trained on; absent: the model
     answers once. slime: --custom-generate-function-path"""
-    generate_timeout_seconds: Annotated[float, Field(gt=0, le=86400)] = GENERATE_S
+    generate_timeout_seconds: Timeout = GENERATE_S
     """maximum time of `generate` for one sample, without the time of the model [s]"""
     tools: Tools | None = None
     """functions that the model can call, in several turns; absent: none"""
@@ -617,7 +619,7 @@ class WeightSync(Section):
     checkpoint.directory"""
     bucket_mib: Positive = 512
     """size of one broadcast [MiB]. slime: --update-weight-buffer-size"""
-    timeout_seconds: Annotated[float, Field(gt=0)] = 120.0
+    timeout_seconds: Positive = 120
     """deadline of one publication [s]; an engine that misses it is quarantined"""
 
 
@@ -670,15 +672,15 @@ class Recovery(Section):
     """after an attempt that ran out of GPU memory, the next one takes 10 % less: of training.maxTokensPerGpu for the
     learner, which changes no result, of rollout.memoryFraction for an engine; CUDA graphs that cannot be captured twice
     are left out. Only on Gpu"""
-    health_interval_seconds: Annotated[float, Field(gt=0)] = 1.0
+    health_interval_seconds: Positive = 1
     """time between two health probes of an engine [s]. slime: --rollout-health-check-interval"""
-    health_timeout_seconds: Annotated[float, Field(gt=0)] = 10.0
+    health_timeout_seconds: Positive = 10
     """timeout of one probe [s]. slime: --rollout-health-check-timeout"""
     health_failures: Positive = 3
     """consecutive failed probes after which an engine is dead; an engine whose process exits is dead at once"""
-    start_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
+    start_timeout_seconds: Positive = 600
     """maximum time for an engine to become ready [s]. slime: --rollout-health-check-first-wait"""
-    grace_seconds: Annotated[float, Field(ge=0)] = 10.0
+    grace_seconds: NotNegative = 10
     """time that the driver waits for a decision of the operator or supervisor [s]; after it, the driver decides by
     the same policy"""
 

@@ -134,6 +134,7 @@ def means(value: str) -> Conversion:
 
 WHOLE = Conversion(lambda given: whole(single(given)), lambda value: (plain(value),))
 REAL = Conversion(lambda given: number(single(given)), lambda value: (plain(value),))
+SECONDS = Conversion(lambda given: max(1, round(number(single(given)))), lambda value: (plain(value),))
 TEXT = Conversion(single, lambda value: (str(value),), is_text=True)
 DIRECTORY = Conversion(lambda given: single(given).rstrip("/") or "/", lambda value: (str(value),), is_text=True)
 ON = Conversion(switched, lambda value: () if value else None)

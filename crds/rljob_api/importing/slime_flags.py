@@ -10,6 +10,7 @@ from rljob_api.importing.mapping import (
     ON,
     PRESENT,
     REAL,
+    SECONDS,
     TEXT,
     TEXTS,
     WHOLE,
@@ -341,9 +342,9 @@ CHECKPOINT: dict[str, Entry] = {
     "debug-rollout-only": Field("debug.rolloutOnly", ON),
     "debug-train-only": Joint("debug.replay; not needed with sft"),
     "use-fault-tolerance": Needless("engines are always watched; spec.recovery has the limits"),
-    "rollout-health-check-interval": Field("recovery.healthIntervalSeconds", REAL),
-    "rollout-health-check-timeout": Field("recovery.healthTimeoutSeconds", REAL),
-    "rollout-health-check-first-wait": Field("recovery.startTimeoutSeconds", REAL),
+    "rollout-health-check-interval": Field("recovery.healthIntervalSeconds", SECONDS),
+    "rollout-health-check-timeout": Field("recovery.healthTimeoutSeconds", SECONDS),
+    "rollout-health-check-first-wait": Field("recovery.startTimeoutSeconds", SECONDS),
 }
 TRACKING: dict[str, Entry] = {
     **same(

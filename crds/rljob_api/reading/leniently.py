@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from rljob_api.errors import ManifestError
 from rljob_api.reading.field_lookup import Path
-from rljob_api.reading.manifest import as_json
+from rljob_api.reading.manifest import as_json, nearest_whole
 from rljob_api.sections import RLJob, Spec
 
 
@@ -19,7 +19,8 @@ class Readable:
 
     spec: Spec
     left_out: tuple[Path, ...] = ()
-    """fields that could not be read: `spec` has their defaults. Empty: only rules between fields are broken"""
+    """fields that could not be read: `spec` has their defaults. Empty: only rules between fields are broken, or a
+    number with a point stands where a whole one is expected: it is rounded"""
 
 
 STAND_INS: Mapping[str, Mapping[str, Any]] = {
@@ -41,7 +42,11 @@ def readable(content: Mapping[str, Any]) -> Readable | None:
         except ManifestError:
             return None
         except ValidationError as error:
-            loc = error.errors(include_url=False)[0]["loc"]
+            first = error.errors(include_url=False)[0]
+            loc, whole = first["loc"], nearest_whole(first["loc"], first["input"])
+            if whole is not None:
+                _set(left, loc, whole)
+                continue
             where = max(_deepest(left, loc), tuple(str(part) for part in loc[:2]), key=len)
             if where[0] != "spec" or len(where) < 2 or where in left_out:
                 return None
@@ -71,3 +76,11 @@ def _remove(content: dict[str, Any], path: Path) -> None:
     here.pop(path[-1], None)
     if len(path) == 2 and path[1] in STAND_INS:
         here[path[1]] = STAND_INS[path[1]]
+
+
+def _set(content: dict[str, Any], loc: tuple[int | str, ...], value: int) -> None:
+    """Replace the value at a place that exists."""
+    here: Any = content
+    for part in loc[:-1]:
+        here = here[part]
+    here[loc[-1]] = value

@@ -7,6 +7,7 @@ translated into problems, so that users never see pydantic.
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -159,7 +160,7 @@ def translated(error: ErrorDetails) -> Problem:
         case "too_long":
             return Problem(field, ABSENT, f"has more than {context['max_length']} entries")
         case kind if "_type" in kind or kind.startswith("int"):
-            return Problem(field, value, f"has the wrong type; expected: {wanted(error)}", converted(value, kind))
+            return Problem(field, value, f"has the wrong type; expected: {wanted(error)}", near_value(error, kind))
         case _:
             return Problem(field, value, f"is refused: {error['msg']}")
 
@@ -219,6 +220,25 @@ def wanted(error: ErrorDetails) -> str:
     if entry is not None:
         return field_types.kind(entry.field)
     return {"int_type": "whole number", "string_type": "text"}.get(error["type"], error["type"].removesuffix("_type"))
+
+
+def near_value(error: ErrorDetails, kind: str) -> str | None:
+    """Return the value that was meant by one of the wrong type, if that is obvious."""
+    whole = nearest_whole(error["loc"], error["input"]) if kind.startswith("int") else None
+    return converted(error["input"], kind) if whole is None else str(whole)
+
+
+def nearest_whole(loc: tuple[int | str, ...], value: object) -> int | None:
+    """Return the whole number within a field's bounds that is closest to a number with a point; None: it is none."""
+    entry = field_lookup.entries().get(field_names(loc))
+    if entry is None or not isinstance(value, float) or not math.isfinite(value):
+        return None
+    schema = field_types.adapter(entry.field).json_schema()
+    bounds = next((each for each in schema.get("anyOf", [schema]) if each.get("type") == "integer"), None)
+    if bounds is None:
+        return None
+    least, most = (bounds.get(key, value) for key in ("minimum", "maximum"))
+    return round(min(max(value, least), most))
 
 
 def converted(value: object, kind: str) -> str | None:

@@ -64,7 +64,7 @@ def manifest(model: Path, directory: Path, **sections: Any) -> dict[str, Any]:
         "training": {"steps": 6, "precision": "fp32", "optimizer": {"learningRate": 5.0e-3}},
         "checkpoint": {"directory": str(directory / "run"), "interval": 2},
         "evaluation": {"interval": 100},
-        "recovery": {"healthIntervalSeconds": 0.5, "healthTimeoutSeconds": 20},
+        "recovery": {"healthIntervalSeconds": 1, "healthTimeoutSeconds": 20},
         "runtime": {"device": "Cpu", "tensorboard": False},
     }
     return {

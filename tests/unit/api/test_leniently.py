@@ -35,6 +35,12 @@ def test_only_what_is_wrong_is_left_out(sections, left_out):
     assert found.spec.rollout.engines == 2
 
 
+def test_seconds_with_a_point_are_rounded_and_nothing_is_left_out():
+    found = readable(manifest(recovery={"healthIntervalSeconds": 0.5, "graceSeconds": 2.6}))
+    assert found.left_out == ()
+    assert (found.spec.recovery.health_interval_seconds, found.spec.recovery.grace_seconds) == (1, 3)
+
+
 @pytest.mark.parametrize("section", sorted(STAND_INS))
 def test_a_required_section_that_is_wrong_gets_a_stand_in(section):
     found = readable(manifest(**{section: "wrong"}))

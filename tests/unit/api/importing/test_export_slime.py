@@ -103,7 +103,7 @@ FIELDS = {
     "training__optimizer__clipGrad": rate,
     "checkpoint__directory": st.sampled_from(["/runs/j", "a b"]),
     "checkpoint__interval": st.integers(1, 99),
-    "recovery__healthIntervalSeconds": rate,
+    "recovery__healthIntervalSeconds": st.integers(1, 99),
     "extraArgs__sglang": st.sampled_from([{"chunked-prefill-size": 4096}, {"disable-radix-cache": True}]),
     "extraArgs__megatron": st.sampled_from([{"recompute_num_layers": 2, "deterministic_mode": True}]),
     "training__recompute": st.just("Full"),

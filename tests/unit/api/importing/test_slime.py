@@ -142,6 +142,11 @@ def test_a_penalty_needs_its_coefficient(words, kl):
     assert spec_of(words).get("algorithm", {}).get("kl") == kl
 
 
+@pytest.mark.parametrize(("given", "seconds"), [("0.4", 1), ("30", 30), ("7.6", 8)])
+def test_seconds_are_rounded_to_whole_ones(given, seconds):
+    assert spec_of(f"--rollout-health-check-interval {given}")["recovery"] == {"healthIntervalSeconds": seconds}
+
+
 @pytest.mark.parametrize(
     ("words", "low", "high"),
     [

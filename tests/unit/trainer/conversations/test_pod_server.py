@@ -55,7 +55,7 @@ def pool(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pod(pool):
-    given = Tools(functions=("python",), memory_mib=512, timeout_seconds=20.0)
+    given = Tools(functions=("python",), memory_mib=512, timeout_seconds=20)
     return ToolPod(pool.addresses[0], pool.token, given)
 
 
@@ -111,8 +111,8 @@ def test_a_tool_that_the_image_lacks_is_refused_with_the_reason(pod):
 
 
 def test_code_that_takes_too_long_is_ended(pool):
-    short = ToolPod(pool.addresses[0], pool.token, Tools(functions=("python",), timeout_seconds=0.5))
-    assert short.call(PYTHON, {"code": "while True: pass"}) == "Error: no result within 0.5 s"
+    short = ToolPod(pool.addresses[0], pool.token, Tools(functions=("python",), timeout_seconds=1))
+    assert short.call(PYTHON, {"code": "while True: pass"}) == "Error: no result within 1 s"
 
 
 def test_a_pod_accepts_the_drivers_token_only(pool):

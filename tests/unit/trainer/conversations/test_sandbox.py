@@ -72,7 +72,7 @@ def say(machine):
         patch.setenv("RLJOB_SECRET", SECRET)
         patch.syspath_prepend(machine["RUN"])
         patch.chdir(machine["RUN"])
-        given = Tools(functions=("python", "handbook_tools:finds"), memory_mib=512, concurrency=1, timeout_seconds=20.0)
+        given = Tools(functions=("python", "handbook_tools:finds"), memory_mib=512, concurrency=1, timeout_seconds=20)
         box = Toolbox(tools(given), given, Path(machine["RUN"]) / "tools.log")
         stack.callback(box.close)
         yield lambda name, **arguments: asyncio.run(box.result(ToolCall(name, arguments)))
@@ -161,7 +161,7 @@ def test_a_sandbox_ends_with_all_its_processes_when_the_toolbox_closes(tmp_path)
 
 
 def test_code_that_takes_too_long_is_ended_and_its_stacks_are_logged(tmp_path):
-    given = Tools(functions=("python",), concurrency=1, timeout_seconds=1.0)
+    given = Tools(functions=("python",), concurrency=1, timeout_seconds=1)
     box = Toolbox(tools(given), given, tmp_path / "tools.log")
     try:
         said = asyncio.run(box.result(ToolCall("python", {"code": "while True: pass"})))

@@ -190,7 +190,7 @@ def test_tools_that_cannot_be_offered_are_refused_at_once(functions, said):
 
 
 def test_results_and_troubles_reach_the_model(toolbox, tmp_path):
-    box = toolbox("own_tools:echo", "own_tools:does", "own_tools:awaits", timeout_seconds=1.5)
+    box = toolbox("own_tools:echo", "own_tools:does", "own_tools:awaits", timeout_seconds=2)
 
     async def results():
         asked = [
@@ -215,7 +215,7 @@ def test_results_and_troubles_reach_the_model(toolbox, tmp_path):
     assert said[4] == "done"
     assert said[5] == "Error: more than 512 MiB of memory were needed"
     assert said[6] == "Error: the tool's process ended with code 3"
-    assert said[7] == "Error: no result within 1.5 s"
+    assert said[7] == "Error: no result within 2 s"
     assert said[8] == "Error: there is no tool search, only echo, does, awaits"
     assert said[9] == "Error: the call is no JSON"
     assert len(said[10]) == 10_001
@@ -223,13 +223,13 @@ def test_results_and_troubles_reach_the_model(toolbox, tmp_path):
 
 
 def test_a_tool_that_hangs_is_waited_for_as_long_as_the_manifest_says_and_then_starts_again(toolbox):
-    box = toolbox("own_tools:does", "own_tools:echo", timeout_seconds=0.5, concurrency=1)
+    box = toolbox("own_tools:does", "own_tools:echo", timeout_seconds=1, concurrency=1)
 
     async def said():
         late = await box.result(ToolCall("does", {"what": "sleep"}))
         return late, await box.result(ToolCall("echo", {"text": "again"}))
 
-    assert asyncio.run(said()) == ("Error: no result within 0.5 s", "again")
+    assert asyncio.run(said()) == ("Error: no result within 1 s", "again")
 
 
 def test_calls_go_on_at_once_in_processes_of_their_own(toolbox):
