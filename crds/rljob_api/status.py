@@ -242,6 +242,8 @@ class Resolved(Section):
     """resources of the head's container"""
     worker_resources: dict[str, Any] | None = None
     """resources of the other pods' containers, without GPUs"""
+    defaults: dict[str, Any] | None = None
+    """the operator's settings for the pods of all jobs, beside the job's own, in the form of a spec; absent: none"""
 
 
 class Status(Section):

@@ -12,6 +12,7 @@ from rljob_api.status import Resolved, Status
 from rljob_operator.claims import Claim
 from rljob_operator.cluster_shape import digest
 from rljob_operator.identity import Manifest
+from rljob_operator.job_defaults import with_defaults
 from rljob_operator.resolved import resolved
 from rljob_operator.world import Defaults, Job
 
@@ -25,6 +26,7 @@ class AdmittedJob:
     uid: str
     generation: int
     spec: Spec
+    """its own, with the operator's settings for the pods of all jobs"""
     manifest: Manifest
     """what the driver reads: the object without what the API server adds"""
     digest: str
@@ -59,18 +61,19 @@ class AdmittedJob:
 
 
 def admitted_job(job: Job, spec: Spec, defaults: Defaults, clusters: Sequence[Manifest] = ()) -> AdmittedJob:
-    """Return the job with this spec, which is its own; `clusters` are its RayClusters."""
+    """Return the job with this spec, as its manifest has it; `clusters` are its RayClusters."""
     status = Status.model_validate(job.status)
+    found = resolved(job, spec, status, clusters, defaults)
     return AdmittedJob(
         name=job.name,
         namespace=job.namespace,
         uid=job.uid,
         generation=job.generation,
-        spec=spec,
+        spec=with_defaults(spec, found.defaults or {}),
         manifest=job.manifest,
         digest=digest(job.manifest, spec),
         status=status,
-        resolved=resolved(job, spec, status, clusters, defaults),
+        resolved=found,
         scrapers=defaults.scrapers,
         release=defaults.release,
         operator_namespace=defaults.operator_namespace,

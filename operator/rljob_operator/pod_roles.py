@@ -16,6 +16,7 @@ from rljob_operator.template_patch import merged
 Role = Literal["head", "trainer", "rollout", "tools"]
 HEAD: Role = "head"
 TOOLS: Role = "tools"
+ROLES: tuple[Role, ...] = (HEAD, "trainer", "rollout", TOOLS)
 WITHOUT_GPUS = (HEAD, TOOLS)
 HEAD_GROUP = "headgroup"
 """KubeRay's name of the group of the head"""

@@ -29,7 +29,7 @@ def resolved(job: Job, spec: Spec, status: Status, clusters: Sequence[Manifest],
 
     The image is None if neither the spec nor the operator names one.
     """
-    before = _before(job, spec, status, clusters)
+    before = _before(job, spec, status, clusters, defaults)
     volume, directory = _place(job, spec, before, defaults)
     return Resolved(
         image=spec.runtime.image or before.image or defaults.image,
@@ -37,10 +37,11 @@ def resolved(job: Job, spec: Spec, status: Status, clusters: Sequence[Manifest],
         volume=volume,
         head_resources=_resources(spec.runtime.head_resources, before.head_resources, defaults.head_resources),
         worker_resources=_resources(spec.runtime.worker_resources, before.worker_resources, defaults.worker_resources),
+        defaults=(before.defaults if before.image is not None else dict(defaults.settings)) or None,
     )
 
 
-def _before(job: Job, spec: Spec, status: Status, clusters: Sequence[Manifest]) -> Resolved:
+def _before(job: Job, spec: Spec, status: Status, clusters: Sequence[Manifest], defaults: Defaults) -> Resolved:
     """Return what was decided earlier; empty: nothing.
 
     Until the first attempt nothing exists that a new decision could tear apart: a changed spec is decided anew.
@@ -50,7 +51,7 @@ def _before(job: Job, spec: Spec, status: Status, clusters: Sequence[Manifest]) 
         return known
     kept = [cluster for cluster in clusters if not is_deleting(cluster)]
     if kept:
-        return _seen_in(max(kept, key=_built_for), spec, status.directory)
+        return _seen_in(max(kept, key=_built_for), spec, status.directory, defaults)
     return Resolved(directory=status.directory if status.attempt > 0 else None)
 
 
@@ -58,7 +59,7 @@ def _built_for(cluster: Manifest) -> int:
     return attempt_of_cluster(cluster["metadata"]["name"])
 
 
-def _seen_in(cluster: Manifest, spec: Spec, directory: str | None) -> Resolved:
+def _seen_in(cluster: Manifest, spec: Spec, directory: str | None, defaults: Defaults) -> Resolved:
     """Return what a RayCluster was built with, for a job whose status does not have it."""
     head, *workers = (
         group["template"]["spec"]
@@ -71,6 +72,7 @@ def _seen_in(cluster: Manifest, spec: Spec, directory: str | None) -> Resolved:
         volume=_default_volume(head),
         head_resources=None if role_of(spec, HEAD).resources else container.get("resources", {}),
         worker_resources=_worker_resources(workers, spec),
+        defaults=dict(defaults.settings),  # a RayCluster does not show which of its settings were defaults
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rljob_operator.job_defaults import job_defaults
 from rljob_operator.world import Defaults, Storage
 
 IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -69,6 +70,7 @@ def defaults_of(given: argparse.Namespace) -> Defaults:
         head_resources=given.head_resources,
         worker_resources=given.worker_resources,
         has_kueue=given.kueue,
+        settings=given.job_defaults,
     )
 
 
@@ -80,6 +82,7 @@ def add_defaults(parser: argparse.ArgumentParser) -> None:
     add("--storage-path", default="/rljob", help="where that volume is mounted")
     add("--head-resources", type=_resources, default={}, help="of the heads of jobs that name none, as JSON")
     add("--kueue", action="store_true", help="jobs may name a queue of Kueue")
+    add("--job-defaults", type=_job_defaults, default={}, help="further settings of jobs' pods, as a spec in JSON")
     add("--worker-resources", type=_resources, default={}, help="of the other pods of jobs that name none, as JSON")
 
 
@@ -117,6 +120,13 @@ def _object(example: str) -> Callable[[str], dict[str, Any]]:
 
 _volume = _object('{"hostPath": {"path": "/data"}}')
 _resources = _object('{"requests": {"memory": "8Gi"}}')
+
+
+def _job_defaults(text: str) -> dict[str, Any]:
+    try:
+        return job_defaults(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _rules(text: str) -> tuple[dict[str, Any], ...]:

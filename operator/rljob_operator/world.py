@@ -168,6 +168,8 @@ class Defaults:
     head_resources: Mapping[str, Any] = field(default_factory=dict)
     """as in a container's `resources`"""
     worker_resources: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """of the pods of all jobs, beside their own, see `job_defaults.py`"""
     release: str = "default/rljob-operator"
     """of this operator: namespace and name of its Lease"""
     ttl_after_deletion_s: int | None = None

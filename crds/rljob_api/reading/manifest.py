@@ -237,7 +237,7 @@ def nearest_whole(loc: tuple[int | str, ...], value: object) -> int | None:
     bounds = next((each for each in schema.get("anyOf", [schema]) if each.get("type") == "integer"), None)
     if bounds is None:
         return None
-    least, most = (bounds.get(key, value) for key in ("minimum", "maximum"))
+    least, most = (float(bounds.get(key, value)) for key in ("minimum", "maximum"))
     return round(min(max(value, least), most))
 
 

@@ -9,6 +9,7 @@ from rljob_api.sizing.topology import Topology, topology
 from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.capacity.demand import Pods, demand
 from rljob_operator.capacity.quantities import PODS, shown
+from rljob_operator.job_defaults import lines
 
 
 def plan_lines(job: AdmittedJob) -> Iterator[str]:
@@ -19,6 +20,8 @@ def plan_lines(job: AdmittedJob) -> Iterator[str]:
     yield f"plan: {spec.placement}, {where.gpus} {unit} on {len(where.nodes)} nodes ({nodes})"
     yield f"plan: {_processes(where)}"
     yield f"plan: pods: {'; '.join(_pods(each) for each in demand(job))}"
+    for line in lines(job.resolved.defaults or {}):
+        yield f"plan: the operator adds {line}"
     sizes = batch(spec)
     yield (
         f"plan: a step has {sizes.prompts} prompts × {sizes.samples_per_prompt} samples = {sizes.samples} samples, in "

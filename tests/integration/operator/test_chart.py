@@ -115,6 +115,24 @@ def test_the_operator_understands_what_the_chart_passes_to_it():
     assert given.defaults.ttl_after_deletion_s == 604800
 
 
+def test_operator_and_webhook_get_the_settings_for_the_pods_of_all_jobs():
+    wanted = {
+        "runtime": {"imagePullSecrets": ["registry"], "env": {"GREETING": "it's", "HOST": "$(NODE)"}},
+        "pods": {"trainer": {"tolerations": [{"key": "gpu", "operator": "Exists"}]}},
+    }
+    found = rendered("--set-json", f"trainer.defaults={json.dumps(wanted)}")
+    for name, read in (("operator", settings), ("webhook", webhook_settings)):
+        (container,) = found[f"Deployment/rl-{name}"]["spec"]["template"]["spec"]["containers"]
+        assert "$$(NODE)" in str(container["args"])  # a kubelet replaces $(NODE), and writes $$( as $(
+        assert read([each.replace("$$(", "$(") for each in container["args"]], {}).defaults.settings == wanted
+
+
+@pytest.mark.parametrize("wrong", ['{"training":{}}', '{"runtime":{"image":"x"}}', '{"pods":{"head":{"template":{}}}}'])
+def test_helm_refuses_what_cannot_be_a_default_of_jobs(wrong: str):
+    with pytest.raises(RuntimeError, match="defaults"):
+        rendered("--set-json", f"trainer.defaults={wrong}")
+
+
 def test_jobs_let_the_chart_s_pods_in():
     labels = rendered()["Deployment/rl-operator"]["spec"]["template"]["metadata"]["labels"]
     assert OPERATOR_LABELS.items() <= labels.items()

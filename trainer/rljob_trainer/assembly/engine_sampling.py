@@ -147,7 +147,7 @@ class EngineSampling:
     def _sampler(self, router: Generates, publisher: Publisher, learner: LearnerGroup) -> Sampler:
         spec, beat = self.foundation.spec, self.foundation.status_store.beat
         # A prompt may outlive an engine: time for two answers and a restart between them.
-        patience_s = 2 * spec.rollout.request_timeout_seconds + spec.recovery.start_timeout_seconds
+        patience_s: float = 2 * spec.rollout.request_timeout_seconds + spec.recovery.start_timeout_seconds
         generator: Generator = RouterGenerator(router, spec.rollout.request_timeout_seconds)
         if self.function is not None:
             model, url = self.material.model, self.fleet.client.url
