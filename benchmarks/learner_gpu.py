@@ -131,8 +131,8 @@ def without_layer(case: Case) -> Step:
     """Return a step with Megatron's own layer around our attention: torch.compile's gate, PyTorch's norms."""
     layer_spec = model._layer_spec
 
-    def spec(config: Any, device: Any) -> Any:
-        made = layer_spec(config, device)
+    def spec(config: Any, family: Any, device: Any) -> Any:
+        made = layer_spec(config, family, device)
         made.module = TransformerLayer
         return made
 
@@ -149,7 +149,7 @@ def without_kept_logits(case: Case) -> Step:
 def unfused(case: Case) -> Step:
     """Return a step of the learner with the layers and the output layer that it has on CPUs."""
     layer_spec = model._layer_spec
-    patch.object(model, "_layer_spec", lambda config, _device: layer_spec(config, "cpu")).start()
+    patch.object(model, "_layer_spec", lambda config, family, _device: layer_spec(config, family, "cpu")).start()
     patch.object(logprobs, "_head", lambda _hidden, _shard: logprobs._Head).start()
     return without_flash_4(case)
 

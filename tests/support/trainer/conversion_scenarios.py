@@ -16,6 +16,13 @@ def convert_there_and_back(rank: int, world_size: int, port: int, source: Path, 
     return [there, conversion.hugging_face(there.path / "iter_0000000", source, directory / "hf")]
 
 
+def convert_each_there_and_back(rank: int, world_size: int, port: int, sources: list[Path]) -> list[list[Any]]:
+    """Convert each Hugging Face directory there and back, with the results beside it."""
+    return [
+        convert_there_and_back(rank, world_size, port, each, each.with_name(f"{each.name}-there")) for each in sources
+    ]
+
+
 def convert(rank: int, world_size: int, port: int, source: Path, original: Path, target: Path) -> Any:
     return conversion.hugging_face(source, original, target)
 

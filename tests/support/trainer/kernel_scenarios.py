@@ -175,7 +175,7 @@ def _as_on_a_gpu() -> Iterator[None]:
     """Let models have the layers and the head that they have on a GPU."""
     layer_spec = model._layer_spec
     with (
-        patch.object(model, "_layer_spec", lambda config, _device: layer_spec(config, "cuda")),
+        patch.object(model, "_layer_spec", lambda config, family, _device: layer_spec(config, family, "cuda")),
         patch.object(logprobs, "_head", lambda _hidden, _shard: FusedHead),
     ):
         yield

@@ -290,7 +290,12 @@ def gradients(
     rank: int, world_size: int, port: int, config: LearnerConfig, sequences: list[TrainingSequence]
 ) -> tuple[OptimizerStep, dict[str, torch.Tensor]]:
     """Take one step; return its metrics and the clipped gradients by their Hugging Face names (one rank only)."""
-    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    return _gradients(LearnerRank(config, rank, world_size, "127.0.0.1", port), sequences)
+
+
+def _gradients(
+    learner: LearnerRank, sequences: list[TrainingSequence]
+) -> tuple[OptimizerStep, dict[str, torch.Tensor]]:
     metrics = _step(learner, sequences, 10_000, False)
     converted = [
         learner._bridge._weight_to_hf_format(name, parameter.main_grad)

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
+from rljob_api.sizing.model_shape import BY_MODEL_TYPE, Family
 from rljob_trainer.algorithms.algorithm import CISPO, GSPO, LIKELIHOOD
 from rljob_trainer.batches.packing import TrainingSequence
 from rljob_trainer.learners.config import LossSettings, OptimizerSettings
@@ -20,17 +21,17 @@ class NaiveStep:
     """clipped"""
 
 
-def _by_expert(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _by_expert(tensors: dict[str, torch.Tensor], family: Family) -> dict[str, torch.Tensor]:
     """Return the tensors by the names of checkpoint files; transformers 5 keeps a layer's experts in one tensor."""
     found: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
-        prefix, _, last = name.rpartition(".")
+        prefix, _, last = name.replace(".mlp.", f".{family.mlp}.").rpartition(".")
         if not prefix.endswith("experts"):
-            found[name] = tensor
+            found[f"{prefix}.{last}"] = tensor
             continue
         for expert, weight in enumerate(tensor):
             parts = weight.chunk(2) if last == "gate_up_proj" else (weight,)
-            names = ("gate_proj", "up_proj") if last == "gate_up_proj" else ("down_proj",)
+            names = family.gate_up if last == "gate_up_proj" else (family.down,)
             found |= {f"{prefix}.{expert}.{each}.weight": part for each, part in zip(names, parts, strict=True)}
     return found
 
@@ -40,6 +41,7 @@ class NaiveLearner:
         self, directory: Path, loss: LossSettings, optimizer: OptimizerSettings, rates: Sequence[float]
     ) -> None:
         self.model = self._load(directory)
+        self.family = BY_MODEL_TYPE[self.model.config.model_type]
         self.reference = self._load(directory).requires_grad_(False)
         self.loss, self.settings, self.rates = loss, optimizer, list(rates)
         matrices = [p for p in self.model.parameters() if p.ndim > 1]
@@ -61,11 +63,11 @@ class NaiveLearner:
         self.rates = self.rates[1:]
         gradients = {n: p.grad.clone() for n, p in self.model.named_parameters() if p.grad is not None}
         self.optimizer.step()
-        return NaiveStep(total.item(), norm.item(), _by_expert(gradients))
+        return NaiveStep(total.item(), norm.item(), _by_expert(gradients, self.family))
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return a copy of all weights as they are now."""
-        return _by_expert({name: tensor.clone() for name, tensor in self.model.state_dict().items()})
+        return _by_expert({name: tensor.clone() for name, tensor in self.model.state_dict().items()}, self.family)
 
     def logprobs(self, model: torch.nn.Module, sequence: TrainingSequence) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the response tokens' log-probabilities and the entropies where they were sampled."""

@@ -24,7 +24,8 @@ class ThreadLearner:
     def __init__(self, checkpoint: Path, key_value_heads: int) -> None:
         self.tensors: Tensors = {name: t.clone() for name, t in load_file(checkpoint / "model.safetensors").items()}
         self.damage: Callable[[Tensors], Tensors] = lambda tensors: tensors
-        self._sender = WeightSender(self.specs, Sharding(1, key_value_heads, tied_embeddings=True), cpu_digest)
+        tied = "lm_head.weight" not in self.tensors
+        self._sender = WeightSender(self.specs, Sharding(1, key_value_heads, tied), cpu_digest)
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:

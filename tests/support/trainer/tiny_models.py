@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from rljob_api.sizing import model_shape
+from rljob_api.sizing.tensors import tensors_of
 
 DType = Literal["float32", "bfloat16"]
 Weights = dict[str, npt.NDArray[np.float32]]
@@ -60,15 +61,25 @@ def tiny(
     seed: int = 0,
     dtype: DType = "float32",
     layers: int = NUM_LAYERS,
+    **changes: Any,
 ) -> Path:
-    """Write a random checkpoint of an architecture that the learner trains."""
+    """Write a random checkpoint of an architecture that the learner trains, with `changes` of its `config.json`."""
     family = model_shape.FAMILIES[architecture]
-    config = _config(architecture, family.model_type, tied, dtype, layers) | (_EXPERTS if family.experts else {})
-    return _write(directory, config, _weights(layers, tied, seed, family))
+    config = _config(architecture, family.model_type, tied, dtype, layers) | OWN.get(architecture, {}) | changes
+    return _write(directory, config, _weights(model_shape.shape(config), seed))
 
 
 FAMILIES = {family.model_type: partial(tiny, architecture) for architecture, family in model_shape.FAMILIES.items()}
 """how to make a checkpoint of each architecture that the learner trains"""
+
+
+CASES = tuple(
+    (family.model_type, tied)
+    for family in model_shape.FAMILIES.values()
+    for tied in (True, False)
+    if family.needs.get("tie_word_embeddings", tied) == tied
+)
+"""each family, with tied embeddings and without, where it may have both"""
 
 
 def tiny_tokenizer(directory: Path) -> Path:
@@ -156,44 +167,33 @@ _EXPERTS = {
     "output_router_logits": False,
     "router_aux_loss_coef": 0.001,
 }
+OWN: dict[str, dict[str, Any]] = {
+    "Qwen2ForCausalLM": {"attention_bias": True},
+    "Qwen3MoeForCausalLM": _EXPERTS,
+    "MixtralForCausalLM": {
+        "num_local_experts": NUM_EXPERTS,
+        "num_experts_per_tok": 2,
+        "intermediate_size": EXPERT_SIZE,
+        "router_jitter_noise": 0.0,
+        "router_aux_loss_coef": 0.001,
+        "output_router_logits": False,
+    },
+    "Glm4ForCausalLM": {"attention_bias": True, "partial_rotary_factor": 0.5},
+}
+"""settings that an architecture has of its own"""
 
 
-def _weights(layers: int, tied: bool, seed: int, family: model_shape.Family) -> Weights:
+def _weights(shape: model_shape.Shape, seed: int) -> Weights:
+    """Return weights around zero, norms around one."""
     random = np.random.default_rng(seed)
 
-    def linear(outputs: int, inputs: int) -> npt.NDArray[np.float32]:
-        return np.asarray(random.standard_normal((outputs, inputs)) / np.sqrt(inputs), np.float32)
+    def tensor(name: str, axes: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        drawn = random.standard_normal(axes)
+        if len(axes) == 2:
+            return np.asarray(drawn / np.sqrt(axes[1]), np.float32)
+        return np.asarray(0.1 * drawn + (not name.endswith(".bias")), np.float32)
 
-    def norm(size: int) -> npt.NDArray[np.float32]:
-        return np.asarray(1 + 0.1 * random.standard_normal(size), np.float32)
-
-    weights: Weights = {"model.embed_tokens.weight": linear(VOCABULARY_SIZE, HIDDEN_SIZE)}
-    for layer in range(layers):
-        prefix = f"model.layers.{layer}"
-        attention = f"{prefix}.self_attn"
-        weights |= {
-            f"{prefix}.input_layernorm.weight": norm(HIDDEN_SIZE),
-            f"{attention}.q_proj.weight": linear(NUM_HEADS * HEAD_DIM, HIDDEN_SIZE),
-            f"{attention}.k_proj.weight": linear(NUM_KEY_VALUE_HEADS * HEAD_DIM, HIDDEN_SIZE),
-            f"{attention}.v_proj.weight": linear(NUM_KEY_VALUE_HEADS * HEAD_DIM, HIDDEN_SIZE),
-            f"{attention}.o_proj.weight": linear(HIDDEN_SIZE, NUM_HEADS * HEAD_DIM),
-            f"{prefix}.post_attention_layernorm.weight": norm(HIDDEN_SIZE),
-        }
-        experts = {f"{prefix}.mlp.experts.{expert}": EXPERT_SIZE for expert in range(NUM_EXPERTS)}
-        for mlp, size in experts.items() if family.experts else ((f"{prefix}.mlp", INTERMEDIATE_SIZE),):
-            weights |= {
-                f"{mlp}.gate_proj.weight": linear(size, HIDDEN_SIZE),
-                f"{mlp}.up_proj.weight": linear(size, HIDDEN_SIZE),
-                f"{mlp}.down_proj.weight": linear(HIDDEN_SIZE, size),
-            }
-        if family.experts:
-            weights[f"{prefix}.mlp.gate.weight"] = linear(NUM_EXPERTS, HIDDEN_SIZE)
-        if family.qk_norm:
-            weights |= {f"{attention}.q_norm.weight": norm(HEAD_DIM), f"{attention}.k_norm.weight": norm(HEAD_DIM)}
-    weights["model.norm.weight"] = norm(HIDDEN_SIZE)
-    if not tied:
-        weights["lm_head.weight"] = linear(VOCABULARY_SIZE, HIDDEN_SIZE)
-    return weights
+    return {name: tensor(name, axes) for name, axes in tensors_of(shape).items()}
 
 
 def _write_safetensors(path: Path, weights: Weights, dtype: DType) -> None:

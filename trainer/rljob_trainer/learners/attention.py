@@ -7,6 +7,7 @@ padded to the longest sequence on CPUs. Both know grouped queries, so keys and v
 Axes: N computed tokens, T packed tokens, S sequences, L longest, H heads, D head size (see `layout.py`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -16,7 +17,7 @@ from megatron.core.packed_seq_params import PackedSeqParams
 
 from rljob_trainer.learners.flash import fastest
 from rljob_trainer.learners.layout import TokenLayout
-from rljob_trainer.learners.rope import Rope, rotate
+from rljob_trainer.learners.rope import Rope, rotate, rotate_pairs
 
 
 def uploaded(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -82,6 +83,8 @@ class PackedTokens(PackedSeqParams):
     kernel: Kernel | None = None
     cos: torch.Tensor | None = None
     sin: torch.Tensor | None = None
+    turn: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor] = rotate
+    """turns queries or keys by cosines and sines"""
     positions_R: torch.Tensor | None = None
     """computed tokens whose hidden states the loss needs"""
 
@@ -91,7 +94,8 @@ def packed_tokens(layout: TokenLayout, rope: Rope, device: torch.device) -> Pack
     cos, sin = rope.angles(uploaded(torch.from_numpy(layout.depth_N), device))
     kernel = KERNELS["cuda" if device.type == "cuda" else "cpu"](layout, device)
     positions_R = uploaded(torch.from_numpy(layout.positions_R), device)
-    return PackedTokens(qkv_format="thd", kernel=kernel, cos=cos, sin=sin, positions_R=positions_R)
+    turn = rotate_pairs if rope.pairs else rotate
+    return PackedTokens(qkv_format="thd", kernel=kernel, cos=cos, sin=sin, turn=turn, positions_R=positions_R)
 
 
 class PackedAttention(torch.nn.Module):
@@ -116,5 +120,5 @@ class PackedAttention(torch.nn.Module):
         """Return [N, H * D]."""
         packed = packed_seq_params
         assert packed.kernel is not None and packed.cos is not None and packed.sin is not None
-        q, k = rotate(query, packed.cos, packed.sin), rotate(key, packed.cos, packed.sin)
+        q, k = (packed.turn(x, packed.cos, packed.sin) for x in (query, key))
         return packed.kernel(q, k, value).flatten(1)

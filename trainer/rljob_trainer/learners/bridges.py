@@ -6,13 +6,12 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from rljob_api.sizing.model_shape import BY_MODEL_TYPE
+from rljob_api.sizing.model_shape import BY_MODEL_TYPE, needs, rope_type
 from rljob_trainer import user_code
 from rljob_trainer.learners import families
 from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.errors import UnsupportedModelError
 from rljob_trainer.learners.families.local_bridge import LocalBridge
-from rljob_trainer.learners.rope import rope_type, supported_ropes
 from rljob_trainer.rundir.patient_reading import patiently
 
 
@@ -64,7 +63,7 @@ def _expert_problems(hf_config: Any, config: LearnerConfig) -> Iterator[str]:
     experts = hf_config.num_experts if BY_MODEL_TYPE[hf_config.model_type].experts else 0
     splits = {"expertParallel": (config.expert_parallel, experts, "experts")}
     if experts:
-        width = hf_config.moe_intermediate_size
+        width = getattr(hf_config, BY_MODEL_TYPE[hf_config.model_type].ffn)
         splits["expertTensorParallel"] = config.expert_tensor_parallel, width, "columns of an expert"
     elif config.expert_tensor_parallel > 1:
         yield f"expertTensorParallel={config.expert_tensor_parallel}: the model has no experts"
@@ -75,16 +74,12 @@ def _expert_problems(hf_config: Any, config: LearnerConfig) -> Iterator[str]:
 
 
 def _problems(hf_config: Any) -> Iterator[str]:
-    if hf_config.hidden_act != "silu":
-        yield f"activation {hf_config.hidden_act!r} is not supported, only 'silu'"
-    if getattr(hf_config, "mlp_bias", False):
-        yield "mlp_bias is not supported"
-    if getattr(hf_config, "use_sliding_window", False):
-        yield "use_sliding_window is not supported"
-    if getattr(hf_config, "mlp_only_layers", None) or getattr(hf_config, "decoder_sparse_step", 1) != 1:
-        yield "layers without experts (mlp_only_layers, decoder_sparse_step) are not supported beside others"
-    if rope_type(hf_config) not in supported_ropes():
-        yield f"rope type {rope_type(hf_config)!r} is not supported; supported are {', '.join(supported_ropes())}"
+    settings, family = hf_config.to_dict(), BY_MODEL_TYPE[hf_config.model_type]
+    for name, usual in needs(family).items():
+        if settings.get(name, usual) != usual:
+            yield f"{name} {settings[name]!r} is not supported, only {usual!r}"
+    if rope_type(settings) not in family.ropes:
+        yield f"rope type {rope_type(settings)!r} is not supported; supported are {', '.join(family.ropes)}"
 
 
 def _device_settings(config: LearnerConfig) -> dict[str, Any]:

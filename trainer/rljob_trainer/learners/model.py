@@ -15,10 +15,12 @@ from megatron.core.tensor_parallel import (
 )
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 
+from rljob_api.sizing.model_shape import Family
 from rljob_trainer.learners.attention import PackedAttention, PackedTokens
 from rljob_trainer.learners.embedding import embed
 from rljob_trainer.learners.experts import ExpertLayer, Router, expert_parameters
 from rljob_trainer.learners.norm import RmsNorm
+from rljob_trainer.learners.post_norms import NormedAttention, NormedMlp
 
 
 class PolicyModel(GPTModel):
@@ -96,7 +98,7 @@ Model = TypeVar("Model", bound=PolicyModel)
 def build_model(bridge: Any, kind: type[Model], device: Literal["cpu", "cuda"] = "cpu") -> Model:
     """Return this rank's part of a model that will run on `device`: still on the CPU, its weights not loaded yet."""
     config, hf_config = bridge.config, bridge.hf_config
-    layer = _layer_spec(config, device)
+    layer = _layer_spec(config, bridge.shape.family, device)
     with patch.object(layers, "_initialize_affine_weight_cpu", _mark_parallel):
         model = kind(
             config=config,
@@ -131,7 +133,7 @@ def _mark_parallel(
     set_tensor_model_parallel_attributes(weight, is_parallel=True, dim=dimension, stride=stride)
 
 
-def _layer_spec(config: Any, device: Literal["cpu", "cuda"]) -> Any:
+def _layer_spec(config: Any, family: Family, device: Literal["cpu", "cuda"]) -> Any:
     """Return Megatron's plain layer with our attention and norms."""
     spec = get_gpt_layer_local_spec(
         normalization="RMSNorm", qk_layernorm=config.qk_layernorm, num_experts=config.num_moe_experts
@@ -143,7 +145,9 @@ def _layer_spec(config: Any, device: Literal["cpu", "cuda"]) -> Any:
         layer.mlp.module, layer.mlp.submodules.router = ExpertLayer, Router
     if config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = RmsNorm
-    if device == "cuda" and not _recomputes_attention(config):
+    if family.post_norms:
+        layer.self_attention.module, layer.mlp.module = NormedAttention, NormedMlp
+    if device == "cuda" and not (family.rope_pairs or family.post_norms) and not _recomputes_attention(config):
         from rljob_trainer.learners.fused_attention import FusedAttention  # Triton is slow to import
         from rljob_trainer.learners.fused_layer import FusedLayer
 

@@ -9,33 +9,25 @@ from typing import Any
 import torch
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-_STATIC = ("llama3", "linear", "yarn")
-"""kinds whose frequencies do not depend on the length of the sequence at hand"""
-
-
-def supported_ropes() -> tuple[str, ...]:
-    """Return the values of `rope_type` that we know."""
-    return ("default", *_STATIC)
-
-
-def rope_type(hf_config: Any) -> str:
-    """Return the kind of scaling; transformers 5 gathers it in `rope_parameters`."""
-    return str(hf_config.rope_parameters.get("rope_type", "default"))
+from rljob_api.sizing.model_shape import BY_MODEL_TYPE, rope_type
 
 
 class Rope:
     """Cosines and sines of positions."""
 
     def __init__(self, hf_config: Any, head_dim: int, device: torch.device) -> None:
-        if rope_type(hf_config) == "default":
-            exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+        self.pairs = BY_MODEL_TYPE[hf_config.model_type].rope_pairs
+        """whether neighbouring numbers of a head are turned together; else those of its two halves"""
+        if (kind := rope_type(hf_config.to_dict())) == "default":
+            turned = int(head_dim * hf_config.rope_parameters["partial_rotary_factor"]) if self.pairs else head_dim
+            exponents = torch.arange(0, turned, 2, dtype=torch.int64).float() / turned
             frequencies, self._scale = 1.0 / hf_config.rope_parameters["rope_theta"] ** exponents, 1.0
         else:
-            frequencies, self._scale = ROPE_INIT_FUNCTIONS[rope_type(hf_config)](hf_config, torch.device("cpu"))
+            frequencies, self._scale = ROPE_INIT_FUNCTIONS[kind](hf_config, torch.device("cpu"))
         self._frequencies = frequencies.to(device=device, dtype=torch.float32)
 
     def angles(self, positions_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return cosines and sines [N, 1, head_dim / 2] in fp32."""
+        """Return cosines and sines [N, 1, half of what is turned of a head] in fp32."""
         angles = (positions_N.float()[:, None] * self._frequencies)[:, None]
         return angles.cos() * self._scale, angles.sin() * self._scale
 
@@ -43,6 +35,14 @@ class Rope:
 def rotate(x_N_H_D: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Return queries or keys turned by their positions' angles: in fp32, like the engines, then back."""
     return _Rotation.apply(x_N_H_D, cos, sin)
+
+
+def rotate_pairs(x_N_H_D: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Return the same where neighbouring numbers are turned together; what has no angle stays as it is."""
+    turned, kept = x_N_H_D.split([2 * cos.shape[-1], x_N_H_D.shape[-1] - 2 * cos.shape[-1]], dim=-1)
+    halves = turned.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+    pairs = rotate(halves, cos, sin).unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
+    return torch.cat([pairs, kept], dim=-1)
 
 
 class _Rotation(torch.autograd.Function):

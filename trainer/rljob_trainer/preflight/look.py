@@ -7,7 +7,8 @@ from pathlib import Path
 from rljob_api import hub
 from rljob_api.errors import ManifestError, Problem
 from rljob_api.sections import RLJob, Spec
-from rljob_api.sizing.model_shape import CHECKPOINT, KNOWN, TEACHER, shape
+from rljob_api.sizing.known_models import KNOWN
+from rljob_api.sizing.model_shape import CHECKPOINT, TEACHER, shape
 from rljob_trainer.preflight.downloads import download, file_of, file_on_this_machine
 from rljob_trainer.preflight.findings import Findings
 from rljob_trainer.preflight.functions import look_at_functions

@@ -13,7 +13,8 @@ from typing import Any
 
 from rljob_api import hub
 from rljob_api.errors import ManifestError, Problem
-from rljob_api.sizing.model_shape import CHECKPOINT, KNOWN, ON_THE_HUB
+from rljob_api.sizing.known_models import KNOWN, ON_THE_HUB
+from rljob_api.sizing.model_shape import CHECKPOINT
 from rljob_trainer.data.packages import cache_directory, on_this_machine
 
 Json = Mapping[str, Any]

@@ -6,7 +6,8 @@ from pathlib import Path
 from rljob_api.errors import ManifestError, Problem
 from rljob_api.sections import Spec
 from rljob_api.sizing import model_shape
-from rljob_api.sizing.model_shape import CHECKPOINT, KNOWN, TEACHER, Shape
+from rljob_api.sizing.known_models import KNOWN
+from rljob_api.sizing.model_shape import CHECKPOINT, TEACHER, Shape
 from rljob_trainer.preflight.findings import Findings
 from rljob_trainer.preflight.model_files import model_files
 from rljob_trainer.preflight.weights import judge_weights, read_weights

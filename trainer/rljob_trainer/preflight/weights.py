@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rljob_api.errors import ManifestError, Problem
-from rljob_api.sizing.model_shape import CHECKPOINT, Shape, shape
+from rljob_api.sizing.model_shape import CHECKPOINT, shape
+from rljob_api.sizing.tensors import tensors_of
 from rljob_trainer.preflight.findings import Findings
 from rljob_trainer.text import some
 
@@ -171,28 +172,6 @@ def against_config(found: Weights) -> Iterator[Problem]:
 def shapes_of(found: Weights) -> dict[str, tuple[int, ...]]:
     read = [file for file in found.files if found.index is None or file.name in set(found.index.values())]
     return {name: axes for file in read for name, axes in file.shapes.items()}
-
-
-def tensors_of(model: Shape) -> dict[str, tuple[int, ...]]:
-    """Return the tensors of a Llama or Qwen3 checkpoint and their shapes; linear weights are outputs x inputs."""
-    hidden = model.hidden
-    wanted: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (model.vocabulary, hidden)}
-    for layer in range(model.layers):
-        parts: dict[str, tuple[int, ...]] = {
-            "input_layernorm": (hidden,),
-            "self_attn.q_proj": (model.query, hidden),
-            "self_attn.k_proj": (model.key, hidden),
-            "self_attn.v_proj": (model.key, hidden),
-            "self_attn.o_proj": (hidden, model.query),
-            "post_attention_layernorm": (hidden,),
-            "mlp.gate_proj": (model.ffn, hidden),
-            "mlp.up_proj": (model.ffn, hidden),
-            "mlp.down_proj": (hidden, model.ffn),
-        }
-        norms = {"self_attn.q_norm": (model.head_dim,), "self_attn.k_norm": (model.head_dim,)} if model.qk_norm else {}
-        wanted |= {f"model.layers.{layer}.{name}.weight": axes for name, axes in (parts | norms).items()}
-    wanted["model.norm.weight"] = (hidden,)
-    return wanted if model.tied else wanted | {"lm_head.weight": (model.vocabulary, hidden)}
 
 
 def named(tensors: list[str]) -> str:

@@ -2,8 +2,7 @@
 
 SGLang fuses q, k and v, and gate and up; it keeps no second copy of tied embeddings; with tensor parallelism each rank
 holds a slice; the experts of a layer are one tensor. Knowing this, the learner can name and digest exactly what each
-rank must hold. Covers Llama, Qwen3 and Qwen3-MoE (SGLang 0.5.17: `LlamaForCausalLM`, `Qwen3ForCausalLM`,
-`Qwen3MoeForCausalLM`).
+rank must hold. Covers the families of `rljob_api.sizing.model_shape`, as SGLang 0.5.17 lays them out.
 """
 
 import math
@@ -20,12 +19,21 @@ FUSED = {
     "up_proj": "gate_up_proj",
 }
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
-EXPERTS = {"gate_proj": "w13_weight", "up_proj": "w13_weight", "down_proj": "w2_weight"}
-FUSING_ORDER = {module: place for place, module in enumerate(FUSED)}
+EXPERTS = {
+    "gate_proj": "w13_weight",
+    "up_proj": "w13_weight",
+    "down_proj": "w2_weight",
+    "w1": "w13_weight",
+    "w3": "w13_weight",
+    "w2": "w2_weight",
+}
+FUSING_ORDER = {module: place for place, module in enumerate((*FUSED, "w1", "w3"))}
+FUSED_IN_FILES = "gate_up_proj"
+"""gate and up as one tensor, one below the other; each rank holds some rows of both"""
 KEY_VALUE = frozenset({"k_proj", "v_proj"})
-COLUMN_PARALLEL = frozenset({"q_proj", "gate_proj", "up_proj"})
+COLUMN_PARALLEL = frozenset({"q_proj", "gate_proj", "up_proj", "w1", "w3"})
 """each rank holds some of the rows (torch keeps linear weights as outputs x inputs)"""
-ROW_PARALLEL = frozenset({"o_proj", "down_proj"})
+ROW_PARALLEL = frozenset({"o_proj", "down_proj", "w2"})
 """each rank holds some of the columns"""
 VOCABULARY = frozenset({"embed_tokens", "lm_head"})
 VOCABULARY_MULTIPLE = 64
@@ -129,7 +137,15 @@ def _module(name: str) -> str:
 def _engine_tensor(name: str, parts: tuple[TensorSpec, ...], sharding: Sharding, rank: int) -> EngineTensor:
     if _module(name) in VOCABULARY:
         return _vocabulary_tensor(name, parts[0], sharding, rank)
-    return EngineTensor(name, tuple(_piece(spec, sharding, rank) for spec in parts))
+    return EngineTensor(name, tuple(piece for spec in parts for piece in _pieces(spec, sharding, rank)))
+
+
+def _pieces(spec: TensorSpec, sharding: Sharding, rank: int) -> tuple[Piece, ...]:
+    if _module(spec.name) != FUSED_IN_FILES:
+        return (_piece(spec, sharding, rank),)
+    half = spec.shape[0] // 2
+    gate = _shard(TensorSpec(spec.name, (half, *spec.shape[1:]), spec.dtype), 0, sharding.ranks, rank)
+    return gate, Piece(spec.name, 0, half + gate.start, half + gate.stop)
 
 
 def _piece(spec: TensorSpec, sharding: Sharding, rank: int) -> Piece:

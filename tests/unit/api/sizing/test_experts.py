@@ -6,8 +6,9 @@ import yaml
 from rljob_api.errors import ManifestError
 from rljob_api.reading.manifest import load, parse
 from rljob_api.sections import RLJob
+from rljob_api.sizing.known_models import ON_THE_HUB
 from rljob_api.sizing.memory import estimate
-from rljob_api.sizing.model_shape import ON_THE_HUB, problems, shape
+from rljob_api.sizing.model_shape import problems, shape
 from rljob_api.sizing.topology import topology
 
 DENSE = ON_THE_HUB["Qwen/Qwen3-0.6B"]

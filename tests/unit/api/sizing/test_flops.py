@@ -3,7 +3,8 @@
 import pytest
 
 from rljob_api.sizing.flops import peak_flops, training_flops
-from rljob_api.sizing.model_shape import ON_THE_HUB, shape
+from rljob_api.sizing.known_models import ON_THE_HUB
+from rljob_api.sizing.model_shape import shape
 
 MODEL = shape(ON_THE_HUB["Qwen/Qwen3-0.6B"])
 EMBEDDING, NORMS = 1024 * 151936, 28 * (2 * 1024 + 2 * 128) + 1024

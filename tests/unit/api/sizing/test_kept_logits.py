@@ -3,8 +3,9 @@
 import pytest
 
 from rljob_api.reading.manifest import load
+from rljob_api.sizing.known_models import ON_THE_HUB
 from rljob_api.sizing.memory import KEPT_FORMULA, Item, logits
-from rljob_api.sizing.model_shape import ON_THE_HUB, shape
+from rljob_api.sizing.model_shape import shape
 from rljob_api.sizing.topology import topology
 
 MODEL = shape(ON_THE_HUB["Qwen/Qwen3-0.6B"])

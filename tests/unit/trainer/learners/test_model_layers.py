@@ -1,5 +1,6 @@
 """Which layer and which attention a model gets."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Literal
 
@@ -7,9 +8,11 @@ import pytest
 from megatron.core.transformer.attention import SelfAttention
 from megatron.core.transformer.transformer_layer import TransformerLayer
 
+from rljob_api.sizing.model_shape import FAMILIES
 from rljob_trainer.learners.fused_attention import FusedAttention
 from rljob_trainer.learners.fused_layer import FusedLayer
 from rljob_trainer.learners.model import _layer_spec
+from rljob_trainer.learners.post_norms import NormedAttention, NormedMlp
 
 
 @pytest.mark.parametrize(
@@ -30,13 +33,25 @@ def test_gpus_have_the_fused_layers_unless_megatron_computes_a_part_of_them_agai
     attention: type[SelfAttention],
 ) -> None:
     config = settings(recompute_granularity=granularity, recompute_modules=modules)
-    spec = _layer_spec(config, device)
+    spec = _layer_spec(config, FAMILIES["Qwen3ForCausalLM"], device)
     assert (spec.module, spec.submodules.self_attention.module) == (layer, attention)
 
 
 def test_experts_are_not_in_a_fused_layer() -> None:
-    spec = _layer_spec(settings(num_moe_experts=4), "cuda")
+    spec = _layer_spec(settings(num_moe_experts=4), FAMILIES["Qwen3MoeForCausalLM"], "cuda")
     assert (spec.module, spec.submodules.self_attention.module) == (TransformerLayer, FusedAttention)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_norms_of_outputs_and_turned_pairs_are_not_in_the_fused_layers(device: Literal["cpu", "cuda"]) -> None:
+    spec = _layer_spec(settings(), FAMILIES["Glm4ForCausalLM"], device)
+    assert spec.module == TransformerLayer
+    assert (spec.submodules.self_attention.module, spec.submodules.mlp.module) == (NormedAttention, NormedMlp)
+
+
+def test_turned_pairs_alone_keep_attention_from_being_fused() -> None:
+    spec = _layer_spec(settings(), replace(FAMILIES["LlamaForCausalLM"], rope_pairs=True), "cuda")
+    assert (spec.module, spec.submodules.self_attention.module) == (TransformerLayer, SelfAttention)
 
 
 def settings(**changed: object) -> SimpleNamespace:

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import Glm4Config, LlamaConfig
+from transformers.models.glm4.modeling_glm4 import Glm4RotaryEmbedding
+from transformers.models.glm4.modeling_glm4 import apply_rotary_pos_emb as glm4_rotary
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from rljob_trainer.learners.rope import Rope, rotate
+from rljob_trainer.learners.rope import Rope, rotate, rotate_pairs
 
 KINDS: dict[str, dict[str, Any]] = {
     "default": {"rope_type": "default", "rope_theta": 100000.0},
@@ -30,6 +32,23 @@ def test_queries_and_gradients_turn_like_those_of_transformers(kind: str) -> Non
     ours = rotate(x, *Rope(config, 32, torch.device("cpu")).angles(positions))
     cos, sin = LlamaRotaryEmbedding(config)(x, positions[None])
     theirs, _ = apply_rotary_pos_emb(x.transpose(0, 1)[None], x.transpose(0, 1)[None], cos, sin)
+    theirs = theirs[0].transpose(0, 1)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    upstream = torch.randn_like(x)
+    torch.testing.assert_close(
+        torch.autograd.grad(ours, x, upstream), torch.autograd.grad(theirs, x, upstream), rtol=0, atol=1e-5
+    )
+
+
+def test_pairs_of_a_part_of_each_head_turn_like_those_of_transformers() -> None:
+    config = Glm4Config(hidden_size=64, num_attention_heads=2, head_dim=32, partial_rotary_factor=0.25)
+    positions = torch.tensor([0, 1, 2, 0, 200, 17])
+    x = torch.randn(6, 2, 32, requires_grad=True)
+    rope = Rope(config, 32, torch.device("cpu"))
+    assert rope.pairs
+    ours = rotate_pairs(x, *rope.angles(positions))
+    cos, sin = Glm4RotaryEmbedding(config)(x, positions[None])
+    theirs, _ = glm4_rotary(x.transpose(0, 1)[None], x.transpose(0, 1)[None], cos, sin)
     theirs = theirs[0].transpose(0, 1)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
     upstream = torch.randn_like(x)

@@ -6,7 +6,8 @@ import torch
 from transformers import Qwen3Config
 
 from rljob_api.sizing.flops import training_flops
-from rljob_api.sizing.model_shape import ON_THE_HUB, shape
+from rljob_api.sizing.known_models import ON_THE_HUB
+from rljob_api.sizing.model_shape import shape
 from rljob_trainer.batches.packing import TrainingSequence, pack
 from rljob_trainer.learners.layout import token_layout
 from rljob_trainer.learners.speed import Speed

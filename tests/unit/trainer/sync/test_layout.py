@@ -108,6 +108,46 @@ def test_ranks_share_a_key_value_head_when_there_are_fewer_heads_than_ranks(rank
     assert (key.start, key.stop) == rows
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_bias_is_fused_and_split_as_its_weight_is(rank: int) -> None:
+    specs = [
+        TensorSpec(f"{LAYER}.self_attn.{module}_proj.bias", (8 if module == "q" else 2,), "float32") for module in "vqk"
+    ]
+    (tensor,) = engine_tensors(specs, Sharding(2, 1, False), rank)
+    assert tensor.name == f"{LAYER}.self_attn.qkv_proj.bias"
+    assert [(piece.start, piece.stop) for piece in tensor.pieces] == [(4 * rank, 4 * rank + 4), (0, 2), (0, 2)]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_gate_and_up_of_one_tensor_are_split_each(rank: int) -> None:
+    name = f"{LAYER}.mlp.gate_up_proj.weight"
+    (tensor,) = engine_tensors([TensorSpec(name, (24, 8), "float32")], Sharding(2, 2, False), rank)
+    start = 6 * rank
+    assert tensor == EngineTensor(name, (Piece(name, 0, start, start + 6), Piece(name, 0, 12 + start, 18 + start)))
+
+
+def test_gate_and_up_of_one_tensor_must_divide_each() -> None:
+    spec = TensorSpec(f"{LAYER}.mlp.gate_up_proj.weight", (6, 8), "float32")
+    with pytest.raises(LayoutError, match=r"gate_up_proj\.weight: axis 0"):
+        engine_tensors([spec], Sharding(2, 2, False), 0)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_experts_of_mixtral_are_two_tensors_of_a_layer(rank: int) -> None:
+    experts, shapes = f"{LAYER}.block_sparse_moe.experts", {"w1": (4, 8), "w2": (8, 4), "w3": (4, 8)}
+    specs = [
+        TensorSpec(f"{experts}.{n}.{module}.weight", axes, "float32") for n in (0, 1) for module, axes in shapes.items()
+    ]
+    held = {each.name: each.pieces for each in engine_tensors(specs, Sharding(2, 2, False), rank)}
+    start, stop = 2 * rank, 2 * rank + 2
+    assert held == {
+        f"{experts}.w13_weight": tuple(
+            Piece(f"{experts}.{n}.{module}.weight", 0, start, stop) for n in (0, 1) for module in ("w1", "w3")
+        ),
+        f"{experts}.w2_weight": tuple(Piece(f"{experts}.{n}.w2.weight", 1, start, stop) for n in (0, 1)),
+    }
+
+
 def test_norms_are_on_every_rank_in_full() -> None:
     assert held(2, 0)[f"{LAYER}.self_attn.q_norm.weight"] == held(2, 1)[f"{LAYER}.self_attn.q_norm.weight"]
 

@@ -22,11 +22,10 @@ class ExpertBridge(LocalBridge):
     """What families with experts have in common."""
 
     def _family(self) -> dict[str, Any]:
-        hf = self.hf_config
         return super()._family() | {
-            "num_moe_experts": hf.num_experts,
-            "moe_ffn_hidden_size": hf.moe_intermediate_size,
-            "moe_router_topk": hf.num_experts_per_tok,
+            "num_moe_experts": self.shape.experts,
+            "moe_ffn_hidden_size": self.shape.ffn,
+            "moe_router_topk": self.shape.experts_per_token,
             "moe_router_load_balancing_type": "none",
             "moe_aux_loss_coeff": 0.0,
             "moe_router_score_function": "softmax",

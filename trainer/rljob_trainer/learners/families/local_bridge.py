@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from mbridge.core import LLMBridge
 from mbridge.core.util import unwrap_model
 
-from rljob_api.sizing.model_shape import BY_MODEL_TYPE
+from rljob_api.sizing.model_shape import BY_MODEL_TYPE, read
 
 
 class LocalBridge(LLMBridge):
@@ -22,6 +22,8 @@ class LocalBridge(LLMBridge):
 
     def __init__(self, hf_config: Any, dtype: torch.dtype, tensor_parallel: int, overrides: Mapping[str, Any]) -> None:
         self._overrides = overrides
+        self.shape = read(hf_config.to_dict(), BY_MODEL_TYPE[hf_config.model_type])
+        hf_config.head_dim = self.shape.head_dim  # some configurations have none, or say None, which mbridge takes
         super().__init__(hf_config, dtype=dtype, make_vocab_size_divisible_by=tensor_parallel)
         self.vocab_size = hf_config.vocab_size
         self.padded_vocab_size = -(-hf_config.vocab_size // tensor_parallel) * tensor_parallel
@@ -30,8 +32,7 @@ class LocalBridge(LLMBridge):
         return self._build_base_config(**self._family(), **_transformer_settings(self.hf_config), **self._overrides)
 
     def _family(self) -> dict[str, Any]:
-        family = BY_MODEL_TYPE[self.hf_config.model_type]
-        return {"add_qkv_bias": bool(getattr(self.hf_config, "attention_bias", False)), "qk_layernorm": family.qk_norm}
+        return {"add_qkv_bias": self.shape.qkv_bias, "qk_layernorm": self.shape.family.qk_norm}
 
     def _adjust_mapping_for_shared_weights(self) -> None:
         """Name the tensors. The mappings become this object's own: mbridge changes those of the class."""
@@ -78,7 +79,7 @@ def _transformer_settings(hf_config: Any) -> dict[str, Any]:
         "attention_dropout": 0.0,
         "hidden_dropout": 0.0,
         "activation_func": F.silu,
-        "kv_channels": getattr(hf_config, "head_dim", None) or hf_config.hidden_size // hf_config.num_attention_heads,
+        "kv_channels": hf_config.head_dim,
         "sequence_parallel": False,
         "variable_seq_lengths": True,
         "batch_p2p_comm": False,  # gloo deadlocks with it

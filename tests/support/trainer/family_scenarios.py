@@ -1,0 +1,54 @@
+"""What the ranks of the tests of families do: as in `learner_scenarios.py`, for many models one after the other."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+
+from rljob_trainer.batches.packing import TrainingSequence
+from rljob_trainer.learners import rank as learner_rank
+from rljob_trainer.learners.config import LearnerConfig
+from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.metrics import OptimizerStep
+from support.trainer.learner_scenarios import Steps, _gradients, _share, _step, weights
+
+
+def export_train_export(
+    rank: int, world_size: int, port: int, config: LearnerConfig, steps: Steps, max_tokens: int
+) -> tuple[int, dict[str, torch.Tensor], list[OptimizerStep], dict[str, torch.Tensor]]:
+    """Take the steps off policy; return how many parameters this rank has, the weights before them, their metrics, and
+    the weights after the last one.
+    """
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    parameters, before = sum(each.numel() for each in learner._model.parameters()), weights(learner)
+    return parameters, before, [_step(learner, each, max_tokens, True) for each in steps], weights(learner)
+
+
+def one_after_the_other(
+    rank: int, world_size: int, port: int, scenario: Callable[..., Any], cases: list[tuple[Any, ...]]
+) -> list[Any]:
+    """Run another scenario with each of these arguments in the same processes: they take seconds to start."""
+    meeting = dist.TCPStore("127.0.0.1", port, world_size, is_master=rank == 0)
+    results = []
+    for number, arguments in enumerate(cases):
+        store = dist.PrefixStore(f"case {number}", meeting)
+        with patch.object(learner_rank, "meet", return_value=store):
+            results.append(scenario(rank, world_size, port, *arguments))
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()
+    return results
+
+
+def logprobs_and_gradients(
+    rank: int, world_size: int, port: int, config: LearnerConfig, sequences: list[TrainingSequence]
+) -> tuple[list[Any], OptimizerStep, dict[str, torch.Tensor]]:
+    """Return each sequence's log-probabilities, and what `gradients` returns, by the same learner (one rank only)."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    (batch,) = _share(learner, [replace(each, index=index) for index, each in enumerate(sequences)], 10_000)
+    (logprobs_R,) = learner.logprobs((batch,))
+    found = {int(index): logprobs_R[batch.sequences_R == place] for place, index in enumerate(batch.indices_S)}
+    return [found[index] for index in range(len(sequences))], *_gradients(learner, sequences)
