@@ -14,7 +14,7 @@ from support.trainer.conversion_scenarios import convert, convert_each_there_and
 from support.trainer.learner_data import learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import train_save_train
-from support.trainer.tiny_models import CASES, FAMILIES, DType, tiny_llama, tiny_qwen3
+from support.trainer.tiny_models import CASES, FAMILIES, DType, tiny_llama
 
 
 def weights(directory: Path) -> dict[str, torch.Tensor]:
@@ -67,8 +67,9 @@ def test_there_and_back_changes_no_bit(
     assert not list(back.path.parent.glob("*.draft"))
 
 
-def test_a_checkpoint_that_several_ranks_have_saved_is_converted_by_one(tmp_path: Path) -> None:
-    source = tiny_qwen3(tmp_path / "source", tied=False)
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "glm4"])
+def test_a_checkpoint_that_several_ranks_have_saved_is_converted_by_one(tmp_path: Path, family: str) -> None:
+    source = FAMILIES[family](tmp_path / "source", tied=False)
     config = learner_config(source, tensor_parallel=2, pipeline_parallel=2)
     saved = tmp_path / "run" / "checkpoints" / "iter_0000001"
     (_, trained), *_ = run_ranks(train_save_train, 4, config, saved, [sequences(8)], [])

@@ -5,8 +5,20 @@ from typing import Any
 import torch
 from megatron.core.transformer.attention import SelfAttention
 from megatron.core.transformer.mlp import MLP
+from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 
 from rljob_trainer.learners.norm import RmsNorm
+
+
+class OutputNorm(RmsNorm):
+    """The norm; Megatron's MLP takes every module of it to know how it is saved, as its own do."""
+
+    def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> dict[str, Any]:
+        """Return what every rank has in full."""
+        found: dict[str, Any] = make_sharded_tensors_for_checkpoint(
+            self.state_dict(prefix="", keep_vars=True), prefix, {}, sharded_offsets
+        )
+        return found
 
 
 class NormedAttention(SelfAttention):
@@ -14,7 +26,7 @@ class NormedAttention(SelfAttention):
 
     def __init__(self, config: Any, *args: Any, **named: Any) -> None:
         super().__init__(config, *args, **named)
-        self.output_layernorm = RmsNorm(config, config.hidden_size, config.layernorm_epsilon)
+        self.output_layernorm = OutputNorm(config, config.hidden_size, config.layernorm_epsilon)
 
     def forward(self, *args: Any, **named: Any) -> tuple[torch.Tensor, None]:
         """Return [N, 1, hidden]; no model of ours has a bias that is added later."""
@@ -27,7 +39,7 @@ class NormedMlp(MLP):
 
     def __init__(self, config: Any, *args: Any, **named: Any) -> None:
         super().__init__(config, *args, **named)
-        self.output_layernorm = RmsNorm(config, config.hidden_size, config.layernorm_epsilon)
+        self.output_layernorm = OutputNorm(config, config.hidden_size, config.layernorm_epsilon)
 
     def forward(self, *args: Any, **named: Any) -> tuple[torch.Tensor, None]:
         """Return [N, 1, hidden]."""
