@@ -15,7 +15,7 @@ from rljob_api.sizing.model_shape import FAMILIES
 from support.trainer.fleet import PROMPT, Fleet
 from support.trainer.tiny_models import tiny
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 NAME, TOKENS = "engine-0", 48
 LLAMA3 = {

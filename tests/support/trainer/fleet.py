@@ -25,7 +25,7 @@ from support.trainer.thread_learner import ThreadLearner
 T = TypeVar("T")
 HOST = "127.0.0.1"
 NAMES = ("engine-0", "engine-1")
-START_S = 90.0
+START_S = 240.0
 PROMPT = (5, 6, 7)
 
 
