@@ -1,0 +1,142 @@
+"""Sizes and rules of what families of models have of their own."""
+
+import math
+
+import pytest
+import yaml
+
+from rljob_api.errors import ManifestError
+from rljob_api.reading.manifest import parse
+from rljob_api.sections import RLJob
+from rljob_api.sizing.known_models import ON_THE_HUB
+from rljob_api.sizing.model_shape import problems, shape, teacher_problems
+from rljob_api.sizing.tensors import tensors_of
+
+LLAMA = ON_THE_HUB["meta-llama/Llama-3.2-1B-Instruct"]
+GLM4 = {
+    "architectures": ["Glm4ForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 1000,
+    "max_position_embeddings": 4096,
+    "attention_bias": True,
+    "tie_word_embeddings": False,
+}
+MISTRAL_7B = ON_THE_HUB["mistralai/Mistral-7B-v0.1"]
+QWEN2_7B = ON_THE_HUB["Qwen/Qwen2.5-7B-Instruct"]
+MIXTRAL = ON_THE_HUB["mistralai/Mixtral-8x7B-v0.1"]
+
+
+def with_context(good: str, length: int | None) -> RLJob:
+    """The good job with samples of so many tokens."""
+    content = yaml.safe_load(good)
+    content["spec"]["rollout"] |= {"contextLength": length}
+    return parse(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("Qwen/Qwen2.5-0.5B", 494_032_768),
+        ("Qwen/Qwen2.5-1.5B-Instruct", 1_543_714_304),
+        ("Qwen/Qwen2.5-3B-Instruct", 3_085_938_688),
+        ("Qwen/Qwen2.5-7B-Instruct", 7_615_616_512),
+        ("Qwen/Qwen2.5-14B-Instruct", 14_770_033_664),
+        ("Qwen/Qwen2.5-32B-Instruct", 32_763_876_352),
+        ("Qwen/Qwen2.5-72B-Instruct", 72_706_203_648),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", 1_777_088_000),
+        ("mistralai/Mistral-7B-Instruct-v0.3", 7_248_023_552),
+        ("mistralai/Mistral-Nemo-Instruct-2407", 12_247_782_400),
+        ("mistralai/Mistral-Small-24B-Instruct-2501", 23_572_403_200),
+        ("mistralai/Mixtral-8x7B-v0.1", 46_702_792_704),
+        ("mistralai/Mixtral-8x22B-Instruct-v0.1", 140_630_071_296),
+    ],
+)
+def test_parameters_are_those_that_are_published(name, parameters):
+    assert shape(ON_THE_HUB[name]).parameters == parameters
+
+
+@pytest.mark.parametrize("name", ON_THE_HUB)
+def test_parameters_are_those_of_the_tensors_in_the_files(name):
+    model = shape(ON_THE_HUB[name])
+
+    assert sum(math.prod(axes) for axes in tensors_of(model).values()) == model.parameters
+
+
+def test_a_bias_of_queries_keys_and_values_is_counted_and_split():
+    plain, biased = (shape({**GLM4, "attention_bias": bias}) for bias in (False, True))
+    queries, keys = 8 * 16, 2 * 16
+
+    assert biased.parameters - plain.parameters == 4 * (queries + 2 * keys)
+    assert biased.layer(2) - plain.layer(2) == (queries + 2 * keys) // 2
+    assert shape({name: value for name, value in GLM4.items() if name != "attention_bias"}) == biased
+
+
+def test_four_norms_of_a_layer_are_counted():
+    matrices = 2 * 64 * (8 * 16) + 2 * 64 * (2 * 16) + 3 * 64 * 96
+
+    assert shape({**GLM4, "attention_bias": False}).layer() == matrices + 4 * 64
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({**QWEN2_7B, "attention_bias": False}, "attention_bias False"),
+        ({**MIXTRAL, "tie_word_embeddings": True}, "tie_word_embeddings True"),
+        ({**MIXTRAL, "router_jitter_noise": 0.1}, "router_jitter_noise 0.1"),
+        (
+            {**LLAMA, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+            "rope_type dynamic, and LlamaForCausalLM is trained with default or llama3 or linear or yarn",
+        ),
+        (
+            {**MIXTRAL, "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6}},
+            "rope_type yarn, and MixtralForCausalLM is trained with default",
+        ),
+        ({**GLM4, "rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type linear"),
+    ],
+)
+def test_a_setting_that_learner_or_engine_does_not_know_is_refused(config, message):
+    with pytest.raises(ManifestError, match=message):
+        shape(config)
+
+
+@pytest.mark.parametrize("rope", [None, {"rope_type": "llama3"}, {"type": "yarn"}, {"rope_type": "default"}])
+def test_ropes_that_both_know_are_not(rope):
+    assert shape({**LLAMA, "rope_scaling": rope}) == shape(LLAMA)
+
+
+@pytest.mark.parametrize(
+    ("config", "context", "refused"),
+    [
+        (MISTRAL_7B, None, "contextLength: allows more tokens than the model's sliding_window"),
+        (MISTRAL_7B, 4097, "contextLength: 4097 allows more tokens than the model's sliding_window"),
+        (MISTRAL_7B, 4096, None),
+        ({**MISTRAL_7B, "sliding_window": 32768}, 4097, None),
+        ({**MISTRAL_7B, "sliding_window": None}, 4097, None),
+        ({**MIXTRAL, "sliding_window": 4096}, 4097, "sliding_window"),
+        (
+            {name: MISTRAL_7B[name] for name in MISTRAL_7B if name != "sliding_window"},
+            None,
+            "nearest valid: 4096",
+        ),
+        ({name: MIXTRAL[name] for name in MIXTRAL if name != "sliding_window"}, None, None),
+        ({**LLAMA, "sliding_window": 4096}, 4097, None),
+    ],
+)
+def test_samples_are_not_longer_than_a_sliding_window(good, config, context, refused):
+    model = shape({**config, "num_key_value_heads": 32})
+    found = [str(problem) for problem in problems(model, with_context(good, context).spec)]
+
+    assert [refused in text for text in found] == ([True] if refused else [])
+
+
+def test_a_teacher_with_a_sliding_window_limits_the_samples_too(good):
+    student = shape({**MISTRAL_7B, "sliding_window": None})
+    spec = with_context(good, 4097).spec
+    found = [str(problem) for problem in teacher_problems(shape(MISTRAL_7B), student, spec)]
+
+    assert any("more tokens than the teacher's sliding_window" in text for text in found)
