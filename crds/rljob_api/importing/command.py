@@ -32,6 +32,8 @@ class Launch:
     program: Word
     words: tuple[Word, ...]
     """the arguments of the program"""
+    before: tuple[Word, ...] = ()
+    """the words before the program: what starts it, such as `ray job submit`"""
     torn_at: int = 0
     """line that begins with a flag because the one before has no backslash at its end; 0: there is none"""
 
@@ -48,7 +50,7 @@ def launches(commands: Sequence[Command]) -> tuple[Launch, ...]:
         for index, word in enumerate(command):
             system = next((system for program, system in PROGRAMS.items() if program.fullmatch(word.text)), None)
             if system:
-                found.append(Launch(system, word, command[index + 1 :]))
+                found.append(Launch(system, word, command[index + 1 :], command[:index]))
                 break
     return tuple(found)
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from rljob_api.importing import command, finish, nemo_rl, settings, shell, slime, verl
 from rljob_api.importing.command import Launch, System
 from rljob_api.importing.draft import Draft, NoteKind
+from rljob_api.importing.environment import carry_environment
 from rljob_api.importing.finish import Imported
 from rljob_api.importing.settings import SettingsError
 from rljob_api.importing.shell import Files
@@ -70,6 +71,7 @@ def from_script(text: str, files: Files, given: Mapping[str, str]) -> Draft:
     if not found:
         raise NoTrainingError(f"starts no training; looked for {command.LOOKED_FOR}")
     draft = from_launch(found[0], files)
+    carry_environment(draft, found[0].before)
     if found[0].torn_at:
         why = (
             f"line {found[0].torn_at}: bash ends the command before it, where a \\ is missing; its flags are read here"

@@ -26,6 +26,10 @@ INTRODUCES = frozenset({"then", "else", "elif", "do", "!", "if", "while", "until
 DECLARES = frozenset({"export", "declare", "local", "readonly", "typeset"})
 REDIRECTS = frozenset({"<", ">", "<<", "<<-", "<<<", ">>", "&>", "<&", ">&"})
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+SHELLS = re.compile(r"(.*/)?(?:ba|z|da)?sh")
+RUNS_TEXT = re.compile(r"-[a-z]*c")
+BATCH, BATCH_COMMAND = "sbatch", "COMMAND"
+"""NeMo-RL's way to start: `COMMAND="uv run …" sbatch ray.sub`"""
 PARAMETER = re.compile(r"(\w+|[@*#?$!-])(\[[^\]]*\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
 SCRIPT_DIRECTORY = re.compile(r"""dirname\b[^()]*(?:BASH_SOURCE|\$0|\$\{0)[^()]*\)?["']?((?:/\.\.)*)""")
 """the usual ways to ask for the script's own directory, or one above it"""
@@ -117,10 +121,11 @@ def _run(shell: Shell, words: Sequence[RawWord | Array], is_conditional: bool) -
     """Assign, source a file, or keep the command."""
     first = words[0]
     declares = isinstance(first, RawWord) and first.plain in DECLARES
-    assigned = list(takewhile(_assigns, words[declares:]))
+    options = sum(1 for _ in takewhile(_is_option, words[1:])) if declares else 0
+    assigned = list(takewhile(_assigns, words[declares + options :]))
     for word in assigned:
         _assign(shell, word, is_conditional)
-    rest = [word for word in words[declares + len(assigned) :] if isinstance(word, RawWord)]
+    rest = [word for word in words[declares + options + len(assigned) :] if isinstance(word, RawWord)]
     if declares or not rest:
         return
     if rest[0].plain in ("source", ".") and len(rest) > 1:
@@ -129,6 +134,34 @@ def _run(shell: Shell, words: Sequence[RawWord | Array], is_conditional: bool) -
     command = tuple(expanded for word in rest for expanded in _expand(shell, word))
     if command:
         shell.commands.append(command)
+    texts = [command[index + 1] for index in range(1, len(command) - 1) if _runs_a_text(command, index)]
+    if assigned and rest[0].plain == BATCH and BATCH_COMMAND in shell.variables:
+        texts.append(shell.variables[BATCH_COMMAND][0])
+    for text in texts:
+        _read_text(shell, text)
+
+
+def _runs_a_text(command: Command, index: int) -> bool:
+    """Return whether the word after this one is a script: `bash -c TEXT`, also behind another program."""
+    return (
+        RUNS_TEXT.fullmatch(command[index].text) is not None and SHELLS.fullmatch(command[index - 1].text) is not None
+    )
+
+
+def _read_text(shell: Shell, text: Word) -> None:
+    """Read a command that is one word of another; its words stand where that word stands."""
+    begin = len(shell.commands)
+    if shell.sourced >= MOST_FILES:
+        return
+    shell.sourced += 1
+    _read(shell, text.text)
+    shell.commands[begin:] = [
+        tuple(replace(word, line=text.line, file=text.file) for word in command) for command in shell.commands[begin:]
+    ]
+
+
+def _is_option(word: RawWord | Array) -> bool:
+    return isinstance(word, RawWord) and word.plain.startswith("-")
 
 
 def _assigns(word: RawWord | Array) -> bool:

@@ -36,6 +36,12 @@ def unknown(text):
         ("run 'a b' \"c 'd'\" e\\ f", ["run", "a b", "c 'd'", "e f"]),
         ("A=1 B=2 run x", ["run", "x"]),
         ('run "" a#b', ["run", "", "a#b"]),
+        ("declare -a A=(1 2)\nrun ${A[@]}", ["run", "1", "2"]),
+        ("local -r A=1\nexport -n B\nrun $A", ["run", "1"]),
+        ("A=2\nsubmit -- bash -lc \"run $A 'x y'\"", ["run", "2", "x y"]),
+        ("/bin/sh -c 'run 1; run 2'", ["run", "2"]),
+        ('N=3\nCOMMAND="run $N" sbatch ray.sub', ["run", "3"]),
+        ("python -c 'run 1'", ["python", "-c", "run 1"]),
     ],
 )
 def test_words_are_expanded_as_bash_does(text, expected):
@@ -144,3 +150,13 @@ def test_any_text_is_read_or_refused(parts):
         return
 
     assert all(command for command in script.commands)
+
+
+def test_words_of_a_text_stand_where_the_text_stands():
+    script = read("A=1\nbash -c '\n\nrun x'", {}.get, {})
+
+    assert [word.line for word in script.commands[-1]] == [2, 2]
+
+
+def test_a_text_that_runs_itself_ends():
+    assert 50 < len(read('COMMAND="X=1 sbatch a" sbatch b', {}.get, {}).commands) < 150
