@@ -21,7 +21,8 @@ ARGUMENTS = """ARGS=(
 )
 """
 LAUNCH = "python3 train.py --colocate ${ARGS[@]}"
-PAGE = (Path(__file__).parents[3] / "docs" / "from-slime-or-verl.md").read_text()
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "from-slime-or-verl.md").read_text()
 
 
 def rljob(*arguments, stdin=None):
@@ -104,6 +105,15 @@ def test_the_example_of_the_documentation_has_its_real_output(tmp_path, monkeypa
 
     printed = f"{made.stderr}$ cat job.yaml\n...\n{made.stdout}".splitlines()
     assert [line for line in shown.splitlines() if line not in printed] == []
+
+
+@pytest.mark.parametrize(("page", "language", "name"), [("verl", "bash", "run.sh"), ("nemo-rl", "yaml", "grpo.yaml")])
+def test_the_examples_of_other_systems_have_their_real_output(page, language, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (DOCS / f"from-{page}.md").read_text()
+    Path(name).write_text(text.partition(f"```{language}\n")[2].partition("```")[0])
+
+    assert text.partition("> job.yaml\n")[2].partition("```")[0] == rljob("import", name).stderr
 
 
 def test_a_yaml_file_is_a_configuration(tmp_path):
