@@ -54,7 +54,7 @@ EXPERTS: dict[str, Entry] = {
             *("only-train-params-name-list", "freeze-params-name-list", "exclude-modules"),
         ),
     ),
-    "custom-model-provider-path": Lost("models are Llama and Qwen3"),
+    "custom-model-provider-path": Lost("models are those of the families that rljob knows"),
 }
 ARCHITECTURE: dict[str, Entry] = same(
     FROM_CHECKPOINT,
