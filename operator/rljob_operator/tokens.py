@@ -47,6 +47,8 @@ class Tokens:
         self._cluster = cluster
         self._clock = clock
         self._known: dict[str, Known] = {}
+        self._remade_at: dict[str, float] = {}
+        """by job, when its Secret was deleted to be made again [unix s]"""
 
     def proposed(self, job: Job) -> str:
         """Return the token of a Secret that is made now: the known one, which a running driver has, or a random one."""
@@ -67,7 +69,12 @@ class Tokens:
         known = self._of(job)
         if known is None or self._clock() - known.looked_at >= (DOUBT_S if is_doubted else LOOK_S):
             known = await self._look(job, is_refused)
-        return known is not None and known.is_there
+        if known is None or not known.is_there:
+            return False
+        if any(_lacks_a_key(pod, job) for pod in pods) and self._may_remake(job):
+            await self._remake(job, known)
+            return False
+        return True
 
     async def token(self, job: Job) -> str | None:
         """Return the control token; None: the job has none yet."""
@@ -80,13 +87,14 @@ class Tokens:
         try:
             created = await self._cluster.create_secret(secret)
         except ConflictError:
-            self.forget(job.key)
+            self._known.pop(job.key, None)
             return
         self._remember(job, decoded(created["data"][TOKEN_KEY]), RAY_TOKEN_KEY in created["data"])
 
     def forget(self, key: str) -> None:
         """Forget a job's token: its Secret was deleted, or is not known any more."""
         self._known.pop(key, None)
+        self._remade_at.pop(key, None)
 
     async def _look(self, job: Job, is_refused: bool) -> Known | None:
         """Read the Secret. A running driver keeps the token that it began with, so the known one stays valid until the
@@ -104,6 +112,19 @@ class Tokens:
         log.warning("action=look kind=Secret name=%s outcome=missing", job_name(job.name, job.uid))
         self._known[job.key] = gone = replace(known, is_there=False, looked_at=self._clock(), has_ray_token=True)
         return gone
+
+    def _may_remake(self, job: Job) -> bool:
+        """Return whether the kubelet has had the time to find the Secret that was made again, if one was."""
+        return self._clock() - self._remade_at.get(job.key, 0.0) >= LOOK_S
+
+    async def _remake(self, job: Job, known: Known) -> None:
+        """Delete a Secret, which cannot be changed; the next one has the same token, and all keys."""
+        name = job_name(job.name, job.uid)
+        log.warning("action=delete kind=Secret name=%s reason=LacksKey", name)
+        await self._cluster.delete(Target("Secret", job.namespace, name))
+        now = self._clock()
+        self._known[job.key] = replace(known, is_there=False, looked_at=now, has_ray_token=True)
+        self._remade_at[job.key] = now
 
     async def _read(self, job: Job) -> tuple[str, bool] | None:
         """Return the token of the Secret, and whether it holds Ray's, too; None: there is none.
@@ -133,3 +154,11 @@ class Tokens:
 def _lacks_configuration(pod: Pod) -> bool:
     """Return whether the kubelet cannot start a container for want of a Secret or ConfigMap."""
     return pod.stage is not None and pod.stage.stage is Stage.CONFIG
+
+
+def _lacks_a_key(pod: Pod, job: Job) -> bool:
+    """Return whether the job's Secret lacks a key that a container needs, because an older operator has made it."""
+    if pod.stage is None or not _lacks_configuration(pod):
+        return False
+    said = pod.stage.text
+    return "find key" in said and f"in Secret {job.namespace}/{job_name(job.name, job.uid)}" in said

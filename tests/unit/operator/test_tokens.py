@@ -113,6 +113,36 @@ def test_a_job_that_has_not_begun_has_no_secret_and_none_is_read(vault):
     assert vault.cluster.secret_reads == 0
 
 
+LACKING = "CreateContainerConfigError: couldn't find key toolsTokenDigest in Secret ml/sums-7f3a1"
+
+
+def needing(text: str) -> Pod:
+    return replace(POD, stage=PodStage(Stage.CONFIG, NOW, text))
+
+
+def test_a_secret_of_an_older_operator_that_lacks_what_pods_need_is_made_again_with_its_token(vault):
+    vault.put(token="random")
+    assert vault.has_secret()
+    assert not vault.has_secret(needing(LACKING))
+    assert [(target.kind, target.name) for target in vault.cluster.deleted] == [("Secret", "sums-7f3a1")]
+    vault.cluster.secret = None
+    assert vault.make() == "random"
+    assert "toolsTokenDigest" in vault.cluster.secret["data"]
+    vault.now += LOOK_S - 1
+    assert vault.has_secret(needing(LACKING)), "the kubelet looks again soon"
+    vault.now += 1
+    assert not vault.has_secret(needing(LACKING))
+
+
+@pytest.mark.parametrize(
+    "text", ["couldn't find key x in Secret ml/theirs", 'secret "sums-7f3a1" not found', "find key x in ConfigMap ml/c"]
+)
+def test_a_pod_that_waits_for_something_else_changes_no_secret(vault, text):
+    vault.make()
+    assert vault.has_secret(needing(text))
+    assert vault.cluster.deleted == []
+
+
 def refusing(after_s: float, **sections: Any) -> Surroundings:
     """Return a job whose running driver has refused the token for this time."""
     around = Surroundings(raw_job(**sections)).to_running()
