@@ -19,9 +19,11 @@ import psutil
 from admission import admission, shown
 from history import History, history
 from measures import Built, Churn, Joint, bare, building, churn, joint
+from queue_pass import QueuePass, queue_pass
+from queue_use import QueueUse, queue_use
 from status_writes import status_writes, table
 
-PARTS = ("bare", "building", "joint", "churn", "history", "status", "admission")
+PARTS = ("bare", "building", "joint", "churn", "history", "status", "admission", "queue", "pass")
 CRD = Path("crds/rljob.dev_rljobs.yaml")
 
 
@@ -40,7 +42,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of the part `status`")
     parser.add_argument("--writes", type=int, default=600, help="in each of these rounds")
     parser.add_argument("--reviews-per-s", type=int, default=200, help="of the part `admission`")
-    parser.add_argument("--nodes", type=int, default=1000, help="that the webhook looks at, with five pods on each")
+    parser.add_argument("--nodes", type=int, default=1000, help="of `admission` and `pass`, with five pods on each")
+    parser.add_argument("--queued", type=int, default=200, help="jobs of the part `queue`")
+    parser.add_argument("--gpus", type=int, default=64, help="that they share")
+    parser.add_argument("--life-s", type=float, default=40.0, help="how long the driver of each runs")
+    parser.add_argument("--kills", type=int, default=3, help="of the operator, meanwhile")
+    parser.add_argument("--waiting", type=int, default=200, help="jobs that wait for room there")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--profile", type=Path, help="directory for cProfile's view of the operator; slows it down")
     options = parser.parse_args()
@@ -67,6 +74,10 @@ def main() -> None:
     if "admission" in options.parts:
         load = options.reviews_per_s, min(options.seconds, 60.0), options.nodes, 5 * options.nodes
         say(*shown(options.reviews_per_s, *asyncio.run(admission(*load))))
+    if "pass" in options.parts:
+        say(*passed(queue_pass(options.nodes, 5 * options.nodes, options.waiting)))
+    if "queue" in options.parts:
+        say(*queued(queue_use(options.queued, options.gpus, options.life_s, options.kills)))
 
 
 def machine() -> str:
@@ -121,6 +132,29 @@ def remembered(figures: History) -> list[str]:
         f"objects of ended jobs are gone after {figures.swept_s:.1f} s, left: {figures.left}",
         f"  resync {figures.resync_s:.2f} s; operator {figures.cores:.2f} cores",
         f"  scrape: {quantiles(figures.scrapes_s)}; {figures.scrape_bytes / 1e3:.0f} kB",
+    ]
+
+
+def passed(figures: QueuePass) -> list[str]:
+    """Return what a pass over the queue costs as text."""
+    return [
+        f"\n{figures.nodes} nodes, {figures.pods} pods, {figures.holders} jobs that run, {figures.waiting} that wait",
+        f"  pass: {figures.full_ms:.0f} ms with no room, {figures.one_ms:.0f} ms when one job has ended",
+        f"  look at nodes and others' pods, without the requests: {figures.look_ms:.0f} ms",
+        f"  memory: look {figures.look_mb:.1f} MB, tickets {figures.tickets_mb:.1f} MB",
+    ]
+
+
+def queued(figures: QueueUse) -> list[str]:
+    """Return how a queue was worked off as text."""
+    seen = figures.seen
+    return [
+        f"\n{figures.jobs} jobs for {figures.gpus} GPUs, drivers of {figures.life_s:.0f} s: {figures.seconds:.0f} s",
+        f"  while jobs waited ({seen.busy_s:.0f} s): {figures.held:.1%} of the GPUs reserved, "
+        f"{figures.bound:.1%} with a pod",
+        f"  at most {seen.most_gpus_held} GPUs reserved, {seen.most_gpus_of_pods} asked for by pods",
+        f"  out of order: {figures.out_of_order}; longest wait {seen.longest_wait_s:.0f} s; "
+        f"a job with a part of its pods: {seen.longest_partial_s:.1f} s at most",
     ]
 
 

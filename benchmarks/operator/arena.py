@@ -33,13 +33,18 @@ class Arena:
     kubectl: Kubectl
     kubeconfig: Path
     """of the operator's ServiceAccount"""
+    sees_nodes: bool = False
+    """whether the operator watches all namespaces, and so sees nodes"""
 
     @contextmanager
     def operator(self, heads: str = NO_HEADS, profile: Path | None = None) -> Iterator[OperatorProcess]:
         """Run the operator as the chart would; `profile`: a file for cProfile."""
         program = MODULE if profile is None else ("-m", "cProfile", "-o", str(profile), *MODULE)
         log = self.server.directory / "logs" / "operator.log"
-        with OperatorProcess(self.kubeconfig, NAMESPACE, heads, log, program, log_level="INFO") as process:
+        more = ("--autoscaler=[]",) if self.sees_nodes else ()
+        with OperatorProcess(
+            self.kubeconfig, NAMESPACE, heads, log, program, log_level="INFO", more=more, watches_all=self.sees_nodes
+        ) as process:
             yield process
             if profile is not None:
                 process.terminate()
@@ -50,17 +55,22 @@ class Arena:
 
 
 @contextmanager
-def arena(pods: int) -> Iterator[Arena]:
-    """Start a cluster whose simulated nodes hold this many pods; remove it at the end."""
+def arena(pods: int, nodes_with_gpus: int = 0, gpus: int = 0) -> Iterator[Arena]:
+    """Start a cluster whose simulated nodes hold this many pods; remove it at the end.
+
+    It has so many nodes with GPUs besides, and then the operator sees nodes.
+    """
     clusters = home.clusters_of_this_user()
     home.remove_orphans(clusters)
     with home.owned_directory(clusters) as directory:
         server = start_api_server(directory, os.environ)
         nodes = [simulated_node(f"simulated-{number}", gpus=0) for number in range(pods // PODS_OF_NODE + 1)]
+        nodes += [simulated_node(f"simulated-gpus-{number}", gpus=gpus) for number in range(nodes_with_gpus)]
         kubectl = control_plane.complete(server, os.environ, nodes, operators=())
         kubectl("create", "namespace", NAMESPACE)
-        install_rights(kubectl, NAMESPACE, "--set", f"namespaces={{{NAMESPACE}}}")
-        yield Arena(server, kubectl, kubeconfig_of_operator(kubectl, NAMESPACE, directory))
+        install_rights(kubectl, NAMESPACE, *([] if nodes_with_gpus else ["--set", f"namespaces={{{NAMESPACE}}}"]))
+        kubeconfig = kubeconfig_of_operator(kubectl, NAMESPACE, directory)
+        yield Arena(server, kubectl, kubeconfig, sees_nodes=nodes_with_gpus > 0)
 
 
 class Shares:

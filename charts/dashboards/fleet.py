@@ -80,6 +80,32 @@ FLEET = Dashboard(
                     stacked=True,
                 ),
                 Panel(
+                    "Jobs in the queue",
+                    "Jobs of each namespace that wait until quota and nodes have room for all their pods.",
+                    {
+                        "{{namespace}}": "count by (namespace) "
+                        f"({per_job(f'rljob_operator_job_queued_timestamp_seconds{ALL}')}) or vector(0)"
+                    },
+                    stacked=True,
+                ),
+                Panel(
+                    "Longest wait in the queue",
+                    "How long the job of each namespace that waits longest has been in the queue.",
+                    {
+                        "{{namespace}}": "max by (namespace) "
+                        f"(time() - {per_job(f'rljob_operator_job_queued_timestamp_seconds{ALL}')}) or vector(0)"
+                    },
+                    unit="s",
+                ),
+                Panel(
+                    "GPU-hours, last day",
+                    "GPUs of each namespace, summed over the last 24 hours; on Cpu, processes.",
+                    {
+                        "{{namespace}}": "sum by (namespace) "
+                        f"(sum_over_time({per_job(f'rljob_operator_job_gpus{ALL}')}[1d:10s])) / 360"
+                    },
+                ),
+                Panel(
                     "GPUs by phase",
                     "GPUs in each phase of the loop. Rollout and train are work; the rest is overhead.",
                     {

@@ -730,7 +730,7 @@ class Scheduling(Section):
     limit. Only in a cluster"""
     start_deadline_seconds: Positive | None = None
     """maximum time until the first driver starts [s]; then the job fails, its pods are freed, and the reason names what
-    was awaited. A suspension starts it again; time in Kueue's queue does not count; absent: no limit.
+    was awaited. A suspension starts it again; time in a queue does not count; absent: no limit.
     Only in a cluster"""
     ttl_seconds_after_finished: NotNegative | None = None
     """time from the end of the job to the deletion of the RLJob [s]; absent: never. Its pods are always deleted at

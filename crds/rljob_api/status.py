@@ -218,6 +218,21 @@ class RecoveryStep(Section):
     """time from the failure to full recovery [s]; absent: not recovered yet"""
 
 
+class Queue(Section):
+    """The job's place in the queue of the operator."""
+
+    position: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    """position among the jobs that wait, from 1; absent: it holds its reservation, or does not wait for room"""
+    since: datetime
+    """start of its wait, or of its reservation"""
+    first_since: datetime | None = None
+    """time since which it has been the first that lacks this room; others overtake it for a limited time only"""
+    preempted_for: str | None = None
+    """job of a higher priority for which it saves and ends; absent: it was not preempted"""
+    engines: NotNegative | None = None
+    """number of engines that its reservation has room for; absent: it holds none"""
+
+
 class DefaultVolume(Section):
     """The operator's volume, which the pods of a job mount."""
 
@@ -281,6 +296,8 @@ class Status(Section):
     release: str | None = None
     """NAMESPACE/LEASE of the operator that acts on the job; another one leaves it alone until that Lease has not been
     renewed for 15 min"""
+    queue: Queue | None = None
+    """place in the queue of the operator; absent: it is in none. The condition QuotaReserved has the reason"""
     resolved: Resolved | None = None
     """what the job uses of the operator's defaults"""
     last_checkpoint: LastCheckpoint | None = None

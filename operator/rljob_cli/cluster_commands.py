@@ -93,13 +93,15 @@ def resume(
 def top(
     namespace: Namespace = None,
     all_namespaces: AllNamespaces = False,
+    queues: Annotated[bool, typer.Option("--queues", help="Show who holds GPUs, and who waits for them.")] = False,
     output: OutputOption = Output.TABLE,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show the load of jobs and engines."""
+    """Show the load of jobs and engines, or the queue."""
     with cluster_verbs() as verbs:
-        verbs.top(verbs.scope(kubeconfig, context, namespace, all_namespaces), as_json=output is Output.JSON)
+        scope = verbs.scope(kubeconfig, context, namespace, all_namespaces)
+        verbs.top(scope, queues=queues, as_json=output is Output.JSON)
 
 
 def logs(

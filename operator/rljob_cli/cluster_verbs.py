@@ -17,7 +17,18 @@ from rich.console import Console, RenderableType
 from rljob_api.exits import Exit
 from rljob_api.failures.scan import Scanned, scan
 from rljob_api.status import Phase
-from rljob_cli import job_evidence, job_json, job_logs, log_reader, resuming, screen, top_view, watching, why_verb
+from rljob_cli import (
+    job_evidence,
+    job_json,
+    job_logs,
+    log_reader,
+    queue_view,
+    resuming,
+    screen,
+    top_view,
+    watching,
+    why_verb,
+)
 from rljob_cli.cluster import Cluster, ClusterError, LostError, NoObjectError, NotPossibleError, connect
 from rljob_cli.job_evidence import names_of
 from rljob_cli.job_logs import Log, NoSuchLogError, Wanted
@@ -85,11 +96,12 @@ def page(where: Scope, name: str, *, as_json: bool, watch: bool) -> Exit:
     return Exit.OK
 
 
-def top(where: Scope, *, as_json: bool) -> None:
+def top(where: Scope, *, queues: bool, as_json: bool) -> None:
     """Show what all do now: on a terminal until interrupted, once elsewhere."""
 
     def picture(jobs: list[Job]) -> RenderableType:
-        return top_view.as_tables(jobs, _now(), where.namespace is None)
+        view = queue_view.as_tables if queues else top_view.as_tables
+        return view(jobs, _now(), where.namespace is None)
 
     if as_json:
         _write_json(job_json.jobs_value([job for job in where.jobs() if not job.has_ended], _now()))

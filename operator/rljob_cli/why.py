@@ -22,7 +22,7 @@ from rljob_operator.identity import RAY_CLUSTER_LABEL
 from rljob_operator.kueue import workload_of
 from rljob_operator.pod_stage import PodEvent, with_events
 from rljob_operator.record import history_of
-from rljob_operator.waiting import Waiting, before_driver, words
+from rljob_operator.waiting import Blocker, Waiting, before_driver, words
 from rljob_operator.world import Defaults, Pod, World, job_of, pod_of
 
 WAITS = (Phase.QUEUED, Phase.PROVISIONING, Phase.STARTING, Phase.RECOVERING)
@@ -74,6 +74,8 @@ def why(job: Job, seen: Seen, now: float) -> Why:
         return Why(f"it can never start: {fits.message}", "Quota", None, evidence)
     if found is not None:
         return Why(found.sentence, found.blocker, found.since, evidence)
+    if job.status.phase is Phase.QUEUED and job.status.queue is not None:
+        return Why(job.explanation, Blocker.QUEUE, job.status.queue.since.timestamp(), evidence)
     if fits is not None and fits.outcome is Outcome.LATER:
         return Why(f"it waits for room: {fits.message}", "Quota", None, evidence)
     since = job.status.phase_since.timestamp() if job.status.phase_since else None
@@ -118,7 +120,7 @@ def _verdict(job: AdmittedJob, seen: Seen) -> Verdict:
 def _evidence(
     job: Job, view: AttemptView | None, found: Waiting | None, fits: Verdict | None, seen: Seen
 ) -> Iterator[tuple[str, str]]:
-    for kind in (ConditionType.CLUSTER_READY, ConditionType.TRAINING):
+    for kind in (ConditionType.QUOTA_RESERVED, ConditionType.CLUSTER_READY, ConditionType.TRAINING):
         condition = job.condition(kind)
         if condition is not None and condition.status != "True" and not job.has_ended:
             yield "condition", f"{kind} is {condition.status}, {condition.reason}: {condition.message}"

@@ -4,7 +4,7 @@ Everything below `admission` takes this value, so nothing there asks whether a s
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rljob_api.sections import Spec
@@ -14,6 +14,7 @@ from rljob_operator.cluster_shape import digest
 from rljob_operator.identity import Manifest
 from rljob_operator.job_defaults import with_defaults
 from rljob_operator.resolved import resolved
+from rljob_operator.turn import Turn
 from rljob_operator.world import Defaults, Job
 
 
@@ -54,10 +55,31 @@ class AdmittedJob:
     """labels of its RayCluster for a batch scheduler"""
     can_build: bool = True
     """whether all that new pods need is known: otherwise the present ones serve until they end, and none follow"""
+    turn: Turn | None = None
+    """what the queue has decided about it; None: it is in no queue of ours"""
 
     @property
     def is_suspended(self) -> bool:
-        return self.spec.suspend
+        """Whether it shall have no pods now: somebody has suspended it, or the queue has no room for it."""
+        return self.spec.suspend or self.is_held
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the queue keeps it from having pods, and nobody else does."""
+        return self.turn is not None and not self.turn.is_reserved and not self.spec.suspend
+
+    def with_turn(self, turn: Turn | None) -> "AdmittedJob":
+        """Return the job as the queue lets it run: with as many engines as it holds room for."""
+        if turn is None or turn.engines is None or turn.engines >= self.spec.rollout.engines:
+            return replace(self, turn=turn)
+        return replace(self.with_engines(turn.engines), turn=turn)
+
+    def with_engines(self, engines: int) -> "AdmittedJob":
+        """Return the job with another number of engines."""
+        rollout = self.spec.rollout.model_copy(update={"engines": engines})
+        given = self.manifest["spec"]
+        manifest = {**self.manifest, "spec": {**given, "rollout": {**given.get("rollout", {}), "engines": engines}}}
+        return replace(self, spec=self.spec.model_copy(update={"rollout": rollout}), manifest=manifest)
 
 
 def admitted_job(job: Job, spec: Spec, defaults: Defaults, clusters: Sequence[Manifest] = ()) -> AdmittedJob:

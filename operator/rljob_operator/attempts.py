@@ -33,7 +33,7 @@ LAST_LINE = "; its last words: "
 LONGEST_REASON = 500
 """[characters]"""
 OVERDUE = "the active deadline has passed"
-SUSPENDED_EARLY = "suspended before the driver started"
+SUSPENDED_EARLY = "before the driver started"
 
 
 def advance(history: JobHistory, job: AdmittedJob, world: World, now: float) -> JobHistory:
@@ -51,7 +51,7 @@ def advance(history: JobHistory, job: AdmittedJob, world: World, now: float) -> 
         return history if job.is_suspended else _begin(history, job, None, now, 0.0)
     view = attempt_view(history.attempt, job, world)
     if history.attempt.is_open:
-        judged = _judged(view, job.spec, _is_over(history, job.spec, now), now)
+        judged = _judged(view, job, _is_over(history, job.spec, now), now)
         return history.with_newest(escalation.timed(history.attempt, judged, job.is_suspended, now))
     return _followed(history, view, job, now)
 
@@ -73,7 +73,7 @@ def _observed(attempt: AttemptView, job: AdmittedJob, is_over: bool, now: float)
     if record.started is None:
         record = _once_admitted(record, attempt)
         if job.is_suspended and (driver is None or driver.state not in (*ALIVE, *ENDED)):
-            return _ended(record, Exit.PREEMPTED, SUSPENDED_EARLY, now)
+            return _ended(record, Exit.PREEMPTED, f"{_suspended(job)} {SUSPENDED_EARLY}", now)
         if is_over:
             return _ended(record, Exit.STALLED, OVERDUE, now)
     elif attempt.lost_its_cluster:
@@ -193,31 +193,37 @@ def _ended(record: AttemptRecord, exit_code: int, reason: str, now: float) -> At
     return replace(record, ended=int(now), exit_code=int(exit_code), reason=reason[:LONGEST_REASON])
 
 
-def _judged(attempt: AttemptView, spec: Spec, is_over: bool, now: float) -> AttemptRecord:
+def _judged(attempt: AttemptView, job: AdmittedJob, is_over: bool, now: float) -> AttemptRecord:
     """Return the record of the open attempt, with a verdict if it has to be ended."""
-    record, driver = attempt.record, attempt.driver
+    record, driver, spec = attempt.record, attempt.driver, job.spec
     if record.verdict is not None or record.started is None or driver is None:
         return record
     if is_over:
         return replace(record, verdict=Exit.STALLED, reason=OVERDUE)
     if attempt.is_suspended:
         return record  # KubeRay ends its pods within their grace period
-    if spec.suspend and escalation.is_drain_overdue(record, driver, spec.recovery, now):
+    if job.is_suspended and escalation.is_drain_overdue(record, driver, spec.recovery, now):
         waited_s = escalation.drain_deadline_s(driver.status, spec.recovery)
-        return replace(record, verdict=Exit.PREEMPTED, reason=f"suspended, and not ended within {waited_s:.0f} s")
+        return replace(
+            record, verdict=Exit.PREEMPTED, reason=f"{_suspended(job)}, and not ended within {waited_s:.0f} s"
+        )
     if driver.state not in ALIVE or driver.refuses_since is not None:
         return record  # one that refuses the operator lives
-    if _is_mute_while_suspended(driver, spec, now):
-        return replace(record, verdict=Exit.PREEMPTED, reason=SUSPENDED_EARLY)
+    if job.is_suspended and _is_mute(driver, now):
+        return replace(record, verdict=Exit.PREEMPTED, reason=f"{_suspended(job)} {SUSPENDED_EARLY}")
     silent_s = now - max(driver.since, driver.beat_at, record.started)
     if (stall := recovery.stalled(driver.status, silent_s, spec.recovery)) is not None:
         return replace(record, verdict=Exit.STALLED, reason=stall[:LONGEST_REASON])
     return _without_engines(record, driver, spec.recovery, now)
 
 
-def _is_mute_while_suspended(driver: Driver, spec: Spec, now: float) -> bool:
-    """Return whether the job is suspended and its driver, which never answered, cannot be asked to save."""
-    return spec.suspend and driver.status is None and now - driver.since > FIRST_ANSWER_S
+def _suspended(job: AdmittedJob) -> str:
+    return "preempted" if job.is_held else "suspended"
+
+
+def _is_mute(driver: Driver, now: float) -> bool:
+    """Return whether a driver, which never answered, cannot be asked to save."""
+    return driver.status is None and now - driver.since > FIRST_ANSWER_S
 
 
 def _without_engines(record: AttemptRecord, driver: Driver, policy: Recovery, now: float) -> AttemptRecord:

@@ -148,6 +148,10 @@ class Cache:
         owned = (raw for raw in found if _is_owned(raw, job))
         return tuple(sorted(owned, key=lambda raw: (raw["kind"], raw["metadata"]["name"])))
 
+    def has_pods(self, key: Key) -> bool:
+        """Return whether there are pods of this job, or of an older one of its name."""
+        return any(known.kind == "Pod" for known in self._of(key))
+
     def pods(self, job: Job) -> tuple[Pod, ...]:
         """Return the pods of this very job's RayClusters."""
         mine = job_name(job.name, job.uid) + "-"

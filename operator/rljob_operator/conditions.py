@@ -16,7 +16,8 @@ from rljob_operator.claims import Claim, Claims, Reason
 from rljob_operator.cluster_shape import num_pods
 from rljob_operator.history import AttemptRecord, JobHistory
 from rljob_operator.pods import HOOK_MARGIN_S
-from rljob_operator.waiting import before_driver, counted, in_driver, in_kueue
+from rljob_operator.turn import Standing
+from rljob_operator.waiting import before_driver, counted, in_driver, in_kueue, queue_text
 from rljob_operator.world import Driver, DriverState
 
 
@@ -50,6 +51,7 @@ def conditions(history: JobHistory, attempt: AttemptView | None, job: AdmittedJo
     return {
         Type.ADMITTED: admitted(job),
         **kueue_quota(attempt, job),
+        **quota_reserved(history, job),
         Type.CLUSTER_READY: cluster,
         Type.TRAINING: running,
         Type.ENGINES_READY: engines,
@@ -78,17 +80,42 @@ def kueue_quota(attempt: AttemptView | None, job: AdmittedJob) -> Claims:
     return {Type.QUOTA_RESERVED: Claim("True" if workload.reserved else "False", workload.reason, text)}
 
 
+def quota_reserved(history: JobHistory, job: AdmittedJob) -> Claims:
+    """Return whether the job holds room in quotas and on nodes; nothing of a job that is in no queue of ours."""
+    if job.turn is None:
+        return {}
+    if history.outcome is not None and job.turn.position is None:
+        return {Type.QUOTA_RESERVED: Claim("False", Reason.FINISHED, "the job has ended and holds nothing")}
+    if history.attempt is None or not history.attempt.is_open:
+        if job.spec.suspend:
+            return {Type.QUOTA_RESERVED: Claim("False", Reason.SUSPENDED, "the job is suspended and holds nothing")}
+        if (held := directory_in_use(job)) is not None:
+            return {Type.QUOTA_RESERVED: held}
+    if job.turn.is_reserved:
+        return {Type.QUOTA_RESERVED: Claim("True", Reason.RESERVED, job.turn.text)}
+    return {Type.QUOTA_RESERVED: Claim("False", job.turn.standing, queue_text(job.turn))}
+
+
+def _held(job: AdmittedJob) -> Claim | None:
+    """Return why a job without pods has none, if that is the queue's doing."""
+    if job.turn is None or not job.is_held:
+        return None
+    reason = Reason.NEVER_FITS if job.turn.standing is Standing.NEVER else Reason.QUEUED
+    return Claim("False", reason, queue_text(job.turn))
+
+
 def cluster_ready(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob, now: float) -> Claim:
     if history.outcome is not None:
         return Claim("False", Reason.FINISHED, "the job has ended and its pods are freed")
     if attempt is None or not attempt.record.is_open:
-        return directory_in_use(job) or Claim("False", Reason.SUSPENDED, "the job is suspended and has no pods")
+        suspended = Claim("False", Reason.SUSPENDED, "the job is suspended and has no pods")
+        return directory_in_use(job) or _held(job) or suspended
     return pods_ready(attempt, job, now)
 
 
 def directory_in_use(job: AdmittedJob) -> Claim | None:
     """Return that a job waits for its run directory; None: it does not."""
-    if job.held_by is None or job.is_suspended:
+    if job.held_by is None or job.spec.suspend:
         return None
     where = f"the run directory {job.resolved.directory} belongs to RLJob {job.held_by}"
     return Claim("False", Reason.DIRECTORY_IN_USE, f"{where}; this job begins when that one has ended or is deleted")
@@ -112,7 +139,7 @@ def training(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob,
     if history.outcome is not None:
         return Claim("False", Reason.FINISHED, history.outcome.message)
     if attempt is None or not attempt.record.is_open:
-        return directory_in_use(job) or Claim("False", Reason.SUSPENDED, "the job is suspended")
+        return directory_in_use(job) or _held(job) or Claim("False", Reason.SUSPENDED, "the job is suspended")
     record, name = attempt.record, f"attempt {attempt.record.number}"
     if record.verdict is not None:
         return Claim("False", Reason.ENDING, f"{name} is being stopped: {record.reason}")
@@ -136,7 +163,8 @@ def _training_of(driver: Driver | None, job: AdmittedJob, name: str) -> Claim:
     if driver is None or driver.state is DriverState.UNKNOWN:
         return Claim("Unknown", Reason.UNREACHABLE, f"{name}: Ray does not answer the operator")
     if job.is_suspended:
-        return Claim("True", Reason.DRAINING, f"{name} saves and ends")
+        why = f": {queue_text(job.turn)}" if job.is_held and job.turn else ""
+        return Claim("True", Reason.DRAINING, f"{name} saves and ends{why}")
     if driver.status is not None and driver.status.eviction is not None:
         return Claim("True", Reason.EVICTED, f"{name} saves and ends: {driver.status.eviction}")
     if driver.status is None or driver.status.state is RunState.STARTING:

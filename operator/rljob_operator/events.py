@@ -20,6 +20,8 @@ REPORTED = {
     ConditionType.FAILED: ("True",),
 }
 """statuses of each condition that are reported as an event; the rest is in the status"""
+WAITS = (Reason.QUEUED, Reason.PREEMPTED, Reason.NEVER_FITS)
+"""reasons of QuotaReserved that are reported; most jobs get room at once"""
 BAD = (
     (ConditionType.ADMITTED, "False"),
     (ConditionType.DEGRADED, "True"),
@@ -75,6 +77,8 @@ def events_between(old: Status, new: Status) -> Iterator[Event]:
 
 
 def _is_reported(condition: Condition) -> bool:
+    if condition.type is ConditionType.QUOTA_RESERVED:
+        return condition.reason in WAITS
     return condition.status in REPORTED.get(condition.type, ()) or condition.reason == Reason.REFUSED_NOW
 
 

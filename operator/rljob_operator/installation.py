@@ -32,6 +32,8 @@ RIGHTS: Rights = (
     ("", "secrets", ("get", "create", "delete")),
     ("batch", "jobs", ("get", "create", "delete")),
     ("coordination.k8s.io", "leases", ("get",)),
+    ("", "resourcequotas", ("list",)),
+    ("", "limitranges", ("list",)),
     ("events.k8s.io", "events", ("list", "create", "patch")),
 )
 """All that the operator does. The chart gives it exactly these, as a test sees to."""

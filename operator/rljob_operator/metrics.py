@@ -94,6 +94,7 @@ class Metrics:
             "rljob_operator_resync_seconds", "Duration of the last list of all objects", registry=registry
         )
         self._register_queue(queue, watches)
+        self.pass_seconds, self.preemptions = _of_reservations(registry)
         self._waiting: dict[Key, str] = {}
         self._register_waiting()
         requests.register(registry)
@@ -178,6 +179,13 @@ def exit_name(code: int | None) -> str:
     return "".join(word.capitalize() for word in name.split("_"))
 
 
+def _of_reservations(registry: CollectorRegistry) -> tuple[Histogram, Counter]:
+    text = "Duration of a pass over all jobs of the queue"
+    passes = Histogram("rljob_operator_queue_pass_seconds", text, buckets=BUCKETS_S, registry=registry)
+    text = "Jobs that were sent away for one of a higher priority"
+    return passes, Counter("rljob_operator_preemptions", text, registry=registry)
+
+
 class _Jobs(Collector):
     """The operator's jobs in the cache, counted, and each of them by namespace and name."""
 
@@ -195,6 +203,9 @@ class _Jobs(Collector):
         yield by_phase
         yield _family("rljob_operator_job_phase", "1 for the phase that a job is in", found, _phase, ("phase",))
         yield _family("rljob_operator_job_gpus", "GPUs of a job with a cluster; on Cpu, processes", found, _gpus)
+        yield _family(
+            "rljob_operator_job_queued_timestamp_seconds", "Since when a job waits in the queue", found, _queued
+        )
         yield _family("rljob_operator_job_attempt", "Driver starts of a job so far", found, _attempt)
         yield _family(
             "rljob_operator_job_failure",
@@ -246,6 +257,11 @@ def _phase(job: _Job) -> Row:
 
 def _gpus(job: _Job) -> Row | None:
     return ((), job.status["gpus"]) if job.phase in HOLDING and "gpus" in job.status else None
+
+
+def _queued(job: _Job) -> Row | None:
+    queue = job.status.get("queue")
+    return ((), seconds(queue["since"])) if queue and job.phase == Phase.QUEUED else None
 
 
 def _attempt(job: _Job) -> Row:

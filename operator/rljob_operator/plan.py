@@ -28,7 +28,8 @@ from rljob_operator.rebuilt import rebuilt
 from rljob_operator.rollout_pods import rollout_pods
 from rljob_operator.run_claims import RunClaim
 from rljob_operator.start_deadline import with_start_deadline
-from rljob_operator.waiting import Waiting, waiting
+from rljob_operator.turn import Standing
+from rljob_operator.waiting import Waiting, in_queue, waiting
 from rljob_operator.world import ALIVE, SILENT_S, DriverState, Job, World, is_deleting
 
 PROGRESS_S = 15.0
@@ -114,10 +115,14 @@ def plan(job: Job, world: World, now: float) -> Plan:
     admitted = admission(job, world.defaults, world.rayclusters())
     if isinstance(admitted, Claim):
         return _refused(job, admitted, world, now)
-    return _plan(replace(admitted, held_by=_holder(job, admitted, world)), world, now)
+    admitted = replace(admitted, held_by=holder(job, admitted, world)).with_turn(world.turn)
+    is_undecided = admitted.is_held and world.turn is not None and world.turn.standing is Standing.UNDECIDED
+    if is_undecided and admitted.status.completion_time is None:
+        return Plan()  # the queue looks at it in a moment
+    return _plan(admitted, world, now)
 
 
-def _holder(job: Job, admitted: AdmittedJob, world: World) -> str | None:
+def holder(job: Job, admitted: AdmittedJob, world: World) -> str | None:
     """Return the job that holds the run directory of one that has not begun, or has ended."""
     where = run_claims.place(job.namespace, *storage.where(admitted))
     if where is None or (job.has_begun and admitted.status.completion_time is None):
@@ -189,7 +194,8 @@ def _actions(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob,
         return _finished(history.outcome, job, world, now)
     if attempt is None or not attempt.record.is_open:
         look_again_s = LOOK_AGAIN_S if job.held_by is not None else None
-        return Plan(delete=tuple(_clusters_but(None, job, world)), requeue_after_s=look_again_s)
+        gone = tuple(_clusters_but(None, job, world))
+        return Plan(delete=gone, waiting=in_queue(job, now), requeue_after_s=look_again_s)
     due = attempts.deadline(history, job.spec)
     return Plan(
         delete=tuple(_clusters_but(attempt.record.cluster, job, world)),
@@ -206,6 +212,8 @@ def _finished(outcome: Outcome, job: AdmittedJob, world: World, now: float) -> P
     """Free all pods at once, and delete the job itself when its time to live is over."""
     children_left = tuple(_all_children(job, world))
     ttl_s = job.spec.scheduling.ttl_seconds_after_finished
+    if job.turn is not None and job.turn.position is not None:
+        return Plan(delete=children_left, waiting=in_queue(job, now))  # it was resumed, and waits for room
     if ttl_s is None:
         return Plan(delete=children_left)
     left_s = outcome.at + ttl_s - now

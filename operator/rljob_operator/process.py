@@ -27,8 +27,10 @@ from rljob_operator.leader import LOST, Election
 from rljob_operator.metrics import Metrics
 from rljob_operator.probes import Probes
 from rljob_operator.reconcile import Reconciler
+from rljob_operator.reservations import Reservations
 from rljob_operator.sender import Order
 from rljob_operator.settings import Settings
+from rljob_operator.sight import Sight
 from rljob_operator.sweeper import Sweeper
 from rljob_operator.watch_liveness import WatchLiveness
 from rljob_operator.workqueue import WorkQueue
@@ -57,6 +59,8 @@ class Operator:
     metrics: Metrics
     reconciler: Reconciler
     sweeper: Sweeper
+    reservations: Reservations | None = None
+    """None: jobs do not wait for others"""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -157,9 +161,13 @@ def joined(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession)
 
     drivers = Drivers(session, settings.resolve, time.time, changed, answered)
     metrics = Metrics(cache, queue, watches, cluster.requests, settings.defaults.release)
-    reconciler = Reconciler(cluster, cache, drivers, watches, metrics, settings.defaults, time.time)
+    reservations = None
+    if settings.queue is not None:
+        sight = Sight(cluster, settings.namespaces, settings.coming)
+        reservations = Reservations(cache, sight, settings.queue, metrics, time.time, queue.add)
+    reconciler = Reconciler(cluster, cache, drivers, watches, metrics, settings.defaults, time.time, reservations)
     sweeper = Sweeper(cluster, cache, settings.namespaces, settings.defaults, time.time)
-    return Operator(settings, cluster, cache, queue, watches, drivers, metrics, reconciler, sweeper)
+    return Operator(settings, cluster, cache, queue, watches, drivers, metrics, reconciler, sweeper, reservations)
 
 
 async def run(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession) -> int:
@@ -199,6 +207,8 @@ async def _lead(operator: Operator, election: Election, stop: asyncio.Event) -> 
         tasks.start(f"worker-{number}", operator.work())
     tasks.start("resync", operator.resync_for_ever())
     tasks.start("sweep", operator.sweep_for_ever())
+    if operator.reservations is not None:
+        tasks.start("queue", operator.reservations.run())
     try:
         await kopf.operator(
             registry=handlers.registry(operator.seen, operator.settings.kubeconfig, operator.kinds),

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from rljob_operator.cache import Cache, Freshness, Key
 from rljob_operator.cluster import Cluster, ClusterError, ConflictError
@@ -11,6 +12,7 @@ from rljob_operator.metrics import Metrics
 from rljob_operator.plan import Plan, plan, progress_s
 from rljob_operator.pod_events import PodEvents
 from rljob_operator.releases import OtherReleases
+from rljob_operator.reservations import Reservations
 from rljob_operator.tokens import Tokens
 from rljob_operator.watch_liveness import WatchLiveness
 from rljob_operator.world import Defaults, Job, World, job_of
@@ -30,8 +32,10 @@ class Reconciler:
         metrics: Metrics,
         defaults: Defaults,
         clock: Callable[[], float],
+        reservations: Reservations | None = None,
     ) -> None:
-        """`clock` returns unix seconds."""
+        """`clock` returns unix seconds. Without reservations no job waits for others."""
+        self._reservations = reservations
         self._cluster = cluster
         self._cache = cache
         self._drivers = drivers
@@ -55,7 +59,15 @@ class Reconciler:
             await self._forget(key)
             return None
         job = job_of(raw)
-        world = await self._read_world(job)
+        try:
+            world = await self._read_world(job)
+        except ClusterError:
+            if self._reservations is not None:
+                self._reservations.skip(key)
+            raise
+        if self._reservations is not None:
+            # Nothing is awaited between the decision that is read here and the plan.
+            world = replace(world, turn=self._reservations.turn(job, raw, world))
         todo = plan(job, world, self._clock())
         if todo.status is not None and todo.status.attempt > job.status.get("attempt", 0):
             self._cache.begins({**raw, "status": todo.status.model_dump(mode="json", by_alias=True, exclude_none=True)})
@@ -126,6 +138,8 @@ class Reconciler:
             self._watches.expect(raw)
 
     async def _forget(self, key: Key) -> None:
+        if self._reservations is not None:
+            self._reservations.forget(key)
         await self._drivers.follow(key, None, "")
         self._progress_due_at.pop(key, None)
         self._refused.pop(key, None)

@@ -30,6 +30,7 @@ from rljob_api.status import (
     JobProgress,
     LastCheckpoint,
     Phase,
+    Queue,
     RecoveryStep,
     Status,
     StepSeconds,
@@ -41,6 +42,8 @@ from rljob_operator.history import AttemptRecord, JobHistory, Outcome
 from rljob_operator.identity import JOB_LABEL, RAY_GROUP_LABEL
 from rljob_operator.world import Driver
 
+NOT_WAITING = (Reason.FINISHED, Reason.SUSPENDED, Reason.DIRECTORY_IN_USE)
+"""reasons of QuotaReserved of a job that neither holds room nor waits for it"""
 LONGEST_TEXT = 2000
 """of a message; a job has many, and etcd has little room [characters]"""
 
@@ -97,6 +100,7 @@ def status_of(
         directory=storage.directory(job),
         began=_cut(reported.began or "") or None if reported else old.began,
         release=old.release if history.outcome else job.release,
+        queue=queue(job, conditions, now),
         resolved=old.resolved if history.outcome else job.resolved,
         last_checkpoint=_checkpoint(old, reported, now) or old.last_checkpoint,
         attempts=tuple(recorded(attempt) for attempt in history.attempts),
@@ -104,9 +108,37 @@ def status_of(
     )
 
 
+def queue(job: AdmittedJob, conditions: Claims, now: float) -> Queue | None:
+    """Return the place of a job in the queue."""
+    turn, claim, old = job.turn, conditions.get(ConditionType.QUOTA_RESERVED), job.status.queue
+    if turn is None or claim is None or claim.reason in NOT_WAITING:
+        return None
+    stays = next((each.status for each in job.status.conditions if each.type is ConditionType.QUOTA_RESERVED), None)
+    return Queue(
+        position=turn.position,
+        since=old.since if old is not None and stays == claim.status else _time(now),
+        first_since=_time(turn.first_since) if turn.first_since is not None else None,
+        preempted_for=turn.preempted_for,
+        engines=job.spec.rollout.engines if turn.is_reserved else None,
+    )
+
+
 def with_progress_of(status: Status, old: Status) -> Status:
-    """Return the status with the progress as it was, to be written when something else changes or later."""
-    return status.model_copy(update={"progress": old.progress, "curve": old.curve}) if old.progress else status
+    """Return the status with the progress as it was, to be written when something else changes or later.
+
+    A job that waits makes progress in the queue.
+    """
+    if old.progress:
+        status = status.model_copy(update={"progress": old.progress, "curve": old.curve})
+    if status.queue is None or old.queue is None or status.queue.position is None or old.queue.position is None:
+        return status
+    before = {each.type: each for each in old.conditions}
+    conditions = tuple(_with_message_of(each, before.get(each.type)) for each in status.conditions)
+    return status.model_copy(update={"queue": old.queue, "conditions": conditions})
+
+
+def _with_message_of(condition: Condition, old: Condition | None) -> Condition:
+    return condition if old is None else condition.model_copy(update={"message": old.message})
 
 
 def phase(history: JobHistory, conditions: Claims) -> Phase:
@@ -119,7 +151,7 @@ def phase(history: JobHistory, conditions: Claims) -> Phase:
             return Phase.INVALID
         case Reason.SUSPENDED:
             return Phase.SUSPENDED
-        case Reason.QUEUED | Reason.DIRECTORY_IN_USE:
+        case Reason.DIRECTORY_IN_USE | Reason.QUEUED | Reason.NEVER_FITS:
             return Phase.QUEUED
         case Reason.DRAINING:
             return Phase.SUSPENDING

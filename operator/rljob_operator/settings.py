@@ -9,7 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rljob_operator.capacity.packing import Node
+from rljob_operator.capacity.snapshot import coming_of
 from rljob_operator.job_defaults import job_defaults
+from rljob_operator.queueing.ticket import Rules
 from rljob_operator.world import Defaults, Storage
 
 IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -30,6 +33,10 @@ class Settings:
     sweep_s: float
     log_level: str
     defaults: Defaults
+    queue: Rules | None
+    """None: jobs do not wait for others"""
+    coming: tuple[Node, ...] | None
+    """nodes that an autoscaler can bring; None: not known"""
 
     def resolve(self, namespace: str, service: str, port: int) -> str:
         """Return the URL of a job's Service."""
@@ -51,6 +58,8 @@ def settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
         service_url=given.service_url,
         sweep_s=given.sweep_seconds,
         log_level=given.log_level,
+        queue=Rules(given.queue_patience, given.fair_share) if given.queue == "On" else None,
+        coming=given.autoscaler,
         defaults=replace(
             defaults_of(given),
             scrapers=given.scrapers,
@@ -101,9 +110,27 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--run-directory-ttl", type=int, help="seconds from a job's deletion to its directory's; absent: never")
     add("--service-url", default="http://{service}.{namespace}.svc:{port}", help="how a job's Service is reached")
     add("--sweep-seconds", type=float, default=60.0, help="between two looks at run directories of deleted jobs")
+    add("--queue", default="On", choices=["On", "Off"], help="whether jobs wait for quota and nodes in a queue")
+    add("--queue-patience", type=float, default=600.0, help="seconds for which the first in the queue may be overtaken")
+    add("--fair-share", action="store_true", help="of one priority, the namespace with the fewest GPUs comes first")
+    add_autoscaler(parser)
     add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     add_defaults(parser)
     return parser
+
+
+def add_autoscaler(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says which nodes may come."""
+    text = "nodes, as JSON, that an autoscaler can bring; []: none; absent: not known"
+    parser.add_argument("--autoscaler", type=_nodes, help=text)
+
+
+def _nodes(text: str) -> tuple[Node, ...]:
+    example = '[{"count": 4, "allocatable": {"nvidia.com/gpu": "8", "cpu": "96", "memory": "1Ti"}}]'
+    try:
+        return coming_of(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise argparse.ArgumentTypeError(f"must be a JSON list of nodes, for example {example}: {error}") from error
 
 
 def _object(example: str) -> Callable[[str], dict[str, Any]]:

@@ -1,7 +1,7 @@
 """What a job waits for: the first blocker on the way from its RayCluster to the first step, with numbers. Pure.
 
-earlier pods ─► API server ─► Kueue's queue ─► RayCluster, quota ─► pods: node, volumes, sandbox, image, init, probes
-─► Ray starts the driver ─► placement group ─► engines load the model
+queue ─► earlier pods ─► API server ─► Kueue's queue ─► RayCluster, quota ─► pods: node, volumes, sandbox, image, init,
+probes ─► Ray starts the driver ─► placement group ─► engines load the model
 """
 
 import re
@@ -19,6 +19,7 @@ from rljob_operator.cluster_shape import num_pods
 from rljob_operator.identity import Manifest
 from rljob_operator.kueue import UNSEEN, Workload
 from rljob_operator.pod_stage import PodStage, Stage, with_events
+from rljob_operator.turn import Standing, Turn
 from rljob_operator.world import DriverState, Pod, seconds
 
 PATIENCE_S = 20.0
@@ -81,6 +82,22 @@ def waiting(attempt: AttemptView, job: AdmittedJob, now: float) -> Waiting | Non
     if driver is None or driver.status is None or driver.status.state is not RunState.STARTING:
         return None
     return in_driver(driver.status, job)
+
+
+def in_queue(job: AdmittedJob, now: float) -> Waiting | None:
+    """Return what a job waits for that the queue holds back; None: the queue does not."""
+    if job.turn is None or not job.is_held:
+        return None
+    known = job.status.queue
+    since = known.since.timestamp() if known is not None and known.position is not None else now
+    return Waiting(Blocker.QUEUE, queue_text(job.turn), since)
+
+
+def queue_text(turn: Turn) -> str:
+    """Return a turn in words: `position 2 in the queue: needs ...`."""
+    if turn.position is not None:
+        return f"position {turn.position} in the queue: {turn.text}"
+    return f"preempted: {turn.text}" if turn.standing is Standing.PREEMPTED else turn.text
 
 
 def before_driver(attempt: AttemptView, job: AdmittedJob, now: float) -> Waiting | None:

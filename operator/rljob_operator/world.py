@@ -27,6 +27,7 @@ from rljob_operator.kueue import Workload, with_labels
 from rljob_operator.pod_evidence import trouble_of
 from rljob_operator.pod_stage import PodEvent, PodStage, stage_of
 from rljob_operator.run_claims import Runs
+from rljob_operator.turn import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,8 @@ class Pod:
     """[unix s]"""
     ran_out_of_memory: bool = False
     """whether one of its containers was killed for its memory and started again"""
+    node: str | None = None
+    """name of its node; None: the scheduler has not bound it"""
     trouble: tuple[str, ...] = ()
     """what ended or holds back the pod and its containers, a line each"""
     tools_of: str = ""
@@ -203,6 +206,8 @@ class World:
     """which jobs claim which run directories"""
     pod_events: Mapping[str, tuple[PodEvent, ...]] = field(default_factory=dict)
     """events of a pod that does not start, by its name; only where its status does not say why"""
+    turn: Turn | None = None
+    """what the queue has decided about the job; None: it is in no queue of ours"""
     progress_due_at: float = 0.0
     """when mere progress may be written into the status again, as far as this process knows [unix s]"""
 
@@ -273,6 +278,7 @@ def pod_of(raw: Manifest) -> Pod:
         ip=status.get("podIP"),
         created=seconds(created) if (created := raw["metadata"].get("creationTimestamp")) else 0.0,
         ran_out_of_memory=any(_was_killed_for_memory(each) for each in status.get("containerStatuses", [])),
+        node=raw.get("spec", {}).get("nodeName"),
         trouble=trouble_of(raw),
         tools_of=labels.get(TOOLS_LABEL, ""),
     )

@@ -74,7 +74,7 @@ def demand(job: AdmittedJob) -> tuple[Pods, ...]:
 
 def _for_tools(job: AdmittedJob, cluster: str) -> Iterator[Pods]:
     if (num := num_tool_pods(job.spec)) > 0:
-        yield _alike(TOOLS, num, template(job, cluster)["spec"])
+        yield alike(TOOLS, num, template(job, cluster)["spec"])
 
 
 def total(pods: tuple[Pods, ...]) -> dict[str, int]:
@@ -87,12 +87,13 @@ def total(pods: tuple[Pods, ...]) -> dict[str, int]:
 
 
 def _pods(spec: Manifest) -> Iterator[Pods]:
-    yield _alike(HEAD, 1, spec["headGroupSpec"]["template"]["spec"])
+    yield alike(HEAD, 1, spec["headGroupSpec"]["template"]["spec"])
     for group in spec["workerGroupSpecs"]:
-        yield _alike(group["groupName"], group["replicas"], group["template"]["spec"])
+        yield alike(group["groupName"], group["replicas"], group["template"]["spec"])
 
 
-def _alike(group: str, count: int, pod: Manifest) -> Pods:
+def alike(group: str, count: int, pod: Manifest) -> Pods:
+    """Return so many pods of a group; `pod` is the spec of one."""
     containers = [_container(each) for each in pod["containers"]]
     # A sidecar is an init container that stays.
     containers += [_container(each, each.get("restartPolicy") != "Always") for each in pod.get("initContainers", ())]

@@ -140,7 +140,9 @@ def _counted(quota: Quota, counted: str, hard: int, pods: Sequence[Pods]) -> Ite
         text = f"ResourceQuota {quota.name} allows {shown(name, hard)} in all"
         yield Finding(Outcome.NEVER, text if kind == "requests" else f"{text} as limits", name)
     elif needed > left:
-        text = f"ResourceQuota {quota.name} leaves {shown(name, max(0, left))}; {shown(name, hard - left)} are in use"
+        # The queue promises room before it is free, so more than everything may be taken.
+        taken = min(hard, hard - left)
+        text = f"ResourceQuota {quota.name} leaves {shown(name, max(0, left))}; {shown(name, taken)} are in use"
         yield Finding(Outcome.LATER, text, name)
 
 

@@ -5,5 +5,5 @@
                                │  preemption: whom a job of a higher priority may send away
                                └─ what the first in the queue keeps
 
-Pure. The reconcile loop does not ask it yet: jobs get their pods at once, or wait for Kueue.
+Pure. `reservations.py` makes the passes; jobs that wait for Kueue take no part, but for the room that their pods take.
 """

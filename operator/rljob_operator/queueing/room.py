@@ -37,8 +37,6 @@ class Taken:
     pods: tuple[Pods, ...]
     on: list[tuple[int, Amounts]] = field(default_factory=list)
     """index of the node, and what is taken there"""
-    is_whole: bool = True
-    """whether all pods have a node"""
 
 
 class Room:
@@ -89,11 +87,11 @@ class Room:
             taken.on.append((index, each.requests))
         before = self._taken.get(key)
         if before is not None:
-            taken = Taken(namespace, (*before.pods, *whole), [*before.on, *taken.on], before.is_whole)
+            taken = Taken(namespace, (*before.pods, *whole), [*before.on, *taken.on])
         self._taken[key] = taken
 
-    def hold(self, key: str, namespace: str, pods: Sequence[Pods], bound: Mapping[str, tuple[str, ...]]) -> bool:
-        """Take what a job holds, on the nodes where its pods are; return whether those without a node find one."""
+    def hold(self, key: str, namespace: str, pods: Sequence[Pods], bound: Mapping[str, tuple[str, ...]]) -> None:
+        """Take what a job holds, on the nodes where its pods are; those without a node get one if there is one."""
         whole = self._whole(namespace, pods)
         spots: list[tuple[Pods, int]] = []
         rest: list[Pods] = []
@@ -105,13 +103,11 @@ class Room:
         # More pods than there shall be: the job was scaled down, and they are leaving.
         self.take(key, namespace, [_at_least(each, bound) for each in pods], tuple(spots))
         if self._nodes is None or not rest:
-            return True
+            return
         taken = self._taken[key]
         for each, index in self._as_many_as_fit(rest):
             self._use(index, each.requests, 1)
             taken.on.append((index, each.requests))
-        taken.is_whole = len(taken.on) - len(spots) == sum(each.count for each in rest)
-        return taken.is_whole
 
     def give_back(self, key: str) -> None:
         """Free what a job has taken."""

@@ -8,7 +8,7 @@ Jobs are looked at in their order. One that fits gets room, whole or not at all.
     it, and only what it could never use is given to others.
 
 Where more nodes may come than are seen, one job at a time is given quota without nodes: its pods are what an
-autoscaler acts on.
+autoscaler acts on. That is done when all pods of the others have their nodes.
 """
 
 from bisect import bisect_left
@@ -68,9 +68,9 @@ class _Pass:
         holders = [each for each in tickets if each.holding is not Holding.NOTHING]
         for ticket in sorted(holders, key=lambda each: (each.since or 0.0, rank(each, self._rules))):
             self._holders[ticket.key] = ticket
-            is_whole = self._room.hold(ticket.key, ticket.namespace, ticket.pods, ticket.bound)
-            if not is_whole and self._time - (ticket.since or 0.0) < CREDIT_S:
-                self._has_credit = False
+            self._room.hold(ticket.key, ticket.namespace, ticket.pods, ticket.bound)
+            if not _is_bound(ticket) and self._time - (ticket.since or 0.0) < CREDIT_S:
+                self._has_credit = False  # pods without nodes of two jobs could take a part of what each needs
             if ticket.holding is Holding.RESERVED:
                 self._turns[ticket.key] = reserved(ticket, ticket.held_engines)
                 if ticket.more and ticket.wants:
@@ -112,6 +112,7 @@ class _Pass:
         for room in (self._room, self._later):
             room.take(ticket.key, ticket.namespace, wanted, spots)
         self._turns[ticket.key] = reserved(ticket, ticket.engines)
+        self._has_credit = False  # its pods have no nodes yet
 
     def _refuse(self, ticket: Ticket, wanted: tuple[Pods, ...], short: Shortage) -> None:
         text = _text(wanted, short)
@@ -123,6 +124,7 @@ class _Pass:
             for room in (self._room, self._later):
                 room.hold(ticket.key, ticket.namespace, wanted, {})
             self._turns[ticket.key] = reserved(ticket, ticket.engines)
+            self._has_credit = False
             return
         self._position += 1
         since = ticket.first_since if ticket.first_since is not None or not is_head else self._time
@@ -210,6 +212,11 @@ class _Pass:
         for each in leaving:
             trial.give_back(each.key)
         return not isinstance(trial.find(ticket.namespace, wanted), Shortage)
+
+
+def _is_bound(ticket: Ticket) -> bool:
+    """Return whether all pods of a job are on nodes."""
+    return all(len(ticket.bound.get(each.group, ())) >= each.count for each in ticket.pods)
 
 
 def _wanted(ticket: Ticket) -> tuple[Pods, ...]:

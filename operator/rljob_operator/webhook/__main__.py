@@ -10,6 +10,7 @@ import uvloop
 
 from rljob_operator import logs
 from rljob_operator.cluster import Cluster
+from rljob_operator.sight import Sight
 from rljob_operator.webhook import certificate
 from rljob_operator.webhook.answer import answer
 from rljob_operator.webhook.keeping import Keeper
@@ -17,7 +18,6 @@ from rljob_operator.webhook.metrics import Metrics
 from rljob_operator.webhook.mounted import Mounted
 from rljob_operator.webhook.server import Server
 from rljob_operator.webhook.settings import Settings, settings
-from rljob_operator.webhook.sight import Sight
 
 log = logging.getLogger("rljob_operator.webhook")
 

@@ -1,14 +1,12 @@
 """The webhook's command line."""
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_operator.capacity.packing import Node
-from rljob_operator.capacity.snapshot import coming_of
-from rljob_operator.settings import add_defaults, defaults_of
+from rljob_operator.settings import add_autoscaler, add_defaults, defaults_of
 from rljob_operator.world import Defaults
 
 
@@ -62,15 +60,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--configuration", default="rljob-webhook", help="ValidatingWebhookConfiguration that trusts the authority")
     add("--certificate-directory", type=Path, help="with tls.crt and tls.key that another program renews")
     add("--namespace", action="append", default=[], help="with jobs; may be given again; absent: all")
-    add("--autoscaler", type=_nodes, help="nodes, as JSON, that an autoscaler can bring; []: none; absent: not known")
+    add_autoscaler(parser)
     add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     add_defaults(parser)
     return parser
-
-
-def _nodes(text: str) -> tuple[Node, ...]:
-    example = '[{"count": 4, "allocatable": {"nvidia.com/gpu": "8", "cpu": "96", "memory": "1Ti"}}]'
-    try:
-        return coming_of(json.loads(text))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise argparse.ArgumentTypeError(f"must be a JSON list of nodes, for example {example}: {error}") from error

@@ -10,6 +10,7 @@ from rljob_operator.installation import RIGHTS
 from support.operator.fake_head import FakeHeads
 from support.operator.helm_release import rendered
 from support.operator.prometheus_server import Target, queries, running, scrape_config, targets_of
+from support.operator.queue_fleet import quota
 from support.waiting import eventually
 
 MONITORED = "--set=monitoring.podMonitors.enabled=true"
@@ -40,6 +41,7 @@ def test_every_query_about_the_operator_finds_something_and_every_right_is_used(
     namespace: str,
     tmp_path: Path,
 ) -> None:
+    kubectl.apply(quota(namespace, 1))
     operator = start()
     operator.get("/metrics")
     port = re.search(r"action=serve port=(\d+)", operator.log)
@@ -51,6 +53,7 @@ def test_every_query_about_the_operator_finds_something_and_every_right_is_used(
         heads.head(namespace).end(3)
         new_job("trains").until("Training")
         new_job("waits", scheduling=NOWHERE)
+        new_job("queued", placement="Colocated", runtime={"device": "Gpu"})
         new_job("invalid", checkpoint={"directory": "/not/shared"})
         lame = new_job("recovers")
         lame.until("Training")
@@ -62,6 +65,7 @@ def test_every_query_about_the_operator_finds_something_and_every_right_is_used(
             "fails": "Failed",
             "trains": "Training",
             "waits": "Provisioning",
+            "queued": "Queued",
             "invalid": "Invalid",
             "recovers": "Recovering",
         }

@@ -13,6 +13,7 @@ from rljob_api.status import (
     JobProgress,
     LastCheckpoint,
     Phase,
+    Queue,
     RecoveryStep,
     Resolved,
     Status,
@@ -25,6 +26,7 @@ SAMPLE = Status(
     phase=Phase.TRAINING,
     phase_since=NOON,
     began="attempt 2 begins at step 6, checkpoints/6",
+    queue=Queue(position=1, since=NOON, first_since=NOON, preempted_for="ml/urgent", engines=2),
     resolved=Resolved(
         image="rljob/trainer:1",
         directory="/rljob/ml/sums",

@@ -78,8 +78,9 @@ class OperatorProcess:
         identity: str | None = None,
         log_level: str = "DEBUG",
         more: Sequence[str] = (),
+        watches_all: bool = False,
     ) -> None:
-        """It watches its own namespace; `identity` is its name in the Lease, absent: one of its own.
+        """It watches its own namespace, or all; `identity` is its name in the Lease, absent: one of its own.
 
         Of an argument that is given twice, the one in `more` holds.
         """
@@ -93,7 +94,7 @@ class OperatorProcess:
             "--image=rljob/trainer:test",
             f"--storage={STORAGE}",
             f"--log-level={log_level}",
-            f"--namespace={namespace}",
+            *([] if watches_all else [f"--namespace={namespace}"]),
             *([f"--identity={identity}"] if identity else []),
             *more,
         ]

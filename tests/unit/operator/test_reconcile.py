@@ -11,8 +11,11 @@ from rljob_operator.cache import Cache
 from rljob_operator.cluster import Cluster, ClusterError, ConflictError
 from rljob_operator.drivers import Drivers
 from rljob_operator.metrics import Metrics
+from rljob_operator.queueing.ticket import Rules
 from rljob_operator.reconcile import Reconciler
 from rljob_operator.requests import Requests
+from rljob_operator.reservations import Reservations
+from rljob_operator.sight import Sight
 from rljob_operator.watch_liveness import WatchLiveness
 from rljob_operator.workqueue import WorkQueue
 from rljob_operator.world import Driver, DriverState, Job, Storage, job_of
@@ -40,10 +43,12 @@ class House:
         self.restart()
         self.cache.put(raw)
 
-    def restart(self) -> None:
+    def restart(self, queue: Reservations | None = None) -> None:
         """Another process takes over."""
         cluster, drivers = cast(Cluster, self.cluster), cast(Drivers, self.drivers)
-        self.reconciler = Reconciler(cluster, self.cache, drivers, self.watch, self.metrics, DEFAULTS, self.clock)
+        self.reconciler = Reconciler(
+            cluster, self.cache, drivers, self.watch, self.metrics, DEFAULTS, self.clock, queue
+        )
 
     def reconcile(self) -> float | None:
         return asyncio.run(self.reconciler.reconcile(KEY))
@@ -70,6 +75,22 @@ def refuse(house: House, error: ClusterError) -> None:
     house.cluster.refusals["RayCluster"] = error
     with pytest.raises(type(error)):
         house.reconcile()
+
+
+def test_a_job_that_cannot_be_looked_at_does_not_stop_the_queue(house: House, monkeypatch):
+    async def read_secret(namespace: str, name: str) -> None:
+        raise ClusterError(f"GET secrets/{name}: 403 Forbidden", 403)
+
+    house.reconcile()
+    house.cache.put(house.cluster.raw)  # another process has begun it
+    monkeypatch.setattr(house.cluster, "read_secret", read_secret)
+    sight = Sight(cast(Cluster, house.cluster), ("ml",), None)
+    queue = Reservations(house.cache, sight, Rules(), house.metrics, house.clock, lambda key: None)
+    house.restart(queue)
+    assert not queue.is_complete
+    with pytest.raises(ClusterError):
+        house.reconcile()
+    assert queue.is_complete
 
 
 def test_another_job_sees_a_run_that_begins_before_its_status_is_written(house: House, monkeypatch):

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from rljob_operator import settings as command_line
+from rljob_operator.queueing.ticket import Rules
 from rljob_operator.settings import Settings, settings
 from rljob_operator.world import Defaults, Storage
 
 EVERYTHING = (
+    *("--queue=On", "--queue-patience=60", "--fair-share", "--autoscaler=[]"),
     *(
         "--kubeconfig",
         "/config",
@@ -75,6 +77,8 @@ def test_every_option_has_its_effect():
             has_kueue=True,
             release="rljob/mine",
         ),
+        queue=Rules(60.0, fair_share=True),
+        coming=(),
     )
 
 
@@ -103,7 +107,13 @@ def test_without_options_it_runs_as_in_a_pod(tmp_path: Path, monkeypatch: pytest
             worker_resources={},
             release="rljob/rljob-operator",
         ),
+        queue=Rules(600.0, fair_share=False),
+        coming=None,
     )
+
+
+def test_the_queue_can_be_switched_off():
+    assert settings(["--queue=Off"], {}).queue is None
 
 
 def test_outside_of_a_pod_the_lease_is_in_the_default_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

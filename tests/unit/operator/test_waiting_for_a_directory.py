@@ -6,6 +6,7 @@ import pytest
 
 from rljob_api.exits import Exit
 from rljob_operator.plan import LOOK_AGAIN_S
+from rljob_operator.queueing.ledger import IDLE
 from rljob_operator.run_claims import claim_of
 from rljob_operator.world import Storage, World
 from support.operator.operator_world import DEFAULTS, Surroundings, raw_job
@@ -45,6 +46,16 @@ def test_it_gets_nothing_and_says_who_has_the_directory():
     assert second.condition("Ready")["message"] == f"the run directory {first.status['directory']} {said}"
     assert todo.requeue_after_s == LOOK_AGAIN_S
     assert second.plan().is_empty
+
+
+def test_it_holds_no_room_in_the_queue_meanwhile():
+    first, second = pair()
+    sees(second, first)
+    second.world = replace(second.world, turn=IDLE)
+    second.step()
+    assert second.condition("QuotaReserved")["reason"] == "DirectoryInUse"
+    assert second.condition("Ready")["reason"] == "DirectoryInUse"
+    assert "queue" not in second.status
 
 
 @pytest.mark.parametrize("stopped", [lambda first: failed(first), lambda first: first.raw.update(status={})])

@@ -180,8 +180,15 @@ def test_a_selector_is_respected():
 
 def test_where_nodes_may_come_one_job_at_a_time_waits_for_them():
     jobs = [ticket(name, workers(8, 2), at=i) for i, name in enumerate("abc")]
-    found = turns(nodes(8, 8, coming=None), *jobs)
-    assert reserved(found) == {"a", "b"}
+    runs = holder("r", workers(8, 2), bound={"workers": ("node-0", "node-1")})
+    assert reserved(turns(nodes(8, 8, coming=None), runs, *jobs)) == {"r", "a"}
+
+
+def test_no_job_waits_for_nodes_while_pods_of_another_have_none_yet():
+    two = [ticket(name, workers(8, 2), at=i) for i, name in enumerate("ab")]
+    assert reserved(turns(nodes(8, 8, coming=None), *two)) == {"a"}
+    first = holder("a", workers(8, 2), bound={"workers": ("node-0",)})
+    assert reserved(turns(nodes(8, 8, coming=None), first, two[1])) == {"a"}
 
 
 @pytest.mark.parametrize(("waited_s", "starts"), [(CREDIT_S - 1, False), (CREDIT_S, True)])

@@ -1,0 +1,157 @@
+"""Keeps the queue going: takes the tickets of jobs, looks at capacity while somebody waits, and makes passes.
+
+reconcile ─► ticket ─► ledger ─► (something has changed) ─► look ─► pass ─► jobs whose turns have changed are reconciled
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from rljob_operator.admission import admission
+from rljob_operator.cache import Cache, Key, is_ours, key_of
+from rljob_operator.claims import Claim
+from rljob_operator.cluster import ClusterError
+from rljob_operator.identity import Manifest
+from rljob_operator.metrics import Metrics
+from rljob_operator.plan import holder
+from rljob_operator.queueing.ledger import Ledger
+from rljob_operator.queueing.ticket import Priority, Rules
+from rljob_operator.queueing.tickets import is_queued_here, shows, ticket_of
+from rljob_operator.sight import LOOK_S, Look, Sight
+from rljob_operator.turn import Standing, Turn
+from rljob_operator.world import Job, World, seconds
+
+log = logging.getLogger(__name__)
+
+PASS_S = 0.2
+"""shortest time between two passes: changes come in bursts [s]"""
+SHARE = 10.0
+"""a pass is followed by a pause of so many times its duration: it takes a tenth of a core at most"""
+RETRY_S = 2.0
+"""after a failed look [s]"""
+
+
+class Reservations:
+    """The queue of this operator."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        sight: Sight,
+        rules: Rules,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        changed: Callable[[Key], None],
+    ) -> None:
+        """`clock` returns unix seconds; `changed` is told the jobs whose turns have changed."""
+        self._cache, self._sight, self._metrics = cache, sight, metrics
+        self._rules, self._clock, self._changed = rules, clock, changed
+        self._ledger = Ledger()
+        self._settled: set[Key] = set()
+        """jobs without a ticket that were looked at: refused"""
+        self._basis: dict[Key, tuple[object, bool]] = {}
+        """what a job's ticket was made from, and whether the job is in this queue"""
+        self._dirty = asyncio.Event()
+        self._look: Look | None = None
+        self._looked_at = 0.0
+
+    def turn(self, job: Job, raw: Manifest, world: World) -> Turn | None:
+        """Take in a job, and return its turn; None: it is in no queue of ours."""
+        has_pods = self._cache.has_pods(job.key) or bool(world.rayclusters())
+        granted = self._ledger.granted(job.key)
+        # Whether a job that does not run may have its directory depends on other jobs.
+        runs = job.has_begun and "completionTime" not in job.status
+        pods = (*world.pods, *world.tool_pods)
+        basis = job.uid, job.resource_version, job.is_deleting, pods, has_pods, granted
+        known, is_here = self._basis.get(job.key, (None, False))
+        if runs and known == basis and job.key in self._ledger:
+            return self._ledger.turn(job.key) if is_here else None
+        admitted = admission(job, world.defaults, world.rayclusters())
+        if not isinstance(admitted, Claim):
+            admitted = replace(admitted, held_by=holder(job, admitted, world))
+        is_anothers = job.is_left_to(world.defaults.release) is not None and not world.is_other_release_gone
+        if isinstance(admitted, Claim) or job.is_deleting or not job.is_ours or is_anothers:
+            self._settled.add(job.key)
+            self._basis.pop(job.key, None)
+            self._note(self._ledger.leave(job.key, has_pods))
+            return None
+        created = seconds(raw["metadata"].get("creationTimestamp", "1970-01-01T00:00:00Z"))
+        ticket = ticket_of(admitted, created, pods, has_pods, granted)
+        is_shown = granted is not None and shows(admitted, granted)
+        self._note(self._ledger.put(ticket, is_shown))
+        self._basis[job.key] = basis, is_queued_here(admitted)
+        return self._ledger.turn(job.key) if is_queued_here(admitted) else None
+
+    def forget(self, key: Key) -> None:
+        """A job is gone; its pods count until they are gone, too."""
+        self._settled.discard(key)
+        self._basis.pop(key, None)
+        self._note(self._ledger.leave(key, self._cache.has_pods(key)))
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether every job has been looked at: after a start, one that is not known may hold room."""
+        return all(
+            key in self._ledger or key in self._settled or self._cache.job(key) is None for key in self._cache.jobs()
+        )
+
+    async def run(self) -> None:
+        """Make passes for ever: after changes, and every few seconds while a job waits."""
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_S if self._ledger.waits else None):
+                    await self._dirty.wait()
+            except TimeoutError:
+                log.debug("action=look-again")
+            self._dirty.clear()
+            took_s = await self._pass() if self.is_complete and self._ledger.waits else 0.0
+            await asyncio.sleep(max(PASS_S, took_s * SHARE))
+
+    async def _pass(self) -> float:
+        """Make a pass, and return how long that took [s]."""
+        now = self._clock()
+        if self._look is None or now - self._looked_at >= LOOK_S:
+            try:
+                self._look = await self._sight.look_at_others(self._is_other)
+            except ClusterError as error:
+                log.warning("action=look-at-capacity outcome=failed will try again: %s", error)
+                await asyncio.sleep(RETRY_S)
+                self._dirty.set()
+                return 0.0
+            self._looked_at = now
+        began = time.perf_counter()
+        with self._metrics.pass_seconds.time():
+            changed = self._ledger.decide(self._look.seen, _with_classes(self._rules, self._look.priority_classes), now)
+        took_s = time.perf_counter() - began
+        for key in changed:
+            turn = self._ledger.turn(key)
+            if turn.standing is Standing.PREEMPTED:
+                self._metrics.preemptions.inc()
+            log.info("action=queue queued=%s standing=%s position=%s", key, turn.standing, turn.position)
+            self._changed(key)
+        return took_s
+
+    def skip(self, key: Key) -> None:
+        """Do not wait for a job that cannot be looked at; until it can, its pods count as those of others."""
+        if key not in self._ledger:
+            self._settled.add(key)
+
+    def _note(self, has_changed: bool) -> None:
+        if has_changed:
+            self._dirty.set()
+
+    def _is_other(self, pod: Manifest) -> bool:
+        raw = {**pod, "kind": "Pod"}
+        return not is_ours(raw) or key_of(raw) not in self._ledger
+
+
+def _with_classes(rules: Rules, classes: Sequence[Manifest]) -> Rules:
+    found = {each["metadata"]["name"]: _priority(each) for each in classes}
+    default = next((_priority(each) for each in classes if each.get("globalDefault")), Priority())
+    return replace(rules, priorities=found, default=default)
+
+
+def _priority(raw: Manifest) -> Priority:
+    return Priority(int(raw.get("value", 0)), raw.get("preemptionPolicy") != "Never")

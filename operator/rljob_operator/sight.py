@@ -1,0 +1,127 @@
+"""What limits pods in the cluster: quotas, limit ranges, nodes, and what others use. Read again every few seconds.
+
+The webhook looks for ever, and counts all pods. The operator looks while a job waits, and leaves out the pods of its
+own jobs: it knows these from its watches, at once.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from rljob_operator.capacity.packing import Node
+from rljob_operator.capacity.queues import Queues, queues
+from rljob_operator.capacity.snapshot import ALIVE, OthersUse, Snapshot, snapshot
+from rljob_operator.cluster import Cluster, ClusterError
+from rljob_operator.identity import Manifest
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 15.0
+"""between two looks [s]"""
+KUEUE = "apis/kueue.x-k8s.io/v1beta2"
+OLD_S = 300.0
+"""a look that is older says nothing [s]"""
+FORBIDDEN = 403
+PRIORITY_CLASSES = "apis/scheduling.k8s.io/v1/priorityclasses"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What others leave, and the cluster's PriorityClasses."""
+
+    seen: Snapshot
+    priority_classes: tuple[Manifest, ...] = ()
+
+
+class Sight:
+    """The newest look."""
+
+    def __init__(
+        self, cluster: Cluster, namespaces: Sequence[str], coming: Sequence[Node] | None, has_kueue: bool = False
+    ) -> None:
+        """No namespaces: all. `coming` are the nodes that an autoscaler can bring; None: not known."""
+        self._has_kueue = has_kueue
+        self._cluster = cluster
+        self._namespaces = namespaces
+        self._coming = coming
+        self._seen: Snapshot | None = None
+        self._at = 0.0
+
+    @property
+    def seen(self) -> Snapshot | None:
+        """The newest snapshot; None: there is none, or it is too old to refuse a job by it."""
+        fresh = asyncio.get_running_loop().time() - self._at < OLD_S
+        return self._seen if fresh else None
+
+    async def keep(self) -> None:
+        """Look for ever."""
+        while True:
+            try:
+                self._seen = await self.look()
+                self._at = asyncio.get_running_loop().time()
+            except ClusterError as error:
+                log.warning("action=look-at-capacity outcome=failed: %s", error)
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> Snapshot:
+        """Read everything; raise ClusterError."""
+        quotas, limits = await self._of_namespaces("resourcequotas"), await self._of_namespaces("limitranges")
+        nodes = [raw async for raw in self._all("api/v1/nodes")]
+        use = OthersUse(())
+        for place in self._places:
+            async for raw in self._all(f"{place}/pods", ALIVE):
+                use.add(raw)
+        seen = await self._queues() if self._has_kueue else None
+        return snapshot(quotas, limits, nodes, use.of_nodes, self._coming, seen)
+
+    async def look_at_others(self, is_other: Callable[[Manifest], bool]) -> "Look":
+        """Read everything that is allowed, and count only the pods of others; raise ClusterError.
+
+        Where only some namespaces are seen, nodes are not: pods of the others may use them. Nor are PriorityClasses,
+        for which the operator then has no right.
+        """
+        quotas = await self._allowed(self._of_namespaces("resourcequotas")) or []
+        limits = await self._allowed(self._of_namespaces("limitranges")) or []
+        nodes = None if self._namespaces else await self._allowed(self._list("api/v1/nodes"))
+        use = OthersUse(quotas)
+        for place in self._places:
+            async for raw in self._all(f"{place}/pods", ALIVE):
+                if is_other(raw):
+                    use.add(raw)
+        known = None if self._namespaces else await self._allowed(self._list(PRIORITY_CLASSES))
+        found = snapshot((), limits, nodes, use.of_nodes, self._coming)
+        return Look(Snapshot(use.quotas, found.limits, found.nodes, found.coming), tuple(known or ()))
+
+    async def _allowed(self, reading: Awaitable[list[Manifest]]) -> list[Manifest] | None:
+        """Return what was read; None: the operator may not read it."""
+        try:
+            return await reading
+        except ClusterError as error:
+            if error.status != FORBIDDEN:
+                raise
+            log.info("action=look-at-capacity outcome=forbidden: %s", error)
+            return None
+
+    @property
+    def _places(self) -> list[str]:
+        return [f"api/v1/namespaces/{name}" for name in self._namespaces] or ["api/v1"]
+
+    async def _of_namespaces(self, plural: str) -> list[Manifest]:
+        return [raw for place in self._places async for raw in self._all(f"{place}/{plural}")]
+
+    async def _queues(self) -> Queues:
+        local = [f"{KUEUE}/namespaces/{name}/localqueues" for name in self._namespaces] or [f"{KUEUE}/localqueues"]
+        return queues(
+            [raw for place in local async for raw in self._all(place)],
+            [raw async for raw in self._all(f"{KUEUE}/clusterqueues")],
+            [raw async for raw in self._all(f"{KUEUE}/cohorts")],
+        )
+
+    async def _list(self, path: str) -> list[Manifest]:
+        return [raw async for raw in self._all(path)]
+
+    async def _all(self, path: str, fields: str = "") -> AsyncIterator[Manifest]:
+        async for page in self._cluster.lists(path, [("fieldSelector", fields)]):
+            for raw in page["items"]:
+                yield raw

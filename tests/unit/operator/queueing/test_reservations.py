@@ -1,0 +1,201 @@
+"""The queue's loop: it waits for all jobs to be known, looks at capacity, and passes on what has changed."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+from rljob_operator.cache import Cache
+from rljob_operator.cluster import Cluster, ClusterError
+from rljob_operator.identity import Manifest
+from rljob_operator.metrics import Metrics
+from rljob_operator.queueing.ticket import Rules
+from rljob_operator.requests import Requests
+from rljob_operator.reservations import Reservations
+from rljob_operator.sight import Sight
+from rljob_operator.turn import Standing, Turn
+from rljob_operator.watch_liveness import WatchLiveness
+from rljob_operator.workqueue import WorkQueue
+from rljob_operator.world import World, job_of
+from support.operator.operator_world import DEFAULTS, NOW, raw_job
+from support.waiting import becomes_true, others_run
+
+GPUS = {
+    "placement": "Colocated",
+    "runtime": {"device": "Gpu"},
+    "rollout": {"engines": 4},
+    "training": {"gpusPerNode": 4},
+}
+QUOTA = {"metadata": {"name": "gpus", "namespace": "ml"}, "spec": {"hard": {"requests.nvidia.com/gpu": "4"}}}
+NODE = {
+    "metadata": {"name": "n", "labels": {}},
+    "spec": {},
+    "status": {
+        "allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    },
+}
+
+
+class Lists:
+    """An API server that has lists, and may refuse them."""
+
+    def __init__(self, **found: Sequence[Manifest]) -> None:
+        self.found = {"resourcequotas": [QUOTA], **found}
+        self.refused: dict[str, int] = {}
+        self.asked: list[str] = []
+
+    async def lists(self, where: str, query: Sequence[tuple[str, str]]) -> Any:
+        name = where.rpartition("/")[2]
+        self.asked.append(where)
+        if name in self.refused:
+            raise ClusterError(f"GET {where}: refused", self.refused[name])
+        yield {"items": self.found.get(name, ())}
+
+
+class Setting:
+    """A cache with jobs, and a queue beside it."""
+
+    def __init__(self, lists: Lists, *names: str, namespaces: Sequence[str] = ()) -> None:
+        self.cache, self.now, self.changed = Cache(), NOW, list[str]()
+        metrics = Metrics(self.cache, WorkQueue(lambda: 0.0), WatchLiveness(lambda: 0.0), Requests(), "ml/rljob")
+        sight = Sight(cast(Cluster, lists), namespaces, ())
+        self.queue = Reservations(self.cache, sight, Rules(), metrics, lambda: self.now, self.changed.append)
+        self.names = names
+        for index, name in enumerate(names):
+            self.cache.put(_job(name, index))
+
+    def reconcile(self, name: str) -> Turn | None:
+        raw = self.cache.job(f"ml/{name}")
+        assert raw is not None
+        return self.queue.turn(job_of(raw), raw, World(defaults=DEFAULTS))
+
+    def standings(self) -> list[Standing | None]:
+        found = [self.reconcile(name) for name in self.names]
+        return [turn.standing if turn else None for turn in found]
+
+
+def _job(name: str, index: int, **metadata: Any) -> Manifest:
+    raw = raw_job(name, **GPUS)
+    uid, at = f"{index:08d}-0000-4000-8000-000000000000", f"2026-11-24T00:00:{index:02d}Z"
+    raw["metadata"] |= {"uid": uid, "creationTimestamp": at, "resourceVersion": str(index + 1), **metadata}
+    return raw
+
+
+def running(lists: Lists, *names: str, until: int = 1, namespaces: Sequence[str] = ()) -> Setting:
+    """Return the setting after so many turns have changed."""
+
+    async def scenario() -> Setting:
+        setting = Setting(lists, *names, namespaces=namespaces)
+        setting.standings()
+        task = asyncio.create_task(setting.queue.run())
+        await becomes_true(lambda: len(setting.changed) >= until)
+        task.cancel()
+        return setting
+
+    return asyncio.run(scenario())
+
+
+def test_one_of_two_jobs_gets_the_quota_and_both_are_told():
+    setting = running(Lists(nodes=[NODE]), "a", "b", until=2)
+    assert setting.changed == ["ml/a", "ml/b"]
+    assert setting.standings() == [Standing.RESERVED, Standing.QUEUED]
+
+
+def test_pods_of_others_take_room_and_those_of_the_queue_are_not_counted_twice():
+    spec = {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "4"}}}], "nodeName": "n"}
+    other = {"metadata": {"name": "x", "namespace": "ml"}, "spec": spec, "status": {"phase": "Running"}}
+    mine = {**other, "metadata": {**other["metadata"], "labels": {"rljob.dev/job": "a"}}}
+    assert running(Lists(nodes=[NODE], pods=[mine]), "a").standings() == [Standing.RESERVED]
+    assert running(Lists(nodes=[NODE], pods=[other]), "a").standings() == [Standing.QUEUED]
+
+
+def test_what_may_not_be_read_limits_nobody():
+    lists = Lists()
+    lists.refused = {"nodes": 403, "priorityclasses": 403, "limitranges": 403}
+    assert running(lists, "a").standings() == [Standing.RESERVED]
+
+
+def test_where_only_some_namespaces_are_seen_nodes_and_classes_are_not_asked_for():
+    lists = Lists(nodes=[])
+    assert running(lists, "a", namespaces=("ml",)).standings() == [Standing.RESERVED]
+    assert {where.rpartition("/")[0] for where in lists.asked} == {"api/v1/namespaces/ml"}
+
+
+def test_nothing_is_given_away_before_every_job_is_known():
+    async def scenario() -> None:
+        lists = Lists(nodes=[NODE])
+        setting = Setting(lists, "a", "b")
+        setting.reconcile("b")
+        task = asyncio.create_task(setting.queue.run())
+        await others_run()
+        assert lists.asked == []
+        setting.reconcile("a")
+        await becomes_true(lambda: "ml/a" in setting.changed)
+        task.cancel()
+        assert setting.standings() == [Standing.RESERVED, Standing.QUEUED]
+
+    asyncio.run(scenario())
+
+
+def test_a_job_of_kueue_has_no_turn_here():
+    setting = Setting(Lists(), "a")
+    setting.cache.put(_job("k", 7, labels={"kueue.x-k8s.io/queue-name": "q"}))
+    assert setting.reconcile("k") is None
+
+
+def test_a_job_of_another_controller_has_no_turn_here():
+    setting = Setting(Lists(), "a")
+    raw = _job("k", 7)
+    raw["spec"]["managedBy"] = "example.com/dispatcher"
+    setting.cache.put(raw)
+    assert setting.reconcile("k") is None
+
+
+def test_a_refused_job_has_no_turn_and_does_not_stop_the_queue():
+    async def scenario() -> None:
+        setting = Setting(Lists(nodes=[NODE]), "a")
+        bad = _job("bad", 7)
+        bad["spec"]["training"]["steps"] = -1
+        setting.cache.put(bad)
+        assert setting.reconcile("bad") is None
+        setting.reconcile("a")
+        task = asyncio.create_task(setting.queue.run())
+        await becomes_true(lambda: "ml/a" in setting.changed)
+        task.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_a_job_that_is_gone_frees_its_room():
+    async def scenario() -> None:
+        setting = Setting(Lists(nodes=[NODE]), "a", "b")
+        setting.standings()
+        task = asyncio.create_task(setting.queue.run())
+        await becomes_true(lambda: len(setting.changed) == 2)
+        raw = setting.cache.job("ml/a")
+        assert raw is not None
+        setting.cache.remove(raw)
+        setting.queue.forget("ml/a")
+        await becomes_true(lambda: setting.changed.count("ml/b") == 2)
+        task.cancel()
+        assert setting.reconcile("b") is not None
+        assert setting.reconcile("b").is_reserved  # type: ignore[union-attr]
+
+    asyncio.run(scenario())
+
+
+def test_a_look_that_fails_is_repeated(monkeypatch):
+    monkeypatch.setattr("rljob_operator.reservations.RETRY_S", 0.001)
+
+    async def scenario() -> None:
+        lists = Lists(nodes=[NODE])
+        lists.refused = {"pods": 500}
+        setting = Setting(lists, "a")
+        setting.standings()
+        task = asyncio.create_task(setting.queue.run())
+        await becomes_true(lambda: "api/v1/pods" in lists.asked)
+        lists.refused = {}
+        await becomes_true(lambda: setting.changed == ["ml/a"])
+        task.cancel()
+
+    asyncio.run(scenario())

@@ -1,0 +1,236 @@
+"""From a job to its ticket, and what the ledger remembers between two passes."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rljob_api.exits import Exit
+from rljob_operator.admitted_job import AdmittedJob
+from rljob_operator.queueing.ledger import UNDECIDED, Ledger
+from rljob_operator.queueing.ticket import Holding, Ticket
+from rljob_operator.queueing.tickets import is_queued_here, shows, ticket_of
+from rljob_operator.turn import Standing, Turn
+from rljob_operator.world import Pod
+from support.operator.operator_world import DEFAULTS, Surroundings, admitted, raw_job
+from support.operator.queue_world import NOW, RULES, holder, quotas, ticket, workers
+
+KUEUE = replace(DEFAULTS, has_kueue=True)
+RESERVED = Turn(Standing.RESERVED, "it holds room", engines=2)
+QUEUED = Turn(Standing.QUEUED, "needs more", 1, NOW)
+PREEMPTED = Turn(Standing.PREEMPTED, "another needs it", preempted_for="ml/urgent")
+
+
+def of(job: AdmittedJob, pods: tuple[Pod, ...] = (), has_pods: bool = False, granted: Turn | None = None) -> Ticket:
+    return ticket_of(job, NOW, pods, has_pods or bool(pods), granted)
+
+
+def job_with(turn: Turn | None, **sections: Any) -> AdmittedJob:
+    """Return a job whose status shows this turn."""
+    around = Surroundings(raw_job(**sections))
+    around.world = replace(around.world, turn=turn)
+    around.step()
+    return admitted(around.raw)
+
+
+def test_a_new_job_holds_nothing_and_wants_its_pods():
+    found = of(admitted(raw_job()))
+    assert (found.key, found.holding, found.wants) == ("ml/sums", Holding.NOTHING, True)
+    assert [each.group for each in found.pods] == ["head", "trainer", "rollout"]
+    assert found.gpus == 4
+
+
+def test_the_reservation_stands_in_the_status():
+    assert of(job_with(RESERVED)).holding is Holding.RESERVED
+    assert of(job_with(QUEUED)).holding is Holding.NOTHING
+    assert of(job_with(QUEUED)).first_since == NOW
+
+
+def test_a_job_from_before_there_was_a_queue_holds_what_it_has():
+    assert of(job_with(None)).holding is Holding.RESERVED
+    assert of(admitted(raw_job()), has_pods=True).holding is Holding.RESERVED
+
+
+def test_a_preempted_job_leaves_until_its_pods_are_gone():
+    around = Surroundings()
+    around.world = replace(around.world, turn=RESERVED)
+    around.to_running()
+    around.world = replace(around.world, turn=PREEMPTED)
+    around.step()
+    job = admitted(around.raw)
+    assert of(job, around.world.pods).holding is Holding.LEAVING
+    assert of(job, around.world.pods).preempted_for == "ml/urgent"
+    assert of(job).holding is Holding.NOTHING
+    assert of(job).preempted_for is None
+
+
+def test_a_job_that_has_ended_wants_nothing():
+    around = Surroundings()
+    around.world = replace(around.world, turn=RESERVED)
+    around.to_running()
+    around.ends(0)
+    around.step()
+    found = of(admitted(around.raw), around.world.pods)
+    assert (found.holding, found.wants) == (Holding.LEAVING, False)
+
+
+@pytest.mark.parametrize(("code", "wants"), [(0, False), (Exit.BAD_INPUT, True)])
+def test_only_a_job_that_has_failed_is_resumed(code, wants):
+    around = Surroundings()
+    around.world = replace(around.world, turn=RESERVED)
+    around.to_running()
+    around.ends(code)
+    around.step()
+    around.edit(recovery={"resumes": 1})
+    assert of(admitted(around.raw)).wants is wants
+
+
+def test_a_suspended_job_wants_nothing():
+    assert not of(admitted(raw_job(suspend=True))).wants
+
+
+def test_a_job_that_waits_for_its_directory_wants_nothing():
+    assert not of(replace(admitted(raw_job()), held_by="first")).wants
+
+
+def test_what_a_pass_has_given_counts_before_the_status_shows_it():
+    new = admitted(raw_job())
+    assert of(new, granted=RESERVED).holding is Holding.RESERVED
+    assert not shows(new, RESERVED)
+    assert shows(job_with(RESERVED), RESERVED)
+
+
+def test_what_a_pass_has_taken_counts_before_the_status_shows_it():
+    job = job_with(RESERVED)
+    assert of(job, granted=PREEMPTED).holding is Holding.LEAVING
+    assert not shows(job, PREEMPTED)
+    assert shows(admitted(raw_job()), PREEMPTED)
+
+
+def test_a_job_that_was_suspended_before_it_got_its_room_does_not_hold_it():
+    assert of(admitted(raw_job(suspend=True)), granted=RESERVED).holding is Holding.NOTHING
+
+
+def test_pods_are_counted_on_their_nodes_by_group():
+    pods = (
+        Pod("h", "c", True, True, False, None, node="n1"),
+        Pod("w", "c", False, True, False, None, "trainer", node="n2"),
+    )
+    waiting = Pod("v", "c", False, False, False, None, "rollout")
+    of_tools = Pod("t", "", False, True, False, None, node="n3", tools_of="c")
+    bound = of(job_with(RESERVED), (*pods, waiting, of_tools)).bound
+    assert bound == {"head": ("n1",), "trainer": ("n2",), "tools": ("n3",)}
+
+
+def scaled(engines: int) -> AdmittedJob:
+    around = Surroundings()
+    around.world = replace(around.world, turn=RESERVED)
+    around.to_running()
+    around.scale(engines)
+    return admitted(around.raw)
+
+
+def test_engines_that_are_added_are_more_than_it_holds():
+    found = of(scaled(6))
+    assert (found.held_engines, found.engines) == (2, 6)
+    assert [(each.group, each.count) for each in found.more] == [("rollout", 2)]
+    assert of(scaled(6), granted=replace(RESERVED, engines=6)).more == ()
+
+
+def test_engines_that_are_taken_away_ask_for_nothing():
+    job = scaled(6)
+    granted = replace(RESERVED, engines=6)
+    assert of(job, granted=granted).held_engines == 6
+    assert of(scaled(2), granted=granted).more == ()
+
+
+def test_a_priority_class_is_read_from_the_pods():
+    assert of(admitted(raw_job(scheduling={"priorityClassName": "high"}))).priority_class == "high"
+
+
+@pytest.mark.parametrize(
+    ("labels", "ours"), [(None, True), ({"a": "b"}, True), ({"kueue.x-k8s.io/queue-name": "q"}, False)]
+)
+def test_a_job_with_a_queue_of_kueue_is_not_queued_here(labels, ours):
+    raw = raw_job()
+    raw["metadata"]["labels"] = labels
+    assert is_queued_here(admitted(raw, KUEUE)) is ours
+
+
+def test_a_job_whose_field_names_a_queue_of_kueue_is_not_queued_here():
+    assert not is_queued_here(admitted(raw_job(scheduling={"queue": "q"}), KUEUE))
+
+
+def test_pods_of_a_job_of_another_queue_count_and_it_waits_for_nothing():
+    found = of(admitted(raw_job(scheduling={"queue": "q"}), KUEUE), has_pods=True)
+    assert (found.holding, found.wants) == (Holding.FOREIGN, False)
+
+
+# The ledger.
+
+
+def ledger(*tickets: Ticket) -> Ledger:
+    found = Ledger()
+    for each in tickets:
+        found.put(each, is_shown=False)
+    return found
+
+
+def test_a_turn_is_undecided_until_the_first_pass():
+    found = ledger(ticket("a", workers(8)))
+    assert found.turn("ml/a") == UNDECIDED
+    found.decide(quotas(ml=8), RULES, NOW)
+    assert found.turn("ml/a").is_reserved
+
+
+def test_what_holds_room_keeps_it_before_the_first_pass():
+    found = ledger(holder("a", workers(8)), replace(holder("b"), holding=Holding.LEAVING, preempted_for="ml/c"))
+    assert found.turn("ml/a").is_reserved
+    assert found.turn("ml/b").standing is Standing.PREEMPTED
+
+
+def test_a_job_created_between_a_decision_and_its_status_does_not_take_the_room():
+    found = ledger(ticket("a", workers(8)))
+    assert found.decide(quotas(ml=8), RULES, NOW) == ("ml/a",)
+    found.put(ticket("b", workers(8), at=-9), is_shown=False)
+    found.decide(quotas(ml=8), RULES, NOW)
+    assert found.turn("ml/a").is_reserved
+    assert not found.turn("ml/b").is_reserved
+
+
+def test_a_pass_without_changes_changes_no_turn():
+    found = ledger(ticket("a", workers(8)), ticket("b", workers(8), at=1))
+    assert set(found.decide(quotas(ml=8), RULES, NOW)) == {"ml/a", "ml/b"}
+    assert found.decide(quotas(ml=8), RULES, NOW) == ()
+
+
+def test_pods_of_a_job_that_was_deleted_take_room_until_they_are_gone():
+    found = ledger(holder("a", workers(8)), ticket("b", workers(8)))
+    assert found.leave("ml/a", has_pods=True)
+    found.decide(quotas(ml=8), RULES, NOW)
+    assert not found.turn("ml/b").is_reserved
+    assert found.leave("ml/a", has_pods=False)
+    found.decide(quotas(ml=8), RULES, NOW)
+    assert found.turn("ml/b").is_reserved
+
+
+def test_only_changes_that_matter_ask_for_a_pass():
+    found = ledger(ticket("a", workers(8)))
+    assert not found.put(ticket("a", workers(8)), is_shown=False)
+    assert found.put(ticket("a", workers(4)), is_shown=False)
+
+
+def test_nobody_waits_where_all_hold_room():
+    assert not ledger(holder("a", workers(8))).waits
+    assert ledger(ticket("a", workers(8))).waits
+    assert ledger(holder("a", workers(8), more=(workers(8),), engines=2, held_engines=1)).waits
+
+
+def test_engines_that_were_given_are_held_from_then_on():
+    found = ledger(holder("a", workers(4), more=(workers(4),), engines=2, held_engines=1))
+    assert found.turn("ml/a").engines == 1
+    found.decide(quotas(ml=8), RULES, NOW)
+    assert found.turn("ml/a").engines == 2
+    found.put(ticket("b", workers(4)), is_shown=False)
+    found.decide(quotas(ml=8), RULES, NOW)
+    assert not found.turn("ml/b").is_reserved
