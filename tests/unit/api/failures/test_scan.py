@@ -90,3 +90,9 @@ def test_the_last_exception_is_kept_for_logs_without_a_known_failure(prefix: str
 )
 def test_an_event_of_kubernetes_is_known_in_every_spelling(line: str):
     assert "VolumeMountFailed" in found(line)
+
+
+def test_colours_within_json_are_not_part_of_the_evidence():
+    record = json.dumps({"msg": "\x1b[31mCUDA out of memory. Tried to allocate 2 GiB\x1b[0m"})
+    assert "[31m" in record
+    assert "[31m" not in scan("log", record.encode()).found["TrainOutOfMemory"][0].text
