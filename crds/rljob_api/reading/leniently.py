@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from rljob_api.errors import ManifestError
 from rljob_api.reading.field_lookup import Path
-from rljob_api.reading.manifest import as_json, nearest_whole
+from rljob_api.reading.manifest import as_json, same_value
 from rljob_api.sections import RLJob, Spec
 
 
@@ -19,8 +19,8 @@ class Readable:
 
     spec: Spec
     left_out: tuple[Path, ...] = ()
-    """fields that could not be read: `spec` has their defaults. Empty: only rules between fields are broken, or a
-    number with a point stands where a whole one is expected: it is rounded"""
+    """fields that could not be read: `spec` has their defaults. Empty: only rules between fields are broken, or
+    values have the form of an older version: numbers with a point are rounded, options get today's spelling"""
 
 
 STAND_INS: Mapping[str, Mapping[str, Any]] = {
@@ -43,9 +43,9 @@ def readable(content: Mapping[str, Any]) -> Readable | None:
             return None
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            loc, whole = first["loc"], nearest_whole(first["loc"], first["input"])
-            if whole is not None:
-                _set(left, loc, whole)
+            loc, meant = first["loc"], same_value(first)
+            if meant is not None:
+                _set(left, loc, meant)
                 continue
             where = max(_deepest(left, loc), tuple(str(part) for part in loc[:2]), key=len)
             if where[0] != "spec" or len(where) < 2 or where in left_out:
@@ -78,7 +78,7 @@ def _remove(content: dict[str, Any], path: Path) -> None:
         here[path[1]] = STAND_INS[path[1]]
 
 
-def _set(content: dict[str, Any], loc: tuple[int | str, ...], value: int) -> None:
+def _set(content: dict[str, Any], loc: tuple[int | str, ...], value: int | str) -> None:
     """Replace the value at a place that exists."""
     here: Any = content
     for part in loc[:-1]:

@@ -228,6 +228,14 @@ def near_value(error: ErrorDetails, kind: str) -> str | None:
     return converted(error["input"], kind) if whole is None else str(whole)
 
 
+def same_value(error: ErrorDetails) -> int | str | None:
+    """Return a wrong value as today's models take it, if an older version took it; None: it is wrong."""
+    if error["type"] in ("enum", "literal_error"):
+        options = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+        return next((option for option in options if letters(option) == letters(str(error["input"]))), None)
+    return nearest_whole(error["loc"], error["input"])
+
+
 def nearest_whole(loc: tuple[int | str, ...], value: object) -> int | None:
     """Return the whole number within a field's bounds that is closest to a number with a point; None: it is none."""
     entry = field_lookup.entries().get(field_names(loc))

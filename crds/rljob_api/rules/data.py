@@ -99,9 +99,9 @@ def task(path: str, name: str, settings: tuple[str, ...]) -> Iterator[Problem]:
 
 
 def has_other_questions(measured: Field) -> Term:
-    """Return the claim that a source does not hold all that is trained on."""
-    jsonl, parquet, generated = map(differs, fields_of(measured, *KINDS), fields_of(data.train, *KINDS))
-    return has(measured.limit) | jsonl | parquet | generated
+    """Return the claim that a source does not hold all that is trained on, unless questions are generated."""
+    jsonl, parquet = differs(measured.jsonl, data.train.jsonl), differs(measured.parquet, data.train.parquet)
+    return has(measured.limit) | jsonl | parquet | has(measured.reasoning_gym) | has(data.train.reasoning_gym)
 
 
 HELD_OUT = (
@@ -118,6 +118,13 @@ HELD_OUT = (
         "; nearest valid: the first of them as spec.data.heldOut",
     ),
 )
+
+
+@only_in_python("Kubernetes 1.31 takes a comparison of free mappings for too expensive, and with it the whole CRD")
+def generated_questions(spec: Spec) -> Iterator[Problem]:
+    measured = spec.data.held_out
+    if measured is not None and measured.reasoning_gym is not None and holds_all(measured, spec.data.train):
+        yield Problem("spec.data.heldOut.reasoningGym", ABSENT, EVERY_QUESTION)
 
 
 @only_in_python("the API server cannot name an entry of a list: a fieldPath has no index")
@@ -183,6 +190,7 @@ RULES = (
     *one_source(data.held_out, ~has(data.held_out)),
     tasks,
     *HELD_OUT,
+    generated_questions,
     evaluation_sets,
     *COLUMNS,
     *TEMPLATES,

@@ -350,9 +350,9 @@ def exists(given: Field, variable: str, claim: Callable[[Field], Term]) -> Term:
 
 
 def differs(one: Field, other: Field) -> Term:
-    """Return the claim that two fields differ, which may be absent and of different types."""
+    """Return the claim that two texts or numbers differ, which may be absent."""
     there, also = has(one).cel, has(other).cel
-    text = f"({there} ? !{also} || dyn({one.cel}) != dyn({other.cel}) : {also})"
+    text = f"({there} ? !{also} || {one.cel} != {other.cel} : {also})"
     return Expression("bool", text, lambda spec: one.of(spec) != other.of(spec))
 
 

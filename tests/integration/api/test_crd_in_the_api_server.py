@@ -18,6 +18,7 @@ from support.api.sample_rljob_status import SAMPLE
 
 ONLY_IN_PYTHON = (
     "spec.data.evaluationSets[",
+    "spec.data.heldOut.reasoningGym",
     ".reasoningGym.task",
     ".reasoningGym.config.",
     "spec.extraArgs.",

@@ -41,6 +41,16 @@ def test_seconds_with_a_point_are_rounded_and_nothing_is_left_out():
     assert (found.spec.recovery.health_interval_seconds, found.spec.recovery.grace_seconds) == (1, 3)
 
 
+def test_options_in_an_older_spelling_are_taken_and_nothing_is_left_out():
+    found = readable(manifest(reward={"kind": "exactMatch"}, rollout={"routerPolicy": "cache_aware"}))
+    assert found.left_out == ()
+    assert (found.spec.reward.kind, found.spec.rollout.router_policy) == ("ExactMatch", "CacheAware")
+
+
+def test_another_option_is_left_out():
+    assert readable(manifest(rollout={"routerPolicy": "Rndom"})).left_out == (("spec", "rollout", "routerPolicy"),)
+
+
 @pytest.mark.parametrize("section", sorted(STAND_INS))
 def test_a_required_section_that_is_wrong_gets_a_stand_in(section):
     found = readable(manifest(**{section: "wrong"}))

@@ -109,7 +109,7 @@ def test_unlimited_held_out_questions_may_not_be_the_same_task(good):
     task = "reasoningGym: {task: chain_sum, size: 10}"
     same = good.replace("jsonl: test.jsonl", task).replace("jsonl: train.jsonl", task)
 
-    assert [problem.field for problem in problems(same)] == ["spec.data.heldOut"]
+    assert [problem.field for problem in problems(same)] == ["spec.data.heldOut.reasoningGym"]
 
 
 @pytest.mark.parametrize("value", ["null", "3", "[1]", "word", "{a: 1}", "''", "-1", "1.5", "true", ".nan"])
