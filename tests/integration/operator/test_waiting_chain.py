@@ -93,7 +93,7 @@ def test_what_only_a_pods_events_say_is_in_ready_and_why(
 
 def test_a_quota_is_named_and_since_when(kubectl: Kubectl, namespace: str, new_job: Callable, start: Callable) -> None:
     kubectl("create", "quota", "few", "--hard=pods=2", "-n", namespace)
-    start()
+    start(more=("--queue=Off",))  # otherwise the job waits in the queue before that
     job = new_job()
     eventually(lambda: message(job), lambda text: "exceeded quota: few" in text)
     assert "(since " in message(job)

@@ -64,7 +64,7 @@ def test_a_quota_that_has_no_room_is_reported(
     kubectl: Kubectl, namespace: str, new_job: Callable, start: Callable
 ) -> None:
     kubectl("create", "quota", "few", "--hard=pods=1", "-n", namespace)
-    start()
+    start(more=("--queue=Off",))  # otherwise the job waits in the queue before that
     job = new_job()
     eventually(lambda: message(job, "ClusterReady"), lambda text: "exceeded quota: few" in text)
     kubectl("delete", "quota", "few", "-n", namespace)
