@@ -43,17 +43,22 @@ class ApiServer:
         return write_kubeconfig(self.directory / f"{name}.kubeconfig", self.url, self.authority.own, client)
 
 
-def start_api_server(directory: Path, environ: Mapping[str, str], network: Network = SIMULATED) -> ApiServer:
-    """Start etcd and kube-apiserver in this directory; return when the server is ready."""
-    programs = {name: binary(name, environ) for name in PROGRAMS}
+def start_api_server(
+    directory: Path, environ: Mapping[str, str], network: Network = SIMULATED, program: str = "kube-apiserver"
+) -> ApiServer:
+    """Start etcd and kube-apiserver in this directory; return when the server is ready.
+
+    `program`: what `binaries.PROGRAMS` calls an API server of another version.
+    """
+    etcd, server = (binary(name, environ) for name in ("etcd", program))
     started = time.monotonic()
     authority = Authority(directory / "certificates")
     service_accounts = authority.key_pair("service-accounts")
-    etcd_url = _start_etcd(programs["etcd"], directory)
+    etcd_url = _start_etcd(etcd, directory)
     port = free_port(network.server)
     url = f"https://{network.server}:{port}"
     arguments = api_server_arguments(etcd_url, network, port, authority, service_accounts)
-    command = [str(programs["kube-apiserver"]), *arguments]
+    command = [str(server), *arguments]
     admin = authority.client("admin", "kubernetes-admin", ["system:masters"])
     kubeconfig = write_kubeconfig(directory / "kubeconfig", url, authority.own, admin)
     context = trusting(authority.own, admin)

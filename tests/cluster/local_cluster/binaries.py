@@ -46,14 +46,17 @@ class Program:
     """build tags; a program that is in the cache is not built again when they change"""
 
 
-def _kubernetes(name: str) -> Program:
-    return Program("kubernetes", f"k8s.io/kubernetes/cmd/{name}", version_of="k8s.io/kubernetes")
+def _kubernetes(name: str, module: str = "kubernetes") -> Program:
+    return Program(module, f"k8s.io/kubernetes/cmd/{name}", version_of="k8s.io/kubernetes")
 
 
 def _prometheus(name: str) -> Program:
     # Without the clients of twenty clouds, in which it could discover targets: ours are configured.
     return Program("prometheus", f"github.com/prometheus/prometheus/cmd/{name}", tags="remove_all_sd")
 
+
+OTHER_MINORS = ("1.31",)
+"""versions of Kubernetes whose API servers judge the CRD beside the usual one's: the oldest that the chart accepts"""
 
 PROGRAMS: Mapping[str, Program] = {
     "etcd": Program("etcd", "go.etcd.io/etcd/server/v3"),
@@ -72,6 +75,7 @@ PROGRAMS: Mapping[str, Program] = {
     "prometheus": _prometheus("prometheus"),
     "promtool": _prometheus("promtool"),
     "gitops": Program("gitops", "rljob.dev/tests/cluster/gitops"),
+    **{f"kube-apiserver-{minor}": _kubernetes("kube-apiserver", f"kubernetes-{minor}") for minor in OTHER_MINORS},
 }
 
 MANIFESTS: Mapping[str, tuple[str, str]] = {

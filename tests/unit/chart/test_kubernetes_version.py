@@ -5,8 +5,11 @@ from pathlib import Path
 
 import yaml
 
+from local_cluster.binaries import OTHER_MINORS
+from support.cluster.kubernetes_version import usual_minor
 from support.operator.chart_page import CHART
 
+OLDEST, *_ = OTHER_MINORS
 ROOT = Path(__file__).parents[3]
 CRD = (ROOT / "crds" / "rljob.dev_rljobs.yaml").read_text()
 NEEDS = {
@@ -24,6 +27,15 @@ def minor_of_the_chart() -> int:
 
 def test_the_chart_accepts_no_kubernetes_that_lacks_what_the_crd_uses():
     assert minor_of_the_chart() == max(minor for used, minor in NEEDS.items() if used in CRD)
+
+
+def test_a_real_api_server_of_the_oldest_version_judges_the_crd_in_the_soak_test():
+    assert f"1.{minor_of_the_chart()}" == OLDEST
+
+
+def test_the_page_names_the_versions_that_are_run():
+    page = " ".join((ROOT / "docs" / "install.md").read_text().split())
+    assert f"Run against the API servers of {OLDEST} and {usual_minor()}" in page
 
 
 def test_the_page_names_the_version_of_the_chart():
