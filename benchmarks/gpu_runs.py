@@ -1,0 +1,246 @@
+"""Rollouts beside the engine alone, and publications, on one GPU, for `docs/gpu.md`.
+
+    python3 benchmarks/gpu_runs.py --rows decode-64 publish-4B
+
+Each row runs in a process of its own, with random weights of Qwen3's shapes. Rows that have a file in OUT already are
+not repeated, so an interrupted benchmark goes on where it was. `--device cpu --tiny` tries them without a GPU.
+
+`publish-...` is a colocated `rljob run` with so little work that a step is all handing over: 8 responses of one token,
+an optimizer step, a publication. So `publish` and the next `rollout` are the time from the end of the step to the first
+tokens of the new version.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+import rollout
+import yaml
+from learner_gpu import SHAPES, TINY, write_checkpoint
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from rljob_api.reading.manifest import load
+from rljob_trainer.reporting.events import FILE_NAME, read_events
+from rljob_trainer.reporting.records import FirstStepRecord, ReadyRecord, StepRecord
+from rljob_trainer.samples import Prompt
+
+Json = dict[str, Any]
+
+WARM_UP = 3
+"""steps that do not count: kernels are chosen and memory is taken"""
+STEPS = 14
+FILES = "/dev/shm/rljob-bench"
+PROMPT_TOKENS = 64
+ROUNDS = 4
+IN_FLIGHT = (64, 256, 512)
+TIMED = re.compile(r"^(\S+ \S+?),?\d* .*action=(\w+) .*?seconds=([\d.]+)(.*)$", re.MULTILINE)
+
+
+def even(question: str, response: str, label: str, metadata: object) -> float:
+    """Return a reward that samples of one prompt differ in: every token of the random models is a number."""
+    return float(sum(map(ord, response)) % 2)
+
+
+class Bench:
+    """What all rows share."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.out: Path = arguments.out.resolve()
+        self.on_gpu: bool = arguments.device == "cuda"
+        self.tiny: bool = arguments.tiny
+
+    def model(self, size: str) -> Path:
+        """Return a random model of this size, with a tokenizer whose tokens are numbers."""
+        directory = self.out / f"model-{size}"
+        shape = TINY if self.tiny else SHAPES[size]
+        if not (directory / "tokenizer.json").exists():
+            write_checkpoint(directory, shape, "cuda" if self.on_gpu else "cpu")
+            words = Tokenizer(models.WordLevel({str(i): i for i in range(shape["vocab_size"])}, unk_token="0"))
+            words.pre_tokenizer = pre_tokenizers.Whitespace()
+            fast = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="1", pad_token="1", unk_token="0")
+            fast.save_pretrained(directory)
+        return directory
+
+    def job(self, row: str, model: Path, **changes: Any) -> Json:
+        """Return a manifest; `changes` are merged into its sections."""
+        name = row.lower().replace(".", "-")
+        questions = self.out / "numbers.jsonl"
+        rows = ({"question": f"{number % 97} {number}", "answer": "1"} for number in range(512))
+        questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        spec: Json = {
+            "model": {"checkpoint": str(model)},
+            "data": {"train": {"jsonl": str(questions)}, "promptTemplate": "{question}", "chatTemplate": False},
+            "reward": {"kind": "Python", "function": "gpu_runs:even"},
+            "rollout": {
+                "promptsPerStep": 1,
+                "samplesPerPrompt": 8,
+                "contextLength": 256,
+                "memoryFraction": 0.25,
+                "sampling": {"maxNewTokens": 1},
+            },
+            "training": {"steps": 1000, "optimizer": {"learningRate": 1e-6}},
+            "checkpoint": {"directory": str(self.out / name), "interval": 10_000, "keep": 1},
+            "runtime": {"device": "Gpu", "tensorboard": False},
+        }
+        for section, change in changes.items():
+            spec[section] = {**spec.get(section, {}), **change} if isinstance(change, dict) else change
+        if not self.on_gpu:
+            spec["runtime"]["device"] = "Cpu"
+            spec["rollout"].pop("memoryFraction", None)
+            spec["training"]["precision"] = "fp32"
+        return {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": name}, "spec": spec}
+
+    def run(self, job: Json, steps: int) -> Path:
+        """Do so many steps of a job from its beginning; return its directory.
+
+        It is killed then: to save a checkpoint of 4B takes longer than all of its steps. Raises CalledProcessError.
+        """
+        directory = Path(job["spec"]["checkpoint"]["directory"])
+        shutil.rmtree(directory, ignore_errors=True)
+        path = self.out / f"{job['metadata']['name']}.yaml"
+        path.write_text(yaml.safe_dump(job))
+        here = str(Path(__file__).parent)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])}
+        with (self.out / f"{job['metadata']['name']}.log").open("wb") as log:
+            command = [sys.executable, "-m", "rljob_cli.main", "run", str(path)]
+            running = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+            while done(directory) < steps:
+                if (code := running.poll()) is not None:
+                    raise subprocess.CalledProcessError(code, command)
+                time.sleep(0.2)
+            supervisor = psutil.Process(running.pid)
+            family = [supervisor, *supervisor.children(recursive=True)]
+            for process in family:
+                process.kill()
+            psutil.wait_procs(family, timeout=30)
+        return directory
+
+
+def done(directory: Path) -> int:
+    """Return the last step that a run has reported; 0: none."""
+    events = directory / FILE_NAME
+    if not events.exists():
+        return 0
+    return max((each.step for each in read_events(events) if isinstance(each, StepRecord)), default=0)
+
+
+def decode(bench: Bench, in_flight: int) -> Json:
+    """Measure a rollout of so many responses beside the engine alone, both in turns on one engine."""
+    samples, tokens = 8, 8 if bench.tiny else 256
+    model = bench.model("0.6B")
+    change: Json = {"promptsPerStep": in_flight // samples, "samplesPerPrompt": samples}
+    change |= {"contextLength": PROMPT_TOKENS + tokens, "memoryFraction": 0.6, "sampling": {"maxNewTokens": tokens}}
+    job = load(yaml.safe_dump(bench.job(f"decode-{in_flight}", model, rollout=change, placement="Disaggregated")))
+    vocabulary = 500 if bench.tiny else 150_000
+    prompts = [
+        Prompt(
+            uid=f"0:{row}",
+            question="",
+            text="",
+            tokens_T=tuple((row * 7919 + i * 104729) % vocabulary + 2 for i in range(PROMPT_TOKENS)),
+            label="",
+            metadata={},
+        )
+        for row in range(in_flight // samples)
+    ]
+    directory = bench.out / f"decode-{in_flight}"
+    directory.mkdir(exist_ok=True)
+    found = rollout.compare(job, model, prompts, 1 if bench.tiny else ROUNDS, 4, directory)
+    return {"ours [tokens/s]": found.ours, "engine alone [tokens/s]": found.plain, "ratio": found.ours / found.plain}
+
+
+def publish(bench: Bench, size: str) -> Json:
+    """Measure the steps of a run that does little but hand over; the weights go through files in memory."""
+    sync: Json = {"transport": "Disk", "directory": FILES}
+    try:
+        return figures(bench.run(bench.job(f"publish-{size}", bench.model(size), weightSync=sync), STEPS))
+    finally:
+        shutil.rmtree(FILES, ignore_errors=True)  # a killed run leaves them
+
+
+def figures(directory: Path) -> Json:
+    """Return what a run came to. Seconds; of steps the median, after those that warm up."""
+    records = list(read_events(directory / FILE_NAME))
+    steps = [each for each in records if isinstance(each, StepRecord)]
+    counted = steps[WARM_UP:]
+    phases = sorted({phase for step in counted for phase in step.phase_seconds})
+    found: Json = {
+        "steps": len(steps),
+        "start": [each.phase_seconds.get("start") for each in records if isinstance(each, ReadyRecord)],
+        "phases": {name: median(step.phase_seconds.get(name, 0.0) for step in counted) for name in phases},
+        "publish": [round(step.phase_seconds["publish"], 4) for step in counted],
+        "step": median(sum(step.phase_seconds.values()) for step in counted),
+        "tokens per step": median(step.rollout_tokens for step in counted),
+        "timed": timed(directory),
+        "mismatch": [step.logprob_mismatch for step in steps],
+        "reward": [step.reward_mean for step in steps],
+        "first step": {
+            check.name: (check.value, check.limit)
+            for each in records
+            if isinstance(each, FirstStepRecord)
+            for check in each.checks
+        },
+    }
+    return found
+
+
+def timed(directory: Path) -> Json:
+    """Return what the driver's log says of the time of single actions: medians, without the first ones."""
+    text = "".join(path.read_text(errors="replace") for path in sorted(directory.glob("logs/driver*")))
+    seconds: dict[str, list[float]] = {}
+    for _, action, took, rest in TIMED.findall(text):
+        seconds.setdefault(action, []).append(float(took))
+        for part, value in re.findall(r"(\w+)=([\d.]+)", rest) if action == "publish" else ():
+            seconds.setdefault(f"publish {part}", []).append(float(value))
+    return {name: median(values[WARM_UP:] or values) for name, values in seconds.items()}
+
+
+ROWS: dict[str, Callable[[Bench], Json]] = {
+    **{f"decode-{number}": partial(decode, in_flight=number) for number in IN_FLIGHT},
+    **{f"publish-{size}": partial(publish, size=size) for size in SHAPES},
+}
+
+
+def main() -> None:
+    """Measure what is missing, and print all rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/bench-gpu"))
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="a two-layer model, to try the benchmark")
+    parser.add_argument("--only", choices=ROWS, help=argparse.SUPPRESS)  # one row, in a process of its own
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.only:
+        print(json.dumps(ROWS[arguments.only](Bench(arguments))))
+        return
+    for row in arguments.rows:
+        result = arguments.out / f"{row}.json"
+        if result.exists():
+            continue
+        began = datetime.now().isoformat(timespec="seconds")
+        ended = subprocess.run([sys.executable, *sys.argv, "--only", row], stdout=subprocess.PIPE, text=True)
+        if ended.returncode:  # the other rows are still worth having
+            print(f"{row}: exit code {ended.returncode}", file=sys.stderr)
+            continue
+        result.write_text(json.dumps({"began": began} | json.loads(ended.stdout.splitlines()[-1]), indent=1))
+    for row in ROWS:
+        if (arguments.out / f"{row}.json").exists():
+            print(row, (arguments.out / f"{row}.json").read_text())
+
+
+if __name__ == "__main__":
+    main()
