@@ -1,5 +1,6 @@
 """Where Ray puts the slots of a topology. Ray is real; its GPUs are numbers, and no process touches one."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -44,6 +45,15 @@ def test_ray_gives_an_actor_the_gpu_that_its_slot_names(slots: Slots) -> None:
     for slot in lay_out(WANTED).slots:
         given = ray.get(seen.options(**slots.options(slot)).remote())
         assert {"CUDA_VISIBLE_DEVICES": given} == slots.visible_devices([slot])
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_what_comes_back_into_a_shared_group_is_on_the_slot_that_it_had(slots: Slots, index: int) -> None:
+    slot = lay_out(WANTED).learner[index].slot
+    reservation = slots.reservation([slot])
+    first, again = (asyncio.run(reservation.acquire()) for _ in range(2))
+    assert first.environment == again.environment == slots.visible_devices([slot])
+    assert again.options["scheduling_strategy"].placement_group_bundle_index == index
 
 
 def test_the_slots_of_an_engine_are_on_one_machine_whatever_the_order_of_the_bundles() -> None:

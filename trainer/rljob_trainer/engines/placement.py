@@ -58,21 +58,22 @@ class Gang:
     """Bundles that Ray reserves together, all or nothing."""
 
     group: PlacementGroup
-    size: int
+    bundles: tuple[int, ...]
     resource: str
 
     def places(self) -> list[Place]:
         """Ask every bundle where it is, once they are reserved."""
         if self.resource != "GPU":
-            return [Place("", bundle, group=self.group) for bundle in range(self.size)]
+            return [Place("", bundle, group=self.group) for bundle in self.bundles]
         looks = [
             look.options(
                 num_gpus=SHARE,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=bundle),
             ).remote()
-            for bundle in range(self.size)
+            for bundle in self.bundles
         ]
-        return [Place(machine, bundle, gpu, self.group) for bundle, (machine, gpu) in enumerate(ray.get(looks))]
+        found = zip(self.bundles, ray.get(looks), strict=True)
+        return [Place(machine, bundle, gpu, self.group) for bundle, (machine, gpu) in found]
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ class Slots:
         """Return the reservation of the engine on these slots."""
         places = [self.places[slot] for slot in slots]
         assert places[0].group is not None, "every bundle is in a group"
-        return EngineReservation(Gang(places[0].group, len(places), self.resource), places)
+        bundles = tuple(place.bundle for place in places)
+        return EngineReservation(Gang(places[0].group, bundles, self.resource), places)
 
 
 class EngineReservation:
@@ -173,7 +175,7 @@ def request(resource: str, slots: int, group: NodeGroup) -> Gang:
         strategy="STRICT_PACK" if group == "rollout" else "PACK",
         bundle_label_selector=[selection(group)] * slots if group in there else None,
     )
-    return Gang(reserved, slots, resource)
+    return Gang(reserved, tuple(range(slots)), resource)
 
 
 def selection(group: NodeGroup) -> dict[str, str]:
