@@ -1,6 +1,6 @@
 """Rollouts beside the engine alone, and publications, on one GPU, for `docs/gpu.md`.
 
-    python3 benchmarks/gpu_runs.py --rows decode-64 publish-4B
+    python3 benchmarks/gpu_runs.py --rows decode-64 publish-4B-Ipc
 
 Each row runs in a process of its own, with random weights of Qwen3's shapes. Rows that have a file in OUT already are
 not repeated, so an interrupted benchmark goes on where it was. `--device cpu --tiny` tries them without a GPU.
@@ -43,6 +43,7 @@ WARM_UP = 3
 """steps that do not count: kernels are chosen and memory is taken"""
 STEPS = 14
 FILES = "/dev/shm/rljob-bench"
+TRANSPORTS = ("Disk", "Ipc")
 PROMPT_TOKENS = 64
 ROUNDS = 4
 IN_FLIGHT = (64, 256, 512)
@@ -162,11 +163,12 @@ def decode(bench: Bench, in_flight: int) -> Json:
     return {"ours [tokens/s]": found.ours, "engine alone [tokens/s]": found.plain, "ratio": found.ours / found.plain}
 
 
-def publish(bench: Bench, size: str) -> Json:
-    """Measure the steps of a run that does little but hand over; the weights go through files in memory."""
-    sync: Json = {"transport": "Disk", "directory": FILES}
+def publish(bench: Bench, size: str, transport: str) -> Json:
+    """Measure the steps of a run that does little but hand over; the files of `Disk` are in memory."""
+    sync: Json = {"transport": transport} | ({"directory": FILES} if transport == "Disk" else {})
+    job = bench.job(f"publish-{size}-{transport}", bench.model(size), weightSync=sync)
     try:
-        return figures(bench.run(bench.job(f"publish-{size}", bench.model(size), weightSync=sync), STEPS))
+        return figures(bench.run(job, STEPS))
     finally:
         shutil.rmtree(FILES, ignore_errors=True)  # a killed run leaves them
 
@@ -210,7 +212,7 @@ def timed(directory: Path) -> Json:
 
 ROWS: dict[str, Callable[[Bench], Json]] = {
     **{f"decode-{number}": partial(decode, in_flight=number) for number in IN_FLIGHT},
-    **{f"publish-{size}": partial(publish, size=size) for size in SHAPES},
+    **{f"publish-{size}-{how}": partial(publish, size=size, transport=how) for size in SHAPES for how in TRANSPORTS},
 }
 
 

@@ -606,19 +606,20 @@ class Training(Section):
     """Adam and its learning-rate schedule"""
 
 
-Transport = Literal["Broadcast", "Disk"]
+Transport = Literal["Broadcast", "Disk", "Ipc"]
 
 
 class WeightSync(Section):
     transport: Transport | None = None
     """`Broadcast`: a collective from the learner to all engines (gloo on Cpu, NCCL on Gpu); `Disk`: through a directory
-    that learner and engines share; absent: Disk when Colocated, Broadcast when Disaggregated.
-    slime: --update-weight-transport"""
+    that learner and engines share; `Ipc`: engines copy out of the memory of the learner's rank on their GPU, by CUDA
+    IPC; absent: Disk when Colocated, Broadcast when Disaggregated. slime: --update-weight-transport"""
     directory: Text | None = None
     """shared directory of `Disk`; absent: /dev/shm on one machine on Cpu, otherwise a directory below
     checkpoint.directory"""
     bucket_mib: Positive = 512
-    """size of one broadcast [MiB]. slime: --update-weight-buffer-size"""
+    """size of one part of a publication by `Broadcast` or `Ipc` [MiB]; Ipc holds two on each GPU. slime:
+    --update-weight-buffer-size"""
     timeout_seconds: Positive = 120
     """deadline of one publication [s]; an engine that misses it is quarantined"""
 

@@ -72,16 +72,20 @@ def carried_over(spec: Spec) -> Iterator[Problem]:
         yield Problem("spec.rollout.async.partial", True, rule, "false")
 
 
-broadcast = named(when(has(sync.transport), sync.transport == "Broadcast", SPEC.placement == Placement.DISAGGREGATED))
+ranks = SPEC.training.nodes * gpus
+all_shared = named(rollout.engines * engine <= ranks)
+broadcast = named(when(has(sync.transport), sync.transport == "Broadcast", is_apart))
+in_memory = named(has(sync.transport) & (sync.transport == "Ipc"))
 WEIGHT_SYNC = (
     unused(
         sync.directory,
-        ~broadcast,
-        f"would not be used: the transport is Broadcast; nearest valid: {sync.transport.at} Disk",
+        ~broadcast & ~in_memory,
+        f"would not be used: the transport is {when(broadcast, 'Broadcast', 'Ipc')}"
+        f"; nearest valid: {sync.transport.at} Disk",
     ),
     unused(
         sync.bucket_mib,
-        broadcast,
+        broadcast | in_memory,
         f"would not be used: the transport is Disk; nearest valid: {default(sync.bucket_mib)}",
     ),
     requires(
@@ -89,6 +93,26 @@ WEIGHT_SYNC = (
         ~broadcast | (SPEC.runtime.device != Device.GPU) | is_apart,
         "needs spec.placement Disaggregated: NCCL refuses a learner and an engine on the same GPU; nearest valid: Disk",
         shows=as_term("Broadcast"),
+    ),
+    requires(
+        sync.transport,
+        ~in_memory | ~on_cpu,
+        "needs spec.runtime.device Gpu: on a Cpu files in /dev/shm are memory, too; nearest valid: Disk",
+        shows=as_term("Ipc"),
+    ),
+    requires(
+        sync.transport,
+        ~in_memory | ~is_apart,
+        "needs spec.placement Colocated: engines map the memory of a learner on their own GPU"
+        "; nearest valid: Broadcast",
+        shows=as_term("Ipc"),
+    ),
+    requires(
+        sync.transport,
+        ~in_memory | is_apart | all_shared,
+        f"needs a rank of the learner on each slot of an engine: engines x gpusPerEngine is {rollout.engines * engine},"
+        f" nodes x gpusPerNode is {ranks}; nearest valid: Disk",
+        shows=as_term("Ipc"),
     ),
 )
 

@@ -9,7 +9,7 @@ hidden; Q width of all query heads; K of all key heads; F width of the MLP, or o
 
 from dataclasses import dataclass
 
-from rljob_api.sections import Device, Precision, Recompute, Spec
+from rljob_api.sections import Device, Precision, Recompute, Spec, Transport
 from rljob_api.sizing.model_shape import Shape
 from rljob_api.sizing.topology import Topology
 
@@ -19,6 +19,9 @@ HEAD_CHUNK = 256 * MIB
 """logits that the learner holds at once; it projects response tokens onto the vocabulary in chunks"""
 MOST_KEPT = 5 * 2**30
 """logits that one GPU without tensor parallelism keeps for the backward pass: a sixteenth of a card of 80 GB"""
+
+BUCKETS: dict[Transport, int] = {"Broadcast": 1, "Ipc": 2, "Disk": 0}
+"""parts of a publication that a GPU of the learner holds at once"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +93,9 @@ def learner(model: Shape, spec: Spec, where: Topology) -> tuple[Item, ...]:
         items += critic(model, spec, where)
     if spec.algorithm.kl is not None:
         items.append(Item("reference weights", parameters * size, f"P x {size}, lent by host memory for KL"))
-    if spec.transport == "Broadcast" and where.engines:
-        items.append(Item("weight sync bucket", spec.weight_sync.bucket_mib * MIB, "bucketMib", exact=False))
+    if copies := BUCKETS[spec.transport] if where.engines else 0:
+        formula = "bucketMib" if copies == 1 else f"{copies} x bucketMib"
+        items.append(Item("weight sync bucket", copies * spec.weight_sync.bucket_mib * MIB, formula, exact=False))
     return tuple(items)
 
 

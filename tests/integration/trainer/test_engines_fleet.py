@@ -20,7 +20,8 @@ from rljob_trainer.learners.config import layout
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.sync.layout import Sharding
 from rljob_trainer.sync.learner_link import LearnerLink, publishing_rank
-from rljob_trainer.sync.transport import Broadcast, Disk
+from rljob_trainer.sync.publisher import Transport
+from rljob_trainer.sync.transport import Broadcast, Disk, Ipc
 from support.processes import gone
 from support.trainer.fleet import NAMES, PROMPT, Fleet, FreeReservation, scheduler_of, send, shared_memory_of, tree
 from support.trainer.learner_data import learner_config, sequences
@@ -210,6 +211,9 @@ def test_an_added_engine_serves_verified_weights_and_one_that_goes_answers_its_l
     assert "engine-2" not in {incident.engine for incident in fleet.incidents}
 
 
+SHARED = Path("/dev/shm")
+
+
 @pytest.mark.parametrize(
     ("world", "sizes"),
     [
@@ -226,13 +230,18 @@ def test_engines_hold_what_a_learner_of_any_layout_has_trained(
     make = partial(publishing_rank, config=config, sharding=Sharding(1, 2, tied_embeddings=True))
     ranks = layout(config, world)
     learner = LearnerGroup(make, [{"num_cpus": 0}] * world, ranks, timeout_s=60.0, max_skipped=0)
+    before = set(SHARED.glob("torch_*"))
     try:
         learner.start()
         samples = sequences(8)
-        learner.train([StepBatch(pack(samples, ranks.data, 64), len(samples), 0)])
         link = LearnerLink(learner)
         specs = learner.call("weight_specs")[0]
-        for transport in (Broadcast(link, specs, "gloo", 1, bucket_bytes=100_000), Disk(link, tmp_path)):
+        transports: list[Transport] = [Broadcast(link, specs, "gloo", 1, bucket_bytes=100_000), Disk(link, tmp_path)]
+        if world == len(NAMES):  # a rank for each engine, as on shared slots
+            beside = {name: (rank,) for rank, name in enumerate(NAMES)}
+            transports += [Ipc(link, specs, 100_000, beside)] * 2
+        for transport in transports:
+            learner.train([StepBatch(pack(samples, ranks.data, 64), len(samples), 0)])
             fleet.publisher.transport = transport
             publication = fleet.publish((fleet.publisher.version or 0) + 1)
             assert set(publication.engines) == set(NAMES), publication.failed
@@ -243,6 +252,10 @@ def test_engines_hold_what_a_learner_of_any_layout_has_trained(
         np.testing.assert_allclose(ours_R, batch.logprobs_R, atol=1e-4)
     finally:
         learner.stop()
+        for path in (
+            set(SHARED.glob("torch_*")) - before
+        ):  # on a CPU they stay after a kill; no manifest shares so there
+            path.unlink()
 
 
 def scored(tokens: tuple[int, ...], logprobs: tuple[float, ...]) -> TrainingSequence:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rljob_api.sections import Device, KlTarget, Placement, Spec
 from rljob_api.sizing.batch import batch
-from rljob_api.sizing.topology import sizes
+from rljob_api.sizing.topology import Topology, sizes
 from rljob_trainer.assembly.cpu_threads import Threads, threads
 from rljob_trainer.assembly.foundation import RAY_ADDRESS, Foundation
 from rljob_trainer.assembly.null_parts import NoBatches, NoCheckpoints, NoGpuSharing, NoLearner, SameWeights
@@ -30,7 +30,7 @@ from rljob_trainer.rundir.checkpoints import DIRECTORY, Checkpoints
 from rljob_trainer.sync.gpu_sharing import GpuSharing
 from rljob_trainer.sync.learner_link import LearnerLink, checkpoint_files, publishing_rank
 from rljob_trainer.sync.publisher import Transport
-from rljob_trainer.sync.transport import Broadcast, Disk
+from rljob_trainer.sync.transport import Broadcast, Disk, Ipc
 from rljob_trainer.sync.weights import EngineWeights
 
 LEARNER_S = 3600.0
@@ -51,12 +51,15 @@ class Learner:
         specs = self.group.call("weight_specs")[0]
         if spec.transport == "Disk":
             return Disk(link, _shared_directory(self.foundation, sum(each.nbytes for each in specs)))
+        bucket_bytes = spec.weight_sync.bucket_mib * 2**20
+        if spec.transport == "Ipc":
+            return Ipc(link, specs, bucket_bytes, ranks_beside(self.foundation.topology))
         return Broadcast(
             learner=link,
             specs=specs,
             backend="gloo" if spec.runtime.device is Device.CPU else "nccl",
             ranks_per_engine=spec.rollout.gpus_per_engine,
-            bucket_bytes=spec.weight_sync.bucket_mib * 2**20,
+            bucket_bytes=bucket_bytes,
         )
 
     def gpu_sharing(self, weights: EngineWeights, pool: EnginePool) -> SharedGpus:
@@ -152,6 +155,12 @@ class CheckpointWeights:
     def trained(self, gpu_sharing: SharedGpus) -> Trained:
         """Train nothing."""
         return Trained(NoBatches(), NoLearner(), NoCheckpoints(self.foundation.directory))
+
+
+def ranks_beside(placed: Topology) -> dict[str, tuple[int, ...]]:
+    """Return, for each engine, the learner's rank on each of its slots."""
+    ranks = {rank.slot: rank.rank for rank in placed.learner}
+    return {engine.name: tuple(ranks[slot] for slot in engine.slots) for engine in placed.engines}
 
 
 def start_learner(foundation: Foundation, material: Material, slots: Slots) -> Learner:

@@ -218,6 +218,19 @@ class EngineClient:
         }
         await self._post("/update_weights_from_distributed", deadline_s, body)
 
+    async def take(self, handles: Sequence[str], flush_cache: bool, deadline_s: float) -> None:
+        """Load tensors out of memory of other processes on this machine, by one handle for each rank of the engine.
+
+        The answer comes when that memory is free to be changed. `flush_cache` as in `receive`.
+        """
+        body = {
+            "serialized_named_tensors": list(handles),
+            "load_format": "flattened_bucket",
+            "flush_cache": flush_cache,
+            "torch_empty_cache": False,
+        }
+        await self._post("/update_weights_from_tensor", deadline_s, body)
+
     async def read_weights(self, directory: str, deadline_s: float) -> None:
         """Load the Hugging Face weights in a directory that the engine can see, and forget all cached prefixes."""
         body = {"model_path": directory, "flush_cache": True, "torch_empty_cache": False}

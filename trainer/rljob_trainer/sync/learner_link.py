@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -46,6 +46,14 @@ class LearnerLink:
     async def written(self) -> Digests:
         """Return the digests of what was written."""
         return (await self._call("written"))[0]
+
+    async def share(self, index: int, bucket_bytes: int) -> Sequence[str]:
+        """Put a bucket into memory that engines can map; return each rank's handle."""
+        return await _translated(asyncio.to_thread(self.learner.call, "share", index, bucket_bytes))
+
+    async def shared(self) -> Digests:
+        """Return the digests of all that was shared."""
+        return (await self._call("shared"))[0]
 
     async def disconnect(self) -> None:
         """Leave the group, also while `send` hangs."""

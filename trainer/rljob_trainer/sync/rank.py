@@ -7,12 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import torch
+
 from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.sync.digest import digest_on
 from rljob_trainer.sync.group import Backend
 from rljob_trainer.sync.layout import Sharding
-from rljob_trainer.sync.sender import Digests, Named, WeightSender, specs_of
+from rljob_trainer.sync.sender import Digests, Named, SendError, WeightSender, checked, specs_of
+from rljob_trainer.sync.sharing import SharedMemory, Sharing
 
 T = TypeVar("T")
 
@@ -31,7 +34,10 @@ class PublishingRank(LearnerRank):
     ) -> None:
         super().__init__(config, rank, world_size, master_address, master_port)
         specs = specs_of(self.export())
+        self._on = config.device
         self._sender = WeightSender(specs, sharding, digest_on(config.device)) if rank == 0 else None
+        self._memory: SharedMemory | None = None
+        self._sharing: Sharing | None = None
         self.specs = specs
         """names, shapes and types of what is published, in order"""
 
@@ -55,6 +61,28 @@ class PublishingRank(LearnerRank):
     def written(self) -> Digests | None:
         """Rank 0 returns the digests of what engines that have read the weights must hold."""
         return None if self._sender is None else self._sender.written()
+
+    def share(self, index: int, bucket_bytes: int) -> str:
+        """Copy a bucket of the weights into memory that an engine on this slot can map; return its handle.
+
+        Index 0 begins a publication, and ends one that was not finished.
+        """
+        if index == 0:
+            if self._sharing is not None:
+                self._sharing.abandon()
+            memory = self._memory = self._memory or SharedMemory(self.specs, bucket_bytes, torch.device(self._on))
+            digesting = self._sender.digesting() if self._sender else None
+            self._sharing = Sharing(memory, checked(self.specs, self.export()), digesting)
+        if self._sharing is None:
+            raise SendError(f"share bucket {index}: no publication has begun")
+        return self._sharing.share(index)
+
+    def shared(self) -> Digests | None:
+        """Rank 0 returns the digests of what engines must hold that have loaded all buckets."""
+        if self._sharing is None:
+            raise SendError("shared: no publication has begun")
+        sharing, self._sharing = self._sharing, None
+        return sharing.finish()
 
     def digests(self) -> Digests | None:
         """Rank 0 returns the digests of what engines with these weights must hold."""

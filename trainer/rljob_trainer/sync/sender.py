@@ -68,8 +68,8 @@ class WeightSender:
         """
         if self._meeting is None:
             raise SendError("send: not connected")
-        digesting = Digesting(self._ranks, self._digest, self._threads)
-        with closing(self._checked(tensors)) as export:
+        digesting = self.digesting()
+        with closing(checked(self._specs.values(), tensors)) as export:
             for bucket in buckets(self._specs.values(), bucket_bytes):
                 self._send_bucket(list(islice(export, len(bucket))), self._meeting, digesting)
             next(export, None)  # lets it complain about tensors too many
@@ -86,9 +86,9 @@ class WeightSender:
         writing, whole = directory / WRITING, directory / FILE_NAME
         if whole.exists():
             whole.rename(writing)
-        digesting = Digesting(self._ranks, self._digest, self._threads)
+        digesting = self.digesting()
         mode = "r+b" if writing.exists() else "w+b"
-        with closing(self._checked(tensors)) as export, writing.open(mode) as file:
+        with closing(checked(self._specs.values(), tensors)) as export, writing.open(mode) as file:
             os.pwrite(file.fileno(), header, 0)
             for name, tensor in export:
                 digesting.add(name, tensor)
@@ -105,10 +105,14 @@ class WeightSender:
 
     def digests(self, tensors: Named) -> Digests:
         """Return the digests of what an engine with these weights must hold."""
-        digesting = Digesting(self._ranks, self._digest, self._threads)
-        for name, tensor in self._checked(tensors):
+        digesting = self.digesting()
+        for name, tensor in checked(self._specs.values(), tensors):
             digesting.add(name, tensor)
         return digesting.result()
+
+    def digesting(self) -> "Digesting":
+        """Return what digests the tensors of one publication."""
+        return Digesting(self._ranks, self._digest, self._threads)
 
     def disconnect(self) -> None:
         """Leave the group; members that still wait in it notice the closed connection."""
@@ -126,24 +130,6 @@ class WeightSender:
         except RuntimeError as error:
             self.disconnect()
             raise SendError(f"broadcast {tensors[0][0]} to {tensors[-1][0]}: {error}") from error
-
-    def _checked(self, tensors: Named) -> Generator[tuple[str, torch.Tensor], None, None]:
-        """Yield contiguous tensors; raise SendError unless they come as announced, for the engines count on it.
-
-        Exhausts `tensors` also when it is closed early: exporting is collective, other ranks would wait for ever.
-        """
-        expected = iter(self._specs.values())
-        export = iter(tensors)
-        try:
-            for name, tensor in export:
-                seen = TensorSpec(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-                if (wanted := next(expected, None)) != seen:
-                    raise SendError(f"export: expected {wanted}, got {seen}")
-                yield name, tensor.detach().contiguous()
-            if (missing := next(expected, None)) is not None:
-                raise SendError(f"export: ended before {missing.name}")
-        finally:
-            deque(export, maxlen=0)
 
 
 class Digesting:
@@ -178,6 +164,25 @@ class Digesting:
             self._waiting[piece.name].remove((rank, wanted))
             if not self._waiting[piece.name]:
                 del self._seen[piece.name]
+
+
+def checked(specs: Iterable[TensorSpec], tensors: Named) -> Generator[tuple[str, torch.Tensor], None, None]:
+    """Yield contiguous tensors; raise SendError unless they come as announced, for the engines count on it.
+
+    Exhausts `tensors` also when it is closed early: exporting is collective, other ranks would wait for ever.
+    """
+    expected = iter(specs)
+    export = iter(tensors)
+    try:
+        for name, tensor in export:
+            seen = TensorSpec(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+            if (wanted := next(expected, None)) != seen:
+                raise SendError(f"export: expected {wanted}, got {seen}")
+            yield name, tensor.detach().contiguous()
+        if (missing := next(expected, None)) is not None:
+            raise SendError(f"export: ended before {missing.name}")
+    finally:
+        deque(export, maxlen=0)
 
 
 def specs_of(tensors: Named) -> tuple[TensorSpec, ...]:

@@ -1,6 +1,6 @@
-"""Two ways from the learner to the engines: a collective, or files in a directory that both see.
+"""Ways from the learner to the engines: a collective, files in a directory that both see, or memory that both map.
 
-Both bring the weights to as many engines as possible: one that fails is named with its reason and left behind.
+All bring the weights to as many engines as possible: one that fails is named with its reason and left behind.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from rljob_trainer.engines.client import EngineClient, EngineError, EngineUnreachableError, GroupAddress, each
+from rljob_trainer.engines.client import (
+    EngineClient,
+    EngineError,
+    EngineUnreachableError,
+    GroupAddress,
+    each,
+)
 from rljob_trainer.sync.layout import TensorSpec, buckets
 
 if TYPE_CHECKING:
@@ -70,6 +76,19 @@ class Writer(Protocol):
 
     async def written(self) -> Digests:
         """Return what an engine that reads them must hold; may take as long as reading. Raises TransferError."""
+
+
+class Sharer(Protocol):
+    """All ranks of the learner, each beside an engine on the same slot. All raise TransferError."""
+
+    async def share(self, index: int, bucket_bytes: int) -> Sequence[str]:
+        """Put a bucket of the weights into memory that engines can map; return a handle of it for each rank.
+
+        The bucket before stays as it is, that before it is overwritten. Index 0 begins a publication.
+        """
+
+    async def shared(self) -> Digests:
+        """Return what an engine that has loaded all buckets must hold."""
 
 
 @dataclass
@@ -173,6 +192,46 @@ class Disk:
         reads = {engine.name: engine.read_weights(str(self.directory), timeout_s) for engine in engines}
         digests, (_, failed) = await asyncio.gather(self.learner.written(), each(reads))
         return Transfer(digests, failed)
+
+
+@dataclass(frozen=True)
+class Ipc:
+    """Memory of the learner's ranks, from which engines on the same slots copy, bucket by bucket.
+
+    While engines load a bucket, the ranks fill the next.
+    """
+
+    learner: Sharer
+    specs: Sequence[TensorSpec]
+    """of all tensors, in the order in which the learner shares them"""
+    bucket_bytes: int
+    ranks: Mapping[str, Sequence[int]]
+    """engine -> the learner's rank on each of its slots"""
+
+    async def transfer(self, engines: Sequence[EngineClient], timeout_s: float) -> Transfer:
+        """Bring every bucket to all engines that have not failed. `timeout_s` is for each bucket."""
+        last = len(buckets(self.specs, self.bucket_bytes)) - 1
+        failed: dict[str, str] = {}
+        remaining = {engine.name: engine for engine in engines}
+        handles = await self._share(0, timeout_s)
+        for index in range(last + 1):
+            takes = {
+                name: engine.take([handles[rank] for rank in self.ranks[name]], index == last, timeout_s)
+                for name, engine in remaining.items()
+            }
+            following = self._share(index + 1, timeout_s) if index < last else _nothing()
+            (_, lost), handles = await asyncio.gather(each(takes), following)
+            failed |= lost
+            remaining = {name: engine for name, engine in remaining.items() if name not in lost}
+        return Transfer(await self.learner.shared(), failed)
+
+    async def _share(self, index: int, timeout_s: float) -> Sequence[str]:
+        async with asyncio.timeout(timeout_s):
+            return await self.learner.share(index, self.bucket_bytes)
+
+
+async def _nothing() -> Sequence[str]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)

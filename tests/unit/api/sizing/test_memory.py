@@ -242,6 +242,10 @@ def test_weights_from_the_disk_need_no_bucket(good):
 
     assert bytes_of(good, apart)["weight sync bucket"] == 512 * MIB
     assert "weight sync bucket" not in bytes_of(good)
+    assert (
+        bytes_of(good, ("  reward:", "  weightSync:\n    transport: Ipc\n  reward:"))["weight sync bucket"]
+        == 2 * 512 * MIB
+    )
 
 
 def test_a_token_in_the_kv_cache_takes_a_key_and_a_value_in_each_layer(good):

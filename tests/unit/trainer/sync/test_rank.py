@@ -107,3 +107,29 @@ def test_a_publication_that_fails_at_once_exports_to_the_end_all_the_same() -> N
     with pytest.raises(SendError, match="not connected"):
         publishing.send(200)
     assert publishing.exported[1:] == [list(TENSORS)]
+
+
+def test_every_rank_shares_the_weights_and_rank_0_returns_what_engines_must_hold() -> None:
+    first, second = rank(0), rank(1)
+    for publishing in (first, second):
+        for index in range(3):
+            assert publishing.share(index, 300)
+        assert publishing.exported[1:] == [list(TENSORS)]
+    assert first.shared() == wanted()
+    assert second.shared() is None
+
+
+def test_a_publication_that_was_not_finished_is_exported_to_the_end_before_the_next() -> None:
+    publishing = rank(1)
+    publishing.share(0, 300)
+    publishing.share(0, 300)
+    assert publishing.exported[1] == list(TENSORS)
+    assert len(publishing.exported[2]) < len(TENSORS)
+
+
+def test_sharing_begins_with_the_first_bucket() -> None:
+    publishing = rank(0)
+    with pytest.raises(SendError, match="share bucket 1: no publication has begun"):
+        publishing.share(1, 300)
+    with pytest.raises(SendError, match="shared: no publication has begun"):
+        publishing.shared()

@@ -10,7 +10,7 @@ import pytest
 from rljob_trainer.engines.client import EngineError, EngineUnreachableError, GroupAddress
 from rljob_trainer.learners.group import RankHost
 from rljob_trainer.sync.layout import TensorSpec
-from rljob_trainer.sync.transport import Broadcast, Disk, Transfer, TransferError
+from rljob_trainer.sync.transport import Broadcast, Disk, Ipc, Transfer, TransferError
 from support.trainer import virtual_time
 
 WHERE = ("10.0.0.9", 23456)
@@ -60,6 +60,14 @@ class FakeLearner:
     async def written(self) -> list[dict[str, str]]:
         return DIGESTS
 
+    async def share(self, index: int, bucket_bytes: int) -> list[str]:
+        self.sent.append(bucket_bytes)
+        await do(self._troubles.pop(0) if self._troubles else None)
+        return [f"{index} of rank {rank}" for rank in range(3)]
+
+    async def shared(self) -> list[dict[str, str]]:
+        return DIGESTS
+
 
 class FakeEngine:
     """Fails as the troubles say: the first time that it receives, the second time, ..."""
@@ -92,6 +100,10 @@ class FakeEngine:
         if self._silent:
             raise EngineUnreachableError(f"engine {self.name}: no answer")
 
+    async def take(self, *bucket: object) -> None:
+        self.received.append(bucket)
+        await do(self._troubles.pop(0) if self._troubles else None)
+
     async def read_weights(self, directory: str, deadline_s: float) -> None:
         self.received.append((directory, deadline_s))
         await do(self._troubles.pop(0) if self._troubles else None)
@@ -101,7 +113,7 @@ def broadcast(learner: FakeLearner, ranks_per_engine: int = 1, bucket_bytes: int
     return Broadcast(cast(Any, learner), SPECS, "gloo", ranks_per_engine, bucket_bytes)
 
 
-def transfer(transport: Broadcast | Disk, *engines: FakeEngine) -> Transfer:
+def transfer(transport: Broadcast | Disk | Ipc, *engines: FakeEngine) -> Transfer:
     return virtual_time.run(transport.transfer(cast(Any, engines), 5.0))
 
 
@@ -232,3 +244,39 @@ def test_rank_0_serves_the_port_before_anybody_is_told_of_it() -> None:
     host, port = RankHost().address()
     with socket.create_connection((host, port), timeout=10):
         pass
+
+
+BESIDE = {"a": (0,), "b": (2, 1)}
+
+
+def ipc(learner: FakeLearner) -> Ipc:
+    return Ipc(cast(Any, learner), SPECS, 52, BESIDE)
+
+
+def test_an_engine_takes_every_bucket_from_the_ranks_on_its_own_slots() -> None:
+    learner, engines = FakeLearner(), [FakeEngine("a"), FakeEngine("b")]
+    assert transfer(ipc(learner), *engines) == Transfer(DIGESTS, {})
+    assert engines[0].received == [(["0 of rank 0"], False, 5.0), (["1 of rank 0"], True, 5.0)]
+    assert engines[1].received == [
+        (["0 of rank 2", "0 of rank 1"], False, 5.0),
+        (["1 of rank 2", "1 of rank 1"], True, 5.0),
+    ]
+    assert learner.sent == [52, 52]
+
+
+@pytest.mark.parametrize("trouble", [UNREACHABLE, REFUSED])
+def test_an_engine_that_takes_no_bucket_gets_no_further_one_and_the_others_get_all(trouble: Exception) -> None:
+    good, bad = FakeEngine("a"), FakeEngine("b", trouble)
+    assert transfer(ipc(FakeLearner()), good, bad) == Transfer(DIGESTS, {"b": str(trouble)})
+    assert (len(good.received), len(bad.received)) == (2, 1)
+
+
+@pytest.mark.parametrize("troubles", [(LOST,), (None, LOST)], ids=["at first", "later"])
+def test_a_learner_that_cannot_share_is_no_engines_fault(troubles: tuple[Trouble, ...]) -> None:
+    with pytest.raises(TransferError, match="connection closed by peer"):
+        transfer(ipc(FakeLearner(*troubles)), FakeEngine("a"))
+
+
+def test_sharing_that_hangs_ends_with_its_deadline() -> None:
+    with pytest.raises(TimeoutError):
+        transfer(ipc(FakeLearner(HANGS)), FakeEngine("a"))
