@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
-from local_cluster.kubectl import Kubectl
+from local_cluster.kubectl import Kubectl, Manifest
 from local_cluster.project import NAMESPACE, RELEASE, Workspace
 from support.operator.helm_release import rendered
 from support.operator.job_in_pods import DATA, JobInPods
-from support.operator.prometheus_server import Query, queries, running, scrape_config, targets_of
+from support.operator.prometheus_server import Query, Target, queries, running, scrape_config, targets_of
 from support.trainer.whole_run import HELD_OUT, PROMPTS_PER_STEP, expected_journal, uids
 
 pytestmark = pytest.mark.timeout(900)
 
+QUEUED = "rljob_operator_job_queued_timestamp_seconds"
 KILL_ENGINE = """python -c "
 import psutil
 servers = [process for process in psutil.process_iter() if process.name().startswith('sglang::sched')]
@@ -23,19 +24,42 @@ min(servers, key=lambda process: process.create_time()).kill()
 
 
 def scrape_configs(job: JobInPods) -> list[dict[str, Any]]:
-    """Return what the chart's PodMonitors make of the pods that there are: the operator's, and the job's."""
+    """Return what the chart's PodMonitors make of the pods that there are: the operator's, and the job's.
+
+    Their NetworkPolicies let in namespaces, and this Prometheus is no pod: policies of its own let it in.
+    """
     chart = rendered("--set=monitoring.podMonitors.enabled=true", "--set=webhook.enabled=false", release=RELEASE)
     monitors = [each for each in chart.values() if each["kind"] == "PodMonitor"]
     pods = [*job.kubectl.get("pods", "-n", NAMESPACE)["items"], *job.pods()]
     found = [(monitor, targets_of(monitor, pods)) for monitor in monitors]
     (_, operators), (_, heads) = found
     assert operators and len(heads) == 1, "replicas of the operator, and the job's head"
+    for monitor, targets in found:
+        job.kubectl.apply(open_to_the_host(monitor, targets[0]))
     return [scrape_config(monitor, targets) for monitor, targets in found]
 
 
+def open_to_the_host(monitor: Manifest, target: Target) -> Manifest:
+    """Return the policy that opens the port of a PodMonitor's pods."""
+    port = {"port": int(target.address.rpartition(":")[2]), "protocol": "TCP"}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "prometheus-of-the-host", "namespace": target.namespace},
+        "spec": {
+            "podSelector": monitor["spec"]["selector"],
+            "ingress": [{"from": [{"ipBlock": {"cidr": "0.0.0.0/0"}}], "ports": [port]}],
+        },
+    }
+
+
 def asked_of_one_job() -> list[Query]:
-    """Return all queries but those of alerts about jobs in other phases."""
-    return [query for query in queries() if not (query.where.startswith("alert ") and 'phase="' in query.text)]
+    """Return all queries but those about jobs that wait, and those of alerts about jobs in other phases."""
+    return [
+        query
+        for query in queries()
+        if QUEUED not in query.text and not (query.where.startswith("alert ") and 'phase="' in query.text)
+    ]
 
 
 def test_a_job_trains_and_frees_its_pods(kubectl: Kubectl, place: Workspace) -> None:
