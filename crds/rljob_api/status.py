@@ -308,3 +308,12 @@ class Status(Section):
     """the newest 100 attempts of the driver, oldest first"""
     recovery: Annotated[tuple[RecoveryStep, ...], Field(max_length=MOST_STEPS_OF_RECOVERY)] = ()
     """the newest 50 recovery actions, oldest first"""
+
+    def condition(self, kind: ConditionType) -> Condition | None:
+        """Return the condition of this type; None: the job has none."""
+        return next((each for each in self.conditions if each.type is kind), None)
+
+    def is_true(self, kind: ConditionType) -> bool:
+        """Return whether the condition of this type has the status True."""
+        found = self.condition(kind)
+        return found is not None and found.status == "True"

@@ -84,7 +84,7 @@ class Job:
         return self.status.attempts[-1] if self.status.attempts else None
 
     def condition(self, kind: ConditionType) -> Condition | None:
-        return next((condition for condition in self.status.conditions if condition.type is kind), None)
+        return self.status.condition(kind)
 
     @property
     def explanation(self) -> str:

@@ -34,8 +34,7 @@ def as_tables(jobs: Sequence[Job], now: datetime, namespaces: bool) -> Renderabl
 
 def holds(job: Job) -> bool:
     """Return whether a job holds what its pods need."""
-    reserved = job.condition(ConditionType.QUOTA_RESERVED)
-    return reserved is not None and reserved.status == "True"
+    return job.status.is_true(ConditionType.QUOTA_RESERVED)
 
 
 def waits(job: Job) -> bool:

@@ -113,10 +113,11 @@ def queue(job: AdmittedJob, conditions: Claims, now: float) -> Queue | None:
     turn, claim, old = job.turn, conditions.get(ConditionType.QUOTA_RESERVED), job.status.queue
     if turn is None or claim is None or claim.reason in NOT_WAITING:
         return None
-    stays = next((each.status for each in job.status.conditions if each.type is ConditionType.QUOTA_RESERVED), None)
+    before = job.status.condition(ConditionType.QUOTA_RESERVED)
+    stays = before is not None and before.status == claim.status
     return Queue(
         position=turn.position,
-        since=old.since if old is not None and stays == claim.status else _time(now),
+        since=old.since if old is not None and stays else _time(now),
         first_since=_time(turn.first_since) if turn.first_since is not None else None,
         preempted_for=turn.preempted_for,
         engines=job.spec.rollout.engines if turn.is_reserved else None,

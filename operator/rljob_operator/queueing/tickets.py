@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rljob_api.sizing.topology import topology
-from rljob_api.status import Condition, ConditionType
+from rljob_api.status import ConditionType
 from rljob_operator import resuming
 from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.capacity.demand import HEAD, TOOLS, Pods, demand
@@ -29,7 +29,7 @@ def ticket_of(job: AdmittedJob, created: float, pods: Sequence[Pod], has_pods: b
     to it, as long as the status may not show that yet.
     """
     status, wanted_engines, is_ours = job.status, job.spec.rollout.engines, is_queued_here(job)
-    known, reserved = status.queue, _reserved(job)
+    known = status.queue
     holding = _holding(job, has_pods, is_ours)
     if holding is Holding.NOTHING and granted is not None and granted.is_reserved and _wants(job):
         holding = Holding.RESERVED
@@ -58,9 +58,7 @@ def ticket_of(job: AdmittedJob, created: float, pods: Sequence[Pod], has_pods: b
         more=_difference(held, whole),
         engines=wanted_engines if can_scale(job.spec) else None,
         held_engines=held_engines if can_scale(job.spec) else None,
-        since=known.since.timestamp()
-        if known is not None and reserved is not None and reserved.status == "True"
-        else None,
+        since=known.since.timestamp() if known is not None and status.is_true(ConditionType.QUOTA_RESERVED) else None,
         first_since=known.first_since.timestamp() if known is not None and known.first_since is not None else None,
         preempted_for=preempted_for if holding is Holding.LEAVING else None,
     )
@@ -68,27 +66,22 @@ def ticket_of(job: AdmittedJob, created: float, pods: Sequence[Pod], has_pods: b
 
 def shows(job: AdmittedJob, granted: Turn) -> bool:
     """Return whether a job's status shows what a pass has given, or taken."""
-    reserved, known = _reserved(job), job.status.queue
-    is_reserved = reserved is not None and reserved.status == "True"
+    is_reserved, known = job.status.is_true(ConditionType.QUOTA_RESERVED), job.status.queue
     if not granted.is_reserved:
         return not is_reserved
     engines = known.engines if known is not None and known.engines is not None else 0
     return is_reserved and (granted.engines is None or engines >= min(granted.engines, job.spec.rollout.engines))
 
 
-def _reserved(job: AdmittedJob) -> Condition | None:
-    return next((each for each in job.status.conditions if each.type is ConditionType.QUOTA_RESERVED), None)
-
-
 def _holding(job: AdmittedJob, has_pods: bool, is_ours: bool) -> Holding:
     if not is_ours:
         return Holding.FOREIGN if has_pods else Holding.NOTHING
-    reserved, attempts = _reserved(job), job.status.attempts
-    if reserved is not None and reserved.status == "True":
+    status, attempts = job.status, job.status.attempts
+    if status.is_true(ConditionType.QUOTA_RESERVED):
         return Holding.RESERVED
     # A job that had pods before there was a queue keeps them.
-    is_open = job.status.completion_time is None and (not attempts or attempts[-1].ended is None)
-    if reserved is None and is_open and (has_pods or attempts):
+    is_open = status.completion_time is None and (not attempts or attempts[-1].ended is None)
+    if status.condition(ConditionType.QUOTA_RESERVED) is None and is_open and (has_pods or attempts):
         return Holding.RESERVED
     return Holding.LEAVING if has_pods else Holding.NOTHING
 
@@ -96,8 +89,11 @@ def _holding(job: AdmittedJob, has_pods: bool, is_ours: bool) -> Holding:
 def _wants(job: AdmittedJob) -> bool:
     """Return whether a job would have pods if it could."""
     status = job.status
-    has_failed = any((each.type, each.status) == (ConditionType.FAILED, "True") for each in status.conditions)
-    is_resumed = has_failed and bool(status.attempts) and resuming.resumes(job) > status.attempts[-1].resume
+    is_resumed = (
+        status.is_true(ConditionType.FAILED)
+        and bool(status.attempts)
+        and resuming.resumes(job) > status.attempts[-1].resume
+    )
     has_ended = status.completion_time is not None and not is_resumed
     return job.can_build and job.held_by is None and not job.spec.suspend and not has_ended
 
