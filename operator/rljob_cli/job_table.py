@@ -49,6 +49,11 @@ def plain_table(titles: Sequence[str], numbers: Iterable[str] = ()) -> Table:
     return table
 
 
+def shown_name(job: Job, namespaces: bool) -> str:
+    """Return a job's name, with its namespace where jobs of several are shown."""
+    return job.key if namespaces else job.name
+
+
 def row(job: Job, now: datetime) -> tuple[Text, ...]:
     """Return the cells of COLUMNS."""
     progress, phase = job.status.progress, job.status.phase

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from rljob_api.status import ConditionType
 from rljob_cli.glyphs import age, seconds
-from rljob_cli.job_table import NOTHING, phase_text, plain_table
+from rljob_cli.job_table import NOTHING, phase_text, plain_table, shown_name
 from rljob_cli.jobs import Job
 
 WAITING = ("POS", "JOB", "GPUS", "WAITS", "FOR")
@@ -66,7 +66,7 @@ def _waiting(jobs: Sequence[Job], now: datetime, namespaces: bool) -> Table:
         message = condition.message.removeprefix(f"position {position} in the queue: ") if condition else ""
         table.add_row(
             Text(NOTHING if position is None else str(position)),
-            Text(_name(job, namespaces), style="bold"),
+            Text(shown_name(job, namespaces), style="bold"),
             Text(str(job.status.gpus or 0)),
             Text(NOTHING if since is None else age((now - since).total_seconds())),
             Text(message, style="dim"),
@@ -80,7 +80,7 @@ def _holding(jobs: Sequence[Job], now: datetime, namespaces: bool) -> Table:
         queue, progress = job.status.queue, job.status.progress
         eta = progress.eta_seconds if progress else None
         table.add_row(
-            Text(_name(job, namespaces), style="bold"),
+            Text(shown_name(job, namespaces), style="bold"),
             phase_text(job),
             Text(str(job.status.gpus or 0)),
             Text(NOTHING if queue is None else age((now - queue.since).total_seconds())),
@@ -110,7 +110,3 @@ def _position(job: Job) -> float:
 def _ends_in_s(job: Job) -> float:
     eta = job.status.progress.eta_seconds if job.status.progress else None
     return float("inf") if eta is None else eta
-
-
-def _name(job: Job, namespaces: bool) -> str:
-    return job.key if namespaces else job.name

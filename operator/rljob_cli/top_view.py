@@ -10,7 +10,7 @@ from rich.text import Text
 from rljob_api.control import EngineState
 from rljob_api.status import Engine
 from rljob_cli.glyphs import age, rate, seconds
-from rljob_cli.job_table import NOTHING, phase_text, plain_table
+from rljob_cli.job_table import NOTHING, phase_text, plain_table, shown_name
 from rljob_cli.jobs import Job
 from rljob_cli.panels import STATE_STYLES
 
@@ -66,7 +66,7 @@ def _jobs(live: Sequence[Job], namespaces: bool) -> Table:
         speeds = progress.tokens_per_second if progress else None
         phases = progress.step_seconds if progress else None
         table.add_row(
-            Text(_name(job, namespaces), style="bold"),
+            Text(shown_name(job, namespaces), style="bold"),
             phase_text(job),
             Text(f"{job.step}/{job.steps}"),
             _time(phases.total if phases else None),
@@ -90,7 +90,7 @@ def _engine_table(engines: Sequence[tuple[Job, Engine]], now: datetime, namespac
     for job, engine in engines:
         error = (engine.last_error or "").partition("\n")[0]
         table.add_row(
-            Text(_name(job, namespaces)),
+            Text(shown_name(job, namespaces)),
             Text(engine.name),
             Text(engine.state, style=STATE_STYLES[engine.state]),
             Text(age((now - engine.since).total_seconds())),
@@ -109,10 +109,6 @@ def _behind(job: Job, engine: Engine) -> Text:
         return Text(NOTHING)
     behind = max(0, newest - engine.version)
     return Text(str(behind), style="yellow" if behind else "")
-
-
-def _name(job: Job, namespaces: bool) -> str:
-    return job.key if namespaces else job.name
 
 
 def _time(value: float | None) -> Text:
