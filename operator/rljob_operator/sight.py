@@ -23,6 +23,7 @@ KUEUE = "apis/kueue.x-k8s.io/v1beta2"
 OLD_S = 300.0
 """a look that is older says nothing [s]"""
 FORBIDDEN = 403
+NODES = "api/v1/nodes"
 PRIORITY_CLASSES = "apis/scheduling.k8s.io/v1/priorityclasses"
 
 
@@ -67,11 +68,7 @@ class Sight:
     async def look(self) -> Snapshot:
         """Read everything; raise ClusterError."""
         quotas, limits = await self._of_namespaces("resourcequotas"), await self._of_namespaces("limitranges")
-        nodes = [raw async for raw in self._all("api/v1/nodes")]
-        use = OthersUse(())
-        for place in self._places:
-            async for raw in self._all(f"{place}/pods", ALIVE):
-                use.add(raw)
+        nodes, use = await self._list(NODES), await self._use((), lambda pod: True)
         seen = await self._queues() if self._has_kueue else None
         return snapshot(quotas, limits, nodes, use.of_nodes, self._coming, seen)
 
@@ -83,15 +80,20 @@ class Sight:
         """
         quotas = await self._allowed(self._of_namespaces("resourcequotas")) or []
         limits = await self._allowed(self._of_namespaces("limitranges")) or []
-        nodes = None if self._namespaces else await self._allowed(self._list("api/v1/nodes"))
-        use = OthersUse(quotas)
-        for place in self._places:
-            async for raw in self._all(f"{place}/pods", ALIVE):
-                if is_other(raw):
-                    use.add(raw)
+        nodes = None if self._namespaces else await self._allowed(self._list(NODES))
+        use = await self._use(quotas, is_other)
         known = None if self._namespaces else await self._allowed(self._list(PRIORITY_CLASSES))
         found = snapshot((), limits, nodes, use.of_nodes, self._coming)
         return Look(Snapshot(use.quotas, found.limits, found.nodes, found.coming), tuple(known or ()))
+
+    async def _use(self, quotas: Sequence[Manifest], counts: Callable[[Manifest], bool]) -> OthersUse:
+        """Return what the pods that count take of nodes and of these quotas."""
+        use = OthersUse(quotas)
+        for place in self._places:
+            async for pod in self._all(f"{place}/pods", ALIVE):
+                if counts(pod):
+                    use.add(pod)
+        return use
 
     async def _allowed(self, reading: Awaitable[list[Manifest]]) -> list[Manifest] | None:
         """Return what was read; None: the operator may not read it."""
@@ -108,14 +110,14 @@ class Sight:
         return [f"api/v1/namespaces/{name}" for name in self._namespaces] or ["api/v1"]
 
     async def _of_namespaces(self, plural: str) -> list[Manifest]:
-        return [raw for place in self._places async for raw in self._all(f"{place}/{plural}")]
+        return [raw for place in self._places for raw in await self._list(f"{place}/{plural}")]
 
     async def _queues(self) -> Queues:
         local = [f"{KUEUE}/namespaces/{name}/localqueues" for name in self._namespaces] or [f"{KUEUE}/localqueues"]
         return queues(
-            [raw for place in local async for raw in self._all(place)],
-            [raw async for raw in self._all(f"{KUEUE}/clusterqueues")],
-            [raw async for raw in self._all(f"{KUEUE}/cohorts")],
+            [raw for place in local for raw in await self._list(place)],
+            await self._list(f"{KUEUE}/clusterqueues"),
+            await self._list(f"{KUEUE}/cohorts"),
         )
 
     async def _list(self, path: str) -> list[Manifest]:
