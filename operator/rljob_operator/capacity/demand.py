@@ -94,9 +94,7 @@ def _pods(spec: Manifest) -> Iterator[Pods]:
 
 def alike(group: str, count: int, pod: Manifest) -> Pods:
     """Return so many pods of a group; `pod` is the spec of one."""
-    containers = [_container(each) for each in pod["containers"]]
-    # A sidecar is an init container that stays.
-    containers += [_container(each, each.get("restartPolicy") != "Always") for each in pod.get("initContainers", ())]
+    containers = [_container(each, is_init) for each, is_init in containers_of(pod)]
     if group not in (HEAD, TOOLS):
         containers.append(ADDED)
     return Pods(
@@ -109,7 +107,15 @@ def alike(group: str, count: int, pod: Manifest) -> Pods:
     )
 
 
-def _container(raw: Manifest, is_init: bool = False) -> Container:
+def containers_of(pod: Manifest) -> Iterator[tuple[Manifest, bool]]:
+    """Yield the containers of a pod's spec, each with whether it ends before the others begin."""
+    for each in pod.get("containers", ()):
+        yield each, False
+    for each in pod.get("initContainers", ()):
+        yield each, each.get("restartPolicy") != "Always"  # a sidecar is an init container that stays
+
+
+def _container(raw: Manifest, is_init: bool) -> Container:
     resources = raw.get("resources", {})
     limits = amounts(resources.get("limits"))
     # The API server completes requests in the same way.

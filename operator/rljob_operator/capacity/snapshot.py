@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rljob_operator.capacity.demand import HEAD, Container, Pods, alike
+from rljob_operator.capacity.demand import HEAD, Container, Pods, alike, containers_of
 from rljob_operator.capacity.packing import Node, node_of
 from rljob_operator.capacity.quantities import PODS, amounts
 from rljob_operator.capacity.queues import Queues
@@ -78,11 +78,9 @@ def add_used(found: dict[str, dict[str, int]], pod: Manifest) -> None:
 
 def requests_of(pod: Manifest) -> dict[str, int]:
     """Return what the scheduler counts for a pod."""
-    containers = [(each, False) for each in pod.get("containers", ())]
-    # A sidecar is an init container that stays.
-    containers += [(each, each.get("restartPolicy") != "Always") for each in pod.get("initContainers", ())]
     sizes = tuple(
-        Container(amounts(each.get("resources", {}).get("requests")), {}, is_init) for each, is_init in containers
+        Container(amounts(each.get("resources", {}).get("requests")), {}, is_init)
+        for each, is_init in containers_of(pod)
     )
     requests = Pods("", 1, sizes, {}, (), None).requests
     for name, amount in amounts(pod.get("overhead")).items():
@@ -107,7 +105,7 @@ class OthersUse:
         quotas = self._quotas.get(pod["metadata"]["namespace"], [])
         if not quotas or pod.get("status", {}).get("phase") in ENDED:
             return
-        one = _one(pod["spec"])
+        one = alike(HEAD, 1, pod["spec"])  # KubeRay adds no container to pods of that group
         for index, quota in enumerate(quotas):
             if "activeDeadlineSeconds" in pod["spec"] and any(
                 s["scopeName"] == NOT_TERMINATING for s in quota.selector
@@ -121,11 +119,6 @@ class OthersUse:
     def quotas(self) -> dict[str, tuple[Quota, ...]]:
         """The quotas of each namespace, used by the pods that were counted."""
         return {namespace: tuple(found) for namespace, found in self._quotas.items()}
-
-
-def _one(pod: Manifest) -> Pods:
-    """Return a pod of the API server, which adds no init container and completes requests itself."""
-    return alike(HEAD, 1, pod)
 
 
 def coming_of(given: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
