@@ -110,6 +110,10 @@ class Tokens:
         if known is None:
             return None
         log.warning("action=look kind=Secret name=%s outcome=missing", job_name(job.name, job.uid))
+        return self._gone(job, known)
+
+    def _gone(self, job: Job, known: Known) -> Known:
+        """Remember that a Secret is to be made again; the next one has the same token, and all keys."""
         self._known[job.key] = gone = replace(known, is_there=False, looked_at=self._clock(), has_ray_token=True)
         return gone
 
@@ -118,13 +122,11 @@ class Tokens:
         return self._clock() - self._remade_at.get(job.key, 0.0) >= LOOK_S
 
     async def _remake(self, job: Job, known: Known) -> None:
-        """Delete a Secret, which cannot be changed; the next one has the same token, and all keys."""
+        """Delete a Secret, which cannot be changed."""
         name = job_name(job.name, job.uid)
         log.warning("action=delete kind=Secret name=%s reason=LacksKey", name)
         await self._cluster.delete(Target("Secret", job.namespace, name))
-        now = self._clock()
-        self._known[job.key] = replace(known, is_there=False, looked_at=now, has_ray_token=True)
-        self._remade_at[job.key] = now
+        self._remade_at[job.key] = self._gone(job, known).looked_at
 
     async def _read(self, job: Job) -> tuple[str, bool] | None:
         """Return the token of the Secret, and whether it holds Ray's, too; None: there is none.
