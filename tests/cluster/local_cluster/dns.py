@@ -8,6 +8,7 @@ from local_cluster.health import answers
 from local_cluster.kubectl import Kubectl, Manifest
 from local_cluster.namespace import Namespace
 from local_cluster.processes import Started, start
+from local_cluster.readers import reader
 
 PROGRAMS = ("coredns",)
 USER = "coredns"
@@ -41,22 +42,11 @@ def start_dns(
 
 def rights() -> tuple[Manifest, Manifest]:
     """Return what CoreDNS may read, and who is CoreDNS."""
-    group = "rbac.authorization.k8s.io"
     verbs = ["list", "watch"]
-    role = {
-        "apiVersion": f"{group}/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": USER},
-        "rules": [
+    return reader(
+        USER,
+        [
             {"apiGroups": [""], "resources": ["services", "pods", "namespaces"], "verbs": verbs},
             {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": verbs},
         ],
-    }
-    binding = {
-        "apiVersion": f"{group}/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": USER},
-        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": USER},
-        "subjects": [{"apiGroup": group, "kind": "User", "name": USER}],
-    }
-    return role, binding
+    )

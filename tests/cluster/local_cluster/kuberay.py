@@ -6,14 +6,17 @@ from pathlib import Path
 from local_cluster.api_server import ApiServer
 from local_cluster.binaries import binary, manifests
 from local_cluster.health import answers
-from local_cluster.kubectl import Kubectl, Manifest
+from local_cluster.kubectl import Kubectl
 from local_cluster.network import LOOPBACK
 from local_cluster.ports import free_port
 from local_cluster.processes import Started, start
+from local_cluster.readers import binding
 
 PROGRAMS = ("kuberay",)
 KINDS = ("rayclusters", "rayjobs", "rayservices")
 USER = "kuberay-operator"
+ROLE = "kuberay-operator"
+"""that KubeRay ships for its service account"""
 
 
 def crds(environ: Mapping[str, str]) -> list[Path]:
@@ -21,21 +24,10 @@ def crds(environ: Mapping[str, str]) -> list[Path]:
     return [manifests("kuberay", environ) / "crd" / "bases" / f"ray.io_{kind}.yaml" for kind in KINDS]
 
 
-def binding() -> Manifest:
-    """Return what gives the operator, here a user, the role that KubeRay ships for its service account."""
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": USER},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "kuberay-operator"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}],
-    }
-
-
 def start_kuberay(api_server: ApiServer, kubectl: Kubectl, environ: Mapping[str, str]) -> Started:
     """Start the operator. The cluster has `crds` already."""
     kubectl("apply", "--server-side", "-f", str(manifests("kuberay", environ) / "rbac" / "role.yaml"))
-    kubectl.apply(binding())
+    kubectl.apply(binding(USER, ROLE))
     probe = f"{LOOPBACK}:{free_port()}"
     command = [
         str(binary("kuberay", environ)),

@@ -12,6 +12,7 @@ from local_cluster.health import answers
 from local_cluster.kubectl import Kubectl, Manifest
 from local_cluster.namespace import Namespace
 from local_cluster.processes import Started, start
+from local_cluster.readers import reader
 
 PROGRAMS = ("kube-router",)
 USER = "kube-router"
@@ -42,23 +43,12 @@ def start_network_policies(
 
 def rights() -> tuple[Manifest, Manifest]:
     """Return what kube-router may read, and who is kube-router."""
-    group = "rbac.authorization.k8s.io"
     verbs = ["get", "list", "watch"]
-    role = {
-        "apiVersion": f"{group}/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": USER},
-        "rules": [
+    return reader(
+        USER,
+        [
             {"apiGroups": [""], "resources": ["nodes", "pods", "namespaces", "services", "endpoints"], "verbs": verbs},
             {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": verbs},
             {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": verbs},
         ],
-    }
-    binding = {
-        "apiVersion": f"{group}/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": USER},
-        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": USER},
-        "subjects": [{"apiGroup": group, "kind": "User", "name": USER}],
-    }
-    return role, binding
+    )
