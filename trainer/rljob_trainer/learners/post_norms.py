@@ -21,8 +21,8 @@ class OutputNorm(RmsNorm):
         return found
 
 
-class NormedAttention(SelfAttention):
-    """Megatron's attention, and the norm of its output."""
+class _NormedOutput(torch.nn.Module):
+    """In front of a module of Megatron: the norm of its output."""
 
     def __init__(self, config: Any, *args: Any, **named: Any) -> None:
         super().__init__(config, *args, **named)
@@ -34,14 +34,9 @@ class NormedAttention(SelfAttention):
         return self.output_layernorm(output), None
 
 
-class NormedMlp(MLP):
+class NormedAttention(_NormedOutput, SelfAttention):
+    """Megatron's attention, and the norm of its output."""
+
+
+class NormedMlp(_NormedOutput, MLP):
     """Megatron's MLP, and the norm of its output."""
-
-    def __init__(self, config: Any, *args: Any, **named: Any) -> None:
-        super().__init__(config, *args, **named)
-        self.output_layernorm = OutputNorm(config, config.hidden_size, config.layernorm_epsilon)
-
-    def forward(self, *args: Any, **named: Any) -> tuple[torch.Tensor, None]:
-        """Return [N, 1, hidden]."""
-        output, _bias = super().forward(*args, **named)
-        return self.output_layernorm(output), None
