@@ -13,13 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from rljob_trainer.engines.client import (
-    EngineClient,
-    EngineError,
-    EngineUnreachableError,
-    GroupAddress,
-    each,
-)
+from rljob_trainer.engines.client import EngineClient, EngineError, EngineUnreachableError, GroupAddress, each
 from rljob_trainer.sync.layout import TensorSpec, buckets
 
 if TYPE_CHECKING:
