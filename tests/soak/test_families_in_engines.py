@@ -13,19 +13,14 @@ from transformers import AutoModelForCausalLM
 
 from rljob_api.sizing.model_shape import FAMILIES
 from support.trainer.fleet import PROMPT, Fleet
-from support.trainer.tiny_models import tiny
+from support.trainer.tiny_models import VARIANTS, tiny
 
 pytestmark = pytest.mark.timeout(600)
 
 NAME, TOKENS = "engine-0", 48
-LLAMA3 = {
-    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
-}  # fmt: skip
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     **{architecture: (architecture, {}) for architecture in FAMILIES},
-    "llama, rope llama3": ("LlamaForCausalLM", {"rope_scaling": LLAMA3}),
-    "glm4, no bias": ("Glm4ForCausalLM", {"attention_bias": False}),
+    **{name: VARIANTS[name] for name in ("llama, rope llama3", "glm4, no bias")},
 }
 
 

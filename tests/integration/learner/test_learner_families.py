@@ -20,23 +20,12 @@ from support.trainer.family_scenarios import export_train_export, logprobs_and_g
 from support.trainer.learner_data import learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.naive_learner import NaiveLearner, NaiveStep
-from support.trainer.tiny_models import CASES, tiny
+from support.trainer.tiny_models import CASES, VARIANTS, tiny
 
 Case = tuple[str, bool]
 Sizes = tuple[int, int, int]
 Results = Callable[[Sizes], dict[Case, list[Any]]]
 
-LLAMA3 = {
-    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
-}  # fmt: skip
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama, rope llama3": ("LlamaForCausalLM", {"rope_scaling": LLAMA3}),
-    "qwen2, rope yarn": ("Qwen2ForCausalLM", {"rope_scaling": {"type": "yarn", "factor": 4.0}}),
-    "glm4, no bias": ("Glm4ForCausalLM", {"attention_bias": False}),
-    "mistral, narrow heads": ("MistralForCausalLM", {"head_dim": 8, "sliding_window": None}),
-}
-"""settings of `config.json` that change the numbers"""
 LOSS = LossSettings(clip_low=0.2, clip_high=0.28, entropy_coefficient=0.01, kl=KlSettings(0.1), temperature=0.8)
 STEPS = [sequences(12, seed) for seed in range(3)]
 RATES = (5e-4, 1e-3, 9.698463e-4)

@@ -81,6 +81,18 @@ CASES = tuple(
 )
 """each family, with tied embeddings and without, where it may have both"""
 
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama, rope llama3": ("LlamaForCausalLM", {"rope_scaling": LLAMA3}),
+    "qwen2, rope yarn": ("Qwen2ForCausalLM", {"rope_scaling": {"type": "yarn", "factor": 4.0}}),
+    "glm4, no bias": ("Glm4ForCausalLM", {"attention_bias": False}),
+    "mistral, narrow heads": ("MistralForCausalLM", {"head_dim": 8, "sliding_window": None}),
+}
+"""settings of `config.json` that change the numbers"""
+
 
 def tiny_tokenizer(directory: Path) -> Path:
     """Write a byte-level BPE tokenizer of 512 tokens, one for each digit, with a ChatML template, into `directory`."""

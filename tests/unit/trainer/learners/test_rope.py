@@ -32,12 +32,7 @@ def test_queries_and_gradients_turn_like_those_of_transformers(kind: str) -> Non
     ours = rotate(x, *Rope(config, 32, torch.device("cpu")).angles(positions))
     cos, sin = LlamaRotaryEmbedding(config)(x, positions[None])
     theirs, _ = apply_rotary_pos_emb(x.transpose(0, 1)[None], x.transpose(0, 1)[None], cos, sin)
-    theirs = theirs[0].transpose(0, 1)
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
-    upstream = torch.randn_like(x)
-    torch.testing.assert_close(
-        torch.autograd.grad(ours, x, upstream), torch.autograd.grad(theirs, x, upstream), rtol=0, atol=1e-5
-    )
+    assert_alike(x, ours, theirs[0].transpose(0, 1))
 
 
 def test_pairs_of_a_part_of_each_head_turn_like_those_of_transformers() -> None:
@@ -49,7 +44,11 @@ def test_pairs_of_a_part_of_each_head_turn_like_those_of_transformers() -> None:
     ours = rotate_pairs(x, *rope.angles(positions))
     cos, sin = Glm4RotaryEmbedding(config)(x, positions[None])
     theirs, _ = glm4_rotary(x.transpose(0, 1)[None], x.transpose(0, 1)[None], cos, sin)
-    theirs = theirs[0].transpose(0, 1)
+    assert_alike(x, ours, theirs[0].transpose(0, 1))
+
+
+def assert_alike(x: torch.Tensor, ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    """Assert that two functions of x have the same values and gradients."""
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
     upstream = torch.randn_like(x)
     torch.testing.assert_close(
