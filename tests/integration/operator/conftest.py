@@ -1,7 +1,7 @@
 """A namespace with the operator's rights in it, fake heads, and operators that are gone when the test ends."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -36,12 +36,9 @@ def kubeconfig(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Path:
 @pytest.fixture
 def webhook(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[WebhookProcess]:
     """Run the webhook, for the jobs of this namespace."""
-    process = WebhookProcess(kubectl, namespace, tmp_path)
-    try:
+    with closing(WebhookProcess(kubectl, namespace, tmp_path)) as process:
         process.until_ready()
         yield process
-    finally:
-        process.close()
 
 
 @pytest.fixture

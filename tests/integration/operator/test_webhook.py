@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -96,15 +97,12 @@ def test_without_a_webhook_the_rules_of_the_crd_hold_and_jobs_are_taken(
 def test_with_the_policy_fail_no_job_is_taken_without_a_webhook(
     kubectl: Kubectl, namespace: str, tmp_path: Path, apply: Apply
 ) -> None:
-    process = WebhookProcess(kubectl, namespace, tmp_path, "--set", "webhook.failurePolicy=Fail")
-    try:
+    with closing(WebhookProcess(kubectl, namespace, tmp_path, "--set", "webhook.failurePolicy=Fail")) as process:
         process.until_ready()
         assert apply().returncode == 0
         process.terminate()
         done = apply(suspend=True)
         assert 'failed calling webhook "rljobs.rljob.dev"' in done.stderr
-    finally:
-        process.close()
 
 
 def test_a_bundle_and_a_certificate_that_somebody_removed_come_back(
@@ -128,13 +126,10 @@ def test_a_certificate_that_expired_while_no_replica_ran_is_replaced(
             "data": encoded(renewed(None, HOSTS, LONG_AGO)),
         }
     )
-    process = WebhookProcess(kubectl, namespace, tmp_path)
-    try:
+    with closing(WebhookProcess(kubectl, namespace, tmp_path)) as process:
         process.until_ready()
         assert "denied the request" in eventually(lambda: apply(**TYPO).stderr, bool)
         assert "action=renew-certificate" in process.log
-    finally:
-        process.close()
 
 
 def test_while_the_certificate_of_somebody_else_is_expired_the_rules_of_the_crd_hold(
@@ -144,16 +139,13 @@ def test_while_the_certificate_of_somebody_else_is_expired_the_rules_of_the_crd_
     mounted.mkdir()
     expired = renewed(None, HOSTS, LONG_AGO)
     write(mounted, expired.server)
-    process = WebhookProcess(kubectl, namespace, tmp_path, mounted=mounted)
-    try:
+    with closing(WebhookProcess(kubectl, namespace, tmp_path, mounted=mounted)) as process:
         process.trust(expired.bundle)
         process.until_ready()
         assert "spec.training.tensorParallel" in apply(training={"tensorParallel": 3}).stderr
         assert apply("--dry-run=server", **TYPO).returncode == 0
         write(mounted, certificate.server(HOSTS, expired.authority, certificate.now()))
         assert "denied the request" in eventually(lambda: apply("--dry-run=server", **TYPO).stderr, has_denied, 60)
-    finally:
-        process.close()
 
 
 def has_denied(stderr: str) -> bool:
@@ -167,12 +159,9 @@ def write(directory: Path, pair: Pair) -> None:
 
 def test_match_conditions_exempt_requests(kubectl: Kubectl, namespace: str, tmp_path: Path, apply: Apply) -> None:
     condition = {"name": "not-exempt", "expression": "object.spec.training.steps < 100"}
-    process = WebhookProcess(
-        kubectl, namespace, tmp_path, "--set-json", f"webhook.matchConditions={json.dumps([condition])}"
-    )
-    try:
+    with closing(
+        WebhookProcess(kubectl, namespace, tmp_path, "--set-json", f"webhook.matchConditions={json.dumps([condition])}")
+    ) as process:
         process.until_ready()
         assert apply("--dry-run=server", **TYPO).returncode != 0
         assert apply("--dry-run=server", training={"steps": 100}, **TYPO).returncode == 0
-    finally:
-        process.close()
