@@ -1,22 +1,26 @@
-"""`rljob explain CODE`: what exit codes, conditions, reasons, phases and alerts mean, and what to do."""
+"""`rljob explain NAME`: what exit codes, conditions, reasons, phases, alerts and fields mean, and what to do."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from rljob_api.generated.explanations import Explanation, everything, explanations, nearest
+from rljob_api.generated.explained_fields import fields, nearest_fields, paths
+from rljob_api.generated.explanations import Explanation, Kind, everything, explanations, nearest
+from rljob_api.reading import field_lookup
 
 
 def explained(word: str | None) -> tuple[Explanation, ...]:
-    """Return what the word means; without one, everything that there is."""
-    return everything() if word is None else explanations(word)
+    """Return what the word means; without one, everything but the fields, which docs/manifest.md lists."""
+    return everything() if word is None else (*explanations(word), *fields(word))
 
 
 def unknown(word: str) -> str:
     """Return the message for an unknown word."""
-    near = nearest(word)
-    hint = f"nearest: {', '.join(near)}" if near else "`rljob explain` lists all"
-    return f"{word!r} is not a code or name of rljob; {hint}"
+    if reason := field_lookup.needless(word):
+        return f"rljob needs no {word!r}: {reason}"
+    near = nearest_fields(word) if "." in word else nearest(word) or nearest_fields(word)
+    hint = f"nearest: {', '.join(near)}" if near else "`rljob explain` lists all, docs/manifest.md the fields"
+    return f"{word!r} is not a code, name or field of rljob; {hint}"
 
 
 def as_text(found: Sequence[Explanation], *, whole: bool) -> str:
@@ -25,13 +29,8 @@ def as_text(found: Sequence[Explanation], *, whole: bool) -> str:
 
 
 def paragraph(each: Explanation) -> str:
-    return "\n".join(
-        [
-            f"{title(each)}: {each.means}",
-            f"  do:   {each.do or 'nothing'}",
-            f"  more: {each.link}",
-        ]
-    )
+    do = [] if each.kind is Kind.FIELD else [f"  do:   {each.do or 'nothing'}"]
+    return "\n".join([f"{title(each)}: {each.means}", *do, f"  more: {each.link}"])
 
 
 def line(each: Explanation) -> str:
@@ -49,4 +48,5 @@ def as_json(found: Sequence[Explanation]) -> str:
 
 def names_like(incomplete: str) -> list[str]:
     """Return the names that begin so, for the completion of a shell."""
-    return sorted({each.name for each in everything() if each.name.lower().startswith(incomplete.lower())})
+    names = {each.name for each in everything()} | set(paths())
+    return sorted(name for name in names if name.lower().startswith(incomplete.lower()))

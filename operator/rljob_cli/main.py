@@ -181,22 +181,25 @@ def rollout_test(
     raise typer.Exit(rollout.test(job, rows, samples, greedy, url, output))
 
 
-@app.command(epilog="Example: rljob explain 9; rljob explain EngineDown")
+@app.command(
+    epilog="Example: rljob explain 9; rljob explain EngineDown; rljob explain training.nodes; rljob explain --lr",
+    context_settings={"ignore_unknown_options": True},  # a flag of another system is a name here
+)
 def explain(
     word: Annotated[
         str | None,
         typer.Argument(
-            metavar="[CODE]",
-            help="Exit code, or name of a condition, reason, phase or alert; default: all.",
+            metavar="[NAME]",
+            help="Exit code, name of a condition, reason, phase or alert, or field of a manifest; default: all codes.",
             autocompletion=explaining.names_like,
         ),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Explain a code or name and what to do."""
+    """Explain a code, a name or a field of the manifest."""
     found = explaining.explained(word)
     if not found:
-        raise typer.BadParameter(explaining.unknown(word or ""), param_hint="CODE")
+        raise typer.BadParameter(explaining.unknown(word or ""), param_hint="NAME")
     typer.echo(
         explaining.as_json(found) if output is Output.JSON else explaining.as_text(found, whole=word is not None)
     )

@@ -1,11 +1,12 @@
 """What every code and name that users meet means, and what to do: `explanations.yaml` and the catalogue of failures,
-for `rljob explain`.
+for `rljob explain`. `explained_fields` has the fields of a manifest.
 
 A name may mean several things: `Stalled` is a condition, and the name of an exit code. Tests hold the list against the
 enumerations of operator and trainer, the chart's alerts, and the pages that it links to.
 """
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -30,6 +31,8 @@ class Kind(StrEnum):
     FINDING = "finding"
     ALERT = "alert"
     LOG = "failure in a log"
+    FIELD = "field"
+    """of a manifest; see `explained_fields`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +86,16 @@ def explanations(word: str) -> tuple[Explanation, ...]:
 
 def nearest(word: str) -> tuple[str, ...]:
     """Return up to three names that are most like a word, best first."""
-    names = {plain(each.name): each.name for each in everything()}
+    return nearest_of(word, {plain(each.name): each.name for each in everything()})
+
+
+def nearest_of(word: str, names: Mapping[str, str]) -> tuple[str, ...]:
+    """Return up to three of the names, by their plain spelling, that are most like a word."""
     close = difflib.get_close_matches(plain(word), names, n=3, cutoff=0.6)
     within = [name for name in names if len(plain(word)) > 3 and plain(word) in name and name not in close]
     return tuple(names[name] for name in (*close, *within))[:3]
 
 
 def plain(word: str) -> str:
-    return word.strip().lower().replace("_", "").replace("-", "")
+    """Return a name as it is compared: without capitals, `_`, `-`, and the `spec` before a field."""
+    return word.strip().lower().removeprefix("spec.").replace("_", "").replace("-", "")

@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from rljob_api.control import EngineState
 from rljob_api.exits import Exit, camel_case
 from rljob_api.failures.catalogue import catalogue
+from rljob_api.generated import explained_fields
+from rljob_api.generated.explained_fields import paths
 from rljob_api.generated.explanations import Explanation, Kind, everything
 from rljob_api.status import ConditionType, Phase, RecoveryStep
 from rljob_cli.main import app
@@ -23,6 +25,7 @@ from rljob_trainer.reporting.watch import NAMES
 ROOT = Path(__file__).parents[3]
 ALERTS = re.findall(r"- alert: (\w+)", (ROOT / "charts/rljob/files/alerts.yaml").read_text())
 ACTIONS = typing.get_args(RecoveryStep.model_fields["action"].annotation)
+MANIFEST_PAGE = (ROOT / "docs/manifest.md").read_text()
 OF_EVENTS = {"Began", "Resumed", "Scaled", "Suspended"}
 """reasons of events that are no condition's"""
 KNOWN = {
@@ -43,7 +46,7 @@ def explain(*arguments: str):
     return CliRunner().invoke(app, ["explain", *arguments])
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", KNOWN)
 def test_each_name_of_a_kind_is_explained_and_no_other(kind: Kind):
     assert sorted(each.name for each in everything() if each.kind is kind) == sorted(map(str, KNOWN[kind]))
     assert KNOWN[kind]
@@ -91,14 +94,67 @@ def test_everything_is_listed_without_a_code():
     [
         ("EngineDwon", "nearest: EngineDown"),
         ("stuck", "nearest: RLJobStuck"),
-        ("quuux", "`rljob explain` lists all"),
+        ("quuux", "`rljob explain` lists all, docs/manifest.md the fields"),
         ("11", "`rljob explain` lists all"),
+        ("training.stepss", "nearest: training.steps"),
+        ("spec.traning.steps", "nearest: training.steps"),
+        ("samplesPerPromt", "nearest: rollout.samplesPerPrompt"),
+        ("--use-dynamic-batch-size", "samples are always packed, up to spec.training.maxTokensPerGpu"),
     ],
 )
 def test_the_nearest_name_is_reported_of_one_that_means_nothing(word: str, near: str):
     said = explain(word)
     assert said.exit_code == Exit.USAGE
     assert near in " ".join(re.sub("[│\u2502]", " ", said.output).split())
+
+
+def fields_explained(word: str) -> list[str]:
+    return [each["name"] for each in json.loads(explain(word, "-o", "json").stdout) if each["kind"] == Kind.FIELD]
+
+
+@pytest.mark.parametrize("path", paths())
+def test_each_field_is_explained_by_its_path(path: str):
+    assert explained_fields.fields(path)[0].name == f"spec.{path}" == explained_fields.fields(f"spec.{path}")[0].name
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("promptsPerStep", ["spec.rollout.promptsPerStep"]),
+        ("prompts_per_step", ["spec.rollout.promptsPerStep"]),
+        ("interval", ["spec.evaluation.interval", "spec.checkpoint.interval"]),
+        ("--rollout-batch-size", ["spec.rollout.promptsPerStep"]),
+        ("ppo_mini_batch_size", ["spec.training.globalBatchSize"]),
+        ("scheduling.suspend", []),
+        ("EngineDown", []),
+    ],
+)
+def test_a_name_explains_all_fields_of_that_name_and_those_of_other_systems(word: str, names: list[str]):
+    assert sorted(each.name for each in explained_fields.fields(word)) == sorted(names)
+
+
+def test_a_section_is_followed_by_its_fields():
+    assert fields_explained("training.optimizer")[:2] == [
+        "spec.training.optimizer",
+        "spec.training.optimizer.learningRate",
+    ]
+    assert "spec.training.steps" not in fields_explained("training.optimizer")
+
+
+def test_a_field_is_shown_with_type_default_and_text():
+    assert explain("training.nodes").stdout.splitlines() == [
+        "field spec.training.nodes: whole number, at least 1, at most 10000; default 1. "
+        "Machines of the learner. slime: --actor-num-nodes",
+        "  more: docs/manifest.md#spectraining",
+    ]
+    assert "; required. " in explain("training.steps").stdout
+
+
+@pytest.mark.parametrize("path", paths())
+def test_the_page_of_the_manifest_has_the_section_that_a_field_links_to(path: str):
+    anchors = {title.replace(".", "") for title in re.findall(r"^## `(.*)`$", MANIFEST_PAGE, re.MULTILINE)}
+    found = explained_fields.fields(path)
+    assert {each.link.partition("#")[2] for each in found} <= {each.lower() for each in anchors}
 
 
 def test_the_texts_are_sentences_without_a_full_stop():
