@@ -20,6 +20,8 @@ def as_text(diagnosis: Diagnosis, logs: Sequence[Scanned], notes: Sequence[str] 
     shown = number_shown(diagnosis.findings)
     parts = ["\n".join(f"note: {note}" for note in notes)] if notes else []
     parts += [paragraph(number, each) for number, each in enumerate(diagnosis.findings[:shown], start=1)]
+    if followed := diagnosis.exception:
+        parts.append(f"it followed this exception:\n  {where(followed)}  {followed.text[:WIDTH]}")
     if rest := diagnosis.findings[shown:]:
         parts.append("\n".join(line(each) for each in rest))
     if not diagnosis.findings:
@@ -65,6 +67,7 @@ def as_json(diagnosis: Diagnosis, logs: Sequence[Scanned], notes: Sequence[str] 
         "failures": [value_of(each) for each in diagnosis.findings],
         "overcome": list(diagnosis.overcome),
         "lastException": evidence_value(diagnosis.last_exception) if diagnosis.last_exception else None,
+        "followedException": evidence_value(diagnosis.exception) if diagnosis.exception else None,
         "logs": [{"name": log.name, "lines": log.lines, "bytes": log.size} for log in logs],
         "notes": list(notes),
     }

@@ -1,5 +1,6 @@
 """Ranks what was found in the logs of one run: the first and most specific failure before its consequences. Pure."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,12 @@ EPISODE = 3000
 MOST_EVIDENCE = 3
 """lines that are shown of a failure"""
 LEVELS = (Level.CAUSE, Level.CONSEQUENCE, Level.HINT)
+UNKNOWN = "PythonException"
+"""the entry of exceptions that no other entry knows"""
+WRAPPER = re.compile(
+    r"RayTaskError|RAY_IGNORE_UNHANDLED_ERRORS|error raised in its creation task|This exception is raised"
+)
+"""a line that passes on an exception of another process, whose own message is in another line"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,8 @@ class Diagnosis:
     """codes of failures in a run that succeeded"""
     last_exception: Occurrence | None = None
     """where to look if there are no findings"""
+    exception: Occurrence | None = None
+    """the deepest exception of the first traceback, where the first finding is only a consequence"""
 
 
 def diagnose(logs: Sequence[Scanned]) -> Diagnosis:
@@ -54,12 +63,33 @@ def diagnose(logs: Sequence[Scanned]) -> Diagnosis:
     begins = _episodes(shown, [log.name for log in logs])
     counts = {failure.code: sum(log.counts.get(failure.code, 0) for log in logs) for failure, _ in shown}
     findings = [_finding(failure, found, counts[failure.code], begins) for failure, found in shown]
+    findings += _last_words(logs, findings) if all(each.failure.level is Level.HINT for each in findings) else []
     order = {log.name: index for index, log in enumerate(logs)}
     exceptions = [log.last_exception for log in logs if log.last_exception]
+    ranked = tuple(sorted(findings, key=lambda each: _rank(each, order)))
     return Diagnosis(
-        tuple(sorted(findings, key=lambda each: _rank(each, order))),
+        ranked,
         last_exception=exceptions[0] if exceptions else None,
+        exception=_behind(ranked, occurrences),
     )
+
+
+def _last_words(logs: Sequence[Scanned], hints: Sequence[Finding]) -> list[Finding]:
+    """Return an exception with which a log ends, though no traceback stands before it and no hint explains it."""
+    known = {(each.log, each.line) for hint in hints for each in hint.evidence}
+    last = [log.last_words for log in logs if log.last_words and log.succeeded_at < 0]
+    words = [each for each in last if (each.log, each.line) not in known]
+    return [Finding(catalogue()[UNKNOWN], tuple(words[:MOST_EVIDENCE]), len(words), is_earlier=False)] if words else []
+
+
+def _behind(
+    ranked: Sequence[Finding], occurrences: Sequence[tuple[Failure, Sequence[Occurrence]]]
+) -> Occurrence | None:
+    """Return the exception that a consequence followed, if nothing else says what it followed."""
+    if not ranked or ranked[0].failure.level is not Level.CONSEQUENCE or ranked[0].failure.code == UNKNOWN:
+        return None
+    found = [each for failure, each_found in occurrences if failure.code == UNKNOWN for each in each_found]
+    return next((each for each in found if not WRAPPER.search(each.text)), None)
 
 
 def _hidden(failures: Sequence[Failure]) -> set[str]:
@@ -102,7 +132,7 @@ def _episodes(shown: Sequence[tuple[Failure, Sequence[Occurrence]]], names: Sequ
 
 def _finding(failure: Failure, found: Sequence[Occurrence], count: int, begins: dict[str, int]) -> Finding:
     recent = [each for each in found if failure.lasting or each.line >= begins[each.log]]
-    ordered = sorted(recent or found, key=lambda each: each.time)
+    ordered = sorted(recent or found, key=lambda each: (bool(WRAPPER.search(each.text)), each.time))
     return Finding(failure, tuple(ordered[:MOST_EVIDENCE]), count, is_earlier=not recent)
 
 

@@ -37,6 +37,8 @@ class Signature(_Declared):
     """regular expression that must match in the lines around it"""
     unless_near: str | None = Field(default=None, alias="unlessNear")
     """regular expression that must not match in the lines around it"""
+    unless_handled: bool = Field(default=False, alias="unlessHandled")
+    """it proves nothing where the line before its traceback, or one soon after it, says that the program goes on"""
 
 
 class Failure(_Declared):

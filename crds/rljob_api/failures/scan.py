@@ -33,14 +33,18 @@ ESCAPES = (b"\x1b", b"\\u001b", b'\\"')
 ANSI = re.compile(r"(?:\x1b|\\u001[bB]|\\x1[bB])\[[0-9;]*[A-Za-z]")
 QUOTE = re.compile(r'\\+"')
 TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
-TRANSIENT = re.compile(r"\b[Rr]etrying\b|\b[Ww]ill (?:be retried|retry)\b|\battempt \d+ ?(?:/|of) ?\d+\b(?! failed)")
-"""a line about something that is tried again proves nothing"""
+TRANSIENT = re.compile(
+    r"\b[Rr]etrying\b|\b[Ww]ill (?:be retried|retry)\b|\battempt \d+ ?(?:/|of) ?\d+\b(?! failed)"
+    r"|\b[Ff](?:alling|all) back (?:to|on)\b|\b[Ff]allback to\b|\bException ignored in\b"
+)
+"""a line about something that is tried again, or done in another way, proves nothing"""
 HEARSAY = re.compile(
     r"<\|im_(?:start|end)\|>|<(?:tool_response|think|answer)>"
     r"|\b(?:response|prompt|completion|question)\\?[\"']?: ?\\?[\"'\[]"
     r"|\b(?:[Ii]f|[Ww]hen) (?:you|the log|a log|it) (?:see|say|show)s?\b|\bFAQ: |::test_\w+ (?:PASSED|SKIPPED)"
+    r"|\bcommit [0-9a-f]{3,40}(?:: |$)|\b[0-9a-f]{7,40} (?:Add|Fix|Merge|Remove|Revert|Update)\b|\* \[new (?:branch|tag)\]"
 )
-"""a line that quotes a model, a page or a test: it is about a failure, which need not have happened"""
+"""a line that quotes a model, a page, a test or a commit: it is about a failure, which need not have happened"""
 SUCCESS = re.compile(
     r"Job '[\w-]+' succeeded"
     r"|\"kind\": ?\"end\".*\"outcome\": ?\"finished\""
@@ -48,9 +52,21 @@ SUCCESS = re.compile(
     r"|^condition Succeeded \w+: "
 )
 """Ray's client, the events of a run, a RayJob, and a job's status"""
-PREFIX = r"(?:\([^)]*\) |\[[^\]]*\]:? ?)*"
-"""what Ray and torchrun write before a line of a process"""
-EXCEPTION = re.compile(rf"^{PREFIX}((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt)\b(?:\(\w+\))?: .+)")
+PREFIX = (
+    r"(?:\([^)]*\) ?|\[[^\]]*\]:? ?|\S+ std(?:err|out) F |[│|>]\s*|std(?:err|out): ?"
+    r"|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-][\d:]+)?\s+|(?:[\w./-]+\.py:\d+\] ?)"
+    r"|(?:ERROR|CRITICAL|FATAL):? (?:[\d-]+ [\d:.]+ )?(?:\S+:\d+:? )?(?:-- )?|(?:[Ee]rror|E): )*\s*"
+)
+"""what Ray, torchrun, loggers and collectors write before a line of a process"""
+EXCEPTION = re.compile(rf"^{PREFIX}((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt)\b(?:\(\w+\))?(?:: .+|:?\s*$))")
+HANDLED = re.compile(
+    r"(?i)\bretr(?:y|ies|ying)\b|Exception ignored in|\bskip(?:s|ped|ping)\b|\bfall(?:s|ing)? ?back\b|\bcaught\b"
+    r"|\brecover(?:s|ed|ing)\b|\bcontinu(?:es|ing)\b|\bignor(?:ed|ing)\b|\btool[ _](?:response|result|output|call)\b|<\|"
+)
+"""a line before a traceback, or soon after it, that says that the program goes on"""
+TRACEBACK = "Traceback (most recent call last)"
+LAST_WORDS: Final = 50
+"""lines after an exception without a traceback up to which it counts as the end of its log"""
 EVENT = r"(?:\b(?:Warning|Normal)\b.*\b{reason}\b|\b[Rr]eason\"?[:=] *\"?{reason}\b)"
 """a Kubernetes event as kubectl, an API server or `rljob doctor JOB` writes it"""
 
@@ -85,6 +101,12 @@ class Scanned:
     """offset of the last line that says that the run ended well, if it is near the end; -1: none"""
     last_exception: Occurrence | None = None
     """the last exception of Python, known or not"""
+
+    @property
+    def last_words(self) -> Occurrence | None:
+        """The last exception, if the log ends with it."""
+        last = self.last_exception
+        return last if last and self.lines - last.line < LAST_WORDS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +192,27 @@ def _has_signature(signature: Signature, data: bytes | mmap, first: int, last: i
         return False
     if TRANSIENT.search(line) and "etry" not in signature.text:
         return False
+    if signature.unless_handled and _is_handled(data, first, last):
+        return False
     if signature.near is None and signature.unless_near is None:
         return True
     around = _text(data, max(0, first - BEFORE), min(len(data), last + AFTER))
     if signature.near and not _compiled(signature.near).search(around):
         return False
     return not (signature.unless_near and _compiled(signature.unless_near).search(around))
+
+
+def _is_beside_the_point(line: str) -> bool:
+    return bool(HEARSAY.search(line) or TRANSIENT.search(line))
+
+
+def _is_handled(data: bytes | mmap, first: int, last: int) -> bool:
+    """Return whether the log says that an exception was dealt with: before its traceback, or in the lines after it."""
+    before = _text(data, max(0, first - BEFORE), first).split("\n")
+    starts = [index for index, line in enumerate(before) if TRACEBACK in line]
+    said = before[max(0, starts[-1] - 2) : starts[-1] + 1] if starts else before[-2:]
+    after = _text(data, last, min(len(data), last + SPAN)).split("\n")[:4]
+    return any(HANDLED.search(line) for line in (*said, *after))
 
 
 def _look_at_end(data: bytes | mmap, result: Scanned) -> None:
@@ -187,7 +224,8 @@ def _look_at_end(data: bytes | mmap, result: Scanned) -> None:
         text = _text(line, 0, min(len(line), 2 * SPAN))
         if SUCCESS.search(text):
             result.succeeded_at = offset
-        if found := EXCEPTION.match(text):
+        found = EXCEPTION.match(text)
+        if found and not _is_beside_the_point(text) and not _is_handled(data, offset, offset + len(line)):
             result.last_exception = Occurrence(result.name, number, found[1], start=offset)
         offset += len(line) + 1
 

@@ -62,11 +62,26 @@ def test_without_a_target_a_pipe_is_read():
 
 
 def test_nothing_found_ends_with_one_as_grep_does():
-    said = doctor("-", stdin="all is well\nown.OddError: so odd\n")
+    said = doctor("-", stdin="all is well\nown.OddError: so odd\n" + "step done\n" * 60)
     assert said.exit_code == Exit.FAILED
     assert said.stdout == (
-        "no known failure in 2 lines of 1 log. The last exception is\n  stdin:2  own.OddError: so odd\n"
+        "no known failure in 62 lines of 1 log. The last exception is\n  stdin:2  own.OddError: so odd\n"
     )
+
+
+def test_an_exception_that_is_in_no_entry_is_shown_with_its_own_message():
+    said = doctor("-", stdin="all is well\nown.OddError: so odd\n")
+    assert said.exit_code == Exit.OK
+    assert "1. PythonException:" in said.stdout
+    assert "seen:  stdin:2  own.OddError: so odd" in said.stdout
+
+
+def test_a_consequence_is_shown_with_the_exception_that_it_followed():
+    log = 'Scheduler hit an exception: Traceback\n  File "a.py", line 3, in f\nown.OddError: so odd\n'
+    said = doctor("-", stdin=log)
+    assert "1. EngineSchedulerDied:" in said.stdout
+    assert "it followed this exception:\n  stdin:3  own.OddError: so odd\n" in said.stdout
+    assert json.loads(doctor("-", "-o", "json", stdin=log).stdout)["followedException"]["line"] == 3
 
 
 def test_a_run_that_succeeded_has_no_failure():

@@ -79,8 +79,14 @@ def test_an_end_in_order_has_none(around, code):
     assert ended(around, LINE, code) is None
 
 
+def test_an_exception_of_the_user_s_code_is_named_with_its_message(around):
+    failure = ended(around, f"{OUTPUT}ValueError: of the user's code\n")
+    assert failure is not None
+    assert (failure["code"], failure["evidence"]) == ("PythonException", "driver: ValueError: of the user's code")
+
+
 def test_what_is_in_no_catalogue_is_not_named(around):
-    assert ended(around, f"{OUTPUT}ValueError: of the user's code\n") is None
+    assert ended(around, f"{OUTPUT}1 of 3 questions is answered\n") is None
     assert not [each for each in around.events if each.action == "Diagnose"]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from rljob_api.failures.diagnosis import EPISODE, Diagnosis, diagnose
-from rljob_api.failures.scan import scan
+from rljob_api.failures.scan import LAST_WORDS, scan
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 18.55 GiB. GPU 0 has a total capacity of 79 GiB"
 TIMEOUT = "[rank3]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE)"
@@ -84,10 +84,34 @@ def test_the_traceback_says_whose_memory_was_exhausted(where: str, code: str):
     assert codes(where, OOM) == [code]
 
 
-def test_without_a_known_failure_the_last_exception_is_given():
-    found = diagnosis("own.OddError: so odd")
+def test_an_exception_with_which_a_log_ends_is_its_failure():
+    found = diagnosis("own.OddError: so odd", *[FINE] * (LAST_WORDS - 1), "").findings
+    assert [(each.failure.code, each.evidence[0].text) for each in found] == [
+        ("PythonException", "own.OddError: so odd")
+    ]
+
+
+def test_an_exception_after_which_a_log_goes_on_is_only_the_last_one():
+    found = diagnosis("own.OddError: so odd", *[FINE] * LAST_WORDS, "")
     assert found.findings == ()
     assert found.last_exception is not None
+
+
+def test_an_exception_in_a_run_that_succeeded_is_no_failure():
+    assert codes("own.OddError: so odd", "Job 'raysubmit_7wNNGHdVi92R8wt2' succeeded") == []
+
+
+def test_a_hint_that_is_an_exception_is_not_reported_twice():
+    assert codes("wandb.errors.errors.CommError: Run initialization has timed out after 90.0 sec") == [
+        "WandbUnreachable"
+    ]
+
+
+def test_an_exception_at_the_end_counts_although_there_is_a_hint():
+    assert codes("[2026-03-04 10:25:31 TP0] KV cache pool is full. Retract requests.", "own.OddError: so odd") == [
+        "PythonException",
+        "KvCacheFull",
+    ]
 
 
 EXCEPTION = '  File "reward.py", line 3, in score\nValueError: could not convert string to float: "x"'
@@ -111,3 +135,42 @@ def test_a_general_cause_is_reported_beside_its_consequences_and_not_beside_a_sp
 
 def test_an_exception_that_a_program_went_on_after_is_not_reported():
     assert codes(EXCEPTION, "reward failed; skipping the sample") == []
+    assert codes("attempt 1 failed, retrying", "Traceback (most recent call last):", EXCEPTION) == []
+
+
+@pytest.mark.parametrize(
+    "words", ["max_retries=3", "retry_interval_s: 10", "eos_token='<|im_end|>'", "tool_call_parser=None"]
+)
+def test_a_setting_that_names_a_retry_or_a_tool_does_not_hide_an_exception(words: str):
+    assert codes(f"ServerArgs({words})", FINE, FINE, "Traceback (most recent call last):", EXCEPTION) == [
+        "PythonException"
+    ]
+    assert codes("Traceback (most recent call last):", EXCEPTION, *[FINE] * 3, "retrying later") == ["PythonException"]
+
+
+WRAPPED = [
+    "ray.exceptions.RayTaskError(ValueError): ray::RolloutManager.generate() (pid=9, ip=10.0.0.7)",
+    '  File "rollout.py", line 3, in generate',
+    "ValueError: no samples are left",
+]
+
+
+def test_the_exception_s_own_message_comes_before_the_line_that_passes_it_on():
+    evidence = diagnosis(*WRAPPED).findings[0].evidence
+    assert [each.text for each in evidence] == [WRAPPED[2], WRAPPED[0]]
+
+
+def test_of_chained_exceptions_the_deepest_comes_first():
+    during = "The above exception was the direct cause of the following exception:"
+    lines = [EXCEPTION, "", during, "", '  File "b.py", line 9, in b', "own.OddError: so odd"]
+    assert diagnosis(*lines).findings[0].evidence[0].text == EXCEPTION.split("\n")[1]
+
+
+def test_a_consequence_names_the_exception_that_it_followed():
+    found = diagnosis(
+        "[2026-03-04 10:25:31 TP0] Scheduler hit an exception: Traceback (most recent call last):", EXCEPTION
+    )
+    assert found.findings[0].failure.code == "EngineSchedulerDied"
+    assert found.exception is not None
+    assert found.exception.text == EXCEPTION.split("\n")[1]
+    assert diagnosis(EXCEPTION, OOM).exception is None

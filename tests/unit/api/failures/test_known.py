@@ -23,7 +23,13 @@ def test_it_has_the_words_of_the_catalogue_and_the_line_that_shows_it():
 
 
 def test_logs_without_a_known_failure_have_none():
-    assert found("fine", "ValueError: something of the user's") is None
+    assert found("fine", "1 of 3 questions is answered") is None
+
+
+def test_an_exception_without_an_entry_is_named_with_its_own_message():
+    failure = found("fine", "ValueError: something of the user's")
+    assert failure is not None
+    assert (failure.code, failure.evidence) == ("PythonException", "rank-0.log: ValueError: something of the user's")
 
 
 def test_a_failure_that_the_attempt_survived_did_not_end_it():
