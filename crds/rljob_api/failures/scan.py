@@ -42,7 +42,8 @@ HEARSAY = re.compile(
     r"<\|im_(?:start|end)\|>|<(?:tool_response|think|answer)>"
     r"|\b(?:response|prompt|completion|question)\\?[\"']?: ?\\?[\"'\[]"
     r"|\b(?:[Ii]f|[Ww]hen) (?:you|the log|a log|it) (?:see|say|show)s?\b|\bFAQ: |::test_\w+ (?:PASSED|SKIPPED)"
-    r"|\bcommit [0-9a-f]{3,40}(?:: |$)|\b[0-9a-f]{7,40} (?:Add|Fix|Merge|Remove|Revert|Update)\b|\* \[new (?:branch|tag)\]"
+    r"|\bcommit [0-9a-f]{3,40}(?:: |$)|\b[0-9a-f]{7,40} (?:Add|Fix|Merge|Remove|Revert|Update)\b"
+    r"|\* \[new (?:branch|tag)\]"
 )
 """a line that quotes a model, a page, a test or a commit: it is about a failure, which need not have happened"""
 SUCCESS = re.compile(
@@ -61,7 +62,8 @@ PREFIX = (
 EXCEPTION = re.compile(rf"^{PREFIX}((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt)\b(?:\(\w+\))?(?:: .+|:?\s*$))")
 HANDLED = re.compile(
     r"(?i)\bretr(?:y|ies|ying)\b|Exception ignored in|\bskip(?:s|ped|ping)\b|\bfall(?:s|ing)? ?back\b|\bcaught\b"
-    r"|\brecover(?:s|ed|ing)\b|\bcontinu(?:es|ing)\b|\bignor(?:ed|ing)\b|\btool[ _](?:response|result|output|call)\b|<\|"
+    r"|\brecover(?:s|ed|ing)\b|\bcontinu(?:es|ing)\b|\bignor(?:ed|ing)\b"
+    r"|\btool[ _](?:response|result|output|call)\b|<\|"
 )
 """a line before a traceback, or soon after it, that says that the program goes on"""
 TRACEBACK = "Traceback (most recent call last)"

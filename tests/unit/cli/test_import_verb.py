@@ -22,7 +22,7 @@ ARGUMENTS = """ARGS=(
 """
 LAUNCH = "python3 train.py --colocate ${ARGS[@]}"
 DOCS = Path(__file__).parents[3] / "docs"
-PAGE = (DOCS / "from-slime-or-verl.md").read_text()
+PAGE = (DOCS / "from-slime.md").read_text()
 
 
 def rljob(*arguments, stdin=None):
