@@ -51,6 +51,8 @@ EXPERTS: dict[str, Entry] = {
                 "lora-adapter-path",
                 "lora-sync-from-tensor",
             ),
+            *("use-lora", "lora-target-preset", "save-lora", "lora-load", "lora-save-merged-hf"),
+            *("lora-weight-decay", "lora-learning-rate"),
             *("only-train-params-name-list", "freeze-params-name-list", "exclude-modules"),
         ),
     ),
