@@ -11,6 +11,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from rljob_api.exits import Exit
+from rljob_api.failures.diagnosis import diagnose
+from rljob_api.failures.scan import scan
 from support.trainer.sabotaged_run import (
     Prepare,
     finish,
@@ -126,6 +128,27 @@ REFUSED: dict[str, tuple[Callable[[Path], object], dict[str, Any], list[Row], st
 }
 
 
+NAMED = {
+    "no chat template": "ChatTemplateMissing",
+    "a template that opens no turn": "ChatTemplateError",
+    "a template applied twice": "ChatTemplateTwice",
+    "a stop token that never comes": "RljobBadManifest",
+    "a tokenizer of another model": "TokenizerBroken",
+    "a key that the rows have not": "DataKeyMissing",
+    "a row beyond the context": "PromptTooLong",
+    "a row without its label": "DataKeyMissing",
+    "a missing shard": "CheckpointShardsMissing",
+    "a tensor of another shape": "CheckpointLayout",
+    "no room on the disk": "DiskFull",
+}
+"""what `rljob doctor` says of the output of each"""
+
+
+def named(output: str) -> str:
+    """Return the code of the failure that `rljob doctor` puts first."""
+    return diagnose([scan("output", output.encode())]).findings[0].failure.code
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_become_a_run_is_refused_before_anything_starts(
     prepare: Prepare, tmp_path: Path, name: str
@@ -140,6 +163,7 @@ def test_what_cannot_become_a_run_is_refused_before_anything_starts(
     finish(run, Exit.BAD_INPUT)
 
     assert message in run.output
+    assert named(run.output) == NAMED[name]
     assert list((run.run_directory / "logs").iterdir()) == []
 
 
@@ -148,3 +172,4 @@ def test_a_port_in_use_is_refused_before_anything_starts(prepare: Prepare, sure_
         port = other.getsockname()[1]
         run = finish(prepare(sure_model, runtime={"metricsPort": port}), Exit.BAD_INPUT)
     assert f"spec.runtime.metricsPort: {port} is in use by another program here" in run.output
+    assert named(run.output) == "PortInUse"

@@ -89,3 +89,43 @@ def test_the_form_of_a_log_changes_no_diagnosis(form: str):
 @pytest.mark.parametrize("form", FORMS)
 def test_a_healthy_log_is_healthy_in_every_form(form: str):
     assert [(head, found) for head, text in HEALTHY if (found := failures(FORMS[form](text)))] == []
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (
+            "spec.data.chatTemplate: true cannot be: the chat template ignores add_generation_prompt",
+            "ChatTemplateError",
+        ),
+        (
+            "line 49: holds <|im_start|>, which the model's chat template writes itself: it would be applied twice",
+            "ChatTemplateTwice",
+        ),
+        ("stopTokenIds[1]: 70000 never comes: the tokenizer's last token is 511", "RljobBadManifest"),
+        (
+            '"tokenizer.json" has the token 512, and config.json makes room for 5 (vocab_size): they are of two models',
+            "TokenizerBroken",
+        ),
+        (
+            "line 49: more than the 54 tokens that the context leaves beside maxNewTokens 8; nearest valid: spec.x",
+            "PromptTooLong",
+        ),
+        (
+            "line 49: no label (spec.data.labelKey is empty there): spec.reward.kind ExactMatch rewards nothing",
+            "DataKeyMissing",
+        ),
+        (
+            '"model-00002-of-00002.safetensors" is listed in model.safetensors.index.json and is not there',
+            "CheckpointShardsMissing",
+        ),
+        (
+            '"model.layers.1.self_attn.k_proj.weight" has the shape [16, 64], and config.json makes it [32, 64]',
+            "CheckpointLayout",
+        ),
+        ("spec.checkpoint.keep: 100000000 and one in the making are 100000001 x 2 MiB", "DiskFull"),
+        ("spec.runtime.metricsPort: 9090 is in use by another program here", "PortInUse"),
+    ],
+)
+def test_a_refusal_before_the_start_is_diagnosed(message: str, code: str):
+    assert codes(f"error: job.yaml: {message}") == [code]

@@ -8,11 +8,14 @@ import pytest
 from rljob_api.failures.catalogue import catalogue
 from rljob_api.generated import troubleshooting_page
 from support.api import failure_coverage
-from support.api.failure_coverage import Row
+from support.api.failure_coverage import Provoked, Row
 
 ROOT = Path(__file__).parents[4]
 _, ROWS = failure_coverage.content()
 each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row.number))
+
+
+PROVOKED = failure_coverage.provoked()
 
 
 def functions(file: Path) -> set[str]:
@@ -66,3 +69,14 @@ def test_a_source_that_is_a_row_is_one_of_the_table():
     rows = {row.number for row in ROWS}
     named = [failure.source for failure in catalogue().values() if failure.source.startswith("row ")]
     assert [source for source in named if int(source.removeprefix("row ")) not in rows] == []
+
+
+def test_at_least_thirty_failures_are_provoked_in_running_jobs():
+    assert len({each.failure for each in PROVOKED}) == len(PROVOKED) >= 30
+
+
+@pytest.mark.parametrize("each", PROVOKED, ids=lambda each: each.failure)
+def test_the_test_of_a_provoked_failure_exists_and_has_its_case(each: Provoked):
+    file, _, name = each.test.partition("::")
+    assert name in functions(ROOT / "tests" / file)
+    assert each.case in (ROOT / "tests" / file).read_text()
