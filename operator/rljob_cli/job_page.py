@@ -75,7 +75,7 @@ def _rows(job: Job, now: datetime, bars: bool, marks: str) -> Iterator[tuple[str
         yield "a step", Text(f"{seconds(phases.total)}: {parts}")
     yield from _named("engines", _engines(job, now))
     if status.gpus is not None:
-        yield "gpus", Text(f"{status.gpus}{' were' if job.has_ended else ''} in use")
+        yield "gpus", Text(_gpus(job, status.gpus))
     yield from _named("attempts", (_attempt(each, now) for each in reversed(status.attempts[-SHOWN_ATTEMPTS:])))
     yield from _named("recovery", (_done(each, now) for each in reversed(status.recovery[-SHOWN_STEPS:])))
     if saved := status.last_checkpoint:
@@ -85,6 +85,15 @@ def _rows(job: Job, now: datetime, bars: bool, marks: str) -> Iterator[tuple[str
         yield "files", Text(status.directory)
     yield "", ""
     yield from _named("next", (_next(step) for step in next_steps(job, now)))
+
+
+def _gpus(job: Job, gpus: int) -> str:
+    """Return whether the GPUs that the spec asks for are in use."""
+    if job.holds_gpus:
+        return f"{gpus} in use"
+    if job.has_ended:
+        return f"{gpus} were in use" if job.attempt is not None else f"{gpus} were never used"
+    return f"none in use; {gpus} wanted"
 
 
 def _progress(job: Job, bars: bool) -> RenderableType:

@@ -13,6 +13,8 @@ from rljob_api.status import AttemptStatus, Condition, ConditionType, Engine, Ph
 Manifest = dict[str, Any]
 
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED})
+WITH_PODS = frozenset({Phase.PROVISIONING, Phase.STARTING, Phase.TRAINING, Phase.RECOVERING, Phase.SUSPENDING})
+"""phases in which a job has a RayCluster, or is about to have one"""
 EXPLAINED_BY = {
     Phase.INVALID: ConditionType.ADMITTED,
     Phase.QUEUED: ConditionType.QUOTA_RESERVED,
@@ -54,6 +56,11 @@ class Job:
     @property
     def has_ended(self) -> bool:
         return self.status.phase in ENDED
+
+    @property
+    def holds_gpus(self) -> bool:
+        """Whether it has GPUs: not while it is queued, suspended or refused, and not after its end."""
+        return self.status.phase in WITH_PODS
 
     @property
     def is_outdated(self) -> bool:

@@ -51,12 +51,12 @@ def as_tables(jobs: Sequence[Job], now: datetime, namespaces: bool) -> Renderabl
 def _sums(live: Sequence[Job]) -> Text:
     speeds = [job.status.progress.tokens_per_second for job in live if job.status.progress]
     rollout = sum(speed.rollout or 0.0 for speed in speeds if speed)
-    gpus = sum(job.status.gpus or 0 for job in live)
+    gpus = sum(job.status.gpus or 0 for job in live if job.holds_gpus)
     ready, wanted = sum(job.engines_ready for job in live), sum(job.engines_wanted for job in live)
     if not live:
         return Text("no job runs or waits")
     jobs = f"{len(live)} job{'' if len(live) == 1 else 's'} not ended"
-    return Text(f"{jobs}, {gpus} GPUs, {ready} of {wanted} engines ready, rollout {rate(rollout)} tokens/s")
+    return Text(f"{jobs}, {gpus} GPUs in use, {ready} of {wanted} engines ready, rollout {rate(rollout)} tokens/s")
 
 
 def _jobs(live: Sequence[Job], namespaces: bool) -> Table:

@@ -6,7 +6,7 @@ manager, and fails with a ClusterError that names the request, the object and th
 
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -23,6 +23,10 @@ from rljob_operator.world import Job
 
 REQUEST_S = 30.0
 """longest wait for an answer of the API server [s]"""
+WATCH_S = 290.0
+"""after this time the API server ends a watch [s]"""
+SILENCE_S = 150.0
+"""a watch of which nothing is heard for so long is broken: a bookmark comes every minute [s]"""
 PAGE = 500
 """objects in one page of a list"""
 MERGE = "application/merge-patch+json"
@@ -131,13 +135,38 @@ class Cluster:
                 objects = ({"apiVersion": page["apiVersion"], "kind": kind, **item} for item in page["items"])
                 yield Page(tuple(objects), page["metadata"]["resourceVersion"])
 
-    async def lists(self, where: str, query: Sequence[tuple[str, str]]) -> AsyncIterator[Manifest]:
-        """Yield the answers to a list request, each with at most PAGE items."""
+    async def lists(self, where: str, query: Sequence[tuple[str, str]], limit: int = PAGE) -> AsyncIterator[Manifest]:
+        """Yield the answers to a list request, each with at most `limit` items."""
         token: str | None = ""
         while token is not None:
-            page = await self.request("GET", where, [("limit", str(PAGE)), *query, ("continue", token)])
+            page = await self.request("GET", where, [("limit", str(limit)), *query, ("continue", token)])
             yield page
             token = page["metadata"].get("continue") or None
+
+    async def events(
+        self, where: str, query: Sequence[tuple[str, str]], version: str
+    ) -> AsyncGenerator[Manifest, None]:
+        """Yield the events of a watch from a version on, until the API server ends it; raise ClusterError."""
+        options = [("watch", "true"), ("allowWatchBookmarks", "true"), ("timeoutSeconds", f"{WATCH_S:.0f}")]
+        asked = await self._api.param_serialize(
+            "GET",
+            f"/{where}",
+            query_params=[*options, ("resourceVersion", version), *query],
+            header_params={"Accept": "application/json"},
+            auth_settings=["BearerToken"],
+        )
+        silence = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_S, sock_read=SILENCE_S)
+        try:
+            answer = await self._api.call_api(*asked, _request_timeout=silence)
+            if answer.status >= 400:
+                raise _error("WATCH", where, answer.status, await answer.read())
+            try:
+                async for line in answer.response.content:
+                    yield json.loads(line)
+            finally:
+                answer.response.close()
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise ClusterError(f"WATCH {where}: {error!r}", 0) from error
 
     async def apply(self, wanted: Manifest, force: bool) -> Manifest:
         """Apply a child server-side, and return the object as written.

@@ -22,6 +22,7 @@ from rljob_operator.cache import Cache, Freshness, Key, is_ours, key_of
 from rljob_operator.cluster import CHILDREN, OF_KUEUE, Cluster, ClusterError, ConflictError
 from rljob_operator.driver_news import News
 from rljob_operator.drivers import Drivers
+from rljob_operator.garbage import collect_young_garbage_only
 from rljob_operator.identity import KIND, Manifest
 from rljob_operator.leader import LOST, Election
 from rljob_operator.metrics import Metrics
@@ -43,7 +44,6 @@ RESYNC_S = 300.0
 """between two later lists, which check the watches [s]"""
 STOP_S = 10.0
 """time for running reconciles to finish [s]"""
-NEVER = 10**9
 
 
 @dataclass(frozen=True)
@@ -137,16 +137,6 @@ class Operator:
                 await self.sweeper.sweep()
             except ClusterError as error:
                 log.warning("action=sweep failed, will try again: %s", error)
-
-
-def collect_young_garbage_only() -> None:
-    """Collect old objects only by an explicit `gc.collect`.
-
-    They are the cache, which has no cycles. Walking through that of a thousand jobs stops all work for 0.4 s, every few
-    seconds while statuses change.
-    """
-    young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, NEVER)
 
 
 def joined(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession) -> Operator:

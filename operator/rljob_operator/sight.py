@@ -1,16 +1,14 @@
 """What limits pods in the cluster: quotas, limit ranges, nodes, and what others use. Read again every few seconds.
 
-The webhook looks for ever, and counts all pods. The operator looks while a job waits, and leaves out the pods of its
-own jobs: it knows these from its watches, at once.
+The operator looks while a job waits, and leaves out the pods of its own jobs: it knows these from its watches, at once.
+The webhook follows the same objects by watches of its own (`webhook/supply.py`).
 """
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from rljob_operator.capacity.packing import Node
-from rljob_operator.capacity.queues import Queues, queues
 from rljob_operator.capacity.snapshot import ALIVE, OthersUse, Snapshot, snapshot
 from rljob_operator.cluster import Cluster, ClusterError
 from rljob_operator.identity import Manifest
@@ -19,9 +17,6 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 15.0
 """between two looks [s]"""
-KUEUE = "apis/kueue.x-k8s.io/v1beta2"
-OLD_S = 300.0
-"""a look that is older says nothing [s]"""
 FORBIDDEN = 403
 NODES = "api/v1/nodes"
 PRIORITY_CLASSES = "apis/scheduling.k8s.io/v1/priorityclasses"
@@ -36,41 +31,13 @@ class Look:
 
 
 class Sight:
-    """The newest look."""
+    """Looks at the cluster."""
 
-    def __init__(
-        self, cluster: Cluster, namespaces: Sequence[str], coming: Sequence[Node] | None, has_kueue: bool = False
-    ) -> None:
+    def __init__(self, cluster: Cluster, namespaces: Sequence[str], coming: Sequence[Node] | None) -> None:
         """No namespaces: all. `coming` are the nodes that an autoscaler can bring; None: not known."""
-        self._has_kueue = has_kueue
         self._cluster = cluster
         self._namespaces = namespaces
         self._coming = coming
-        self._seen: Snapshot | None = None
-        self._at = 0.0
-
-    @property
-    def seen(self) -> Snapshot | None:
-        """The newest snapshot; None: there is none, or it is too old to refuse a job by it."""
-        fresh = asyncio.get_running_loop().time() - self._at < OLD_S
-        return self._seen if fresh else None
-
-    async def keep(self) -> None:
-        """Look for ever."""
-        while True:
-            try:
-                self._seen = await self.look()
-                self._at = asyncio.get_running_loop().time()
-            except ClusterError as error:
-                log.warning("action=look-at-capacity outcome=failed: %s", error)
-            await asyncio.sleep(LOOK_S)
-
-    async def look(self) -> Snapshot:
-        """Read everything; raise ClusterError."""
-        quotas, limits = await self._of_namespaces("resourcequotas"), await self._of_namespaces("limitranges")
-        nodes, use = await self._list(NODES), await self._use((), lambda pod: True)
-        seen = await self._queues() if self._has_kueue else None
-        return snapshot(quotas, limits, nodes, use.of_nodes, self._coming, seen)
 
     async def look_at_others(self, is_other: Callable[[Manifest], bool]) -> "Look":
         """Read everything that is allowed, and count only the pods of others; raise ClusterError.
@@ -111,14 +78,6 @@ class Sight:
 
     async def _of_namespaces(self, plural: str) -> list[Manifest]:
         return [raw for place in self._places for raw in await self._list(f"{place}/{plural}")]
-
-    async def _queues(self) -> Queues:
-        local = [f"{KUEUE}/namespaces/{name}/localqueues" for name in self._namespaces] or [f"{KUEUE}/localqueues"]
-        return queues(
-            [raw for place in local for raw in await self._list(place)],
-            await self._list(f"{KUEUE}/clusterqueues"),
-            await self._list(f"{KUEUE}/cohorts"),
-        )
 
     async def _list(self, path: str) -> list[Manifest]:
         return [raw async for raw in self._all(path)]

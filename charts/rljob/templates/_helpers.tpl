@@ -68,11 +68,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "rljob.webhookSight" -}}
 - apiGroups: [""]
   resources: [resourcequotas, limitranges, pods]
-  verbs: [list]
+  verbs: [list, watch]
 {{- if .Values.kueue.enabled }}
 - apiGroups: [kueue.x-k8s.io]
   resources: [localqueues]
-  verbs: [list]
+  verbs: [list, watch]
 {{- end }}
 {{- end }}
 

@@ -66,12 +66,16 @@ def used_by_node(pods: Iterable[Manifest]) -> dict[str, dict[str, int]]:
     return found
 
 
+def takes_room(pod: Manifest) -> bool:
+    """Return whether a pod is on a node, and has not ended."""
+    return bool(pod["spec"].get("nodeName")) and pod.get("status", {}).get("phase") not in ENDED
+
+
 def add_used(found: dict[str, dict[str, int]], pod: Manifest) -> None:
     """Add what a pod requests to its node."""
-    node = pod["spec"].get("nodeName")
-    if node is None or pod.get("status", {}).get("phase") in ENDED:
+    if not takes_room(pod):
         return
-    used = found.setdefault(node, {})
+    used = found.setdefault(pod["spec"]["nodeName"], {})
     for name, amount in requests_of(pod["spec"]).items():
         used[name] = used.get(name, 0) + amount
 

@@ -8,9 +8,8 @@ import sys
 
 import uvloop
 
-from rljob_operator import logs
+from rljob_operator import garbage, logs
 from rljob_operator.cluster import Cluster
-from rljob_operator.sight import Sight
 from rljob_operator.webhook import certificate
 from rljob_operator.webhook.answer import answer
 from rljob_operator.webhook.keeping import Keeper
@@ -18,6 +17,7 @@ from rljob_operator.webhook.metrics import Metrics
 from rljob_operator.webhook.mounted import Mounted
 from rljob_operator.webhook.server import Server
 from rljob_operator.webhook.settings import Settings, settings
+from rljob_operator.webhook.supply import Supply
 
 log = logging.getLogger("rljob_operator.webhook")
 
@@ -31,20 +31,22 @@ async def main(given: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     cluster = await Cluster.connect(given.kubeconfig, "rljob-webhook")
-    sight = Sight(cluster, given.namespaces, given.coming, given.defaults.has_kueue)
-    server = Server(lambda request: answer(request, given.defaults, sight.seen), Metrics())
+    supply = Supply(cluster, given.namespaces, given.coming, given.defaults.has_kueue)
+    server = Server(lambda request: answer(request, given.defaults, supply.seen), Metrics())
     try:
         port, pages = await server.start(given.host, given.port, given.pages)
         log.info("action=serve port=%d pages=%d", port, pages)
         keeping = asyncio.create_task(_certificate(given, cluster, server).keep())
-        looking = asyncio.create_task(sight.keep())
+        following = asyncio.create_task(supply.keep())
+        collecting = asyncio.create_task(garbage.collect_now_and_then())
         ending = asyncio.create_task(stop.wait())
-        done, _ = await asyncio.wait({keeping, looking, ending}, return_when=asyncio.FIRST_COMPLETED)
+        working = {keeping, following, collecting}
+        done, _ = await asyncio.wait({*working, ending}, return_when=asyncio.FIRST_COMPLETED)
         if ending not in done:  # a task that never ends has failed
             done.pop().result()
         await asyncio.sleep(LEAVES_S)
-        keeping.cancel()
-        looking.cancel()
+        for task in working:
+            task.cancel()
     finally:
         await server.close()
         await cluster.close()
@@ -59,6 +61,7 @@ def _certificate(given: Settings, cluster: Cluster, server: Server) -> Keeper | 
 
 if __name__ == "__main__":
     options = settings(sys.argv[1:], os.environ)
+    garbage.collect_young_garbage_only()
     logs.configure(options.log_level)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         sys.exit(runner.run(main(options)))

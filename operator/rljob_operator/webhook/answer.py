@@ -55,11 +55,13 @@ def answer(request: Manifest, defaults: Defaults, seen: Snapshot | None) -> Answ
         return Answer(None, _cut([f"the operator leaves it alone: {job.managed_by} manages it", *warnings]))
     if job.has_begun:  # it has its pods; quotas count them
         return Answer(None, _cut([*_in_kueue(job.spec, old, namespace), *warnings]))
-    admitted = admitted_job(replace(job, status={}), job.spec, defaults)
+    new = replace(job, status={})
+    found = admission(new, defaults)
+    admitted = admitted_job(new, job.spec, defaults) if isinstance(found, Claim) else found
     refusal, room = _capacity(admitted, seen)
     if refusal is not None:
         return Answer(refusal, _cut(warnings), "Never")
-    warnings += [*_missing(job, defaults), *room]
+    warnings += [*_missing(found), *room]
     if request.get("dryRun"):
         warnings += plan_lines(admitted)
     return Answer(None, _cut(warnings))
@@ -111,9 +113,8 @@ def _in_kueue(spec: Spec, old: Manifest | None, namespace: str) -> Iterator[str]
         yield f"{text}: Kueue has reserved quota for {before.rollout.engines} engines"
 
 
-def _missing(job: Job, defaults: Defaults) -> Iterator[str]:
+def _missing(found: AdmittedJob | Claim) -> Iterator[str]:
     """Yield what the operator's settings lack for this job; they may change, so it is no refusal."""
-    found = admission(replace(job, status={}), defaults)
     if isinstance(found, Claim) and found.reason in (Reason.NO_IMAGE, Reason.NOT_SHARED, Reason.NO_KUEUE):
         yield f"it is not admitted yet: {found.message}"
 

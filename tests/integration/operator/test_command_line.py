@@ -147,7 +147,7 @@ def test_an_engine_in_trouble_stands_on_the_page_and_in_top(new_job, start, head
     job.until("EnginesReady", "False")
     assert "engine-0  Stale" in rljob("status", "sums", kubeconfig=viewer).out
     top = rljob("top", kubeconfig=viewer).out
-    assert "1 job not ended, 4 GPUs, 1 of 2 engines ready, rollout 21.2k tokens/s" in top
+    assert "1 job not ended, 4 GPUs in use, 1 of 2 engines ready, rollout 21.2k tokens/s" in top
     (row,) = [line.split() for line in top.splitlines() if " engine-0 " in line]
     assert (row[2], row[4:7], row[7:]) == ("Stale", ["1", "2", "2"], ["killed", "by", "SIGKILL"])
 

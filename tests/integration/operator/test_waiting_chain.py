@@ -91,6 +91,69 @@ def test_what_only_a_pods_events_say_is_in_ready_and_why(
     assert f"{head}: {reason}: {note}" in shown.out
 
 
+LONG_AGO = "2026-01-01T00:00:00Z"
+RUNNING = {"running": {"startedAt": LONG_AGO}}
+
+
+def waits(reason: str, message: str) -> Manifest:
+    return {"waiting": {"reason": reason, "message": message}}
+
+
+def container(name: str, state: Manifest, **more: object) -> Manifest:
+    return {"name": name, "state": state, "ready": False, "restartCount": 0, "image": "i", "imageID": "", **more}
+
+
+def pod_status(containers: list[Manifest], init: list[Manifest] | None = None) -> str:
+    """Return a change of a pod's status, as a kubelet writes it."""
+    return json.dumps({"status": {"containerStatuses": containers, "initContainerStatuses": init or []}})
+
+
+def test_what_a_kubelet_reports_of_the_head_is_in_ready_link_by_link(
+    kubectl: Kubectl, namespace: str, new_job: Callable, start: Callable, silent_pool: dict[str, str]
+) -> None:
+    start()
+    job = new_job(scheduling={"nodeSelector": silent_pool, "tolerations": [{"operator": "Exists"}]})
+    pods = eventually(job.pods, lambda pods: len(pods) == 3 and all("nodeName" in pod["spec"] for pod in pods))
+    head = next(pod["metadata"]["name"] for pod in pods if "-head" in pod["metadata"]["name"])
+
+    def says(status: str, sentence: str) -> None:
+        kubectl("patch", "pod", head, "-n", namespace, "--subresource=status", "--type=merge", "-p", status)
+        eventually(lambda: message(job), lambda text: f"0 of 3 pods are ready; {head}: {sentence}" in text)
+
+    ray = "ray-head"
+    says(
+        pod_status([container(ray, waits("ImagePullBackOff", "Back-off pulling image rljob/trainer"))]),
+        "ImagePullBackOff: Back-off pulling image rljob/trainer (since ",
+    )
+    says(
+        pod_status([container(ray, waits("CreateContainerConfigError", 'secret "keys" not found'))]),
+        'CreateContainerConfigError: secret "keys" not found (since ',
+    )
+    says(
+        pod_status([container(ray, waits("PodInitializing", ""))], [container("unpack", RUNNING)]),
+        "init container unpack runs (since 2026-01-01 00:00:00 UTC)",
+    )
+    says(
+        pod_status([container(ray, waits("CrashLoopBackOff", "back-off 10s restarting failed container"))]),
+        "CrashLoopBackOff: back-off 10s restarting failed container (since ",
+    )
+    says(
+        pod_status([container(ray, RUNNING)]),
+        f"container {ray} runs and is not ready (since 2026-01-01 00:00:00 UTC)",
+    )
+
+
+def test_a_raycluster_that_the_api_server_refuses_is_named(
+    kubectl: Kubectl, namespace: str, new_job: Callable, start: Callable
+) -> None:
+    kubectl("create", "quota", "none", "--hard=count/rayclusters.ray.io=0", "-n", namespace)
+    start()
+    job = new_job()
+    eventually(lambda: message(job), lambda text: "exceeded quota: none" in text, 90)
+    assert "0 of 3 pods are ready; PATCH apis/ray.io/v1/" in message(job)
+    assert job.pods() == []
+
+
 def test_a_quota_is_named_and_since_when(kubectl: Kubectl, namespace: str, new_job: Callable, start: Callable) -> None:
     kubectl("create", "quota", "few", "--hard=pods=2", "-n", namespace)
     start(more=("--queue=Off",))  # otherwise the job waits in the queue before that

@@ -114,6 +114,23 @@ def test_what_has_ended_holds_no_engines() -> None:
     assert "eta" not in shown
 
 
+@pytest.mark.parametrize("phase", [Phase.QUEUED, Phase.SUSPENDED, Phase.INVALID])
+def test_a_job_without_pods_uses_no_gpus(phase: Phase) -> None:
+    shown = page(in_phase(phase, ConditionType.READY, "False"))
+    assert "gpus      none in use; 8 wanted" in shown
+
+
+@pytest.mark.parametrize(
+    "phase", [Phase.PROVISIONING, Phase.STARTING, Phase.TRAINING, Phase.RECOVERING, Phase.SUSPENDING]
+)
+def test_a_job_with_pods_uses_its_gpus(phase: Phase) -> None:
+    assert "gpus      8 in use" in page(in_phase(phase, ConditionType.READY, "False"))
+
+
+def test_a_job_that_failed_before_its_first_attempt_never_used_gpus() -> None:
+    assert "8 were never used" in page(in_phase(Phase.FAILED, ConditionType.FAILED, attempts=()))
+
+
 def test_a_job_that_nobody_has_seen_asks_for_the_operator() -> None:
     shown = page(job_of(raw(Status())))
     assert shown.startswith("ml/sums  Unseen\nno operator has seen it yet\n")

@@ -32,7 +32,7 @@ def test_top_shows_speeds_and_how_far_engines_are_behind() -> None:
     assert (
         shown
         == """\
-1 job not ended, 8 GPUs, 1 of 2 engines ready, rollout 21.2k tokens/s
+1 job not ended, 8 GPUs in use, 1 of 2 engines ready, rollout 21.2k tokens/s
 
 JOB   PHASE       STEP  TIME  ROLLOUT  TRAIN  PUBLISH  TOK/S  ENGINES  GPUS
 sums  Training  12/200  6.5s     3.9s   2.2s     0.3s  21.2k      1/2     8

@@ -10,8 +10,9 @@ import pytest
 
 from rljob_operator import process
 from rljob_operator.cache import Cache
+from rljob_operator.garbage import collect_young_garbage_only
 from rljob_operator.metrics import Metrics
-from rljob_operator.process import Operator, collect_young_garbage_only
+from rljob_operator.process import Operator
 from rljob_operator.requests import Requests
 from rljob_operator.watch_liveness import WatchLiveness
 from rljob_operator.workqueue import WorkQueue
