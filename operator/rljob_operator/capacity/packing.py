@@ -4,8 +4,9 @@ A search decides whether all pods find a place at once. It says no only when it 
 the answer is that the pods may fit.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from sys import intern
 from typing import Any
 
 from rljob_operator.capacity.demand import Pods, total
@@ -33,10 +34,20 @@ class Node:
     """what pods on it request"""
     free: Mapping[str, int] = field(init=False, repr=False, compare=False)
     """what is left; every search asks every node"""
+    _shape: str | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         free = {name: amount - self.used.get(name, 0) for name, amount in self.allocatable.items()}
         object.__setattr__(self, "free", free)
+
+    @property
+    def shape(self) -> str:
+        """The same text for nodes that differ in name and labels only; made once."""
+        if self._shape is None:
+            parts = sorted(self.allocatable.items()), sorted(self.free.items()), self.taints, self.is_schedulable
+            object.__setattr__(self, "_shape", intern(repr(parts)))
+        assert self._shape is not None
+        return self._shape
 
 
 def node_of(raw: Manifest, used: Mapping[str, int]) -> Node:
@@ -58,10 +69,11 @@ def against_nodes(pods: Sequence[Pods], nodes: Sequence[Node], coming: Sequence[
 
     `coming` are the nodes that an autoscaler can bring; None: that is not known, so whatever is short may come later.
     """
-    ready = [node for node in nodes if node.is_schedulable]
-    if placed(pods, ready, now=True):
+    known = _alike(pods, nodes)
+    ready = [each for each in known if each.node.is_schedulable]
+    if placed(pods, _enough(pods, ready), now=True):
         return
-    found = against_empty_nodes(pods, nodes, coming)
+    found = _against_empty(pods, [*known, *_alike(pods, coming or ())], coming is not None)
     yield from found
     if not found:
         yield _short_now(pods, ready)
@@ -71,33 +83,65 @@ def against_empty_nodes(
     pods: Sequence[Pods], nodes: Sequence[Node], coming: Sequence[Node] | None
 ) -> tuple[Finding, ...]:
     """Return what nodes would not have if they were empty, and all that can come were there."""
-    never = Outcome.LATER if coming is None else Outcome.NEVER
-    ever = (*nodes, *(coming or ()))
-    return tuple(_shapes(pods, ever, never)) or tuple(_together(pods, ever, never))
+    return _against_empty(pods, _alike(pods, (*nodes, *(coming or ()))), coming is not None)
 
 
-def _shapes(pods: Sequence[Pods], nodes: Sequence[Node], never: Outcome) -> Iterator[Finding]:
+def _against_empty(pods: Sequence[Pods], nodes: Sequence["_Alike"], is_all: bool) -> tuple[Finding, ...]:
+    never = Outcome.NEVER if is_all else Outcome.LATER
+    return tuple(_shapes(pods, nodes, never)) or tuple(_together(pods, nodes, never))
+
+
+@dataclass(slots=True)
+class _Alike:
+    """Nodes that are the same to some pods."""
+
+    node: Node
+    """the first of them"""
+    count: int = 1
+
+
+def _alike(pods: Sequence[Pods], nodes: Sequence[Node]) -> list[_Alike]:
+    """Return nodes in groups: a cluster has thousands of nodes, and few kinds of them."""
+    keys = sorted({key for each in pods for key in each.node_selector})
+    found: dict[Hashable, _Alike] = {}
+    for node in nodes:
+        kind: Hashable = (node.shape, *(node.labels.get(key) for key in keys)) if keys else node.shape
+        if kind in found:
+            found[kind].count += 1
+        else:
+            found[kind] = _Alike(node)
+    return list(found.values())
+
+
+def _enough(pods: Sequence[Pods], nodes: Sequence[_Alike]) -> list[Node]:
+    """Return nodes among which pods find a place if they find one among all: of each kind one for each pod."""
+    most = sum(each.count for each in pods)
+    return [each.node for each in nodes for _ in range(min(each.count, most))]
+
+
+def _shapes(pods: Sequence[Pods], kinds: Sequence[_Alike], never: Outcome) -> Iterator[Finding]:
     """Yield the groups of which no pod fits on any node, were it empty."""
+    nodes = [each.node for each in kinds]
     for each in pods:
         requests = each.requests
         if any(_has(node.allocatable, requests) and _lets_in(node, each) for node in nodes):
             continue
         matching = [node for node in nodes if _lets_in(node, each)]
         if not matching:
-            yield Finding(never, _nowhere(each, nodes))
+            yield Finding(never, _nowhere(each, nodes, sum(kind.count for kind in kinds)))
         else:
             name, largest = _shortest(each, matching)
             text = f"a pod of the group {each.group} needs {shown(name, each.requests[name])}"
             yield Finding(never, f"{text}; the largest node has {shown(name, largest)}", name)
 
 
-def _nowhere(pods: Pods, nodes: Sequence[Node]) -> str:
+def _nowhere(pods: Pods, nodes: Sequence[Node], number: int) -> str:
     selected = [node for node in nodes if _is_selected(node, pods)]
     if not nodes:
         return "the cluster has no nodes"
     if not selected:
         wanted = ", ".join(f"{key}={value}" for key, value in sorted(pods.node_selector.items()))
-        return f"none of {len(nodes)} nodes has the labels {wanted} of spec.scheduling.nodeSelector"
+        return f"none of {number} nodes has the labels {wanted} of spec.scheduling.nodeSelector"
     taint = next(taint for taint in selected[0].taints if _keeps_out(taint, pods, passing=False))
     text = f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
     return f"spec.scheduling.tolerations: none tolerates the taint {text}, as on node {selected[0].name}"
@@ -116,29 +160,28 @@ def _rarest(name: str) -> tuple[bool, str]:
     return "/" not in name, name
 
 
-def _together(pods: Sequence[Pods], nodes: Sequence[Node], never: Outcome) -> Iterator[Finding]:
+def _together(pods: Sequence[Pods], kinds: Sequence[_Alike], never: Outcome) -> Iterator[Finding]:
     """Yield what is short if every node were empty."""
-    fits = placed(pods, nodes)
+    fits = placed(pods, _enough(pods, kinds))
     if fits:
         return
-    matching = [node.allocatable for node in nodes if any(_lets_in(node, each) for each in pods)]
+    matching = [kind for kind in kinds if any(_lets_in(kind.node, each) for each in pods)]
     for name, amount in sorted(total(tuple(pods)).items(), key=lambda each: _rarest(each[0])):
-        there = sum(room.get(name, 0) for room in matching)
+        there = sum(kind.node.allocatable.get(name, 0) * kind.count for kind in matching)
         if amount > there:
             yield Finding(never, f"all matching nodes together have {shown(name, there)}", name)
             return
     if fits is False:
         count = sum(each.count for each in pods)
-        yield Finding(never, f"{count} pods do not fit on the {len(nodes)} nodes, even if these were empty")
+        number = sum(kind.count for kind in kinds)
+        yield Finding(never, f"{count} pods do not fit on the {number} nodes, even if these were empty")
 
 
-def _short_now(pods: Sequence[Pods], ready: Sequence[Node]) -> Finding:
+def _short_now(pods: Sequence[Pods], ready: Sequence[_Alike]) -> Finding:
     """Return what these nodes lack at present."""
-    # Most groups of a job may be on the same nodes.
-    kinds = {(repr(each.node_selector), repr(each.tolerations)): each for each in pods}.values()
-    free = [node.free for node in ready if any(_lets_in(node, each) for each in kinds)]
+    free = [(kind.node.free, kind.count) for kind in ready if any(_lets_in(kind.node, each) for each in pods)]
     for name, amount in sorted(total(tuple(pods)).items(), key=lambda each: _rarest(each[0])):
-        there = sum(max(0, room.get(name, 0)) for room in free)
+        there = sum(max(0, room.get(name, 0)) * count for room, count in free)
         if amount > there:
             return Finding(Outcome.LATER, f"matching nodes have {shown(name, there)} free", name)
     return Finding(Outcome.LATER, "matching nodes have enough free, but not on single nodes")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rljob_operator.capacity.demand import Container, Pods
 from rljob_operator.capacity.finding import Outcome
-from rljob_operator.capacity.packing import Node, placed
+from rljob_operator.capacity.packing import Node, against_nodes, placed
 from rljob_operator.capacity.quotas import Quota
 from rljob_operator.capacity.verdict import Capacity, judged
 
@@ -93,3 +93,39 @@ def test_a_search_without_a_solution_ends():
     pods = pods_of([({"gpu": 8}, 60, {}), ({"gpu": 5}, 41, {})])
     nodes = tuple(node_of(i, {"gpu": 8 if i % 2 else 4}, {}, {}) for i in range(200))
     assert placed(pods, nodes) in (False, None)
+
+
+REPEATED = st.tuples(NODES, st.lists(st.integers(1, 3), min_size=3, max_size=3)).map(
+    lambda found: tuple(
+        replace(node, name=f"{node.name}-{copy}", labels={**node.labels, "name": f"{node.name}-{copy}"})
+        for node, times in zip(found[0], found[1], strict=False)
+        for copy in range(times)
+    )
+)
+"""nodes of which some differ in their names only"""
+
+
+@given(GROUPS, REPEATED, st.one_of(st.none(), st.just(()), NODES))
+def test_nodes_that_are_alike_are_judged_as_if_each_was_looked_at(
+    pods: tuple[Pods, ...], nodes: tuple[Node, ...], coming: tuple[Node, ...] | None
+) -> None:
+    found = {each.outcome for each in against_nodes(pods, nodes, coming)}
+    never = Outcome.LATER if coming is None else Outcome.NEVER
+    if placed(pods, nodes, now=True):
+        assert found == set()
+    elif placed(pods, (*nodes, *(coming or ()))):
+        assert found == {Outcome.LATER}
+    else:
+        assert found == {never}
+
+
+def test_what_alike_nodes_have_together_is_counted_for_each_of_them() -> None:
+    size = {"gpu": 4000}
+    nodes = [Node(f"n{i}", {**size, "pods": 110_000}, used={"gpu": 3000}) for i in range(3)]
+    four = Pods("group", 4, (Container(size, size),), {}, (), None)
+    assert [each.text for each in against_nodes([four], nodes, ())] == ["all matching nodes together have 12 of gpu"]
+    two = replace(four, count=2)
+    assert [each.text for each in against_nodes([two], nodes, ())] == ["matching nodes have 3 of gpu free"]
+    nowhere = replace(two, node_selector={"pool": "a"})
+    (text,) = [each.text for each in against_nodes([nowhere], nodes, ())]
+    assert text.startswith("none of 3 nodes has the labels pool=a")
