@@ -118,11 +118,13 @@ def test_a_node_that_was_replaced_under_its_name_stays() -> None:
 def test_a_snapshot_does_not_change_afterwards() -> None:
     inventory = Inventory(None)
     inventory.put(Kind.NODES, node("a", 8))
+    inventory.put(Kind.PODS, pod("w", "a", 1))
     inventory.put(Kind.QUOTAS, quota("q", "ml", 4))
     before = inventory.snapshot
     inventory.put(Kind.PODS, pod("x", "a", 3))
     inventory.remove(Kind.QUOTAS, "q")
-    assert (before.nodes or ())[0].free[GPU] == 8000
+    (only,) = before.nodes or ()
+    assert (only.free[GPU], only.used[GPU]) == (7000, 1000)
     assert list(before.quotas) == ["ml"]
     assert inventory.snapshot.quotas == {}
 
