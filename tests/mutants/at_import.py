@@ -19,7 +19,7 @@ from typing import Any
 from report import Mutant, Outcome
 from workspace import Workspace
 
-PACKAGES = ("rljob_api.rules",)
+PACKAGES = ("rljob_api.rules", "rljob_api.sizing.known_models")
 TIMES_LONGER, MORE_S = 5, 30
 """how much longer than the tests without a mutant the tests of a mutant may compute: some mutants loop without end"""
 IMPORTED_ONCE = ["hypothesis", "pydantic", "pytest", "yaml"]

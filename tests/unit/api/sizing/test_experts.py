@@ -71,14 +71,23 @@ def test_ranks_share_the_optimizer_of_experts_with_those_that_hold_the_same(good
         ({**EXPERTS, "num_local_experts": 6}, "expertParallel: 4", "4 does not divide the model's 6 experts; nearest"),
         ({**EXPERTS, "moe_intermediate_size": 33}, "expertTensorParallel: 2", "2 does not divide the model's 33 MLP"),
         ({**EXPERTS, "intermediate_size": 129}, "tensorParallel: 2", None),
-        (DENSE, "expertParallel: 2", "expertParallel: 2 is of no use: the model has no experts; nearest valid: 1"),
-        (DENSE, "expertTensorParallel: 2", "expertTensorParallel: 2 is of no use: the model has no experts"),
+        (
+            DENSE,
+            "expertParallel: 2",
+            "spec.training.expertParallel: 2 is of no use: the model has no experts; nearest valid: 1",
+        ),
+        (
+            DENSE,
+            "expertTensorParallel: 2",
+            "spec.training.expertTensorParallel: 2 is of no use: the model has no experts",
+        ),
     ],
 )
 def test_sizes_of_expert_parallelism_divide_the_experts_and_are_of_use(good, config, line, said):
     found = problems(shape(config), training(good, **yaml.safe_load(line)).spec)
 
     assert [said in str(problem) for problem in found] == ([True] if said else [])
+    assert all(str(problem).startswith("spec.training.") for problem in found)
 
 
 @pytest.mark.parametrize(("config", "refused"), [(DENSE, True), (EXPERTS, False)])

@@ -189,6 +189,13 @@ def test_what_holds_room_keeps_it_before_the_first_pass():
     assert found.turn("ml/b").standing is Standing.PREEMPTED
 
 
+def test_a_job_whose_status_does_not_show_its_pass_yet_keeps_the_time_at_which_it_got_room():
+    found = ledger(ticket("a", workers(8)))
+    found.decide(quotas(ml=8), RULES, NOW)
+    found.put(replace(holder("a", workers(8)), since=None), is_shown=False)
+    assert found.tickets["ml/a"].since == NOW
+
+
 def test_a_job_created_between_a_decision_and_its_status_does_not_take_the_room():
     found = ledger(ticket("a", workers(8)))
     assert found.decide(quotas(ml=8), RULES, NOW) == ("ml/a",)

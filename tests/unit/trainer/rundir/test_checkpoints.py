@@ -327,6 +327,12 @@ def test_only_newer_checkpoints_are_set_aside_and_their_new_names_returned(tmp_p
     assert [path.name for path in complete(tmp_path)] == ["iter_0000010"]
 
 
+def test_a_manifest_whose_fields_stand_in_another_order_is_as_it_was_written(tmp_path):
+    path = checkpoints(tmp_path).save(10)
+    fields = json.loads((path / MANIFEST).read_text())
+    assert opened(json.dumps(dict(reversed(fields.items())))) == described(path)
+
+
 def test_a_manifest_without_a_digest_is_believed_and_a_list_is_not_one(tmp_path):
     path = checkpoints(tmp_path).save(10)
     fields = json.loads((path / MANIFEST).read_text())
