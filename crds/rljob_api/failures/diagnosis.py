@@ -77,7 +77,7 @@ def diagnose(logs: Sequence[Scanned]) -> Diagnosis:
 def _last_words(logs: Sequence[Scanned], hints: Sequence[Finding]) -> list[Finding]:
     """Return an exception with which a log ends, though no traceback stands before it and no hint explains it."""
     known = {(each.log, each.line) for hint in hints for each in hint.evidence}
-    last = [log.last_words for log in logs if log.last_words and log.succeeded_at < 0]
+    last = [log.last_words for log in logs if log.last_words]
     words = [each for each in last if (each.log, each.line) not in known]
     return [Finding(catalogue()[UNKNOWN], tuple(words[:MOST_EVIDENCE]), len(words), is_earlier=False)] if words else []
 

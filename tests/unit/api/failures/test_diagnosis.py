@@ -174,3 +174,10 @@ def test_a_consequence_names_the_exception_that_it_followed():
     assert found.exception is not None
     assert found.exception.text == EXCEPTION.split("\n")[1]
     assert diagnosis(EXCEPTION, OOM).exception is None
+
+
+def test_the_exception_that_a_consequence_followed_is_not_the_line_that_passes_it_on():
+    found = diagnosis(*WRAPPED, ACTOR)
+    assert found.findings[0].failure.code == "RayActorDied"
+    assert found.exception is not None
+    assert found.exception.text == WRAPPED[2]
