@@ -572,6 +572,31 @@ class Optimizer(Section):
     """maximum number of skipped steps with a non-finite gradient; one more fails the run"""
 
 
+class BalanceOver(StrEnum):
+    SEQUENCE = "Sequence"
+    STEP = "Step"
+
+
+class Replay(StrEnum):
+    LEARNER = "Learner"
+
+
+class Experts(Section):
+    """Routers of a mixture of experts."""
+
+    balance_loss: Annotated[float, Field(ge=0)] = 0.0
+    """weight of the loss that spreads tokens over the experts, in each layer; 0: none. Megatron:
+    --moe-aux-loss-coeff"""
+    balance_over: BalanceOver = BalanceOver.SEQUENCE
+    """tokens that the loss compares: of each sample by itself, or of the whole optimizer step, for which the learner
+    computes another forward pass. Megatron: --moe-router-load-balancing-type seq_aux_loss, global_aux_loss"""
+    z_loss: Annotated[float, Field(ge=0)] = 0.0
+    """weight of the loss that keeps the routers' logits small; 0: none. Megatron: --moe-z-loss-coeff"""
+    replay: Replay | None = None
+    """experts of each token in the learner's updates. `Learner`: those that it chose before the first update on the
+    samples; absent: chosen anew in each update. slime: --use-routing-replay"""
+
+
 class Training(Section):
     steps: Positive
     """rollouts to train on. slime: --num-rollout"""
@@ -593,6 +618,8 @@ class Training(Section):
     Megatron: --expert-model-parallel-size"""
     expert_tensor_parallel: Positive = 1
     """ranks of a group that share each expert. Megatron: --expert-tensor-parallel-size"""
+    experts: Experts = Experts()
+    """losses of the routers of a mixture of experts, and whose choice of experts the learner uses"""
     max_tokens_per_gpu: Positive = 8192
     """maximum tokens of one micro-batch; a longer sample becomes a micro-batch of its own. slime:
     --max-tokens-per-gpu"""
@@ -847,6 +874,8 @@ class Watch(Section):
     """NoSignal: in a larger share of the groups all samples have the same reward"""
     engine_imbalance: Annotated[float, Field(gt=1)] = 1.5
     """EngineImbalance: in the last `window` steps the busiest engine made this many times the mean of samples"""
+    expert_load: Annotated[float, Field(gt=1)] = 2.0
+    """ExpertCollapse: the busiest expert of a layer gets this many times its share of the tokens at the start"""
     mismatch: Annotated[float, Field(gt=0)] | None = None
     """Mismatch: mean difference of the log-probabilities of engines and learner [nats]; absent: 0.001 in fp32, 0.05
     in bf16, and no limit with `rollout.async`, where engines have older weights"""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import exp
 from typing import Any
 
+from rljob_trainer.expert_metrics import ExpertMetrics
 from rljob_trainer.metric_table import Metric, Plot, derived, last, metric, table
 
 MOST_SURPRISE = 700.0
@@ -72,7 +73,7 @@ class SampleMetrics:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnerMetrics:
+class LearnerMetrics(ExpertMetrics):
     """Of the optimizer steps that policy and critic took in one step; means are over response tokens with a weight.
 
     None: this job does not compute it, or nothing was trained.
@@ -403,8 +404,8 @@ def combined(policy: LearnerMetrics, critic: LearnerMetrics) -> LearnerMetrics:
     """Return what policy and critic measured: counts of both are added, all else is what either of them has."""
     both: dict[str, Any] = {}
     for name, line in table(LearnerMetrics).items():
-        own, other = getattr(policy, name), getattr(critic, name)
-        both[name] = own + other if line.steps is sum else other if own is None else own
+        known = [value for each in (policy, critic) if (value := getattr(each, name)) is not None]
+        both[name] = None if not known else sum(known) if line.steps is sum else known[0]
     return LearnerMetrics(**both)
 
 

@@ -9,7 +9,7 @@ from rljob_api.errors import shown
 from rljob_api.importing.mapping import Field, plain
 from rljob_api.importing.slime_flags import DEFAULTS, ESTIMATORS, FLAGS, RL_DEFAULTS
 from rljob_api.rules import arguments as passing
-from rljob_api.sections import Placement, RLJob, Spec
+from rljob_api.sections import BalanceOver, Placement, RLJob, Spec
 
 ALWAYS = ("data.labelKey", "training.maxTokensPerGpu", *DEFAULTS, *RL_DEFAULTS)
 """fields whose value is written also where the manifest leaves them out, because slime's default is another one"""
@@ -68,6 +68,7 @@ def exported(job: RLJob) -> Exported:
     _algorithm(export)
     _corrections(export)
     _critic(export)
+    _balance(export)
     _asynchronous(export)
     _passed_through(export)
     _tracking(export)
@@ -231,6 +232,16 @@ def _corrections(export: Export) -> None:
         export.done("algorithm.dynamicSampling.overSample")
         if not dynamic.model_dump(exclude_defaults=True):
             export.done("algorithm.dynamicSampling")
+
+
+def _balance(export: Export) -> None:
+    """The kind of the loss, where there is one."""
+    experts = export.spec.training.experts
+    if experts.balance_loss:
+        kind = "seq_aux_loss" if experts.balance_over is BalanceOver.SEQUENCE else "global_aux_loss"
+        export.add("moe-aux-loss-coeff", experts.balance_loss)
+        export.add("moe-router-load-balancing-type", kind)
+        export.done("training.experts.balanceLoss", "training.experts.balanceOver")
 
 
 def _critic(export: Export) -> None:

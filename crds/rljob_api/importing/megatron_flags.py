@@ -1,6 +1,6 @@
 """Flags of Megatron that describe a model. An RLJob has none of them, because the checkpoint describes its model."""
 
-from rljob_api.importing.mapping import Entry, Lost, Needless, same
+from rljob_api.importing.mapping import REAL, Entry, Field, Joint, Lost, Needless, means, same
 
 FROM_CHECKPOINT = Needless("the architecture is read from the checkpoint")
 MIXTURE = Lost("the learner's mixture of experts has no such setting")
@@ -17,13 +17,18 @@ EXPERTS: dict[str, Entry] = {
     **same(
         MIXTURE,
         (
-            *("moe-router-load-balancing-type", "moe-router-dtype", "moe-router-enable-expert-bias"),
-            *("moe-router-bias-update-rate", "moe-aux-loss-coeff", "moe-token-dispatcher-type", "moe-enable-deepep"),
+            *("moe-router-dtype", "moe-router-enable-expert-bias", "moe-router-bias-update-rate"),
+            *("moe-token-dispatcher-type", "moe-enable-deepep"),
             *("moe-grouped-gemm", "moe-permute-fusion", "moe-token-drop-policy", "moe-shared-expert-overlap"),
-            *("moe-router-fusion", "moe-use-upcycling", "moe-deepep-num-sms", "use-routing-replay"),
-            *("use-rollout-routing-replay", "moe-router-padding-for-fp8", "moe-z-loss-coeff", "router-aux-loss-coef"),
+            *("moe-router-fusion", "moe-use-upcycling", "moe-deepep-num-sms", "moe-router-padding-for-fp8"),
+            "router-aux-loss-coef",
         ),
     ),
+    "moe-aux-loss-coeff": Joint("training.experts.balanceLoss"),
+    "moe-router-load-balancing-type": Joint("training.experts.balanceOver"),
+    "moe-z-loss-coeff": Field("training.experts.zLoss", REAL),
+    "use-routing-replay": Field("training.experts.replay", means("Learner")),
+    "use-rollout-routing-replay": Lost("engines do not report their experts; spec.training.experts.replay"),
     **same(
         Lost("the learner has no multi-token prediction"),
         ("enable-mtp-training", "mtp-num-layers", "mtp-loss-scaling-factor"),

@@ -35,6 +35,7 @@ def draft(given: Sequence[Given], program: Word) -> Draft:
     _asynchronous(made, arguments, program)
     _placement(made, arguments)
     _warmup(made, arguments)
+    _balance(made, arguments)
     _tracking(made, arguments)
     _absent(made, arguments)
     return made
@@ -316,6 +317,19 @@ def _warmup(made: Draft, arguments: Arguments) -> None:
     else:
         why = "the number of optimizer steps is not known; set spec.training.optimizer.warmupSteps"
         made.note(NoteKind.UNKNOWN, source, why)
+
+
+def _balance(made: Draft, arguments: Arguments) -> None:
+    """A coefficient of 0, as most scripts have it, turns the loss off, and its kind is of no use then."""
+    coefficient, kind = arguments.number("moe-aux-loss-coeff"), arguments.text("moe-router-load-balancing-type")
+    if not coefficient or kind == "none":
+        return
+    source = arguments["moe-aux-loss-coeff"]
+    made.put("training.experts.balanceLoss", coefficient, origin(source))
+    made.put("training.experts.balanceOver", "Sequence" if kind == "seq_aux_loss" else "Step", origin(source))
+    if kind not in ("seq_aux_loss", "global_aux_loss"):
+        why = "aux_loss compares the tokens of a micro-batch, here the loss compares those of the optimizer step"
+        made.note(NoteKind.CHECK, source, why)
 
 
 def _tracking(made: Draft, arguments: Arguments) -> None:

@@ -99,6 +99,7 @@ KEYS: dict[str, Entry] = {
     f"{ACTOR}.megatron.pipeline_model_parallel_size": Field("training.pipelineParallel", WHOLE),
     f"{ACTOR}.megatron.expert_model_parallel_size": Field("training.expertParallel", WHOLE),
     f"{ACTOR}.megatron.expert_tensor_parallel_size": Field("training.expertTensorParallel", WHOLE),
+    f"{ACTOR}.router_replay.mode": Field("training.experts.replay", chosen({"r2": "Learner"})),
     f"{ROLLOUT}.n": Field("rollout.samplesPerPrompt", WHOLE),
     f"{ROLLOUT}.temperature": Field("rollout.sampling.temperature", REAL),
     f"{ROLLOUT}.top_p": Field("rollout.sampling.topP", REAL),

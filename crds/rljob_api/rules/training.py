@@ -4,10 +4,10 @@ import math
 
 from rljob_api.rules import batches
 from rljob_api.rules.algorithm import critic_only
-from rljob_api.rules.batches import batches_fit, model, ranks, steps, training
+from rljob_api.rules.batches import batches_fit, model, one_step, ranks, steps, training
 from rljob_api.rules.cel import near
-from rljob_api.rules.claims import Search, requires
-from rljob_api.rules.terms import is_default, named
+from rljob_api.rules.claims import Search, requires, unused
+from rljob_api.rules.terms import has, is_default, named
 from rljob_api.sections import INT32, MOST_GPUS_PER_NODE, Schedule, Spec
 from rljob_api.sizing.batch import divisors
 from rljob_api.sizing.topology import sizes
@@ -86,6 +86,17 @@ EXPERTS = requires(
     ),
 )
 
+routers = training.experts
+anew = "would not be used"
+ROUTERS = (
+    unused(routers.balance_over, routers.balance_loss > 0, f"{anew}: balanceLoss is 0; leave it out"),
+    requires(
+        routers.replay,
+        ~has(routers.replay) | ~one_step,
+        f"{anew}: each rollout is one optimizer step, which chooses experts once; leave it out",
+    ),
+)
+
 floor, rate = optimizer.min_learning_rate, optimizer.learning_rate
 policy_rollouts = named(training.steps - critic_only)
 total_steps = policy_rollouts * steps
@@ -107,4 +118,4 @@ SCHEDULE = (
     ),
 )
 
-RULES = (PARALLELISM, EXPERTS, *batches.RULES, *SCHEDULE)
+RULES = (PARALLELISM, EXPERTS, *ROUTERS, *batches.RULES, *SCHEDULE)

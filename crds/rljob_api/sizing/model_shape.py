@@ -271,6 +271,8 @@ def expert_problems(model: Shape, spec: Spec) -> Iterator[Problem | None]:
     if model.experts == 0:
         unused = "is of no use: the model has no experts"
         yield from (Problem(where + name, size, unused, "1") for name, size in sizes.items() if size > 1)
+        wanted = training.experts.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        yield from (Problem(f"{where}experts.{name}", value, unused) for name, value in wanted.items())
         given = [name for name in spec.extra_args.sglang if name in SGLANG_OF_EXPERTS]
         yield from (Problem(f"spec.extraArgs.sglang.{name}", ABSENT, unused) for name in given)
         return

@@ -3,12 +3,13 @@
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from rljob_trainer.learners.config import KlSettings, LearnerConfig, LossSettings
+from rljob_trainer.learners.config import KlSettings, LearnerConfig, LossSettings, RoutingSettings
 from support.trainer.learner_data import learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import load_and_look, save_and_look, train_and_export
@@ -18,6 +19,9 @@ from support.trainer.tiny_models import tiny
 LOSS = LossSettings(clip_low=0.2, clip_high=0.28, entropy_coefficient=0.01, kl=KlSettings(0.1), temperature=0.8)
 STEPS = [sequences(11, seed) for seed in range(2)]
 """an odd number, so that data-parallel ranks have different numbers of micro-batches"""
+ROUTER = RoutingSettings(balance_coefficient=3.0, z_coefficient=0.2)
+"""large coefficients, so that a wrong gradient shows"""
+OF_ROUTERS = ("expert_load", "router_entropy", "balance_loss", "router_z_loss")
 RATES = (5e-4, 1e-3)
 MOST = 2e-6
 """difference of a weight"""
@@ -59,20 +63,30 @@ def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @cache
-def naive_run(directory: Path) -> tuple[list[NaiveStep], dict[str, torch.Tensor]]:
+def naive_run(directory: Path, router: RoutingSettings = ROUTER) -> tuple[list[NaiveStep], dict[str, torch.Tensor]]:
     """Return the steps of a loop over Hugging Face's model, and the weights after the last one."""
-    learner = NaiveLearner(directory, LOSS, learner_config(directory).optimizer, RATES)
+    learner = NaiveLearner(directory, LOSS, learner_config(directory).optimizer, RATES, router)
     return [learner.step(step, True) for step in STEPS], learner.weights()
 
 
 @pytest.mark.parametrize("sizes", LAYOUTS, ids=named)
 def test_every_layout_of_experts_trains_like_a_naive_hugging_face_loop(experts: Path, sizes: Sizes) -> None:
-    world, config = in_layout(learner_config(experts, loss=LOSS), sizes)
+    world, config = in_layout(learner_config(experts, loss=LOSS, router=ROUTER), sizes)
     ranks = run_ranks(train_and_export, world, config, STEPS, BUDGET, True)
     naive, wanted = naive_run(experts)
+    assert_alike(ranks, naive, wanted)
+
+
+def assert_alike(ranks: list[Any], naive: list[NaiveStep], wanted: dict[str, torch.Tensor]) -> None:
+    """Check losses, metrics and weights on all ranks."""
     for steps, weights in ranks:
         assert [step.loss for step in steps] == pytest.approx([step.loss for step in naive], rel=1e-5, abs=1e-6)
         assert [step.grad_norm for step in steps] == pytest.approx([step.grad_norm for step in naive], rel=1e-5)
+        for step, reference in zip(steps, naive, strict=True):
+            measured = {name: value for name in OF_ROUTERS if (value := getattr(step, name)) is not None}
+            assert measured == pytest.approx({name: reference.routers[name] for name in measured}, rel=1e-5)
+            assert {"expert_load", "router_entropy", "balance_loss"} <= measured.keys()
+            assert step.dropped_tokens == 0
         torch.testing.assert_close(weights, wanted, rtol=0, atol=MOST)
 
 
@@ -113,7 +127,7 @@ def test_routing_without_renormalised_weights_is_that_of_hugging_face(experts: P
     for file in experts.iterdir():
         text = file.read_bytes()
         (plain / file.name).write_bytes(text.replace(b'"norm_topk_prob": true', b'"norm_topk_prob": false'))
-    config = learner_config(plain, loss=LOSS)
+    config = learner_config(plain, loss=LOSS, router=ROUTER)
     ((steps, _),) = run_ranks(train_and_export, 1, config, STEPS[:1], BUDGET, True)
     naive, renormalised = naive_run(plain)[0][0], naive_run(experts)[0][0]
     assert [step.grad_norm for step in steps] == pytest.approx([naive.grad_norm], rel=1e-5)

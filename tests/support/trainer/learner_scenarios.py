@@ -120,6 +120,16 @@ def train_and_export(
     return [_step(learner, sequences, max_tokens, off_policy) for sequences in steps], weights(learner)
 
 
+def train_as_chosen_before(
+    rank: int, world_size: int, port: int, config: LearnerConfig, steps: Steps, max_tokens: int
+) -> list[OptimizerStep]:
+    """Measure the second step's samples, then take both steps; return their metrics."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    first, second = (_share(learner, sequences, max_tokens) for sequences in steps)
+    learner.logprobs(second, 1)
+    return [learner.train(first, engine_logprobs(first), 0), learner.train(second, engine_logprobs(second), 1)]
+
+
 def zeros(rank: int, world_size: int, port: int, config: LearnerConfig) -> tuple[str, ...]:
     """Return the names of tensors that hold nothing but zeros."""
     return LearnerRank(config, rank, world_size, "127.0.0.1", port).zeros()

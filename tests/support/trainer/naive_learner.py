@@ -6,11 +6,12 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 from rljob_api.sizing.model_shape import BY_MODEL_TYPE, Family
 from rljob_trainer.algorithms.algorithm import CISPO, GSPO, LIKELIHOOD
 from rljob_trainer.batches.packing import TrainingSequence
-from rljob_trainer.learners.config import LossSettings, OptimizerSettings
+from rljob_trainer.learners.config import LossSettings, OptimizerSettings, RoutingSettings
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class NaiveStep:
     grad_norm: float
     gradients: dict[str, torch.Tensor]
     """clipped"""
+    routers: dict[str, float]
+    """what the routers do, by the names of metrics; empty without experts"""
 
 
 def _by_expert(tensors: dict[str, torch.Tensor], family: Family) -> dict[str, torch.Tensor]:
@@ -38,8 +41,14 @@ def _by_expert(tensors: dict[str, torch.Tensor], family: Family) -> dict[str, to
 
 class NaiveLearner:
     def __init__(
-        self, directory: Path, loss: LossSettings, optimizer: OptimizerSettings, rates: Sequence[float]
+        self,
+        directory: Path,
+        loss: LossSettings,
+        optimizer: OptimizerSettings,
+        rates: Sequence[float],
+        router: RoutingSettings | None = None,
     ) -> None:
+        self.router = router or RoutingSettings()
         self.model = self._load(directory)
         self.family = BY_MODEL_TYPE[self.model.config.model_type]
         self.reference = self._load(directory).requires_grad_(False)
@@ -56,14 +65,14 @@ class NaiveLearner:
         total = torch.zeros(())
         for sequence in sequences:
             total = total + self._sequence_loss(sequence, off_policy)
-        total.backward()
+        (total + (extra := self._router_loss(sequences))[0]).backward()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_grad)
         for group in self.optimizer.param_groups:
             group["lr"] = self.rates[0]
         self.rates = self.rates[1:]
         gradients = {n: p.grad.clone() for n, p in self.model.named_parameters() if p.grad is not None}
         self.optimizer.step()
-        return NaiveStep(total.item(), norm.item(), _by_expert(gradients, self.family))
+        return NaiveStep(total.item(), norm.item(), _by_expert(gradients, self.family), extra[1])
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return a copy of all weights as they are now."""
@@ -76,6 +85,32 @@ class NaiveLearner:
         all_logprobs = logits.log_softmax(-1)
         targets = tokens[sequence.prompt_length :]
         return all_logprobs.gather(1, targets[:, None])[:, 0], -(all_logprobs.exp() * all_logprobs).sum(-1)
+
+    def _router_loss(self, sequences: Sequence[TrainingSequence]) -> tuple[torch.Tensor, dict[str, float]]:
+        """Return the routers' losses, layer by layer as Hugging Face computes them, and their metrics."""
+        if not self.family.experts:
+            return torch.zeros(()), {}
+        config, settings = self.model.config, self.router
+        number, chosen = config.num_experts, config.num_experts_per_tok
+        said = [self.model(torch.tensor(each.tokens)[None], output_router_logits=True) for each in sequences]
+        layers = list(zip(*(each.router_logits for each in said), strict=True))
+        balance, z, loads, entropies = torch.zeros(()), torch.zeros(()), [], []
+        for by_sequence in layers:
+            whole = torch.cat(by_sequence)
+            parts = [whole] if settings.balance_over == "step" else by_sequence
+            balance = balance + sum(load_balancing_loss_func((part,), number, chosen) for part in parts) / len(parts)
+            z = z + whole.logsumexp(-1).square().mean()
+            counts = torch.bincount(whole.topk(chosen).indices.flatten(), minlength=number).double()
+            loads.append((counts.max() / counts.mean()).item())
+            entropies.append(torch.distributions.Categorical(logits=whole).entropy().mean().item())
+        balance = balance / chosen  # as Megatron has it: 1 when balanced
+        loss = settings.balance_coefficient * balance + settings.z_coefficient * z
+        return loss, {
+            "expert_load": max(loads),
+            "router_entropy": sum(entropies) / len(layers),
+            "balance_loss": balance.item() / len(layers),
+            "router_z_loss": z.item() / len(layers),
+        }
 
     def _sequence_loss(self, sequence: TrainingSequence, off_policy: bool) -> torch.Tensor:
         new, entropy = self.logprobs(self.model, sequence)

@@ -149,3 +149,8 @@ def test_utilisation_is_the_time_at_the_peak_over_that_of_training(
     peak_seconds: float, phases: dict[str, float], wanted: float | None
 ) -> None:
     assert StepMetrics(peak_seconds=peak_seconds, phase_seconds=phases).mfu == wanted
+
+
+def test_what_the_critic_does_not_measure_is_the_policy_s_and_what_neither_does_is_absent():
+    both = combined(LearnerMetrics(expert_load=2.0, dropped_tokens=3), LearnerMetrics())
+    assert (both.expert_load, both.dropped_tokens, both.router_entropy) == (2.0, 3, None)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rljob_api.algorithms import KNOWN
-from rljob_api.sections import Device, KlTarget, Recompute, Spec
+from rljob_api.sections import BalanceOver, Device, Experts, KlTarget, Recompute, Replay, Spec
 from rljob_api.sizing.batch import batch
 from rljob_api.sizing.topology import Topology, sizes
 from rljob_trainer.algorithms import factory
@@ -26,6 +26,7 @@ from rljob_trainer.learners.config import (
     LearnerConfig,
     LossSettings,
     OptimizerSettings,
+    RoutingSettings,
 )
 from rljob_trainer.rundir.rollout_files import Made
 from rljob_trainer.sync.layout import Sharding
@@ -96,6 +97,10 @@ def chosen_algorithm(spec: Spec) -> Algorithm:
     return chosen
 
 
+BALANCE: Mapping[BalanceOver, Literal["sequence", "step"]] = {
+    BalanceOver.SEQUENCE: "sequence",
+    BalanceOver.STEP: "step",
+}
 RECOMPUTE: Mapping[Recompute, dict[str, Any]] = {
     Recompute.NONE: {},
     Recompute.FULL: {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
@@ -118,11 +123,22 @@ def learner_config(
         pipeline_parallel=spec.training.pipeline_parallel,
         expert_parallel=spec.training.expert_parallel,
         expert_tensor_parallel=spec.training.expert_tensor_parallel,
+        router=routing_settings(spec.training.experts),
         precision=spec.training.precision.value,
         device="cpu" if spec.runtime.device is Device.CPU else "cuda",
         seed=spec.seed,
         num_threads=num_threads,
         megatron_args=RECOMPUTE[spec.training.recompute] | spec.extra_args.megatron,
+    )
+
+
+def routing_settings(experts: Experts) -> RoutingSettings:
+    """Return what the manifest says about the routers of experts."""
+    return RoutingSettings(
+        balance_coefficient=experts.balance_loss,
+        balance_over=BALANCE[experts.balance_over],
+        z_coefficient=experts.z_loss,
+        replay=experts.replay is Replay.LEARNER,
     )
 
 

@@ -87,6 +87,8 @@ class PackedTokens(PackedSeqParams):
     """turns queries or keys by cosines and sines"""
     positions_R: torch.Tensor | None = None
     """computed tokens whose hidden states the loss needs"""
+    routing: Any = None
+    """`routing.Routing`, for the routers of a mixture of experts; None: they only choose"""
 
 
 def packed_tokens(layout: TokenLayout, rope: Rope, device: torch.device) -> PackedTokens:

@@ -67,6 +67,10 @@ def _expert_problems(hf_config: Any, config: LearnerConfig) -> Iterator[str]:
         splits["expertTensorParallel"] = config.expert_tensor_parallel, width, "columns of an expert"
     elif config.expert_tensor_parallel > 1:
         yield f"expertTensorParallel={config.expert_tensor_parallel}: the model has no experts"
+    again = sorted({"mlp", "moe"} & set(config.megatron_args.get("recompute_modules") or ()))
+    if experts and again and config.pipeline_parallel > 1:
+        # the router would see another micro-batch's tokens when only it is computed again
+        yield f"recompute_modules {', '.join(again)} is not supported for experts in pipeline stages; recompute all"
     for name, (size, number, what) in splits.items():
         if size > 1 and (number == 0 or number % size):
             valid = ", ".join(str(other) for other in range(1, max(number, 1) + 1) if number % other == 0)

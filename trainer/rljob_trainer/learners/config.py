@@ -84,6 +84,25 @@ class LossSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RoutingSettings:
+    """What is asked of the routers of a mixture of experts beside their choices."""
+
+    balance_coefficient: float = 0.0
+    """of the load-balance loss"""
+    balance_over: Literal["sequence", "step"] = "sequence"
+    """what it compares the loads of: each sequence by itself, or all of an optimizer step"""
+    z_coefficient: float = 0.0
+    """of the square of the logits' logsumexp"""
+    replay: bool = False
+    """whether updates use the experts that the policy chose before the first of them"""
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether there is a loss to compute."""
+        return bool(self.balance_coefficient or self.z_coefficient)
+
+
+@dataclass(frozen=True, slots=True)
 class CriticSettings:
     """The value model beside the policy."""
 
@@ -112,6 +131,8 @@ class LearnerConfig:
     """ranks that share out the experts of a mixture"""
     expert_tensor_parallel: int = 1
     """ranks that share each expert"""
+    router: RoutingSettings = field(default_factory=RoutingSettings)
+    """of a mixture of experts"""
     precision: Literal["fp32", "bf16"] = "fp32"
     device: Literal["cpu", "cuda"] = "cpu"
     seed: int = 0

@@ -18,6 +18,10 @@ from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.moe.moe_layer import MoELayer
 from megatron.core.transformer.moe.router import TopKRouter
+from megatron.core.transformer.transformer_layer import TransformerLayer
+
+from rljob_trainer.learners.layout import share_length
+from rljob_trainer.learners.routing import Routing
 
 LOCAL_EXPERTS = ".mlp.experts.local_experts."
 """in the name of every parameter that only the ranks of its expert have"""
@@ -26,6 +30,14 @@ _ALONE = SimpleNamespace(size=lambda: 1)
 
 if not hasattr(moe_utils, "te_general_gemm"):
     moe_utils.te_general_gemm = None  # Megatron 0.16.1 reads the name without Transformer Engine, too
+
+
+class RoutedLayer(TransformerLayer):
+    """A layer whose router knows the micro-batch, also when the layer is computed again in the backward pass."""
+
+    def forward(self, *args: Any, packed_seq_params: Any = None, **named: Any) -> Any:
+        self.mlp.router.batch = packed_seq_params.routing
+        return super().forward(*args, packed_seq_params=packed_seq_params, **named)
 
 
 class ExpertLayer(MoELayer):
@@ -43,6 +55,20 @@ class ExpertLayer(MoELayer):
 class Router(TopKRouter):
     """Megatron's router; the tensor ranks, which have routed different tokens, sum its weight's gradient."""
 
+    batch: Routing | None = None
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.router_replay = _Replay(self)
+
+    def routing(self, logits: torch.Tensor, padding_mask: torch.Tensor | None = None) -> tuple[Any, Any]:
+        """Return probabilities and map of the chosen experts [N, E], with the losses of the micro-batch."""
+        probs, chosen = super().routing(logits, padding_mask)
+        if self.batch is not None:
+            flat = logits.view(-1, self.config.num_moe_experts)
+            probs = self.batch.losses(self.layer_number - 1, flat, chosen, probs)
+        return probs, chosen
+
     def gating(self, input: torch.Tensor) -> torch.Tensor:  # Megatron's name
         weight = copy_to_tensor_model_parallel_region(self.weight, self.tp_group)
         dtype = _ROUTER_DTYPES.get(self.config.moe_router_dtype, input.dtype)
@@ -51,6 +77,23 @@ class Router(TopKRouter):
 
     def _apply_expert_bias(self, routing_map: torch.Tensor, padding_mask: torch.Tensor | None = None) -> None:
         """Do nothing, for no family of ours has such a bias; Megatron's method is compiled before it does nothing."""
+
+
+class _Replay:
+    """What Megatron asks where its router would choose, instead of its own class of global state."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    def get_replay_topk(
+        self, scores: torch.Tensor, topk: int, num_groups: Any, group_topk: Any, choose: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return scores and numbers of the experts of each token [N, K]."""
+        top, experts = choose(scores, topk, num_groups=num_groups, group_topk=group_topk)
+        batch = self._router.batch
+        if batch is None:
+            return top, experts
+        return batch.chosen(self._router.layer_number - 1, scores, top, experts)
 
 
 def expert_parameters(model: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
@@ -99,8 +142,3 @@ def _whole(share: torch.Tensor, group: dist.ProcessGroup, length: int) -> torch.
     whole = share.new_empty((size * group.size(), *share.shape[1:]))
     dist.all_gather_into_tensor(whole, filled, group=group)
     return whole[:length]
-
-
-def share_length(length: int, ranks: int) -> int:
-    """Return how many of `length` tokens each rank has; the last ones may have fewer, or none."""
-    return -(-length // ranks)

@@ -125,8 +125,8 @@ class LearnerGroup:
         with self._lock:
             full = [batch for batch in batches if any(batch.micro_batches_by_rank)]
             # The first step's are those of its own forward pass.
-            old = [self._logprobs(batch.micro_batches_by_rank) if number else None for number, batch in enumerate(full)]
-            steps = [self._train(batch, logprobs) for batch, logprobs in zip(full, old, strict=True)]
+            old = [self._logprobs(batch.micro_batches_by_rank, n) if n else None for n, batch in enumerate(full)]
+            steps = [self._train(batch, logprobs, n) for n, (batch, logprobs) in enumerate(zip(full, old, strict=True))]
         self._count_skipped(steps)
         return summary(steps, kl_in_rewards=next((batch.kl for batch in batches), None))
 
@@ -220,16 +220,18 @@ class LearnerGroup:
                 f"training.optimizer.maxSkippedSteps allows {self._max_skipped}"
             )
 
-    def _logprobs(self, shares: Sequence[Sequence[MicroBatch]]) -> list[list[npt.NDArray[np.float32]]]:
-        return self._outputs(self._on_shares("logprobs", [(list(share),) for share in shares]))
+    def _logprobs(
+        self, shares: Sequence[Sequence[MicroBatch]], number: int | None = None
+    ) -> list[list[npt.NDArray[np.float32]]]:
+        return self._outputs(self._on_shares("logprobs", [(list(share), number) for share in shares]))
 
     def _outputs(self, answers: list[Any]) -> list[Any]:
         """Return what the ranks that hold the output say, one for each data-parallel share."""
         return [answers[self._layout.output_rank(share)] for share in range(self._layout.data)]
 
-    def _train(self, batch: StepBatch, old_logprobs: list[Any] | None) -> OptimizerStep:
+    def _train(self, batch: StepBatch, old_logprobs: list[Any] | None, number: int) -> OptimizerStep:
         old = old_logprobs or [None] * self._layout.data
-        arguments = [(list(share), old[index]) for index, share in enumerate(batch.micro_batches_by_rank)]
+        arguments = [(list(share), old[index], number) for index, share in enumerate(batch.micro_batches_by_rank)]
         first: OptimizerStep = self._on_shares("train", arguments)[0]
         return first
 

@@ -51,6 +51,11 @@ class TokenLayout:
         return slots, slot_T[self.first_N]
 
 
+def share_length(length: int, ranks: int) -> int:
+    """Return how many of `length` tokens each tensor rank routes; the last ones may have fewer, or none."""
+    return -(-length // ranks)
+
+
 def token_layout(batch: MicroBatch) -> TokenLayout:
     """Return the layout of a micro-batch: its sequences as a tree of tokens, numbered in order of appearance."""
     lengths_S = np.diff(batch.cu_seqlens_S1).astype(np.int64)

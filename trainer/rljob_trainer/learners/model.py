@@ -18,7 +18,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from rljob_api.sizing.model_shape import Family
 from rljob_trainer.learners.attention import PackedAttention, PackedTokens
 from rljob_trainer.learners.embedding import embed
-from rljob_trainer.learners.experts import ExpertLayer, Router, expert_parameters
+from rljob_trainer.learners.experts import ExpertLayer, RoutedLayer, Router, expert_parameters
 from rljob_trainer.learners.norm import RmsNorm
 from rljob_trainer.learners.post_norms import NormedAttention, NormedMlp
 
@@ -142,7 +142,7 @@ def _layer_spec(config: Any, family: Family, device: Literal["cpu", "cuda"]) -> 
     layer.input_layernorm = layer.pre_mlp_layernorm = RmsNorm
     attention.core_attention = PackedAttention
     if config.num_moe_experts:
-        layer.mlp.module, layer.mlp.submodules.router = ExpertLayer, Router
+        spec.module, layer.mlp.module, layer.mlp.submodules.router = RoutedLayer, ExpertLayer, Router
     if config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = RmsNorm
     if family.post_norms:

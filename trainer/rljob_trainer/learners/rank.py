@@ -8,7 +8,7 @@ import logging
 import random
 import resource
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -39,6 +39,7 @@ from rljob_trainer.learners.optimizer import Optimizer, data_parallel
 from rljob_trainer.learners.reduction import Sums, over_ranks
 from rljob_trainer.learners.reference import ReferenceWeights
 from rljob_trainer.learners.rope import Rope
+from rljob_trainer.learners.routers import ExpertRouters, RouterPass
 from rljob_trainer.learners.speed import Speed
 from rljob_trainer.learners.teacher import Teacher
 from rljob_trainer.metrics import OptimizerStep
@@ -72,6 +73,8 @@ class LearnerRank:
             self._ddp = data_parallel(model)
             self._optimizer = Optimizer(self._ddp, config.optimizer, config.precision)
         self._model = model
+        routed = self._bridge.config
+        self._routers = ExpertRouters(config.router, routed, self.device) if routed.num_moe_experts else None
         self._speed = Speed.of(self._bridge.hf_config, self.device, world_size)
         self._rope = Rope(self._bridge.hf_config, self._bridge.config.kv_channels, self.device)
         with self._runtime():
@@ -91,12 +94,16 @@ class LearnerRank:
         return self.rank == self.layout.output_rank(self.layout.data_rank(self.rank))
 
     def train(
-        self, micro_batches: Sequence[MicroBatch], old_logprobs: Sequence[Logprobs_R] | None = None
+        self,
+        micro_batches: Sequence[MicroBatch],
+        old_logprobs: Sequence[Logprobs_R] | None = None,
+        number: int | None = None,
     ) -> OptimizerStep:
         """Take one optimizer step on this data-parallel share, and return metrics over all shares.
 
         `old_logprobs` are the learner's own, from `logprobs()` before the first update on these samples; None means
-        that this is the first, so the ratio is 1. A step whose gradient is not finite is skipped and counted. Without
+        that this is the first, so the ratio is 1. `number` is that which `logprobs()` got for them. A step whose
+        gradient is not finite is skipped and counted. Without
         micro-batches (then no share has any) there is nothing to learn and no step is taken.
         """
         if not micro_batches:
@@ -104,22 +111,27 @@ class LearnerRank:
         with self._runtime():
             reference = self._reference_logprobs(micro_batches)
             old: Sequence[Logprobs_R | None] = old_logprobs or [None] * len(micro_batches)
-            batches = _Batches(self._rope, self.device, list(zip(micro_batches, old, reference, strict=True)))
+            routers = self._training_routers(micro_batches, number)
+            batches = self._batches(micro_batches, routers, old, reference)
             self._ddp.zero_grad_buffer()
             self._optimizer.megatron.zero_grad()
             sums = self._run(batches, self._loss, forward_only=False)
             taken, grad_norm = self._optimizer.step()
             self.step += taken
             self.skipped += not taken
-            return self._metrics(sums, taken, grad_norm)
+            return self._metrics(sums, taken, grad_norm, routers.metrics() if routers else {})
 
-    def logprobs(self, micro_batches: Sequence[MicroBatch], *, reference: bool = False) -> list[Logprobs_R]:
+    def logprobs(
+        self, micro_batches: Sequence[MicroBatch], number: int | None = None, *, reference: bool = False
+    ) -> list[Logprobs_R]:
         """Return the log-probabilities of each micro-batch's targets, on the ranks that hold the output; else nothing.
 
-        With `reference`, by the weights that training started from. Raises ValueError if they were not kept.
+        With `reference`, by the weights that training started from. Raises ValueError if they were not kept. With a
+        `number` of the step that trains on them, that uses the experts chosen here, if the configuration says so.
         """
         with self._runtime(), self._weights(reference):
-            batches = _Batches(self._rope, self.device, [(batch,) for batch in micro_batches])
+            routers = self._routers.measuring(number) if self._routers and not reference else None
+            batches = self._batches(micro_batches, routers)
             with torch.no_grad():
                 results = self._run(batches, self._measure, forward_only=True)
         return [logprobs_R.cpu().numpy() for logprobs_R in results] if self.holds_output else []
@@ -207,6 +219,20 @@ class LearnerRank:
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()
 
+    def _batches(
+        self, micro_batches: Sequence[MicroBatch], routers: RouterPass | None, *logprobs: Sequence[Logprobs_R | None]
+    ) -> "_Batches":
+        return _Batches(self._rope, self.device, list(zip(micro_batches, *logprobs, strict=True)), routers)
+
+    def _training_routers(self, micro_batches: Sequence[MicroBatch], number: int | None) -> RouterPass | None:
+        if self._routers is None:
+            return None
+
+        def forward(routers: RouterPass) -> None:
+            self._run(self._batches(micro_batches, routers), _nothing, forward_only=True)
+
+        return self._routers.training(micro_batches, number, forward)
+
     def _run(self, batches: "_Batches", outcome: schedule.Outcome, forward_only: bool, model: Any = None) -> list[Any]:
         """Run all micro-batches; return what `outcome` gave for each, on the last stage.
 
@@ -267,8 +293,7 @@ class LearnerRank:
         if self._config.loss.kl is None:
             return [None] * len(micro_batches)
         with self._weights(reference=True), torch.no_grad():
-            batches = _Batches(self._rope, self.device, [(batch,) for batch in micro_batches])
-            results = self._run(batches, self._measure, forward_only=True)
+            results = self._run(self._batches(micro_batches, None), self._measure, forward_only=True)
         return [result.cpu().numpy() for result in results] or [None] * len(micro_batches)
 
     @contextmanager
@@ -281,10 +306,13 @@ class LearnerRank:
             with self._reference.in_place_of(self._model):
                 yield
 
-    def _metrics(self, sums: Sequence[Sums], taken: bool, grad_norm: float) -> OptimizerStep:
-        """Add up what the ranks that hold the output know."""
+    def _metrics(
+        self, sums: Sequence[Sums], taken: bool, grad_norm: float, of_routers: Mapping[str, Any] | None = None
+    ) -> OptimizerStep:
+        """Add up what the ranks that hold the output know, and what the routers of all ranks do."""
         return OptimizerStep(
             **over_ranks(sums if self.holds_output else [], self.device),
+            **(of_routers or {}),
             step=self.step,
             skipped=int(not taken),
             grad_norm=grad_norm,
@@ -306,12 +334,21 @@ class _Batches:
     device: torch.device
     arguments: Sequence[tuple[Any, ...]]
     """of each `_Batch`: the micro-batch, old and reference log-probabilities"""
+    routers: RouterPass | None = None
+    """None: routers, if there are any, only choose"""
 
     def __len__(self) -> int:
         return len(self.arguments)
 
     def __iter__(self) -> Iterator["_Batch"]:
-        return (_Batch(batch, self.rope, self.device, *logprobs) for batch, *logprobs in self.arguments)
+        return map(self._batch, self.arguments)
+
+    def _batch(self, arguments: tuple[Any, ...]) -> "_Batch":
+        batch, *logprobs = arguments
+        made = _Batch(batch, self.rope, self.device, *logprobs)
+        if self.routers is not None:
+            made.packed.routing = self.routers.of(batch, made.layout)
+        return made
 
 
 class _Batch:
@@ -341,6 +378,10 @@ class _Batch:
             old_logprobs_R=None if old_logprobs_R is None else tensor(old_logprobs_R),
             reference_logprobs_R=None if reference_logprobs_R is None else tensor(reference_logprobs_R),
         )
+
+
+def _nothing(batch: _Batch, hidden_R_H: torch.Tensor, non_loss_data: bool) -> None:
+    """The outcome of a pass that is made for what happens on its way."""
 
 
 def _prepare_process(config: LearnerConfig, rank: int) -> torch.device:

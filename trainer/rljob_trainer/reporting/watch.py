@@ -25,6 +25,7 @@ NAMES = (
     "Repetition",
     "NoSignal",
     "EngineImbalance",
+    "ExpertCollapse",
     "Mismatch",
     "Staleness",
     "DataWait",
@@ -34,7 +35,7 @@ USUAL_WAIT = 0.5
 """above it, a learner with half of its GPUs would still be fast enough"""
 AT_ONCE = frozenset({"GradientSpike", "NonFinite"})
 """findings of the weights that begin in a single step"""
-GRADUAL = frozenset({"RewardCollapse", "EntropyCollapse", "LossDiverging"})
+GRADUAL = frozenset({"RewardCollapse", "EntropyCollapse", "LossDiverging", "ExpertCollapse"})
 """those that begin somewhere in the window"""
 FEWEST_SAMPLES = 50
 """mean of an engine in the window; with fewer, chance alone makes engines unequal"""
@@ -311,6 +312,25 @@ def engine_imbalance(steps: Steps, limits: Watch) -> Finding | None:
     )
 
 
+def expert_collapse(steps: Steps, limits: Watch) -> Finding | None:
+    """The routers send ever more tokens to the same experts."""
+    windows = list(means(steps, limits.window, lambda step: step.expert_load))
+    if len(windows) < 2:
+        return None
+    (_, before), (last, now) = windows[0], windows[-1]
+    if now <= limits.expert_load * before:
+        return None
+    entropies = list(means(steps, limits.window, lambda step: step.router_entropy))
+    return Finding(
+        "ExpertCollapse",
+        f"load of the busiest expert (1: all experts of its layer get equally many tokens) of {span(last, limits)} is"
+        f" {now:.3g}, of the first {limits.window} steps it was {before:.3g}; the routers' entropy is"
+        f" {entropies[-1][1]:.3g} nats and was {entropies[0][1]:.3g}; watch.expertLoad {limits.expert_load:g}",
+        "Few experts do the work, and the ranks that hold the others wait. Set training.experts.balanceLoss, for"
+        " example to 0.001, or lower the learning rate.",
+    )
+
+
 def disagreement(steps: Steps, limits: Watch, bounds: Bounds) -> Finding | None:
     """Engines and learner compute different probabilities."""
     return above(
@@ -379,6 +399,7 @@ DETECTORS: tuple[Callable[[Steps, Watch], Finding | None], ...] = (
     repetition,
     no_signal,
     engine_imbalance,
+    expert_collapse,
 )
 BOUNDED: tuple[Callable[[Steps, Watch, Bounds], Finding | None], ...] = (disagreement, staleness, data_wait)
 

@@ -95,7 +95,31 @@ def test_sizes_of_experts_are_fields_and_the_model_s_own_are_not_needed():
 
     assert (training["expertParallel"], training["expertTensorParallel"]) == (4, 2)
     assert notes("--num-experts 8", NoteKind.LOST) == []
-    assert len(notes("--moe-aux-loss-coeff 0.1", NoteKind.LOST)) == 1
+    assert len(notes("--moe-router-dtype fp32", NoteKind.LOST)) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "experts"),
+    [
+        ("--moe-aux-loss-coeff 0.1 --moe-router-load-balancing-type seq_aux_loss", (0.1, "Sequence")),
+        ("--moe-aux-loss-coeff 0.1 --moe-router-load-balancing-type global_aux_loss", (0.1, "Step")),
+        ("--moe-aux-loss-coeff 0.1", (0.1, "Step")),
+        ("--moe-aux-loss-coeff 0 --moe-router-load-balancing-type seq_aux_loss", None),
+        ("--moe-aux-loss-coeff 0.1 --moe-router-load-balancing-type none", None),
+    ],
+)
+def test_the_balance_loss_and_its_kind_are_read_together(words: str, experts: tuple[float, str] | None):
+    given = spec_of(words)["training"].get("experts")
+    assert (given and (given["balanceLoss"], given["balanceOver"])) == experts
+
+
+def test_a_loss_over_micro_batches_is_noted():
+    assert len(notes("--moe-aux-loss-coeff 0.1", NoteKind.CHECK)) > len(notes("", NoteKind.CHECK))
+
+
+def test_the_z_loss_and_the_replay_are_fields():
+    experts = spec_of("--moe-z-loss-coeff 0.001 --use-routing-replay --num-steps-per-rollout 2")["training"]["experts"]
+    assert experts == {"zLoss": 0.001, "replay": "Learner"}
 
 
 def test_one_sample_for_each_prompt_is_slime_s_default_and_refused():

@@ -81,6 +81,9 @@ def test_ranks_share_the_optimizer_of_experts_with_those_that_hold_the_same(good
             "expertTensorParallel: 2",
             "spec.training.expertTensorParallel: 2 is of no use: the model has no experts",
         ),
+        (DENSE, "experts: {zLoss: 0.1}", "spec.training.experts.zLoss: 0.1 is of no use: the model has no experts"),
+        (DENSE, "experts: {zLoss: 0}", None),
+        (EXPERTS, "experts: {zLoss: 0.1}", None),
     ],
 )
 def test_sizes_of_expert_parallelism_divide_the_experts_and_are_of_use(good, config, line, said):

@@ -3,7 +3,7 @@
 import pytest
 
 from rljob_api.reading.manifest import parse
-from rljob_api.sections import Recompute, Schedule
+from rljob_api.sections import BalanceOver, Experts, Recompute, Replay, Schedule
 from rljob_api.sizing.token_limits import longest_prompt
 from rljob_trainer.assembly.settings import (
     RECOMPUTE,
@@ -15,8 +15,10 @@ from rljob_trainer.assembly.settings import (
     loss_settings,
     made_by,
     optimizer_settings,
+    routing_settings,
 )
 from rljob_trainer.data.prompt_scheduler import Lead
+from rljob_trainer.learners.config import RoutingSettings
 from support.trainer.whole_run import manifest
 
 
@@ -111,3 +113,21 @@ def test_recomputation_reaches_megatron_and_what_is_passed_through_comes_first(t
     usual = {"steps": 20, "precision": "fp32", "optimizer": {"learningRate": 2e-5}}
     spec = parse(manifest(tmp_path, tmp_path, training=usual | training, extraArgs={"megatron": passed})).spec
     assert learner_config(spec, chosen_algorithm(spec), tmp_path, 1).megatron_args == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "settings"),
+    [
+        (Experts(), RoutingSettings()),
+        (Experts(balance_loss=0.1, z_loss=0.2), RoutingSettings(0.1, "sequence", 0.2)),
+        (Experts(balance_loss=0.1, balance_over=BalanceOver.STEP), RoutingSettings(0.1, "step")),
+        (Experts(replay=Replay.LEARNER), RoutingSettings(replay=True)),
+    ],
+)
+def test_routers_get_the_losses_and_the_replay_of_the_manifest(given: Experts, settings: RoutingSettings) -> None:
+    assert routing_settings(given) == settings
+
+
+def test_the_learner_gets_the_settings_of_its_routers(tmp_path):
+    spec = parse(manifest(tmp_path, tmp_path, training={"experts": {"zLoss": 0.2}})).spec
+    assert learner_config(spec, chosen_algorithm(spec), tmp_path, 1).router == RoutingSettings(z_coefficient=0.2)

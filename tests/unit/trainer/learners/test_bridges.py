@@ -43,6 +43,11 @@ def llama(**changes: Any) -> PreTrainedConfig:
         ),
         (Qwen3MoeConfig(**EXPERTS, mlp_only_layers=[1]), {}, "mlp_only_layers [1] is not supported, only []"),
         (Qwen3MoeConfig(**EXPERTS, decoder_sparse_step=2), {}, "decoder_sparse_step 2 is not supported"),
+        (
+            Qwen3MoeConfig(**EXPERTS),
+            {"pipeline_parallel": 2, "megatron_args": {"recompute_modules": ["core_attn", "moe"]}},
+            "recompute_modules moe is not supported for experts in pipeline stages",
+        ),
         (llama(), {"expert_parallel": 2}, "expertParallel=2 does not divide 0 experts; use one of 1"),
         (llama(), {"expert_tensor_parallel": 2}, "expertTensorParallel=2: the model has no experts"),
         (llama(mlp_bias=True), {}, "mlp_bias True is not supported"),

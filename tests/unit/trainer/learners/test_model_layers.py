@@ -9,6 +9,7 @@ from megatron.core.transformer.attention import SelfAttention
 from megatron.core.transformer.transformer_layer import TransformerLayer
 
 from rljob_api.sizing.model_shape import FAMILIES
+from rljob_trainer.learners.experts import RoutedLayer
 from rljob_trainer.learners.fused_attention import FusedAttention
 from rljob_trainer.learners.fused_layer import FusedLayer
 from rljob_trainer.learners.model import _layer_spec
@@ -39,7 +40,7 @@ def test_gpus_have_the_fused_layers_unless_megatron_computes_a_part_of_them_agai
 
 def test_experts_are_not_in_a_fused_layer() -> None:
     spec = _layer_spec(settings(num_moe_experts=4), FAMILIES["Qwen3MoeForCausalLM"], "cuda")
-    assert (spec.module, spec.submodules.self_attention.module) == (TransformerLayer, FusedAttention)
+    assert (spec.module, spec.submodules.self_attention.module) == (RoutedLayer, FusedAttention)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

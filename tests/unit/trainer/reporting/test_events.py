@@ -1,10 +1,12 @@
 """events.jsonl: whole lines only, each step once, and anything a model can say."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from rljob_trainer.expert_metrics import ExpertMetrics
 from rljob_trainer.reporting.events import EventLog, EventsError, Lost, read_events, rewind
 from rljob_trainer.reporting.records import (
     AccuracyRecord,
@@ -45,6 +47,8 @@ EARLIER = """
  "time": 1760000000.0, "step": 7, "phase_seconds": {"rollout": 4.0, "train": 2.0}}
 """
 """a line of a run before metrics had a table"""
+LATER = dict.fromkeys(each.name for each in fields(ExpertMetrics))
+"""metrics that there were not yet"""
 
 
 def failure(number: int) -> EngineRecord:
@@ -69,7 +73,7 @@ def test_a_step_of_an_earlier_version_is_read_to_its_last_field(tmp_path: Path) 
     path = tmp_path / "events.jsonl"
     path.write_text(json.dumps(line) + "\n")
     (record,) = read_events(path)
-    assert record.model_dump() == {**line, "engine_samples": {}, "peak_seconds": 0}
+    assert record.model_dump() == {**line, **LATER, "engine_samples": {}, "peak_seconds": 0}
 
 
 def test_a_step_is_written_with_the_names_of_an_earlier_version(tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ def healthy(step: int, **changes: Any) -> StepRecord:
         "response_length": 20.0,
         "loss": 0.02 * noise,
         "engine_samples": {"engine-0": 32 + round(4 * noise), "engine-1": 32 - round(4 * noise)},
+        "expert_load": 1.6 + 0.3 * noise,
+        "router_entropy": 1.2,
         "learning_rate": 1e-5,
         "rollout_tokens": 100,
         "train_tokens": 100,
@@ -72,6 +74,7 @@ ILLS: dict[str, Callable[[int], dict[str, Any]]] = {
     "Repetition": after(90, repeated=0.6),
     "NoSignal": after(90, groups_without_signal=0.95),
     "EngineImbalance": after(90, engine_samples={"engine-0": 50, "engine-1": 14}),
+    "ExpertCollapse": after(90, expert_load=5.0, router_entropy=0.3),
     "Mismatch": after(90, logprob_mismatch=0.02),
     "Staleness": after(99, max_staleness=3),
     "DataWait": after(90, phase_seconds={"rollout": 7.0, "train": 3.0}),
@@ -115,6 +118,7 @@ def test_rewards_that_stay_negative_are_no_collapse_and_those_that_fall_are():
         ("NoSignal", {"no_signal": 1.0}),
         ("LossDiverging", {"loss_rise": 1.3}),
         ("EngineImbalance", {"engine_imbalance": 1.6}),
+        ("ExpertCollapse", {"expert_load": 3.5}),
     ],
 )
 def test_a_limit_moves_the_verdict(name: str, limits: dict[str, float]):

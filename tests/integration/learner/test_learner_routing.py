@@ -1,0 +1,89 @@
+"""Losses and metrics of routers beyond one pass over sequences, and replayed choices of experts."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from integration.learner.test_learner_experts import (
+    BUDGET,
+    LOSS,
+    RATES,
+    ROUTER,
+    STEPS,
+    Sizes,
+    assert_alike,
+    in_layout,
+    naive_run,
+    named,
+)
+from rljob_trainer.learners.config import RoutingSettings
+from support.trainer.learner_data import learner_config
+from support.trainer.learner_ranks import run_ranks
+from support.trainer.learner_scenarios import train_and_export, train_as_chosen_before
+from support.trainer.naive_learner import NaiveLearner
+from support.trainer.tiny_models import tiny
+
+FAST = 30.0
+"""times the usual learning rate, so that an update changes which experts are best"""
+OVER_STEP = RoutingSettings(balance_coefficient=3.0, balance_over="step")
+
+
+@pytest.fixture(scope="module")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny("Qwen3MoeForCausalLM", tmp_path_factory.mktemp("experts"), tied=False)
+
+
+@pytest.mark.parametrize("sizes", [(2, 1, 2, 2, 2), (1, 2, 2, 2, 1)], ids=named)
+def test_the_balance_over_a_step_is_that_of_all_its_tokens(experts: Path, sizes: Sizes) -> None:
+    world, config = in_layout(learner_config(experts, loss=LOSS, router=OVER_STEP), sizes)
+    assert_alike(run_ranks(train_and_export, world, config, STEPS, BUDGET, True), *naive_run(experts, OVER_STEP))
+
+
+def test_the_losses_are_the_same_when_layers_are_computed_again(experts: Path) -> None:
+    again = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    config = learner_config(experts, loss=LOSS, router=ROUTER, megatron_args=again)
+    assert_alike(run_ranks(train_and_export, 1, config, STEPS, BUDGET, True), *naive_run(experts))
+
+
+def test_without_coefficients_routers_only_report(experts: Path) -> None:
+    config = learner_config(experts, loss=LOSS)
+    ((plain, _),) = run_ranks(train_and_export, 1, config, STEPS[:1], BUDGET, True)
+    ((lossy, _),) = run_ranks(train_and_export, 1, replace(config, router=OVER_STEP), STEPS[:1], BUDGET, True)
+    assert (plain[0].balance_loss, plain[0].router_z_loss) == (None, None)
+    assert plain[0].expert_load == lossy[0].expert_load
+    assert plain[0].grad_norm != pytest.approx(lossy[0].grad_norm, rel=1e-2)
+
+
+def replayed(gate: Any, choices: Iterator[torch.Tensor], hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Do what Hugging Face's router does, with given experts."""
+    logits = torch.nn.functional.linear(hidden.reshape(-1, gate.hidden_dim), gate.weight)
+    chosen = next(choices)
+    weights = logits.softmax(-1).gather(1, chosen)
+    return logits, weights / weights.sum(-1, keepdim=True), chosen
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 1), (2, 1, 2, 2, 1), (1, 2, 2, 2, 1)], ids=named)
+def test_an_update_uses_the_experts_that_were_chosen_before_the_first_one(experts: Path, sizes: Sizes) -> None:
+    config = learner_config(experts, loss=LOSS, router=RoutingSettings(replay=True))
+    config = replace(config, optimizer=replace(config.optimizer, learning_rate=FAST * config.optimizer.learning_rate))
+    world, own = in_layout(config, sizes)
+    _, second = run_ranks(train_as_chosen_before, world, own, STEPS, BUDGET)[0]
+    naive = NaiveLearner(experts, LOSS, config.optimizer, [FAST * rate for rate in RATES])
+    with torch.no_grad():
+        before = [naive.model(torch.tensor(each.tokens)[None], output_router_logits=True) for each in STEPS[1]]
+    naive.step(STEPS[0], True)
+    anew = naive.step(STEPS[1], True)
+
+    naive = NaiveLearner(experts, LOSS, config.optimizer, [FAST * rate for rate in RATES])
+    naive.step(STEPS[0], True)
+    for layer, block in enumerate(naive.model.model.layers):
+        choices = [said.router_logits[layer].topk(2).indices for said in before]
+        block.mlp.gate.forward = partial(replayed, block.mlp.gate, iter(2 * choices))
+    wanted = naive.step(STEPS[1], True)
+    assert second.grad_norm == pytest.approx(wanted.grad_norm, rel=1e-4)
+    assert wanted.grad_norm != pytest.approx(anew.grad_norm, rel=1e-3), "it matters"

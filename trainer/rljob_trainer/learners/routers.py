@@ -1,0 +1,130 @@
+"""The routers of a rank's model over the passes of an optimizer step: measuring, counting, training.
+
+logprobs ─ notes the choices ─┐
+                              └─► (a pass that counts the loads of the step) ─► training ─► metrics
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+
+from rljob_trainer.batches.packing import MicroBatch
+from rljob_trainer.learners.attention import uploaded
+from rljob_trainer.learners.config import RoutingSettings
+from rljob_trainer.learners.layout import TokenLayout, share_length
+from rljob_trainer.learners.routing import Choices, Routing, StepTotals, Tally
+
+
+class ExpertRouters:
+    """The routers of a policy with experts. Methods are collective."""
+
+    def __init__(self, settings: RoutingSettings, model: Any, device: torch.device) -> None:
+        """`model` is Megatron's configuration."""
+        self._settings = settings
+        self._device = device
+        self._layers, self._experts, self._per_token = model.num_layers, model.num_moe_experts, model.moe_router_topk
+        self._choices: dict[int, list[Choices]] = {}
+        """of optimizer steps to come: the experts that the policy chose before the first of them"""
+
+    def measuring(self, number: int | None) -> "RouterPass | None":
+        """Return a pass that notes its choices for the optimizer step of that number; None: they do not matter."""
+        if not self._settings.replay or number is None:
+            return None
+        self._choices[number] = []
+        return self._pass(recorded=self._choices[number])
+
+    def training(
+        self, batches: Sequence[MicroBatch], number: int | None, forward: Callable[["RouterPass"], object]
+    ) -> "RouterPass":
+        """Return the pass of an optimizer step; `forward` runs the model once more without gradients, if needed."""
+        replayed = None if number is None else self._choices.pop(number, None)
+        step = totals(batches, self._device) if self._settings.has_losses else None
+        if step and self._settings.balance_coefficient and self._settings.balance_over == "step":
+            counting = self._pass(tally=self._tally(), always=True, replayed=replayed)
+            with torch.no_grad():
+                forward(counting)
+            step = replace(step, loads_L_E=counting.loads())
+        return self._pass(step=step, tally=self._tally(), replayed=replayed)
+
+    def _pass(self, **named: Any) -> "RouterPass":
+        return RouterPass(self._settings, self._device, **named)
+
+    def _tally(self) -> Tally:
+        return Tally.of(self._layers, self._experts, self._per_token, self._device)
+
+
+@dataclass
+class RouterPass:
+    """One pass of micro-batches through the model: makes the routing of each."""
+
+    settings: RoutingSettings
+    device: torch.device
+    step: StepTotals | None = None
+    tally: Tally | None = None
+    always: bool = False
+    replayed: Sequence[Choices] | None = None
+    """of each micro-batch: what an earlier pass chose"""
+    recorded: list[Choices] | None = None
+    """where this pass notes what it chose; None: nowhere"""
+    _number: int = field(default=0)
+
+    def loads(self) -> torch.Tensor:
+        """Return how many tokens of all ranks each expert has got [L, E]."""
+        assert self.tally is not None
+        return self.tally.over_ranks()[:, : self.tally.experts]
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the metrics of all ranks by name."""
+        return {} if self.tally is None else asdict(self.tally.metrics(self.settings))
+
+    def of(self, batch: MicroBatch, layout: TokenLayout) -> Routing:
+        """Return the routing of the next micro-batch."""
+        group = parallel_state.get_tensor_model_parallel_group()
+        size = share_length(len(layout.tokens_N), group.size())
+        start, stop = (min(len(layout.tokens_N), size * place) for place in (group.rank(), group.rank() + 1))
+        sequence_T = np.repeat(np.arange(batch.num_sequences), layout.lengths_S)
+        held = counted(batch)[sequence_T] & (layout.node_T >= start) & (layout.node_T < stop)
+        node_T = layout.node_T[held] - start
+        number, self._number = self._number, self._number + 1
+        made: Choices | None = None
+        if self.recorded is not None:
+            made = {}
+            self.recorded.append(made)
+        return Routing(
+            settings=self.settings,
+            counts_N=self._tensor(np.bincount(node_T, minlength=stop - start).astype(np.float64)),
+            node_T=self._tensor(node_T),
+            sequence_T=self._tensor(sequence_T[held]),
+            lengths_S=self._tensor(layout.lengths_S.astype(np.float64)),
+            group=group,
+            step=self.step,
+            tally=self.tally,
+            always=self.always,
+            wanted=None if self.replayed is None else self.replayed[number],
+            made=made,
+        )
+
+    def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        return uploaded(torch.from_numpy(np.ascontiguousarray(array)), self.device)
+
+
+def counted(batch: MicroBatch) -> npt.NDArray[np.bool_]:
+    """Return which sequences count: copies that only fill up a rank's share have no weight."""
+    found: npt.NDArray[np.bool_] = np.zeros(batch.num_sequences, np.bool_)
+    found[batch.sequences_R[batch.weights_R != 0]] = True
+    return found
+
+
+def totals(batches: Sequence[MicroBatch], device: torch.device) -> StepTotals:
+    """Return how many sequences and tokens a step has. Collective."""
+    number = sum(int(counted(batch).sum()) for batch in batches)
+    tokens = sum(int(np.diff(batch.cu_seqlens_S1)[counted(batch)].sum()) for batch in batches)
+    sums = torch.tensor([number, tokens], dtype=torch.float64, device=device)
+    dist.all_reduce(sums, group=parallel_state.get_data_parallel_group())
+    return StepTotals(sums[0], sums[1])
