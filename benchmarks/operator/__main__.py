@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=64, help="that they share")
     parser.add_argument("--life-s", type=float, default=40.0, help="how long the driver of each runs")
     parser.add_argument("--kills", type=int, default=3, help="of the operator, meanwhile")
+    parser.add_argument("--queue", choices=("rljob", "kueue"), default="rljob", help="whose queue they wait in")
     parser.add_argument("--waiting", type=int, default=200, help="jobs that wait for room there")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--profile", type=Path, help="directory for cProfile's view of the operator; slows it down")
@@ -77,7 +78,8 @@ def main() -> None:
     if "pass" in options.parts:
         say(*passed(queue_pass(options.nodes, 5 * options.nodes, options.waiting)))
     if "queue" in options.parts:
-        say(*queued(queue_use(options.queued, options.gpus, options.life_s, options.kills)))
+        of_kueue = options.queue == "kueue"
+        say(*queued(queue_use(options.queued, options.gpus, options.life_s, options.kills, of_kueue), options.queue))
 
 
 def machine() -> str:
@@ -145,13 +147,14 @@ def passed(figures: QueuePass) -> list[str]:
     ]
 
 
-def queued(figures: QueueUse) -> list[str]:
+def queued(figures: QueueUse, queue: str) -> list[str]:
     """Return how a queue was worked off as text."""
     seen = figures.seen
     return [
-        f"\n{figures.jobs} jobs for {figures.gpus} GPUs, drivers of {figures.life_s:.0f} s: {figures.seconds:.0f} s",
+        f"\n{figures.jobs} jobs for {figures.gpus} GPUs in the queue of {queue}, drivers of {figures.life_s:.0f} s: "
+        f"{figures.seconds:.0f} s",
         f"  while jobs waited ({seen.busy_s:.0f} s): {figures.held:.1%} of the GPUs reserved, "
-        f"{figures.bound:.1%} with a pod",
+        f"{figures.ending:.1%} not, with a pod that ends; {figures.bound:.1%} with a pod on a node",
         f"  at most {seen.most_gpus_held} GPUs reserved, {seen.most_gpus_of_pods} asked for by pods",
         f"  out of order: {figures.out_of_order}; longest wait {seen.longest_wait_s:.0f} s; "
         f"a job with a part of its pods: {seen.longest_partial_s:.1f} s at most",

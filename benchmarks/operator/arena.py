@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from local_cluster import control_plane, home, kuberay
+from local_cluster import control_plane, home, kuberay, kueue
 from local_cluster.api_server import ApiServer, start_api_server
 from local_cluster.kubectl import Kubectl
 from local_cluster.kwok import simulated_node
@@ -23,6 +23,8 @@ NAMESPACE = "fleet"
 NO_HEADS = "http://127.0.0.1:9/{namespace}/{service}"
 """nobody listens: jobs whose pods are never made"""
 PODS_OF_NODE = 110
+POD = "operator-0"
+"""the operator's pod: a container that is killed starts again in it, and still has the Lease"""
 
 
 @dataclass(frozen=True)
@@ -35,15 +37,25 @@ class Arena:
     """of the operator's ServiceAccount"""
     sees_nodes: bool = False
     """whether the operator watches all namespaces, and so sees nodes"""
+    has_kueue: bool = False
+    """whether jobs may name a queue of Kueue"""
 
     @contextmanager
     def operator(self, heads: str = NO_HEADS, profile: Path | None = None) -> Iterator[OperatorProcess]:
         """Run the operator as the chart would; `profile`: a file for cProfile."""
         program = MODULE if profile is None else ("-m", "cProfile", "-o", str(profile), *MODULE)
         log = self.server.directory / "logs" / "operator.log"
-        more = ("--autoscaler=[]",) if self.sees_nodes else ()
+        more = (*(["--autoscaler=[]"] if self.sees_nodes else []), *(["--kueue"] if self.has_kueue else []))
         with OperatorProcess(
-            self.kubeconfig, NAMESPACE, heads, log, program, log_level="INFO", more=more, watches_all=self.sees_nodes
+            self.kubeconfig,
+            NAMESPACE,
+            heads,
+            log,
+            program,
+            identity=POD,
+            log_level="INFO",
+            more=more,
+            watches_all=self.sees_nodes,
         ) as process:
             yield process
             if profile is not None:
@@ -53,12 +65,17 @@ class Arena:
         """Start KubeRay as it comes: one reconcile at a time, 100 requests per second."""
         wait_ready(kuberay.start_kuberay(self.server, self.kubectl, os.environ))
 
+    def start_kueue(self) -> None:
+        """Start Kueue, after KubeRay."""
+        wait_ready(kueue.start_kueue(self.server, self.kubectl, os.environ))
+
 
 @contextmanager
-def arena(pods: int, nodes_with_gpus: int = 0, gpus: int = 0) -> Iterator[Arena]:
+def arena(pods: int, nodes_with_gpus: int = 0, gpus: int = 0, has_kueue: bool = False) -> Iterator[Arena]:
     """Start a cluster whose simulated nodes hold this many pods; remove it at the end.
 
-    It has so many nodes with GPUs besides, and then the operator sees nodes.
+    It has so many nodes with GPUs besides, and then the operator sees nodes. `has_kueue`: the operator has the rights
+    for Kueue, which is to be started.
     """
     clusters = home.clusters_of_this_user()
     home.remove_orphans(clusters)
@@ -68,9 +85,10 @@ def arena(pods: int, nodes_with_gpus: int = 0, gpus: int = 0) -> Iterator[Arena]
         nodes += [simulated_node(f"simulated-gpus-{number}", gpus=gpus) for number in range(nodes_with_gpus)]
         kubectl = control_plane.complete(server, os.environ, nodes, operators=())
         kubectl("create", "namespace", NAMESPACE)
-        install_rights(kubectl, NAMESPACE, *([] if nodes_with_gpus else ["--set", f"namespaces={{{NAMESPACE}}}"]))
+        values = [] if nodes_with_gpus else ["--set", f"namespaces={{{NAMESPACE}}}"]
+        install_rights(kubectl, NAMESPACE, *values, f"--set=kueue.enabled={str(has_kueue).lower()}")
         kubeconfig = kubeconfig_of_operator(kubectl, NAMESPACE, directory)
-        yield Arena(server, kubectl, kubeconfig, sees_nodes=nodes_with_gpus > 0)
+        yield Arena(server, kubectl, kubeconfig, sees_nodes=nodes_with_gpus > 0, has_kueue=has_kueue)
 
 
 class Shares:

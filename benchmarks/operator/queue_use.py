@@ -6,8 +6,19 @@ from dataclasses import dataclass
 
 from arena import NAMESPACE, Arena, arena
 
+from local_cluster.kubectl import Manifest
 from support.operator.fake_head import serving
-from support.operator.queue_fleet import Seen, ShortLivedHeads, Watches, apply_at_once, fleet, out_of_order, quota
+from support.operator.queue_fleet import (
+    QUEUE,
+    Seen,
+    ShortLivedHeads,
+    Watches,
+    apply_at_once,
+    fleet,
+    out_of_order,
+    queue_of_kueue,
+    quota,
+)
 
 LONGEST_S = 3600.0
 GPUS_OF_NODE = 8
@@ -33,34 +44,49 @@ class QueueUse:
         return self.seen.held_gpu_s / (self.gpus * self.seen.busy_s)
 
     @property
+    def ending(self) -> float:
+        """Share of the GPUs that had a pod of a job without a reservation, which ends, while somebody waited."""
+        return self.seen.ending_gpu_s / (self.gpus * self.seen.busy_s)
+
+    @property
     def bound(self) -> float:
         """Share of the GPUs that had a pod while somebody waited."""
         return self.seen.bound_gpu_s / (self.gpus * self.seen.busy_s)
 
 
-def queue_use(jobs: int, gpus: int, life_s: float, kills: int) -> QueueUse:
-    """Run so many jobs, whose drivers live so long, and kill the operator so often on the way."""
+def queue_use(jobs: int, gpus: int, life_s: float, kills: int, is_kueues: bool = False) -> QueueUse:
+    """Run so many jobs, whose drivers live so long, and kill the operator so often on the way.
+
+    `is_kueues`: they wait in a queue of Kueue, which has the quota; else in the operator's, under a ResourceQuota.
+    """
     heads = ShortLivedHeads(life_s)
-    with arena(pods=8 * jobs, nodes_with_gpus=gpus // GPUS_OF_NODE, gpus=GPUS_OF_NODE) as place, serving(heads) as url:
-        place.kubectl.apply(quota(NAMESPACE, gpus))
+    nodes = gpus // GPUS_OF_NODE
+    with arena(8 * jobs, nodes, GPUS_OF_NODE, has_kueue=is_kueues) as place, serving(heads) as url:
         place.start_kuberay()
+        if is_kueues:
+            place.start_kueue()
+            place.kubectl.apply(*queue_of_kueue(NAMESPACE, gpus))
+        else:
+            place.kubectl.apply(quota(NAMESPACE, gpus))
+        given = fleet(jobs, SIZES, queue=QUEUE if is_kueues else None)
         watches = Watches(place.kubectl, NAMESPACE)
         began = time.monotonic()
         try:
-            _run(place, url, watches.seen, jobs, [jobs * (kill + 1) // (kills + 1) for kill in range(kills)])
+            _run(place, url, watches.seen, given, [jobs * (kill + 1) // (kills + 1) for kill in range(kills)])
         finally:
             watches.close()
         seconds = time.monotonic() - began
     return QueueUse(jobs, gpus, life_s, seconds, watches.seen, len(out_of_order(watches.seen)))
 
 
-def _run(place: Arena, url: str, seen: Seen, jobs: int, kills: Sequence[int]) -> None:
+def _run(place: Arena, url: str, seen: Seen, jobs: Sequence[Manifest], kills: Sequence[int]) -> None:
     """Create the jobs, and kill the operator when so many of them have ended."""
+    first, *later = (*kills, len(jobs))
     with place.operator(url) as operator:
-        apply_at_once(place.kubectl, NAMESPACE, fleet(jobs, SIZES))
-        _until_ended(seen, kills[0] if kills else jobs)
+        apply_at_once(place.kubectl, NAMESPACE, jobs)
+        _until_ended(seen, first)
         operator.kill()
-    for ended in (*kills[1:], jobs):
+    for ended in later:
         with place.operator(url) as operator:
             _until_ended(seen, ended)
             operator.kill()

@@ -18,11 +18,11 @@ class RayAnswer:
 
 
 class News(Enum):
-    """How much has changed about a driver."""
+    """How much has changed about a driver, or about the turn of a job."""
 
     NOTHING = auto()
     PROGRESS = auto()
-    """it continues: nothing has to be done, and writing it into the status can wait"""
+    """it continues, or waits: nothing has to be done, and writing it into the status can wait"""
     CHANGE = auto()
 
 

@@ -118,6 +118,8 @@ class Watcher:
                 status = await self._control.status(revision)
             except DriverUnreachableError as error:
                 log.debug("action=poll failed, will try again: %s", error)
+                if revision is not None:
+                    self._look_now.set()  # it has answered before: mostly it has ended, and Ray knows
                 if error.status == UNAUTHORIZED:
                     self._keep(after_refusal(self._seen, self._clock()))
                 await asyncio.sleep(RETRY_S)

@@ -154,7 +154,7 @@ def joined(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession)
     reservations = None
     if settings.queue is not None:
         sight = Sight(cluster, settings.namespaces, settings.coming)
-        reservations = Reservations(cache, sight, settings.queue, metrics, time.time, queue.add)
+        reservations = Reservations(cache, sight, settings.queue, metrics, time.time, changed)
     reconciler = Reconciler(cluster, cache, drivers, watches, metrics, settings.defaults, time.time, reservations)
     sweeper = Sweeper(cluster, cache, settings.namespaces, settings.defaults, time.time)
     return Operator(settings, cluster, cache, queue, watches, drivers, metrics, reconciler, sweeper, reservations)

@@ -13,6 +13,7 @@ from rljob_operator.admission import admission
 from rljob_operator.cache import Cache, Key, is_ours, key_of
 from rljob_operator.claims import Claim
 from rljob_operator.cluster import ClusterError
+from rljob_operator.driver_news import News
 from rljob_operator.identity import Manifest
 from rljob_operator.metrics import Metrics
 from rljob_operator.plan import holder
@@ -43,9 +44,9 @@ class Reservations:
         rules: Rules,
         metrics: Metrics,
         clock: Callable[[], float],
-        changed: Callable[[Key], None],
+        changed: Callable[[Key, News], None],
     ) -> None:
-        """`clock` returns unix seconds; `changed` is told the jobs whose turns have changed."""
+        """`clock` returns unix seconds; `changed` takes each job whose turn has changed."""
         self._cache, self._sight, self._metrics = cache, sight, metrics
         self._rules, self._clock, self._changed = rules, clock, changed
         self._ledger = Ledger()
@@ -53,6 +54,8 @@ class Reservations:
         """jobs without a ticket that were looked at: refused"""
         self._basis: dict[Key, tuple[object, bool]] = {}
         """what a job's ticket was made from, and whether the job is in this queue"""
+        self._has_met_all = False
+        """whether all jobs that there were at the start have been looked at"""
         self._dirty = asyncio.Event()
         self._look: Look | None = None
         self._looked_at = 0.0
@@ -77,8 +80,7 @@ class Reservations:
             self._basis.pop(job.key, None)
             self._note(self._ledger.leave(job.key, has_pods))
             return None
-        created = seconds(raw["metadata"].get("creationTimestamp", "1970-01-01T00:00:00Z"))
-        ticket = ticket_of(admitted, created, pods, has_pods, granted)
+        ticket = ticket_of(admitted, _created(raw), pods, has_pods, granted)
         is_shown = granted is not None and shows(admitted, granted)
         self._note(self._ledger.put(ticket, is_shown))
         self._basis[job.key] = basis, is_queued_here(admitted)
@@ -92,14 +94,28 @@ class Reservations:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether every job has been looked at: after a start, one that is not known may hold room."""
-        return all(
-            key in self._ledger or key in self._settled or self._cache.job(key) is None for key in self._cache.jobs()
-        )
+        """Return whether every job has been looked at that may hold room, or come before one that waits.
+
+        After a start that is every job. Later ones hold nothing without a status or pods, and are the newest, so a
+        stream of new jobs does not stop the queue.
+        """
+        unknown = [key for key in self._cache.jobs() if key not in self._ledger and key not in self._settled]
+        newest = max((each.created for each in self._ledger.tickets.values() if each.waits), default=0.0)
+        return not any(self._concerns(key, newest) for key in unknown)
+
+    def _concerns(self, key: Key, newest: float) -> bool:
+        """Return whether a job that is not known yet can change the turns of those created until `newest` [unix s]."""
+        raw = self._cache.job(key)
+        if raw is None:
+            return False
+        if not self._has_met_all or raw.get("status") or self._cache.has_pods(key):
+            return True
+        return _created(raw) < newest
 
     async def run(self) -> None:
         """Make passes for ever: after changes, and every few seconds while a job waits."""
         while True:
+            self._has_met_all = self._has_met_all or self.is_complete
             try:
                 async with asyncio.timeout(LOOK_S if self._ledger.waits else None):
                     await self._dirty.wait()
@@ -123,14 +139,17 @@ class Reservations:
             self._looked_at = now
         began = time.perf_counter()
         with self._metrics.pass_seconds.time():
-            changed = self._ledger.decide(self._look.seen, _with_classes(self._rules, self._look.priority_classes), now)
+            changes = self._ledger.decide(self._look.seen, _with_classes(self._rules, self._look.priority_classes), now)
         took_s = time.perf_counter() - began
-        for key in changed:
+        for key in changes.decided:
             turn = self._ledger.turn(key)
             if turn.standing is Standing.PREEMPTED:
                 self._metrics.preemptions.inc()
             log.info("action=queue queued=%s standing=%s position=%s", key, turn.standing, turn.position)
-            self._changed(key)
+            self._changed(key, News.CHANGE)
+        for key in changes.moved:
+            # Each job that starts moves all behind it: they must not delay it.
+            self._changed(key, News.PROGRESS)
         return took_s
 
     def skip(self, key: Key) -> None:
@@ -145,6 +164,10 @@ class Reservations:
     def _is_other(self, pod: Manifest) -> bool:
         raw = {**pod, "kind": "Pod"}
         return not is_ours(raw) or key_of(raw) not in self._ledger
+
+
+def _created(raw: Manifest) -> float:
+    return seconds(raw["metadata"].get("creationTimestamp", "1970-01-01T00:00:00Z"))
 
 
 def _with_classes(rules: Rules, classes: Sequence[Manifest]) -> Rules:

@@ -1,6 +1,6 @@
 """What the queue has decided about a job. Values only; `queueing` makes them, and `plan` acts on them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -37,3 +37,9 @@ class Turn:
     @property
     def is_reserved(self) -> bool:
         return self.standing is Standing.RESERVED
+
+    def differs_in_place_only(self, other: "Turn") -> bool:
+        """Return whether a job waits as before, at another position or for other numbers: nothing is done about it."""
+        if self.position is None or other.position is None:
+            return False
+        return self == replace(other, text=self.text, position=self.position, first_since=self.first_since)

@@ -5,7 +5,7 @@ while the status that shows it is being written; after a restart the statuses sa
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rljob_operator.capacity.demand import Pods
 from rljob_operator.capacity.snapshot import Snapshot
@@ -15,6 +15,16 @@ from rljob_operator.turn import Standing, Turn
 
 UNDECIDED = Turn(Standing.UNDECIDED, "the queue has not looked at it yet")
 IDLE = Turn(Standing.QUEUED, "it asks for no pods")
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Jobs whose turns a pass has changed."""
+
+    decided: tuple[str, ...] = ()
+    """something has to be done about them"""
+    moved: tuple[str, ...] = ()
+    """they wait as before, at another position or for other numbers"""
 
 
 class Ledger:
@@ -78,18 +88,17 @@ class Ledger:
     @property
     def waits(self) -> bool:
         """Whether a pass could give anything to anybody."""
-        return any(
-            each.wants and (each.holding is not Holding.RESERVED or each.more) for each in self._tickets.values()
-        )
+        return any(each.waits for each in self._tickets.values())
 
-    def decide(self, seen: Snapshot, rules: Rules, now: float) -> tuple[str, ...]:
+    def decide(self, seen: Snapshot, rules: Rules, now: float) -> "Changes":
         """Make a pass; return the jobs whose turns have changed."""
         found = schedule(self._tickets.values(), seen, rules, now)
-        changed = tuple(key for key, turn in found.items() if self.turn(key) != turn)
+        changed = {key: before for key, turn in found.items() if (before := self.turn(key)) != turn}
+        moved = {key: None for key, before in changed.items() if found[key].differs_in_place_only(before)}
         for key, turn in found.items():
             self._note(self._tickets[key], turn, now)
         self._turns = dict(found)
-        return changed
+        return Changes(tuple(key for key in changed if key not in moved), tuple(moved))
 
     def _note(self, ticket: Ticket, turn: Turn, now: float) -> None:
         """Let what was decided count from now on."""

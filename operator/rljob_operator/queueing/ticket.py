@@ -49,6 +49,11 @@ class Ticket:
     preempted_for: str | None = None
     """the job for which it leaves, or left; None: it was not preempted"""
 
+    @property
+    def waits(self) -> bool:
+        """Whether a pass could give it something."""
+        return self.wants and (self.holding is not Holding.RESERVED or bool(self.more))
+
 
 @dataclass(frozen=True, slots=True)
 class Priority:

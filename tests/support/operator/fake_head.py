@@ -55,6 +55,11 @@ class Head:
     scales: list[Scale] = field(default_factory=list)
     """orders of a number of engines; the engines themselves are the test's to change"""
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a driver listens."""
+        return any(state == "RUNNING" for state in self.jobs.values())
+
     def change(self, **changes: object) -> None:
         """The driver reports something new."""
         self.status = self.status.model_copy(update={**changes, "revision": self.status.revision + 1})
@@ -192,12 +197,12 @@ class FakeHeads:
     async def _status(self, request: web.Request) -> web.Response:
         head = self._head(request)
         self._let_in(request, head)
-        if not any(state == "RUNNING" for state in head.jobs.values()):
-            raise web.HTTPServiceUnavailable(text="no driver listens")
         since, waited_s = request.query.get("since"), 0.0
-        while since == str(head.status.revision) and waited_s < 2.0:
+        while head.is_running and since == str(head.status.revision) and waited_s < 2.0:
             await asyncio.sleep(0.05)
             waited_s += 0.05
+        if not head.is_running:
+            raise web.HTTPServiceUnavailable(text="no driver listens")
         name = next(name for name, state in head.jobs.items() if state != "")
         self._asked[name] = self._asked.get(name, 0) + 1
         if self._ends_at_once is not None and self._asked[name] > 1:

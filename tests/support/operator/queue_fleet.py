@@ -21,6 +21,8 @@ from support.operator.operator_world import raw_job
 GPU = "nvidia.com/gpu"
 SIZES = ((1, 1), (1, 1), (2, 1), (4, 1), (1, 2), (4, 2), (8, 1))
 """(GPUs of a pod, pods) of jobs"""
+QUEUE = "gpus"
+"""name of the LocalQueue"""
 CLIENTS = 20
 JSON = {"Content-Type": "application/json"}
 
@@ -39,18 +41,21 @@ class ShortLivedHeads(FakeHeads):
         return answer
 
 
-def fleet(number: int, sizes: Iterable[tuple[int, int]] = SIZES, seed: int = 7) -> list[Manifest]:
-    """Return so many jobs; the same ones each time."""
+def fleet(
+    number: int, sizes: Iterable[tuple[int, int]] = SIZES, seed: int = 7, queue: str | None = None
+) -> list[Manifest]:
+    """Return so many jobs, the same ones each time; `queue`: the LocalQueue of Kueue in which they wait."""
     draw, known = random.Random(seed), tuple(sizes)
-    return [_job(f"job-{i:03}", *draw.choice(known)) for i in range(number)]
+    return [_job(f"job-{i:03}", *draw.choice(known), queue) for i in range(number)]
 
 
-def _job(name: str, gpus: int, pods: int) -> Manifest:
+def _job(name: str, gpus: int, pods: int, queue: str | None) -> Manifest:
     sections: dict[str, Any] = {
         "placement": "Colocated",
         "runtime": {"device": "Gpu"},
         "rollout": {"engines": gpus * pods},
         "training": {"gpusPerNode": gpus, "nodes": pods},
+        **({} if queue is None else {"scheduling": {"queue": queue}}),
     }
     return raw_job(name, **sections)
 
@@ -60,6 +65,25 @@ def quota(namespace: str, gpus: int) -> Manifest:
     hard = {f"requests.{GPU}": str(gpus)}
     metadata = {"name": "gpus", "namespace": namespace}
     return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard}}
+
+
+def queue_of_kueue(namespace: str, gpus: int) -> list[Manifest]:
+    """Return a LocalQueue of so many GPUs, and of more CPU and memory than anybody needs."""
+    plenty = [{"name": "cpu", "nominalQuota": "1M"}, {"name": "memory", "nominalQuota": "1Pi"}]
+    of_flavor = {"name": "any", "resources": [*plenty, {"name": GPU, "nominalQuota": gpus}]}
+    covered = {"coveredResources": ["cpu", "memory", GPU], "flavors": [of_flavor]}
+    api = {"apiVersion": "kueue.x-k8s.io/v1beta2"}
+    whole = {"namespaceSelector": {}, "resourceGroups": [covered]}
+    return [
+        {**api, "kind": "ResourceFlavor", "metadata": {"name": "any"}, "spec": {}},
+        {**api, "kind": "ClusterQueue", "metadata": {"name": "all"}, "spec": whole},
+        {
+            **api,
+            "kind": "LocalQueue",
+            "metadata": {"name": QUEUE, "namespace": namespace},
+            "spec": {"clusterQueue": "all"},
+        },
+    ]
 
 
 def apply_at_once(kubectl: Kubectl, namespace: str, jobs: Iterable[Manifest]) -> None:
@@ -97,6 +121,8 @@ class Seen:
     held_gpu_s: float = 0.0
     """GPUs held, and GPUs of pods on nodes, summed over that time"""
     bound_gpu_s: float = 0.0
+    ending_gpu_s: float = 0.0
+    """the same of the pods of jobs without a reservation"""
 
 
 class Watches:
@@ -137,6 +163,8 @@ class Watches:
             passed_s = now - self._at
             seen.busy_s += passed_s
             seen.held_gpu_s += passed_s * sum(seen.held.values())
+            ending = sum(gpus for job, gpus, is_bound in seen.pods.values() if is_bound and job not in seen.held)
+            seen.ending_gpu_s += passed_s * ending
             seen.bound_gpu_s += passed_s * sum(gpus for _, gpus, is_bound in seen.pods.values() if is_bound)
         self._at = now
 

@@ -20,7 +20,9 @@ from rljob_operator.watch_liveness import WatchLiveness
 from rljob_operator.workqueue import WorkQueue
 from rljob_operator.world import DriverState
 from support.operator.fake_cluster import FakeCluster, pod
+from support.operator.fake_head import trains
 from support.operator.operator_world import DEFAULTS, NOW, raw_job
+from support.waiting import becomes_true
 
 FOLLOW = Follow("sums-attempt-1", 1, "ml", "sums-driver")
 SILENT = 20
@@ -134,6 +136,30 @@ def there_with_ready_pods(cache: Cache, name: str, number: int) -> Key:
     return f"ml/{name}"
 
 
+class Trains:
+    """An HTTP session with a head whose driver reports once, and then ends."""
+
+    def __init__(self) -> None:
+        self.of_ray = 0
+        self.reports = 0
+
+    def request(self, method: str, url: str, **_: Any) -> "Trains":
+        self._url = url
+        return self
+
+    async def __aenter__(self) -> Answer:
+        if self._url.startswith("http://ray"):
+            self.of_ray += 1
+            return Answer(200, '{"status": "RUNNING"}' if self.reports < 2 else '{"status": "SUCCEEDED"}')
+        self.reports += 1
+        if self.reports > 1:
+            return Answer(503, "no driver listens")
+        return Answer(200, trains(1, 2).model_dump_json(by_alias=True))
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+
 def watcher(heads: Heads, news: list[News], answered: list[tuple[Order, bool]]) -> Watcher:
     session: Any = heads
     return Watcher(
@@ -150,6 +176,18 @@ def test_a_watcher_begins_with_what_it_follows():
     async def scenario() -> None:
         driver = watcher(Heads(lambda *_: False), [], []).driver
         assert (driver.submission_id, driver.since) == ("sums-attempt-1", NOW)
+
+    asyncio.run(scenario())
+
+
+def test_ray_is_asked_at_once_when_a_driver_that_has_answered_no_longer_does(monkeypatch):
+    monkeypatch.setattr("rljob_operator.drivers.LOOK_S", 3600.0)
+
+    async def scenario() -> None:
+        watched = watcher(cast(Any, Trains()), [], [])
+        task = asyncio.create_task(watched.run())
+        await becomes_true(lambda: watched.driver.state is DriverState.SUCCEEDED)
+        task.cancel()
 
     asyncio.run(scenario())
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from rljob_operator.cache import Cache
 from rljob_operator.cluster import Cluster, ClusterError
+from rljob_operator.driver_news import News
 from rljob_operator.identity import Manifest
 from rljob_operator.metrics import Metrics
 from rljob_operator.queueing.ticket import Rules
@@ -16,6 +17,7 @@ from rljob_operator.turn import Standing, Turn
 from rljob_operator.watch_liveness import WatchLiveness
 from rljob_operator.workqueue import WorkQueue
 from rljob_operator.world import World, job_of
+from support.operator.fake_cluster import pod
 from support.operator.operator_world import DEFAULTS, NOW, raw_job
 from support.waiting import becomes_true, others_run
 
@@ -56,13 +58,16 @@ class Setting:
     """A cache with jobs, and a queue beside it."""
 
     def __init__(self, lists: Lists, *names: str, namespaces: Sequence[str] = ()) -> None:
-        self.cache, self.now, self.changed = Cache(), NOW, list[str]()
+        self.cache, self.now, self.changed, self.moved = Cache(), NOW, list[str](), list[str]()
         metrics = Metrics(self.cache, WorkQueue(lambda: 0.0), WatchLiveness(lambda: 0.0), Requests(), "ml/rljob")
         sight = Sight(cast(Cluster, lists), namespaces, ())
-        self.queue = Reservations(self.cache, sight, Rules(), metrics, lambda: self.now, self.changed.append)
+        self.queue = Reservations(self.cache, sight, Rules(), metrics, lambda: self.now, self._note)
         self.names = names
         for index, name in enumerate(names):
             self.cache.put(_job(name, index))
+
+    def _note(self, key: str, news: News) -> None:
+        (self.moved if news is News.PROGRESS else self.changed).append(key)
 
     def reconcile(self, name: str) -> Turn | None:
         raw = self.cache.job(f"ml/{name}")
@@ -135,6 +140,72 @@ def test_nothing_is_given_away_before_every_job_is_known():
         assert setting.standings() == [Standing.RESERVED, Standing.QUEUED]
 
     asyncio.run(scenario())
+
+
+def test_a_job_that_only_moves_up_can_wait_for_its_new_position():
+    async def scenario() -> None:
+        setting = Setting(Lists(nodes=[NODE]), "a", "b", "c")
+        setting.standings()
+        task = asyncio.create_task(setting.queue.run())
+        await becomes_true(lambda: setting.changed == ["ml/a", "ml/b", "ml/c"])
+        raw = setting.cache.job("ml/a")
+        assert raw is not None
+        setting.cache.remove(raw)
+        setting.queue.forget("ml/a")
+        await becomes_true(lambda: setting.changed[3:] == ["ml/b"])
+        assert setting.moved == ["ml/c"]
+        task.cancel()
+
+    asyncio.run(scenario())
+
+
+def after_others(*others: Manifest) -> tuple[Setting, list[str]]:
+    """Return the setting in which `b` waits while other jobs that have come since the start are not known yet, and
+    what was asked of the API server before `b` was decided on.
+    """
+    lists = Lists(nodes=[NODE])
+
+    async def scenario() -> Setting:
+        setting = Setting(lists)
+        task = asyncio.create_task(setting.queue.run())
+        await others_run()
+        for raw in (*others, _job("b", 5)):
+            setting.cache.put(raw)
+        setting.reconcile("b")
+        await others_run()
+        task.cancel()
+        return setting
+
+    return asyncio.run(scenario()), lists.asked
+
+
+def test_a_stream_of_new_jobs_does_not_stop_the_queue():
+    setting, asked = after_others(_job("same-second", 5), _job("newer", 6))
+    assert setting.queue.is_complete
+    assert asked
+
+
+def test_an_older_job_that_is_not_known_yet_stops_the_queue():
+    setting, asked = after_others(_job("older", 4))
+    assert (setting.queue.is_complete, asked) == (False, [])
+    setting.reconcile("older")
+    assert setting.queue.is_complete
+
+
+def test_a_newer_job_that_may_hold_room_stops_the_queue_until_it_is_looked_at():
+    setting, asked = after_others(_job("moved-here", 7) | {"status": {"phase": "Training"}})
+    assert (setting.queue.is_complete, asked) == (False, [])
+    setting.queue.skip("ml/moved-here")
+    assert setting.queue.is_complete
+
+
+def test_a_newer_job_whose_name_has_pods_stops_the_queue_until_it_is_looked_at():
+    mine = pod("of-an-older-one", "workers")
+    mine["metadata"]["labels"]["rljob.dev/job"] = "again"
+    setting, asked = after_others(_job("again", 7), mine)
+    assert (setting.queue.is_complete, asked) == (False, [])
+    setting.reconcile("again")
+    assert setting.queue.is_complete
 
 
 def test_a_job_of_kueue_has_no_turn_here():

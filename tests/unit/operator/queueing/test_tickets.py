@@ -7,7 +7,7 @@ import pytest
 
 from rljob_api.exits import Exit
 from rljob_operator.admitted_job import AdmittedJob
-from rljob_operator.queueing.ledger import UNDECIDED, Ledger
+from rljob_operator.queueing.ledger import UNDECIDED, Changes, Ledger
 from rljob_operator.queueing.ticket import Holding, Ticket
 from rljob_operator.queueing.tickets import is_queued_here, shows, ticket_of
 from rljob_operator.turn import Standing, Turn
@@ -198,7 +198,7 @@ def test_a_job_whose_status_does_not_show_its_pass_yet_keeps_the_time_at_which_i
 
 def test_a_job_created_between_a_decision_and_its_status_does_not_take_the_room():
     found = ledger(ticket("a", workers(8)))
-    assert found.decide(quotas(ml=8), RULES, NOW) == ("ml/a",)
+    assert found.decide(quotas(ml=8), RULES, NOW).decided == ("ml/a",)
     found.put(ticket("b", workers(8), at=-9), is_shown=False)
     found.decide(quotas(ml=8), RULES, NOW)
     assert found.turn("ml/a").is_reserved
@@ -207,8 +207,28 @@ def test_a_job_created_between_a_decision_and_its_status_does_not_take_the_room(
 
 def test_a_pass_without_changes_changes_no_turn():
     found = ledger(ticket("a", workers(8)), ticket("b", workers(8), at=1))
-    assert set(found.decide(quotas(ml=8), RULES, NOW)) == {"ml/a", "ml/b"}
-    assert found.decide(quotas(ml=8), RULES, NOW) == ()
+    assert set(found.decide(quotas(ml=8), RULES, NOW).decided) == {"ml/a", "ml/b"}
+    assert found.decide(quotas(ml=8), RULES, NOW) == Changes()
+
+
+def test_jobs_behind_one_that_starts_only_move():
+    found = ledger(holder("a", workers(8)), ticket("b", workers(8), at=1), ticket("c", workers(8), at=2))
+    assert found.decide(quotas(ml=8), RULES, NOW) == Changes(("ml/b", "ml/c"))
+    found.leave("ml/a", has_pods=False)
+    assert found.decide(quotas(ml=8), RULES, NOW) == Changes(("ml/b",), ("ml/c",))
+
+
+def test_a_job_that_waits_for_another_reason_has_not_only_moved():
+    waits = Turn(Standing.QUEUED, "needs 8", 2, 7.0)
+    assert waits.differs_in_place_only(replace(waits, text="needs 9", position=1, first_since=8.0))
+    for other in (
+        replace(waits, position=None),
+        replace(waits, standing=Standing.NEVER),
+        replace(waits, preempted_for="ml/x"),
+        replace(waits, engines=2),
+    ):
+        assert not waits.differs_in_place_only(other)
+        assert not other.differs_in_place_only(waits)
 
 
 def test_pods_of_a_job_that_was_deleted_take_room_until_they_are_gone():
