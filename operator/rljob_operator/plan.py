@@ -104,25 +104,33 @@ class Plan:
         return self.status is None and idle and self.orders == NO_ORDERS
 
 
-def plan(job: Job, world: World, now: float) -> Plan:
-    """Return what has to be done about a job at `now` [unix s]."""
+def plan(job: Job, world: World, now: float, known: AdmittedJob | Claim | None = None) -> Plan:
+    """Return what has to be done about a job at `now` [unix s]; `known` is what `admitted` returns for it, if anybody
+    has asked already.
+    """
     if job.is_deleting:
         return Plan()  # the children are deleted by their owner references
     if not job.is_ours:
         return Plan()
     if job.is_left_to(world.defaults.release) is not None and not world.is_other_release_gone:
         return Plan(requeue_after_s=LOOK_AGAIN_S)
-    admitted = admission(job, world.defaults, world.rayclusters())
-    if isinstance(admitted, Claim):
-        return _refused(job, admitted, world, now)
-    admitted = replace(admitted, held_by=holder(job, admitted, world)).with_turn(world.turn)
-    is_undecided = admitted.is_held and world.turn is not None and world.turn.standing is Standing.UNDECIDED
-    if is_undecided and admitted.status.completion_time is None:
+    found = admitted(job, world) if known is None else known
+    if isinstance(found, Claim):
+        return _refused(job, found, world, now)
+    found = found.with_turn(world.turn)
+    is_undecided = found.is_held and world.turn is not None and world.turn.standing is Standing.UNDECIDED
+    if is_undecided and found.status.completion_time is None:
         return Plan()  # the queue looks at it in a moment
-    return _plan(admitted, world, now)
+    return _plan(found, world, now)
 
 
-def holder(job: Job, admitted: AdmittedJob, world: World) -> str | None:
+def admitted(job: Job, world: World) -> AdmittedJob | Claim:
+    """Return the admitted job, with who holds its run directory, or why it cannot be admitted."""
+    found = admission(job, world.defaults, world.rayclusters())
+    return found if isinstance(found, Claim) else replace(found, held_by=_holder(job, found, world))
+
+
+def _holder(job: Job, admitted: AdmittedJob, world: World) -> str | None:
     """Return the job that holds the run directory of one that has not begun, or has ended."""
     where = run_claims.place(job.namespace, *storage.where(admitted))
     if where is None or (job.has_begun and admitted.status.completion_time is None):

@@ -9,7 +9,7 @@ from rljob_operator.cluster import Cluster, ClusterError, ConflictError
 from rljob_operator.drivers import Drivers
 from rljob_operator.identity import Manifest
 from rljob_operator.metrics import Metrics
-from rljob_operator.plan import Plan, plan, progress_s
+from rljob_operator.plan import Plan, admitted, plan, progress_s
 from rljob_operator.pod_events import PodEvents
 from rljob_operator.releases import OtherReleases
 from rljob_operator.reservations import Reservations
@@ -65,10 +65,11 @@ class Reconciler:
             if self._reservations is not None:
                 self._reservations.skip(key)
             raise
+        known = admitted(job, world)
         if self._reservations is not None:
             # Nothing is awaited between the decision that is read here and the plan.
-            world = replace(world, turn=self._reservations.turn(job, raw, world))
-        todo = plan(job, world, self._clock())
+            world = replace(world, turn=self._reservations.turn(job, raw, world, known))
+        todo = plan(job, world, self._clock(), known)
         if todo.status is not None and todo.status.attempt > job.status.get("attempt", 0):
             self._cache.begins({**raw, "status": todo.status.model_dump(mode="json", by_alias=True, exclude_none=True)})
         self._metrics.waits(key, todo.waiting.blocker if todo.waiting else None)

@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from rljob_operator.admission import admission
+from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.cache import Cache, Key, is_ours, key_of
 from rljob_operator.claims import Claim
 from rljob_operator.cluster import ClusterError
 from rljob_operator.driver_news import News
 from rljob_operator.identity import Manifest
 from rljob_operator.metrics import Metrics
-from rljob_operator.plan import holder
 from rljob_operator.queueing.ledger import Ledger
 from rljob_operator.queueing.ticket import Priority, Rules
 from rljob_operator.queueing.tickets import is_queued_here, shows, ticket_of
@@ -60,7 +59,7 @@ class Reservations:
         self._look: Look | None = None
         self._looked_at = 0.0
 
-    def turn(self, job: Job, raw: Manifest, world: World) -> Turn | None:
+    def turn(self, job: Job, raw: Manifest, world: World, admitted: AdmittedJob | Claim) -> Turn | None:
         """Take in a job, and return its turn; None: it is in no queue of ours."""
         has_pods = self._cache.has_pods(job.key) or bool(world.rayclusters())
         granted = self._ledger.granted(job.key)
@@ -71,9 +70,6 @@ class Reservations:
         known, is_here = self._basis.get(job.key, (None, False))
         if runs and known == basis and job.key in self._ledger:
             return self._ledger.turn(job.key) if is_here else None
-        admitted = admission(job, world.defaults, world.rayclusters())
-        if not isinstance(admitted, Claim):
-            admitted = replace(admitted, held_by=holder(job, admitted, world))
         is_anothers = job.is_left_to(world.defaults.release) is not None and not world.is_other_release_gone
         if isinstance(admitted, Claim) or job.is_deleting or not job.is_ours or is_anothers:
             self._settled.add(job.key)

@@ -2,11 +2,12 @@
 
 import asyncio
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from rljob_api.status import Status
+from rljob_operator.admission import admission
 from rljob_operator.cache import Cache
 from rljob_operator.cluster import Cluster, ClusterError, ConflictError
 from rljob_operator.drivers import Drivers
@@ -77,6 +78,20 @@ def refuse(house: House, error: ClusterError) -> None:
         house.reconcile()
 
 
+def test_the_queue_and_the_plan_ask_once_whether_a_job_is_admitted(house: House, monkeypatch):
+    asked: list[str] = []
+
+    def once(job: Job, *given: Any) -> Any:
+        asked.append(job.name)
+        return admission(job, *given)
+
+    monkeypatch.setattr("rljob_operator.plan.admission", once)
+    sight = Sight(cast(Cluster, house.cluster), ("ml",), None)
+    house.restart(Reservations(house.cache, sight, Rules(), house.metrics, house.clock, lambda key, news: None))
+    house.reconcile()
+    assert asked == ["sums"]
+
+
 def test_a_job_that_cannot_be_looked_at_does_not_stop_the_queue(house: House, monkeypatch):
     async def read_secret(namespace: str, name: str) -> None:
         raise ClusterError(f"GET secrets/{name}: 403 Forbidden", 403)
@@ -85,7 +100,7 @@ def test_a_job_that_cannot_be_looked_at_does_not_stop_the_queue(house: House, mo
     house.cache.put(house.cluster.raw)  # another process has begun it
     monkeypatch.setattr(house.cluster, "read_secret", read_secret)
     sight = Sight(cast(Cluster, house.cluster), ("ml",), None)
-    queue = Reservations(house.cache, sight, Rules(), house.metrics, house.clock, lambda key: None)
+    queue = Reservations(house.cache, sight, Rules(), house.metrics, house.clock, lambda key, news: None)
     house.restart(queue)
     assert not queue.is_complete
     with pytest.raises(ClusterError):

@@ -228,6 +228,41 @@ def test_other_devices_count_as_gpus_do():
     )
 
 
+DEVICES = ("amd.com/gpu", "nvidia.com/mig-3g.40gb")
+
+
+def devices(resource: str, number: int) -> Node:
+    return Node("devices", amounts({resource: number, GPU: 8, "cpu": "64", "memory": "512Gi", "pods": "110"}))
+
+
+@pytest.mark.parametrize("resource", DEVICES)
+def test_devices_of_other_makers_and_parts_of_gpus_are_counted_where_the_job_asks_for_them(resource: str):
+    wanted = job(pods={"gpuResource": resource})
+    assert (total(demand(wanted))[resource], GPU in total(demand(wanted))) == (12_000, False)
+    nodes, two = (devices(resource, 8),), (devices(resource, 8), devices(resource, 8))
+    too_few = quota(hard={f"requests.{resource}": "10", f"requests.{GPU}": "0"})
+    assert verdict(wanted, Capacity((too_few,))).message == (
+        f"needs 12 × {resource}; ResourceQuota team-a allows 10 × {resource} in all; "
+        f"spec.placement: Colocated would need 8 × {resource}"
+    )
+    in_use = quota(hard={f"requests.{resource}": "16"}, used={f"requests.{resource}": "10"})
+    found = verdict(wanted, Capacity((in_use,), nodes=two, coming=()), searches_for_later=False)
+    assert found.outcome is Outcome.LATER
+    assert f"ResourceQuota team-a leaves 6 × {resource}; 10 × {resource} are in use" in found.message
+    found = verdict(wanted, Capacity(nodes=nodes, coming=()))
+    assert found.outcome is Outcome.NEVER
+    assert f"all matching nodes together have 8 × {resource}" in found.message
+    assert verdict(wanted, Capacity(nodes=two, coming=())).outcome is Outcome.FITS
+    assert verdict(job(), Capacity(nodes=two, coming=())).outcome is Outcome.FITS
+
+
+@pytest.mark.parametrize("resource", DEVICES)
+def test_whole_gpus_do_not_stand_for_other_devices(resource: str):
+    found = verdict(job(pods={"gpuResource": resource}), Capacity(nodes=(gpu_node("a"), gpu_node("b")), coming=()))
+    assert found.outcome is Outcome.NEVER
+    assert f"the largest node has 0 × {resource}" in found.message
+
+
 def test_a_snapshot_counts_the_pods_that_run_on_a_node():
     def pod(node: str, phase: str, gpus: int) -> dict[str, Any]:
         container = {"resources": {"requests": {GPU: str(gpus)}}}

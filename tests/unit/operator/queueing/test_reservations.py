@@ -9,6 +9,7 @@ from rljob_operator.cluster import Cluster, ClusterError
 from rljob_operator.driver_news import News
 from rljob_operator.identity import Manifest
 from rljob_operator.metrics import Metrics
+from rljob_operator.plan import admitted
 from rljob_operator.queueing.ticket import Rules
 from rljob_operator.requests import Requests
 from rljob_operator.reservations import Reservations
@@ -72,7 +73,8 @@ class Setting:
     def reconcile(self, name: str) -> Turn | None:
         raw = self.cache.job(f"ml/{name}")
         assert raw is not None
-        return self.queue.turn(job_of(raw), raw, World(defaults=DEFAULTS))
+        job, world = job_of(raw), World(defaults=DEFAULTS)
+        return self.queue.turn(job, raw, world, admitted(job, world))
 
     def standings(self) -> list[Standing | None]:
         found = [self.reconcile(name) for name in self.names]
