@@ -1,24 +1,28 @@
 """The part `queue`: many jobs for few GPUs, created at once, while the operator is killed. Are the GPUs used?"""
 
+import asyncio
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from api import RLJOBS, all_of, connected
 from arena import NAMESPACE, Arena, arena
 
 from local_cluster.kubectl import Manifest
 from support.operator.fake_head import serving
 from support.operator.queue_fleet import (
+    CLIENTS,
     QUEUE,
     Seen,
     ShortLivedHeads,
     Watches,
-    apply_at_once,
     fleet,
     out_of_order,
     queue_of_kueue,
     quota,
 )
+from support.waiting import eventually
 
 LONGEST_S = 3600.0
 GPUS_OF_NODE = 8
@@ -83,13 +87,25 @@ def _run(place: Arena, url: str, seen: Seen, jobs: Sequence[Manifest], kills: Se
     """Create the jobs, and kill the operator when so many of them have ended."""
     first, *later = (*kills, len(jobs))
     with place.operator(url) as operator:
-        apply_at_once(place.kubectl, NAMESPACE, jobs)
+        eventually(lambda: operator.log, lambda text: "action=lead" in text)
+        asyncio.run(_create_at_once(place, jobs))
         _until_ended(seen, first)
         operator.kill()
     for ended in later:
         with place.operator(url) as operator:
             _until_ended(seen, ended)
             operator.kill()
+
+
+async def _create_at_once(place: Arena, jobs: Sequence[Manifest]) -> None:
+    """Create jobs by twenty clients at once: connections, because twenty kubectls take both cores."""
+    async with connected(place.server) as api:
+
+        async def create(job: Manifest) -> None:
+            body = {**job, "metadata": {"name": job["metadata"]["name"], "namespace": NAMESPACE}}
+            await api.send("POST", RLJOBS, json.dumps(body).encode())
+
+        await all_of(create, jobs, CLIENTS)
 
 
 def _until_ended(seen: Seen, number: int) -> None:
