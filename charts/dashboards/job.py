@@ -197,6 +197,49 @@ JOB = Dashboard(
             ],
         ),
         Row(
+            "GPUs",
+            [
+                Panel(
+                    "Utilisation of each GPU",
+                    "Share of time in which a kernel ran, of the last step. Empty without NVML.",
+                    {"{{node}} {{gpu}}": f"rljob_gpu_device_utilisation_ratio{ONE}"},
+                    unit="percentunit",
+                    limits=(0, 1),
+                ),
+                Panel(
+                    "Memory of each GPU",
+                    "Most that all processes used in the last step.",
+                    {"{{node}} {{gpu}}": f"rljob_gpu_device_memory_used_bytes{ONE}"},
+                    unit="bytes",
+                ),
+                Panel(
+                    "Power of each GPU",
+                    "Mean of the last step.",
+                    {"{{node}} {{gpu}}": f"rljob_gpu_device_power_watts{ONE}"},
+                    unit="watt",
+                ),
+                Panel(
+                    "Temperature of each GPU",
+                    "Highest of the last step.",
+                    {"{{node}} {{gpu}}": f"rljob_gpu_device_temperature_celsius{ONE}"},
+                    unit="celsius",
+                ),
+                Panel(
+                    "Slowed GPUs",
+                    "Share of readings in which heat or the power supply lowered the clocks.",
+                    {"{{node}} {{gpu}}": f"rljob_gpu_device_throttled_ratio{ONE}"},
+                    unit="percentunit",
+                    limits=(0, 1),
+                ),
+                Panel(
+                    "Errors of GPUs",
+                    "Xid errors, and memory errors that could not be corrected, since the driver started.",
+                    {"Xid": f"rljob_gpu_xids_total{ONE}", "ECC": f"rljob_gpu_ecc_errors_total{ONE}"},
+                    thresholds=BAD_FROM_1,
+                ),
+            ],
+        ),
+        Row(
             "Failures",
             [
                 Panel(

@@ -10,9 +10,10 @@ from statistics import fmean, median, pstdev
 from rljob_api.sections import RLJob
 from rljob_cli.glyphs import seconds
 from rljob_trainer.metrics import BETWEEN_STEPS
+from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.reporting.history import History
 from rljob_trainer.reporting.records import EngineRecord, StepRecord
-from rljob_trainer.reporting.watch import Finding, anomaly_monitor, findings
+from rljob_trainer.reporting.watch import anomaly_monitor, findings
 
 Steps = Sequence[StepRecord]
 WINDOW = 10

@@ -9,7 +9,7 @@ from math import nan
 from statistics import fmean
 from typing import Any, Literal, TypeVar
 
-Unit = Literal["", "nats", "share", "steps", "tokens", "tokens/s", "s"]
+Unit = Literal["", "nats", "share", "steps", "tokens", "tokens/s", "s", "bytes", "W", "°C"]
 Style = Literal["line", "dashed", "faint"]
 Reduction = Literal["mean", "sum", "count", "largest"]
 OverSteps = Callable[[Sequence[float]], float]

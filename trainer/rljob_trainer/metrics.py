@@ -14,6 +14,7 @@ from math import exp
 from typing import Any
 
 from rljob_trainer.expert_metrics import ExpertMetrics
+from rljob_trainer.gpu_metrics import GpuMetrics
 from rljob_trainer.metric_table import Metric, Plot, derived, last, metric, table
 
 MOST_SURPRISE = 700.0
@@ -232,7 +233,7 @@ class OptimizerStep(LearnerMetrics):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepMetrics(LearnerMetrics, SampleMetrics):
+class StepMetrics(LearnerMetrics, SampleMetrics, GpuMetrics):
     """What one turn of the loop measured. None: this job does not compute it, or it was not finite."""
 
     staleness: float | None = metric(
@@ -268,11 +269,7 @@ class StepMetrics(LearnerMetrics, SampleMetrics):
         ),
     )
     groups_dropped: int = metric(
-        "Groups that were generated and not trained on",
-        "",
-        "rljob_groups_dropped",
-        "rollout/groups_dropped",
-        default=0,
+        "Groups that were generated and not trained on", "", "rljob_groups_dropped", "rollout/groups_dropped", default=0
     )
     rollout_tokens: int = metric(
         "Response tokens that engines generated", "tokens", default=0, counter="rljob_rollout_tokens"

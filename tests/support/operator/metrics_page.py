@@ -27,8 +27,8 @@ HEADER = """\
 
 The operator and the driver of each job export metrics in the Prometheus format, without a token.
 [Install](install.md#monitoring) explains how to connect Prometheus, and [Runbooks](runbooks.md) explains the alerts.
-Counters start at 0 with each process. A driver exports every series from its start; a value that is not measured yet
-is `NaN`.
+Counters start at 0 with each process. A driver exports every series from its start, but for those of single GPUs
+(`rljob_gpu_device_...`), which begin with the first step; a value that is not measured yet is `NaN`.
 
 A test scrapes both with a real Prometheus. It fails if a query of a dashboard or of an alert returns nothing.
 """
@@ -57,11 +57,14 @@ SCALARS = """
 
 One point per step. A value that was not measured makes no point. There are also `rollout/reward_parts/NAME`,
 `perf/phase_seconds/PHASE`, and of evaluations `eval/accuracy_sampled`, `eval/accuracy_greedy`, the same two for each
-evaluation set as `eval/SET/…`, and `eval/perplexity`.
+evaluation set as `eval/SET/…`, and `eval/perplexity`. Each GPU has `gpu/NODE:GPU/` and `utilisation`, `memory_bytes`,
+`power_watts`, `temperature` and `slowed`.
 """
 UNITS = {
     "seconds": "s",
     "bytes": "bytes",
+    "watts": "W",
+    "celsius": "°C",
     "tokens": "tokens",
     "nats": "nats",
     "ratio": "0–1",
@@ -94,7 +97,9 @@ class Family:
 def driver_families() -> tuple[Family, ...]:
     """Return the metrics of a driver, by name."""
     with tempfile.TemporaryDirectory() as directory:
-        return families(SyntheticRun(Path(directory)).report._metrics)
+        run = SyntheticRun(Path(directory))
+        run.take(1)  # each GPU has labels, and is known by its first reading
+        return families(run.report._metrics)
 
 
 def families(metrics: DriverMetrics) -> tuple[Family, ...]:

@@ -5,13 +5,14 @@
 """
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp, log
 from pathlib import Path
 from random import Random
 
 from rljob_api.control import Incident
 from rljob_api.sections import RLJob
+from rljob_trainer.gpu_metrics import GpuUse
 from rljob_trainer.metrics import Accuracy, LearnerMetrics, Publication
 from rljob_trainer.reporting.phases import Phase, Phases
 from rljob_trainer.reporting.report import Report, open_report
@@ -105,6 +106,7 @@ class SyntheticRun:
             self.attempt,
             self.first,
         )
+        self.report.with_gpus(self._gpus)
         self._spend("load", 3.1)
 
     def evaluate(self, step: int) -> None:
@@ -179,6 +181,10 @@ class SyntheticRun:
             entropy=1.9 * exp(-step / 25) + self.random.gauss(0.0, 0.03),
             logprob_mismatch=abs(self.random.gauss(0.0031, 0.0004)),
         )
+
+    def _gpus(self) -> dict[str, GpuUse]:
+        use = GpuUse(utilisation=0.7, memory_bytes=60 << 30, memory_total_bytes=80 << 30, power_watts=500.0)
+        return {f"10.0.0.7:{gpu}": replace(use, temperature=60.0 + gpu) for gpu in range(2)}
 
     def _publication(self, step: int) -> Publication:
         return Publication(version=step, seconds=0.3, engines=ENGINES, failed={})

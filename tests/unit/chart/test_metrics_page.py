@@ -23,8 +23,8 @@ LABELS = {
     "order",
     "state",
 }
-LABELS |= {"mode", "model", "task", "part", "finding", "set"}
-"""each with few values, or one for each job"""
+LABELS |= {"mode", "model", "task", "part", "finding", "set", "node", "gpu"}
+"""each with few values, or one for each job, or for each GPU of it"""
 
 
 def test_the_page_is_as_it_is_generated():

@@ -22,7 +22,15 @@ from support.operator.metrics_page import families, scalars_section
 from support.trainer.synthetic_run import SyntheticRun
 
 LINES = table(StepMetrics)
-UNITS = {"nats": "nats", "ratio": "share", "steps": "steps", "tokens": "tokens"}
+UNITS = {
+    "nats": "nats",
+    "ratio": "share",
+    "steps": "steps",
+    "tokens": "tokens",
+    "bytes": "bytes",
+    "watts": "W",
+    "celsius": "°C",
+}
 """by the last word of a name in Prometheus"""
 
 

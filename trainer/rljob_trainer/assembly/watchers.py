@@ -5,12 +5,15 @@ import os
 from collections.abc import Awaitable, Sequence
 
 from rljob_api.exits import Exit
-from rljob_trainer.assembly.foundation import Foundation
+from rljob_api.sections import Device
+from rljob_trainer.assembly.foundation import RAY_ADDRESS, Foundation
 from rljob_trainer.assembly.stages import Sampling
 from rljob_trainer.control.fallback_recovery import FallbackRecovery
 from rljob_trainer.control.server import ControlServer
 from rljob_trainer.control.stall_watch import StallWatch
 from rljob_trainer.control.status_updates import StatusUpdater
+from rljob_trainer.gpus.monitor import GpuMonitor
+from rljob_trainer.gpus.nodes import RayNodes
 from rljob_trainer.learners.group import LearnerGroup
 
 log = logging.getLogger(__name__)
@@ -30,11 +33,30 @@ def start_watchers(
         store, foundation.orders, server.attendance, foundation.spec.recovery, leave=_end_process
     )
     stalls = StallWatch(store, foundation.spec.recovery, foundation.directory, lambda: learner.stacks(STACKS_S))
-    works: Sequence[Awaitable[None]] = (updater.run(), recovery.run(), stalls.run(), *sampling.watchers())
+    works: Sequence[Awaitable[None]] = (
+        updater.run(),
+        recovery.run(),
+        stalls.run(),
+        *sampling.watchers(),
+        *_gpus(foundation),
+    )
     for work in works:
         task = foundation.background.submit(_until_cancelled(work))
         foundation.stack.callback(task.cancel)
     return updater
+
+
+def _gpus(foundation: Foundation) -> Sequence[Awaitable[None]]:
+    """Return what watches the GPUs; nothing for a run without them."""
+    if foundation.spec.runtime.device is not Device.GPU:
+        return ()
+    # A driver without a Ray cluster starts a Ray on this machine, which has the GPUs that the driver sees.
+    local = RAY_ADDRESS not in foundation.environ
+    nodes = RayNodes(foundation.environ.get("CUDA_VISIBLE_DEVICES") if local else None)
+    foundation.stack.callback(nodes.stop)
+    monitor = GpuMonitor(nodes, foundation.report.gpu_fault)
+    foundation.report.with_gpus(monitor.take)
+    return (monitor.run(),)
 
 
 async def _until_cancelled(work: Awaitable[None]) -> None:

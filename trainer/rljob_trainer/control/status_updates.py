@@ -12,9 +12,9 @@ from rljob_api import control
 from rljob_trainer.control.status_store import StatusStore
 from rljob_trainer.engines.pool import EngineSnapshot
 from rljob_trainer.processes.kept_process import LOG_FOLLOWS
+from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.reporting.progress import RunProgress
 from rljob_trainer.reporting.records import EvaluationRecord
-from rljob_trainer.reporting.watch import Finding
 
 INTERVAL_S = 0.2
 

@@ -19,6 +19,7 @@ from rljob_api.control import EngineState
 from rljob_api.sections import ONLY_REWARD
 from rljob_trainer.metric_table import table
 from rljob_trainer.metrics import StepMetrics
+from rljob_trainer.reporting.gpu_families import GpuFamilies
 from rljob_trainer.reporting.phases import OTHER, PHASES, Phases
 from rljob_trainer.reporting.records import (
     CheckpointRecord,
@@ -91,6 +92,8 @@ class Metrics:
         self._findings = Counter(
             "rljob_findings", "Findings of the anomaly monitor, counted when they begin", ["finding"], registry=registry
         )
+        self._gpus = GpuFamilies()
+        registry.register(self._gpus)
         self._evaluations = _Evaluations(evaluation_sets, registry)
         self._engines = Gauge("rljob_engines", "Engines by state", ["state"], registry=registry)
         self._restarts = Counter(
@@ -164,6 +167,7 @@ class Metrics:
         self._step_time.set(record.time)
         self._step_seconds.observe(record.seconds)
         self._of_steps.add(record)
+        self._gpus.show(record.gpus)
         for part, mean in (record.reward_parts or {ONLY_REWARD: _number(record.reward_mean)}).items():
             self._reward_parts.labels(part).set(mean)
         self._add_phases(record.phase_seconds)

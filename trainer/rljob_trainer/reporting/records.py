@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from rljob_trainer.gpu_metrics import GpuUse
 from rljob_trainer.metrics import StepMetrics
 
 
@@ -37,6 +38,7 @@ class StepRecord(_Line, StepMetrics):
     """optimizer steps finished, counted from 1 over the whole run"""
     reward_parts: Mapping[str, float] = Field(default_factory=dict)
     engine_samples: Mapping[str, int] = Field(default_factory=dict)
+    gpus: Mapping[str, GpuUse] = Field(default_factory=dict)
     phase_seconds: PhaseSeconds
 
 

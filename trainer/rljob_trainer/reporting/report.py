@@ -16,9 +16,11 @@ from typing import Final
 from rljob_api.control import Incident
 from rljob_api.sections import RLJob, Source, Wandb
 from rljob_api.sizing.topology import topology
+from rljob_trainer.gpu_metrics import GpuUse
 from rljob_trainer.metrics import Accuracy, LearnerMetrics, Publication
 from rljob_trainer.reporting.errors import TrackingError
 from rljob_trainer.reporting.events import FILE_NAME, EventLog, Lost, read_events, rewind
+from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.reporting.measurements import chosen_samples, nonfinite_logprobs, step_metrics
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.reporting.progress import ProgressHolder, RunProgress
@@ -43,7 +45,7 @@ from rljob_trainer.reporting.records import (
     StepRecord,
 )
 from rljob_trainer.reporting.tensorboard import TensorBoard
-from rljob_trainer.reporting.watch import AnomalyMonitor, Finding, anomaly_monitor
+from rljob_trainer.reporting.watch import AnomalyMonitor, anomaly_monitor
 from rljob_trainer.samples import ScoredGroup
 
 log = logging.getLogger(__name__)
@@ -76,12 +78,17 @@ class Report:
         self._metrics = metrics
         self._watching = watching
         self._sinks: tuple[Sink, ...] = (*files, metrics, progress)
+        self._gpus: Callable[[], Mapping[str, GpuUse]] = dict
         self._lock = threading.Lock()
 
     def also_to(self, sink: Sink) -> None:
         """Pass all later records to one more sink."""
         with self._lock:
             self._sinks = (*self._sinks, sink)
+
+    def with_gpus(self, gpus: Callable[[], Mapping[str, GpuUse]]) -> None:
+        """Record what `gpus` returns with each later step: the use of each GPU since its last call."""
+        self._gpus = gpus
 
     def progress(self) -> RunProgress:
         """Return the current progress."""
@@ -129,7 +136,7 @@ class Report:
         self._step = step
         newest = step - 1 if self._job.spec.ahead else None
         metrics = step_metrics(groups, training, publication, dropped, newest)
-        record = StepRecord(**{**vars(metrics), "phase_seconds": lap}, time=now, step=step)
+        record = StepRecord(**{**vars(metrics), "phase_seconds": lap, "gpus": self._gpus()}, time=now, step=step)
         self._record(record)
         for engine, tokens in nonfinite_logprobs((*groups, *dropped)).items():
             log.warning("action=count_nonfinite_logprobs step=%d engine=%s tokens=%d", step, engine, tokens)
@@ -142,6 +149,11 @@ class Report:
         """Report an anomaly."""
         log.warning("action=watch finding=%s evidence=%r advice=%r", finding.name, finding.evidence, finding.advice)
         self._record(FindingRecord(**asdict(finding), time=self._now(), step=step))
+
+    def gpu_fault(self, finding: Finding) -> None:
+        """Report an error of a GPU at once; it stands until this driver ends."""
+        self._watching.note(finding)
+        self.found(finding, self._step)
 
     def first_step(self, fingerprint: str, checks: Sequence[CheckRecord], samples: Sequence[RenderedRecord]) -> None:
         """Report the checks of the first step; a breach is also logged as a warning."""

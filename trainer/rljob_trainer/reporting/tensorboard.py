@@ -4,15 +4,19 @@ A resumed run writes another file that opens with a session start. From that ste
 files.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from rljob_trainer.gpu_metrics import GpuUse
 from rljob_trainer.metric_table import table
 from rljob_trainer.reporting.records import EvaluationRecord, PerplexityRecord, Record, StepRecord
+
+GPU_SCALARS = ("utilisation", "memory_bytes", "power_watts", "temperature", "slowed")
+"""fields of a GPU's use"""
 
 
 class TensorBoard:
@@ -42,6 +46,7 @@ def scalars(record: Record) -> Iterator[tuple[str, float]]:
             yield f"rollout/reward_parts/{part}", mean
         for phase, seconds in record.phase_seconds.items():
             yield f"perf/phase_seconds/{phase}", seconds
+        yield from gpu_scalars(record.gpus)
     elif isinstance(record, PerplexityRecord):
         yield "eval/perplexity", record.perplexity
     elif isinstance(record, EvaluationRecord):
@@ -52,3 +57,11 @@ def scalars(record: Record) -> Iterator[tuple[str, float]]:
             yield f"eval/{name}/accuracy_sampled", accuracy.sampled
             if accuracy.greedy is not None:
                 yield f"eval/{name}/accuracy_greedy", accuracy.greedy
+
+
+def gpu_scalars(gpus: Mapping[str, GpuUse]) -> Iterator[tuple[str, float]]:
+    """Yield the (tag, value) pairs of each GPU."""
+    for gpu, use in gpus.items():
+        for name in GPU_SCALARS:
+            if (value := getattr(use, name)) is not None:
+                yield f"gpu/{gpu}/{name}", float(value)

@@ -11,7 +11,9 @@ from math import inf
 from statistics import fmean, median
 
 from rljob_api.sections import Device, Spec, Watch
+from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.reporting.first_step import MEAN_LIMIT
+from rljob_trainer.reporting.gpu_findings import throttled
 from rljob_trainer.reporting.records import StepRecord
 
 Steps = Sequence[StepRecord]
@@ -26,6 +28,7 @@ NAMES = (
     "NoSignal",
     "EngineImbalance",
     "ExpertCollapse",
+    "GpuThrottled",
     "Mismatch",
     "Staleness",
     "DataWait",
@@ -39,18 +42,6 @@ GRADUAL = frozenset({"RewardCollapse", "EntropyCollapse", "LossDiverging", "Expe
 """those that begin somewhere in the window"""
 FEWEST_SAMPLES = 50
 """mean of an engine in the window; with fewer, chance alone makes engines unequal"""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """An anomaly of the run."""
-
-    name: str
-    """for example `RewardCollapse`"""
-    evidence: str
-    """the numbers, the limit and its field"""
-    advice: str
-    """what to check or to change first"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +66,7 @@ class AnomalyMonitor:
     """checkpoints that are not deleted yet"""
     _steps: list[StepRecord] = field(default_factory=list)
     _standing: dict[str, Finding] = field(default_factory=dict)
+    _lasting: list[Finding] = field(default_factory=list)
     _saved: list[int] = field(default_factory=list)
     """steps of the checkpoints"""
 
@@ -88,6 +80,10 @@ class AnomalyMonitor:
         self._standing = {finding.name: self._standing.get(finding.name, finding) for finding in found}
         return new
 
+    def note(self, finding: Finding) -> None:
+        """Note a finding that does not end while this driver runs: a GPU with an error."""
+        self._lasting.append(finding)
+
     def saved(self, step: int) -> None:
         """Note a checkpoint: a finding names the last one that it has not harmed."""
         self._saved = [*self._saved, step][-self.keep :]
@@ -95,7 +91,7 @@ class AnomalyMonitor:
     @property
     def standing(self) -> tuple[Finding, ...]:
         """Current findings, each with the numbers from when it began."""
-        return tuple(self._standing.values())
+        return (*self._lasting, *self._standing.values())
 
 
 def anomaly_monitor(spec: Spec) -> AnomalyMonitor:
@@ -400,6 +396,7 @@ DETECTORS: tuple[Callable[[Steps, Watch], Finding | None], ...] = (
     no_signal,
     engine_imbalance,
     expert_collapse,
+    throttled,
 )
 BOUNDED: tuple[Callable[[Steps, Watch, Bounds], Finding | None], ...] = (disagreement, staleness, data_wait)
 

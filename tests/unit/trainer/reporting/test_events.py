@@ -73,7 +73,7 @@ def test_a_step_of_an_earlier_version_is_read_to_its_last_field(tmp_path: Path) 
     path = tmp_path / "events.jsonl"
     path.write_text(json.dumps(line) + "\n")
     (record,) = read_events(path)
-    assert record.model_dump() == {**line, **LATER, "engine_samples": {}, "peak_seconds": 0}
+    assert record.model_dump() == {**line, **LATER, "engine_samples": {}, "gpus": {}, "peak_seconds": 0}
 
 
 def test_a_step_is_written_with_the_names_of_an_earlier_version(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from rljob_api import control
 from rljob_api.sections import Debug, Device, Precision, Watch
 from rljob_trainer.control.status_updates import changes_to
+from rljob_trainer.gpu_metrics import GpuUse
 from rljob_trainer.reporting.events import read_events
 from rljob_trainer.reporting.first_step import MEAN_LIMIT
 from rljob_trainer.reporting.history import read_history
@@ -43,6 +44,7 @@ def healthy(step: int, **changes: Any) -> StepRecord:
         "engine_samples": {"engine-0": 32 + round(4 * noise), "engine-1": 32 - round(4 * noise)},
         "expert_load": 1.6 + 0.3 * noise,
         "router_entropy": 1.2,
+        "gpus": {"a:0": GpuUse(temperature=60.0), "a:1": GpuUse()},
         "learning_rate": 1e-5,
         "rollout_tokens": 100,
         "train_tokens": 100,
@@ -75,6 +77,7 @@ ILLS: dict[str, Callable[[int], dict[str, Any]]] = {
     "NoSignal": after(90, groups_without_signal=0.95),
     "EngineImbalance": after(90, engine_samples={"engine-0": 50, "engine-1": 14}),
     "ExpertCollapse": after(90, expert_load=5.0, router_entropy=0.3),
+    "GpuThrottled": after(90, gpus={"a:0": GpuUse(hot=0.2, temperature=88.0), "a:1": GpuUse()}),
     "Mismatch": after(90, logprob_mismatch=0.02),
     "Staleness": after(99, max_staleness=3),
     "DataWait": after(90, phase_seconds={"rollout": 7.0, "train": 3.0}),

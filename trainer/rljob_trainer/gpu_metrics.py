@@ -1,0 +1,125 @@
+"""The lines of the table of metrics that GPUs have, and what one GPU did in a step; `metrics.py` has the others."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from rljob_trainer.metric_table import Metric, Plot, derived
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuUse:
+    """One GPU during a step, from readings every few seconds. None: its driver does not say."""
+
+    utilisation: float | None = None
+    """mean share of time in which a kernel ran"""
+    memory_bytes: int | None = None
+    """most that all processes used"""
+    memory_total_bytes: int | None = None
+    power_watts: float | None = None
+    """mean"""
+    temperature: float | None = None
+    """highest [°C]"""
+    hot: float = 0.0
+    """share of the readings in which heat lowered the clocks"""
+    braked: float = 0.0
+    """share of the readings in which the power supply or another fault outside the GPU lowered the clocks"""
+    xids: tuple[int, ...] = ()
+    """errors that the driver reported"""
+    ecc_errors: int = 0
+    """memory errors that could not be corrected"""
+
+    @property
+    def slowed(self) -> float:
+        """Share of the readings in which the GPU was slowed down for either reason, at most."""
+        return min(1.0, self.hot + self.braked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuMetrics:
+    """Of all GPUs of the run. Empty without GPUs, without NVML, and for a step without a reading."""
+
+    gpus: Mapping[str, GpuUse] = field(default_factory=dict)
+    """by NODE:GPU, for example `10.0.0.7:0`"""
+
+    @property
+    @derived(
+        Metric(
+            "Share of time in which a kernel ran, mean of the GPUs",
+            "share",
+            "rljob_gpu_utilisation_ratio",
+            "perf/gpu_utilisation",
+            plot=Plot("Utilisation of the GPUs", "mean", low=0.0, note="A kernel ran; it may have used few cores."),
+        )
+    )
+    def gpu_utilisation(self) -> float | None:
+        known = [use.utilisation for use in self.gpus.values() if use.utilisation is not None]
+        return fmean(known) if known else None
+
+    @property
+    @derived(
+        Metric(
+            "Memory in use on the GPU that uses most",
+            "bytes",
+            "rljob_gpu_memory_bytes",
+            "perf/gpu_memory_bytes",
+            plot=Plot("Memory of the fullest GPU", "in use", low=0.0),
+        )
+    )
+    def gpu_memory(self) -> int | None:
+        return max((use.memory_bytes for use in self.gpus.values() if use.memory_bytes is not None), default=None)
+
+    @property
+    @derived(
+        Metric(
+            "Power of all GPUs together",
+            "W",
+            "rljob_gpu_power_watts",
+            "perf/gpu_power_watts",
+            plot=Plot("Power of all GPUs", "power", low=0.0),
+        )
+    )
+    def gpu_power(self) -> float | None:
+        known = [use.power_watts for use in self.gpus.values() if use.power_watts is not None]
+        return sum(known) if known else None
+
+    @property
+    @derived(
+        Metric(
+            "Temperature of the hottest GPU",
+            "°C",
+            "rljob_gpu_temperature_celsius",
+            "perf/gpu_temperature",
+            plot=Plot("Temperature of the hottest GPU", "temperature"),
+        )
+    )
+    def gpu_temperature(self) -> float | None:
+        return max((use.temperature for use in self.gpus.values() if use.temperature is not None), default=None)
+
+    @property
+    @derived(
+        Metric(
+            "Share of readings in which heat or the power supply slowed a GPU down, of the GPU where that is most",
+            "share",
+            "rljob_gpu_throttled_ratio",
+            "perf/gpu_throttled",
+        )
+    )
+    def gpu_throttled(self) -> float | None:
+        return max((use.slowed for use in self.gpus.values()), default=None)
+
+    @property
+    @derived(Metric("Xid errors of all GPUs", counter="rljob_gpu_xids", tag="perf/gpu_xids"))
+    def gpu_xids(self) -> int:
+        return sum(len(use.xids) for use in self.gpus.values())
+
+    @property
+    @derived(
+        Metric(
+            "Memory errors of all GPUs that could not be corrected (ECC)",
+            counter="rljob_gpu_ecc_errors",
+            tag="perf/gpu_ecc_errors",
+        )
+    )
+    def gpu_ecc_errors(self) -> int:
+        return sum(use.ecc_errors for use in self.gpus.values())

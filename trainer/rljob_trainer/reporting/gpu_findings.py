@@ -1,0 +1,66 @@
+"""Findings about GPUs: errors that their driver reports, at once, and clocks that stay low, from the steps. Pure."""
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Final
+
+from rljob_api.failures.catalogue import catalogue
+from rljob_api.failures.known import known_failure
+from rljob_api.failures.scan import scan
+from rljob_api.sections import Watch
+from rljob_trainer.reporting.finding import Finding
+from rljob_trainer.reporting.records import StepRecord
+
+MOST_SLOWED: Final = 0.1
+"""share of the readings, mean of the window"""
+CLEANUP: Final = frozenset({45})
+"""Xid errors that follow when a process is killed, as a stopped engine is"""
+OTHER: Final = "GpuXid"
+"""finding of an Xid error that no entry of the catalogue knows"""
+ECC: Final = "GpuMemoryError"
+
+
+def xid_finding(gpu: str, bus: str, number: int) -> Finding | None:
+    """Return the finding of an Xid error, named as the catalogue does; None: the error says nothing new."""
+    if number in CLEANUP:
+        return None
+    evidence = f"GPU {gpu} reported NVRM: Xid (PCI:{bus}): {number}"
+    known = known_failure([scan("driver", evidence.encode())])
+    if known is None:
+        return Finding(OTHER, evidence, "Look it up at https://docs.nvidia.com/deploy/xid-errors/, and see `dmesg`.")
+    return Finding(known.code, evidence, f"{_sentence(known.title)} {known.remedy}.")
+
+
+def ecc_finding(gpu: str, errors: int) -> Finding:
+    """Return the finding of memory errors that could not be corrected."""
+    entry = catalogue()[ECC]
+    evidence = f"GPU {gpu} has {errors} new uncorrectable ECC error{'s' if errors != 1 else ''}"
+    return Finding(ECC, evidence, f"{_sentence(entry.title)} {entry.remedy[0]}.")
+
+
+def throttled(steps: Sequence[StepRecord], limits: Watch) -> Finding | None:
+    """A GPU runs slowly because of heat or its power supply, and all others wait for it."""
+    recent = steps[-limits.window :]
+    if len(recent) < limits.window:
+        return None
+    always = set.intersection(*(set(step.gpus) for step in recent))
+    slowed = {gpu: fmean(step.gpus[gpu].slowed for step in recent) for gpu in sorted(always)}
+    worst = max(slowed, key=lambda gpu: slowed[gpu], default=None)
+    if worst is None or slowed[worst] <= MOST_SLOWED:
+        return None
+    uses = [step.gpus[worst] for step in recent]
+    hottest = max((use.temperature for use in uses if use.temperature is not None), default=None)
+    return Finding(
+        "GpuThrottled",
+        f"GPU {worst} was slowed down in {slowed[worst]:.3g} of the readings of {len(recent)} steps to"
+        f" {recent[-1].step}: by heat in {fmean(use.hot for use in uses):.3g}, by its power supply in"
+        f" {fmean(use.braked for use in uses):.3g}"
+        + (f"; it was up to {hottest:g} °C" if hottest is not None else "")
+        + f"; limit {MOST_SLOWED:g}",
+        "All other GPUs wait for the slowest. Check cooling and power of its node (`nvidia-smi -q -d PERFORMANCE`), or"
+        " keep the job away from that node with scheduling.nodeSelector.",
+    )
+
+
+def _sentence(title: str) -> str:
+    return f"{title[0].upper()}{title[1:]}."
