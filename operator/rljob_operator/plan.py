@@ -182,9 +182,9 @@ def _is_unseen(attempt: AttemptView, now: float) -> bool:
     return not answers and now - driver.since < SILENT_S
 
 
-def progress_s(running: int) -> float:
-    """Return the time between two writes of a job's progress while this many jobs run [s]."""
-    return max(PROGRESS_S, running / PROGRESS_PER_S)
+def progress_s(jobs: int) -> float:
+    """Return the time between two writes of a job's progress while this many jobs run, or wait in the queue [s]."""
+    return max(PROGRESS_S, jobs / PROGRESS_PER_S)
 
 
 def _with_status(todo: Plan, old: Status, new: Status, progress_due_at: float, now: float) -> Plan:
@@ -249,7 +249,8 @@ def _all_children(job: AdmittedJob | Job, world: World) -> Iterator[Target]:
 
 def _clusters_but(kept: str | None, job: AdmittedJob | Job, world: World) -> Iterator[Target]:
     """Return the RayClusters of the job except one, with their ConfigMaps and their pods for tools."""
-    for child in world.children:
+    # The RayCluster first: others wait for the GPUs of its pods.
+    for child in sorted(world.children, key=lambda each: each["kind"] != "RayCluster"):
         name, kind = child["metadata"]["name"], child["kind"]
         belongs_to = child["metadata"]["labels"].get(TOOLS_LABEL) if kind == "StatefulSet" else name
         if kind in ("RayCluster", "ConfigMap", "StatefulSet") and belongs_to != kept and not is_deleting(child):

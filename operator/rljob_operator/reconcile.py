@@ -104,7 +104,8 @@ class Reconciler:
     async def _carry_out(self, job: Job, world: World, todo: Plan) -> None:
         if todo.status is not None:
             self._keep(await self._cluster.write_status(job, todo.status))
-            self._progress_due_at[job.key] = self._clock() + progress_s(self._drivers.followed)
+            waiting = self._reservations.waiting if self._reservations is not None else 0
+            self._progress_due_at[job.key] = self._clock() + progress_s(self._drivers.followed + waiting)
             self._metrics.count(job.status, todo.status)
         for target in todo.delete:
             log.info("action=delete kind=%s name=%s", target.kind, target.name)

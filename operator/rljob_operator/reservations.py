@@ -55,6 +55,8 @@ class Reservations:
         """what a job's ticket was made from, and whether the job is in this queue"""
         self._has_met_all = False
         """whether all jobs that there were at the start have been looked at"""
+        self.waiting = 0
+        """jobs that waited in the last pass"""
         self._dirty = asyncio.Event()
         self._look: Look | None = None
         self._looked_at = 0.0
@@ -137,6 +139,7 @@ class Reservations:
         with self._metrics.pass_seconds.time():
             changes = self._ledger.decide(self._look.seen, _with_classes(self._rules, self._look.priority_classes), now)
         took_s = time.perf_counter() - began
+        self.waiting = sum(each.waits for each in self._ledger.tickets.values())
         for key in changes.decided:
             turn = self._ledger.turn(key)
             if turn.standing is Standing.PREEMPTED:

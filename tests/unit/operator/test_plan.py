@@ -85,7 +85,7 @@ def test_what_is_being_deleted_is_not_deleted_again():
     around.edit(suspend=True)
     around.step()
     around.ends(Exit.PREEMPTED)
-    assert {target.kind for target in around.step().delete} == {"RayCluster", "ConfigMap"}
+    assert [target.kind for target in around.step().delete] == ["RayCluster", "ConfigMap"], "its GPUs are free first"
     assert around.plan().delete == ()
 
 
@@ -284,7 +284,7 @@ def test_what_is_deleted_is_named_by_its_uid():
     around = Surroundings().to_running()
     around.ends(Exit.OK)
     assert [(target.kind, target.namespace, target.name, target.uid) for target in around.plan().delete] == [
-        (kind, "ml", "sums-7f3a1-1", f"uid-of-{kind}-sums-7f3a1-1") for kind in ("ConfigMap", "RayCluster")
+        (kind, "ml", "sums-7f3a1-1", f"uid-of-{kind}-sums-7f3a1-1") for kind in ("RayCluster", "ConfigMap")
     ]
 
 

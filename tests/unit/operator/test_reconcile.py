@@ -12,6 +12,7 @@ from rljob_operator.cache import Cache
 from rljob_operator.cluster import Cluster, ClusterError, ConflictError
 from rljob_operator.drivers import Drivers
 from rljob_operator.metrics import Metrics
+from rljob_operator.plan import progress_s
 from rljob_operator.queueing.ticket import Rules
 from rljob_operator.reconcile import Reconciler
 from rljob_operator.requests import Requests
@@ -90,6 +91,17 @@ def test_the_queue_and_the_plan_ask_once_whether_a_job_is_admitted(house: House,
     house.restart(Reservations(house.cache, sight, Rules(), house.metrics, house.clock, lambda key, news: None))
     house.reconcile()
     assert asked == ["sums"]
+
+
+def test_progress_is_written_less_often_while_many_jobs_wait_in_the_queue(house: House):
+    sight = Sight(cast(Cluster, house.cluster), ("ml",), None)
+    queue = Reservations(house.cache, sight, Rules(), house.metrics, house.clock, lambda key, news: None)
+    queue.waiting = 1000
+    house.to_running()
+    house.cache.put(house.cluster.raw)
+    house.restart(queue)
+    house.reconcile()
+    assert house.reconciler.progress_due_s(KEY) >= progress_s(1000)
 
 
 def test_a_job_that_cannot_be_looked_at_does_not_stop_the_queue(house: House, monkeypatch):
@@ -246,7 +258,7 @@ def test_events_are_recorded_and_exits_are_counted(house: House):
     house.drivers.known = Driver("sums-7f3a1-attempt-1", since=NOW, state=DriverState.SUCCEEDED, exit_code=0)
     house.reconcile()
     assert [event.reason for event in house.cluster.events] == ["PodsReady", "Running", "Completed"]
-    assert [target.kind for target in house.cluster.deleted] == ["ConfigMap", "RayCluster"]
+    assert [target.kind for target in house.cluster.deleted] == ["RayCluster", "ConfigMap"]
     assert b'rljob_operator_driver_exits_total{reason="Ok"} 1.0' in house.metrics.text()
 
 

@@ -106,6 +106,7 @@ def test_one_of_two_jobs_gets_the_quota_and_both_are_told():
     setting = running(Lists(nodes=[NODE]), "a", "b", until=2)
     assert setting.changed == ["ml/a", "ml/b"]
     assert setting.standings() == [Standing.RESERVED, Standing.QUEUED]
+    assert setting.queue.waiting == 1
 
 
 def test_pods_of_others_take_room_and_those_of_the_queue_are_not_counted_twice():
