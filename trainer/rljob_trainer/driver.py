@@ -37,6 +37,7 @@ from rljob_trainer.learners.errors import (
     CriticMismatchError,
     LearnerError,
     LearnerLostError,
+    LinkError,
     TrainingDivergedError,
     UnsupportedModelError,
 )
@@ -66,9 +67,10 @@ EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((TrainingDivergedError,), Exit.DIVERGED),
     ((MemoryError,), Exit.OUT_OF_MEMORY),
     (
-        (LearnerLostError, EngineStartError, EngineError, RolloutTimeoutError, TransferError, PlacementError),
+        (LearnerLostError, LinkError, EngineStartError, EngineError, RolloutTimeoutError, TransferError),
         Exit.LOST_PEER,
     ),
+    ((PlacementError,), Exit.LOST_PEER),
     ((TimeoutError,), Exit.STALLED),
     ((LearnerError,), Exit.FAILED),
 )

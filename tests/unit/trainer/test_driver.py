@@ -9,11 +9,12 @@ import yaml
 
 from rljob_api.adjustments import VARIABLE, written
 from rljob_api.exits import Exit
-from rljob_api.failures.known import logged
+from rljob_api.failures.known import known_failure, logged
+from rljob_api.failures.scan import scan
 from rljob_api.reading.manifest import parse
 from rljob_trainer.assembly.serving import LOCAL, Address
 from rljob_trainer.driver import _parser, exit_of, with_adjustments, with_engines
-from rljob_trainer.learners.errors import CriticMismatchError
+from rljob_trainer.learners.errors import CriticMismatchError, LinkError
 from support.cli.command import environment
 from support.trainer.whole_run import manifest
 
@@ -78,6 +79,12 @@ def test_the_command_line_has_the_last_word_on_the_number_of_engines(said, engin
     job = parse(manifest(Path("model"), Path("directory")))
     assert with_engines(job, said).spec.rollout.engines == engines
     assert with_engines(job, said).spec.training == job.spec.training
+
+
+def test_ranks_that_do_not_reach_each_other_are_a_lost_peer_that_the_catalogue_knows():
+    error = LinkError("rank 0 on a and rank 1 on b cannot exchange data over the network: no answer within 30 s")
+    known = known_failure([scan("driver", f"rljob_trainer.learners.errors.LinkError: {error}".encode())])
+    assert (exit_of(error), known and known.code) == (Exit.LOST_PEER, "NcclUnreachable")
 
 
 def test_a_checkpoint_of_an_algorithm_without_a_critic_is_the_manifest_s_mistake():

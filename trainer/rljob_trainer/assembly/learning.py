@@ -1,7 +1,9 @@
 """The third stage, its trained half: the processes that hold the weights, and the loop's parts that train them."""
 
+import logging
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,8 +26,10 @@ from rljob_trainer.engines.pool import EnginePool
 from rljob_trainer.learners.actor_critic import ActorCritic
 from rljob_trainer.learners.config import Layout, layout
 from rljob_trainer.learners.group import LearnerGroup
+from rljob_trainer.learners.link_report import SHARE, LinkReport, in_words, slow
 from rljob_trainer.parts import Trained, Weights
 from rljob_trainer.processes import leftovers
+from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.rundir.checkpoints import DIRECTORY, Checkpoints
 from rljob_trainer.sync.gpu_sharing import GpuSharing
 from rljob_trainer.sync.learner_link import LearnerLink, checkpoint_files, publishing_rank
@@ -33,6 +37,10 @@ from rljob_trainer.sync.publisher import Transport
 from rljob_trainer.sync.transport import Broadcast, Disk, Ipc
 from rljob_trainer.sync.weights import EngineWeights
 
+log = logging.getLogger(__name__)
+
+MOST_LINKS = 4
+"""that a finding names"""
 LEARNER_S = 3600.0
 """longest wait for one call of the learner [s]; the supervisor notices a stalled phase much earlier"""
 
@@ -175,7 +183,34 @@ def start_learner(foundation: Foundation, material: Material, slots: Slots) -> L
         timeout_s=LEARNER_S,
         max_skipped=spec.training.optimizer.max_skipped_steps,
     )
-    return Learner(foundation, material, _started(foundation, group))
+    learner = Learner(foundation, material, _started(foundation, group))
+    report_links(group.call("links")[0], foundation.report.found, material.first)
+    return learner
+
+
+def report_links(links: LinkReport | None, found: Callable[[Finding, int], None], step: int) -> None:
+    """Log what the ranks measured of their network, and report slow links; None: there is one rank."""
+    if links is None:
+        return
+    log.info("action=measure_links %s", links)
+    finding = links_finding(links)
+    if finding is not None:
+        found(finding, step)
+
+
+def links_finding(links: LinkReport) -> Finding | None:
+    """Return the finding of slow links; None: all are about as fast as the best one."""
+    found = slow(links.links)
+    if not found:
+        return None
+    named = "; ".join(f"{links.named(link)}: {in_words(link.bandwidth)}" for link in found[:MOST_LINKS])
+    more = f"; and {len(found) - MOST_LINKS} more" if len(found) > MOST_LINKS else ""
+    return Finding(
+        "SlowLink",
+        f"below {SHARE:g} of the best pair: {named}{more}; {links}",
+        "All ranks wait for the slowest link. If one rank is in all of these pairs, look at its node: cables, number"
+        " of RDMA resources, whether NCCL chose InfiniBand there (NCCL_DEBUG=INFO in runtime.env).",
+    )
 
 
 def start_checkpoint_weights(foundation: Foundation, material: Material, slots: Slots) -> CheckpointWeights:

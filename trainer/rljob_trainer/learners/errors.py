@@ -27,3 +27,7 @@ class CheckpointFormatError(ValueError):
 
 class CriticMismatchError(ValueError):
     """A checkpoint holds a critic and the learner has none, or the other way round."""
+
+
+class LinkError(RuntimeError):
+    """Ranks do not reach each other; the text names them."""

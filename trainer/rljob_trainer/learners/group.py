@@ -29,6 +29,7 @@ from rljob_trainer.learners.errors import (
     LearnerError,
     LearnerLostError,
     LearnerStalledError,
+    LinkError,
     TrainingDivergedError,
     UnsupportedModelError,
 )
@@ -78,7 +79,7 @@ class LearnerGroup:
     """All ranks. Methods block and may be called from any thread.
 
     They raise LearnerError, LearnerLostError or LearnerStalledError, and what a rank refuses as it is:
-    UnsupportedModelError, CheckpointFormatError, CriticMismatchError, MemoryError.
+    UnsupportedModelError, CheckpointFormatError, CriticMismatchError, LinkError, MemoryError.
     """
 
     def __init__(
@@ -285,7 +286,7 @@ def _result(reference: Any, rank: int) -> Any:
     except RayTaskError as error:
         if isinstance(error.cause, MemoryError) or any(words in str(error) for words in OUT_OF_MEMORY):
             raise MemoryError(f"learner rank {rank}: {error}") from error
-        if isinstance(error.cause, UnsupportedModelError | CheckpointFormatError | CriticMismatchError):
+        if isinstance(error.cause, UnsupportedModelError | CheckpointFormatError | CriticMismatchError | LinkError):
             raise error.cause from error
         raise LearnerError(f"learner rank {rank}: {error}") from error
     except GetTimeoutError as error:

@@ -7,6 +7,7 @@ micro-batches. `group.py` sees to that. Results that only some ranks hold say so
 import logging
 import random
 import resource
+import socket
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -30,6 +31,8 @@ from rljob_trainer.learners.cpu import megatron_on_cpu
 from rljob_trainer.learners.critic import Critic
 from rljob_trainer.learners.head_settings import VocabularyShard
 from rljob_trainer.learners.layout import token_layout
+from rljob_trainer.learners.link_report import LinkReport
+from rljob_trainer.learners.links import Wire, arrive, measure
 from rljob_trainer.learners.logprobs import logprobs_and_entropy
 from rljob_trainer.learners.loss import Targets, kl_estimate, policy_loss
 from rljob_trainer.learners.meeting import meet
@@ -63,7 +66,7 @@ class LearnerRank:
         )
         self.device = _prepare_process(config, rank)
         with self._runtime():
-            _join(config, rank, world_size, master_address, master_port)
+            self._links = _join(config, rank, world_size, master_address, master_port, self.device)
             self._bridge = bridge(config)
             model = build_model(self._bridge, PolicyModel, config.device)
             self._bridge.load_weights([model], str(config.checkpoint_dir))
@@ -83,6 +86,10 @@ class LearnerRank:
         """optimizer steps taken"""
         self.skipped = 0
         """optimizer steps not taken because the gradient was not finite"""
+
+    def links(self) -> LinkReport | None:
+        """Return what was measured of the network between the ranks; None: there is one rank."""
+        return self._links
 
     def skipped_steps(self) -> int:
         """Return how many optimizer steps were not taken."""
@@ -409,16 +416,24 @@ def _silence_known_warnings() -> None:
     logging.getLogger("megatron.core.transformer.transformer_layer").setLevel(logging.ERROR)  # our layer of experts
 
 
-def _join(config: LearnerConfig, rank: int, world_size: int, master_address: str, master_port: int) -> None:
-    """Meet the other ranks and make Megatron's groups; every collective fails after the configured time."""
+def _join(
+    config: LearnerConfig, rank: int, world_size: int, master_address: str, master_port: int, device: torch.device
+) -> LinkReport | None:
+    """Meet the other ranks, measure the network, and make Megatron's groups.
+
+    Every collective fails after the configured time. Raises LinkError for ranks that do not come or do not answer.
+    """
     timeout = timedelta(seconds=config.timeout_s)
+    store = meet(master_address, master_port, rank, world_size, timeout)
+    places = arrive(dist.PrefixStore("places", store), rank, world_size, socket.gethostname(), timeout)
     dist.init_process_group(
         "gloo" if config.device == "cpu" else "cpu:gloo,cuda:nccl",
-        store=dist.PrefixStore("ranks", meet(master_address, master_port, rank, world_size, timeout)),
+        store=dist.PrefixStore("ranks", store),
         rank=rank,
         world_size=world_size,
         timeout=timeout,
     )
+    links = measure(Wire(device), dist.PrefixStore("links", store), rank, places) if world_size > 1 else None
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=config.tensor_parallel,
         pipeline_model_parallel_size=config.pipeline_parallel,
@@ -426,3 +441,4 @@ def _join(config: LearnerConfig, rank: int, world_size: int, master_address: str
         expert_tensor_parallel_size=config.expert_tensor_parallel,
         distributed_timeout_minutes=config.timeout_s / 60,
     )
+    return links

@@ -5,7 +5,9 @@ import pytest
 from rljob_api.reading.manifest import parse
 from rljob_api.sections import Placement
 from rljob_api.sizing.topology import Sizes, lay_out
-from rljob_trainer.assembly.learning import ranks_beside, with_critic
+from rljob_trainer.assembly.learning import links_finding, ranks_beside, report_links, with_critic
+from rljob_trainer.learners.link_report import Link, LinkReport
+from rljob_trainer.reporting.finding import Finding
 from support.trainer.whole_run import manifest
 
 PPO = {"name": "ppo", "critic": {"learningRate": 4e-5, "clipGrad": 0.5, "valueClip": 0.3, "warmupSteps": 5}}
@@ -30,3 +32,34 @@ def test_without_a_critic_the_loop_trains_the_learner_itself(tmp_path):
 def test_every_slot_of_a_colocated_engine_has_its_rank_of_the_learner():
     placed = lay_out(Sizes(Placement.COLOCATED, 2, 4, 2, 2, engines=3, gpus_per_engine=2))
     assert ranks_beside(placed) == {"engine-0": (0, 1), "engine-1": (2, 3), "engine-2": (4, 5)}
+
+
+def links(*bandwidths: float) -> LinkReport:
+    made = tuple(Link(0, other, 1e-5, bandwidth) for other, bandwidth in enumerate(bandwidths, start=1))
+    return LinkReport(tuple(f"pod-{rank}" for rank in range(len(made) + 1)), 1e-3, 2e9, made)
+
+
+def test_slow_links_are_a_finding_that_names_both_pods():
+    found: list[tuple[Finding, int]] = []
+    report_links(links(8e9, 1e9), lambda finding, step: found.append((finding, step)), 7)
+    ((finding, step),) = found
+    assert (finding.name, step) == ("SlowLink", 7)
+    assert finding.evidence == (
+        "below 0.25 of the best pair: rank 0 on pod-0 and rank 2 on pod-2: 1 GB/s;"
+        " all-reduce of 3 ranks: 1 ms, 2 GB/s; best of 2 pairs 8 GB/s"
+    )
+
+
+def test_even_links_and_a_single_rank_are_no_finding():
+    found: list[tuple[Finding, int]] = []
+    for each in (links(8e9, 7e9), None):
+        report_links(each, lambda finding, step: found.append((finding, step)), 0)
+    assert found == []
+
+
+def test_of_many_slow_links_the_slowest_are_named():
+    finding = links_finding(links(8e9, 6e8, 5e8, 4e8, 3e8, 2e8, 1e8))
+    assert finding is not None
+    assert finding.evidence.count("and rank") == 4
+    assert "rank 7 on pod-7: 0.1 GB/s; rank 0" in finding.evidence
+    assert "; and 2 more; all-reduce" in finding.evidence
