@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
+import pytest
+
 from rljob_operator.cache import Cache
 from rljob_operator.cluster import Cluster, ClusterError
 from rljob_operator.driver_news import News
@@ -129,15 +131,16 @@ def test_where_only_some_namespaces_are_seen_nodes_and_classes_are_not_asked_for
     assert {where.rpartition("/")[0] for where in lists.asked} == {"api/v1/namespaces/ml"}
 
 
-def test_nothing_is_given_away_before_every_job_is_known():
+@pytest.mark.parametrize(("first", "later"), [("b", "a"), ("a", "b")], ids=["the older later", "the newer later"])
+def test_nothing_is_given_away_before_every_job_is_known_that_there_was_at_the_start(first: str, later: str):
     async def scenario() -> None:
         lists = Lists(nodes=[NODE])
         setting = Setting(lists, "a", "b")
-        setting.reconcile("b")
+        setting.reconcile(first)
         task = asyncio.create_task(setting.queue.run())
         await others_run()
         assert lists.asked == []
-        setting.reconcile("a")
+        setting.reconcile(later)
         await becomes_true(lambda: "ml/a" in setting.changed)
         task.cancel()
         assert setting.standings() == [Standing.RESERVED, Standing.QUEUED]
