@@ -30,6 +30,8 @@ SMALL = 8
 LARGE = {"cpu": 1 << 22, "cuda": 1 << 26}
 """[bytes]"""
 POLL_S = 0.0002
+CAUSE_S = 5.0
+"""for a pair to report its link, before all others report that the group failed"""
 
 
 class Wire:
@@ -136,6 +138,7 @@ class _Group:
         try:
             return act()
         except RuntimeError as error:
+            self._wait_for_cause()
             who = f"{named(self.rank, self.places)} cannot exchange data over the network with"
             raise self._dead(f"{who} all {len(self.places)} ranks: {error}") from error
 
@@ -151,6 +154,12 @@ class _Group:
         self.store.set(f"{key}/{self.rank}", json.dumps([asdict(link) for link in links]))
         texts = [self.store.get(f"{key}/{rank}") for rank in range(len(self.places))]
         return tuple(Link(**link) for text in texts for link in json.loads(text))
+
+    def _wait_for_cause(self) -> None:
+        """Let a pair say first that its link hangs: gloo closes all connections of the rank that notices it."""
+        deadline = time.monotonic() + CAUSE_S
+        while not self.store.check(["dead"]) and time.monotonic() < deadline:
+            time.sleep(0.1)
 
     def _dead(self, text: str) -> LinkError:
         """Return the first error of all ranks: those of others follow, because a rank that failed no longer answers."""
