@@ -142,7 +142,7 @@ class Driver:
         self._events.put(Ended(exit_code))
 
     def _poll(self) -> None:
-        revision = -1
+        revision, step = -1, None
         while not self._ended.is_set():
             try:
                 status = self._status(revision)
@@ -150,6 +150,9 @@ class Driver:
                 self._ended.wait(RETRY_S)
                 continue
             revision = status.revision
+            if step is not None and status.progress.step > step:
+                self._logs.step_finished()
+            step = status.progress.step
             self._events.put(StatusReceived(self.pid, status))
 
     def _status(self, revision: int) -> Status:

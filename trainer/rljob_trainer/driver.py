@@ -45,6 +45,7 @@ from rljob_trainer.loop import train
 from rljob_trainer.preflight import PreflightError
 from rljob_trainer.processes.garbage import collect_rarely
 from rljob_trainer.reporting.errors import TrackingError
+from rljob_trainer.reporting.records import Record, StepRecord
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rundir.checkpoints import CheckpointError
 from rljob_trainer.rundir.fence import Fence, FencedError, Name
@@ -92,6 +93,7 @@ def main(arguments: Sequence[str]) -> Exit:
             fence = Fence(options.directory.resolve(), Name(options.origin, options.attempt))
             fence.claim()
             run = build(job, fence, listen, os.environ, stack)
+            run.foundation.report.also_to(_Steps(logs))
             collect_rarely()
             signal.signal(signal.SIGTERM, lambda *_: run.orders.drain())
             code = _finish(run)
@@ -103,6 +105,20 @@ def main(arguments: Sequence[str]) -> Exit:
                 log.error("%s", found.line)
             return exit_of(error)
     return code
+
+
+class _Steps:
+    """Marks in the attempt's logs where each step ends."""
+
+    def __init__(self, logs: AttemptLogs) -> None:
+        self._logs = logs
+
+    def record(self, record: Record) -> None:
+        if isinstance(record, StepRecord):
+            self._logs.step_finished()
+
+    def close(self) -> None:
+        pass
 
 
 def with_engines(job: RLJob, engines: int | None) -> RLJob:

@@ -144,6 +144,12 @@ def test_a_driver_that_is_killed_is_started_again(start):
     ]
 
 
+def test_what_finished_steps_followed_is_not_named_as_the_end_of_an_attempt(start):
+    run = start("recover,finish")
+    assert run.end() == 0, run.log
+    assert run.notes[0] == "attempt 1: killed by SIGKILL; restarting in 0 s"
+
+
 def test_a_driver_that_always_dies_is_given_up(start):
     run = start("crash")
     assert run.end() == 8, run.log

@@ -5,6 +5,7 @@ attempt, separated by commas; the last one is for all further attempts.
 
     finish   takes three steps and ends well
     crash    dies by SIGKILL after the first step, without a checkpoint
+    recover  logs a failure, takes three steps all the same, then dies by SIGKILL
     save     saves a checkpoint of its own attempt's number, then dies by SIGKILL
     input    ends with BAD_INPUT
     error    ends with BAD_INPUT after an error that is only in its log
@@ -88,6 +89,14 @@ class FakeDriver:
     def _crash(self) -> Exit:
         self.step(1)
         self.settle()
+        os.kill(os.getpid(), signal.SIGKILL)
+        return Exit.FAILED
+
+    def _recover(self) -> Exit:
+        logging.warning("ModuleNotFoundError: No module named 'deep_gemm'")
+        for number in (1, 2, 3):
+            self.step(number)
+            self.settle()
         os.kill(os.getpid(), signal.SIGKILL)
         return Exit.FAILED
 

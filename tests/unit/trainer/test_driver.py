@@ -13,8 +13,10 @@ from rljob_api.failures.known import known_failure, logged
 from rljob_api.failures.scan import scan
 from rljob_api.reading.manifest import parse
 from rljob_trainer.assembly.serving import LOCAL, Address
-from rljob_trainer.driver import _parser, exit_of, with_adjustments, with_engines
+from rljob_trainer.driver import _parser, _Steps, exit_of, with_adjustments, with_engines
 from rljob_trainer.learners.errors import CriticMismatchError, LinkError
+from rljob_trainer.reporting.records import CheckpointRecord, StepRecord
+from rljob_trainer.rundir.logs import AttemptLogs
 from support.cli.command import environment
 from support.trainer.whole_run import manifest
 
@@ -97,3 +99,17 @@ def test_what_its_supervisor_changed_after_an_attempt_without_memory_counts(capl
     assert changed.spec.training.max_tokens_per_gpu == 900
     assert "training.maxTokensPerGpu 900" in caplog.text
     assert with_adjustments(job, {}) is job
+
+
+def test_what_it_logged_before_two_steps_did_not_end_it(tmp_path: Path):
+    log = tmp_path / "logs" / "driver-attempt-1.log"
+    log.parent.mkdir()
+    logs = AttemptLogs(tmp_path)
+    log.write_text("ModuleNotFoundError: No module named 'deep_gemm'\n")
+    steps = _Steps(logs)
+    for _ in range(2):
+        steps.record(CheckpointRecord.model_construct())
+    assert logs.known_failure().code == "PythonModuleMissing"
+    for _ in range(2):
+        steps.record(StepRecord.model_construct())
+    assert logs.known_failure() is None

@@ -46,7 +46,14 @@ class AttemptLogs:
     def __init__(self, directory: Path) -> None:
         """`directory` is the run's; its logs are in `logs`, and it need not exist yet."""
         self._directory = directory / "logs"
-        self._old = {path: _size(path) for path in self._files()}
+        self._old = self._last = self._sizes()
+
+    def step_finished(self) -> None:
+        """Leave out from now on what was logged before the step before this one: the run went on after it.
+
+        Not before this step, because what ends a run may begin while a step ends.
+        """
+        self._old, self._last = self._last, self._sizes()
 
     def known_failure(self) -> KnownFailure | None:
         """Return the failure that ended the attempt; None: none is known, or the logs cannot be read."""
@@ -55,6 +62,9 @@ class AttemptLogs:
         except OSError as error:
             log.warning("action=diagnose outcome=failed directory=%s: %s", self._directory, error)
             return None
+
+    def _sizes(self) -> dict[Path, int]:
+        return {path: _size(path) for path in self._files()}
 
     def _files(self) -> list[Path]:
         return newest_attempt(path for path in sorted(self._directory.rglob("*")) if is_log(path, self._directory))

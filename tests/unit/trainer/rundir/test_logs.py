@@ -31,6 +31,18 @@ def test_what_an_earlier_attempt_wrote_ended_no_later_one(run: Path):
     assert attempt.known_failure().evidence.startswith("engine-0.log: RuntimeError")
 
 
+def test_what_two_finished_steps_followed_did_not_end_the_attempt(run: Path):
+    attempt = AttemptLogs(run)
+    write(run, "engine-0.log", OOM)
+    attempt.step_finished()
+    assert attempt.known_failure().code == "TrainOutOfMemory"  # it may have come while the step ended
+    attempt.step_finished()
+    assert attempt.known_failure() is None
+    write(run, "engine-0.log", NAN)
+    attempt.step_finished()
+    assert attempt.known_failure().code == "NonFiniteStep"
+
+
 def test_a_directory_that_is_made_later_is_read(tmp_path: Path):
     attempt = AttemptLogs(tmp_path / "new")
     (tmp_path / "new" / "logs").mkdir(parents=True)
