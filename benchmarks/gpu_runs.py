@@ -1,13 +1,17 @@
-"""Rollouts beside the engine alone, and publications, on one GPU, for `docs/gpu.md`.
+"""Rollouts beside the engine alone, publications, and lost processes, on one GPU or two, for `docs/gpu.md`.
 
     python3 benchmarks/gpu_runs.py --rows decode-64 publish-4B-Ipc
+    python3 benchmarks/gpu_runs.py --rows apart-4B waits ahead lost      with two GPUs
 
 Each row runs in a process of its own, with random weights of Qwen3's shapes. Rows that have a file in OUT already are
 not repeated, so an interrupted benchmark goes on where it was. `--device cpu --tiny` tries them without a GPU.
 
 `publish-...` is a colocated `rljob run` with so little work that a step is all handing over: 8 responses of one token,
 an optimizer step, a publication. So `publish` and the next `rollout` are the time from the end of the step to the first
-tokens of the new version.
+tokens of the new version. `apart-...` is the same with learner and engine on a GPU each.
+
+`waits` and `ahead` are one manifest with and without `rollout.async`. `lost` kills, one after the other, an engine, the
+driver and a rank of the learner in a colocated run on two GPUs, and reports what followed each kill.
 """
 
 import argparse
@@ -18,7 +22,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -34,7 +38,7 @@ from transformers import PreTrainedTokenizerFast
 
 from rljob_api.reading.manifest import load
 from rljob_trainer.reporting.events import FILE_NAME, read_events
-from rljob_trainer.reporting.records import FirstStepRecord, ReadyRecord, StepRecord
+from rljob_trainer.reporting.records import EngineRecord, FirstStepRecord, ReadyRecord, RunRecord, StepRecord
 from rljob_trainer.samples import Prompt
 
 Json = dict[str, Any]
@@ -104,10 +108,12 @@ class Bench:
             spec["training"]["precision"] = "fp32"
         return {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": name}, "spec": spec}
 
-    def run(self, job: Json, steps: int) -> Path:
+    def run(self, job: Json, steps: int, victims: Sequence[str] = (), kills: list[float] | None = None) -> Path:
         """Do so many steps of a job from its beginning; return its directory.
 
-        It is killed then: to save a checkpoint of 4B takes longer than all of its steps. Raises CalledProcessError.
+        It is killed then: to save a checkpoint of 4B takes longer than all of its steps. With `victims`, names of
+        processes, one of each is killed when the one before is replaced and so many steps more are done; `kills` gets
+        the times. Raises CalledProcessError if the run ends.
         """
         directory = Path(job["spec"]["checkpoint"]["directory"])
         shutil.rmtree(directory, ignore_errors=True)
@@ -118,11 +124,17 @@ class Bench:
         with (self.out / f"{job['metadata']['name']}.log").open("wb") as log:
             command = [sys.executable, "-m", "rljob_cli.main", "run", str(path)]
             running = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-            while done(directory) < steps:
-                if (code := running.poll()) is not None:
-                    raise subprocess.CalledProcessError(code, command)
-                time.sleep(0.2)
             supervisor = psutil.Process(running.pid)
+            since = 0.0
+            for victim in [*victims, None]:
+                while done(directory, since) < steps:
+                    if (code := running.poll()) is not None:
+                        raise subprocess.CalledProcessError(code, command)
+                    time.sleep(0.05)
+                if victim and kills is not None:
+                    since = time.time()
+                    named(victim).kill()
+                    kills.append(since)
             family = [supervisor, *supervisor.children(recursive=True)]
             for process in family:
                 process.kill()
@@ -130,12 +142,20 @@ class Bench:
         return directory
 
 
-def done(directory: Path) -> int:
-    """Return the last step that a run has reported; 0: none."""
+def named(words: str) -> psutil.Process:
+    """Return the first process whose command line has these words; nothing else runs on the machine."""
+    return next(each for each in psutil.process_iter(["cmdline"]) if words in " ".join(each.info["cmdline"] or ()))
+
+
+def done(directory: Path, since: float = 0.0) -> int:
+    """Return how many steps a run has reported since then, and since its engines are complete."""
     events = directory / FILE_NAME
-    if not events.exists():
+    records = [each for each in read_events(events) if each.time >= since] if events.exists() else []
+    failures = {(each.engine, each.time): each for each in records if isinstance(each, EngineRecord)}
+    if any(each.return_seconds is None for each in failures.values()):
         return 0
-    return max((each.step for each in read_events(events) if isinstance(each, StepRecord)), default=0)
+    whole = max((each.time + (each.return_seconds or 0.0) for each in failures.values()), default=since)
+    return sum(isinstance(each, StepRecord) and each.time >= whole for each in records)
 
 
 def decode(bench: Bench, in_flight: int) -> Json:
@@ -161,6 +181,75 @@ def decode(bench: Bench, in_flight: int) -> Json:
     directory.mkdir(exist_ok=True)
     found = rollout.compare(job, model, prompts, 1 if bench.tiny else ROUNDS, 4, directory)
     return {"ours [tokens/s]": found.ours, "engine alone [tokens/s]": found.plain, "ratio": found.ours / found.plain}
+
+
+def apart(bench: Bench, size: str) -> Json:
+    """Measure the steps of a run that does little but hand over to an engine on a GPU of its own."""
+    job = bench.job(f"apart-{size}", bench.model(size), placement="Disaggregated")
+    return figures(bench.run(job, STEPS))
+
+
+def ahead(bench: Bench, name: str, settings: Json | None) -> Json:
+    """Measure steps whose rollout and training take long enough to overlap, on a GPU each."""
+    tokens = 8 if bench.tiny else 256
+    change: Json = {"promptsPerStep": 4 if bench.tiny else 32, "contextLength": PROMPT_TOKENS + tokens}
+    change |= {"sampling": {"maxNewTokens": tokens}, "memoryFraction": 0.6}
+    change |= {"async": settings} if settings is not None else {}
+    training: Json = {"stepsPerRollout": 2}
+    job = bench.job(name, bench.model("0.6B"), rollout=change, placement="Disaggregated", training=training)
+    return figures(bench.run(job, WARM_UP + 20))
+
+
+def lost(bench: Bench) -> Json:
+    """Kill an engine, the driver and a rank; return for each the seconds until what followed."""
+    tokens = 8 if bench.tiny else 64
+    rollout_: Json = {"promptsPerStep": 4, "contextLength": PROMPT_TOKENS + tokens, "engines": 2}
+    rollout_ |= {"sampling": {"maxNewTokens": tokens}}
+    directory = Path(FILES) / "lost"
+    job = bench.job(
+        "lost",
+        bench.model("0.6B"),
+        rollout=rollout_,
+        placement="Colocated",
+        training={"gpusPerNode": 2},
+        checkpoint={"directory": str(directory), "interval": 5, "keep": 1},
+        weightSync={"transport": "Ipc"} if bench.on_gpu else {},
+    )
+    kills: list[float] = []
+    victims = ("sglang::sched", "rljob_trainer.driver", "ray::RankHost")
+    try:
+        bench.run(job, 6, victims, kills)
+        return {"kills": kills} | {
+            victim: followed(directory, began, ended)
+            for victim, began, ended in zip(victims, kills, [*kills[1:], time.time()], strict=True)
+        }
+    finally:
+        shutil.copytree(directory / "logs", bench.out / "lost-logs", dirs_exist_ok=True)
+        shutil.copy(directory / FILE_NAME, bench.out / "lost-events.jsonl")
+        shutil.rmtree(FILES, ignore_errors=True)
+
+
+def followed(directory: Path, began: float, ended: float) -> Json:
+    """Return what a run reported between two moments, in seconds after the first."""
+    records = [each for each in read_events(directory / FILE_NAME) if began <= each.time < ended]
+    return {
+        "engines": [each.model_dump() for each in records if isinstance(each, EngineRecord)],
+        "started again": [
+            {"after": each.time - began, "from step": each.step, "lost steps": each.lost_steps}
+            for each in records
+            if isinstance(each, RunRecord)
+        ],
+        "ready": [
+            {"after": each.time - began, "phases": dict(each.phase_seconds)}
+            for each in records
+            if isinstance(each, ReadyRecord)
+        ],
+        "steps": [
+            {"after": each.time - began, "step": each.step, "phases": dict(each.phase_seconds)}
+            for each in records
+            if isinstance(each, StepRecord)
+        ],
+    }
 
 
 def publish(bench: Bench, size: str, transport: str) -> Json:
@@ -189,6 +278,8 @@ def figures(directory: Path) -> Json:
         "timed": timed(directory),
         "mismatch": [step.logprob_mismatch for step in steps],
         "reward": [step.reward_mean for step in steps],
+        "staleness": [step.staleness for step in steps],
+        "sums": [round(sum(step.phase_seconds.values()), 4) for step in counted],
         "first step": {
             check.name: (check.value, check.limit)
             for each in records
@@ -213,14 +304,19 @@ def timed(directory: Path) -> Json:
 ROWS: dict[str, Callable[[Bench], Json]] = {
     **{f"decode-{number}": partial(decode, in_flight=number) for number in IN_FLIGHT},
     **{f"publish-{size}-{how}": partial(publish, size=size, transport=how) for size in SHAPES for how in TRANSPORTS},
+    **{f"apart-{size}": partial(apart, size=size) for size in SHAPES},
+    "waits": partial(ahead, name="waits", settings=None),
+    "ahead": partial(ahead, name="ahead", settings={"maxStaleness": 1}),
+    "lost": lost,
 }
+TWO_GPUS = frozenset({"apart-0.6B", "apart-4B", "waits", "ahead", "lost"})
 
 
 def main() -> None:
     """Measure what is missing, and print all rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/bench-gpu"))
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=sorted(set(ROWS) - TWO_GPUS))
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a two-layer model, to try the benchmark")
     parser.add_argument("--only", choices=ROWS, help=argparse.SUPPRESS)  # one row, in a process of its own

@@ -1,0 +1,192 @@
+"""The learner's optimizer step on two GPUs in each layout, beside one GPU, for `docs/gpu.md`.
+
+    python3 benchmarks/learner_parallel.py --out runs/bench-gpu --rows one data-2 tensor-2
+    python3 benchmarks/learner_parallel.py --device cpu --tiny
+
+All rows of a model train on the same samples from the same random weights, so their losses and gradient norms must be
+equal up to rounding. Each row's ranks are processes of their own. A row that has a file in OUT is not repeated.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import learner_gpu
+import torch
+from transformers import AutoModelForCausalLM, Qwen3MoeConfig
+
+from rljob_trainer.batches.packing import TrainingSequence, pack
+from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
+from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.processes.ports import free_ports
+
+Json = dict[str, Any]
+
+HOST = "127.0.0.1"
+WARM_UP, MEASURED = 3, 6
+EXPERTS: Json = learner_gpu.QWEN3 | {
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "moe_intermediate_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 16,
+    "num_experts": 32,
+    "num_experts_per_tok": 4,
+    "norm_topk_prob": True,
+}
+"""1.2 billion weights, of which 0.4 take part in a token"""
+TINY_EXPERTS: Json = learner_gpu.TINY | {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A layout."""
+
+    ranks: int
+    model: str = "0.6B"
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    """fields of LearnerConfig"""
+
+
+ROWS: Mapping[str, Row] = {
+    "one": Row(1),
+    "data-2": Row(2),
+    "tensor-2": Row(2, layout={"tensor_parallel": 2}),
+    "pipeline-2": Row(2, layout={"pipeline_parallel": 2}),
+    "experts-one": Row(1, "experts"),
+    "experts-data-2": Row(2, "experts"),
+    "experts-expert-2": Row(2, "experts", {"expert_parallel": 2}),
+    "experts-tensor-2": Row(2, "experts", {"tensor_parallel": 2, "expert_tensor_parallel": 2}),
+    "4B-tensor-2": Row(2, "4B", {"tensor_parallel": 2}),
+}
+
+
+def write_model(arguments: argparse.Namespace, name: str) -> tuple[Path, Json]:
+    """Return a checkpoint of random weights, and its shape."""
+    directory: Path = arguments.out / f"model-{name}"
+    if name != "experts":
+        shape = learner_gpu.TINY if arguments.tiny else learner_gpu.SHAPES[name]
+        learner_gpu.write_checkpoint(directory, shape, arguments.device)
+        return directory, shape
+    shape = TINY_EXPERTS if arguments.tiny else EXPERTS
+    if not (directory / "config.json").exists():
+        torch.manual_seed(0)
+        with torch.device(arguments.device):
+            policy = AutoModelForCausalLM.from_config(Qwen3MoeConfig(**shape), dtype=torch.bfloat16)
+        policy.save_pretrained(directory, max_shard_size="50GB")
+    return directory, shape
+
+
+def samples(arguments: argparse.Namespace, shape: Json) -> list[TrainingSequence]:
+    """Return the samples of a step, the same for all rows of a model."""
+    return learner_gpu.loads(64 if arguments.tiny else 1)["mixed"].samples(shape["vocab_size"])
+
+
+def rank(arguments: argparse.Namespace, row: Row) -> None:
+    """Take the steps as one rank; the first prints what they came to."""
+    checkpoint, shape = write_model(arguments, row.model)
+    config = LearnerConfig(
+        checkpoint_dir=checkpoint,
+        optimizer=OptimizerSettings(learning_rate=learner_gpu.LEARNING_RATE, total_steps=1000),
+        precision="bf16",
+        device=arguments.device,
+        num_threads=2,
+        timeout_s=120.0,
+        **row.layout,
+    )
+    learner = LearnerRank(config, arguments.rank, row.ranks, HOST, arguments.port)
+    layout = learner.layout
+    packed = pack(
+        samples(arguments, shape),
+        dp_size=layout.data,
+        max_tokens=learner_gpu.MICRO_BATCH_TOKENS,
+        in_step=layout.data_ranks_meet,
+    )
+    own = packed[layout.data_rank(arguments.rank)]
+    steps, seconds = [], []
+    for _ in range(WARM_UP + MEASURED):
+        synchronize(arguments.device)
+        began = time.perf_counter()
+        steps.append(learner.train(own))
+        synchronize(arguments.device)
+        seconds.append(time.perf_counter() - began)
+    if arguments.rank == 0:
+        counted = seconds[WARM_UP:]
+        usual = median(counted)
+        found: Json = {
+            "ms": 1000 * usual,
+            "spread": (max(counted) - min(counted)) / usual,
+            "tokens per second": sum(map(len, (each.tokens for each in samples(arguments, shape)))) / usual,
+            "loss": [each.loss for each in steps[:3]],
+            "gradient norm": [each.grad_norm for each in steps[:3]],
+            "peak GiB": torch.cuda.max_memory_allocated() / 2**30 if arguments.device == "cuda" else None,
+            "card": torch.cuda.get_device_name() if arguments.device == "cuda" else "CPU",
+        }
+        print(json.dumps(found), flush=True)
+    learner.close()
+
+
+def synchronize(device: str) -> None:
+    """Wait for the GPU."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def measure(arguments: argparse.Namespace, name: str) -> Json:
+    """Start the ranks of a row; return what the first one prints. Raises CalledProcessError."""
+    port = free_ports(HOST)[0]
+    write_model(arguments, ROWS[name].model)
+    command = [sys.executable, __file__, "--out", str(arguments.out), "--device", arguments.device, "--rank-of", name]
+    command += ["--port", str(port), *(["--tiny"] if arguments.tiny else []), "--rank"]
+    environment = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", **os.environ}
+    ranks = [
+        subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True, env=environment)
+        for number in range(ROWS[name].ranks)
+    ]
+    try:
+        outputs = [each.communicate(timeout=240)[0] for each in ranks]
+    finally:
+        for each in ranks:
+            each.kill()
+    for each in ranks:
+        if each.returncode:
+            raise subprocess.CalledProcessError(each.returncode, command)
+    result: Json = json.loads(outputs[0].splitlines()[-1])
+    return result
+
+
+def main() -> None:
+    """Measure what is missing, and print all rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/bench-gpu"))
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="two layers and short samples, to try the benchmark")
+    for hidden in ("--rank-of", "--rank", "--port"):
+        parser.add_argument(hidden, type=int if hidden != "--rank-of" else str, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.rank_of:
+        rank(arguments, ROWS[arguments.rank_of])
+        return
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for name in arguments.rows:
+        result = arguments.out / f"parallel-{name}.json"
+        if not result.exists():
+            try:
+                result.write_text(json.dumps(measure(arguments, name), indent=1))
+            except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+                print(f"{name}: {error}", file=sys.stderr)  # the other rows are still worth having
+                continue
+        print(name, result.read_text(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
