@@ -1,7 +1,7 @@
 """Rollouts beside the engine alone, publications, and lost processes, on one GPU or two, for `docs/gpu.md`.
 
     python3 benchmarks/gpu_runs.py --rows decode-64 publish-4B-Ipc
-    python3 benchmarks/gpu_runs.py --rows apart-4B waits ahead lost      with two GPUs
+    python3 benchmarks/gpu_runs.py --rows apart-0.6B waits ahead lost-engine      with two GPUs
 
 Each row runs in a process of its own, with random weights of Qwen3's shapes. Rows that have a file in OUT already are
 not repeated, so an interrupted benchmark goes on where it was. `--device cpu --tiny` tries them without a GPU.
@@ -10,8 +10,8 @@ not repeated, so an interrupted benchmark goes on where it was. `--device cpu --
 an optimizer step, a publication. So `publish` and the next `rollout` are the time from the end of the step to the first
 tokens of the new version. `apart-...` is the same with learner and engine on a GPU each.
 
-`waits` and `ahead` are one manifest with and without `rollout.async`. `lost` kills, one after the other, an engine, the
-driver and a rank of the learner in a colocated run on two GPUs, and reports what followed each kill.
+`waits` and `ahead` are one manifest with and without `rollout.async`. `lost-...` kills an engine, the driver or a rank
+of the learner in a colocated run on two GPUs, and reports what followed.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from typing import Any
 
 import psutil
 import rollout
+import torch
 import yaml
 from learner_gpu import SHAPES, TINY, write_checkpoint
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -51,6 +52,9 @@ TRANSPORTS = ("Disk", "Ipc")
 PROMPT_TOKENS = 64
 ROUNDS = 4
 IN_FLIGHT = (64, 256, 512)
+LOST_AFTER = 6
+"""steps before a process is killed, and after it is replaced"""
+VICTIMS = {"engine": "sglang::sched", "driver": "rljob_trainer.driver", "rank": "ray::RankHost"}
 TIMED = re.compile(r"^(\S+ \S+?),?\d* .*action=(\w+) .*?seconds=([\d.]+)(.*)$", re.MULTILINE)
 
 
@@ -108,12 +112,12 @@ class Bench:
             spec["training"]["precision"] = "fp32"
         return {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": name}, "spec": spec}
 
-    def run(self, job: Json, steps: int, victims: Sequence[str] = (), kills: list[float] | None = None) -> Path:
+    def run(self, job: Json, steps: int, victim: str | None = None, kills: list[float] | None = None) -> Path:
         """Do so many steps of a job from its beginning; return its directory.
 
-        It is killed then: to save a checkpoint of 4B takes longer than all of its steps. With `victims`, names of
-        processes, one of each is killed when the one before is replaced and so many steps more are done; `kills` gets
-        the times. Raises CalledProcessError if the run ends.
+        It is killed then: to save a checkpoint of 4B takes longer than all of its steps. With a `victim`, words of a
+        command line, such a process is killed first, and as many steps follow; `kills` gets the time. Raises
+        CalledProcessError if the run ends.
         """
         directory = Path(job["spec"]["checkpoint"]["directory"])
         shutil.rmtree(directory, ignore_errors=True)
@@ -126,12 +130,12 @@ class Bench:
             running = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
             supervisor = psutil.Process(running.pid)
             since = 0.0
-            for victim in [*victims, None]:
+            for killed in filter(None, (victim, "the run itself")):
                 while done(directory, since) < steps:
                     if (code := running.poll()) is not None:
                         raise subprocess.CalledProcessError(code, command)
                     time.sleep(0.05)
-                if victim and kills is not None:
+                if killed == victim and kills is not None:
                     since = time.time()
                     named(victim).kill()
                     kills.append(since)
@@ -200,52 +204,48 @@ def ahead(bench: Bench, name: str, settings: Json | None) -> Json:
     return figures(bench.run(job, WARM_UP + 20))
 
 
-def lost(bench: Bench) -> Json:
-    """Kill an engine, the driver and a rank; return for each the seconds until what followed."""
+def lost(bench: Bench, victim: str) -> Json:
+    """Kill a process of a run on two GPUs; return what followed."""
     tokens = 8 if bench.tiny else 64
-    rollout_: Json = {"promptsPerStep": 4, "contextLength": PROMPT_TOKENS + tokens, "engines": 2}
+    rollout_: Json = {"promptsPerStep": 4, "contextLength": PROMPT_TOKENS + tokens}
     rollout_ |= {"sampling": {"maxNewTokens": tokens}}
-    directory = Path(FILES) / "lost"
+    name = f"lost-{victim}"
+    directory = Path(FILES) / name
     job = bench.job(
-        "lost",
+        name,
         bench.model("0.6B"),
         rollout=rollout_,
         placement="Colocated",
         training={"gpusPerNode": 2},
-        checkpoint={"directory": str(directory), "interval": 5, "keep": 1},
+        checkpoint={"directory": str(directory), "interval": LOST_AFTER - 1, "keep": 1},
         weightSync={"transport": "Ipc"} if bench.on_gpu else {},
     )
     kills: list[float] = []
-    victims = ("sglang::sched", "rljob_trainer.driver", "ray::RankHost")
     try:
-        bench.run(job, 6, victims, kills)
-        return {"kills": kills} | {
-            victim: followed(directory, began, ended)
-            for victim, began, ended in zip(victims, kills, [*kills[1:], time.time()], strict=True)
-        }
+        bench.run(job, LOST_AFTER, VICTIMS[victim], kills)
+        return followed(directory, kills[0])
     finally:
-        shutil.copytree(directory / "logs", bench.out / "lost-logs", dirs_exist_ok=True)
-        shutil.copy(directory / FILE_NAME, bench.out / "lost-events.jsonl")
+        shutil.copytree(directory / "logs", bench.out / f"{name}-logs", dirs_exist_ok=True)
         shutil.rmtree(FILES, ignore_errors=True)
 
 
-def followed(directory: Path, began: float, ended: float) -> Json:
-    """Return what a run reported between two moments, in seconds after the first."""
-    records = [each for each in read_events(directory / FILE_NAME) if began <= each.time < ended]
+def followed(directory: Path, killed: float) -> Json:
+    """Return what a run reported after a kill, in seconds after it."""
+    records = [each for each in read_events(directory / FILE_NAME) if each.time >= killed]
     return {
         "engines": [each.model_dump() for each in records if isinstance(each, EngineRecord)],
         "started again": [
-            {"after": each.time - began, "from step": each.step, "lost steps": each.lost_steps}
+            {"after": each.time - killed, "from step": each.step, "lost steps": each.lost_steps}
             for each in records
             if isinstance(each, RunRecord)
         ],
         "ready": [
-            {"after": each.time - began, "phases": dict(each.phase_seconds)}
+            {"after": each.time - killed, "phases": dict(each.phase_seconds)}
             for each in records
             if isinstance(each, ReadyRecord)
         ],
         "steps": [
-            {"after": each.time - began, "step": each.step, "phases": dict(each.phase_seconds)}
+            {"after": each.time - killed, "step": each.step, "phases": dict(each.phase_seconds)}
             for each in records
             if isinstance(each, StepRecord)
         ],
@@ -307,16 +307,21 @@ ROWS: dict[str, Callable[[Bench], Json]] = {
     **{f"apart-{size}": partial(apart, size=size) for size in SHAPES},
     "waits": partial(ahead, name="waits", settings=None),
     "ahead": partial(ahead, name="ahead", settings={"maxStaleness": 1}),
-    "lost": lost,
+    **{f"lost-{victim}": partial(lost, victim=victim) for victim in VICTIMS},
 }
-TWO_GPUS = frozenset({"apart-0.6B", "apart-4B", "waits", "ahead", "lost"})
+TWO_GPUS = frozenset({"apart-0.6B", "apart-4B", "waits", "ahead", *(f"lost-{victim}" for victim in VICTIMS)})
+
+
+def possible() -> list[str]:
+    """Return the rows that have enough GPUs."""
+    return [name for name in ROWS if name not in TWO_GPUS or torch.cuda.device_count() > 1]
 
 
 def main() -> None:
     """Measure what is missing, and print all rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/bench-gpu"))
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=sorted(set(ROWS) - TWO_GPUS))
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=possible())
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a two-layer model, to try the benchmark")
     parser.add_argument("--only", choices=ROWS, help=argparse.SUPPRESS)  # one row, in a process of its own

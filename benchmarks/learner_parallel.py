@@ -163,11 +163,17 @@ def measure(arguments: argparse.Namespace, name: str) -> Json:
     return result
 
 
+def possible() -> list[str]:
+    """Return the rows that have a GPU for each rank; all of them without CUDA."""
+    gpus = torch.cuda.device_count()
+    return [name for name, row in ROWS.items() if not gpus or row.ranks <= gpus]
+
+
 def main() -> None:
     """Measure what is missing, and print all rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/bench-gpu"))
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=possible())
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="two layers and short samples, to try the benchmark")
     for hidden in ("--rank-of", "--rank", "--port"):
