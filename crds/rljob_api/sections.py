@@ -613,16 +613,20 @@ class Training(Section):
     """ranks that share each matrix. Megatron: --tensor-model-parallel-size"""
     pipeline_parallel: Positive = 1
     """stages that the layers are divided into. Megatron: --pipeline-model-parallel-size"""
+    context_parallel: Positive = 1
+    """ranks that share the tokens of each sample, so that long samples fit; each computes its own tokens, and gathers
+    the keys and values of all. Megatron: --context-parallel-size"""
     expert_parallel: Positive = 1
-    """groups of ranks that the experts of a mixture are divided over; they may span tensor- and data-parallel ranks.
+    """groups of ranks that the experts of a mixture are divided over; they may span tensor-, context- and data-parallel
+    ranks.
     Megatron: --expert-model-parallel-size"""
     expert_tensor_parallel: Positive = 1
     """ranks of a group that share each expert. Megatron: --expert-tensor-parallel-size"""
     experts: Experts = Experts()
     """losses of the routers of a mixture of experts, and whose choice of experts the learner uses"""
     max_tokens_per_gpu: Positive = 8192
-    """maximum tokens of one micro-batch; a longer sample becomes a micro-batch of its own. slime:
-    --max-tokens-per-gpu"""
+    """maximum tokens of one micro-batch, divided by contextParallel; a longer sample becomes a micro-batch of its own.
+    slime: --max-tokens-per-gpu"""
     recompute: Recompute = Recompute.NONE
     """`Full`: keep only the input of each layer, and compute the layer again in the backward pass: much less memory for
     long samples, about a third more time. `None`: keep all activations. Megatron: --recompute-granularity,
@@ -631,6 +635,11 @@ class Training(Section):
     """precision of weights and activations; bf16 keeps fp32 master weights. Megatron: --bf16"""
     optimizer: Optimizer
     """Adam and its learning-rate schedule"""
+
+    @property
+    def micro_batch_tokens(self) -> int:
+        """Return how many tokens a micro-batch has at most, on all ranks that share it."""
+        return self.max_tokens_per_gpu * self.context_parallel
 
 
 Transport = Literal["Broadcast", "Disk", "Ipc"]

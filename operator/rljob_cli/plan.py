@@ -12,7 +12,7 @@ from rljob_api.sizing import batch, memory, model_shape
 from rljob_api.sizing.batch import Batch
 from rljob_api.sizing.memory import Estimate
 from rljob_api.sizing.model_shape import Shape
-from rljob_api.sizing.topology import Node, Slot, Topology, topology
+from rljob_api.sizing.topology import LearnerRank, Node, Slot, Topology, topology
 from rljob_trainer.preflight import Findings
 from rljob_trainer.preflight.model_files import ModelFiles, StopToken
 
@@ -50,6 +50,7 @@ class Plan:
     processes: tuple[Process, ...]
     tensor_parallel: int
     pipeline_parallel: int
+    context_parallel: int
     data_parallel: int
     expert_parallel: int
     expert_tensor_parallel: int
@@ -86,6 +87,7 @@ def plan(job: RLJob, files: ModelFiles | None, findings: Findings, teacher: Shap
         processes=processes(where),
         tensor_parallel=where.tensor_parallel,
         pipeline_parallel=where.pipeline_parallel,
+        context_parallel=where.context_parallel,
         data_parallel=where.data_parallel,
         expert_parallel=where.expert_parallel,
         expert_tensor_parallel=where.expert_tensor_parallel,
@@ -108,7 +110,7 @@ def processes(where: Topology) -> tuple[Process, ...]:
     learner = (
         Process(
             f"learner-{rank.rank}",
-            f"tensor {rank.tensor}, data {rank.data}, pipeline {rank.pipeline}",
+            role(where, rank),
             (place(where, rank.slot),),
         )
         for rank in where.learner
@@ -118,6 +120,11 @@ def processes(where: Topology) -> tuple[Process, ...]:
         for engine in where.engines
     )
     return (Process("driver", "runs the loop", ()), *router, *learner, *engines)
+
+
+def role(where: Topology, rank: LearnerRank) -> str:
+    context = f"context {rank.context}, " if where.context_parallel > 1 else ""
+    return f"tensor {rank.tensor}, {context}data {rank.data}, pipeline {rank.pipeline}"
 
 
 def place(where: Topology, slot: Slot) -> str:
@@ -161,9 +168,11 @@ def warnings(spec: Spec, where: Topology, model: Shape | None, stops: tuple[Stop
         found.append(f"no stop token: {longest_response}; set sampling.stop or stopTokenIds")
     if spec.data.held_out is None:
         found.append(f"no spec.data.heldOut: {'perplexity' if spec.is_sft else 'accuracy'} is not measured")
-    if longest > spec.training.max_tokens_per_gpu:
+    most = spec.training.micro_batch_tokens
+    if longest > most:
+        ranks = f" x contextParallel {spec.training.context_parallel}" if spec.training.context_parallel > 1 else ""
         found.append(
-            f"a sample may have {longest} tokens, more than maxTokensPerGpu {spec.training.max_tokens_per_gpu}: "
+            f"a sample may have {longest} tokens, more than maxTokensPerGpu {spec.training.max_tokens_per_gpu}{ranks}: "
             "it becomes a micro-batch of its own and needs memory for that"
         )
     algorithm = spec.algorithm

@@ -75,7 +75,8 @@ def batch_rows(plan: Plan) -> list[Row]:
     batch = plan.batch
     made = f"promptsPerStep {batch.prompts} x samplesPerPrompt {batch.samples_per_prompt}"
     rollouts = f"(steps - critic.warmupSteps {plan.critic_only})" if plan.critic_only else "steps"
-    replicas = f"ranks / (tensor {plan.tensor_parallel} x pipeline {plan.pipeline_parallel})"
+    context = f" x context {plan.context_parallel}" if plan.context_parallel > 1 else ""
+    replicas = f"ranks / (tensor {plan.tensor_parallel} x pipeline {plan.pipeline_parallel}{context})"
     return [
         ("samples of a step", str(batch.samples), made),
         ("globalBatchSize", str(batch.global_batch_size), f"samples / stepsPerRollout {batch.steps_per_rollout}"),

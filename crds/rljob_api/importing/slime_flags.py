@@ -258,9 +258,7 @@ LAYOUT: dict[str, Entry] = {
     "pipeline-model-parallel-size": Field("training.pipelineParallel", WHOLE),
     "expert-model-parallel-size": Field("training.expertParallel", WHOLE),
     "expert-tensor-parallel-size": Field("training.expertTensorParallel", WHOLE),
-    "context-parallel-size": Lost(
-        "the learner is parallel over tensors, pipeline stages, experts and data only", ("1",)
-    ),
+    "context-parallel-size": Field("training.contextParallel", WHOLE),
     "sequence-parallel": MEMORY,
     **same(
         Lost("pipeline stages have equally many layers"),

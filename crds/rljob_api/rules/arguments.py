@@ -74,6 +74,7 @@ MEGATRON_FIELDS = {
     "min_lr": "spec.training.optimizer.minLearningRate",
     "params_dtype": "spec.training.precision",
     "pipeline_dtype": "spec.training.precision",
+    "context_parallel_size": "spec.training.contextParallel",
     "expert_model_parallel_size": "spec.training.expertParallel",
     "expert_tensor_parallel_size": "spec.training.expertTensorParallel",
     "pipeline_model_parallel_size": "spec.training.pipelineParallel",
@@ -92,8 +93,7 @@ MEGATRON_OURS = {
         *("window_size",),
     ),
     "dropout would make the learner and the engines disagree": ("attention_dropout", "hidden_dropout"),
-    "the learner is parallel over tensors, pipeline stages, experts and data only": (
-        "context_parallel_size",
+    "the learner is parallel over tensors, pipeline stages, contexts, experts and data only": (
         *("hierarchical_context_parallel_sizes", "hybrid_context_parallel", "virtual_pipeline_model_parallel_size"),
     ),
     "pipeline stages have equally many layers": (

@@ -20,7 +20,10 @@ per_prompt = named(when(is_sft, 1, rollout.samples_per_prompt))
 samples = named(rollout.prompts_per_step * per_prompt)
 ranks = named(training.nodes * training.gpus_per_node)
 model = named(training.tensor_parallel * training.pipeline_parallel)
-data_parallel = named(when((model > 0) & (ranks > model), ranks // model, 1))
+replicas = named(when((model > 0) & (ranks > model), ranks // model, 1))
+"""ranks that hold the same part of the model"""
+context = training.context_parallel
+data_parallel = named(when((context > 0) & (replicas > context), replicas // context, 1))
 global_batch = or_else(training.global_batch_size, 0)
 steps_per_rollout = or_else(training.steps_per_rollout, 0)
 """0: to be derived"""

@@ -17,7 +17,7 @@ LEARNER_ONLY = (
     *(field for field in fields_of(SPEC.algorithm) if field.alias not in ("dynamicSampling", "overlong")),
     SPEC.rollout.asynchronous,
     *fields_of(SPEC.training, "steps_per_rollout", "global_batch_size", "nodes", "tensor_parallel"),
-    *fields_of(SPEC.training, "pipeline_parallel", "max_tokens_per_gpu"),
+    *fields_of(SPEC.training, "pipeline_parallel", "context_parallel", "max_tokens_per_gpu"),
     *fields_of(SPEC.weight_sync, "transport", "directory", "bucket_mib"),
     *fields_of(SPEC.checkpoint, "interval", "keep"),
     *fields_of(SPEC.watch, "entropy_share", "gradient_spike", "non_finite", "mismatch", "staleness", "data_wait"),

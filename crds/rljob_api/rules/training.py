@@ -4,7 +4,7 @@ import math
 
 from rljob_api.rules import batches
 from rljob_api.rules.algorithm import critic_only
-from rljob_api.rules.batches import batches_fit, model, one_step, ranks, steps, training
+from rljob_api.rules.batches import batches_fit, context, model, one_step, ranks, replicas, steps, training
 from rljob_api.rules.cel import near
 from rljob_api.rules.claims import Search, requires, unused
 from rljob_api.rules.terms import has, is_default, named
@@ -51,6 +51,24 @@ PARALLELISM = requires(
             near(pipeline.alias, pipeline.cel, f"{ranks.cel} % ({tensor.cel} * v) == 0", 1, INT32),
             near(gpus.alias, gpus.cel, f"{training.nodes.cel} * v % {model.cel} == 0", 1, MOST_GPUS_PER_NODE),
         ),
+    ),
+)
+
+
+def valid_context_parallelism(spec: Spec) -> str | None:
+    """Return the closest size that divides the ranks which hold the same part of the model."""
+    wanted = sizes(spec)
+    model = wanted.tensor_parallel * wanted.pipeline_parallel
+    near = closest_divisor(wanted.ranks // model, wanted.context_parallel, 1)
+    return f"{context.alias} {near}" if near else None
+
+
+CONTEXT = requires(
+    context,
+    (model < 1) | (ranks % model != 0) | (context < 1) | (replicas % context == 0),
+    f"does not divide the {replicas} ranks that hold the same part of the model",
+    nearest=Search(
+        valid_context_parallelism, cel=(near(context.alias, context.cel, f"{replicas.cel} % v == 0", 1, INT32),)
     ),
 )
 
@@ -118,4 +136,4 @@ SCHEDULE = (
     ),
 )
 
-RULES = (PARALLELISM, EXPERTS, *ROUTERS, *batches.RULES, *SCHEDULE)
+RULES = (PARALLELISM, CONTEXT, EXPERTS, *ROUTERS, *batches.RULES, *SCHEDULE)

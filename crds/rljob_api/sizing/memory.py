@@ -2,9 +2,10 @@
 
 `rljob plan` prints every line with its formula, so that a reader can disagree with it. Bytes throughout.
 
-Letters of the formulas: P parameters of the fullest rank, C of its critic, X of its experts; TP, PP, DP sizes of
-tensor, pipeline and data parallelism, XDP ranks that hold the same experts; A experts that a token goes to; L layers; H
-hidden; Q width of all query heads; K of all key heads; F width of the MLP, or of each expert's; V vocabulary.
+Letters of the formulas: P parameters of the fullest rank, C of its critic, X of its experts; TP, PP, CP, DP sizes of
+tensor, pipeline, context and data parallelism, XDP ranks that hold the same experts; A experts that a token goes to;
+L layers; H hidden; Q width of all query heads; K of all key heads; F width of the MLP, or of each expert's; V
+vocabulary.
 """
 
 from dataclasses import dataclass
@@ -82,13 +83,17 @@ def learner(model: Shape, spec: Spec, where: Topology) -> tuple[Item, ...]:
     items = [
         Item("weights", parameters * size, f"P x {size}"),
         Item("gradients", parameters * 4, "P x 4, accumulated in fp32"),
-        Item("Adam moments", shared(model, where, parameters, 8), f"{shared_formula(model, 8)}, distributed optimizer"),
-        Item("activations", activations(model, spec, where), activation_formula(model, spec), exact=False),
+        Item(
+            "Adam moments",
+            shared(model, where, parameters, 8),
+            f"{shared_formula(model, where, 8)}, distributed optimizer",
+        ),
+        Item("activations", activations(model, spec, where), activation_formula(model, spec, where), exact=False),
         logits(model, spec, where),
     ]
     if spec.training.precision is Precision.BF16:
         masters = shared(model, where, parameters, 4)
-        items.insert(2, Item("master weights", masters, f"{shared_formula(model, 4)}, fp32"))
+        items.insert(2, Item("master weights", masters, f"{shared_formula(model, where, 4)}, fp32"))
     if spec.algorithm.critic is not None:
         items += critic(model, spec, where)
     if spec.algorithm.kl is not None:
@@ -108,11 +113,14 @@ def fullest(model: Shape, where: Topology, *, valued: bool = False) -> int:
 def shared(model: Shape, where: Topology, parameters: int, size: int) -> int:
     """Return a rank's part of what the ranks that hold the same parameters share out, of `size` bytes for each."""
     experts = model.layers // where.pipeline_parallel * model.experts_of_layer(where.expert_ranks)
-    return -(-(parameters - experts) * size // where.data_parallel) - (-experts * size // where.expert_data_parallel)
+    return -(-(parameters - experts) * size // where.copies) - (-experts * size // where.expert_data_parallel)
 
 
-def shared_formula(model: Shape, size: int, letter: str = "P") -> str:
-    return f"({letter} - X) x {size} / DP + X x {size} / XDP" if model.experts else f"{letter} x {size} / DP"
+def shared_formula(model: Shape, where: Topology, size: int, letter: str = "P") -> str:
+    copies = "DP" if where.context_parallel == 1 else "(CP x DP)"
+    return (
+        f"({letter} - X) x {size} / {copies} + X x {size} / XDP" if model.experts else f"{letter} x {size} / {copies}"
+    )
 
 
 def critic(model: Shape, spec: Spec, where: Topology) -> list[Item]:
@@ -123,7 +131,9 @@ def critic(model: Shape, spec: Spec, where: Topology) -> list[Item]:
         Item("critic weights", parameters * size, f"C x {size}"),
         Item("critic gradients", parameters * 4, "C x 4, accumulated in fp32"),
         Item(
-            "critic optimizer", shared(model, where, parameters, 8 + masters), shared_formula(model, 8 + masters, "C")
+            "critic optimizer",
+            shared(model, where, parameters, 8 + masters),
+            shared_formula(model, where, 8 + masters, "C"),
         ),
     ]
 
@@ -144,18 +154,21 @@ def activations(model: Shape, spec: Spec, where: Topology) -> int:
     attention's output, the MLP's gate, up and product (split over TP). A pipeline's first stage keeps PP micro-batches
     of its L / PP layers, which are L layers again. With experts, each of the A that a token goes to keeps its own
     columns, input and output; the tokens are split over TP, and are taken to spread evenly over the experts.
+    Context-parallel ranks have maxTokensPerGpu tokens each, and beside them the keys and values of all.
     With recomputation only the inputs of the layers are kept, and all of the one layer that is computed again.
     """
     mlps = model.experts_per_token * (3 * model.ffn + 2 * model.hidden) if model.experts else 3 * model.ffn
-    split = 2 * (model.query + 2 * model.key) + model.query + mlps
+    gathered = 2 * model.key * where.context_parallel if where.context_parallel > 1 else 0
+    split = 2 * (model.query + 2 * model.key) + model.query + mlps + gathered
     of_layer = 4 * model.hidden + split // where.tensor_parallel
     per_token = model.layers * model.hidden + of_layer if recomputes(spec) else model.layers * of_layer
     return spec.training.max_tokens_per_gpu * per_token * BYTES[spec.training.precision]
 
 
-def activation_formula(model: Shape, spec: Spec) -> str:
+def activation_formula(model: Shape, spec: Spec, where: Topology) -> str:
     size, mlps = BYTES[spec.training.precision], "A(3F + 2H)" if model.experts else "3F"
-    of_layer = f"(4H + (2(Q + 2K) + Q + {mlps}) / TP)"
+    gathered = " + 2K x CP" if where.context_parallel > 1 else ""
+    of_layer = f"(4H + (2(Q + 2K) + Q + {mlps}{gathered}) / TP)"
     if recomputes(spec):
         return f"maxTokensPerGpu x (L x H + {of_layer}) x {size}, each layer computed again"
     return f"maxTokensPerGpu x L x {of_layer} x {size}, no recomputation"

@@ -46,10 +46,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class LearnerRank:
-    """One process of the learner, with its coordinates in Megatron's order: tensor, then data, then pipeline."""
+    """One process of the learner, with its coordinates in Megatron's order: tensor, context, data, pipeline."""
 
     rank: int
     tensor: int
+    context: int
     data: int
     pipeline: int
     slot: Slot
@@ -75,12 +76,18 @@ class Topology:
     placement: Placement
     tensor_parallel: int
     pipeline_parallel: int
+    context_parallel: int
     data_parallel: int
     expert_parallel: int
     expert_tensor_parallel: int
     nodes: tuple[Node, ...]
     learner: tuple[LearnerRank, ...]
     engines: tuple[Engine, ...]
+
+    @property
+    def copies(self) -> int:
+        """Ranks that hold the same weights outside of experts, and share out their optimizer state."""
+        return self.context_parallel * self.data_parallel
 
     @property
     def expert_ranks(self) -> int:
@@ -90,12 +97,12 @@ class Topology:
     @property
     def data_ranks_meet(self) -> bool:
         """Whether ranks of several data-parallel shares share out experts, and so meet in every micro-batch."""
-        return self.tensor_parallel % self.expert_ranks > 0
+        return self.tensor_parallel * self.context_parallel % self.expert_ranks > 0
 
     @property
     def expert_data_parallel(self) -> int:
         """Ranks that hold the same experts."""
-        return self.tensor_parallel * self.data_parallel // self.expert_ranks
+        return self.tensor_parallel * self.copies // self.expert_ranks
 
     @property
     def gpus(self) -> int:
@@ -118,6 +125,7 @@ class Sizes:
     pipeline_parallel: int
     engines: int
     gpus_per_engine: int
+    context_parallel: int = 1
     expert_parallel: int = 1
     expert_tensor_parallel: int = 1
 
@@ -127,7 +135,7 @@ class Sizes:
 
     @property
     def data_parallel(self) -> int:
-        return self.ranks // (self.tensor_parallel * self.pipeline_parallel)
+        return self.ranks // (self.tensor_parallel * self.pipeline_parallel * self.context_parallel)
 
     @property
     def engines_per_node(self) -> int:
@@ -154,6 +162,7 @@ def sizes(spec: Spec) -> Sizes:
         pipeline_parallel=spec.training.pipeline_parallel,
         engines=spec.rollout.engines,
         gpus_per_engine=spec.rollout.gpus_per_engine,
+        context_parallel=spec.training.context_parallel,
         expert_parallel=spec.training.expert_parallel,
         expert_tensor_parallel=spec.training.expert_tensor_parallel,
     )
@@ -170,6 +179,7 @@ def lay_out(wanted: Sizes, *, learner: bool = True, engines: bool = True) -> Top
         placement=wanted.placement,
         tensor_parallel=wanted.tensor_parallel,
         pipeline_parallel=wanted.pipeline_parallel,
+        context_parallel=wanted.context_parallel,
         data_parallel=wanted.data_parallel,
         expert_parallel=wanted.expert_parallel,
         expert_tensor_parallel=wanted.expert_tensor_parallel,
@@ -202,8 +212,9 @@ def on(nodes: tuple[Node, ...], groups: tuple[NodeGroup, ...]) -> tuple[Slot, ..
 
 def learner_rank(wanted: Sizes, rank: int, slot: Slot) -> LearnerRank:
     above, tensor = divmod(rank, wanted.tensor_parallel)
+    above, context = divmod(above, wanted.context_parallel)
     pipeline, data = divmod(above, wanted.data_parallel)
-    return LearnerRank(rank, tensor, data, pipeline, slot)
+    return LearnerRank(rank, tensor, context, data, pipeline, slot)
 
 
 def engines_on(slots: tuple[Slot, ...], size: int, count: int) -> list[Engine]:

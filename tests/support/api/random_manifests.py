@@ -30,6 +30,7 @@ NUMBERS = {
     "spec.training.gpusPerNode": (1, 8),
     "spec.training.tensorParallel": (1, 4),
     "spec.training.pipelineParallel": (1, 3),
+    "spec.training.contextParallel": (1, 3),
     "spec.training.expertParallel": (1, 4),
     "spec.training.expertTensorParallel": (1, 2),
     "spec.rollout.engines": (1, 8),

@@ -109,7 +109,7 @@ class Learner:
             keep_zero_advantage=loss.kl is not None or loss.entropy_coefficient > 0 or algorithm.returns is not None,
             global_batch_size=batch(spec).global_batch_size,
             data_parallel=self.foundation.topology.data_parallel,
-            max_tokens=spec.training.max_tokens_per_gpu,
+            max_tokens=spec.training.micro_batch_tokens,
             in_step=self.foundation.topology.data_ranks_meet,
             values=self._values(gpu_sharing),
             returns=algorithm.returns,
@@ -130,7 +130,7 @@ class Learner:
             gpu_sharing=gpu_sharing,
             coefficient=coefficient,
             data_parallel=self.foundation.topology.data_parallel,
-            max_tokens=spec.training.max_tokens_per_gpu,
+            max_tokens=spec.training.micro_batch_tokens,
             in_step=self.foundation.topology.data_ranks_meet,
         )
 
@@ -237,7 +237,7 @@ def with_critic(learner: LearnerGroup, spec: Spec, first: int) -> LearnerGroup |
 
 def measurement(foundation: Foundation, measure: Measure, gpu_sharing: SharedGpus) -> Measurement:
     """Return a measure of the learner's, packed as training packs."""
-    max_tokens = foundation.spec.training.max_tokens_per_gpu
+    max_tokens = foundation.spec.training.micro_batch_tokens
     placed = foundation.topology
     return Measurement(measure, gpu_sharing, placed.data_parallel, max_tokens, placed.data_ranks_meet)
 

@@ -121,6 +121,7 @@ def learner_config(
         teacher_dir=teacher,
         tensor_parallel=spec.training.tensor_parallel,
         pipeline_parallel=spec.training.pipeline_parallel,
+        context_parallel=spec.training.context_parallel,
         expert_parallel=spec.training.expert_parallel,
         expert_tensor_parallel=spec.training.expert_tensor_parallel,
         router=routing_settings(spec.training.experts),
@@ -226,6 +227,7 @@ def layout_of(sizes: Topology) -> str:
             tensor=sizes.tensor_parallel,
             pipeline=sizes.pipeline_parallel,
             data=sizes.data_parallel,
+            context=sizes.context_parallel,
             expert=sizes.expert_parallel,
             expert_tensor=sizes.expert_tensor_parallel,
         )

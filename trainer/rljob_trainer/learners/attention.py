@@ -17,7 +17,7 @@ from megatron.core.packed_seq_params import PackedSeqParams
 
 from rljob_trainer.learners.flash import fastest
 from rljob_trainer.learners.layout import TokenLayout
-from rljob_trainer.learners.rope import Rope, rotate, rotate_pairs
+from rljob_trainer.learners.rope import rotate
 
 
 def uploaded(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -89,15 +89,6 @@ class PackedTokens(PackedSeqParams):
     """computed tokens whose hidden states the loss needs"""
     routing: Any = None
     """`routing.Routing`, for the routers of a mixture of experts; None: they only choose"""
-
-
-def packed_tokens(layout: TokenLayout, rope: Rope, device: torch.device) -> PackedTokens:
-    """Return what the layers need of a micro-batch, on `device`."""
-    cos, sin = rope.angles(uploaded(torch.from_numpy(layout.depth_N), device))
-    kernel = KERNELS["cuda" if device.type == "cuda" else "cpu"](layout, device)
-    positions_R = uploaded(torch.from_numpy(layout.positions_R), device)
-    turn = rotate_pairs if rope.pairs else rotate
-    return PackedTokens(qkv_format="thd", kernel=kernel, cos=cos, sin=sin, turn=turn, positions_R=positions_R)
 
 
 class PackedAttention(torch.nn.Module):

@@ -127,6 +127,8 @@ class LearnerConfig:
     """Hugging Face checkpoint of the teacher that `divergence` is taken from; None: there is none"""
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
+    context_parallel: int = 1
+    """ranks that share the tokens of each micro-batch"""
     expert_parallel: int = 1
     """ranks that share out the experts of a mixture"""
     expert_tensor_parallel: int = 1
@@ -151,42 +153,43 @@ class LearnerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a learner is spread over its ranks; Megatron's order: tensor fastest, then data, then pipeline."""
+    """How a learner is spread over its ranks; Megatron's order: tensor, context, data, pipeline."""
 
     tensor: int
     pipeline: int
     data: int
+    context: int = 1
     expert: int = 1
-    """ranks of a stage that share out the experts: neighbours, over the borders of tensor and data parallelism"""
+    """ranks of a stage that share out the experts: neighbours, whatever else they share"""
     expert_tensor: int = 1
     """neighbours among them that share each expert"""
 
     def data_rank(self, rank: int) -> int:
         """Return which data-parallel share `rank` works on."""
-        return rank // self.tensor % self.data
+        return rank // (self.tensor * self.context) % self.data
 
     def output_rank(self, data_rank: int) -> int:
-        """Return the rank that holds the results of a data-parallel share: first of tensor, last of pipeline."""
-        return self.tensor * (data_rank + self.data * (self.pipeline - 1))
+        """Return the rank with the results of a data-parallel share: first of tensor and context, last of pipeline."""
+        return self.tensor * self.context * (data_rank + self.data * (self.pipeline - 1))
 
     @property
     def data_ranks_meet(self) -> bool:
         """Whether ranks of several data-parallel shares share out experts, and so meet in every micro-batch."""
-        return self.tensor % (self.expert * self.expert_tensor) > 0
+        return self.tensor * self.context % (self.expert * self.expert_tensor) > 0
 
     def __str__(self) -> str:
         text = f"tensor {self.tensor} x pipeline {self.pipeline} x data {self.data}"
-        experts = {"experts over": self.expert, "each over": self.expert_tensor}
-        return ", ".join([text, *(f"{name} {size}" for name, size in experts.items() if size > 1)])
+        further = {"context over": self.context, "experts over": self.expert, "each over": self.expert_tensor}
+        return ", ".join([text, *(f"{name} {size}" for name, size in further.items() if size > 1)])
 
 
 def layout(config: LearnerConfig, world_size: int) -> Layout:
     """Return the layout of `world_size` ranks. Raises ValueError if they cannot be shared out evenly."""
-    model = config.tensor_parallel * config.pipeline_parallel
+    model = config.tensor_parallel * config.pipeline_parallel * config.context_parallel
     if world_size % model:
         raise ValueError(
             f"{world_size} learner ranks cannot hold tensor parallel {config.tensor_parallel} x pipeline parallel "
-            f"{config.pipeline_parallel}: use a multiple of {model}"
+            f"{config.pipeline_parallel} x context parallel {config.context_parallel}: use a multiple of {model}"
         )
     stage = world_size // config.pipeline_parallel
     experts = config.expert_parallel * config.expert_tensor_parallel
@@ -199,6 +202,7 @@ def layout(config: LearnerConfig, world_size: int) -> Layout:
         tensor=config.tensor_parallel,
         pipeline=config.pipeline_parallel,
         data=world_size // model,
+        context=config.context_parallel,
         expert=config.expert_parallel,
         expert_tensor=config.expert_tensor_parallel,
     )

@@ -11,12 +11,12 @@ import torch
 
 from rljob_trainer.batches.packing import MicroBatch
 from rljob_trainer.learners import schedule
-from rljob_trainer.learners.attention import packed_tokens
 from rljob_trainer.learners.bridges import bridge
 from rljob_trainer.learners.config import CriticSettings, LearnerConfig
 from rljob_trainer.learners.layout import token_layout
 from rljob_trainer.learners.model import ValueModel, build_model
 from rljob_trainer.learners.optimizer import Optimizer, data_parallel
+from rljob_trainer.learners.parts import part
 from rljob_trainer.learners.reduction import Sums, over_ranks
 from rljob_trainer.learners.rope import Rope
 from rljob_trainer.learners.value_loss import Fit, value_loss
@@ -60,22 +60,22 @@ class Critic:
 
     def _loss(self, batch: "_FittedBatch", values_R: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Sums]:
         """Return the loss, as Megatron wants it, with a token count that it must not divide by."""
-        loss, sums = value_loss(values_R, batch.fit, self._value_clip)
+        loss, sums = value_loss(batch.part.whole(values_R), batch.fit, self._value_clip)
         return loss, torch.ones((), dtype=torch.int, device=self._device), sums
 
 
 def _values(batch: "_Batch", values_R: torch.Tensor, non_loss_data: bool) -> torch.Tensor:
     assert non_loss_data
-    return values_R
+    return batch.part.whole(values_R)
 
 
 class _Batch:
     """A micro-batch as tensors on the device."""
 
     def __init__(self, batch: MicroBatch, rope: Rope, device: torch.device) -> None:
-        layout = token_layout(batch)
-        self.tokens_N = torch.from_numpy(layout.tokens_N).to(device)
-        self.packed = packed_tokens(layout, rope, device)
+        self.part = part(token_layout(batch), device)
+        self.tokens_N = self.part.input(device)
+        self.packed = self.part.packed(rope, device)
 
 
 class _FittedBatch(_Batch):

@@ -8,10 +8,11 @@ Axes: T tokens, S sequences, H heads, G key-value heads, D head size.
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
+from itertools import accumulate
 from typing import Protocol
 
 import torch
@@ -27,13 +28,36 @@ DISK_CACHE = "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED"
 """lets FlashAttention 4 keep its compiled kernels, or each process compiles them for 10 s"""
 
 
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Tokens laid end to end."""
+
+    offsets: torch.Tensor
+    """int32, from 0 to the number of tokens"""
+    longest: int
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], device: torch.device) -> "Runs":
+        """Return runs of these lengths."""
+        return cls(torch.tensor([0, *accumulate(lengths)], dtype=torch.int32).to(device), max(lengths))
+
+
 class Attend(Protocol):
     """One implementation."""
 
     def __call__(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets_S1: torch.Tensor, longest: int
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        offsets_S1: torch.Tensor,
+        longest: int,
+        keys: Runs | None = None,
     ) -> torch.Tensor:
-        """Return [T, H, D] for queries [T, H, D] and keys and values [T, G, D]. Differentiable."""
+        """Return [T, H, D] for queries [T, H, D] and keys and values [T, G, D]. Differentiable.
+
+        With `keys`, a sequence has more keys and values than queries: its queries are those of its last tokens.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +81,32 @@ class Fastest:
     chosen: dict[Kind, str] = field(default_factory=dict)
 
     def __call__(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets_S1: torch.Tensor, longest: int
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        offsets_S1: torch.Tensor,
+        longest: int,
+        keys: Runs | None = None,
     ) -> torch.Tensor:
         """Return what the implementation for this kind of micro-batch returns."""
-        kind = Kind(q.shape[1], k.shape[1], q.shape[2], longest.bit_length())
+        kind = Kind(q.shape[1], k.shape[1], q.shape[2], (keys.longest if keys else longest).bit_length())
         if kind not in self.chosen:
-            self.chosen[kind] = self._fastest(kind, q, k, v, offsets_S1, longest)
-        return self.implementations[self.chosen[kind]](q, k, v, offsets_S1, longest)
+            self.chosen[kind] = self._fastest(kind, (q, k, v), offsets_S1, longest, keys)
+        return self.implementations[self.chosen[kind]](q, k, v, offsets_S1, longest, keys)
 
     def _fastest(
-        self, kind: Kind, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets_S1: torch.Tensor, longest: int
+        self, kind: Kind, qkv: Sequence[torch.Tensor], offsets_S1: torch.Tensor, longest: int, keys: Runs | None
     ) -> str:
         first = next(iter(self.implementations))
         if len(self.implementations) == 1:
             return first
-        leaves = q.detach().requires_grad_(), k.detach().requires_grad_(), v.detach().requires_grad_()
+        q, k, v = (each.detach().requires_grad_() for each in qkv)
 
         def attended(name: str) -> tuple[torch.Tensor, ...]:
             with torch.enable_grad():
-                out = self.implementations[name](*leaves, offsets_S1, longest)
-                return out, *torch.autograd.grad(out, leaves, q.detach())
+                out = self.implementations[name](q, k, v, offsets_S1, longest, keys)
+                return out, *torch.autograd.grad(out, (q, k, v), q.detach())
 
         wanted = attended(first)
         seconds: dict[str, float] = {}
@@ -96,24 +126,40 @@ class Fastest:
         return best
 
 
-def flash_2(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets_S1: torch.Tensor, longest: int) -> torch.Tensor:
+def flash_2(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    offsets_S1: torch.Tensor,
+    longest: int,
+    keys: Runs | None = None,
+) -> torch.Tensor:
     """Attend by FlashAttention 2, as PyTorch has it."""
+    keys = keys or Runs(offsets_S1, longest)
     attended: torch.Tensor = varlen_attn(
-        q, k, v, offsets_S1, offsets_S1, longest, longest, window_size=(-1, 0)
+        q, k, v, offsets_S1, keys.offsets, longest, keys.longest, window_size=(-1, 0)
     )  # causal
     return attended
 
 
-def flash_4(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets_S1: torch.Tensor, longest: int) -> torch.Tensor:
+def flash_4(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    offsets_S1: torch.Tensor,
+    longest: int,
+    keys: Runs | None = None,
+) -> torch.Tensor:
     """Attend by FlashAttention 4."""
+    keys = keys or Runs(offsets_S1, longest)
     attended, _lse = _flash_4()(
         q,
         k,
         v,
         cu_seqlens_q=offsets_S1,
-        cu_seqlens_k=offsets_S1,
+        cu_seqlens_k=keys.offsets,
         max_seqlen_q=longest,
-        max_seqlen_k=longest,
+        max_seqlen_k=keys.longest,
         causal=True,
     )
     return attended

@@ -24,7 +24,7 @@ from megatron.core import parallel_state
 
 from rljob_trainer.batches.packing import MicroBatch
 from rljob_trainer.learners import checkpoint, export, schedule, wgrad
-from rljob_trainer.learners.attention import PackedTokens, packed_tokens, uploaded
+from rljob_trainer.learners.attention import PackedTokens, uploaded
 from rljob_trainer.learners.bridges import bridge
 from rljob_trainer.learners.config import EntropyUse, Estimator, LearnerConfig, layout
 from rljob_trainer.learners.cpu import megatron_on_cpu
@@ -39,6 +39,7 @@ from rljob_trainer.learners.meeting import meet
 from rljob_trainer.learners.model import PolicyModel, build_model
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.optimizer import Optimizer, data_parallel
+from rljob_trainer.learners.parts import part
 from rljob_trainer.learners.reduction import Sums, over_ranks
 from rljob_trainer.learners.reference import ReferenceWeights
 from rljob_trainer.learners.rope import Rope
@@ -252,7 +253,7 @@ class LearnerRank:
         settings = self._config.loss
         logprobs_R, entropy_R = self._head(batch, hidden_R_H, settings.entropy)
         loss, sums = policy_loss(logprobs_R, entropy_R, batch.targets, settings, self._objective)
-        layout = batch.layout
+        layout = batch.part.layout
         lengths = {"train_tokens": len(layout.node_T), "computed_tokens": len(layout.tokens_N)}
         counts = {
             name: torch.full((), length, dtype=torch.float64, device=self.device)
@@ -286,14 +287,16 @@ class LearnerRank:
             size=min(len(weight), vocab_size - start),
             group=parallel_state.get_tensor_model_parallel_group() if self.layout.tensor > 1 else None,
         )
-        return logprobs_and_entropy(
+        own = logprobs_and_entropy(
             hidden_R_H,
             weight,
-            batch.target_tokens_R,
+            batch.part.own(batch.target_tokens_R),
             shard,
             temperature=self._config.loss.temperature,
             entropy=entropy,
         )
+        logprobs_R, entropy_R = batch.part.whole(torch.stack(own))
+        return logprobs_R, entropy_R
 
     def _reference_logprobs(self, micro_batches: Sequence[MicroBatch]) -> Sequence[Logprobs_R | None]:
         """Return the reference's log-probabilities where the loss needs them; None on stages without a loss."""
@@ -354,7 +357,7 @@ class _Batches:
         batch, *logprobs = arguments
         made = _Batch(batch, self.rope, self.device, *logprobs)
         if self.routers is not None:
-            made.packed.routing = self.routers.of(batch, made.layout)
+            made.packed.routing = self.routers.of(batch, made.part)
         return made
 
 
@@ -372,9 +375,9 @@ class _Batch:
         def tensor(array: npt.NDArray[Any]) -> torch.Tensor:
             return uploaded(torch.from_numpy(array.copy()), device)  # arrays from Ray are read-only
 
-        self.layout = token_layout(batch)
-        self.tokens_N = tensor(self.layout.tokens_N)
-        self.packed: PackedTokens = packed_tokens(self.layout, rope, device)
+        self.part = part(token_layout(batch), device)
+        self.tokens_N = self.part.input(device)
+        self.packed: PackedTokens = self.part.packed(rope, device)
         self.target_tokens_R = tensor(batch.targets_R)
         self.targets = Targets(
             advantages_R=tensor(batch.advantages_R),
@@ -437,6 +440,7 @@ def _join(
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=config.tensor_parallel,
         pipeline_model_parallel_size=config.pipeline_parallel,
+        context_parallel_size=config.context_parallel,
         expert_model_parallel_size=config.expert_parallel,
         expert_tensor_parallel_size=config.expert_tensor_parallel,
         distributed_timeout_minutes=config.timeout_s / 60,

@@ -17,7 +17,8 @@ from megatron.core import parallel_state
 from rljob_trainer.batches.packing import MicroBatch
 from rljob_trainer.learners.attention import uploaded
 from rljob_trainer.learners.config import RoutingSettings
-from rljob_trainer.learners.layout import TokenLayout, share_length
+from rljob_trainer.learners.layout import share_length
+from rljob_trainer.learners.parts import Part
 from rljob_trainer.learners.routing import Choices, Routing, StepTotals, Tally
 
 
@@ -83,14 +84,16 @@ class RouterPass:
         """Return the metrics of all ranks by name."""
         return {} if self.tally is None else asdict(self.tally.metrics(self.settings))
 
-    def of(self, batch: MicroBatch, layout: TokenLayout) -> Routing:
+    def of(self, batch: MicroBatch, part: Part) -> Routing:
         """Return the routing of the next micro-batch."""
         group = parallel_state.get_tensor_model_parallel_group()
-        size = share_length(len(layout.tokens_N), group.size())
-        start, stop = (min(len(layout.tokens_N), size * place) for place in (group.rank(), group.rank() + 1))
+        layout, length = part.layout, len(part.tokens_M)
+        size = share_length(length, group.size())
+        start, stop = (min(length, size * place) for place in (group.rank(), group.rank() + 1))
+        local_T = part.local_N[layout.node_T]
         sequence_T = np.repeat(np.arange(batch.num_sequences), layout.lengths_S)
-        held = counted(batch)[sequence_T] & (layout.node_T >= start) & (layout.node_T < stop)
-        node_T = layout.node_T[held] - start
+        held = counted(batch)[sequence_T] & (local_T >= start) & (local_T < stop)
+        node_T = local_T[held] - start
         number, self._number = self._number, self._number + 1
         made: Choices | None = None
         if self.recorded is not None:
@@ -102,7 +105,7 @@ class RouterPass:
             node_T=self._tensor(node_T),
             sequence_T=self._tensor(sequence_T[held]),
             lengths_S=self._tensor(layout.lengths_S.astype(np.float64)),
-            group=group,
+            group=parallel_state.get_tensor_and_context_parallel_group(),
             step=self.step,
             tally=self.tally,
             always=self.always,

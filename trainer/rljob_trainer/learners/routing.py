@@ -82,7 +82,7 @@ class Routing:
     sequence_T: torch.Tensor
     lengths_S: torch.Tensor
     group: dist.ProcessGroup
-    """the ranks that share out the tokens"""
+    """the ranks that share out the tokens of a micro-batch"""
     step: StepTotals | None
     """None: no loss is wanted"""
     tally: Tally | None

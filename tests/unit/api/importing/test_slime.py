@@ -98,6 +98,13 @@ def test_sizes_of_experts_are_fields_and_the_model_s_own_are_not_needed():
     assert len(notes("--moe-router-dtype fp32", NoteKind.LOST)) == 1
 
 
+def test_the_size_of_context_parallelism_is_a_field():
+    words = "--context-parallel-size 2 --actor-num-gpus-per-node 8"
+
+    assert spec_of(words)["training"]["contextParallel"] == 2
+    assert notes(words, NoteKind.LOST) == []
+
+
 @pytest.mark.parametrize(
     ("words", "experts"),
     [

@@ -14,8 +14,8 @@ from rljob_api.sizing.topology import Engine, Node, Sizes, Slot, lay_out, topolo
 
 @some.composite
 def sizes(draw, placement):
-    tensor, pipeline = draw(some.integers(1, 4)), draw(some.integers(1, 3))
-    gpus_per_node = draw(some.integers(1, 3)) * tensor * pipeline
+    tensor, pipeline, context = draw(some.integers(1, 4)), draw(some.integers(1, 3)), draw(some.integers(1, 3))
+    gpus_per_node = draw(some.integers(1, 3)) * tensor * pipeline * context
     divisors = [size for size in range(1, gpus_per_node + 1) if gpus_per_node % size == 0]
     per_engine = some.sampled_from(divisors) if placement is Placement.COLOCATED else some.integers(1, 8)
     return Sizes(
@@ -24,6 +24,7 @@ def sizes(draw, placement):
         gpus_per_node=gpus_per_node,
         tensor_parallel=tensor,
         pipeline_parallel=pipeline,
+        context_parallel=context,
         engines=draw(some.integers(1, 9)),
         gpus_per_engine=draw(per_engine),
     )
@@ -82,8 +83,8 @@ def test_every_slot_is_used(wanted):
 @given(either)
 def test_every_coordinate_of_the_learner_occurs_once(wanted):
     where = lay_out(wanted)
-    axes = (where.tensor_parallel, where.data_parallel, where.pipeline_parallel)
-    coordinates = sorted((rank.tensor, rank.data, rank.pipeline) for rank in where.learner)
+    axes = (where.tensor_parallel, where.context_parallel, where.data_parallel, where.pipeline_parallel)
+    coordinates = sorted((rank.tensor, rank.context, rank.data, rank.pipeline) for rank in where.learner)
 
     assert coordinates == list(product(*map(range, axes)))
 

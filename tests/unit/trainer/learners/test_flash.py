@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from rljob_trainer.learners.flash import Attend, Fastest
+from rljob_trainer.learners.flash import Attend, Fastest, Runs
 
 OFFSETS = torch.tensor([0, 4], dtype=torch.int32)
 
@@ -18,7 +18,13 @@ class Implementation:
         self._factor, self._error = factor, error
 
     def __call__(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets_S1: torch.Tensor, longest: int
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        offsets_S1: torch.Tensor,
+        longest: int,
+        keys: Runs | None = None,
     ) -> torch.Tensor:
         self.calls += 1
         if self._error is not None:

@@ -1,5 +1,6 @@
 """How ranks are shared out between tensor, pipeline and data parallelism."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,22 @@ def test_tensor_is_fastest_then_data_then_pipeline() -> None:
     sizes = Layout(tensor=2, pipeline=2, data=2)
     assert [sizes.data_rank(rank) for rank in range(8)] == [0, 0, 1, 1, 0, 0, 1, 1]
     assert [sizes.output_rank(share) for share in range(2)] == [4, 6]
+
+
+def test_context_comes_between_tensor_and_data() -> None:
+    found = layout(learner_config(Path("model"), tensor_parallel=2, context_parallel=2), 8)
+    assert found == Layout(tensor=2, pipeline=1, data=2, context=2)
+    assert [found.data_rank(rank) for rank in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert [found.output_rank(share) for share in range(2)] == [0, 4]
+    assert str(found) == "tensor 2 x pipeline 1 x data 2, context over 2"
+    with pytest.raises(ValueError, match=r"context parallel 2: use a multiple of 4"):
+        layout(learner_config(Path("model"), tensor_parallel=2, context_parallel=2), 6)
+
+
+def test_context_parallel_ranks_may_share_out_experts_in_a_micro_batch_of_their_own() -> None:
+    config = learner_config(Path("model"), context_parallel=2, expert_parallel=2)
+    assert not layout(config, 4).data_ranks_meet
+    assert layout(replace(config, expert_parallel=4), 4).data_ranks_meet
 
 
 @pytest.mark.parametrize(
