@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from rljob_trainer.learners.context_share import ContextShare, path
-from rljob_trainer.learners.flash import Runs, fastest
+from rljob_trainer.learners.flash import Runs, fastest_from_the_end
 from rljob_trainer.learners.layout import Indices, TokenLayout
 
 
@@ -124,7 +124,7 @@ class VarlenShare:
     """For GPUs: flash attention of each chunk to all of its sequence up to its own end."""
 
     def __init__(self, layout: TokenLayout, share: ContextShare, gather: Gather, device: torch.device) -> None:
-        self._gather, self._attend = gather, fastest(device)
+        self._gather, self._attend = gather, fastest_from_the_end(device)
         keys = [share.place_N[path(layout, chunk.sequence, chunk.stop)] for chunk in share.chunks]
         self._keys = torch.from_numpy(np.concatenate(keys)).to(device)
         self._queries_of = Runs.of([chunk.length for chunk in share.chunks], device)

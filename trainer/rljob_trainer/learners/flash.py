@@ -180,6 +180,30 @@ def fastest(device: torch.device) -> Fastest:
     return Fastest(implementations(device), seconds_on_gpu)
 
 
+@cache
+def fastest_from_the_end(device: torch.device) -> Fastest:
+    """Return the same for queries that have more keys.
+
+    Raises RuntimeError if the first implementation takes them for the first tokens: losses would be wrong in silence.
+    """
+    first, attend = next(iter(implementations(device).items()))
+    if not attends_from_the_end(attend, device):
+        raise RuntimeError(
+            f"{first} of torch {torch.__version__} takes queries with more keys for those of the first tokens, and "
+            "training.contextParallel needs those of the last: set it to 1, or use another version of torch"
+        )
+    return fastest(device)
+
+
+def attends_from_the_end(attend: Attend, device: torch.device) -> bool:
+    """Return whether one query with two keys is taken for the second token's: it attends to both of them then."""
+    q = torch.zeros(1, 1, 64, dtype=torch.bfloat16, device=device)
+    v = torch.tensor([0.0, 1.0], dtype=q.dtype, device=device).view(2, 1, 1).expand(2, 1, 64).contiguous()
+    keys = Runs.of([2], device)
+    out = attend(q, torch.zeros_like(v), v, Runs.of([1], device).offsets, 1, keys)
+    return bool((out.float() - 0.5).abs().max() < 0.1)
+
+
 def implementations(device: torch.device) -> Mapping[str, Attend]:
     """Return those that can run on a device."""
     found: dict[str, Attend] = {"FlashAttention 2": flash_2}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from rljob_trainer.learners.flash import Attend, Fastest, Runs
+from rljob_trainer.learners.flash import Attend, Fastest, Runs, attends_from_the_end
 
 OFFSETS = torch.tensor([0, 4], dtype=torch.int32)
 
@@ -84,3 +84,14 @@ def test_the_gradients_of_the_caller_are_untouched_by_the_timing() -> None:
     assert q.grad is None
     (grad,) = torch.autograd.grad(out.sum(), q)
     torch.testing.assert_close(grad, torch.full_like(q, 2.0))
+
+
+@pytest.mark.parametrize(("values_seen", "from_the_end"), [(2, True), (1, False)])
+def test_which_keys_a_shorter_run_of_queries_sees_is_found_out(values_seen: int, from_the_end: bool) -> None:
+    def attend(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets_S1: torch.Tensor, longest: int, keys: Runs | None
+    ) -> torch.Tensor:
+        assert (offsets_S1.tolist(), keys.offsets.tolist(), longest, keys.longest) == ([0, 1], [0, 2], 1, 2)
+        return v[:values_seen].mean(0, keepdim=True)
+
+    assert attends_from_the_end(attend, torch.device("cpu")) is from_the_end
