@@ -67,11 +67,8 @@ EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((FencedError,), Exit.IN_USE),
     ((TrainingDivergedError,), Exit.DIVERGED),
     ((MemoryError,), Exit.OUT_OF_MEMORY),
-    (
-        (LearnerLostError, LinkError, EngineStartError, EngineError, RolloutTimeoutError, TransferError),
-        Exit.LOST_PEER,
-    ),
-    ((PlacementError,), Exit.LOST_PEER),
+    ((LearnerLostError, LinkError, PlacementError), Exit.LOST_PEER),
+    ((EngineStartError, EngineError, RolloutTimeoutError, TransferError), Exit.LOST_PEER),
     ((TimeoutError,), Exit.STALLED),
     ((LearnerError,), Exit.FAILED),
 )
