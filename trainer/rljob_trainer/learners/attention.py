@@ -15,14 +15,9 @@ import torch
 import torch.nn.functional as F
 from megatron.core.packed_seq_params import PackedSeqParams
 
-from rljob_trainer.learners.flash import fastest
+from rljob_trainer.learners.flash import Runs, fastest, uploaded
 from rljob_trainer.learners.layout import TokenLayout
 from rljob_trainer.learners.rope import rotate
-
-
-def uploaded(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a tensor of the CPU on the device; a copy from ordinary memory would wait for all work of a GPU."""
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 class Kernel(Protocol):
@@ -54,10 +49,8 @@ class VarlenKernel:
     """For GPUs: flash attention over sequences laid end to end; tokens that share a beginning are laid out in full."""
 
     def __init__(self, layout: TokenLayout, device: torch.device) -> None:
-        lengths_S = torch.from_numpy(layout.lengths_S)
         self._attend = fastest(device)
-        self._offsets_S1 = uploaded(F.pad(lengths_S.cumsum(0), (1, 0)).to(torch.int32), device)
-        self._longest = int(lengths_S.max())
+        self._runs = Runs.of(layout.lengths_S.tolist(), device)
         self._plain = layout.is_plain
         if not self._plain:
             self._node_T = uploaded(torch.from_numpy(layout.node_T), device)
@@ -66,7 +59,7 @@ class VarlenKernel:
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         if not self._plain:
             q, k, v = (x.index_select(0, self._node_T) for x in (q, k, v))
-        out = self._attend(q, k, v, self._offsets_S1, self._longest)
+        out = self._attend(q, k, v, self._runs)
         return out if self._plain else out.index_select(0, self._first_N)
 
 

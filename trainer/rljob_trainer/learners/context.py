@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from rljob_trainer.learners.context_share import ContextShare, path
-from rljob_trainer.learners.flash import Runs, fastest_from_the_end
+from rljob_trainer.learners.flash import Runs, fastest_from_the_end, uploaded
 from rljob_trainer.learners.layout import Indices, TokenLayout
 
 
@@ -56,7 +56,7 @@ class Results:
 
     def __init__(self, own: Indices, length: int, group: dist.ProcessGroup, device: torch.device) -> None:
         """`own` are this rank's among `length` response tokens."""
-        self._own, self._length, self._group = torch.from_numpy(own).to(device), length, group
+        self._own, self._length, self._group = uploaded(torch.from_numpy(own), device), length, group
 
     def own(self, values_R: torch.Tensor) -> torch.Tensor:
         """Return this rank's."""
@@ -126,11 +126,11 @@ class VarlenShare:
     def __init__(self, layout: TokenLayout, share: ContextShare, gather: Gather, device: torch.device) -> None:
         self._gather, self._attend = gather, fastest_from_the_end(device)
         keys = [share.place_N[path(layout, chunk.sequence, chunk.stop)] for chunk in share.chunks]
-        self._keys = torch.from_numpy(np.concatenate(keys)).to(device)
+        self._keys = uploaded(torch.from_numpy(np.concatenate(keys)), device)
         self._queries_of = Runs.of([chunk.length for chunk in share.chunks], device)
         self._keys_of = Runs.of([chunk.stop for chunk in share.chunks], device)
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Return [M, H, D] for queries [M, H, D] and keys and values [M, G, D]."""
         keys, values = (x.index_select(0, self._keys) for x in self._gather(k, v))
-        return self._attend(q, keys, values, self._queries_of.offsets, self._queries_of.longest, self._keys_of)
+        return self._attend(q, keys, values, self._queries_of, self._keys_of)

@@ -28,6 +28,11 @@ DISK_CACHE = "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED"
 """lets FlashAttention 4 keep its compiled kernels, or each process compiles them for 10 s"""
 
 
+def uploaded(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor of the CPU on the device; a copy from ordinary memory would wait for all work of a GPU."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
 @dataclass(frozen=True, slots=True)
 class Runs:
     """Tokens laid end to end."""
@@ -39,7 +44,7 @@ class Runs:
     @classmethod
     def of(cls, lengths: Sequence[int], device: torch.device) -> "Runs":
         """Return runs of these lengths."""
-        return cls(torch.tensor([0, *accumulate(lengths)], dtype=torch.int32).to(device), max(lengths))
+        return cls(uploaded(torch.tensor([0, *accumulate(lengths)], dtype=torch.int32), device), max(lengths))
 
 
 class Attend(Protocol):
@@ -50,8 +55,7 @@ class Attend(Protocol):
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
-        offsets_S1: torch.Tensor,
-        longest: int,
+        queries: Runs,
         keys: Runs | None = None,
     ) -> torch.Tensor:
         """Return [T, H, D] for queries [T, H, D] and keys and values [T, G, D]. Differentiable.
@@ -85,19 +89,16 @@ class Fastest:
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
-        offsets_S1: torch.Tensor,
-        longest: int,
+        queries: Runs,
         keys: Runs | None = None,
     ) -> torch.Tensor:
         """Return what the implementation for this kind of micro-batch returns."""
-        kind = Kind(q.shape[1], k.shape[1], q.shape[2], (keys.longest if keys else longest).bit_length())
+        kind = Kind(q.shape[1], k.shape[1], q.shape[2], (keys or queries).longest.bit_length())
         if kind not in self.chosen:
-            self.chosen[kind] = self._fastest(kind, (q, k, v), offsets_S1, longest, keys)
-        return self.implementations[self.chosen[kind]](q, k, v, offsets_S1, longest, keys)
+            self.chosen[kind] = self._fastest(kind, (q, k, v), queries, keys)
+        return self.implementations[self.chosen[kind]](q, k, v, queries, keys)
 
-    def _fastest(
-        self, kind: Kind, qkv: Sequence[torch.Tensor], offsets_S1: torch.Tensor, longest: int, keys: Runs | None
-    ) -> str:
+    def _fastest(self, kind: Kind, qkv: Sequence[torch.Tensor], queries: Runs, keys: Runs | None) -> str:
         first = next(iter(self.implementations))
         if len(self.implementations) == 1:
             return first
@@ -105,7 +106,7 @@ class Fastest:
 
         def attended(name: str) -> tuple[torch.Tensor, ...]:
             with torch.enable_grad():
-                out = self.implementations[name](q, k, v, offsets_S1, longest, keys)
+                out = self.implementations[name](q, k, v, queries, keys)
                 return out, *torch.autograd.grad(out, (q, k, v), q.detach())
 
         wanted = attended(first)
@@ -130,14 +131,13 @@ def flash_2(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    offsets_S1: torch.Tensor,
-    longest: int,
+    queries: Runs,
     keys: Runs | None = None,
 ) -> torch.Tensor:
     """Attend by FlashAttention 2, as PyTorch has it."""
-    keys = keys or Runs(offsets_S1, longest)
+    keys = keys or queries
     attended: torch.Tensor = varlen_attn(
-        q, k, v, offsets_S1, keys.offsets, longest, keys.longest, window_size=(-1, 0)
+        q, k, v, queries.offsets, keys.offsets, queries.longest, keys.longest, window_size=(-1, 0)
     )  # causal
     return attended
 
@@ -146,19 +146,18 @@ def flash_4(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    offsets_S1: torch.Tensor,
-    longest: int,
+    queries: Runs,
     keys: Runs | None = None,
 ) -> torch.Tensor:
     """Attend by FlashAttention 4."""
-    keys = keys or Runs(offsets_S1, longest)
+    keys = keys or queries
     attended, _lse = _flash_4()(
         q,
         k,
         v,
-        cu_seqlens_q=offsets_S1,
+        cu_seqlens_q=queries.offsets,
         cu_seqlens_k=keys.offsets,
-        max_seqlen_q=longest,
+        max_seqlen_q=queries.longest,
         max_seqlen_k=keys.longest,
         causal=True,
     )
@@ -199,8 +198,7 @@ def attends_from_the_end(attend: Attend, device: torch.device) -> bool:
     """Return whether one query with two keys is taken for the second token's: it attends to both of them then."""
     q = torch.zeros(1, 1, 64, dtype=torch.bfloat16, device=device)
     v = torch.tensor([0.0, 1.0], dtype=q.dtype, device=device).view(2, 1, 1).expand(2, 1, 64).contiguous()
-    keys = Runs.of([2], device)
-    out = attend(q, torch.zeros_like(v), v, Runs.of([1], device).offsets, 1, keys)
+    out = attend(q, torch.zeros_like(v), v, Runs.of([1], device), Runs.of([2], device))
     return bool((out.float() - 0.5).abs().max() < 0.1)
 
 

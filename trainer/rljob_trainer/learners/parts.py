@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from megatron.core import parallel_state
 
-from rljob_trainer.learners.attention import KERNELS, Kernel, PackedTokens, uploaded
+from rljob_trainer.learners.attention import KERNELS, Kernel, PackedTokens
 from rljob_trainer.learners.context import Gathered, PaddedShare, Results, VarlenShare
 from rljob_trainer.learners.context_share import context_share
+from rljob_trainer.learners.flash import uploaded
 from rljob_trainer.learners.layout import Indices, TokenLayout
 from rljob_trainer.learners.rope import Rope, rotate, rotate_pairs
 

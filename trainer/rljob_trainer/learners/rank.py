@@ -24,11 +24,12 @@ from megatron.core import parallel_state
 
 from rljob_trainer.batches.packing import MicroBatch
 from rljob_trainer.learners import checkpoint, export, schedule, wgrad
-from rljob_trainer.learners.attention import PackedTokens, uploaded
+from rljob_trainer.learners.attention import PackedTokens
 from rljob_trainer.learners.bridges import bridge
 from rljob_trainer.learners.config import EntropyUse, Estimator, LearnerConfig, layout
 from rljob_trainer.learners.cpu import megatron_on_cpu
 from rljob_trainer.learners.critic import Critic
+from rljob_trainer.learners.flash import uploaded
 from rljob_trainer.learners.head_settings import VocabularyShard
 from rljob_trainer.learners.layout import token_layout
 from rljob_trainer.learners.link_report import LinkReport

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 
 from rljob_trainer.batches.packing import MicroBatch
-from rljob_trainer.learners.attention import uploaded
 from rljob_trainer.learners.config import RoutingSettings
+from rljob_trainer.learners.flash import uploaded
 from rljob_trainer.learners.layout import share_length
 from rljob_trainer.learners.parts import Part
 from rljob_trainer.learners.routing import Choices, Routing, StepTotals, Tally

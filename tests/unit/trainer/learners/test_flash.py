@@ -7,7 +7,7 @@ import torch
 
 from rljob_trainer.learners.flash import Attend, Fastest, Runs, attends_from_the_end
 
-OFFSETS = torch.tensor([0, 4], dtype=torch.int32)
+FOUR = Runs(torch.tensor([0, 4], dtype=torch.int32), 4)
 
 
 class Implementation:
@@ -22,8 +22,7 @@ class Implementation:
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
-        offsets_S1: torch.Tensor,
-        longest: int,
+        queries: Runs,
         keys: Runs | None = None,
     ) -> torch.Tensor:
         self.calls += 1
@@ -51,7 +50,7 @@ def test_the_faster_of_two_is_timed_once_and_taken_from_then_on() -> None:
     slow, fast = Implementation(), Implementation()
     attend = Fastest({"slow": slow, "fast": fast}, Stopwatch(3.0, 3.0, 3.0, 4.0, 1.0, 4.0))
     for _ in range(3):
-        attend(*inputs(), OFFSETS, 4)
+        attend(*inputs(), FOUR)
     assert list(attend.chosen.values()) == ["fast"]
     assert fast.calls == slow.calls + 3 - 1  # the first is tried once more, as what the others must agree with
 
@@ -61,26 +60,26 @@ def test_each_power_of_two_of_the_longest_sequence_is_timed_by_itself() -> None:
         {"one": Implementation(), "other": Implementation()}, Stopwatch(*[1.0] * 3, *[2.0] * 6, *[1.0] * 3)
     )
     for longest in (4, 7, 8):
-        attend(*inputs(8), OFFSETS, longest)
+        attend(*inputs(8), Runs(FOUR.offsets, longest))
     assert list(attend.chosen.values()) == ["one", "other"]
 
 
 @pytest.mark.parametrize("other", [Implementation(2.2), Implementation(error=RuntimeError("no kernel image"))])
 def test_one_that_fails_or_differs_is_never_taken(other: Implementation) -> None:
     attend = Fastest({"first": Implementation(), "other": other}, Stopwatch(9.0, 9.0, 9.0))
-    attend(*inputs(), OFFSETS, 4)
+    attend(*inputs(), FOUR)
     assert list(attend.chosen.values()) == ["first"]
 
 
 def test_one_alone_is_not_timed() -> None:
     alone: Attend = Implementation()
     attend = Fastest({"alone": alone}, Stopwatch())
-    torch.testing.assert_close(attend(*(given := inputs()), OFFSETS, 4), 2 * given[0])
+    torch.testing.assert_close(attend(*(given := inputs()), FOUR), 2 * given[0])
 
 
 def test_the_gradients_of_the_caller_are_untouched_by_the_timing() -> None:
     q, k, v = (each.requires_grad_() for each in inputs())
-    out = Fastest({"one": Implementation(), "other": Implementation()}, Stopwatch(*[1.0] * 6))(q, k, v, OFFSETS, 4)
+    out = Fastest({"one": Implementation(), "other": Implementation()}, Stopwatch(*[1.0] * 6))(q, k, v, FOUR)
     assert q.grad is None
     (grad,) = torch.autograd.grad(out.sum(), q)
     torch.testing.assert_close(grad, torch.full_like(q, 2.0))
@@ -88,10 +87,13 @@ def test_the_gradients_of_the_caller_are_untouched_by_the_timing() -> None:
 
 @pytest.mark.parametrize(("values_seen", "from_the_end"), [(2, True), (1, False)])
 def test_which_keys_a_shorter_run_of_queries_sees_is_found_out(values_seen: int, from_the_end: bool) -> None:
-    def attend(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets_S1: torch.Tensor, longest: int, keys: Runs | None
-    ) -> torch.Tensor:
-        assert (offsets_S1.tolist(), keys.offsets.tolist(), longest, keys.longest) == ([0, 1], [0, 2], 1, 2)
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, queries: Runs, keys: Runs | None) -> torch.Tensor:
+        assert (queries.offsets.tolist(), keys.offsets.tolist(), queries.longest, keys.longest) == (
+            [0, 1],
+            [0, 2],
+            1,
+            2,
+        )
         return v[:values_seen].mean(0, keepdim=True)
 
     assert attends_from_the_end(attend, torch.device("cpu")) is from_the_end
