@@ -211,13 +211,10 @@ ROWS: dict[str, Callable[[Case], Step]] = {
 }
 
 
-def measure(row: str, load: Load, case: Case) -> Json:
-    """Return the figures of one row, in this process."""
-    step = ROWS[row](case)
-    on_gpu = case.device == "cuda"
-    step()
+def timed(step: Callable[[], object], measured: int, on_gpu: bool) -> tuple[float, float]:
+    """Return the median seconds of so many steps after those that warm up, and (largest - smallest) / median."""
     seconds = []
-    for _ in range(WARM_UP + MEASURED):
+    for _ in range(WARM_UP + measured):
         if on_gpu:
             torch.cuda.synchronize()
         began = time.perf_counter()
@@ -225,11 +222,21 @@ def measure(row: str, load: Load, case: Case) -> Json:
         if on_gpu:
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
-    usual = median(seconds[WARM_UP:])
+    counted = seconds[WARM_UP:]
+    usual = median(counted)
+    return usual, (max(counted) - min(counted)) / usual
+
+
+def measure(row: str, load: Load, case: Case) -> Json:
+    """Return the figures of one row, in this process."""
+    step = ROWS[row](case)
+    on_gpu = case.device == "cuda"
+    step()
+    usual, spread = timed(step, MEASURED, on_gpu)
     peak = peak_flops(torch.cuda.get_device_name()) if on_gpu else None
     return {
         "ms": 1000 * usual,
-        "spread": (max(seconds[WARM_UP:]) - min(seconds[WARM_UP:])) / usual,
+        "spread": spread,
         "tokens per second": sum(load.lengths) / usual,
         "MFU": flops(load, case.shape) / usual / peak if peak else None,
         "peak GiB": torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None,

@@ -12,11 +12,9 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import learner_gpu
@@ -26,12 +24,13 @@ from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 from rljob_trainer.batches.packing import TrainingSequence, pack
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
 from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.metrics import OptimizerStep
 from rljob_trainer.processes.ports import free_ports
 
 Json = dict[str, Any]
 
 HOST = "127.0.0.1"
-WARM_UP, MEASURED = 3, 6
+MEASURED = 6
 EXPERTS: Json = learner_gpu.QWEN3 | {
     "hidden_size": 1024,
     "intermediate_size": 3072,
@@ -111,19 +110,12 @@ def rank(arguments: argparse.Namespace, row: Row) -> None:
         in_step=layout.data_ranks_meet,
     )
     own = packed[layout.data_rank(arguments.rank)]
-    steps, seconds = [], []
-    for _ in range(WARM_UP + MEASURED):
-        synchronize(arguments.device)
-        began = time.perf_counter()
-        steps.append(learner.train(own))
-        synchronize(arguments.device)
-        seconds.append(time.perf_counter() - began)
+    steps: list[OptimizerStep] = []
+    usual, spread = learner_gpu.timed(lambda: steps.append(learner.train(own)), MEASURED, arguments.device == "cuda")
     if arguments.rank == 0:
-        counted = seconds[WARM_UP:]
-        usual = median(counted)
         found: Json = {
             "ms": 1000 * usual,
-            "spread": (max(counted) - min(counted)) / usual,
+            "spread": spread,
             "tokens per second": sum(map(len, (each.tokens for each in samples(arguments, shape)))) / usual,
             "loss": [each.loss for each in steps[:3]],
             "gradient norm": [each.grad_norm for each in steps[:3]],
@@ -132,12 +124,6 @@ def rank(arguments: argparse.Namespace, row: Row) -> None:
         }
         print(json.dumps(found), flush=True)
     learner.close()
-
-
-def synchronize(device: str) -> None:
-    """Wait for the GPU."""
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def measure(arguments: argparse.Namespace, name: str) -> Json:
