@@ -84,6 +84,7 @@ class Driver:
         logs: AttemptLogs,
     ) -> None:
         self._logs = logs
+        self._aborted_after: tuple[KnownFailure | None] | None = None
         self._address = address
         self._log = log
         self._token = token
@@ -116,6 +117,8 @@ class Driver:
 
     def kill_with_stacks(self) -> None:
         """Kill the process, and give it a moment to write the stacks of all its threads into its log."""
+        # Our signal looks like the crash of a library in the logs; what has failed stands there already.
+        self._aborted_after = (self._logs.known_failure(),)
         with suppress(ProcessLookupError):
             # We want the stacks (PYTHONFAULTHANDLER), but no core file of many gigabytes.
             resource.prlimit(self.pid, resource.RLIMIT_CORE, (0, 0))
@@ -134,7 +137,7 @@ class Driver:
 
     def known_failure(self) -> KnownFailure | None:
         """Return the failure that ended the attempt, as its logs show it; None: none is known."""
-        return self._logs.known_failure()
+        return self._aborted_after[0] if self._aborted_after else self._logs.known_failure()
 
     def _await_end(self) -> None:
         exit_code = self._process.wait()
