@@ -229,7 +229,7 @@ def test_engines_hold_what_a_learner_of_any_layout_has_trained(
     config = learner_config(tiny_llama_dir, **sizes)
     make = partial(publishing_rank, config=config, sharding=Sharding(1, 2, tied_embeddings=True))
     ranks = layout(config, world)
-    learner = LearnerGroup(make, [{"num_cpus": 0}] * world, ranks, timeout_s=60.0, max_skipped=0)
+    learner = LearnerGroup(make, [{"num_cpus": 0}] * world, ranks, timeout_s=180.0, max_skipped=0)
     before = set(SHARED.glob("torch_*"))
     try:
         learner.start()

@@ -26,6 +26,7 @@ INTERVAL = "1s"
 WINDOW = "30s"
 """what Grafana would write for `$__rate_interval` [some scrapes]"""
 OPERATOR_SERIES = "rljob_operator_"
+GPU_SERIES = "rljob_gpu_device_"
 
 Manifest = dict[str, Any]
 
@@ -42,6 +43,11 @@ class Query:
     def is_about_the_operator(self) -> bool:
         """Whether the operator's metrics answer it; otherwise a driver's."""
         return OPERATOR_SERIES in self.text
+
+    @property
+    def is_about_gpus(self) -> bool:
+        """Whether only a machine with GPUs answers it."""
+        return GPU_SERIES in self.text
 
 
 @dataclass(frozen=True)
