@@ -45,10 +45,11 @@ integration-learner: $(READY) ## Run tests with Megatron ranks and no engines
 	$(BIN)/python -m pytest -q --durations=25 -n 2 --dist worksteal tests/integration/learner
 
 integration-trainer: $(READY) | $(GO) ## Run tests with real Ray, SGLang, router and Megatron
-	$(BIN)/python -m pytest -q --durations=25 -n $(TRAINER_TESTS_AT_ONCE) tests/integration/trainer
+	$(BIN)/python -m pytest -q --durations=25 -n $(TRAINER_TESTS_AT_ONCE) -m "not long" tests/integration/trainer
 
 soak: $(READY) ## Run for two hours: kills, injected faults, random jobs and manifests; RLJOB_KILLS, RLJOB_JOBS, RLJOB_FUZZ, RLJOB_SEED
 	$(BIN)/python -m pytest -q -s tests/soak
+	$(BIN)/python -m pytest -q -m long tests/integration/trainer
 
 mutants: $(READY) ## Mutate PACKAGE (rljob_trainer.engines.pool) and print what its unit tests miss; SAMPLE, SEED, WORKERS, TESTS
 	$(BIN)/python tests/mutants $(PACKAGE) $(if $(SAMPLE),--sample $(SAMPLE)) --seed $(or $(SEED),1) --workers $(or $(WORKERS),2) $(if $(TESTS),--tests $(TESTS))

@@ -57,7 +57,8 @@ def test_ppo_trains_its_critic_first_and_a_run_that_was_killed_ends_with_the_sam
     assert [record["loss"] is None for record in steps] == [True] * 2 + [False] * (STEPS - 2)
     assert all(value is not None for record in of_critic(whole) for value in record)
     assert steps[0]["value_clip_fraction"] < 1
-    assert steps[-1]["reward_mean"] > steps[0]["reward_mean"] + 0.1, "it learns"
+    before, *_, after = whole.records("evaluation")
+    assert after["greedy"] > before["greedy"] + 0.3, "it learns"  # from 0.04 to 0.94; rewards of single steps are noisy
 
     replay = {"replay": str(whole.run_directory / "rollouts"), "dumpRollouts": False}
     killed = begun(runs, tmp_path / "killed", tiny_llama_dir, **PPO | {"debug": replay})

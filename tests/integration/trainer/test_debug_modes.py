@@ -75,8 +75,11 @@ def test_a_replay_ends_with_the_weights_of_the_dumped_run_to_the_bit(finish: Fin
     assert first_step(live)["engine against learner, largest |difference| [nats]"] < 1e-3
 
 
-def test_rollouts_alone_keep_the_weights_and_train_alike_in_other_layouts(finish: Finish, tiny_qwen3_dir: Path) -> None:
-    alone = finish("alone", tiny_qwen3_dir, training={"steps": 2}, debug={"rolloutOnly": True, "dumpRollouts": True})
+ALONE = {"training": {"steps": 2}, "debug": {"rolloutOnly": True, "dumpRollouts": True}}
+
+
+def test_rollouts_alone_keep_the_weights(finish: Finish, tiny_qwen3_dir: Path) -> None:
+    alone = finish("alone", tiny_qwen3_dir, **ALONE)
     before, after = alone.records("evaluation")
     assert before["greedy"] == after["greedy"], "the same weights give the same greedy answers"
     assert [(record["version"], record["loss"]) for record in alone.records("step")] == [(0, None), (0, None)]
@@ -84,6 +87,10 @@ def test_rollouts_alone_keep_the_weights_and_train_alike_in_other_layouts(finish
     work = [record for record in expected_journal(2, PROMPTS_PER_STEP, 2, uids()) if record["event"] != "committed"]
     assert alone.journal == work
 
+
+@pytest.mark.long
+def test_rollouts_train_alike_in_other_layouts(finish: Finish, tiny_qwen3_dir: Path) -> None:
+    alone = finish("alone", tiny_qwen3_dir, **ALONE)
     debug = {"replay": str(alone.run_directory / "rollouts")}
     one = finish("one", tiny_qwen3_dir, training={"steps": 2}, debug=debug)
     tensor = finish("tensor", tiny_qwen3_dir, training={"steps": 2, "gpusPerNode": 2, "tensorParallel": 2}, debug=debug)

@@ -84,6 +84,7 @@ def test_responses_are_carried_over_publications_and_a_killed_run_leaves_the_sam
     assert all(step - 2 <= runs[0][0] <= runs[-1][0] <= step for step, runs in found)
 
 
+@pytest.mark.long
 def test_the_parts_of_a_carried_response_have_the_learner_s_probabilities_and_a_replay_trains_on_them_alike(
     begin: Begin, tiny_llama_dir: Path
 ) -> None:
@@ -110,6 +111,7 @@ def test_the_parts_of_a_carried_response_have_the_learner_s_probabilities_and_a_
         assert [record[name] for record in replay.records("step")] == wanted
 
 
+@pytest.mark.long
 def test_weights_published_every_second_step_reach_engines_that_all_died_before(
     begin: Begin, tiny_llama_dir: Path
 ) -> None:
