@@ -10,7 +10,7 @@ from local_cluster.project import NAMESPACE, RELEASE, Workspace, helm
 from support.operator.job_in_pods import JobInPods
 from support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 OPERATOR = f"deployment/{RELEASE}-operator"
 KINDS = "rayclusters,pods,services,secrets,configmaps,networkpolicies"

@@ -12,7 +12,7 @@ from support.operator.job_in_pods import DATA, JobInPods
 from support.operator.prometheus_server import Query, Target, queries, running, scrape_config, targets_of
 from support.trainer.whole_run import HELD_OUT, PROMPTS_PER_STEP, expected_journal, uids
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 QUEUED = "rljob_operator_job_queued_timestamp_seconds"
 KILL_ENGINE = """python -c "
