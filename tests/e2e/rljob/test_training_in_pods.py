@@ -54,11 +54,13 @@ def open_to_the_host(monitor: Manifest, target: Target) -> Manifest:
 
 
 def asked_of_one_job() -> list[Query]:
-    """Return all queries but those about jobs that wait, and those of alerts about jobs in other phases."""
+    """Return all queries but those about GPUs or jobs that wait, and those of alerts about jobs in other phases."""
     return [
         query
         for query in queries()
-        if QUEUED not in query.text and not (query.where.startswith("alert ") and 'phase="' in query.text)
+        if QUEUED not in query.text
+        and not query.is_about_gpus
+        and not (query.where.startswith("alert ") and 'phase="' in query.text)
     ]
 
 
