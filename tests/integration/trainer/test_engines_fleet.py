@@ -24,7 +24,7 @@ from rljob_trainer.sync.publisher import Transport
 from rljob_trainer.sync.transport import Broadcast, Disk, Ipc
 from support.processes import gone
 from support.trainer.fleet import NAMES, PROMPT, Fleet, FreeReservation, scheduler_of, send, shared_memory_of, tree
-from support.trainer.learner_data import learner_config, sequences
+from support.trainer.learner_data import RANKS_S, learner_config, sequences
 from support.trainer.thread_learner import Tensors
 
 DAMAGED = "model.layers.1.mlp.gate_proj.weight"
@@ -229,7 +229,7 @@ def test_engines_hold_what_a_learner_of_any_layout_has_trained(
     config = learner_config(tiny_llama_dir, **sizes)
     make = partial(publishing_rank, config=config, sharding=Sharding(1, 2, tied_embeddings=True))
     ranks = layout(config, world)
-    learner = LearnerGroup(make, [{"num_cpus": 0}] * world, ranks, timeout_s=180.0, max_skipped=0)
+    learner = LearnerGroup(make, [{"num_cpus": 0}] * world, ranks, timeout_s=RANKS_S, max_skipped=0)
     before = set(SHARED.glob("torch_*"))
     try:
         learner.start()

@@ -22,12 +22,10 @@ from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.processes.background import Background
 from rljob_trainer.processes.stacks import place
 from support.trainer.falling_rank import FallingRank
-from support.trainer.learner_data import learner_config, sequences
+from support.trainer.learner_data import RANKS_S, learner_config, sequences
 from support.waiting import until
 
 WORLD = 2
-START_S = 180.0
-"""imports alone take 50 s on a slow machine with other tests beside"""
 
 
 class Rank(LearnerRank):
@@ -55,7 +53,7 @@ def group(cluster: None, tiny_llama_dir: Path) -> Iterator[LearnerGroup]:
 
 @contextmanager
 def started(make: Callable[..., Any], spread: Layout) -> Iterator[LearnerGroup]:
-    made = LearnerGroup(make, [{"num_cpus": 0}] * WORLD, spread, timeout_s=START_S, max_skipped=0)
+    made = LearnerGroup(make, [{"num_cpus": 0}] * WORLD, spread, timeout_s=RANKS_S, max_skipped=0)
     try:
         made.start()
         yield made

@@ -12,6 +12,8 @@ from rljob_trainer.batches.packing import MicroBatch, TrainingSequence, ValueTar
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
 
 VOCABULARY_SIZE = 512
+RANKS_S = 180.0
+"""longest wait for ranks in Ray; their imports alone take 50 s on a slow machine with other tests beside"""
 
 
 def sequences(count: int, seed: int = 0, samples_per_prompt: int = 2) -> list[TrainingSequence]:
