@@ -214,14 +214,16 @@ class _DriverSupervision:
         """Return the exit code of the attempt, and the known failure that ended it.
 
         Notes the error at the end of the driver's log if the driver failed without reporting one, and the failure that
-        the logs show.
+        the logs show, unless it is a general one and the error was noted.
         """
         code = exit_code if self.verdict is None else self.verdict
         if code in (Exit.OK, Exit.PREEMPTED, Exit.INTERRUPTED):
             return code, None
-        if self.verdict is None and not self._has_ended and (words := self._driver.last_words()):
-            self._display.note(words)
-        if found := self._driver.known_failure():
+        error = self._status.exit_reason if self._status is not None else None
+        if self.verdict is None and not self._has_ended and (error := self._driver.last_words()):
+            self._display.note(error)
+        found = self._driver.known_failure()
+        if found and not (error and found.is_general):
             self._display.note(str(found))
         return code, found
 

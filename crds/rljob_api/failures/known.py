@@ -29,6 +29,12 @@ class KnownFailure:
     evidence: str
     """the line that shows it, after the name of its log"""
 
+    @property
+    def is_general(self) -> bool:
+        """Whether it says less than the error itself: that a Python program failed."""
+        entry = catalogue().get(self.code)
+        return entry is not None and entry.general
+
     def __str__(self) -> str:
         return f"{self.code}: {self.title}. {self.remedy}"
 

@@ -162,6 +162,23 @@ def test_a_known_failure_is_noted_after_the_last_words(code: int):
     assert stage.notes == ["OSError: x", "DiskFull: the disk is full. Free some"]
 
 
+GENERAL = KnownFailure("PythonException", "a Python program failed", "Read the traceback", "driver.log: OSError: x")
+
+
+@pytest.mark.parametrize(("words", "noted"), [("OSError: x", ["OSError: x"]), (None, [str(GENERAL)])])
+def test_a_general_failure_is_not_noted_beside_the_last_words(words: str | None, noted: list[str]):
+    stage = Stage([Ended(Exit.FAILED)], words=words, known=GENERAL, driver_restarts=0)
+    stage.run()
+    assert stage.notes == noted
+
+
+def test_a_general_failure_is_not_noted_beside_the_error_that_the_driver_reported():
+    failed = seen(HEALTHY, state=RunState.FAILED, exit_reason="CheckpointError: no shard")
+    stage = Stage([failed, Ended(Exit.FAILED)], known=GENERAL, driver_restarts=0)
+    stage.run()
+    assert stage.notes == ["CheckpointError: no shard"]
+
+
 def test_a_failure_of_a_driver_that_was_killed_is_noted_too():
     stage = Stage([seen(DEAD, DEAD)], [Ended(0)], engine_restarts=0, known=KNOWN)
     stage.run()
