@@ -18,6 +18,7 @@ from local_cluster.kubectl import Kubectl
 from local_cluster.kwok import simulated_node
 from local_cluster.processes import find, wait_ready
 from support.operator.operator_process import MODULE, OperatorProcess, install_rights, kubeconfig_of_operator
+from support.operator.python_programs import spawned
 
 NAMESPACE = "fleet"
 NO_HEADS = "http://127.0.0.1:9/{namespace}/{service}"
@@ -56,6 +57,7 @@ class Arena:
             log_level="INFO",
             more=more,
             watches_all=self.sees_nodes,
+            start=spawned,
         ) as process:
             yield process
             if profile is not None:

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from local_cluster.binaries import binary
 from local_cluster.kubectl import Kubectl
+from support.operator.python_programs import Start, forked
 
 ROOT = Path(__file__).parents[3]
 MODULE = ("-m", "rljob_operator")
@@ -79,10 +79,11 @@ class OperatorProcess:
         log_level: str = "DEBUG",
         more: Sequence[str] = (),
         watches_all: bool = False,
+        start: Start = forked,
     ) -> None:
         """It watches its own namespace, or all; `identity` is its name in the Lease, absent: one of its own.
 
-        Of an argument that is given twice, the one in `more` holds.
+        Of an argument that is given twice, the one in `more` holds. Who measures it starts it as `spawned`.
         """
         self._log = log
         arguments = [
@@ -98,14 +99,7 @@ class OperatorProcess:
             *([f"--identity={identity}"] if identity else []),
             *more,
         ]
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, *program, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("crds", "operator"))},
-            )
+        self._process = start([*program, *arguments], log, os.environ)
 
     def __enter__(self) -> "OperatorProcess":
         return self
@@ -119,15 +113,18 @@ class OperatorProcess:
 
     @property
     def pid(self) -> int:
+        assert self._process.pid is not None
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        return self._process.poll()
+        return self._process.exitcode
 
     def wait(self, timeout_s: float) -> int:
         """Return the exit code."""
-        return self._process.wait(timeout_s)
+        self._process.join(timeout_s)
+        assert self._process.exitcode is not None, f"still running after {timeout_s} s"
+        return self._process.exitcode
 
     def get(self, path: str) -> tuple[int, str]:
         """Return the status and the text of one of its own pages."""
@@ -140,16 +137,16 @@ class OperatorProcess:
 
     def terminate(self, timeout_s: float = 30) -> int:
         """Ask it to end, as a node does, and return its exit code."""
-        self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(timeout_s)
+        self._process.terminate()
+        return self.wait(timeout_s)
 
     def pause(self) -> None:
         """Freeze it: it answers nothing and renews nothing."""
-        self._process.send_signal(signal.SIGSTOP)
+        os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
+        os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait()
+        self._process.join()

@@ -3,8 +3,6 @@
 import base64
 import json
 import os
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -12,7 +10,8 @@ from pathlib import Path
 from local_cluster.kubectl import Kubectl, Manifest
 from local_cluster.ports import free_port
 from support.operator.helm_release import rendered
-from support.operator.operator_process import ROOT, STORAGE, kubeconfig_of
+from support.operator.operator_process import STORAGE, kubeconfig_of
+from support.operator.python_programs import forked
 from support.waiting import eventually
 
 NEEDED = ("ServiceAccount", "Secret", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
@@ -43,14 +42,7 @@ class WebhookProcess:
             "--image=rljob/trainer:test",
             f"--storage={STORAGE}",
         ]
-        with self._log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "rljob_operator.webhook", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("crds", "operator"))},
-            )
+        self._process = forked(["-m", "rljob_operator.webhook", *arguments], self._log, os.environ)
 
     def until_ready(self) -> None:
         """Wait until it has a certificate that the API server trusts."""
@@ -79,12 +71,14 @@ class WebhookProcess:
 
     def terminate(self) -> int:
         self._process.terminate()
-        return self._process.wait(60)
+        self._process.join(60)
+        assert self._process.exitcode is not None, self.log
+        return self._process.exitcode
 
     def close(self) -> None:
         """End it, and remove what does not belong to the namespace."""
         self._process.kill()
-        self._process.wait()
+        self._process.join()
         for kind in ("validatingwebhookconfiguration", "clusterrolebinding", "clusterrole"):
             self._kubectl("delete", kind, self.name, "--ignore-not-found")
 
@@ -103,7 +97,7 @@ class WebhookProcess:
         except urllib.error.HTTPError as error:
             return error.code
         except OSError:
-            assert self._process.poll() is None, self.log
+            assert self._process.exitcode is None, self.log
             return 0
 
     def _local(self, configuration: Manifest) -> Manifest:
