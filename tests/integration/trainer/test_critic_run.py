@@ -48,6 +48,7 @@ def of_critic(run: WholeRun) -> list[list[float]]:
     return [[record[name] for name in names] for record in run.records("step")]
 
 
+@pytest.mark.long
 def test_ppo_trains_its_critic_first_and_a_run_that_was_killed_ends_with_the_same_weights(
     runs: list[WholeRun], tmp_path: Path, tiny_llama_dir: Path
 ) -> None:

@@ -53,6 +53,7 @@ def logs(run: WholeRun) -> list[str]:
     return sorted(path.name for path in (run.run_directory / "logs").iterdir())
 
 
+@pytest.mark.long
 def test_a_replay_ends_with_the_weights_of_the_dumped_run_to_the_bit(finish: Finish, tiny_llama_dir: Path) -> None:
     changes: dict[str, Any] = {
         "training": {"steps": 4},

@@ -27,6 +27,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         run.stop()
 
 
+@pytest.mark.long
 def test_a_student_comes_closer_to_its_teacher(
     begin: Begin, tiny_llama_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -89,6 +89,7 @@ def test_a_damaged_newest_checkpoint_is_skipped_and_reported(prepare: Prepare, f
     assert (run.run_directory / "checkpoints" / f"damaged-{NEWEST}").is_dir()
 
 
+@pytest.mark.long
 def test_a_fresh_run_that_is_killed_goes_on_from_itself_and_a_step_can_be_named(
     prepare: Prepare, finished: WholeRun
 ) -> None:

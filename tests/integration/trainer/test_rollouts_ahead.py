@@ -49,6 +49,7 @@ def servers(run: WholeRun) -> list[int]:
     return [process.pid for process in run.processes() if process.name().startswith("sglang::sched")]
 
 
+@pytest.mark.long
 def test_responses_are_carried_over_publications_and_a_killed_run_leaves_the_same_journal(
     begin: Begin, tiny_qwen3_dir: Path
 ) -> None:

@@ -69,9 +69,7 @@ def weights(run: WholeRun) -> bytes:
     return (run.run_directory / "hf" / "model.safetensors").read_bytes()
 
 
-def test_a_model_learns_its_responses_and_a_tracked_run_that_is_interrupted_ends_with_the_same_weights(
-    begin: Begin, tiny_llama_dir: Path
-) -> None:
+def test_a_model_learns_its_responses(begin: Begin, tiny_llama_dir: Path) -> None:
     whole = begin("whole", tiny_llama_dir)
     assert whole.end() == Exit.OK, whole.output
     perplexities = [record["perplexity"] for record in whole.records("step")]
@@ -91,6 +89,11 @@ def test_a_model_learns_its_responses_and_a_tracked_run_that_is_interrupted_ends
     assert [[segment["by_model"] for segment in talk] for talk in talks] == [[True, False, True]] * len(talks) != []
     assert whole.left_behind() == []
 
+
+@pytest.mark.long
+def test_a_tracked_run_that_is_interrupted_ends_with_the_same_weights(begin: Begin, tiny_llama_dir: Path) -> None:
+    whole = begin("whole", tiny_llama_dir)
+    assert whole.end() == Exit.OK, whole.output
     broken = begin("broken", tiny_llama_dir, tracking={"wandb": {"project": "tiny", "mode": "Offline"}})
     broken.until(lambda: broken.steps() >= 6)
     broken.interrupt()
