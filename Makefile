@@ -39,7 +39,7 @@ unit: $(READY) ## Run the unit tests: no engine, no cluster
 integration: integration-cluster integration-learner integration-trainer ## Run all integration tests, one group after the other
 
 integration-cluster: $(READY) | $(GO) ## Run tests with a real Kubernetes control plane and KubeRay
-	$(BIN)/python -m pytest -q --durations=25 -n 4 --dist worksteal tests/integration --ignore=tests/integration/trainer --ignore=tests/integration/learner
+	$(BIN)/python -m pytest -q --durations=25 -n 4 --dist loadfile --no-loadscope-reorder tests/integration --ignore=tests/integration/trainer --ignore=tests/integration/learner
 
 integration-learner: $(READY) ## Run tests with Megatron ranks and no engines
 	$(BIN)/python -m pytest -q --durations=25 -n 2 --dist worksteal tests/integration/learner

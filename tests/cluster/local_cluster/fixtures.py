@@ -45,9 +45,9 @@ def programs_for(fixtures: set[str]) -> tuple[str, ...]:
     """Return the programs that tests with these fixtures need."""
     judges = ("gitops",) if JUDGE_FIXTURE in fixtures else ()
     if NODE_FIXTURE in fixtures:
-        return (*node.PROGRAMS, *judges)
+        return (*node.PROGRAMS, "helm", *judges)
     if "kubectl" in fixtures:
-        return (*profile.PROGRAMS, *judges, *(kueue.PROGRAMS if KUEUE_FIXTURE in fixtures else ()))
+        return (*profile.PROGRAMS, "helm", *judges, *(kueue.PROGRAMS if KUEUE_FIXTURE in fixtures else ()))
     return (*PROGRAMS, "kubectl", *judges) if "api_server" in fixtures else judges
 
 

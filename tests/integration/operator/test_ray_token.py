@@ -8,7 +8,6 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -79,19 +78,20 @@ def test_an_operator_without_the_token_is_told_so(head: str) -> None:
         asyncio.run(look())
 
 
+@pytest.mark.timeout(600)
 def test_the_operator_starts_a_driver(head: str) -> None:
     """Ray runs it by an actor, so the processes of the cluster accept each other, too."""
 
-    async def run() -> RayAnswer:
-        async with open_session() as session, asyncio.timeout(240):
-            jobs, answer = RayJobs(session, head, TOKEN), RayAnswer(DriverState.UNKNOWN)
-            while answer.state not in ENDED:
-                await asyncio.sleep(0.5)
-                with suppress(DriverUnreachableError):  # Ray's agent is still starting, or the machine is busy
-                    answer = await jobs.look("driver")
-                    if answer.state is DriverState.ABSENT:
-                        await jobs.submit("driver", "true")
+    async def look() -> RayAnswer:
+        async with open_session() as session:
+            jobs = RayJobs(session, head, TOKEN)
+            try:
+                answer = await jobs.look("driver")
+                if answer.state is DriverState.ABSENT:
+                    await jobs.submit("driver", "true")
+            except DriverUnreachableError as error:  # Ray's agent is still starting, or the machine is busy
+                return RayAnswer(DriverState.UNKNOWN, message=str(error))
             return answer
 
-    answer = asyncio.run(run())
+    answer = eventually(lambda: asyncio.run(look()), lambda answer: answer.state in ENDED, 480, poll_s=1.0)
     assert answer.state is DriverState.SUCCEEDED, answer.message
