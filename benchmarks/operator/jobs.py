@@ -49,7 +49,7 @@ class Write:
 def writes(raw: dict[str, Any]) -> list[Write]:
     """Return what the operator writes for a new job, in its order: status, Secret, and the children."""
     job = job_of(raw)
-    todo = plan(job, World(fresh_token="0" * 43, defaults=DEFAULTS), NOW)
+    todo = plan(job, World(token="0" * 43, defaults=DEFAULTS), NOW)
     assert todo.status is not None and todo.secret is not None
     status = {
         "apiVersion": API_VERSION,

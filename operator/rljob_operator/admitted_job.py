@@ -46,7 +46,9 @@ class AdmittedJob:
     """what its pods may reach besides each other and DNS, as in a NetworkPolicy; None: everything"""
 
     has_ray_token: bool = True
-    """whether Ray in its pods asks for a token; false with a RayCluster or a Secret of an older operator"""
+    """whether Ray in its pods asks for a token; false with a RayCluster of an older operator"""
+    token_key: str | None = None
+    """id of the operator's key from which its tokens are derived; None with a RayCluster of an older operator"""
     objection: Claim | None = None
     """why a new job like this one would be refused; this one has begun and continues. None: it would be admitted"""
     held_by: str | None = None

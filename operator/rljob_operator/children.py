@@ -1,6 +1,6 @@
 """The children that a job should have. Pure: from the spec to complete, reproducible manifests.
 
-    Secret          control token, made once
+    Secret          control token, derived from the operator's key
     ConfigMap       the manifest that the driver reads, one for each RayCluster
     Service         the head's Ray Jobs API and the driver's control protocol
     NetworkPolicy   lets only the job's own pods and the operator reach its pods, and Prometheus the driver's metrics
@@ -30,6 +30,7 @@ from rljob_operator.identity import (
     CONTROL_PORT,
     DASHBOARD_PORT,
     JOB_LABEL,
+    KEY_ANNOTATION,
     MANAGED_BY,
     METRICS_PORT,
     METRICS_PORT_NAME,
@@ -72,7 +73,7 @@ DNS_NAMESPACE = "kube-system"
 
 
 def secret(job: AdmittedJob, token: str) -> Manifest:
-    """Return the Secret with the control token and what is derived from it; it is created once and never changed."""
+    """Return the Secret with the control token and what is derived from it; it is replaced, never changed."""
     name = job_name(job.name, job.uid)
     tokens = {
         TOKEN_KEY: token,
@@ -156,6 +157,8 @@ def _namespace(name: str) -> Manifest:
 def raycluster(job: AdmittedJob, cluster: str, pods: RolloutPods) -> Manifest:
     child = owned(job, "ray.io/v1", "RayCluster", cluster)
     child["metadata"]["annotations"] = {SPEC_ANNOTATION: job.digest}
+    if job.token_key is not None:
+        child["metadata"]["annotations"][KEY_ANNOTATION] = job.token_key
     child["metadata"]["labels"] |= job.scheduler_labels
     scheduling = job.spec.scheduling
     queueing = {QUEUE_LABEL: scheduling.queue, PRIORITY_LABEL: scheduling.queue_priority_class}

@@ -206,12 +206,15 @@ class Cluster:
     async def delete(self, target: Target) -> None:
         """Delete an object if its uid is still the same; the objects that it owns are deleted after it.
 
-        One that is not watched has no uid here. It is read first, so that a repetition writes nothing.
+        One that is not watched has no uid here. It is read first, so that a repetition writes nothing. Only Secrets may
+        not be read; the name of one has digits of its job's uid.
         """
         where = path(target.kind, target.namespace, target.name)
+        body: Manifest = {"propagationPolicy": "Background"}
         try:
-            uid = target.uid or (await self.request("GET", where))["metadata"]["uid"]
-            body: Manifest = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+            if target.kind != "Secret":
+                uid = target.uid or (await self.request("GET", where))["metadata"]["uid"]
+                body["preconditions"] = {"uid": uid}
             await self.request("DELETE", where, body=body)
         except (GoneError, ConflictError):
             return

@@ -27,8 +27,8 @@ LOOK_S = 5.0
 FIRST_LOOK_S = 1.0
 """the same until Ray shows it running [s]"""
 RETRY_S = 1.0
-UNAUTHORIZED = 401
-"""the answer of Ray or a driver to a wrong token"""
+REFUSALS = (401, 403)
+"""the answers of a driver or Ray to a wrong token; Ray's is 403, and 401 to none"""
 
 
 Resolver = Callable[[str, str, int], str]
@@ -101,7 +101,7 @@ class Watcher:
         except DriverUnreachableError as error:
             log.debug("action=look failed, will try again: %s", error)
             seen_now = after_no_answer(self._seen, self._answered_at, now)
-            self._keep(after_refusal(seen_now, now) if error.status == UNAUTHORIZED else seen_now)
+            self._keep(after_refusal(seen_now, now) if error.status in REFUSALS else seen_now)
             return
         if was_submitted and seen.state is DriverState.ABSENT:
             self._sender.forget_submission()
@@ -120,7 +120,7 @@ class Watcher:
                 log.debug("action=poll failed, will try again: %s", error)
                 if revision is not None:
                     self._look_now.set()  # it has answered before: mostly it has ended, and Ray knows
-                if error.status == UNAUTHORIZED:
+                if error.status in REFUSALS:
                     self._keep(after_refusal(self._seen, self._clock()))
                 await asyncio.sleep(RETRY_S)
                 continue

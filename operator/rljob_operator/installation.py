@@ -29,7 +29,7 @@ RIGHTS: Rights = (
     ("networking.k8s.io", "networkpolicies", ("list", "watch", "create", "patch", "delete")),
     ("apps", "statefulsets", ("list", "watch", "create", "patch", "delete")),
     ("", "pods", ("list", "watch")),
-    ("", "secrets", ("get", "create", "delete")),
+    ("", "secrets", ("create", "delete")),
     ("batch", "jobs", ("get", "create", "delete")),
     ("coordination.k8s.io", "leases", ("get",)),
     ("", "resourcequotas", ("list",)),

@@ -23,7 +23,7 @@ from rljob_operator.cluster_shape import can_scale
 from rljob_operator.conditions import conditions, pods_ready, refused
 from rljob_operator.events import Event, events_between
 from rljob_operator.history import JobHistory, Outcome
-from rljob_operator.identity import KIND, TOOLS_LABEL, Manifest, job_name, service_name, submission_id
+from rljob_operator.identity import KEY_ANNOTATION, KIND, TOOLS_LABEL, Manifest, job_name, service_name, submission_id
 from rljob_operator.rebuilt import rebuilt
 from rljob_operator.rollout_pods import rollout_pods
 from rljob_operator.run_claims import RunClaim
@@ -207,7 +207,7 @@ def _actions(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob,
     due = attempts.deadline(history, job.spec)
     return Plan(
         delete=tuple(_clusters_but(attempt.record.cluster, job, world)),
-        secret=None if world.has_secret else children.secret(job, world.fresh_token),
+        secret=None if world.has_secret else children.secret(job, world.token),
         apply=tuple(_missing(attempt, job, world)),
         follow=_follow(attempt, job),
         orders=_orders(attempt, history, job, now),
@@ -265,7 +265,7 @@ def _missing(attempt: AttemptView, job: AdmittedJob, world: World) -> Iterator[M
         return  # two clusters at once would want twice the GPUs, and two drivers would write the same checkpoints
     if attempt.cluster is not None and not attempt.is_built_for_spec:
         return  # built from another spec: it serves until its attempt has ended
-    for wanted in _children(attempt, _with_ray_token(attempt, job, world)):
+    for wanted in _children(attempt, _with_tokens(attempt, job, world)):
         seen = world.child(wanted["kind"], wanted["metadata"]["name"])
         if wanted["kind"] == "StatefulSet" and attempt.is_suspended:
             continue  # a job in Kueue's queue has no pods
@@ -279,11 +279,13 @@ def _children(attempt: AttemptView, job: AdmittedJob) -> tuple[Manifest, ...]:
     return children.children(job, attempt.record.cluster, attempt.record.number, rollout_pods(attempt, job.spec))
 
 
-def _with_ray_token(attempt: AttemptView, job: AdmittedJob, world: World) -> AdmittedJob:
-    """Return the job with what its RayCluster does: pods with and without Ray's token cannot be mixed in one."""
+def _with_tokens(attempt: AttemptView, job: AdmittedJob, world: World) -> AdmittedJob:
+    """Return the job with what its RayCluster does: pods of different tokens cannot be mixed in one."""
     cluster = attempt.cluster
-    has_token = world.has_ray_token if cluster is None else pods.has_ray_authentication(cluster)
-    return replace(job, has_ray_token=has_token)
+    if cluster is None:
+        return replace(job, token_key=world.token_key)
+    key = (cluster["metadata"].get("annotations") or {}).get(KEY_ANNOTATION)
+    return replace(job, has_ray_token=pods.has_ray_authentication(cluster), token_key=key)
 
 
 def _follow(attempt: AttemptView, job: AdmittedJob) -> Follow | None:

@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, repeat
 
 import aiohttp
@@ -24,6 +24,7 @@ from rljob_operator.driver_news import News
 from rljob_operator.drivers import Drivers
 from rljob_operator.garbage import collect_young_garbage_only
 from rljob_operator.identity import KIND, Manifest
+from rljob_operator.keys import Keys
 from rljob_operator.leader import LOST, Election
 from rljob_operator.metrics import Metrics
 from rljob_operator.probes import Probes
@@ -61,6 +62,7 @@ class Operator:
     sweeper: Sweeper
     reservations: Reservations | None = None
     """None: jobs do not wait for others"""
+    keys: Keys = field(default_factory=Keys)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -155,9 +157,10 @@ def joined(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession)
     if settings.queue is not None:
         sight = Sight(cluster, settings.namespaces, settings.coming)
         reservations = Reservations(cache, sight, settings.queue, metrics, time.time, changed)
-    reconciler = Reconciler(cluster, cache, drivers, watches, metrics, settings.defaults, time.time, reservations)
+    keys = Keys()
+    reconciler = Reconciler(cluster, cache, drivers, watches, metrics, settings.defaults, keys, time.time, reservations)
     sweeper = Sweeper(cluster, cache, settings.namespaces, settings.defaults, time.time)
-    return Operator(settings, cluster, cache, queue, watches, drivers, metrics, reconciler, sweeper, reservations)
+    return Operator(settings, cluster, cache, queue, watches, drivers, metrics, reconciler, sweeper, reservations, keys)
 
 
 async def run(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession) -> int:
@@ -189,6 +192,7 @@ async def run(settings: Settings, cluster: Cluster, session: aiohttp.ClientSessi
 async def _lead(operator: Operator, election: Election, stop: asyncio.Event) -> str | None:
     """Reconcile until `stop` is set; return the name of the background task that has set it by its end, if one has."""
     collect_young_garbage_only()
+    await operator.keys.load(operator.cluster, operator.settings.lease_namespace, operator.settings.key_secret)
     await operator.resync()
     holding = asyncio.create_task(election.hold())
     holding.add_done_callback(_end_at_once)

@@ -8,6 +8,7 @@ from rljob_operator.cache import Cache, Freshness, Key
 from rljob_operator.cluster import Cluster, ClusterError, ConflictError
 from rljob_operator.drivers import Drivers
 from rljob_operator.identity import Manifest
+from rljob_operator.keys import Keys
 from rljob_operator.metrics import Metrics
 from rljob_operator.plan import Plan, admitted, plan, progress_s
 from rljob_operator.pod_events import PodEvents
@@ -31,6 +32,7 @@ class Reconciler:
         watches: WatchLiveness,
         metrics: Metrics,
         defaults: Defaults,
+        keys: Keys,
         clock: Callable[[], float],
         reservations: Reservations | None = None,
     ) -> None:
@@ -43,7 +45,7 @@ class Reconciler:
         self._metrics = metrics
         self._defaults = defaults
         self._clock = clock
-        self._tokens = Tokens(cluster, clock)
+        self._tokens = Tokens(cluster, keys, clock)
         self._progress_due_at: dict[Key, float] = {}
         self._refused: dict[Key, str] = {}
         self._pod_events = PodEvents(cluster, clock)
@@ -83,17 +85,17 @@ class Reconciler:
     async def _read_world(self, job: Job) -> World:
         pods, driver = self._cache.pods(job), self._drivers.driver(job.key)
         other = job.is_left_to(self._defaults.release)
-        tool_pods = self._cache.tool_pods(job)
+        tool_pods, children = self._cache.tool_pods(job), self._cache.children(job)
         return World(
-            children=self._cache.children(job),
+            children=children,
             pods=pods,
             workloads=self._cache.workloads(job),
             tool_pods=tool_pods,
             pod_events=await self._pod_events.of(job.key, job.namespace, (*pods, *tool_pods)),
             driver=driver,
-            has_secret=await self._tokens.has_secret(job, (*pods, *tool_pods), driver),
-            has_ray_token=self._tokens.has_ray_token(job),
-            fresh_token=self._tokens.proposed(job),
+            has_secret=await self._tokens.has_secret(job, children, (*pods, *tool_pods), driver),
+            token=self._tokens.token(job),
+            token_key=self._tokens.key,
             defaults=self._defaults,
             refused=self._refused.get(job.key),
             runs=self._cache.runs,
@@ -121,8 +123,7 @@ class Reconciler:
         for event in todo.events:
             log.info("action=event kind=%s reason=%s note=%r", event.action, event.reason, event.note)
             await self._cluster.record(job, event)
-        token = await self._tokens.token(job) if todo.follow else None
-        await self._drivers.follow(job.key, todo.follow, token or "")
+        await self._drivers.follow(job.key, todo.follow, self._tokens.token(job))
         self._drivers.give(job.key, todo.orders)
 
     async def _apply(self, job: Job, wanted: Manifest, force: bool) -> None:

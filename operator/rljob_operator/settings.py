@@ -26,6 +26,8 @@ class Settings:
     namespaces: tuple[str, ...]
     lease_namespace: str
     lease: str
+    key_secret: str
+    """name of the Secret with the operator's key, beside the Lease"""
     identity: str
     port: int
     workers: int
@@ -52,6 +54,7 @@ def settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
         namespaces=tuple(given.namespace),
         lease_namespace=namespace,
         lease=given.lease,
+        key_secret=f"{given.lease}-key",
         identity=given.identity,
         port=given.port,
         workers=given.workers,

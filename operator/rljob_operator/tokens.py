@@ -1,28 +1,33 @@
-"""The control tokens of all jobs, and which of their Secrets are gone.
+"""The control tokens of all jobs, and which of their Secrets have to be made.
 
-Secrets are not watched: that would need the right to read all of them. So a job's Secret is read once, again every five
-minutes, and soon when a pod cannot start for want of a Secret, or a driver refuses the token.
+A token is derived from the operator's key (`keys.py`), so the operator needs no right to read Secrets. It finds out
+that one is there by creating it: every five minutes, and soon when a pod cannot start for want of a Secret.
+
+A RayCluster names the key of its pods' tokens in an annotation. One without it is of an older operator, which made
+tokens at random: its Secret is read, where the chart permits that. Otherwise its driver refuses the derived token, and
+the RayCluster is replaced; the hooks of its pods let the driver save.
 """
 
 import binascii
 import logging
-import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from rljob_operator.children import TOKEN_KEY, decoded
-from rljob_operator.cluster import Cluster, ConflictError
-from rljob_operator.identity import RAY_TOKEN_KEY, Manifest, job_name
+from rljob_operator.cluster import Cluster, ClusterError, ConflictError
+from rljob_operator.identity import KEY_ANNOTATION, Manifest, attempt_of_cluster, job_name
+from rljob_operator.keys import Keys
 from rljob_operator.plan import Target
 from rljob_operator.pod_stage import Stage
-from rljob_operator.world import Driver, Job, Pod
+from rljob_operator.world import Driver, Job, Pod, is_deleting
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 300.0
-"""between two looks at a Secret that nothing points at [s]"""
+"""between two looks for a Secret that nothing points at [s]"""
 DOUBT_S = 10.0
 """the same when something does [s]"""
+FORBIDDEN = 403
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,126 +36,152 @@ class Known:
 
     uid: str
     """of the job"""
+    key: str | None
+    """id of the key of the job's RayCluster; None: an older operator made its token at random"""
     token: str
     is_there: bool
     looked_at: float
     """[unix s]"""
-    has_ray_token: bool
-    """whether it also holds Ray's token; one that an older operator has made does not"""
+    may_stay: bool = True
+    """whether a Secret that exists already holds what it should; otherwise it is replaced"""
 
 
 class Tokens:
     """The control tokens of all jobs."""
 
-    def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
+    def __init__(self, cluster: Cluster, keys: Keys, clock: Callable[[], float]) -> None:
         """`clock` returns unix seconds."""
         self._cluster = cluster
+        self._keys = keys
         self._clock = clock
         self._known: dict[str, Known] = {}
         self._remade_at: dict[str, float] = {}
-        """by job, when its Secret was deleted to be made again [unix s]"""
+        """by job, when its Secret was found wrong [unix s]"""
 
-    def proposed(self, job: Job) -> str:
-        """Return the token of a Secret that is made now: the known one, which a running driver has, or a random one."""
+    @property
+    def key(self) -> str:
+        """The id of the key of new RayClusters."""
+        return self._keys.current
+
+    def token(self, job: Job) -> str:
+        """Return the control token, which a Secret that is made now holds."""
         known = self._of(job)
-        return known.token if known is not None else secrets.token_urlsafe(32)
+        return known.token if known is not None else self._keys.token(job, self.key)
 
-    def has_ray_token(self, job: Job) -> bool:
-        """Return whether the job's Secret holds Ray's token, as one that is made now does."""
-        known = self._of(job)
-        return known is None or known.has_ray_token
+    async def has_secret(
+        self, job: Job, children: Iterable[Manifest], pods: tuple[Pod, ...], driver: Driver | None
+    ) -> bool:
+        """Return whether the job's Secret needs not be made now; raise ClusterError.
 
-    async def has_secret(self, job: Job, pods: tuple[Pod, ...], driver: Driver | None) -> bool:
-        """Return whether the job's Secret exists; raise ClusterError. Before its first attempt a job has none."""
-        if not job.has_begun:
+        Before its first attempt, and after its last, a job needs none.
+        """
+        cluster = _newest_cluster(children)
+        if "completionTime" in job.status or not (job.has_begun or cluster):
             return False
         is_refused = driver is not None and driver.refuses_since is not None
         is_doubted = is_refused or any(_lacks_configuration(pod) for pod in pods)
-        known = self._of(job)
-        if known is None or self._clock() - known.looked_at >= (DOUBT_S if is_doubted else LOOK_S):
-            known = await self._look(job, is_refused)
-        if known is None or not known.is_there:
-            return False
-        if any(_lacks_a_key(pod, job) for pod in pods) and self._may_remake(job):
-            await self._remake(job, known)
-            return False
-        return True
-
-    async def token(self, job: Job) -> str | None:
-        """Return the control token; None: the job has none yet."""
-        known = self._of(job) or await self._look(job, is_refused=False)
-        return known.token if known is not None else None
+        known = await self._known_for(job, cluster)
+        if known.is_there and self._clock() - known.looked_at >= (DOUBT_S if is_doubted else LOOK_S):
+            known = await self._look(job, known, is_refused)
+        if known.is_there and any(_lacks_a_key(pod, job) for pod in pods) and self._may_remake(job):
+            known = self._wrong(job, known, "LacksKey")
+        return known.is_there
 
     async def create(self, job: Job, secret: Manifest) -> None:
-        """Create the Secret unless it exists; then its token is the valid one."""
-        log.info("action=create kind=Secret name=%s", secret["metadata"]["name"])
+        """Create the Secret, or find that it exists; one that may hold something else is replaced."""
+        known = self._of(job) or self._begun(job)
+        name = secret["metadata"]["name"]
         try:
-            created = await self._cluster.create_secret(secret)
+            await self._cluster.create_secret(secret)
         except ConflictError:
-            self._known.pop(job.key, None)
-            return
-        self._remember(job, decoded(created["data"][TOKEN_KEY]), RAY_TOKEN_KEY in created["data"])
+            if not known.may_stay:
+                log.warning("action=replace kind=Secret name=%s", name)
+                await self._cluster.delete(Target("Secret", job.namespace, name))
+                await self._cluster.create_secret(secret)
+        else:
+            log.info("action=create kind=Secret name=%s", name)
+        self._keep(job, replace(known, is_there=True, looked_at=self._clock(), may_stay=True))
 
     def forget(self, key: str) -> None:
         """Forget a job's token: its Secret was deleted, or is not known any more."""
         self._known.pop(key, None)
         self._remade_at.pop(key, None)
 
-    async def _look(self, job: Job, is_refused: bool) -> Known | None:
-        """Read the Secret. A running driver keeps the token that it began with, so the known one stays valid until the
-        driver refuses it.
-        """
+    async def _known_for(self, job: Job, cluster: Manifest | None) -> Known:
+        """Return what is known of the Secret of this RayCluster; without one, the next begins with the current key."""
         known = self._of(job)
-        if known is None and "completionTime" in job.status:
-            return None  # no driver is left to contact
-        found = await self._read(job)
-        if found is not None:
-            token, has_ray_token = found
-            return self._remember(job, token if known is None or is_refused else known.token, has_ray_token)
-        if known is None:
-            return None
-        log.warning("action=look kind=Secret name=%s outcome=missing", job_name(job.name, job.uid))
-        return self._gone(job, known)
+        if cluster is None:
+            return known if known is not None and known.key == self.key else self._begun(job)
+        key = key_of(cluster)
+        if known is not None and known.key == key:
+            return known
+        if key is not None:
+            return self._keep(job, Known(job.uid, key, self._keys.token(job, key), True, self._clock()))
+        return await self._read(job, Known(job.uid, None, self._keys.token(job, self.key), True, self._clock()))
 
-    def _gone(self, job: Job, known: Known) -> Known:
-        """Remember that a Secret is to be made again; the next one has the same token, and all keys."""
-        self._known[job.key] = gone = replace(known, is_there=False, looked_at=self._clock(), has_ray_token=True)
-        return gone
+    def _begun(self, job: Job) -> Known:
+        """Return the beginning with the current key: whatever Secret is there, no pod uses it."""
+        token = self._keys.token(job, self.key)
+        return self._keep(job, Known(job.uid, self.key, token, False, self._clock(), may_stay=False))
+
+    async def _look(self, job: Job, known: Known, is_refused: bool) -> Known:
+        """Look at a Secret of an older operator, and have any other one created if it is gone."""
+        if known.key is None:
+            return await self._read(job, known, is_refused)
+        if is_refused and self._may_remake(job):
+            return self._wrong(job, known, "TokenRefused")
+        return self._keep(job, replace(known, is_there=False, looked_at=self._clock()))
+
+    async def _read(self, job: Job, known: Known, is_refused: bool = True) -> Known:
+        """Read the Secret of an older operator. A running driver keeps the token that it began with, so the known one
+        stays valid until the driver refuses it.
+        """
+        known = replace(known, looked_at=self._clock())
+        try:
+            secret = await self._cluster.read_secret(job.namespace, job_name(job.name, job.uid))
+        except ClusterError as error:
+            if error.status != FORBIDDEN:
+                raise
+            log.warning("action=look outcome=forbidden will try again: %s", error)
+            return self._keep(job, known)
+        if secret is None:
+            log.warning("action=look kind=Secret name=%s outcome=missing", job_name(job.name, job.uid))
+            return self._keep(job, replace(known, is_there=False))
+        try:
+            token = decoded(secret["data"][TOKEN_KEY])
+        except (KeyError, TypeError, binascii.Error, UnicodeDecodeError):
+            return self._wrong(job, known, "NoToken")
+        return self._keep(job, replace(known, token=token if is_refused else known.token))
 
     def _may_remake(self, job: Job) -> bool:
         """Return whether the kubelet has had the time to find the Secret that was made again, if one was."""
         return self._clock() - self._remade_at.get(job.key, 0.0) >= LOOK_S
 
-    async def _remake(self, job: Job, known: Known) -> None:
-        """Delete a Secret, which cannot be changed."""
-        name = job_name(job.name, job.uid)
-        log.warning("action=delete kind=Secret name=%s reason=LacksKey", name)
-        await self._cluster.delete(Target("Secret", job.namespace, name))
-        self._remade_at[job.key] = self._gone(job, known).looked_at
-
-    async def _read(self, job: Job) -> tuple[str, bool] | None:
-        """Return the token of the Secret, and whether it holds Ray's, too; None: there is none.
-
-        One without a token is deleted: no pod can use it.
-        """
-        name = job_name(job.name, job.uid)
-        secret = await self._cluster.read_secret(job.namespace, name)
-        if secret is None:
-            return None
-        try:
-            return decoded(secret["data"][TOKEN_KEY]), RAY_TOKEN_KEY in secret["data"]
-        except (KeyError, TypeError, binascii.Error, UnicodeDecodeError):
-            log.warning("action=delete kind=Secret name=%s reason=NoToken", name)
-            await self._cluster.delete(Target("Secret", job.namespace, name, secret["metadata"]["uid"]))
-            return None
+    def _wrong(self, job: Job, known: Known, reason: str) -> Known:
+        """Have a Secret replaced, which cannot be changed."""
+        log.warning("action=look kind=Secret name=%s outcome=wrong reason=%s", job_name(job.name, job.uid), reason)
+        self._remade_at[job.key] = self._clock()
+        return self._keep(job, replace(known, is_there=False, looked_at=self._clock(), may_stay=False))
 
     def _of(self, job: Job) -> Known | None:
         known = self._known.get(job.key)
         return known if known is not None and known.uid == job.uid else None
 
-    def _remember(self, job: Job, token: str, has_ray_token: bool) -> Known:
-        self._known[job.key] = known = Known(job.uid, token, True, self._clock(), has_ray_token)
+    def _keep(self, job: Job, known: Known) -> Known:
+        self._known[job.key] = known
         return known
+
+
+def key_of(cluster: Manifest) -> str | None:
+    """Return the id of the key of a RayCluster's tokens; None: an older operator has built it."""
+    found: str | None = (cluster["metadata"].get("annotations") or {}).get(KEY_ANNOTATION)
+    return found
+
+
+def _newest_cluster(children: Iterable[Manifest]) -> Manifest | None:
+    """Return the job's newest RayCluster that stays."""
+    kept = (each for each in children if each["kind"] == "RayCluster" and not is_deleting(each))
+    return max(kept, key=lambda each: attempt_of_cluster(each["metadata"]["name"]), default=None)
 
 
 def _lacks_configuration(pod: Pod) -> bool:

@@ -193,10 +193,11 @@ class World:
     """that run its tools"""
     driver: Driver | None = None
     has_secret: bool = False
-    has_ray_token: bool = True
-    """whether that Secret has Ray's token; those of older operators lack it"""
-    fresh_token: str = field(default="", repr=False)
-    """the control token if the job's Secret has to be made: the known one, or a random one"""
+    """whether the Secret is there; it is found by creating it now and then"""
+    token: str = field(default="", repr=False)
+    """the control token, for a Secret that has to be made"""
+    token_key: str | None = None
+    """id of the operator's key from which the tokens of a new RayCluster are derived"""
     defaults: Defaults = Defaults()
     refused: str | None = None
     """why the API server refused a child; None: it refused none"""

@@ -149,3 +149,9 @@ def verbs(rules: list[Manifest]) -> set[tuple[str, str, str]]:
 def test_the_check_asks_for_exactly_the_rights_that_the_chart_gives(values: tuple[str, ...], role: str) -> None:
     given = rendered(*values)[f"{role}/rl-operator"]["rules"]
     assert verbs(given) == {(group, resource, verb) for group, resource, those in RIGHTS for verb in those}
+
+
+def test_the_names_of_readable_secrets_can_be_listed() -> None:
+    given = rendered("--set", "readableSecrets={sums-7f3a1}")["ClusterRole/rl-operator"]["rules"]
+    (rule,) = (rule for rule in given if "get" in rule["verbs"] and rule["resources"] == ["secrets"])
+    assert (rule["verbs"], rule["resourceNames"]) == (["get"], ["sums-7f3a1"])

@@ -23,6 +23,10 @@ def test_the_operator_is_its_service_account(as_operator: Kubectl, namespace: st
     "request_",
     [
         ("get", "secrets"),
+        ("get", "secret", "of-a-tenant"),
+        ("get", "secrets", "--watch"),
+        ("patch", "secret", "of-a-tenant", "--patch={}"),
+        ("get", "configmap", "of-a-tenant"),
         ("get", "rljobs", "-n", "default"),
         ("delete", "pod", "any"),
         ("create", "role", "more", "--verb=get", "--resource=pods"),
@@ -33,6 +37,31 @@ def test_the_operator_is_not_allowed_what_it_does_not_do(
 ) -> None:
     with pytest.raises(ClusterError, match="forbidden"):
         as_operator("-n", namespace, *request_)
+
+
+def test_the_operator_runs_a_job_and_reads_no_secret_but_its_key(
+    kubectl: Kubectl, as_operator: Kubectl, namespace: str, new_job: Callable, start: Callable
+) -> None:
+    kubectl("create", "secret", "generic", "of-a-tenant", "--from-literal=password=x", "-n", namespace)
+    operator, job = start(), new_job()
+    job.until("Training")
+    made = kubectl.names("secret", "-n", namespace)
+    readable = {name for name in made if may_read(as_operator, name, namespace)}
+    assert readable == {f"{namespace}-operator-key"} < set(made) - {"of-a-tenant"}
+    operator.terminate()
+    start("next")
+    job.until("Training")
+    assert job.raw()["status"]["attempt"] == 1
+
+
+def may_read(as_operator: Kubectl, secret: str, namespace: str) -> bool:
+    """Return whether the operator gets a Secret, from the API server itself."""
+    try:
+        as_operator("get", "secret", secret, "-n", namespace)
+    except ClusterError as error:
+        assert "forbidden" in str(error)
+        return False
+    return True
 
 
 def test_the_namespace_takes_no_pod_that_is_not_restricted(kubectl: Kubectl, namespace: str) -> None:

@@ -1,5 +1,6 @@
 """A newer CRD and operator over jobs of an older operator, of which one trains."""
 
+import base64
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,6 +10,7 @@ from local_cluster.kubectl import Kubectl, Manifest
 from support.operator import older_operator
 from support.operator.fake_head import FakeHeads
 from support.operator.older_operator import FAILED, SUCCEEDED, TRAINS, make_older_jobs
+from support.operator.operator_process import upgrade_rights
 from support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
@@ -41,6 +43,12 @@ def upgrade(kubectl: Kubectl) -> Iterator[Callable[[], None]]:
     replace_crd(kubectl, today)
 
 
+def token_of(kubectl: Kubectl, namespace: str) -> str:
+    """Return the control token in the Secret of the job that trains."""
+    (secret,) = kubectl.get("secret", "-n", namespace, "-l", f"rljob.dev/job={TRAINS}")["items"]
+    return base64.b64decode(secret["data"]["token"]).decode()
+
+
 def test_running_and_ended_jobs_outlast_an_upgrade(
     kubectl: Kubectl, namespace: str, upgrade: Callable[[], None], start: Callable, heads: FakeHeads
 ) -> None:
@@ -58,6 +66,8 @@ def test_running_and_ended_jobs_outlast_an_upgrade(
     assert (len(lives), before["attempt"]) == (4, 2)
 
     upgrade()
+    upgrade_rights(kubectl, namespace, "--set", f"namespaces={{{namespace}}}")
+    random = token_of(kubectl, namespace)
     start()
     head = heads.head(namespace)
     head.change(progress=head.status.progress.model_copy(update={"step": 4}))
@@ -73,8 +83,33 @@ def test_running_and_ended_jobs_outlast_an_upgrade(
         assert {name: now[name] for name in KEPT_AT_THE_END} == {name: then[name] for name in KEPT_AT_THE_END}
         assert includes(now["attempts"], then["attempts"])
 
+    assert token_of(kubectl, namespace) == random
+
     head.end(5)
     eventually(lambda: (heads.submissions, said(status(TRAINS))), lambda seen: len(seen[0]) == 1, 120, poll_s=0.5)
     assert heads.submissions[0].endswith("-attempt-3")
     resumed = eventually(lambda: status(TRAINS), lambda now: now["phase"] == "Training", deadline_s=90, poll_s=0.5)
     assert (resumed["attempt"], resumed["directory"]) == (3, before["directory"])
+    assert resumed["attempts"][-1]["cluster"].endswith("-3")
+    assert token_of(kubectl, namespace) != random, "a new RayCluster has a derived token"
+
+
+def test_a_driver_whose_token_the_operator_may_not_read_is_replaced_once(
+    kubectl: Kubectl, namespace: str, upgrade: Callable[[], None], start: Callable, heads: FakeHeads
+) -> None:
+    """As with Argo CD, whose rendering looks nothing up, and no names in `readableSecrets`."""
+    make_older_jobs(kubectl, namespace, heads)
+    kubectl("wait", "--for=jsonpath={.status.readyWorkerReplicas}=2", "raycluster", "--all", "-n", namespace)
+    random, head = token_of(kubectl, namespace), heads.head(namespace)
+    upgrade()
+    operator = start()
+
+    def training() -> tuple[int, str]:
+        status = kubectl.get("rljob", TRAINS, "-n", namespace)["status"]
+        return status["attempt"], status["phase"]
+
+    eventually(training, lambda now: now[0] == 3, deadline_s=150, poll_s=0.5)
+    head.end(7)
+    eventually(training, lambda now: now == (3, "Training"), deadline_s=120, poll_s=0.5)
+    assert token_of(kubectl, namespace) != random
+    assert "outcome=forbidden" in operator.log

@@ -23,6 +23,7 @@ class FakeCluster:
         self.refusals: dict[str, ClusterError] = {}
         self.secret: Manifest | None = None
         self.secret_reads = 0
+        self.may_not_read = False
         self.applied: list[tuple[str, bool]] = []
         """kind, and whether our fields win"""
         self.deleted: list[Target] = []
@@ -42,9 +43,13 @@ class FakeCluster:
 
     async def delete(self, target: Target) -> None:
         self.deleted.append(target)
+        if target.kind == "Secret":
+            self.secret = None
 
     async def read_secret(self, namespace: str, name: str) -> Manifest | None:
         self.secret_reads += 1
+        if self.may_not_read:
+            raise ClusterError(f"GET secrets/{name}: 403 Forbidden", 403)
         return self.secret
 
     async def create_secret(self, wanted: Manifest) -> Manifest:

@@ -23,6 +23,16 @@ STORAGE = json.dumps({"emptyDir": {}})
 def install_rights(kubectl: Kubectl, namespace: str, *values: str) -> None:
     """Apply the chart's ServiceAccount and rules, as `helm install rljob` would, and nothing else of it."""
     rendered = helm("template", namespace, "--namespace", namespace, *values)
+    _apply_rights(kubectl, rendered)
+
+
+def upgrade_rights(kubectl: Kubectl, namespace: str, *values: str) -> None:
+    """Do the same as `helm upgrade` would, which looks into the cluster."""
+    looking = ("--dry-run=server", "--api-versions=ray.io/v1/RayCluster", f"--kubeconfig={kubectl.kubeconfig}")
+    _apply_rights(kubectl, helm("template", namespace, "--namespace", namespace, *looking, *values))
+
+
+def _apply_rights(kubectl: Kubectl, rendered: str) -> None:
     wanted = [part for part in rendered.split("\n---\n") if re.search(r"^kind: (ServiceAccount|.*Role.*)$", part, re.M)]
     kubectl("apply", "--server-side", "-f", "-", given="\n---\n".join(wanted))
 

@@ -298,7 +298,7 @@ def test_attempts_survive_an_operator_that_forgets_everything_else(around):
     fail(around)
     before = around.status
     around.world = type(around.world)(
-        **{**_fields(around.world), "driver": None, "progress_due_at": 0.0, "fresh_token": "another"}
+        **{**_fields(around.world), "driver": None, "progress_due_at": 0.0, "token": "another"}
     )
     around.step()
     around.ray_answers()

@@ -10,6 +10,7 @@ from rljob_operator.driver_api import Control, RayJobs
 from rljob_operator.driver_news import News
 from rljob_operator.drivers import Drivers, Watcher
 from rljob_operator.identity import Manifest
+from rljob_operator.keys import Keys
 from rljob_operator.metrics import Metrics
 from rljob_operator.plan import Follow, Orders
 from rljob_operator.process import Operator
@@ -102,7 +103,7 @@ def test_twenty_heads_that_never_answer_an_order_do_not_delay_the_reconcile_of_a
         )
         metrics = Metrics(cache, queue, watches, Requests(), "ml/rljob")
         cluster = cast(Cluster, ManyJobs(cache))
-        reconciler = Reconciler(cluster, cache, drivers, watches, metrics, DEFAULTS, clock)
+        reconciler = Reconciler(cluster, cache, drivers, watches, metrics, DEFAULTS, Keys.of(b"k" * 32), clock)
         unused: Any = None
         operator = Operator(unused, cluster, cache, queue, watches, drivers, metrics, reconciler, unused)
         names = [*(f"silent-{number}" for number in range(SILENT)), "healthy"]

@@ -1,6 +1,7 @@
 """What the reconciler remembers between two looks at a job: refusals, the control token, the pace of progress."""
 
 import asyncio
+import base64
 from dataclasses import replace
 from typing import Any, cast
 
@@ -11,6 +12,8 @@ from rljob_operator.admission import admission
 from rljob_operator.cache import Cache
 from rljob_operator.cluster import Cluster, ClusterError, ConflictError
 from rljob_operator.drivers import Drivers
+from rljob_operator.identity import KEY_ANNOTATION
+from rljob_operator.keys import Keys
 from rljob_operator.metrics import Metrics
 from rljob_operator.plan import progress_s
 from rljob_operator.queueing.ticket import Rules
@@ -18,6 +21,7 @@ from rljob_operator.reconcile import Reconciler
 from rljob_operator.requests import Requests
 from rljob_operator.reservations import Reservations
 from rljob_operator.sight import Sight
+from rljob_operator.tokens import Tokens
 from rljob_operator.watch_liveness import WatchLiveness
 from rljob_operator.workqueue import WorkQueue
 from rljob_operator.world import Driver, DriverState, Job, Storage, job_of
@@ -25,6 +29,7 @@ from support.operator.fake_cluster import FakeCluster, FakeDrivers, pod
 from support.operator.operator_world import DEFAULTS, NOW, raw_job, running
 
 KEY = "ml/sums"
+KEYS = Keys.of(b"k" * 32)
 
 
 class Clock:
@@ -49,7 +54,7 @@ class House:
         """Another process takes over."""
         cluster, drivers = cast(Cluster, self.cluster), cast(Drivers, self.drivers)
         self.reconciler = Reconciler(
-            cluster, self.cache, drivers, self.watch, self.metrics, DEFAULTS, self.clock, queue
+            cluster, self.cache, drivers, self.watch, self.metrics, DEFAULTS, KEYS, self.clock, queue
         )
 
     def reconcile(self) -> float | None:
@@ -105,12 +110,12 @@ def test_progress_is_written_less_often_while_many_jobs_wait_in_the_queue(house:
 
 
 def test_a_job_that_cannot_be_looked_at_does_not_stop_the_queue(house: House, monkeypatch):
-    async def read_secret(namespace: str, name: str) -> None:
-        raise ClusterError(f"GET secrets/{name}: 403 Forbidden", 403)
+    async def has_secret(*_: object) -> None:
+        raise ClusterError("GET secrets/sums: 500", 500)
 
     house.reconcile()
     house.cache.put(house.cluster.raw)  # another process has begun it
-    monkeypatch.setattr(house.cluster, "read_secret", read_secret)
+    monkeypatch.setattr(Tokens, "has_secret", has_secret)
     sight = Sight(cast(Cluster, house.cluster), ("ml",), None)
     queue = Reservations(house.cache, sight, Rules(), house.metrics, house.clock, lambda key, news: None)
     house.restart(queue)
@@ -130,7 +135,8 @@ def test_another_job_sees_a_run_that_begins_before_its_status_is_written(house: 
     shared = Storage({"persistentVolumeClaim": {"claimName": "runs"}})
     cluster, drivers = cast(Cluster, house.cluster), cast(Drivers, house.drivers)
     defaults = replace(DEFAULTS, storage=shared)
-    house.reconciler = Reconciler(cluster, house.cache, drivers, house.watch, house.metrics, defaults, house.clock)
+    watch, metrics = house.watch, house.metrics
+    house.reconciler = Reconciler(cluster, house.cache, drivers, watch, metrics, defaults, KEYS, house.clock)
     monkeypatch.setattr(house.cluster, "write_status", write_status)
     with pytest.raises(ConflictError):
         house.reconcile()
@@ -183,52 +189,45 @@ def test_our_fields_win_in_a_child_that_is_ours_and_in_no_other(house: House):
     assert house.cluster.applied == [("ConfigMap", True)]
 
 
-@pytest.mark.parametrize(("keys", "has_token"), [(("token",), False), (("token", "rayToken"), True)])
-def test_ray_asks_for_a_token_if_the_job_s_secret_has_it(house: House, keys: tuple[str, ...], has_token: bool):
-    house.reconcile()
-    assert house.cluster.secret is not None
-    house.cluster.secret["data"] = {key: house.cluster.secret["data"][key] for key in keys}
-    house.cache = Cache()
-    house.cache.put(house.cluster.raw)
-    house.restart()
-    house.reconcile()
-    children = house.cache.children(job_of(house.cluster.raw))
-    (cluster,) = (child for child in children if child["kind"] == "RayCluster")
-    assert ("RAY_AUTH_TOKEN" in str(cluster)) is has_token
-
-
-def test_the_token_is_read_once_and_goes_to_the_driver(house: House):
+def test_a_new_process_knows_the_token_and_reads_no_secret(house: House):
     house.to_running()
     house.reconcile()
     follow, token = house.drivers.follows[-1]
     assert follow is not None
-    assert house.cluster.secret is not None
-    assert len(token) > 20
-    assert house.cluster.secret_reads == 0, "the process made it itself"
+    house.restart()
+    house.reconcile()
+    assert house.drivers.follows[-1] == (follow, token)
+    assert base64.b64decode((house.cluster.secret or {})["data"]["token"]).decode() == token
+    assert (house.cluster.secret_reads, house.cluster.deleted) == (0, [])
+
+
+def test_the_driver_of_an_older_operator_is_asked_with_the_token_of_its_secret(house: House):
+    house.to_running()
+    (cluster,) = (child for child in house.cache.children(job_of(house.cluster.raw)) if child["kind"] == "RayCluster")
+    annotations = {name: each for name, each in cluster["metadata"]["annotations"].items() if name != KEY_ANNOTATION}
+    house.cache.put(
+        {**cluster, "metadata": {**cluster["metadata"], "annotations": annotations, "resourceVersion": "98"}}
+    )
+    house.cluster.secret = {"data": {"token": "a2VwdA=="}}
+    house.cluster.applied.clear()
     house.restart()
     house.reconcile()
     house.reconcile()
-    assert house.drivers.follows[-1] == (follow, token)
-    assert house.cluster.secret_reads == 1
-
-
-def test_a_secret_that_is_there_already_keeps_its_token(house: House):
-    house.cluster.secret = {"data": {"token": "a2VwdA=="}}
-    house.to_running()
     assert house.drivers.follows[-1][1] == "kept"
+    assert (house.cluster.secret_reads, house.cluster.applied) == (1, [])
 
 
 def test_the_token_of_a_deleted_job_is_not_used_for_its_successor(house: House):
     house.to_running()
-    old = house.cluster.raw
-    house.cluster.secret = {"data": {"token": "bmV3"}}
+    old, before = house.cluster.raw, house.drivers.follows[-1][1]
+    house.cluster.secret = None
     house.cache.remove(old)
     successor = raw_job()
     successor["metadata"] |= {"uid": "7f3a1c00-0000-4000-8000-000000000001", "resourceVersion": "99"}
     house.cluster.raw = successor
     house.cache.put(successor)
     house.reconcile()
-    assert house.drivers.follows[-1][1] == "new"
+    assert house.drivers.follows[-1][1] not in ("", before)
 
 
 def test_nobody_follows_the_driver_of_a_job_that_is_gone(house: House):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from rljob_api.exits import Exit
+from rljob_operator.identity import KEY_ANNOTATION
 from rljob_operator.world import Defaults, Storage
 from support.operator.operator_world import DEFAULTS, Surroundings, raw_job, running
 
@@ -142,11 +143,19 @@ def test_a_cluster_of_an_older_operator_gets_no_pods_whose_ray_wants_a_token():
     assert has_ray_token(around) == [True, True, True], "a new cluster has only new pods"
 
 
-def test_pods_do_without_ray_s_token_where_the_secret_of_an_older_operator_lacks_it():
-    around = Surroundings()
-    around.world = replace(around.world, has_secret=True, has_ray_token=False)
+def test_a_cluster_keeps_the_key_of_its_tokens_and_the_next_one_has_the_key_of_today():
+    around = Surroundings().to_running()
     around.step()
-    assert has_ray_token(around) == [False, False, False]
+    key_of = lambda: around.world.rayclusters()[0]["metadata"]["annotations"].get(KEY_ANNOTATION)  # noqa: E731
+    assert key_of() == "a key"
+    around.world = replace(around.world, token_key="another key")
+    assert around.plan().apply == ()
+    around.edit(scheduling={"nodeSelector": {"pool": "other"}})
+    around.ends(Exit.PREEMPTED)
+    around.step()
+    around.deletions_done()
+    around.step()
+    assert key_of() == "another key"
 
 
 def test_a_suspended_job_of_an_older_operator_never_moves_to_another_directory():

@@ -11,6 +11,8 @@ from rljob_operator.attempts import advance
 from rljob_operator.children import secret as secret_of
 from rljob_operator.cluster import Cluster
 from rljob_operator.escalation import LOCKED_OUT_S
+from rljob_operator.identity import KEY_ANNOTATION, Manifest
+from rljob_operator.keys import Keys
 from rljob_operator.pod_stage import PodStage, Stage
 from rljob_operator.record import history_of
 from rljob_operator.tokens import DOUBT_S, LOOK_S, Tokens
@@ -25,34 +27,46 @@ REFUSING = replace(DRIVER, refuses_since=NOW)
 
 
 class Vault:
-    """Tokens of one job that has begun."""
+    """Tokens of one job that has begun, whose RayCluster names the current key."""
 
     def __init__(self) -> None:
         raw = raw_job()
-        self.now, self.cluster = NOW, FakeCluster(raw)
+        self.now, self.cluster, self.keys = NOW, FakeCluster(raw), Keys.of(b"k" * 32, b"o" * 32)
         self.job = job_of({**raw, "status": {"attempts": [{"number": 1}]}})
         self.admitted = admitted(raw)
+        self.raycluster: Manifest | None = raycluster(1, self.keys.current)
         self.restart()
 
     def restart(self) -> None:
         """Another process takes over."""
-        self.tokens = Tokens(cast(Cluster, self.cluster), lambda: self.now)
+        self.tokens = Tokens(cast(Cluster, self.cluster), self.keys, lambda: self.now)
 
     def has_secret(self, *pods: Pod, driver: Driver | None = None) -> bool:
-        return asyncio.run(self.tokens.has_secret(self.job, pods, driver))
+        children = (self.raycluster,) if self.raycluster is not None else ()
+        return asyncio.run(self.tokens.has_secret(self.job, children, pods, driver))
 
     def make(self) -> str:
         """Make the Secret as a plan does, and return its token."""
-        asyncio.run(self.tokens.create(self.job, secret_of(self.admitted, self.tokens.proposed(self.job))))
-        return self.token()
+        asyncio.run(self.tokens.create(self.job, secret_of(self.admitted, self.tokens.token(self.job))))
+        return base64.b64decode((self.cluster.secret or {})["data"]["token"]).decode()
 
     def token(self) -> str:
-        return asyncio.run(self.tokens.token(self.job)) or ""
+        return self.tokens.token(self.job)
 
     def put(self, **data: str) -> None:
-        """Somebody makes the Secret."""
+        """Another program makes the Secret."""
         encoded = {name: base64.b64encode(value.encode()).decode() for name, value in data.items()}
         self.cluster.secret = {"data": encoded, "metadata": {"uid": "theirs"}}
+
+    def of_an_older_operator(self) -> None:
+        """Make the RayCluster one of an older operator, with a token made at random."""
+        self.raycluster = raycluster(1)
+        self.put(token="random")
+
+
+def raycluster(number: int, key: str | None = None, **metadata: str) -> Manifest:
+    annotations = {KEY_ANNOTATION: key} if key is not None else {}
+    return {"kind": "RayCluster", "metadata": {"name": f"sums-7f3a1-{number}", "annotations": annotations, **metadata}}
 
 
 @pytest.fixture
@@ -69,46 +83,148 @@ def test_a_deleted_secret_is_noticed_and_made_again_with_the_same_token(vault, p
     token = vault.make()
     vault.cluster.secret = None
     vault.now += after_s - 1
-    assert vault.has_secret(*pods, driver=driver), "not looked at yet"
+    assert vault.has_secret(*pods, driver=driver), "not looked for yet"
     vault.now += 1
     assert not vault.has_secret(*pods, driver=driver)
     assert vault.make() == token
     assert vault.has_secret(*pods, driver=driver)
 
 
-def test_a_new_process_that_finds_no_secret_makes_another_token(vault):
+def test_a_new_process_makes_a_deleted_secret_again_with_the_same_token_and_reads_none(vault):
     token = vault.make()
     vault.cluster.secret = None
     vault.restart()
+    assert vault.has_secret(), "it is looked for after a while: a restart asks for no Secret of any job"
+    vault.now += LOOK_S
     assert not vault.has_secret()
-    assert vault.make() not in ("", token)
+    assert (vault.make(), vault.cluster.secret_reads) == (token, 0)
+
+
+def test_a_secret_that_is_there_stays_as_it_is(vault):
+    vault.make()
+    there = vault.cluster.secret
+    vault.now += LOOK_S
+    assert not vault.has_secret()
+    vault.make()
+    assert vault.has_secret()
+    assert vault.cluster.secret is there
+    assert vault.cluster.deleted == []
+
+
+@pytest.mark.parametrize("change", ["namespace", "name", "uid"])
+def test_each_job_has_another_token(vault, change):
+    other = replace(vault.job, **{change: "other"})
+    assert vault.keys.token(other, vault.keys.current) != vault.token()
+
+
+def test_the_operator_s_key_does_not_show_in_a_token_or_its_id(vault):
+    assert len(vault.token()) == 64
+    assert "k" * 8 not in vault.token() + vault.keys.current
+    assert vault.keys.current != Keys.of(b"o" * 32).current
+
+
+@pytest.mark.parametrize("key", ["o", "lost"])
+def test_a_cluster_of_an_older_key_goes_on_with_it_and_the_next_one_has_the_current_key(vault, key):
+    older, current = Keys.of((key * 32)[:32].encode()), vault.keys
+    vault.raycluster = raycluster(1, older.current)
+    assert vault.has_secret()
+    owner = older if key == "o" else current
+    assert vault.token() == owner.token(vault.job, owner.current)
+    vault.raycluster = None
+    assert not vault.has_secret()
+    assert vault.token() == current.token(vault.job, current.current)
+
+
+def test_a_secret_is_replaced_before_a_cluster_with_another_key_is_built(vault):
+    vault.of_an_older_operator()
+    assert vault.has_secret()
+    vault.raycluster = None
+    assert not vault.has_secret()
+    assert vault.make() == vault.token() != "random"
+    assert [target.kind for target in vault.cluster.deleted] == ["Secret"]
+    vault.raycluster = raycluster(2, vault.keys.current)
+    assert vault.has_secret()
+    assert vault.cluster.secret_reads == 1
+
+
+def test_a_cluster_that_is_being_deleted_does_not_count(vault):
+    vault.of_an_older_operator()
+    vault.raycluster = raycluster(1, deletionTimestamp="2026-11-25T08:00:00Z")
+    assert not vault.has_secret()
+    assert vault.token() == vault.keys.token(vault.job, vault.keys.current)
+
+
+def test_the_newest_cluster_says_which_key_is_used(vault):
+    children = (raycluster(10, vault.keys.current), raycluster(9), {"kind": "Service", "metadata": {"name": "s"}})
+    assert asyncio.run(vault.tokens.has_secret(vault.job, children, (), None))
+    assert vault.cluster.secret_reads == 0
+
+
+def test_a_driver_that_refuses_the_token_has_its_secret_replaced_once_in_a_while(vault):
+    vault.make()
+    vault.put(token="theirs")
+    vault.now += DOUBT_S
+    assert not vault.has_secret(driver=REFUSING)
+    assert vault.make() == vault.token() != "theirs"
+    vault.now += DOUBT_S
+    vault.has_secret(driver=REFUSING)
+    vault.make()
+    assert len(vault.cluster.deleted) == 1, "the pods of its next RayCluster find it"
+
+
+def test_the_token_of_an_older_operator_is_used_as_long_as_its_cluster_lasts(vault):
+    vault.of_an_older_operator()
+    assert vault.has_secret(driver=DRIVER)
+    assert vault.token() == "random"
+    vault.cluster.secret = None
+    vault.now += LOOK_S
+    assert not vault.has_secret(driver=DRIVER)
+    assert vault.make() == "random"
+
+
+def test_a_status_that_is_lost_does_not_lose_the_token_of_an_older_operator(vault):
+    vault.of_an_older_operator()
+    vault.job = job_of(raw_job())
+    assert vault.has_secret()
+    assert vault.token() == "random"
 
 
 def test_a_secret_that_others_have_made_does_not_change_the_token_of_a_driver_that_accepts_the_known_one(vault):
-    token = vault.make()
+    vault.of_an_older_operator()
+    vault.has_secret()
     vault.put(token="theirs")
     vault.now += LOOK_S
     assert vault.has_secret(driver=DRIVER)
-    assert vault.token() == token
-
-
-def test_the_token_of_the_secret_is_used_when_the_driver_refuses_the_known_one(vault):
-    vault.make()
-    vault.put(token="theirs")
+    assert vault.token() == "random"
     vault.now += DOUBT_S
     assert vault.has_secret(driver=REFUSING)
     assert vault.token() == "theirs"
 
 
+def test_a_secret_of_an_older_operator_that_may_not_be_read_stays_until_its_cluster_is_replaced(vault):
+    vault.of_an_older_operator()
+    vault.cluster.may_not_read = True
+    assert vault.has_secret(driver=REFUSING)
+    assert vault.token() == vault.keys.token(vault.job, vault.keys.current), "the driver refuses it"
+    vault.cluster.may_not_read = False
+    vault.now += DOUBT_S
+    assert vault.has_secret(driver=REFUSING)
+    assert (vault.token(), vault.cluster.deleted) == ("random", [])
+
+
 @pytest.mark.parametrize("data", [{}, {"token": "\udcff"}], ids=["no token", "no text"])
-def test_a_secret_without_a_token_is_deleted(vault, data: dict[str, Any]):
+def test_a_secret_of_an_older_operator_without_a_token_is_replaced(vault, data: dict[str, Any]):
+    vault.of_an_older_operator()
     vault.cluster.secret = {"data": dict.fromkeys(data, "gA=="), "metadata": {"uid": "theirs"}}
     assert not vault.has_secret()
-    assert [(target.kind, target.uid) for target in vault.cluster.deleted] == [("Secret", "theirs")]
+    vault.make()
+    assert [target.kind for target in vault.cluster.deleted] == ["Secret"]
 
 
-def test_a_job_that_has_not_begun_has_no_secret_and_none_is_read(vault):
-    vault.job = job_of(raw_job())
+@pytest.mark.parametrize("status", [{}, {"attempts": [{"number": 1}], "completionTime": "2026-11-25T08:00:00Z"}])
+def test_a_job_that_has_not_begun_or_has_ended_has_no_secret_and_none_is_read(vault, status):
+    vault.job = job_of({**raw_job(), "status": status})
+    vault.raycluster = None
     assert not vault.has_secret()
     assert vault.cluster.secret_reads == 0
 
@@ -121,16 +237,15 @@ def needing(text: str) -> Pod:
 
 
 def test_a_secret_of_an_older_operator_that_lacks_what_pods_need_is_made_again_with_its_token(vault):
-    vault.put(token="random")
+    vault.of_an_older_operator()
     assert vault.has_secret()
     assert not vault.has_secret(needing(LACKING))
-    assert [(target.kind, target.name) for target in vault.cluster.deleted] == [("Secret", "sums-7f3a1")]
-    vault.cluster.secret = None
     assert vault.make() == "random"
+    assert [target.name for target in vault.cluster.deleted] == ["sums-7f3a1"]
     assert "toolsTokenDigest" in vault.cluster.secret["data"]
-    vault.now += LOOK_S - 1
+    vault.now += DOUBT_S
     assert vault.has_secret(needing(LACKING)), "the kubelet looks again soon"
-    vault.now += 1
+    vault.now += LOOK_S
     assert not vault.has_secret(needing(LACKING))
 
 

@@ -17,7 +17,7 @@ FIRST_UID = "11111111-0000-4000-8000-000000000000"
 
 def pair() -> tuple[Surroundings, Surroundings]:
     """Return a job that trains, and another one that names its directory."""
-    raw, world = raw_job("first"), World(fresh_token="a token", defaults=replace(DEFAULTS, storage=SHARED))
+    raw, world = raw_job("first"), World(token="a token", defaults=replace(DEFAULTS, storage=SHARED))
     first = Surroundings({**raw, "metadata": {**raw["metadata"], "uid": FIRST_UID}}, world).to_running()
     return first, Surroundings(raw_job("second", checkpoint={"directory": first.status["directory"]}), world)
 
