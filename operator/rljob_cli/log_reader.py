@@ -10,6 +10,7 @@ from typing import Any
 
 from rljob_cli.job_logs import Log
 from rljob_cli.jobs import Job, Manifest
+from rljob_operator.job_defaults import pull_secrets
 from rljob_operator.pods import pod_security, small_container
 
 LIFE_S = 600
@@ -29,7 +30,8 @@ def reader(job: Job, log: Log) -> Manifest | None:
     source, mount = found
     container = small_container("read", image, ["sleep", str(LIFE_S)], "128Mi")
     container["volumeMounts"] = [{**mount, "name": VOLUME, "readOnly": True}]
-    secrets = job.runtime.get("imagePullSecrets", ())
+    defaults = (resolved.defaults if resolved else None) or {}
+    secrets = dict.fromkeys((*pull_secrets(defaults), *job.runtime.get("imagePullSecrets", ())))
     pod = {
         "automountServiceAccountToken": False,
         "restartPolicy": "Never",

@@ -115,6 +115,11 @@ def _union(first: Sequence[Any], second: Sequence[Any]) -> tuple[Any, ...]:
     return (*first, *(each for each in second if each not in first))
 
 
+def pull_secrets(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the pull Secrets among these settings."""
+    return tuple(given.get("runtime", {}).get("imagePullSecrets", ()))
+
+
 def lines(given: Mapping[str, Any]) -> Iterator[str]:
     """Yield the settings, one a line: `runtime.env: {"HF_HOME": "/cache"}`."""
     for section, fields in given.items():

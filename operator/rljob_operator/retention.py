@@ -154,7 +154,7 @@ def record_of(raw: Manifest) -> RunRecord | None:
         return None
 
 
-def cleaner(record: RunRecord, storage: Storage, image: str) -> Manifest:
+def cleaner(record: RunRecord, storage: Storage, image: str, pull_secrets: Sequence[str] = ()) -> Manifest:
     """Return the Job that deletes a directory; its pod passes the Pod Security Standard `restricted`."""
     command = ["sh", "-c", SCRIPT, "rljob-delete", record.directory]
     container = small_container("delete", image, command, "128Mi")
@@ -165,6 +165,7 @@ def cleaner(record: RunRecord, storage: Storage, image: str) -> Manifest:
         "securityContext": pod_security(),
         "containers": [container],
         "volumes": [{"name": VOLUME, **storage.source}],
+        **({"imagePullSecrets": [{"name": name} for name in pull_secrets]} if pull_secrets else {}),
     }
     labels = {RUN_LABEL: record.job, **MANAGED_BY}
     return {

@@ -10,6 +10,7 @@ from rljob_operator import retention
 from rljob_operator.cache import Cache
 from rljob_operator.cluster import Cluster, ConflictError
 from rljob_operator.identity import KIND, Manifest
+from rljob_operator.job_defaults import pull_secrets
 from rljob_operator.plan import Target
 from rljob_operator.retention import RUN_LABEL, RunRecord, Step
 from rljob_operator.world import Defaults, Storage
@@ -123,8 +124,9 @@ class Sweeper:
         if await self._is_used_now(record, storage):
             return  # the watch will report the job
         log.info("action=delete directory=%s job=%s/%s", record.directory, record.namespace, record.job)
+        cleaner = retention.cleaner(record, storage, image, pull_secrets(self._defaults.settings))
         with suppress(ConflictError):  # it runs already
-            await self._cluster.create(retention.cleaner(record, storage, image))
+            await self._cluster.create(cleaner)
 
     async def _is_used_now(self, record: RunRecord, storage: Storage) -> bool:
         """Return whether a job uses the directory, as the API server says: the cache may be behind it."""

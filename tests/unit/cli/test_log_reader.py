@@ -64,6 +64,16 @@ def test_a_volume_of_the_job_s_own_is_found_by_the_directory() -> None:
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
 
 
+def test_the_pod_has_the_pull_secrets_of_all_jobs_that_the_job_s_own_pods_had() -> None:
+    settings = {"runtime": {"imagePullSecrets": ["registry", "mirror"]}}
+    job = ended()
+    resolved = job.status.resolved.model_copy(update={"defaults": settings}) if job.status.resolved else None
+    given = raw(job.status.model_copy(update={"resolved": resolved}))
+    given["spec"]["runtime"] = {"imagePullSecrets": ["mine", "mirror"]}
+    pod = pod_for(job_of(given))["spec"]
+    assert pod["imagePullSecrets"] == [{"name": name} for name in ("registry", "mirror", "mine")]
+
+
 @pytest.mark.parametrize("job", [ended({"emptyDir": {}}), ended(image=None)])
 def test_there_is_none_where_the_volume_is_gone_or_the_image_is_not_known(job: Job) -> None:
     assert reader(job, driver_log(job, None)) is None

@@ -265,6 +265,18 @@ def test_the_records_of_another_release_s_jobs_are_left_alone(ttl_s: int | None)
     assert place.api.of("ConfigMap") == [retention.manifest(RECORD)]
 
 
+def test_the_pod_that_deletes_a_directory_has_the_pull_secrets_of_all_jobs():
+    job = begun()
+    place = Place(job, defaults=replace(DEFAULTS, settings={"runtime": {"imagePullSecrets": ["registry"]}}))
+    place.sweep()
+    place.delete(job)
+    place.sweep()
+    place.at += 3600
+    place.sweep()
+    (cleaner,) = place.api.of("Job")
+    assert cleaner["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+
+
 def test_the_pod_that_deletes_a_directory_runs_without_rights():
     pod = retention.cleaner(RECORD, STORAGE, "trainer:1")["spec"]["template"]["spec"]
     assert pod["securityContext"] == pod_security()
