@@ -139,7 +139,7 @@ def training(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob,
     if history.outcome is not None:
         return Claim("False", Reason.FINISHED, history.outcome.message)
     if attempt is None or not attempt.record.is_open:
-        return directory_in_use(job) or _held(job) or Claim("False", Reason.SUSPENDED, "the job is suspended")
+        return directory_in_use(job) or _held(job) or Claim("False", Reason.SUSPENDED, _suspended(job))
     record, name = attempt.record, f"attempt {attempt.record.number}"
     if record.verdict is not None:
         return Claim("False", Reason.ENDING, f"{name} is being stopped: {record.reason}")
@@ -154,6 +154,13 @@ def training(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob,
     if attempt.is_suspended:
         return Claim("True", Reason.EVICTED, f"{name} saves and ends: {in_kueue(attempt.workload).text}")
     return _training_of(attempt.driver, job, name)
+
+
+def _suspended(job: AdmittedJob) -> str:
+    if job.manifest["spec"].get("suspend"):
+        return "the job is suspended"
+    how = "to resume it, set spec.suspend to true and then to false"
+    return f"the job is suspended, by spec.scheduling.suspend of an older version; {how}"
 
 
 def _training_of(driver: Driver | None, job: AdmittedJob, name: str) -> Claim:

@@ -16,6 +16,7 @@ from typing import Any
 
 from rljob_api.sections import OUR_MANAGER
 from rljob_operator.identity import Manifest, manager
+from rljob_operator.suspension import was_suspended
 
 NOT_SHARED = ("emptyDir", "ephemeral")
 """volumes that each pod has for itself"""
@@ -54,7 +55,7 @@ def claim_of(raw: Manifest) -> RunClaim | None:
     if where is None:
         return None
     has_begun = bool(status.get("attempts"))
-    may_begin = not (has_begun or raw["spec"].get("suspend") or status.get("phase") == "Invalid")
+    may_begin = not (has_begun or raw["spec"].get("suspend") or was_suspended(raw) or status.get("phase") == "Invalid")
     created = metadata.get("creationTimestamp", "")
     return RunClaim(metadata["name"], metadata["uid"], where, has_begun, may_begin, created)
 

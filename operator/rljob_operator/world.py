@@ -27,6 +27,7 @@ from rljob_operator.kueue import Workload, with_labels
 from rljob_operator.pod_evidence import trouble_of
 from rljob_operator.pod_stage import PodEvent, PodStage, stage_of
 from rljob_operator.run_claims import Runs
+from rljob_operator.suspension import was_suspended
 from rljob_operator.turn import Turn
 
 
@@ -239,6 +240,8 @@ def job_of(raw: Manifest) -> Job:
     }
     spec, problems = _parsed(manifest)
     status = raw.get("status", {})
+    if spec is not None and was_suspended(raw):
+        spec = spec.model_copy(update={"suspend": True})
     return Job(
         name=metadata["name"],
         namespace=metadata["namespace"],

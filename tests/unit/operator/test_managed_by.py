@@ -2,6 +2,7 @@
 
 import pytest
 
+from rljob_api.exits import Exit
 from rljob_api.reading.manifest import problems
 from rljob_api.sections import OUR_MANAGER
 from rljob_operator import retention
@@ -50,6 +51,37 @@ def test_the_run_directory_of_another_controller_s_job_is_not_the_operator_s_to_
     defaults = Defaults(ttl_after_deletion_s=60)
     assert retention.record_of_job({**raw_job(), "status": status}, defaults) is not None
     assert retention.record_of_job({**raw_job(managedBy=OTHER), "status": status}, defaults) is None
+
+
+def suspended_by_an_older_version(begins: bool) -> Surroundings:
+    """Return a job that was suspended, as an API server shows it that does not know the old field any more."""
+    around = Surroundings().to_running() if begins else Surroundings()
+    around.edit(suspend=True)
+    around.step()
+    if begins:
+        around.ends(Exit.PREEMPTED)
+        around.step()
+        around.deletions_done()
+        around.step()
+    assert around.status["phase"] == "Suspended"
+    around.raw["spec"].pop("suspend")
+    return around
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_job_that_an_older_version_suspended_stays_so_until_its_spec_changes(begins: bool):
+    around = suspended_by_an_older_version(begins)
+    for _ in range(3):
+        around.step()
+        assert (around.status["phase"], around.world.rayclusters()) == ("Suspended", ())
+    assert "set spec.suspend to true and then to false" in around.condition("Training")["message"]
+    around.edit(suspend=True)
+    around.step()
+    assert around.condition("Training")["message"] == "the job is suspended"
+    around.edit(suspend=False)
+    around.step()
+    assert around.status["phase"] != "Suspended"
+    assert len(around.world.rayclusters()) == 1
 
 
 def test_the_old_place_of_suspend_is_refused_with_the_new_one():
