@@ -132,7 +132,7 @@ def test_the_check_of_an_installation_names_the_rights_that_are_missing(
     kubectl("replace", "-f", "-", given=json.dumps({**role, "rules": rules}))
     code, text = check(kubectl, release.namespace, tmp_path)
     assert code == 1
-    assert f"FAILED  rights are missing in namespace {release.namespace}: create secrets, delete secrets;" in text
+    assert f"FAILED  rights are missing in namespace {release.namespace}: delete secrets;" in text
 
 
 def verbs(rules: list[Manifest]) -> set[tuple[str, str, str]]:

@@ -39,13 +39,17 @@ def test_a_job_belongs_to_one_release_until_that_one_is_gone(
             eventually(lambda: reconciles(beside), lambda count: count >= 1)
             kubectl("delete", "networkpolicy", "--all", "-n", namespace)
             eventually(lambda: kubectl.names("networkpolicy", "-n", namespace), lambda names: len(names) == 1)
-            assert [action for action in ACTIONS if action in beside.log] == []
+            log = beside.log.replace(f"action=create kind=Secret name={OTHER}-key", "")
+            assert [action for action in ACTIONS if action in log] == []
             assert beside.terminate() == 0
 
         assert first.terminate() == 0
         renewed = (datetime.now(UTC) - timedelta(minutes=16)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         lease = json.dumps({"spec": {"renewTime": renewed}})
         kubectl("patch", "lease", f"{namespace}-operator", "-n", namespace, "--type=merge", "-p", lease)
+        key = kubectl.get("secret", f"{namespace}-operator-key", "-n", namespace)["data"]["key"]
+        with_key = json.dumps({"data": {"of-the-first": key}})
+        kubectl("patch", "secret", f"{OTHER}-key", "-n", namespace, "-p", with_key)
         with other("after"):
             eventually(lambda: job.raw()["status"]["release"], lambda name: name == f"{namespace}/{OTHER}", 60)
             kubectl("delete", "networkpolicy", "--all", "-n", namespace)

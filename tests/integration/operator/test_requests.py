@@ -26,8 +26,12 @@ def requests(operator: OperatorProcess, verb: str, resource: str) -> int:
     )
 
 
+OF_SECRETS = [1, 2]
+"""gets and creations: the operator's own key is looked for and made, and the job's Secret is made"""
+
+
 def test_a_new_job_is_written_and_nothing_is_read_for_it(new_job: Callable, start: Callable) -> None:
     operator = start()
     job = new_job()
     eventually(job.children, lambda children: len(children) == CHILDREN)
-    assert [requests(operator, verb, "secrets") for verb in ("get", "create")] == [0, 1]
+    assert [requests(operator, verb, "secrets") for verb in ("get", "create")] == OF_SECRETS
