@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -240,8 +240,10 @@ def job_of(raw: Manifest) -> Job:
     }
     spec, problems = _parsed(manifest)
     status = raw.get("status", {})
-    if spec is not None and was_suspended(raw):
-        spec = spec.model_copy(update={"suspend": True})
+    found = readable(manifest) if spec is None and status.get("attempts") else None
+    if was_suspended(raw):
+        spec = spec.model_copy(update={"suspend": True}) if spec is not None else None
+        found = replace(found, spec=found.spec.model_copy(update={"suspend": True})) if found is not None else None
     return Job(
         name=metadata["name"],
         namespace=metadata["namespace"],
@@ -256,7 +258,7 @@ def job_of(raw: Manifest) -> Job:
         is_deleting=is_deleting(raw),
         scheduler_labels=scheduler_labels(raw),
         managed_by=manager(raw),
-        readable=readable(manifest) if spec is None and status.get("attempts") else None,
+        readable=found,
     )
 
 

@@ -1,7 +1,6 @@
 """A newer CRD and operator over jobs of an older operator, of which one trains."""
 
 import base64
-import json
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,7 +10,6 @@ from local_cluster.kubectl import Kubectl, Manifest
 from support.operator import older_operator
 from support.operator.fake_head import FakeHeads
 from support.operator.older_operator import FAILED, SUCCEEDED, TRAINS, make_older_jobs
-from support.operator.operator_job import Job
 from support.operator.operator_process import upgrade_rights
 from support.waiting import eventually
 
@@ -94,27 +92,6 @@ def test_running_and_ended_jobs_outlast_an_upgrade(
     assert (resumed["attempt"], resumed["directory"]) == (3, before["directory"])
     assert resumed["attempts"][-1]["cluster"].endswith("-3")
     assert token_of(kubectl, namespace) != random, "a new RayCluster has a derived token"
-
-
-def test_a_job_that_the_older_version_suspended_stays_suspended(
-    kubectl: Kubectl, namespace: str, upgrade: Callable[[], None], start: Callable, new_job: Callable
-) -> None:
-    job = new_job("sums", scheduling={"suspend": True})
-    status = {"phase": "Suspended", "observedGeneration": 1}
-    kubectl("patch", *job_of(job), "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
-    assert job.raw()["spec"]["scheduling"]["suspend"] is True
-    upgrade()
-    eventually(lambda: "suspend" in job.raw()["spec"]["scheduling"], lambda shown: not shown)
-    start()
-    job.until("Training", "False")
-    assert (job.raw()["status"]["phase"], job.pods(), job.children()) == ("Suspended", [], set())
-    job.patch('{"suspend":true}')
-    job.patch('{"suspend":false}')
-    job.until("ClusterReady")
-
-
-def job_of(job: Job) -> tuple[str, ...]:
-    return ("rljob", job.name, "-n", job.namespace)
 
 
 def test_a_driver_whose_token_the_operator_may_not_read_is_replaced_once(

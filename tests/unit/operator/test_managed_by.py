@@ -84,6 +84,15 @@ def test_a_job_that_an_older_version_suspended_stays_so_until_its_spec_changes(b
     assert len(around.world.rayclusters()) == 1
 
 
+def test_it_stays_so_too_where_its_options_have_the_older_spelling():
+    around = suspended_by_an_older_version(begins=True)
+    around.raw["spec"]["rollout"]["routerPolicy"] = "cache_aware"
+    assert around.job.spec is None
+    for _ in range(3):
+        around.step()
+        assert (around.status["phase"], around.world.rayclusters()) == ("Suspended", ())
+
+
 def test_the_old_place_of_suspend_is_refused_with_the_new_one():
     text = "apiVersion: rljob.dev/v1alpha1\nkind: RLJob\nmetadata: {name: a}\nspec: {scheduling: {suspend: true}}"
     found = next(each for each in problems(text) if each.field == "spec.scheduling.suspend")
