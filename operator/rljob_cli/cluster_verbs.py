@@ -36,8 +36,9 @@ from rljob_cli.job_page import as_page
 from rljob_cli.job_table import as_table
 from rljob_cli.jobs import Job, Manifest
 from rljob_cli.resuming import NotResumableError
-from rljob_operator.identity import DASHBOARD_PORT, JOB_LABEL, RAY_TOKEN_KEY, job_name, service_name
+from rljob_operator.identity import DASHBOARD_PORT, JOB_LABEL, RAY_TOKEN_KEY, service_name
 from rljob_operator.pod_evidence import trouble_of
+from rljob_operator.pods import secret_of_ray
 
 LOOK_S = 5.0
 """between two looks at a job whose log is followed [s]"""
@@ -249,7 +250,8 @@ def _from_ray(
 def _ray_token(cluster: Cluster, job: Job) -> tuple[str | None, str]:
     """Return the token that Ray asks for, and why it is missing; pods of older operators have none."""
     try:
-        return cluster.secret(job.namespace, job_name(job.name, job.uid)).get(RAY_TOKEN_KEY), ""
+        named = [name for head in cluster.heads(job) if (name := secret_of_ray(head)) is not None]
+        return cluster.secret(job.namespace, named[0]).get(RAY_TOKEN_KEY) if named else None, ""
     except ClusterError as error:
         return None, f"; Ray's token of the job could not be read: {error}"
 

@@ -11,7 +11,7 @@ from rljob_api.sections import Spec
 from rljob_api.status import Resolved, Status
 from rljob_operator.claims import Claim
 from rljob_operator.cluster_shape import digest
-from rljob_operator.identity import Manifest
+from rljob_operator.identity import Manifest, secret_name
 from rljob_operator.job_defaults import with_defaults
 from rljob_operator.resolved import resolved
 from rljob_operator.turn import Turn
@@ -59,6 +59,11 @@ class AdmittedJob:
     """whether all that new pods need is known: otherwise the present ones serve until they end, and none follow"""
     turn: Turn | None = None
     """what the queue has decided about it; None: it is in no queue of ours"""
+
+    @property
+    def secret_name(self) -> str:
+        """The Secret with its tokens."""
+        return secret_name(self.name, self.uid, self.token_key)
 
     @property
     def is_suspended(self) -> bool:

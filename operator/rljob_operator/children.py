@@ -74,14 +74,13 @@ DNS_NAMESPACE = "kube-system"
 
 def secret(job: AdmittedJob, token: str) -> Manifest:
     """Return the Secret with the control token and what is derived from it; it is replaced, never changed."""
-    name = job_name(job.name, job.uid)
     tokens = {
         TOKEN_KEY: token,
         EVICTION_TOKEN_KEY: eviction_token(token),
         RAY_TOKEN_KEY: ray_token(token),
         TOOLS_DIGEST_KEY: digest(tools_token(token)),
     }
-    return owned(job, "v1", "Secret", name) | {"immutable": True, "stringData": tokens}
+    return owned(job, "v1", "Secret", job.secret_name) | {"immutable": True, "stringData": tokens}
 
 
 def decoded(data: str) -> str:
@@ -221,7 +220,7 @@ def contains(there: object, wanted: object) -> bool:
 
 
 def _head_template(job: AdmittedJob, cluster: str) -> Manifest:
-    token = {"secretKeyRef": {"name": job_name(job.name, job.uid), "key": TOKEN_KEY}}
+    token = {"secretKeyRef": {"name": job.secret_name, "key": TOKEN_KEY}}
     ports = {"gcs-server": 6379, "dashboard": DASHBOARD_PORT, "client": 10001, "control": CONTROL_PORT}
     ports[METRICS_PORT_NAME] = metrics_port(job.spec)
     given = role_of(job.spec, HEAD).resources
@@ -245,7 +244,7 @@ def _worker_group(job: AdmittedJob, cluster: str, shape: tuple[str, int], pods: 
     resources = role_of(job.spec, role).resources or job.resolved.worker_resources or {}
     template = _template(job, "ray-worker", resources if on_cpu else with_gpus(resources, gpu, size))
     container = template["spec"]["containers"][0]
-    container["env"].append(pod_parts.eviction_token(job_name(job.name, job.uid), EVICTION_TOKEN_KEY))
+    container["env"].append(pod_parts.eviction_token(job.secret_name, EVICTION_TOKEN_KEY))
     container["lifecycle"] = _eviction_hook(job, has_only_engines=is_of_engines(group))
     return {
         "groupName": group,
@@ -303,8 +302,7 @@ def _template(job: AdmittedJob, container: str, resources: Mapping[str, Any]) ->
         "volumes": [*storage.volumes(job), *scratch_volumes],
     }
     if job.has_ray_token and pod_parts.RAY_MODE_VARIABLE not in runtime.env:
-        secret_name = job_name(job.name, job.uid)
-        pod["containers"][0]["env"].extend(pod_parts.ray_authentication(secret_name, RAY_TOKEN_KEY))
+        pod["containers"][0]["env"].extend(pod_parts.ray_authentication(job.secret_name, RAY_TOKEN_KEY))
     if first := storage.first_containers(job):
         pod["initContainers"] = list(first)
     if resources:

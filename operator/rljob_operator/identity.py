@@ -81,6 +81,14 @@ def job_name(name: str, uid: str) -> str:
     return f"{name}-{uid.replace('-', '')[:5]}"
 
 
+def secret_name(name: str, uid: str, key: str | None) -> str:
+    """Return the name of the Secret with a job's tokens, `gsm8k-7f3a1-0d4c5b6a`; `key` is the id of their key.
+
+    None: a RayCluster of an older operator. A Secret that is there under this name so holds the tokens of this key.
+    """
+    return job_name(name, uid) if key is None else f"{job_name(name, uid)}-{key}"
+
+
 def cluster_name(name: str, uid: str, attempt: int) -> str:
     """Return the name of the RayCluster that is built for an attempt and used by the next ones as long as it lasts."""
     return f"{job_name(name, uid)}-{attempt}"

@@ -23,7 +23,7 @@ from rljob_operator.cluster_shape import can_scale
 from rljob_operator.conditions import conditions, pods_ready, refused
 from rljob_operator.events import Event, events_between
 from rljob_operator.history import JobHistory, Outcome
-from rljob_operator.identity import KEY_ANNOTATION, KIND, TOOLS_LABEL, Manifest, job_name, service_name, submission_id
+from rljob_operator.identity import KEY_ANNOTATION, KIND, TOOLS_LABEL, Manifest, secret_name, service_name, submission_id
 from rljob_operator.rebuilt import rebuilt
 from rljob_operator.rollout_pods import rollout_pods
 from rljob_operator.run_claims import RunClaim
@@ -207,7 +207,7 @@ def _actions(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob,
     due = attempts.deadline(history, job.spec)
     return Plan(
         delete=tuple(_clusters_but(attempt.record.cluster, job, world)),
-        secret=None if world.has_secret else children.secret(job, world.token),
+        secret=None if world.has_secret else children.secret(replace(job, token_key=world.secret_key), world.token),
         apply=tuple(_missing(attempt, job, world)),
         follow=_follow(attempt, job),
         orders=_orders(attempt, history, job, now),
@@ -243,7 +243,8 @@ def _all_children(job: AdmittedJob | Job, world: World) -> Iterator[Target]:
         name, kind = child["metadata"]["name"], child["kind"]
         if kind in ("Service", "NetworkPolicy") and not is_deleting(child):
             if name == service_name(job.name, job.uid):
-                yield Target("Secret", job.namespace, job_name(job.name, job.uid))
+                for key in (None, world.token_key):  # those of other keys are deleted with the job
+                    yield Target("Secret", job.namespace, secret_name(job.name, job.uid, key))
             yield Target(kind, job.namespace, name, child["metadata"]["uid"])
 
 

@@ -71,6 +71,14 @@ def eviction_hook(grace_s: int, has_only_engines: bool) -> Manifest:
     return {"preStop": {"exec": {"command": [*command, *options]}}}
 
 
+def secret_of_ray(pod: Manifest) -> str | None:
+    """Return the name of the Secret with the token that Ray in this pod asks for; None: it asks for none."""
+    given = (each for container in pod["spec"]["containers"] for each in container.get("env") or ())
+    token = next((each for each in given if each["name"] == RAY_TOKEN_VARIABLE), {})
+    found: str | None = token.get("valueFrom", {}).get("secretKeyRef", {}).get("name")
+    return found
+
+
 def eviction_token(secret: str, key: str) -> Manifest:
     """Return the environment variable with the eviction token, which Secrets of older operators lack."""
     reference = {"name": secret, "key": key, "optional": True}

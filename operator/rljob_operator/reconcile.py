@@ -95,6 +95,7 @@ class Reconciler:
             driver=driver,
             has_secret=await self._tokens.has_secret(job, children, (*pods, *tool_pods), driver),
             token=self._tokens.token(job),
+            secret_key=self._tokens.key_of_secret(job),
             token_key=self._tokens.key,
             defaults=self._defaults,
             refused=self._refused.get(job.key),

@@ -1,7 +1,8 @@
 """The control tokens of all jobs, and which of their Secrets have to be made.
 
 A token is derived from the operator's key (`keys.py`), so the operator needs no right to read Secrets. It finds out
-that one is there by creating it: every five minutes, and soon when a pod cannot start for want of a Secret.
+that one is there by creating it: every five minutes, and soon when a pod cannot start for want of a Secret. The name
+of a Secret has the key's id, so what is there under it holds the right tokens, unless a driver refuses them.
 
 A RayCluster names the key of its pods' tokens in an annotation. One without it is of an older operator, which made
 tokens at random: its Secret is read, where the chart permits that. Otherwise its driver refuses the derived token, and
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from rljob_operator.children import TOKEN_KEY, decoded
 from rljob_operator.cluster import Cluster, ClusterError, ConflictError
-from rljob_operator.identity import KEY_ANNOTATION, Manifest, attempt_of_cluster, job_name
+from rljob_operator.identity import KEY_ANNOTATION, Manifest, attempt_of_cluster, secret_name
 from rljob_operator.keys import Keys
 from rljob_operator.plan import Target
 from rljob_operator.pod_stage import Stage
@@ -43,7 +44,7 @@ class Known:
     looked_at: float
     """[unix s]"""
     may_stay: bool = True
-    """whether a Secret that exists already holds what it should; otherwise it is replaced"""
+    """whether a Secret that exists already is trusted; otherwise it is replaced"""
 
 
 class Tokens:
@@ -62,6 +63,11 @@ class Tokens:
     def key(self) -> str:
         """The id of the key of new RayClusters."""
         return self._keys.current
+
+    def key_of_secret(self, job: Job) -> str | None:
+        """Return the id of the key of that token; None: an older operator made it at random."""
+        known = self._of(job)
+        return known.key if known is not None else self.key
 
     def token(self, job: Job) -> str:
         """Return the control token, which a Secret that is made now holds."""
@@ -120,9 +126,8 @@ class Tokens:
         return await self._read(job, Known(job.uid, None, self._keys.token(job, self.key), True, self._clock()))
 
     def _begun(self, job: Job) -> Known:
-        """Return the beginning with the current key: whatever Secret is there, no pod uses it."""
-        token = self._keys.token(job, self.key)
-        return self._keep(job, Known(job.uid, self.key, token, False, self._clock(), may_stay=False))
+        """Return the beginning with the current key."""
+        return self._keep(job, Known(job.uid, self.key, self._keys.token(job, self.key), False, self._clock()))
 
     async def _look(self, job: Job, known: Known, is_refused: bool) -> Known:
         """Look at a Secret of an older operator, and have any other one created if it is gone."""
@@ -136,16 +141,16 @@ class Tokens:
         """Read the Secret of an older operator. A running driver keeps the token that it began with, so the known one
         stays valid until the driver refuses it.
         """
-        known = replace(known, looked_at=self._clock())
+        known, name = replace(known, looked_at=self._clock()), secret_name(job.name, job.uid, None)
         try:
-            secret = await self._cluster.read_secret(job.namespace, job_name(job.name, job.uid))
+            secret = await self._cluster.read_secret(job.namespace, name)
         except ClusterError as error:
             if error.status != FORBIDDEN:
                 raise
             log.warning("action=look outcome=forbidden will try again: %s", error)
             return self._keep(job, known)
         if secret is None:
-            log.warning("action=look kind=Secret name=%s outcome=missing", job_name(job.name, job.uid))
+            log.warning("action=look kind=Secret name=%s outcome=missing", name)
             return self._keep(job, replace(known, is_there=False))
         try:
             token = decoded(secret["data"][TOKEN_KEY])
@@ -159,7 +164,8 @@ class Tokens:
 
     def _wrong(self, job: Job, known: Known, reason: str) -> Known:
         """Have a Secret replaced, which cannot be changed."""
-        log.warning("action=look kind=Secret name=%s outcome=wrong reason=%s", job_name(job.name, job.uid), reason)
+        name = secret_name(job.name, job.uid, known.key)
+        log.warning("action=look kind=Secret name=%s outcome=wrong reason=%s", name, reason)
         self._remade_at[job.key] = self._clock()
         return self._keep(job, replace(known, is_there=False, looked_at=self._clock(), may_stay=False))
 
@@ -194,4 +200,4 @@ def _lacks_a_key(pod: Pod, job: Job) -> bool:
     if pod.stage is None or not _lacks_configuration(pod):
         return False
     said = pod.stage.text
-    return "find key" in said and f"in Secret {job.namespace}/{job_name(job.name, job.uid)}" in said
+    return "find key" in said and f"in Secret {job.namespace}/{secret_name(job.name, job.uid, None)}" in said

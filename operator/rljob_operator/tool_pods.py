@@ -125,7 +125,7 @@ def template(job: AdmittedJob, cluster: str) -> Manifest:
     """Return the template of their pods."""
     tools, runtime = job.spec.rollout.tools, job.spec.runtime
     assert tools is not None
-    secret = {"secretKeyRef": {"name": job_name(job.name, job.uid), "key": TOOLS_DIGEST_KEY}}
+    secret = {"secretKeyRef": {"name": job.secret_name, "key": TOOLS_DIGEST_KEY}}
     given = runtime.env.get("PYTHONPATH")
     # One that comes from a Secret stays there.
     search_path = [{"name": "PYTHONPATH", "value": given}] if isinstance(given, str) else []

@@ -197,6 +197,8 @@ class World:
     """whether the Secret is there; it is found by creating it now and then"""
     token: str = field(default="", repr=False)
     """the control token, for a Secret that has to be made"""
+    secret_key: str | None = None
+    """id of the operator's key of this token; None: an older operator made it at random"""
     token_key: str | None = None
     """id of the operator's key from which the tokens of a new RayCluster are derived"""
     defaults: Defaults = Defaults()

@@ -22,6 +22,7 @@ class FakeCluster:
         self.raw = raw
         self.refusals: dict[str, ClusterError] = {}
         self.secret: Manifest | None = None
+        """the newest"""
         self.secret_reads = 0
         self.may_not_read = False
         self.applied: list[tuple[str, bool]] = []
@@ -43,17 +44,17 @@ class FakeCluster:
 
     async def delete(self, target: Target) -> None:
         self.deleted.append(target)
-        if target.kind == "Secret":
+        if target.kind == "Secret" and self._has_secret(target.name):
             self.secret = None
 
     async def read_secret(self, namespace: str, name: str) -> Manifest | None:
         self.secret_reads += 1
         if self.may_not_read:
             raise ClusterError(f"GET secrets/{name}: 403 Forbidden", 403)
-        return self.secret
+        return self.secret if self._has_secret(name) else None
 
     async def create_secret(self, wanted: Manifest) -> Manifest:
-        if self.secret is not None:
+        if self._has_secret(wanted["metadata"]["name"]):
             raise ConflictError("it is there already", 409)
         data = {key: base64.b64encode(each.encode()).decode() for key, each in wanted["stringData"].items()}
         self.secret = {**wanted, "data": data}
@@ -61,6 +62,9 @@ class FakeCluster:
 
     async def record(self, job: Job, event: Event) -> None:
         self.events.append(event)
+
+    def _has_secret(self, name: str) -> bool:
+        return self.secret is not None and self.secret["metadata"]["name"] == name
 
     def _versioned(self, raw: Manifest) -> Manifest:
         return {**raw, "metadata": {**raw["metadata"], "resourceVersion": str(next(self._versions))}}

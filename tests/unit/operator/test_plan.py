@@ -341,6 +341,7 @@ def test_a_job_that_has_ended_keeps_no_child_once_its_pods_are_gone(exit_code):
     around.world = replace(around.world, pods=())
     assert deleted(around) == [
         ("Secret", "sums-7f3a1"),
+        ("Secret", "sums-7f3a1-key"),
         ("Service", "sums-7f3a1-driver"),
         ("NetworkPolicy", "sums-7f3a1"),
     ]
@@ -358,7 +359,7 @@ def test_a_refused_job_that_has_ended_keeps_no_child_either():
     around.deletions_done()
     around.world = replace(around.world, pods=())
     around.edit(training={"steps": 0})
-    assert [kind for kind, _ in deleted(around)] == ["Secret", "Service", "NetworkPolicy"]
+    assert [kind for kind, _ in deleted(around)] == ["Secret", "Secret", "Service", "NetworkPolicy"]
 
 
 def test_a_suspended_job_keeps_its_secret_and_its_service():

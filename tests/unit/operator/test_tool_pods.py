@@ -267,7 +267,7 @@ def test_policies_outlast_the_pods_of_tools():
     assert kinds(job).count("NetworkPolicy") == 2
     job.world = replace(job.world, tool_pods=())
     todo = job.step()
-    assert [target.kind for target in todo.delete].count("Secret") == 1
+    assert [target.kind for target in todo.delete].count("Secret") == 2
 
 
 def test_a_suspended_job_has_no_pods_for_tools():
