@@ -23,7 +23,7 @@ from rljob_operator.attempt_view import AttemptView, attempt_view
 from rljob_operator.causes import cause_of
 from rljob_operator.diagnosing import failure_of
 from rljob_operator.history import AttemptRecord, JobHistory, Outcome
-from rljob_operator.identity import cluster_name, secret_name
+from rljob_operator.identity import cluster_name, secret_name, token_key
 from rljob_operator.world import ALIVE, ENDED, Driver, DriverState, World
 
 FIRST_ANSWER_S = 30.0
@@ -83,7 +83,7 @@ def _observed(attempt: AttemptView, job: AdmittedJob, is_over: bool, now: float)
     if (driver is None or driver.state not in ENDED) and escalation.is_stop_overdue(record, driver, now):
         return _abandoned(record, now)
     if escalation.is_locked_out(record, driver, now):
-        return _locked_out(record, job, world.secret_key, now)
+        return _locked_out(attempt, job, now)
     if driver is None or driver.state in (DriverState.UNKNOWN, DriverState.PENDING):
         return record
     if driver.state is DriverState.ABSENT:
@@ -121,13 +121,14 @@ def _evicted(attempt: AttemptView, now: float) -> AttemptRecord:
     return _ended(record, Exit.PREEMPTED, why or f"RayCluster {record.cluster} was suspended", now)
 
 
-def _locked_out(record: AttemptRecord, job: AdmittedJob, key: str | None, now: float) -> AttemptRecord:
+def _locked_out(attempt: AttemptView, job: AdmittedJob, now: float) -> AttemptRecord:
     """Return the attempt as ended because its driver refuses the operator; the pods' own hooks let it save."""
+    key = token_key(attempt.cluster) if attempt.cluster is not None else None
     name = secret_name(job.name, job.uid, key)
     reason = (
         f"the driver refuses the token of Secret {name}, which was deleted and made again: its RayCluster is deleted"
     )
-    return replace(_ended(record, Exit.PREEMPTED, reason, now), reason=reason, is_abandoned=True)
+    return replace(_ended(attempt.record, Exit.PREEMPTED, reason, now), reason=reason, is_abandoned=True)
 
 
 def _abandoned(record: AttemptRecord, now: float) -> AttemptRecord:

@@ -100,6 +100,12 @@ def attempt_of_cluster(name: str) -> int:
     return int(number) if number.isdecimal() else 0
 
 
+def token_key(cluster: Manifest) -> str | None:
+    """Return the id of the key of a RayCluster's tokens; None: an older operator has built it."""
+    found: str | None = (cluster["metadata"].get("annotations") or {}).get(KEY_ANNOTATION)
+    return found
+
+
 def submission_id(name: str, uid: str, attempt: int) -> str:
     """Return Ray's id for the driver of an attempt. Ray refuses a second one: there are never two drivers for one."""
     return f"{job_name(name, uid)}-attempt-{attempt}"

@@ -23,7 +23,7 @@ from rljob_operator.cluster_shape import can_scale
 from rljob_operator.conditions import conditions, pods_ready, refused
 from rljob_operator.events import Event, events_between
 from rljob_operator.history import JobHistory, Outcome
-from rljob_operator.identity import KEY_ANNOTATION, KIND, TOOLS_LABEL, Manifest, secret_name, service_name, submission_id
+from rljob_operator.identity import KIND, TOOLS_LABEL, Manifest, secret_name, service_name, submission_id, token_key
 from rljob_operator.rebuilt import rebuilt
 from rljob_operator.rollout_pods import rollout_pods
 from rljob_operator.run_claims import RunClaim
@@ -285,8 +285,7 @@ def _with_tokens(attempt: AttemptView, job: AdmittedJob, world: World) -> Admitt
     cluster = attempt.cluster
     if cluster is None:
         return replace(job, token_key=world.token_key)
-    key = (cluster["metadata"].get("annotations") or {}).get(KEY_ANNOTATION)
-    return replace(job, has_ray_token=pods.has_ray_authentication(cluster), token_key=key)
+    return replace(job, has_ray_token=pods.has_ray_authentication(cluster), token_key=token_key(cluster))
 
 
 def _follow(attempt: AttemptView, job: AdmittedJob) -> Follow | None:

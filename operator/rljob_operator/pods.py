@@ -74,9 +74,8 @@ def eviction_hook(grace_s: int, has_only_engines: bool) -> Manifest:
 def secret_of_ray(pod: Manifest) -> str | None:
     """Return the name of the Secret with the token that Ray in this pod asks for; None: it asks for none."""
     given = (each for container in pod["spec"]["containers"] for each in container.get("env") or ())
-    token = next((each for each in given if each["name"] == RAY_TOKEN_VARIABLE), {})
-    found: str | None = token.get("valueFrom", {}).get("secretKeyRef", {}).get("name")
-    return found
+    sources = (each.get("valueFrom") or {} for each in given if each["name"] == RAY_TOKEN_VARIABLE)
+    return next((source["secretKeyRef"]["name"] for source in sources if "secretKeyRef" in source), None)
 
 
 def eviction_token(secret: str, key: str) -> Manifest:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from rljob_operator.children import TOKEN_KEY, decoded
 from rljob_operator.cluster import Cluster, ClusterError, ConflictError
-from rljob_operator.identity import KEY_ANNOTATION, Manifest, attempt_of_cluster, secret_name
+from rljob_operator.identity import Manifest, attempt_of_cluster, secret_name, token_key
 from rljob_operator.keys import Keys
 from rljob_operator.plan import Target
 from rljob_operator.pod_stage import Stage
@@ -118,7 +118,7 @@ class Tokens:
         known = self._of(job)
         if cluster is None:
             return known if known is not None and known.key == self.key else self._begun(job)
-        key = key_of(cluster)
+        key = token_key(cluster)
         if known is not None and known.key == key:
             return known
         if key is not None:
@@ -176,12 +176,6 @@ class Tokens:
     def _keep(self, job: Job, known: Known) -> Known:
         self._known[job.key] = known
         return known
-
-
-def key_of(cluster: Manifest) -> str | None:
-    """Return the id of the key of a RayCluster's tokens; None: an older operator has built it."""
-    found: str | None = (cluster["metadata"].get("annotations") or {}).get(KEY_ANNOTATION)
-    return found
 
 
 def _newest_cluster(children: Iterable[Manifest]) -> Manifest | None:

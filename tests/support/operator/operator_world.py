@@ -111,7 +111,9 @@ class Surroundings:
     """A job, and what there is of it; `act` carries a plan out as a cluster would."""
 
     raw: Manifest = field(default_factory=raw_job)
-    world: World = field(default_factory=lambda: World(token="a token", secret_key="key", token_key="key", defaults=DEFAULTS))
+    world: World = field(
+        default_factory=lambda: World(token="a token", secret_key="key", token_key="key", defaults=DEFAULTS)
+    )
     now: float = NOW
     events: list[Event] = field(default_factory=list)
     submitted: list[str] = field(default_factory=list)

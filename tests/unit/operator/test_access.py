@@ -7,6 +7,7 @@ import pytest
 from rljob_api.control import TOKEN_VARIABLE, eviction_token, ray_token
 from rljob_api.tool_protocol import digest, tools_token
 from rljob_operator import children
+from rljob_operator.pods import secret_of_ray
 from support.operator.operator_world import DEFAULTS, admitted, cluster_of, pods, raw_job
 
 OF_JOB = {"matchLabels": {"rljob.dev/job": "sums"}}
@@ -74,12 +75,24 @@ def test_ray_in_every_pod_takes_requests_with_the_token_only(pod: dict):
     environment = pod["containers"][0]["env"]
     assert {"name": "RAY_AUTH_MODE", "value": "token"} in environment
     assert {"name": "RAY_AUTH_TOKEN", "valueFrom": RAY_TOKEN} in environment
+    assert secret_of_ray({"spec": pod}) == "sums-7f3a1"
 
 
 def test_a_job_can_switch_ray_s_authentication_off():
     environments = [pod["containers"][0]["env"] for pod in pods(runtime={"env": {"RAY_AUTH_MODE": "disabled"}})]
     assert all({"name": "RAY_AUTH_MODE", "value": "disabled"} in environment for environment in environments)
     assert "RAY_AUTH_TOKEN" not in str(environments)
+    assert secret_of_ray({"spec": pods(runtime={"env": {"RAY_AUTH_MODE": "disabled"}})[0]}) is None
+
+
+def test_the_secret_s_name_has_the_id_of_the_key():
+    job = replace(admitted(raw_job()), token_key="0d4c5b6a")
+    assert children.secret(job, "a token")["metadata"]["name"] == "sums-7f3a1-0d4c5b6a"
+    group = cluster_of(job)
+    for template in (group["headGroupSpec"]["template"], *(each["template"] for each in group["workerGroupSpecs"])):
+        sources = [each.get("valueFrom") or {} for each in template["spec"]["containers"][0]["env"]]
+        names = {each["secretKeyRef"]["name"] for each in sources if "secretKeyRef" in each}
+        assert names == {"sums-7f3a1-0d4c5b6a"}
 
 
 def test_ray_s_token_opens_nothing_else():

@@ -147,7 +147,7 @@ def test_a_cluster_keeps_the_key_of_its_tokens_and_the_next_one_has_the_key_of_t
     around = Surroundings().to_running()
     around.step()
     key_of = lambda: around.world.rayclusters()[0]["metadata"]["annotations"].get(KEY_ANNOTATION)  # noqa: E731
-    assert key_of() == "a key"
+    assert key_of() == "key"
     around.world = replace(around.world, token_key="another key")
     assert around.plan().apply == ()
     around.edit(scheduling={"nodeSelector": {"pool": "other"}})

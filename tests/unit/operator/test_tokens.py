@@ -54,10 +54,10 @@ class Vault:
     def token(self) -> str:
         return self.tokens.token(self.job)
 
-    def put(self, **data: str) -> None:
-        """An older operator makes the Secret."""
+    def put(self, name: str = "sums-7f3a1", **data: str) -> None:
+        """Somebody else, or an older operator, makes the Secret."""
         encoded = {name: base64.b64encode(value.encode()).decode() for name, value in data.items()}
-        self.cluster.secret = {"data": encoded, "metadata": {"name": "sums-7f3a1"}}
+        self.cluster.secret = {"data": encoded, "metadata": {"name": name}}
 
     def of_an_older_operator(self) -> None:
         """Make the RayCluster one of an older operator, with a token made at random."""
@@ -149,6 +149,16 @@ def test_another_secret_is_made_before_a_cluster_with_another_key_is_built(vault
     assert vault.cluster.secret_reads == 1
 
 
+def test_a_process_that_dies_before_it_builds_a_cluster_leaves_a_secret_that_the_next_one_keeps(vault):
+    vault.raycluster = None
+    token = vault.make()
+    there = vault.cluster.secret
+    vault.restart()
+    assert not vault.has_secret(), "it is found by creating it"
+    assert vault.make() == token
+    assert (vault.cluster.secret, vault.cluster.deleted) == (there, [])
+
+
 def test_a_cluster_that_is_being_deleted_does_not_count(vault):
     vault.of_an_older_operator()
     vault.raycluster = raycluster(1, deletionTimestamp="2026-11-25T08:00:00Z")
@@ -164,7 +174,7 @@ def test_the_newest_cluster_says_which_key_is_used(vault):
 
 def test_a_driver_that_refuses_the_token_has_its_secret_replaced_once_in_a_while(vault):
     vault.make()
-    vault.put(token="theirs")
+    vault.put(f"sums-7f3a1-{vault.keys.current}", token="theirs")
     vault.now += DOUBT_S
     assert not vault.has_secret(driver=REFUSING)
     assert vault.make() == vault.token() != "theirs"
