@@ -1,5 +1,7 @@
 """The operator with a fuse: it is gone before its N-th write, to the API server or to a head, is sent.
 
+A write that changes nothing is not counted: every new operator tries to make each job's Secret.
+
 `CRASH_BEFORE=N python crashing_operator.py OPTIONS OF THE OPERATOR`
 """
 
@@ -12,7 +14,7 @@ from typing import Any
 import aiohttp
 
 from rljob_operator import logs
-from rljob_operator.cluster import Cluster
+from rljob_operator.cluster import Cluster, ConflictError, GoneError
 from rljob_operator.process import run
 from rljob_operator.settings import Settings, settings
 
@@ -31,6 +33,10 @@ class Fuse:
         if self._left == 0:
             os._exit(BURNT)
 
+    def spare(self) -> None:
+        """Forget the last write: it was refused."""
+        self._left += 1
+
 
 class CrashingCluster(Cluster):
     """The real connection, with a fuse in front of it."""
@@ -38,9 +44,15 @@ class CrashingCluster(Cluster):
     fuse: Fuse
 
     async def request(self, method: str, where: str, *rest: Any, **more: Any) -> Any:
-        if method != "GET" and "/leases" not in where:
+        counts = method != "GET" and "/leases" not in where
+        if counts:
             self.fuse.write()
-        return await super().request(method, where, *rest, **more)
+        try:
+            return await super().request(method, where, *rest, **more)
+        except (ConflictError, GoneError):
+            if counts:
+                self.fuse.spare()
+            raise
 
 
 async def main(given: Settings, fuse: Fuse) -> int:
