@@ -7,6 +7,7 @@ import pytest
 
 from local_cluster.control_plane import OUR_CRDS
 from local_cluster.kubectl import Kubectl, Manifest
+from rljob_operator.identity import secret_name, token_key
 from support.operator import older_operator
 from support.operator.fake_head import FakeHeads
 from support.operator.older_operator import FAILED, SUCCEEDED, TRAINS, make_older_jobs
@@ -44,8 +45,11 @@ def upgrade(kubectl: Kubectl) -> Iterator[Callable[[], None]]:
 
 
 def token_of(kubectl: Kubectl, namespace: str) -> str:
-    """Return the control token in the Secret of the job that trains."""
-    (secret,) = kubectl.get("secret", "-n", namespace, "-l", f"rljob.dev/job={TRAINS}")["items"]
+    """Return the control token in the Secret that the newest RayCluster of the job that trains has."""
+    clusters = kubectl.get("raycluster", "-n", namespace, "-l", f"rljob.dev/job={TRAINS}")["items"]
+    newest = max(clusters, key=lambda each: int(each["metadata"]["name"].rpartition("-")[2]))
+    job = kubectl.get("rljob", TRAINS, "-n", namespace)["metadata"]
+    secret = kubectl.get("secret", secret_name(TRAINS, job["uid"], token_key(newest)), "-n", namespace)
     return base64.b64decode(secret["data"]["token"]).decode()
 
 
