@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 from dataclasses import replace
 from typing import Any, cast
 
@@ -204,11 +205,10 @@ def test_a_new_process_knows_the_token_and_reads_no_secret(house: House):
 def test_the_driver_of_an_older_operator_is_asked_with_the_token_of_its_secret(house: House):
     house.to_running()
     (cluster,) = (child for child in house.cache.children(job_of(house.cluster.raw)) if child["kind"] == "RayCluster")
-    annotations = {name: each for name, each in cluster["metadata"]["annotations"].items() if name != KEY_ANNOTATION}
-    house.cache.put(
-        {**cluster, "metadata": {**cluster["metadata"], "annotations": annotations, "resourceVersion": "98"}}
-    )
-    house.cluster.secret = {"data": {"token": "a2VwdA=="}}
+    key = cluster["metadata"]["annotations"].pop(KEY_ANNOTATION)
+    older = json.loads(json.dumps(cluster).replace(f"sums-7f3a1-{key}", "sums-7f3a1"))
+    house.cache.put({**older, "metadata": {**older["metadata"], "resourceVersion": "98"}})
+    house.cluster.secret = {"metadata": {"name": "sums-7f3a1"}, "data": {"token": "a2VwdA=="}}
     house.cluster.applied.clear()
     house.restart()
     house.reconcile()
