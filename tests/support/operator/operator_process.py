@@ -109,7 +109,7 @@ class OperatorProcess:
             *([f"--identity={identity}"] if identity else []),
             *more,
         ]
-        self._process = start([*program, *arguments], log, os.environ)
+        self._process = start([*program, *arguments], log)
 
     def __enter__(self) -> "OperatorProcess":
         return self

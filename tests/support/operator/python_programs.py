@@ -7,37 +7,38 @@ import multiprocessing
 import os
 import runpy
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.context import ForkServerProcess, SpawnProcess
+from collections.abc import Callable, Sequence
+from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
 from pathlib import Path
 
 Program = ForkServerProcess | SpawnProcess
-Start = Callable[[Sequence[str], Path, Mapping[str, str]], Program]
-"""(`-m MODULE ARGUMENTS` or `FILE ARGUMENTS`, file to append the output to, environment)"""
+Start = Callable[[Sequence[str], Path], Program]
+"""(`-m MODULE ARGUMENTS` or `FILE ARGUMENTS`, file to append the output to)"""
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["rljob_operator.__main__", "rljob_operator.webhook.__main__"])
 INTERPRETERS = multiprocessing.get_context("spawn")
 
 
-def forked(command: Sequence[str], output: Path, environ: Mapping[str, str]) -> Program:
-    """Start it as a fork."""
-    output.touch()
-    process = FORKS.Process(target=_run, args=(list(command), str(output), dict(environ)))
-    process.start()
-    return process
+def forked(command: Sequence[str], output: Path) -> Program:
+    """Start it as a fork, with the environment of now: that of the server may be older."""
+    return _started(FORKS, command, output)
 
 
-def spawned(command: Sequence[str], output: Path, environ: Mapping[str, str]) -> Program:
+def spawned(command: Sequence[str], output: Path) -> Program:
     """Start it in a new interpreter, as a container does: for measurements."""
-    output.touch()
-    process = INTERPRETERS.Process(target=_run, args=(list(command), str(output), dict(environ)))
+    return _started(INTERPRETERS, command, output)
+
+
+def _started(context: ForkServerContext | SpawnContext, command: Sequence[str], output: Path) -> Program:
+    output.touch()  # who reads the log need not wait for the process
+    process = context.Process(target=_run, args=(list(command), str(output), dict(os.environ)))
     process.start()
     return process
 
 
 def _run(command: list[str], output: str, environ: dict[str, str]) -> None:
-    file = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    file = os.open(output, os.O_WRONLY | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(file, stream)
     os.environ.clear()

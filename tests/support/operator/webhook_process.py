@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -42,7 +41,7 @@ class WebhookProcess:
             "--image=rljob/trainer:test",
             f"--storage={STORAGE}",
         ]
-        self._process = forked(["-m", "rljob_operator.webhook", *arguments], self._log, os.environ)
+        self._process = forked(["-m", "rljob_operator.webhook", *arguments], self._log)
 
     def until_ready(self) -> None:
         """Wait until it has a certificate that the API server trusts."""
