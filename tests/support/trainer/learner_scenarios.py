@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from rljob_trainer.batches.packing import MicroBatch, TrainingSequence, pack
-from rljob_trainer.learners import matrices
+from rljob_trainer.learners import matrices, optimizer_state
 from rljob_trainer.learners.config import LearnerConfig, LossSettings
 from rljob_trainer.learners.head_settings import VocabularyShard
 from rljob_trainer.learners.layout import token_layout
@@ -232,9 +232,13 @@ def save_and_look(
 
 
 def own_and_gathered_state(
-    rank: int, world_size: int, port: int, config: LearnerConfig, before: Steps
-) -> tuple[dict[Any, Any], dict[Any, Any]]:
-    """Take steps; return the optimizer's state as a checkpoint takes it, and as Megatron gathers it."""
+    rank: int, world_size: int, port: int, config: LearnerConfig, before: Steps, piece: int
+) -> tuple[dict[Any, Any] | None, dict[Any, Any] | None]:
+    """Take steps; return the optimizer's state as a checkpoint takes it, and as Megatron gathers it.
+
+    `piece` numbers are sent at once.
+    """
+    optimizer_state.PIECE = piece
     learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
     for sequences in before:
         _step(learner, sequences, 64, False)

@@ -5,7 +5,7 @@ masters are fp32. Gradients are summed over ranks and micro-batches, never avera
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,12 +17,10 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
 from rljob_api.sections import Schedule
 from rljob_trainer.learners.config import OptimizerSettings
+from rljob_trainer.learners.optimizer_state import MOMENTS, Flat, gathered, master_of, whole_state
 
 DECAY_STYLES = {Schedule.CONSTANT: "constant", Schedule.LINEAR: "linear", Schedule.COSINE: "cosine"}
 """Megatron's names"""
-_MOMENTS = ("exp_avg", "exp_avg_sq")
-_STATE = ("param", *_MOMENTS)
-"""what a checkpoint holds of each parameter beside its weight, by Megatron's names"""
 
 
 def data_parallel(model: torch.nn.Module) -> DistributedDataParallel:
@@ -117,8 +115,7 @@ def _megatron_optimizer(model: DistributedDataParallel, settings: OptimizerSetti
         moments = _moments(part)
         part._copy_main_params_to_model_params = _copy_of_masters(part)
         part._set_main_param_and_optimizer_states = partial(_set_loaded, part)
-        if moments:
-            part.get_parameter_state_dp_zero = partial(_whole_state, part, moments)
+        part.get_parameter_state_dp_zero = partial(whole_state, part, moments) if moments else partial(gathered, part)
     return optimizer
 
 
@@ -143,10 +140,6 @@ def _copy_of_masters(part: Any) -> Callable[[], None]:
     return copy
 
 
-Flat = Mapping[str, torch.Tensor]
-"""for each of the moments, those of all parameters of a buffer, laid end to end"""
-
-
 def _moments(part: Any) -> list[Flat]:
     """Allocate AdamW's state now, for Megatron cannot save an optimizer that has not stepped yet; return it by buffer.
 
@@ -155,14 +148,14 @@ def _moments(part: Any) -> list[Flat]:
     if part.data_parallel_group.size() > 1:
         for group in part.optimizer.param_groups:
             for master in group["params"]:
-                _remember(part, master, {name: torch.zeros_like(master, requires_grad=False) for name in _MOMENTS})
+                _remember(part, master, {name: torch.zeros_like(master, requires_grad=False) for name in MOMENTS})
         return []
     flats: list[Flat] = []
     for buffer in part.buffers:
-        flat = {name: torch.zeros(buffer.numel_unpadded, device=buffer.grad_data.device) for name in _MOMENTS}
+        flat = {name: torch.zeros(buffer.numel_unpadded, device=buffer.grad_data.device) for name in MOMENTS}
         for parameter, (start, end, _bucket) in buffer.param_index_map.items():
-            master = _master(part, parameter)
-            _remember(part, master, {name: flat[name][start:end].view_as(master) for name in _MOMENTS})
+            master = master_of(part, parameter)
+            _remember(part, master, {name: flat[name][start:end].view_as(master) for name in MOMENTS})
         flats.append(flat)
     return flats
 
@@ -171,47 +164,16 @@ def _remember(part: Any, master: torch.Tensor, moments: Flat) -> None:
     part.optimizer.state[master] = {"step": torch.zeros((), dtype=torch.float32, device=master.device), **moments}
 
 
-def _master(part: Any, parameter: torch.Tensor) -> torch.Tensor:
-    """Return what the optimizer updates for a parameter of the model, or this rank's part of it."""
-    group, place = part.model_param_group_index_map[parameter]
-    master: torch.Tensor = part.optimizer.param_groups[group]["params"][place]
-    return master
-
-
-def _whole_state(part: Any, moments: Sequence[Flat], *, empty_data: bool, **_: object) -> dict[Any, Any]:
-    """Return what Megatron would gather from a group's ranks, where one rank has all of it: of each buffer, masters and
-    moments laid end to end. Megatron copies them five times for that, and fills as much memory with zeros."""
-    state: dict[Any, Any] = {}
-    for index, (buffer, flat) in enumerate(zip(part.buffers, moments, strict=True)):
-        if empty_data:
-            ends = {name: torch.zeros(buffer.numel_unpadded, device="cpu") for name in _STATE}
-        else:
-            ends = {"param": _masters(part, buffer), **{name: moment.cpu() for name, moment in flat.items()}}
-        state[index] = dict.fromkeys(part.gbuf_ranges[index], ends)
-    return state
-
-
-def _masters(part: Any, buffer: Any) -> torch.Tensor:
-    """Return the masters of a buffer end to end, on the CPU; fp32 weights are their own, and lie so already."""
-    if buffer.param_dtype is torch.float32:
-        weights: torch.Tensor = buffer.param_data[: buffer.numel_unpadded]
-        return weights.detach().cpu()
-    masters = torch.zeros(buffer.numel_unpadded)
-    for parameter, (start, end, _bucket) in buffer.param_index_map.items():
-        masters[start:end].copy_(_master(part, parameter).detach().view(-1))
-    return masters
-
-
 def _set_loaded(part: Any, model_param: torch.Tensor, loaded: Mapping[str, torch.Tensor]) -> None:
     """Take over the master weight and the moments of a parameter from a checkpoint.
 
     Megatron 0.16.1 does so for everything in the optimizer's state, PyTorch's step counters too, which are not in a
     checkpoint by parameter: see `restore_steps`.
     """
-    master = _master(part, model_param)
+    master = master_of(part, model_param)
     state = part.optimizer.state[master]
     master.data.copy_(loaded["param"])
-    for name in _MOMENTS:
+    for name in MOMENTS:
         state[name].copy_(loaded[name])
 
 
