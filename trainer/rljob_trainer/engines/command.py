@@ -17,6 +17,9 @@ NCCL = {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
 """SGLang sets both in itself; when they differ between learner and engine the first broadcast hangs for ever"""
 NOTHING_COMPILED = {"TORCHDYNAMO_DISABLE": "1"}
 """on a CPU, where nothing is compiled by torch: to be ready for it takes each process a second"""
+GRAPHS = "cuda-graph"
+MOST_IN_GRAPH = 512
+"""responses; what SGLang records at most by itself, on a GPU with more than 80 GB"""
 DTYPES = {Precision.FP32: "float32", Precision.BF16: "bfloat16"}
 
 Argument = str | int | float | bool | list[Any]
@@ -45,6 +48,19 @@ def engine_command(spec: Spec, model: Path, threads: int, python_path: str = "")
     device = _cpu_arguments(spec) if on_cpu else _gpu_arguments(spec)
     environment = _cpu_environment(threads, python_path) if on_cpu else _gpu_environment(threads)
     return EngineCommand(_arguments(spec, model) | device | spec.extra_args.sglang, environment)
+
+
+def _responses_at_once(spec: Spec) -> int | None:
+    """Return how many responses a rollout or an evaluation asks for at once; None: the manifest does not say.
+
+    They may all be one engine's: the others can fail.
+    """
+    rollout = spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt
+    held_out = [(spec.data.held_out, spec.evaluation.samples_per_prompt)] if spec.data.held_out else []
+    sets = [(each, each.samples_per_prompt or spec.evaluation.samples_per_prompt) for each in spec.data.evaluation_sets]
+    measured = [each.limit and each.limit * samples for each, samples in (*held_out, *sets)]
+    known = [number for number in measured if number is not None]
+    return max([rollout, *known]) if len(known) == len(measured) else None
 
 
 def _arguments(spec: Spec, model: Path) -> dict[str, Argument]:
@@ -81,7 +97,18 @@ def _gpu_arguments(spec: Spec) -> dict[str, Argument]:
         "device": "cuda",
         "attention-backend": "triton",
         "enable-memory-saver": spec.placement is Placement.COLOCATED,  # so that the learner can have the memory in turn
+        **_graphs(spec),
     }
+
+
+def _graphs(spec: Spec) -> dict[str, Argument]:
+    """Return the largest batch with a CUDA graph: larger ones run without, and fewer graphs start faster.
+
+    SGLang's own choice follows the size of the GPU.
+    """
+    if any(name.startswith(GRAPHS) for name in spec.extra_args.sglang):
+        return {}
+    return {f"{GRAPHS}-max-bs-decode": min(_responses_at_once(spec) or MOST_IN_GRAPH, MOST_IN_GRAPH)}
 
 
 def _cpu_environment(threads: int, python_path: str) -> dict[str, str]:

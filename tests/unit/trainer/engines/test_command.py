@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,28 @@ def test_what_the_manifest_says_reaches_the_engine() -> None:
     assert "--tp-size 2" in line
     assert "--context-length 512 --mem-fraction-static 0.7 --max-total-tokens 9000" in line
     assert "--dtype float32" in line
+
+
+def test_cuda_graphs_reach_the_largest_batch_of_a_run() -> None:
+    def graphs(sections: dict[str, Any]) -> list[str]:
+        return re.findall(r"--cuda-graph-\S+ [\w ]+?(?= --|$)", words(spec(**sections)))
+
+    rollout = {"promptsPerStep": 25, "samplesPerPrompt": 4}
+    questions = {"jsonl": "questions.jsonl"}
+    held_out = {"train": questions, "heldOut": questions | {"limit": 70}}
+    sets = held_out | {"evaluationSets": [questions | {"name": "hard", "limit": 30, "samplesPerPrompt": 8}]}
+    assert graphs({"rollout": rollout}) == ["--cuda-graph-max-bs-decode 100"]
+    assert graphs({"rollout": rollout | {"promptsPerStep": 128}}) == ["--cuda-graph-max-bs-decode 512"]
+    assert graphs({"rollout": rollout | {"promptsPerStep": 129}}) == ["--cuda-graph-max-bs-decode 512"]
+    assert graphs({"rollout": rollout, "data": held_out}) == ["--cuda-graph-max-bs-decode 100"]
+    sampled = {"evaluation": {"samplesPerPrompt": 2}}
+    assert graphs({"rollout": rollout, "data": held_out} | sampled) == ["--cuda-graph-max-bs-decode 140"]
+    assert graphs({"rollout": rollout, "data": sets} | sampled) == ["--cuda-graph-max-bs-decode 240"]
+    unlimited = {"train": questions, "heldOut": questions}
+    assert graphs({"rollout": rollout, "data": unlimited}) == ["--cuda-graph-max-bs-decode 512"]
+    own = {"extraArgs": {"sglang": {"cuda-graph-bs-decode": [1, 2]}}}
+    assert graphs({"rollout": rollout} | own) == ["--cuda-graph-bs-decode 1 2"]
+    assert graphs({"rollout": rollout, "runtime": {"device": "Cpu"}}) == []
 
 
 def test_the_server_listens_at_its_address() -> None:
