@@ -10,8 +10,9 @@ not repeated, so an interrupted benchmark goes on where it was. `--device cpu --
 an optimizer step, a publication. So `publish` and the next `rollout` are the time from the end of the step to the first
 tokens of the new version. `apart-...` is the same with learner and engine on a GPU each.
 
-`waits` and `ahead` are one manifest with and without `rollout.async`. `lost-...` kills an engine, the driver or a rank
-of the learner in a colocated run on two GPUs, and reports what followed.
+`cycles` is a hundred steps of `publish-0.6B-Ipc`, for their memory. `waits` and `ahead` are one manifest with and
+without `rollout.async`. `lost-...` kills an engine, the driver or a rank of the learner in a colocated run on two GPUs,
+and reports what followed; `lost-publishing` kills an engine in the middle of a publication, three times.
 """
 
 import argparse
@@ -22,9 +23,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -112,12 +115,11 @@ class Bench:
             spec["training"]["precision"] = "fp32"
         return {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": name}, "spec": spec}
 
-    def run(self, job: Json, steps: int, victim: str | None = None, kills: list[float] | None = None) -> Path:
-        """Do so many steps of a job from its beginning; return its directory.
+    def run(self, job: Json, steps: int, kills: Sequence["Kill"] = ()) -> Path:
+        """Do so many steps of a job from its beginning, and as many after each kill; return its directory.
 
-        It is killed then: to save a checkpoint of 4B takes longer than all of its steps. With a `victim`, words of a
-        command line, such a process is killed first, and as many steps follow; `kills` gets the time. Raises
-        CalledProcessError if the run ends.
+        It is killed then: to save a checkpoint of 4B takes longer than all of its steps. Raises CalledProcessError if
+        the run ends.
         """
         directory = Path(job["spec"]["checkpoint"]["directory"])
         shutil.rmtree(directory, ignore_errors=True)
@@ -130,20 +132,44 @@ class Bench:
             running = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
             supervisor = psutil.Process(running.pid)
             since = 0.0
-            for killed in filter(None, (victim, "the run itself")):
+            for kill in (*kills, None):
                 while done(directory, since) < steps:
                     if (code := running.poll()) is not None:
                         raise subprocess.CalledProcessError(code, command)
                     time.sleep(0.05)
-                if killed == victim and kills is not None:
-                    since = time.time()
-                    named(victim).kill()
-                    kills.append(since)
+                if kill is not None:
+                    kill.wait(directory)
+                    since = kill.time = time.time()
+                    named(kill.victim).kill()
             family = [supervisor, *supervisor.children(recursive=True)]
             for process in family:
                 process.kill()
             psutil.wait_procs(family, timeout=30)
         return directory
+
+
+@dataclass
+class Kill:
+    """The death of a process."""
+
+    victim: str
+    """words of its command line"""
+    wait: Callable[[Path], None] = lambda directory: None
+    """returns when it is to die"""
+    time: float = 0.0
+    """when it died"""
+
+
+def in_publication(directory: Path) -> None:
+    """Wait for the middle of the next publication, which ends a step, by the length of the steps before."""
+    events = directory / FILE_NAME
+    before = [each for each in read_events(events) if isinstance(each, StepRecord)][-6:]
+    length = median(later.time - earlier.time for earlier, later in pairwise(before))
+    half = median(each.phase_seconds["publish"] for each in before) / 2
+    size = events.stat().st_size
+    while events.stat().st_size == size:
+        time.sleep(0.002)
+    time.sleep(length - half)
 
 
 def named(words: str) -> psutil.Process:
@@ -204,12 +230,11 @@ def ahead(bench: Bench, name: str, settings: Json | None) -> Json:
     return figures(bench.run(job, WARM_UP + 20))
 
 
-def lost(bench: Bench, victim: str) -> Json:
-    """Kill a process of a run on two GPUs; return what followed."""
-    tokens = 8 if bench.tiny else 64
+def lost(bench: Bench, name: str, kills: Sequence[Kill], tokens: int = 64) -> Json:
+    """Kill processes of a run on two GPUs; return what followed."""
+    tokens = 8 if bench.tiny else tokens
     rollout_: Json = {"promptsPerStep": 4, "contextLength": PROMPT_TOKENS + tokens}
     rollout_ |= {"sampling": {"maxNewTokens": tokens}}
-    name = f"lost-{victim}"
     directory = Path(FILES) / name
     job = bench.job(
         name,
@@ -220,10 +245,9 @@ def lost(bench: Bench, victim: str) -> Json:
         checkpoint={"directory": str(directory), "interval": LOST_AFTER - 1, "keep": 1},
         weightSync={"transport": "Ipc"} if bench.on_gpu else {},
     )
-    kills: list[float] = []
     try:
-        bench.run(job, LOST_AFTER, VICTIMS[victim], kills)
-        return followed(directory, kills[0])
+        bench.run(job, LOST_AFTER, kills)
+        return {"kills": [each.time - kills[0].time for each in kills]} | followed(directory, kills[0].time)
     finally:
         shutil.copytree(directory / "logs", bench.out / f"{name}-logs", dirs_exist_ok=True)
         shutil.rmtree(FILES, ignore_errors=True)
@@ -232,7 +256,9 @@ def lost(bench: Bench, victim: str) -> Json:
 def followed(directory: Path, killed: float) -> Json:
     """Return what a run reported after a kill, in seconds after it."""
     records = [each for each in read_events(directory / FILE_NAME) if each.time >= killed]
+    logs = "".join(path.read_text(errors="replace") for path in sorted(directory.glob("logs/driver*")))
     return {
+        "left behind": [line for line in logs.splitlines() if "action=quarantine" in line],
         "engines": [each.model_dump() for each in records if isinstance(each, EngineRecord)],
         "started again": [
             {"after": each.time - killed, "from step": each.step, "lost steps": each.lost_steps}
@@ -252,12 +278,12 @@ def followed(directory: Path, killed: float) -> Json:
     }
 
 
-def publish(bench: Bench, size: str, transport: str) -> Json:
+def publish(bench: Bench, size: str, transport: str, steps: int = STEPS) -> Json:
     """Measure the steps of a run that does little but hand over; the files of `Disk` are in memory."""
     sync: Json = {"transport": transport} | ({"directory": FILES} if transport == "Disk" else {})
     job = bench.job(f"publish-{size}-{transport}", bench.model(size), weightSync=sync)
     try:
-        return figures(bench.run(job, STEPS))
+        return figures(bench.run(job, steps))
     finally:
         shutil.rmtree(FILES, ignore_errors=True)  # a killed run leaves them
 
@@ -278,6 +304,9 @@ def figures(directory: Path) -> Json:
         "timed": timed(directory),
         "mismatch": [step.logprob_mismatch for step in steps],
         "reward": [step.reward_mean for step in steps],
+        "GPU memory [MiB]": [
+            max(use.memory_bytes or 0 for use in step.gpus.values()) >> 20 for step in steps if step.gpus
+        ],
         "staleness": [step.staleness for step in steps],
         "sums": [round(sum(step.phase_seconds.values()), 4) for step in counted],
         "first step": {
@@ -307,9 +336,13 @@ ROWS: dict[str, Callable[[Bench], Json]] = {
     **{f"apart-{size}": partial(apart, size=size) for size in SHAPES},
     "waits": partial(ahead, name="waits", settings=None),
     "ahead": partial(ahead, name="ahead", settings={"maxStaleness": 1}),
-    **{f"lost-{victim}": partial(lost, victim=victim) for victim in VICTIMS},
+    "cycles": partial(publish, size="0.6B", transport="Ipc", steps=WARM_UP + 100),
+    **{f"lost-{name}": partial(lost, name=f"lost-{name}", kills=[Kill(words)]) for name, words in VICTIMS.items()},
+    "lost-publishing": partial(
+        lost, name="lost-publishing", kills=[Kill(VICTIMS["engine"], in_publication) for _ in range(3)], tokens=1
+    ),
 }
-TWO_GPUS = frozenset({"apart-0.6B", "apart-4B", "waits", "ahead", *(f"lost-{victim}" for victim in VICTIMS)})
+TWO_GPUS = frozenset(name for name in ROWS if name.startswith(("apart", "lost", "waits", "ahead")))
 
 
 def possible() -> list[str]:

@@ -4,14 +4,17 @@
     python3 benchmarks/learner_parallel.py --device cpu --tiny
 
 All rows of a model train on the same samples from the same random weights, so their losses and gradient norms must be
-equal up to rounding. Each row's ranks are processes of their own. A row that has a file in OUT is not repeated.
+equal up to rounding. A checkpoint is then written into /dev/shm. Each row's ranks are processes of their own. A row
+that has a file in OUT is not repeated.
 """
 
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +56,8 @@ class Row:
     model: str = "0.6B"
     layout: Mapping[str, Any] = field(default_factory=dict)
     """fields of LearnerConfig"""
+    load: str = "mixed"
+    """of `learner_gpu.loads`"""
 
 
 ROWS: Mapping[str, Row] = {
@@ -60,6 +65,9 @@ ROWS: Mapping[str, Row] = {
     "data-2": Row(2),
     "tensor-2": Row(2, layout={"tensor_parallel": 2}),
     "pipeline-2": Row(2, layout={"pipeline_parallel": 2}),
+    "context-2": Row(2, layout={"context_parallel": 2}),
+    "long-one": Row(1, load="long"),
+    "long-context-2": Row(2, layout={"context_parallel": 2}, load="long"),
     "experts-one": Row(1, "experts"),
     "experts-data-2": Row(2, "experts"),
     "experts-expert-2": Row(2, "experts", {"expert_parallel": 2}),
@@ -84,9 +92,9 @@ def write_model(arguments: argparse.Namespace, name: str) -> tuple[Path, Json]:
     return directory, shape
 
 
-def samples(arguments: argparse.Namespace, shape: Json) -> list[TrainingSequence]:
-    """Return the samples of a step, the same for all rows of a model."""
-    return learner_gpu.loads(64 if arguments.tiny else 1)["mixed"].samples(shape["vocab_size"])
+def samples(arguments: argparse.Namespace, row: Row, shape: Json) -> list[TrainingSequence]:
+    """Return the samples of a step, the same for all rows of a model and a load."""
+    return learner_gpu.loads(64 if arguments.tiny else 1)[row.load].samples(shape["vocab_size"])
 
 
 def rank(arguments: argparse.Namespace, row: Row) -> None:
@@ -103,8 +111,9 @@ def rank(arguments: argparse.Namespace, row: Row) -> None:
     )
     learner = LearnerRank(config, arguments.rank, row.ranks, HOST, arguments.port)
     layout = learner.layout
+    given = samples(arguments, row, shape)
     packed = pack(
-        samples(arguments, shape),
+        given,
         dp_size=layout.data,
         max_tokens=learner_gpu.MICRO_BATCH_TOKENS,
         in_step=layout.data_ranks_meet,
@@ -112,13 +121,19 @@ def rank(arguments: argparse.Namespace, row: Row) -> None:
     own = packed[layout.data_rank(arguments.rank)]
     steps: list[OptimizerStep] = []
     usual, spread = learner_gpu.timed(lambda: steps.append(learner.train(own)), MEASURED, arguments.device == "cuda")
+    directory = Path("/dev/shm") / f"learner-parallel-{arguments.port}"
+    began = time.perf_counter()
+    learner.save(directory)
+    saved = time.perf_counter() - began
     if arguments.rank == 0:
+        shutil.rmtree(directory)
         found: Json = {
             "ms": 1000 * usual,
             "spread": spread,
-            "tokens per second": sum(map(len, (each.tokens for each in samples(arguments, shape)))) / usual,
+            "tokens per second": sum(len(each.tokens) for each in given) / usual,
             "loss": [each.loss for each in steps[:3]],
             "gradient norm": [each.grad_norm for each in steps[:3]],
+            "checkpoint s": saved,
             "peak GiB": torch.cuda.max_memory_allocated() / 2**30 if arguments.device == "cuda" else None,
             "card": torch.cuda.get_device_name() if arguments.device == "cuda" else "CPU",
         }

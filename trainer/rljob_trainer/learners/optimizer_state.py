@@ -111,13 +111,13 @@ def gather(shard: torch.Tensor, whole: torch.Tensor | None, group: dist.ProcessG
             continue
         begins = [rank * shard.numel() + start for rank in range(group.size())]
         places = [whole[begin : begin + sent.numel()] for begin in begins]
-        received = [place if _takes(place, sent) else torch.empty_like(sent) for place in places]
+        received = [place if _fits(sent, place) else torch.empty_like(sent) for place in places]
         dist.gather(sent, received, first, group)
         for place, piece in zip(places, received, strict=True):
             if piece is not place:
                 place.copy_(piece[: place.numel()])
 
 
-def _takes(place: torch.Tensor, sent: torch.Tensor) -> bool:
+def _fits(sent: torch.Tensor, place: torch.Tensor) -> bool:
     """Return whether a tensor can be received where it is wanted."""
-    return place.device == sent.device and place.numel() == sent.numel()
+    return bool(sent.device == place.device and sent.shape == place.shape)
