@@ -233,7 +233,7 @@ def ahead(bench: Bench, name: str, settings: Json | None) -> Json:
 def lost(bench: Bench, name: str, kills: Sequence[Kill], tokens: int = 64) -> Json:
     """Kill processes of a run on two GPUs; return what followed."""
     tokens = 8 if bench.tiny else tokens
-    rollout_: Json = {"promptsPerStep": 4, "contextLength": PROMPT_TOKENS + tokens}
+    rollout_: Json = {"promptsPerStep": 4, "engines": 2, "contextLength": PROMPT_TOKENS + tokens}
     rollout_ |= {"sampling": {"maxNewTokens": tokens}}
     directory = Path(FILES) / name
     job = bench.job(
@@ -242,7 +242,11 @@ def lost(bench: Bench, name: str, kills: Sequence[Kill], tokens: int = 64) -> Js
         rollout=rollout_,
         placement="Colocated",
         training={"gpusPerNode": 2},
-        checkpoint={"directory": str(directory), "interval": LOST_AFTER - 1, "keep": 1},
+        checkpoint={
+            "directory": str(directory),
+            "interval": 10_000 if kills[0].victim == VICTIMS["engine"] else LOST_AFTER - 1,
+            "keep": 1,
+        },
         weightSync={"transport": "Ipc"} if bench.on_gpu else {},
     )
     try:

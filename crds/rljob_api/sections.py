@@ -649,9 +649,10 @@ class WeightSync(Section):
     transport: Transport | None = None
     """`Broadcast`: a collective from the learner to all engines (gloo on Cpu, NCCL on Gpu); `Disk`: through a directory
     that learner and engines share; `Ipc`: engines copy out of the memory of the learner's rank on their GPU, by CUDA
-    IPC; absent: Disk when Colocated, Broadcast when Disaggregated. slime: --update-weight-transport"""
+    IPC; absent: Broadcast when Disaggregated; when Colocated Ipc on Gpu if each slot of an engine has a rank, otherwise
+    Disk. slime: --update-weight-transport"""
     directory: Text | None = None
-    """shared directory of `Disk`; absent: /dev/shm on one machine on Cpu, otherwise a directory below
+    """shared directory of `Disk`, which is then the default when Colocated; absent: /dev/shm on one machine on Cpu, otherwise a directory below
     checkpoint.directory"""
     bucket_mib: Positive = 512
     """size of one part of a publication by `Broadcast` or `Ipc` [MiB]; Ipc holds two on each GPU. slime:
@@ -1028,8 +1029,14 @@ class Spec(Section):
     @property
     def transport(self) -> Transport:
         """How weights reach the engines: memory that learner and engines share needs no collective."""
-        usual: Transport = "Disk" if self.placement is Placement.COLOCATED else "Broadcast"
-        return self.weight_sync.transport or usual
+        if self.weight_sync.transport is not None:
+            return self.weight_sync.transport
+        if self.placement is not Placement.COLOCATED:
+            return "Broadcast"
+        ranks = self.training.nodes * self.training.gpus_per_node
+        beside_ranks = self.rollout.engines * self.rollout.gpus_per_engine <= ranks
+        on_gpus = self.runtime.device is Device.GPU
+        return "Ipc" if on_gpus and beside_ranks and self.weight_sync.directory is None else "Disk"
 
     @property
     def policy_rollouts(self) -> int:

@@ -75,7 +75,8 @@ def carried_over(spec: Spec) -> Iterator[Problem]:
 ranks = SPEC.training.nodes * gpus
 all_shared = named(rollout.engines * engine <= ranks)
 broadcast = named(when(has(sync.transport), sync.transport == "Broadcast", is_apart))
-in_memory = named(has(sync.transport) & (sync.transport == "Ipc"))
+shares_memory = (SPEC.runtime.device == Device.GPU) & ~is_apart & all_shared & ~has(sync.directory)
+in_memory = named(when(has(sync.transport), sync.transport == "Ipc", shares_memory))
 WEIGHT_SYNC = (
     unused(
         sync.directory,

@@ -195,13 +195,20 @@ def test_the_upper_clip_range_is_the_lower_one_unless_it_is_given(words, low, hi
 
 
 def test_a_setting_without_effect_is_left_out_and_listed():
-    found = from_words(f"{SMALL} --eps-clip-high 0.28 --min-lr 1e-7 --update-weight-buffer-size 1073741824 --colocate")
+    found = from_words(
+        f"{SMALL} --eps-clip-high 0.28 --min-lr 1e-7 --update-weight-buffer-size 1073741824 --colocate "
+        "--update-weight-transport disk"
+    )
     left_out = " ".join(str(note) for note in found.notes if note.kind is NoteKind.NEEDLESS)
 
     assert found.problems == ()
     assert "--eps-clip-high 0.28, line 1: left out: spec.algorithm.clipHigh would clip nothing" in left_out
     assert "--min-lr 1e-7, line 1: left out" in left_out
     assert "--update-weight-buffer-size 1073741824, line 1: left out" in left_out
+
+
+def test_the_size_of_buckets_has_an_effect_on_colocated_gpus_too():
+    assert spec_of("--update-weight-buffer-size 1073741824 --colocate")["weightSync"] == {"bucketMib": 1024}
 
 
 def test_evaluation_sets_come_in_pairs_and_slices_are_limits():

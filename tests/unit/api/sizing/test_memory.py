@@ -237,15 +237,26 @@ def test_each_gpu_of_an_engine_keeps_its_share_of_the_key_value_heads_and_at_lea
     assert found.kv_bytes_per_token == 2 * 16 * heads * (2048 // 8) * 2
 
 
-def test_weights_from_the_disk_need_no_bucket(good):
-    apart = ("  reward:", "  placement: Disaggregated\n  reward:")
+@pytest.mark.parametrize(
+    ("sections", "buckets"),
+    [
+        ("placement: Disaggregated", 1),
+        ("placement: Colocated", 2),
+        ("weightSync: {transport: Ipc}", 2),
+        ("weightSync: {transport: Disk}", 0),
+        ("weightSync: {directory: /shared}", 0),
+        ("runtime: {device: Cpu}", 0),
+    ],
+)
+def test_weights_on_their_way_take_buckets_but_for_those_that_come_from_the_disk(good, sections, buckets):
+    found = bytes_of(good, ("  reward:", f"  {sections}\n  reward:")).get("weight sync bucket", 0)
+    assert found == buckets * 512 * MIB
 
-    assert bytes_of(good, apart)["weight sync bucket"] == 512 * MIB
-    assert "weight sync bucket" not in bytes_of(good)
-    assert (
-        bytes_of(good, ("  reward:", "  weightSync:\n    transport: Ipc\n  reward:"))["weight sync bucket"]
-        == 2 * 512 * MIB
-    )
+
+@pytest.mark.parametrize(("engines", "buckets"), [(8, 2), (9, 0)])
+def test_an_engine_without_a_rank_beside_it_reads_from_the_disk(good, engines, buckets):
+    found = bytes_of(good, ("engines: 8", f"engines: {engines}")).get("weight sync bucket", 0)
+    assert found == buckets * 512 * MIB
 
 
 def test_a_token_in_the_kv_cache_takes_a_key_and_a_value_in_each_layer(good):
