@@ -887,7 +887,7 @@ class Watch(Section):
     expert_load: Annotated[float, Field(gt=1)] = 2.0
     """ExpertCollapse: the busiest expert of a layer gets this many times its share of the tokens at the start"""
     mismatch: Annotated[float, Field(gt=0)] | None = None
-    """Mismatch: mean difference of the log-probabilities of engines and learner [nats]; absent: 0.001 in fp32, 0.05
+    """Mismatch: mean difference of the log-probabilities of engines and learner [nats]; absent: 0.001 in fp32, 0.1
     in bf16, and no limit with `rollout.async`, where engines have older weights"""
     staleness: Annotated[float, Field(gt=0)] | None = None
     """Staleness: mean staleness of the response tokens [steps]; absent: no limit. A single token above

@@ -19,8 +19,9 @@ from rljob_trainer.reporting.records import CheckRecord, RenderedRecord, Segment
 from rljob_trainer.samples import ScoredGroup
 from rljob_trainer.text import some
 
-MEAN_LIMIT = {Precision.FP32: 1e-3, Precision.BF16: 0.05}
-"""of |engine - learner| [nats]; two implementations differ by rounding"""
+MEAN_LIMIT = {Precision.FP32: 1e-3, Precision.BF16: 0.1}
+"""of |engine - learner| [nats]; two implementations differ by rounding. In bf16 healthy runs had 0.007 to 0.057
+(docs/gpu.md)"""
 LARGEST_LIMIT = {Precision.FP32: 0.05, Precision.BF16: 2.0}
 PERPLEXITY_LIMIT = 3.0
 """exp(1.1): an instructed model is below it on its own samples, a base model or one at a high temperature is not"""
