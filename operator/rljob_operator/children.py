@@ -206,6 +206,8 @@ def is_as_wanted(seen: Manifest, wanted: Manifest) -> bool:
 
 def contains(there: object, wanted: object) -> bool:
     """Return whether an object has all fields that we want; fields that others added do not matter."""
+    if there == wanted:
+        return True  # most parts of most objects: one comparison in C, instead of one call for each value in them
     if isinstance(wanted, Mapping):
         return isinstance(there, Mapping) and all(
             key in there and contains(there[key], value) for key, value in wanted.items()
@@ -216,7 +218,7 @@ def contains(there: object, wanted: object) -> bool:
             and len(there) == len(wanted)
             and all(contains(a, b) for a, b in zip(there, wanted, strict=True))
         )
-    return there == wanted
+    return False
 
 
 def _head_template(job: AdmittedJob, cluster: str) -> Manifest:

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -26,6 +27,8 @@ from rljob_api.sections import LONGEST_NAME, NOT_A_NAME, RLJob, Spec
 
 STATUS = "status"
 """written by the operator and printed by `kubectl get -o yaml`; ignored here"""
+MOST_KEPT = 1000
+"""valid manifests whose jobs are kept: the operator parses an object at every event, and specs seldom change"""
 YAML_1_1_BOOLEANS = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
 
 
@@ -52,9 +55,14 @@ def parse(content: Mapping[str, Any]) -> RLJob:
     Raises ManifestError with all its problems.
     """
     try:
-        job: RLJob = RLJob.model_validate_json(as_json(content), strict=True, by_alias=True, by_name=False)
+        return _checked(as_json(content))
     except ValidationError as error:
         raise ManifestError(invalid(content, error.errors(include_url=False))) from error
+
+
+@lru_cache(MOST_KEPT)
+def _checked(text: str) -> RLJob:
+    job: RLJob = RLJob.model_validate_json(text, strict=True, by_alias=True, by_name=False)
     if broken := registry.check(job.spec):
         raise ManifestError(broken)
     return job

@@ -8,6 +8,7 @@ GPUs a slot is one process instead of one GPU; nothing else changes.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from rljob_api.sections import Placement, Spec
@@ -168,6 +169,7 @@ def sizes(spec: Spec) -> Sizes:
     )
 
 
+@lru_cache(256)  # one plan of the operator asks six times for the same
 def lay_out(wanted: Sizes, *, learner: bool = True, engines: bool = True) -> Topology:
     """Return the topology of sizes that fit each other (`rules/` says which do), or a part of it."""
     ranks, count = wanted.ranks if learner else 0, wanted.engines if engines else 0

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +43,18 @@ class Case:
     text: str
 
 
-def table() -> dict[str, Any]:
+@cache
+def table() -> Mapping[str, Any]:
+    """Return the content of the file, read once: all tests share it."""
     with TABLE.open() as file:
-        content: dict[str, Any] = yaml.safe_load(file)
+        content: dict[str, Any] = yaml.load(file, yaml.CSafeLoader)
     return content
 
 
-def cases() -> list[Case]:
+@cache
+def cases() -> tuple[Case, ...]:
     content = table()
-    return [case(content["good"], entry) for group in content["groups"] for entry in group["cases"]]
+    return tuple(case(content["good"], entry) for group in content["groups"] for entry in group["cases"])
 
 
 def case(good: str, entry: Mapping[str, Any]) -> Case:
@@ -65,7 +69,7 @@ def edited(good: str, entry: Mapping[str, Any]) -> str:
         old, new = entry["replace"]
         assert old in good, old
         return good.replace(old, new, 1)
-    content = copy.deepcopy(yaml.safe_load(good))
+    content = copy.deepcopy(parsed(good))
     for path in entry.get("remove", ()):
         section, name = parent(content, path)
         del section[name]
@@ -73,6 +77,12 @@ def edited(good: str, entry: Mapping[str, Any]) -> str:
         section, name = parent(content, path)
         section[name] = value
     return yaml.dump(content, Dumper=Dumper, sort_keys=False)
+
+
+@cache
+def parsed(good: str) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load(good)
+    return content
 
 
 def parent(content: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:

@@ -4,6 +4,7 @@ part of the operator only, which never sees one either.
 
 import copy
 import itertools
+import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -190,7 +191,7 @@ class Surroundings:
         self.world = replace(self.world, driver=driver)
 
     def _apply(self, wanted: Manifest) -> None:
-        seen = copy.deepcopy(wanted)
+        seen = json.loads(json.dumps(wanted))
         seen["metadata"]["uid"] = f"uid-of-{wanted['kind']}-{wanted['metadata']['name']}"
         seen.setdefault("spec", {})["added"] = "by the API server"
         same = (wanted["kind"], wanted["metadata"]["name"])
