@@ -76,6 +76,7 @@ ranks = SPEC.training.nodes * gpus
 all_shared = named(rollout.engines * engine <= ranks)
 broadcast = named(when(has(sync.transport), sync.transport == "Broadcast", is_apart))
 in_memory = named(has(sync.transport) & (sync.transport == "Ipc"))
+in_changes = named(has(sync.transport) & (sync.transport == "Delta"))
 WEIGHT_SYNC = (
     unused(
         sync.directory,
@@ -86,7 +87,8 @@ WEIGHT_SYNC = (
     unused(
         sync.bucket_mib,
         broadcast | in_memory,
-        f"would not be used: the transport is Disk; nearest valid: {default(sync.bucket_mib)}",
+        f"would not be used: the transport is {when(in_changes, 'Delta', 'Disk')}"
+        f"; nearest valid: {default(sync.bucket_mib)}",
     ),
     requires(
         sync.transport,
