@@ -642,18 +642,19 @@ class Training(Section):
         return self.max_tokens_per_gpu * self.context_parallel
 
 
-Transport = Literal["Broadcast", "Disk", "Ipc"]
+Transport = Literal["Broadcast", "Disk", "Ipc", "Delta"]
 
 
 class WeightSync(Section):
     transport: Transport | None = None
     """`Broadcast`: a collective from the learner to all engines (gloo on Cpu, NCCL on Gpu); `Disk`: through a directory
     that learner and engines share; `Ipc`: engines copy out of the memory of the learner's rank on their GPU, by CUDA
-    IPC; absent: Broadcast when Disaggregated; when Colocated Ipc on Gpu if each slot of an engine has a rank, otherwise
-    Disk. slime: --update-weight-transport"""
+    IPC; `Delta`: through a shared directory, only what has changed; each machine of engines keeps a copy of the
+    weights in /dev/shm; absent: Broadcast when Disaggregated; when Colocated Ipc on Gpu if each slot of an engine has a
+    rank, otherwise Disk. slime: --update-weight-transport"""
     directory: Text | None = None
-    """shared directory of `Disk`, which is then the default when Colocated; absent: /dev/shm on one machine on Cpu, otherwise a directory below
-    checkpoint.directory"""
+    """shared directory of `Disk` or `Delta`; Disk is then the default when Colocated; absent: /dev/shm on one
+    machine on Cpu, otherwise a directory below checkpoint.directory"""
     bucket_mib: Positive = 512
     """size of one part of a publication by `Broadcast` or `Ipc` [MiB]; Ipc holds two on each GPU. slime:
     --update-weight-buffer-size"""

@@ -77,6 +77,7 @@ all_shared = named(rollout.engines * engine <= ranks)
 broadcast = named(when(has(sync.transport), sync.transport == "Broadcast", is_apart))
 shares_memory = (SPEC.runtime.device == Device.GPU) & ~is_apart & all_shared & ~has(sync.directory)
 in_memory = named(when(has(sync.transport), sync.transport == "Ipc", shares_memory))
+in_changes = named(has(sync.transport) & (sync.transport == "Delta"))
 WEIGHT_SYNC = (
     unused(
         sync.directory,
@@ -87,7 +88,8 @@ WEIGHT_SYNC = (
     unused(
         sync.bucket_mib,
         broadcast | in_memory,
-        f"would not be used: the transport is Disk; nearest valid: {default(sync.bucket_mib)}",
+        f"would not be used: the transport is {when(in_changes, 'Delta', 'Disk')}"
+        f"; nearest valid: {default(sync.bucket_mib)}",
     ),
     requires(
         sync.transport,

@@ -21,7 +21,7 @@ HEAD_CHUNK = 256 * MIB
 MOST_KEPT = 5 * 2**30
 """logits that one GPU without tensor parallelism keeps for the backward pass: a sixteenth of a card of 80 GB"""
 
-BUCKETS: dict[Transport, int] = {"Broadcast": 1, "Ipc": 2, "Disk": 0}
+BUCKETS: dict[Transport, int] = {"Broadcast": 1, "Ipc": 2, "Disk": 0, "Delta": 0}
 """parts of a publication that a GPU of the learner holds at once"""
 
 

@@ -1,11 +1,12 @@
 """Two real engines, a real router, real weight sync; then things are broken. Each test heals what others broke."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -16,12 +17,13 @@ import ray
 from rljob_trainer.batches.batches import StepBatch
 from rljob_trainer.batches.packing import TrainingSequence, pack
 from rljob_trainer.engines.command import CPU_SITE
+from rljob_trainer.engines.weight_copy import HELD, WEIGHTS, WeightFiles
 from rljob_trainer.learners.config import layout
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.sync.layout import Sharding
 from rljob_trainer.sync.learner_link import LearnerLink, publishing_rank
 from rljob_trainer.sync.publisher import Transport
-from rljob_trainer.sync.transport import Broadcast, Disk, Ipc
+from rljob_trainer.sync.transport import Broadcast, Delta, Disk, Ipc
 from support.processes import gone
 from support.trainer.fleet import NAMES, PROMPT, Fleet, FreeReservation, scheduler_of, send, shared_memory_of, tree
 from support.trainer.learner_data import RANKS_S, learner_config, sequences
@@ -53,6 +55,7 @@ def running(tiny_llama_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 def fleet(running: Fleet) -> Fleet:
     running.publisher.transport = running.broadcast
     running.learner.damage = lambda tensors: tensors
+    running.learner.offered = lambda files: None
     running.heal()
     running.incidents.clear()
     return running
@@ -186,6 +189,62 @@ def test_an_engine_that_dies_in_the_middle_of_a_broadcast_does_not_stop_the_othe
     assert {answer.version for answer in fleet.generate(tokens=4, requests=4)} == {version}
 
 
+def dead(fleet: Fleet, name: str) -> None:
+    """Return when an engine is dead, killing it if it is not."""
+    if fleet.engine(name).state != "Dead":
+        send(signal.SIGKILL, [fleet.engine(name).pid or 0])
+    fleet.until(lambda: fleet.engine(name).state == "Dead", 5)
+
+
+def test_an_engine_that_returns_on_an_empty_machine_gets_the_whole_weights(
+    running: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    dead(running, NAMES[0])  # it is after the test before, and so this test need not wait for another start
+    running.publisher.transport = running.delta
+    version = next_version(running)
+    assert running.publish(version).engines == (NAMES[1],)
+    shutil.rmtree(running.copy)
+    running.heal()
+    assert f"engine={NAMES[0]} action=copy_whole" in caplog.text
+    assert {engine.version for engine in running.engines()} == {version}
+    assert {answer.version for answer in running.generate(tokens=4, requests=4)} == {version}
+
+
+def skip(fleet: Fleet, files: WeightFiles) -> None:
+    (fleet.copy / HELD).write_text("an earlier version")
+
+
+def damage_copy(fleet: Fleet, files: WeightFiles) -> None:
+    np.memmap(fleet.copy / WEIGHTS, np.uint8, "r+")[-1] ^= 1
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        (lambda fleet, files: files.delta_path.unlink(), "No such file"),
+        (lambda fleet, files: os.truncate(files.delta_path, files.delta.nbytes - 1), "is damaged"),
+        (skip, "the machine holds an earlier version, the delta is for"),
+        (damage_copy, "the copy has the digest"),
+    ],
+    ids=["a lost delta", "half a delta", "a version was missed", "the copy is damaged"],
+)
+def test_engines_get_what_has_changed_and_the_whole_weights_when_that_does_not_help(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture, trouble: Callable[[Fleet, WeightFiles], None], reason: str
+) -> None:
+    caplog.set_level("INFO")
+    fleet.publisher.transport = fleet.delta
+    fleet.publish(next_version(fleet))  # other transports were used in between
+    caplog.clear()
+    assert set(fleet.publish(next_version(fleet)).engines) == set(NAMES)
+    assert "copy_whole" not in caplog.text
+    fleet.learner.offered = partial(trouble, fleet)
+    version = next_version(fleet)
+    assert set(fleet.publish(version).engines) == set(NAMES)
+    assert reason in caplog.text
+    assert {answer.version for answer in fleet.generate(tokens=4, requests=4)} == {version}
+
+
 def test_an_added_engine_serves_verified_weights_and_one_that_goes_answers_its_last_requests(fleet: Fleet) -> None:
     fleet.publish(next_version(fleet))
     gone_before = FreeReservation.left
@@ -237,6 +296,7 @@ def test_engines_hold_what_a_learner_of_any_layout_has_trained(
         link = LearnerLink(learner)
         specs = learner.call("weight_specs")[0]
         transports: list[Transport] = [Broadcast(link, specs, "gloo", 1, bucket_bytes=100_000), Disk(link, tmp_path)]
+        transports += [Delta(link, tmp_path / "deltas", tmp_path / "copy", fleet.hosts)] * 2
         if world == len(NAMES):  # a rank for each engine, as on shared slots
             beside = {name: (rank,) for rank, name in enumerate(NAMES)}
             transports += [Ipc(link, specs, 100_000, beside)] * 2
@@ -245,6 +305,7 @@ def test_engines_hold_what_a_learner_of_any_layout_has_trained(
             fleet.publisher.transport = transport
             publication = fleet.publish((fleet.publisher.version or 0) + 1)
             assert set(publication.engines) == set(NAMES), publication.failed
+        assert list(tmp_path.glob("deltas/delta-*")), "the second of two offers was a delta"
         answers = fleet.generate(tokens=12, requests=8)
         assert {answer.engine for answer in answers} == set(NAMES)
         ((batch,),) = pack([scored(answer.tokens_T, answer.logprobs_T) for answer in answers], 1, 1024)

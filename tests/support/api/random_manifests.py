@@ -143,7 +143,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "spec.training.optimizer.schedule": ("Constant", "Linear", "Cosine"),
     "spec.placement": ("Colocated", "Disaggregated"),
     "spec.runtime.device": ("Cpu", "Gpu"),
-    "spec.weightSync.transport": ("Broadcast", "Disk", "Ipc"),
+    "spec.weightSync.transport": ("Broadcast", "Disk", "Ipc", "Delta"),
     "spec.weightSync.directory": ("/dev/shm/weights",),
     "spec.weightSync.bucketMib": (512, 64),
     "spec.debug.dumpRollouts": (True, False),

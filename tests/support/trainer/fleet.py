@@ -19,7 +19,7 @@ from rljob_trainer.engines.server import ActorPlacement, RayHost
 from rljob_trainer.metrics import Publication
 from rljob_trainer.processes.background import Background
 from rljob_trainer.sync.publisher import Publisher
-from rljob_trainer.sync.transport import Broadcast, Disk
+from rljob_trainer.sync.transport import Broadcast, Delta, Disk
 from support.trainer.thread_learner import ThreadLearner
 
 T = TypeVar("T")
@@ -72,6 +72,9 @@ class Fleet:
         self.session: aiohttp.ClientSession = self.run(_session(), 10)
         self.broadcast = Broadcast(self.learner, self.learner.specs, "gloo", 1, bucket_bytes=100_000)
         self.disk = Disk(self.learner, directory / "weights")
+        self.copy = directory / "copy"
+        self.hosts: dict[str, RayHost] = {}
+        self.delta = Delta(self.learner, directory / "deltas", self.copy, self.hosts)
         self.publisher = Publisher(self.broadcast, timeout_s=60.0)
         settings = RouterSettings(
             RouterPolicy.ROUND_ROBIN, request_timeout_s=60.0, health_interval_s=1.0, health_timeout_s=5.0
@@ -79,7 +82,7 @@ class Fleet:
         self.router = Router(settings, directory / "router.log", self.session, HOST)
         self.pool = EnginePool(
             names=names,
-            host=lambda name: RayHost(name, self.log(name), HOST, FreeReservation()),
+            host=self._host,
             command=engine_command(cpu_job(checkpoint).spec, checkpoint, threads=1),
             routing=self.router,
             session=self.session,
@@ -87,6 +90,10 @@ class Fleet:
             catch_up=self.publisher.catch_up,
             on_incident=self.incidents.append,
         )
+
+    def _host(self, name: str) -> RayHost:
+        self.hosts[name] = RayHost(name, self.log(name), HOST, FreeReservation())
+        return self.hosts[name]
 
     def log(self, name: str) -> Path:
         """Return the file that an engine writes its log to."""

@@ -113,7 +113,7 @@ BESIDES: dict[str, tuple[Any, ...]] = {
     "training.optimizer.clipGrad": (0.1,),
     "placement": ("Disaggregated",),
     "rollout.async": ({}, {"partial": True}, {"maxStaleness": 2, "updateInterval": 2}),
-    "weightSync.transport": ("Disk", "Broadcast"),
+    "weightSync.transport": ("Disk", "Delta", "Broadcast"),
     "weightSync.bucketMib": (1,),
     "evaluation.interval": (1, 2),
     "evaluation.greedy": (False,),

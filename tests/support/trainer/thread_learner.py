@@ -3,17 +3,21 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors.torch import load_file
 
+from rljob_trainer.engines.weight_copy import WeightFiles
 from rljob_trainer.learners.meeting import open_store
+from rljob_trainer.sync.delta import DeltaWriter
 from rljob_trainer.sync.digest import cpu_digest
 from rljob_trainer.sync.group import Backend
 from rljob_trainer.sync.layout import Sharding, TensorSpec
 from rljob_trainer.sync.sender import SendError, WeightSender, specs_of
 from rljob_trainer.sync.transport import TransferError
 
+T = TypeVar("T")
 Tensors = dict[str, torch.Tensor]
 HOST = "127.0.0.1"
 
@@ -24,7 +28,10 @@ class ThreadLearner:
     def __init__(self, checkpoint: Path, key_value_heads: int) -> None:
         self.tensors: Tensors = {name: t.clone() for name, t in load_file(checkpoint / "model.safetensors").items()}
         self.damage: Callable[[Tensors], Tensors] = lambda tensors: tensors
+        self.offered: Callable[[WeightFiles], None] = lambda files: None
+        """called when files have been offered"""
         tied = "lm_head.weight" not in self.tensors
+        self._deltas = DeltaWriter(self.specs)
         self._sender = WeightSender(self.specs, Sharding(1, key_value_heads, tied), cpu_digest)
 
     @property
@@ -55,11 +62,20 @@ class ThreadLearner:
     async def written(self) -> Sequence[Mapping[str, str]]:
         return self._sender.digests(self.tensors.items())
 
+    async def offer(self, directory: Path) -> WeightFiles:
+        export = self._sender.digested(self.damage(self.tensors).items())
+        files = await _in_thread(self._deltas.offer, export, directory)
+        self.offered(files)
+        return files
+
+    async def write_whole(self, files: WeightFiles) -> None:
+        await _in_thread(self._deltas.write_whole, files)
+
     async def disconnect(self) -> None:
         await _in_thread(self._sender.disconnect)
 
 
-async def _in_thread(work: Callable[..., object], *arguments: object) -> object:
+async def _in_thread(work: Callable[..., T], *arguments: object) -> T:
     try:
         return await asyncio.to_thread(work, *arguments)
     except (SendError, RuntimeError) as error:

@@ -92,7 +92,7 @@ class EngineSampling:
 
     def sampled(self, scheduler: PromptScheduler, learning: Learning) -> Sampled:
         """Publish the first weights; return rollouts, rewards, weights and evaluation."""
-        publisher = Publisher(learning.transport(), self.foundation.spec.weight_sync.timeout_seconds)
+        publisher = Publisher(learning.transport(self.fleet.hosts), self.foundation.spec.weight_sync.timeout_seconds)
         self.fleet.catch_up.publisher = publisher
         weights = EngineWeights(self.fleet.pool, publisher, self.foundation.background)
         ahead = self.foundation.spec.ahead

@@ -5,7 +5,7 @@ order book ─► PoolCommands ─► EnginePool ─► IncidentReporter ─► 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -46,6 +46,8 @@ class Fleet:
 
     router: Router
     pool: EnginePool
+    hosts: Mapping[str, RayHost]
+    """of all engines that there are or have been"""
     started: "Future[None]"
     catch_up: CatchUp
 
@@ -64,9 +66,10 @@ def start_fleet(foundation: Foundation, material: Material, slots: Slots) -> Fle
     log_file = foundation.directory / "logs" / "router.log"
     router = Router(router_settings(spec), log_file, session, ray.util.get_node_ip_address())
     catch_up = CatchUp()
+    hosts: dict[str, RayHost] = {}
     pool = EnginePool(
         names=tuple(engine.name for engine in foundation.topology.engines),
-        host=_hosts(foundation, slots),
+        host=_hosts(foundation, slots, hosts),
         command=engine_command(
             spec, material.model, cpu_threads(foundation).engine, foundation.environ.get("PYTHONPATH", "")
         ),
@@ -79,17 +82,22 @@ def start_fleet(foundation: Foundation, material: Material, slots: Slots) -> Fle
     foundation.commands.connect(pool)
     stack.callback(lambda: background.run(router.stop(), timeout_s=30))
     stack.callback(lambda: background.run(pool.stop(), timeout_s=60))
-    return Fleet(router, pool, background.submit(_both(router.start(), pool.start())), catch_up)
+    return Fleet(router, pool, hosts, background.submit(_both(router.start(), pool.start())), catch_up)
 
 
-def _hosts(foundation: Foundation, slots: Slots) -> Callable[[str], RayHost]:
-    """Return what makes the host of an engine: on the slots reserved for it, or for a new engine on further ones."""
+def _hosts(foundation: Foundation, slots: Slots, made: dict[str, RayHost]) -> Callable[[str], RayHost]:
+    """Return what makes the host of an engine: on the slots reserved for it, or for a new engine on further ones.
+
+    The hosts are noted in `made`.
+    """
     topology, device = foundation.topology, foundation.spec.runtime.device
     reserved = {engine.name: slots.reservation(engine.slots) for engine in topology.engines}
 
     def host(name: str) -> RayHost:
         reservation = reserved.pop(name, None) or placement.engine_reservation(topology, device)
-        return RayHost(name, foundation.directory / control.ENGINE_LOG.format(engine=name), None, reservation)
+        log_file = foundation.directory / control.ENGINE_LOG.format(engine=name)
+        made[name] = RayHost(name, log_file, None, reservation)
+        return made[name]
 
     return host
 

@@ -3,7 +3,7 @@
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from rljob_trainer.rundir.checkpoints import DIRECTORY, Checkpoints
 from rljob_trainer.sync.gpu_sharing import GpuSharing
 from rljob_trainer.sync.learner_link import LearnerLink, checkpoint_files, publishing_rank
 from rljob_trainer.sync.publisher import Transport
-from rljob_trainer.sync.transport import Broadcast, Disk, Ipc
+from rljob_trainer.sync.transport import Broadcast, Delta, Disk, Ipc, Receiver
 from rljob_trainer.sync.weights import EngineWeights
 
 log = logging.getLogger(__name__)
@@ -53,12 +53,16 @@ class Learner:
     material: Material
     group: LearnerGroup
 
-    def transport(self) -> Transport:
+    def transport(self, receivers: Mapping[str, Receiver]) -> Transport:
         """Return how its weights reach engines. Engines and learner on one machine may share files in memory."""
         spec, link = self.foundation.spec, LearnerLink(self.group)
         specs = self.group.call("weight_specs")[0]
-        if spec.transport == "Disk":
-            return Disk(link, _shared_directory(self.foundation, sum(each.nbytes for each in specs)))
+        if spec.transport in ("Disk", "Delta"):
+            directory = _shared_directory(self.foundation, sum(each.nbytes for each in specs))
+            if spec.transport == "Disk":
+                return Disk(link, directory)
+            copy = leftovers.shared_memory(self.foundation.run_id) / "copy"
+            return Delta(link, directory, copy, receivers)
         bucket_bytes = spec.weight_sync.bucket_mib * 2**20
         if spec.transport == "Ipc":
             return Ipc(link, specs, bucket_bytes, ranks_beside(self.foundation.topology))
@@ -148,7 +152,7 @@ class CheckpointWeights:
     material: Material
     group: LearnerGroup
 
-    def transport(self) -> Transport:
+    def transport(self, receivers: Mapping[str, Receiver]) -> Transport:
         """Let engines read the checkpoint's own files."""
         return Disk(LearnerLink(self.group), self.material.model)
 

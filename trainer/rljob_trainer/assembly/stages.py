@@ -4,7 +4,7 @@ Source ─ start ─► Sampling ─ sampled ─► parts that make or read samp
                   Learning ─ trained ─► parts that train
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -22,6 +22,7 @@ from rljob_trainer.rundir.checkpoints import Found
 from rljob_trainer.rundir.journal import Journal
 from rljob_trainer.rundir.rollout_files import Dump, Made
 from rljob_trainer.sync.publisher import Transport
+from rljob_trainer.sync.transport import Receiver
 from rljob_trainer.sync.weights import EngineWeights
 
 
@@ -32,8 +33,8 @@ class Learning(Protocol):
     def group(self) -> LearnerGroup:
         """Its processes."""
 
-    def transport(self) -> Transport:
-        """Return how its weights reach engines."""
+    def transport(self, receivers: Mapping[str, Receiver]) -> Transport:
+        """Return how its weights reach engines, beside which the receivers are."""
 
     def gpu_sharing(self, weights: EngineWeights, pool: EnginePool) -> SharedGpus:
         """Return how it shares GPUs with engines."""

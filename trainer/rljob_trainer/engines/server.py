@@ -17,7 +17,11 @@ from typing import Any, Protocol
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
+from rljob_trainer.engines import weight_copy
+from rljob_trainer.engines.client import EngineError, EngineUnreachableError
 from rljob_trainer.engines.command import EngineCommand
+from rljob_trainer.engines.weight_copy import WeightFiles
+from rljob_trainer.engines.weight_delta import DeltaError
 from rljob_trainer.processes.kept_process import STOP_S, Exit, KeptProcess
 from rljob_trainer.processes.ports import free_ports
 
@@ -96,6 +100,14 @@ class EngineServer:
     def log_tail(self) -> str:
         """Return the last lines of the server's log."""
         return self._process.log_tail() if self._process else ""
+
+    def apply_delta(self, files: WeightFiles, copy: Path) -> int:
+        """Bring this machine's copy of the weights up to date, see `weight_copy`."""
+        return weight_copy.apply_delta(files, copy)
+
+    def copy_whole(self, files: WeightFiles, copy: Path) -> int:
+        """Copy the whole weights to this machine, see `weight_copy`."""
+        return weight_copy.copy_whole(files, copy)
 
     def actor_pid(self) -> int:
         """Return the pid of this process."""
@@ -183,9 +195,32 @@ class RayHost:
         await self.stop()
         self._reservation.release()
 
+    async def apply_delta(self, files: WeightFiles, copy: Path, timeout_s: float) -> int:
+        """Bring the copy on its machine up to date; return the bytes read. Raises DeltaError and EngineError."""
+        return await self._receive("apply_delta", files, copy, timeout_s)
+
+    async def copy_whole(self, files: WeightFiles, copy: Path, timeout_s: float) -> int:
+        """Copy the whole weights to its machine; return the bytes read. Raises EngineError."""
+        return await self._receive("copy_whole", files, copy, timeout_s)
+
     async def actor_pid(self) -> int:
         """Return the pid of the actor's process, on its own machine."""
         return int(await self._ask("actor_pid"))
+
+    async def _receive(self, method: str, files: WeightFiles, copy: Path, timeout_s: float) -> int:
+        wanted = f"engine {self._name}: {method}"
+        if self._actor is None:
+            raise EngineUnreachableError(f"{wanted}: its actor is lost")
+        try:
+            async with asyncio.timeout(timeout_s):
+                return int(await getattr(self._actor, method).remote(files, copy))
+        except RayTaskError as error:
+            kind = DeltaError if isinstance(error.cause, DeltaError) else EngineError
+            raise kind(f"{wanted}: {error.cause}") from error
+        except RayActorError as error:
+            raise EngineUnreachableError(f"{wanted}: its actor is lost: {error}") from error
+        except TimeoutError as error:
+            raise EngineUnreachableError(f"{wanted}: not done within {timeout_s:g} s") from error
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
         if self._actor is None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rljob_trainer.engines.weight_copy import WeightFiles
 from rljob_trainer.learners.errors import LearnerError, LearnerLostError, LearnerStalledError
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.sync.transport import Digests, TransferError
@@ -46,6 +47,15 @@ class LearnerLink:
     async def written(self) -> Digests:
         """Return the digests of what was written."""
         return (await self._call("written"))[0]
+
+    async def offer(self, directory: Path) -> WeightFiles:
+        """Write what has changed; return what was written."""
+        files: WeightFiles = (await _translated(asyncio.to_thread(self.learner.call, "offer", directory)))[0]
+        return files
+
+    async def write_whole(self, files: WeightFiles) -> None:
+        """Write the weights of the last offer as a whole."""
+        await self._call("write_whole", files)
 
     async def share(self, index: int, bucket_bytes: int) -> Sequence[str]:
         """Put a bucket into memory that engines can map; return each rank's handle."""

@@ -9,8 +9,10 @@ from typing import TypeVar
 
 import torch
 
+from rljob_trainer.engines.weight_copy import WeightFiles
 from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.sync.delta import DeltaWriter
 from rljob_trainer.sync.digest import digest_on
 from rljob_trainer.sync.group import Backend
 from rljob_trainer.sync.layout import Sharding
@@ -36,6 +38,7 @@ class PublishingRank(LearnerRank):
         specs = specs_of(self.export())
         self._on = config.device
         self._sender = WeightSender(specs, sharding, digest_on(config.device)) if rank == 0 else None
+        self._deltas: DeltaWriter | None = None
         self._memory: SharedMemory | None = None
         self._sharing: Sharing | None = None
         self.specs = specs
@@ -61,6 +64,17 @@ class PublishingRank(LearnerRank):
     def written(self) -> Digests | None:
         """Rank 0 returns the digests of what engines that have read the weights must hold."""
         return None if self._sender is None else self._sender.written()
+
+    def offer(self, directory: Path) -> WeightFiles | None:
+        """Rank 0 writes what has changed since its last offer, and returns what it wrote; `written` as ever."""
+        return self._with_export(
+            lambda sender, tensors: self._delta_writer().offer(sender.digested(tensors), directory)
+        )
+
+    def write_whole(self, files: WeightFiles) -> None:
+        """Rank 0 writes the weights of its last offer as a whole, unless it has."""
+        if self._sender is not None:
+            self._delta_writer().write_whole(files)
 
     def share(self, index: int, bucket_bytes: int) -> str:
         """Copy a bucket of the weights into memory that an engine on this slot can map; return its handle.
@@ -92,6 +106,10 @@ class PublishingRank(LearnerRank):
         """Leave the engines' group."""
         if self._sender is not None:
             self._sender.disconnect()
+
+    def _delta_writer(self) -> DeltaWriter:
+        self._deltas = self._deltas or DeltaWriter(self.specs)
+        return self._deltas
 
     def _with_export(self, work: Callable[[WeightSender, Named], T]) -> T | None:
         tensors = self.export()

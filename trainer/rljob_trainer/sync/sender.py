@@ -86,19 +86,25 @@ class WeightSender:
         writing, whole = directory / WRITING, directory / FILE_NAME
         if whole.exists():
             whole.rename(writing)
-        digesting = self.digesting()
         mode = "r+b" if writing.exists() else "w+b"
-        with closing(checked(self._specs.values(), tensors)) as export, writing.open(mode) as file:
+        with closing(self.digested(tensors)) as export, writing.open(mode) as file:
             os.pwrite(file.fileno(), header, 0)
             for name, tensor in export:
-                digesting.add(name, tensor)
                 _write_at(file.fileno(), tensor.cpu(), offsets[name])
             file.truncate(len(header) + sum(spec.nbytes for spec in self._specs.values()))
         writing.rename(whole)
+
+    def digested(self, tensors: Named) -> Generator[tuple[str, torch.Tensor], None, None]:
+        """Yield tensors to be written; they are digested meanwhile, and while engines read. Raises SendError."""
+        digesting = self.digesting()
+        with closing(checked(self._specs.values(), tensors)) as export:
+            for name, tensor in export:
+                digesting.add(name, tensor)
+                yield name, tensor
         self._writing = digesting
 
     def written(self) -> Digests:
-        """Return the digests of what an engine that reads the file must hold; the weights must still be the same."""
+        """Return the digests of what an engine that has read all must hold; the weights must still be the same."""
         if self._writing is None:
             raise SendError("written: nothing has been")
         return self._writing.result()

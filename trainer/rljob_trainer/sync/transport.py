@@ -1,4 +1,4 @@
-"""Ways from the learner to the engines: a collective, files in a directory that both see, or memory that both map.
+"""Ways from the learner to the engines: a collective, files that both see, whole or changes, or memory that both map.
 
 All bring the weights to as many engines as possible: one that fails is named with its reason and left behind.
 """
@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rljob_trainer.engines.client import EngineClient, EngineError, EngineUnreachableError, GroupAddress, each
+from rljob_trainer.engines.weight_copy import WeightFiles
+from rljob_trainer.engines.weight_delta import DeltaError
 from rljob_trainer.sync.layout import TensorSpec, buckets
 
 if TYPE_CHECKING:
@@ -70,6 +73,32 @@ class Writer(Protocol):
 
     async def written(self) -> Digests:
         """Return what an engine that reads them must hold; may take as long as reading. Raises TransferError."""
+
+
+class Offerer(Protocol):
+    """Learner rank 0 as the writer of what has changed. All raise TransferError."""
+
+    async def offer(self, directory: Path) -> WeightFiles:
+        """Write what has changed since the last offer; return what was written."""
+
+    async def write_whole(self, files: WeightFiles) -> None:
+        """Write the weights of the last offer as a whole, unless they are there."""
+
+    async def written(self) -> Digests:
+        """Return what an engine that holds the offered weights must hold."""
+
+
+class Receiver(Protocol):
+    """An engine's machine, which keeps a copy of the weights in a directory, see `engines.weight_copy`.
+
+    Both return how many bytes it has read, and raise EngineError.
+    """
+
+    async def apply_delta(self, files: WeightFiles, copy: Path, timeout_s: float) -> int:
+        """Bring the copy up to date. Raises DeltaError if it needs the whole weights."""
+
+    async def copy_whole(self, files: WeightFiles, copy: Path, timeout_s: float) -> int:
+        """Copy the whole weights."""
 
 
 class Sharer(Protocol):
@@ -186,6 +215,52 @@ class Disk:
         reads = {engine.name: engine.read_weights(str(self.directory), timeout_s) for engine in engines}
         digests, (_, failed) = await asyncio.gather(self.learner.written(), each(reads))
         return Transfer(digests, failed)
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A file of what has changed. Each machine of engines has a copy of the whole, which it changes and engines read.
+
+    A machine whose copy is not what the delta changes gets the whole weights in the same publication.
+    """
+
+    learner: Offerer
+    directory: Path
+    copy: Path
+    """directory of the copy, on each machine's own disk or in its memory"""
+    receivers: Mapping[str, Receiver]
+    """by the engine beside which they are"""
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock, compare=False)
+    """held while the whole weights are written: who waited finds them there"""
+
+    async def transfer(self, engines: Sequence[EngineClient], timeout_s: float) -> Transfer:
+        """Write, let all machines receive, then let all engines read. `timeout_s` is for each of these parts."""
+        began = time.perf_counter()
+        async with asyncio.timeout(timeout_s):
+            files = await self.learner.offer(self.directory)
+        offered_s = time.perf_counter() - began
+        receives = {engine.name: self._receive(engine, files, timeout_s) for engine in engines}
+        digests, (received, failed) = await asyncio.gather(self.learner.written(), each(receives))
+        log.info(
+            "action=offer seconds=%.3f whole_bytes=%d delta_bytes=%s received_bytes=%s",
+            offered_s,
+            files.nbytes,
+            files.delta and files.delta.nbytes,
+            received,
+        )
+        return Transfer(digests, failed)
+
+    async def _receive(self, engine: EngineClient, files: WeightFiles, timeout_s: float) -> int:
+        receiver = self.receivers[engine.name]
+        try:
+            received = await receiver.apply_delta(files, self.copy, timeout_s)
+        except DeltaError as error:
+            log.info("engine=%s action=copy_whole reason=%s", engine.name, error)
+            async with asyncio.timeout(timeout_s), self._writing:
+                await self.learner.write_whole(files)
+            received = await receiver.copy_whole(files, self.copy, timeout_s)
+        await engine.read_weights(str(self.copy), timeout_s)
+        return received
 
 
 @dataclass(frozen=True)

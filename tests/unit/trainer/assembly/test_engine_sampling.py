@@ -27,8 +27,8 @@ class Learning:
     def __init__(self, catch_up: CatchUp) -> None:
         self.catch_up = catch_up
 
-    def transport(self):
-        return "transport"
+    def transport(self, receivers):
+        return f"transport to {receivers}"
 
     def gpu_sharing(self, weights, pool):
         return weights
@@ -51,7 +51,7 @@ def stage(tmp_path, tiny_llama_dir):
         )
         material = SimpleNamespace(model=tiny_llama_dir, first=4, data=SimpleNamespace(held_out=()))
         pool = SimpleNamespace(cut="cut", serving_urls=None)
-        fleet = SimpleNamespace(pool=pool, client="client", catch_up=CatchUp())
+        fleet = SimpleNamespace(pool=pool, hosts="hosts", client="client", catch_up=CatchUp())
         learning = Learning(fleet.catch_up)
         sampling = EngineSampling(foundation, material, "rewards", None, fleet)
         return sampling.sampled("scheduler", learning), learning
@@ -63,6 +63,7 @@ def test_rollouts_wait_for_the_weights_of_their_step(stage):
     sampled, _ = stage()
     assert isinstance(sampled.rollouts, SyncRollouts)
     assert isinstance(sampled.weights, EngineWeights)
+    assert sampled.weights.publisher.transport == "transport to hosts"
     assert isinstance(sampled.evaluation, NoHeldOut)
 
 

@@ -1,13 +1,20 @@
 """What the loop trains, with and without a critic."""
 
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 from rljob_api.reading.manifest import parse
 from rljob_api.sections import Placement
 from rljob_api.sizing.topology import Sizes, lay_out
-from rljob_trainer.assembly.learning import links_finding, ranks_beside, report_links, with_critic
+from rljob_trainer.assembly.learning import Learner, links_finding, ranks_beside, report_links, with_critic
 from rljob_trainer.learners.link_report import Link, LinkReport
 from rljob_trainer.reporting.finding import Finding
+from rljob_trainer.sync.layout import TensorSpec
+from rljob_trainer.sync.learner_link import LearnerLink
+from rljob_trainer.sync.transport import Delta, Disk
 from support.trainer.whole_run import manifest
 
 PPO = {"name": "ppo", "critic": {"learningRate": 4e-5, "clipGrad": 0.5, "valueClip": 0.3, "warmupSteps": 5}}
@@ -63,3 +70,28 @@ def test_of_many_slow_links_the_slowest_are_named():
     assert finding.evidence.count("and rank") == 4
     assert "rank 7 on pod-7: 0.1 GB/s; rank 0" in finding.evidence
     assert "; and 2 more; all-reduce" in finding.evidence
+
+
+@dataclass
+class Exports:
+    """A learner that only knows what it exports."""
+
+    specs: tuple[TensorSpec, ...] = (TensorSpec("w", (10,), "float32"),)
+
+    def call(self, method):
+        assert method == "weight_specs"
+        return [self.specs, self.specs]
+
+
+@pytest.mark.parametrize("transport", ["Disk", "Delta"])
+def test_files_are_in_the_shared_directory_and_the_copy_in_the_memory_of_each_machine(tmp_path, transport):
+    sync = {"transport": transport, "directory": "/far"}
+    foundation = SimpleNamespace(spec=parse(manifest(tmp_path, tmp_path, weightSync=sync)).spec, run_id="1a2b")
+    receivers, group = {"engine-0": object()}, Exports()
+    assert (
+        Learner(foundation, None, group).transport(receivers)
+        == {
+            "Disk": Disk(LearnerLink(group), Path("/far/rljob-1a2b")),
+            "Delta": Delta(LearnerLink(group), Path("/far/rljob-1a2b"), Path("/dev/shm/rljob-1a2b/copy"), receivers),
+        }[transport]
+    )

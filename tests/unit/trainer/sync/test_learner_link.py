@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from rljob_trainer.engines.weight_copy import WeightFiles
 from rljob_trainer.learners.errors import LearnerError, LearnerLostError, LearnerStalledError
 from rljob_trainer.sync.files import CheckpointFiles
 from rljob_trainer.sync.layout import Sharding
@@ -40,6 +41,7 @@ class FakeGroup:
             raise self._error
 
 
+FILES = WeightFiles(Path("/far"), "d1", 1000, None)
 Question = Callable[[LearnerLink], Awaitable[Any]]
 QUESTIONS: dict[str, tuple[Question, tuple[object, ...], object]] = {
     "rendezvous": (lambda link: link.rendezvous(), ("address",), ("10.0.0.9", 23456)),
@@ -51,6 +53,8 @@ QUESTIONS: dict[str, tuple[Question, tuple[object, ...], object]] = {
     "send": (lambda link: link.send(100), ("send", 100), [{"w": "1"}]),
     "write": (lambda link: link.write(Path("/dev/shm/w")), ("write", Path("/dev/shm/w")), None),
     "written": (lambda link: link.written(), ("written",), [{"w": "1"}]),
+    "offer": (lambda link: link.offer(Path("/far")), ("offer", Path("/far")), [{"w": "1"}]),
+    "write_whole": (lambda link: link.write_whole(FILES), ("write_whole", FILES), None),
     "disconnect": (lambda link: link.disconnect(), ("interrupt", "disconnect"), None),
 }
 

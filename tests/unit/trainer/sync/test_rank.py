@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rljob_trainer.engines.weight_copy import WEIGHTS, copy_whole
 from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.processes.ports import free_ports
 from rljob_trainer.sync.digest import cpu_digest
@@ -133,3 +134,23 @@ def test_sharing_begins_with_the_first_bucket() -> None:
         publishing.share(1, 300)
     with pytest.raises(SendError, match="shared: no publication has begun"):
         publishing.shared()
+
+
+def test_rank_0_offers_the_weights_and_returns_their_digests(tmp_path: Path) -> None:
+    publishing = rank(0)
+    files = publishing.offer(tmp_path / "far")
+    assert files is not None
+    assert publishing.written() == wanted()
+    publishing.write_whole(files)
+    copy_whole(files, tmp_path / "copy")
+    read = load_file(tmp_path / "copy" / WEIGHTS)
+    assert all(torch.equal(read[name], tensor) for name, tensor in TENSORS.items())
+    assert publishing.offer(tmp_path / "far") == files, "one writer remembers what it has offered"
+
+
+def test_the_other_ranks_only_export_for_an_offer(tmp_path: Path) -> None:
+    publishing = rank(1)
+    assert publishing.offer(tmp_path) is None
+    publishing.write_whole(rank(0).offer(tmp_path / "far"))
+    assert publishing.exported[-1] == list(TENSORS)
+    assert list((tmp_path / "far").iterdir()) == []

@@ -7,10 +7,13 @@ from typing import Any, cast
 
 import pytest
 
+from rljob_trainer.engines import weight_copy
 from rljob_trainer.engines.client import EngineError, EngineUnreachableError, GroupAddress
+from rljob_trainer.engines.weight_copy import WeightFiles
+from rljob_trainer.engines.weight_delta import DeltaError
 from rljob_trainer.learners.group import RankHost
 from rljob_trainer.sync.layout import TensorSpec
-from rljob_trainer.sync.transport import Broadcast, Disk, Ipc, Transfer, TransferError
+from rljob_trainer.sync.transport import Broadcast, Delta, Disk, Ipc, Transfer, TransferError
 from support.trainer import virtual_time
 
 WHERE = ("10.0.0.9", 23456)
@@ -20,6 +23,8 @@ SPECS = [
     TensorSpec("q", (4, 5), "bfloat16"),
     TensorSpec("norm", (3,), "float32"),
 ]
+OFFERED = WeightFiles(Path("/far"), "d1", 1000, weight_copy.Delta("d0", "x", 30))
+COPY = Path("/dev/shm/copy")
 HANGS = "hangs"
 Trouble = Exception | str | None
 
@@ -37,6 +42,7 @@ class FakeLearner:
         self.sent: list[int] = []
         self.left = 0
         self.written_to: list[Path] = []
+        self.is_writing = False
         self._troubles = list(troubles)
 
     async def rendezvous(self) -> tuple[str, int]:
@@ -59,6 +65,18 @@ class FakeLearner:
 
     async def written(self) -> list[dict[str, str]]:
         return DIGESTS
+
+    async def offer(self, directory: Path) -> WeightFiles:
+        await do(self._troubles.pop(0) if self._troubles else None)
+        return OFFERED
+
+    async def write_whole(self, files: WeightFiles) -> None:
+        assert not self.is_writing, "one after the other"
+        self.is_writing = True
+        await asyncio.sleep(1.0)
+        await do(self._troubles.pop(0) if self._troubles else None)
+        self.written_to.append(files.whole_path)
+        self.is_writing = False
 
     async def share(self, index: int, bucket_bytes: int) -> list[str]:
         self.sent.append(bucket_bytes)
@@ -113,7 +131,7 @@ def broadcast(learner: FakeLearner, ranks_per_engine: int = 1, bucket_bytes: int
     return Broadcast(cast(Any, learner), SPECS, "gloo", ranks_per_engine, bucket_bytes)
 
 
-def transfer(transport: Broadcast | Disk | Ipc, *engines: FakeEngine) -> Transfer:
+def transfer(transport: Broadcast | Delta | Disk | Ipc, *engines: FakeEngine) -> Transfer:
     return virtual_time.run(transport.transfer(cast(Any, engines), 5.0))
 
 
@@ -280,3 +298,91 @@ def test_a_learner_that_cannot_share_is_no_engines_fault(troubles: tuple[Trouble
 def test_sharing_that_hangs_ends_with_its_deadline() -> None:
     with pytest.raises(TimeoutError):
         transfer(ipc(FakeLearner(HANGS)), FakeEngine("a"))
+
+
+class FakeReceiver:
+    """A machine's copy; fails as the troubles say, one for each question."""
+
+    def __init__(self, *troubles: Trouble) -> None:
+        self.asked: list[tuple[object, ...]] = []
+        self._troubles = list(troubles)
+
+    async def apply_delta(self, *question: object) -> int:
+        self.asked.append(("delta", *question))
+        await do(self._troubles.pop(0) if self._troubles else None)
+        return 30
+
+    async def copy_whole(self, *question: object) -> int:
+        self.asked.append(("whole", *question))
+        await do(self._troubles.pop(0) if self._troubles else None)
+        return 1000
+
+
+NO_BASE = DeltaError("the machine holds no weights")
+ASKED = [(what, OFFERED, COPY, 5.0) for what in ("delta", "whole")]
+
+
+def delta(learner: FakeLearner, **receivers: FakeReceiver) -> Delta:
+    return Delta(cast(Any, learner), Path("/far"), COPY, receivers)
+
+
+def test_an_engine_reads_the_copy_of_its_machine_when_that_has_the_changes() -> None:
+    learner, engine, receiver = FakeLearner(), FakeEngine("a"), FakeReceiver()
+    assert transfer(delta(learner, a=receiver, another=FakeReceiver()), engine) == Transfer(DIGESTS, {})
+    assert (receiver.asked, engine.received) == (ASKED[:1], [(str(COPY), 5.0)])
+    assert learner.written_to == []
+
+
+def test_only_a_machine_that_lacks_the_base_gets_the_whole_weights(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    learner, engines = FakeLearner(), [FakeEngine("a"), FakeEngine("b")]
+    receivers = {"a": FakeReceiver(), "b": FakeReceiver(NO_BASE)}
+    assert transfer(delta(learner, **receivers), *engines) == Transfer(DIGESTS, {})
+    assert [receivers[name].asked for name in "ab"] == [ASKED[:1], ASKED]
+    assert [engine.received for engine in engines] == [[(str(COPY), 5.0)]] * 2
+    assert learner.written_to == [OFFERED.whole_path]
+    assert caplog.messages == [
+        "engine=b action=copy_whole reason=the machine holds no weights",
+        "action=offer seconds=0.000 whole_bytes=1000 delta_bytes=30 received_bytes={'a': 30, 'b': 1000}",
+    ]
+
+
+def test_the_learner_is_asked_for_the_whole_weights_by_one_machine_after_the_other() -> None:
+    receivers = {"a": FakeReceiver(NO_BASE), "b": FakeReceiver(NO_BASE)}
+    found = transfer(delta(FakeLearner(), **receivers), FakeEngine("a"), FakeEngine("b"))
+    assert found == Transfer(DIGESTS, {})
+
+
+@pytest.mark.parametrize(
+    ("troubles", "asked"),
+    [((UNREACHABLE,), 1), ((NO_BASE, REFUSED), 2)],
+    ids=["its machine is lost", "the whole weights do not arrive either"],
+)
+def test_an_engine_whose_machine_has_no_good_copy_reads_nothing_and_is_left_behind(
+    troubles: tuple[Trouble, ...], asked: int
+) -> None:
+    good, bad, receiver = FakeEngine("a"), FakeEngine("b"), FakeReceiver(*troubles)
+    found = transfer(delta(FakeLearner(), a=FakeReceiver(), b=receiver), good, bad)
+    assert found == Transfer(DIGESTS, {"b": str(troubles[-1])})
+    assert (receiver.asked, bad.received) == (ASKED[:asked], [])
+    assert good.received == [(str(COPY), 5.0)]
+
+
+def test_an_engine_that_does_not_read_the_copy_is_left_behind() -> None:
+    receivers = {"a": FakeReceiver(), "b": FakeReceiver()}
+    found = transfer(delta(FakeLearner(), **receivers), FakeEngine("a"), FakeEngine("b", REFUSED))
+    assert found.failed == {"b": str(REFUSED)}
+
+
+@pytest.mark.parametrize("troubles", [(LOST,), (None, LOST)], ids=["the changes", "the whole weights"])
+def test_a_learner_that_cannot_write_is_no_engines_fault(troubles: tuple[Trouble, ...]) -> None:
+    engine = FakeEngine("a")
+    with pytest.raises(TransferError, match="connection closed by peer"):
+        transfer(delta(FakeLearner(*troubles), a=FakeReceiver(NO_BASE)), engine)
+    assert engine.received == []
+
+
+@pytest.mark.parametrize("troubles", [(HANGS,), (None, HANGS)], ids=["the changes", "the whole weights"])
+def test_an_offer_that_is_not_written_in_time_is_an_error(troubles: tuple[Trouble, ...]) -> None:
+    with pytest.raises(TimeoutError):
+        transfer(delta(FakeLearner(*troubles), a=FakeReceiver(NO_BASE)), FakeEngine("a"))
