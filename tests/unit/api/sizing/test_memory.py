@@ -238,25 +238,19 @@ def test_each_gpu_of_an_engine_keeps_its_share_of_the_key_value_heads_and_at_lea
 
 
 @pytest.mark.parametrize(
-    ("sections", "buckets"),
+    ("edit", "buckets"),
     [
-        ("placement: Disaggregated", 1),
-        ("placement: Colocated", 2),
-        ("weightSync: {transport: Ipc}", 2),
-        ("weightSync: {transport: Disk}", 0),
-        ("weightSync: {directory: /shared}", 0),
-        ("runtime: {device: Cpu}", 0),
+        (("  reward:", "  placement: Disaggregated\n  reward:"), 1),
+        (("  reward:", "  weightSync: {transport: Ipc}\n  reward:"), 2),
+        (("  reward:", "  weightSync: {transport: Disk}\n  reward:"), 0),
+        (("  reward:", "  weightSync: {directory: /shared}\n  reward:"), 0),
+        (("  reward:", "  runtime: {device: Cpu}\n  reward:"), 0),
+        (("engines: 8", "engines: 8"), 2),
+        (("engines: 8", "engines: 9"), 0),
     ],
 )
-def test_weights_on_their_way_take_buckets_but_for_those_that_come_from_the_disk(good, sections, buckets):
-    found = bytes_of(good, ("  reward:", f"  {sections}\n  reward:")).get("weight sync bucket", 0)
-    assert found == buckets * 512 * MIB
-
-
-@pytest.mark.parametrize(("engines", "buckets"), [(8, 2), (9, 0)])
-def test_an_engine_without_a_rank_beside_it_reads_from_the_disk(good, engines, buckets):
-    found = bytes_of(good, ("engines: 8", f"engines: {engines}")).get("weight sync bucket", 0)
-    assert found == buckets * 512 * MIB
+def test_weights_on_their_way_take_buckets_but_for_those_that_come_from_the_disk(good, edit, buckets):
+    assert bytes_of(good, edit).get("weight sync bucket", 0) == buckets * 512 * MIB
 
 
 def test_a_token_in_the_kv_cache_takes_a_key_and_a_value_in_each_layer(good):
