@@ -60,6 +60,11 @@ def start(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    # Linux shows a new program's environment a moment after it has begun: until then `find` would not see it.
+    for _ in range(1000):
+        if process.poll() is not None or _carries(psutil.Process(process.pid), directory):
+            break
+        time.sleep(0.001)
     log.info("action=start program=%s pid=%d log=%s", name, process.pid, log_file)
     return Started(name, process, log_file, is_ready)
 
