@@ -3,11 +3,13 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,17 +24,33 @@ from rljob_operator.world import ENDED, DriverState
 from support.waiting import eventually
 
 TOKEN = "a token of more than twenty characters"
+TRIES = 3
 NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[str]:
-    """Start a head with the variables of a pod; gives the URL of its Ray Jobs API."""
+    """Start a head with the variables of a pod; gives the URL of its Ray Jobs API.
+
+    On a busy machine Ray's client server gives up after 30 s, and the whole head ends with it. Another one is then
+    started.
+    """
+    for _ in range(TRIES):
+        with started_head() as url:
+            if url is not None:
+                yield url
+                return
+    pytest.fail(f"{TRIES} heads have ended while they started")
+
+
+@contextmanager
+def started_head() -> Iterator[str | None]:
+    """Start a head; gives the URL of its Ray Jobs API once all of it serves, or None if it has ended."""
     mode, token = pods.ray_authentication("secret", "key")
     environ = {**os.environ, mode["name"]: mode["value"], token["name"]: ray_token(TOKEN)}
-    api = free_port()
+    api, client = free_port(), free_port()
     ports = {"port": free_port(), "dashboard-port": api, "dashboard-agent-listen-port": free_port()}
-    ports["ray-client-server-port"] = free_port()
+    ports["ray-client-server-port"] = client
     with TemporaryDirectory(prefix="ray", dir="/tmp") as directory:  # Ray's sockets need short paths
         options = [*(f"--{name}={port}" for name, port in ports.items()), f"--temp-dir={directory}", "--num-cpus=1"]
         command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", *options]
@@ -40,14 +58,25 @@ def head() -> Iterator[str]:
         with log.open("wb") as output:
             more = ["--num-gpus=0", "--object-store-memory=100000000", "--disable-usage-stats"]
             process = subprocess.Popen([*command, *more], stdout=output, stderr=output, env=environ, process_group=0)
+        url = f"http://127.0.0.1:{api}"
+        asked = f"{url}/api/jobs/", f"Bearer {ray_token(TOKEN)}"
+
+        def serves() -> bool:
+            return status_of(*asked) == 200 and listens(client)
+
         try:
-            url = f"http://127.0.0.1:{api}"
-            asked = f"{url}/api/jobs/", f"Bearer {ray_token(TOKEN)}"
-            eventually(lambda: process.poll() or status_of(*asked), lambda status: status == 200, 120)
-            yield url
+            eventually(lambda: process.poll() is not None or serves(), bool, 240)
+            yield url if process.poll() is None else None
         finally:
-            os.killpg(process.pid, signal.SIGTERM)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
             process.wait(60)
+
+
+def listens(port: int) -> bool:
+    """Return whether something accepts connections at a port of this machine."""
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
 def status_of(url: str, authorization: str = "") -> int:
