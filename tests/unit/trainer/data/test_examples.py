@@ -49,7 +49,7 @@ def questions_of(name: str, model: Path) -> Dataset:
 @pytest.mark.parametrize(
     ("name", "train", "held_out"),
     [
-        ("quickstart.yaml", 2892, 100),
+        ("quickstart.yaml", 2630, 100),
         ("chain-sum-tiny.yaml", 149, 50),
         ("async.yaml", 149, 50),
         ("arithmetic-products.yaml", 80, 20),
@@ -80,12 +80,12 @@ def test_every_example_is_tested():
 
 def test_the_quickstart_asks_for_the_rest_of_an_equation(tiny_llama_dir):
     first = questions_of("quickstart.yaml", tiny_llama_dir).train[0]
-    assert first.text == "<|im_start|>user\n15 - 43 =<|im_end|>\n<|im_start|>assistant\n15 - 43 ="
-    assert first.label == "-28"
+    assert first.text == "<|im_start|>user\n5 + 33 =<|im_end|>\n<|im_start|>assistant\n5 + 33 ="
+    assert first.label == "38"
 
 
 @pytest.mark.parametrize(
-    ("text", "reward"), [(" -28", 1.0), (" -28.\nmore", 1.0), (" -27", 0.0), ("", 0.0), (" = -28", 0.0)]
+    ("text", "reward"), [(" 38", 1.0), (" 38.\nmore", 1.0), (" 37", 0.0), ("", 0.0), (" = 38", 0.0)]
 )
 def test_the_quickstart_rewards_the_right_number_only(rewards_of, tiny_llama_dir, text, reward):
     prompt = questions_of("quickstart.yaml", tiny_llama_dir).train[0]
