@@ -1,6 +1,7 @@
 """Files and functions stay short enough to be read at once."""
 
 import ast
+import gc
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,12 @@ CATALOGUES = {"crds/rljob_api/sections.py"}
 
 
 def functions(source: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    found = ast.walk(ast.parse(source))
-    return [node for node in found if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    gc.disable()  # a collection meanwhile can make CPython 3.11 raise SystemError: AST constructor recursion depth
+    try:
+        tree = ast.parse(source)
+    finally:
+        gc.enable()
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
