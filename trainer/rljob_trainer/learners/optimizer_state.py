@@ -5,6 +5,7 @@ whole state with zeros three times, receives it through gloo, also from GPUs, an
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 STATE = ("param", *MOMENTS)
 """what a checkpoint holds of each parameter beside its weight, by Megatron's names"""
 PIECE = 2**24
-"""numbers that each rank sends at once; on GPUs the first rank copies them to the host then"""
+"""numbers that each rank sends at once: all that is taken of a GPU for it"""
 
 Flat = Mapping[str, torch.Tensor]
 """for each of the moments, those of all parameters of a buffer, laid end to end"""
@@ -39,7 +40,7 @@ def whole_state(part: Any, moments: Sequence[Flat], *, empty_data: bool, **_: ob
     return state
 
 
-def gathered(part: Any, *, empty_data: bool, return_on_all_ranks: bool = False, **_: object) -> dict[Any, Any] | None:
+def gathered(part: Any, *, empty_data: bool, **_: object) -> dict[Any, Any] | None:
     """Return masters and moments of each buffer, laid end to end, from all ranks that share them. Collective.
 
     The group's first rank returns them, all ranks if they are empty; the others return None.
@@ -74,48 +75,47 @@ def _gathered_buffer(part: Any, index: int, is_first: bool) -> dict[str, torch.T
 
     Every bucket is shared out in equal parts, and padded for that; the whole has no padding.
     """
-    buffer = part.buffers[index]
+    buffer, group = part.buffers[index], part.data_parallel_group
     (bucket_ranges,) = part.gbuf_ranges[index].values()
     whole = {name: torch.empty(buffer.numel_unpadded, device="cpu") for name in STATE} if is_first else {}
     begin = 0
     for bucket, ranges in zip(buffer.buckets, bucket_ranges, strict=True):
-        end = begin + bucket.numel_unpadded
-        for name, shard in _shards(part, bucket, ranges["param_map"]).items():
-            gather(shard, whole[name][begin:end] if is_first else None, part.data_parallel_group)
+        end, numbers = begin + bucket.numel_unpadded, bucket.grad_data.numel() // group.size()
+        for name, start in product(STATE, range(0, numbers, PIECE)):
+            piece = range(start, min(start + PIECE, numbers))
+            sent = _own(part, bucket, ranges["param_map"], name, piece)
+            firsts = [begin + rank * numbers + start for rank in range(group.size())]
+            gather(sent, [whole[name][first:end][: len(piece)] for first in firsts] if is_first else None, group)
         begin = end
     return whole
 
 
-def _shards(part: Any, bucket: Any, places: Mapping[torch.Tensor, Any]) -> dict[str, torch.Tensor]:
-    """Return this rank's part of a bucket, on its device; what lies between parameters is zero."""
-    numbers = bucket.grad_data.numel() // part.data_parallel_group.size()
-    shards = {name: torch.zeros(numbers, device=bucket.grad_data.device) for name in STATE}
+def _own(part: Any, bucket: Any, places: Mapping[torch.Tensor, Any], name: str, piece: range) -> torch.Tensor:
+    """Return a piece of this rank's part of a bucket, on its device; what lies between parameters is zero."""
+    numbers = torch.zeros(len(piece), device=bucket.grad_data.device)
     for parameter, place in places.items():
-        held = part._get_main_param_and_optimizer_states(parameter)
         own = place["gbuf_local"]
-        for name, shard in shards.items():
-            shard[own.start : own.end].copy_(held[name].detach().view(-1))
-    return shards
+        low, high = max(own.start, piece.start), min(own.end, piece.stop)
+        if low < high:
+            held = part._get_main_param_and_optimizer_states(parameter)[name].detach().view(-1)
+            numbers[low - piece.start : high - piece.start].copy_(held[low - own.start : high - own.start])
+    return numbers
 
 
-def gather(shard: torch.Tensor, whole: torch.Tensor | None, group: dist.ProcessGroup) -> None:
-    """Lay the shards of a group end to end into `whole`, on the host of its first rank; the others give None.
+def gather(sent: torch.Tensor, places: Sequence[torch.Tensor] | None, group: dist.ProcessGroup) -> None:
+    """Receive a piece of each rank into its place, on the host of the group's first rank; the others give None.
 
-    `whole` may be shorter than all shards: they are padded. Collective.
+    A place may be shorter than its piece, which is padded then. Collective.
     """
     first = dist.get_global_rank(group, 0)
-    for start in range(0, shard.numel(), PIECE):
-        sent = shard[start : start + PIECE]
-        if whole is None:
-            dist.gather(sent, None, first, group)
-            continue
-        begins = [rank * shard.numel() + start for rank in range(group.size())]
-        places = [whole[begin : begin + sent.numel()] for begin in begins]
-        received = [place if _fits(sent, place) else torch.empty_like(sent) for place in places]
-        dist.gather(sent, received, first, group)
-        for place, piece in zip(places, received, strict=True):
-            if piece is not place:
-                place.copy_(piece[: place.numel()])
+    if places is None:
+        dist.gather(sent, None, first, group)
+        return
+    received = [place if _fits(sent, place) else torch.empty_like(sent) for place in places]
+    dist.gather(sent, received, first, group)
+    for place, piece in zip(places, received, strict=True):
+        if piece is not place:
+            place.copy_(piece[: place.numel()])
 
 
 def _fits(sent: torch.Tensor, place: torch.Tensor) -> bool:
