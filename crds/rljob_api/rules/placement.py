@@ -75,8 +75,10 @@ def carried_over(spec: Spec) -> Iterator[Problem]:
 ranks = SPEC.training.nodes * gpus
 all_shared = named(rollout.engines * engine <= ranks)
 broadcast = named(when(has(sync.transport), sync.transport == "Broadcast", is_apart))
-shares_memory = (SPEC.runtime.device == Device.GPU) & ~is_apart & all_shared & ~has(sync.directory)
-in_memory = named(when(has(sync.transport), sync.transport == "Ipc", shares_memory))
+in_memory = named(has(sync.transport) & (sync.transport == "Ipc"))
+in_memory_by_default = (
+    ~has(sync.transport) & (SPEC.runtime.device == Device.GPU) & ~is_apart & all_shared & ~has(sync.directory)
+)
 in_changes = named(has(sync.transport) & (sync.transport == "Delta"))
 WEIGHT_SYNC = (
     unused(
@@ -87,7 +89,7 @@ WEIGHT_SYNC = (
     ),
     unused(
         sync.bucket_mib,
-        broadcast | in_memory,
+        broadcast | in_memory | in_memory_by_default,
         f"would not be used: the transport is {when(in_changes, 'Delta', 'Disk')}"
         f"; nearest valid: {default(sync.bucket_mib)}",
     ),
