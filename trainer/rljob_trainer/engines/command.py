@@ -50,17 +50,16 @@ def engine_command(spec: Spec, model: Path, threads: int, python_path: str = "")
     return EngineCommand(_arguments(spec, model) | device | spec.extra_args.sglang, environment)
 
 
-def _responses_at_once(spec: Spec) -> int | None:
-    """Return how many responses a rollout or an evaluation asks for at once; None: the manifest does not say.
+def _largest_batch(spec: Spec) -> int:
+    """Return how many responses a rollout or an evaluation asks for at once, at most MOST_IN_GRAPH.
 
-    They may all be one engine's: the others can fail.
+    They may all be one engine's: the others can fail. Questions without a limit are taken for many.
     """
     rollout = spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt
     held_out = [(spec.data.held_out, spec.evaluation.samples_per_prompt)] if spec.data.held_out else []
     sets = [(each, each.samples_per_prompt or spec.evaluation.samples_per_prompt) for each in spec.data.evaluation_sets]
-    measured = [each.limit and each.limit * samples for each, samples in (*held_out, *sets)]
-    known = [number for number in measured if number is not None]
-    return max([rollout, *known]) if len(known) == len(measured) else None
+    measured = [(each.limit or MOST_IN_GRAPH) * samples for each, samples in (*held_out, *sets)]
+    return min(max([rollout, *measured]), MOST_IN_GRAPH)
 
 
 def _arguments(spec: Spec, model: Path) -> dict[str, Argument]:
@@ -108,7 +107,7 @@ def _graphs(spec: Spec) -> dict[str, Argument]:
     """
     if any(name.startswith(GRAPHS) for name in spec.extra_args.sglang):
         return {}
-    return {f"{GRAPHS}-max-bs-decode": min(_responses_at_once(spec) or MOST_IN_GRAPH, MOST_IN_GRAPH)}
+    return {f"{GRAPHS}-max-bs-decode": _largest_batch(spec)}
 
 
 def _cpu_environment(threads: int, python_path: str) -> dict[str, str]:
