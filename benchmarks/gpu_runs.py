@@ -10,9 +10,10 @@ not repeated, so an interrupted benchmark goes on where it was. `--device cpu --
 an optimizer step, a publication. So `publish` and the next `rollout` are the time from the end of the step to the first
 tokens of the new version. `apart-...` is the same with learner and engine on a GPU each.
 
-`cycles` is a hundred steps of `publish-0.6B-Ipc`, for their memory. `waits` and `ahead` are one manifest with and
-without `rollout.async`. `lost-...` kills an engine, the driver or a rank of the learner in a colocated run on two GPUs,
-and reports what followed; `lost-publishing` kills an engine in the middle of a publication, three times.
+`cycles` is a hundred steps of `publish-0.6B-Ipc`, for their memory. `whole` is a step of common size, colocated: 256
+responses of 256 tokens. `waits` and `ahead` are one manifest with and without `rollout.async`. `lost-...` kills an
+engine, the driver or a rank of the learner in a colocated run on one GPU or two, and reports what followed;
+`lost-publishing` kills an engine in the middle of a publication, three times.
 """
 
 import argparse
@@ -210,7 +211,12 @@ def decode(bench: Bench, in_flight: int) -> Json:
     directory = bench.out / f"decode-{in_flight}"
     directory.mkdir(exist_ok=True)
     found = rollout.compare(job, model, prompts, 1 if bench.tiny else ROUNDS, 4, directory)
-    return {"ours [tokens/s]": found.ours, "engine alone [tokens/s]": found.plain, "ratio": found.ours / found.plain}
+    return {
+        "ours [tokens/s]": found.ours,
+        "engine alone [tokens/s]": found.plain,
+        "ratio": found.ours / found.plain,
+        "rounds": found.rounds,
+    }
 
 
 def apart(bench: Bench, size: str) -> Json:
@@ -230,10 +236,19 @@ def ahead(bench: Bench, name: str, settings: Json | None) -> Json:
     return figures(bench.run(job, WARM_UP + 20))
 
 
+def whole(bench: Bench) -> Json:
+    """Measure the steps of a colocated run: 32 prompts, 8 responses of 256 tokens to each, one optimizer step."""
+    tokens = 8 if bench.tiny else 256
+    change: Json = {"promptsPerStep": 4 if bench.tiny else 32, "contextLength": PROMPT_TOKENS + tokens}
+    change |= {"sampling": {"maxNewTokens": tokens}, "memoryFraction": 0.5}
+    return figures(bench.run(bench.job("whole", bench.model("0.6B"), rollout=change), STEPS))
+
+
 def lost(bench: Bench, name: str, kills: Sequence[Kill], tokens: int = 64) -> Json:
-    """Kill processes of a run on two GPUs; return what followed."""
+    """Kill processes of a run with an engine and a rank on each GPU; return what followed."""
     tokens = 8 if bench.tiny else tokens
-    rollout_: Json = {"promptsPerStep": 4, "engines": 2, "contextLength": PROMPT_TOKENS + tokens}
+    gpus = min(2, torch.cuda.device_count()) if bench.on_gpu else 2
+    rollout_: Json = {"promptsPerStep": 4, "engines": gpus, "contextLength": PROMPT_TOKENS + tokens}
     rollout_ |= {"sampling": {"maxNewTokens": tokens}}
     directory = Path(FILES) / name
     job = bench.job(
@@ -241,7 +256,7 @@ def lost(bench: Bench, name: str, kills: Sequence[Kill], tokens: int = 64) -> Js
         bench.model("0.6B"),
         rollout=rollout_,
         placement="Colocated",
-        training={"gpusPerNode": 2},
+        training={"gpusPerNode": gpus},
         checkpoint={
             "directory": str(directory),
             "interval": 10_000 if kills[0].victim == VICTIMS["engine"] else LOST_AFTER - 1,
@@ -300,7 +315,7 @@ def figures(directory: Path) -> Json:
     phases = sorted({phase for step in counted for phase in step.phase_seconds})
     found: Json = {
         "steps": len(steps),
-        "start": [each.phase_seconds.get("start") for each in records if isinstance(each, ReadyRecord)],
+        "start": [dict(each.phase_seconds) for each in records if isinstance(each, ReadyRecord)],
         "phases": {name: median(step.phase_seconds.get(name, 0.0) for step in counted) for name in phases},
         "publish": [round(step.phase_seconds["publish"], 4) for step in counted],
         "step": median(sum(step.phase_seconds.values()) for step in counted),
@@ -338,6 +353,7 @@ ROWS: dict[str, Callable[[Bench], Json]] = {
     **{f"decode-{number}": partial(decode, in_flight=number) for number in IN_FLIGHT},
     **{f"publish-{size}-{how}": partial(publish, size=size, transport=how) for size in SHAPES for how in TRANSPORTS},
     **{f"apart-{size}": partial(apart, size=size) for size in SHAPES},
+    "whole": whole,
     "waits": partial(ahead, name="waits", settings=None),
     "ahead": partial(ahead, name="ahead", settings={"maxStaleness": 1}),
     "cycles": partial(publish, size="0.6B", transport="Ipc", steps=WARM_UP + 100),
@@ -346,7 +362,7 @@ ROWS: dict[str, Callable[[Bench], Json]] = {
         lost, name="lost-publishing", kills=[Kill(VICTIMS["engine"], in_publication) for _ in range(3)], tokens=1
     ),
 }
-TWO_GPUS = frozenset(name for name in ROWS if name.startswith(("apart", "lost", "waits", "ahead")))
+TWO_GPUS = frozenset(name for name in ROWS if name.startswith(("apart", "waits", "ahead")))
 
 
 def possible() -> list[str]:

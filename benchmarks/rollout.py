@@ -37,6 +37,8 @@ class Figures:
     """[response tokens/s]"""
     groups: tuple[Group, ...]
     """the last rollout, where realistic samples are needed"""
+    rounds: dict[str, list[float]]
+    """both rates of every round that counts"""
 
 
 def compare(job: RLJob, model: Path, prompts: Sequence[Prompt], rounds: int, threads: int, directory: Path) -> Figures:
@@ -84,7 +86,8 @@ async def _measure(job: RLJob, router: Router, engine: EngineClient, prompts: Se
         for name, work in (("ours", ours), ("plain", plain)):
             await post(engine.session, f"{engine.url}/flush_cache", {})
             rates[name].append(await rate(work))
-    return Figures(median(rates["ours"][1:]), median(rates["plain"][1:]), groups)
+    counted = {name: values[1:] for name, values in rates.items()}
+    return Figures(median(counted["ours"]), median(counted["plain"]), groups, counted)
 
 
 async def rate(work: Callable[[], Awaitable[int]]) -> float:

@@ -50,6 +50,7 @@ def questions_of(name: str, model: Path) -> Dataset:
     ("name", "train", "held_out"),
     [
         ("quickstart.yaml", 2630, 100),
+        ("gpu-sums.yaml", 24445, 500),
         ("chain-sum-tiny.yaml", 149, 50),
         ("async.yaml", 149, 50),
         ("arithmetic-products.yaml", 80, 20),
@@ -75,7 +76,7 @@ def test_every_algorithm_has_an_example():
 
 
 def test_every_example_is_tested():
-    assert len(list(EXAMPLES.glob("*.yaml"))) == 7
+    assert len(list(EXAMPLES.glob("*.yaml"))) == 8
 
 
 def test_the_quickstart_asks_for_the_rest_of_an_equation(tiny_llama_dir):
