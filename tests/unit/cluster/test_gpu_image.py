@@ -21,11 +21,13 @@ def test_cpus_and_gpus_run_the_same_versions() -> None:
 
 
 def test_the_lock_for_gpus_has_the_kernels_and_nothing_that_is_left_out() -> None:
-    left_out = (REPOSITORY / "requirements" / "gpu-overrides.txt").read_text().splitlines()[1:]
-    names = {line.partition(";")[0] for line in left_out}
-    assert names
-    assert names.isdisjoint(pins("gpu.txt"))
+    overrides = (REPOSITORY / "requirements" / "gpu-overrides.txt").read_text().splitlines()
+    left_out = {line.partition(";")[0] for line in overrides if line.endswith("sys_platform == 'never'")}
+    pinned = dict(line.split("==") for line in overrides if not line.startswith("#") and ";" not in line)
+    assert left_out and pinned
+    assert left_out.isdisjoint(pins("gpu.txt"))
     assert {"sglang-kernel", "flashinfer-python", "flash-attn-4"} <= pins("gpu.txt").keys()
+    assert pinned == {name: pins("gpu.txt")[name] for name in pinned}
 
 
 def test_layers_have_the_command_that_made_them_and_their_sum() -> None:
