@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from textwrap import indent
 
 from rljob_api.generated.explained_fields import fields, nearest_fields, paths
 from rljob_api.generated.explanations import Explanation, Kind, everything, explanations, nearest
@@ -30,7 +31,19 @@ def as_text(found: Sequence[Explanation], *, whole: bool) -> str:
 
 def paragraph(each: Explanation) -> str:
     do = [] if each.kind is Kind.FIELD else [f"  do:   {each.do or 'nothing'}"]
-    return "\n".join([f"{title(each)}: {each.means}", *do, f"  more: {each.link}"])
+    return "\n".join([f"{title(each)}: {each.means}", *do, *manifests(each), f"  more: {each.link}"])
+
+
+def manifests(each: Explanation) -> list[str]:
+    """Return the lines with sections of a manifest that are rejected, and those that are accepted."""
+    if not each.rejected:
+        return []
+    return [
+        "  rejected:",
+        indent(each.rejected, " " * 4).rstrip(),
+        "  accepted:",
+        indent(each.accepted, " " * 4).rstrip(),
+    ]
 
 
 def line(each: Explanation) -> str:

@@ -41,6 +41,15 @@ class Signature(_Declared):
     """it proves nothing where the line before its traceback, or one soon after it, says that the program goes on"""
 
 
+class Manifests(_Declared):
+    """What leads to a failure and what does not: sections of `spec`."""
+
+    rejected: Text
+    message: Text
+    """of `rljob validate`"""
+    accepted: Text
+
+
 class Failure(_Declared):
     """A failure, with everything that is known of it."""
 
@@ -64,6 +73,8 @@ class Failure(_Declared):
     """metric of a run that shows it"""
     rule: str | None = None
     """field whose rule, or check before the start, refuses it in a manifest"""
+    manifest: Manifests | None = None
+    """None: more than a manifest must be known"""
     cause: Sentence
     remedy: Annotated[tuple[Sentence, ...], Field(min_length=1)]
     knob: str | None = None

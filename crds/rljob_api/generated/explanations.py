@@ -48,6 +48,10 @@ class Explanation:
     """page of the docs, with its anchor"""
     code: int | None = None
     """the number of an exit code"""
+    rejected: str = ""
+    """sections of `spec` that lead to it and are rejected; empty: more than a manifest must be known"""
+    accepted: str = ""
+    """the same, corrected"""
 
 
 @cache
@@ -74,6 +78,8 @@ def everything() -> tuple[Explanation, ...]:
             means=f"{failure.title}. {failure.cause}",
             do="; ".join(failure.remedy),
             link=f"docs/troubleshooting.md#{failure.code.lower()}",
+            rejected=failure.manifest.rejected if failure.manifest else "",
+            accepted=failure.manifest.accepted if failure.manifest else "",
         )
         for failure in catalogue().values()
     )

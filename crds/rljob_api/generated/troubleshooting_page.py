@@ -42,11 +42,20 @@ def section(failure: Failure) -> str:
     """Return the section of a failure, whose anchor is its code."""
     lines = [f"### {failure.code}", "", f"{capital(failure.title)}.{MARK[failure.level]}", ""]
     if failure.example:
-        lines += ["```", *failure.example.rstrip().splitlines(), "```", ""]
+        lines += fenced("", failure.example)
     lines += [f"**Cause.** {failure.cause}.", "", "**Fix.**", "", *[f"- {each}" for each in failure.remedy], ""]
+    if (manifest := failure.manifest) is not None:
+        lines += ["`rljob validate` and `kubectl apply` reject", "", *fenced("yaml", manifest.rejected)]
+        lines += ["with", "", *fenced("text", manifest.message)]
+        lines += ["and accept", "", *fenced("yaml", manifest.accepted)]
     lines += ["More:", ""]
     lines += [f"- {name}: {text}" for name, text in facts(failure)]
     return "\n".join([*lines, ""])
+
+
+def fenced(language: str, text: str) -> list[str]:
+    """Return the lines of a block of code, and an empty one."""
+    return [f"```{language}", *text.rstrip().splitlines(), "```", ""]
 
 
 def facts(failure: Failure) -> Iterable[tuple[str, str]]:

@@ -163,3 +163,20 @@ def test_the_texts_are_sentences_without_a_full_stop():
         text for names in content.values() for entry in names.values() for text in (entry.get("means"), entry.get("do"))
     ]
     assert [text for text in texts if text and (text != text.strip() or text.endswith("."))] == []
+
+
+def test_a_failure_that_a_manifest_alone_shows_is_explained_by_two_manifests():
+    text = CliRunner().invoke(app, ["explain", "BatchInvariant"]).output
+    *_, shown = text.partition("  rejected:\n")
+    assert shown.startswith(
+        "    rollout: {promptsPerStep: 32, samplesPerPrompt: 8}\n"
+        "    training: {globalBatchSize: 100}\n"
+        "  accepted:\n"
+        "    rollout: {promptsPerStep: 32, samplesPerPrompt: 8}\n"
+        "    training: {globalBatchSize: 128}\n"
+        "  more: docs/troubleshooting.md#batchinvariant\n"
+    )
+
+
+def test_other_failures_are_explained_without_manifests():
+    assert "rejected:" not in CliRunner().invoke(app, ["explain", "DiskFull"]).output

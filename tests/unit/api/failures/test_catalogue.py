@@ -1,17 +1,21 @@
 """The catalogue of failures: every entry is complete, names real fields, and is recognised by its own log."""
 
+import copy
 import re
 from pathlib import Path
 
 import pytest
 import yaml
 
+from rljob_api.errors import ManifestError
 from rljob_api.failures.catalogue import catalogue, nearest
 from rljob_api.failures.diagnosis import diagnose
 from rljob_api.failures.entry import Failure
 from rljob_api.failures.scan import scan, signatures
 from rljob_api.reading.field_lookup import walk
+from rljob_api.reading.manifest import load
 from rljob_api.sections import RLJob
+from support.api import bad_manifests
 
 ROOT = Path(__file__).parents[4]
 FIELDS = {".".join(entry.path) for entry in walk(RLJob, ())}
@@ -96,3 +100,38 @@ def test_codes_and_texts_are_sentences_without_jargon():
 
 def test_the_nearest_code_is_named():
     assert nearest("TrainOutOfMemry")[0] == "TrainOutOfMemory"
+
+
+DECLARED = {code: failure.manifest for code, failure in catalogue().items() if failure.manifest}
+
+
+def with_sections(text: str) -> str:
+    """Return the good manifest with these sections of `spec` in it."""
+    manifest = copy.deepcopy(bad_manifests.parsed(bad_manifests.table()["good"]))
+    for name, section in yaml.safe_load(text).items():
+        old = manifest["spec"].get(name)
+        manifest["spec"][name] = {**old, **section} if isinstance(old, dict) else section
+    return yaml.safe_dump(manifest)
+
+
+@pytest.mark.parametrize("code", DECLARED)
+def test_a_manifest_that_leads_to_a_failure_is_rejected_with_its_message(code):
+    with pytest.raises(ManifestError) as caught:
+        load(with_sections(DECLARED[code].rejected))
+    assert str(caught.value) == DECLARED[code].message.strip()
+
+
+@pytest.mark.parametrize("code", DECLARED)
+def test_the_corrected_manifest_is_accepted(code):
+    load(with_sections(DECLARED[code].accepted))
+
+
+def test_known_problems_that_a_manifest_alone_shows_have_both_manifests():
+    assert DECLARED.keys() >= {
+        "AsyncNeedsDisaggregated",
+        "BatchInvariant",
+        "ColocatedOutOfMemory",
+        "ContextTooLong",
+        "QuantIgnoreList",
+        "UnknownArgument",
+    }
