@@ -33,7 +33,7 @@ demo: $(READY) ## Train SmolLM2-135M on arithmetic on this machine, in about ten
 
 # Tests of the control plane wait a third of their time: unit tests run beside them.
 test: lint ## Run lint, unit tests, and integration tests with real Ray, SGLang, router, Megatron and Kubernetes
-	$(MAKE) --no-print-directory -j2 --output-sync=line unit integration-cluster
+	$(MAKE) --no-print-directory -j2 unit integration-cluster
 	$(MAKE) --no-print-directory integration-learner integration-trainer
 
 unit: $(READY) ## Run the unit tests: no engine, no cluster
