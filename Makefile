@@ -31,10 +31,7 @@ setup: $(READY) ## Create .venv from the lock
 demo: $(READY) ## Train SmolLM2-135M on arithmetic on this machine, in about ten minutes
 	$(BIN)/rljob run docs/examples/quickstart.yaml
 
-# Tests of the control plane wait a third of their time: unit tests run beside them.
-test: lint ## Run lint, unit tests, and integration tests with real Ray, SGLang, router, Megatron and Kubernetes
-	$(MAKE) --no-print-directory -j2 unit integration-cluster
-	$(MAKE) --no-print-directory integration-learner integration-trainer
+test: lint unit integration ## Run lint, unit tests, and integration tests with real Ray, SGLang, router, Megatron and Kubernetes
 
 unit: $(READY) ## Run the unit tests: no engine, no cluster
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/unit

@@ -176,11 +176,12 @@ def _is_usual(stage: PodStage) -> bool:
     return stage.stage in USUAL or not stage.text
 
 
-def _rank(pod: Pod, stage: PodStage) -> tuple[float, bool, str]:
+def _rank(pod: Pod, stage: PodStage) -> tuple[bool, float, bool, str]:
     rank: float = list(Stage).index(stage.stage)
     if stage.stage is Stage.PROBES and pod.is_head:
         rank = list(Stage).index(Stage.INIT) - 0.5  # the init containers of workers wait for the head
-    return rank, not pod.is_head, pod.name
+    # A pod about which nothing is known comes after one with a reason, however far that one is.
+    return stage.stage is Stage.CREATING and not stage.text, rank, not pod.is_head, pod.name
 
 
 def pod_to_ask(pods: Sequence[Pod], now: float) -> Pod | None:

@@ -184,6 +184,13 @@ def test_a_sandbox_that_cannot_be_made_is_named_from_the_pods_events():
     assert found.text == "sums-7f3a1-1-a: its sandbox cannot be made: no network plugin"
 
 
+def test_a_pod_whose_events_nobody_reads_does_not_hide_a_head_that_pulls_its_image():
+    events = {"sums-7f3a1-1-head": (PodEvent("Pulling", 'Pulling image "rljob/trainer"', OLD),)}
+    head = pod("head", PodStage(Stage.CREATING, OLD), is_head=True)
+    found = waiting_for(pod("a", PodStage(Stage.CREATING, OLD)), head, pod_events=events)
+    assert found.text == 'sums-7f3a1-1-head: Pulling image "rljob/trainer"'
+
+
 def test_a_quota_that_kuberay_runs_into_is_a_quota():
     around = Surroundings()
     around.step()
