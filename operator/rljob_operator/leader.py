@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from rljob_operator.cluster import Cluster, ClusterError
+from rljob_operator.cluster import Cluster, ClusterError, ConflictError
 from rljob_operator.identity import Manifest
 
 log = logging.getLogger(__name__)
@@ -123,11 +123,22 @@ class Election:
         return True
 
     async def release(self) -> None:
-        """Release the Lease so that another replica can take it at once."""
+        """Release the Lease so that another replica can take it at once. If that fails, it can after LEASE_S."""
+        try:
+            async with asyncio.timeout(RENEW_DEADLINE_S / 2):
+                while not await self._is_released():
+                    log.info("action=release outcome=conflict: the last renewal came in between")
+        except (ClusterError, TimeoutError) as error:
+            log.warning("action=release failed, others can take the Lease after %d s: %s", LEASE_S, error)
+
+    async def _is_released(self) -> bool:
         lease = await self._cluster.read_lease(self._namespace, self._name)
         if lease and lease["spec"].get("holderIdentity") == self._identity:
-            spec = {**lease["spec"], "holderIdentity": ""}
-            await self._cluster.write_lease({**lease, "spec": spec})
+            try:
+                await self._cluster.write_lease({**lease, "spec": {**lease["spec"], "holderIdentity": ""}})
+            except ConflictError:
+                return False
+        return True
 
     def guard(self, die: Callable[[int], None] = os._exit) -> None:
         """End the process when the Lease is not renewed in time, even if the event loop hangs."""

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from rljob_operator.cluster import Cluster, ClusterError
+from rljob_operator.cluster import Cluster, ClusterError, ConflictError
 from rljob_operator.identity import Manifest
 from rljob_operator.leader import LEASE_S, LOST, RENEW_DEADLINE_S, Election, Observed, may_take, taken
 
@@ -57,6 +57,8 @@ class Leases:
     def __init__(self) -> None:
         self.lease: Manifest | None = None
         self.is_down = False
+        self.on_its_way: Manifest | None = None
+        """a write that the server gets before the next one"""
 
     async def read_lease(self, namespace: str, name: str) -> Manifest | None:
         if self.is_down:
@@ -64,6 +66,11 @@ class Leases:
         return copy.deepcopy(self.lease)
 
     async def write_lease(self, lease: Manifest) -> Manifest:
+        first, self.on_its_way = self.on_its_way, None
+        if first is not None:
+            await self.write_lease(first)
+        if self.lease and self.lease["metadata"]["resourceVersion"] != lease["metadata"].get("resourceVersion"):
+            raise ConflictError("the object has been modified", 409)
         version = int(lease["metadata"].get("resourceVersion", "0")) + 1
         self.lease = {**lease, "metadata": {**lease["metadata"], "resourceVersion": str(version)}}
         return self.lease
@@ -121,6 +128,21 @@ def test_a_released_lease_is_taken_at_once(replicas: Replicas):
     replicas.tries(replicas.first)
     asyncio.run(replicas.first.release())
     assert replicas.tries(replicas.second)
+
+
+def test_a_renewal_that_is_still_on_its_way_does_not_keep_the_lease(replicas: Replicas):
+    replicas.tries(replicas.first)
+    replicas.leases.on_its_way = copy.deepcopy(replicas.leases.lease)
+    asyncio.run(replicas.first.release())
+    assert replicas.holder == ""
+
+
+def test_a_lease_that_cannot_be_released_is_no_failure_of_the_process(replicas: Replicas, caplog):
+    replicas.tries(replicas.first)
+    replicas.leases.is_down = True
+    asyncio.run(replicas.first.release())
+    assert "action=release failed, others can take the Lease after 15 s: no answer" in caplog.text
+    assert replicas.holder == "first"
 
 
 def test_a_replica_does_not_release_the_lease_of_another(replicas: Replicas):
