@@ -32,7 +32,7 @@ from verl.utils.tokenizer import continuous_token_wiring
 continuous_token_wiring._MODEL_TYPE_TO_FAMILY.pop("qwen3", None)
 
 
-class Prompt(ReplayBuffer):
+class QuickReplayBuffer(ReplayBuffer):
     def __init__(self, **settings):
         super().__init__(poll_interval=0.05, **settings)
 
@@ -87,7 +87,7 @@ SETTINGS: dict[str, object] = {
     "trainer.resume_mode": "disable",
     "trainer.total_epochs": 100,
     "trainer.total_training_steps": STEPS,
-    "trainer.v1.sampler.custom_sampler.name": "Prompt",
+    "trainer.v1.sampler.custom_sampler.name": "QuickReplayBuffer",
     "ray_kwargs.ray_init.num_cpus": 32,
 }
 FIGURE = re.compile(r"(\S+):(?:np\.\w+\()?(-?\d[\d.]*(?:e[+-]?\d+)?)\)?")
