@@ -199,8 +199,11 @@ def nearest_option(value: str, options: Sequence[str]) -> str | None:
 
 
 def belongs(loc: tuple[int | str, ...]) -> str:
-    """Return what belongs in a field, or in the list of which this is an entry: its text, and what it takes."""
-    entry = field_lookup.entries()[field_names(loc)]
+    """Return what belongs in a field, or in the list or mapping of which this is an entry: its text, what it takes."""
+    entries, names = field_lookup.entries(), field_names(loc)
+    while names not in entries:  # a key of a mapping
+        names = names[:-1]
+    entry = entries[names]
     takes = field_types.kind(entry.field)
     if entry.section is not None:
         required = [field.alias or name for name, field in entry.section.model_fields.items() if field.is_required()]

@@ -4,6 +4,7 @@ import json
 import pickle
 
 import pytest
+import yaml
 
 from rljob_api.errors import ABSENT, ManifestError, Problem
 from rljob_api.reading import field_lookup
@@ -162,3 +163,14 @@ def test_every_field_that_a_debug_mode_may_leave_without_effect_exists():
     named = {field_lookup.dotted(path) for path in field_lookup.entries()}
 
     assert {field.at for field in (*scope.LEARNER_ONLY, *scope.ENGINES_ONLY)} <= named
+
+
+@pytest.mark.parametrize("header", ["X-Judge", ""])
+def test_an_empty_value_of_a_mapping_is_a_problem_of_its_key(good, header):
+    raw = yaml.safe_load(good)
+    raw["spec"]["reward"] = {"kind": "Remote", "remote": {"url": "http://judge/score", "headersFromEnv": {header: ""}}}
+    with pytest.raises(ManifestError) as caught:
+        parse(raw)
+    (problem,) = caught.value.problems
+    assert (problem.field, problem.value) == (f"spec.reward.remote.headersFromEnv.{header}", "")
+    assert problem.rule.startswith("is empty; expected headers of the request")
