@@ -13,7 +13,7 @@ from rljob_api.sections import Spec, WandbMode
 from rljob_api.sizing.topology import gpu_resource
 
 RESOURCES = ("requests", "limits", "claims")
-QUANTITY = re.compile(r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
+QUANTITY = re.compile(r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?")
 """https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/"""
 REQUESTED = fields_of(SPEC.runtime, "head_resources", "worker_resources")
 wandb = SPEC.tracking.wandb

@@ -174,3 +174,14 @@ def test_an_empty_value_of_a_mapping_is_a_problem_of_its_key(good, header):
     (problem,) = caught.value.problems
     assert (problem.field, problem.value) == (f"spec.reward.remote.headersFromEnv.{header}", "")
     assert problem.rule.startswith("is empty; expected headers of the request")
+
+
+@pytest.mark.parametrize(("amount", "taken"), [("1e-3", True), (2.5e22, True), (5e-324, False), ("1e100", False)])
+def test_an_amount_has_at_most_two_digits_of_exponent_which_is_what_the_operator_reads(good, amount, taken):
+    raw = yaml.safe_load(good)
+    raw["spec"]["runtime"] = {"workerResources": {"requests": {"cpu": amount}}}
+    if taken:
+        parse(raw)
+    else:
+        with pytest.raises(ManifestError, match="is no quantity of Kubernetes"):
+            parse(raw)
