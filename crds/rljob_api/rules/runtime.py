@@ -13,8 +13,8 @@ from rljob_api.sections import Spec, WandbMode
 from rljob_api.sizing.topology import gpu_resource
 
 RESOURCES = ("requests", "limits", "claims")
-QUANTITY = re.compile(r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?")
-"""https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/"""
+QUANTITY = re.compile(r"([+-]?(?:[0-9]+[.]?[0-9]*|[.][0-9]+))(?:[eE]([+-]?[0-9]{1,2})|([KMGTPE]i|[numkMGTPE]))?")
+"""number, and power of ten or suffix: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/"""
 REQUESTED = fields_of(SPEC.runtime, "head_resources", "worker_resources")
 wandb = SPEC.tracking.wandb
 TRACKING = requires(

@@ -1,9 +1,10 @@
 """Quantities of Kubernetes (`500m`, `64Gi`, `8`) as whole thousandths of their unit: exact, and ordered."""
 
-import re
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
+
+from rljob_api.rules.runtime import QUANTITY
 
 Amounts = Mapping[str, int]
 """by resource, in thousandths of its unit: of a core, a byte, a device"""
@@ -15,13 +16,12 @@ SUFFIXES: Mapping[str, Decimal] = {
     **{suffix: Decimal(1000) ** (power + 1) for power, suffix in enumerate("kMGTPE")},
     **{f"{suffix}i": Decimal(1024) ** (power + 1) for power, suffix in enumerate("KMGTPE")},
 }
-WRITTEN = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)")
 BYTES = ("memory", "storage", "hugepages")
 
 
 def thousandths(text: object) -> int:
     """Return a quantity in thousandths, rounded up as the API server does; raise ValueError if it is none."""
-    found = WRITTEN.fullmatch(str(text))
+    found = QUANTITY.fullmatch(str(text))
     if found is None:
         raise ValueError(f"{text!r} is no quantity; write for example 500m, 2 or 64Gi")
     number, power, suffix = found.groups()
