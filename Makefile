@@ -97,6 +97,7 @@ bench-operator: $(READY) | $(GO) ## Measure the operator with a real API server 
 
 generate: $(READY) ## Regenerate the CRD, dashboards, known arguments and reference pages
 	$(BIN)/python crds/generate_arguments.py > .venv/generated && mv .venv/generated crds/rljob_api/rules/arguments.json
+	$(BIN)/python crds/generate_pod_fields.py > .venv/generated && mv .venv/generated crds/rljob_api/rules/pod_fields.json
 	$(BIN)/python -m rljob_api.generated.crd > .venv/generated && mv .venv/generated crds/rljob.dev_rljobs.yaml
 	PYTHONPATH=charts $(BIN)/python -m dashboards
 	$(BIN)/python -m rljob_api.generated.crd_page > .venv/generated && mv .venv/generated docs/crd.md

@@ -7,6 +7,7 @@ Rules that need more than one field live in `rules/`.
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -16,6 +17,7 @@ from pydantic.alias_generators import to_camel
 from rljob_api.algorithms import KNOWN, SFT
 
 INT32 = 2**31 - 1
+LONGEST_TEXT = 4096
 MOST_NODES = 10_000
 MOST_GPUS_PER_NODE = 1_000
 CPU_KV_TOKENS = 8192
@@ -50,7 +52,7 @@ Timeout = Annotated[int, Field(ge=1, le=86400)]
 """whole seconds, at most a day"""
 Nodes = Annotated[int, Field(ge=1, le=MOST_NODES)]
 GpusPerNode = Annotated[int, Field(ge=1, le=MOST_GPUS_PER_NODE)]
-Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_TEXT)]
 ShortName = Annotated[str, StringConstraints(pattern="^[A-Za-z][A-Za-z0-9_-]*$", max_length=LONGEST_NAME)]
 """a name in metrics, reports and messages"""
 QualifiedName = Annotated[str, StringConstraints(min_length=1, max_length=317)]
@@ -64,7 +66,24 @@ QueueName = Annotated[
 ]
 """of an object whose name is the value of a label"""
 Prompt = Annotated[str, StringConstraints(max_length=65536)]
-Settings = Annotated[dict[str, Any], Field(max_length=1000)]
+MOST_ENTRIES = 1000
+Settings = Annotated[dict[str, Any], Field(max_length=MOST_ENTRIES)]
+
+
+@dataclass(frozen=True, slots=True)
+class OfPod:
+    """Marks a field that holds a part of a pod, passed on as it is."""
+
+    kind: str
+    """its type in Kubernetes; `[Toleration]` for a list"""
+    is_patch: bool = False
+    """a strategic merge patch of that type"""
+    has_schema: bool = False
+    """let the API server judge the scalars of its entries, too. Few can: kubectl keeps the CRD that it applied in an
+    annotation, which has a largest size"""
+
+
+Resources = Annotated[Settings, OfPod("ResourceRequirements")]
 
 
 def keyed(*keys: str) -> dict[str, str | list[str]]:
@@ -743,15 +762,15 @@ class Runtime(Section):
     """pull policy of the image. Only in a cluster"""
     image_pull_secrets: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
     """names of pull Secrets in the job's namespace. Only in a cluster"""
-    volumes: Annotated[tuple[Settings, ...], Field(max_length=100)] = ()
+    volumes: Annotated[tuple[Settings, ...], Field(max_length=100), OfPod("[Volume]", has_schema=True)] = ()
     """volumes of every pod, as in a pod's `spec.volumes`. Only in a cluster"""
-    volume_mounts: Annotated[tuple[Settings, ...], Field(max_length=100)] = ()
+    volume_mounts: Annotated[tuple[Settings, ...], Field(max_length=100), OfPod("[VolumeMount]", has_schema=True)] = ()
     """mounts of the volumes, as in a container's `volumeMounts`. `checkpoint.directory` must be in one of them,
     because the driver and the learners run in different pods. Only in a cluster"""
-    head_resources: Settings = Field(default_factory=dict)
+    head_resources: Resources = Field(default_factory=dict)
     """CPU, memory and other resources of the head pod, which runs the driver, as in a container's `resources`;
     absent: the operator's default. Only in a cluster"""
-    worker_resources: Settings = Field(default_factory=dict)
+    worker_resources: Resources = Field(default_factory=dict)
     """resources of each pod with learners or engines, as in a container's `resources`; the operator adds GPUs. Data
     in /dev/shm counts as memory. Only in a cluster"""
 
@@ -779,7 +798,7 @@ class Scheduling(Section):
     within it. A condition reports it when it is too short. Only in a cluster. Kubernetes: the same"""
     node_selector: Annotated[dict[str, str], Field(max_length=100)] = Field(default_factory=dict)
     """labels that a node must have to run pods of the job. Only in a cluster"""
-    tolerations: Annotated[tuple[Settings, ...], Field(max_length=100)] = ()
+    tolerations: Annotated[tuple[Settings, ...], Field(max_length=100), OfPod("[Toleration]", has_schema=True)] = ()
     """tolerations of the pods, as in a pod's `spec.tolerations`. Only in a cluster"""
     priority_class_name: Text | None = None
     """PriorityClass of the pods. Only in a cluster"""
@@ -796,7 +815,7 @@ class PodTemplate(Section):
 
     metadata: Settings = Field(default_factory=dict)
     """metadata of the pods: `labels` and `annotations`"""
-    spec: Settings = Field(default_factory=dict)
+    spec: Annotated[Settings, OfPod("PodSpec", is_patch=True)] = Field(default_factory=dict)
     """fields of a pod's `spec`. Lists of named entries (containers, initContainers, volumes, env) merge by name: a
     container `ray-head` or `ray-worker` changes Ray's own, any other name adds one. null removes a field"""
 
@@ -808,16 +827,18 @@ class PodRole(Section):
     """further labels of the pods"""
     annotations: Annotated[dict[str, str], Field(max_length=100)] = Field(default_factory=dict)
     """annotations of the pods, for example of a network plugin"""
-    resources: Settings = Field(default_factory=dict)
+    resources: Resources = Field(default_factory=dict)
     """resources of the Ray container; absent: runtime.headResources or runtime.workerResources. The operator adds
     GPUs"""
     node_selector: Annotated[dict[str, str], Field(max_length=100)] = Field(default_factory=dict)
     """labels that a node must have, in addition to scheduling.nodeSelector; the same label here comes first"""
-    affinity: Settings = Field(default_factory=dict)
+    affinity: Annotated[Settings, OfPod("Affinity")] = Field(default_factory=dict)
     """affinity of the pods, as in a pod's `spec.affinity`. Absent on the head: it prefers nodes without GPUs"""
-    tolerations: Annotated[tuple[Settings, ...], Field(max_length=100)] = ()
+    tolerations: Annotated[tuple[Settings, ...], Field(max_length=100), OfPod("[Toleration]")] = ()
     """tolerations of the pods, in addition to scheduling.tolerations"""
-    topology_spread_constraints: Annotated[tuple[Settings, ...], Field(max_length=16)] = ()
+    topology_spread_constraints: Annotated[
+        tuple[Settings, ...], Field(max_length=16), OfPod("[TopologySpreadConstraint]")
+    ] = ()
     """how the pods spread over nodes or zones, as in a pod's `spec.topologySpreadConstraints`; without a
     `labelSelector` a constraint counts the pods of this role"""
     runtime_class_name: Text | None = None

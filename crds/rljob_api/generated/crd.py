@@ -17,9 +17,19 @@ from pydantic.fields import FieldInfo
 
 from rljob_api.reading import field_types
 from rljob_api.reading.field_lookup import item_of, section_of
-from rljob_api.rules import registry
+from rljob_api.rules import pod_types, registry
 from rljob_api.rules.cel import Cel, in_cel, near, plain, sentence
-from rljob_api.sections import LONGEST_NAME, MOST_NODES, NAME_PATTERN, NOT_A_NAME, RLJob, Spec
+from rljob_api.sections import (
+    LONGEST_NAME,
+    LONGEST_TEXT,
+    MOST_ENTRIES,
+    MOST_NODES,
+    NAME_PATTERN,
+    NOT_A_NAME,
+    OfPod,
+    RLJob,
+    Spec,
+)
 from rljob_api.status import UNSEEN, Status
 
 Schema = dict[str, Any]
@@ -276,11 +286,57 @@ def described(field: FieldInfo, written_by_users: bool) -> Schema:
     schema = section(nested, written_by_users) if nested else structural(bare(field))
     if item and written_by_users:
         schema |= {"items": section(item, written_by_users)}
+    if kind := next(filter(None, map(entries_of_pod, field.metadata)), None):
+        schema |= {"items": part_of_pod(kind)}
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     default = {} if field.is_required() else {"default": default_of(field)}
     usual = field_types.default(field) if nested is None else None
     text = one_line(field.description or "") + (f". Default: {usual}" if usual else "")
     return {"description": text, **schema, **extra, **{k: v for k, v in default.items() if v is not None}}
+
+
+def entries_of_pod(mark: object) -> str | None:
+    """Return the type of the entries that this mark gives a list, if they have a schema."""
+    return mark.kind.strip("[]") if isinstance(mark, OfPod) and mark.has_schema else None
+
+
+def part_of_pod(kind: str) -> Schema:
+    """Return the schema of a part of a pod: its scalars. Whatever else its type takes may hold anything."""
+    known = pod_types.DESCRIPTIONS[kind]
+    needed = pod_types.required(kind)
+    rules = [
+        {
+            "rule": claim.cel,
+            "messageExpression": claim.message,
+            "fieldPath": f".{claim.field}",
+            "message": plain(claim.says),
+        }
+        for claim in pod_types.CLAIMS[kind]
+    ]
+    return {
+        "type": "object",
+        **({"required": list(needed)} if needed else {}),
+        "properties": {name: {"description": text} | pod_scalar(kind, name) for name, text in known.items()},
+        **({} if known.keys() == pod_types.fields(kind).keys() else {"x-kubernetes-preserve-unknown-fields": True}),
+        "x-kubernetes-validations": rules,
+    }
+
+
+def pod_scalar(kind: str, name: str) -> Schema:
+    """Return the schema of a field of a type; raise ValueError unless it is a scalar or a list of texts."""
+    options, given = pod_types.VALUES.get((kind, name)), pod_types.fields(kind)[name]
+    match given:
+        case "boolean":
+            return {"type": given}
+        case "integer":
+            return {"type": given, "minimum": 1 - pod_types.WHOLE, "maximum": pod_types.WHOLE - 1}
+        case "string":
+            return {"type": given, "maxLength": LONGEST_TEXT, **({"enum": ["", *options]} if options else {})}
+        case "[string]":
+            items = {"type": "string", "maxLength": LONGEST_TEXT}
+            return {"type": "array", "items": items, "maxItems": MOST_ENTRIES, "x-kubernetes-list-type": "atomic"}
+        case _:
+            raise ValueError(f"{kind}.{name} is a {given}")
 
 
 def bare(field: FieldInfo) -> Schema:

@@ -1,14 +1,16 @@
 """Rules of `spec.pods`: how the pods of each role look. Mostly free mappings, for Python alone."""
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules.claims import only_in_python, requires
 from rljob_api.rules.names import closest
-from rljob_api.rules.runtime import kinds_of
-from rljob_api.rules.terms import SPEC, has, matches, or_else, size
-from rljob_api.sections import Device, Placement, PodRole, Pods, Spec, ToolSandbox
+from rljob_api.rules.pod_types import wrong_types
+from rljob_api.rules.runtime import counted
+from rljob_api.rules.terms import SPEC, Field, fields_of, has, matches, or_else, size
+from rljob_api.sections import Device, OfPod, Placement, PodRole, Pods, Spec, ToolSandbox
 from rljob_api.sizing.topology import gpu_resource
 
 pods = SPEC.pods
@@ -65,30 +67,8 @@ OURS = ("rljob.dev/", "ray.io/", "app.kubernetes.io/managed-by")
 """beginnings of labels and annotations by which the operator and KubeRay find pods"""
 RAY_CONTAINERS = {"head": "ray-head", "trainer": "ray-worker", "rollout": "ray-worker", "tools": "tools"}
 """the container of each role whose program is ours"""
-TOLERATION: Mapping[str, tuple[str, ...]] = {
-    "key": (),
-    "value": (),
-    "operator": ("Exists", "Equal"),
-    "effect": ("NoSchedule", "PreferNoSchedule", "NoExecute"),
-    "tolerationSeconds": (),
-}
-"""fields of a toleration, and their values where only some exist"""
-SPREAD_NEEDS = ("maxSkew", "topologyKey", "whenUnsatisfiable")
 LISTS = {"containers": "name", "initContainers": "name", "volumes": "name"}
 """lists of a pod's spec whose entries merge by this field"""
-# fmt: off
-POD_FIELDS = (
-    "activeDeadlineSeconds", "affinity", "automountServiceAccountToken", "containers", "dnsConfig", "dnsPolicy",
-    "enableServiceLinks", "ephemeralContainers", "evictionResponders", "hostAliases", "hostIPC", "hostNetwork",
-    "hostPID", "hostUsers", "hostname", "hostnameOverride", "imagePullSecrets", "initContainers", "nodeName",
-    "nodeSelector", "os", "overhead", "preemptionPolicy", "priority", "priorityClassName", "readinessGates",
-    "resourceClaims", "resources", "restartPolicy", "runtimeClassName", "schedulerName", "schedulingGates",
-    "schedulingGroup", "securityContext", "serviceAccount", "serviceAccountName", "setHostnameAsFQDN",
-    "shareProcessNamespace", "subdomain", "terminationGracePeriodSeconds", "tolerations",
-    "topologySpreadConstraints", "volumes",
-)
-# fmt: on
-"""of a pod's spec, as in the official client; KubeRay's CRD may know fewer, and then refuses the RayCluster"""
 FREE_MAPPING = "the API server does not see into free mappings"
 
 
@@ -109,6 +89,24 @@ def of_roles(judge: Callable[[Spec, str, str, PodRole], Iterator[Problem]]) -> C
 
     judge_all.__name__ = judge.__name__
     return judge_all
+
+
+def parts_of_pods(section: Field) -> Iterator[tuple[Field, OfPod]]:
+    """Yield the fields that hold a part of a pod, with its type."""
+    for field in fields_of(section):
+        _, declared = field.route[-1]
+        yield from ((field, mark) for mark in declared.metadata if isinstance(mark, OfPod))
+        yield from parts_of_pods(field) if field.section else ()
+
+
+PARTS = tuple(parts_of_pods(SPEC))
+
+
+@only_in_python("the API server judges the scalars in the entries of lists, by their schemas")
+def types_of_kubernetes(spec: Spec) -> Iterator[Problem]:
+    for field, mark in PARTS:
+        with contextlib.suppress(LookupError, AttributeError):  # its section is absent; it is wrong as a whole
+            yield from wrong_types(field.at, field.of(spec), mark.kind, mark.is_patch)
 
 
 @only_in_python(FREE_MAPPING)
@@ -142,7 +140,7 @@ def label_of(path: str, name: str, value: str) -> Iterator[Problem]:
 @only_in_python(FREE_MAPPING)
 @of_roles
 def role_resources(spec: Spec, path: str, _: str, role: PodRole) -> Iterator[Problem]:
-    yield from kinds_of(f"{path}.resources", role.resources, gpu_resource(spec))
+    yield from counted(f"{path}.resources", role.resources, gpu_resource(spec))
 
 
 @only_in_python("loops over a list")
@@ -157,29 +155,6 @@ def role_capabilities(_: Spec, path: str, __: str, role: PodRole) -> Iterator[Pr
 
 @only_in_python(FREE_MAPPING)
 @of_roles
-def role_tolerations(_: Spec, path: str, __: str, role: PodRole) -> Iterator[Problem]:
-    for index, given in enumerate(role.tolerations):
-        for name, value in given.items():
-            where = f"{path}.tolerations[{index}].{name}"
-            if name not in TOLERATION:
-                yield Problem(where, ABSENT, "unknown field", closest(name, TOLERATION))
-            elif TOLERATION[name] and value not in TOLERATION[name]:
-                near = closest(str(value), TOLERATION[name], 0.3)
-                yield Problem(where, value, f"is none of {', '.join(TOLERATION[name])}", near)
-
-
-@only_in_python(FREE_MAPPING)
-@of_roles
-def role_spread(_: Spec, path: str, __: str, role: PodRole) -> Iterator[Problem]:
-    for index, given in enumerate(role.topology_spread_constraints):
-        missing = [name for name in SPREAD_NEEDS if name not in given]
-        if missing:
-            where = f"{path}.topologySpreadConstraints[{index}]"
-            yield Problem(f"{where}.{missing[0]}", ABSENT, "is missing")
-
-
-@only_in_python(FREE_MAPPING)
-@of_roles
 def role_template(spec: Spec, path: str, name: str, role: PodRole) -> Iterator[Problem]:
     if role.template is None:
         return
@@ -187,25 +162,16 @@ def role_template(spec: Spec, path: str, name: str, role: PodRole) -> Iterator[P
     for key, given in metadata.items():
         if key not in ("labels", "annotations"):
             yield Problem(f"{path}.metadata.{key}", ABSENT, "unknown field", closest(key, ("labels", "annotations")))
-        elif not isinstance(given, Mapping):
-            yield Problem(f"{path}.metadata.{key}", given, "is no mapping of names to texts")
-        else:
-            yield from keys_of(f"{path}.metadata.{key}", given)
-    for key in patch:
-        if key not in POD_FIELDS:
-            yield Problem(f"{path}.spec.{key}", ABSENT, "unknown field", closest(key, POD_FIELDS))
+            continue
+        yield from wrong_types(f"{path}.metadata.{key}", given, "{string}")
+        yield from keys_of(f"{path}.metadata.{key}", given if isinstance(given, Mapping) else {})
     for key, merged_by in LISTS.items():
         yield from entries_of(f"{path}.spec.{key}", patch.get(key), merged_by)
     yield from ray_container(f"{path}.spec.containers", patch.get("containers"), RAY_CONTAINERS[name], spec)
 
 
 def entries_of(path: str, given: object, merged_by: str) -> Iterator[Problem]:
-    if given is None:
-        return
-    if not isinstance(given, list):
-        yield Problem(path, given, "is no list")
-        return
-    for index, entry in enumerate(given):
+    for index, entry in enumerate(given if isinstance(given, list) else ()):
         if not isinstance(entry, Mapping) or not isinstance(entry.get(merged_by), str):
             yield Problem(f"{path}[{index}].{merged_by}", ABSENT, "is missing: entries merge by it")
         elif entry[merged_by].startswith("rljob-"):
@@ -227,16 +193,15 @@ def ray_container(path: str, given: object, name: str, spec: Spec) -> Iterator[P
                 rule = "is decided by the operator" if instead is None else "is that of all pods of the job"
                 yield Problem(f"{path}[{index}].{field}", ABSENT, rule, instead)
         if isinstance(entry.get("resources"), Mapping):
-            yield from kinds_of(f"{path}[{index}].resources", entry["resources"], gpu_resource(spec))
+            yield from counted(f"{path}[{index}].resources", entry["resources"], gpu_resource(spec))
 
 
 RULES = (
+    types_of_kubernetes,
     *USED,
     *OF_TOOLS,
     role_metadata,
     role_resources,
     role_capabilities,
-    role_tolerations,
-    role_spread,
     role_template,
 )

@@ -12,9 +12,6 @@ from rljob_api.rules.terms import SPEC, all_of, fields_of, has, or_else
 from rljob_api.sections import Spec, WandbMode
 from rljob_api.sizing.topology import gpu_resource
 
-RESOURCES = ("requests", "limits", "claims")
-QUANTITY = re.compile(r"([+-]?(?:[0-9]+[.]?[0-9]*|[.][0-9]+))(?:[eE]([+-]?[0-9]{1,2})|([KMGTPE]i|[numkMGTPE]))?")
-"""number, and power of ten or suffix: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/"""
 REQUESTED = fields_of(SPEC.runtime, "head_resources", "worker_resources")
 wandb = SPEC.tracking.wandb
 TRACKING = requires(
@@ -106,42 +103,39 @@ def tracking_key(spec: Spec) -> Iterator[Problem]:
 
 @only_in_python("the API server does not see into free mappings")
 def volume_mounts(spec: Spec) -> Iterator[Problem]:
-    known = [str(volume.get("name")) for volume in spec.runtime.volumes]
+    known = [volume.get("name") for volume in spec.runtime.volumes]
+    for index, name in enumerate(known):
+        if name in known[:index]:
+            yield Problem(f"spec.runtime.volumes[{index}].name", name, "is the name of two volumes")
     for index, mount in enumerate(spec.runtime.volume_mounts):
-        path, name = f"spec.runtime.volumeMounts[{index}]", str(mount.get("name"))
-        if name not in known:
-            yield Problem(f"{path}.name", name, "is no volume of spec.runtime.volumes", closest(name, known))
-        if not str(mount.get("mountPath", "")).startswith("/"):
-            yield Problem(f"{path}.mountPath", mount.get("mountPath", ABSENT), "is no absolute path")
+        name = mount.get("name")
+        if isinstance(name, str) and name not in known:
+            near = closest(name, [str(each) for each in known])
+            yield Problem(
+                f"spec.runtime.volumeMounts[{index}].name", name, "is no volume of spec.runtime.volumes", near
+            )
+
+
+@only_in_python("counts the fields of a mapping")
+def volume_sources(spec: Spec) -> Iterator[Problem]:
+    for index, volume in enumerate(spec.runtime.volumes):
+        sources = [name for name, source in volume.items() if name != "name" and source is not None]
+        if len(sources) > 1:
+            yield Problem(f"spec.runtime.volumes[{index}]", ABSENT, f"has {len(sources)} sources: {', '.join(sources)}")
 
 
 @only_in_python("the API server does not see into free mappings")
 def resources(spec: Spec) -> Iterator[Problem]:
     for field in REQUESTED:
-        yield from kinds_of(field.at, field.of(spec), gpu_resource(spec))
+        yield from counted(field.at, field.of(spec), gpu_resource(spec))
 
 
-def kinds_of(path: str, given: Mapping[str, object], gpu: str) -> Iterator[Problem]:
-    """Yield the problems of a container's resources, of which `gpu` is counted elsewhere."""
+def counted(path: str, given: Mapping[str, object], gpu: str) -> Iterator[Problem]:
+    """Yield the problem of a container's resources that contain GPUs, which are counted elsewhere."""
+    rule = "is counted from the placement: training.gpusPerNode and rollout.gpusPerEngine"
     for kind, amounts in given.items():
-        if kind not in RESOURCES:
-            yield Problem(f"{path}.{kind}", ABSENT, "unknown field", closest(kind, RESOURCES))
-        elif kind != "claims":
-            yield from amounts_of(f"{path}.{kind}", amounts, gpu)
-
-
-def amounts_of(path: str, given: object, gpu: str) -> Iterator[Problem]:
-    if not isinstance(given, Mapping):
-        yield Problem(path, given, "is no mapping of resources to amounts", "{cpu: 2, memory: 8Gi}")
-        return
-    for resource, amount in given.items():
-        if resource == gpu:
-            rule = "is counted from the placement: training.gpusPerNode and rollout.gpusPerEngine"
-            yield Problem(f"{path}[{resource}]", amount, rule)
-        elif not QUANTITY.fullmatch(str(amount)):
-            unit = re.fullmatch(r"([0-9.]+) *([KMGTPEkmgtpe]?)i?[Bb]?", str(amount))
-            near = f"{unit[1]}{unit[2].upper()}{'i' * bool(unit[2])}" if unit else None
-            yield Problem(f"{path}.{resource}", amount, "is no quantity of Kubernetes", near)
+        if isinstance(amounts, Mapping) and gpu in amounts:
+            yield Problem(f"{path}.{kind}[{gpu}]", amounts[gpu], rule)
 
 
 @only_in_python("arguments are those of the installed SGLang and Megatron-core, and CEL cannot see into a free mapping")
@@ -150,4 +144,4 @@ def extra_arguments(spec: Spec) -> Iterator[Problem]:
     yield from arguments.problems("megatron", spec.extra_args.megatron)
 
 
-RULES = (TRACKING, METRICS_PORT, environment, tracking_key, volume_mounts, resources, extra_arguments)
+RULES = (TRACKING, METRICS_PORT, environment, tracking_key, volume_mounts, volume_sources, resources, extra_arguments)

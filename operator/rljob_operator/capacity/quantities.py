@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
-from rljob_api.rules.runtime import QUANTITY
+from rljob_api.rules.pod_types import QUANTITY
 
 Amounts = Mapping[str, int]
 """by resource, in thousandths of its unit: of a core, a byte, a device"""

@@ -16,6 +16,8 @@ from rljob_api.reading.document import document
 from rljob_api.reading.manifest import as_json, parse, path_text
 from rljob_api.rules import registry
 from rljob_api.rules.cel import plain
+from rljob_api.rules.pod_types import CLAIMS
+from rljob_api.rules.pods import types_of_kubernetes
 from rljob_api.sections import RLJob
 from support.api.bad_manifests import cases
 from support.api.judged_rljobs import Answer, Manifest, RLJobs
@@ -23,6 +25,9 @@ from support.api.random_manifests import NUMBERS, manifests, put
 
 NUMBER_OF_MANIFESTS = 3000
 """about a minute"""
+TYPED = ("spec.scheduling.tolerations", "spec.runtime.volumes", "spec.runtime.volumeMounts")
+"""lists whose entries have a type of Kubernetes, for the API server, too; random manifests set only their scalars"""
+CLAIMED = {claim.says for claims in CLAIMS.values() for claim in claims}
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,11 @@ def expected(content: Manifest) -> Expected:
         found = error.errors(include_url=False)
         unknown = {path_text(each["loc"]) for each in found if each["type"] == "extra_forbidden"}
         return Expected(None, frozenset(unknown), frozenset({path_text(each["loc"]) for each in found} - unknown))
-    problems = [problem for rule in registry.RULES if rule.cel for problem in rule(job.spec)]
+    of_pods = [problem for problem in types_of_kubernetes(job.spec) if problem.field.startswith(TYPED)]
+    by_claims = [problem for problem in of_pods if problem.rule in CLAIMED]
+    if wrong := frozenset(problem.field for problem in of_pods if problem not in by_claims):
+        return Expected(None, wrong=wrong)
+    problems = [*by_claims, *(problem for rule in registry.RULES if rule.cel for problem in rule(job.spec))]
     return Expected(job, said=tuple(sorted((problem.field, comparable(sentence(problem))) for problem in problems)))
 
 

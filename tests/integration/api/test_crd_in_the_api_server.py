@@ -26,7 +26,7 @@ ONLY_IN_PYTHON = (
     "spec.rollout.tools.functions[",
     "spec.rollout.async.partial",
     "spec.runtime.env",
-    "spec.runtime.volumeMounts[",
+    "spec.runtime.volumeMounts[0].name",
     "spec.runtime.headResources.",
     "spec.runtime.workerResources.",
     "spec.pods.head.",

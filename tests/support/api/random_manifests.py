@@ -106,6 +106,31 @@ VALUES: dict[str, tuple[Any, ...]] = {
         {"teacher": {"checkpoint": "models/t"}},
         {"overlong": {"buffer": 4096}, "importanceSampling": {"kind": "Mask", "low": 0.5}},
     ),
+    "spec.scheduling.tolerations": (
+        [{"key": "gpu"}, {"operator": "Exists"}],
+        [{"key": "gpu", "operator": "Exists", "value": "yes"}],
+        [{"key": "gpu", "operator": "", "value": "yes", "effect": ""}],
+        [{"key": "", "value": "yes"}],
+        [{"key": "gpu", "effect": "NoSchedule", "tolerationSeconds": 3}],
+        [{"key": "gpu", "effect": "NoExecute", "tolerationSeconds": 3}],
+        [{"key": "gpu", "effect": "noExecute"}],
+        [{"key": 3}],
+        [{}],
+    ),
+    "spec.runtime.volumes": ([{"name": "a", "emptyDir": {}}, {"name": "b"}], [{"name": "A"}], [{"name": ""}], [{}]),
+    "spec.runtime.volumeMounts": (
+        [{"name": "a", "mountPath": "/a", "readOnly": True}, {"name": "a", "mountPath": "/b", "subPath": "b"}],
+        [{"name": "a", "mountPath": "a"}],
+        [{"name": "a", "mountPath": "/a", "subPath": "b", "subPathExpr": "$(C)"}],
+        [{"name": "a", "mountPath": "/a", "readOnly": "yes"}],
+        [{"name": "a", "mountPath": "/a", "mountPropagation": "none"}],
+    ),
+    "spec.pods.head.topologySpreadConstraints": (
+        [{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "ScheduleAnyway"}],
+        [{"maxSkew": 0, "topologyKey": "rack", "whenUnsatisfiable": "ScheduleAnyway"}],
+        [{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "Never"}],
+        [{"maxSkew": 1}],
+    ),
     "spec.rollout.async": ({}, {"partial": True}, {"maxStaleness": 2, "updateInterval": 2}, {"updateInterval": 2}),
     "spec.rollout.async.partial": (True, False),
     "spec.rollout.async.maxStaleness": (1, 2, 3),
@@ -351,7 +376,8 @@ def edges(schema: Manifest) -> list[Any]:
         case {"type": "array", "maxItems": most}:
             return [[], [0], [-1], ["1"], [1] * most, [1] * (most + 1), 7]
         case _:
-            return [{}, 3, [], {f"k{n}": "1" for n in range(schema["maxProperties"] + 1)}]
+            too_many = {f"k{n}": "1" for n in range(schema["maxProperties"] + 1)} if "maxProperties" in schema else {}
+            return [{}, 3, [], too_many]
 
 
 def around(schema: Manifest, step: float) -> list[float]:

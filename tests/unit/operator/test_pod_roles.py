@@ -3,9 +3,7 @@
 import json
 
 import pytest
-from kubernetes.client import V1PodSpec
 
-from rljob_api.rules.pods import POD_FIELDS
 from rljob_operator import children, cluster_shape
 from rljob_operator.admitted_job import admitted_job
 from rljob_operator.rollout_pods import RolloutPods
@@ -177,7 +175,3 @@ def test_planning_with_settings_of_pods_comes_to_rest():
     )
     surroundings.to_running()
     assert surroundings.plan().is_empty
-
-
-def test_the_fields_of_a_pod_are_those_of_the_client():
-    assert set(POD_FIELDS) == set(V1PodSpec.attribute_map.values())

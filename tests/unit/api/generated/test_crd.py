@@ -56,7 +56,9 @@ def test_the_file_is_yaml_of_the_definition():
 
 
 def test_kubectl_can_keep_what_it_applied():
-    assert len(json.dumps(crd.definition(), separators=(",", ":"))) < LAST_APPLIED_LIMIT - 4096
+    text = json.dumps(crd.definition(), separators=(",", ":"))
+    escaped = sum(map(text.count, "&<>")) * len("u0026")  # Go writes them as \u0026, \u003c and \u003e
+    assert len(text) + escaped < LAST_APPLIED_LIMIT - 4096
 
 
 @pytest.mark.parametrize(

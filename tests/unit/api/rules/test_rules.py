@@ -15,12 +15,12 @@ from rljob_api.reading.document import document
 from rljob_api.reading.manifest import as_json
 from rljob_api.rules import registry
 from rljob_api.rules.claims import NEAREST, Rule
-from rljob_api.sections import RLJob, Spec
+from rljob_api.sections import INT32, RLJob, Spec
 from support.api.bad_manifests import cases
 from support.api.cel_reader import MACROS, METHODS, read
 from support.api.random_manifests import NUMBERS, Manifest, manifests, put
 
-NUMBER_OF_MANIFESTS = 1500
+NUMBER_OF_MANIFESTS = 2000
 IN_CEL = [rule for rule in registry.RULES if rule.cel]
 PATH = re.compile(r"\bself((?:\.\??\w+)+)")
 PATHS = {path.rpartition(".")[2]: path for path in NUMBERS}
@@ -110,7 +110,7 @@ def test_most_suggestions_are_values():
 
 def suggested(spec: Spec, problem: Problem) -> list[Spec]:
     """Return the spec with the value that is suggested first, or none where words say what to do."""
-    alone = re.fullmatch(r"(-?[\d.e-]+|[A-Z]\w+|true|false|\w+:\w+)(?: or more|, or .*)?", problem.nearest or "")
+    alone = re.fullmatch(r"(-?[\d.e-]+|[A-Z]\w+|true|false|[\w.]+:\w+)(?: or more|, or .*)?", problem.nearest or "")
     elsewhere = re.fullmatch(r"(spec[.\w]+) (\w+)(?: or .*)?", problem.nearest or "")
     short = re.match(r"(\w+) (\d+)\b(?! with)", problem.nearest or "")
     named = [(problem.field, alone[1])] if alone else [(elsewhere[1], elsewhere[2])] if elsewhere else []
@@ -118,6 +118,8 @@ def suggested(spec: Spec, problem: Problem) -> list[Spec]:
     content = {"spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True)}
     for path, value in found:
         put(content, path, yaml.safe_load(value))
+    if f"{INT32 + 1}" in [value for _, value in found]:
+        return []  # the other field has the largest number there is, so no value of this one is valid
     return [Spec.model_validate(content["spec"])] if found else []
 
 
