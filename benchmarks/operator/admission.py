@@ -5,7 +5,6 @@ import base64
 import json
 import os
 import random
-import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -105,7 +104,7 @@ async def admission(rate: int, seconds: float, nodes: int, pods: int) -> tuple[d
         kubectl("apply", "--server-side", *(f"--filename={path}" for path in control_plane.OUR_CRDS))
         kubectl("create", "namespace", NAMESPACE)
         pair = server.authority.server("webhook", ["localhost"], ["127.0.0.1"])
-        trusted = ssl.create_default_context(cafile=str(server.authority.own.certificate))
+        trusted = server.authority.own.certificate
 
         def started(name: str, command: Sequence[str]) -> Server:
             found = Server(name, command, directory)
@@ -168,7 +167,7 @@ async def fill(api: Api, nodes: int, pods: int) -> None:
     await all_of(pod, range(pods))
 
 
-async def measured(server: Server, trusted: ssl.SSLContext, rate: int, seconds: float, *, judges: bool) -> Measured:
+async def measured(server: Server, trusted: Path, rate: int, seconds: float, *, judges: bool) -> Measured:
     """Warm a server up, and send it the load that counts."""
     await until_answered(server.url, trusted)
     await load(server.url, trusted, rate, WARM_UP_S)

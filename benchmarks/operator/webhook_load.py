@@ -1,20 +1,23 @@
-"""A load on a validating webhook that does not wait: requests come at fixed times.
-
-A latency counts from the time at which a request was due, so a server that falls behind cannot hide it.
-"""
+"""A load on a validating webhook: requests come at fixed times, whether the server keeps up or not."""
 
 import asyncio
+import base64
 import gc
 import json
-import ssl
+import os
+import subprocess
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
-import aiohttp
-from api import NO_LIMIT
 from arena import NAMESPACE
 
+from local_cluster.binaries import binary
 from support.operator.operator_world import raw_job
 
 CONNECTIONS = 32
@@ -51,29 +54,47 @@ async def at_times(send: Callable[[int], Awaitable[None]], rate: float, seconds:
         gc.enable()
 
 
-async def load(url: str, trusted: ssl.SSLContext, rate: float, seconds: float) -> Load:
-    """Send reviews of valid jobs to a server, `rate` a second."""
-    bodies, failed = reviews(), 0
-    connector = aiohttp.TCPConnector(ssl=trusted, limit=CONNECTIONS)
-    async with aiohttp.ClientSession(connector=connector, timeout=NO_LIMIT) as session:
+async def load(url: str, authority: Path, rate: int, seconds: float) -> Load:
+    """Send reviews of valid jobs to a server, `rate` a second. `authority` is the certificate that it is checked with.
 
-        async def send(number: int) -> None:
-            nonlocal failed
-            headers = {"Content-Type": "application/json"}
-            try:
-                async with session.post(url, data=bodies[number % len(bodies)], headers=headers) as answer:
-                    failed += not json.loads(await answer.read())["response"]["allowed"]
-            except (aiohttp.ClientError, ValueError, KeyError):
-                failed += 1
-
-        latencies_s = await at_times(send, rate, seconds)
-    return Load(latencies_s, failed)
+    vegeta sends them, in a process of its own: a client in Python would spend as much time on a request as the server.
+    """
+    vegeta = str(binary("vegeta", os.environ))
+    with TemporaryDirectory() as directory:
+        targets, results = Path(directory, "targets"), Path(directory, "results")
+        targets.write_text("\n".join(map(partial(target, url), reviews())))
+        attack = [vegeta, "attack", "-format=json", f"-targets={targets}", f"-output={results}", f"-rate={rate}"]
+        connections = [f"-connections={CONNECTIONS}", f"-max-connections={CONNECTIONS}", f"-root-certs={authority}"]
+        await output_of(*attack, f"-duration={seconds}s", *connections)
+        answers = [json.loads(line) for line in (await output_of(vegeta, "encode", "-to=json", results)).splitlines()]
+    return Load([each["latency"] / 1e9 for each in answers], sum(not is_allowed(each) for each in answers))
 
 
-async def until_answered(url: str, trusted: ssl.SSLContext, patience_s: float = 60.0) -> None:
+def target(url: str, body: bytes) -> str:
+    """Return a request as vegeta reads it."""
+    header = {"Content-Type": ["application/json"]}
+    return json.dumps({"method": "POST", "url": url, "header": header, "body": base64.b64encode(body).decode()})
+
+
+def is_allowed(answer: Mapping[str, Any]) -> bool:
+    if answer["code"] != HTTPStatus.OK:
+        return False
+    return json.loads(base64.b64decode(answer["body"]))["response"]["allowed"] is True
+
+
+async def output_of(*command: str | Path) -> bytes:
+    """Return what a program prints. Raises RuntimeError if it fails."""
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    printed, errors = await process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))} exited with {process.returncode}: {errors.decode()}")
+    return printed
+
+
+async def until_answered(url: str, authority: Path, patience_s: float = 60.0) -> None:
     """Wait for a server that allows valid jobs."""
     deadline = time.monotonic() + patience_s
-    while (await load(url, trusted, 5, 0.2)).failed:
+    while (await load(url, authority, 5, 0.2)).failed:
         if time.monotonic() > deadline:
             raise RuntimeError(f"{url} does not answer")
         await asyncio.sleep(0.5)

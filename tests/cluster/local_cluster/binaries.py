@@ -74,6 +74,7 @@ PROGRAMS: Mapping[str, Program] = {
     "kube-router": Program("kube-router", "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"),
     "prometheus": _prometheus("prometheus"),
     "promtool": _prometheus("promtool"),
+    "vegeta": Program("vegeta", "github.com/tsenart/vegeta/v12"),
     "gitops": Program("gitops", "rljob.dev/tests/cluster/gitops"),
     **{f"kube-apiserver-{minor}": _kubernetes("kube-apiserver", f"kubernetes-{minor}") for minor in OTHER_MINORS},
 }
