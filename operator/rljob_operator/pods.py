@@ -6,7 +6,7 @@ and the mounts of the Ray container.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
+from posixpath import normpath
 from typing import Any
 
 from rljob_api.control import EVICTION_TOKEN_VARIABLE
@@ -154,8 +154,8 @@ def small_container(name: str, image: str | None, command: Sequence[str], memory
 
 def scratch(mounts: Sequence[Mapping[str, Any]]) -> tuple[tuple[Manifest, ...], tuple[Manifest, ...]]:
     """Return the scratch volumes and their mounts that a pod with these mounts of its own still needs."""
-    taken = {PurePosixPath(str(mount.get("mountPath"))) for mount in mounts}
-    missing = {path: volume for path, volume in SCRATCH.items() if PurePosixPath(path) not in taken}
+    taken = {normpath(str(mount.get("mountPath"))) for mount in mounts}
+    missing = {path: volume for path, volume in SCRATCH.items() if path not in taken}
     volumes = tuple({"name": name, "emptyDir": dict(kind)} for name, kind in missing.values())
     return volumes, tuple({"name": name, "mountPath": path} for path, (name, _) in missing.items())
 

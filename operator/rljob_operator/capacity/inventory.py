@@ -8,7 +8,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from rljob_operator.capacity.packing import Node, node_of
+from rljob_operator.capacity.packing import Node, Nodes, node_of
 from rljob_operator.capacity.queues import Queues, queues
 from rljob_operator.capacity.quotas import Limit, Quota, limits_of, quota_of
 from rljob_operator.capacity.snapshot import Snapshot, requests_of, takes_room
@@ -96,7 +96,7 @@ class Inventory:
                 self._nodes[name] = replace(self._nodes[name], used=dict(self._used.get(name, {})))
             self._changed.clear()
             limits = {place: tuple(each for one in found for each in one) for place, found in self._limits.all.items()}
-            nodes = tuple(self._nodes.values())
+            nodes = Nodes(self._nodes.values())
             self._snapshot = Snapshot(dict(self._quotas.all), limits, nodes, self._coming, self._known_queues())
         return self._snapshot
 

@@ -4,7 +4,7 @@ A search decides whether all pods find a place at once. It says no only when it 
 the answer is that the pods may fit.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from sys import intern
 from typing import Any
@@ -100,17 +100,32 @@ class _Alike:
     count: int = 1
 
 
-def _alike(pods: Sequence[Pods], nodes: Sequence[Node]) -> list[_Alike]:
-    """Return nodes in groups: a cluster has thousands of nodes, and few kinds of them."""
-    keys = sorted({key for each in pods for key in each.node_selector})
-    found: dict[Hashable, _Alike] = {}
-    for node in nodes:
-        kind: Hashable = (node.shape, *(node.labels.get(key) for key in keys)) if keys else node.shape
-        if kind in found:
-            found[kind].count += 1
-        else:
-            found[kind] = _Alike(node)
-    return list(found.values())
+class Nodes(tuple[Node, ...]):
+    """The nodes of one time. A cluster has thousands of them and few kinds, and every job is asked about all: so they
+    remember their kinds.
+    """
+
+    def __init__(self, _: Iterable[Node] = ()) -> None:
+        self._kinds: dict[tuple[str, ...], Sequence[_Alike]] = {}
+
+    def kinds(self, labels: tuple[str, ...]) -> Sequence[_Alike]:
+        """Return them in groups that differ in nothing but names and labels other than these."""
+        if labels not in self._kinds:
+            found: dict[Hashable, _Alike] = {}
+            for node in self:
+                kind = (node.shape, *(node.labels.get(label) for label in labels))
+                if kind in found:
+                    found[kind].count += 1
+                else:
+                    found[kind] = _Alike(node)
+            self._kinds[labels] = tuple(found.values())
+        return self._kinds[labels]
+
+
+def _alike(pods: Sequence[Pods], nodes: Sequence[Node]) -> Sequence[_Alike]:
+    """Return nodes in groups that are the same to these pods."""
+    known = nodes if isinstance(nodes, Nodes) else Nodes(nodes)
+    return known.kinds(tuple(sorted({label for each in pods for label in each.node_selector})))
 
 
 def _enough(pods: Sequence[Pods], nodes: Sequence[_Alike]) -> list[Node]:

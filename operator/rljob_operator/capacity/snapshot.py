@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rljob_operator.capacity.demand import HEAD, Container, Pods, alike, containers_of
-from rljob_operator.capacity.packing import Node, node_of
+from rljob_operator.capacity.packing import Node, Nodes, node_of
 from rljob_operator.capacity.quantities import PODS, amounts
 from rljob_operator.capacity.queues import Queues
 from rljob_operator.capacity.quotas import Limit, Quota, counts, limits_of, quota_of
@@ -54,7 +54,7 @@ def snapshot(
     for raw in limits:
         place = raw["metadata"]["namespace"]
         found_limits[place] = (*found_limits.get(place, ()), *limits_of(raw))
-    known = None if nodes is None else tuple(node_of(raw, used.get(raw["metadata"]["name"], {})) for raw in nodes)
+    known = None if nodes is None else Nodes(node_of(raw, used.get(raw["metadata"]["name"], {})) for raw in nodes)
     return Snapshot(found_quotas, found_limits, known, None if coming is None else tuple(coming), queues)
 
 

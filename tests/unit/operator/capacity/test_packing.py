@@ -3,7 +3,7 @@
 import pytest
 
 from rljob_operator.capacity.demand import Container, Pods
-from rljob_operator.capacity.packing import Node, lets_in, node_of, placed
+from rljob_operator.capacity.packing import Node, Nodes, lets_in, node_of, placed
 
 TAINT = {"key": "team", "value": "b", "effect": "NoSchedule"}
 
@@ -64,3 +64,18 @@ def test_pods_that_take_the_wrong_node_first_are_moved():
 def test_nodes_of_one_size_that_let_in_others_are_not_alike():
     wanted = (pods(group="any", gpu=4), pods(group="picky", selector={"pool": "b"}, gpu=4))
     assert placed(wanted, (node("a", {"pool": "b"}, gpu=4), node("b", {"pool": "a"}, gpu=4))) is True
+
+
+def test_nodes_are_grouped_by_the_labels_that_are_asked_for_each_time():
+    nodes = Nodes(Node(name, {"cpu": 1000}, {"pool": pool}) for name, pool in (("a", "x"), ("b", "y"), ("c", "x")))
+
+    def counted(*labels: str) -> list[tuple[str, int]]:
+        return [(each.node.name, each.count) for each in nodes.kinds(labels)]
+
+    assert [counted(), counted("pool"), counted(), counted("pool"), counted("zone")] == [
+        [("a", 3)],
+        [("a", 2), ("b", 1)],
+        [("a", 3)],
+        [("a", 2), ("b", 1)],
+        [("a", 3)],
+    ]
