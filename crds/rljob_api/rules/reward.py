@@ -1,5 +1,6 @@
 """Rules of `spec.reward`: of the one reward, and of each of several, which is judged as if it were the only one."""
 
+import re
 from collections.abc import Iterator
 
 from rljob_api.errors import ABSENT, Problem
@@ -97,6 +98,10 @@ TASK = (
 )
 
 
+HEADER = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
+"""a token: RFC 9110, 5.6.2"""
+
+
 @only_in_python("the API server does not see into free mappings")
 def headers(spec: Spec) -> Iterator[Problem]:
     for path, given in judgings(spec):
@@ -105,6 +110,11 @@ def headers(spec: Spec) -> Iterator[Problem]:
 
 
 def service_headers(path: str, given: Remote, spec: Spec) -> Iterator[Problem]:
+    for field, headers_of in (("headersFromEnv", given.headers_from_env), ("headersFromFile", given.headers_from_file)):
+        for name in headers_of:
+            if not HEADER.fullmatch(name):
+                near = re.sub(r"[^-A-Za-z0-9]+", "-", name).strip("-") or None
+                yield Problem(f"{path}.{field}", name, "is not the name of an HTTP header", near)
     known = {name.lower() for name in given.headers_from_env}
     for name, variable in given.headers_from_env.items():
         if variable in spec.runtime.texts:
