@@ -14,7 +14,7 @@ CYCLONEDX := $(RLJOB_CACHE)/cyclonedx-$(CYCLONEDX_VERSION)/bin/cyclonedx-py
 LOCKS := operator trainer gpu cpu
 BIN := .venv/bin
 COMPILE = $(UV) pip compile -q pyproject.toml --python-version 3.11 --python-platform x86_64-manylinux_2_34 \
-  --no-emit-index-url --no-annotate --custom-compile-command "make lock"
+  --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock"
 HELM ?= helm
 READY := .venv/.ready
 # Two processes if each can have its own /dev/shm, which the tests inspect for leftovers; otherwise one, without xdist.
@@ -111,8 +111,8 @@ generate: $(READY) ## Regenerate the CRD, dashboards, known arguments and refere
 lock: $(UV) ## Resolve the dependencies into the lock files
 	$(COMPILE) --extra operator --extra trainer --extra wandb --extra quickstart --extra dev -o requirements/cpu.txt
 	$(COMPILE) --extra trainer --extra wandb --extra quickstart -c requirements/cpu.txt -o requirements/trainer.txt
-	$(COMPILE) --generate-hashes --extra operator -c requirements/cpu.txt -o requirements/operator.txt
-	sed '/^protobuf==/d' requirements/cpu.txt > .venv/constraints.txt  # CUTLASS needs an older protobuf
+	$(COMPILE) --extra operator -c requirements/cpu.txt -o requirements/operator.txt
+	sed -n 's/^\([a-z][^ ]*==[^ ]*\).*/\1/p' requirements/cpu.txt | grep -v ^protobuf== > .venv/constraints.txt  # CUTLASS needs an older protobuf
 	$(COMPILE) --no-config --overrides requirements/gpu-overrides.txt --extra trainer --extra wandb -c .venv/constraints.txt -o requirements/gpu.txt
 
 sbom: $(CYCLONEDX) ## Write a bill of materials of each lock into dist/, in the format CycloneDX
@@ -144,6 +144,6 @@ $(RLJOB_CACHE)/go-$(GO_VERSION)/bin/go:
 
 $(READY): requirements/cpu.txt pyproject.toml | $(UV)
 	$(UV) venv -q --clear --python $(PYTHON) .venv
-	$(UV) pip sync -q --python $(BIN)/python requirements/cpu.txt
+	$(UV) pip sync -q --python $(BIN)/python --require-hashes requirements/cpu.txt
 	$(UV) pip install -q --python $(BIN)/python --no-deps --editable .
 	@touch $@

