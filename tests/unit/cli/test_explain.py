@@ -19,6 +19,7 @@ from rljob_api.status import ConditionType, Phase, RecoveryStep
 from rljob_cli.main import app
 from rljob_operator.conditions import Reason
 from rljob_operator.events import Event
+from rljob_trainer.reporting.gpu_findings import OTHER
 from rljob_trainer.reporting.prometheus import CAUSES
 from rljob_trainer.reporting.watch import NAMES
 
@@ -26,6 +27,14 @@ ROOT = Path(__file__).parents[3]
 ALERTS = re.findall(r"- alert: (\w+)", (ROOT / "charts/rljob/files/alerts.yaml").read_text())
 ACTIONS = typing.get_args(RecoveryStep.model_fields["action"].annotation)
 MANIFEST_PAGE = (ROOT / "docs/manifest.md").read_text()
+
+
+def findings_elsewhere() -> set[str]:
+    """Return the names of findings beside those of the watch, as the trainer's source has them."""
+    sources = [path.read_text() for path in (ROOT / "trainer").rglob("*.py")]
+    return {name for source in sources for name in re.findall(r'Finding\(\s*(?:name=)?"(\w+)"', source)} | {OTHER}
+
+
 OF_EVENTS = {"Began", "Resumed", "Scaled", "Suspended"}
 """reasons of events that are no condition's"""
 KNOWN = {
@@ -36,7 +45,7 @@ KNOWN = {
     Kind.ACTION: set(ACTIONS),
     Kind.ENGINE: set(EngineState),
     Kind.FAILURE: set(CAUSES),
-    Kind.FINDING: set(NAMES),
+    Kind.FINDING: {*NAMES, *findings_elsewhere()},
     Kind.ALERT: set(ALERTS),
     Kind.LOG: set(catalogue()),
 }
