@@ -22,8 +22,6 @@ RARE |= CLEANING | TOOL_PODS
 """rights for a time to live, for owner references, for repeated events, for pods that do not say why they wait, for
 directories of deleted jobs, and for tools in pods
 """
-READ_AGAIN = {("secrets", "get")}
-"""right for the tokens of jobs that an earlier operator began, and of jobs whose first reconcile was cut off"""
 NOWHERE = {"nodeSelector": {"no": "such-node"}}
 
 
@@ -81,7 +79,7 @@ def test_every_query_about_the_operator_finds_something_and_every_right_is_used(
             for verb in VERBS.get(each["metric"]["verb"], (each["metric"]["verb"],))
         }
         given = {(resource, verb) for _, resource, verbs in RIGHTS for verb in verbs if verb != "watch"}
-        assert given - sent - READ_AGAIN == RARE
+        assert given - sent == RARE
 
 
 def test_the_pod_monitor_of_jobs_selects_their_heads_and_nothing_else(

@@ -31,6 +31,7 @@ from rljob_trainer.control.pod_eviction import NoAnswer, post
 from rljob_trainer.control.server import ControlServer, TokenError, changed_within
 from rljob_trainer.control.status_store import StatusStore
 from rljob_trainer.processes.background import Background
+from support.trainer import virtual_time
 from support.waiting import until
 
 TOKEN = "a-secret"
@@ -158,10 +159,15 @@ def test_a_long_poll_without_a_change_is_answered_after_its_wait(driver, asked_s
     assert waits == [waited_s]
 
 
-def test_the_wait_for_a_change_ends_by_itself():
-    changed = asyncio.Event()
-    asyncio.run(changed_within(changed, 0.001))
-    assert not changed.is_set()
+@pytest.mark.parametrize(("changes_after_s", "waited_s"), [(10.0, 10.0), (600.0, 30.0)])
+def test_the_wait_for_a_change_ends_with_it_or_by_itself(changes_after_s, waited_s):
+    async def waits() -> float:
+        changed, loop = asyncio.Event(), asyncio.get_running_loop()
+        loop.call_later(changes_after_s, changed.set)
+        await changed_within(changed, 30.0)
+        return loop.time()
+
+    assert virtual_time.run(waits()) == waited_s
 
 
 def test_a_poll_whose_client_is_gone_is_no_attendance(driver):

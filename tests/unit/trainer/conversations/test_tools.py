@@ -11,7 +11,7 @@ from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.conversations.factory import made_by
 from rljob_trainer.conversations.tool_calls import BadCall, ToolCall, calls
 from rljob_trainer.conversations.tool_loop import ToolLoop
-from rljob_trainer.conversations.toolbox import Toolbox, tools
+from rljob_trainer.conversations.toolbox import Toolbox, ToolProcess, tools
 from rljob_trainer.tools.calculator import calculator
 from rljob_trainer.tools.python import python
 from support.processes import gone
@@ -162,7 +162,7 @@ def test_python_prints_what_the_code_prints_and_its_errors(monkeypatch):
 
 
 def test_python_leaves_nothing_running():
-    code = "import subprocess; print(subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL).pid)"
+    code = "import subprocess; print(subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL).pid)"
     pid = int(python(code))
     until(lambda: gone(pid))
 
@@ -275,3 +275,34 @@ def test_what_makes_samples_is_part_of_what_decided_them():
     settings = made_by(plain.model_copy(update={"tools": Tools(functions=("calculator",), max_turns=3)}))
     assert json.loads(json.dumps(settings)) == settings
     assert settings["spec.rollout.tools"]["maxTurns"] == 3
+
+
+class Hangs:
+    """A process that answers no call, on a clock of its own."""
+
+    end = None
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.did: list[str] = []
+
+    def send(self, call: object) -> None:
+        self.did.append("send")
+
+    def receive(self, timeout_s: float) -> None:
+        self.now_s += timeout_s
+
+    def trace(self) -> None:
+        self.did.append("trace")
+
+    def stop(self) -> None:
+        self.did.append("stop")
+
+
+def test_a_tool_is_waited_for_until_its_time_is_over_and_no_longer(tmp_path, monkeypatch):
+    hangs = Hangs()
+    monkeypatch.setattr("rljob_trainer.conversations.toolbox.start", lambda *_, **__: hangs)
+    given = Tools(functions=("calculator",), timeout_seconds=3, sandbox="None")
+    process = ToolProcess(given, None, tmp_path / "tools.log", lambda: hangs.now_s)
+    assert process.call("own_tools:does", {}) == "Error: no result within 3 s"
+    assert (hangs.now_s, hangs.did) == (pytest.approx(103.0), ["send", "trace", "stop"])
