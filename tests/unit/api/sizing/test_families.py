@@ -67,6 +67,58 @@ def test_parameters_are_those_of_the_tensors_in_the_files(name):
     assert sum(math.prod(axes) for axes in tensors_of(model).values()) == model.parameters
 
 
+def test_tensors_have_the_names_and_shapes_of_the_hub():
+    layer = {
+        "input_layernorm.weight": (64,),
+        "self_attn.q_proj.weight": (128, 64),
+        "self_attn.k_proj.weight": (32, 64),
+        "self_attn.v_proj.weight": (32, 64),
+        "self_attn.q_proj.bias": (128,),
+        "self_attn.k_proj.bias": (32,),
+        "self_attn.v_proj.bias": (32,),
+        "self_attn.o_proj.weight": (64, 128),
+        "post_self_attn_layernorm.weight": (64,),
+        "post_attention_layernorm.weight": (64,),
+        "post_mlp_layernorm.weight": (64,),
+        "mlp.gate_up_proj.weight": (192, 64),
+        "mlp.down_proj.weight": (64, 96),
+    }
+
+    assert tensors_of(shape(GLM4)) == {
+        "model.embed_tokens.weight": (1000, 64),
+        **{f"model.layers.{index}.{name}": axes for index in range(4) for name, axes in layer.items()},
+        "model.norm.weight": (64,),
+        "lm_head.weight": (1000, 64),
+    }
+
+
+def test_tensors_of_experts_have_the_names_and_shapes_of_the_hub():
+    few = {"num_experts": 2, "num_experts_per_tok": 1, "num_hidden_layers": 1, "tie_word_embeddings": True}
+    layer = {
+        "input_layernorm.weight": (2048,),
+        "self_attn.q_proj.weight": (4096, 2048),
+        "self_attn.k_proj.weight": (512, 2048),
+        "self_attn.v_proj.weight": (512, 2048),
+        "self_attn.q_norm.weight": (128,),
+        "self_attn.k_norm.weight": (128,),
+        "self_attn.o_proj.weight": (2048, 4096),
+        "post_attention_layernorm.weight": (2048,),
+        "mlp.gate.weight": (2, 2048),
+        "mlp.experts.0.gate_proj.weight": (768, 2048),
+        "mlp.experts.0.up_proj.weight": (768, 2048),
+        "mlp.experts.0.down_proj.weight": (2048, 768),
+        "mlp.experts.1.gate_proj.weight": (768, 2048),
+        "mlp.experts.1.up_proj.weight": (768, 2048),
+        "mlp.experts.1.down_proj.weight": (2048, 768),
+    }
+
+    assert tensors_of(shape({**ON_THE_HUB["Qwen/Qwen3-30B-A3B"], **few})) == {
+        "model.embed_tokens.weight": (151936, 2048),
+        **{f"model.layers.0.{name}": axes for name, axes in layer.items()},
+        "model.norm.weight": (2048,),
+    }
+
+
 def test_a_bias_of_queries_keys_and_values_is_counted_and_split():
     plain, biased = (shape({**GLM4, "attention_bias": bias}) for bias in (False, True))
     queries, keys = 8 * 16, 2 * 16
