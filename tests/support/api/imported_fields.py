@@ -7,7 +7,7 @@ from rljob_api.importing.finish import Imported
 
 
 def difference(after: Imported, before: Imported) -> list[str]:
-    """Return `path: value <- origin` and `Kind: argument: why` of what the first import makes and the second does not."""
+    """Return `path: value <- origin` and `Kind: argument: why` of what the first import alone makes."""
     old = _lines(before)
     return [line for line in _lines(after) if line not in old]
 
