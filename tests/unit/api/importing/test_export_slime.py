@@ -176,6 +176,12 @@ def test_defaults_that_slime_does_not_share_are_written():
     assert found["label-key"] == ["answer"]
 
 
+def test_engines_of_several_gpus_come_with_the_size_of_a_node():
+    assert flags(rollout__gpusPerEngine=2)["num-gpus-per-node"] == ["4"]
+    assert flags(placement="Disaggregated", rollout__gpusPerEngine=8)["num-gpus-per-node"] == ["8"]
+    assert "num-gpus-per-node" not in flags()
+
+
 def test_what_has_no_flag_is_listed_with_its_value():
     written = text(job(watch__window=20, runtime__image="x:1", training__precision="fp32"), "job.yaml")
 
