@@ -46,6 +46,11 @@ def test_the_reservation_stands_in_the_status():
     assert of(job_with(QUEUED)).first_since == NOW
 
 
+def test_only_a_reservation_has_a_time_since_when_it_is_held():
+    assert of(job_with(RESERVED)).since is not None
+    assert of(job_with(QUEUED)).since is None
+
+
 def test_a_job_from_before_there_was_a_queue_holds_what_it_has():
     assert of(job_with(None)).holding is Holding.RESERVED
     assert of(admitted(raw_job()), has_pods=True).holding is Holding.RESERVED
@@ -135,6 +140,10 @@ def test_engines_that_are_added_are_more_than_it_holds():
     assert (found.held_engines, found.engines) == (2, 6)
     assert [(each.group, each.count) for each in found.more] == [("rollout", 2)]
     assert of(scaled(6), granted=replace(RESERVED, engines=6)).more == ()
+
+
+def test_engines_that_need_a_smaller_pod_are_more_than_it_holds():
+    assert [(each.group, each.count) for each in of(scaled(5)).more] == [("rollout", 1), ("rollout-rest", 1)]
 
 
 def test_engines_that_are_taken_away_ask_for_nothing():
@@ -236,6 +245,7 @@ def test_pods_of_a_job_that_was_deleted_take_room_until_they_are_gone():
     assert found.leave("ml/a", has_pods=True)
     found.decide(quotas(ml=8), RULES, NOW)
     assert not found.turn("ml/b").is_reserved
+    assert not found.leave("ml/a", has_pods=True)
     assert found.leave("ml/a", has_pods=False)
     found.decide(quotas(ml=8), RULES, NOW)
     assert found.turn("ml/b").is_reserved
