@@ -245,10 +245,14 @@ def test_pods_of_a_job_that_was_deleted_take_room_until_they_are_gone():
     assert found.leave("ml/a", has_pods=True)
     found.decide(quotas(ml=8), RULES, NOW)
     assert not found.turn("ml/b").is_reserved
-    assert not found.leave("ml/a", has_pods=True)
     assert found.leave("ml/a", has_pods=False)
     found.decide(quotas(ml=8), RULES, NOW)
     assert found.turn("ml/b").is_reserved
+
+
+def test_a_job_that_leaves_already_changes_nothing_when_it_is_deleted():
+    found = ledger(holder("a", workers(8), holding=Holding.LEAVING, wants=False))
+    assert not found.leave("ml/a", has_pods=True)
 
 
 def test_only_changes_that_matter_ask_for_a_pass():
