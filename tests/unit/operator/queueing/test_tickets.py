@@ -90,6 +90,11 @@ def test_only_a_job_that_has_failed_is_resumed(code, wants):
     assert of(admitted(around.raw)).wants is wants
 
 
+def test_a_job_whose_engines_share_pods_with_the_learner_cannot_be_scaled():
+    found = of(admitted(raw_job(placement="Colocated")))
+    assert (found.engines, found.held_engines) == (None, None)
+
+
 def test_a_suspended_job_wants_nothing():
     assert not of(admitted(raw_job(suspend=True))).wants
 
@@ -265,6 +270,14 @@ def test_nobody_waits_where_all_hold_room():
     assert not ledger(holder("a", workers(8))).waits
     assert ledger(ticket("a", workers(8))).waits
     assert ledger(holder("a", workers(8), more=(workers(8),), engines=2, held_engines=1)).waits
+
+
+def test_pods_that_do_not_grow_stay_as_many_as_they_were():
+    trainer, rollout = workers(4, group="trainer"), workers(4, group="rollout")
+    found = ledger(holder("a", trainer, rollout, more=(rollout,), engines=2, held_engines=1))
+    found.decide(quotas(ml=12), RULES, NOW)
+    held = found.tickets["ml/a"].pods
+    assert [(each.group, each.count) for each in held] == [("trainer", 1), ("rollout", 2)]
 
 
 def test_engines_that_were_given_are_held_from_then_on():
