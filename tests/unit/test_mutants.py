@@ -1,4 +1,4 @@
-"""`make mutants` for packages that build their values when they are imported."""
+"""`make mutants`: the list of accepted mutants, and packages that build their values when they are imported."""
 
 import importlib
 import subprocess
@@ -12,6 +12,20 @@ FILES = {
     "crds/limits/__init__.py": "MOST = 3\nTWICE = MOST * 2\nUNTESTED = True\n",
     "tests/test_limits.py": "import limits\n\ndef test_twice():\n    assert limits.TWICE == 6\n",
 }
+
+
+def test_every_accepted_mutant_changes_lines_that_are_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(MUTANTS)
+    accepted, workspace = map(importlib.import_module, ("accepted", "workspace"))
+    repository = MUTANTS.parents[1]
+
+    def lines(module: str) -> set[str]:
+        chosen = workspace.target(repository, module, ["tests"])
+        (file,) = chosen.modules
+        return set(map(str.strip, (repository / chosen.root / file).read_text().splitlines()))
+
+    entries = accepted.read(repository / accepted.ACCEPTED)
+    assert [entry for entry in entries if not set(entry.removed) <= lines(entry.module)] == []
 
 
 def test_mutants_of_values_that_are_built_at_import_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

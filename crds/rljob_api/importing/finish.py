@@ -15,6 +15,8 @@ WITHOUT_EFFECT = re.compile(
     r"(would (not be|clip|change|be no different|have no)|is never reached|has nothing to measure on)"
 )
 """how the rules begin that refuse a setting only because it would be ignored: leaving it out changes nothing"""
+ARGUMENT = re.compile(r".*, (\S+ )?line \d+", re.DOTALL)
+"""the origin of a field that an argument sets; others are defaults"""
 MOST_ROUNDS = 50
 
 
@@ -68,7 +70,7 @@ def _left_out(draft: Draft, problem: Problem) -> str:
     """Remove the field of a problem, and note its arguments."""
     path = problem.field.removeprefix("spec.")
     for each, origin in draft.origins.items():
-        if (each == path or each.startswith(f"{path}.")) and origin.startswith(("--", "+")):
+        if (each == path or each.startswith(f"{path}.")) and ARGUMENT.match(origin):
             draft.notes.append(Note(NoteKind.NEEDLESS, origin, f"left out: spec.{each} {problem.rule}"))
     draft.remove(path)
     return path

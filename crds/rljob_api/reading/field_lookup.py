@@ -57,6 +57,7 @@ OF_NEMO_RL = {
 OTHERS = {
     **OF_VERL,
     **OF_NEMO_RL,
+    "async-buffer-size": "spec.rollout.async.maxStaleness",
     "custom-loss-function-path": "spec.algorithm.name",
     "global-batch": "spec.training.globalBatchSize",
     "hf-model-path": "spec.model.checkpoint",
@@ -74,7 +75,6 @@ OTHERS = {
 """names from other systems, or from texts about them, that no field's own text mentions"""
 
 NEEDLESS = {
-    "async-buffer-size": "rollouts are synchronous",
     "check-weight-update-equal": "every publication is verified tensor by tensor",
     "load": "a run resumes from spec.checkpoint.directory by itself",
     "model-name": "the architecture is read from the checkpoint",
@@ -178,7 +178,7 @@ def meant(section: Path, name: str) -> str | None:
 
 def needless(name: str) -> str | None:
     """Return why a name from another system needs no counterpart, or None."""
-    return NEEDLESS.get(spelled(name)) or NEEDLESS.get(spelled(name).removeprefix("sglang-"))
+    return NEEDLESS.get(spelled(name))
 
 
 def exactly(word: str) -> str | None:

@@ -18,6 +18,7 @@ from rljob_api.recovery import (
     RestartEngine,
     after_exit,
     decide,
+    drain_seconds,
     failures_since_progress,
     history_of,
     signs_of_life,
@@ -335,6 +336,21 @@ def test_a_driver_is_stalled_by_the_measure_of_its_own_phases(status, deadline_s
 
 def test_a_driver_that_never_answered_has_the_time_of_a_start_however_short():
     assert stall_deadline_s(None, Recovery(start_timeout_seconds=5), shortest_s=1.0) == 5
+
+
+@pytest.mark.parametrize(
+    ("last_step_s", "save_s", "drain_s"),
+    [
+        ({}, None, None),
+        ({}, 7.0, None),
+        ({"rollout": 20.0, "train": 30.0}, None, 50.0),
+        ({"rollout": 20.0, "train": 30.0}, 7.0, 57.0),
+        ({"rollout": 20.0, "train": 30.0, "checkpoint": 5.0}, 7.0, 57.0),
+    ],
+)
+def test_a_drain_lasts_as_long_as_a_step_and_one_save(last_step_s, save_s, drain_s):
+    status = Status(progress=Progress(last_step_seconds=last_step_s), save_seconds=save_s)
+    assert drain_seconds(status) == drain_s
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,13 @@ def test_a_version_that_is_no_number_is_older_than_every_number():
     assert cache.children(JOB)[0]["metadata"]["resourceVersion"] == "1"
 
 
+def test_an_object_without_a_version_is_older_than_every_number():
+    cache, raw = Cache(), child(version="1")
+    del raw["metadata"]["resourceVersion"]
+    cache.put(child(version="1"))
+    assert cache.put(raw) is Freshness.STALE
+
+
 def test_children_belong_to_their_job_by_label():
     assert key_of(child()) == "ml/sums"
 

@@ -303,6 +303,15 @@ def test_the_service_leads_to_the_head_of_the_attempt_s_cluster_alone():
     spec = children.service(admitted(raw_job()), "sums-7f3a1-3", 3)["spec"]
     assert spec["selector"] == {"ray.io/cluster": "sums-7f3a1-3", "ray.io/node-type": "head"}
     assert [(port["port"], port["targetPort"]) for port in spec["ports"]] == [(8265, 8265), (8643, 8643)]
+    assert {port["protocol"] for port in spec["ports"]} == {"TCP"}
+
+
+def test_containers_and_the_configmap_have_the_names_that_others_look_for():
+    cluster = cluster_of(admitted(raw_job()))
+    templates = [each["template"] for each in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]
+    names = [[container["name"] for container in template["spec"]["containers"]] for template in templates]
+    assert names == [["ray-head"], ["ray-worker"], ["ray-worker"]]
+    assert children.configmap(admitted(raw_job()), "sums-7f3a1-3")["metadata"]["name"] == "sums-7f3a1-3"
 
 
 def test_every_pod_reports_its_eviction_before_its_grace_period_ends():

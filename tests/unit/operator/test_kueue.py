@@ -187,6 +187,15 @@ def test_an_evicted_job_saves_is_queued_again_and_counts_as_no_failure():
     assert job.condition("Degraded")["status"] == "False"
 
 
+def test_a_checkpoint_that_was_saved_since_the_last_look_counts():
+    job = InQueue().trains()
+    job.suspend(True, EVICTED)
+    job.runs(running(checkpoint=4))
+    job.pods_gone()
+    job.step()
+    assert [attempt["checkpointStep"] for attempt in job.attempts] == [4, 4]
+
+
 def test_an_attempt_is_not_over_while_one_of_its_evicted_pods_may_save():
     job = InQueue().trains()
     job.suspend(True, EVICTED)

@@ -60,6 +60,11 @@ def test_jobs_of_another_controller_are_not_counted(shown):
     assert shown.samples()["rljob_operator_jobs{phase=New}"] == 0
 
 
+def test_a_job_without_a_status_is_new(shown):
+    put(shown, Surroundings())
+    assert shown.samples()["rljob_operator_jobs{phase=New}"] == 1
+
+
 def test_jobs_of_another_release_are_not_counted(shown):
     put(shown, phase="Training", release="team/other")
     assert shown.samples()["rljob_operator_jobs{phase=Training}"] == 0

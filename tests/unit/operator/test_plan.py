@@ -345,6 +345,7 @@ def test_a_job_that_has_ended_keeps_no_child_once_its_pods_are_gone(exit_code):
         ("Service", "sums-7f3a1-driver"),
         ("NetworkPolicy", "sums-7f3a1"),
     ]
+    assert {target.namespace for target in around.plan().delete} == {"ml"}
     around.step()
     assert deleted(around) == []
     around.deletions_done()

@@ -81,6 +81,7 @@ def test_the_head_prefers_nodes_without_gpus():
     (preferred,) = found["head"]["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     absent = {each["key"] for each in preferred["preference"]["matchExpressions"] if each["operator"] == "DoesNotExist"}
     assert {"nvidia.com/gpu.present", "cloud.google.com/gke-accelerator"} <= absent
+    assert preferred["weight"] == 100, "the largest that the API server takes"
     assert "affinity" not in found["trainer"]["spec"]
 
 

@@ -38,6 +38,14 @@ def test_the_curve_is_kept_when_the_driver_is_gone():
     ]
 
 
+def test_progress_says_which_version_of_the_weights_the_engines_have():
+    around = trains()
+    around.now += 60
+    around.runs(running().model_copy(update={"progress": PROGRESS.model_copy(update={"weight_version": 17})}))
+    around.step()
+    assert around.status["progress"]["weightVersion"] == 17
+
+
 def test_the_curve_waits_for_its_turn_as_progress_does():
     around = trains()
     longer = PROGRESS.model_copy(update={"curve": (*CURVE, CurvePoint(step=5, reward=0.5)), "step": 5})

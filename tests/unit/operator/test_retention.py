@@ -277,6 +277,26 @@ def test_the_pod_that_deletes_a_directory_has_the_pull_secrets_of_all_jobs():
     assert cleaner["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "registry"}]
 
 
+def test_the_job_that_deletes_a_directory_mounts_its_volume_and_ends():
+    labels = {"rljob.dev/run-of": "sums", "app.kubernetes.io/managed-by": "rljob-operator"}
+    job = retention.cleaner(RECORD, STORAGE, "trainer:1")
+    template = job["spec"].pop("template")
+    (container,) = template["spec"]["containers"]
+    (volume,) = template["spec"]["volumes"]
+    assert job == {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": RECORD.cleaner, "namespace": "ml", "labels": labels},
+        "spec": {"backoffLimit": 4, "activeDeadlineSeconds": 86400, "ttlSecondsAfterFinished": 600},
+    }
+    assert template["metadata"] == {"labels": labels}
+    assert template["spec"]["restartPolicy"] == "OnFailure"
+    assert container["volumeMounts"] == [{"name": volume["name"], "mountPath": "/rljob"}]
+    assert volume["persistentVolumeClaim"] == {"claimName": "runs"}
+    assert (container["name"], container["image"]) == ("delete", "trainer:1")
+    assert container["command"] == ["sh", "-c", retention.SCRIPT, "rljob-delete", "/rljob/ml/sums"]
+
+
 def test_the_pod_that_deletes_a_directory_runs_without_rights():
     pod = retention.cleaner(RECORD, STORAGE, "trainer:1")["spec"]["template"]["spec"]
     assert pod["securityContext"] == pod_security()

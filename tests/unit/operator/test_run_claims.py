@@ -100,6 +100,21 @@ def test_an_ended_an_unknown_and_a_foreign_job_claim_nothing(raw: Any):
     assert claim_of(raw) is None
 
 
+def test_a_job_claims_a_directory_in_a_volume_of_its_own():
+    volumes, mounts = own("/data", PVC)
+    raw = job(resolved={"directory": "/data/ml/a"})
+    found = claim_of({**raw, "spec": {**raw["spec"], "runtime": {"volumes": volumes, "volumeMounts": mounts}}})
+    assert found is not None
+    assert found.place == HERE
+
+
+def test_a_volume_is_the_same_in_whatever_order_it_is_written():
+    first, second = {"server": "s", "path": "/"}, {"path": "/", "server": "s"}
+    places = [place("ml", {"directory": "/d/a"}, *own("/d", {"nfs": nfs})) for nfs in (first, second)]
+    assert places[0] is not None
+    assert places[0] == places[1]
+
+
 MINE = RunClaim("mine", "5", HERE, has_begun=False, may_begin=True, created="2026-11-24T12:00:05Z")
 EARLIER, LATER = replace(MINE, name="earlier", uid="6", created="2026-11-24T12:00:04Z"), replace(MINE, uid="6")
 

@@ -192,7 +192,9 @@ def kinds(surroundings: Surroundings) -> list[str]:
 
 
 def sets(surroundings: Surroundings) -> list[str]:
-    return [child["metadata"]["name"] for child in surroundings.world.children if child["kind"] == "StatefulSet"]
+    """Return the StatefulSets that nobody deletes."""
+    found = [child["metadata"] for child in surroundings.world.children if child["kind"] == "StatefulSet"]
+    return [metadata["name"] for metadata in found if "deletionTimestamp" not in metadata]
 
 
 def test_a_driver_starts_when_the_pods_of_its_tools_are_ready():

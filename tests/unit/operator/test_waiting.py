@@ -230,9 +230,9 @@ def test_ray_that_does_not_answer_is_named():
 
 
 def test_a_driver_without_engines_waits_for_its_placement_group():
-    around = started(state=DriverState.RUNNING, status=running(state=RunState.STARTING, engines=()))
-    found = around.plan().waiting
-    assert found.blocker == Blocker.PLACEMENT
+    status = running(state=RunState.STARTING, engines=()).model_copy(update={"phase_since": NOW})
+    found = started(state=DriverState.RUNNING, status=status).plan().waiting
+    assert (found.blocker, found.since) == (Blocker.PLACEMENT, NOW)
     assert "a placement group of 4 slots" in found.text
 
 

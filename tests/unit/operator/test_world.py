@@ -34,6 +34,10 @@ def test_a_pod_without_labels_and_status_belongs_to_no_cluster():
     assert pod_of({"metadata": {"name": "a-pod"}}) == Pod("a-pod", "", False, False, False, nothing, "", None)
 
 
+def test_a_pod_of_tools_is_known_by_its_label():
+    assert pod_of(raw_pod({"rljob.dev/tools": "sums-7f3a1-1"})).tools_of == "sums-7f3a1-1"
+
+
 def test_the_head_is_known_by_its_label():
     assert pod_of(raw_pod({"ray.io/node-type": "head"})).is_head
 
@@ -63,7 +67,7 @@ def test_a_job_is_read_without_what_the_api_server_adds():
     job = job_of({**raw, "status": {"phase": "Training"}})
     assert job.manifest == {**raw, "metadata": {"name": "sums", "namespace": "ml"}}
     assert (job.key, job.generation, job.resource_version, job.status) == ("ml/sums", 1, "7", {"phase": "Training"})
-    assert not job.is_deleting
+    assert job.is_deleting is False
 
 
 def test_a_job_without_a_spec_has_problems_and_no_spec():

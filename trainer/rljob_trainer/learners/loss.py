@@ -91,8 +91,8 @@ def policy_loss(
 def kl_estimate(logprobs_R: torch.Tensor, reference_R: torch.Tensor, estimator: Estimator, clamp: bool) -> torch.Tensor:
     """Return k1, k2 or k3 of http://joschu.net/blog/kl-approx.html for samples of the policy, token by token.
 
-    With `clamp`, k3 ends at `MOST_K3` and has no gradient beyond. The log-ratio is limited first, because an infinite
-    exponential has the gradient 0 x inf.
+    With `clamp`, k3 ends at `MOST_K3` and has no gradient beyond. The log-ratio is limited below first, because an
+    infinite exponential has the gradient 0 x inf.
     """
     log_ratio_R = logprobs_R - reference_R
     match estimator:
@@ -101,7 +101,7 @@ def kl_estimate(logprobs_R: torch.Tensor, reference_R: torch.Tensor, estimator: 
         case "k2":
             return 0.5 * log_ratio_R.square()
         case "k3" if clamp:
-            return k3(log_ratio_R.clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)).clamp(max=MOST_K3)
+            return k3(log_ratio_R.clamp(min=-MOST_LOG_RATIO)).clamp(max=MOST_K3)
         case "k3":
             return k3(log_ratio_R)
 

@@ -66,6 +66,10 @@ def test_a_failure_after_a_success_counts():
     assert codes("Job 'raysubmit_a' succeeded", OOM) == ["TrainOutOfMemory"]
 
 
+def test_what_the_line_of_a_success_quotes_is_no_failure():
+    assert codes(f"condition Succeeded Finished: resumed after {OOM}") == []
+
+
 def test_of_several_logs_the_earliest_time_is_first():
     engine = scan("engine-0.log", f"[2026-03-04 10:25:31 TP0] x\n{NAN}".encode())
     driver = scan("driver.log", f"2026-03-04 10:25:40 y\n{OOM}".encode())

@@ -145,14 +145,27 @@ def test_settings_of_several_flags_come_back(fields):
     assert there_and_back(job(**fields)) == job(**fields).spec
 
 
-def test_a_supervised_run_comes_back():
+def supervised():
     spec = {name: value for name, value in SMALL.items() if name not in ("reward", "placement")}
     spec["algorithm"] = {"name": "sft"}
     spec["rollout"] = {"promptsPerStep": 8, "sampling": {"maxNewTokens": 64}}
     spec["training"] = {"steps": 10, "gpusPerNode": 4, "optimizer": {"learningRate": 1e-6}}
-    one = manifest.parse({"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "j"}, "spec": spec})
+    return manifest.parse(
+        {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "j"}, "spec": spec}
+    )
 
-    assert there_and_back(one) == one.spec
+
+def test_a_supervised_run_comes_back():
+    assert there_and_back(supervised()) == supervised().spec
+
+
+def test_a_supervised_run_of_slime_has_its_loss_its_rollout_and_no_engines():
+    found = {name: list(values) for name, *values in exported(supervised()).flags}
+
+    assert found["loss-type"] == ["sft_loss"]
+    assert found["rollout-function-path"] == ["slime.rollout.sft_rollout.generate_rollout"]
+    assert found["disable-compute-advantages-and-returns"] == found["debug-train-only"] == []
+    assert not {"colocate", "rollout-num-gpus", "eps-clip", "advantage-estimator"} & set(found)
 
 
 def test_defaults_that_slime_does_not_share_are_written():
@@ -161,6 +174,12 @@ def test_defaults_that_slime_does_not_share_are_written():
     assert found["adam-beta2"] == ["0.95"]
     assert found["lr-decay-style"] == ["constant"]
     assert found["label-key"] == ["answer"]
+
+
+def test_engines_of_several_gpus_come_with_the_size_of_a_node():
+    assert flags(rollout__gpusPerEngine=2)["num-gpus-per-node"] == ["4"]
+    assert flags(placement="Disaggregated", rollout__gpusPerEngine=8)["num-gpus-per-node"] == ["8"]
+    assert "num-gpus-per-node" not in flags()
 
 
 def test_what_has_no_flag_is_listed_with_its_value():

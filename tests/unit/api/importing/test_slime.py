@@ -11,8 +11,11 @@ from rljob_api.importing.manifest_text import text
 from rljob_api.importing.script import NoTrainingError, imported
 from rljob_api.importing.slime_flags import FLAGS
 from rljob_api.reading import field_lookup, manifest
+from support.api.imported_fields import difference
 
-SCRIPTS = yaml.safe_load((Path(__file__).parent / "slime_scripts.yaml").read_text())["scripts"]
+HERE = Path(__file__).parent
+SCRIPTS = yaml.safe_load((HERE / "slime_scripts.yaml").read_text())["scripts"]
+SEVERAL_FLAGS = yaml.safe_load((HERE / "several_keys.yaml").read_text())["slime"]
 NAMES = [each["name"] for each in SCRIPTS]
 SMALL = (
     "--hf-checkpoint m --prompt-data d.jsonl --rm-type math --num-rollout 10 --rollout-batch-size 4"
@@ -55,6 +58,13 @@ def test_the_manifest_of_an_example_script_is_valid_but_for_what_the_script_does
 
     assert sorted(problem.field for problem in found.problems) == sorted(script.get("problems", []))
     assert manifest.problems(written) == found.problems
+
+
+@pytest.mark.parametrize("case", SEVERAL_FLAGS, ids=lambda case: case["given"])
+def test_flags_that_belong_together_make_these_fields_and_notes(case):
+    program, _, words = case["given"].partition(" ")
+
+    assert difference(from_words(f"{SMALL} {words}", program), from_words(SMALL)) == case["made"]
 
 
 def test_every_field_of_the_table_exists():

@@ -10,9 +10,11 @@ from rljob_api.importing.draft import NoteKind
 from rljob_api.importing.manifest_text import text
 from rljob_api.importing.script import NoTrainingError, imported
 from rljob_api.reading import field_lookup, manifest
+from support.api.imported_fields import difference
 
 HERE = Path(__file__).parent
 SCRIPTS = yaml.safe_load((HERE / "verl_scripts.yaml").read_text())["scripts"]
+SEVERAL_KEYS = yaml.safe_load((HERE / "several_keys.yaml").read_text())
 NEMO = (HERE / "nemo_rl_settings.yaml").read_text()
 SMALL_VERL = (
     "data.train_files=t.parquet actor_rollout_ref.model.path=m algorithm.adv_estimator=grpo data.train_batch_size=8"
@@ -65,6 +67,21 @@ def test_every_setting_of_nemo_rl_s_example_is_a_field_or_explained():
     assert [problem.field for problem in found.problems] == ["spec.data.train", "spec.rollout.contextLength"]
     assert found.origin_of(found.problems[1]) == "policy.max_total_sequence_length: 512, line 21"
     assert found.arguments > 80
+
+
+def nemo_with(words):
+    command = f"uv run examples/run_grpo.py --config c.yaml {words}\n"
+    return imported(command, "x.sh", {"c.yaml": yaml.safe_dump(SMALL_NEMO)}.get, {})
+
+
+@pytest.mark.parametrize("case", SEVERAL_KEYS["verl"], ids=lambda case: case["given"])
+def test_settings_of_verl_that_belong_together_make_these_fields_and_notes(case):
+    assert difference(verl(f"{SMALL_VERL} {case['given']}"), verl(SMALL_VERL)) == case["made"]
+
+
+@pytest.mark.parametrize("case", SEVERAL_KEYS["nemo-rl"], ids=lambda case: case["given"])
+def test_settings_of_nemo_rl_that_belong_together_make_these_fields_and_notes(case):
+    assert difference(nemo_with(case["given"]), nemo_with("")) == case["made"]
 
 
 @pytest.mark.parametrize("keys", [verl_keys.KEYS, nemo_rl_keys.KEYS], ids=["verl", "NeMo-RL"])

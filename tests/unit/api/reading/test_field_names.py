@@ -20,6 +20,7 @@ from rljob_api.sections import RLJob
         ("spec.rollout", "--rollout-batch-size", "spec.rollout.promptsPerStep"),
         ("spec.rollout", "rolloutNumGpusPerEngine", "spec.rollout.gpusPerEngine"),
         ("spec.rollout", "tp-size", "spec.rollout.gpusPerEngine"),
+        ("spec.rollout", "async-buffer-size", "spec.rollout.async.maxStaleness"),
         ("spec.training", "lr", "spec.training.optimizer.learningRate"),
         ("spec.training", "clip_grad", "spec.training.optimizer.clipGrad"),
         ("spec.training", "tensor_model_parallel_size", "spec.training.tensorParallel"),
@@ -37,6 +38,18 @@ from rljob_api.sections import RLJob
 )
 def test_a_name_from_elsewhere_leads_to_the_field(section, name, meant):
     assert field_lookup.meant(tuple(filter(None, section.split("."))), name) == meant
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("--use-fault-tolerance", "engines are always watched, see spec.recovery"),
+        ("use_dynamic_batch_size", "samples are always packed, up to spec.training.maxTokensPerGpu"),
+        ("rollout-batch-size", None),
+    ],
+)
+def test_a_name_that_needs_no_field_says_why(name, reason):
+    assert field_lookup.needless(name) == reason
 
 
 @pytest.mark.parametrize(

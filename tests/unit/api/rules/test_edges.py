@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rljob_api.errors import ManifestError
+from rljob_api.algorithms import KNOWN
+from rljob_api.errors import ManifestError, Problem
 from rljob_api.reading.manifest import parse
 from rljob_api.sections import Device, NormalizeBy, Placement, Resume, RewardKind, Schedule, WandbMode
 from support.api.bad_manifests import table
@@ -31,14 +32,18 @@ WANDB = {"spec.tracking.wandb": {"project": "p", "apiKeyFile": "/key"}}
 
 def broken(edits: dict[str, Any]) -> list[str]:
     """Return the fields at fault in the good manifest after edits."""
+    return [problem.field for problem in problems(edits)]
+
+
+def problems(edits: dict[str, Any]) -> tuple[Problem, ...]:
     content = copy.deepcopy(GOOD)
     for path, value in edits.items():
         put(content, path, copy.deepcopy(value))
     try:
         parse(content)
     except ManifestError as error:
-        return [problem.field for problem in error.problems]
-    return []
+        return error.problems
+    return ()
 
 
 @pytest.mark.parametrize(
@@ -96,6 +101,22 @@ def broken(edits: dict[str, Any]) -> list[str]:
 def test_a_rule_ends_at_this_value(field, accepted, refused, beside):
     assert broken(beside | {field: accepted}) == []
     assert broken(beside | {field: refused}) == [field]
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("DAPO", "grpo"),
+        ("gae", "ppo"),
+        ("reinforce_plus_plus", "reinforcePlusPlus"),
+        ("mine.advantages", "mine:advantages"),
+        ("zebra", " or ".join(KNOWN)),
+    ],
+)
+def test_an_unknown_algorithm_gets_the_nearest_known_one(name, nearest):
+    assert [(problem.field, problem.nearest) for problem in problems({"spec.algorithm.name": name})] == [
+        ("spec.algorithm.name", nearest)
+    ]
 
 
 @pytest.mark.parametrize(

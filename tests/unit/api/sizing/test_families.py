@@ -48,7 +48,22 @@ def with_context(good: str, length: int | None) -> RLJob:
         ("Qwen/Qwen2.5-14B-Instruct", 14_770_033_664),
         ("Qwen/Qwen2.5-32B-Instruct", 32_763_876_352),
         ("Qwen/Qwen2.5-72B-Instruct", 72_706_203_648),
+        ("Qwen/Qwen2.5-Math-1.5B", 1_543_714_304),
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", 7_615_616_512),
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", 1_777_088_000),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", 7_615_616_512),
+        ("Qwen/Qwen3-0.6B", 596_049_920),
+        ("Qwen/Qwen3-1.7B", 1_720_574_976),
+        ("Qwen/Qwen3-4B", 4_022_468_096),
+        ("Qwen/Qwen3-8B", 8_190_735_360),
+        ("Qwen/Qwen3-14B", 14_768_307_200),
+        ("Qwen/Qwen3-32B", 32_762_123_264),
+        ("Qwen/Qwen3-30B-A3B", 30_532_122_624),
+        ("Qwen/Qwen3-235B-A22B", 235_093_634_560),
+        ("meta-llama/Llama-3.2-1B-Instruct", 1_235_814_400),
+        ("meta-llama/Llama-3.2-3B-Instruct", 3_212_749_824),
+        ("meta-llama/Llama-3.1-8B-Instruct", 8_030_261_248),
+        ("meta-llama/Llama-3.3-70B-Instruct", 70_553_706_496),
         ("mistralai/Mistral-7B-Instruct-v0.3", 7_248_023_552),
         ("mistralai/Mistral-Nemo-Instruct-2407", 12_247_782_400),
         ("mistralai/Mistral-Small-24B-Instruct-2501", 23_572_403_200),
@@ -65,6 +80,58 @@ def test_parameters_are_those_of_the_tensors_in_the_files(name):
     model = shape(ON_THE_HUB[name])
 
     assert sum(math.prod(axes) for axes in tensors_of(model).values()) == model.parameters
+
+
+def test_tensors_have_the_names_and_shapes_of_the_hub():
+    layer = {
+        "input_layernorm.weight": (64,),
+        "self_attn.q_proj.weight": (128, 64),
+        "self_attn.k_proj.weight": (32, 64),
+        "self_attn.v_proj.weight": (32, 64),
+        "self_attn.q_proj.bias": (128,),
+        "self_attn.k_proj.bias": (32,),
+        "self_attn.v_proj.bias": (32,),
+        "self_attn.o_proj.weight": (64, 128),
+        "post_self_attn_layernorm.weight": (64,),
+        "post_attention_layernorm.weight": (64,),
+        "post_mlp_layernorm.weight": (64,),
+        "mlp.gate_up_proj.weight": (192, 64),
+        "mlp.down_proj.weight": (64, 96),
+    }
+
+    assert tensors_of(shape(GLM4)) == {
+        "model.embed_tokens.weight": (1000, 64),
+        **{f"model.layers.{index}.{name}": axes for index in range(4) for name, axes in layer.items()},
+        "model.norm.weight": (64,),
+        "lm_head.weight": (1000, 64),
+    }
+
+
+def test_tensors_of_experts_have_the_names_and_shapes_of_the_hub():
+    few = {"num_experts": 2, "num_experts_per_tok": 1, "num_hidden_layers": 1, "tie_word_embeddings": True}
+    layer = {
+        "input_layernorm.weight": (2048,),
+        "self_attn.q_proj.weight": (4096, 2048),
+        "self_attn.k_proj.weight": (512, 2048),
+        "self_attn.v_proj.weight": (512, 2048),
+        "self_attn.q_norm.weight": (128,),
+        "self_attn.k_norm.weight": (128,),
+        "self_attn.o_proj.weight": (2048, 4096),
+        "post_attention_layernorm.weight": (2048,),
+        "mlp.gate.weight": (2, 2048),
+        "mlp.experts.0.gate_proj.weight": (768, 2048),
+        "mlp.experts.0.up_proj.weight": (768, 2048),
+        "mlp.experts.0.down_proj.weight": (2048, 768),
+        "mlp.experts.1.gate_proj.weight": (768, 2048),
+        "mlp.experts.1.up_proj.weight": (768, 2048),
+        "mlp.experts.1.down_proj.weight": (2048, 768),
+    }
+
+    assert tensors_of(shape({**ON_THE_HUB["Qwen/Qwen3-30B-A3B"], **few})) == {
+        "model.embed_tokens.weight": (151936, 2048),
+        **{f"model.layers.0.{name}": axes for name, axes in layer.items()},
+        "model.norm.weight": (2048,),
+    }
 
 
 def test_a_bias_of_queries_keys_and_values_is_counted_and_split():

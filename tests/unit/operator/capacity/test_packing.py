@@ -53,6 +53,11 @@ def test_a_node_is_schedulable_when_it_is_ready_and_not_cordoned(ready: str, spe
     assert (found.is_schedulable, found.free) == (is_schedulable, {"cpu": 1500})
 
 
+def test_a_node_without_a_status_yet_has_nothing_and_lets_no_pod_in():
+    found = node_of({"metadata": {"name": "n"}}, {})
+    assert (found.is_schedulable, found.allocatable, found.labels, found.taints) == (False, {}, {}, ())
+
+
 def test_pods_that_take_the_wrong_node_first_are_moved():
     """The larger pod fits on both nodes; the smaller one only on the first."""
     wanted = (pods(group="large", gpu=4), pods(group="small", selector={"pool": "a"}, gpu=3))

@@ -46,6 +46,11 @@ def test_the_reservation_stands_in_the_status():
     assert of(job_with(QUEUED)).first_since == NOW
 
 
+def test_only_a_reservation_has_a_time_since_when_it_is_held():
+    assert of(job_with(RESERVED)).since is not None
+    assert of(job_with(QUEUED)).since is None
+
+
 def test_a_job_from_before_there_was_a_queue_holds_what_it_has():
     assert of(job_with(None)).holding is Holding.RESERVED
     assert of(admitted(raw_job()), has_pods=True).holding is Holding.RESERVED
@@ -83,6 +88,11 @@ def test_only_a_job_that_has_failed_is_resumed(code, wants):
     around.step()
     around.edit(recovery={"resumes": 1})
     assert of(admitted(around.raw)).wants is wants
+
+
+def test_a_job_whose_engines_share_pods_with_the_learner_cannot_be_scaled():
+    found = of(admitted(raw_job(placement="Colocated")))
+    assert (found.engines, found.held_engines) == (None, None)
 
 
 def test_a_suspended_job_wants_nothing():
@@ -135,6 +145,10 @@ def test_engines_that_are_added_are_more_than_it_holds():
     assert (found.held_engines, found.engines) == (2, 6)
     assert [(each.group, each.count) for each in found.more] == [("rollout", 2)]
     assert of(scaled(6), granted=replace(RESERVED, engines=6)).more == ()
+
+
+def test_engines_that_need_a_smaller_pod_are_more_than_it_holds():
+    assert [(each.group, each.count) for each in of(scaled(5)).more] == [("rollout", 1), ("rollout-rest", 1)]
 
 
 def test_engines_that_are_taken_away_ask_for_nothing():
@@ -241,6 +255,11 @@ def test_pods_of_a_job_that_was_deleted_take_room_until_they_are_gone():
     assert found.turn("ml/b").is_reserved
 
 
+def test_a_job_that_leaves_already_changes_nothing_when_it_is_deleted():
+    found = ledger(holder("a", workers(8), holding=Holding.LEAVING, wants=False))
+    assert not found.leave("ml/a", has_pods=True)
+
+
 def test_only_changes_that_matter_ask_for_a_pass():
     found = ledger(ticket("a", workers(8)))
     assert not found.put(ticket("a", workers(8)), is_shown=False)
@@ -251,6 +270,14 @@ def test_nobody_waits_where_all_hold_room():
     assert not ledger(holder("a", workers(8))).waits
     assert ledger(ticket("a", workers(8))).waits
     assert ledger(holder("a", workers(8), more=(workers(8),), engines=2, held_engines=1)).waits
+
+
+def test_pods_that_do_not_grow_stay_as_many_as_they_were():
+    trainer, rollout = workers(4, group="trainer"), workers(4, group="rollout")
+    found = ledger(holder("a", trainer, rollout, more=(rollout,), engines=2, held_engines=1))
+    found.decide(quotas(ml=12), RULES, NOW)
+    held = found.tickets["ml/a"].pods
+    assert [(each.group, each.count) for each in held] == [("trainer", 1), ("rollout", 2)]
 
 
 def test_engines_that_were_given_are_held_from_then_on():

@@ -7,7 +7,7 @@ import torch
 
 from rljob_trainer.learners.loss import kl_estimate
 
-DISTANCES = (-200.0, -89.0, -25.0, -20.5, -2.7, -2.63, -2.55, -1.0, 0.0, 1.0, 10.9, 11.1, 20.5, 25.0, 200.0)
+DISTANCES = (-200.0, -89.0, -25.0, -20.5, -2.7, -2.63, -2.55, -1.0, 0.0, 1.0, 10.9, 11.1, 20.5, 25.0, 200.0, math.inf)
 """new less reference log-probability; k3 is 10 at -2.61 and at 11.0"""
 
 

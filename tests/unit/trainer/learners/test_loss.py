@@ -84,6 +84,11 @@ def test_the_entropy_bonus_lowers_the_loss() -> None:
     assert sums["entropy"].item() == pytest.approx(30.0)
 
 
+def test_an_entropy_that_is_not_computed_is_not_reported() -> None:
+    _, sums = clipped_loss(NEW[MASK], torch.zeros(15), targets(TOKEN_MEAN), LossSettings(report_entropy=False))
+    assert "entropy" not in sums and "surprise" in sums
+
+
 def test_on_policy_the_ratio_is_one_and_the_gradient_is_the_advantage() -> None:
     new = NEW[MASK].requires_grad_()
     loss, sums = clipped_loss(new, torch.zeros(15), targets(TOKEN_MEAN, off_policy=False), LossSettings())

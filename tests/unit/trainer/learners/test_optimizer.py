@@ -15,6 +15,7 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
 from rljob_api.sections import Schedule
 from rljob_trainer.learners import optimizer as optimizer_module
+from rljob_trainer.learners import optimizer_state
 from rljob_trainer.learners.config import OptimizerSettings
 from rljob_trainer.learners.optimizer import Optimizer, data_parallel, is_alone, restore_steps
 from support.trainer.lone_rank import SmallModel, lone_rank
@@ -313,6 +314,36 @@ def test_without_data_the_state_for_a_checkpoint_has_its_form_and_zeros() -> Non
         (kind, name, tensor.shape) for kind, state in filled.items() for name, tensor in state.items()
     ]
     assert not any(tensor.any() for state in empty.values() for tensor in state.values())
+
+
+def gathered(part: Any, empty: bool) -> Any:
+    state = optimizer_state.gathered(part, empty_data=empty)
+    assert state is not None
+    return state
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("piece", [1, 4, 2**24])
+def test_what_a_group_of_one_gathers_is_what_it_has(
+    monkeypatch: pytest.MonkeyPatch, piece: int, precision: str
+) -> None:
+    monkeypatch.setattr(optimizer_state, "PIECE", piece)
+    trained = Trained(FULL, precision)
+    for seed in range(2):
+        trained.step(gradients(seed))
+    (part,) = trained.parts()
+    for empty in (False, True):
+        wanted = part.get_parameter_state_dp_zero(empty_data=empty)
+        torch.testing.assert_close(gathered(part, empty), wanted, rtol=0, atol=0)
+
+
+def test_a_gathered_piece_is_cut_to_its_place() -> None:
+    place, exact = torch.zeros(2), torch.zeros(3)
+    group = torch.distributed.group.WORLD
+    assert group is not None
+    optimizer_state.gather(torch.tensor([1.0, 2.0, 3.0]), [place], group)
+    optimizer_state.gather(torch.tensor([4.0, 5.0, 6.0]), [exact], group)
+    assert (place.tolist(), exact.tolist()) == ([1.0, 2.0], [4.0, 5.0, 6.0])
 
 
 def test_a_fresh_optimizer_has_a_state_to_save() -> None:

@@ -1,0 +1,23 @@
+"""What is left of quotas and nodes while room is taken and given back."""
+
+from rljob_operator.queueing.room import Room
+from support.operator.queue_world import nodes, quotas, workers
+
+
+def test_all_that_a_job_has_taken_is_given_back():
+    room = Room(quotas(ml=8))
+    room.take("a", "ml", (workers(4),), ())
+    room.take("a", "ml", (workers(4, group="more"),), ())
+    assert room.find("ml", (workers(1),)) != ()
+    room.give_back("a")
+    assert room.find("ml", (workers(8),)) == ()
+
+
+def test_nodes_that_a_job_has_taken_in_two_steps_are_free_again():
+    room, four = Room(nodes(8)), workers(4)
+    for _ in range(2):
+        spots = room.find("ml", (four,))
+        assert isinstance(spots, tuple)
+        room.take("a", "ml", (four,), spots)
+    room.give_back("a")
+    assert room.find("ml", (workers(8),)) == ((workers(8), 0),)
