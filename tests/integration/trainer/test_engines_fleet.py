@@ -1,5 +1,6 @@
 """Two real engines, a real router, real weight sync; then things are broken. Each test heals what others broke."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -104,6 +105,21 @@ def test_after_a_publication_every_engine_holds_the_learners_weights(fleet: Flee
     assert set(publication.engines) == set(NAMES)
     assert not publication.failed
     assert {answer.version for answer in fleet.generate(tokens=4, requests=4)} == {version}
+
+
+def test_an_engine_that_answers_gives_its_memory_back_when_it_is_idle(fleet: Fleet) -> None:
+    async def hands_over() -> int:
+        answers = asyncio.create_task(fleet.requests(tokens=48, requests=8))
+        await asyncio.sleep(0.3)
+        assert not answers.done()
+        await fleet.pool.release_memory()  # SGLang ends at once when it is asked too early
+        await fleet.pool.resume_memory()
+        return len(await answers)
+
+    generations = [engine.generation for engine in fleet.engines()]
+    assert fleet.run(hands_over(), 120) == 8
+    assert [engine.generation for engine in fleet.engines()] == generations
+    assert fleet.generate(tokens=4)
 
 
 def test_a_killed_router_comes_back_with_its_engines(fleet: Fleet) -> None:

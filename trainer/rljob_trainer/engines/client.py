@@ -248,7 +248,9 @@ class EngineClient:
         return tuple(rank["checksums"] for rank in content["ranks"])
 
     async def release_memory(self, deadline_s: float) -> None:
-        """Free weights and KV cache (GPU, with --enable-memory-saver)."""
+        """Free weights and KV cache (GPU, with --enable-memory-saver), as soon as the engine is idle."""
+        # Right after its last answer it is not yet, and ends when it is asked then: SGLang asserts it.
+        await self._post(f"/flush_cache?timeout={deadline_s:g}", deadline_s, {})
         await self._post("/release_memory_occupation", deadline_s, {})
 
     async def resume_memory(self, deadline_s: float) -> None:

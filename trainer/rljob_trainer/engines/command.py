@@ -12,7 +12,8 @@ from rljob_api.rules.arguments import sglang_command_line
 from rljob_api.sections import Device, Placement, Precision, Spec
 
 CPU_SITE = Path(__file__).parent / "cpu_site"
-"""goes on PYTHONPATH of SGLang processes on CPU, and of nothing else"""
+GPU_SITE = Path(__file__).parent / "gpu_site"
+"""go on PYTHONPATH of SGLang processes on CPUs and on GPUs, and of nothing else"""
 NCCL = {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
 """SGLang sets both in itself; when they differ between learner and engine the first broadcast hangs for ever"""
 NOTHING_COMPILED = {"TORCHDYNAMO_DISABLE": "1"}
@@ -46,7 +47,7 @@ def engine_command(spec: Spec, model: Path, threads: int, python_path: str = "")
     """
     on_cpu = spec.runtime.device is Device.CPU
     device = _cpu_arguments(spec) if on_cpu else _gpu_arguments(spec)
-    environment = _cpu_environment(threads, python_path) if on_cpu else _gpu_environment(threads)
+    environment = _cpu_environment(threads, python_path) if on_cpu else _gpu_environment(threads, python_path)
     return EngineCommand(_arguments(spec, model) | device | spec.extra_args.sglang, environment)
 
 
@@ -114,13 +115,17 @@ def _cpu_environment(threads: int, python_path: str) -> dict[str, str]:
     device = {
         "SGLANG_USE_CPU_ENGINE": "1",
         "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": f"{CPU_SITE}:{python_path}".rstrip(":"),
+        "PYTHONPATH": _with(CPU_SITE, python_path),
     }
     return _environment(threads) | NOTHING_COMPILED | device
 
 
-def _gpu_environment(threads: int) -> dict[str, str]:
-    return _environment(threads) | NCCL
+def _gpu_environment(threads: int, python_path: str) -> dict[str, str]:
+    return _environment(threads) | NCCL | {"PYTHONPATH": _with(GPU_SITE, python_path)}
+
+
+def _with(site: Path, python_path: str) -> str:
+    return f"{site}:{python_path}".rstrip(":")
 
 
 def _environment(threads: int) -> dict[str, str]:

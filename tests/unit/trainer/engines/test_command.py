@@ -6,7 +6,7 @@ import yaml
 
 from rljob_api.sections import Device, RLJob, Spec
 from rljob_trainer.assembly.settings import learner_environment
-from rljob_trainer.engines.command import CPU_SITE, engine_command
+from rljob_trainer.engines.command import CPU_SITE, GPU_SITE, engine_command
 
 
 def spec(**sections: Any) -> Spec:
@@ -37,11 +37,12 @@ def test_on_a_cpu_an_idle_engine_sleeps_and_needs_no_kernels() -> None:
     assert "--max-total-tokens 8192" in line
 
 
-def test_the_kernel_stub_is_seen_by_cpu_engines_only() -> None:
+def test_an_engine_sees_the_plugin_of_its_device_only() -> None:
     on_cpu = engine_command(spec(runtime={"device": "Cpu"}), Path("/m"), 2, python_path="/mine").environment
-    on_gpu = engine_command(spec(), Path("/m"), 2).environment
+    on_gpu = engine_command(spec(), Path("/m"), 2, python_path="/mine").environment
     assert on_cpu["PYTHONPATH"] == f"{CPU_SITE}:/mine"
-    assert "PYTHONPATH" not in on_gpu
+    assert on_gpu["PYTHONPATH"] == f"{GPU_SITE}:/mine"
+    assert engine_command(spec(), Path("/m"), 2).environment["PYTHONPATH"] == f"{GPU_SITE}"
 
 
 def test_on_a_gpu_a_colocated_engine_can_give_back_its_memory() -> None:

@@ -324,9 +324,13 @@ def test_memory_is_handed_over_by_the_engines_that_serve() -> None:
         await scene.publish(0)
         await scene.pool.release_memory()
         await scene.pool.resume_memory()
-        assert [asked.url.removeprefix("http://") for asked in scene.http.asked] == [
+        assert sorted(asked.url.removeprefix("http://") for asked in scene.http.asked[:4]) == [
+            "a:1/flush_cache?timeout=60",
             "a:1/release_memory_occupation",
+            "b:1/flush_cache?timeout=60",
             "b:1/release_memory_occupation",
+        ]
+        assert [asked.url.removeprefix("http://") for asked in scene.http.asked[4:]] == [
             "a:1/resume_memory_occupation",
             "b:1/resume_memory_occupation",
         ]
