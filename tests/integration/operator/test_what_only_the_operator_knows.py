@@ -48,7 +48,7 @@ def test_a_manifest_that_cannot_run_here_is_not_admitted(
             {"runtime": {"volumes": [{"name": "host", "hostPath": {"path": "/data"}}]}},
             'violates PodSecurity "restricted:latest": restricted volume types (volume "host"',
         ),
-        ({"runtime": {"volumes": [{"name": "wrong", "emptyDir": "yes"}]}}, "rayclusters/sums-"),
+        ({"runtime": {"headResources": {"claims": [{"name": "nic"}] * 2}}}, "rayclusters/sums-"),
     ],
 )
 def test_a_job_that_waits_says_what_it_waits_for(
