@@ -17,6 +17,8 @@ from pydantic.alias_generators import to_camel
 from rljob_api.algorithms import KNOWN, SFT
 
 INT32 = 2**31 - 1
+MOST_EXACT = 2**53 - 1
+"""largest whole number that every reader of JSON takes exactly, jq and browsers among them"""
 LONGEST_TEXT = 4096
 MOST_NODES = 10_000
 MOST_GPUS_PER_NODE = 1_000
@@ -45,8 +47,7 @@ NOT_A_NAME = f"is not a DNS label of at most {LONGEST_NAME} characters: a-z, 0-9
 # Every text, list and number has an end: the API server prices a rule by the largest object that there could be.
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1, le=INT32)]
-Seed = Annotated[int, Field(gt=-(2**53), lt=2**53)]
-"""what every reader of JSON takes exactly, jq and browsers among them"""
+Seed = Annotated[int, Field(gt=-MOST_EXACT - 1, lt=MOST_EXACT + 1)]
 NotNegative = Annotated[int, Field(ge=0, le=INT32)]
 Timeout = Annotated[int, Field(ge=1, le=86400)]
 """whole seconds, at most a day"""

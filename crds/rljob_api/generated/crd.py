@@ -23,6 +23,7 @@ from rljob_api.sections import (
     LONGEST_NAME,
     LONGEST_TEXT,
     MOST_ENTRIES,
+    MOST_EXACT,
     MOST_NODES,
     NAME_PATTERN,
     NOT_A_NAME,
@@ -304,15 +305,7 @@ def part_of_pod(kind: str) -> Schema:
     """Return the schema of a part of a pod: its scalars. Whatever else its type takes may hold anything."""
     known = pod_types.DESCRIPTIONS[kind]
     needed = pod_types.required(kind)
-    rules = [
-        {
-            "rule": claim.cel,
-            "messageExpression": claim.message,
-            "fieldPath": f".{claim.field}",
-            "message": plain(claim.says),
-        }
-        for claim in pod_types.CLAIMS[kind]
-    ]
+    rules = [validation(claim.printed, "") for claim in pod_types.CLAIMS[kind]]
     return {
         "type": "object",
         **({"required": list(needed)} if needed else {}),
@@ -329,7 +322,7 @@ def pod_scalar(kind: str, name: str) -> Schema:
         case "boolean":
             return {"type": given}
         case "integer":
-            return {"type": given, "minimum": 1 - pod_types.WHOLE, "maximum": pod_types.WHOLE - 1}
+            return {"type": given, "minimum": -MOST_EXACT, "maximum": MOST_EXACT}
         case "string":
             return {"type": given, "maxLength": LONGEST_TEXT, **({"enum": ["", *options]} if options else {})}
         case "[string]":

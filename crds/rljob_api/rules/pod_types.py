@@ -14,8 +14,9 @@ from importlib.resources import files
 from typing import Any, TypeGuard
 
 from rljob_api.errors import ABSENT, Problem
-from rljob_api.rules.cel import sentence
+from rljob_api.rules.cel import Cel
 from rljob_api.rules.names import closest
+from rljob_api.sections import MOST_EXACT
 
 WORDS = {
     "boolean": "true or false",
@@ -38,8 +39,6 @@ VALUES: Mapping[tuple[str, str], tuple[str, ...]] = {
 """by type and field: the only values, beside the empty text, which counts as absent"""
 QUANTITY = re.compile(r"([+-]?(?:[0-9]+[.]?[0-9]*|[.][0-9]+))(?:[eE]([+-]?[0-9]{1,2})|([KMGTPE]i|[numkMGTPE]))?")
 """number, and power of ten or suffix: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/"""
-WHOLE = 2**53
-"""beyond every whole number that all readers of JSON take exactly"""
 VOLUME_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -80,9 +79,10 @@ class Claim:
     """show the field's value, which is a text wherever the claim does not hold"""
 
     @property
-    def message(self) -> str:
-        """Return CEL of the sentence that `Problem` has after its field."""
-        return sentence(f'"{{self.{self.field}}}" {self.says}' if self.shows else self.says)
+    def printed(self) -> Cel:
+        """Return it for the API server."""
+        says = f'"{{self.{self.field}}}" {self.says}' if self.shows else self.says
+        return Cel(f".{self.field}", self.cel, says)
 
 
 def text(given: Mapping[str, Any], field: str) -> Any:
@@ -171,7 +171,7 @@ def wrong_types(path: str, value: object, kind: str, is_patch: bool = False) -> 
         yield from _object(path, value, kind, is_patch)
     elif kind == "quantity":
         yield from _amount(path, value)
-    elif kind == "integer" and _is_whole(value) and abs(value) >= WHOLE:
+    elif kind == "integer" and _is_whole(value) and abs(value) > MOST_EXACT:
         yield Problem(path, value, "is not between -(2^53) and 2^53")
     elif not _is_scalar(value, kind):
         yield Problem(path, value, f"has the wrong type; expected: {WORDS[kind]}", _meant(value, kind))

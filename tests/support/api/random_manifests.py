@@ -376,8 +376,7 @@ def edges(schema: Manifest) -> list[Any]:
         case {"type": "array", "maxItems": most}:
             return [[], [0], [-1], ["1"], [1] * most, [1] * (most + 1), 7]
         case _:
-            too_many = {f"k{n}": "1" for n in range(schema["maxProperties"] + 1)} if "maxProperties" in schema else {}
-            return [{}, 3, [], too_many]
+            return [{}, 3, [], {f"k{n}": "1" for n in range(schema["maxProperties"] + 1)}]
 
 
 def around(schema: Manifest, step: float) -> list[float]:
