@@ -45,9 +45,10 @@ from rljob_operator.identity import (
 )
 from rljob_operator.kueue import PRIORITY_LABEL, QUEUE_LABEL
 from rljob_operator.owned import owned
-from rljob_operator.pod_roles import HEAD, Role, role_of, with_role
+from rljob_operator.pod_roles import HEAD, with_role
 from rljob_operator.pods import ENVIRONMENT, container_security, pod_security, scratch
 from rljob_operator.rollout_pods import RolloutPods
+from rljob_operator.sized_pods import HEAD_CONTAINER, WORKER_CONTAINER, head_resources, worker_resources, worker_role
 from rljob_operator.tool_pods import driver_variable, is_current, others_selector, pods_selector, ports, tool_children
 
 RAY_VERSION = "2.60.0"
@@ -225,8 +226,7 @@ def _head_template(job: AdmittedJob, cluster: str) -> Manifest:
     token = {"secretKeyRef": {"name": job.secret_name, "key": TOKEN_KEY}}
     ports = {"gcs-server": 6379, "dashboard": DASHBOARD_PORT, "client": 10001, "control": CONTROL_PORT}
     ports[METRICS_PORT_NAME] = metrics_port(job.spec)
-    given = role_of(job.spec, HEAD).resources
-    template = _template(job, "ray-head", given or job.resolved.head_resources or {})
+    template = _template(job, HEAD_CONTAINER, head_resources(job))
     container = template["spec"]["containers"][0]
     container["env"].append({"name": TOKEN_VARIABLE, "valueFrom": token})
     if CACHE_VARIABLE not in job.spec.runtime.env:
@@ -242,9 +242,7 @@ def _worker_group(job: AdmittedJob, cluster: str, shape: tuple[str, int], pods: 
     """Return a worker group; `shape` is its name and the slots of each of its pods."""
     group, size = shape
     on_cpu, gpu = job.spec.runtime.device is Device.CPU, gpu_resource(job.spec)
-    role: Role = "rollout" if is_of_engines(group) else "trainer"
-    resources = role_of(job.spec, role).resources or job.resolved.worker_resources or {}
-    template = _template(job, "ray-worker", resources if on_cpu else with_gpus(resources, gpu, size))
+    template = _template(job, WORKER_CONTAINER, worker_resources(job, group, size))
     container = template["spec"]["containers"][0]
     container["env"].append(pod_parts.eviction_token(job.secret_name, EVICTION_TOKEN_KEY))
     container["lifecycle"] = _eviction_hook(job, has_only_engines=is_of_engines(group))
@@ -256,7 +254,7 @@ def _worker_group(job: AdmittedJob, cluster: str, shape: tuple[str, int], pods: 
         # Named and counted in one write: otherwise KubeRay would choose which pods to delete.
         "scaleStrategy": {"workersToDelete": list(pods.leaving)},
         "rayStartParams": _ray_slots(on_cpu, gpu, size),
-        "template": with_role(template, job.spec, role, cluster, group),
+        "template": with_role(template, job.spec, worker_role(group), cluster, group),
     }
 
 
@@ -269,12 +267,6 @@ def _ray_slots(on_cpu: bool, gpu: str, size: int) -> Manifest:
 
 def _eviction_hook(job: AdmittedJob, has_only_engines: bool) -> Manifest:
     return pod_parts.eviction_hook(job.spec.scheduling.termination_grace_period_seconds, has_only_engines)
-
-
-def with_gpus(resources: Mapping[str, Any], resource: str, gpus: int) -> Manifest:
-    """Return a container's resources with this many GPUs, for which `resource` stands."""
-    counted = {kind: {**resources.get(kind, {}), resource: str(gpus)} for kind in ("limits", "requests")}
-    return {**resources, **counted}
 
 
 def _template(job: AdmittedJob, container: str, resources: Mapping[str, Any]) -> Manifest:

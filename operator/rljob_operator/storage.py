@@ -39,7 +39,7 @@ def cache(job: AdmittedJob) -> str:
 
 def _shared(sub_path: str) -> str:
     """Return the cache of the namespace that a run's directory belongs to. No job can have this name."""
-    return f"{PurePosixPath(sub_path).parts[0]}/.cache"
+    return f"{sub_path.partition('/')[0]}/.cache"
 
 
 def is_shared(path: str, job: AdmittedJob) -> bool:

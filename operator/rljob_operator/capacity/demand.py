@@ -1,20 +1,17 @@
-"""The pods of a job, with what each requests. Pure: read from the RayCluster that the operator would build."""
+"""The pods of a job, with what each requests. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rljob_api.sizing.tool_pods import num_tool_pods
-from rljob_operator import children
 from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.capacity.quantities import PODS, amounts
-from rljob_operator.cluster_shape import num_rollout_pods
 from rljob_operator.identity import Manifest, cluster_name
-from rljob_operator.rollout_pods import RolloutPods
+from rljob_operator.pod_roles import HEAD, TOOLS
+from rljob_operator.sized_pods import sized_pods
 from rljob_operator.tool_pods import template
 
-HEAD = "head"
-TOOLS = "tools"
 INIT = {"cpu": "200m", "memory": "256Mi"}
 """what the init container requests that KubeRay 1.6 adds to every worker"""
 
@@ -66,15 +63,12 @@ def as_kueue_counts(pods: Pods) -> Pods:
 
 def demand(job: AdmittedJob) -> tuple[Pods, ...]:
     """Return the pods of a job, head first."""
-    rollout = RolloutPods(num_rollout_pods(job.spec))
-    name = cluster_name(job.name, job.uid, 1)
-    built = children.raycluster(job, name, rollout)["spec"]
-    return (*_pods(built), *_for_tools(job, name))
+    return (*(alike(group, count, pod) for group, count, pod in sized_pods(job)), *_for_tools(job))
 
 
-def _for_tools(job: AdmittedJob, cluster: str) -> Iterator[Pods]:
+def _for_tools(job: AdmittedJob) -> Iterator[Pods]:
     if (num := num_tool_pods(job.spec)) > 0:
-        yield alike(TOOLS, num, template(job, cluster)["spec"])
+        yield alike(TOOLS, num, template(job, cluster_name(job.name, job.uid, 1))["spec"])
 
 
 def total(pods: tuple[Pods, ...]) -> dict[str, int]:
@@ -84,12 +78,6 @@ def total(pods: tuple[Pods, ...]) -> dict[str, int]:
         for name, amount in each.requests.items():
             found[name] = found.get(name, 0) + amount * each.count
     return found
-
-
-def _pods(spec: Manifest) -> Iterator[Pods]:
-    yield alike(HEAD, 1, spec["headGroupSpec"]["template"]["spec"])
-    for group in spec["workerGroupSpecs"]:
-        yield alike(group["groupName"], group["replicas"], group["template"]["spec"])
 
 
 def alike(group: str, count: int, pod: Manifest) -> Pods:

@@ -4,13 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rljob_operator.capacity.demand import HEAD, Container, Pods, alike, containers_of
+from rljob_operator.capacity.demand import Container, Pods, alike, containers_of
 from rljob_operator.capacity.packing import Node, Nodes, node_of
 from rljob_operator.capacity.quantities import PODS, amounts
 from rljob_operator.capacity.queues import Queues
 from rljob_operator.capacity.quotas import Limit, Quota, counts, limits_of, quota_of
 from rljob_operator.capacity.verdict import Capacity
 from rljob_operator.identity import Manifest
+from rljob_operator.pod_roles import HEAD
 
 ENDED = ("Succeeded", "Failed")
 NOT_TERMINATING = "NotTerminating"

@@ -7,8 +7,9 @@ from rljob_api.sizing.topology import topology
 from rljob_api.status import ConditionType
 from rljob_operator import resuming
 from rljob_operator.admitted_job import AdmittedJob
-from rljob_operator.capacity.demand import HEAD, TOOLS, Pods, demand
+from rljob_operator.capacity.demand import Pods, demand
 from rljob_operator.cluster_shape import can_scale
+from rljob_operator.pod_roles import HEAD, TOOLS
 from rljob_operator.queueing.ticket import Holding, Ticket
 from rljob_operator.turn import Turn
 from rljob_operator.world import Pod
