@@ -124,9 +124,11 @@ def test_a_job_that_recovers_says_what_failed_and_what_was_done(new_job, start, 
     operator = start()
     job = new_job()
     job.until("Training")
+    heads.begins_as = RunState.STARTING
     heads.head(job.namespace).end(5)
-    eventually(phase_of(job), lambda phase: phase == "Recovering")
     eventually(lambda: job.raw()["status"].get("recovery"), bool)
+    eventually(lambda: len(heads.submissions), lambda number: number == 2)
+    assert phase_of(job)() == "Recovering"
     operator.kill()
     page = rljob("status", "sums", kubeconfig=viewer).out
     assert "sums  Recovering for " in page

@@ -115,6 +115,8 @@ class FakeHeads:
         self.are_down = False
         self.drain_s = 0.5
         """how long a driver takes to save and end"""
+        self.begins_as = RunState.RUNNING
+        """what drivers report first that begin from now on"""
         self._ends_at_once = ends_at_once
         self._asked: dict[str, int] = {}
 
@@ -172,7 +174,8 @@ class FakeHeads:
         attempt = re.search(r"--attempt (\d+)", asked["entrypoint"])
         engines = re.search(r"--engines (\d+)", asked["entrypoint"])
         assert attempt is not None
-        head.status = trains(int(attempt[1]), int(engines[1]) if engines else 2)
+        status = trains(int(attempt[1]), int(engines[1]) if engines else 2)
+        head.status = status.model_copy(update={"state": self.begins_as})
         return web.json_response({"submission_id": name, "job_id": name})
 
     async def _look(self, request: web.Request) -> web.Response:
