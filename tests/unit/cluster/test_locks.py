@@ -38,3 +38,13 @@ def test_what_the_trainer_s_image_builds_is_in_its_lock() -> None:
     dockerfile = (REPOSITORY / "images/trainer/Dockerfile").read_text()
     built = set(re.findall(r"wanted = !?/\^([a-z]+)==/", dockerfile))
     assert built and built <= pins("trainer").keys()
+
+
+@pytest.mark.parametrize("file", ["images/operator/Dockerfile", "images/trainer/Dockerfile"])
+def test_an_image_begins_with_one_of_a_digest(file: str) -> None:
+    dockerfile = (REPOSITORY / file).read_text()
+    stages = re.findall(r"^FROM \S+ AS (\w+)$", dockerfile, re.MULTILINE)
+    begins = set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) - set(stages)
+    assert begins == {"${BASE_IMAGE}"}
+    (base,) = re.findall(r"^ARG BASE_IMAGE=(\S+)$", dockerfile, re.MULTILINE)
+    assert re.fullmatch(r"docker\.io/library/debian:bookworm-slim@sha256:[0-9a-f]{64}", base)
