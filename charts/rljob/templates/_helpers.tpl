@@ -51,6 +51,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if kindIs "bool" .Values.webhook.enabled }}{{ if .Values.webhook.enabled }}yes{{ end }}{{ else if not .Values.namespaces }}yes{{ end }}
 {{- end }}
 
+{{- /* Text if the operator's own policy is installed: as with the webhook, which is cluster-wide, too. */ -}}
+{{- define "rljob.operatorPolicyEnabled" -}}
+{{- if kindIs "bool" .Values.operatorPolicy.enabled }}{{ if .Values.operatorPolicy.enabled }}yes{{ end }}{{ else if not .Values.namespaces }}yes{{ end }}
+{{- end }}
+
 {{- define "rljob.webhook" -}}
 {{ printf "%s-webhook" (.Values.fullnameOverride | default .Release.Name) | trunc 51 | trimSuffix "-" }}
 {{- end }}

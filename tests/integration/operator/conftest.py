@@ -21,16 +21,20 @@ def new_job(kubectl: Kubectl, namespace: str) -> Callable[..., Job]:
     return lambda *given, **sections: Job(kubectl, namespace, *given, **sections)
 
 
+POLICIES = "validatingadmissionpolicy,validatingadmissionpolicybinding"
+
+
 @pytest.fixture
 def heads() -> FakeHeads:
     return FakeHeads()
 
 
 @pytest.fixture
-def kubeconfig(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Path:
-    """Of the operator's ServiceAccount, with the chart's rules for this namespace."""
-    install_rights(kubectl, namespace, "--set", f"namespaces={{{namespace}}}")
-    return kubeconfig_of_operator(kubectl, namespace, tmp_path)
+def kubeconfig(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Path]:
+    """Of the operator's ServiceAccount, with the chart's rules for this namespace and the operator's policy."""
+    install_rights(kubectl, namespace, "--set", f"namespaces={{{namespace}}},operatorPolicy.enabled=true")
+    yield kubeconfig_of_operator(kubectl, namespace, tmp_path)
+    kubectl("delete", POLICIES, f"{namespace}-operator-own")
 
 
 @pytest.fixture

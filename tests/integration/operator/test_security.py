@@ -1,13 +1,19 @@
 """What everything here runs under: the operator with the rights of the chart, jobs in a `restricted` namespace."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from local_cluster.errors import ClusterError
-from local_cluster.kubectl import Kubectl
+from local_cluster.kubectl import Kubectl, Manifest
+from rljob_operator.identity import API_VERSION, KIND, MANAGED_BY
 from support.waiting import eventually
+
+OWNER = {"name": "any", "uid": "7f3a1c00-0000-4000-8000-000000000000"}
+READ_BY_KUBECTL = "configmaps,secrets,services,networkpolicies,statefulsets,jobs,rayclusters"
 
 
 @pytest.fixture
@@ -37,6 +43,95 @@ def test_the_operator_is_not_allowed_what_it_does_not_do(
 ) -> None:
     with pytest.raises(ClusterError, match="forbidden"):
         as_operator("-n", namespace, *request_)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ("delete", "secret", "of-a-tenant"),
+        ("delete", "configmap", "of-a-tenant"),
+        ("patch", "configmap", "of-a-tenant", '--patch={"data": {"answer": "changed"}}'),
+        ("label", "configmap", "of-a-tenant", "app.kubernetes.io/managed-by=rljob-operator"),
+        ("delete", "configmap", "of-another-group"),
+        ("delete", "configmap", "of-another-kind"),
+        ("delete", "service", "of-a-tenant"),
+        ("delete", "networkpolicy", "of-a-tenant"),
+        ("delete", "statefulset", "of-a-tenant"),
+        ("delete", "job", "of-a-tenant"),
+        ("delete", "raycluster", "of-a-tenant"),
+    ],
+    ids=" ".join,
+)
+def test_the_operator_neither_changes_nor_deletes_what_belongs_to_no_job(
+    kubectl: Kubectl, as_operator: Kubectl, namespace: str, request_: tuple[str, ...]
+) -> None:
+    let_kubectl_read(kubectl, namespace)
+    kubectl("apply", "-f", "-", "-n", namespace, given=yaml.safe_dump_all(of_a_tenant()))
+    refusal = f"{request_[2]} belongs to no RLJob"
+    # The API server takes some time to load a new policy.
+    eventually(
+        lambda: refused(as_operator, "-n", namespace, *request_, "--dry-run=server"), lambda text: refusal in text
+    )
+    assert refusal in refused(as_operator, "-n", namespace, *request_)
+    assert request_[2] in kubectl.names(request_[1], "-n", namespace)
+
+
+@pytest.mark.parametrize("has_owner", [False, True])
+def test_the_operator_may_delete_what_has_its_label_or_a_job_as_owner(
+    kubectl: Kubectl, as_operator: Kubectl, namespace: str, new_job: Callable, has_owner: bool
+) -> None:
+    let_kubectl_read(kubectl, namespace)
+    kubectl("create", "configmap", "of-a-tenant", "-n", namespace)
+    deletion = ("delete", "configmap", "of-a-tenant", "-n", namespace, "--dry-run=server")
+    eventually(lambda: refused(as_operator, *deletion), lambda text: "belongs to no RLJob" in text)
+    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": "sums", "uid": new_job().raw()["metadata"]["uid"]}
+    sign: Manifest = {"ownerReferences": [owner]} if has_owner else {"labels": MANAGED_BY}
+    own = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "own", **sign}}
+    kubectl("create", "-f", "-", "-n", namespace, given=json.dumps(own))
+    as_operator("delete", "configmap", "own", "-n", namespace)
+    assert "own" not in kubectl.names("configmap", "-n", namespace)
+
+
+def let_kubectl_read(kubectl: Kubectl, namespace: str) -> None:
+    """Give the operator's account the right to get objects, without which kubectl changes none."""
+    kubectl("create", "role", "reads", "--verb=get,list,watch", f"--resource={READ_BY_KUBECTL}", "-n", namespace)
+    account = f"--serviceaccount={namespace}:{namespace}-operator"
+    kubectl("create", "rolebinding", "reads", "--role=reads", account, "-n", namespace)
+
+
+def of_a_tenant() -> list[Manifest]:
+    """Return objects that belong to no job, one of each kind that the operator may delete; some have other owners."""
+    pod = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
+    selected = {"selector": {"matchLabels": {"a": "b"}}, "template": pod}
+    never = {**pod, "spec": {**pod["spec"], "restartPolicy": "Never"}}
+    group = {"rayStartParams": {}, "template": pod}
+    kinds: list[tuple[str, str, Manifest]] = [
+        ("v1", "ConfigMap", {"data": {"answer": "42"}}),
+        ("v1", "Secret", {}),
+        ("v1", "Service", {"spec": {"clusterIP": "None"}}),
+        ("networking.k8s.io/v1", "NetworkPolicy", {"spec": {"podSelector": {}}}),
+        ("apps/v1", "StatefulSet", {"spec": {**selected, "replicas": 0, "serviceName": "a"}}),
+        ("batch/v1", "Job", {"spec": {"template": never, "suspend": True}}),
+        ("ray.io/v1", "RayCluster", {"spec": {"headGroupSpec": group, "suspend": True}}),
+    ]
+    found = [
+        {"apiVersion": version, "kind": kind, "metadata": {"name": "of-a-tenant"}, **content}
+        for version, kind, content in kinds
+    ]
+    owners = {"of-another-group": ("example.com/v1", KIND), "of-another-kind": (API_VERSION, "Other")}
+    for name, (version, kind) in owners.items():
+        owner = {**OWNER, "apiVersion": version, "kind": kind}
+        found.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "ownerReferences": [owner]}})
+    return found
+
+
+def refused(as_operator: Kubectl, *request: str) -> str:
+    """Return why the API server refuses a request; empty: it does not."""
+    try:
+        as_operator(*request)
+    except ClusterError as error:
+        return str(error)
+    return ""
 
 
 def test_the_operator_runs_a_job_and_reads_no_secret_but_its_key(

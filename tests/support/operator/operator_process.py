@@ -21,7 +21,7 @@ STORAGE = json.dumps({"emptyDir": {}})
 
 
 def install_rights(kubectl: Kubectl, namespace: str, *values: str) -> None:
-    """Apply the chart's ServiceAccount and rules, as `helm install rljob` would, and nothing else of it."""
+    """Apply the chart's ServiceAccount, rules and policies, as `helm install rljob` would, and nothing else of it."""
     rendered = helm("template", namespace, "--namespace", namespace, *values)
     _apply_rights(kubectl, rendered)
 
@@ -33,7 +33,11 @@ def upgrade_rights(kubectl: Kubectl, namespace: str, *values: str) -> None:
 
 
 def _apply_rights(kubectl: Kubectl, rendered: str) -> None:
-    wanted = [part for part in rendered.split("\n---\n") if re.search(r"^kind: (ServiceAccount|.*Role.*)$", part, re.M)]
+    wanted = [
+        part
+        for part in rendered.split("\n---\n")
+        if re.search(r"^kind: (ServiceAccount|.*Role.*|.*Policy(Binding)?)$", part, re.M)
+    ]
     kubectl("apply", "--server-side", "-f", "-", given="\n---\n".join(wanted))
 
 
