@@ -155,6 +155,9 @@ async def fill(api: Api, nodes: int, pods: int) -> None:
     async def node(number: int) -> None:
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"node-{number}"}, "status": status}
         await api.send("POST", "/api/v1/nodes", json.dumps(body).encode())
+        # A new node gets the taint `not-ready`, which nobody here would remove.
+        well = json.dumps({"spec": {"taints": None}}).encode()
+        await api.send("PATCH", f"/api/v1/nodes/node-{number}", well, "application/merge-patch+json")
 
     async def pod(number: int) -> None:
         resources = {"requests": {"cpu": "2", "memory": "8Gi"}, "limits": {"nvidia.com/gpu": "1"}}

@@ -126,8 +126,8 @@ def _place(job: Job, spec: Spec, before: Resolved, defaults: Defaults) -> tuple[
     if volume is None:
         return None, f"runs/{job.name}"
     # By name: a job that is restored, moved or applied again finds its run, and resumes from its newest checkpoint.
-    directory = f"{volume.path}/{job.namespace}/{job.name}"
-    return _part(volume, directory), directory
+    place = f"{job.namespace}/{job.name}"
+    return volume.model_copy(update={"sub_path": place}), f"{volume.path}/{place}"
 
 
 def _part(volume: DefaultVolume | None, directory: str) -> DefaultVolume | None:

@@ -1,7 +1,7 @@
 """The pods of a job, with what each requests. Pure."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rljob_api.sizing.tool_pods import num_tool_pods
@@ -39,11 +39,11 @@ class Pods:
     node_selector: Mapping[str, str]
     tolerations: tuple[Mapping[str, Any], ...]
     priority_class: str | None
+    requests: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    """what the scheduler counts for one pod, itself included; every node and quota asks for it"""
 
-    @property
-    def requests(self) -> dict[str, int]:
-        """What the scheduler counts for one pod, itself included."""
-        return {**_largest(self.containers, "requests"), PODS: 1000}
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "requests", {**_largest(self.containers, "requests"), PODS: 1000})
 
     @property
     def limits(self) -> dict[str, int]:

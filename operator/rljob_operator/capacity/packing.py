@@ -194,12 +194,21 @@ def _together(pods: Sequence[Pods], kinds: Sequence[_Alike], never: Outcome) -> 
 
 def _short_now(pods: Sequence[Pods], ready: Sequence[_Alike]) -> Finding:
     """Return what these nodes lack at present."""
-    free = [(kind.node.free, kind.count) for kind in ready if any(_lets_in(kind.node, each) for each in pods)]
+    matching = [kind for kind in ready if any(_lets_in(kind.node, each) for each in pods)]
+    well = [kind for kind in matching if any(_lets_in(kind.node, each, passing=True) for each in pods)]
+    unwell = [kind for kind in matching if kind not in well]
+    kept_out = f"; {_taints(unwell)}" if unwell else ""
     for name, amount in sorted(total(tuple(pods)).items(), key=lambda each: _rarest(each[0])):
-        there = sum(max(0, room.get(name, 0)) * count for room, count in free)
+        there = sum(max(0, kind.node.free.get(name, 0)) * kind.count for kind in well)
         if amount > there:
-            return Finding(Outcome.LATER, f"matching nodes have {shown(name, there)} free", name)
-    return Finding(Outcome.LATER, "matching nodes have enough free, but not on single nodes")
+            return Finding(Outcome.LATER, f"matching nodes have {shown(name, there)} free{kept_out}", name)
+    return Finding(Outcome.LATER, f"matching nodes have enough free, but not on single nodes{kept_out}")
+
+
+def _taints(unwell: Sequence[_Alike]) -> str:
+    """Return `3 more have the taint node.kubernetes.io/disk-pressure`."""
+    keys = sorted({str(taint["key"]) for kind in unwell for taint in kind.node.taints if _passes(taint)})
+    return f"{sum(kind.count for kind in unwell)} more have the taint {' or '.join(keys)}"
 
 
 def placed(pods: Sequence[Pods], nodes: Sequence[Node], now: bool = False) -> bool | None:
@@ -321,9 +330,13 @@ def _is_selected(node: Node, pods: Pods) -> bool:
 def _keeps_out(taint: Mapping[str, Any], pods: Pods, passing: bool) -> bool:
     if taint.get("effect") not in ("NoSchedule", "NoExecute"):
         return False
-    if not passing and str(taint["key"]).startswith(PASSING):
+    if not passing and _passes(taint):
         return False
     return not any(_tolerates(each, taint) for each in pods.tolerations)
+
+
+def _passes(taint: Mapping[str, Any]) -> bool:
+    return str(taint["key"]).startswith(PASSING)
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:

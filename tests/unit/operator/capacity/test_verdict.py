@@ -135,6 +135,19 @@ def test_a_node_under_pressure_keeps_pods_out_only_for_now():
     pressed = ({"key": "node.kubernetes.io/memory-pressure", "effect": "NoSchedule"},)
     found = verdict(job(), Capacity(nodes=(gpu_node("a"), gpu_node("b", taints=pressed)), coming=()))
     assert found.outcome is Outcome.LATER
+    text = "matching nodes have 8 × nvidia.com/gpu free; 1 more have the taint node.kubernetes.io/memory-pressure"
+    assert text in found.message
+
+
+def test_each_taint_that_goes_away_is_named_once():
+    keys = ("node.kubernetes.io/unreachable", "node.kubernetes.io/disk-pressure", "node.kubernetes.io/disk-pressure")
+    taints = [{"key": key, "effect": "NoExecute"} for key in keys]
+    other = {"key": "team", "effect": "PreferNoSchedule"}
+    nodes = [gpu_node(f"n{index}", taints=(taint, other)) for index, taint in enumerate(taints)]
+    found = verdict(job(), Capacity(nodes=tuple(nodes), coming=()))
+    assert found.outcome is Outcome.LATER
+    named = "3 more have the taint node.kubernetes.io/disk-pressure or node.kubernetes.io/unreachable"
+    assert f"matching nodes have 0 × nvidia.com/gpu free; {named}" in found.message
 
 
 def test_a_cordoned_node_may_come_back():
