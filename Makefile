@@ -49,13 +49,13 @@ integration-trainer: $(READY) | $(GO) ## Run tests with real Ray, SGLang, router
 
 soak: $(READY) ## Run for two hours: kills, injected faults, random jobs and manifests; RLJOB_KILLS, RLJOB_JOBS, RLJOB_FUZZ, RLJOB_SEED
 	$(BIN)/python -m pytest -q -s tests/soak
-	$(BIN)/python -m pytest -q -m long tests/integration/trainer
+	$(BIN)/python -m pytest -q -m long tests/integration/trainer tests/e2e
 
 mutants: $(READY) ## Mutate PACKAGE (rljob_trainer.engines.pool) and print what its unit tests miss; SAMPLE, SEED, WORKERS, TESTS
 	$(BIN)/python tests/mutants $(PACKAGE) $(if $(SAMPLE),--sample $(SAMPLE)) --seed $(or $(SEED),1) --workers $(or $(WORKERS),2) $(if $(TESTS),--tests $(TESTS))
 
 e2e: $(READY) | $(GO) ## Run tests on a cluster with a real node; as root, after `make cluster-packages`
-	$(BIN)/python -m pytest -q tests/e2e
+	$(BIN)/python -m pytest -q -m "not long" tests/e2e
 
 cluster: $(READY) | $(GO) ## Start Kubernetes on this machine and print how to use it (PROFILE=node: with a kubelet)
 	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster up --profile $(or $(PROFILE),control-plane)

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from local_cluster.kubectl import Kubectl
@@ -20,12 +20,19 @@ ENDED = ("Succeeded", "Failed", "Invalid")
 class JobInPods:
     """One job; the volume is also a directory of this machine."""
 
-    def __init__(self, kubectl: Kubectl, place: Workspace, name: str = "tiny", **sections: Any) -> None:
+    def __init__(
+        self,
+        kubectl: Kubectl,
+        place: Workspace,
+        name: str = "tiny",
+        write_model: Callable[[Path], object] = tiny_llama,
+        **sections: Any,
+    ) -> None:
         """Put model, questions and reward on the volume, and apply the job; `sections` are merged into its spec."""
         self.kubectl = kubectl
         self.place = place
         self.name = name
-        tiny_llama(place.volume / "model")
+        write_model(place.volume / "model")
         rows = [{"question": f"{n} + {n + 1} =", "answer": str(2 * n + 1)} for n in range(QUESTIONS)]
         (place.volume / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (place.volume / "tiny_reward.py").write_text(REWARD)
@@ -100,8 +107,15 @@ class JobInPods:
 
     @property
     def journal(self) -> list[dict[str, Any]]:
-        (path,) = self.place.volume.glob(f"{self.place.namespace}/{self.name}/journal.jsonl")
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        return self._lines("journal.jsonl")
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """Return the run's events of a kind."""
+        return [event for event in self._lines("events.jsonl") if event["kind"] == kind]
+
+    def _lines(self, file: str) -> list[dict[str, Any]]:
+        (path,) = self.place.volume.glob(f"{self.place.namespace}/{self.name}/{file}")
+        return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
     @property
     def attempts(self) -> list[dict[str, Any]]:
