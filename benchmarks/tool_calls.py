@@ -1,0 +1,133 @@
+"""Calls of tools in pods of their own on a real node, and in the sandbox of one machine, for `docs/performance.md`.
+
+    PYTHONPATH=tests/cluster:tests python benchmarks/tool_calls.py
+
+As root, after `make cluster-packages`. The pods are those that the operator makes; they run on this machine, as the
+driver does, so no network lies between them. Each place runs one call at a time.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from local_cluster import home, node
+from rljob_api.sections import Tools
+from rljob_api.tool_protocol import PORT, host, tools_token
+from rljob_trainer.conversations.isolation import sandbox_for
+from rljob_trainer.conversations.toolbox import ToolProcess
+from support.operator.tools_on_a_node import CONTROL_TOKEN, PODS, POOL, tools_on_a_node
+
+PYTHON = "rljob_trainer.tools.python:python"
+CALCULATOR = "rljob_trainer.tools.calculator:calculator"
+CALLS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "`python`: `print(6 * 7)`": (PYTHON, {"code": "print(6 * 7)"}),
+    "a function: `calculator(6 * 7)`": (CALCULATOR, {"expression": "6 * 7"}),
+}
+WARM_UP = 3
+"""calls of each place before those that count"""
+
+# Runs in the pod of the driver, which has no file of this benchmark.
+IN_DRIVER = """
+import json, sys, threading, time
+from rljob_api.sections import Tools
+from rljob_trainer.conversations.tool_pods import ToolPod
+given = json.load(sys.stdin)
+settings = Tools(functions=("python",), memory_mib=256)
+pods = [ToolPod((host, given["port"]), given["token"], settings) for host in given["hosts"]]
+latencies = []
+
+def calls(pod, until):
+    while time.monotonic() < until:
+        began = time.monotonic()
+        said = pod.call(given["path"], given["arguments"])
+        latencies.append(time.monotonic() - began)
+        assert said.strip() == "42", said
+
+for pod in pods:
+    pod.load(given["path"])
+    for _ in range(given["warm_up"]):
+        pod.call(given["path"], given["arguments"])
+until = time.monotonic() + given["seconds"]
+threads = [threading.Thread(target=calls, args=(pod, until)) for pod in pods]
+[each.start() for each in threads]
+[each.join() for each in threads]
+print(json.dumps(latencies))
+"""
+
+
+def in_namespaces(places: int, path: str, arguments: Mapping[str, Any], seconds: float, log: Path) -> list[float]:
+    """Return the latencies of calls in processes of this machine [s]."""
+    settings = Tools(functions=("python",), memory_mib=256)
+    box = sandbox_for(settings, [path])
+    processes = [ToolProcess(settings, box, log) for _ in range(places)]
+    found: list[float] = []
+
+    def calls(process: ToolProcess, until: float) -> None:
+        while time.monotonic() < until:
+            began = time.monotonic()
+            said = process.call(path, arguments)
+            found.append(time.monotonic() - began)
+            if said.strip() != "42":
+                raise RuntimeError(said)
+
+    for process in processes:
+        for _ in range(WARM_UP):
+            process.call(path, arguments)
+    until = time.monotonic() + seconds
+    threads = [threading.Thread(target=calls, args=(process, until)) for process in processes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for process in processes:
+        process.close()
+    return found
+
+
+def row(where: str, places: int, call: str, latencies_s: Sequence[float], seconds: float) -> str:
+    """Return a row of the table."""
+    ordered = sorted(latencies_s)
+    p50, p95 = (ordered[int(share * len(ordered))] * 1000 for share in (0.5, 0.95))
+    return f"| {where} | {places} | {call} | {len(ordered) / seconds:.1f} | {p50:.0f} | {p95:.0f} |"
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of each measurement (default: 20)")
+    seconds = parser.parse_args(arguments).seconds
+    clusters = home.clusters_of_this_user()
+    home.remove_orphans(clusters)
+    with tempfile.TemporaryDirectory() as scratch, home.owned_directory(clusters) as directory:
+        cluster = node.start_cluster(directory, os.environ, gpus=8)
+        with tools_on_a_node(cluster, Path(scratch)) as place:
+
+            def in_pods(places: int, path: str, arguments: Mapping[str, Any]) -> list[float]:
+                hosts = [host(POOL, index) for index in range(places)]
+                token = tools_token(CONTROL_TOKEN)
+                given = {"hosts": hosts, "port": PORT, "token": token, "path": path, "arguments": arguments}
+                found: list[float] = place.run_in_driver(IN_DRIVER, {**given, "seconds": seconds, "warm_up": WARM_UP})
+                return found
+
+            def beside(places: int, path: str, arguments: Mapping[str, Any]) -> list[float]:
+                return in_namespaces(places, path, arguments, seconds, Path(scratch) / "tools.log")
+
+            kinds: Mapping[str, Callable[[int, str, Mapping[str, Any]], list[float]]] = {
+                "pods (`Pods`)": in_pods,
+                "processes (`Namespaces`)": beside,
+            }
+            print("| place | at once | call | calls/s | p50 [ms] | p95 [ms] |\n|---|---|---|---|---|---|")
+            for call, (path, given) in CALLS.items():
+                for places in range(1, PODS + 1):
+                    for where, measure in kinds.items():
+                        print(row(where, places, call, measure(places, path, given), seconds), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
