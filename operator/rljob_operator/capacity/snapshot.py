@@ -87,7 +87,7 @@ def requests_of(pod: Manifest) -> dict[str, int]:
         Container(amounts(each.get("resources", {}).get("requests")), {}, is_init)
         for each, is_init in containers_of(pod)
     )
-    requests = Pods("", 1, sizes, {}, (), None).requests
+    requests = dict(Pods("", 1, sizes, {}, (), None).requests)
     for name, amount in amounts(pod.get("overhead")).items():
         requests[name] = requests.get(name, 0) + amount
     return {**requests, PODS: 1000}
