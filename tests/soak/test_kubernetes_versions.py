@@ -1,7 +1,7 @@
-"""The oldest Kubernetes that the chart accepts, beside the usual one of the tests: a real API server of each.
+"""The oldest Kubernetes that the chart accepts, and the newest, beside the usual one: a real API server of each.
 
 On each, the CRD judges manifests as Python does, and the operator with KubeRay runs a job on a simulated node. The
-first run builds the older API server from its Go module, in five minutes.
+first run builds the two others from their Go modules, in ten minutes each.
 """
 
 import os

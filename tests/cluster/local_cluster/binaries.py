@@ -55,8 +55,10 @@ def _prometheus(name: str) -> Program:
     return Program("prometheus", f"github.com/prometheus/prometheus/cmd/{name}", tags="remove_all_sd")
 
 
-OTHER_MINORS = ("1.31",)
-"""versions of Kubernetes whose API servers judge the CRD beside the usual one's: the oldest that the chart accepts"""
+OTHER_MINORS = ("1.31", "1.37")
+"""Versions of Kubernetes whose API servers judge the CRD beside the usual one's: the oldest that the chart accepts, and
+the newest
+"""
 
 PROGRAMS: Mapping[str, Program] = {
     "etcd": Program("etcd", "go.etcd.io/etcd/server/v3"),

@@ -1,6 +1,7 @@
 """RLJobs of a real API server, and what it says about them."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,8 +14,10 @@ from kubernetes import client, config
 
 from rljob_api.generated.crd import GROUP, KIND, PLURAL, VERSION
 
-PREFIX = 'Invalid value: "object": '
-"""the API server shows a value that its own rules refuse; for a rule in CEL that is the whole section"""
+PREFIX = re.compile('^Invalid value: ("object": )?')
+"""The API server shows a value that its own rules refuse. For a rule in CEL that is the whole section, which newer ones
+leave out
+"""
 UNASKED = "some validation rules were not checked"
 """reported beside a field of the wrong type"""
 
@@ -132,7 +135,7 @@ def said(causes: list[dict[str, str]]) -> tuple[tuple[str, str], ...]:
 
 def field_and_sentence(cause: dict[str, str]) -> tuple[str, str]:
     """Return the two of one cause. A rule about metadata stands at the root, so its sentence begins with the field."""
-    field, message = cause["field"], cause["message"].removeprefix(PREFIX)
+    field, message = cause["field"], PREFIX.sub("", cause["message"])
     if field == "<nil>":
         field, _, message = message.partition(": ")
     return field, message

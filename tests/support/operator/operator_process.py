@@ -36,7 +36,7 @@ def _apply_rights(kubectl: Kubectl, rendered: str) -> None:
     wanted = [
         part
         for part in rendered.split("\n---\n")
-        if re.search(r"^kind: (ServiceAccount|.*Role.*|.*Policy(Binding)?)$", part, re.M)
+        if re.search(r"^kind: (ServiceAccount|.*Role.*|ValidatingAdmissionPolicy.*)$", part, re.M)
     ]
     kubectl("apply", "--server-side", "-f", "-", given="\n---\n".join(wanted))
 
