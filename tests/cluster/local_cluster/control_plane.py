@@ -42,8 +42,7 @@ def complete(
     # Before the controllers: garbage collection looks for new kinds only every 30 s.
     crds = [*OUR_CRDS, kwok.crd(environ), *kuberay.crds(environ)]
     kubectl("apply", "--server-side", *(f"--filename={path}" for path in crds))
-    while not _established(kubectl):
-        log.debug("a CRD has no conditions yet")
+    kubectl.wait_for_crds()
     simulator = kwok.start_kwok(server, kubectl, environ)
     processes = [
         *controllers.start_controllers(server, environ),
@@ -68,17 +67,5 @@ def _nodes_are_ready(kubectl: Kubectl) -> bool:
         kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=10s")
     except ClusterError:
         kwok.remind(kubectl)
-        return False
-    return True
-
-
-def _established(kubectl: Kubectl) -> bool:
-    """Wait for the CRDs; return False if one was too new to be waited for."""
-    try:
-        kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
-    except ClusterError as error:
-        # kubectl up to 1.34 at least takes a null list of conditions for a mistake instead of waiting.
-        if ".status.conditions accessor error" not in str(error):
-            raise
         return False
     return True

@@ -41,6 +41,22 @@ class Kubectl:
         """Make a namespace, unless it is there, that enforces the Pod Security Standard `restricted`."""
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": dict(RESTRICTED)}})
 
+    def wait_for_crds(self) -> None:
+        """Wait until all CRDs are served."""
+        while not self._has_all_crds():
+            pass
+
+    def _has_all_crds(self) -> bool:
+        """Wait for the CRDs; return False if one was too new to be waited for."""
+        try:
+            self("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+        except ClusterError as error:
+            # kubectl up to 1.34 at least takes a null list of conditions for a mistake instead of waiting.
+            if ".status.conditions accessor error" not in str(error):
+                raise
+            return False
+        return True
+
     def get(self, *arguments: str) -> Manifest:
         """Return the object, or the list of objects, that `kubectl get ARGUMENTS` finds."""
         found: Manifest = json.loads(self("get", *arguments, "-o", "json"))

@@ -41,7 +41,7 @@ def start_kueue(api_server: ApiServer, kubectl: Kubectl, environ: Mapping[str, s
     port, probe = free_port(), f"{LOOPBACK}:{free_port()}"
     kubectl("create", "namespace", NAMESPACE)
     kubectl.apply(*_crds(components / "crd" / "bases", port))
-    kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    kubectl.wait_for_crds()
     authority = Authority(api_server.directory / "kueue-certificates", AUTHORITY, is_rsa=True)
     server = authority.server("tls", [f"{SERVICE}.{NAMESPACE}.svc"], [LOOPBACK])
     kubectl.apply(_secret(authority, server), *_rights(components / "rbac"), *_webhooks(components / "webhook", port))
