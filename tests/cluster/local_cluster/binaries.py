@@ -71,6 +71,7 @@ PROGRAMS: Mapping[str, Program] = {
     "kuberay": Program("kuberay", "github.com/ray-project/kuberay/ray-operator"),
     "kwok": Program("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
     "kueue": Program("kueue", "sigs.k8s.io/kueue/cmd/kueue"),
+    "agent-sandbox": Program("agent-sandbox", "sigs.k8s.io/agent-sandbox/cmd/agent-sandbox-controller"),
     "helm": Program("helm", "helm.sh/helm/v3/cmd/helm"),
     "coredns": Program("coredns", "github.com/coredns/coredns"),
     "kube-router": Program("kube-router", "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"),
@@ -85,6 +86,7 @@ MANIFESTS: Mapping[str, tuple[str, str]] = {
     "kuberay": ("github.com/ray-project/kuberay/ray-operator", "config"),
     "kwok": ("sigs.k8s.io/kwok", "kustomize"),
     "kueue": ("sigs.k8s.io/kueue", "config"),
+    "agent-sandbox": ("sigs.k8s.io/agent-sandbox", "k8s"),
     "prometheus-operator": ("github.com/prometheus-operator/prometheus-operator", "example/prometheus-operator-crd"),
 }
 """by module: the Go module and its directory of manifests"""

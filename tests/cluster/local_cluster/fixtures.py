@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from local_cluster import agent_sandbox, home, kueue, node
 from local_cluster import control_plane as profile
-from local_cluster import home, kueue, node
 from local_cluster.api_server import PROGRAMS, ApiServer, start_api_server
 from local_cluster.binaries import binary
 from local_cluster.errors import ClusterError
@@ -27,7 +27,8 @@ NODE_FIXTURE = "node_cluster"
 PROMETHEUS_PROGRAMS = {"prometheus", "promtool"}
 """fixtures of these names are the programs"""
 JUDGE_FIXTURE = "gitops_judge"
-KUEUE_FIXTURE = "kueue_ready"
+OF_FIXTURES = {"kueue_ready": kueue.PROGRAMS, "agent_sandbox_ready": agent_sandbox.PROGRAMS}
+"""programs that a fixture adds to the control plane"""
 NEEDED_CRDS = ("rayclusters.ray.io", "stages.kwok.x-k8s.io")
 
 
@@ -47,7 +48,8 @@ def programs_for(fixtures: set[str]) -> tuple[str, ...]:
     if NODE_FIXTURE in fixtures:
         return (*node.PROGRAMS, "helm", *judges)
     if "kubectl" in fixtures:
-        return (*profile.PROGRAMS, "helm", *judges, *(kueue.PROGRAMS if KUEUE_FIXTURE in fixtures else ()))
+        more = (name for fixture, programs in OF_FIXTURES.items() if fixture in fixtures for name in programs)
+        return (*profile.PROGRAMS, "helm", *judges, *more)
     return (*PROGRAMS, "kubectl", *judges) if "api_server" in fixtures else judges
 
 
@@ -107,6 +109,15 @@ def kueue_ready(started_api_server: ApiServer | None, kubectl: Kubectl) -> None:
         wait_ready(kueue.start_kueue(started_api_server, kubectl, os.environ))
     elif "workloads.kueue.x-k8s.io" not in kubectl.names("crd"):
         pytest.skip(f"the cluster of {GIVEN_VARIABLE} has no Kueue")
+
+
+@pytest.fixture(scope="session")
+def agent_sandbox_ready(started_api_server: ApiServer | None, kubectl: Kubectl) -> None:
+    """agent-sandbox, in the cluster of `kubectl`: from now on Sandboxes are served, and get pods."""
+    if started_api_server:
+        wait_ready(agent_sandbox.start_agent_sandbox(started_api_server, kubectl, os.environ))
+    elif agent_sandbox.CRD not in kubectl.names("crd"):
+        pytest.skip(f"the cluster of {GIVEN_VARIABLE} has no agent-sandbox")
 
 
 @pytest.fixture(scope="session")
