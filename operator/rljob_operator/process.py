@@ -19,7 +19,7 @@ import kopf
 from rljob_operator import handlers, logs
 from rljob_operator.background_tasks import TASK_ENDED, BackgroundTasks
 from rljob_operator.cache import Cache, Freshness, Key, is_ours, key_of
-from rljob_operator.cluster import CHILDREN, OF_KUEUE, Cluster, ClusterError, ConflictError
+from rljob_operator.cluster import CHILDREN, OF_KUEUE, Cluster, ClusterError, ConflictError, GoneError
 from rljob_operator.driver_news import News
 from rljob_operator.drivers import Drivers
 from rljob_operator.garbage import collect_young_garbage_only
@@ -43,6 +43,8 @@ FIRST_RESYNC_S = 10.0
 """from the first list to the second: no event reports what was deleted after the list and before its watch began [s]"""
 RESYNC_S = 300.0
 """between two later lists, which check the watches [s]"""
+OF_OTHERS = OF_KUEUE
+"""kinds of projects without which most jobs run; the operator runs without their CRDs, too"""
 STOP_S = 10.0
 """time for running reconciles to finish [s]"""
 
@@ -110,16 +112,26 @@ class Operator:
     async def resync(self) -> None:
         """List everything and queue every job. This finds changes that the watches missed, and so dead watches."""
         for kind in self.kinds:
-            there, version = set(), ""
-            async for page in self.cluster.pages(kind, self.settings.namespaces):
-                version = version or page.resource_version  # of the first namespace: those of the others are newer
-                for raw in filter(is_ours, page.objects):
-                    there.add(raw["metadata"]["uid"])
-                    if self.cache.put(raw) is not Freshness.STALE:
-                        self.watches.expect(raw)
-            for key in self.cache.remove_missing(kind, there, version):
-                self.queue.add(key)
+            try:
+                await self._list(kind)
+            except GoneError as error:
+                if kind not in OF_OTHERS:
+                    raise
+                # Jobs without these objects go on. `helm test` says what to install.
+                log.warning("action=list kind=%s outcome=unserved: %s", kind, error)
         for key in self.cache.jobs():
+            self.queue.add(key)
+
+    async def _list(self, kind: str) -> None:
+        """Take in all objects of a kind, and forget those that are gone."""
+        there, version = set(), ""
+        async for page in self.cluster.pages(kind, self.settings.namespaces):
+            version = version or page.resource_version  # of the first namespace: those of the others are newer
+            for raw in filter(is_ours, page.objects):
+                there.add(raw["metadata"]["uid"])
+                if self.cache.put(raw) is not Freshness.STALE:
+                    self.watches.expect(raw)
+        for key in self.cache.remove_missing(kind, there, version):
             self.queue.add(key)
 
     async def resync_for_ever(self) -> None:

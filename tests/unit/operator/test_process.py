@@ -10,6 +10,7 @@ import pytest
 
 from rljob_operator import process
 from rljob_operator.cache import Cache
+from rljob_operator.cluster import GoneError, Page
 from rljob_operator.garbage import collect_young_garbage_only
 from rljob_operator.metrics import Metrics
 from rljob_operator.process import Operator
@@ -81,3 +82,52 @@ def test_what_was_deleted_before_the_watch_began_is_found_by_an_early_second_lis
         asyncio.run(operator.resync_for_ever())
     assert pauses == [10.0, 300.0, 300.0]
     assert cache.jobs() == ()
+
+
+class ClusterWithoutOthers:
+    """An API server that serves no CRD of other projects, and in `missing` the kinds that it does not know besides."""
+
+    def __init__(self, *missing: str) -> None:
+        self.missing = {"Workload", *missing}
+
+    async def pages(self, kind: str, namespaces: Any) -> Any:
+        if kind in self.missing:
+            raise GoneError(f"GET {kind}: 404 the server could not find the requested resource", 404)
+        yield Page((raw_job(),) if kind == "RLJob" else (), "5")
+
+
+WITH_OTHERS = Defaults(has_kueue=True)
+
+
+def operator_of(cluster: Any, defaults: Defaults = WITH_OTHERS) -> Operator:
+    settings: Any = SimpleNamespace(namespaces=(), defaults=defaults)
+    unused: Any = None
+    watches = WatchLiveness(lambda: 0.0)
+    return Operator(settings, cluster, Cache(), WorkQueue(lambda: 0.0), watches, unused, unused, unused, unused)
+
+
+def test_without_the_crds_of_other_projects_the_operator_runs_and_says_so(caplog: pytest.LogCaptureFixture):
+    operator = operator_of(ClusterWithoutOthers())
+    asyncio.run(operator.resync())
+    assert operator.cache.jobs() == ("ml/sums",)
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.partition(":")[0] for text in said] == [
+        "action=list kind=Workload outcome=unserved",
+    ]
+
+
+def test_without_kuberay_s_crd_the_operator_ends():
+    with pytest.raises(GoneError):
+        asyncio.run(operator_of(ClusterWithoutOthers("RayCluster")).resync())
+
+
+@pytest.mark.parametrize(
+    ("defaults", "watched"),
+    [
+        (Defaults(), set()),
+        (Defaults(has_kueue=True), {"Workload"}),
+    ],
+)
+def test_kinds_of_other_projects_are_watched_only_where_the_operator_works_with_them(defaults, watched):
+    operator = operator_of(ClusterWithoutOthers(), defaults)
+    assert {"Workload"} & set(operator.kinds) == watched
