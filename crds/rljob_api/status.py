@@ -233,6 +233,14 @@ class Queue(Section):
     """number of engines that its reservation has room for; absent: it holds none"""
 
 
+class ToolPodOwner(StrEnum):
+    """Kind of the objects that make the pods for tools; absent: StatefulSet, or there are no such pods."""
+
+    STATEFUL_SET = "StatefulSet"
+    SANDBOX = "Sandbox"
+    """of agent-sandbox: one for each pod"""
+
+
 class DefaultVolume(Section):
     """The operator's volume, which the pods of a job mount."""
 
@@ -259,6 +267,8 @@ class Resolved(Section):
     """resources of the other pods' containers, without GPUs"""
     defaults: dict[str, Any] | None = None
     """the operator's settings for the pods of all jobs, beside the job's own, in the form of a spec; absent: none"""
+    tool_pod_owner: ToolPodOwner | None = None
+    """kind of the objects that make the pods for tools; absent: StatefulSet, or there are no such pods"""
 
 
 class Status(Section):

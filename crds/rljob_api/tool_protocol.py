@@ -18,7 +18,7 @@ CALL = "/v1/call"
 PORT = 8645
 """of the server in each pod"""
 PODS_VARIABLE = "RLJOB_TOOL_PODS"
-"""environment variable of a driver with pods for its tools: STATEFULSET.SERVICE"""
+"""environment variable of a driver with pods for its tools: PODS.SERVICE, where they are called PODS-0, PODS-1 ..."""
 DIGEST_VARIABLE = "RLJOB_TOOLS_TOKEN_DIGEST"
 """environment variable of a pod of tools: digest of the token that it accepts"""
 MODULE = "rljob_trainer.conversations.pod_server"
@@ -36,6 +36,6 @@ def digest(tools_token: str) -> str:
 
 
 def host(pool: str, index: int) -> str:
-    """Return the name of a pod in its namespace's DNS; `pool` is STATEFULSET.SERVICE."""
+    """Return the name of a pod in its namespace's DNS; `pool` is PODS.SERVICE."""
     pods, _, service = pool.partition(".")
     return f"{pods}-{index}.{service}"

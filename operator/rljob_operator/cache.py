@@ -221,6 +221,8 @@ def _content(raw: Manifest) -> bytes | Pod | Workload:
             return json.dumps(_read(raw)).encode()
 
 
+ONLY_METADATA = ("Sandbox",)
+"""kinds of which nothing else is read: an annotation says what each was made from, and a job can have hundreds"""
 OF_ALL = ("name", "namespace", "uid", "generation", "labels", "ownerReferences", "deletionTimestamp")
 
 
@@ -231,6 +233,8 @@ def _read(raw: Manifest) -> Manifest:
     metadata = {key: raw["metadata"][key] for key in kept if key in raw["metadata"]}
     if is_job:
         return {**raw, "metadata": metadata}
+    if raw["kind"] in ONLY_METADATA:
+        return {"apiVersion": raw["apiVersion"], "kind": raw["kind"], "metadata": metadata}
     conditions = raw.get("status", {}).get("conditions")
     status = {"status": {"conditions": conditions}} if conditions else {}
     return {**{key: value for key, value in raw.items() if key != "status"}, "metadata": metadata, **status}

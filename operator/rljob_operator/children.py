@@ -4,7 +4,7 @@
     ConfigMap       the manifest that the driver reads, one for each RayCluster
     Service         the head's Ray Jobs API and the driver's control protocol
     NetworkPolicy   lets only the job's own pods and the operator reach its pods, and Prometheus the driver's metrics
-    StatefulSet     pods for tools, with a Service and a NetworkPolicy of their own (`tool_pods.py`)
+    StatefulSet     pods for tools, with a Service and a NetworkPolicy of their own (`tool_pods.py`); or Sandboxes
     RayCluster      head without slots; groups `workers`, or `trainer` and `rollout`
 
 The job owns all of them, so they are deleted with it, also when no operator runs.
@@ -38,6 +38,7 @@ from rljob_operator.identity import (
     RAY_NODE_TYPE_LABEL,
     RAY_TOKEN_KEY,
     SPEC_ANNOTATION,
+    TOOL_POD_OWNER_ANNOTATION,
     TOOLS_DIGEST_KEY,
     Manifest,
     job_name,
@@ -49,7 +50,15 @@ from rljob_operator.pod_roles import HEAD, with_role
 from rljob_operator.pods import ENVIRONMENT, container_security, pod_security, scratch
 from rljob_operator.rollout_pods import RolloutPods
 from rljob_operator.sized_pods import HEAD_CONTAINER, WORKER_CONTAINER, head_resources, worker_resources, worker_role
-from rljob_operator.tool_pods import driver_variable, is_current, others_selector, pods_selector, ports, tool_children
+from rljob_operator.tool_pods import (
+    OWNERS,
+    driver_variable,
+    is_current,
+    others_selector,
+    pods_selector,
+    ports,
+    tool_children,
+)
 
 RAY_VERSION = "2.60.0"
 """of the trainer's lock; KubeRay asks for it"""
@@ -159,6 +168,8 @@ def raycluster(job: AdmittedJob, cluster: str, pods: RolloutPods) -> Manifest:
     child["metadata"]["annotations"] = {SPEC_ANNOTATION: job.digest}
     if job.token_key is not None:
         child["metadata"]["annotations"][KEY_ANNOTATION] = job.token_key
+    if job.resolved.tool_pod_owner is not None:
+        child["metadata"]["annotations"][TOOL_POD_OWNER_ANNOTATION] = str(job.resolved.tool_pod_owner)
     child["metadata"]["labels"] |= job.scheduler_labels
     scheduling = job.spec.scheduling
     queueing = {QUEUE_LABEL: scheduling.queue, PRIORITY_LABEL: scheduling.queue_priority_class}
@@ -202,7 +213,7 @@ def metrics_port(spec: Spec) -> int:
 
 def is_as_wanted(seen: Manifest, wanted: Manifest) -> bool:
     """Return whether a child has all that we want."""
-    return is_current(seen, wanted) if wanted["kind"] == "StatefulSet" else contains(seen, wanted)
+    return is_current(seen, wanted) if wanted["kind"] in OWNERS else contains(seen, wanted)
 
 
 def contains(there: object, wanted: object) -> bool:

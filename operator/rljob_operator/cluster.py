@@ -19,6 +19,7 @@ from rljob_operator.events import Event
 from rljob_operator.identity import API_VERSION, FIELD_MANAGER, GROUP, JOB_LABEL, KIND, PLURAL, VERSION, Manifest
 from rljob_operator.plan import Target
 from rljob_operator.requests import APPLY, Requests
+from rljob_operator.tool_pods import SANDBOX_API
 from rljob_operator.world import Job
 
 REQUEST_S = 30.0
@@ -42,6 +43,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "Service": ("api/v1", "services"),
     "NetworkPolicy": ("apis/networking.k8s.io/v1", "networkpolicies"),
     "StatefulSet": ("apis/apps/v1", "statefulsets"),
+    "Sandbox": (f"apis/{SANDBOX_API}", "sandboxes"),
     "Pod": ("api/v1", "pods"),
     "Secret": ("api/v1", "secrets"),
     "Job": ("apis/batch/v1", "jobs"),
@@ -54,7 +56,9 @@ CHILDREN = ("RayCluster", "ConfigMap", "Service", "NetworkPolicy", "StatefulSet"
 """kinds of a job's objects that are watched"""
 OF_KUEUE = ("Workload",)
 """kinds that are watched where the operator works with Kueue"""
-LABELLED = ("ConfigMap", "Service", "NetworkPolicy", "StatefulSet", "Pod")
+OF_AGENT_SANDBOX = ("Sandbox",)
+"""kinds that are watched where agent-sandbox makes the pods for tools"""
+LABELLED = ("ConfigMap", "Service", "NetworkPolicy", "StatefulSet", "Sandbox", "Pod")
 """of these only objects with the job's label are watched. RayClusters are found by their owner, too: one without its
 label would look like a lost cluster"""
 

@@ -25,10 +25,12 @@ SPEC_ANNOTATION = f"{GROUP}/spec"
 """on a RayCluster: digest of what it was built from. A job whose spec has another one needs another cluster"""
 KEY_ANNOTATION = f"{GROUP}/token-key"
 """on a RayCluster: id of the operator's key from which its pods' tokens are derived; older operators wrote none"""
+TOOL_POD_OWNER_ANNOTATION = f"{GROUP}/tool-pod-owner"
+"""on a RayCluster: kind of the objects that make the pods for the tools of its driver; absent: StatefulSet"""
 ATTEMPT_ANNOTATION = f"{GROUP}/attempt"
 """on a job's Service: number of the newest attempt, for an operator that finds the job without its status"""
 TOOLS_LABEL = f"{GROUP}/tools"
-"""on a pod that runs tools, and on its StatefulSet: the RayCluster that it goes with. The job's other pods lack it"""
+"""on a pod that runs tools, and on its StatefulSet or Sandbox: the RayCluster that it goes with. No other pod has it"""
 MANAGED_BY = {"app.kubernetes.io/managed-by": FIELD_MANAGER}
 
 RAY_CLUSTER_LABEL = "ray.io/cluster"

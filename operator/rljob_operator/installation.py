@@ -8,9 +8,10 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 
 from rljob_operator.cluster import Cluster, ClusterError, path
 from rljob_operator.identity import GROUP
@@ -37,15 +38,32 @@ RIGHTS: Rights = (
     ("events.k8s.io", "events", ("list", "create", "patch")),
 )
 """All that the operator does. The chart gives it exactly these, as a test sees to."""
-RIGHTS_WITH_KUEUE = (("kueue.x-k8s.io", "workloads", ("list", "watch")),)
-"""what it does besides where it works with Kueue"""
 SERVED = {"RLJob": "install the CRD: value crd.install", "RayCluster": "install KubeRay 1.6 or newer"}
 """kind -> what to do when the API server does not know it"""
-SERVED_BY_KUEUE = {"Workload": "install Kueue 0.15 or newer, or set kueue.enabled to false"}
 REVIEW = "apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 PATIENCE_S = 60.0
 """for a replica to lead: `helm test` may follow `helm install` at once [s]"""
 RETRY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """Another project that the operator works with, if the chart says so."""
+
+    served: Mapping[str, str]
+    """kind -> what to do when the API server does not know it"""
+    rights: Rights
+    """what the operator does with its objects"""
+
+
+KUEUE = Project(
+    {"Workload": "install Kueue 0.15 or newer, or set kueue.enabled to false"},
+    (("kueue.x-k8s.io", "workloads", ("list", "watch")),),
+)
+AGENT_SANDBOX = Project(
+    {"Sandbox": "install agent-sandbox 0.5 or newer, or set agentSandbox.enabled to false"},
+    (("agents.x-k8s.io", "sandboxes", ("list", "watch", "create", "patch", "delete")),),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +79,14 @@ class Check:
 
 
 async def answers(
-    cluster: Cluster, namespaces: Sequence[str], lease_namespace: str, lease: str, has_kueue: bool
+    cluster: Cluster, namespaces: Sequence[str], lease_namespace: str, lease: str, beside: Sequence[Project]
 ) -> AsyncIterator[Check]:
     """Run all checks; no namespaces: in the whole cluster."""
     where: Sequence[str] = namespaces or ("",)
-    for kind, remedy in (SERVED | (SERVED_BY_KUEUE if has_kueue else {})).items():
+    for kind, remedy in chain(SERVED.items(), *(project.served.items() for project in beside)):
         yield await _is_served(cluster, kind, where[0], remedy)
     for namespace in where:
-        yield await _has_rights(cluster, namespace, (*RIGHTS, *(RIGHTS_WITH_KUEUE if has_kueue else ())))
+        yield await _has_rights(cluster, namespace, (*RIGHTS, *chain(*(project.rights for project in beside))))
     yield await _has_leader(cluster, lease_namespace, lease)
 
 
@@ -76,8 +94,9 @@ async def _is_served(cluster: Cluster, kind: str, namespace: str, remedy: str) -
     try:
         await cluster.request("GET", path(kind, namespace), [("limit", "1")])
     except ClusterError as error:
-        return Check(f"{kind}s are not served: {error}", remedy if error.status == 404 else "see the message")
-    return Check(f"{kind}s are served")
+        said = " ".join(str(error).split())
+        return Check(f"kind {kind} is not served: {said}", remedy if error.status == 404 else "see the message")
+    return Check(f"kind {kind} is served")
 
 
 async def _has_rights(cluster: Cluster, namespace: str, wanted: Rights) -> Check:
@@ -130,12 +149,14 @@ async def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--namespace", action="append", default=[], help="that the operator watches; absent: all")
     parser.add_argument("--lease-namespace", required=True, help="of the operator's Lease")
     parser.add_argument("--lease", required=True, help="its name")
-    parser.add_argument("--kueue", action="store_true", help="check that Kueue is there, too")
+    for option, project, name in (("--kueue", KUEUE, "Kueue"), ("--agent-sandbox", AGENT_SANDBOX, "agent-sandbox")):
+        text = f"check that {name} is there, too"
+        parser.add_argument(option, dest="beside", action="append_const", const=project, default=[], help=text)
     given = parser.parse_args(arguments)
     cluster = await Cluster.connect(given.kubeconfig, "rljob-installation")
     failed = False
     try:
-        async for answer in answers(cluster, given.namespace, given.lease_namespace, given.lease, given.kueue):
+        async for answer in answers(cluster, given.namespace, given.lease_namespace, given.lease, given.beside):
             sys.stdout.write(f"{answer}\n")
             sys.stdout.flush()
             failed = failed or bool(answer.remedy)

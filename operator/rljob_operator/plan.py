@@ -13,7 +13,7 @@ from rljob_api import recovery
 from rljob_api.control import RunState, Scale
 from rljob_api.control import Status as DriverStatus
 from rljob_api.recovery import RestartEngine
-from rljob_api.status import Status
+from rljob_api.status import Status, ToolPodOwner
 from rljob_operator import attempts, children, kueue, pods, record, run_claims, storage
 from rljob_operator.admission import admission
 from rljob_operator.admitted_job import AdmittedJob
@@ -24,10 +24,12 @@ from rljob_operator.conditions import conditions, pods_ready, refused
 from rljob_operator.events import Event, events_between
 from rljob_operator.history import JobHistory, Outcome
 from rljob_operator.identity import KIND, TOOLS_LABEL, Manifest, secret_name, service_name, submission_id, token_key
+from rljob_operator.pod_stage import Stage
 from rljob_operator.rebuilt import rebuilt
 from rljob_operator.rollout_pods import rollout_pods
 from rljob_operator.run_claims import RunClaim
 from rljob_operator.start_deadline import with_start_deadline
+from rljob_operator.tool_pods import OWNERS
 from rljob_operator.turn import Standing
 from rljob_operator.waiting import Waiting, in_queue, waiting
 from rljob_operator.world import ALIVE, SILENT_S, DriverState, Job, World, is_deleting
@@ -38,6 +40,8 @@ PROGRESS_PER_S = 10
 """the same for all jobs together [1/s]; each write takes an API server 30 ms of a core"""
 LOOK_AGAIN_S = 30.0
 """the longest time between two looks at a running job: only the clock reveals silence [s]"""
+REPLACE_S = 10.0
+"""the shortest life of a pod for tools that has failed: a node that refuses such pods gets few of them [s]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +210,7 @@ def _actions(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob,
         return Plan(delete=gone, waiting=in_queue(job, now), requeue_after_s=look_again_s)
     due = attempts.deadline(history, job.spec)
     return Plan(
-        delete=tuple(_clusters_but(attempt.record.cluster, job, world)),
+        delete=(*_clusters_but(attempt.record.cluster, job, world), *_failed_sandboxes(attempt, job, world, now)),
         secret=None if world.has_secret else children.secret(replace(job, token_key=world.secret_key), world.token),
         apply=tuple(_missing(attempt, job, world)),
         follow=_follow(attempt, job),
@@ -249,12 +253,28 @@ def _all_children(job: AdmittedJob | Job, world: World) -> Iterator[Target]:
 
 
 def _clusters_but(kept: str | None, job: AdmittedJob | Job, world: World) -> Iterator[Target]:
-    """Return the RayClusters of the job except one, with their ConfigMaps and their pods for tools."""
+    """Return the RayClusters of the job except one, with their ConfigMaps and what makes their pods for tools."""
     # The RayCluster first: others wait for the GPUs of its pods.
     for child in sorted(world.children, key=lambda each: each["kind"] != "RayCluster"):
         name, kind = child["metadata"]["name"], child["kind"]
-        belongs_to = child["metadata"]["labels"].get(TOOLS_LABEL) if kind == "StatefulSet" else name
-        if kind in ("RayCluster", "ConfigMap", "StatefulSet") and belongs_to != kept and not is_deleting(child):
+        belongs_to = child["metadata"]["labels"].get(TOOLS_LABEL) if kind in OWNERS else name
+        if kind in ("RayCluster", "ConfigMap", *OWNERS) and belongs_to != kept and not is_deleting(child):
+            yield Target(kind, job.namespace, name, child["metadata"]["uid"])
+
+
+def _failed_sandboxes(attempt: AttemptView, job: AdmittedJob, world: World, now: float) -> Iterator[Target]:
+    """Return the Sandboxes whose pod has failed, by an eviction for example; they are made again.
+
+    agent-sandbox up to 1.0 at least keeps such a pod (kubernetes-sigs/agent-sandbox#729). A StatefulSet replaces it.
+    """
+    failed = {
+        pod.name
+        for pod in attempt.tool_pods
+        if pod.stage is not None and pod.stage.stage is Stage.FAILED and now - pod.created >= REPLACE_S
+    }
+    for child in world.children:
+        name, kind = child["metadata"]["name"], child["kind"]
+        if kind == ToolPodOwner.SANDBOX and name in failed and not is_deleting(child):
             yield Target(kind, job.namespace, name, child["metadata"]["uid"])
 
 
@@ -268,12 +288,19 @@ def _missing(attempt: AttemptView, job: AdmittedJob, world: World) -> Iterator[M
         return  # built from another spec: it serves until its attempt has ended
     for wanted in _children(attempt, _with_tokens(attempt, job, world)):
         seen = world.child(wanted["kind"], wanted["metadata"]["name"])
-        if wanted["kind"] == "StatefulSet" and attempt.is_suspended:
+        if wanted["kind"] in OWNERS and attempt.is_suspended:
             continue  # a job in Kueue's queue has no pods
+        if seen is None and wanted["kind"] == ToolPodOwner.SANDBOX and _has_old_pod(wanted, world):
+            continue
         if seen is not None and wanted["kind"] == "RayCluster":
             wanted = kueue.kept(wanted, seen)
         if seen is None or not (is_deleting(seen) or children.is_as_wanted(seen, wanted)):
             yield wanted
+
+
+def _has_old_pod(sandbox: Manifest, world: World) -> bool:
+    """Return whether the pod of an earlier Sandbox of this name is left; agent-sandbox takes no pod of another one."""
+    return any(pod.name == sandbox["metadata"]["name"] for pod in world.tool_pods)
 
 
 def _children(attempt: AttemptView, job: AdmittedJob) -> tuple[Manifest, ...]:

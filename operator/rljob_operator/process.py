@@ -16,10 +16,11 @@ from itertools import chain, repeat
 import aiohttp
 import kopf
 
+from rljob_api.status import ToolPodOwner
 from rljob_operator import handlers, logs
 from rljob_operator.background_tasks import TASK_ENDED, BackgroundTasks
 from rljob_operator.cache import Cache, Freshness, Key, is_ours, key_of
-from rljob_operator.cluster import CHILDREN, OF_KUEUE, Cluster, ClusterError, ConflictError, GoneError
+from rljob_operator.cluster import CHILDREN, OF_AGENT_SANDBOX, OF_KUEUE, Cluster, ClusterError, ConflictError, GoneError
 from rljob_operator.driver_news import News
 from rljob_operator.drivers import Drivers
 from rljob_operator.garbage import collect_young_garbage_only
@@ -43,7 +44,7 @@ FIRST_RESYNC_S = 10.0
 """from the first list to the second: no event reports what was deleted after the list and before its watch began [s]"""
 RESYNC_S = 300.0
 """between two later lists, which check the watches [s]"""
-OF_OTHERS = OF_KUEUE
+OF_OTHERS = (*OF_KUEUE, *OF_AGENT_SANDBOX)
 """kinds of projects without which most jobs run; the operator runs without their CRDs, too"""
 STOP_S = 10.0
 """time for running reconciles to finish [s]"""
@@ -69,7 +70,10 @@ class Operator:
     @property
     def kinds(self) -> tuple[str, ...]:
         """What is watched and listed."""
-        return (KIND, *CHILDREN, *(OF_KUEUE if self.settings.defaults.has_kueue else ()))
+        defaults = self.settings.defaults
+        of_kueue = OF_KUEUE if defaults.has_kueue else ()
+        of_agent_sandbox = OF_AGENT_SANDBOX if defaults.tool_pod_owner is ToolPodOwner.SANDBOX else ()
+        return (KIND, *CHILDREN, *of_kueue, *of_agent_sandbox)
 
     def seen(self, raw: Manifest, is_gone: bool) -> None:
         """Take in an event of a watch, and queue its job if the object has changed: most events echo our own writes."""

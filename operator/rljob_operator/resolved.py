@@ -1,4 +1,4 @@
-"""What a job uses of the operator's defaults: image, resources, volume, run directory. Pure.
+"""What a job uses of the operator's defaults: image, resources, volume, run directory, pods for tools. Pure.
 
     spec ──────────────────────────┐
     status.resolved, or RayCluster ─┼─► resolved ─► status.resolved
@@ -13,9 +13,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from rljob_api.sections import Spec
+from rljob_api.sizing.tool_pods import num_tool_pods
 from rljob_api.sizing.topology import gpu_resource
-from rljob_api.status import DefaultVolume, Resolved, Status
-from rljob_operator.identity import Manifest, attempt_of_cluster
+from rljob_api.status import DefaultVolume, Resolved, Status, ToolPodOwner
+from rljob_operator.identity import TOOL_POD_OWNER_ANNOTATION, Manifest, attempt_of_cluster
 from rljob_operator.pod_roles import HEAD, role_of
 from rljob_operator.pods import VOLUME
 from rljob_operator.world import Defaults, Job, is_deleting
@@ -38,6 +39,7 @@ def resolved(job: Job, spec: Spec, status: Status, clusters: Sequence[Manifest],
         head_resources=_resources(spec.runtime.head_resources, before.head_resources, defaults.head_resources),
         worker_resources=_resources(spec.runtime.worker_resources, before.worker_resources, defaults.worker_resources),
         defaults=(before.defaults if before.image is not None else dict(defaults.settings)) or None,
+        tool_pod_owner=_tool_pod_owner(spec, before, defaults),
     )
 
 
@@ -73,7 +75,14 @@ def _seen_in(cluster: Manifest, spec: Spec, directory: str | None, defaults: Def
         head_resources=None if role_of(spec, HEAD).resources else container.get("resources", {}),
         worker_resources=_worker_resources(workers, spec),
         defaults=dict(defaults.settings),  # a RayCluster does not show which of its settings were defaults
+        tool_pod_owner=_owner_beside(cluster),
     )
+
+
+def _owner_beside(cluster: Manifest) -> ToolPodOwner | None:
+    """Return what makes the pods for tools that go with a RayCluster; None: there are none, or it is an older one."""
+    named = (cluster["metadata"].get("annotations") or {}).get(TOOL_POD_OWNER_ANNOTATION)
+    return ToolPodOwner(named) if named is not None else None
 
 
 def _default_volume(pod: Manifest) -> DefaultVolume | None:
@@ -150,6 +159,13 @@ def _is_in_volume(directory: str, volume: DefaultVolume, job: Job, spec: Spec) -
 def _volume(defaults: Defaults) -> DefaultVolume | None:
     storage = defaults.storage
     return DefaultVolume(source=dict(storage.source), path=storage.path) if storage is not None else None
+
+
+def _tool_pod_owner(spec: Spec, before: Resolved, defaults: Defaults) -> ToolPodOwner | None:
+    """Return what makes the pods for the job's tools; two owners of pods of one name would disturb each other."""
+    if before.image is not None:
+        return before.tool_pod_owner
+    return defaults.tool_pod_owner if num_tool_pods(spec) > 0 else None
 
 
 def _resources(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rljob_api.status import ToolPodOwner
 from rljob_operator.capacity.packing import Node
 from rljob_operator.capacity.snapshot import coming_of
 from rljob_operator.job_defaults import job_defaults
@@ -70,6 +71,7 @@ def settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
             release=f"{namespace}/{given.lease}",
             egress=given.egress,
             ttl_after_deletion_s=given.run_directory_ttl,
+            tool_pod_owner=ToolPodOwner.SANDBOX if given.agent_sandbox else ToolPodOwner.STATEFUL_SET,
         ),
     )
 
@@ -116,6 +118,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--queue", default="On", choices=["On", "Off"], help="whether jobs wait for quota and nodes in a queue")
     add("--queue-patience", type=float, default=600.0, help="seconds for which the first in the queue may be overtaken")
     add("--fair-share", action="store_true", help="of one priority, the namespace with the fewest GPUs comes first")
+    add("--agent-sandbox", action="store_true", help="agent-sandbox makes the pods for tools of jobs that begin now")
     add_autoscaler(parser)
     add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     add_defaults(parser)

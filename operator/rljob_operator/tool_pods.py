@@ -1,6 +1,7 @@
 """The pods that run a job's tools: code that a model writes runs there, with nothing of the job. Pure.
 
     StatefulSet     one pod for each concurrent call; it belongs to one RayCluster, and comes and goes with it
+    Sandboxes       of agent-sandbox, in its place: one for each pod
     Service         their names in DNS
     NetworkPolicy   lets the job's pods in, and nothing out
 
@@ -10,10 +11,12 @@ the API server, no rights and no network. What their server holds of the job is 
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 
 from rljob_api.sections import Tools
 from rljob_api.sizing.tool_pods import num_tool_pods
-from rljob_api.tool_protocol import DIGEST_VARIABLE, HEALTH, MODULE, PODS_VARIABLE, PORT
+from rljob_api.status import ToolPodOwner
+from rljob_api.tool_protocol import DIGEST_VARIABLE, HEALTH, MODULE, PODS_VARIABLE, PORT, host
 from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.identity import (
     JOB_LABEL,
@@ -32,6 +35,8 @@ USER = 10002
 """uid and gid of these pods: not those of the job's other pods, which share volumes"""
 LONGEST_NAME = 30
 """of the job's own name in that of the StatefulSet, whose pods have a label with it and a digest"""
+SANDBOX_API = "agents.x-k8s.io/v1beta1"
+"""served by agent-sandbox 0.5 and newer"""
 SCRATCH_MIB = 128
 """of /tmp"""
 SERVER_MIB = 256
@@ -47,7 +52,12 @@ def tool_children(job: AdmittedJob, cluster: str) -> tuple[Manifest, ...]:
     """Return the children for the tools of an attempt on the RayCluster of this name; none if no pods are needed."""
     if num_tool_pods(job.spec) == 0:
         return ()
-    return network_policy(job), service(job, cluster), statefulset(job, cluster)
+    return network_policy(job), service(job, cluster), *OWNERS[owner(job)](job, cluster)
+
+
+def owner(job: AdmittedJob) -> ToolPodOwner:
+    """Return the kind of the objects that make the pods."""
+    return job.resolved.tool_pod_owner or ToolPodOwner.STATEFUL_SET
 
 
 def pods_selector(job: AdmittedJob) -> Manifest:
@@ -95,7 +105,6 @@ def service(job: AdmittedJob, cluster: str) -> Manifest:
 
 
 def statefulset(job: AdmittedJob, cluster: str) -> Manifest:
-    child = owned(job, "apps/v1", "StatefulSet", statefulset_name(job, cluster))
     spec = {
         "replicas": num_tool_pods(job.spec),
         "serviceName": service_name(job),
@@ -103,6 +112,31 @@ def statefulset(job: AdmittedJob, cluster: str) -> Manifest:
         "selector": {"matchLabels": {TOOLS_LABEL: cluster}},
         "template": template(job, cluster),
     }
+    return _owner(job, cluster, "apps/v1", ToolPodOwner.STATEFUL_SET, pods_name(job, cluster), spec)
+
+
+def sandboxes(job: AdmittedJob, cluster: str) -> tuple[Manifest, ...]:
+    """Return a Sandbox for each pod. agent-sandbox gives the pod the Sandbox's name, and the template's labels."""
+    return tuple(_sandbox(job, cluster, index) for index in range(num_tool_pods(job.spec)))
+
+
+def _sandbox(job: AdmittedJob, cluster: str, index: int) -> Manifest:
+    name, _, subdomain = host(_pool(job, cluster), index).partition(".")
+    pod = template(job, cluster)
+    # What a StatefulSet sets by itself: our Service then has the pod's name in DNS, whatever agent-sandbox makes.
+    pod["spec"] |= {"hostname": name, "subdomain": subdomain}
+    return _owner(job, cluster, SANDBOX_API, ToolPodOwner.SANDBOX, name, {"podTemplate": pod})
+
+
+OWNERS: Mapping[ToolPodOwner, Callable[[AdmittedJob, str], tuple[Manifest, ...]]] = {
+    ToolPodOwner.STATEFUL_SET: lambda job, cluster: (statefulset(job, cluster),),
+    ToolPodOwner.SANDBOX: sandboxes,
+}
+"""by kind: what returns the objects that make the pods for the tools of a job with the RayCluster of this name"""
+
+
+def _owner(job: AdmittedJob, cluster: str, api_version: str, kind: ToolPodOwner, name: str, spec: Manifest) -> Manifest:
+    child = owned(job, api_version, kind.value, name)
     child["metadata"]["labels"][TOOLS_LABEL] = cluster
     # The API server rewrites what it is given, quantities for example: the digest says whether it came from this spec.
     child["metadata"]["annotations"] = {SPEC_ANNOTATION: _digest(spec)}
@@ -110,14 +144,14 @@ def statefulset(job: AdmittedJob, cluster: str) -> Manifest:
 
 
 def is_current(seen: Manifest, wanted: Manifest) -> bool:
-    """Return whether a StatefulSet was made from this one, and has as many pods."""
+    """Return whether an object that makes pods was made from this one, and makes as many."""
     ours, metadata = wanted["metadata"], seen["metadata"]
     labels, annotations = metadata.get("labels", {}), metadata.get("annotations", {})
     return (
         annotations.get(SPEC_ANNOTATION) == ours["annotations"][SPEC_ANNOTATION]
         and all(labels.get(name) == value for name, value in ours["labels"].items())
         and bool(metadata.get("ownerReferences"))
-        and seen["spec"].get("replicas") == wanted["spec"]["replicas"]
+        and ("replicas" not in wanted["spec"] or seen["spec"].get("replicas") == wanted["spec"]["replicas"])
     )
 
 
@@ -169,7 +203,12 @@ def driver_variable(job: AdmittedJob, cluster: str) -> dict[str, str]:
     """Return the environment variable with which the driver finds the pods; empty if there are none."""
     if num_tool_pods(job.spec) == 0:
         return {}
-    return {PODS_VARIABLE: f"{statefulset_name(job, cluster)}.{service_name(job)}"}
+    return {PODS_VARIABLE: _pool(job, cluster)}
+
+
+def _pool(job: AdmittedJob, cluster: str) -> str:
+    """Return what the names of the pods in DNS are made of."""
+    return f"{pods_name(job, cluster)}.{service_name(job)}"
 
 
 def service_name(job: AdmittedJob) -> str:
@@ -177,8 +216,8 @@ def service_name(job: AdmittedJob) -> str:
     return f"{job_name(job.name, job.uid)}-tools"
 
 
-def statefulset_name(job: AdmittedJob, cluster: str) -> str:
-    """Return the name of the StatefulSet that goes with a RayCluster: `gsm8k-7f3a1-2-tools`."""
+def pods_name(job: AdmittedJob, cluster: str) -> str:
+    """Return what the names of the pods that go with a RayCluster begin with: `gsm8k-7f3a1-2-tools`."""
     return f"{job.name[:LONGEST_NAME].rstrip('-')}{cluster.removeprefix(job.name)}-tools"
 
 

@@ -19,6 +19,7 @@ from rljob_operator.cluster_shape import num_pods
 from rljob_operator.identity import Manifest
 from rljob_operator.kueue import UNSEEN, Workload
 from rljob_operator.pod_stage import PodStage, Stage, with_events
+from rljob_operator.tool_pods import owner
 from rljob_operator.turn import Standing, Turn
 from rljob_operator.world import DriverState, Pod, seconds
 
@@ -120,7 +121,8 @@ def before_driver(attempt: AttemptView, job: AdmittedJob, now: float) -> Waiting
     for_tools = num_tool_pods(job.spec)
     missing = for_tools - len(attempt.tool_pods)
     if missing > 0 and attempt.cluster is not None and now >= _due(attempt) + PATIENCE_S:
-        text = f"{missing} of {for_tools} pods for tools do not exist; `kubectl describe statefulset` says why"
+        kind = owner(job).lower()
+        text = f"{missing} of {for_tools} pods for tools do not exist; `kubectl describe {kind}` says why"
         return Waiting(Blocker.TOOLS, text)
     return None
 

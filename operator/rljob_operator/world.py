@@ -14,6 +14,7 @@ from rljob_api.errors import ManifestError, Problem
 from rljob_api.reading.leniently import Readable, readable
 from rljob_api.reading.manifest import parse
 from rljob_api.sections import OUR_MANAGER, Spec
+from rljob_api.status import ToolPodOwner
 from rljob_operator.identity import (
     RAY_CLUSTER_LABEL,
     RAY_GROUP_LABEL,
@@ -169,6 +170,8 @@ class Defaults:
     """what a job's pods may reach besides each other and DNS, as in a NetworkPolicy; None: everything"""
     has_kueue: bool = False
     """whether the operator watches Kueue's Workloads, so that jobs may name a queue"""
+    tool_pod_owner: ToolPodOwner = ToolPodOwner.STATEFUL_SET
+    """what makes the pods for the tools of jobs that begin now"""
     head_resources: Mapping[str, Any] = field(default_factory=dict)
     """as in a container's `resources`"""
     worker_resources: Mapping[str, Any] = field(default_factory=dict)
@@ -185,7 +188,7 @@ class World:
     """All objects of one job in the cluster."""
 
     children: tuple[Manifest, ...] = ()
-    """ConfigMaps, Services, NetworkPolicies, StatefulSets and RayClusters of the job, with its label"""
+    """ConfigMaps, Services, NetworkPolicies, StatefulSets, Sandboxes and RayClusters of the job, with its label"""
     pods: tuple[Pod, ...] = ()
     """of its RayClusters"""
     workloads: tuple[Workload, ...] = ()

@@ -10,6 +10,7 @@ import pytest
 
 from local_cluster.binaries import manifests
 from local_cluster.kubectl import Kubectl
+from rljob_api.status import ToolPodOwner
 from rljob_operator.children import OPERATOR_LABELS
 from rljob_operator.settings import settings
 from rljob_operator.webhook.settings import settings as webhook_settings
@@ -113,6 +114,15 @@ def test_the_operator_understands_what_the_chart_passes_to_it():
     assert given.defaults.head_resources == {"requests": {"cpu": 2}}
     assert given.defaults.worker_resources == {"limits": {"memory": "8Gi"}}
     assert given.defaults.ttl_after_deletion_s == 604800
+    assert given.defaults.tool_pod_owner is ToolPodOwner.STATEFUL_SET
+
+
+def test_the_operator_and_the_check_hear_that_agent_sandbox_makes_the_pods_for_tools():
+    found = rendered("--set=agentSandbox.enabled=true")
+    (container,) = found["Deployment/rl-operator"]["spec"]["template"]["spec"]["containers"]
+    assert settings(container["args"], {}).defaults.tool_pod_owner is ToolPodOwner.SANDBOX
+    (check,) = found["Pod/rl-operator-test"]["spec"]["containers"]
+    assert "--agent-sandbox" in check["args"]
 
 
 def test_operator_and_webhook_get_the_settings_for_the_pods_of_all_jobs():

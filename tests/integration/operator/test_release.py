@@ -4,6 +4,7 @@ Simulated nodes run no programs, so the operator is a process here, with the rig
 """
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 import yaml
 
 from local_cluster.kubectl import Kubectl, Manifest
-from rljob_operator.installation import RIGHTS
+from rljob_operator.installation import AGENT_SANDBOX, KUEUE, RIGHTS, Rights
 from support.operator.fake_head import FakeHeads, serving
 from support.operator.helm_release import CHART, Release, rendered
 from support.operator.operator_process import OperatorProcess, kubeconfig_of_operator
@@ -106,11 +107,11 @@ def test_upgrade_removal_and_a_second_installation_lose_no_job(
     assert len(heads.submissions) == 1, "the second installation went on with the driver of the first"
 
 
-def check(kubectl: Kubectl, namespace: str, directory: Path) -> tuple[int, str]:
+def check(kubectl: Kubectl, namespace: str, directory: Path, *more: str) -> tuple[int, str]:
     """Run what `helm test` runs in a pod, as the release's ServiceAccount."""
     identity = kubeconfig_of_operator(kubectl, namespace, directory)
     command = [sys.executable, "-m", "rljob_operator.installation", f"--kubeconfig={identity}"]
-    command += [f"--namespace={namespace}", f"--lease={namespace}-operator", f"--lease-namespace={namespace}"]
+    command += [f"--namespace={namespace}", f"--lease={namespace}-operator", f"--lease-namespace={namespace}", *more]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 
@@ -145,10 +146,33 @@ def verbs(rules: list[Manifest]) -> set[tuple[str, str, str]]:
     }
 
 
-@pytest.mark.parametrize(("values", "role"), [((), "ClusterRole"), (("--set", "namespaces={a}"), "Role")])
-def test_the_check_asks_for_exactly_the_rights_that_the_chart_gives(values: tuple[str, ...], role: str) -> None:
+def test_the_check_says_which_other_project_is_missing(
+    kubectl: Kubectl, release: Release, operator: Callable[[], OperatorProcess], tmp_path: Path
+) -> None:
+    operator().get("/healthz")
+    release.upgrade(CHART, "--set=agentSandbox.enabled=true")
+    code, text = check(kubectl, release.namespace, tmp_path, "--agent-sandbox")
+    assert code == 1
+    assert re.search(r"FAILED  kind Sandbox is not served: .*; install agent-sandbox 0\.5 or newer, or set", text), text
+    assert f"ok      all rights are there in namespace {release.namespace}" in text
+
+
+WITH_OTHERS = (*RIGHTS, *KUEUE.rights, *AGENT_SANDBOX.rights)
+
+
+@pytest.mark.parametrize(
+    ("values", "role", "rights"),
+    [
+        ((), "ClusterRole", RIGHTS),
+        (("--set", "namespaces={a}"), "Role", RIGHTS),
+        (("--set=kueue.enabled=true", "--set=agentSandbox.enabled=true"), "ClusterRole", WITH_OTHERS),
+    ],
+)
+def test_the_check_asks_for_exactly_the_rights_that_the_chart_gives(
+    values: tuple[str, ...], role: str, rights: Rights
+) -> None:
     given = rendered(*values)[f"{role}/rl-operator"]["rules"]
-    assert verbs(given) == {(group, resource, verb) for group, resource, those in RIGHTS for verb in those}
+    assert verbs(given) == {(group, resource, verb) for group, resource, those in rights for verb in those}
 
 
 def test_the_names_of_readable_secrets_can_be_listed() -> None:

@@ -218,20 +218,11 @@ class Surroundings:
             self.world = replace(self.world, pods=(*others, *known))
 
     def tool_pods_ready(self, ready: bool = True) -> None:
-        """Kubernetes makes the pods of each StatefulSet."""
-        sets = [child for child in self.world.children if child["kind"] == "StatefulSet"]
+        """Kubernetes makes the pods of each StatefulSet, and agent-sandbox that of each Sandbox."""
         made = [
-            Pod(
-                f"{each['metadata']['name']}-{i}",
-                "",
-                False,
-                ready,
-                False,
-                None,
-                tools_of=each["metadata"]["labels"][TOOLS_LABEL],
-            )
-            for each in sets
-            for i in range(each["spec"]["replicas"])
+            Pod(name, "", False, ready, False, None, tools_of=child["metadata"]["labels"][TOOLS_LABEL])
+            for child in self.world.children
+            for name in _names_of_tool_pods(child)
         ]
         self.world = replace(self.world, tool_pods=tuple(made))
 
@@ -273,8 +264,8 @@ class Surroundings:
         left = tuple(c for c in self.world.children if "deletionTimestamp" not in c["metadata"])
         names = {c["metadata"]["name"] for c in left}
         pods = tuple(pod for pod in self.world.pods if pod.cluster in names)
-        sets = {c["metadata"]["labels"][TOOLS_LABEL] for c in left if c["kind"] == "StatefulSet"}
-        tool_pods = tuple(pod for pod in self.world.tool_pods if pod.tools_of in sets)
+        kept = {name for child in left for name in _names_of_tool_pods(child)}
+        tool_pods = tuple(pod for pod in self.world.tool_pods if pod.name in kept)
         self.world = replace(self.world, children=left, pods=pods, tool_pods=tool_pods)
 
     def driver(self, **changes: Any) -> None:
@@ -323,3 +314,11 @@ class Surroundings:
 
 def _lives(driver: Driver) -> bool:
     return driver.state in (*ALIVE, DriverState.UNKNOWN)
+
+
+def _names_of_tool_pods(child: Manifest) -> list[str]:
+    """Return the names of the pods that a child makes for tools."""
+    name = child["metadata"]["name"]
+    if child["kind"] == "StatefulSet":
+        return [f"{name}-{i}" for i in range(child["spec"]["replicas"])]
+    return [name] if child["kind"] == "Sandbox" else []

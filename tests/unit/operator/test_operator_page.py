@@ -1,11 +1,12 @@
 """The operator's page names what there is: every condition and every phase."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from rljob_api.status import ConditionType, Phase
-from rljob_operator.installation import RIGHTS
+from rljob_operator.installation import AGENT_SANDBOX, KUEUE, RIGHTS, Project
 
 PAGE = (Path(__file__).parents[3] / "docs" / "operator.md").read_text()
 
@@ -29,6 +30,15 @@ def test_the_page_names_every_phase():
 def test_the_page_gives_each_permission_a_reason(resource: str, verbs: tuple[str, ...]):
     (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| `{resource}` | {', '.join(verbs)} | "))
     assert len(row.split("|")[3].strip()) > 10
+
+
+@pytest.mark.parametrize(("value", "project"), [("kueue.enabled", KUEUE), ("agentSandbox.enabled", AGENT_SANDBOX)])
+def test_the_page_gives_each_permission_for_another_project(value: str, project: Project):
+    text = " ".join(PAGE.split())
+    for _, resource, verbs in project.rights:
+        *first, last = verbs
+        listed = f"{', '.join(first)} and {last}"
+        assert re.search(rf"With the value `{value}` the operator may also {listed} (Kueue's )?`{resource}`", text)
 
 
 def test_the_page_names_no_permission_that_the_operator_lacks():

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rljob_api.status import ToolPodOwner
 from rljob_operator import process
 from rljob_operator.cache import Cache
 from rljob_operator.cluster import GoneError, Page
@@ -88,7 +89,7 @@ class ClusterWithoutOthers:
     """An API server that serves no CRD of other projects, and in `missing` the kinds that it does not know besides."""
 
     def __init__(self, *missing: str) -> None:
-        self.missing = {"Workload", *missing}
+        self.missing = {"Workload", "Sandbox", *missing}
 
     async def pages(self, kind: str, namespaces: Any) -> Any:
         if kind in self.missing:
@@ -96,7 +97,7 @@ class ClusterWithoutOthers:
         yield Page((raw_job(),) if kind == "RLJob" else (), "5")
 
 
-WITH_OTHERS = Defaults(has_kueue=True)
+WITH_OTHERS = Defaults(has_kueue=True, tool_pod_owner=ToolPodOwner.SANDBOX)
 
 
 def operator_of(cluster: Any, defaults: Defaults = WITH_OTHERS) -> Operator:
@@ -113,6 +114,7 @@ def test_without_the_crds_of_other_projects_the_operator_runs_and_says_so(caplog
     said = [record.getMessage() for record in caplog.records]
     assert [text.partition(":")[0] for text in said] == [
         "action=list kind=Workload outcome=unserved",
+        "action=list kind=Sandbox outcome=unserved",
     ]
 
 
@@ -126,8 +128,9 @@ def test_without_kuberay_s_crd_the_operator_ends():
     [
         (Defaults(), set()),
         (Defaults(has_kueue=True), {"Workload"}),
+        (Defaults(tool_pod_owner=ToolPodOwner.SANDBOX), {"Sandbox"}),
     ],
 )
 def test_kinds_of_other_projects_are_watched_only_where_the_operator_works_with_them(defaults, watched):
     operator = operator_of(ClusterWithoutOthers(), defaults)
-    assert {"Workload"} & set(operator.kinds) == watched
+    assert {"Workload", "Sandbox"} & set(operator.kinds) == watched

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rljob_api.status import ToolPodOwner
 from rljob_operator import settings as command_line
 from rljob_operator.queueing.ticket import Rules
 from rljob_operator.settings import Settings, settings
@@ -49,7 +50,7 @@ EVERYTHING = (
     ),
     *("--egress", '[{"ports":[{"port":443}]}]'),
     *("--service-url", "http://proxy/{namespace}/{service}/{port}", "--log-level", "DEBUG"),
-    *("--run-directory-ttl", "86400", "--sweep-seconds", "5", "--kueue"),
+    *("--run-directory-ttl", "86400", "--sweep-seconds", "5", "--kueue", "--agent-sandbox"),
 )
 
 
@@ -76,6 +77,7 @@ def test_every_option_has_its_effect():
             worker_resources={"limits": {"cpu": "4"}},
             ttl_after_deletion_s=86400,
             has_kueue=True,
+            tool_pod_owner=ToolPodOwner.SANDBOX,
             release="rljob/mine",
         ),
         queue=Rules(60.0, fair_share=True),

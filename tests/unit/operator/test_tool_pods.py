@@ -98,7 +98,7 @@ def test_the_driver_finds_each_pod_by_its_name():
 
 def test_the_longest_name_leaves_room_for_what_kubernetes_appends():
     long = admitted(raw_job(name="a" * 40, rollout={"tools": TOOLS}))
-    name = tool_pods.statefulset_name(long, f"{'a' * 40}-7f3a1-12345")
+    name = tool_pods.pods_name(long, f"{'a' * 40}-7f3a1-12345")
     assert len(name) <= 63 - len("-5d4f8c7b9d"), "of the label controller-revision-hash"
     assert name.endswith("-7f3a1-12345-tools")
 

@@ -1,7 +1,7 @@
 """The pods that run a job's tools, seen from the driver: which there are, and how one is called.
 
-A pod that is not there, or is busy with a call of an earlier driver, is left for the next one; the StatefulSet replaces
-it. A call whose pod ends is made once more in another pod: a drained node is no fault of the tool.
+A pod that is not there, or is busy with a call of an earlier driver, is left for the next one; its StatefulSet or
+Sandbox replaces it. A call whose pod ends is made once more in another pod: a drained node is no fault of the tool.
 """
 
 import http.client
