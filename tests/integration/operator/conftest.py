@@ -30,9 +30,16 @@ def heads() -> FakeHeads:
 
 
 @pytest.fixture
-def kubeconfig(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Path]:
+def chart_values() -> tuple[str, ...]:
+    """Further values of the chart, for modules whose operators have more rights."""
+    return ()
+
+
+@pytest.fixture
+def kubeconfig(kubectl: Kubectl, namespace: str, chart_values: tuple[str, ...], tmp_path: Path) -> Iterator[Path]:
     """Of the operator's ServiceAccount, with the chart's rules for this namespace and the operator's policy."""
-    install_rights(kubectl, namespace, "--set", f"namespaces={{{namespace}}},operatorPolicy.enabled=true")
+    values = f"namespaces={{{namespace}}},operatorPolicy.enabled=true"
+    install_rights(kubectl, namespace, "--set", values, *chart_values)
     yield kubeconfig_of_operator(kubectl, namespace, tmp_path)
     kubectl("delete", POLICIES, f"{namespace}-operator-own")
 
