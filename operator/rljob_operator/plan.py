@@ -210,7 +210,11 @@ def _actions(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob,
         return Plan(delete=gone, waiting=in_queue(job, now), requeue_after_s=look_again_s)
     due = attempts.deadline(history, job.spec)
     return Plan(
-        delete=(*_clusters_but(attempt.record.cluster, job, world), *_failed_sandboxes(attempt, job, world, now)),
+        delete=(
+            *_clusters_but(attempt.record.cluster, job, world),
+            *_queued_tools(attempt, job, world),
+            *_failed_sandboxes(attempt, job, world, now),
+        ),
         secret=None if world.has_secret else children.secret(replace(job, token_key=world.secret_key), world.token),
         apply=tuple(_missing(attempt, job, world)),
         follow=_follow(attempt, job),
@@ -262,6 +266,18 @@ def _clusters_but(kept: str | None, job: AdmittedJob | Job, world: World) -> Ite
             yield Target(kind, job.namespace, name, child["metadata"]["uid"])
 
 
+def _queued_tools(attempt: AttemptView, job: AdmittedJob, world: World) -> Iterator[Target]:
+    """Return what makes the pods for tools of a job in Kueue's queue.
+
+    One that is evicted keeps them until its other pods are gone: the driver may call tools until it has saved.
+    """
+    if not attempt.is_suspended or attempt.has_pods:
+        return
+    for child in world.children:
+        if child["kind"] in OWNERS and not is_deleting(child):
+            yield Target(child["kind"], job.namespace, child["metadata"]["name"], child["metadata"]["uid"])
+
+
 def _failed_sandboxes(attempt: AttemptView, job: AdmittedJob, world: World, now: float) -> Iterator[Target]:
     """Return the Sandboxes whose pod has failed, by an eviction for example; they are made again.
 
@@ -288,14 +304,19 @@ def _missing(attempt: AttemptView, job: AdmittedJob, world: World) -> Iterator[M
         return  # built from another spec: it serves until its attempt has ended
     for wanted in _children(attempt, _with_tokens(attempt, job, world)):
         seen = world.child(wanted["kind"], wanted["metadata"]["name"])
-        if wanted["kind"] in OWNERS and attempt.is_suspended:
-            continue  # a job in Kueue's queue has no pods
+        if wanted["kind"] in OWNERS and _is_queued(attempt, job):
+            continue
         if seen is None and wanted["kind"] == ToolPodOwner.SANDBOX and _has_old_pod(wanted, world):
             continue
         if seen is not None and wanted["kind"] == "RayCluster":
             wanted = kueue.kept(wanted, seen)
         if seen is None or not (is_deleting(seen) or children.is_as_wanted(seen, wanted)):
             yield wanted
+
+
+def _is_queued(attempt: AttemptView, job: AdmittedJob) -> bool:
+    """Return whether the job is in Kueue's queue, or will be as soon as its RayCluster is made."""
+    return attempt.is_suspended or (attempt.cluster is None and job.spec.scheduling.queue is not None)
 
 
 def _has_old_pod(sandbox: Manifest, world: World) -> bool:

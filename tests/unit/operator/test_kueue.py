@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from rljob_api.control import EngineState
+from rljob_api.status import ToolPodOwner
 from rljob_operator import children, kueue
 from rljob_operator.admission import admission
 from rljob_operator.claims import Claim
 from rljob_operator.cluster_shape import digest
 from rljob_operator.identity import Manifest
 from rljob_operator.kueue import Workload, job_of_workload, kept, workload_of
-from rljob_operator.world import DriverState, job_of
+from rljob_operator.world import Defaults, DriverState, job_of
 from support.operator.operator_world import DEFAULTS, NOW, Surroundings, admitted, raw_job, running
 
 WITH_KUEUE = replace(DEFAULTS, has_kueue=True)
@@ -25,9 +26,9 @@ EVICTED = replace(LACKS, eviction="Kueue has evicted the job (Preempted: for ano
 class InQueue(Surroundings):
     """A job in a queue, with Kueue's part played by hand."""
 
-    def __init__(self, **scheduling: Any) -> None:
-        super().__init__(raw_job(scheduling={"queue": "gpus", **scheduling}))
-        self.world = replace(self.world, defaults=WITH_KUEUE)
+    def __init__(self, defaults: Defaults = WITH_KUEUE, tools: Any = None, **scheduling: Any) -> None:
+        super().__init__(raw_job(scheduling={"queue": "gpus", **scheduling}, rollout={"tools": tools} if tools else {}))
+        self.world = replace(self.world, defaults=defaults)
 
     def suspend(self, is_suspended: bool, workload: Workload) -> None:
         for cluster in self.world.rayclusters():
@@ -323,3 +324,50 @@ def test_a_deactivated_workload_says_so():
 )
 def test_a_workload_belongs_to_the_job_of_its_raycluster(owner: Manifest, job: str):
     assert job_of_workload({"metadata": {"ownerReferences": [owner]}}) == job
+
+
+TOOLS = {"functions": ["python"], "concurrency": 2}
+
+
+def owners_of_tools(around: InQueue) -> int:
+    """Return how many objects make pods for tools."""
+    kept = [child for child in around.world.children if "deletionTimestamp" not in child["metadata"]]
+    return sum(child["kind"] in tuple(ToolPodOwner) for child in kept)
+
+
+@pytest.mark.parametrize(("owner", "number"), [(ToolPodOwner.STATEFUL_SET, 1), (ToolPodOwner.SANDBOX, 2)])
+def test_a_job_in_the_queue_has_no_pods_for_tools(owner: ToolPodOwner, number: int):
+    around = InQueue(replace(WITH_KUEUE, tool_pod_owner=owner), tools=TOOLS)
+    around.step()
+    assert owners_of_tools(around) == 0
+    around.suspend(True, LACKS)
+    around.step()
+    assert owners_of_tools(around) == 0
+    around.suspend(False, ADMITTED)
+    around.step()
+    assert owners_of_tools(around) == number
+
+
+@pytest.mark.parametrize("owner", ToolPodOwner)
+def test_an_evicted_driver_has_its_tools_until_it_has_saved(owner: ToolPodOwner):
+    around = InQueue(replace(WITH_KUEUE, tool_pod_owner=owner), tools=TOOLS)
+    around.queued()
+    around.suspend(False, ADMITTED)
+    around.now = NOW + 600
+    around.step()
+    around.tool_pods_ready()
+    around.pods_ready()
+    around.step()
+    around.ray_answers()
+    around.step()
+    around.runs(running(checkpoint=2))
+    around.step()
+    around.suspend(True, EVICTED)
+    around.step()
+    assert owners_of_tools(around) > 0
+    around.pods_gone()
+    around.driver(state=DriverState.UNKNOWN)
+    around.step()
+    assert around.status["phase"] == "Queued"
+    assert owners_of_tools(around) == 0
+    assert around.plan().is_empty
