@@ -14,6 +14,7 @@ from rljob_api.tool_protocol import host
 from rljob_operator.tool_pods import SANDBOX_API
 from support.operator.fake_head import FakeHeads
 from support.operator.operator_job import Job
+from support.operator.operator_process import check
 from support.waiting import eventually
 
 WITH_TOOLS = {"tools": {"functions": ["python"], "concurrency": 2}}
@@ -58,7 +59,12 @@ def left_of(kubectl: Kubectl, job: Job) -> list[str]:
 
 
 def test_without_the_crd_other_jobs_train_and_these_wait_for_it(
-    kubectl: Kubectl, namespace: str, new_job: Callable, start: Callable, request: pytest.FixtureRequest
+    kubectl: Kubectl,
+    kubeconfig: Path,
+    namespace: str,
+    new_job: Callable,
+    start: Callable,
+    request: pytest.FixtureRequest,
 ) -> None:
     if CRD in kubectl.names("crd"):
         pytest.skip("it is there: another test of this session has installed it")
@@ -66,9 +72,15 @@ def test_without_the_crd_other_jobs_train_and_these_wait_for_it(
     new_job("plain").until("Training")
     eventually(lambda: job.raw()["status"]["conditions"], lambda found: f"apis/{SANDBOX_API}" in str(found))
     assert "action=list kind=Sandbox outcome=unserved" in operator.log
+    code, text = check(kubeconfig, namespace, *OPTION)
+    assert code == 1
+    (failed,) = (line for line in text.splitlines() if not line.startswith("ok "))
+    assert failed.startswith("FAILED  kind Sandbox is not served: ")
+    assert failed.endswith("; install agent-sandbox 0.5 or newer, or set agentSandbox.enabled to false")
     request.getfixturevalue("agent_sandbox_ready")
     job.until("Training")
     assert len(running(kubectl, namespace)) == 2
+    assert check(kubeconfig, namespace, *OPTION)[0] == 0
 
 
 def test_the_driver_finds_the_pods_of_its_sandboxes_and_lost_ones_come_again(

@@ -4,10 +4,7 @@ Simulated nodes run no programs, so the operator is a process here, with the rig
 """
 
 import json
-import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +16,7 @@ from local_cluster.kubectl import Kubectl, Manifest
 from rljob_operator.installation import AGENT_SANDBOX, KUEUE, RIGHTS, Rights
 from support.operator.fake_head import FakeHeads, serving
 from support.operator.helm_release import CHART, Release, rendered
-from support.operator.operator_process import OperatorProcess, kubeconfig_of_operator
+from support.operator.operator_process import OperatorProcess, check, kubeconfig_of_operator
 
 pytestmark = pytest.mark.timeout(600)
 CRD = "rljobs.rljob.dev"
@@ -107,20 +104,11 @@ def test_upgrade_removal_and_a_second_installation_lose_no_job(
     assert len(heads.submissions) == 1, "the second installation went on with the driver of the first"
 
 
-def check(kubectl: Kubectl, namespace: str, directory: Path, *more: str) -> tuple[int, str]:
-    """Run what `helm test` runs in a pod, as the release's ServiceAccount."""
-    identity = kubeconfig_of_operator(kubectl, namespace, directory)
-    command = [sys.executable, "-m", "rljob_operator.installation", f"--kubeconfig={identity}"]
-    command += [f"--namespace={namespace}", f"--lease={namespace}-operator", f"--lease-namespace={namespace}", *more]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
-
-
 def test_the_check_of_an_installation_finds_it_whole(
     kubectl: Kubectl, release: Release, operator: Callable[[], OperatorProcess], tmp_path: Path
 ) -> None:
     operator().get("/healthz")
-    code, text = check(kubectl, release.namespace, tmp_path)
+    code, text = check(kubeconfig_of_operator(kubectl, release.namespace, tmp_path), release.namespace)
     assert (code, text.count("ok  ")) == (0, 4), text
 
 
@@ -131,7 +119,7 @@ def test_the_check_of_an_installation_names_the_rights_that_are_missing(
     role = kubectl.get("role", f"{release.namespace}-operator", "-n", release.namespace)
     rules = [{**rule, "verbs": ["get"]} if rule["resources"] == ["secrets"] else rule for rule in role["rules"]]
     kubectl("replace", "-f", "-", given=json.dumps({**role, "rules": rules}))
-    code, text = check(kubectl, release.namespace, tmp_path)
+    code, text = check(kubeconfig_of_operator(kubectl, release.namespace, tmp_path), release.namespace)
     assert code == 1
     assert f"FAILED  rights are missing in namespace {release.namespace}: delete secrets;" in text
 
@@ -144,17 +132,6 @@ def verbs(rules: list[Manifest]) -> set[tuple[str, str, str]]:
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-
-
-def test_the_check_says_which_other_project_is_missing(
-    kubectl: Kubectl, release: Release, operator: Callable[[], OperatorProcess], tmp_path: Path
-) -> None:
-    operator().get("/healthz")
-    release.upgrade(CHART, "--set=agentSandbox.enabled=true")
-    code, text = check(kubectl, release.namespace, tmp_path, "--agent-sandbox")
-    assert code == 1
-    assert re.search(r"FAILED  kind Sandbox is not served: .*; install agent-sandbox 0\.5 or newer, or set", text), text
-    assert f"ok      all rights are there in namespace {release.namespace}" in text
 
 
 WITH_OTHERS = (*RIGHTS, *KUEUE.rights, *AGENT_SANDBOX.rights)

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -77,6 +78,14 @@ def kubeconfig_of(kubectl: Kubectl, namespace: str, account: str, directory: Pat
     path = directory / f"{account}-{namespace}.kubeconfig"
     path.write_text(json.dumps(config))
     return path
+
+
+def check(identity: Path, namespace: str, *more: str) -> tuple[int, str]:
+    """Run what `helm test` runs in a pod, with this kubeconfig of the operator; return exit code and output."""
+    command = [sys.executable, "-m", "rljob_operator.installation", f"--kubeconfig={identity}"]
+    command += [f"--namespace={namespace}", f"--lease={namespace}-operator", f"--lease-namespace={namespace}", *more]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
 
 
 class OperatorProcess:
