@@ -39,7 +39,7 @@ unit: $(READY) ## Run the unit tests: no engine, no cluster
 integration: integration-cluster integration-learner integration-trainer ## Run all integration tests, one group after the other
 
 integration-cluster: $(READY) | $(GO) ## Run tests with a real Kubernetes control plane and KubeRay
-	$(BIN)/python -m pytest -q --durations=25 -n 4 --dist loadfile --no-loadscope-reorder tests/integration --ignore=tests/integration/trainer --ignore=tests/integration/learner
+	$(BIN)/python -m pytest -q --durations=25 -n 4 --dist loadfile --no-loadscope-reorder -m "not long" tests/integration --ignore=tests/integration/trainer --ignore=tests/integration/learner
 
 integration-learner: $(READY) ## Run tests with Megatron ranks and no engines
 	$(BIN)/python -m pytest -q --durations=25 -n 2 --dist worksteal tests/integration/learner
@@ -49,7 +49,7 @@ integration-trainer: $(READY) | $(GO) ## Run tests with real Ray, SGLang, router
 
 soak: $(READY) ## Run for two hours: kills, injected faults, random jobs and manifests; RLJOB_KILLS, RLJOB_JOBS, RLJOB_FUZZ, RLJOB_SEED
 	$(BIN)/python -m pytest -q -s tests/soak
-	$(BIN)/python -m pytest -q -m long tests/integration/trainer tests/e2e
+	$(BIN)/python -m pytest -q -m long tests/integration/operator tests/integration/trainer tests/e2e
 
 mutants: $(READY) ## Mutate PACKAGE (rljob_trainer.engines.pool) and print what its unit tests miss; SAMPLE, SEED, WORKERS, TESTS
 	$(BIN)/python tests/mutants $(PACKAGE) $(if $(SAMPLE),--sample $(SAMPLE)) --seed $(or $(SEED),1) --workers $(or $(WORKERS),2) $(if $(TESTS),--tests $(TESTS))
