@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from rljob_api.importing.draft import Arguments, Draft, NoteKind, by_family, carry_over, into_field, origin
-from rljob_api.importing.mapping import REAL, Field
+from rljob_api.importing.mapping import REAL, WHOLE, Field, chosen
 from rljob_api.importing.nemo_rl_keys import DEFAULTS, FAMILIES, GENERATION, KEYS, OPTIMIZERS, SCHEDULES
 from rljob_api.importing.settings import items
 from rljob_api.importing.words import Given
@@ -150,10 +150,10 @@ def _optimizer(made: Draft, arguments: Arguments) -> None:
     if not _megatron(arguments):
         return
     style, warmup = (arguments.get(f"{MEGATRON}.scheduler.{key}") for key in ("lr_decay_style", "lr_warmup_iters"))
-    if style is not None and style.text in SCHEDULES:
-        made.put("training.optimizer.schedule", SCHEDULES[style.text], origin(style))
-    if warmup is not None and (steps := arguments.whole(warmup.name)) is not None:
-        made.put("training.optimizer.warmupSteps", steps, origin(warmup))
+    if style is not None:
+        into_field(made, style, Field("training.optimizer.schedule", chosen(SCHEDULES)))
+    if warmup is not None:
+        into_field(made, warmup, Field("training.optimizer.warmupSteps", WHOLE))
 
 
 def _tracking(made: Draft, arguments: Arguments) -> None:
