@@ -72,7 +72,9 @@ def test_the_operator_neither_changes_nor_deletes_what_belongs_to_no_job(
     eventually(
         lambda: refused(as_operator, "-n", namespace, *request_, "--dry-run=server"), lambda text: refusal in text
     )
-    assert refusal in refused(as_operator, "-n", namespace, *request_)
+    said = refused(as_operator, "-n", namespace, *request_)
+    policy = f"{namespace}-operator-own"
+    assert f"forbidden: ValidatingAdmissionPolicy '{policy}' with binding '{policy}' denied request: {refusal}" in said
     assert request_[2] in kubectl.names(request_[1], "-n", namespace)
 
 
