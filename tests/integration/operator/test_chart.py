@@ -49,6 +49,29 @@ def test_helm_finds_nothing_to_say_against_it():
     assert "0 chart(s) failed" in helm("lint", "--strict")
 
 
+@pytest.mark.parametrize(
+    ("values", "there"),
+    [
+        ((), True),
+        (("--set=namespaces={a}",), False),
+        (("--set=namespaces={a}", "--set=operatorPolicy.enabled=true"), True),
+        (("--set=operatorPolicy.enabled=false",), False),
+    ],
+)
+def test_the_operator_s_policy_is_installed_where_the_chart_may_install_for_the_whole_cluster(
+    values: tuple[str, ...], there: bool
+):
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    found = rendered(*values)
+    assert [f"{kind}/rl-operator-own" in found for kind in kinds] == [there, there]
+
+
+def test_the_operator_s_policy_names_the_account_that_the_chart_gives_it():
+    policy = rendered("--set=serviceAccount.name=mine")["ValidatingAdmissionPolicy/rl-operator-own"]
+    (condition,) = policy["spec"]["matchConditions"]
+    assert condition["expression"] == "request.userInfo.username == 'system:serviceaccount:rljob:mine'"
+
+
 def operator_pod(*values: str) -> dict:
     found: dict = rendered(*values)["Deployment/rl-operator"]["spec"]["template"]["spec"]
     return found
