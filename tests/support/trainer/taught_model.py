@@ -44,6 +44,7 @@ def taught_llama(directory: Path, conversations: Sequence[Sequence[Turn]]) -> Pa
     else:
         raise AssertionError(f"after {LONGEST} steps the loss is {loss.item():.4f}, not {GOOD}")
     model.save_pretrained(directory)
+    (directory / "model.safetensors").chmod(0o644)  # pods read it as another user
     return directory
 
 
