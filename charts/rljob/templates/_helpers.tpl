@@ -46,14 +46,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- mergeOverwrite $own .Values.podSecurityContext | toYaml }}
 {{- end }}
 
-{{- /* Text if the webhook is installed: when asked, and if nobody says, unless the rights are limited to namespaces. */ -}}
-{{- define "rljob.webhookEnabled" -}}
-{{- if kindIs "bool" .Values.webhook.enabled }}{{ if .Values.webhook.enabled }}yes{{ end }}{{ else if not .Values.namespaces }}yes{{ end }}
-{{- end }}
-
-{{- /* Text if the operator's own policy is installed: as with the webhook, which is cluster-wide, too. */ -}}
-{{- define "rljob.operatorPolicyEnabled" -}}
-{{- if kindIs "bool" .Values.operatorPolicy.enabled }}{{ if .Values.operatorPolicy.enabled }}yes{{ end }}{{ else if not .Values.namespaces }}yes{{ end }}
+{{- /* Text if a part that needs the whole cluster is installed: when `enabled` asks for it, and if nobody says, unless the rights
+are limited to namespaces. */ -}}
+{{- define "rljob.isClusterPartEnabled" -}}
+{{- if kindIs "bool" .enabled }}{{ if .enabled }}yes{{ end }}{{ else if not .root.Values.namespaces }}yes{{ end }}
 {{- end }}
 
 {{- define "rljob.webhook" -}}
