@@ -40,8 +40,7 @@ def with_pods(minor: str, namespace: str) -> Iterator[Kubectl]:
     with bare(minor) as (server, kubectl):
         crds = (*control_plane.OUR_CRDS, kwok.crd(os.environ), *kuberay.crds(os.environ))
         kubectl("apply", "--server-side", *(f"--filename={path}" for path in crds))
-        names = [f"crd/{name}" for name in kubectl.names("crd")]
-        kubectl("wait", "--for=condition=Established", *names, "--timeout=60s")
+        kubectl.wait_for_crds()
         kubectl.make_namespace(namespace)
         kubectl("create", "serviceaccount", "default", "-n", namespace)
         programs = kwok.start_kwok(server, kubectl, os.environ), kuberay.start_kuberay(server, kubectl, os.environ)
