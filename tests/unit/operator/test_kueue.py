@@ -50,6 +50,8 @@ class InQueue(Surroundings):
         self.queued()
         self.suspend(False, ADMITTED)
         self.now = NOW + 600
+        self.step()
+        self.tool_pods_ready()
         self.pods_ready()
         self.step()
         self.ray_answers()
@@ -350,18 +352,7 @@ def test_a_job_in_the_queue_has_no_pods_for_tools(owner: ToolPodOwner, number: i
 
 @pytest.mark.parametrize("owner", ToolPodOwner)
 def test_an_evicted_driver_has_its_tools_until_it_has_saved(owner: ToolPodOwner):
-    around = InQueue(replace(WITH_KUEUE, tool_pod_owner=owner), tools=TOOLS)
-    around.queued()
-    around.suspend(False, ADMITTED)
-    around.now = NOW + 600
-    around.step()
-    around.tool_pods_ready()
-    around.pods_ready()
-    around.step()
-    around.ray_answers()
-    around.step()
-    around.runs(running(checkpoint=2))
-    around.step()
+    around = InQueue(replace(WITH_KUEUE, tool_pod_owner=owner), tools=TOOLS).trains()
     around.suspend(True, EVICTED)
     around.step()
     assert owners_of_tools(around) > 0
