@@ -7,6 +7,7 @@ driver does, so no network lies between them. Each place runs one call at a time
 """
 
 import argparse
+import inspect
 import os
 import sys
 import tempfile
@@ -32,7 +33,7 @@ CALLS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 WARM_UP = 3
 """calls of each place before those that count"""
 
-# Runs in the pod of the driver, which has no file of this benchmark.
+# Runs in the pod of the driver, which has no file of this benchmark: behind the source of `latencies`.
 IN_DRIVER = """
 import json, sys, threading, time
 from rljob_api.sections import Tools
@@ -40,25 +41,36 @@ from rljob_trainer.conversations.tool_pods import ToolPod
 given = json.load(sys.stdin)
 settings = Tools(functions=("python",), memory_mib=256)
 pods = [ToolPod((host, given["port"]), given["token"], settings) for host in given["hosts"]]
-latencies = []
-
-def calls(pod, until):
-    while time.monotonic() < until:
-        began = time.monotonic()
-        said = pod.call(given["path"], given["arguments"])
-        latencies.append(time.monotonic() - began)
-        assert said.strip() == "42", said
-
-for pod in pods:
-    pod.load(given["path"])
-    for _ in range(given["warm_up"]):
-        pod.call(given["path"], given["arguments"])
-until = time.monotonic() + given["seconds"]
-threads = [threading.Thread(target=calls, args=(pod, until)) for pod in pods]
-[each.start() for each in threads]
-[each.join() for each in threads]
-print(json.dumps(latencies))
+print(json.dumps(latencies(pods, given["path"], given["arguments"], given["seconds"], given["warm_up"])))
 """
+
+
+def latencies(places, path, arguments, seconds, warm_up):  # type: ignore[no-untyped-def]
+    """Return the latencies of calls in all places at once, one after the other in each [s]."""
+    found = []
+
+    def calls(place, until):  # type: ignore[no-untyped-def]
+        while time.monotonic() < until:
+            began = time.monotonic()
+            said = place.call(path, arguments)
+            found.append(time.monotonic() - began)
+            if said.strip() != "42":
+                raise RuntimeError(said)
+
+    for place in places:
+        place.load(path)
+        for _ in range(warm_up):
+            place.call(path, arguments)
+    until = time.monotonic() + seconds
+    threads = [threading.Thread(target=calls, args=(place, until)) for place in places]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+PROGRAM = inspect.getsource(latencies) + IN_DRIVER
 
 
 def in_namespaces(places: int, path: str, arguments: Mapping[str, Any], seconds: float, log: Path) -> list[float]:
@@ -66,25 +78,7 @@ def in_namespaces(places: int, path: str, arguments: Mapping[str, Any], seconds:
     settings = Tools(functions=("python",), memory_mib=256)
     box = sandbox_for(settings, [path])
     processes = [ToolProcess(settings, box, log) for _ in range(places)]
-    found: list[float] = []
-
-    def calls(process: ToolProcess, until: float) -> None:
-        while time.monotonic() < until:
-            began = time.monotonic()
-            said = process.call(path, arguments)
-            found.append(time.monotonic() - began)
-            if said.strip() != "42":
-                raise RuntimeError(said)
-
-    for process in processes:
-        for _ in range(WARM_UP):
-            process.call(path, arguments)
-    until = time.monotonic() + seconds
-    threads = [threading.Thread(target=calls, args=(process, until)) for process in processes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    found: list[float] = latencies(processes, path, arguments, seconds, WARM_UP)
     for process in processes:
         process.close()
     return found
@@ -111,7 +105,7 @@ def main(arguments: Sequence[str]) -> int:
                 hosts = [host(POOL, index) for index in range(places)]
                 token = tools_token(CONTROL_TOKEN)
                 given = {"hosts": hosts, "port": PORT, "token": token, "path": path, "arguments": arguments}
-                found: list[float] = place.run_in_driver(IN_DRIVER, {**given, "seconds": seconds, "warm_up": WARM_UP})
+                found: list[float] = place.run_in_driver(PROGRAM, {**given, "seconds": seconds, "warm_up": WARM_UP})
                 return found
 
             def beside(places: int, path: str, arguments: Mapping[str, Any]) -> list[float]:
