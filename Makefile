@@ -49,7 +49,7 @@ integration-trainer: $(READY) | $(GO) ## Run tests with real Ray, SGLang, router
 
 soak: $(READY) ## Run for two hours: kills, injected faults, random jobs and manifests; RLJOB_KILLS, RLJOB_JOBS, RLJOB_FUZZ, RLJOB_SEED
 	$(BIN)/python -m pytest -q -s tests/soak
-	$(BIN)/python -m pytest -q -m long tests/integration/operator tests/integration/trainer tests/e2e
+	$(BIN)/python -m pytest -q -m long tests/integration tests/e2e
 
 mutants: $(READY) ## Mutate PACKAGE (rljob_trainer.engines.pool) and print what its unit tests miss; SAMPLE, SEED, WORKERS, TESTS
 	$(BIN)/python tests/mutants $(PACKAGE) $(if $(SAMPLE),--sample $(SAMPLE)) --seed $(or $(SEED),1) --workers $(or $(WORKERS),2) $(if $(TESTS),--tests $(TESTS))

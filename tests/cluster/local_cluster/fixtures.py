@@ -27,8 +27,12 @@ NODE_FIXTURE = "node_cluster"
 PROMETHEUS_PROGRAMS = {"prometheus", "promtool"}
 """fixtures of these names are the programs"""
 JUDGE_FIXTURE = "gitops_judge"
-OF_FIXTURES = {"kueue_ready": kueue.PROGRAMS, "agent_sandbox_ready": agent_sandbox.PROGRAMS}
-"""programs that a fixture adds to the control plane"""
+OF_FIXTURES = {
+    "kueue_ready": kueue.PROGRAMS,
+    "agent_sandbox_ready": agent_sandbox.PROGRAMS,
+    "agent_sandbox_on_node": agent_sandbox.PROGRAMS,
+}
+"""programs that a fixture adds to a cluster"""
 NEEDED_CRDS = ("rayclusters.ray.io", "stages.kwok.x-k8s.io")
 
 
@@ -45,10 +49,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def programs_for(fixtures: set[str]) -> tuple[str, ...]:
     """Return the programs that tests with these fixtures need."""
     judges = ("gitops",) if JUDGE_FIXTURE in fixtures else ()
+    more = (name for fixture, programs in OF_FIXTURES.items() if fixture in fixtures for name in programs)
     if NODE_FIXTURE in fixtures:
-        return (*node.PROGRAMS, "helm", *judges)
+        return (*node.PROGRAMS, "helm", *judges, *more)
     if "kubectl" in fixtures:
-        more = (name for fixture, programs in OF_FIXTURES.items() if fixture in fixtures for name in programs)
         return (*profile.PROGRAMS, "helm", *judges, *more)
     return (*PROGRAMS, "kubectl", *judges) if "api_server" in fixtures else judges
 
@@ -137,6 +141,14 @@ def node_cluster(kubectl_program: Path) -> Iterator[NodeCluster]:
     home.remove_orphans(clusters)
     with home.owned_directory(clusters) as directory:
         yield node.start_cluster(directory, os.environ, gpus=8)
+
+
+@pytest.fixture(scope="session")
+def agent_sandbox_on_node(node_cluster: NodeCluster) -> None:
+    """agent-sandbox, in the cluster with a real node; its controller runs beside the node."""
+    if node_cluster.server is None:
+        pytest.skip(f"the cluster of {GIVEN_VARIABLE} gets no controller from here")
+    wait_ready(agent_sandbox.start_agent_sandbox(node_cluster.server, node_cluster.kubectl, os.environ))
 
 
 @pytest.fixture

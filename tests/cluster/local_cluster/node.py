@@ -36,6 +36,8 @@ class NodeCluster:
     kubectl: Kubectl
     runtime: Runtime | None
     """takes images; None if the cluster is not ours"""
+    server: ApiServer | None = None
+    """makes users; None if the cluster is not ours"""
 
 
 def start_cluster(directory: Path, environ: Mapping[str, str], gpus: int) -> NodeCluster:
@@ -57,7 +59,7 @@ def start_cluster(directory: Path, environ: Mapping[str, str], gpus: int) -> Nod
     wait_ready(network_policies.start_network_policies(server, kubectl, namespace, NAME, environ))
     kubectl("patch", "node", NAME, "--subresource=status", "--type=merge", f"--patch={_capacity(gpus)}")
     log.info("action=ready profile=node seconds=%.1f", time.monotonic() - started)
-    return NodeCluster(kubectl, runtime)
+    return NodeCluster(kubectl, runtime, server)
 
 
 DISK_SIGNALS = ("nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree")

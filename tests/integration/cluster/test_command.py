@@ -38,6 +38,7 @@ def test_after_a_killed_start_down_leaves_nothing(name: str) -> None:
     assert not directory.exists()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("kubectl")
 def test_a_running_cluster_is_kept_and_an_incomplete_one_is_replaced(name: str) -> None:
     directory = home.clusters_of_this_user() / name

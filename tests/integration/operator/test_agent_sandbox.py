@@ -17,6 +17,7 @@ from support.operator.operator_job import Job
 from support.operator.operator_process import check
 from support.waiting import eventually
 
+pytestmark = pytest.mark.long  # the controller is two minutes of compiling
 WITH_TOOLS = {"tools": {"functions": ["python"], "concurrency": 2}}
 OPTION = ("--agent-sandbox",)
 LEFT = "sandboxes,statefulsets,services,networkpolicies,secrets,pods"

@@ -98,6 +98,7 @@ def test_running_and_ended_jobs_outlast_an_upgrade(
     assert token_of(kubectl, namespace) != random, "a new RayCluster has a derived token"
 
 
+@pytest.mark.long
 def test_a_driver_whose_token_the_operator_may_not_read_is_replaced_once(
     kubectl: Kubectl, namespace: str, upgrade: Callable[[], None], start: Callable, heads: FakeHeads
 ) -> None:

@@ -22,6 +22,7 @@ def taught_llama(directory: Path, conversations: Sequence[Sequence[Turn]]) -> Pa
     tiny_llama(directory, seed=1)
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    torch.set_num_threads(1)  # of a model this small, two on busy cores wait for each other ten times as long
     torch.manual_seed(0)
     for module in model.modules():
         if isinstance(module, torch.nn.Linear | torch.nn.Embedding):
