@@ -36,7 +36,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for n in (0, 1, 5, 9, 20, 33, 46)
         for result in RESULTS
     ]
-    return taught_llama(tmp_path_factory.mktemp("taught"), conversations)
+    directory = tmp_path_factory.mktemp("taught")
+    directory.chmod(0o755)  # pods read a copy of it as another user
+    return taught_llama(directory, conversations)
 
 
 @pytest.fixture
