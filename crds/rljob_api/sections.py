@@ -959,7 +959,7 @@ class Tracking(Section):
 
 
 class Debug(Section):
-    """Partial runs. Default: a complete run."""
+    """Partial runs, and a run that finds a faulty kernel. Default: a complete run at full speed."""
 
     dump_rollouts: bool = False
     """write the scored samples of each step to `rollouts/step-0000000.jsonl.zst` and so on, below
@@ -971,6 +971,11 @@ class Debug(Section):
     rollout_only: bool = False
     """make and score samples with the weights of `model.checkpoint`, without a learner: nothing is trained, and no
     checkpoint is saved. slime: --debug-rollout-only"""
+    cuda_launch_blocking: bool = False
+    """find the kernel of an illegal memory access: ranks and engines run one kernel after the other, engines use
+    neither CUDA graphs nor speculative decoding, and a process that fails leaves a core dump of its GPU in `cores/`
+    below `checkpoint.directory`. Much slower. CUDA: CUDA_LAUNCH_BLOCKING=1, CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1;
+    SGLang: --disable-cuda-graph"""
 
     @property
     def learner(self) -> bool:
@@ -1032,7 +1037,8 @@ class Spec(Section):
     tracking: Tracking = Field(default_factory=Tracking)
     """experiment trackers, in addition to the report, Prometheus and TensorBoard"""
     debug: Debug = Field(default_factory=Debug)
-    """partial runs: keep samples, train on kept samples, or sample without training"""
+    """partial runs: keep samples, train on kept samples, or sample without training; and a run that finds a faulty
+    kernel"""
 
     @property
     def ahead(self) -> Async | None:

@@ -13,6 +13,7 @@ from rljob_cli import doctor as reading
 from rljob_cli import doctor_view as view
 from rljob_cli.cluster_commands import cluster_verbs
 from rljob_cli.options import Context, Kubeconfig, Namespace, Output, OutputOption, job_names
+from rljob_trainer.rundir.cores import cores, open_with
 from rljob_trainer.rundir.logs import SUFFIXES
 
 STDIN = "-"
@@ -44,7 +45,7 @@ def doctor(
         with cluster_verbs() as verbs:
             logs, notes = verbs.evidence(verbs.scope(kubeconfig, context, namespace, False), given[0])
     else:
-        logs = local(given)
+        logs, notes = local(given), dumps(given)
     show(diagnose(logs), logs, notes, output)
 
 
@@ -63,6 +64,12 @@ def local(targets: list[str]) -> list[Scanned]:
         return [reading.scanned(path, name) for path, name in reading.named([Path(each) for each in targets])]
     except reading.NoLogError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def dumps(targets: list[str]) -> list[str]:
+    """Return how the core dumps of GPUs are opened that lie in run directories."""
+    found = [core for each in targets if each != STDIN for core in cores(Path(each))]
+    return [f"a GPU left a core dump, whose kernel is the cause: {open_with(core)}" for core in found]
 
 
 def show(diagnosis: Diagnosis, logs: list[Scanned], notes: list[str], output: Output) -> None:

@@ -6,6 +6,7 @@ The plan is a value made of the manifest and the model's files; `plan_view.py` s
 from dataclasses import dataclass
 
 from rljob_api import algorithms
+from rljob_api.control import CORES
 from rljob_api.rules.scope import left_out
 from rljob_api.sections import Algorithm, Device, KlTarget, NormalizeBy, Placement, RLJob, Spec
 from rljob_api.sizing import batch, memory, model_shape
@@ -188,6 +189,11 @@ def warnings(spec: Spec, where: Topology, model: Shape | None, stops: tuple[Stop
             "divergences differ, and these are divided by their own standard deviation"
         )
     found.extend(f"{field} has no effect with {spec.debug.mode}" for field in left_out(spec))
+    if spec.debug.cuda_launch_blocking:
+        found.append(
+            "debug.cudaLaunchBlocking runs one kernel after the other, without CUDA graphs and speculative decoding: "
+            f"steps take much longer; core dumps go to {CORES}/ in the run's directory"
+        )
     used = sum(len(engine.slots) for engine in where.engines)
     if spec.placement is Placement.COLOCATED and where.engines and where.learner and used != len(where.learner):
         idle, phase = abs(where.gpus - min(used, len(where.learner))), "rollout" if used < where.gpus else "training"

@@ -48,6 +48,7 @@ from rljob_trainer.reporting.errors import TrackingError
 from rljob_trainer.reporting.records import Record, StepRecord
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rundir.checkpoints import CheckpointError
+from rljob_trainer.rundir.cores import NewCores
 from rljob_trainer.rundir.fence import Fence, FencedError, Name
 from rljob_trainer.rundir.journal import JournalError
 from rljob_trainer.rundir.logs import AttemptLogs
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str]) -> Exit:
     """Run the driver; return why it ended."""
     options = _parser().parse_args(arguments)
     code: Exit | None = None
-    logs = AttemptLogs(options.directory)
+    logs, cores = AttemptLogs(options.directory), NewCores(options.directory.resolve())
     try:
         _log_to(options.log)
         with ExitStack() as stack:
@@ -101,6 +102,8 @@ def main(arguments: Sequence[str]) -> Exit:
             if found := logs.known_failure():
                 log.error("%s", found.line)
             return exit_of(error)
+    finally:
+        cores.report()
     return code
 
 

@@ -1,4 +1,7 @@
-"""Rules of `spec.runtime`, `spec.tracking` and `spec.extraArgs`: mostly free mappings, for Python alone."""
+"""Rules of `spec.runtime`, `spec.tracking`, `spec.extraArgs` and `debug.cudaLaunchBlocking`, which fills some of them.
+
+They are mostly about free mappings, for Python alone.
+"""
 
 import json
 import re
@@ -6,10 +9,10 @@ from collections.abc import Iterator, Mapping
 
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules import arguments
-from rljob_api.rules.claims import Search, only_in_python, requires
+from rljob_api.rules.claims import Search, only_in_python, requires, unused
 from rljob_api.rules.names import closest
 from rljob_api.rules.terms import SPEC, all_of, fields_of, has, or_else
-from rljob_api.sections import Spec, WandbMode
+from rljob_api.sections import Device, Spec, WandbMode
 from rljob_api.sizing.topology import gpu_resource
 
 REQUESTED = fields_of(SPEC.runtime, "head_resources", "worker_resources")
@@ -144,4 +147,34 @@ def extra_arguments(spec: Spec) -> Iterator[Problem]:
     yield from arguments.problems("megatron", spec.extra_args.megatron)
 
 
-RULES = (TRACKING, METRICS_PORT, environment, tracking_key, volume_mounts, volume_sources, resources, extra_arguments)
+blocking = SPEC.debug.cuda_launch_blocking
+BLOCKING = unused(
+    blocking, SPEC.runtime.device == Device.GPU, f"would not be used: spec.runtime.device is {Device.CPU}"
+)
+OF_BLOCKING = ("CUDA_LAUNCH_BLOCKING", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_COREDUMP_FILE")
+"""variables that spec.debug.cudaLaunchBlocking sets in ranks and engines"""
+
+
+@only_in_python("the API server does not see into free mappings")
+def one_kernel_at_a_time(spec: Spec) -> Iterator[Problem]:
+    if not blocking.of(spec):
+        return
+    for name in OF_BLOCKING:
+        if name in spec.runtime.env:
+            yield Problem(f"spec.runtime.env.{name}", ABSENT, f"would not be used: {blocking.at} sets it; leave it out")
+    for name, value in spec.extra_args.sglang.items():
+        if hides_kernels(name, value):
+            rule = f"contradicts {blocking.at}, which runs without CUDA graphs and speculative decoding; leave it out"
+            yield Problem(f"spec.extraArgs.sglang.{name}", ABSENT, rule)
+
+
+def hides_kernels(name: str, value: object) -> bool:
+    """Return whether an argument of SGLang is about graphs or speculation, and does not turn graphs off."""
+    is_off = name.startswith("disable-") and value is True
+    return name.startswith("speculative-") or ("cuda-graph" in name and not is_off)
+
+
+RULES = (
+    *(TRACKING, METRICS_PORT, BLOCKING),
+    *(environment, tracking_key, volume_mounts, volume_sources, resources, extra_arguments, one_kernel_at_a_time),
+)

@@ -26,7 +26,7 @@ WITHOUT_EFFECT = (
     *fields_of(
         SPEC.watch, "reward_drop", "entropy_share", "truncated", "no_signal", "mismatch", "staleness", "data_wait"
     ),
-    *fields_of(SPEC.debug),
+    *fields_of(SPEC.debug, "dump_rollouts", "replay", "rollout_only"),
 )
 
 

@@ -174,6 +174,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "spec.debug.dumpRollouts": (True, False),
     "spec.debug.replay": ("runs/first/rollouts",),
     "spec.debug.rolloutOnly": (True, False),
+    "spec.debug.cudaLaunchBlocking": (True, False),
     "spec.checkpoint.hfExport": (True, False),
     "spec.tracking.wandb": ({"project": "sums"}, {"project": "sums", "mode": "Offline", "apiKeyFile": "/key"}),
     "spec.runtime.env": ({"WANDB_API_KEY": "0123"}, {"RETRIES": 3}),

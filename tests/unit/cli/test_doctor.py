@@ -53,6 +53,16 @@ def test_programs_get_json(log: Path):
     assert value["logs"] == [{"name": "run.log", "lines": 3, "bytes": log.stat().st_size}]
 
 
+def test_core_dumps_of_a_run_are_shown_with_the_command_that_opens_them(tmp_path: Path, log: Path):
+    core = tmp_path / "cores" / "gpu-4-4711.core"
+    core.parent.mkdir()
+    core.touch()
+    note = f"a GPU left a core dump, whose kernel is the cause: cuda-gdb -ex 'target cudacore {core}'"
+    assert doctor(str(tmp_path)).stdout.startswith(f"note: {note}\n\n1. TrainOutOfMemory")
+    assert json.loads(doctor(str(tmp_path), "-o", "json").stdout)["notes"] == [note]
+    assert json.loads(doctor(str(log), "-o", "json").stdout)["notes"] == []
+
+
 def test_a_stream_is_read():
     assert "stdin:1" in doctor("-", stdin=OOM).stdout
 

@@ -225,6 +225,14 @@ def test_the_plan_of_a_replay_has_no_engines_and_says_what_is_not_looked_at():
     assert [process["name"] for process in plan["processes"]] == ["driver", *(f"learner-{n}" for n in range(8))]
     assert plan["memory"]["engine"] == []
     assert plan["warnings"] == ["spec.rollout.engines has no effect with spec.debug.replay"]
+
+
+def test_the_plan_of_a_run_that_finds_a_kernel_says_what_it_costs():
+    warnings = as_json(GOOD + "  debug: {cudaLaunchBlocking: true}\n")["warnings"]
+    assert [each for each in warnings if "cudaLaunchBlocking runs one kernel after the other" in each] == [
+        "debug.cudaLaunchBlocking runs one kernel after the other, without CUDA graphs and speculative decoding: steps"
+        " take much longer; core dumps go to cores/ in the run's directory"
+    ]
     assert "KV cache" not in planned(GOOD + "\n  debug: {replay: runs/first/rollouts}").stdout
 
 

@@ -71,7 +71,11 @@ def start_fleet(foundation: Foundation, material: Material, slots: Slots) -> Fle
         names=tuple(engine.name for engine in foundation.topology.engines),
         host=_hosts(foundation, slots, hosts),
         command=engine_command(
-            spec, material.model, cpu_threads(foundation).engine, foundation.environ.get("PYTHONPATH", "")
+            spec,
+            material.model,
+            cpu_threads(foundation).engine,
+            foundation.environ.get("PYTHONPATH", ""),
+            foundation.directory,
         ),
         routing=router,
         session=session,

@@ -16,6 +16,7 @@ from rljob_trainer.processes import leftovers
 from rljob_trainer.processes.background import Background
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.reporting.report import Report, open_report, weights_and_biases
+from rljob_trainer.rundir.cores import make_place
 from rljob_trainer.rundir.fence import Fence
 from rljob_trainer.rundir.resume import Start
 
@@ -67,6 +68,8 @@ def lay(
     first: int,
 ) -> Foundation:
     """Open the report at step `first`, and connect the order book to the engines there will be."""
+    if job.spec.debug.cuda_launch_blocking:
+        make_place(fence.directory)
     background = stack.enter_context(Background())
     commands = PoolCommands(background)
     return Foundation(

@@ -179,7 +179,7 @@ def start_learner(foundation: Foundation, material: Material, slots: Slots) -> L
     """Start the learner's ranks, and load the weights that training began with."""
     spec, ranks = foundation.spec, foundation.topology.learner
     config = learner_config(spec, material.algorithm, material.model, cpu_threads(foundation).rank, material.teacher)
-    environment = learner_environment(spec.runtime.device)
+    environment = learner_environment(spec, foundation.directory)
     group = LearnerGroup(
         make=partial(publishing_rank, config=config, sharding=sharding(spec, load_config(material.model))),
         actor_options=[slots.options(rank.slot) | environment for rank in ranks],
@@ -228,7 +228,7 @@ def start_checkpoint_weights(foundation: Foundation, material: Material, slots: 
         num_threads=cpu_threads(foundation).rank,
         sharding=sharding(spec, load_config(material.model)),
     )
-    options = slots.options(foundation.topology.engines[0].slots[0]) | learner_environment(spec.runtime.device)
+    options = slots.options(foundation.topology.engines[0].slots[0]) | learner_environment(spec, foundation.directory)
     group = LearnerGroup(make, [options], Layout(1, 1, 1), timeout_s=LEARNER_S, max_skipped=0)
     return CheckpointWeights(foundation, material, _started(foundation, group))
 

@@ -24,6 +24,7 @@ from rljob_trainer.engines.generation import RouterGenerator
 from rljob_trainer.engines.server import EngineServer
 from rljob_trainer.generator import Generator
 from rljob_trainer.rewards.factory import Rewards
+from rljob_trainer.rundir.cores import make_place
 from rljob_trainer.samples import Group, Prompt, Sample
 
 HOST = "127.0.0.1"
@@ -59,7 +60,10 @@ def prompts(spec: Spec, model: Path, rows: int) -> tuple[Prompt, ...]:
 def engine(spec: Spec, model: Path, log: Path, python_path: str) -> Iterator[str]:
     """Run one engine meanwhile; give its address. Raises EngineStartError."""
     server = EngineServer("engine-0", log, HOST)
-    command = engine_command(spec, model, len(os.sched_getaffinity(0)), python_path)
+    directory = log.parent.resolve()
+    if spec.debug.cuda_launch_blocking:
+        make_place(directory)
+    command = engine_command(spec, model, len(os.sched_getaffinity(0)), python_path, directory)
     try:
         yield server.start(command, spec.recovery.start_timeout_seconds).url
     finally:

@@ -15,7 +15,7 @@ from rljob_trainer.algorithms.errors import AlgorithmError
 from rljob_trainer.cadence import Cadence, Updates
 from rljob_trainer.conversations import factory as conversations
 from rljob_trainer.data.prompt_scheduler import Lead
-from rljob_trainer.engines.command import NCCL
+from rljob_trainer.engines.command import NCCL, cuda_debugging
 from rljob_trainer.engines.pool import PoolSettings
 from rljob_trainer.engines.router import RouterSettings
 from rljob_trainer.learners.config import (
@@ -194,9 +194,14 @@ def loss_settings(spec: Spec, algorithm: Algorithm) -> LossSettings:
     )
 
 
-def learner_environment(device: Device) -> dict[str, Any]:
-    """Return Ray's option that gives the learner the engines' NCCL settings: they must agree."""
-    return {"runtime_env": {"env_vars": NCCL}} if device is Device.GPU else {}
+def learner_environment(spec: Spec, directory: Path) -> dict[str, Any]:
+    """Return Ray's option with the environment of the learner: the engines' NCCL settings, as they must agree.
+
+    `directory` is the run's.
+    """
+    if spec.runtime.device is not Device.GPU:
+        return {}
+    return {"runtime_env": {"env_vars": NCCL | cuda_debugging(spec, directory)}}
 
 
 def router_settings(spec: Spec) -> RouterSettings:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rljob_api.control import CORES
 from rljob_api.rules.arguments import sglang_command_line
 from rljob_api.sections import Device, Placement, Precision, Spec
 
@@ -18,6 +19,10 @@ NCCL = {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
 """SGLang sets both in itself; when they differ between learner and engine the first broadcast hangs for ever"""
 NOTHING_COMPILED = {"TORCHDYNAMO_DISABLE": "1"}
 """on a CPU, where nothing is compiled by torch: to be ready for it takes each process a second"""
+BLOCKING = {"CUDA_LAUNCH_BLOCKING": "1", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1", "CUDA_COREDUMP_SHOW_PROGRESS": "1"}
+"""an error then names its own kernel; the progress of a core dump is in the log of its process"""
+WITHOUT_MEMORY = "skip_global_memory,skip_shared_memory,skip_local_memory"
+"""CUDA_COREDUMP_GENERATION_FLAGS: registers and stacks name the kernel, and the memory of a GPU would fill a disk"""
 GRAPHS = "cuda-graph"
 MOST_IN_GRAPH = 512
 """responses; what SGLang records at most by itself, on a GPU with more than 80 GB"""
@@ -40,15 +45,33 @@ class EngineCommand:
         return [python, "-m", "sglang.launch_server", *sglang_command_line(arguments)]
 
 
-def engine_command(spec: Spec, model: Path, threads: int, python_path: str = "") -> EngineCommand:
+def engine_command(
+    spec: Spec, model: Path, threads: int, python_path: str = "", directory: Path = Path()
+) -> EngineCommand:
     """Return how to start an engine that serves the Hugging Face checkpoint in `model` with `threads` CPU threads.
 
-    `python_path` is the PYTHONPATH to keep. What `extraArgs.sglang` may not set, the manifest's rules have refused.
+    `python_path` is the PYTHONPATH to keep, `directory` the run's. What `extraArgs.sglang` may not set, the manifest's
+    rules have refused.
     """
     on_cpu = spec.runtime.device is Device.CPU
     device = _cpu_arguments(spec) if on_cpu else _gpu_arguments(spec)
     environment = _cpu_environment(threads, python_path) if on_cpu else _gpu_environment(threads, python_path)
+    environment |= cuda_debugging(spec, directory)
     return EngineCommand(_arguments(spec, model) | device | spec.extra_args.sglang, environment)
+
+
+def cuda_debugging(spec: Spec, directory: Path) -> dict[str, str]:
+    """Return the variables of ranks and engines by which a kernel that fails is found; empty: nobody asked for it.
+
+    Core dumps go below the run's `directory`, one for each process (%h: host, %p: pid).
+    Source: CUDA-GDB, "GPU core dump support".
+    """
+    if not spec.debug.cuda_launch_blocking:
+        return {}
+    file = directory / CORES / "%h-%p.core"
+    flags = {"CUDA_COREDUMP_GENERATION_FLAGS": WITHOUT_MEMORY}
+    chosen = {name: value for name, value in flags.items() if name not in spec.runtime.env}
+    return BLOCKING | {"CUDA_COREDUMP_FILE": str(file)} | chosen
 
 
 def _largest_batch(spec: Spec) -> int:
@@ -104,8 +127,10 @@ def _gpu_arguments(spec: Spec) -> dict[str, Argument]:
 def _graphs(spec: Spec) -> dict[str, Argument]:
     """Return the largest batch with a CUDA graph: larger ones run without, and fewer graphs start faster.
 
-    SGLang's own choice follows the size of the GPU.
+    SGLang's own choice follows the size of the GPU. An error within a graph names no kernel.
     """
+    if spec.debug.cuda_launch_blocking:
+        return {f"disable-{GRAPHS}": True}
     if any(name.startswith(GRAPHS) for name in spec.extra_args.sglang):
         return {}
     return {f"{GRAPHS}-max-bs-decode": _largest_batch(spec)}

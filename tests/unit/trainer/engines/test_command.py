@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from rljob_api.sections import Device, RLJob, Spec
+from rljob_api.sections import RLJob, Spec
 from rljob_trainer.assembly.settings import learner_environment
 from rljob_trainer.engines.command import CPU_SITE, GPU_SITE, engine_command
 
@@ -52,7 +52,7 @@ def test_on_a_gpu_a_colocated_engine_can_give_back_its_memory() -> None:
 
 def test_engine_and_learner_agree_on_the_settings_of_nccl() -> None:
     environment = engine_command(spec(), Path("/m"), 2).environment
-    learner = learner_environment(Device.GPU)["runtime_env"]["env_vars"]
+    learner = learner_environment(spec(), Path("/runs/x"))["runtime_env"]["env_vars"]
     assert learner == {name: environment[name] for name in ("NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE")}
     assert learner["NCCL_CUMEM_ENABLE"] == "0", "SGLang sets it, and NCCL hangs when two ranks differ"
 
@@ -99,11 +99,42 @@ def test_further_arguments_win_over_ours() -> None:
     assert "--chunked-prefill-size 4096 --cuda-graph-bs 1 2" in line
 
 
-def test_the_settings_that_find_a_kernel_are_valid_and_reach_the_engines() -> None:
+BLOCKING = {"cudaLaunchBlocking": True}
+FINDS_A_KERNEL = {
+    "CUDA_LAUNCH_BLOCKING": "1",
+    "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1",
+    "CUDA_COREDUMP_SHOW_PROGRESS": "1",
+    "CUDA_COREDUMP_FILE": "/runs/x/cores/%h-%p.core",
+    "CUDA_COREDUMP_GENERATION_FLAGS": "skip_global_memory,skip_shared_memory,skip_local_memory",
+}
+
+
+def test_the_settings_that_find_a_kernel_reach_engines_and_ranks() -> None:
     page = (Path(__file__).parents[4] / "docs" / "debugging.md").read_text()
     _, _, after = page.partition("## Find the kernel of an illegal memory access")
-    sections = yaml.safe_load(after.partition("```yaml")[2].partition("```")[0])["spec"]
-    job = spec(**sections)
+    job = spec(**yaml.safe_load(after.partition("```yaml")[2].partition("```")[0])["spec"])
+    engine = engine_command(job, Path("/m"), 2, directory=Path("/runs/x")).environment
+    rank = learner_environment(job, Path("/runs/x"))["runtime_env"]["env_vars"]
+    assert (engine.items() & FINDS_A_KERNEL.items(), rank.items() & FINDS_A_KERNEL.items()) == (
+        FINDS_A_KERNEL.items(),
+        FINDS_A_KERNEL.items(),
+    )
+    assert rank["NCCL_CUMEM_ENABLE"] == engine["NCCL_CUMEM_ENABLE"] == "0"
     assert "--disable-cuda-graph" in words(job)
-    assert job.runtime.env["CUDA_LAUNCH_BLOCKING"] == "1"
-    assert job.runtime.env["CUDA_ENABLE_COREDUMP_ON_EXCEPTION"] == "1"
+    assert "--cuda-graph" not in words(job)
+
+
+def test_without_the_field_nothing_slows_engines_and_ranks_down() -> None:
+    names = (
+        engine_command(spec(), Path("/m"), 2).environment.keys()
+        | learner_environment(spec(), Path())["runtime_env"]["env_vars"].keys()
+    )
+    assert names & FINDS_A_KERNEL.keys() == set()
+    assert "--disable-cuda-graph" not in words(spec())
+    assert learner_environment(spec(runtime={"device": "Cpu"}), Path()) == {}
+
+
+def test_a_manifest_may_keep_more_of_a_gpu_in_its_core_dump() -> None:
+    flags = {"CUDA_COREDUMP_GENERATION_FLAGS": "skip_global_memory"}
+    job = spec(debug=BLOCKING, runtime={"env": flags})
+    assert "CUDA_COREDUMP_GENERATION_FLAGS" not in engine_command(job, Path("/m"), 2).environment
