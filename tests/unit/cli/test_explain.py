@@ -19,7 +19,6 @@ from rljob_api.status import ConditionType, Phase, RecoveryStep
 from rljob_cli.main import app
 from rljob_operator.conditions import Reason
 from rljob_operator.events import Event
-from rljob_trainer.reporting.gpu_findings import OTHER
 from rljob_trainer.reporting.prometheus import CAUSES
 from rljob_trainer.reporting.watch import NAMES
 
@@ -30,9 +29,9 @@ MANIFEST_PAGE = (ROOT / "docs/manifest.md").read_text()
 
 
 def findings_elsewhere() -> set[str]:
-    """Return the names of findings beside those of the watch, as the trainer's source has them."""
+    """Return the names of findings beside those of the watch: in the trainer's source, or an entry of the catalogue."""
     sources = [path.read_text() for path in (ROOT / "trainer").rglob("*.py")]
-    return {name for source in sources for name in re.findall(r'Finding\(\s*(?:name=)?"(\w+)"', source)} | {OTHER}
+    return {name for source in sources for name in re.findall(r'Finding\(\s*(?:name=)?"(\w+)"', source)} | {"GpuXid"}
 
 
 OF_EVENTS = {"Began", "Resumed", "Scaled", "Suspended"}

@@ -15,8 +15,6 @@ MOST_SLOWED: Final = 0.1
 """share of the readings, mean of the window"""
 CLEANUP: Final = frozenset({45})
 """Xid errors that follow when a process is killed, as a stopped engine is"""
-OTHER: Final = "GpuXid"
-"""finding of an Xid error that no entry of the catalogue knows"""
 ECC: Final = "GpuMemoryError"
 
 
@@ -26,8 +24,7 @@ def xid_finding(gpu: str, bus: str, number: int) -> Finding | None:
         return None
     evidence = f"GPU {gpu} reported NVRM: Xid (PCI:{bus}): {number}"
     known = known_failure([scan("driver", evidence.encode())])
-    if known is None:
-        return Finding(OTHER, evidence, "Look it up at https://docs.nvidia.com/deploy/xid-errors/, and see `dmesg`.")
+    assert known is not None, "the catalogue has an entry for all other numbers"
     return Finding(known.code, evidence, f"{_sentence(known.title)} {known.remedy}.")
 
 

@@ -47,7 +47,14 @@ def xid(number: int, gpu: str = "a:0") -> tuple[Looked, ...]:
 
 @pytest.mark.parametrize(
     ("number", "name"),
-    [(31, "IllegalMemoryAccess"), (95, "GpuMemoryError"), (48, "GpuMemoryError"), (79, "GpuLost"), (74, "GpuLost")],
+    [
+        (31, "IllegalMemoryAccess"),
+        (95, "GpuMemoryError"),
+        (48, "GpuMemoryError"),
+        (79, "GpuLost"),
+        (74, "GpuLost"),
+        (32, "GpuXid"),
+    ],
 )
 def test_an_xid_has_the_name_and_the_remedy_of_the_catalogue(number: int, name: str):
     finding = xid_finding("10.0.0.7:3", "0000:5d:00", number)
