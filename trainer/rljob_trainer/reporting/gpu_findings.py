@@ -10,9 +10,8 @@ from rljob_api.failures.scan import scan
 from rljob_api.sections import Watch
 from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.reporting.records import StepRecord
+from rljob_trainer.reporting.watch_limits import Bounds
 
-MOST_SLOWED: Final = 0.1
-"""share of the readings, mean of the window"""
 CLEANUP: Final = frozenset({45})
 """Xid errors that follow when a process is killed, as a stopped engine is"""
 ECC: Final = "GpuMemoryError"
@@ -35,7 +34,7 @@ def ecc_finding(gpu: str, errors: int) -> Finding:
     return Finding(ECC, evidence, f"{_sentence(entry.title)} {entry.remedy[0]}.")
 
 
-def throttled(steps: Sequence[StepRecord], limits: Watch) -> Finding | None:
+def throttled(steps: Sequence[StepRecord], limits: Watch, bounds: Bounds) -> Finding | None:
     """A GPU runs slowly because of heat or its power supply, and all others wait for it."""
     recent = steps[-limits.window :]
     if len(recent) < limits.window:
@@ -43,7 +42,7 @@ def throttled(steps: Sequence[StepRecord], limits: Watch) -> Finding | None:
     always = set.intersection(*(set(step.gpus) for step in recent))
     slowed = {gpu: fmean(step.gpus[gpu].slowed for step in recent) for gpu in sorted(always)}
     worst = max(slowed, key=lambda gpu: slowed[gpu], default=None)
-    if worst is None or slowed[worst] <= MOST_SLOWED:
+    if worst is None or slowed[worst] <= bounds.slowed:
         return None
     uses = [step.gpus[worst] for step in recent]
     hottest = max((use.temperature for use in uses if use.temperature is not None), default=None)
@@ -53,7 +52,7 @@ def throttled(steps: Sequence[StepRecord], limits: Watch) -> Finding | None:
         f" {recent[-1].step}: by heat in {fmean(use.hot for use in uses):.3g}, by its power supply in"
         f" {fmean(use.braked for use in uses):.3g}"
         + (f"; it was up to {hottest:g} °C" if hottest is not None else "")
-        + f"; limit {MOST_SLOWED:g}",
+        + f"; limit {bounds.slowed:g}",
         "All other GPUs wait for the slowest. Check cooling and power of its node (`nvidia-smi -q -d PERFORMANCE`), or"
         " keep the job away from that node with scheduling.nodeSelector.",
     )

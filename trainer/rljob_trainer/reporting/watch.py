@@ -1,20 +1,20 @@
 """Watches a run for slow failures of training. It reports them by name, with their numbers, and changes nothing.
 
 Each detector is a function of all steps so far and returns what it finds now. A finding is reported when it begins,
-and again only after it had ended.
+and again only after it had ended, clearly within its limit (`watch_limits.py`).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import fmean, median
 
-from rljob_api.sections import Device, Spec, Watch
+from rljob_api.sections import Spec, Watch
 from rljob_trainer.reporting.finding import Finding
-from rljob_trainer.reporting.first_step import MEAN_LIMIT
 from rljob_trainer.reporting.gpu_findings import throttled
 from rljob_trainer.reporting.records import StepRecord
+from rljob_trainer.reporting.watch_limits import Bounds, bounds, eased, eased_bounds
 
 Steps = Sequence[StepRecord]
 NAMES = (
@@ -34,26 +34,12 @@ NAMES = (
     "DataWait",
 )
 """of all findings"""
-USUAL_WAIT = 0.5
-"""above it, a learner with half of its GPUs would still be fast enough"""
 AT_ONCE = frozenset({"GradientSpike", "NonFinite"})
 """findings of the weights that begin in a single step"""
 GRADUAL = frozenset({"RewardCollapse", "EntropyCollapse", "LossDiverging", "ExpertCollapse"})
 """those that begin somewhere in the window"""
 FEWEST_SAMPLES = 50
 """mean of an engine in the window; with fewer, chance alone makes engines unequal"""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Limits that depend on more than `spec.watch`; infinite: no limit."""
-
-    mismatch: float = inf
-    """of the mean |engine - learner| [nats]"""
-    oldest: float = inf
-    """of the age of a single token [steps]"""
-    data_wait: float = inf
-    """of the share of a step that the learner waits for samples"""
 
 
 @dataclass
@@ -73,7 +59,7 @@ class AnomalyMonitor:
     def after(self, step: StepRecord) -> tuple[Finding, ...]:
         """Return the findings that begin with this step."""
         self._steps.append(step)
-        found = findings(self._steps, self.limits, self.bounds)
+        found = held(self._standing, self._steps, self.limits, self.bounds)
         found = tuple(with_checkpoint(finding, step.step, self._saved, self.limits.window) for finding in found)
         new = tuple(finding for finding in found if finding.name not in self._standing)
         # With the first numbers: those of later steps would be a change at every step.
@@ -96,38 +82,15 @@ class AnomalyMonitor:
 
 def anomaly_monitor(spec: Spec) -> AnomalyMonitor:
     """Return the monitor with the limits of a manifest."""
-    return AnomalyMonitor(
-        spec.watch,
-        Bounds(
-            mismatch=mismatch_limit(spec),
-            oldest=spec.ahead.max_staleness if spec.ahead else inf,
-            data_wait=data_wait_limit(spec),
-        ),
-        spec.checkpoint.keep,
-    )
+    return AnomalyMonitor(spec.watch, bounds(spec), spec.checkpoint.keep)
 
 
-def mismatch_limit(spec: Spec) -> float:
-    """Return the limit of the mismatch: the manifest's, or else that of the first step.
-
-    With rollouts ahead there is no default limit: the learner has changed since the samples were generated.
-    """
-    if spec.watch.mismatch is not None:
-        return spec.watch.mismatch
-    return inf if spec.ahead else MEAN_LIMIT[spec.training.precision]
-
-
-def data_wait_limit(spec: Spec) -> float:
-    """Return the limit of the wait for samples.
-
-    Without one in the manifest, only a learner with GPUs of its own and rollouts ahead has a limit: a learner that
-    shares GPUs with the engines must wait. Without learner or engines there is no wait.
-    """
-    if not (spec.has_engines and spec.debug.learner):
-        return inf
-    if spec.watch.data_wait is not None:
-        return spec.watch.data_wait
-    return USUAL_WAIT if spec.ahead and spec.runtime.device is Device.GPU else inf
+def held(standing: Collection[str], steps: Steps, limits: Watch, bounds: Bounds) -> tuple[Finding, ...]:
+    """Return the findings that begin beyond their limits after these steps, or that stand and are not clearly over."""
+    begun = findings(steps, limits, bounds)
+    names = {finding.name for finding in begun}
+    still = findings(steps, eased(limits), eased_bounds(bounds)) if standing else ()
+    return (*begun, *(each for each in still if each.name in standing and each.name not in names))
 
 
 def findings(steps: Steps, limits: Watch, bounds: Bounds) -> tuple[Finding, ...]:
@@ -396,9 +359,13 @@ DETECTORS: tuple[Callable[[Steps, Watch], Finding | None], ...] = (
     no_signal,
     engine_imbalance,
     expert_collapse,
-    throttled,
 )
-BOUNDED: tuple[Callable[[Steps, Watch, Bounds], Finding | None], ...] = (disagreement, staleness, data_wait)
+BOUNDED: tuple[Callable[[Steps, Watch, Bounds], Finding | None], ...] = (
+    throttled,
+    disagreement,
+    staleness,
+    data_wait,
+)
 
 
 def above(

@@ -15,9 +15,10 @@ from rljob_trainer.gpus.monitor import GpuMonitor
 from rljob_trainer.gpus.readings import Looked, Reading, Xid
 from rljob_trainer.reporting.events import read_events
 from rljob_trainer.reporting.finding import Finding
-from rljob_trainer.reporting.gpu_findings import MOST_SLOWED, ecc_finding, throttled, xid_finding
+from rljob_trainer.reporting.gpu_findings import ecc_finding, throttled, xid_finding
 from rljob_trainer.reporting.records import FindingRecord, StepRecord
 from rljob_trainer.reporting.tensorboard import scalars
+from rljob_trainer.reporting.watch_limits import MOST_SLOWED, Bounds
 from support.trainer.synthetic_run import SyntheticRun
 
 
@@ -137,17 +138,17 @@ def steps(length: int, **gpus: GpuUse) -> list[StepRecord]:
 
 def test_the_slowest_gpu_is_named_with_the_reason():
     slow, slower = GpuUse(hot=0.3), GpuUse(hot=0.1, braked=0.4, temperature=84.0)
-    found = throttled(steps(10, a=slow, b=slower), Watch())
+    found = throttled(steps(10, a=slow, b=slower), Watch(), Bounds())
     assert found is not None
     assert found.evidence == (
         "GPU b was slowed down in 0.5 of the readings of 10 steps to 10: by heat in 0.1, by its power supply in 0.4;"
         " it was up to 84 °C; limit 0.1"
     )
-    assert throttled(steps(9, a=slow), Watch()) is None
+    assert throttled(steps(9, a=slow), Watch(), Bounds()) is None
 
 
 def test_a_gpu_is_judged_at_the_limit_and_over_a_whole_window():
-    assert throttled(steps(10, a=GpuUse(hot=MOST_SLOWED)), Watch()) is None
-    assert throttled(steps(10, a=GpuUse(hot=MOST_SLOWED + 0.01)), Watch()) is not None
-    assert throttled([*steps(1, b=GpuUse()), *steps(9, a=GpuUse(hot=1.0))], Watch()) is None
-    assert throttled(steps(10), Watch()) is None
+    assert throttled(steps(10, a=GpuUse(hot=MOST_SLOWED)), Watch(), Bounds()) is None
+    assert throttled(steps(10, a=GpuUse(hot=MOST_SLOWED + 0.01)), Watch(), Bounds()) is not None
+    assert throttled([*steps(1, b=GpuUse()), *steps(9, a=GpuUse(hot=1.0))], Watch(), Bounds()) is None
+    assert throttled(steps(10), Watch(), Bounds()) is None

@@ -17,7 +17,8 @@ from rljob_trainer.reporting.history import read_history
 from rljob_trainer.reporting.html import render
 from rljob_trainer.reporting.measurements import repeated, spread
 from rljob_trainer.reporting.records import FindingRecord, StepRecord
-from rljob_trainer.reporting.watch import NAMES, AnomalyMonitor, Bounds, anomaly_monitor, findings
+from rljob_trainer.reporting.watch import AT_ONCE, NAMES, AnomalyMonitor, anomaly_monitor, findings, held
+from rljob_trainer.reporting.watch_limits import EASE, Bounds, eased, eased_bounds
 from rljob_trainer.samples import Sample
 from support.trainer.synthetic_run import SyntheticRun, finished_run, job
 
@@ -287,6 +288,85 @@ def test_a_finding_is_reported_when_it_begins_and_again_only_after_it_was_gone()
     ill = {"truncated": 1.0}
     found = watched(run(100, lambda step: ill if 20 < step <= 40 or 70 < step <= 90 else {}))
     assert found == [(25, "Truncation"), (75, "Truncation")]
+
+
+Values = dict[str, Any]
+AT_A_LIMIT: dict[str, tuple[Values, Values, Values, Values]] = {
+    "RewardCollapse": ({"reward_mean": 1.0}, {"reward_mean": 0.4}, {"reward_mean": 0.53}, {"reward_mean": 0.56}),
+    "EntropyCollapse": ({"entropy": 1.0}, {"entropy": 0.05}, {"entropy": 0.105}, {"entropy": 0.115}),
+    "LossDiverging": ({"loss": 0.0}, {"loss": 1.2}, {"loss": 0.95}, {"loss": 0.85}),
+    "Truncation": ({}, {"truncated": 0.7}, {"truncated": 0.47}, {"truncated": 0.44}),
+    "Repetition": ({}, {"repeated": 0.5}, {"repeated": 0.285}, {"repeated": 0.26}),
+    "NoSignal": (
+        {},
+        {"groups_without_signal": 0.95},
+        {"groups_without_signal": 0.85},
+        {"groups_without_signal": 0.8},
+    ),
+    "EngineImbalance": (
+        {},
+        {"engine_samples": {"engine-0": 50, "engine-1": 14}},
+        {"engine_samples": {"engine-0": 47, "engine-1": 17}},
+        {"engine_samples": {"engine-0": 46, "engine-1": 18}},
+    ),
+    "ExpertCollapse": ({"expert_load": 1.0}, {"expert_load": 2.5}, {"expert_load": 1.95}, {"expert_load": 1.85}),
+    "GpuThrottled": (
+        {},
+        {"gpus": {"a:0": GpuUse(hot=0.2)}},
+        {"gpus": {"a:0": GpuUse(hot=0.095)}},
+        {"gpus": {"a:0": GpuUse(hot=0.085)}},
+    ),
+    "Mismatch": (
+        {},
+        {"logprob_mismatch": 2e-2},
+        {"logprob_mismatch": 9.5e-4},
+        {"logprob_mismatch": 8.5e-4},
+    ),
+    "Staleness": ({}, {"staleness": 1.9}, {"staleness": 1.7}, {"staleness": 1.6}),
+    "DataWait": (
+        {},
+        {"phase_seconds": {"rollout": 7.0, "train": 3.0}},
+        {"phase_seconds": {"rollout": 4.7, "train": 5.3}},
+        {"phase_seconds": {"rollout": 4.4, "train": 5.6}},
+    ),
+}
+"""values of a healthy run, beyond a limit, within it by less than its tolerance, and clearly within it"""
+
+
+def standing(*twenties: Values) -> list[set[str]]:
+    """Return what stands after each twenty steps with these values."""
+    watching, found = AnomalyMonitor(LIMITS.model_copy(update={"staleness": 1.8}), BOUNDS), []
+    for step in run(20 * len(twenties), lambda number: twenties[(number - 1) // 20]):
+        watching.after(step)
+        found.append({finding.name for finding in watching.standing})
+    return found[19::20]
+
+
+@pytest.mark.parametrize("name", AT_A_LIMIT)
+def test_a_value_near_its_limit_neither_begins_a_finding_nor_ends_one(name: str):
+    healthy, beyond, near, clear = AT_A_LIMIT[name]
+    assert standing(healthy, near, beyond, near, clear) == [set(), set(), {name}, {name}, set()]
+
+
+def test_every_finding_with_a_limit_of_means_has_a_tolerance():
+    assert AT_A_LIMIT.keys() == set(NAMES) - AT_ONCE
+    limits = LIMITS.model_copy(update={"staleness": 1.8})
+    same = {name for name in Watch.model_fields if getattr(eased(limits), name) == getattr(limits, name)}
+    assert same == {"window", "gradient_spike", "non_finite", "mismatch", "data_wait"}
+    assert (eased(LIMITS).staleness, eased_bounds(BOUNDS).oldest) == (None, BOUNDS.oldest)
+
+
+def test_what_never_stood_does_not_begin_at_the_limit_of_its_end():
+    near = run(100, after(60, truncated=0.47))
+    assert [found.name for found in held({"Truncation"}, near, LIMITS, BOUNDS)] == ["Truncation"]
+    assert held({"Repetition"}, near, LIMITS, BOUNDS) == ()
+
+
+def test_a_value_that_stays_at_its_limit_is_reported_once():
+    limit = LIMITS.truncated
+    around = [limit * (1 + EASE / 2 * (1 if step // 10 % 2 else -1)) for step in range(201)]
+    found = watched(run(200, lambda step: {"truncated": around[step]}))
+    assert [name for _, name in found] == ["Truncation"]
 
 
 def test_what_holds_is_known_with_the_numbers_of_its_beginning_until_it_is_over():
