@@ -7,7 +7,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,19 +26,24 @@ from rljob_cli import (
     resuming,
     screen,
     top_view,
+    training,
     watching,
     why_verb,
 )
 from rljob_cli.cluster import Cluster, ClusterError, LostError, NoObjectError, NotPossibleError, connect
+from rljob_cli.course import course
 from rljob_cli.job_evidence import names_of
-from rljob_cli.job_logs import Log, NoSuchLogError, Wanted
+from rljob_cli.job_logs import EVENTS, Log, NoSuchLogError, Wanted, whole_lines
 from rljob_cli.job_page import as_page
 from rljob_cli.job_table import as_table
 from rljob_cli.jobs import Job, Manifest
 from rljob_cli.resuming import NotResumableError
+from rljob_cli.why import Why, with_course
 from rljob_operator.identity import DASHBOARD_PORT, JOB_LABEL, RAY_TOKEN_KEY, service_name
 from rljob_operator.pod_evidence import trouble_of
 from rljob_operator.pods import secret_of_ray
+from rljob_trainer.reporting.events import EventsError, records
+from rljob_trainer.reporting.history import NotARunError, history_of
 
 LOOK_S = 5.0
 """between two looks at a job whose log is followed [s]"""
@@ -120,6 +125,8 @@ def top(where: Scope, *, queues: bool, as_json: bool) -> None:
 def why(where: Scope, name: str, *, as_json: bool) -> None:
     """Show what a job waits for."""
     job, found = why_verb.explain(where.cluster, where.namespace or where.cluster.namespace, name)
+    if job.status.phase in training.SAYS and job.status.progress is not None:
+        found = _with_steps(where.cluster, job, found)
     if as_json:
         _write_json(why_verb.value(job, found))
     else:
@@ -146,6 +153,20 @@ def logs(where: Scope, name: str, wanted: Wanted, *, follow: bool, tail: int | N
     except NoSuchLogError as error:
         raise ClusterError(str(error), Exit.NOT_FOUND) from error
     _interruptible(lambda: _write(_shown(where.cluster, job, log, follow, tail)), Exit.INTERRUPTED)
+
+
+def _with_steps(cluster: Cluster, job: Job, found: Why) -> Why:
+    """Return an answer with what the record of all steps says, if a head runs that has it."""
+    log = job_logs.step_events(job)
+    try:
+        heads = [head for head in cluster.heads(job) if log.files(head)]
+        if not heads:
+            return found
+        lines = whole_lines(_from_files(cluster, job, log, heads[0], follow=False, tail=None))
+        history = history_of(tuple(records(lines, EVENTS)), EVENTS)
+    except (ClusterError, EventsError, NotARunError) as error:
+        return replace(found, evidence=(*found.evidence, ("steps", f"{log.what} cannot be read: {error}")))
+    return with_course(found, job, course(history, is_active=True))
 
 
 def _shown(cluster: Cluster, job: Job, log: Log, follow: bool, tail: int | None) -> Iterator[bytes]:

@@ -140,7 +140,12 @@ def _numbers(steps: Steps) -> Iterator[Number]:
     now, usual, first = steps[-WINDOW:], fastest(steps), steps[:WINDOW]
     yield Number("step", _typical(now, own), _typical(usual, own), "s")
     for name in dict.fromkeys(name for step in now for name in step.phase_seconds):
-        yield Number(f"  {name}", _typical(now, phase(name)), _typical(usual, phase(name)), "s")
+        if name in BETWEEN_STEPS:
+            yield Number(f"{name}, each", _each(now, name), _each(steps, name), "s")
+        else:
+            yield Number(f"  {name}", _typical(now, phase(name)), _typical(usual, phase(name)), "s")
+    if any(step.data_wait_seconds for step in now):
+        yield Number("wait for samples", _typical(now, waited), _typical(usual, waited), "s")
     for name, value in MEASURED.items():
         if (after := _mean(now, value)) is not None:
             yield Number(name, after, _mean(first, value))
@@ -176,6 +181,17 @@ def own(step: StepRecord) -> float:
 
 def phase(name: str) -> Callable[[StepRecord], float]:
     return lambda step: step.phase_seconds.get(name, 0.0)
+
+
+def waited(step: StepRecord) -> float:
+    """Return how long the learner waited for samples [s]."""
+    return step.data_wait_seconds
+
+
+def _each(steps: Steps, name: str) -> float | None:
+    """Return the median seconds of a phase that only some steps have; None: none of these has it."""
+    known = [step.phase_seconds[name] for step in steps if step.phase_seconds.get(name)]
+    return median(known) if known else None
 
 
 def _typical(steps: Steps, value: Callable[[StepRecord], float]) -> float:

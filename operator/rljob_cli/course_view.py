@@ -1,6 +1,7 @@
 """Reads a run directory for `rljob why`, and shows the answer."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,10 +26,15 @@ def show_run(directory: Path, as_json: bool) -> None:
 
 
 def as_text(history: History, found: Course) -> str:
-    width = max((len(each.name) for each in found.numbers), default=0)
-    rows = [line(each, width) for each in found.numbers]
-    head = [f"  {'':{width}}  {'now':>9}  {'usual':>9}"] if rows else []
-    return "\n".join([f"{history.run.job}: {found.sentence}", *head, *rows, *(f"  {each}" for each in found.evidence)])
+    evidence = (f"  {each}" for each in found.evidence)
+    return "\n".join([f"{history.run.job}: {found.sentence}", *table(found.numbers), *evidence])
+
+
+def table(numbers: Sequence[Number]) -> list[str]:
+    """Return the lines of a table of what is now beside what is usual; none without numbers."""
+    width = max((len(each.name) for each in numbers), default=0)
+    head = [f"  {'':{width}}  {'now':>9}  {'usual':>9}"] if numbers else []
+    return [*head, *(line(each, width) for each in numbers)]
 
 
 def line(number: Number, width: int) -> str:

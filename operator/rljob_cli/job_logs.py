@@ -27,6 +27,8 @@ done"""
 """for a POSIX shell: the first of the files that there is, from its last lines on"""
 
 
+EVENTS: Final = "events.jsonl"
+"""the record of all steps, in the run's directory"""
 RANKS: Final = "ranks"
 OWN_FILES: Final = {
     "router": "logs/router.log",
@@ -134,6 +136,11 @@ def component_log(job: Job, component: str, attempt: int | None) -> Log:
         name = OWN_FILES[component].format(attempt=log.attempt)
         return Log(what=f"the log of {component}", file=_in_directory(job, name))
     return replace(log, component=component)
+
+
+def step_events(job: Job) -> Log:
+    """Return the record of all steps of a job."""
+    return Log(what="the record of its steps", file=_in_directory(job, EVENTS))
 
 
 def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

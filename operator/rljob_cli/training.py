@@ -16,6 +16,11 @@ SAYS = frozenset({Phase.TRAINING, Phase.RECOVERING, Phase.FAILED})
 
 def sentence(job: Job) -> str:
     """Return what is wrong with a job that has trained; "": nothing is known to be."""
+    return wrong(job) or (_slow(job) if job.status.phase is Phase.TRAINING else "")
+
+
+def wrong(job: Job) -> str:
+    """Return what is wrong with a job apart from its speed; "": nothing is known to be."""
     if job.status.phase not in SAYS:
         return ""
     failure = job.attempt.failure if job.attempt else None
@@ -25,7 +30,6 @@ def sentence(job: Job) -> str:
         sound = job.condition(ConditionType.SOUND)
         if sound is not None and sound.status == "False":
             return f"it trains, but {sound.reason.replace(',', ', ')}: {sound.message}"
-        return _slow(job)
     return ""
 
 

@@ -6,11 +6,12 @@ a failure of the last attempt ─► findings of the training ─► its speed b
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from rljob_api.status import ConditionType, Phase, Status
 from rljob_cli import training
+from rljob_cli.course import Course, Number
 from rljob_cli.jobs import Job, Manifest
 from rljob_operator.admitted_job import AdmittedJob, admitted_job
 from rljob_operator.attempt_view import AttemptView, attempt_view
@@ -27,6 +28,10 @@ from rljob_operator.world import Defaults, Pod, World, job_of, pod_of
 
 WAITS = (Phase.QUEUED, Phase.PROVISIONING, Phase.STARTING, Phase.RECOVERING)
 """phases in which pods may be what is missing"""
+OF_STEPS = ("EnginesAway", "NotSound", "Slow", "NotLearning")
+"""verdicts of a course that are a reason"""
+COARSE = ("step", "speed", "reward")
+"""evidence of the status that the record of all steps replaces"""
 SHOWN_PODS = 8
 SHOWN_EVENTS = 5
 
@@ -62,6 +67,8 @@ class Why:
     """[unix s]"""
     evidence: tuple[tuple[str, str], ...]
     """(kind, text)"""
+    numbers: tuple[Number, ...] = ()
+    """of the last steps, beside the usual ones"""
 
 
 def why(job: Job, seen: Seen, now: float) -> Why:
@@ -83,6 +90,21 @@ def why(job: Job, seen: Seen, now: float) -> Why:
     if sentence := training.sentence(job):
         return Why(sentence, str(job.status.phase), since, evidence)
     return Why(job.explanation or "nothing is known", str(job.status.phase or "New"), since, evidence)
+
+
+def with_course(found: Why, job: Job, course: Course) -> Why:
+    """Return the answer about a job that trains with what the record of all its steps says.
+
+    The status knows the last step and a coarse curve; the record says what is slow, and compared with what.
+    """
+    says_more = course.verdict in OF_STEPS and not training.wrong(job)
+    evidence = tuple(each for each in found.evidence if each[0] not in COARSE)
+    return replace(
+        found,
+        sentence=course.sentence if says_more else found.sentence,
+        evidence=(*evidence, *(("finding", each) for each in course.evidence)),
+        numbers=course.numbers,
+    )
 
 
 def stuck(seen: Seen) -> tuple[Pod, ...]:

@@ -1,11 +1,12 @@
 """What `why` does with a cluster: it reads what its user may read, and shows the answer."""
 
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import typer
 
 from rljob_cli.cluster import Cluster
+from rljob_cli.course_view import table
 from rljob_cli.jobs import Job, job_of
 from rljob_cli.why import Seen, Why, stuck, why
 from rljob_operator.capacity.queues import queues
@@ -53,6 +54,8 @@ def explain(cluster: Cluster, namespace: str, name: str) -> tuple[Job, Why]:
 def show(job: Job, found: Why) -> None:
     """Print the sentence, and the evidence below it."""
     typer.echo(f"{job.key} is {job.status.phase or 'new'}: {found.sentence}")
+    for line in table(found.numbers):
+        typer.echo(line)
     for kind, text in found.evidence:
         typer.echo(f"  {kind:9}  {text}")
 
@@ -67,6 +70,7 @@ def value(job: Job, found: Why) -> dict[str, object]:
         "since": found.since,
         "sentence": found.sentence,
         "evidence": [{"kind": kind, "text": text} for kind, text in found.evidence],
+        "numbers": [asdict(each) for each in found.numbers],
     }
 
 

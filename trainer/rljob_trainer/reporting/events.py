@@ -4,7 +4,7 @@ A line is complete when it ends with a newline. A last line without one was cut 
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -62,9 +62,17 @@ def read_events(path: Path) -> Iterator[Record]:
     Raises EventsError, with the line's number, where a complete line is not a record.
     """
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.endswith(b"\n") and (record := _parse(line, f"{path}:{number}")) is not None:
-                yield record
+        yield from records(file, str(path))
+
+
+def records(lines: Iterable[bytes], name: str) -> Iterator[Record]:
+    """Yield the records of lines with their ends; a last line without its end is being written, and is skipped.
+
+    `name` is for errors. Raises EventsError, with the line's number, where a complete line is not a record.
+    """
+    for number, line in enumerate(lines, start=1):
+        if line.endswith(b"\n") and (record := _parse(line, f"{name}:{number}")) is not None:
+            yield record
 
 
 def last_step(path: Path) -> int:

@@ -1,6 +1,6 @@
 """The history of a run: the records of its events.jsonl by kind, and values derived from them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -120,10 +120,14 @@ def read_history(run_directory: Path) -> History:
     path = run_directory / FILE_NAME
     if not path.is_file():
         raise NotARunError(f"{run_directory} is no run: it has no {FILE_NAME}")
-    records = tuple(read_events(path))
+    return history_of(tuple(read_events(path)), str(path))
+
+
+def history_of(records: Sequence[Record], name: str) -> History:
+    """Return the history that records tell, those of the file `name`. Raises NotARunError if no driver has started."""
     runs = tuple(record for record in records if isinstance(record, RunRecord))
     if not runs:
-        raise NotARunError(f"{path} has no record of a start")
+        raise NotARunError(f"{name} has no record of a start")
     return History(
         runs=runs,
         ready=tuple(record for record in records if isinstance(record, ReadyRecord)),
