@@ -22,6 +22,7 @@ from rljob_api.reading.document import document
 from rljob_api.reading.field_lookup import Path, section_of
 from rljob_api.rules import registry
 from rljob_api.rules.claims import Rule
+from rljob_api.rules.meant import meant
 from rljob_api.rules.names import closest, letters
 from rljob_api.sections import LONGEST_NAME, NOT_A_NAME, RLJob, Spec
 
@@ -29,7 +30,15 @@ STATUS = "status"
 """written by the operator and printed by `kubectl get -o yaml`; ignored here"""
 MOST_KEPT = 1000
 """valid manifests whose jobs are kept: the operator parses an object at every event, and specs seldom change"""
-YAML_1_1_BOOLEANS = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
+KINDS = {
+    "int_type": "integer",
+    "int_from_float": "integer",
+    "float_type": "number",
+    "bool_type": "boolean",
+    "string_type": "string",
+    "tuple_type": "list",
+}
+"""types of values, by pydantic's errors"""
 
 
 def load(text: str) -> RLJob:
@@ -236,7 +245,7 @@ def wanted(error: ErrorDetails) -> str:
 def near_value(error: ErrorDetails, kind: str) -> str | None:
     """Return the value that was meant by one of the wrong type, if that is obvious."""
     whole = nearest_whole(error["loc"], error["input"]) if kind.startswith("int") else None
-    return converted(error["input"], kind) if whole is None else str(whole)
+    return meant(error["input"], KINDS.get(kind, kind)) if whole is None else str(whole)
 
 
 def same_value(error: ErrorDetails) -> int | str | None:
@@ -258,24 +267,6 @@ def nearest_whole(loc: tuple[int | str, ...], value: object) -> int | None:
         return None
     least, most = (float(bounds.get(key, value)) for key in ("minimum", "maximum"))
     return round(min(max(value, least), most))
-
-
-def converted(value: object, kind: str) -> str | None:
-    """Return the value written in the type that was expected, if that is obvious."""
-    text = str(value)
-    match kind:
-        case "int_type" | "int_from_float" if re.fullmatch(r"-?\d+(\.0*)?", text):
-            return str(int(float(text)))
-        case "float_type" if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text):
-            return text
-        case "bool_type":
-            return YAML_1_1_BOOLEANS.get(text.lower())
-        case "string_type" if isinstance(value, int | float):
-            return json.dumps(text)
-        case "tuple_type" if isinstance(value, int | str):
-            return json.dumps([value])
-        case _:
-            return None
 
 
 def dns_label(text: str) -> str | None:

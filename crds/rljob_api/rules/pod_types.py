@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules.cel import Cel
+from rljob_api.rules.meant import meant
 from rljob_api.rules.names import closest
 from rljob_api.sections import MOST_EXACT
 
@@ -174,7 +175,7 @@ def wrong_types(path: str, value: object, kind: str, is_patch: bool = False) -> 
     elif kind == "integer" and _is_whole(value) and abs(value) > MOST_EXACT:
         yield Problem(path, value, "is not between -(2^53) and 2^53")
     elif not _is_scalar(value, kind):
-        yield Problem(path, value, f"has the wrong type; expected: {WORDS[kind]}", _meant(value, kind))
+        yield Problem(path, value, f"has the wrong type; expected: {WORDS[kind]}", meant(value, kind))
 
 
 def _entries(path: str, value: object, kind: str, is_patch: bool) -> Iterator[Problem]:
@@ -219,17 +220,6 @@ def _amount(path: str, amount: object) -> Iterator[Problem]:
         unit = re.fullmatch(r"([0-9.]+) *([KMGTPEkmgtpe]?)i?[Bb]?", str(amount))
         near = f"{unit[1]}{unit[2].upper()}{'i' * bool(unit[2])}" if unit else None
         yield Problem(path, amount, "is no quantity of Kubernetes", near)
-
-
-def _meant(value: object, kind: str) -> str | None:
-    """Return the value that one of the wrong type was meant to be, if that is obvious."""
-    if kind == "string" and isinstance(value, int | float):
-        return json.dumps(json.dumps(value))  # true, not True
-    if kind == "integer" and re.fullmatch(r"-?\d{1,18}(\.0*)?", str(value)):
-        return str(value).partition(".")[0]
-    if kind == "boolean" and str(value).lower() in ("true", "false"):
-        return str(value).lower()
-    return None
 
 
 def _is_scalar(value: object, kind: str) -> bool:

@@ -88,7 +88,7 @@ def test_a_pod_as_kubernetes_takes_it_has_no_problems():
         ("30", "integer", 'at: "30" has the wrong type; expected: whole number; nearest valid: 30'),
         (2**53, "integer", "at: 9007199254740992 is not between -(2^53) and 2^53"),
         ("False", "boolean", 'at: "False" has the wrong type; expected: true or false; nearest valid: false'),
-        (1, "boolean", "at: 1 has the wrong type; expected: true or false"),
+        (1, "boolean", "at: 1 has the wrong type; expected: true or false; nearest valid: true"),
         (1.5, "integer or string", "at: 1.5 has the wrong type; expected: whole number or text"),
         ("8 GB", "quantity", 'at: "8 GB" is no quantity of Kubernetes; nearest valid: 8Gi'),
         (True, "quantity", "at: true is no quantity of Kubernetes"),
