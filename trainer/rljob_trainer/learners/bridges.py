@@ -1,6 +1,7 @@
 """Chooses the bridge of a checkpoint's family, and refuses what the learner cannot train."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,12 +13,14 @@ from rljob_trainer.learners import families
 from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.errors import UnsupportedModelError
 from rljob_trainer.learners.families.local_bridge import LocalBridge
+from rljob_trainer.rundir.node_copy import node_copy
 from rljob_trainer.rundir.patient_reading import patiently
 
 
 def bridge(config: LearnerConfig) -> LocalBridge:
     """Return the bridge of the checkpoint. Raises UnsupportedModelError; needs Megatron's process groups."""
-    hf_config = patiently(lambda: AutoConfig.from_pretrained(config.checkpoint_dir))
+    folder = node_copy(Path(config.checkpoint_dir) / "config.json")
+    hf_config = patiently(lambda: AutoConfig.from_pretrained(folder))
     check(hf_config, config)
     overrides = {**_device_settings(config), **config.megatron_args}
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
