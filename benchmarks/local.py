@@ -33,7 +33,8 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     job = load(QUICKSTART.read_text())
     model = checkpoint(job.spec.model.checkpoint, cache_directory(os.environ))
-    prompts = dataset(job.spec.data, load_tokenizer(model), CONTEXT).train[: job.spec.rollout.prompts_per_step]
+    train = dataset(job.spec.data, load_tokenizer(model), CONTEXT).train
+    prompts = tuple(train[row] for row in range(job.spec.rollout.prompts_per_step))
     threads = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as directory:
         rollouts = rollout.compare(job, model, prompts, rounds, threads, Path(directory))

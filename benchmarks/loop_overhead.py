@@ -34,6 +34,7 @@ from rljob_trainer.batches.penalties import no_penalties
 from rljob_trainer.cadence import Cadence
 from rljob_trainer.data.prompt_scheduler import PromptScheduler
 from rljob_trainer.data.prompts import PromptStream
+from rljob_trainer.data.read_ahead import Held
 from rljob_trainer.engines.client import RouterClient, open_session
 from rljob_trainer.engines.generation import RouterGenerator
 from rljob_trainer.loop import train
@@ -145,7 +146,7 @@ def loop_parts(job: RLJob, directory: Path, url: str, phases: Phases, stack: Exi
         Prompt(str(row), "question", "question", tuple(range(PROMPT_TOKENS)), "yes", {}) for row in range(20_000)
     ]
     scheduler = PromptScheduler(
-        PromptStream(prompts, seed=0, shuffle=True), journal, lead(spec), spec.rollout.prompts_per_step
+        PromptStream(Held(prompts), seed=0, shuffle=True), journal, lead(spec), spec.rollout.prompts_per_step
     )
     session = background.run(_session(), timeout_s=10)
     stack.callback(lambda: background.run(session.close(), timeout_s=10))

@@ -10,6 +10,7 @@ from rljob_trainer.assembly.null_parts import NoEngines, NoGpuSharing
 from rljob_trainer.assembly.stages import Learning, Material
 from rljob_trainer.data.dataset import Dataset
 from rljob_trainer.data.prompt_scheduler import PromptScheduler
+from rljob_trainer.data.read_ahead import MadeOfRows
 from rljob_trainer.data.references import references
 from rljob_trainer.data.render import Renderer, SftResponse
 from rljob_trainer.data.rows import Row
@@ -72,7 +73,7 @@ class ResponseSource:
     """The data's own responses, tokenised."""
 
     foundation: Foundation
-    responses: tuple[SftResponse, ...]
+    responses: MadeOfRows[SftResponse]
 
     def start(self, material: Material, slots: Slots) -> "ResponseSampling":
         """Start nothing."""
@@ -90,7 +91,7 @@ class ResponseSampling(NoFleet):
 
     foundation: Foundation
     material: Material
-    responses: tuple[SftResponse, ...]
+    responses: MadeOfRows[SftResponse]
 
     def sampled(self, scheduler: PromptScheduler, learning: Learning) -> Sampled:
         """Return the data's responses, unjudged; held-out rows measure the learner's perplexity."""
@@ -103,11 +104,11 @@ class ResponseSampling(NoFleet):
             return NoHeldOut()
         responses = _rendered(self.foundation, self.material.model, data.read.held_out)
         return HeldOutReferences(
-            groups=tuple(map(answered, data.held_out, responses)),
+            groups=tuple(answered(prompt, responses[row]) for row, prompt in enumerate(data.held_out)),
             logprobs=measurement(self.foundation, learning.group.logprobs, NoGpuSharing()),
         )
 
 
-def _rendered(foundation: Foundation, model: Path, rows: Sequence[Row]) -> tuple[SftResponse, ...]:
+def _rendered(foundation: Foundation, model: Path, rows: Sequence[Row]) -> MadeOfRows[SftResponse]:
     spec = foundation.spec
     return references(rows, Renderer(spec.data, load_tokenizer(model)), spec.rollout.sampling.max_new_tokens)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rljob_api.sections import Data
-from rljob_trainer.data.errors import DataError
+from rljob_trainer.data.lengths import require_room
+from rljob_trainer.data.prompts import identity
+from rljob_trainer.data.read_ahead import Held, MadeOfRows, ReadAhead
 from rljob_trainer.data.render import Renderer
 from rljob_trainer.data.rows import Row
 from rljob_trainer.data.sources import Questions, questions
+from rljob_trainer.data.stored_rows import StoredRows
 from rljob_trainer.samples import Prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-NAMED_ROWS = 5
+FIRST = 64
+"""stored rows whose prompts stand for how all are rendered; part of the fingerprint with which a run resumes"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +30,13 @@ class Dataset:
     `evaluationSets/NAME:ROW`.
     """
 
-    train: tuple[Prompt, ...]
+    train: MadeOfRows[Prompt]
     held_out: tuple[Prompt, ...]
     evaluation_sets: Mapping[str, tuple[Prompt, ...]]
     read: Questions
     """what they were rendered from"""
+    content: bytes | None = None
+    """stands for all training prompts where they are not all here; None: they are"""
 
 
 def dataset(
@@ -41,32 +48,44 @@ def dataset(
 ) -> Dataset:
     """Read and render all sets. Raises DataError, also for prompts too long to leave room for a response.
 
+    Training rows that stay in their file are rendered ahead of their turn, with `tokenizer`, which nobody else may use
+    then. Those with most characters are rendered here, so that a prompt too long is mostly an error now.
     `tools` are JSON schemas of what the model may call. With `conversations`, rows may be whole ones.
     """
     renderer = Renderer(data, tokenizer, tools)
     read = questions(data, conversations)
+    train, content = _train(read.train, renderer, max_prompt_tokens)
     return Dataset(
-        train=_rendered(read.train, "", renderer, max_prompt_tokens),
+        train=train,
         held_out=_rendered(read.held_out, "heldOut:", renderer, max_prompt_tokens),
         evaluation_sets={
             name: _rendered(rows, f"evaluationSets/{name}:", renderer, max_prompt_tokens)
             for name, rows in read.evaluation_sets.items()
         },
         read=read,
+        content=content,
     )
+
+
+def _train(rows: Sequence[Row], renderer: Renderer, max_tokens: int) -> tuple[MadeOfRows[Prompt], bytes | None]:
+    """Return the prompts, and what stands for all of them; of stored rows only some are rendered now."""
+    if not isinstance(rows, StoredRows):
+        return Held(_rendered(rows, "", renderer, max_tokens)), None
+    _rendered(rows.read(rows.contents.longest_questions), "", renderer, max_tokens)
+    first = _rendered(rows[:FIRST], "", renderer, max_tokens)
+    pieces = (rows.contents.digest, rows.contents.places_R.astype("<i8").tobytes(), *map(identity, first))
+    content = hashlib.sha256(b"".join(pieces)).digest()
+    return ReadAhead(rows, lambda row: _rendered((row,), "", renderer, max_tokens)[0]), content
 
 
 def _rendered(rows: Sequence[Row], prefix: str, renderer: Renderer, max_tokens: int) -> tuple[Prompt, ...]:
     prompts = tuple(renderer.prompt(f"{prefix}{number}", row) for number, row in enumerate(rows))
-    too_long = [
-        f"{row.place} ({len(prompt.tokens_T)} tokens)"
-        for row, prompt in zip(rows, prompts, strict=True)
-        if len(prompt.tokens_T) > max_tokens
-    ]
-    if too_long:
-        raise DataError(
-            f"{len(too_long)} of {len(rows)} prompts are longer than {max_tokens} tokens, the context length less "
-            f"rollout.sampling.maxNewTokens: {', '.join(too_long[:NAMED_ROWS])}{', …' * (len(too_long) > NAMED_ROWS)}. "
-            "Shorten or remove them, raise rollout.contextLength, or lower maxNewTokens"
-        )
+    require_room(
+        rows,
+        [len(prompt.tokens_T) for prompt in prompts],
+        max_tokens,
+        what="prompts",
+        limit=f"{max_tokens} tokens, the context length less rollout.sampling.maxNewTokens",
+        advice="Shorten or remove them, raise rollout.contextLength, or lower maxNewTokens",
+    )
     return prompts

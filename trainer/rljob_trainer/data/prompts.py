@@ -5,7 +5,7 @@ resumed run continues with the prompt that would have come next.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import count, islice
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rljob_trainer.data.errors import DataError
+from rljob_trainer.data.read_ahead import MadeOfRows
 from rljob_trainer.samples import Prompt
 
 Position = tuple[int, int]
@@ -23,13 +24,15 @@ Position = tuple[int, int]
 class PromptStream:
     """PromptScheduler prompts under the uid `EPOCH:ROW`. `take` moves the position."""
 
-    def __init__(self, prompts: Sequence[Prompt], *, seed: int, shuffle: bool) -> None:
-        if not prompts:
+    def __init__(self, prompts: MadeOfRows[Prompt], *, seed: int, shuffle: bool, content: bytes | None = None) -> None:
+        """`content` stands for all prompts in the fingerprint; None: each of them is looked at."""
+        if not len(prompts):
             raise DataError("there are no prompts to train on")
-        self._prompts = tuple(prompts)
+        self._prompts = prompts
         self._order = lru_cache(maxsize=2)(partial(order, len(prompts), seed if shuffle else None))
         self._epoch, self._offset = 0, 0
-        self.fingerprint = _fingerprint(self._prompts, self._order(0))
+        every = (identity(prompts[row]) for row in range(len(prompts)))
+        self.fingerprint = _fingerprint(every if content is None else (content,), self._order(0))
         """changes with any prompt, label, and with their order; a resume on another one is refused"""
 
     @property
@@ -50,10 +53,16 @@ class PromptStream:
 
     def draw(self, number: int) -> tuple[Prompt, ...]:
         """Return the next prompts, over the end of an epoch if need be."""
+        self._prompts.expect(self.upcoming(number))
         uids = islice(self._uids_from(self.position), number)
         taken = tuple(self.prompt(uid) for uid in uids)
         self._epoch, self._offset = self.position_after(self._issued() + number)
+        self._prompts.expect(self.upcoming(number))
         return taken
+
+    def upcoming(self, number: int) -> tuple[int, ...]:
+        """Return the rows of the next prompts, without moving."""
+        return tuple(map(self.row, islice(self._uids_from(self.position), number)))
 
     def prompt(self, uid: str) -> Prompt:
         """Return the prompt that the stream issues under this uid."""
@@ -85,9 +94,14 @@ def order(rows: int, seed: int | None, epoch: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng((seed % 2**64, epoch)).permutation(rows)
 
 
-def _fingerprint(prompts: Sequence[Prompt], first_order: npt.NDArray[np.int64]) -> str:
+def identity(prompt: Prompt) -> bytes:
+    """Return what makes a prompt and its label what they are, whatever its uid."""
+    return repr((prompt.text, prompt.tokens_T, prompt.label)).encode()
+
+
+def _fingerprint(content: Iterable[bytes], first_order: npt.NDArray[np.int64]) -> str:
     digest = hashlib.sha256()
-    for prompt in prompts:
-        digest.update(repr((prompt.text, prompt.tokens_T, prompt.label)).encode())
+    for piece in content:
+        digest.update(piece)
     digest.update(first_order.astype("<i8").tobytes())
     return digest.hexdigest()

@@ -15,7 +15,7 @@ from jinja2 import TemplateError
 from rljob_api.sections import Data
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.messages import ASSISTANT, TOOL_CALLS, Message
-from rljob_trainer.data.rows import Row
+from rljob_trainer.data.rows import Row, require_response
 from rljob_trainer.data.template import ASSISTANT_1, USER_1, assistant_end, default_system_turn, opens_assistant_turn
 from rljob_trainer.samples import Prompt, Segment
 
@@ -86,8 +86,7 @@ class Renderer:
             segments = (Segment(len(ids), text, own) for ids, (text, own) in zip(tokens, pieces, strict=True))
             text = "".join(text for text, _ in pieces)
             return SftResponse(text, tuple(chain.from_iterable(tokens)), tuple(segments))
-        if not row.label.strip():
-            raise DataError(f"{row.place}: there is no response to learn (data.labelKey is empty there)")
+        require_response(row)
         text = self._ended(self._answer(row) if self._data.chat_template else row.label, row.label)
         return SftResponse(text, self._tokens(text, row, special=False))
 

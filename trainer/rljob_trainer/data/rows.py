@@ -9,6 +9,8 @@ from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.messages import ASSISTANT, Message, kind_of, message
 
 RawRow = Mapping[str, Any]
+LABELS = frozenset((str, int, float))
+"""types of a label; bool is none, although Python takes it for an int"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,19 @@ def row(raw: RawRow, place: str, data: Data, conversations: bool = False) -> Row
         messages, answers = _asked(turns, data.input_key, place), ()
         label = _label(_find(raw, data.label_key, "labelKey", place), data.label_key, place)
     return Row(place, messages, answers, isinstance(question, str), label, metadata)
+
+
+def is_plain(raw: RawRow, data: Data) -> bool:
+    """Return whether a row is a text with a label, of which `row` has nothing to say; a quick look at most rows."""
+    question, label = raw.get(data.input_key), raw.get(data.label_key)
+    is_text = type(question) is str and bool(question.strip())
+    return is_text and type(label) in LABELS and data.metadata_key is None
+
+
+def require_response(found: Row) -> None:
+    """Raise DataError if the row has no response to learn."""
+    if not found.answers and not found.label.strip():
+        raise DataError(f"{found.place}: there is no response to learn (data.labelKey is empty there)")
 
 
 def _find(raw: RawRow, key: str, field: str, place: str) -> Any:

@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from jinja2 import TemplateError
@@ -10,7 +12,7 @@ from rljob_api.errors import Problem
 from rljob_api.sections import Spec
 from rljob_api.sizing.model_shape import CHECKPOINT, shape
 from rljob_trainer.data.packages import TOKENIZER_FILES, cache_directory, on_this_machine
-from rljob_trainer.data.sources import raw_rows
+from rljob_trainer.data.sources import large_file, raw_rows
 from rljob_trainer.preflight.downloads import file_of, file_on_this_machine
 from rljob_trainer.preflight.findings import Findings, total
 from rljob_trainer.preflight.model_files import ModelFiles
@@ -18,11 +20,14 @@ from rljob_trainer.preflight.prompts import habits, judge_lengths, judge_stops, 
 from rljob_trainer.preflight.rows import Rows, judge_rows, judge_split, read_rows
 from rljob_trainer.preflight.tokenizer import TokenizerFileError, judge_teacher, judge_vocabulary, read_tokenizer
 
+LOOKED_AT = 20_000
+"""rows of a large file; a run checks all of them when it starts"""
+
 
 def look_at_questions(spec: Spec, files: ModelFiles | None) -> Findings:
     """Look at the questions that are on this machine, and at them as prompts of the model if that is, too."""
     rows = read_sources(spec)
-    found = total(judge_rows(spec, source) for source in rows) + judge_split(rows)
+    found = total(judge_rows(spec, source) for source in rows) + judge_split(rows) + unseen(rows)
     # The tokenizer of a package's model is known once the first run has converted it.
     directory = on_this_machine(spec.model.checkpoint, cache_directory(os.environ))
     if files is None or directory is None:
@@ -31,14 +36,23 @@ def look_at_questions(spec: Spec, files: ModelFiles | None) -> Findings:
 
 
 def read_sources(spec: Spec) -> list[Rows]:
-    """Return the rows of the files that are on this machine."""
+    """Return the rows of the files that are on this machine; of a large file the first ones."""
     rows = []
     for field, source in spec.data.sources.items():
         if (given := file_of(source)) is not None and (there := file_on_this_machine(given[1])) is not None:
             kind, _ = given
             local = source.model_copy(update={kind: str(there)})
-            rows.append(read_rows(f"{field}.{kind}", raw_rows(local), spec.data, spec.is_sft))
+            is_large = large_file(local) is not None
+            raw = islice(raw_rows(local), LOOKED_AT) if is_large else raw_rows(local)
+            found = read_rows(f"{field}.{kind}", raw, spec.data, spec.is_sft)
+            rows.append(replace(found, is_whole=not is_large))
     return rows
+
+
+def unseen(rows: Sequence[Rows]) -> Findings:
+    """Return of which files only the first rows were looked at."""
+    part = f"only the first {LOOKED_AT} rows were looked at, because it is large; a run checks every row when it starts"
+    return Findings(unseen=tuple(f"{source.field}: {part}" for source in rows if not source.is_whole))
 
 
 def look_at_prompts(spec: Spec, directory: Path, files: ModelFiles, rows: Sequence[Rows]) -> Findings:

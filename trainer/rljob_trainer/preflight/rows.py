@@ -32,6 +32,8 @@ class Rows:
     """(place, what is wrong) of rows that cannot be used"""
     nearest: str | None = None
     """a key that the rows have in place of one that they have not"""
+    is_whole: bool = True
+    """whether these are all rows of the source"""
 
 
 def read_rows(field: str, rows: Iterable[tuple[str, RawRow]], data: Data, conversations: bool = False) -> Rows:
@@ -80,9 +82,13 @@ def judge_rows(spec: Spec, rows: Rows) -> Findings:
 
 def judge_split(rows: Sequence[Rows]) -> Findings:
     """Return whether questions are left to train on: none that is measured on is."""
-    trained = [each for each in rows if each.field.startswith(TRAIN)]
+    trained = [each for each in rows if each.field.startswith(TRAIN) and each.is_whole]
     measured = {row.turns for each in rows if not each.field.startswith(TRAIN) for row in each.good}
-    return total(none_left(each) for each in trained if each.good and all(row.turns in measured for row in each.good))
+    return total(
+        none_left(each)
+        for each in trained
+        if each.is_whole and each.good and all(row.turns in measured for row in each.good)
+    )
 
 
 def none_left(rows: Rows) -> Findings:

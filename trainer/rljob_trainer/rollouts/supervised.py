@@ -13,6 +13,7 @@ from math import isnan
 
 from rljob_trainer.batches.token_values import Measurement
 from rljob_trainer.data.prompt_scheduler import PromptScheduler
+from rljob_trainer.data.read_ahead import MadeOfRows
 from rljob_trainer.data.render import SftResponse
 from rljob_trainer.metrics import Accuracy, LearnerMetrics, Publication, perplexity_of
 from rljob_trainer.parts import Report
@@ -26,7 +27,7 @@ class References:
     """Rollouts and rewards that are read: each prompt has one response, which nobody judges."""
 
     scheduler: PromptScheduler
-    references: Sequence[SftResponse]
+    references: MadeOfRows[SftResponse]
     """of the stream's rows"""
     prompts_per_step: int
 
@@ -37,9 +38,11 @@ class References:
     def collect_round(self, step: int, num_prompts: int) -> tuple[Group, ...]:
         """Return the groups of the next prompts, which are journaled as issued for `step`."""
         prompts = self.scheduler.issue(step, num_prompts)
-        return tuple(
-            answered(prompt, self.references[self.scheduler.stream.row(prompt.uid)], step) for prompt in prompts
-        )
+        rows = tuple(self.scheduler.stream.row(prompt.uid) for prompt in prompts)
+        self.references.expect(rows)
+        groups = tuple(answered(prompt, self.references[row], step) for prompt, row in zip(prompts, rows, strict=True))
+        self.references.expect(self.scheduler.stream.upcoming(num_prompts))
+        return groups
 
     def score(self, groups: Sequence[Group]) -> tuple[ScoredGroup, ...]:
         """Return the groups without rewards."""

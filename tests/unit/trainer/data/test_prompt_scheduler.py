@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rljob_trainer.data.prompt_scheduler import Lead, PromptScheduler
 from rljob_trainer.data.prompts import PromptStream
+from rljob_trainer.data.read_ahead import Held
 from rljob_trainer.rundir.journal import Journal, JournalError
 from rljob_trainer.samples import Prompt
 
@@ -15,7 +16,7 @@ ROWS, PROMPTS = 7, 2
 
 
 def stream() -> PromptStream:
-    return PromptStream([Prompt(str(row), "", "", (), "", {}) for row in range(ROWS)], seed=0, shuffle=True)
+    return PromptStream(Held([Prompt(str(row), "", "", (), "", {}) for row in range(ROWS)]), seed=0, shuffle=True)
 
 
 def events(journal: Journal) -> list[str]:

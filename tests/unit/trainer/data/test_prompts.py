@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.prompts import PromptStream, order
+from rljob_trainer.data.read_ahead import Held
 from rljob_trainer.samples import Prompt
 
 
@@ -16,7 +17,7 @@ def prompts(number: int) -> list[Prompt]:
 
 
 def stream(rows: int = 10, seed: int = 0, shuffle: bool = True) -> PromptStream:
-    return PromptStream(prompts(rows), seed=seed, shuffle=shuffle)
+    return PromptStream(Held(prompts(rows)), seed=seed, shuffle=shuffle)
 
 
 def uids(taken) -> list[str]:
@@ -66,6 +67,24 @@ def test_a_stream_that_seeks_goes_on_where_the_other_stopped(rows, before, after
     assert resumed.draw(after) == issuing.draw(after)
 
 
+def test_the_rows_of_this_draw_and_then_of_the_next_are_expected():
+    class Noted(Held[Prompt]):
+        def expect(self, rows):
+            expected.append(list(rows))
+
+    expected: list[list[int]] = []
+    issuing = PromptStream(Noted(prompts(5)), seed=0, shuffle=True)
+    first, second = ([int(prompt.text[1:]) for prompt in issuing.draw(4)] for _ in range(2))
+    assert expected[:3] == [first, second, second]
+
+
+def test_what_comes_next_is_told_without_moving():
+    issuing = stream()
+    issuing.draw(7)
+    told = issuing.upcoming(5)
+    assert told == tuple(issuing.row(uid) for uid in uids(issuing.draw(5)))
+
+
 def test_the_position_after_an_epoch_is_the_start_of_the_next():
     issuing = stream(rows=4)
     issuing.draw(4)
@@ -99,9 +118,9 @@ def test_the_fingerprint_is_that_of_the_same_questions_in_the_same_order():
         stream(rows=11),
         stream(seed=1),
         stream(shuffle=False),
-        PromptStream([*prompts(9), Prompt("9", "q9", "t9", (9,), "another label", {})], seed=0, shuffle=True),
-        PromptStream([*prompts(9), Prompt("9", "q9", "t9", (8,), "a9", {})], seed=0, shuffle=True),
-        PromptStream([*prompts(9), Prompt("9", "q9", "t8", (9,), "a9", {})], seed=0, shuffle=True),
+        PromptStream(Held([*prompts(9), Prompt("9", "q9", "t9", (9,), "another label", {})]), seed=0, shuffle=True),
+        PromptStream(Held([*prompts(9), Prompt("9", "q9", "t9", (8,), "a9", {})]), seed=0, shuffle=True),
+        PromptStream(Held([*prompts(9), Prompt("9", "q9", "t8", (9,), "a9", {})]), seed=0, shuffle=True),
     ],
 )
 def test_the_fingerprint_differs_for_other_questions_labels_and_orders(other):

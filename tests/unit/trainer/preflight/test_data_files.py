@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from rljob_api.reading.manifest import parse
+from rljob_trainer.data import sources
 from rljob_trainer.preflight import Findings, look_at_files
+from rljob_trainer.preflight import questions as preflight_questions
 from rljob_trainer.preflight.model_files import model_files
 from support.trainer.preflight_place import Place, template
 from support.trainer.tiny_models import CHAT_TEMPLATE
@@ -83,6 +85,16 @@ def test_a_key_that_was_probably_meant_is_named(place: Place):
     place.spec["data"]["labelKey"] = "answers"
     (train, held_out) = place.look().problems
     assert (train.nearest, held_out.nearest) == ("spec.data.labelKey: answer",) * 2
+
+
+def test_of_a_large_file_the_first_rows_are_looked_at_and_no_more(place: Place, monkeypatch):
+    monkeypatch.setattr(sources, "HELD_BYTES", 0)
+    monkeypatch.setattr(preflight_questions, "LOOKED_AT", 4)
+    place.rows({"question": " ", "answer": "1"})
+    found = place.look()
+    assert not found.problems, "the bad row is the thirteenth, and that the first four are measured on says nothing"
+    assert [text.partition(":")[0] for text in found.unseen] == ["spec.data.train.jsonl"]
+    assert "only the first 4 rows were looked at" in found.unseen[0]
 
 
 OF_SETS: dict[str, tuple[str, str]] = {

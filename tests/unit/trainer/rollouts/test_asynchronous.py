@@ -15,6 +15,7 @@ from rljob_api.sections import Async, DynamicSampling, Sampling
 from rljob_trainer.cadence import Cadence, Updates
 from rljob_trainer.data.prompt_scheduler import Lead, PromptScheduler
 from rljob_trainer.data.prompts import PromptStream
+from rljob_trainer.data.read_ahead import Held
 from rljob_trainer.engines.gate import Gate
 from rljob_trainer.generator import GenerationFailedError
 from rljob_trainer.learners.errors import LearnerLostError
@@ -97,7 +98,9 @@ class Scene:
         self.engines = Engines()
         self.weights = Weights(self.engines, background)
         self.journal = Journal(path)
-        self.stream = PromptStream([Prompt(str(row), "", "", (), "", {}) for row in range(ROWS)], seed=0, shuffle=False)
+        self.stream = PromptStream(
+            Held([Prompt(str(row), "", "", (), "", {}) for row in range(ROWS)]), seed=0, shuffle=False
+        )
         self.check: Callable[[], None] = lambda: None
         self.gated = GatedWeights(
             weights=self.weights,

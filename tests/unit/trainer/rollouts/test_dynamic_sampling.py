@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rljob_api.sections import DynamicSampling
 from rljob_trainer.data.prompts import PromptStream
+from rljob_trainer.data.read_ahead import Held
 from rljob_trainer.metrics import Accuracy
 from rljob_trainer.rollouts.dynamic_sampling import DynamicRollouts, ReportWithDropped, selected
 from rljob_trainer.rundir.journal import Journal
@@ -21,7 +22,9 @@ class Source:
     """Issues prompts as the real rollouts do; two equal samples for each."""
 
     def __init__(self, path: Path) -> None:
-        self.stream = PromptStream([Prompt(str(row), "", "", (), "", {}) for row in range(ROWS)], seed=0, shuffle=True)
+        self.stream = PromptStream(
+            Held([Prompt(str(row), "", "", (), "", {}) for row in range(ROWS)]), seed=0, shuffle=True
+        )
         self.journal = Journal(path)
         self.asked: list[int] = []
 

@@ -1,5 +1,6 @@
 """Responses of the data take the place of an engine's, and nobody judges them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import exp
 from pathlib import Path
@@ -15,6 +16,7 @@ from rljob_trainer.batches.penalties import no_penalties
 from rljob_trainer.batches.token_values import Measurement
 from rljob_trainer.data.prompt_scheduler import Lead, PromptScheduler
 from rljob_trainer.data.prompts import PromptStream
+from rljob_trainer.data.read_ahead import Held
 from rljob_trainer.data.render import SftResponse
 from rljob_trainer.metrics import LearnerMetrics, Publication
 from rljob_trainer.reporting.measurements import chosen_samples, step_metrics
@@ -29,14 +31,13 @@ TRAINED = LearnerMetrics(perplexity=3.5)
 
 @pytest.fixture
 def stream() -> PromptStream:
-    return PromptStream(
-        [Prompt(str(n), f"q{n}", f"q{n}", (1, n), f"a{n}", {}) for n in range(ROWS)], seed=3, shuffle=True
-    )
+    rows = Held(Prompt(str(n), f"q{n}", f"q{n}", (1, n), f"a{n}", {}) for n in range(ROWS))
+    return PromptStream(rows, seed=3, shuffle=True)
 
 
 @pytest.fixture
 def source(stream: PromptStream, tmp_path: Path) -> References:
-    responses = [SftResponse(f"a{n}", (10 + n,) * (n + 1)) for n in range(ROWS)]
+    responses = Held(SftResponse(f"a{n}", (10 + n,) * (n + 1)) for n in range(ROWS))
     scheduler = PromptScheduler(stream, Journal(tmp_path / "journal.jsonl"), Lead(steps=3), first_round=4)
     return References(scheduler, responses, prompts_per_step=4)
 
@@ -46,6 +47,17 @@ def test_every_prompt_has_its_own_response_also_in_a_shuffled_epoch(source: Refe
     assert [group.samples_G[0].text for group in groups] == [group.prompt.label for group in groups]
     assert {len(group.samples_G[0].tokens_T) for group in groups} == set(range(1, ROWS + 1))
     assert len({group.prompt.uid for group in groups}) == 12
+
+
+def test_responses_of_this_step_and_then_of_the_next_are_expected(source: References) -> None:
+    class Noted(Held[SftResponse]):
+        def expect(self, rows: Sequence[int]) -> None:
+            expected.append([f"a{row}" for row in rows])
+
+    expected: list[list[str]] = []
+    noted = replace(source, references=Noted(source.references[row] for row in range(ROWS)))
+    steps = [[group.samples_G[0].text for group in noted.collect(step)] for step in range(2)]
+    assert expected[:3] == [steps[0], steps[1], steps[1]]
 
 
 def test_what_is_issued_and_consumed_is_journaled(source: References, tmp_path: Path) -> None:
@@ -68,7 +80,7 @@ def test_responses_without_rewards_and_engines_are_trained_on(source: References
 
 def test_of_a_conversation_only_the_answers_are_trained_on(source: References) -> None:
     said = (Segment(2, "yes", True), Segment(3, "and?", False), Segment(1, "no", True))
-    talked = replace(source, references=[SftResponse("yesand?no", (11, 12, 13, 14, 15, 16), said)] * ROWS)
+    talked = replace(source, references=Held([SftResponse("yesand?no", (11, 12, 13, 14, 15, 16), said)] * ROWS))
     make = Batches(ones, no_penalties, by_token, False, global_batch_size=4, data_parallel=1, max_tokens=100)
     (step,) = make(talked.score(talked.collect(0)))
     (micro_batch,) = step.micro_batches_by_rank[0]

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rljob_trainer.data.prompts import PromptStream
+from rljob_trainer.data.read_ahead import Held
 from rljob_trainer.rundir.journal import Journal, JournalError, Record, audited
 from rljob_trainer.samples import Prompt
 from support.trainer.power_cut import Disk
@@ -19,7 +20,7 @@ REPEATED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def stream() -> PromptStream:
-    return PromptStream([Prompt(str(row), "", "", (), "", {}) for row in range(ROWS)], seed=0, shuffle=True)
+    return PromptStream(Held([Prompt(str(row), "", "", (), "", {}) for row in range(ROWS)]), seed=0, shuffle=True)
 
 
 def name(step: int) -> str:

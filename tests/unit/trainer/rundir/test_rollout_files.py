@@ -13,6 +13,7 @@ from hypothesis import strategies as some
 
 from rljob_trainer.data.prompt_scheduler import Lead, PromptScheduler
 from rljob_trainer.data.prompts import PromptStream
+from rljob_trainer.data.read_ahead import Held
 from rljob_trainer.rollouts.recorded import Dumping, Replay
 from rljob_trainer.rundir.journal import Journal
 from rljob_trainer.rundir.rollout_files import Dump, DumpError
@@ -238,7 +239,7 @@ def steps(rollouts, first: int, last: int) -> list:
 
 
 def stream() -> PromptStream:
-    return PromptStream(PROMPTS, seed=5, shuffle=True)
+    return PromptStream(Held(PROMPTS), seed=5, shuffle=True)
 
 
 def replay_of(dump: Dump, prompts: PromptStream, journal: Journal) -> Replay:
