@@ -11,7 +11,6 @@ import socket
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,23 +23,20 @@ from megatron.core import parallel_state
 
 from rljob_trainer.batches.packing import MicroBatch
 from rljob_trainer.learners import checkpoint, export, schedule, wgrad
-from rljob_trainer.learners.attention import PackedTokens
 from rljob_trainer.learners.bridges import bridge
 from rljob_trainer.learners.config import EntropyUse, Estimator, LearnerConfig, layout
 from rljob_trainer.learners.cpu import megatron_on_cpu
 from rljob_trainer.learners.critic import Critic
-from rljob_trainer.learners.flash import uploaded
+from rljob_trainer.learners.device_batches import Batch, Batches, Logprobs_R
 from rljob_trainer.learners.head_settings import VocabularyShard
-from rljob_trainer.learners.layout import token_layout
 from rljob_trainer.learners.link_report import LinkReport
 from rljob_trainer.learners.links import Wire, arrive, measure
 from rljob_trainer.learners.logprobs import logprobs_and_entropy
-from rljob_trainer.learners.loss import Targets, kl_estimate, policy_loss
+from rljob_trainer.learners.loss import kl_estimate, policy_loss
 from rljob_trainer.learners.meeting import meet
 from rljob_trainer.learners.model import PolicyModel, build_model
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.optimizer import Optimizer, data_parallel
-from rljob_trainer.learners.parts import part
 from rljob_trainer.learners.reduction import Sums, over_ranks
 from rljob_trainer.learners.reference import ReferenceWeights
 from rljob_trainer.learners.rope import Rope
@@ -48,8 +44,6 @@ from rljob_trainer.learners.routers import ExpertRouters, RouterPass
 from rljob_trainer.learners.speed import Speed
 from rljob_trainer.learners.teacher import Teacher
 from rljob_trainer.metrics import OptimizerStep
-
-Logprobs_R = npt.NDArray[np.float32]
 
 
 class LearnerRank:
@@ -230,8 +224,8 @@ class LearnerRank:
 
     def _batches(
         self, micro_batches: Sequence[MicroBatch], routers: RouterPass | None, *logprobs: Sequence[Logprobs_R | None]
-    ) -> "_Batches":
-        return _Batches(self._rope, self.device, list(zip(micro_batches, *logprobs, strict=True)), routers)
+    ) -> Batches:
+        return Batches(self._rope, self.device, list(zip(micro_batches, *logprobs, strict=True)), routers)
 
     def _training_routers(self, micro_batches: Sequence[MicroBatch], number: int | None) -> RouterPass | None:
         if self._routers is None:
@@ -242,14 +236,14 @@ class LearnerRank:
 
         return self._routers.training(micro_batches, number, forward)
 
-    def _run(self, batches: "_Batches", outcome: schedule.Outcome, forward_only: bool, model: Any = None) -> list[Any]:
+    def _run(self, batches: Batches, outcome: schedule.Outcome, forward_only: bool, model: Any = None) -> list[Any]:
         """Run all micro-batches; return what `outcome` gave for each, on the last stage.
 
         `model` stands in for the policy.
         """
         return schedule.run(model or self._ddp, batches, outcome, forward_only=forward_only)
 
-    def _loss(self, batch: "_Batch", hidden_R_H: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Sums]:
+    def _loss(self, batch: Batch, hidden_R_H: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Sums]:
         """Return the loss, as Megatron wants it, with a token count that it must not divide by."""
         settings = self._config.loss
         logprobs_R, entropy_R = self._head(batch, hidden_R_H, settings.entropy)
@@ -262,21 +256,21 @@ class LearnerRank:
         }
         return loss, torch.ones((), dtype=torch.int, device=self.device), {**sums, **counts}
 
-    def _measure(self, batch: "_Batch", hidden_R_H: torch.Tensor, non_loss_data: bool) -> torch.Tensor:
+    def _measure(self, batch: Batch, hidden_R_H: torch.Tensor, non_loss_data: bool) -> torch.Tensor:
         assert non_loss_data
         return self._head(batch, hidden_R_H, "none")[0]
 
     def _teacher_logprobs(self, teacher: Teacher, micro_batches: Sequence[MicroBatch]) -> list[Logprobs_R]:
-        def measure(batch: _Batch, hidden_R_H: torch.Tensor, non_loss_data: bool) -> torch.Tensor:
+        def measure(batch: Batch, hidden_R_H: torch.Tensor, non_loss_data: bool) -> torch.Tensor:
             return self._head(batch, hidden_R_H, "none", teacher)[0]
 
         with self._runtime(), teacher.on_device(), torch.no_grad():
-            batches = _Batches(teacher.rope, self.device, [(batch,) for batch in micro_batches])
+            batches = Batches(teacher.rope, self.device, [(batch,) for batch in micro_batches])
             results = self._run(batches, measure, forward_only=True, model=teacher.model)
         return [logprobs_R.cpu().numpy() for logprobs_R in results] if self.holds_output else []
 
     def _head(
-        self, batch: "_Batch", hidden_R_H: torch.Tensor, entropy: EntropyUse, teacher: Teacher | None = None
+        self, batch: Batch, hidden_R_H: torch.Tensor, entropy: EntropyUse, teacher: Teacher | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probabilities and entropies of the targets, by the policy or by the teacher."""
         weight = teacher.model.head_weight if teacher else self._model.head_weight
@@ -337,61 +331,7 @@ class LearnerRank:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
 
-@dataclass(frozen=True, slots=True)
-class _Batches:
-    """Micro-batches, each made when it is wanted: the host lays out the next while a GPU computes the last."""
-
-    rope: Rope
-    device: torch.device
-    arguments: Sequence[tuple[Any, ...]]
-    """of each `_Batch`: the micro-batch, old and reference log-probabilities"""
-    routers: RouterPass | None = None
-    """None: routers, if there are any, only choose"""
-
-    def __len__(self) -> int:
-        return len(self.arguments)
-
-    def __iter__(self) -> Iterator["_Batch"]:
-        return map(self._batch, self.arguments)
-
-    def _batch(self, arguments: tuple[Any, ...]) -> "_Batch":
-        batch, *logprobs = arguments
-        made = _Batch(batch, self.rope, self.device, *logprobs)
-        if self.routers is not None:
-            made.packed.routing = self.routers.of(batch, made.part)
-        return made
-
-
-class _Batch:
-    """A micro-batch as tensors on the device."""
-
-    def __init__(
-        self,
-        batch: MicroBatch,
-        rope: Rope,
-        device: torch.device,
-        old_logprobs_R: Logprobs_R | None = None,
-        reference_logprobs_R: Logprobs_R | None = None,
-    ) -> None:
-        def tensor(array: npt.NDArray[Any]) -> torch.Tensor:
-            return uploaded(torch.from_numpy(array.copy()), device)  # arrays from Ray are read-only
-
-        self.part = part(token_layout(batch), device)
-        self.tokens_N = self.part.input(device)
-        self.packed: PackedTokens = self.part.packed(rope, device)
-        self.target_tokens_R = tensor(batch.targets_R)
-        self.targets = Targets(
-            advantages_R=tensor(batch.advantages_R),
-            weights_R=tensor(batch.weights_R),
-            sequences_R=tensor(batch.sequences_R),
-            num_sequences=batch.num_sequences,
-            engine_logprobs_R=tensor(batch.logprobs_R),
-            old_logprobs_R=None if old_logprobs_R is None else tensor(old_logprobs_R),
-            reference_logprobs_R=None if reference_logprobs_R is None else tensor(reference_logprobs_R),
-        )
-
-
-def _nothing(batch: _Batch, hidden_R_H: torch.Tensor, non_loss_data: bool) -> None:
+def _nothing(batch: Batch, hidden_R_H: torch.Tensor, non_loss_data: bool) -> None:
     """The outcome of a pass that is made for what happens on its way."""
 
 
