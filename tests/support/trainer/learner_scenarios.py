@@ -146,6 +146,33 @@ def train_save_train(
     return [_step(learner, sequences, 64, False) for sequences in after], weights(learner)
 
 
+def train_and_leave(
+    rank: int, world_size: int, port: int, config: LearnerConfig, directory: Path, steps: Steps
+) -> dict[str, Any]:
+    """Do everything that a rank does in a run, and leave the device after each of it; return all that was found."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    share = _share(learner, steps[0], 64)
+
+    def then_leaves(value: Any, *, weights: bool = True) -> Any:
+        learner.leave(weights)
+        return value
+
+    then_leaves(None)
+    found: dict[str, Any] = {"logprobs": then_leaves(learner.logprobs(share))}
+    found["steps"] = [
+        then_leaves(_step(learner, each, 64, False), weights=bool(index)) for index, each in enumerate(steps)
+    ]
+    if config.critic:
+        found["critic"] = [then_leaves(learner.train_critic(share)), then_leaves(learner.values(share))]
+    found["weights"] = then_leaves(weights(learner))
+    then_leaves(learner.save(directory))
+    found["again"] = then_leaves(_step(learner, steps[0], 64, False))
+    then_leaves(learner.load(directory))
+    learner._state.need(optimizer=True)  # what follows looks into the rank
+    learner._state.need_optimizer()
+    return found | _look(learner, steps[0])
+
+
 def beside_a_gpu(rank: int, world_size: int, port: int, scenario: Callable[..., Any], *args: Any) -> Any:
     """Run another scenario where PyTorch says that the machine has a GPU, which the learner is not to use."""
 

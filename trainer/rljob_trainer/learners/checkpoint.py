@@ -157,8 +157,8 @@ def narrow(tensor: torch.Tensor) -> torch.Tensor:
     is_view = tensor.untyped_storage().nbytes() != tensor.numel() * tensor.itemsize
     if tensor.device.type != "cpu" or not is_view or not tensor.is_contiguous():
         return tensor
-    raw = tensor.detach().view(-1).view(torch.uint8).numpy()
-    return torch.from_numpy(raw).view(tensor.dtype).view(tensor.shape)
+    # Not by NumPy: the storage could never be emptied again, see `device_memory`.
+    return torch.from_dlpack(tensor.detach())
 
 
 def _state(model: Any, optimizer: Optimizer, is_loading: bool) -> dict[str, Any]:

@@ -142,6 +142,8 @@ class LearnerConfig:
     """CPU threads of one rank"""
     megatron_args: Mapping[str, Any] = field(default_factory=dict)
     """further fields of Megatron's TransformerConfig"""
+    leaves: bool = False
+    """whether weights, gradients and optimizer state may leave the device, see `device_memory`"""
     timeout_s: float = 600.0
     """how long a collective waits for a rank that does not come"""
 

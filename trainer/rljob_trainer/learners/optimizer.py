@@ -5,7 +5,7 @@ masters are fp32. Gradients are summed over ranks and micro-batches, never avera
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -92,6 +92,14 @@ class Optimizer:
         dist.all_reduce(squares, group=self.megatron.get_grad_stats_parallel_group())
         total = squares.item()  # the one point before the update where the host waits for the GPU
         return math.sqrt(total) if math.isfinite(total) else math.nan
+
+
+def optimizer_tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    """Yield what the optimizer updates and the moments that it keeps for it, of this rank's part."""
+    for part in optimizer.megatron.chained_optimizers:
+        for master, state in part.optimizer.state.items():
+            yield master
+            yield from (state[name] for name in MOMENTS)
 
 
 def _megatron_optimizer(model: DistributedDataParallel, settings: OptimizerSettings, precision: str) -> Any:

@@ -28,6 +28,7 @@ from rljob_trainer.learners.config import EntropyUse, Estimator, LearnerConfig, 
 from rljob_trainer.learners.cpu import megatron_on_cpu
 from rljob_trainer.learners.critic import Critic
 from rljob_trainer.learners.device_batches import Batch, Batches, Logprobs_R
+from rljob_trainer.learners.device_memory import residence
 from rljob_trainer.learners.head_settings import VocabularyShard
 from rljob_trainer.learners.link_report import LinkReport
 from rljob_trainer.learners.links import Wire, arrive, measure
@@ -78,6 +79,8 @@ class LearnerRank:
         self._rope = Rope(self._bridge.hf_config, self._bridge.config.kv_channels, self.device)
         with self._runtime():
             self._critic = Critic(config, config.critic, self._rope, self.device) if config.critic else None
+        critic = [(self._critic.ddp, self._critic.optimizer)] if self._critic else []
+        self._state = residence(config.leaves, [(self._ddp, self._optimizer), *critic], self.device)
         self.step = 0
         """optimizer steps taken"""
         self.skipped = 0
@@ -111,6 +114,7 @@ class LearnerRank:
         """
         if not micro_batches:
             return self._metrics([], taken=True, grad_norm=0.0)
+        self._state.need(gradients=True, optimizer=True, changes=True)
         with self._runtime():
             reference = self._reference_logprobs(micro_batches)
             old: Sequence[Logprobs_R | None] = old_logprobs or [None] * len(micro_batches)
@@ -119,6 +123,7 @@ class LearnerRank:
             self._ddp.zero_grad_buffer()
             self._optimizer.megatron.zero_grad()
             sums = self._run(batches, self._loss, forward_only=False)
+            self._state.need_optimizer()
             taken, grad_norm = self._optimizer.step()
             self.step += taken
             self.skipped += not taken
@@ -132,6 +137,7 @@ class LearnerRank:
         With `reference`, by the weights that training started from. Raises ValueError if they were not kept. With a
         `number` of the step that trains on them, that uses the experts chosen here, if the configuration says so.
         """
+        self._state.need()
         with self._runtime(), self._weights(reference):
             routers = self._routers.measuring(number) if self._routers and not reference else None
             batches = self._batches(micro_batches, routers)
@@ -148,6 +154,7 @@ class LearnerRank:
 
     def values(self, micro_batches: Sequence[MicroBatch]) -> list[npt.NDArray[np.float32]]:
         """Return the critic's value before each micro-batch's targets, where `logprobs` returns something."""
+        self._state.need()
         with self._runtime():
             results = self._own_critic().values(micro_batches)
         return [values_R.cpu().numpy() for values_R in results] if self.holds_output else []
@@ -157,6 +164,8 @@ class LearnerRank:
 
         A step whose gradient is not finite is skipped and counted with the policy's.
         """
+        self._state.need(gradients=True, optimizer=True, changes=True)
+        self._state.need_optimizer()
         with self._runtime():
             step = self._own_critic().train(micro_batches, holds_output=self.holds_output)
         self.skipped += step.skipped
@@ -182,6 +191,7 @@ class LearnerRank:
 
         Every rank must exhaust it. A tensor may be a view of the weights: copy what must outlive the next step.
         """
+        self._state.need()
         with self._runtime():
             tensors = self._bridge.export(self._model)
         while True:
@@ -206,16 +216,27 @@ class LearnerRank:
 
     def save(self, directory: Path) -> None:
         """Write a checkpoint that `load()` continues from: bit by bit in the same layout, and in any other."""
+        self._state.need(optimizer=True)
+        self._state.need_optimizer()
         with self._runtime():
             counters = {"step": self.step, "skipped": self.skipped}
             checkpoint.save(directory, self._ddp, self._optimizer, self.layout, counters, self._critic)
 
     def load(self, directory: Path) -> int:
         """Continue from a checkpoint; return its step. Raises CheckpointFormatError."""
+        self._state.need(optimizer=True, changes=True)
+        self._state.need_optimizer()
         with self._runtime():
             counters = checkpoint.load(directory, self._ddp, self._optimizer, self.layout, self._critic)
         self.step, self.skipped = counters["step"], counters["skipped"]
         return self.step
+
+    def leave(self, weights: bool) -> None:
+        """Give up the device memory of gradients, optimizer state and, if asked, weights, if the configuration allows.
+
+        They come back by themselves when a call needs them.
+        """
+        self._state.leave(weights=weights)
 
     def close(self) -> None:
         """Leave the other ranks; this object cannot be used afterwards."""
