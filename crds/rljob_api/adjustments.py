@@ -55,6 +55,9 @@ def adjusted(spec: Spec, values: Adjustments) -> Spec:
                 part: Section = spec.training.model_copy(update={"max_tokens_per_gpu": int(value)})
             case "rollout.memoryFraction":
                 part = spec.rollout.model_copy(update={"memory_fraction": float(value)})
+                if spec.learner_leaves:  # as before: a fraction of the manifest would mean that it stays
+                    stays_as_it_is = spec.training.model_copy(update={"offload": True})
+                    spec = spec.model_copy(update={"training": stays_as_it_is})
             case "extraArgs.sglang.disable-cuda-graph":
                 sglang = {**spec.extra_args.sglang, "disable-cuda-graph": bool(value)}
                 part = spec.extra_args.model_copy(update={"sglang": sglang})

@@ -651,6 +651,11 @@ class Training(Section):
     """`Full`: keep only the input of each layer, and compute the layer again in the backward pass: much less memory for
     long samples, about a third more time. `None`: keep all activations. Megatron: --recompute-granularity,
     --recompute-method uniform, --recompute-num-layers 1; other ways in `extraArgs.megatron`, which comes first"""
+    offload: bool | None = None
+    """move the learner's weights, gradients and optimizer state out of GPU memory while engines roll out, and back to
+    train: engines then have the GPU to themselves. Only Colocated on Gpu; absent: yes there if neither
+    rollout.memoryFraction nor rollout.maxTotalTokens limits the engines. Needs as much host memory. slime:
+    --offload-train; verl: param_offload, optimizer_offload"""
     precision: Precision = Precision.BF16
     """precision of weights and activations; bf16 keeps fp32 master weights. Megatron: --bf16"""
     optimizer: Optimizer
@@ -1066,6 +1071,23 @@ class Spec(Section):
         beside_ranks = self.rollout.engines * self.rollout.gpus_per_engine <= ranks
         on_gpus = self.runtime.device is Device.GPU
         return "Ipc" if on_gpus and beside_ranks and self.weight_sync.directory is None else "Disk"
+
+    @property
+    def learner_leaves(self) -> bool:
+        """Whether the learner's state leaves GPUs while engines roll out, so that both have the whole GPU in turns.
+
+        A manifest that limits the engines has divided the GPU: both stay, and no time goes into moving.
+        """
+        if not (self.has_engines and self.debug.learner and self.shares_gpus):
+            return False
+        if self.training.offload is not None:
+            return self.training.offload
+        return self.rollout.memory_fraction is None and self.rollout.max_total_tokens is None
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether learner and engines are on the same GPUs."""
+        return self.placement is Placement.COLOCATED and self.runtime.device is Device.GPU
 
     @property
     def policy_rollouts(self) -> int:

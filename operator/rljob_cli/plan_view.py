@@ -116,7 +116,9 @@ def memory_rows(estimate: Estimate) -> list[Row]:
     if estimate.engine:
         rows += [item_row("engine", item) for item in estimate.engine]
         rows.append(("engine", "sum", size(estimate.engine_bytes), f"KV cache: {cache}"))
-    if estimate.colocated and estimate.learner and estimate.engine:
+    if estimate.leaves:
+        rows += [("slot", turn.when, size(turn.bytes), turn.formula) for turn in estimate.turns]
+    elif estimate.colocated and estimate.learner and estimate.engine:
         rows.append(("slot", "sum", size(estimate.gpu_bytes), "learner + engine, if both are in memory at once"))
     return rows
 

@@ -39,7 +39,7 @@ def train(parts: Parts, first: int, steps: int) -> bool:
                 parts.report.evaluation(step + 1, parts.evaluation.measure())
         wanted, ends = parts.orders.pop_checkpoint_request(), parts.orders.requested
         if parts.cadence.saves(step + 1) or wanted or ends:
-            with measure("checkpoint"):
+            with measure("checkpoint"), parts.gpu_sharing.saving():
                 parts.checkpoints.save(step + 1)
         if ends:
             return step + 1 == steps

@@ -251,7 +251,7 @@ LAYOUT: dict[str, Entry] = {
         ("colocate", "rollout-num-gpus", "rollout-num-gpus-per-engine", "num-gpus-per-node"),
     ),
     **same(
-        Needless("spec.placement decides who gives up its memory, and when"),
+        Needless("Colocated engines always give up their memory; spec.training.offload decides it for the learner"),
         ("offload", "offload-train", "offload-rollout", "no-offload-train", "no-offload-rollout", "release-train"),
     ),
     "tensor-model-parallel-size": Field("training.tensorParallel", WHOLE),

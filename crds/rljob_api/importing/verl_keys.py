@@ -139,6 +139,10 @@ FAMILIES: tuple[tuple[re.Pattern[str], Entry], ...] = (
         PACKED,
     ),
     (re.compile(r".*\.val_kwargs\..*"), EVALUATION),
+    (
+        re.compile(r"actor_rollout_ref\.actor\..*(param|grad|optimizer)_offload"),
+        Needless("spec.training.offload decides whether a Colocated learner leaves the GPU during rollouts"),
+    ),
     (re.compile(r".*offload.*|.*enable_gradient_checkpointing|.*recompute.*|.*enable_activation_offload"), MEMORY),
     (re.compile(r".*(fsdp|ulysses|context_parallel|expert_.*parallel|virtual_pipeline|strategy|megatron\.).*"), LAYOUT),
     (

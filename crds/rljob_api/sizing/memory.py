@@ -21,6 +21,11 @@ HEAD_CHUNK = 256 * MIB
 MOST_KEPT = 5 * 2**30
 """logits that one GPU without tensor parallelism keeps for the backward pass: a sixteenth of a card of 80 GB"""
 
+CACHE = "KV cache"
+BUCKET = "weight sync bucket"
+"""what the learner keeps on a GPU that it leaves, for the engine has mapped it"""
+WEIGHTS = ("weights", "critic weights")
+"""of the learner, on the GPU while they are published"""
 BUCKETS: dict[Transport, int] = {"Broadcast": 1, "Ipc": 2, "Disk": 0, "Delta": 0}
 """parts of a publication that a GPU of the learner holds at once"""
 
@@ -36,6 +41,15 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """What shares a GPU at one time."""
+
+    when: str
+    bytes: int
+    formula: str
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """Memory of one GPU of the learner and of one GPU of an engine."""
 
@@ -48,6 +62,8 @@ class Estimate:
     kv_tokens: int | None
     """size of the KV cache when the manifest says it; None: SGLang takes what its memory fraction leaves"""
     colocated: bool
+    leaves: bool = False
+    """the learner's state leaves the GPU while engines roll out, and engines' memory while the learner trains"""
 
     @property
     def learner_bytes(self) -> int:
@@ -59,9 +75,24 @@ class Estimate:
 
     @property
     def gpu_bytes(self) -> int:
-        """What the fullest GPU needs, with learner and engine on it at once when they share it."""
+        """What the fullest GPU needs, with learner and engine on it at once when they share it, or in turns."""
+        if self.leaves:
+            return max(turn.bytes for turn in self.turns)
         both = self.learner_bytes + self.engine_bytes
         return both if self.colocated else max(self.learner_bytes, self.engine_bytes)
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """What is on a GPU that the learner leaves, in the order of a step."""
+        staying = sum(item.bytes for item in self.learner if item.what == BUCKET)
+        weights = sum(item.bytes for item in self.learner if item.what in WEIGHTS)
+        cache = sum(item.bytes for item in self.engine if item.what == CACHE)
+        both = staying + weights + self.engine_bytes - cache
+        return (
+            Turn("rollout", staying + self.engine_bytes, "engine, and what of the learner stays"),
+            Turn("training", self.learner_bytes, "learner; the engine has given back its memory"),
+            Turn("publication", both, "weights of both, and what of the learner stays; without KV cache"),
+        )
 
 
 def estimate(model: Shape, spec: Spec, where: Topology, teacher: Shape | None = None) -> Estimate:
@@ -74,6 +105,7 @@ def estimate(model: Shape, spec: Spec, where: Topology, teacher: Shape | None = 
         kv_bytes_per_token=kv_bytes,
         kv_tokens=spec.rollout.kv_tokens(spec.runtime.device),
         colocated=len(where.nodes) > 0 and where.nodes[0].group == "workers",
+        leaves=spec.learner_leaves,
     )
 
 
@@ -100,7 +132,7 @@ def learner(model: Shape, spec: Spec, where: Topology) -> tuple[Item, ...]:
         items.append(Item("reference weights", parameters * size, f"P x {size}, lent by host memory for KL"))
     if copies := BUCKETS[spec.transport] if where.engines else 0:
         formula = "bucketMib" if copies == 1 else f"{copies} x bucketMib"
-        items.append(Item("weight sync bucket", copies * spec.weight_sync.bucket_mib * MIB, formula, exact=False))
+        items.append(Item(BUCKET, copies * spec.weight_sync.bucket_mib * MIB, formula, exact=False))
     return tuple(items)
 
 
@@ -199,7 +231,7 @@ def engine(model: Shape, spec: Spec, kv_bytes: int) -> tuple[Item, ...]:
     items = [Item("weights", model.largest_stage(ranks, 1, ranks) * size, f"P x {size}, P at TP = gpusPerEngine")]
     tokens = spec.rollout.kv_tokens(spec.runtime.device)
     if tokens is not None:
-        items.append(Item("KV cache", tokens * kv_bytes, f"{tokens} tokens x {kv_bytes}"))
+        items.append(Item(CACHE, tokens * kv_bytes, f"{tokens} tokens x {kv_bytes}"))
     return tuple(items)
 
 

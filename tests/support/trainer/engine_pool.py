@@ -6,7 +6,8 @@ from typing import Any, cast
 
 from rljob_trainer.engines.client import EngineClient, EngineError
 from rljob_trainer.engines.command import EngineCommand
-from rljob_trainer.engines.pool import EnginePool, Incident, PoolSettings
+from rljob_trainer.engines.pool import EnginePool
+from rljob_trainer.engines.records import Incident, PoolSettings
 from rljob_trainer.engines.server import EngineStartError, Served
 from rljob_trainer.metrics import Publication
 from rljob_trainer.processes.kept_process import Exit

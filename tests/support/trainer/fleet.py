@@ -13,7 +13,8 @@ import psutil
 from rljob_api.sections import RLJob, RouterPolicy
 from rljob_trainer.engines.client import Continuation, EngineClient, EngineError, TokenRequest, open_session
 from rljob_trainer.engines.command import engine_command
-from rljob_trainer.engines.pool import EnginePool, EngineSnapshot, Incident, PoolSettings
+from rljob_trainer.engines.pool import EnginePool
+from rljob_trainer.engines.records import EngineSnapshot, Incident, PoolSettings
 from rljob_trainer.engines.router import Router, RouterSettings
 from rljob_trainer.engines.server import ActorPlacement, RayHost
 from rljob_trainer.metrics import Publication

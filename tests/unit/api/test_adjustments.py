@@ -65,6 +65,13 @@ def test_a_run_without_engines_keeps_their_settings():
     assert adjustments.adjustments(without, ["EngineOutOfMemory", "CudaGraphCapture"]) == {}
 
 
+@pytest.mark.parametrize("rollout", [{}, {"memoryFraction": 0.5}], ids=["leaves", "stays"])
+def test_a_smaller_fraction_does_not_decide_whether_the_learner_leaves(rollout: dict[str, Any]):
+    given = spec(rollout=rollout)
+    assert given.learner_leaves is not bool(rollout)
+    assert adjusted(given, {"rollout.memoryFraction": 0.4}).learner_leaves is given.learner_leaves
+
+
 def test_the_spec_gets_the_values_and_keeps_the_rest():
     given = spec(extraArgs={"sglang": {"log-requests": True}})
     values = {

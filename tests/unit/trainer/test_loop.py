@@ -61,6 +61,12 @@ class Recorder:
         yield
         self.events.append("engines' turn")
 
+    @contextmanager
+    def saving(self):
+        self.events.append("room to save")
+        yield
+        self.events.append("engines' room")
+
     def publish(self, version: int):
         self.events.append(f"publish {version}")
         return Publication(version=version, seconds=0.0, engines=(), failed={})
@@ -111,7 +117,9 @@ def test_a_step_trains_before_it_publishes_and_publishes_before_it_saves():
         "consumed 0",
         "report 1",
         "evaluate 1",
+        "room to save",
         "save 1",
+        "engines' room",
     ]
 
 
@@ -131,7 +139,7 @@ def test_an_ordered_checkpoint_is_saved_once():
 def test_a_stop_saves_and_ends_after_the_running_step():
     recorder = Recorder(stop_at=1)
     assert not train(parts_of(recorder), first=0, steps=4)
-    assert recorder.events[-1] == "save 1"
+    assert recorder.events[-2:] == ["save 1", "engines' room"]
 
 
 def test_a_stop_in_the_last_step_is_a_finished_run():

@@ -7,7 +7,7 @@ Each stage is a frozen value that later stages read. What differs between kinds 
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -42,6 +42,11 @@ from rljob_trainer.rundir.checkpoints import CheckpointError, Found
 from rljob_trainer.rundir.fence import Fence
 from rljob_trainer.rundir.resume import begin
 
+Resume = Callable[[Learning], None]
+"""lets a learner continue from the checkpoint of an earlier attempt, if there is one"""
+Start = Callable[
+    [Callable[[], Sampling], Callable[[], Learning], Resume, Callable[[], None]], tuple[Sampling, Learning]
+]
 PLACEMENT_S = 600.0
 """longest wait for Ray to reserve the slots of engines and learner [s]"""
 
@@ -81,18 +86,49 @@ def _run(foundation: Foundation, server: ControlServer, found: Found | None) -> 
     material = gather(foundation, mode.source, model, found)
     slots = placement.reserve(foundation.topology, spec.runtime.device, PLACEMENT_S)
     foundation.status_store.beat()
-    sampling = material.source.start(material, slots)
-    learning = mode.start_learning(foundation, material, slots)
-    foundation.status_store.beat()
-    sampling.wait_until_ready()
-    if material.resume:
-        learning.group.load(material.resume.path)
-        foundation.status_store.beat()
+    start = start_in_turns if spec.learner_leaves else start_at_once
+    sampling, learning = start(
+        partial(material.source.start, material, slots),
+        partial(mode.start_learning, foundation, material, slots),
+        partial(_resumed, material),
+        foundation.status_store.beat,
+    )
     updater = start_watchers(foundation, sampling, learning.group, server)
     parts = _parts(foundation, material, sampling, learning)
     if not orders.requested:
         foundation.status_store.update(state=control.RunState.RUNNING, scale=scale_at_start(spec))
     return Run(parts, material.first, spec.training.steps, foundation, learning.group, updater)
+
+
+def start_at_once(
+    sampling: Callable[[], Sampling], learning: Callable[[], Learning], resume: Resume, beat: Callable[[], None]
+) -> tuple[Sampling, Learning]:
+    """Start engines and learner beside each other; return when both are ready and the learner has resumed."""
+    samples, learns = sampling(), learning()
+    beat()
+    samples.wait_until_ready()
+    resume(learns)
+    beat()
+    return samples, learns
+
+
+def start_in_turns(
+    sampling: Callable[[], Sampling], learning: Callable[[], Learning], resume: Resume, beat: Callable[[], None]
+) -> tuple[Sampling, Learning]:
+    """Start the engines when the learner has resumed and left the GPU: they measure what is free for their KV cache."""
+    learns = learning()
+    resume(learns)
+    learns.group.call("leave", True)
+    beat()
+    samples = sampling()
+    samples.wait_until_ready()
+    beat()
+    return samples, learns
+
+
+def _resumed(material: Material, learning: Learning) -> None:
+    if material.resume:
+        learning.group.load(material.resume.path)
 
 
 def _connect_ray(foundation: Foundation) -> Path:

@@ -22,7 +22,7 @@ from rljob_trainer.engines.client import Generates
 from rljob_trainer.engines.gate import Gate
 from rljob_trainer.engines.generation import RouterGenerator
 from rljob_trainer.engines.placement import Slots
-from rljob_trainer.engines.pool import EngineSnapshot
+from rljob_trainer.engines.records import EngineSnapshot
 from rljob_trainer.generator import Generator
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.parts import Evaluation, Sampled, Weights
@@ -94,6 +94,8 @@ class EngineSampling:
         """Publish the first weights; return rollouts, rewards, weights and evaluation."""
         publisher = Publisher(learning.transport(self.fleet.hosts), self.foundation.spec.weight_sync.timeout_seconds)
         self.fleet.catch_up.publisher = publisher
+        if self.fleet.turns is not None:
+            self.fleet.turns.learner = learning.group
         weights = EngineWeights(self.fleet.pool, publisher, self.foundation.background)
         ahead = self.foundation.spec.ahead
         rollouts, published = (

@@ -26,6 +26,7 @@ from rljob_trainer.engines.pool import EnginePool
 from rljob_trainer.engines.router import Router
 from rljob_trainer.engines.server import RayHost
 from rljob_trainer.metrics import Publication
+from rljob_trainer.sync.gpu_sharing import InTurns
 from rljob_trainer.sync.publisher import Publisher
 
 
@@ -50,6 +51,8 @@ class Fleet:
     """of all engines that there are or have been"""
     started: "Future[None]"
     catch_up: CatchUp
+    turns: InTurns | None
+    """None: the learner stays where it is"""
 
     @property
     def client(self) -> RouterClient:
@@ -66,6 +69,7 @@ def start_fleet(foundation: Foundation, material: Material, slots: Slots) -> Fle
     log_file = foundation.directory / "logs" / "router.log"
     router = Router(router_settings(spec), log_file, session, ray.util.get_node_ip_address())
     catch_up = CatchUp()
+    turns = InTurns() if spec.learner_leaves else None
     hosts: dict[str, RayHost] = {}
     pool = EnginePool(
         names=tuple(engine.name for engine in foundation.topology.engines),
@@ -82,11 +86,12 @@ def start_fleet(foundation: Foundation, material: Material, slots: Slots) -> Fle
         settings=pool_settings(spec),
         catch_up=catch_up,
         on_incident=IncidentReporter(foundation.status_store, foundation.report.incident),
+        turns=turns,
     )
     foundation.commands.connect(pool)
     stack.callback(lambda: background.run(router.stop(), timeout_s=30))
     stack.callback(lambda: background.run(pool.stop(), timeout_s=60))
-    return Fleet(router, pool, hosts, background.submit(_both(router.start(), pool.start())), catch_up)
+    return Fleet(router, pool, hosts, background.submit(_both(router.start(), pool.start())), catch_up, turns)
 
 
 def _hosts(foundation: Foundation, slots: Slots, made: dict[str, RayHost]) -> Callable[[str], RayHost]:

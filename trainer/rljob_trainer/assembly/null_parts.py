@@ -34,6 +34,11 @@ class NoGpuSharing:
         """Change nothing."""
         yield
 
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Change nothing."""
+        yield
+
 
 @dataclass(frozen=True, slots=True)
 class NoCheckpoints:

@@ -16,7 +16,7 @@ from rljob_trainer.data.render import Renderer, SftResponse
 from rljob_trainer.data.rows import Row
 from rljob_trainer.data.tokenizer import load_tokenizer
 from rljob_trainer.engines.placement import Slots
-from rljob_trainer.engines.pool import EngineSnapshot
+from rljob_trainer.engines.records import EngineSnapshot
 from rljob_trainer.parts import Evaluation, Sampled
 from rljob_trainer.rollouts.evaluation import NoHeldOut
 from rljob_trainer.rollouts.recorded import Replay

@@ -33,7 +33,8 @@ class Run:
         """Export the weights and write the report; `finished`: all steps were taken."""
         with self.foundation.phases.measure("stop"):
             if finished and self.foundation.spec.checkpoint.hf_export:
-                self.learner.write_hf(self.foundation.directory / "hf")
+                with self.parts.gpu_sharing.saving():
+                    self.learner.write_hf(self.foundation.directory / "hf")
         _end_report(self.foundation, "finished" if finished else "stopped", "")
         self.updater.update()  # the status shows the last step before it shows the end, after which nobody polls
         evicted = self.foundation.status_store.status.eviction

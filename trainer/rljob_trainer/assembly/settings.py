@@ -16,7 +16,7 @@ from rljob_trainer.cadence import Cadence, Updates
 from rljob_trainer.conversations import factory as conversations
 from rljob_trainer.data.prompt_scheduler import Lead
 from rljob_trainer.engines.command import NCCL, cuda_debugging
-from rljob_trainer.engines.pool import PoolSettings
+from rljob_trainer.engines.records import PoolSettings
 from rljob_trainer.engines.router import RouterSettings
 from rljob_trainer.learners.config import (
     CriticSettings,
@@ -129,6 +129,7 @@ def learner_config(
         device="cpu" if spec.runtime.device is Device.CPU else "cuda",
         seed=spec.seed,
         num_threads=num_threads,
+        leaves=spec.learner_leaves,
         megatron_args=RECOMPUTE[spec.training.recompute] | spec.extra_args.megatron,
     )
 

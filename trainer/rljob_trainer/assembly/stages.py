@@ -15,7 +15,8 @@ from rljob_trainer.data.dataset import Dataset
 from rljob_trainer.data.prompt_scheduler import PromptScheduler
 from rljob_trainer.data.prompts import PromptStream
 from rljob_trainer.engines.placement import Slots
-from rljob_trainer.engines.pool import EnginePool, EngineSnapshot
+from rljob_trainer.engines.pool import EnginePool
+from rljob_trainer.engines.records import EngineSnapshot
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.parts import Sampled, Trained, Weights
 from rljob_trainer.rundir.checkpoints import Found

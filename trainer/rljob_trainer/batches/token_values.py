@@ -26,6 +26,9 @@ class SharedGpus(Protocol):
     def training(self) -> AbstractContextManager[None]:
         """Give the devices to the learner for a while."""
 
+    def saving(self) -> AbstractContextManager[None]:
+        """Let the learner have all of its state on its devices for a while, beside engines that keep their weights."""
+
 
 class Values(Protocol):
     def __call__(self, groups: Sequence[ScoredGroup]) -> tuple[tuple[Measured_T, ...], ...] | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rljob_api import control
 from rljob_trainer.control.status_store import StatusStore
-from rljob_trainer.engines.pool import Incident
+from rljob_trainer.engines.records import Incident
 from rljob_trainer.processes.kept_process import LOG_FOLLOWS
 
 

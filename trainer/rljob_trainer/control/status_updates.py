@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from rljob_api import control
 from rljob_trainer.control.status_store import StatusStore
-from rljob_trainer.engines.pool import EngineSnapshot
+from rljob_trainer.engines.records import EngineSnapshot
 from rljob_trainer.processes.kept_process import LOG_FOLLOWS
 from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.reporting.progress import RunProgress

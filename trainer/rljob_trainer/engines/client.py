@@ -7,7 +7,7 @@ label `VERSION@ENGINE`, which SGLang repeats in every answer: so a sample knows 
 import asyncio
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -247,15 +247,15 @@ class EngineClient:
         content = await self._post("/weights_checker", deadline_s, {"action": "checksum"})
         return tuple(rank["checksums"] for rank in content["ranks"])
 
-    async def release_memory(self, deadline_s: float) -> None:
-        """Free weights and KV cache (GPU, with --enable-memory-saver), as soon as the engine is idle."""
+    async def release_memory(self, parts: Collection[str], deadline_s: float) -> None:
+        """Free these parts of its GPU memory (with --enable-memory-saver), as soon as the engine is idle."""
         # Right after its last answer it is not yet, and ends when it is asked then: SGLang asserts it.
         await self._post(f"/flush_cache?timeout={deadline_s:g}", deadline_s, {})
-        await self._post("/release_memory_occupation", deadline_s, {})
+        await self._post("/release_memory_occupation", deadline_s, {"tags": sorted(parts)})
 
-    async def resume_memory(self, deadline_s: float) -> None:
-        """Allocate both again; their contents are undefined."""
-        await self._post("/resume_memory_occupation", deadline_s, {})
+    async def resume_memory(self, parts: Collection[str], deadline_s: float) -> None:
+        """Allocate them again; their contents are undefined."""
+        await self._post("/resume_memory_occupation", deadline_s, {"tags": sorted(parts)})
 
     @property
     def _http(self) -> _Http:

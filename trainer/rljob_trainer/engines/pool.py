@@ -15,9 +15,10 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from rljob_trainer.engines import lifecycle
+from rljob_trainer.engines import lifecycle, memory
 from rljob_trainer.engines.client import EngineClient, EngineError, each
 from rljob_trainer.engines.command import EngineCommand
+from rljob_trainer.engines.records import EngineSnapshot, Incident, PoolSettings
 from rljob_trainer.engines.scaling import Member, joining, leaving
 from rljob_trainer.engines.server import EngineStartError, Served
 from rljob_trainer.metrics import Publication
@@ -25,7 +26,6 @@ from rljob_trainer.processes.kept_process import Exit
 
 log = logging.getLogger(__name__)
 
-MEMORY_S = 60.0
 LAST_REQUESTS_S = 600.0
 """longest wait for the last requests of an engine that leaves; what is not answered then is asked of the others [s]"""
 ASK_S = 5.0
@@ -69,52 +69,6 @@ class CatchUp(Protocol):
         """Return None when it cannot be done now; the next publication will do it."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolSettings:
-    """From `spec.recovery`."""
-
-    probe_failures: int
-    """failed probes in a row that make an engine dead"""
-    probe_interval_s: float
-    probe_timeout_s: float
-    start_timeout_s: float
-    engines_per_node: int = 1
-    """so many leave together, see `scaling.leaving`"""
-
-
-@dataclass(frozen=True, slots=True)
-class Incident:
-    """An engine's failure and what became of it; times in seconds, None where it has not come to that."""
-
-    engine: str
-    generation: int
-    cause: str
-    detail: str
-    at: float
-    """unix time of the verdict [s]"""
-    detected_s: float | None
-    """from the failure, as far as its time is known, to the verdict"""
-    rerouted_s: float | None = None
-    """from the verdict until the router sent it nothing"""
-    returned_s: float | None = None
-    """from the verdict until it served the current weights again"""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSnapshot:
-    """One engine, for the control protocol."""
-
-    name: str
-    state: str
-    generation: int
-    restarts: int
-    version: int | None
-    last_error: str
-    url: str | None
-    pid: int | None
-    node: str | None
-
-
 @dataclass
 class _Engine:
     name: str
@@ -135,6 +89,8 @@ class _Engine:
     """held while its process is started or ended"""
     routing: asyncio.Lock = field(default_factory=asyncio.Lock)
     tasks: set["asyncio.Task[None]"] = field(default_factory=set)
+    held: memory.Parts = memory.ALL
+    """the parts of its GPU memory that it has"""
 
 
 class EnginePool:
@@ -151,8 +107,12 @@ class EnginePool:
         catch_up: CatchUp,
         on_incident: Callable[[Incident], None],
         now: Callable[[], float] = time.time,
+        turns: memory.Turns | None = None,
     ) -> None:
-        """`host` makes the host of an engine, those of `names` and any that are added. `now` gives unix time [s]."""
+        """`host` makes the host of an engine, those of `names` and any that are added. `now` gives unix time [s].
+
+        `turns`: how a learner shares the engines' GPUs; absent: it needs nothing of them.
+        """
         self._engines = {name: _Engine(name, host(name)) for name in names}
         self._host = host
         self._last_generations: dict[str, int] = {}
@@ -164,6 +124,7 @@ class EnginePool:
         self._catch_up = catch_up
         self._on_incident = on_incident
         self._now = now
+        self._turns = turns or memory.Together()
         self._version: int | None = None
         self._stopping = False
 
@@ -242,12 +203,25 @@ class EnginePool:
         return tuple(engine.served.url for engine in self._engines.values() if engine.routed and engine.served)
 
     async def release_memory(self) -> None:
-        """Free weights and KV cache of every serving engine (GPU). Raises EngineError."""
-        await self._all_serving(lambda client: client.release_memory(MEMORY_S))
+        """Free all GPU memory of every engine that answers. Raises EngineError."""
+        await self._all_hold(memory.NOTHING)
 
     async def resume_memory(self) -> None:
-        """Allocate both again; the contents are undefined until the next publication. Raises EngineError."""
-        await self._all_serving(lambda client: client.resume_memory(MEMORY_S))
+        """Let engines have memory for the next publication, until which its content is undefined. Raises EngineError.
+
+        The KV cache comes with it, or where the learner leaves the GPU, after it.
+        """
+        await self._turns.trained()
+        await self._all_hold(self._turns.publishing)
+
+    async def make_room(self) -> None:
+        """Let a learner that has left the GPU have all of its state there; engines keep weights. Raises EngineError."""
+        await self._all_hold(self._turns.publishing)
+
+    async def end_room(self) -> None:
+        """Let the learner leave again, and engines serve. Raises EngineError."""
+        await self._turns.published()
+        await self._all_hold(memory.ALL)
 
     async def cut(self) -> None:
         """Abort everything that engines generate, keeping the tokens; probes notice an engine that does not respond."""
@@ -266,7 +240,7 @@ class EnginePool:
         except EngineStartError as error:
             self._happens(engine, lifecycle.StartFailed(generation), str(error))
             return
-        engine.last_good = self._now()
+        engine.last_good, engine.held = self._now(), memory.ALL
         log.info("engine=%s action=started pid=%d seconds=%.1f", engine.name, engine.served.pid, engine.served.seconds)
         self._happens(engine, lifecycle.Started(generation))
         self._spawn(engine, self._watch(engine, generation))
@@ -277,7 +251,7 @@ class EnginePool:
             await self._route(engine)
             await engine.host.stop()
             await self._bring_up(engine, generation)
-        if _answers(engine):
+        if _answers(engine) and not self._must_wait():
             await self._publication([engine], self._catch_up([self._client(engine)]))
 
     def _join(self, name: str) -> None:
@@ -320,13 +294,24 @@ class EnginePool:
         for engine in engines:
             engine.receiving += 1
         try:
+            for name, reason in (await self._hold(engines, self._turns.publishing)).items():
+                self._happens(self._engines[name], lifecycle.PublishFailed(generations[name]), reason)
             publication = await work
+            if publication is not None:
+                await self._turns.published()
+                verified = [self._engines[name] for name in publication.engines]
+                publication = _without(publication, await self._hold(verified, memory.ALL))
         finally:
             for engine in engines:
                 engine.receiving -= 1
         if publication is not None:
             await self._apply(publication, generations)
         return publication
+
+    def _must_wait(self) -> bool:
+        """Whether an engine waits for the next step's weights: the learner has no room beside engines that serve."""
+        serving = any(isinstance(engine.state, lifecycle.Serving) for engine in self._engines.values())
+        return serving and self._turns.publishing != memory.ALL
 
     async def _apply(self, publication: Publication, generations: Mapping[str, int]) -> None:
         self._version = publication.version
@@ -423,11 +408,18 @@ class EnginePool:
             self._on_incident(replace(engine.incident, returned_s=seconds))
             engine.incident = None
 
-    async def _all_serving(self, ask: Callable[[EngineClient], Coroutine[Any, Any, None]]) -> None:
-        serving = [engine for engine in self._engines.values() if isinstance(engine.state, lifecycle.Serving)]
-        _, failed = await each({engine.name: ask(self._client(engine)) for engine in serving})
+    async def _all_hold(self, wanted: memory.Parts) -> None:
+        failed = await self._hold([engine for engine in self._engines.values() if _answers(engine)], wanted)
         if failed:
             raise EngineError("; ".join(failed.values()))
+
+    async def _hold(self, engines: Sequence[_Engine], wanted: memory.Parts) -> dict[str, str]:
+        """Let engines have these parts of their GPU memory; return the failures by name."""
+        _, failed = await each({one.name: memory.change(self._client(one), one.held, wanted) for one in engines})
+        for engine in engines:
+            if engine.name not in failed:
+                engine.held = wanted
+        return failed
 
     def _client(self, engine: _Engine) -> EngineClient:
         assert engine.served is not None, "an engine that was started has a url"
@@ -442,6 +434,12 @@ class EnginePool:
 
 def _answers(engine: _Engine) -> bool:
     return isinstance(engine.state, lifecycle.Stale | lifecycle.Serving)
+
+
+def _without(publication: Publication, failed: Mapping[str, str]) -> Publication:
+    """Return a publication in which further engines have failed."""
+    verified = tuple(name for name in publication.engines if name not in failed)
+    return replace(publication, engines=verified, failed={**publication.failed, **failed})
 
 
 def _log_defect(task: "asyncio.Task[None]") -> None:

@@ -1,9 +1,15 @@
 """Learner and engines on the same GPUs, in turns: engines hand back their memory while the learner trains.
 
+    rollout: engines ─► training: learner ─► publication: weights of both ─► rollout
+
+With `InTurns` the learner leaves, too: gradients and optimizer state before the publication, weights after it, and
+engines get their KV cache back last. So it may be as large as if there was no learner.
+
 Where each has its own GPUs, or on CPU cores, there is nothing to hand over, and `sync.weights.EngineWeights` alone says
 when the learner may change its weights.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Coroutine, Iterator
@@ -11,11 +17,34 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from rljob_trainer.engines.pool import MEMORY_S, EnginePool
+from rljob_trainer.engines import memory
+from rljob_trainer.engines.pool import EnginePool
+from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.processes.background import Background
 from rljob_trainer.sync.weights import EngineWeights
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class InTurns:
+    """A learner that leaves the GPU while engines roll out."""
+
+    learner: LearnerGroup | None = None
+    """None: it has not met the engines yet"""
+    publishing: memory.Parts = memory.WITHOUT_CACHE
+
+    async def trained(self) -> None:
+        """Let gradients and optimizer state leave."""
+        await self._leave(weights=False)
+
+    async def published(self) -> None:
+        """Let the weights leave, too."""
+        await self._leave(weights=True)
+
+    async def _leave(self, *, weights: bool) -> None:
+        if self.learner is not None:
+            await asyncio.to_thread(self.learner.call, "leave", weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +63,14 @@ class GpuSharing:
             yield
             self._move("resume_memory", self.pool.resume_memory())
 
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Let the learner have all of its state on the GPU, while engines keep their weights and wait."""
+        self._move("make_room", self.pool.make_room())
+        yield
+        self._move("end_room", self.pool.end_room())
+
     def _move(self, action: str, work: Coroutine[Any, Any, None]) -> None:
         began = time.perf_counter()
-        self.background.run(work, timeout_s=2 * MEMORY_S)
+        self.background.run(work, timeout_s=3 * memory.DEADLINE_S)
         log.info("action=%s seconds=%.3f", action, time.perf_counter() - began)

@@ -33,3 +33,8 @@ class EngineWeights:
         """Let the learner change its weights: no engine catches up with them until the next publication."""
         self.background.run(self.publisher.learner_moves(), timeout_s=ATTEMPTS * self.publisher.timeout_s)
         yield
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Let the learner save: it has what it needs."""
+        yield

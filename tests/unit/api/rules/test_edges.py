@@ -195,6 +195,8 @@ def test_an_exception_from_a_rule_is_accepted(edits):
         ({"spec.evaluation.greedy": False, "spec.data.heldOut": None}, "spec.evaluation"),
         ({"spec.weightSync": {"transport": "Broadcast"}}, "spec.weightSync.transport"),
         (APART | {"spec.weightSync.directory": "/w"}, "spec.weightSync.directory"),
+        (APART | {"spec.training.offload": True}, "spec.training.offload"),
+        (ON_CPU | {"spec.training.offload": True}, "spec.training.offload"),
         ({"spec.weightSync": {"transport": "Disk", "bucketMib": 64}}, "spec.weightSync.bucketMib"),
         ({"spec.weightSync": {"directory": "/w", "bucketMib": 64}}, "spec.weightSync.bucketMib"),
         ({"spec.rollout.engines": 9, "spec.weightSync.bucketMib": 64}, "spec.weightSync.bucketMib"),

@@ -3,7 +3,7 @@
 from rljob_api import control
 from rljob_trainer.control.incidents import IncidentReporter
 from rljob_trainer.control.status_store import StatusStore
-from rljob_trainer.engines.pool import Incident
+from rljob_trainer.engines.records import Incident
 from rljob_trainer.processes.kept_process import LOG_FOLLOWS
 
 DEAD = Incident("engine-1", 2, "ProcessExited", f"exit code 1{LOG_FOLLOWS}\nout of memory", 100.0, 0.5, 0.25)

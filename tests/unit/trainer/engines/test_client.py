@@ -104,7 +104,12 @@ QUESTIONS: dict[str, tuple[Ask, str, str, Any]] = {
         "/update_weight_version",
         {"new_version": "7@a", "abort_all_requests": False},
     ),
-    "resume_memory": (lambda engine: engine.resume_memory(5.0), "POST", "/resume_memory_occupation", {}),
+    "resume_memory": (
+        lambda engine: engine.resume_memory({"weights", "kv_cache"}, 5.0),
+        "POST",
+        "/resume_memory_occupation",
+        {"tags": ["kv_cache", "weights"]},
+    ),
 }
 
 
@@ -116,10 +121,10 @@ def test_an_engine_is_asked_in_the_words_of_sglang(question: Ask, method: str, p
 
 def test_an_engine_gives_memory_back_once_it_is_idle() -> None:
     http = HttpAnswers({"": {}})
-    asyncio.run(EngineClient(cast(Any, http), "a", "http://a:1").release_memory(5.0))
+    asyncio.run(EngineClient(cast(Any, http), "a", "http://a:1").release_memory({"weights", "kv_cache"}, 5.0))
     assert http.asked == [
         Asked("POST", "http://a:1/flush_cache?timeout=5", {}, 5.0),
-        Asked("POST", "http://a:1/release_memory_occupation", {}, 5.0),
+        Asked("POST", "http://a:1/release_memory_occupation", {"tags": ["kv_cache", "weights"]}, 5.0),
     ]
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rljob_trainer.engines.client import EngineError
-from rljob_trainer.engines.pool import EngineSnapshot
+from rljob_trainer.engines.records import EngineSnapshot
 from rljob_trainer.engines.server import EngineStartError
 from rljob_trainer.metrics import Publication
 from support.trainer import virtual_time

@@ -1,12 +1,13 @@
 """The loop's view of weights: published within a deadline, and changed when no engine reads them."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
 
 from rljob_trainer.metrics import Publication
-from rljob_trainer.sync.gpu_sharing import GpuSharing
+from rljob_trainer.sync.gpu_sharing import GpuSharing, InTurns
 from rljob_trainer.sync.weights import EngineWeights
 from support.trainer.virtual_time import VirtualBackground
 
@@ -36,6 +37,12 @@ class FakePool:
 
     async def resume_memory(self) -> None:
         self.happened.append("resume")
+
+    async def make_room(self) -> None:
+        self.happened.append("make room")
+
+    async def end_room(self) -> None:
+        self.happened.append("end room")
 
 
 class Scene:
@@ -70,7 +77,40 @@ def test_engines_give_their_memory_for_the_time_of_training(scene: Scene) -> Non
     with scene.sharing.training():
         scene.happened.append("train")
     assert scene.happened == ["learner moves", "release", "train", "resume"]
-    assert scene.background.timeouts == [100.0, 120.0, 120.0]
+    assert scene.background.timeouts == [100.0, 180.0, 180.0]
+
+
+def test_engines_make_room_for_the_time_of_saving(scene: Scene) -> None:
+    with scene.sharing.saving():
+        scene.happened.append("save")
+    assert scene.happened == ["make room", "save", "end room"]
+
+
+def test_a_learner_with_gpus_of_its_own_saves_at_once(scene: Scene) -> None:
+    with scene.weights.saving():
+        scene.happened.append("save")
+    assert scene.happened == ["save"]
+
+
+class FakeLearner:
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+
+    def call(self, *arguments: object) -> list[None]:
+        self.calls.append(arguments)
+        return [None]
+
+
+def test_a_learner_in_turns_leaves_weights_for_the_publication_alone() -> None:
+    learner = FakeLearner()
+    turns = InTurns(cast(Any, learner))
+    asyncio.run(turns.trained())
+    asyncio.run(turns.published())
+    assert learner.calls == [("leave", False), ("leave", True)]
+
+
+def test_nobody_leaves_before_learner_and_engines_have_met() -> None:
+    asyncio.run(InTurns().published())
 
 
 def test_engines_do_not_take_their_memory_back_after_an_error(scene: Scene) -> None:

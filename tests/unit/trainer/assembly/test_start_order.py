@@ -1,0 +1,34 @@
+"""In which order engines and learner start: where they share GPUs in turns, engines measure what is free."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from rljob_trainer.assembly.build import Start, start_at_once, start_in_turns
+
+
+def order(start: Start) -> list[str]:
+    happened: list[str] = []
+    group = SimpleNamespace(call=lambda *arguments: happened.append(" ".join(map(str, arguments))))
+    learning = cast(Any, SimpleNamespace(group=group))
+    sampling = cast(Any, SimpleNamespace(wait_until_ready=lambda: happened.append("engines ready")))
+
+    def begin(what: str, part: Any) -> Any:
+        happened.append(what)
+        return part
+
+    found = start(
+        lambda: begin("engines start", sampling),
+        lambda: begin("learner starts", learning),
+        lambda resumed: happened.append(f"resume {resumed is learning}"),
+        lambda: None,
+    )
+    assert found == (sampling, learning)
+    return happened
+
+
+def test_learner_and_engines_start_at_once() -> None:
+    assert order(start_at_once) == ["engines start", "learner starts", "engines ready", "resume True"]
+
+
+def test_engines_start_on_gpus_that_the_learner_has_left() -> None:
+    assert order(start_in_turns) == ["learner starts", "resume True", "leave True", "engines start", "engines ready"]
