@@ -590,6 +590,10 @@ class Optimizer(Section):
     """largest gradient norm. Megatron: --clip-grad"""
     max_skipped_steps: NotNegative = 5
     """maximum number of skipped steps with a non-finite gradient; one more fails the run"""
+    offload: bool = False
+    """keep master weights and moments in host memory; each optimizer step brings them to the GPU part by part. For
+    models that do not fit otherwise: it needs 12 bytes less for each parameter of a rank, and a step has to move them
+    in and out. Only on Gpu. Megatron: --optimizer-cpu-offload; verl: optimizer_offload"""
 
 
 class BalanceOver(StrEnum):

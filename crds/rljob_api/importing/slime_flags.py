@@ -222,11 +222,12 @@ OPTIMIZER: dict[str, Entry] = {
     "adam-beta2": Field("training.optimizer.beta2", REAL),
     "adam-eps": Field("training.optimizer.epsilon", REAL),
     "clip-grad": Field("training.optimizer.clipGrad", REAL),
+    "optimizer-cpu-offload": Field("training.optimizer.offload", ON),
     "optimizer": Lost("the optimizer is Adam", ("adam",)),
     **same(
         MEMORY,
         (
-            *("optimizer-cpu-offload", "overlap-cpu-optimizer-d2h-h2d", "use-precision-aware-optimizer"),
+            *("overlap-cpu-optimizer-d2h-h2d", "use-precision-aware-optimizer"),
             *("main-grads-dtype", "main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype", "grad-reduce-in-bf16"),
             *("train-memory-margin-bytes", "disable-weights-backuper", "recompute-loss-function"),
             *("stream-optimizer-state-to-disk", "optimizer-offload-fraction"),

@@ -7,8 +7,8 @@ from rljob_api.rules.algorithm import critic_only
 from rljob_api.rules.batches import batches_fit, context, model, one_step, ranks, replicas, steps, training
 from rljob_api.rules.cel import near
 from rljob_api.rules.claims import Search, requires, unused
-from rljob_api.rules.terms import has, is_default, named
-from rljob_api.sections import INT32, MOST_GPUS_PER_NODE, Schedule, Spec
+from rljob_api.rules.terms import SPEC, has, is_default, named
+from rljob_api.sections import INT32, MOST_GPUS_PER_NODE, Device, Schedule, Spec
 from rljob_api.sizing.batch import divisors
 from rljob_api.sizing.topology import sizes
 
@@ -136,4 +136,10 @@ SCHEDULE = (
     ),
 )
 
-RULES = (PARALLELISM, CONTEXT, EXPERTS, *ROUTERS, *batches.RULES, *SCHEDULE)
+OFFLOAD = requires(
+    optimizer.offload,
+    ~optimizer.offload | (SPEC.runtime.device != Device.CPU),
+    "needs spec.runtime.device Gpu: on a Cpu all memory is the host's; nearest valid: false",
+)
+
+RULES = (PARALLELISM, CONTEXT, EXPERTS, *ROUTERS, *batches.RULES, *SCHEDULE, OFFLOAD)

@@ -18,6 +18,8 @@ BYTES = {Precision.FP32: 4, Precision.BF16: 2}
 MIB = 2**20
 HEAD_CHUNK = 256 * MIB
 """logits that the learner holds at once; it projects response tokens onto the vocabulary in chunks"""
+OPTIMIZER_CHUNK = 256 * MIB
+"""optimizer state on the GPU at once, if it is kept on the host"""
 MOST_KEPT = 5 * 2**30
 """logits that one GPU without tensor parallelism keeps for the backward pass: a sixteenth of a card of 80 GB"""
 
@@ -115,17 +117,10 @@ def learner(model: Shape, spec: Spec, where: Topology) -> tuple[Item, ...]:
     items = [
         Item("weights", parameters * size, f"P x {size}"),
         Item("gradients", parameters * 4, "P x 4, accumulated in fp32"),
-        Item(
-            "Adam moments",
-            shared(model, where, parameters, 8),
-            f"{shared_formula(model, where, 8)}, distributed optimizer",
-        ),
+        *optimizer(model, spec, where, parameters),
         Item("activations", activations(model, spec, where), activation_formula(model, spec, where), exact=False),
         logits(model, spec, where),
     ]
-    if spec.training.precision is Precision.BF16:
-        masters = shared(model, where, parameters, 4)
-        items.insert(2, Item("master weights", masters, f"{shared_formula(model, where, 4)}, fp32"))
     if spec.algorithm.critic is not None:
         items += critic(model, spec, where)
     if spec.algorithm.kl is not None:
@@ -134,6 +129,25 @@ def learner(model: Shape, spec: Spec, where: Topology) -> tuple[Item, ...]:
         formula = "bucketMib" if copies == 1 else f"{copies} x bucketMib"
         items.append(Item(BUCKET, copies * spec.weight_sync.bucket_mib * MIB, formula, exact=False))
     return tuple(items)
+
+
+def optimizer(model: Shape, spec: Spec, where: Topology, parameters: int) -> list[Item]:
+    """Return what the policy's optimizer keeps on the GPU: all of its state, or one part of it at a time."""
+    if spec.training.optimizer.offload:
+        largest = model.embedding(where.tensor_parallel) * state_bytes(spec) // where.copies
+        formula = "256 MiB, or the state of the largest matrix; the rest is in host memory"
+        return [Item("optimizer state", max(OPTIMIZER_CHUNK, largest), formula, exact=False)]
+    formula = f"{shared_formula(model, where, 8)}, distributed optimizer"
+    moments = Item("Adam moments", shared(model, where, parameters, 8), formula)
+    if spec.training.precision is not Precision.BF16:
+        return [moments]
+    masters = shared(model, where, parameters, 4)
+    return [Item("master weights", masters, f"{shared_formula(model, where, 4)}, fp32"), moments]
+
+
+def state_bytes(spec: Spec) -> int:
+    """Return the bytes of an optimizer's state for each parameter: two moments, and with bf16 a master weight."""
+    return 12 if spec.training.precision is Precision.BF16 else 8
 
 
 def fullest(model: Shape, where: Topology, *, valued: bool = False) -> int:
@@ -158,16 +172,15 @@ def shared_formula(model: Shape, where: Topology, size: int, letter: str = "P") 
 def critic(model: Shape, spec: Spec, where: Topology) -> list[Item]:
     """Return what the critic keeps beside the policy. They compute in turns, so activations are counted once."""
     parameters, size = fullest(model, where, valued=True), BYTES[spec.training.precision]
-    masters = 4 if spec.training.precision is Precision.BF16 else 0
-    return [
+    state = state_bytes(spec)
+    items = [
         Item("critic weights", parameters * size, f"C x {size}"),
         Item("critic gradients", parameters * 4, "C x 4, accumulated in fp32"),
-        Item(
-            "critic optimizer",
-            shared(model, where, parameters, 8 + masters),
-            shared_formula(model, where, 8 + masters, "C"),
-        ),
     ]
+    if spec.training.optimizer.offload:  # they compute in turns: the part of the policy's is the critic's, too
+        return items
+    formula = shared_formula(model, where, state, "C")
+    return [*items, Item("critic optimizer", shared(model, where, parameters, state), formula)]
 
 
 def taught(teacher: Shape | None, spec: Spec, where: Topology) -> tuple[Item, ...]:

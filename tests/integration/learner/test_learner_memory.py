@@ -1,4 +1,4 @@
-"""Ranks whose state leaves the device between all calls do what ranks do that keep it, to the bit."""
+"""Ranks whose state leaves the device, or begins on the host, train to the bit like ranks that keep it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +10,10 @@ import torch
 from rljob_trainer.learners.config import CriticSettings, KlSettings, LossSettings, OptimizerSettings
 from support.trainer.learner_data import learner_config, sequences, valued
 from support.trainer.learner_ranks import run_ranks
-from support.trainer.learner_scenarios import train_and_leave
+from support.trainer.memory_scenarios import train_and_leave
 
 CRITIC = CriticSettings(OptimizerSettings(learning_rate=2e-3, total_steps=10), value_clip=0.08)
+HOST_CRITIC = replace(CRITIC, optimizer=replace(CRITIC.optimizer, on_host=True))
 CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "alone": (1, {"loss": LossSettings(kl=KlSettings(0.1))}),
     "data parallel, bf16": (2, {"precision": "bf16"}),
@@ -26,10 +27,17 @@ def test_a_learner_that_leaves_after_every_call_trains_to_the_bit_like_one_that_
 ) -> None:
     stays = learner_config(tiny_qwen3_dir, **changes)
     steps = [valued(sequences(8, seed), seed) for seed in range(3)]
-    wanted, found = (
-        run_ranks(train_and_leave, ranks, replace(stays, leaves=leaves), tmp_path / str(leaves), steps)
-        for leaves in (False, True)
+    leaves = replace(stays, leaves=True)
+    host = replace(leaves, optimizer=replace(stays.optimizer, on_host=True), critic=stays.critic and HOST_CRITIC)
+    wanted, *others = (
+        run_ranks(train_and_leave, ranks, config, tmp_path / str(number), steps)
+        for number, config in enumerate((stays, leaves, host))
     )
+    for found in others:
+        _compare(found, wanted)
+
+
+def _compare(found: list[Any], wanted: list[Any]) -> None:
     memory = {"peak_memory_bytes": None}
     for one, other in zip(wanted, found, strict=True):
         for name in ("steps", "again", "next"):

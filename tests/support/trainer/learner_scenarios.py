@@ -146,33 +146,6 @@ def train_save_train(
     return [_step(learner, sequences, 64, False) for sequences in after], weights(learner)
 
 
-def train_and_leave(
-    rank: int, world_size: int, port: int, config: LearnerConfig, directory: Path, steps: Steps
-) -> dict[str, Any]:
-    """Do everything that a rank does in a run, and leave the device after each of it; return all that was found."""
-    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
-    share = _share(learner, steps[0], 64)
-
-    def then_leaves(value: Any, *, weights: bool = True) -> Any:
-        learner.leave(weights)
-        return value
-
-    then_leaves(None)
-    found: dict[str, Any] = {"logprobs": then_leaves(learner.logprobs(share))}
-    found["steps"] = [
-        then_leaves(_step(learner, each, 64, False), weights=bool(index)) for index, each in enumerate(steps)
-    ]
-    if config.critic:
-        found["critic"] = [then_leaves(learner.train_critic(share)), then_leaves(learner.values(share))]
-    found["weights"] = then_leaves(weights(learner))
-    then_leaves(learner.save(directory))
-    found["again"] = then_leaves(_step(learner, steps[0], 64, False))
-    then_leaves(learner.load(directory))
-    learner._state.need(optimizer=True)  # what follows looks into the rank
-    learner._state.need_optimizer()
-    return found | _look(learner, steps[0])
-
-
 def beside_a_gpu(rank: int, world_size: int, port: int, scenario: Callable[..., Any], *args: Any) -> Any:
     """Run another scenario where PyTorch says that the machine has a GPU, which the learner is not to use."""
 
@@ -255,7 +228,7 @@ def save_and_look(
     for sequences in before:
         _step(learner, sequences, 64, False)
     learner.save(directory)
-    return _look(learner, after)
+    return look(learner, after)
 
 
 def own_and_gathered_state(
@@ -281,10 +254,10 @@ def load_and_look(
     """Load; return the learner's state, and the metrics of one more step."""
     learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
     learner.load(directory)
-    return _look(learner, after)
+    return look(learner, after)
 
 
-def _look(learner: LearnerRank, after: list[TrainingSequence]) -> dict[str, Any]:
+def look(learner: LearnerRank, after: list[TrainingSequence]) -> dict[str, Any]:
     """Return weights, masters and moments by their Hugging Face names, counters, and the metrics of one more step."""
     state: dict[str, Any] = {name: _whole(learner, name) for name in ("master", "exp_avg", "exp_avg_sq")}
     state["weights"] = weights(learner)
@@ -306,10 +279,9 @@ def _whole(learner: LearnerRank, name: str) -> dict[str, torch.Tensor]:
     for parameter, whole in zip(parameters, rests, strict=True):
         part = parts[0 if getattr(parameter, "allreduce", True) else -1]  # experts have an optimizer of their own
         if parameter in part.model_param_group_index_map:
-            group, place = part.model_param_group_index_map[parameter]
-            master = part.optimizer.param_groups[group]["params"][place]
             own = part._get_model_param_range_map(parameter)["param"]
-            whole[own.start : own.end] = master if name == "master" else part.optimizer.state[master][name]
+            held = part._get_main_param_and_optimizer_states(parameter)
+            whole[own.start : own.end] = held["param" if name == "master" else name].detach()
         dist.all_reduce(whole, group=part.data_parallel_group)
     found: dict[str, torch.Tensor] = {}
     for _ in range(3):

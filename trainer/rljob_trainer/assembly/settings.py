@@ -158,6 +158,7 @@ def optimizer_settings(spec: Spec) -> OptimizerSettings:
         epsilon=optimizer.epsilon,
         weight_decay=optimizer.weight_decay,
         clip_grad=optimizer.clip_grad,
+        on_host=optimizer.offload,
     )
 
 

@@ -135,6 +135,7 @@ def _restore(model: Any, optimizer: Optimizer, state: dict[str, Any]) -> None:
         group.update(own)
     restore_steps(optimizer.megatron, state["schedule_steps"])
     optimizer.schedule.num_steps = 0
+    optimizer.put_away()
     optimizer.schedule.step(state["schedule_steps"])  # its shape comes from the manifest, which may have changed
 
 
@@ -181,11 +182,9 @@ def _critic_state(critic: Critic | None, is_loading: bool) -> dict[str, Any]:
 def _trained(model: Any, optimizer: Optimizer, is_loading: bool) -> dict[str, Any]:
     """Return the state of a model and its optimizer."""
     weights = model.module.sharded_state_dict()
-    return {
-        "model": weights,
-        "optimizer": optimizer.megatron.sharded_state_dict(weights, is_loading=is_loading, metadata=_METADATA),
-        "schedule_steps": optimizer.schedule.num_steps,
-    }
+    state = optimizer.megatron.sharded_state_dict(weights, is_loading=is_loading, metadata=_METADATA)
+    optimizer.put_away()
+    return {"model": weights, "optimizer": state, "schedule_steps": optimizer.schedule.num_steps}
 
 
 def _device(model: Any) -> torch.device:

@@ -28,6 +28,8 @@ class OptimizerSettings:
     weight_decay: float = 0.0
     """of matrices; norms and biases have none"""
     clip_grad: float = 1.0
+    on_host: bool = False
+    """whether masters and moments are in host memory, see `host_optimizer`"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
 from rljob_api.sections import Schedule
 from rljob_trainer.learners.config import OptimizerSettings
+from rljob_trainer.learners.host_optimizer import HostOptimizer
+from rljob_trainer.learners.movable import HostMemory, memory_of
 from rljob_trainer.learners.optimizer_state import MOMENTS, Flat, gathered, master_of, whole_state
 
 DECAY_STYLES = {Schedule.CONSTANT: "constant", Schedule.LINEAR: "linear", Schedule.COSINE: "cosine"}
@@ -53,7 +55,7 @@ class Optimizer:
 
     def __init__(self, model: DistributedDataParallel, settings: OptimizerSettings, precision: str) -> None:
         self._clip_grad = settings.clip_grad
-        self.megatron = _megatron_optimizer(model, settings, precision)
+        self.megatron, self._on_host = _megatron_optimizer(model, settings, precision)
         self.schedule = _schedule(self.megatron, settings)
 
     @torch.no_grad()
@@ -71,6 +73,11 @@ class Optimizer:
         self.schedule.step(1)
         self.megatron.step_with_ready_grads()
         return True, norm
+
+    def put_away(self) -> None:
+        """Leave none of the state on the device that belongs on the host: a checkpoint has read or written it."""
+        for each in self._on_host:
+            each.put_away()
 
     @property
     def learning_rate(self) -> float:
@@ -102,7 +109,9 @@ def optimizer_tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
             yield from (state[name] for name in MOMENTS)
 
 
-def _megatron_optimizer(model: DistributedDataParallel, settings: OptimizerSettings, precision: str) -> Any:
+def _megatron_optimizer(
+    model: DistributedDataParallel, settings: OptimizerSettings, precision: str
+) -> tuple[Any, list[HostOptimizer]]:
     config = OptimizerConfig(
         optimizer="adam",
         lr=settings.learning_rate,
@@ -119,12 +128,36 @@ def _megatron_optimizer(model: DistributedDataParallel, settings: OptimizerSetti
     optimizer = get_megatron_optimizer(config, [model], get_standard_config_overrides(config))
     for group in optimizer.param_groups:
         group.update(fused=True, foreach=False)  # one pass over the weights instead of about ten
+    if settings.on_host:
+        memory = memory_of(next(model.parameters()).device)
+        return optimizer, [_keep_on_host(part, memory) for part in optimizer.chained_optimizers]
     for part in optimizer.chained_optimizers:
         moments = _moments(part)
         part._copy_main_params_to_model_params = _copy_of_masters(part)
         part._set_main_param_and_optimizer_states = partial(_set_loaded, part)
         part.get_parameter_state_dp_zero = partial(whole_state, part, moments) if moments else partial(gathered, part)
-    return optimizer
+    return optimizer, []
+
+
+def _keep_on_host(part: Any, memory: HostMemory) -> HostOptimizer:
+    """Let masters and moments be in host memory, where checkpoints find them, too."""
+    host = HostOptimizer(part, _masters_of_weights(part), memory)
+    read = part._get_main_param_and_optimizer_states
+
+    def brought(model_param: torch.Tensor) -> Any:
+        host.at_hand(master_of(part, model_param))
+        return read(model_param)
+
+    def set_loaded(model_param: torch.Tensor, loaded: Mapping[str, torch.Tensor]) -> None:
+        host.at_hand(master_of(part, model_param), changes=True)
+        _set_loaded(part, model_param, loaded)
+
+    part.optimizer.step = host.step
+    part._copy_main_params_to_model_params = _nothing  # each chunk of masters is copied while it is there
+    part._get_main_param_and_optimizer_states = brought
+    part._set_main_param_and_optimizer_states = set_loaded
+    part.get_parameter_state_dp_zero = partial(gathered, part)
+    return host
 
 
 def _copy_of_masters(part: Any) -> Callable[[], None]:
@@ -132,20 +165,23 @@ def _copy_of_masters(part: Any) -> Callable[[], None]:
 
     Megatron copies them one by one; fp32 weights are their own masters, and it copies those onto themselves.
     """
-    masters: list[torch.Tensor] = []
-    weights: list[torch.Tensor] = []
-    for shards, models in zip(part.shard_fp32_from_float16_groups, part.model_float16_groups, strict=True):
-        for master, model in zip(shards, models, strict=True):
-            buffer, _, bucket = part.model_param_gbuf_map[model]
-            place = part._get_model_param_range_map(model)["gbuf_world_in_bucket"]
-            masters.append(master)
-            weights.append(part.buffers[buffer].buckets[bucket].param_data.view(-1)[place.start : place.end])
+    pairs = list(_masters_of_weights(part))
+    weights, masters = [weight for weight, _ in pairs], [master for _, master in pairs]
 
     def copy() -> None:
         if masters:
             torch._foreach_copy_(weights, masters)
 
     return copy
+
+
+def _masters_of_weights(part: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield this rank's shares of the bf16 weights, each with its master."""
+    for shards, models in zip(part.shard_fp32_from_float16_groups, part.model_float16_groups, strict=True):
+        for master, model in zip(shards, models, strict=True):
+            buffer, _, bucket = part.model_param_gbuf_map[model]
+            place = part._get_model_param_range_map(model)["gbuf_world_in_bucket"]
+            yield part.buffers[buffer].buckets[bucket].param_data.view(-1)[place.start : place.end], master
 
 
 def _moments(part: Any) -> list[Flat]:

@@ -197,6 +197,7 @@ def test_an_exception_from_a_rule_is_accepted(edits):
         (APART | {"spec.weightSync.directory": "/w"}, "spec.weightSync.directory"),
         (APART | {"spec.training.offload": True}, "spec.training.offload"),
         (ON_CPU | {"spec.training.offload": True}, "spec.training.offload"),
+        (ON_CPU | {"spec.training.optimizer.offload": True}, "spec.training.optimizer.offload"),
         ({"spec.weightSync": {"transport": "Disk", "bucketMib": 64}}, "spec.weightSync.bucketMib"),
         ({"spec.weightSync": {"directory": "/w", "bucketMib": 64}}, "spec.weightSync.bucketMib"),
         ({"spec.rollout.engines": 9, "spec.weightSync.bucketMib": 64}, "spec.weightSync.bucketMib"),

@@ -263,8 +263,7 @@ def test_a_token_in_the_kv_cache_takes_a_key_and_a_value_in_each_layer(good):
 
 @pytest.mark.parametrize("placement", ["Colocated", "Disaggregated"])
 def test_a_gpu_bears_learner_and_engine_only_where_they_share_it(good, placement):
-    limited = good.replace("engines: 8", "engines: 8\n    memoryFraction: 0.4")
-    spec = load(f"{limited}\n  placement: {placement}").spec
+    spec = job(good + f"\n  placement: {placement}", ("engines: 8", "engines: 8\n    memoryFraction: 0.4")).spec
     found = estimate(shape(QWEN3_600M), spec, topology(spec))
     together = {"Colocated": sum, "Disaggregated": max}[placement]
 

@@ -82,3 +82,26 @@ def test_a_critic_is_there_while_weights_are_published(good):
     critic = {"algorithm": {"name": "ppo", "critic": {"learningRate": 1e-5}}}
     alone, both = (found(good, *changes).turns[2].bytes for changes in ((), (critic,)))
     assert both - alone == next(item.bytes for item in found(good, critic).learner if item.what == "critic weights")
+
+
+OPTIMIZER = {"training": {"optimizer": {"learningRate": 1e-6, "offload": True}}}
+FP32 = {"training": {"precision": "fp32"}}
+SMALL = {"training": {"tensorParallel": 8}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [((), 151_936 * 1024 * 12), ((FP32,), 151_936 * 1024 * 8), ((SMALL,), 256 * MIB)],
+    ids=["bf16", "fp32", "tensor parallel"],
+)
+def test_an_optimizer_on_the_host_has_one_part_on_the_gpu(good, changes, expected):
+    one = {"training": {"gpusPerNode": 1}, "rollout": {"engines": 1}} if SMALL not in changes else {}
+    items = {item.what: item for item in found(good, OPTIMIZER, one, *changes).learner}
+    assert items["optimizer state"].bytes == expected
+    assert items.keys().isdisjoint({"Adam moments", "master weights"})
+
+
+def test_a_critic_s_optimizer_is_on_the_host_too(good):
+    critic = {"algorithm": {"name": "ppo", "critic": {"learningRate": 1e-5}}}
+    assert "critic optimizer" in {item.what for item in found(good, critic).learner}
+    assert "critic optimizer" not in {item.what for item in found(good, critic, OPTIMIZER).learner}
