@@ -205,13 +205,22 @@ def attends_from_the_end(attend: Attend, device: torch.device) -> bool:
 def implementations(device: torch.device) -> Mapping[str, Attend]:
     """Return those that can run on a device."""
     found: dict[str, Attend] = {"FlashAttention 2": flash_2}
-    if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in (9, 10) and _has_flash_4():
+    if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in (9, 10) and has_flash_4():
         found["FlashAttention 4"] = flash_4
     return found
 
 
-def _has_flash_4() -> bool:
-    return find_spec("flash_attn") is not None and find_spec("flash_attn.cute") is not None
+def has_flash_4() -> bool:
+    """Return whether FlashAttention 4 is installed and imports: it does not with every version of what it needs."""
+    if find_spec("flash_attn") is None:
+        return False
+    try:
+        _flash_4()
+    except Exception as error:  # noqa: BLE001 compiled on import: any error, and there is another implementation
+        if not (isinstance(error, ModuleNotFoundError) and error.name == "flash_attn.cute"):
+            log.warning("action=attention implementation=FlashAttention 4 left_out=%s: %s", type(error).__name__, error)
+        return False
+    return True
 
 
 def seconds_on_gpu(work: Callable[[], object]) -> float:

@@ -1,10 +1,13 @@
 """Which implementation of attention is taken, and when it is timed."""
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
+from rljob_trainer.learners import flash
 from rljob_trainer.learners.flash import Attend, Fastest, Runs, attends_from_the_end
 
 FOUR = Runs(torch.tensor([0, 4], dtype=torch.int32), 4)
@@ -97,3 +100,40 @@ def test_which_keys_a_shorter_run_of_queries_sees_is_found_out(values_seen: int,
         return v[:values_seen].mean(0, keepdim=True)
 
     assert attends_from_the_end(attend, torch.device("cpu")) is from_the_end
+
+
+@pytest.mark.parametrize(
+    ("files", "present", "said"),
+    [
+        ({}, False, ""),
+        ({"__init__.py": ""}, False, ""),
+        ({"__init__.py": "", "cute.py": "import no_such_compiler"}, False, "left_out=ModuleNotFoundError"),
+        (
+            {"__init__.py": "", "cute.py": "raise RuntimeError('no toolkit')"},
+            False,
+            "left_out=RuntimeError: no toolkit",
+        ),
+        ({"__init__.py": "", "cute.py": "flash_attn_varlen_func = None"}, True, ""),
+    ],
+    ids=["not installed", "version 2", "without its compiler", "broken", "version 4"],
+)
+def test_an_implementation_is_there_if_it_imports(
+    files: dict[str, str],
+    present: bool,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for name, text in files.items():
+        (tmp_path / "flash_attn").mkdir(exist_ok=True)
+        (tmp_path / "flash_attn" / name).write_text(text)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setenv(flash.DISK_CACHE, "0")
+    for name in ("flash_attn", "flash_attn.cute"):
+        monkeypatch.setitem(sys.modules, name, None)
+        monkeypatch.delitem(sys.modules, name)
+    flash._flash_4.cache_clear()
+    assert flash.has_flash_4() is present
+    assert (said in caplog.text) if said else not caplog.text
+    flash._flash_4.cache_clear()
