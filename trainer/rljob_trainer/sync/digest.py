@@ -8,6 +8,7 @@ swapped, stale or damaged.
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 import xxhash
 
@@ -43,5 +44,13 @@ def cpu_digest(pieces: Sequence[torch.Tensor]) -> str:
     """Return xxh3 (64 bits, hexadecimal) over the bytes of the pieces, one after the other, without joining them."""
     digest = xxhash.xxh3_64()
     for piece in pieces:
-        digest.update(memoryview(piece.reshape(-1).view(torch.uint8).numpy()))
+        digest.update(host_bytes(piece))
     return digest.hexdigest()
+
+
+def host_bytes(tensor: torch.Tensor) -> memoryview:
+    """Return the bytes of a tensor on the CPU; no copy when it is contiguous.
+
+    Not by `Tensor.numpy`, after which a storage could never be emptied again, see `learners.movable`.
+    """
+    return memoryview(np.from_dlpack(tensor.detach().reshape(-1).view(torch.uint8)))

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from rljob_trainer.sync.digest import Digest, tensor_digest
+from rljob_trainer.sync.digest import Digest, host_bytes, tensor_digest
 from rljob_trainer.sync.group import Backend, abandon_group, join_group
 from rljob_trainer.sync.layout import EngineTensor, Sharding, TensorSpec, buckets, engine_tensors
 
@@ -218,7 +218,7 @@ def safetensors_header(specs: Iterable[TensorSpec]) -> tuple[bytes, dict[str, in
 
 
 def _write_at(file: int, tensor: torch.Tensor, offset: int) -> None:
-    data = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+    data = host_bytes(tensor)
     while data:
         written = os.pwrite(file, data, offset)
         data, offset = data[written:], offset + written
