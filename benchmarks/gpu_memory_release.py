@@ -3,7 +3,8 @@
     PYTHONPATH=crds:trainer python3 benchmarks/gpu_memory_release.py MODEL [--cycles 150]
 
 Each cycle asks for 256 short responses, releases the memory of the KV cache when the last one is there, and takes it
-again. Rows: SGLang as it is, and with the plugin of `rljob_trainer/engines/gpu_site`. Needs one GPU of NVIDIA.
+again. Rows: SGLang as it is; asked to flush its cache first, which waits until it is idle; and this with the plugin of
+`rljob_trainer/engines/gpu_site`, as in a run. Needs one GPU of NVIDIA.
 """
 
 import argparse
@@ -19,6 +20,8 @@ from tempfile import TemporaryDirectory
 
 from rljob_trainer.engines.command import GPU_SITE
 
+AS_IT_IS = "as-it-is"
+ROWS = (AS_IT_IS, "flushed", "with-plugin")
 PORT = 31990
 START_S = 240.0
 NEIGHBOURS = 3
@@ -37,12 +40,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--cycles", type=int, default=150)
-    parser.add_argument("--rows", nargs="+", choices=("as-it-is", "with-plugin"), default=("as-it-is", "with-plugin"))
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
     options = parser.parse_args()
     neighbours = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(NEIGHBOURS)]
     try:
         for row in options.rows:
-            done, error, seconds = survived(options.model, options.cycles, has_plugin=row == "with-plugin")
+            done, error, seconds = survived(options.model, options.cycles, row)
             result = "survived" if not error else f"ended: {error}"
             sys.stdout.write(f"{row}: {done} of {options.cycles} cycles, {seconds:.0f} s, {result}\n")
             sys.stdout.flush()
@@ -51,8 +54,9 @@ def main() -> None:
             each.kill()
 
 
-def survived(model: Path, cycles: int, *, has_plugin: bool) -> tuple[int, str, float]:
+def survived(model: Path, cycles: int, row: str) -> tuple[int, str, float]:
     """Return how many cycles an engine did, the last error in its log if it ended, and the seconds of the cycles."""
+    flushes, has_plugin = row != AS_IT_IS, row == "with-plugin"
     path = os.environ.get("PYTHONPATH", "")
     environment = os.environ | ({"PYTHONPATH": f"{GPU_SITE}:{path}"} if has_plugin else {})
     arguments = [f"--model-path={model}", f"--port={PORT}", "--attention-backend=triton", "--sampling-backend=pytorch"]
@@ -67,7 +71,7 @@ def survived(model: Path, cycles: int, *, has_plugin: bool) -> tuple[int, str, f
             began, done = time.monotonic(), 0
             try:
                 while done < cycles:
-                    cycle(done)
+                    cycle(done, flushes=flushes)
                     done += 1
             except (urllib.error.URLError, OSError):
                 errors = [line for line in log.read_text().splitlines() if "Error" in line]
@@ -91,9 +95,11 @@ def wait_for(engine: subprocess.Popen[bytes]) -> None:
     raise RuntimeError("the engine does not start")
 
 
-def cycle(number: int) -> None:
+def cycle(number: int, *, flushes: bool) -> None:
     prompts = [f"{number} + {each} =" for each in range(256)]
     post("/generate", {"text": prompts, "sampling_params": {"max_new_tokens": 6, "temperature": 1.0}})
+    if flushes:
+        post("/flush_cache?timeout=60", {})
     post("/release_memory_occupation", {"tags": ["kv_cache"]})
     post("/resume_memory_occupation", {"tags": ["kv_cache"]})
 
