@@ -51,3 +51,13 @@ def test_publications_of_a_run_are_measured(tmp_path: Path) -> None:
     assert found["steps"] == 14
     assert len(found["publish"]) == 11 and min(found["publish"]) > 0
     assert found["step"] > found["phases"]["publish"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_colocated_steps_in_turns_are_measured_with_a_learner_that_leaves(tmp_path: Path) -> None:
+    found = figures(tmp_path, "gpu_turns.py", "--row", "host-0.6B", file="turns-host-0.6B.json")
+    assert found["learner leaves"] and found["same greedy answer after a round trip"]
+    assert len(found["steps"]) == 4 and all(step["grad norm"] > 0 for step in found["steps"])
+    assert {"leave", "come back", "release_memory", "resume_memory"} <= found["seconds"].keys()
+    assert [each["at"] for each in found["memory [MiB]"]].count("after a checkpoint") == 1

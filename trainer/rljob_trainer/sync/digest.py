@@ -53,4 +53,4 @@ def host_bytes(tensor: torch.Tensor) -> memoryview:
 
     Not by `Tensor.numpy`, after which a storage could never be emptied again, see `learners.movable`.
     """
-    return memoryview(np.from_dlpack(tensor.detach().reshape(-1).view(torch.uint8)))
+    return np.from_dlpack(tensor.detach().reshape(-1).view(torch.uint8)).data
