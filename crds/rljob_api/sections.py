@@ -591,9 +591,7 @@ class Optimizer(Section):
     max_skipped_steps: NotNegative = 5
     """maximum number of skipped steps with a non-finite gradient; one more fails the run"""
     offload: bool = False
-    """keep master weights and moments in host memory; each optimizer step brings them to the GPU part by part. For
-    models that do not fit otherwise: it needs 12 bytes less for each parameter of a rank, and a step has to move them
-    in and out. Only on Gpu. Megatron: --optimizer-cpu-offload; verl: optimizer_offload"""
+    """keep Adam's state in host memory; slower. Only on Gpu. Megatron: --optimizer-cpu-offload"""
 
 
 class BalanceOver(StrEnum):
@@ -656,10 +654,8 @@ class Training(Section):
     long samples, about a third more time. `None`: keep all activations. Megatron: --recompute-granularity,
     --recompute-method uniform, --recompute-num-layers 1; other ways in `extraArgs.megatron`, which comes first"""
     offload: bool | None = None
-    """move the learner's weights, gradients and optimizer state out of GPU memory while engines roll out, and back to
-    train: engines then have the GPU to themselves. Only Colocated on Gpu; absent: yes there if neither
-    rollout.memoryFraction nor rollout.maxTotalTokens limits the engines. Needs as much host memory. slime:
-    --offload-train; verl: param_offload, optimizer_offload"""
+    """move the learner out of GPU memory during rollouts. Only Colocated on Gpu; absent: yes there without
+    rollout.memoryFraction and maxTotalTokens. slime: --offload-train"""
     precision: Precision = Precision.BF16
     """precision of weights and activations; bf16 keeps fp32 master weights. Megatron: --bf16"""
     optimizer: Optimizer

@@ -125,8 +125,7 @@ offload = SPEC.training.offload
 OFFLOAD = requires(
     offload,
     ~has(offload) | ~offload | (~on_cpu & ~is_apart),
-    "needs spec.placement Colocated and spec.runtime.device Gpu: elsewhere no engine waits for the learner's memory"
-    "; nearest valid: false",
+    "needs Colocated on Gpu; nearest valid: false",
 )
 
 RULES = (*ENGINES, *AHEAD, carried_over, *WEIGHT_SYNC, OFFLOAD)

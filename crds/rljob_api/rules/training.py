@@ -139,7 +139,7 @@ SCHEDULE = (
 OFFLOAD = requires(
     optimizer.offload,
     ~optimizer.offload | (SPEC.runtime.device != Device.CPU),
-    "needs spec.runtime.device Gpu: on a Cpu all memory is the host's; nearest valid: false",
+    "needs runtime.device Gpu; nearest valid: false",
 )
 
 RULES = (PARALLELISM, CONTEXT, EXPERTS, *ROUTERS, *batches.RULES, *SCHEDULE, OFFLOAD)
