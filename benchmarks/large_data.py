@@ -144,7 +144,6 @@ def measured(path: Path) -> str:
 def read(path: Path) -> dict[str, float]:
     """Read a file as a run does; return the fields of `Reading`."""
     from rljob_trainer.data.dataset import dataset
-    from rljob_trainer.data.prompts import PromptStream
     from rljob_trainer.data.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(checkpoint(MODEL, cache_directory(os.environ)))
@@ -153,7 +152,7 @@ def read(path: Path) -> dict[str, float]:
     cpu_before, began = sum(os.times()[:2]), time.monotonic()
     with Scanners() as scanners:
         made = dataset(Data(train=source), tokenizer, max_prompt_tokens=4096)
-        stream = PromptStream(made.train, seed=0, shuffle=True, content=made.content)
+        stream = made.stream(seed=0, shuffle=True)
         stream.draw(PROMPTS)
     first = time.monotonic() - began
     waits = []

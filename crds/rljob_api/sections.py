@@ -22,6 +22,7 @@ MOST_EXACT = 2**53 - 1
 LONGEST_TEXT = 4096
 MOST_NODES = 10_000
 MOST_GPUS_PER_NODE = 1_000
+MOST_STAGES = 256
 CPU_KV_TOKENS = 8192
 """size of an engine's KV cache on Cpu where the manifest does not say; host memory has no share that is the engine's"""
 TIMEOUT_S, MEMORY_MIB, CONCURRENCY = 60, 4096, 64
@@ -635,6 +636,9 @@ class Training(Section):
     """ranks that share each matrix. Megatron: --tensor-model-parallel-size"""
     pipeline_parallel: Positive = 1
     """stages that the layers are divided into. Megatron: --pipeline-model-parallel-size"""
+    pipeline_layers: Annotated[tuple[Positive, ...], Field(max_length=MOST_STAGES)] = ()
+    """layers of each pipeline stage, in order, for example [15, 13]; absent: equally many in each. Megatron:
+    --pipeline-model-parallel-layout"""
     context_parallel: Positive = 1
     """ranks that share the tokens of each sample, so that long samples fit; each computes its own tokens, and gathers
     the keys and values of all. Megatron: --context-parallel-size"""

@@ -77,6 +77,9 @@ MEGATRON_FIELDS = {
     "context_parallel_size": "spec.training.contextParallel",
     "expert_model_parallel_size": "spec.training.expertParallel",
     "expert_tensor_parallel_size": "spec.training.expertTensorParallel",
+    "num_layers_in_first_pipeline_stage": "spec.training.pipelineLayers",
+    "num_layers_in_last_pipeline_stage": "spec.training.pipelineLayers",
+    "pipeline_model_parallel_layout": "spec.training.pipelineLayers",
     "pipeline_model_parallel_size": "spec.training.pipelineParallel",
     "tensor_model_parallel_size": "spec.training.tensorParallel",
     "weight_decay": "spec.training.optimizer.weightDecay",
@@ -96,9 +99,8 @@ MEGATRON_OURS = {
     "the learner is parallel over tensors, pipeline stages, contexts, experts and data only": (
         *("hierarchical_context_parallel_sizes", "hybrid_context_parallel", "virtual_pipeline_model_parallel_size"),
     ),
-    "pipeline stages have equally many layers": (
+    "spec.training.pipelineLayers says how many layers each pipeline stage has": (
         *("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"),
-        *("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"),
     ),
     "the learner's norm cannot split a sequence": ("sequence_parallel",),
     "the learner sets it so that packed batches train": (

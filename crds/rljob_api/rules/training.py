@@ -7,7 +7,7 @@ from rljob_api.rules.algorithm import critic_only
 from rljob_api.rules.batches import batches_fit, context, model, one_step, ranks, replicas, steps, training
 from rljob_api.rules.cel import near
 from rljob_api.rules.claims import Search, requires, unused
-from rljob_api.rules.terms import SPEC, has, is_default, named
+from rljob_api.rules.terms import SPEC, has, is_default, named, size
 from rljob_api.sections import INT32, MOST_GPUS_PER_NODE, Device, Schedule, Spec
 from rljob_api.sizing.batch import divisors
 from rljob_api.sizing.topology import sizes
@@ -70,6 +70,13 @@ CONTEXT = requires(
     nearest=Search(
         valid_context_parallelism, cel=(near(context.alias, context.cel, f"{replicas.cel} % v == 0", 1, INT32),)
     ),
+)
+
+stages = size(training.pipeline_layers)
+STAGES = requires(
+    training.pipeline_layers,
+    (stages == 0) | (stages == pipeline),
+    f"has the layers of {stages} stages, and pipelineParallel is {pipeline}; nearest valid: {pipeline} numbers",
 )
 
 stage = named(ranks // pipeline)
@@ -142,4 +149,4 @@ OFFLOAD = requires(
     "needs runtime.device Gpu; nearest valid: false",
 )
 
-RULES = (PARALLELISM, CONTEXT, EXPERTS, *ROUTERS, *batches.RULES, *SCHEDULE, OFFLOAD)
+RULES = (PARALLELISM, STAGES, CONTEXT, EXPERTS, *ROUTERS, *batches.RULES, *SCHEDULE, OFFLOAD)

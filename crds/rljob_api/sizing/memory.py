@@ -152,13 +152,21 @@ def state_bytes(spec: Spec) -> int:
 
 def fullest(model: Shape, where: Topology, *, valued: bool = False) -> int:
     """Return the parameters of the rank of the learner that has most."""
+    return max(by_stage(model, where, valued))
+
+
+def by_stage(model: Shape, where: Topology, valued: bool) -> tuple[int, ...]:
+    """Return the parameters of a rank of each pipeline stage."""
     sizes = where.tensor_parallel, where.pipeline_parallel, where.expert_ranks
-    return model.largest_stage(*sizes, valued=valued)
+    layers = enumerate(where.stage_layers(model.layers))
+    return tuple(model.stage(index, *sizes, valued=valued, layers=own) for index, own in layers)
 
 
 def shared(model: Shape, where: Topology, parameters: int, size: int) -> int:
     """Return a rank's part of what the ranks that hold the same parameters share out, of `size` bytes for each."""
-    experts = model.layers // where.pipeline_parallel * model.experts_of_layer(where.expert_ranks)
+    sizes = by_stage(model, where, valued=False)
+    layers = where.stage_layers(model.layers)[sizes.index(max(sizes))]
+    experts = layers * model.experts_of_layer(where.expert_ranks)
     return -(-(parameters - experts) * size // where.copies) - (-experts * size // where.expert_data_parallel)
 
 
@@ -197,8 +205,9 @@ def activations(model: Shape, spec: Spec, where: Topology) -> int:
 
     In each layer: inputs and outputs of both norms (whole on each rank), projections before and after rotation,
     attention's output, the MLP's gate, up and product (split over TP). A pipeline's first stage keeps PP micro-batches
-    of its L / PP layers, which are L layers again. With experts, each of the A that a token goes to keeps its own
-    columns, input and output; the tokens are split over TP, and are taken to spread evenly over the experts.
+    of its L / PP layers, which are L layers again; `kept_layers` knows uneven stages. With experts, each of the A that
+    a token goes to keeps its own columns, input and output; the tokens are split over TP, and are taken to spread
+    evenly over the experts.
     Context-parallel ranks have maxTokensPerGpu tokens each, and beside them the keys and values of all.
     With recomputation only the inputs of the layers are kept, and all of the one layer that is computed again.
     """
@@ -206,17 +215,28 @@ def activations(model: Shape, spec: Spec, where: Topology) -> int:
     gathered = 2 * model.key * where.context_parallel if where.context_parallel > 1 else 0
     split = 2 * (model.query + 2 * model.key) + model.query + mlps + gathered
     of_layer = 4 * model.hidden + split // where.tensor_parallel
-    per_token = model.layers * model.hidden + of_layer if recomputes(spec) else model.layers * of_layer
+    kept = kept_layers(model, where)
+    per_token = kept * model.hidden + of_layer if recomputes(spec) else kept * of_layer
     return spec.training.max_tokens_per_gpu * per_token * BYTES[spec.training.precision]
+
+
+def kept_layers(model: Shape, where: Topology) -> int:
+    """Return of how many layers a rank keeps activations, each time for one micro-batch: stage i keeps PP - i of them.
+
+    With equally many layers in each stage, the first keeps most: PP micro-batches of L / PP layers.
+    """
+    stages = where.pipeline_parallel
+    return max((stages - index) * own for index, own in enumerate(where.stage_layers(model.layers)))
 
 
 def activation_formula(model: Shape, spec: Spec, where: Topology) -> str:
     size, mlps = BYTES[spec.training.precision], "A(3F + 2H)" if model.experts else "3F"
     gathered = " + 2K x CP" if where.context_parallel > 1 else ""
     of_layer = f"(4H + (2(Q + 2K) + Q + {mlps}{gathered}) / TP)"
+    kept = kept_layers(model, where) if where.pipeline_layers else "L"
     if recomputes(spec):
-        return f"maxTokensPerGpu x (L x H + {of_layer}) x {size}, each layer computed again"
-    return f"maxTokensPerGpu x L x {of_layer} x {size}, no recomputation"
+        return f"maxTokensPerGpu x ({kept} x H + {of_layer}) x {size}, each layer computed again"
+    return f"maxTokensPerGpu x {kept} x {of_layer} x {size}, no recomputation"
 
 
 def recomputes(spec: Spec) -> bool:

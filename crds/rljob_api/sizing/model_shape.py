@@ -5,7 +5,7 @@ Knows the architectures that the learner trains: a new one is a line in `FAMILIE
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -86,6 +86,12 @@ FAMILIES: Mapping[str, Family] = {
 }
 """what the learner trains, by the architecture that `config.json` names"""
 BY_MODEL_TYPE: Mapping[str, Family] = {family.model_type: family for family in FAMILIES.values()}
+GEMMA_3 = (
+    "the learner has neither its sliding windows and rotary bases, which differ between layers, nor its norms (1 + "
+    "weight) and GELU"
+)
+REFUSED: Mapping[str, str] = {"Gemma3ForCausalLM": GEMMA_3, "Gemma3ForConditionalGeneration": GEMMA_3}
+"""why an architecture that people ask for is not trained"""
 UNSUPPORTED: Mapping[str, Any] = {
     "hidden_act": "silu",
     "mlp_bias": False,
@@ -164,18 +170,27 @@ class Shape:
         return -(-self.vocabulary // tensor_parallel) * self.hidden
 
     def stage(
-        self, index: int, tensor_parallel: int, pipeline_parallel: int, expert_ranks: int = 1, *, valued: bool = False
+        self,
+        index: int,
+        tensor_parallel: int,
+        pipeline_parallel: int,
+        expert_ranks: int = 1,
+        *,
+        valued: bool = False,
+        layers: int | None = None,
     ) -> int:
         """Return the parameters of one rank of a pipeline stage. The last stage keeps a copy of a tied embedding.
 
-        With `valued`, of a critic: it has a row of `hidden` where the policy projects onto the vocabulary.
+        With `valued`, of a critic: it has a row of `hidden` where the policy projects onto the vocabulary. `layers` are
+        those of the stage; None: each stage has equally many.
         """
         first, last = index == 0, index == pipeline_parallel - 1
         embeddings = int(first) + int(last and not valued and not (first and self.tied))
         norm = self.hidden if last else 0
         head = self.hidden if last and valued else 0
-        layers = self.layers // pipeline_parallel * self.layer(tensor_parallel, expert_ranks)
-        return layers + embeddings * self.embedding(tensor_parallel) + norm + head
+        own = self.layers // pipeline_parallel if layers is None else layers
+        ends = embeddings * self.embedding(tensor_parallel) + norm + head
+        return own * self.layer(tensor_parallel, expert_ranks) + ends
 
     def largest_stage(
         self, tensor_parallel: int, pipeline_parallel: int, expert_ranks: int = 1, *, valued: bool = False
@@ -190,7 +205,8 @@ def shape(config: Mapping[str, Any]) -> Shape:
     """Return the shape that a `config.json` describes. Raises ManifestError for one that the learner cannot train."""
     architecture = next(iter(config.get("architectures") or ()), "none")
     if architecture not in FAMILIES:
-        rule = f"is not an architecture that the learner trains ({' and '.join(FAMILIES)})"
+        why = f": {REFUSED[architecture]}" if architecture in REFUSED else ""
+        rule = f"is not an architecture that the learner trains ({' and '.join(FAMILIES)}){why}"
         raise ManifestError((Problem(CHECKPOINT, architecture, rule),))
     family = FAMILIES[architecture]
     if wrong := [name for name, usual in needs(family).items() if config.get(name, usual) != usual]:
@@ -254,7 +270,9 @@ def problems(model: Shape, spec: Spec) -> tuple[Problem, ...]:
     engines = [size for size in range(1, model.heads + 1) if not colocated or node % size == 0]
     found = [
         undivided("spec.training.tensorParallel", tensor, partial(tensor_obstacles, model), tensors),
-        undivided("spec.training.pipelineParallel", pipeline, partial(stage_obstacles, model), stages),
+        undivided("spec.training.pipelineParallel", pipeline, partial(stage_obstacles, model), stages)
+        if not training.pipeline_layers
+        else not_all_layers(model, training.pipeline_layers),
         undivided("spec.rollout.gpusPerEngine", engine, partial(engine_obstacles, model), engines),
         *expert_problems(model, spec),
         too_long("spec.rollout.contextLength", rollout.context_length, model.longest),
@@ -296,7 +314,9 @@ def teacher_problems(teacher: Shape, student: Shape, spec: Spec) -> tuple[Proble
     stages = [size for size in range(1, teacher.layers + 1) if ranks % (size * tensor) == 0]
     found = [
         undivided("spec.training.tensorParallel", tensor, partial(tensor_obstacles, teacher), tensors, whose),
-        undivided("spec.training.pipelineParallel", pipeline, partial(stage_obstacles, teacher), stages, whose),
+        undivided("spec.training.pipelineParallel", pipeline, partial(stage_obstacles, teacher), stages, whose)
+        if not training.pipeline_layers
+        else not_all_layers(teacher, training.pipeline_layers, whose),
     ]
     if teacher.vocabulary < student.vocabulary:
         rule = f"is of a model that knows {teacher.vocabulary} tokens, and the student may sample {student.vocabulary}"
@@ -339,6 +359,16 @@ def engine_obstacles(model: Shape, size: int) -> list[str]:
 
 def stage_obstacles(model: Shape, size: int) -> list[str]:
     return [f"{model.layers} layers"] if model.layers % size else []
+
+
+def not_all_layers(model: Shape, layers: Sequence[int], whose: str = "model's") -> Problem | None:
+    """Return the problem of pipeline stages that do not have all layers of the model between them."""
+    if sum(layers) == model.layers:
+        return None
+    some, more = divmod(model.layers, len(layers))
+    near = [some + (stage < more) for stage in range(len(layers))]
+    rule = f"adds up to {sum(layers)}, and the {whose} layers are {model.layers}"
+    return Problem("spec.training.pipelineLayers", list(layers), rule, str(near) if some else None)
 
 
 def beyond_window(model: Shape, context: int | None, whose: str = "model") -> Problem | None:

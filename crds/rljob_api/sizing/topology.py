@@ -84,6 +84,12 @@ class Topology:
     nodes: tuple[Node, ...]
     learner: tuple[LearnerRank, ...]
     engines: tuple[Engine, ...]
+    pipeline_layers: tuple[int, ...] = ()
+    """of each pipeline stage; empty: each has equally many"""
+
+    def stage_layers(self, layers: int) -> tuple[int, ...]:
+        """Return how many of a model's layers each pipeline stage has."""
+        return self.pipeline_layers or (layers // self.pipeline_parallel,) * self.pipeline_parallel
 
     @property
     def copies(self) -> int:
@@ -129,6 +135,7 @@ class Sizes:
     context_parallel: int = 1
     expert_parallel: int = 1
     expert_tensor_parallel: int = 1
+    pipeline_layers: tuple[int, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -166,6 +173,7 @@ def sizes(spec: Spec) -> Sizes:
         context_parallel=spec.training.context_parallel,
         expert_parallel=spec.training.expert_parallel,
         expert_tensor_parallel=spec.training.expert_tensor_parallel,
+        pipeline_layers=spec.training.pipeline_layers,
     )
 
 
@@ -188,6 +196,7 @@ def lay_out(wanted: Sizes, *, learner: bool = True, engines: bool = True) -> Top
         nodes=nodes,
         learner=tuple(learner_rank(wanted, rank, slot) for rank, slot in learner_slots),
         engines=tuple(engines_on(on(nodes, engine_groups), wanted.gpus_per_engine, count)),
+        pipeline_layers=wanted.pipeline_layers,
     )
 
 

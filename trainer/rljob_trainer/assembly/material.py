@@ -77,7 +77,7 @@ def _data(spec: Spec, model: Path) -> Dataset:
 
 def _stream(foundation: Foundation, data: Dataset, found: Found | None) -> tuple[PromptStream, Journal]:
     spec = foundation.spec
-    stream = PromptStream(data.train, seed=spec.seed, shuffle=spec.data.shuffle, content=data.content)
+    stream = data.stream(seed=spec.seed, shuffle=spec.data.shuffle)
     journal = Journal(foundation.directory / JOURNAL, foundation.fence.check)
     foundation.stack.callback(journal.close)
     if found is None:

@@ -121,6 +121,7 @@ def learner_config(
         teacher_dir=teacher,
         tensor_parallel=spec.training.tensor_parallel,
         pipeline_parallel=spec.training.pipeline_parallel,
+        pipeline_layers=spec.training.pipeline_layers,
         context_parallel=spec.training.context_parallel,
         expert_parallel=spec.training.expert_parallel,
         expert_tensor_parallel=spec.training.expert_tensor_parallel,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rljob_api.sections import Data
 from rljob_trainer.data.lengths import require_room
-from rljob_trainer.data.prompts import identity
+from rljob_trainer.data.prompts import PromptStream, identity
 from rljob_trainer.data.read_ahead import Held, MadeOfRows, ReadAhead
 from rljob_trainer.data.render import Renderer
 from rljob_trainer.data.rows import Row
@@ -37,6 +37,10 @@ class Dataset:
     """what they were rendered from"""
     content: bytes | None = None
     """stands for all training prompts where they are not all here; None: they are"""
+
+    def stream(self, *, seed: int, shuffle: bool) -> PromptStream:
+        """Return the training prompts at the beginning of the first epoch."""
+        return PromptStream(self.train, seed=seed, shuffle=shuffle, content=self.content)
 
 
 def dataset(

@@ -22,7 +22,7 @@ def bridge(config: LearnerConfig) -> LocalBridge:
     folder = node_copy(Path(config.checkpoint_dir) / "config.json")
     hf_config = patiently(lambda: AutoConfig.from_pretrained(folder))
     check(hf_config, config)
-    overrides = {**_device_settings(config), **config.megatron_args}
+    overrides = {**_device_settings(config), **_stages(config), **config.megatron_args}
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
     return family(hf_config.model_type)(hf_config, dtype, config.tensor_parallel, overrides)
 
@@ -53,7 +53,9 @@ def check(hf_config: Any, config: LearnerConfig) -> None:
             f"tensorParallel={config.tensor_parallel} does not divide {heads} attention heads and {groups} key-value "
             f"heads; use one of {', '.join(map(str, sizes))}"
         )
-    if layers % config.pipeline_parallel:
+    if config.pipeline_layers:
+        _check_stages(config, layers)
+    elif layers % config.pipeline_parallel:
         valid = [size for size in range(1, layers + 1) if layers % size == 0]
         raise UnsupportedModelError(
             f"pipelineParallel={config.pipeline_parallel} does not divide {layers} layers; "
@@ -87,6 +89,25 @@ def _problems(hf_config: Any) -> Iterator[str]:
             yield f"{name} {settings[name]!r} is not supported, only {usual!r}"
     if rope_type(settings) not in family.ropes:
         yield f"rope type {rope_type(settings)!r} is not supported; supported are {', '.join(family.ropes)}"
+
+
+def _check_stages(config: LearnerConfig, layers: int) -> None:
+    """Raise UnsupportedModelError unless the stages have all layers between them."""
+    given = list(config.pipeline_layers)
+    if len(given) != config.pipeline_parallel or sum(given) != layers:
+        raise UnsupportedModelError(
+            f"pipelineLayers={given} does not give {layers} layers to {config.pipeline_parallel} pipeline stages"
+        )
+
+
+def _stages(config: LearnerConfig) -> dict[str, Any]:
+    """Return how many layers each pipeline stage has, where they are not equally many."""
+    if not config.pipeline_layers:
+        return {}
+    stages = [["decoder"] * layers for layers in config.pipeline_layers]
+    stages[0].insert(0, "embedding")
+    stages[-1].append("loss")
+    return {"pipeline_model_parallel_layout": stages}
 
 
 def _device_settings(config: LearnerConfig) -> dict[str, Any]:

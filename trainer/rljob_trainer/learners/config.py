@@ -129,6 +129,8 @@ class LearnerConfig:
     """Hugging Face checkpoint of the teacher that `divergence` is taken from; None: there is none"""
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
+    pipeline_layers: tuple[int, ...] = ()
+    """layers of each pipeline stage; empty: equally many"""
     context_parallel: int = 1
     """ranks that share the tokens of each micro-batch"""
     expert_parallel: int = 1

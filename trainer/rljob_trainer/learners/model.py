@@ -13,7 +13,7 @@ from megatron.core.tensor_parallel import (
     set_defaults_if_not_set_tensor_model_parallel_attributes,
     set_tensor_model_parallel_attributes,
 )
-from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 
 from rljob_api.sizing.model_shape import Family
 from rljob_trainer.learners.attention import PackedAttention, PackedTokens
@@ -103,7 +103,7 @@ def build_model(bridge: Any, kind: type[Model], device: Literal["cpu", "cuda"] =
         model = kind(
             config=config,
             transformer_layer_spec=TransformerBlockSubmodules(
-                layer_specs=[layer] * (config.num_layers // config.pipeline_model_parallel_size), layer_norm=RmsNorm
+                layer_specs=[layer] * get_num_layers_to_build(config), layer_norm=RmsNorm
             ),
             vocab_size=bridge.padded_vocab_size,
             max_sequence_length=hf_config.max_position_embeddings,

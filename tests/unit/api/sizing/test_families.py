@@ -207,3 +207,10 @@ def test_a_teacher_with_a_sliding_window_limits_the_samples_too(good):
     found = [str(problem) for problem in teacher_problems(shape(MISTRAL_7B), student, spec)]
 
     assert any("more tokens than the teacher's sliding_window" in text for text in found)
+
+
+@pytest.mark.parametrize("architecture", ["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"])
+def test_gemma_3_is_refused_with_the_reason(architecture):
+    with pytest.raises(ManifestError) as refused:
+        shape({"architectures": [architecture]})
+    assert architecture in str(refused.value) and "sliding windows and rotary bases" in str(refused.value)

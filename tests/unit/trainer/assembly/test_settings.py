@@ -128,6 +128,12 @@ def test_routers_get_the_losses_and_the_replay_of_the_manifest(given: Experts, s
     assert routing_settings(given) == settings
 
 
+def test_the_learner_gets_the_layers_of_its_stages(tmp_path):
+    stages = {"gpusPerNode": 2, "pipelineParallel": 2, "pipelineLayers": [3, 1]}
+    spec = parse(manifest(tmp_path, tmp_path, training=stages)).spec
+    assert learner_config(spec, chosen_algorithm(spec), tmp_path, 1).pipeline_layers == (3, 1)
+
+
 def test_the_learner_gets_the_settings_of_its_routers(tmp_path):
     spec = parse(manifest(tmp_path, tmp_path, training={"experts": {"zLoss": 0.2}})).spec
     assert learner_config(spec, chosen_algorithm(spec), tmp_path, 1).router == RoutingSettings(z_coefficient=0.2)

@@ -284,7 +284,7 @@ def made(source: Source, model: Path, room: int = 100, **more: Any) -> Dataset:
 
 
 def stream(read: Dataset, seed: int = 5) -> PromptStream:
-    return PromptStream(read.train, seed=seed, shuffle=True, content=read.content)
+    return read.stream(seed=seed, shuffle=True)
 
 
 def test_the_stream_issues_the_prompts_that_it_would_issue_from_memory(stored, write, tiny_llama_dir, monkeypatch):
@@ -318,7 +318,9 @@ def test_rows_beyond_the_first_count_in_the_fingerprint(stored, write, tiny_llam
     assert stream(made(changed, tiny_llama_dir)).fingerprint != first
 
 
-def test_a_prompt_that_is_too_long_is_an_error_before_the_run_starts(stored, write, tiny_llama_dir):
+def test_a_prompt_that_is_too_long_is_an_error_before_the_run_starts(stored, write, tiny_llama_dir, monkeypatch):
+    monkeypatch.setattr(dataset_module, "FIRST", 1)
+    monkeypatch.setattr("rljob_trainer.data.scan.MEASURED", 2)
     source = write([*GOOD, {"question": "1 + " * 50, "answer": "1", "level": 0}])
     with pytest.raises(DataError, match=r"1 of 41 prompts are longer than 20 tokens.*(:| row )41 \(\d+ tokens\)"):
         made(source, tiny_llama_dir, room=20)

@@ -32,6 +32,16 @@ def llama(**changes: Any) -> PreTrainedConfig:
         ),
         (llama(), {"pipeline_parallel": 4}, "pipelineParallel=4 does not divide 6 layers; use one of 1, 2, 3, 6"),
         (
+            llama(),
+            {"pipeline_parallel": 2, "pipeline_layers": (4, 3)},
+            "pipelineLayers=[4, 3] does not give 6 layers to 2 pipeline stages",
+        ),
+        (
+            llama(),
+            {"pipeline_parallel": 2, "pipeline_layers": (1, 2, 3)},
+            "pipelineLayers=[1, 2, 3] does not give 6 layers to 2 pipeline stages",
+        ),
+        (
             Qwen3MoeConfig(**EXPERTS),
             {"expert_parallel": 4},
             "expertParallel=4 does not divide 6 experts; use one of 1, 2, 3, 6",
