@@ -262,15 +262,12 @@ LAYOUT: dict[str, Entry] = {
     "context-parallel-size": Field("training.contextParallel", WHOLE),
     "sequence-parallel": MEMORY,
     **same(
-        Lost("pipeline stages have equally many layers"),
-        (
-            *(
-                "decoder-last-pipeline-num-layers",
-                "decoder-first-pipeline-num-layers",
-                "pipeline-model-parallel-layout",
-            ),
-            *("num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank"),
-        ),
+        Lost("set training.pipelineLayers: the number of layers of each stage"),
+        ("decoder-last-pipeline-num-layers", "decoder-first-pipeline-num-layers", "pipeline-model-parallel-layout"),
+    ),
+    **same(
+        Lost("there are no virtual pipeline stages"),
+        ("num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank"),
     ),
     "recompute-granularity": Field("training.recompute", chosen({"full": "Full"})),
     "recompute-method": Field("extraArgs.megatron.recompute_method", TEXT),

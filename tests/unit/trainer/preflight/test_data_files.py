@@ -12,7 +12,7 @@ from rljob_trainer.data import sources
 from rljob_trainer.preflight import Findings, look_at_files
 from rljob_trainer.preflight import questions as preflight_questions
 from rljob_trainer.preflight.model_files import model_files
-from support.trainer.preflight_place import Place, template
+from support.trainer.preflight_place import ROWS, Place, template
 from support.trainer.tiny_models import CHAT_TEMPLATE
 from support.trainer.whole_run import imitation, manifest
 
@@ -89,12 +89,13 @@ def test_a_key_that_was_probably_meant_is_named(place: Place):
 
 def test_of_a_large_file_the_first_rows_are_looked_at_and_no_more(place: Place, monkeypatch):
     monkeypatch.setattr(sources, "HELD_BYTES", 0)
-    monkeypatch.setattr(preflight_questions, "LOOKED_AT", 4)
+    monkeypatch.setattr(preflight_questions, "LOOKED_AT", 2)
     place.rows({"question": " ", "answer": "1"})
+    (place.root / "held_out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[:2]))
     found = place.look()
-    assert not found.problems, "the bad row is the thirteenth, and that the first four are measured on says nothing"
+    assert not found.problems, "the bad row is the thirteenth, and there are others to train on than the first two"
     assert [text.partition(":")[0] for text in found.unseen] == ["spec.data.train.jsonl"]
-    assert "only the first 4 rows were looked at" in found.unseen[0]
+    assert "only the first 2 rows were looked at" in found.unseen[0]
 
 
 OF_SETS: dict[str, tuple[str, str]] = {
