@@ -62,7 +62,7 @@ class ParquetRows:
         self._hash(number, digest)
         wanted = {name for key in keys for name in (key, key.partition(".")[0])}
         try:
-            with ParquetFile(self.path) as file:
+            with ParquetFile(self.path, metadata=self._metadata) as file:
                 columns = [name for name in file.schema_arrow.names if name in wanted]
                 place = part.start
                 for batch in file.iter_batches(BATCH_ROWS, row_groups=[number], columns=columns, use_threads=False):
@@ -81,7 +81,7 @@ class ParquetRows:
         for place in places:
             by_group.setdefault(self._group(place), []).append(place)
         try:
-            with ParquetFile(self.path) as file:
+            with ParquetFile(self.path, metadata=self._metadata) as file:
                 for number, inside in by_group.items():
                     table = file.read_row_group(number, use_threads=False)
                     offsets = [place - self._starts[number] for place in inside]

@@ -84,11 +84,7 @@ def judge_split(rows: Sequence[Rows]) -> Findings:
     """Return whether questions are left to train on: none that is measured on is."""
     trained = [each for each in rows if each.field.startswith(TRAIN) and each.is_whole]
     measured = {row.turns for each in rows if not each.field.startswith(TRAIN) for row in each.good}
-    return total(
-        none_left(each)
-        for each in trained
-        if each.is_whole and each.good and all(row.turns in measured for row in each.good)
-    )
+    return total(none_left(each) for each in trained if each.good and all(row.turns in measured for row in each.good))
 
 
 def none_left(rows: Rows) -> Findings:

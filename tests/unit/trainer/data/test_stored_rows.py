@@ -311,6 +311,12 @@ def test_the_fingerprint_is_that_of_the_same_content_and_rendering(stored, write
     assert stream(made(source, tiny_llama_dir)).fingerprint != first
 
 
+def test_the_fingerprint_needs_no_row_to_be_read(stored, write, tiny_llama_dir, monkeypatch):
+    read = made(write(GOOD), tiny_llama_dir)
+    monkeypatch.setattr(StoredRows, "read", lambda *_: pytest.fail("a row was read"))
+    assert stream(read).fingerprint
+
+
 def test_rows_beyond_the_first_count_in_the_fingerprint(stored, write, tiny_llama_dir, monkeypatch):
     monkeypatch.setattr(dataset_module, "FIRST", 2)
     first = stream(made(write(GOOD), tiny_llama_dir)).fingerprint
@@ -322,7 +328,7 @@ def test_a_prompt_that_is_too_long_is_an_error_before_the_run_starts(stored, wri
     monkeypatch.setattr(dataset_module, "FIRST", 1)
     monkeypatch.setattr("rljob_trainer.data.scan.MEASURED", 2)
     source = write([*GOOD, {"question": "1 + " * 50, "answer": "1", "level": 0}])
-    with pytest.raises(DataError, match=r"1 of 41 prompts are longer than 20 tokens.*(:| row )41 \(\d+ tokens\)"):
+    with pytest.raises(DataError, match=r"1 of \d+ prompts are longer than 20 tokens.*(:| row )41 \(\d+ tokens\)"):
         made(source, tiny_llama_dir, room=20)
 
 
