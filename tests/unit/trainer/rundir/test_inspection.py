@@ -61,7 +61,8 @@ def test_a_file_that_the_disk_does_not_give_is_damage(run):
     (checkpoint(run, 4) / "common.pt").unlink()
     (checkpoint(run, 4) / "common.pt").symlink_to("/proc/self/mem")
     (facts,) = inspect(checkpoint(run, 4))
-    assert "a file cannot be read: " in facts.problems[0]
+    assert (facts.path, facts.step) == (str(checkpoint(run, 4)), 4)
+    assert facts.problems[0].startswith(f"{facts.path}: a file cannot be read: ")
 
 
 def test_a_checkpoint_that_was_set_aside_can_be_looked_at_too(run):

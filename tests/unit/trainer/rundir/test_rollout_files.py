@@ -212,6 +212,15 @@ def test_a_resumed_run_makes_the_steps_after_its_checkpoint_again(tmp_path):
         dump.rewind(3, MADE | {"spec.reward": {"kind": "Math"}})
 
 
+def test_a_resumed_run_compares_its_configuration_with_the_newest_step_it_keeps(tmp_path):
+    dump, other = Dump(tmp_path), MADE | {"spec.reward": {"kind": "Math"}}
+    for step, made in enumerate([MADE, MADE, other, other]):
+        dump.write(step, [[scored(PROMPTS[0])]], made)
+    with pytest.raises(DumpError, match="step-0000002"):
+        dump.rewind(3, MADE)
+    assert dump.rewind(2, MADE).steps() == (0, 1)
+
+
 class Live:
     """Rollouts and rewards of a run with engines."""
 
