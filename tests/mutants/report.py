@@ -17,6 +17,7 @@ class Outcome(Enum):
     NOT_REACHED = "not reached"
     """no test calls the function"""
     UNKNOWN = "unknown"
+    """the tests did not run: an interruption, or a test that pytest cannot find again by its name"""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def _outcome(code: int | None) -> Outcome:
             return Outcome.SURVIVED
         case 5 | 33:
             return Outcome.NOT_REACHED
-        case None | 2:
+        case None | 2 | 255:  # 255: pytest refused its arguments, which mutmut calls a timeout
             return Outcome.UNKNOWN
         case _:
             return Outcome.KILLED  # a failed test, an endless loop, or a process that died

@@ -28,6 +28,18 @@ def test_every_accepted_mutant_changes_lines_that_are_still_there(monkeypatch: p
     assert [entry for entry in entries if not set(entry.removed) <= lines(entry.module)] == []
 
 
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [(0, "survived"), (1, "killed"), (152, "killed"), (-24, "killed"), (-11, "killed"), (3, "killed")]
+    + [(5, "not reached"), (33, "not reached"), (None, "unknown"), (2, "unknown"), (255, "unknown")],
+)
+def test_a_mutant_whose_tests_did_not_run_is_not_called_killed(
+    monkeypatch: pytest.MonkeyPatch, code: int | None, outcome: str
+) -> None:
+    monkeypatch.syspath_prepend(MUTANTS)
+    assert importlib.import_module("report")._outcome(code).value == outcome
+
+
 def test_mutants_of_values_that_are_built_at_import_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(MUTANTS)
     accepted, at_import, report, workspace = map(

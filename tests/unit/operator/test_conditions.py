@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rljob_api.exits import Exit
+from rljob_operator.world import DriverState
 from support.operator.operator_world import Surroundings, running
 
 
@@ -48,3 +49,12 @@ def test_a_job_that_has_failed_for_good_is_failed_and_not_degraded(around):
     around.step()
     assert around.condition("Failed")["status"] == "True"
     assert degraded(around) == ("False", "AsExpected")
+
+
+def test_a_driver_that_ray_does_not_report_is_neither_training_nor_not(around):
+    around.driver(state=DriverState.UNKNOWN)
+    around.now += 60
+    around.step()
+    found = around.condition("Training")
+    assert (found["status"], found["reason"]) == ("Unknown", "Unreachable")
+    assert found["message"] == "attempt 1: Ray does not answer the operator"

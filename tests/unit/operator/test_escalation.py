@@ -52,6 +52,18 @@ def test_a_suspended_driver_that_does_not_end_is_stopped_and_then_its_cluster_is
     assert ("Warning", "DeleteCluster") in [(event.kind, event.reason) for event in around.events]
 
 
+def test_the_time_that_a_suspended_driver_had_is_named(around):
+    around.runs(
+        running(save_seconds=100.0).model_copy(
+            update={"progress": running(step=3).progress.model_copy(update={"last_step_seconds": {"train": 500.0}})}
+        )
+    )
+    around.edit(suspend=True)
+    around.step()
+    wait(around, 1800)
+    assert around.status["attempts"][0]["reason"] == "suspended, and not ended within 1800 s"
+
+
 @pytest.mark.parametrize("state", [DriverState.RUNNING, DriverState.UNKNOWN], ids=["ignores it", "unreachable"])
 def test_the_active_deadline_ends_a_job_whose_driver_does_not_end(state):
     around = Surroundings(raw_job(scheduling={"activeDeadlineSeconds": 50})).to_running()

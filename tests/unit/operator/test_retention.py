@@ -37,6 +37,13 @@ def test_a_job_with_an_attempt_in_the_operator_s_volume_has_a_record():
     assert retention.record_of_job(begun(), DEFAULTS) == RECORD
 
 
+def test_a_job_uses_the_directory_it_has_the_one_it_names_and_the_one_it_would_get():
+    here, named = "/rljob/ml/sums", {"checkpoint": {"directory": "/data//runs/x/"}}
+    moved = {**begun(**named), "status": {"directory": "/data/runs/before"}}
+    assert retention.directories(moved, STORAGE) == ("/data/runs/before", "/data/runs/x", here)
+    assert retention.directories(raw_job(), STORAGE) == (here,)
+
+
 @pytest.mark.parametrize(
     ("raw", "defaults"),
     [

@@ -119,6 +119,15 @@ def test_pods_of_others_take_room_and_those_of_the_queue_are_not_counted_twice()
     assert running(Lists(nodes=[NODE], pods=[other]), "a").standings() == [Standing.QUEUED]
 
 
+def test_without_quotas_the_nodes_limit_and_pods_of_others_on_them_count():
+    spec = {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "4"}}}], "nodeName": "n"}
+    other = {"metadata": {"name": "x", "namespace": "others"}, "spec": spec, "status": {"phase": "Running"}}
+    held, waits = Standing.RESERVED, Standing.QUEUED
+    alone = running(Lists(resourcequotas=[], nodes=[NODE]), "a", "b", "c", until=3)
+    beside = running(Lists(resourcequotas=[], nodes=[NODE], pods=[other]), "a", "b", "c", until=3)
+    assert (alone.standings(), beside.standings()) == ([held, held, waits], [held, waits, waits])
+
+
 def test_what_may_not_be_read_limits_nobody():
     lists = Lists()
     lists.refused = {"nodes": 403, "priorityclasses": 403, "limitranges": 403}

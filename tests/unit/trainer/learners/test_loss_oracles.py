@@ -86,7 +86,7 @@ def test_objectives_and_aggregations_are_those_of_the_papers(name: str, by: str,
     assert_equal_to_formula(settings(name, importance), wanted(name, by, importance))
 
 
-@pytest.mark.parametrize(("name", "importance"), zip(["clip", "cispo", "gspo", "dual"], IMPORTANCE, strict=True))
+@pytest.mark.parametrize(("name", "importance"), list(zip(["clip", "cispo", "gspo", "dual"], IMPORTANCE, strict=True)))
 def test_corrections_are_those_of_the_papers(name: str, importance: str) -> None:
     assert_equal_to_formula(settings(name, importance), wanted(name, "sample", importance))
 
