@@ -31,10 +31,12 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     accepted = [entry for entry in read(REPOSITORY / ACCEPTED) if _within(entry.module, options.package)]
     chosen = target(REPOSITORY, options.package, options.tests)
+    built_at_import = any(_within(options.package, package) for package in at_import.PACKAGES)
+    if not built_at_import:
+        chosen = at_import.without(chosen)
     with tempfile.TemporaryDirectory(prefix="rljob-mutants-") as directory:
         workspace = lay_out(REPOSITORY, chosen, Path(directory))
         with contextlib.chdir(workspace.root):  # mutmut reads its settings and writes its results where it runs
-            built_at_import = any(_within(options.package, package) for package in at_import.PACKAGES)
             mutants: Sequence = at_import.edits(workspace) if built_at_import else mutant_names(workspace)
             size = min(options.sample or len(mutants), len(mutants))
             drawn = [mutants[n] for n in sorted(random.Random(options.seed).sample(range(len(mutants)), size))]

@@ -12,12 +12,13 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from report import Mutant, Outcome
-from workspace import Workspace
+from workspace import Target, Workspace
 
 PACKAGES = ("rljob_api.rules", "rljob_api.sizing.known_models")
 TIMES_LONGER, MORE_S = 5, 30
@@ -27,6 +28,20 @@ IMPORTED_ONCE = ["hypothesis", "pydantic", "pytest", "yaml"]
 
 Edit = Callable[[], tuple[Mutant, Path, str]]
 """makes one mutant: what it is, its file relative to the workspace, and the file's new text"""
+
+
+def without(chosen: Target) -> Target:
+    """Leave these packages out of one that holds them, and print that they are judged by themselves."""
+    folders = {package: package.replace(".", "/") for package in PACKAGES}
+
+    def is_in(module: str, folder: str) -> bool:
+        return module == f"{folder}.py" or module.startswith(f"{folder}/")
+
+    for package, folder in folders.items():
+        if any(is_in(module, folder) for module in chosen.modules):
+            print(f"without {package}, which is judged by itself")
+    kept = [module for module in chosen.modules if not any(is_in(module, folder) for folder in folders.values())]
+    return replace(chosen, modules=tuple(kept))
 
 
 def edits(workspace: Workspace) -> list[Edit]:

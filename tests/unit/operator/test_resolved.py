@@ -247,3 +247,12 @@ def test_a_lost_status_finds_the_storage_that_a_job_shares_with_its_data():
     around.raw["status"] = {key: each for key, each in around.status.items() if key != "resolved"}
     around.step()
     assert around.status["resolved"] == known
+
+
+def test_a_lost_status_finds_no_storage_in_pods_without_volumes():
+    around = Surroundings().to_running()
+    for pod in pod_specs(around):
+        del pod["volumes"], pod["initContainers"], pod["containers"][0]["volumeMounts"]
+    around.raw["status"] = {key: each for key, each in around.status.items() if key != "resolved"}
+    around.step()
+    assert "volume" not in around.status["resolved"]

@@ -150,6 +150,14 @@ def test_no_rank_sends_more_than_a_piece_at_once(sizes: list[int], piece: int) -
     assert max(lengths) == min(piece, max(-(-size // 2) for size in sizes))
 
 
+def test_a_place_of_the_size_of_its_piece_receives_it_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact, short, received = torch.zeros(3), torch.zeros(2), list[torch.Tensor]()
+    monkeypatch.setattr(torch.distributed, "get_global_rank", lambda group, rank: rank)
+    monkeypatch.setattr(torch.distributed, "gather", lambda sent, into, *_: received.extend(into))
+    optimizer_state.gather(torch.ones(3), [exact, short], SimpleNamespace())  # type: ignore[arg-type]
+    assert received[0] is exact and received[1] is not short
+
+
 def test_only_the_first_rank_makes_room_for_the_whole() -> None:
     parts, _ = laid_out([[[(0, 4)]]], 2)
 
