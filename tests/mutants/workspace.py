@@ -16,6 +16,8 @@ from pathlib import Path
 
 ROOTS = ("crds", "operator", "trainer")
 PYTHONPATH = re.compile(r"^pythonpath = \[(.*)\]$", re.MULTILINE)
+# mutmut collects tests once, forks, and names them: pytest would escape names from `ids` twice, and not find them.
+UNESCAPED = "disable_test_id_escaping_and_forfeit_all_rights_to_community_support = true"
 
 SETTINGS = """
 [tool.mutmut]
@@ -103,7 +105,7 @@ def lay_out(repository: Path, chosen: Target, directory: Path) -> Workspace:
     shutil.copytree(directory / "src", directory / "mutants/src")
     workspace = Workspace(directory, chosen)
     settings = (directory / "mutants/pyproject.toml").read_text()
-    settings = PYTHONPATH.sub(r'pythonpath = ["src", \1]', settings)
+    settings = PYTHONPATH.sub(rf'pythonpath = ["src", \1]\n{UNESCAPED}', settings)
     settings += SETTINGS.format(patterns=[str(file) for file in workspace.files], tests=list(chosen.tests))
     for folder in (directory, directory / "mutants"):
         (folder / "pyproject.toml").write_text(settings)

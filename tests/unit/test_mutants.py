@@ -2,6 +2,7 @@
 
 import importlib
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,11 @@ def test_mutants_of_values_that_are_built_at_import_are_judged(tmp_path: Path, m
     subprocess.run(["git", "init", "-q", tmp_path / "checkout"], check=True)
     chosen = workspace.target(tmp_path / "checkout", "limits", ["tests/test_limits.py"])
     copy = workspace.lay_out(tmp_path / "checkout", chosen, tmp_path / "copy")
+    settings = tomllib.loads((copy.root / "mutants/pyproject.toml").read_text())
+    assert settings["tool"]["pytest"]["ini_options"] == {
+        "pythonpath": ["src", "crds"],
+        "disable_test_id_escaping_and_forfeit_all_rights_to_community_support": True,
+    }
     monkeypatch.chdir(copy.root)
 
     found = at_import.judge(copy, at_import.edits(copy), verbose=False)

@@ -18,7 +18,7 @@ def changed(*arguments: str) -> dict[str, object]:
 
 
 def test_without_options_it_listens_on_all_addresses_and_judges_jobs_of_all_namespaces() -> None:
-    assert (DEFAULT.host, DEFAULT.port, DEFAULT.pages) == ("0.0.0.0", 8443, 8080)  # noqa: S104
+    assert (DEFAULT.host, DEFAULT.port, DEFAULT.pages) == ("0.0.0.0", 8443, 8080)
     assert (DEFAULT.secret, DEFAULT.configuration) == (("default", "rljob-webhook"), "rljob-webhook")
     assert (DEFAULT.names, DEFAULT.namespaces, DEFAULT.directory) == ((), (), None)
     assert (DEFAULT.kubeconfig, DEFAULT.log_level) == (None, "INFO")
