@@ -71,7 +71,8 @@ def test_kl_estimates_and_their_weight_in_the_loss(estimator: str, expected: flo
     estimate = kl_estimate(NEW[MASK], REFERENCE[MASK], estimator, True)  # type: ignore[arg-type]  # a str
     assert estimate.mean().item() == pytest.approx(expected, abs=1e-6)
     kl = KlSettings(0.5, estimator)  # type: ignore[arg-type]
-    penalised, _ = clipped_loss(NEW[MASK], torch.zeros(15), targets(TOKEN_MEAN), LossSettings(kl=kl))
+    penalised, sums = clipped_loss(NEW[MASK], torch.zeros(15), targets(TOKEN_MEAN), LossSettings(kl=kl))
+    assert sums["kl"].item() / sums["response_tokens"].item() == pytest.approx(expected, abs=1e-6)
     plain, _ = clipped_loss(NEW[MASK], torch.zeros(15), targets(TOKEN_MEAN), LossSettings())
     assert (penalised - plain).item() == pytest.approx(0.5 * expected, abs=1e-6)
 
