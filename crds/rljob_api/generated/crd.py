@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from rljob_api.reading import field_types
 from rljob_api.reading.field_lookup import item_of, section_of
 from rljob_api.rules import pod_types, registry
-from rljob_api.rules.cel import Cel, in_cel, near, plain, sentence
+from rljob_api.rules.cel import Cel, has_values, in_cel, near, plain, sentence
 from rljob_api.sections import (
     LONGEST_NAME,
     LONGEST_TEXT,
@@ -174,7 +174,16 @@ def validation(claim: Cel, base: str) -> Schema:
     """Return a claim as a validation of the schema at the path `base`."""
     path = claim.field.removeprefix(base)
     where = {} if path.startswith("metadata") else {"fieldPath": path}  # the API server takes no path into metadata
-    return {"rule": claim.holds, "messageExpression": claim.message, **where, "message": plain(claim.says)}
+    return {"rule": claim.holds, **where, **messages(claim.says, claim.nearest)}
+
+
+def messages(says: str, nearest: tuple[str, ...]) -> Schema:
+    """Return the messages of a validation; no CEL where the sentence has no value.
+
+    kubectl keeps the whole CRD in an annotation of limited size.
+    """
+    made = {"messageExpression": sentence(says, nearest)} if has_values(says, nearest) else {}
+    return made | {"message": plain(says)}
 
 
 def frozen_in_flight() -> list[Schema]:
@@ -248,9 +257,8 @@ def scales(new: str, old: str) -> str:
 def transition(path: str, rule: str, says: str, nearest: tuple[str, ...] = ()) -> Schema:
     return {
         "rule": rule,
-        "messageExpression": sentence(says, nearest),
         "fieldPath": f".spec.{path}",
-        "message": plain(says),
+        **messages(says, nearest),
     }
 
 

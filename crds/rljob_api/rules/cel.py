@@ -49,6 +49,11 @@ def sentence(text: str, nearest: tuple[str, ...] = ()) -> str:
     return f"{literal(template)}.format([{', '.join([*values, *tail(nearest)])}])"
 
 
+def has_values(text: str, nearest: tuple[str, ...]) -> bool:
+    """Return whether a sentence differs from manifest to manifest."""
+    return bool(nearest) or PART.search(text) is not None
+
+
 def plain(text: str) -> str:
     """Return a sentence with an ellipsis for every value."""
     return PART.sub(lambda found: found[2].strip("'") if found[2].startswith("'") else "…", text)
