@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 import re
 import sys
 import time
@@ -197,7 +198,7 @@ class Scene:
         self.pool = EnginePool(
             names=[ENGINE],
             host=lambda name: LocalHost(out / "engine.log"),
-            command=engine_command(spec, model, threads=2),
+            command=engine_command(spec, model, 2, os.environ.get("PYTHONPATH", ""), out),
             routing=NoRouting(),
             session=self.session,
             settings=pool_settings(spec),
