@@ -27,6 +27,7 @@ def as_json(plan: Plan) -> str:
             "learner_bytes": estimate.learner_bytes,
             "engine_bytes": estimate.engine_bytes,
             "gpu_bytes": estimate.gpu_bytes,
+            "turns": [asdict(turn) for turn in estimate.turns] if estimate.leaves else [],
         }
     return json.dumps(content, indent=2)
 

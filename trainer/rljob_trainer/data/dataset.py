@@ -77,7 +77,7 @@ def _train(rows: Sequence[Row], renderer: Renderer, max_tokens: int) -> tuple[Ma
         return Held(_rendered(rows, "", renderer, max_tokens)), None
     _rendered(rows.read(rows.contents.longest_questions), "", renderer, max_tokens)
     first = _rendered(rows[:FIRST], "", renderer, max_tokens)
-    pieces = (rows.contents.digest, rows.contents.places_R.astype("<i8").tobytes(), *map(identity, first))
+    pieces = (rows.contents.digest, rows.contents.places_R.tobytes(), *map(identity, first))
     content = hashlib.sha256(b"".join(pieces)).digest()
     return ReadAhead(rows, lambda row: _rendered((row,), "", renderer, max_tokens)[0]), content
 

