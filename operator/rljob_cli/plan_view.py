@@ -108,8 +108,8 @@ def memory_title(plan: Plan) -> str:
 
 
 def memory_rows(estimate: Estimate) -> list[Row]:
-    tokens = f"{estimate.kv_tokens:,}" if estimate.kv_tokens else "as many as fit into the memory fraction"
-    cache = f"{estimate.kv_bytes_per_token:,} bytes a token, {tokens} tokens"
+    tokens = f"{estimate.kv_tokens:,} tokens" if estimate.kv_tokens else "as many as fit into the memory fraction"
+    cache = f"{estimate.kv_bytes_per_token:,} bytes a token, {tokens}"
     rows: list[Row] = []
     if estimate.learner:
         rows += [item_row("learner", item) for item in estimate.learner]

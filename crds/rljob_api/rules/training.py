@@ -76,7 +76,7 @@ stages = size(training.pipeline_layers)
 STAGES = requires(
     training.pipeline_layers,
     (stages == 0) | (stages == pipeline),
-    f"has the layers of {stages} stages, and pipelineParallel is {pipeline}; nearest valid: {pipeline} numbers",
+    f"has {stages} numbers, and pipelineParallel is {pipeline}; nearest valid: one number for each stage",
 )
 
 stage = named(ranks // pipeline)
