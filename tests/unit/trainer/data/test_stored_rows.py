@@ -358,8 +358,10 @@ def test_responses_are_those_of_rows_in_memory(stored, write, tiny_llama_dir, mo
     assert len(from_file) == len(held) == 40
 
 
-def test_a_response_that_is_too_long_is_an_error_before_the_run_starts(stored, write, tiny_llama_dir):
+def test_a_response_that_is_too_long_is_an_error_before_the_run_starts(stored, write, tiny_llama_dir, monkeypatch):
+    monkeypatch.setattr("rljob_trainer.data.scan.MEASURED", 2)
+    monkeypatch.setattr(index, "MEASURED", 2)
     data = Data(train=write([*GOOD, {"question": "x", "answer": "1 " * 60, "level": 0}]))
     read: Sequence[Row] = questions(data, conversations=True).train
-    with pytest.raises(DataError, match=r"1 of 41 responses are longer than rollout.sampling.maxNewTokens 20"):
+    with pytest.raises(DataError, match=r"1 of 2 responses are longer than rollout.sampling.maxNewTokens 20"):
         references(read, Renderer(data, load_tokenizer(tiny_llama_dir)), 20)
