@@ -43,10 +43,11 @@ ADDRESS_FILE = "control.json"
 DRIVER_LOG = "logs/driver-attempt-{attempt}.log"
 STACKS_LOG = "logs/stacks-attempt-{attempt}.log"
 ENGINE_LOG = "logs/{engine}.log"
-CORES = "cores"
 REWARD_LOG = "logs/reward.log"
 """in the run's directory: what each start of the driver, each engine, and functions that judge have written, and the
 stacks of a driver and its ranks that made no progress"""
+CORES = "cores"
+"""folder in the run's directory: core dumps of GPUs"""
 
 MOST_CURVE_POINTS = 64
 """of a run of any length: the curve has to fit into an object of the API server"""

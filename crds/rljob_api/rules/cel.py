@@ -30,11 +30,6 @@ class Cel:
     nearest: tuple[str, ...] = ()
     """CEL of texts such as `stepsPerRollout 2 or 4`, each shown unless it is empty"""
 
-    @property
-    def message(self) -> str:
-        """Return CEL of the sentence that `Problem` has after its field."""
-        return sentence(self.says, self.nearest)
-
 
 PART = re.compile(r"""("?)\{((?:[^{}']|'[^']*')*)\}("?)""")
 

@@ -18,7 +18,7 @@ from os import sched_getaffinity, stat_result
 import xxhash
 
 from rljob_trainer.data.errors import DataError
-from rljob_trainer.data.row_file import PLACE, RowFile
+from rljob_trainer.data.row_file import PLACE, RowFile, unreadable
 from rljob_trainer.data.scan import MEASURED, Scanned, Task
 
 MOST_WORKERS = 16
@@ -69,7 +69,7 @@ def state(file: RowFile) -> State:
     try:
         now: stat_result = file.path.stat()
     except OSError as error:
-        raise DataError(f"{file.path}: cannot be read: {error.strerror}") from error
+        raise unreadable(file.path, error) from error
     return State(now.st_size, now.st_mtime_ns)
 
 

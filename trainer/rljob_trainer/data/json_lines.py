@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 
 from rljob_trainer.data.errors import DataError
-from rljob_trainer.data.row_file import PLACE, Digest, FoundRow, Part
+from rljob_trainer.data.row_file import PLACE, Digest, FoundRow, Part, unreadable
 from rljob_trainer.data.rows import RawRow
 
 PART_BYTES = 32 * 2**20
@@ -34,11 +34,6 @@ def json_object(line: bytes, place: str) -> RawRow:
     if not isinstance(value, dict):
         raise DataError(f"{place}: a JSON object is wanted, found {type(value).__name__}")
     return value
-
-
-def unreadable(path: Path, error: OSError) -> DataError:
-    """Return the error for a file that cannot be opened or read."""
-    return DataError(f"{path}: cannot be read: {error.strerror}")
 
 
 class JsonLines:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rljob_api import hub
 from rljob_trainer.data.hub import HubError, cached, fetched, hub_of
-from rljob_trainer.rundir.file_lock import locked
+from rljob_trainer.processes.file_lock import locked
 
 log = logging.getLogger(__name__)
 

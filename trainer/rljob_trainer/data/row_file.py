@@ -5,12 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.rows import RawRow
 
 PLACE = "\0"
 """stands in the error of a scan for the place of its row, which is known once all parts are scanned"""
 FoundRow = tuple[int, int, RawRow | None]
 """place (where it begins, the file's own measure), number in its part from 1, row; None: there is none"""
+
+
+def unreadable(path: Path, error: OSError) -> DataError:
+    """Return the error for a file that cannot be opened or read."""
+    return DataError(f"{path}: cannot be read: {error.strerror}")
 
 
 class Digest(Protocol):

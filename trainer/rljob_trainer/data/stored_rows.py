@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import overload
 
 from rljob_api.sections import Data
-from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.index import Index, changed, state
-from rljob_trainer.data.row_file import RowFile
+from rljob_trainer.data.row_file import RowFile, unreadable
 from rljob_trainer.data.rows import Row, row
 
 
@@ -39,6 +38,6 @@ class StoredRows(Sequence[Row]):
         try:
             found = self._file.read([self.contents.places_R[each] for each in rows])
         except OSError as error:
-            raise DataError(f"{self._file.path}: cannot be read: {error.strerror}") from error
+            raise unreadable(self._file.path, error) from error
         names = [self._file.name(self.contents.numbers_R[each]) for each in rows]
         return [row(raw, name, self._data, self._conversations) for raw, name in zip(found, names, strict=True)]

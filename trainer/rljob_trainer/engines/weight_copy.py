@@ -6,7 +6,6 @@ a version before the last, damaged), a delta either makes exactly the wanted byt
 that has been verified carries its digest.
 """
 
-import fcntl
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import xxhash
 
 from rljob_trainer.engines import weight_delta
 from rljob_trainer.engines.weight_delta import Bytes, DeltaError
+from rljob_trainer.processes.file_lock import locked
 
 WEIGHTS = "model.safetensors"
 HELD = "digest"
@@ -121,8 +121,7 @@ def _copy(source: Path, target: Path) -> None:
 def _locked(copy: Path) -> Iterator[None]:
     """Keep the actors of other engines of this machine away from the copy."""
     copy.mkdir(parents=True, exist_ok=True)
-    with (copy / LOCK).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with locked(copy / LOCK):
         yield
 
 

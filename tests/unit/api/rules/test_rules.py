@@ -125,7 +125,7 @@ def suggested(spec: Spec, problem: Problem) -> list[Spec]:
 
 @pytest.mark.parametrize("claim", [*crd.claims(), crd.NAME], ids=lambda claim: claim.field)
 def test_a_rule_reads_only_fields_that_exist(claim: crd.Cel):
-    text = re.sub(r"'(?:[^'\\]|\\.)*'", "''", " ".join((claim.holds, claim.message)))
+    text = re.sub(r"'(?:[^'\\]|\\.)*'", "''", " ".join((claim.holds, crd.sentence(claim.says, claim.nearest))))
 
     assert [path for path in PATH.findall(text) if not exists(path.replace("?", ""))] == []
 

@@ -1,31 +1,6 @@
 """The memory of activations that are computed again in the backward pass."""
 
-from rljob_api.reading.manifest import load
-from rljob_api.sizing.memory import estimate
-from rljob_api.sizing.model_shape import shape
-from rljob_api.sizing.topology import topology
-
-QWEN3_600M = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "model_type": "qwen3",
-    "hidden_size": 1024,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "vocab_size": 151936,
-    "tie_word_embeddings": True,
-    "max_position_embeddings": 40960,
-}
-
-
-def bytes_of(good: str, *edits: tuple[str, str]) -> dict[str, int]:
-    for old, new in edits:
-        assert old in good
-        good = good.replace(old, new)
-    spec = load(good).spec
-    return {item.what: item.bytes for item in estimate(shape(QWEN3_600M), spec, topology(spec)).learner}
+from support.api.sized_jobs import bytes_of
 
 
 def test_the_inputs_of_the_layers_are_kept_and_one_layer(good):

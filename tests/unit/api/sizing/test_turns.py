@@ -8,19 +8,8 @@ from rljob_api.sections import Spec
 from rljob_api.sizing.memory import MIB, estimate
 from rljob_api.sizing.model_shape import shape
 from rljob_api.sizing.topology import topology
+from support.api.sized_jobs import QWEN3_600M
 
-QWEN3_600M = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "hidden_size": 1024,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "vocab_size": 151936,
-    "tie_word_embeddings": True,
-    "max_position_embeddings": 40960,
-}
 CPU = {"runtime": {"device": "Cpu"}}
 APART = {"placement": "Disaggregated"}
 LIMITED = {"rollout": {"memoryFraction": 0.4}}

@@ -50,10 +50,16 @@ def test_of_many_that_come_at_once_one_reads_and_all_have_the_same_copy(tmp_path
 
 def test_processes_wait_for_the_one_that_reads(tmp_path: Path, config: Path):
     code = (
-        "import sys, time; from pathlib import Path; from rljob_trainer.rundir.node_copy import node_copy\n"
-        "def read(path):\n    open(f'{sys.argv[3]}', 'a').write('x'); time.sleep(0.3); return path.read_bytes()\n"
+        "import os, sys, time; from pathlib import Path; from rljob_trainer.rundir.node_copy import node_copy\n"
+        "reads = Path(sys.argv[3]); here = reads.parent / 'here'\n"
+        "def read(path):\n"
+        "    open(reads, 'a').write('x')\n"
+        "    while len(list(here.iterdir())) < 3: time.sleep(0.01)\n"  # until the others want the file, too
+        "    return path.read_bytes()\n"
+        "(here / str(os.getpid())).touch()\n"
         "print(node_copy(Path(sys.argv[1]), Path(sys.argv[2]), read))"
     )
+    (tmp_path / "here").mkdir()
     command = [sys.executable, "-c", code, str(config), str(tmp_path / "node"), str(tmp_path / "reads")]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     said = {process.communicate(timeout=60)[0] for process in started}
