@@ -1,9 +1,13 @@
-"""An image with this machine's Python and rljob's code, for pods that need neither torch nor Ray."""
+"""An image with this machine's Python and rljob's code, for pods that need neither torch nor Ray.
+
+It has bytecode, as images of the trainer have: pods cannot write it, and each start of Python would compile again.
+"""
 
 import importlib.util
+import py_compile
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from local_cluster.images import write_archive
@@ -20,8 +24,22 @@ def python_archive(directory: Path) -> Path:
     files = {str(path): path for path in (*_interpreter(), *_libraries())}
     for name in (*PACKAGES, *MODULES):
         files |= {f"{CODE}/{place}": path for place, path in _package(name)}
+    files |= _bytecode(files, directory / "bytecode")
     links = {"/usr/bin/python": str(_program())}
     return write_archive(directory / "python.tar", IMAGE, files, ["/usr/bin/python"], links)
+
+
+def _bytecode(files: Mapping[str, Path], directory: Path) -> dict[str, Path]:
+    """Compile modules into this directory; return the files by path in the image."""
+    directory.mkdir()
+    found = {}
+    for number, (place, path) in enumerate(files.items()):
+        if path.suffix == ".py":
+            compiled = found[importlib.util.cache_from_source(place)] = directory / f"{number}.pyc"
+            # The image's sources have other times than these.
+            unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+            py_compile.compile(str(path), str(compiled), place, doraise=True, invalidation_mode=unchecked)
+    return found
 
 
 def _program() -> Path:
