@@ -1,6 +1,18 @@
 """Tools of a user, in the image of a pod of tools."""
 
 import os
+import time
+
+IMPORTED_AT = time.monotonic()
+
+
+def moment() -> float:
+    """Return the time by a clock that all processes of this machine share."""
+    return time.monotonic()
+
+
+def was_imported_before(moment: float) -> bool:
+    return moment > IMPORTED_AT
 
 
 async def later(text: str) -> str:
@@ -11,8 +23,8 @@ def loud() -> str:
     return "x" * 2**21
 
 
-def greedy() -> str:
-    return str(len(bytes(2**30)))
+def greedy(num_bytes: int = 2**30) -> str:
+    return str(len(bytes(num_bytes)))
 
 
 def rude() -> str:

@@ -1,4 +1,4 @@
-"""The process of one call in a pod of tools: started, watched, and its answer read. Only the standard library is used.
+"""The process of one call in a pod of tools: started ahead and watched. Only the standard library is used.
 
 A container has no limit of its processes that it could set itself, and a limit of its memory ends the whole container.
 So this program looks at all processes again and again while a call runs.
@@ -10,7 +10,8 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,67 +93,85 @@ def _of_process(directory: Path) -> tuple[int, int] | None:
 
 @dataclass
 class CallProcess:
-    """A call that runs."""
+    """A process that waits for its call, and ends with it."""
 
     process: subprocess.Popen[bytes]
     pipe: int
     """its answer comes here"""
-    limits: Limits
-    clock: Callable[[], float]
-    began: float
+    memory_bytes: int
+    """most that it may allocate"""
 
     @classmethod
-    def start(
-        cls,
-        path: str,
-        arguments: Mapping[str, Any] | None,
-        limits: Limits,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> "CallProcess":
-        """Start the process and send it the request."""
+    def start(cls, memory_bytes: int, imports: Iterable[str] = ()) -> "CallProcess":
+        """Start the process, which imports these tools while it waits."""
         pipe, answers = os.pipe()
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", pod_call.__file__, str(answers)],
             stdin=subprocess.PIPE,
+            bufsize=0,
             cwd="/tmp",
             env=ENVIRONMENT,
             pass_fds=(answers,),
             start_new_session=True,
         )
         os.close(answers)
-        request = {
-            "path": path,
-            "arguments": arguments,
-            "searchPath": [entry for entry in sys.path if entry],
-            "memoryBytes": limits.memory_bytes,
-        }
         assert process.stdin is not None
-        try:
-            process.stdin.write(json.dumps(request).encode())
-            process.stdin.close()
-        except BrokenPipeError:
-            pass  # it has ended: seen when its answer is read
-        return cls(process, pipe, limits, clock, clock())
+        search_path = [entry for entry in sys.path if entry]
+        settings = {"searchPath": search_path, "memoryBytes": memory_bytes, "imports": list(imports)}
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(settings).encode() + b"\n")
+        # A long request does not fit into a pipe while the process is still importing.
+        os.set_blocking(process.stdin.fileno(), False)
+        return cls(process, pipe, memory_bytes)
 
-    def result(self) -> Mapping[str, Any]:
-        """Return the answer, or `{"text": "Error: ..."}` if it exceeds a limit or ends without one."""
-        said = b""
+    def can_take(self, limits: Limits) -> bool:
+        """Return whether the process waits, with these limits."""
+        return self.memory_bytes == limits.memory_bytes and self.process.poll() is None
+
+    def result(
+        self,
+        path: str,
+        arguments: Mapping[str, Any] | None,
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Mapping[str, Any]:
+        """Return the answer, or `{"text": "Error: ..."}` if the call exceeds a limit or ends without one."""
+        assert self.process.stdin is not None
+        began = clock()
+        unsent, said = json.dumps({"path": path, "arguments": arguments}).encode(), b""
         while not said.endswith(b"\n"):
-            if select.select([self.pipe], [], [], LOOK_S)[0]:
+            inputs = [self.process.stdin] if unsent else []
+            answers, room, _ = select.select([self.pipe], inputs, [], LOOK_S)
+            if room:
+                unsent = self._send(unsent)
+            if answers:
                 part = os.read(self.pipe, 1 << 16)
                 if not part:
                     return _error(f"the tool's process {ended_with(self.process.wait())}")
                 said += part
                 if len(said) > MOST_ANSWER:
                     return _error(f"the result has more than {MOST_ANSWER >> 20} MiB")
-            if (why := verdict(usage(), self.clock() - self.began, self.limits)) is not None:
+            if (why := verdict(usage(), clock() - began, limits)) is not None:
                 return _error(why)
         return self._read(said)
 
     def close(self) -> None:
-        """Forget the process, which has ended."""
+        """Forget the process, which has been killed."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
         os.close(self.pipe)
         self.process.wait()
+
+    def _send(self, data: bytes) -> bytes:
+        """Send what the pipe takes now; return the rest. The end of the data closes the pipe."""
+        assert self.process.stdin is not None
+        try:
+            data = data[self.process.stdin.write(data) or 0 :]
+        except BrokenPipeError:  # it has ended: seen when its answer is read
+            data = b""
+        if not data:
+            self.process.stdin.close()
+        return data
 
     def _read(self, said: bytes) -> Mapping[str, Any]:
         try:
@@ -160,7 +179,7 @@ class CallProcess:
         except (ValueError, TypeError):
             return _error("the tool has written into its own answer")
         if facts.get("memory"):
-            return _error(f"more than {self.limits.memory_bytes >> 20} MiB of memory were needed")
+            return _error(f"more than {self.memory_bytes >> 20} MiB of memory were needed")
         return {key: str(facts[key]) for key in ("text", "refused") if key in facts}
 
 

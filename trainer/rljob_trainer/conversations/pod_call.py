@@ -1,7 +1,8 @@
 """One call of a tool, in a process of its own: `python -I -S pod_call.py ANSWER`, started by `pod_server.py`.
 
-The request comes from standard input, the answer goes to the descriptor ANSWER. Both are JSON. Only the standard
-library is imported, and the tool's own modules.
+Standard input has a line with the settings, and later the request; the answer goes to the descriptor ANSWER. All are
+JSON. Tools of the settings are imported while the process waits for the request. Of other modules only those of the
+standard library are imported.
 """
 
 import importlib
@@ -21,10 +22,13 @@ OPEN_FILES = 256
 def main(descriptor: int) -> None:
     """Answer the request."""
     os.set_inheritable(descriptor, False)
-    request = json.loads(sys.stdin.buffer.read())
-    sys.path[:] = request["searchPath"]
-    restrict(request["memoryBytes"])
-    facts = answer(request)
+    settings = json.loads(sys.stdin.buffer.readline())
+    sys.path[:] = settings["searchPath"]
+    restrict(settings["memoryBytes"])
+    for path in settings["imports"]:
+        with suppress(Exception, SystemExit):  # reported by the call that needs it
+            tool(path)
+    facts = answer(json.loads(sys.stdin.buffer.read()))
     with os.fdopen(descriptor, "w") as pipe:
         pipe.write(json.dumps(facts))
         pipe.write("\n")
@@ -49,13 +53,18 @@ def restrict(memory_bytes: int) -> None:
     system_calls.restrict()
 
 
+def tool(path: str) -> Any:
+    """Return the function `module:function`. Raises whatever its module raises."""
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Return the result of the tool, or why it cannot be used."""
     from rljob_trainer.conversations import tool_worker
 
     try:
-        module, _, attribute = request["path"].partition(":")
-        getattr(importlib.import_module(module), attribute)
+        tool(request["path"])
     except MemoryError:
         return {"memory": True}
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever its module does

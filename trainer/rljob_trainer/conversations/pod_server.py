@@ -1,9 +1,10 @@
 """The server in a pod of tools: `python -m rljob_trainer.conversations.pod_server`, the first process of its container.
 
-    driver ── POST /v1/call, bearer token ──► this server ── starts ──► pod_call.py ── imports ──► the tool
+    driver ── POST /v1/call, bearer token ──► this server ── asks ──► pod_call.py ── calls ──► the tool
                                                   └ kills all processes and removes all files before it answers
 
-One call at a time: whatever a call starts or leaves belongs to it. The tool has the same user as this server, and still
+One call at a time: whatever a call starts or leaves belongs to it. When all of it is gone, the process of the next call
+is started, which imports the tools while the model generates. The tool has the same user as this server, and still
 cannot stop or read it: the kernel keeps signals from the first process of a container, its memory and environment are
 closed (`close_memory`), and other ways are filtered (`system_calls`). The protocol is `tool_protocol`.
 """
@@ -15,8 +16,7 @@ import os
 import socket
 import sys
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -54,11 +54,13 @@ class Request:
 class ToolServer:
     """Runs one call after the other."""
 
-    def __init__(self, token_digest: str, scratch: Sequence[Path], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, token_digest: str, scratch: Sequence[Path]) -> None:
         self._digest = token_digest
         self._scratch = scratch
-        self._clock = clock
         self._busy = threading.Lock()
+        self._next: CallProcess | None = None
+        self._imports: dict[str, None] = {}
+        """tools that have been used, imported ahead of the next call"""
 
     def answer(self, where: str, authorization: str, body: bytes) -> Mapping[str, Any]:
         """Return the answer to a POST. Raises RequestError."""
@@ -80,12 +82,24 @@ class ToolServer:
             remove_all(directory)
 
     def _run(self, request: Request) -> Mapping[str, Any]:
-        process = CallProcess.start(request.path, request.arguments, request.limits, self._clock)
+        process, self._next = self._next, None
+        if process is None or not process.can_take(request.limits):
+            if process is not None:
+                self._end(process)
+            process = CallProcess.start(request.limits.memory_bytes, self._imports)
         try:
-            return process.result()
+            said = process.result(request.path, request.arguments, request.limits)
         finally:
-            self.clear()
-            process.close()
+            self._end(process)
+        if "refused" not in said:
+            self._imports[request.path] = None
+        with suppress(OSError):  # the next call tries again, and reports it
+            self._next = CallProcess.start(request.limits.memory_bytes, self._imports)
+        return said
+
+    def _end(self, process: CallProcess) -> None:
+        self.clear()
+        process.close()
 
 
 def read(where: str, body: bytes) -> Request:

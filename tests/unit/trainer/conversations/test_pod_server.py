@@ -13,17 +13,20 @@ import pytest
 from rljob_api.sections import Tools
 from rljob_api.tool_protocol import CALL, HEALTH
 from rljob_trainer.conversations import call_process, pod_server
-from rljob_trainer.conversations.call_process import Limits, Usage, usage, verdict
+from rljob_trainer.conversations.call_process import CallProcess, Limits, Usage, usage, verdict
 from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.conversations.tool_calls import ToolCall
 from rljob_trainer.conversations.tool_pods import Pool, ToolPod
 from rljob_trainer.conversations.toolbox import Tool, Toolbox
 from rljob_trainer.processes.left_files import remove_all
+from support.trainer import pod_tools
 from support.trainer.escapes import IN_PODS, attempt
 from support.trainer.tool_pod import TOKEN, tool_pod
+from support.waiting import eventually
 
 PYTHON = "rljob_trainer.tools.python:python"
 OWN = "support.trainer.pod_tools"
+LONG = "x" * 100_000  # a single argument of a program may have 128 KiB
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +104,35 @@ def test_a_tool_of_the_user_runs_in_the_pod(pod):
     assert pod.call(f"{OWN}:rude", {}) == "Error: the tool's process ended with code 3"
     assert pod.call(f"{OWN}:loud", {}) == "Error: the result has more than 1 MiB"
     assert pod.call(f"{OWN}:greedy", {}) == "Error: more than 512 MiB of memory were needed"
+
+
+def test_a_tool_that_was_used_is_imported_before_its_next_call(pod):
+    tool = f"{OWN}:was_imported_before"
+    assert pod.call(tool, {"moment": pod_tools.moment()}) == "false"
+    # The pauses are those in which a model generates.
+    eventually(lambda: pod.call(tool, {"moment": pod_tools.moment()}), lambda said: said == "true", poll_s=0.5)
+
+
+def test_a_request_that_no_pipe_holds_arrives(pod):
+    assert pod.call(PYTHON, {"code": f"print({len(LONG)} + len('{LONG}'))"}) == f"{2 * len(LONG)}"
+
+
+def test_a_call_with_other_limits_gets_a_process_with_these(pool):
+    for memory_mib in (512, 64, 512):
+        given = Tools(functions=("python",), memory_mib=memory_mib)
+        said = ToolPod(pool.addresses[0], pool.token, given).call(f"{OWN}:greedy", {"num_bytes": 200 << 20})
+        wanted = str(200 << 20) if memory_mib == 512 else "Error: more than 64 MiB of memory were needed"
+        assert said == wanted
+
+
+def test_a_process_that_ended_while_it_waited_takes_no_call():
+    waiting = CallProcess.start(64 << 20)
+    assert waiting.can_take(Limits(1.0, 64 << 20))
+    assert not waiting.can_take(Limits(1.0, 65 << 20))
+    waiting.process.kill()
+    waiting.process.wait()
+    assert not waiting.can_take(Limits(1.0, 64 << 20))
+    waiting.close()
 
 
 def test_a_tool_that_the_image_lacks_is_refused_with_the_reason(pod):
