@@ -3,7 +3,8 @@
     PYTHONPATH=tests/cluster:tests python benchmarks/tool_calls.py
 
 As root, after `make cluster-packages`. The pods are those that the operator makes; they run on this machine, as the
-driver does, so no network lies between them. Each place runs one call at a time.
+driver does, so no network lies between them. Each place runs one call at a time: one right after the other, or with
+pauses, in which a model would generate.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ CALLS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 }
 WARM_UP = 3
 """calls of each place before those that count"""
+PAUSES_S = (0.0, 0.5)
+"""between two calls of a place [s]"""
 
 # Runs in the pod of the driver, which has no file of this benchmark: behind the source of `latencies`.
 IN_DRIVER = """
@@ -41,11 +45,11 @@ from rljob_trainer.conversations.tool_pods import ToolPod
 given = json.load(sys.stdin)
 settings = Tools(functions=("python",), memory_mib=256)
 pods = [ToolPod((host, given["port"]), given["token"], settings) for host in given["hosts"]]
-print(json.dumps(latencies(pods, given["path"], given["arguments"], given["seconds"], given["warm_up"])))
+print(json.dumps(latencies(pods, *given["measurement"])))
 """
 
 
-def latencies(places, path, arguments, seconds, warm_up):  # type: ignore[no-untyped-def]
+def latencies(places, path, arguments, seconds, pause, warm_up):  # type: ignore[no-untyped-def]
     """Return the latencies of calls in all places at once, one after the other in each [s]."""
     found = []
 
@@ -56,6 +60,7 @@ def latencies(places, path, arguments, seconds, warm_up):  # type: ignore[no-unt
             found.append(time.monotonic() - began)
             if said.strip() != "42":
                 raise RuntimeError(said)
+            time.sleep(pause)
 
     for place in places:
         place.load(path)
@@ -73,22 +78,25 @@ def latencies(places, path, arguments, seconds, warm_up):  # type: ignore[no-unt
 PROGRAM = inspect.getsource(latencies) + IN_DRIVER
 
 
-def in_namespaces(places: int, path: str, arguments: Mapping[str, Any], seconds: float, log: Path) -> list[float]:
+def in_namespaces(
+    places: int, path: str, arguments: Mapping[str, Any], seconds: float, pause: float, log: Path
+) -> list[float]:
     """Return the latencies of calls in processes of this machine [s]."""
     settings = Tools(functions=("python",), memory_mib=256)
     box = sandbox_for(settings, [path])
     processes = [ToolProcess(settings, box, log) for _ in range(places)]
-    found: list[float] = latencies(processes, path, arguments, seconds, WARM_UP)
+    found: list[float] = latencies(processes, path, arguments, seconds, pause, WARM_UP)
     for process in processes:
         process.close()
     return found
 
 
-def row(where: str, places: int, call: str, latencies_s: Sequence[float], seconds: float) -> str:
+def row(where: str, places: int, call: str, pause: float, latencies_s: Sequence[float], seconds: float) -> str:
     """Return a row of the table."""
     ordered = sorted(latencies_s)
     p50, p95 = (ordered[int(share * len(ordered))] * 1000 for share in (0.5, 0.95))
-    return f"| {where} | {places} | {call} | {len(ordered) / seconds:.1f} | {p50:.0f} | {p95:.0f} |"
+    rate = "" if pause else f"{len(ordered) / seconds:.1f}"
+    return f"| {where} | {places} | {call} | {pause:g} | {rate} | {p50:.0f} | {p95:.0f} |"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -101,25 +109,28 @@ def main(arguments: Sequence[str]) -> int:
         cluster = node.start_cluster(directory, os.environ, gpus=8)
         with tools_on_a_node(cluster, Path(scratch)) as place:
 
-            def in_pods(places: int, path: str, arguments: Mapping[str, Any]) -> list[float]:
+            def in_pods(places: int, path: str, arguments: Mapping[str, Any], pause: float) -> list[float]:
                 hosts = [host(POOL, index) for index in range(places)]
                 token = tools_token(CONTROL_TOKEN)
-                given = {"hosts": hosts, "port": PORT, "token": token, "path": path, "arguments": arguments}
-                found: list[float] = place.run_in_driver(PROGRAM, {**given, "seconds": seconds, "warm_up": WARM_UP})
+                measurement = (path, arguments, seconds, pause, WARM_UP)
+                given = {"hosts": hosts, "port": PORT, "token": token, "measurement": measurement}
+                found: list[float] = place.run_in_driver(PROGRAM, given)
                 return found
 
-            def beside(places: int, path: str, arguments: Mapping[str, Any]) -> list[float]:
-                return in_namespaces(places, path, arguments, seconds, Path(scratch) / "tools.log")
+            def beside(places: int, path: str, arguments: Mapping[str, Any], pause: float) -> list[float]:
+                return in_namespaces(places, path, arguments, seconds, pause, Path(scratch) / "tools.log")
 
-            kinds: Mapping[str, Callable[[int, str, Mapping[str, Any]], list[float]]] = {
+            kinds: Mapping[str, Callable[[int, str, Mapping[str, Any], float], list[float]]] = {
                 "pods (`Pods`)": in_pods,
                 "processes (`Namespaces`)": beside,
             }
-            print("| place | at once | call | calls/s | p50 [ms] | p95 [ms] |\n|---|---|---|---|---|---|")
-            for call, (path, given) in CALLS.items():
-                for places in range(1, PODS + 1):
-                    for where, measure in kinds.items():
-                        print(row(where, places, call, measure(places, path, given), seconds), flush=True)
+            print(
+                "| place | at once | call | pause [s] | calls/s | p50 [ms] | p95 [ms] |\n|---|---|---|---|---|---|---|"
+            )
+            for (call, (path, given)), pause in product(CALLS.items(), PAUSES_S):
+                for places, (where, measure) in product(range(1, PODS + 1), kinds.items()):
+                    found = measure(places, path, given, pause)
+                    print(row(where, places, call, pause, found, seconds), flush=True)
     return 0
 
 
