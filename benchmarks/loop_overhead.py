@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
@@ -107,8 +107,8 @@ def measured(samples: int, tokens: int, rounds: int) -> dict[str, float]:
         return {phase: median(after[phase] - before.get(phase, 0.0) for before, after in steps) for phase in PARTS}
 
 
-def job(samples: int, tokens: int, steps: int) -> RLJob:
-    """Return a job with as many samples in a step."""
+def job(samples: int, tokens: int, steps: int, rollout: Mapping[str, Any] | None = None) -> RLJob:
+    """Return a job with as many samples in a step, and with these further fields of its rollout."""
     return RLJob.model_validate(
         {
             "apiVersion": "rljob.dev/v1alpha1",
@@ -122,6 +122,7 @@ def job(samples: int, tokens: int, steps: int) -> RLJob:
                     "promptsPerStep": samples // SAMPLES_PER_PROMPT,
                     "samplesPerPrompt": SAMPLES_PER_PROMPT,
                     "sampling": {"maxNewTokens": tokens},
+                    **(rollout or {}),
                 },
                 "training": {
                     "steps": steps,
@@ -233,12 +234,18 @@ def engine(tokens: int, stack: ExitStack) -> str:
     return process.stdout.readline().strip()
 
 
-def serve(tokens: int) -> None:
-    """Answer every /generate with the same samples, of which half are right."""
+def answers(tokens: int, version: int) -> bytes:
+    """Return an engine's answer to a request: samples of which half are right."""
     logprobs = [[-0.5 - index / 1e4, 1000 + index, None] for index in range(tokens)]
-    meta = {"output_token_logprobs": logprobs, "weight_version": "0@engine-0", "finish_reason": {"type": "stop"}}
-    answers = [{"text": "yes" if index % 2 else "no", "meta_info": meta} for index in range(SAMPLES_PER_PROMPT)]
-    body = json.dumps(answers).encode()
+    made_by = f"{version}@engine-0"
+    meta = {"output_token_logprobs": logprobs, "weight_version": made_by, "finish_reason": {"type": "stop"}}
+    samples = [{"text": "yes" if index % 2 else "no", "meta_info": meta} for index in range(SAMPLES_PER_PROMPT)]
+    return json.dumps(samples).encode()
+
+
+def serve(tokens: int) -> None:
+    """Answer every /generate with the same samples."""
+    body = answers(tokens, 0)
 
     async def answer(request: web.Request) -> web.Response:
         await request.read()
