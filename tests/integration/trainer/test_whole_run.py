@@ -68,6 +68,7 @@ def servers(run: WholeRun) -> list[int]:
     return [process.pid for process in run.processes() if process.name().startswith("sglang::sched")]
 
 
+@pytest.mark.long
 def test_a_killed_engine_is_replaced_while_the_step_finishes_on_the_other(
     begin: Begin, tiny_qwen3_dir: Path, tmp_path: Path, scrape: Scrape
 ) -> None:
