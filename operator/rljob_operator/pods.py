@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from posixpath import normpath
 from typing import Any
 
+from rljob_api import kernels
 from rljob_api.control import EVICTION_TOKEN_VARIABLE
 from rljob_api.sections import Spec
 from rljob_operator.identity import CONTROL_PORT, Manifest
@@ -27,9 +28,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "HOME": HOME,
     "USER": "rljob",  # an image need not know the uid, and torch asks for the name that its cache is called by
     "RAY_TMPDIR": "/tmp",  # whatever TMPDIR is: unix sockets' paths are short
-    # Pods that share a compiler's cache read files that another is writing, also where HOME is on a shared volume.
-    "TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor",
-    "TRITON_CACHE_DIR": "/tmp/triton",
+    **kernels.ENVIRONMENT,
 }
 """what all pods have unless `runtime.env` says otherwise"""
 

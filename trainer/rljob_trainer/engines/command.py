@@ -11,6 +11,7 @@ from typing import Any
 from rljob_api.control import CORES
 from rljob_api.rules.arguments import sglang_command_line
 from rljob_api.sections import Device, Placement, Precision, Spec
+from rljob_trainer.engines import kernel_archive
 
 CPU_SITE = Path(__file__).parent / "cpu_site"
 GPU_SITE = Path(__file__).parent / "gpu_site"
@@ -38,6 +39,8 @@ class EngineCommand:
     arguments: Mapping[str, Argument]
     """SGLang's server arguments by name; True stands for a bare flag, False for its absence"""
     environment: Mapping[str, str]
+    kernels: Path | None = None
+    """archive of compiled kernels, see `kernel_archive`; None: they are not kept"""
 
     def argv(self, python: str, host: str, port: int, nccl_port: int) -> list[str]:
         """Return the command line."""
@@ -57,7 +60,8 @@ def engine_command(
     device = _cpu_arguments(spec) if on_cpu else _gpu_arguments(spec)
     environment = _cpu_environment(threads, python_path) if on_cpu else _gpu_environment(threads, python_path)
     environment |= cuda_debugging(spec, directory)
-    return EngineCommand(_arguments(spec, model) | device | spec.extra_args.sglang, environment)
+    arguments = _arguments(spec, model) | device | spec.extra_args.sglang
+    return EngineCommand(arguments, environment, None if on_cpu else directory / kernel_archive.NAME)
 
 
 def cuda_debugging(spec: Spec, directory: Path) -> dict[str, str]:

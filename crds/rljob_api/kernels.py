@@ -1,0 +1,20 @@
+"""Where compilers of GPU kernels keep what they have compiled, in pods.
+
+Each pod has directories of its own: processes that share one read files that another is writing. What an engine has
+compiled is kept in the run directory as one archive, for pods that start later.
+"""
+
+from collections.abc import Mapping
+
+DIRECTORY_VARIABLE = "RLJOB_KERNELS"
+"""environment variable: the directory of the machine that is kept"""
+DIRECTORY = "/tmp/kernels"
+
+ENVIRONMENT: Mapping[str, str] = {
+    DIRECTORY_VARIABLE: DIRECTORY,
+    "TRITON_CACHE_DIR": f"{DIRECTORY}/triton",
+    "TORCHINDUCTOR_CACHE_DIR": f"{DIRECTORY}/inductor",
+    "TVM_FFI_CACHE_DIR": f"{DIRECTORY}/tvm-ffi",
+    "FLASHINFER_WORKSPACE_BASE": f"{DIRECTORY}/flashinfer",
+}
+"""of a pod"""

@@ -1,0 +1,176 @@
+"""Compiled kernels travel to machines that start later, whole or not at all."""
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from rljob_api import kernels
+from rljob_trainer.engines import kernel_archive, server
+from rljob_trainer.engines.command import EngineCommand
+from rljob_trainer.engines.kernel_archive import discard, pack, unpack
+from rljob_trainer.engines.server import EngineServer, EngineStartError
+
+
+@pytest.fixture
+def compiled(tmp_path: Path) -> Path:
+    """A machine's directory after an engine has compiled."""
+    directory = tmp_path / "first"
+    (directory / "triton" / "ABC").mkdir(parents=True)
+    (directory / "triton" / "ABC" / "kernel.cubin").write_bytes(b"cubin")
+    (directory / "tvm-ffi").mkdir()
+    (directory / "tvm-ffi" / "main.so").write_bytes(b"so")
+    return directory
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "kernels" / "engines.tar"
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and not path.name.startswith(".")
+    }
+
+
+def test_another_machine_gets_what_was_compiled_once(compiled: Path, archive: Path, tmp_path: Path) -> None:
+    assert pack(compiled, archive)
+    second = tmp_path / "second"
+    assert unpack(second, archive)
+    assert content(second) == content(compiled) != {}
+    times = [(each / "triton" / "ABC" / "kernel.cubin").stat().st_mtime for each in (second, compiled)]
+    assert times[0] == pytest.approx(times[1], abs=1e-3), "builders compare times"
+    (second / "tvm-ffi" / "main.so").unlink()
+    assert not unpack(second, archive), "a machine is filled once"
+    assert "tvm-ffi/main.so" not in content(second)
+
+
+def test_the_archive_is_written_again_only_for_new_files(compiled: Path, archive: Path, tmp_path: Path) -> None:
+    assert pack(compiled, archive)
+    assert not pack(compiled, archive)
+    second = tmp_path / "second"
+    unpack(second, archive)
+    assert not pack(second, archive), "its own marks are no kernels"
+    (second / "triton" / "new").write_bytes(b"new")
+    assert pack(second, archive)
+    third = tmp_path / "third"
+    unpack(third, archive)
+    assert content(third) == content(compiled) | {"triton/new": b"new"}
+    assert [each.name for each in archive.parent.iterdir()] == [archive.name]
+
+
+def test_nothing_is_done_before_anything_was_compiled(archive: Path, tmp_path: Path) -> None:
+    assert not unpack(tmp_path / "empty", archive)
+    assert not pack(tmp_path / "empty", archive)
+    assert not archive.exists()
+
+
+def test_a_damaged_archive_is_left_and_replaced(
+    compiled: Path, archive: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    archive.parent.mkdir(parents=True)
+    archive.write_bytes(b"no archive" * 100)
+    assert not unpack(tmp_path / "second", archive)
+    assert "action=unpack_kernels" in caplog.text
+    assert pack(compiled, archive)
+    assert unpack(tmp_path / "third", archive)
+
+
+def test_an_archive_writes_nothing_outside(archive: Path, tmp_path: Path) -> None:
+    archive.parent.mkdir(parents=True)
+    with tarfile.open(archive, "w") as tar:
+        entry = tarfile.TarInfo("../outside.so")
+        entry.size = 3
+        tar.addfile(entry, io.BytesIO(b"bad"))
+    assert not unpack(tmp_path / "second", archive)
+    assert not (tmp_path / "outside.so").exists()
+
+
+def test_links_are_not_kept(compiled: Path, archive: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (compiled / "link").symlink_to(tmp_path / "secret")
+    assert pack(compiled, archive)
+    with tarfile.open(archive) as tar:
+        assert "link" not in tar.getnames()
+
+
+def test_files_that_change_meanwhile_are_not_kept(
+    compiled: Path, archive: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    versions = iter(range(100))
+    monkeypatch.setattr(kernel_archive, "_version", lambda file: (1, next(versions)))
+    assert not pack(compiled, archive)
+    assert "files have changed meanwhile" in caplog.text
+    assert list(archive.parent.iterdir()) == []
+
+
+def test_what_is_too_large_for_kernels_is_not_kept(
+    compiled: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_archive, "MOST_BYTES", 6)
+    assert not pack(compiled, archive)
+    monkeypatch.setattr(kernel_archive, "MOST_BYTES", 7)
+    assert pack(compiled, archive)
+
+
+def test_what_may_be_the_reason_of_a_failed_start_is_removed(compiled: Path, archive: Path) -> None:
+    pack(compiled, archive)
+    discard(compiled, archive)
+    assert not compiled.exists()
+    assert not archive.exists()
+    discard(compiled, archive)
+
+
+class Process:
+    """A server that is one in name."""
+
+    pid = 1
+
+    def __init__(self, *_: object) -> None:
+        """Start nothing."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize("trouble", [None, "it has crashed"])
+def test_an_engine_finds_the_kernels_and_leaves_them(
+    compiled: Path, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str | None
+) -> None:
+    directory = tmp_path / "second"
+    found: list[dict[str, bytes]] = []
+
+    def ready(*_: object) -> str | None:
+        found.append(content(directory))
+        (directory / "more").write_bytes(b"more")
+        return trouble
+
+    pack(compiled, archive)
+    monkeypatch.setattr(server, "KeptProcess", Process)
+    monkeypatch.setattr(server, "_wait_ready", ready)
+    monkeypatch.setattr(kernel_archive, "pack_soon", pack)
+    monkeypatch.setenv(kernels.DIRECTORY_VARIABLE, str(directory))
+    engine = EngineServer("engine-0", tmp_path / "log", "127.0.0.1")
+    try:
+        engine.start(EngineCommand({}, {}, archive), 10)
+    except EngineStartError:
+        assert trouble
+        assert not archive.exists()
+    else:
+        with tarfile.open(archive) as tar:
+            assert "more" in tar.getnames()
+    assert found == [content(compiled)]
+
+
+def test_without_a_directory_of_the_pod_nothing_is_kept(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "KeptProcess", Process)
+    monkeypatch.setattr(server, "_wait_ready", lambda *_: None)
+    monkeypatch.delenv(kernels.DIRECTORY_VARIABLE, raising=False)
+    EngineServer("engine-0", tmp_path / "log", "127.0.0.1").start(EngineCommand({}, {}, archive), 10)
+    assert not archive.parent.exists()
