@@ -6,15 +6,13 @@ from dataclasses import dataclass
 
 from rljob_api.failures.catalogue import catalogue
 from rljob_api.failures.entry import Failure, Level
-from rljob_api.failures.scan import Occurrence, Scanned
+from rljob_api.failures.scan import UNKNOWN, Occurrence, Scanned
 
 EPISODE = 3000
 """lines without a cause that separate a failure that the run survived from the one that ended it"""
 MOST_EVIDENCE = 3
 """lines that are shown of a failure"""
 LEVELS = (Level.CAUSE, Level.CONSEQUENCE, Level.HINT)
-UNKNOWN = "PythonException"
-"""the entry of exceptions that no other entry knows"""
 WRAPPER = re.compile(
     r"RayTaskError|RAY_IGNORE_UNHANDLED_ERRORS|error raised in its creation task|This exception is raised"
 )
@@ -110,7 +108,20 @@ def _says_more(other: Failure, general: Failure) -> bool:
 
 def _by_failure(logs: Sequence[Scanned]) -> list[tuple[Failure, list[Occurrence]]]:
     codes = dict.fromkeys(code for log in logs for code in log.found)
-    return [(catalogue()[code], [each for log in logs for each in log.found.get(code, ())]) for code in codes]
+    found = [(catalogue()[code], [each for log in logs for each in log.found.get(code, ())]) for code in codes]
+    return [*found, *_suggested(logs, {failure.code for failure, _ in found})]
+
+
+def _suggested(logs: Sequence[Scanned], known: set[str]) -> list[tuple[Failure, list[Occurrence]]]:
+    """Return what exceptions suggest that no signature knows: it says less than the signature of any cause."""
+    codes = dict.fromkeys(code for log in logs for code in log.inferred if code not in known)
+    return [
+        (
+            catalogue()[code].model_copy(update={"general": True, "over": (UNKNOWN,)}),
+            [each for log in logs for each in log.inferred.get(code, ())],
+        )
+        for code in codes
+    ]
 
 
 def _episodes(shown: Sequence[tuple[Failure, Sequence[Occurrence]]], names: Sequence[str]) -> dict[str, int]:

@@ -16,6 +16,7 @@ from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
 from rljob_api.failures.catalogue import catalogue
 from rljob_api.failures.entry import Failure, Signature
+from rljob_api.failures.exceptions import code_of, frames
 
 CHUNK: Final = 1 << 24
 """bytes that are searched at once"""
@@ -59,7 +60,12 @@ PREFIX = (
     r"|(?:ERROR|CRITICAL|FATAL):? (?:[\d-]+ [\d:.]+ )?(?:\S+:\d+:? )?(?:-- )?|(?:[Ee]rror|E): )*\s*"
 )
 """what Ray, torchrun, loggers and collectors write before a line of a process"""
-EXCEPTION = re.compile(rf"^{PREFIX}((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt)\b(?:\(\w+\))?(?:: .+|:?\s*$))")
+CLASS = r"(?:(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt)|(?:\w+\.)+_?(?:exceptions?|errors?)\.[A-Z]\w+)\b"
+EXCEPTION = re.compile(rf"^{PREFIX}({CLASS}(?:\(\w+\))?(?:: .+|:?\s*$))")
+RAISED = re.compile(rf"({CLASS})(?:\((\w+)\))?:? *(.*)")
+"""an exception anywhere in a line: its class, the class that Ray passes on, and the message"""
+UNKNOWN: Final = "PythonException"
+"""the entry of exceptions that no other entry knows"""
 HANDLED = re.compile(
     r"(?i)\bretr(?:y|ies|ying)\b|Exception ignored in|\bskip(?:s|ped|ping)\b|\bfall(?:s|ing)? ?back\b|\bcaught\b"
     r"|\brecover(?:s|ed|ing)\b|\bcontinu(?:es|ing)\b|\bignor(?:ed|ing)\b"
@@ -67,6 +73,8 @@ HANDLED = re.compile(
 )
 """a line before a traceback, or soon after it, that says that the program goes on"""
 TRACEBACK = "Traceback (most recent call last)"
+SHORT: Final = 12
+"""characters of a message that goes on in the next lines"""
 LAST_WORDS: Final = 50
 """lines after an exception without a traceback up to which it counts as the end of its log"""
 EVENT = r"(?:\b(?:Warning|Normal)\b.*\b{reason}\b|\b[Rr]eason\"?[:=] *\"?{reason}\b)"
@@ -103,6 +111,8 @@ class Scanned:
     """offset of the last line that says that the run ended well, if it is near the end; -1: none"""
     last_exception: Occurrence | None = None
     """the last exception of Python, known or not"""
+    inferred: dict[str, list[Occurrence]] = field(default_factory=dict)
+    """exceptions that no signature knows, by the code that their class, words and frames suggest"""
 
     @property
     def last_words(self) -> Occurrence | None:
@@ -162,6 +172,7 @@ def scan(name: str, data: bytes | mmap) -> Scanned:
         result.found[code] = [each for each in result.found.get(code, ()) if each.start > offset]
     result.found = {code: found for code, found in result.found.items() if found}
     _look_at_end(data, result)
+    _look_at_exceptions(data, result)
     return result
 
 
@@ -230,6 +241,31 @@ def _look_at_end(data: bytes | mmap, result: Scanned) -> None:
         if found and not _is_beside_the_point(text) and not _is_handled(data, offset, offset + len(line)):
             result.last_exception = Occurrence(result.name, number, found[1], start=offset)
         offset += len(line) + 1
+
+
+def _look_at_exceptions(data: bytes | mmap, result: Scanned) -> None:
+    """Set what the exceptions are that no signature knows."""
+    unknown = [*result.found.get(UNKNOWN, ()), *([result.last_words] if result.last_words else [])]
+    known = {each.start for code, found in result.found.items() if code != UNKNOWN for each in found}
+    for start, each in {each.start: each for each in unknown if each.start not in known}.items():
+        raised = RAISED.search(each.text)
+        if raised is None or "can't be subclassed" in each.text:
+            continue
+        code = code_of(*_error_and_frames(data, start, raised))
+        if code is not None:
+            result.inferred.setdefault(code, []).append(each)
+
+
+def _error_and_frames(data: bytes | mmap, start: int, raised: re.Match[str]) -> tuple[str, Sequence[str]]:
+    """Return an exception as `Class: message`, with the frames of its traceback."""
+    name, passed_on, message = raised[1].rpartition(".")[2], raised[2], raised[3]
+    after = _text(data, start, min(len(data), start + AFTER)).split("\n", 1)
+    rest = after[1] if len(after) > 1 else ""
+    if passed_on:
+        return f"{passed_on}: ", frames(rest)
+    if len(message) < SHORT:
+        message = f"{message} {' '.join(rest.split(chr(10))[:2])}"
+    return f"{name}: {message}", frames(_text(data, max(0, start - BEFORE), start))
 
 
 def _chunks(data: bytes | mmap) -> Iterator[tuple[int, int]]:

@@ -118,7 +118,7 @@ def test_an_exception_at_the_end_counts_although_there_is_a_hint():
     ]
 
 
-EXCEPTION = '  File "reward.py", line 3, in score\nValueError: could not convert string to float: "x"'
+EXCEPTION = '  File "own.py", line 3, in play\nValueError: could not convert string to float: "x"'
 SHAPES = "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
 
 
