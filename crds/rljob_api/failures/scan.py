@@ -55,13 +55,15 @@ SUCCESS = re.compile(
 )
 """Ray's client, the events of a run, a RayJob, and a job's status"""
 PREFIX = (
-    r"(?:\([^)]*\) ?|\[[^\]]*\]:? ?|\S+ std(?:err|out) F |[│|>]\s*|std(?:err|out): ?"
+    r"(?:\([^)]*\) ?|[\w.-]*\[[^\]]*\]:? ?|\S+ std(?:err|out) F |[│|>]\s*|std(?:err|out): ?"
     r"|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-][\d:]+)?\s+|(?:[\w./-]+\.py:\d+\] ?)"
     r"|(?:ERROR|CRITICAL|FATAL):? (?:[\d-]+ [\d:.]+ )?(?:\S+:\d+:? )?(?:-- )?|(?:[Ee]rror|E): )*\s*"
 )
 """what Ray, torchrun, loggers and collectors write before a line of a process"""
 CLASS = r"(?:(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt)|(?:\w+\.)+_?(?:exceptions?|errors?)\.[A-Z]\w+)\b"
 EXCEPTION = re.compile(rf"^{PREFIX}({CLASS}(?:\(\w+\))?(?:: .+|:?\s*$))")
+FRAME = re.compile(rf'^{PREFIX}File "[^"]+", line \d+, in \S+')
+"""a frame of a traceback"""
 RAISED = re.compile(rf"({CLASS})(?:\((\w+)\))?:? *(.*)")
 """an exception anywhere in a line: its class, the class that Ray passes on, and the message"""
 UNKNOWN: Final = "PythonException"
@@ -111,13 +113,15 @@ class Scanned:
     """offset of the last line that says that the run ended well, if it is near the end; -1: none"""
     last_exception: Occurrence | None = None
     """the last exception of Python, known or not"""
+    last_frame: Occurrence | None = None
+    """the last frame of a traceback whose exception the log does not have; None: it has all"""
     inferred: dict[str, list[Occurrence]] = field(default_factory=dict)
     """exceptions that no signature knows, by the code that their class, words and frames suggest"""
 
     @property
     def last_words(self) -> Occurrence | None:
-        """The last exception, if the log ends with it."""
-        last = self.last_exception
+        """The last exception, if the log ends with it, or the last frame of a traceback that is cut off."""
+        last = self.last_frame or self.last_exception
         return last if last and self.lines - last.line < LAST_WORDS else None
 
 
@@ -229,7 +233,7 @@ def _is_handled(data: bytes | mmap, first: int, last: int) -> bool:
 
 
 def _look_at_end(data: bytes | mmap, result: Scanned) -> None:
-    """Set where the run succeeded, and its last exception."""
+    """Set where the run succeeded, its last exception, and where its last traceback is cut off."""
     offset = max(0, len(data) - END)
     number = result.lines - bytes(data[offset:]).count(b"\n")
     for line in bytes(data[offset:]).split(b"\n"):
@@ -238,6 +242,10 @@ def _look_at_end(data: bytes | mmap, result: Scanned) -> None:
         if SUCCESS.search(text):
             result.succeeded_at = offset
         found = EXCEPTION.match(text)
+        if FRAME.match(text) and not _is_handled(data, offset, offset + len(line)):
+            result.last_frame = Occurrence(result.name, number, text.strip(), start=offset)
+        if found:
+            result.last_frame = None
         if found and not _is_beside_the_point(text) and not _is_handled(data, offset, offset + len(line)):
             result.last_exception = Occurrence(result.name, number, found[1], start=offset)
         offset += len(line) + 1
@@ -249,9 +257,12 @@ def _look_at_exceptions(data: bytes | mmap, result: Scanned) -> None:
     known = {each.start for code, found in result.found.items() if code != UNKNOWN for each in found}
     for start, each in {each.start: each for each in unknown if each.start not in known}.items():
         raised = RAISED.search(each.text)
-        if raised is None or "can't be subclassed" in each.text:
-            continue
-        code = code_of(*_error_and_frames(data, start, raised))
+        if FRAME.match(each.text):
+            code = code_of("", frames(_text(data, max(0, start - BEFORE), start + len(each.text))))
+        elif raised and "can't be subclassed" not in each.text:
+            code = code_of(*_error_and_frames(data, start, raised))
+        else:
+            code = None
         if code is not None:
             result.inferred.setdefault(code, []).append(each)
 
