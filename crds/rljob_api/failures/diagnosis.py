@@ -61,7 +61,8 @@ def diagnose(logs: Sequence[Scanned]) -> Diagnosis:
     begins = _episodes(shown, [log.name for log in logs])
     counts = {failure.code: sum(log.counts.get(failure.code, 0) for log in logs) for failure, _ in shown}
     findings = [_finding(failure, found, counts[failure.code], begins) for failure, found in shown]
-    findings += _last_words(logs, findings) if all(each.failure.level is Level.HINT for each in findings) else []
+    if all(each.failure.level is Level.HINT for each in findings):
+        findings += _last_words(logs, findings) or _last_errors(logs, findings)
     order = {log.name: index for index, log in enumerate(logs)}
     exceptions = [log.last_exception for log in logs if log.last_exception]
     ranked = tuple(sorted(findings, key=lambda each: _rank(each, order)))
@@ -78,6 +79,21 @@ def _last_words(logs: Sequence[Scanned], hints: Sequence[Finding]) -> list[Findi
     last = [log.last_words for log in logs if log.last_words]
     words = [each for each in last if (each.log, each.line) not in known]
     return [Finding(catalogue()[UNKNOWN], tuple(words[:MOST_EVIDENCE]), len(words), is_earlier=False)] if words else []
+
+
+def _last_errors(logs: Sequence[Scanned], hints: Sequence[Finding]) -> list[Finding]:
+    """Return what the lines at the end suggest that look like errors, where nothing else says what happened."""
+    known = {(each.log, each.line) for hint in hints for each in hint.evidence}
+    codes = dict.fromkeys(code for log in logs for code in log.last_errors if log.succeeded_at < 0)
+    found = [
+        (code, [each for log in logs for each in log.last_errors.get(code, ()) if (each.log, each.line) not in known])
+        for code in codes
+    ]
+    return [
+        Finding(catalogue()[code], tuple(lines[:MOST_EVIDENCE]), len(lines), is_earlier=False)
+        for code, lines in found
+        if lines
+    ]
 
 
 def _behind(

@@ -16,7 +16,7 @@ from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
 from rljob_api.failures.catalogue import catalogue
 from rljob_api.failures.entry import Failure, Signature
-from rljob_api.failures.exceptions import code_of, frames
+from rljob_api.failures.topics import code_of_exception, code_of_line, frames
 
 CHUNK: Final = 1 << 24
 """bytes that are searched at once"""
@@ -74,6 +74,21 @@ HANDLED = re.compile(
     r"|\btool[ _](?:response|result|output|call)\b|<\|"
 )
 """a line before a traceback, or soon after it, that says that the program goes on"""
+LOOKS_LIKE_ERROR = re.compile(
+    r"(?i)\bfail(?:ed|ure|s)?\b|\b(?:unable|inability|not possible) to\b|\bcould ?n(?:o|')?t\b|\bcannot\b|\bcan't\b"
+    r"|\b(?:denied|refused|forbidden|unauthorized|killed|invalid|crashed|unschedulable|evicted|deadlock)\b"
+    r"|\btimed? ?-?out\b(?!s|[=:(])|\b(?:rpc|cuda|hip|rocm) error\b|(?-i:\b[Ee]rror[: ])"
+    r"|\bnot (?:found|ready|available|enough)\b|\bdeadline exceeded\b|\bno (?:such|space)\b|\bpanic:"
+)
+"""a line that may say why a program ended, however it is written"""
+NO_ERROR = re.compile(
+    r"\b(?:INFO|DEBUG|WARN|WARNING|TRACE|Normal)\b|\b[IW]\d{4} \d\d:\d\d|level=\"?(?:info|warn|debug)"
+    r"|\"level\": ?\"info|\[[IW] |\b[IW] \d+ \d+\]| W\]|[a-z]Warning: |File \"|\\n|\braise \w|: success\b"
+    r"|\b(?:0 (?:failed|errors?|failures?)|(?:failed|errors?|failures?|timeouts?)\"?[:=] ?0)\b"
+    r"|the object has been modified|\bwon't affect\b|[Rr]eadiness probe|[Hh]ealth check failed"
+    r"|\b(?:[Ii]f|[Ww]hen|[Uu]nless|may|might|until|in case)\b"
+)
+"""a line that looks like an error and is none, or not alone: by its level, or because it speaks of what could happen"""
 TRACEBACK = "Traceback (most recent call last)"
 SHORT: Final = 12
 """characters of a message that goes on in the next lines"""
@@ -115,6 +130,8 @@ class Scanned:
     """the last exception of Python, known or not"""
     last_frame: Occurrence | None = None
     """the last frame of a traceback whose exception the log does not have; None: it has all"""
+    last_errors: dict[str, list[Occurrence]] = field(default_factory=dict)
+    """lines at the end that look like errors and that no signature knows, by the code that their words suggest"""
     inferred: dict[str, list[Occurrence]] = field(default_factory=dict)
     """exceptions that no signature knows, by the code that their class, words and frames suggest"""
 
@@ -246,9 +263,21 @@ def _look_at_end(data: bytes | mmap, result: Scanned) -> None:
             result.last_frame = Occurrence(result.name, number, text.strip(), start=offset)
         if found:
             result.last_frame = None
+        elif result.lines - number < LAST_WORDS:
+            _look_for_topic(data, _Line(offset, offset + len(line), number), text, result)
         if found and not _is_beside_the_point(text) and not _is_handled(data, offset, offset + len(line)):
             result.last_exception = Occurrence(result.name, number, found[1], start=offset)
         offset += len(line) + 1
+
+
+def _look_for_topic(data: bytes | mmap, line: _Line, text: str, result: Scanned) -> None:
+    """Note a line that looks like an error, with the code that its words suggest."""
+    if not LOOKS_LIKE_ERROR.search(text) or NO_ERROR.search(text) or _is_beside_the_point(text):
+        return
+    code = code_of_line(text)
+    if code is not None and not _is_handled(data, line.first, line.last):
+        seen = Occurrence(result.name, line.number, text.strip(), start=line.first)
+        result.last_errors.setdefault(code, []).append(seen)
 
 
 def _look_at_exceptions(data: bytes | mmap, result: Scanned) -> None:
@@ -258,9 +287,10 @@ def _look_at_exceptions(data: bytes | mmap, result: Scanned) -> None:
     for start, each in {each.start: each for each in unknown if each.start not in known}.items():
         raised = RAISED.search(each.text)
         if FRAME.match(each.text):
-            code = code_of("", frames(_text(data, max(0, start - BEFORE), start + len(each.text))))
+            before = _text(data, max(0, start - BEFORE), start)
+            code = code_of_exception("", (*frames(before), *frames(each.text)))
         elif raised and "can't be subclassed" not in each.text:
-            code = code_of(*_error_and_frames(data, start, raised))
+            code = code_of_exception(*_error_and_frames(data, start, raised))
         else:
             code = None
         if code is not None:

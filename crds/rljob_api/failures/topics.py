@@ -1,14 +1,15 @@
-"""Says what an exception is that no signature of the catalogue knows, from its class, its words and its frames. Pure.
+"""Says what an error is that no signature of the catalogue knows, from its class, its words and its frames. Pure.
 
-The wordings of exceptions have no end, but their topics have: a `KeyError` below `load_weights` is a tensor that the
-engine does not know, however the line is written. `exceptions.yaml` is the table, and the first line that fits decides.
+The wordings of errors have no end, but their topics have: a `KeyError` below `load_weights` is a tensor that the engine
+does not know, however the line is written. `exceptions.yaml` is the table for exceptions of Python, `lines.yaml` for
+other lines that look like errors. In each the first rule that fits decides.
 """
 
 import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Final
+from typing import Any, Final
 
 import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -19,8 +20,8 @@ MOST_FRAMES: Final = 40
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class Rule(BaseModel):
-    """A line of the table."""
+class ExceptionRule(BaseModel):
+    """A line of the table of exceptions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,7 +34,7 @@ class Rule(BaseModel):
     """regular expression for `Class: message` of an exception that looks alike and is another failure"""
 
     @model_validator(mode="after")
-    def _looks_at_something(self) -> "Rule":
+    def _looks_at_something(self) -> "ExceptionRule":
         if self.error is None and self.frames is None:
             raise ValueError(f"{self.code}: a rule needs `error` or `frames`")
         return self
@@ -46,19 +47,43 @@ class Rule(BaseModel):
         return self.frames is None or any(re.search(self.frames, frame) for frame in frames)
 
 
+class LineRule(BaseModel):
+    """A line of the table of other lines."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    code: str
+    line: str
+    """regular expression for the line"""
+
+
 @cache
-def rules() -> tuple[Rule, ...]:
-    """Return the table in its order."""
-    text = files("rljob_api.failures").joinpath("exceptions.yaml").read_text("utf-8")
-    return tuple(Rule.model_validate(each) for each in yaml.load(text, Loader=_Loader))
+def exception_rules() -> tuple[ExceptionRule, ...]:
+    """Return the table of exceptions in its order."""
+    return tuple(ExceptionRule.model_validate(each) for each in _table("exceptions.yaml"))
 
 
-def code_of(error: str, frames: Sequence[str]) -> str | None:
+@cache
+def line_rules() -> tuple[LineRule, ...]:
+    """Return the table of other lines in its order."""
+    return tuple(LineRule.model_validate(each) for each in _table("lines.yaml"))
+
+
+def code_of_exception(error: str, frames: Sequence[str]) -> str | None:
     """Return the code of the failure that an exception is; None: its class, words and frames name no topic."""
-    return next((rule.code for rule in rules() if rule.fits(error, frames)), None)
+    return next((rule.code for rule in exception_rules() if rule.fits(error, frames)), None)
+
+
+def code_of_line(line: str) -> str | None:
+    """Return the code of the failure that a line is about, which looks like an error; None: it names no topic."""
+    return next((rule.code for rule in line_rules() if re.search(rule.line, line)), None)
 
 
 def frames(text: str) -> tuple[str, ...]:
     """Return the frames of the last traceback in a text, as `path in function`, the innermost last."""
     last = text.rpartition("Traceback (most recent call last)")[2]
     return tuple(f"{path} in {name}" for path, name in FRAME.findall(last)[-MOST_FRAMES:])
+
+
+def _table(name: str) -> Any:
+    return yaml.load(files("rljob_api.failures").joinpath(name).read_text("utf-8"), Loader=_Loader)
