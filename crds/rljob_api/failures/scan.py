@@ -44,7 +44,7 @@ HEARSAY = re.compile(
     r"|\b(?:response|prompt|completion|question)\\?[\"']?: ?\\?[\"'\[]"
     r"|\b(?:[Ii]f|[Ww]hen) (?:you|the log|a log|it) (?:see|say|show)s?\b|\bFAQ: |::test_\w+ (?:PASSED|SKIPPED)"
     r"|\bcommit [0-9a-f]{3,40}(?:: |$)|\b[0-9a-f]{7,40} (?:Add|Fix|Merge|Remove|Revert|Update)\b"
-    r"|\* \[new (?:branch|tag)\]"
+    r"|\* \[new (?:branch|tag)\]|\[__\w+\]"
 )
 """a line that quotes a model, a page, a test or a commit: it is about a failure, which need not have happened"""
 SUCCESS = re.compile(
@@ -61,7 +61,7 @@ PREFIX = (
 )
 """what Ray, torchrun, loggers and collectors write before a line of a process"""
 CLASS = r"(?:(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt)|(?:\w+\.)+_?(?:exceptions?|errors?)\.[A-Z]\w+)\b"
-EXCEPTION = re.compile(rf"^{PREFIX}({CLASS}(?:\(\w+\))?(?:: .+|:?\s*$))")
+EXCEPTION = re.compile(rf"^{PREFIX}({CLASS}(?:\(\w+\))?(?:: .+|:?\s*$|\s+Traceback \(most recent call last\)))")
 FRAME = re.compile(rf'^{PREFIX}File "[^"]+", line \d+, in \S+')
 """a frame of a traceback"""
 RAISED = re.compile(rf"({CLASS})(?:\((\w+)\))?:? *(.*)")
@@ -77,16 +77,18 @@ HANDLED = re.compile(
 LOOKS_LIKE_ERROR = re.compile(
     r"(?i)\bfail(?:ed|ure|s)?\b|\b(?:unable|inability|not possible) to\b|\bcould ?n(?:o|')?t\b|\bcannot\b|\bcan't\b"
     r"|\b(?:denied|refused|forbidden|unauthorized|killed|invalid|crashed|unschedulable|evicted|deadlock)\b"
-    r"|\btimed? ?-?out\b(?!s|[=:(])|\b(?:rpc|cuda|hip|rocm) error\b|(?-i:\b[Ee]rror[: ])"
-    r"|\bnot (?:found|ready|available|enough)\b|\bdeadline exceeded\b|\bno (?:such|space)\b|\bpanic:"
+    r"|\btimed out\b|\btime-?out (?:expired|exceeded|waiting|while|after|error)\b|\b(?:rpc|cuda|hip|rocm) error\b"
+    r"|(?-i:\b[Ee]rror[: ])|\bnot (?:found|ready|available|enough)\b|\bno (?:such|space)\b"
+    r"|\bdeadline exceeded\b|\bpanic:"
 )
 """a line that may say why a program ended, however it is written"""
 NO_ERROR = re.compile(
     r"\b(?:INFO|DEBUG|WARN|WARNING|TRACE|Normal)\b|\b[IW]\d{4} \d\d:\d\d|level=\"?(?:info|warn|debug)"
     r"|\"level\": ?\"info|\[[IW] |\b[IW] \d+ \d+\]| W\]|[a-z]Warning: |File \"|\\n|\braise \w|: success\b"
-    r"|\b(?:0 (?:failed|errors?|failures?)|(?:failed|errors?|failures?|timeouts?)\"?[:=] ?0)\b"
+    r"|\b0 (?:failed|errors?|failures?)\b|[:=] ?0(?![.:x\d])|\bcount 0\b"
     r"|the object has been modified|\bwon't affect\b|[Rr]eadiness probe|[Hh]ealth check failed"
-    r"|\b(?:[Ii]f|[Ww]hen|[Uu]nless|may|might|until|in case)\b"
+    r"|\b(?:[Ii]f|[Ww]hen|[Uu]nless|until|in case)\b[^.]*\b(?:fail\w*|not|cannot|error|invalid|denied)\b"
+    r"|\b(?:may|might)\b"
 )
 """a line that looks like an error and is none, or not alone: by its level, or because it speaks of what could happen"""
 TRACEBACK = "Traceback (most recent call last)"
@@ -259,7 +261,7 @@ def _look_at_end(data: bytes | mmap, result: Scanned) -> None:
         if SUCCESS.search(text):
             result.succeeded_at = offset
         found = EXCEPTION.match(text)
-        if FRAME.match(text) and not _is_handled(data, offset, offset + len(line)):
+        if FRAME.match(text) and not _is_beside_the_point(text) and not _is_handled(data, offset, offset + len(line)):
             result.last_frame = Occurrence(result.name, number, text.strip(), start=offset)
         if found:
             result.last_frame = None
@@ -302,8 +304,8 @@ def _error_and_frames(data: bytes | mmap, start: int, raised: re.Match[str]) -> 
     name, passed_on, message = raised[1].rpartition(".")[2], raised[2], raised[3]
     after = _text(data, start, min(len(data), start + AFTER)).split("\n", 1)
     rest = after[1] if len(after) > 1 else ""
-    if passed_on:
-        return f"{passed_on}: ", frames(rest)
+    if passed_on or message.startswith(TRACEBACK):
+        return f"{passed_on or name}: ", frames(rest)
     if len(message) < SHORT:
         message = f"{message} {' '.join(rest.split(chr(10))[:2])}"
     return f"{name}: {message}", frames(_text(data, max(0, start - BEFORE), start))

@@ -14,7 +14,8 @@ from typing import Any, Final
 import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
-FRAME = re.compile(r'File "?([^",\n]+)"?, line \d+,? in ([\w.<>]+)')
+FRAME = re.compile(r'File "?([^",\n]+?)"?(?:, line |:)\d+,? in ([\w.<>]+)')
+"""a frame as Python, a stack dump or a notebook writes it"""
 MOST_FRAMES: Final = 40
 """frames before an exception that are looked at, the innermost ones"""
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
