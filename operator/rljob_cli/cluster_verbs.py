@@ -15,7 +15,8 @@ import typer
 from rich.console import Console, RenderableType
 
 from rljob_api.exits import Exit
-from rljob_api.failures.scan import Scanned, scan
+from rljob_api.failures.occurrences import Scanned
+from rljob_api.failures.scan import scan
 from rljob_api.status import Phase
 from rljob_cli import (
     job_evidence,

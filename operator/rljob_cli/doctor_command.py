@@ -8,7 +8,7 @@ import typer
 
 from rljob_api.exits import Exit
 from rljob_api.failures.diagnosis import Diagnosis, diagnose
-from rljob_api.failures.scan import Scanned
+from rljob_api.failures.occurrences import Scanned
 from rljob_cli import doctor as reading
 from rljob_cli import doctor_view as view
 from rljob_cli.cluster_commands import cluster_verbs

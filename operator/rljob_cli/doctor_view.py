@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from rljob_api.failures.diagnosis import Diagnosis, Finding
 from rljob_api.failures.entry import Level
-from rljob_api.failures.scan import Occurrence, Scanned
+from rljob_api.failures.occurrences import Occurrence, Scanned
 
 PAGE = "docs/troubleshooting.md"
 MOST_SHOWN = 3

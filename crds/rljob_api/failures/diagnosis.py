@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rljob_api.failures.catalogue import catalogue
 from rljob_api.failures.entry import Failure, Level
-from rljob_api.failures.scan import UNKNOWN, Occurrence, Scanned
+from rljob_api.failures.occurrences import UNKNOWN, Occurrence, Scanned
 
 EPISODE = 3000
 """lines without a cause that separate a failure that the run survived from the one that ended it"""

@@ -8,7 +8,7 @@ from typing import Final
 from rljob_api.failures.catalogue import catalogue
 from rljob_api.failures.diagnosis import diagnose
 from rljob_api.failures.entry import Level
-from rljob_api.failures.scan import Scanned
+from rljob_api.failures.occurrences import Scanned
 
 LONGEST_EVIDENCE: Final = 300
 """[characters]"""

@@ -3,7 +3,8 @@
 import pytest
 
 from rljob_api.failures.diagnosis import EPISODE, Diagnosis, diagnose
-from rljob_api.failures.scan import LAST_WORDS, scan
+from rljob_api.failures.occurrences import LAST_WORDS
+from rljob_api.failures.scan import scan
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 18.55 GiB. GPU 0 has a total capacity of 79 GiB"
 TIMEOUT = "[rank3]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE)"

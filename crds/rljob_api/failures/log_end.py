@@ -1,0 +1,113 @@
+"""Says how a log ends, and what its exceptions and last errors are about that no signature knows."""
+
+import re
+from collections.abc import Sequence
+from mmap import mmap
+from typing import Final
+
+from rljob_api.failures.log_text import AFTER, BEFORE, SPAN, TRACEBACK, is_beside_the_point, is_handled
+from rljob_api.failures.log_text import text as read
+from rljob_api.failures.occurrences import LAST_WORDS, UNKNOWN, Occurrence, Scanned
+from rljob_api.failures.topics import code_of_exception, code_of_line, frames
+
+END: Final = 1 << 16
+"""bytes at the end of a log that say whether the run succeeded"""
+SHORT: Final = 12
+"""characters of a message that goes on in the next lines"""
+SUCCESS = re.compile(
+    r"Job '[\w-]+' succeeded"
+    r"|\"kind\": ?\"end\".*\"outcome\": ?\"finished\""
+    r"|\bjobDeploymentStatus: Complete\b"
+    r"|^condition Succeeded \w+: "
+)
+"""Ray's client, the events of a run, a RayJob, and a job's status"""
+PREFIX = (
+    r"(?:\([^)]*\) ?|[\w.-]*\[[^\]]*\]:? ?|\S+ std(?:err|out) F |[│|>]\s*|std(?:err|out): ?"
+    r"|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-][\d:]+)?\s+|(?:[\w./-]+\.py:\d+\] ?)"
+    r"|(?:ERROR|CRITICAL|FATAL):? (?:[\d-]+ [\d:.]+ )?(?:\S+:\d+:? )?(?:-- )?|(?:[Ee]rror|E): )*\s*"
+)
+"""what Ray, torchrun, loggers and collectors write before a line of a process"""
+CLASS = r"(?:(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt)|(?:\w+\.)+_?(?:exceptions?|errors?)\.[A-Z]\w+)\b"
+EXCEPTION = re.compile(rf"^{PREFIX}({CLASS}(?:\(\w+\))?(?:: .+|:?\s*$|\s+Traceback \(most recent call last\)))")
+FRAME = re.compile(rf'^{PREFIX}File "[^"]+", line \d+, in \S+')
+"""a frame of a traceback"""
+RAISED = re.compile(rf"({CLASS})(?:\((\w+)\))?:? *(.*)")
+"""an exception anywhere in a line: its class, the class that Ray passes on, and the message"""
+LOOKS_LIKE_ERROR = re.compile(
+    r"(?i)\bfail(?:ed|ure|s)?\b|\b(?:unable|inability|not possible) to\b|\bcould ?n(?:o|')?t\b|\bcannot\b|\bcan't\b"
+    r"|\b(?:denied|refused|forbidden|unauthorized|killed|invalid|crashed|unschedulable|evicted|deadlock)\b"
+    r"|\btimed out\b|\btime-?out (?:expired|exceeded|waiting|while|after|error)\b|\b(?:rpc|cuda|hip|rocm) error\b"
+    r"|(?-i:\b[Ee]rror[: ])|\bnot (?:found|ready|available|enough)\b|\bno (?:such|space)\b"
+    r"|\bdeadline exceeded\b|\bpanic:"
+)
+"""a line that may say why a program ended, however it is written"""
+NO_ERROR = re.compile(
+    r"\b(?:INFO|DEBUG|WARN|WARNING|TRACE|Normal)\b|\b[IW]\d{4} \d\d:\d\d|level=\"?(?:info|warn|debug)"
+    r"|\"level\": ?\"info|\[[IW] |\b[IW] \d+ \d+\]| W\]|[a-z]Warning: |File \"|\\n|\braise \w|: success\b"
+    r"|\b0 (?:failed|errors?|failures?)\b|[:=] ?0(?![.:x\d])|\bcount 0\b"
+    r"|the object has been modified|\bwon't affect\b|[Rr]eadiness probe|[Hh]ealth check failed"
+    r"|\b(?:[Ii]f|[Ww]hen|[Uu]nless|until|in case)\b[^.]*\b(?:fail\w*|not|cannot|error|invalid|denied)\b"
+    r"|\b(?:may|might)\b"
+)
+"""a line that looks like an error and is none, or not alone: by its level, or because it speaks of what could happen"""
+
+
+def look_at_end(data: bytes | mmap, result: Scanned) -> None:
+    """Set where the run succeeded, its last exception, and where its last traceback is cut off."""
+    offset = max(0, len(data) - END)
+    number = result.lines - bytes(data[offset:]).count(b"\n")
+    for line in bytes(data[offset:]).split(b"\n"):
+        number += 1
+        text = read(line, 0, min(len(line), 2 * SPAN))
+        if SUCCESS.search(text):
+            result.succeeded_at = offset
+        found = EXCEPTION.match(text)
+        if FRAME.match(text) and not is_beside_the_point(text) and not is_handled(data, offset, offset + len(line)):
+            result.last_frame = Occurrence(result.name, number, text.strip(), start=offset)
+        if found:
+            result.last_frame = None
+        elif result.lines - number < LAST_WORDS:
+            _look_for_topic(
+                data, Occurrence(result.name, number, text.strip(), start=offset), offset + len(line), result
+            )
+        if found and not is_beside_the_point(text) and not is_handled(data, offset, offset + len(line)):
+            result.last_exception = Occurrence(result.name, number, found[1], start=offset)
+        offset += len(line) + 1
+
+
+def _look_for_topic(data: bytes | mmap, seen: Occurrence, last: int, result: Scanned) -> None:
+    """Note a line that looks like an error and ends at `last`, with the code that its words suggest."""
+    if not LOOKS_LIKE_ERROR.search(seen.text) or NO_ERROR.search(seen.text) or is_beside_the_point(seen.text):
+        return
+    code = code_of_line(seen.text)
+    if code is not None and not is_handled(data, seen.start, last):
+        result.last_errors.setdefault(code, []).append(seen)
+
+
+def look_at_exceptions(data: bytes | mmap, result: Scanned) -> None:
+    """Set what the exceptions are that no signature knows."""
+    unknown = [*result.found.get(UNKNOWN, ()), *([result.last_words] if result.last_words else [])]
+    known = {each.start for code, found in result.found.items() if code != UNKNOWN for each in found}
+    for start, each in {each.start: each for each in unknown if each.start not in known}.items():
+        raised = RAISED.search(each.text)
+        if FRAME.match(each.text):
+            before = read(data, max(0, start - BEFORE), start)
+            code = code_of_exception("", (*frames(before), *frames(each.text)))
+        elif raised and "can't be subclassed" not in each.text:
+            code = code_of_exception(*_error_and_frames(data, start, raised))
+        else:
+            code = None
+        if code is not None:
+            result.inferred.setdefault(code, []).append(each)
+
+
+def _error_and_frames(data: bytes | mmap, start: int, raised: re.Match[str]) -> tuple[str, Sequence[str]]:
+    """Return an exception as `Class: message`, with the frames of its traceback."""
+    name, passed_on, message = raised[1].rpartition(".")[2], raised[2], raised[3]
+    after = read(data, start, min(len(data), start + AFTER)).split("\n", 1)
+    rest = after[1] if len(after) > 1 else ""
+    if passed_on or message.startswith(TRACEBACK):
+        return f"{passed_on or name}: ", frames(rest)
+    if len(message) < SHORT:
+        message = f"{message} {' '.join(rest.split(chr(10))[:2])}"
+    return f"{name}: {message}", frames(read(data, max(0, start - BEFORE), start))
