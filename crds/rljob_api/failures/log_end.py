@@ -47,7 +47,7 @@ NO_ERROR = re.compile(
     r"|\b0 (?:failed|errors?|failures?)\b|[:=] ?0(?![.:x\d])|\bcount 0\b"
     r"|the object has been modified|\bwon't affect\b|[Rr]eadiness probe|[Hh]ealth check failed"
     r"|\b(?:[Ii]f|[Ww]hen|[Uu]nless|until|in case)\b[^.]*\b(?:fail\w*|not|cannot|error|invalid|denied)\b"
-    r"|\b(?:may|might)\b"
+    r"|\b(?:may|might)\b|\b(?:[Ii]gnor|[Ss]kip)\w*"
 )
 """a line that looks like an error and is none, or not alone: by its level, or because it speaks of what could happen"""
 
