@@ -27,7 +27,9 @@ PREFIX = (
     r"|(?:ERROR|CRITICAL|FATAL):? (?:[\d-]+ [\d:.]+ )?(?:\S+:\d+:? )?(?:-- )?|(?:[Ee]rror|E): )*\s*"
 )
 """what Ray, torchrun, loggers and collectors write before a line of a process"""
-CLASS = r"(?:(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt)|(?:\w+\.)+_?(?:exceptions?|errors?)\.[A-Z]\w+)\b"
+CLASS = (
+    r"(?:(?:\w+\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt)|Exception)|(?:\w+\.)+_?(?:exceptions?|errors?)\.[A-Z]\w+)\b"
+)
 EXCEPTION = re.compile(rf"^{PREFIX}({CLASS}(?:\(\w+\))?(?:: .+|:?\s*$|\s+Traceback \(most recent call last\)))")
 FRAME = re.compile(rf'^{PREFIX}File "[^"]+", line \d+, in \S+')
 """a frame of a traceback"""
@@ -43,7 +45,7 @@ LOOKS_LIKE_ERROR = re.compile(
 """a line that may say why a program ended, however it is written"""
 NO_ERROR = re.compile(
     r"\b(?:INFO|DEBUG|WARN|WARNING|TRACE|Normal)\b|\b[IW]\d{4} \d\d:\d\d|level=\"?(?:info|warn|debug)"
-    r"|\"level\": ?\"info|\[[IW] |\b[IW] \d+ \d+\]| W\]|[a-z]Warning: |File \"|\\n|\braise \w|: success\b"
+    r"|\"level\": ?\"info|\[[IW] |\b[IW] \d+ \d+\]| W\]|[Ww]arning: |\bFAILED \S+::|File \"|\\n|\braise \w|: success\b"
     r"|\b0 (?:failed|errors?|failures?)\b|[:=] ?0(?![.:x\d])|\bcount 0\b"
     r"|the object has been modified|\bwon't affect\b|[Rr]eadiness probe|[Hh]ealth check failed"
     r"|\b(?:[Ii]f|[Ww]hen|[Uu]nless|until|in case)\b[^.]*\b(?:fail\w*|not|cannot|error|invalid|denied)\b"
