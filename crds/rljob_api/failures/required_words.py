@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 # There is no public way to read a parsed expression; Python 3.11 and 3.12 have this module, with the same names.
 from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 SHORTEST: Final = 3
 """letters of a word that is worth a search"""
@@ -14,19 +14,26 @@ MOST: Final = 30
 """words of which one must be there"""
 EXCEPTION = re.compile(r"[A-Z]\w*(?:Error|Exception)|Error|Exception")
 """a word that healthy logs hardly have, unlike the name of an option"""
-Words = tuple[tuple[bytes, ...], ...]
-"""a line needs one word of each group"""
 
 
-def required_words(expression: str, text: str) -> Words:
-    """Return what every line needs that an expression matches, beside a text that it has anyway.
+class Group(NamedTuple):
+    """Words of which a line needs one."""
 
-    Of a word in any case these spellings are known: as it is written, error, Error and ERROR.
-    """
+    as_written: tuple[bytes, ...]
+    in_any_case: tuple[bytes, ...]
+    """words in small letters that a line may have in any case"""
+
+
+class _Word(NamedTuple):
+    letters: str
+    any_case: bool
+
+
+def required_words(expression: str, text: str) -> tuple[Group, ...]:
+    """Return what every line needs that an expression matches, beside a text that it has anyway."""
     parsed = parser.parse(expression)
     groups = _groups(parsed, bool(parsed.state.flags & re.IGNORECASE))
-    useful = [group for group in groups if _is_useful(group) and not any(word in text for word in group)]
-    return tuple(tuple(sorted(word.encode() for word in group)) for group in useful)
+    return tuple(_group(each) for each in groups if _is_useful(each) and not any(_is_in(text, word) for word in each))
 
 
 def exceptions(expression: str) -> tuple[str, ...]:
@@ -34,15 +41,31 @@ def exceptions(expression: str) -> tuple[str, ...]:
     parsed = parser.parse(expression)
     if parsed.state.flags & re.IGNORECASE:
         return ()
-    groups = [group for group in _groups(parsed, False) if group and all(map(EXCEPTION.fullmatch, group))]
-    return min((tuple(sorted(group)) for group in groups), key=len, default=())
+    groups = [{word.letters for word in group} for group in _groups(parsed, False)]
+    classes = [group for group in groups if group and all(map(EXCEPTION.fullmatch, group))]
+    return min((tuple(sorted(group)) for group in classes), key=len, default=())
 
 
-def _is_useful(group: frozenset[str]) -> bool:
-    return 0 < len(group) <= MOST and min(map(len, group)) >= SHORTEST
+def _group(words: frozenset[_Word]) -> Group:
+    return Group(
+        tuple(sorted(word.letters.encode() for word in words if not word.any_case)),
+        tuple(sorted(word.letters.encode() for word in words if word.any_case)),
+    )
 
 
-def _groups(items: Iterable[tuple[Any, Any]], any_case: bool) -> list[frozenset[str]]:
+def _is_in(text: str, word: _Word) -> bool:
+    return word.letters in (text.lower() if word.any_case else text)
+
+
+def _is_useful(group: frozenset[_Word]) -> bool:
+    return 0 < len(group) <= MOST and _shortest(group) >= SHORTEST
+
+
+def _shortest(group: frozenset[_Word]) -> int:
+    return min((len(word.letters) for word in group), default=0)
+
+
+def _groups(items: Iterable[tuple[Any, Any]], any_case: bool) -> list[frozenset[_Word]]:
     """Return groups of words; text that matches these items in their order has a word of each.
 
     A word has only letters and digits: colours and quotes may stand between others.
@@ -52,7 +75,7 @@ def _groups(items: Iterable[tuple[Any, Any]], any_case: bool) -> list[frozenset[
         if kind is op.LITERAL and (chr(argument).isalnum() or chr(argument) == "_"):
             run += chr(argument)
             continue
-        groups += [_spellings(run, any_case)] if run else []
+        groups += [_word(run, any_case)] if run else []
         run = ""
         if kind is op.BRANCH:
             groups += _of_branches(argument[1], any_case)
@@ -62,15 +85,15 @@ def _groups(items: Iterable[tuple[Any, Any]], any_case: bool) -> list[frozenset[
             groups += _groups(argument[2], any_case)
         elif kind is op.ATOMIC_GROUP:
             groups += _groups(argument, any_case)
-    return [*groups, _spellings(run, any_case)] if run else groups
+    return [*groups, _word(run, any_case)] if run else groups
 
 
-def _of_branches(branches: Sequence[Iterable[tuple[Any, Any]]], any_case: bool) -> list[frozenset[str]]:
+def _of_branches(branches: Sequence[Iterable[tuple[Any, Any]]], any_case: bool) -> list[frozenset[_Word]]:
     """Return one group with the longest words of each branch; []: a branch needs none."""
     found = [_groups(each, any_case) for each in branches]
-    best = [max(groups, key=lambda group: min(map(len, group)), default=frozenset[str]()) for groups in found]
+    best = [max(groups, key=_shortest, default=frozenset[_Word]()) for groups in found]
     return [frozenset().union(*best)] if all(best) else []
 
 
-def _spellings(word: str, any_case: bool) -> frozenset[str]:
-    return frozenset((word, word.lower(), word.capitalize(), word.upper())) if any_case else frozenset((word,))
+def _word(letters: str, any_case: bool) -> frozenset[_Word]:
+    return frozenset((_Word(letters.lower() if any_case else letters, any_case),))

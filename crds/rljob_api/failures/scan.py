@@ -19,15 +19,16 @@ from rljob_api.failures.entry import Failure, Signature
 from rljob_api.failures.log_end import look_at_end, look_at_exceptions
 from rljob_api.failures.log_text import HEARSAY, SPAN, TRANSIENT, around, is_handled, newest_time, text
 from rljob_api.failures.occurrences import Occurrence, Scanned
-from rljob_api.failures.required_words import Words, exceptions, required_words
+from rljob_api.failures.required_words import Group, exceptions, required_words
 
 CHUNK: Final = 1 << 24
 """bytes that are searched at once"""
 MOST_KEPT: Final = 100
 """occurrences of a failure that are kept of a log, without the last"""
 
-ESCAPES = (b"\x1b", b"\\u001b", b'\\"')
-"""bytes of a line whose text differs from what it was written as: colours, and quotes within JSON"""
+COLOUR = b"\x1b"
+ESCAPES = (b"\\u001b", b'\\"')
+"""colours and quotes within JSON: the text of a line with these differs from what it was written as"""
 EVENT = r"(?:\b(?:Warning|Normal)\b.*\b{reason}\b|\b[Rr]eason\"?[:=] *\"?{reason}\b)"
 """a Kubernetes event as kubectl, an API server or `rljob doctor JOB` writes it"""
 
@@ -45,6 +46,10 @@ class _Line:
     """numbers of the signatures that were compared with it: one text may be in it many times"""
     words: dict[bytes, bool] = field(default_factory=dict)
     """which required words it has, of those that were looked for"""
+    any_case: dict[bytes, bool] = field(default_factory=dict)
+    """the same for words in any case"""
+    small: bytes | None = None
+    """its bytes in small letters; None: not needed yet"""
     is_plain: bool | None = None
     """whether its bytes are what was written, without colours and quotes within quotes; None: not looked for yet"""
 
@@ -53,9 +58,17 @@ class _Line:
             self.words[word] = word in self.raw
         return self.words[word]
 
+    def has_in_any_case(self, word: bytes) -> bool:
+        if word not in self.any_case:
+            if self.small is None:
+                self.small = self.raw.lower()
+            self.any_case[word] = word in self.small
+        return self.any_case[word]
+
     def looks_plain(self) -> bool:
         if self.is_plain is None:
-            self.is_plain = not any(escape in self.raw for escape in ESCAPES)
+            escaped = b"\\" in self.raw and any(escape in self.raw for escape in ESCAPES)
+            self.is_plain = not escaped and COLOUR not in self.raw
         return self.is_plain
 
 
@@ -66,7 +79,7 @@ class _Probe:
     number: int
     failure: Failure
     signature: Signature
-    words: Words
+    words: tuple[Group, ...]
     """what the signature's expression needs, beside the text"""
     quick: re.Pattern[bytes] | None
     """the signature's expression for bytes; None: it has none, or one that only the decoded line can answer"""
@@ -78,7 +91,7 @@ class _Probe:
         if self.spellings and not any(line.has(each) for each in self.spellings):
             return False
         for group in self.words:
-            if not any(map(line.has, group)):
+            if not any(map(line.has, group.as_written)) and not any(map(line.has_in_any_case, group.in_any_case)):
                 return False
         return self.quick is None or not line.looks_plain() or self.quick.search(line.raw) is not None
 
@@ -114,9 +127,11 @@ def scan(name: str, data: bytes | mmap) -> Scanned:
                 if probe.number in line.judged:
                     continue
                 line.judged.add(probe.number)
+                if not probe.may_match(line):
+                    continue
                 first = start + line.first
                 last, is_new = first + len(line.raw), (probe.failure.code, first) not in seen
-                if is_new and probe.may_match(line) and _has_signature(probe.signature, data, first, last):
+                if is_new and _has_signature(probe.signature, data, first, last):
                     lines += chunk.count(b"\n", counted, offset) if offset > counted else 0
                     counted = max(counted, offset)
                     _keep(probe.failure.code, data, first, last, lines + 1, result, seen)

@@ -1,0 +1,150 @@
+"""What an error is that no signature knows is judged by its class, its words and its frames."""
+
+import re
+
+import pytest
+from pydantic import ValidationError
+
+from rljob_api.failures.catalogue import catalogue
+from rljob_api.failures.diagnosis import diagnose
+from rljob_api.failures.log_end import LOOKS_LIKE_ERROR, NO_ERROR
+from rljob_api.failures.occurrences import LAST_WORDS
+from rljob_api.failures.scan import scan
+from rljob_api.failures.topics import (
+    ExceptionRule,
+    code_of_exception,
+    code_of_line,
+    exception_rules,
+    frames,
+    line_rules,
+)
+
+KILLED = "(raylet) 1 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed"
+FINE = "2026-03-04 10:00:00 INFO step done"
+TRACEBACK = "Traceback (most recent call last):"
+LOADER = '  File "/x/vllm/model_executor/models/qwen2.py", line 120, in load_weights'
+
+
+def codes(*lines: str) -> list[str]:
+    return [each.failure.code for each in diagnose([scan("log", "\n".join(lines).encode())]).findings]
+
+
+def test_rules_name_codes_of_the_catalogue():
+    assert {rule.code for rule in (*exception_rules(), *line_rules())} <= set(catalogue())
+
+
+def test_expressions_of_rules_compile():
+    for rule in exception_rules():
+        for expression in (rule.error, rule.frames, rule.unless):
+            assert expression is None or re.compile(expression)
+    assert all(re.compile(rule.line) for rule in line_rules())
+
+
+def test_a_rule_looks_at_something():
+    with pytest.raises(ValidationError, match="needs `error` or `frames`"):
+        ExceptionRule(code="DiskFull")
+
+
+@pytest.mark.parametrize(
+    ("error", "frame", "code"),
+    [
+        ("KeyError: 'layers.0.extra'", "/x/vllm/models/qwen2.py in load_weights", "CheckpointKeysMissing"),
+        ("ValueError: odd shape of a weight", "/x/vllm/models/qwen2.py in load_weights", "CheckpointLayout"),
+        ("KeyError: 'layers.0.extra'", "/x/sglang/srt/a.py in update_weights_from_tensor", "WeightSyncMismatch"),
+        ("", "/x/slime/a.py in update_weights", "WeightSyncTimeout"),
+        ("RuntimeError: it broke", "/x/torch/serialization.py in _save", "CheckpointSaveFailed"),
+        ("RuntimeError: it broke", "/x/megatron/core/dist_checkpointing/a.py in load", "CheckpointDamaged"),
+        ("TypeError: f() takes 1 positional argument but 2 were given", "own.py in f", "ApiMismatch"),
+        ("OSError: [Errno 28] anything", "own.py in f", "DiskFull"),
+        ("PermissionError: anything", "own.py in f", "ReadOnlyVolume"),
+        ("ConnectionError: gone", "/x/huggingface_hub/file_download.py in get", "HubUnreachable"),
+        ("ConnectionError: gone", "own.py in f", "ConnectionFailed"),
+        ("ZeroDivisionError: division by zero", "/x/my_reward.py in grade", "RewardFunctionFailed"),
+        ("KeyError: 'prompt'", "/x/verl/utils/dataset.py in __getitem__", "DataKeyMissing"),
+        ("ValueError: temperature must be positive", "own.py in f", "OptionRefused"),
+        ("RuntimeError: two tensors of other dims", "own.py in f", "TensorMismatch"),
+        ("NameError: name 'x' is not defined", "own.py in f", "PythonException"),
+        ("IndexError: list index out of range", "own.py in f", None),
+        ("ZeroDivisionError: division by zero", "own.py in f", None),
+    ],
+)
+def test_an_exception_is_judged_by_class_words_and_frames(error: str, frame: str, code: str | None):
+    assert code_of_exception(error, (frame,)) == code
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("failed to pull image of the learner: any words", "ImagePullFailed"),
+        ("plugin type calico cni failed: any words", "SandboxNetworkFailed"),
+        ("failed to attach volume: any words", "VolumeMountFailed"),
+        ("failed to renew lease kube-system/any", "LeaderElectionLost"),
+        ("something failed", None),
+    ],
+)
+def test_a_line_is_judged_by_its_words(line: str, code: str | None):
+    assert code_of_line(line) == code
+
+
+def test_frames_are_those_of_the_last_traceback():
+    text = f'{TRACEBACK}\n  File "a.py", line 1, in f\n{TRACEBACK}\n  File "/x/b.py", line 2, in <module>\n    g()\n'
+    assert frames(text) == ("/x/b.py in <module>",)
+
+
+def test_frames_of_a_notebook_are_read():
+    assert frames("File /x/b.py:12, in Trainer.step(self)\n") == ("/x/b.py in Trainer.step",)
+
+
+def test_a_guess_takes_the_place_of_the_general_code():
+    assert codes(TRACEBACK, LOADER, "KeyError: 'layers.0.extra'")[0] == "CheckpointKeysMissing"
+    assert "PythonException" not in codes(TRACEBACK, LOADER, "KeyError: 'layers.0.extra'")
+
+
+def test_a_guess_counts_only_where_no_cause_is_known():
+    assert codes(KILLED, TRACEBACK, LOADER, "KeyError: 'layers.0.extra'") == ["HostOutOfMemory"]
+
+
+def test_a_handled_exception_is_not_judged():
+    assert "CheckpointKeysMissing" not in codes(
+        TRACEBACK, LOADER, "KeyError: 'layers.0.extra'", "skipping this layer", FINE
+    )
+
+
+def test_an_exception_that_ray_passes_on_is_judged_by_the_frames_below():
+    line = "ray.exceptions.RayTaskError(KeyError): ray::Engine.load() (pid=1, ip=10.0.0.2)"
+    assert codes(line, LOADER, "    params[name]")[0] == "CheckpointKeysMissing"
+
+
+def test_a_traceback_that_is_cut_off_is_judged_by_its_frames():
+    cut = '  File "/x/slime/backends/megatron_utils/update_weight.py", line 12, in update_weights'
+    assert codes(FINE, TRACEBACK, cut, "    self.send()") == ["WeightSyncTimeout"]
+
+
+def test_a_message_may_stand_in_the_next_line():
+    assert "OptionRefused" in codes(
+        TRACEBACK, '  File "own.py", line 1, in f', "ValueError: ", "temperature must be positive"
+    )
+
+
+def test_last_lines_are_judged_where_nothing_else_is_found():
+    line = "E0304 10:00:00.1 1 a.go:12] failed to attach volume: any words"
+    assert codes(FINE, line) == ["VolumeMountFailed"]
+    assert codes(line, *[FINE] * (LAST_WORDS + 1)) == []
+    assert "VolumeMountFailed" not in codes("ray.exceptions.ActorDiedError: The actor died unexpectedly", KILLED, line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2026-03-04 10:00:00 INFO failed to attach volume: any words",
+        "W0304 10:00:00.1 1 a.go:12] failed to attach volume: any words",
+        "if the lease cannot be renewed, another replica leads",
+        "volumes failed: 0",
+        "the volume may have failed to mount",
+        "ignoring that the volume cannot be mounted",
+        "Readiness probe failed: any words",
+    ],
+)
+def test_a_line_that_reports_no_error_gives_no_alarm(line: str):
+    assert codes(FINE, line) == []
+    assert NO_ERROR.search(line) or not LOOKS_LIKE_ERROR.search(line)
