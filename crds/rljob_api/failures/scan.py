@@ -7,7 +7,7 @@ contain one. A log may be mapped from a file: of 1 GB no more than a chunk is in
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from mmap import mmap
 from typing import Final
@@ -138,7 +138,7 @@ def scan(name: str, data: bytes | mmap) -> Scanned:
         result.lines += chunk.count(b"\n")
     for code, offset in cleared.items():
         result.found[code] = [each for each in result.found.get(code, ()) if each.start > offset]
-    result.found = {code: found for code, found in result.found.items() if found}
+    result.found = {code: [_with_time(data, each) for each in found] for code, found in result.found.items() if found}
     look_at_end(data, result)
     look_at_exceptions(data, result)
     return result
@@ -160,7 +160,14 @@ def _keep(
     if len(kept) > MOST_KEPT:
         seen.discard((code, kept.pop().start))
     line = text(data, first, min(last, first + 2 * SPAN)).strip()
-    kept.append(Occurrence(result.name, number, line, newest_time(data, first, last), first))
+    kept.append(Occurrence(result.name, number, line, start=first))
+
+
+def _with_time(data: bytes | mmap, each: Occurrence) -> Occurrence:
+    """Return an occurrence with its time, which takes longer to find than the occurrence."""
+    end = min(len(data), each.start + 2 * SPAN)
+    newline = data.find(b"\n", each.start, end)
+    return replace(each, time=newest_time(data, each.start, newline if newline >= 0 else end))
 
 
 def _has_signature(signature: Signature, data: bytes | mmap, first: int, last: int) -> bool:
