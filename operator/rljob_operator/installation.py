@@ -8,7 +8,7 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -142,7 +142,9 @@ async def _has_leader(cluster: Cluster, namespace: str, name: str) -> Check:
         await asyncio.sleep(RETRY_S)
 
 
-async def main(arguments: Sequence[str]) -> int:
+async def main(
+    arguments: Sequence[str], connect: Callable[[str | None, str], Awaitable[Cluster]] = Cluster.connect
+) -> int:
     """Print every answer; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m rljob_operator.installation", description=__doc__)
     parser.add_argument("--kubeconfig", default=os.environ.get("KUBECONFIG"), help="absent: the pod's ServiceAccount")
@@ -153,7 +155,7 @@ async def main(arguments: Sequence[str]) -> int:
         text = f"check that {name} is there, too"
         parser.add_argument(option, dest="beside", action="append_const", const=project, default=[], help=text)
     given = parser.parse_args(arguments)
-    cluster = await Cluster.connect(given.kubeconfig, "rljob-installation")
+    cluster = await connect(given.kubeconfig, "rljob-installation")
     failed = False
     try:
         async for answer in answers(cluster, given.namespace, given.lease_namespace, given.lease, given.beside):

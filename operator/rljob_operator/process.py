@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 
@@ -195,7 +195,7 @@ async def run(settings: Settings, cluster: Cluster, session: aiohttp.ClientSessi
             return 0
         operator.metrics.is_leader.set(1)
         election.guard()
-        failed = await _lead(operator, election, stop)
+        failed = await lead(operator, election, stop)
         await election.release()
     finally:
         await probes.close()
@@ -205,7 +205,24 @@ async def run(settings: Settings, cluster: Cluster, session: aiohttp.ClientSessi
     return 0
 
 
-async def _lead(operator: Operator, election: Election, stop: asyncio.Event) -> str | None:
+async def _watch(operator: Operator, stop: asyncio.Event) -> None:
+    """Report changes to the operator until `stop` is set."""
+    await kopf.operator(
+        registry=handlers.registry(operator.seen, operator.settings.kubeconfig, operator.kinds),
+        settings=handlers.watching(),
+        standalone=True,
+        clusterwide=not operator.settings.namespaces,
+        namespaces=operator.settings.namespaces,
+        stop_flag=stop,
+    )
+
+
+async def lead(
+    operator: Operator,
+    election: Election,
+    stop: asyncio.Event,
+    watch: Callable[[Operator, asyncio.Event], Awaitable[None]] = _watch,
+) -> str | None:
     """Reconcile until `stop` is set; return the name of the background task that has set it by its end, if one has."""
     collect_young_garbage_only()
     await operator.keys.load(operator.cluster, operator.settings.lease_namespace, operator.settings.key_secret)
@@ -220,14 +237,7 @@ async def _lead(operator: Operator, election: Election, stop: asyncio.Event) -> 
     if operator.reservations is not None:
         tasks.start("queue", operator.reservations.run())
     try:
-        await kopf.operator(
-            registry=handlers.registry(operator.seen, operator.settings.kubeconfig, operator.kinds),
-            settings=handlers.watching(),
-            standalone=True,
-            clusterwide=not operator.settings.namespaces,
-            namespaces=operator.settings.namespaces,
-            stop_flag=stop,
-        )
+        await watch(operator, stop)
     finally:
         await tasks.close(STOP_S)
         await operator.drivers.close()

@@ -1,6 +1,7 @@
 """What the operator's process sets for itself."""
 
 import asyncio
+import base64
 import gc
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -13,8 +14,10 @@ from rljob_operator import process
 from rljob_operator.cache import Cache
 from rljob_operator.cluster import GoneError, Page
 from rljob_operator.garbage import collect_young_garbage_only
+from rljob_operator.identity import Manifest
+from rljob_operator.keys import Keys
 from rljob_operator.metrics import Metrics
-from rljob_operator.process import Operator
+from rljob_operator.process import Operator, lead
 from rljob_operator.requests import Requests
 from rljob_operator.watch_liveness import WatchLiveness
 from rljob_operator.workqueue import WorkQueue
@@ -134,3 +137,91 @@ def test_without_kuberay_s_crd_the_operator_ends():
 def test_kinds_of_other_projects_are_watched_only_where_the_operator_works_with_them(defaults, watched):
     operator = operator_of(ClusterWithoutOthers(), defaults)
     assert {"Workload", "Sandbox"} & set(operator.kinds) == watched
+
+
+class NewCluster(ClusterWithoutOthers):
+    """An API server with one job, on which no operator has run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.secrets: dict[tuple[str, str], Manifest] = {}
+
+    async def read(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        assert kind == "Secret"
+        return self.secrets.get((namespace, name))
+
+    async def create(self, wanted: Manifest) -> Manifest:
+        data = {name: base64.b64encode(each.encode()).decode() for name, each in wanted["stringData"].items()}
+        secret = {"metadata": wanted["metadata"], "data": data}
+        self.secrets[wanted["metadata"]["namespace"], wanted["metadata"]["name"]] = secret
+        return secret
+
+
+class Leader:
+    """A replica that has just taken the Lease. It stops when it has reconciled a job."""
+
+    def __init__(self, cluster: NewCluster) -> None:
+        settings: Any = SimpleNamespace(
+            namespaces=(), defaults=Defaults(), lease_namespace="ops", key_secret="rljob-key", workers=2, sweep_s=60.0
+        )
+        unused: Any = None
+        cache, queue, watches = Cache(), WorkQueue(lambda: 0.0), WatchLiveness(lambda: 0.0)
+        metrics = Metrics(cache, queue, watches, Requests(), "ml/rljob")
+        self.stop = asyncio.Event()
+        self.keys = Keys()
+        self.reconciled: list[tuple[str, str]] = []
+        """each job with the key at that time"""
+        self.renews = False
+        """the Lease"""
+        self.renewed_at_end: bool | None = None
+        """when the requests to drivers were ended"""
+        me: Any = self
+        joined: Any = cluster
+        self.operator = Operator(settings, joined, cache, queue, watches, me, metrics, me, unused, None, self.keys)
+
+    async def reconcile(self, job: str) -> float | None:
+        self.reconciled.append((job, self.keys.current))
+        self.stop.set()
+        return None
+
+    async def close(self) -> None:
+        self.renewed_at_end = self.renews
+
+    async def hold(self) -> None:
+        self.renews = True
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.renews = False
+
+    async def watch(self, operator: Operator, stop: asyncio.Event) -> None:
+        await stop.wait()
+
+    def run(self) -> str | None:
+        election: Any = self
+        return asyncio.run(lead(self.operator, election, self.stop, self.watch))
+
+
+@pytest.mark.usefixtures("thresholds")
+def test_the_first_leader_has_made_the_key_before_it_reconciles_the_jobs_that_there_are():
+    cluster = NewCluster()
+    leader = Leader(cluster)
+    assert leader.run() is None
+    assert list(cluster.secrets) == [("ops", "rljob-key")]
+    assert leader.reconciled == [("ml/sums", leader.keys.current)] and leader.keys.current
+
+
+@pytest.mark.usefixtures("thresholds")
+def test_a_later_leader_has_the_key_of_the_first():
+    cluster = NewCluster()
+    first, second = Leader(cluster), Leader(cluster)
+    first.run()
+    second.run()
+    assert second.reconciled == first.reconciled
+
+
+@pytest.mark.usefixtures("thresholds")
+def test_a_leader_that_stops_has_ended_its_requests_before_it_stops_renewing_the_lease():
+    leader = Leader(NewCluster())
+    leader.run()
+    assert leader.renewed_at_end and not leader.renews
