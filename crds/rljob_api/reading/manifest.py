@@ -265,8 +265,9 @@ def nearest_whole(loc: tuple[int | str, ...], value: object) -> int | None:
     bounds = next((each for each in schema.get("anyOf", [schema]) if each.get("type") == "integer"), None)
     if bounds is None:
         return None
-    least, most = (float(bounds.get(key, value)) for key in ("minimum", "maximum"))
-    return round(min(max(value, least), most))
+    least = bounds.get("minimum", bounds.get("exclusiveMinimum", -math.inf) + 1)
+    most = bounds.get("maximum", bounds.get("exclusiveMaximum", math.inf) - 1)
+    return round(min(max(value, float(least)), float(most)))
 
 
 def dns_label(text: str) -> str | None:

@@ -1,14 +1,18 @@
 """From text to a job: defaults, types, and what an API server hands back."""
 
 import json
+import math
 import pickle
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from rljob_api.errors import ABSENT, ManifestError, Problem
-from rljob_api.reading import field_lookup
-from rljob_api.reading.manifest import load, parse, problems
+from rljob_api.reading import field_lookup, field_types
+from rljob_api.reading.manifest import load, nearest_whole, parse, problems
 from rljob_api.rules import registry, scope
 from rljob_api.sections import CPU_KV_TOKENS, Device, Placement
 
@@ -185,3 +189,51 @@ def test_an_amount_has_at_most_two_digits_of_exponent_which_is_what_the_operator
     else:
         with pytest.raises(ManifestError, match="is no quantity of Kubernetes"):
             parse(raw)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("steps: 200", "steps: null", "spec.training.steps: null is no value"),
+        (
+            "gpusPerNode: 8",
+            "gpusPerNode: 8\n    nodes: null",
+            "spec.training.nodes: null is no value; leave the field out for its default 1",
+        ),
+    ],
+)
+def test_no_value_leads_to_the_default_if_there_is_one(good, old, new, said):
+    assert said in [str(problem) for problem in problems(good.replace(old, new))]
+
+
+def test_a_value_in_a_mapping_with_the_wrong_type_is_described_in_words(good):
+    raw = yaml.safe_load(good)
+    raw["spec"]["reward"] = {"kind": "Remote", "remote": {"url": "http://judge/score", "headersFromEnv": {"X": 5}}}
+    with pytest.raises(ManifestError) as caught:
+        parse(raw)
+    assert str(caught.value).startswith("spec.reward.remote.headersFromEnv.X: 5 has the wrong type; expected: text")
+
+
+WHOLE = [
+    path for path, entry in field_lookup.entries().items() if field_types.kind(entry.field).startswith("whole number")
+]
+
+
+@given(st.sampled_from(WHOLE), st.floats(allow_nan=False, allow_infinity=False))
+def test_a_number_with_a_point_leads_to_the_nearest_whole_number_that_the_field_takes(path, value):
+    near = nearest_whole(path, value)
+    assert takes(path, near)
+    assert all(abs(other - value) >= abs(near - value) for other in (near - 1, near + 1) if takes(path, other))
+
+
+@pytest.mark.parametrize("path", [("spec", "training", "steps"), ("spec", "rollout", "engines")])
+def test_what_is_no_finite_number_is_near_to_none(path):
+    assert [nearest_whole(path, value) for value in (math.inf, math.nan, "2", None)] == [None] * 4
+
+
+def takes(path, value):
+    try:
+        field_types.adapter(field_lookup.entries()[path].field).validate_python(value, strict=True)
+    except ValidationError:
+        return False
+    return value is not None
