@@ -1,7 +1,7 @@
-"""Judges mutants of packages that build their values when they are imported, such as the terms of rules.
+"""Judges mutants of packages that build their values when they are imported, such as the terms of rules, or once.
 
 mutmut makes mutants of functions only, and switches one on when the function is called: too late for a value that is
-there already. Here each mutant, also one of a statement outside functions, is written into the copy of its file, and a
+there already, also for one of a cached function that a test calls when it is collected. Here each mutant, also one of a statement outside functions, is written into the copy of its file, and a
 process that has imported nothing of ours runs the tests.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 from report import Mutant, Outcome
 from workspace import Target, Workspace
 
-PACKAGES = ("rljob_api.rules", "rljob_api.sizing.known_models")
+PACKAGES = ("rljob_api.rules", "rljob_api.sizing.known_models", "rljob_api.reading.field_lookup")
 TIMES_LONGER, MORE_S = 5, 30
 """how much longer than the tests without a mutant the tests of a mutant may compute: some mutants loop without end"""
 IMPORTED_ONCE = ["hypothesis", "pydantic", "pytest", "yaml"]

@@ -76,4 +76,4 @@ def default(field: FieldInfo) -> str | None:
     if field.is_required():
         return None
     value = field.get_default(call_default_factory=True)
-    return "" if value is None else shown(adapter(field).dump_python(value, mode="json", by_alias=True))
+    return "" if value is None else shown(adapter(field).dump_python(value, by_alias=True))

@@ -62,6 +62,14 @@ def test_every_required_section_has_a_stand_in():
     assert set(STAND_INS) == required
 
 
-@pytest.mark.parametrize("wrong", [{"apiVersion": "rljob.dev/v9"}, {"spec": 7}, {"metadata": {"name": 7}}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"apiVersion": "rljob.dev/v9"},
+        {"spec": 7},
+        {"metadata": {"name": 7}},
+        {"metadata": {"name": "sums", "namespace": 7}},
+    ],
+)
 def test_an_object_of_another_kind_cannot_be_read(wrong):
     assert readable({**manifest(), **wrong}) is None

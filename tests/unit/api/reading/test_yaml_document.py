@@ -58,13 +58,24 @@ def test_all_keys_that_occur_twice_are_reported():
 
 
 @pytest.mark.parametrize(
-    "text", ["a: [1", "a: \x01", "? [a]\n: 1", "a: !mine 1", "[" * 1500, "- 1", "", "a: 1\n---\nb: 1"]
+    ("text", "said"),
+    [
+        ("a: [1", "line 1, column 6: not YAML: while parsing a flow sequence, expected ',' or ']', but got "),
+        ("a: \x01", "character 3: not YAML: special characters are not allowed"),
+        ("? [a]\n: 1", "line 1, column 3: not YAML: while constructing a mapping, found unhashable key"),
+        ("a: !mine 1", "line 1, column 4: not YAML: could not determine a constructor for the tag '!mine'"),
+        ("[" * 1500, "manifest: is nested too deeply"),
+        ("- 1", "manifest: [1] is not a mapping; an RLJob is expected"),
+        ("", "manifest: is empty; one RLJob is expected"),
+        ("a: 1\n---\nb: 1", "manifest: holds 2 documents; one RLJob is expected"),
+    ],
 )
-def test_other_text_is_refused_in_one_problem(text):
+def test_other_text_is_refused_in_one_problem_that_says_where(text, said):
     with pytest.raises(ManifestError) as caught:
         document(text)
 
-    assert len(caught.value.problems) == 1
+    (problem,) = caught.value.problems
+    assert str(problem).startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +90,7 @@ def test_other_text_is_refused_in_one_problem(text):
     ],
 )
 def test_values_that_no_manifest_can_hold_are_refused_and_not_a_traceback(value, said):
-    with pytest.raises(ManifestError, match=said):
+    with pytest.raises(ManifestError, match=f"^manifest: {said}"):
         load(f"metadata: {{name: {value}}}")
 
 
