@@ -1,8 +1,9 @@
 """Judges mutants of packages that build their values when they are imported, such as the terms of rules, or once.
 
 mutmut makes mutants of functions only, and switches one on when the function is called: too late for a value that is
-there already, also for one of a cached function that a test calls when it is collected. Here each mutant, also one of a statement outside functions, is written into the copy of its file, and a
-process that has imported nothing of ours runs the tests.
+there already, also for that of a cached function which a test calls when it is collected. Here each mutant, also one of
+a statement outside functions, is written into the copy of its file, and a process that has imported nothing of ours
+runs the tests.
 """
 
 import difflib
