@@ -21,7 +21,13 @@ from typing import Any
 from report import Mutant, Outcome
 from workspace import Target, Workspace
 
-PACKAGES = ("rljob_api.rules", "rljob_api.sizing.known_models", "rljob_api.reading.field_lookup")
+PACKAGES = (
+    "rljob_api.failures.catalogue",
+    "rljob_api.failures.scan",
+    "rljob_api.reading.field_lookup",
+    "rljob_api.rules",
+    "rljob_api.sizing.known_models",
+)
 TIMES_LONGER, MORE_S = 5, 30
 """how much longer than the tests without a mutant the tests of a mutant may compute: some mutants loop without end"""
 IMPORTED_ONCE = ["hypothesis", "pydantic", "pytest", "yaml"]

@@ -143,6 +143,20 @@ def test_an_exception_that_a_program_went_on_after_is_not_reported():
     assert codes("attempt 1 failed, retrying", "Traceback (most recent call last):", EXCEPTION) == []
 
 
+HANDLED = ["attempt 1 failed, retrying", "Traceback (most recent call last):", EXCEPTION]
+
+
+def test_what_is_said_of_another_traceback_does_not_hide_an_exception():
+    before = diagnosis(*HANDLED, *[FINE] * 300, EXCEPTION).findings
+    after = diagnosis("Traceback (most recent call last):", EXCEPTION, *[FINE] * 10, *HANDLED).findings
+    assert [
+        [(each.failure.code, each.count, each.evidence[0].line) for each in found] for found in (before, after)
+    ] == [
+        [("PythonException", 1, 306)],
+        [("PythonException", 1, 3)],
+    ]
+
+
 @pytest.mark.parametrize(
     "words", ["max_retries=3", "retry_interval_s: 10", "eos_token='<|im_end|>'", "tool_call_parser=None"]
 )

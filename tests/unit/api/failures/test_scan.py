@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rljob_api.failures import scan as scanning
 from rljob_api.failures.diagnosis import diagnose
@@ -27,8 +29,57 @@ def test_lines_are_counted_over_chunks(monkeypatch: pytest.MonkeyPatch):
     assert scanned.lines == 99
 
 
+LINES = [
+    *("", "step done", OOM, f"\x1b[31m{OOM}\x1b[0m", "Job 'raysubmit_a' succeeded", "own.module.OddError: so odd"),
+    *("2026-03-04 10:25:31 step 3", "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this"),
+]
+LONGEST = max(map(len, LINES)) + 1
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=30), st.booleans(), st.integers(LONGEST, 3 * LONGEST))
+def test_it_makes_no_difference_in_how_many_chunks_a_log_is_read(lines: list[str], ends: bool, chunk: int):
+    data = ("\n".join(lines) + "\n" * ends).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        whole = scan("log", data)
+        patch.setattr(scanning, "CHUNK", chunk)
+        assert scan("log", data) == whole
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=30))
+def test_what_is_found_names_the_line_and_the_offset_at_which_it_begins(lines: list[str]):
+    data = "\n".join(lines).encode()
+    scanned = scan("log", data)
+    found = [each for some in scanned.found.values() for each in some]
+    last = [scanned.last_exception] if scanned.last_exception else []
+    assert all(each.line == data[: each.start].count(b"\n") + 1 for each in found + last)
+    assert all(each.text in lines[each.line - 1] for each in last)
+    assert {each.start for each in found + last} <= {0, *(at + 1 for at, byte in enumerate(data) if byte == 10)}
+
+
+class Mapped(bytes):
+    """A log in a mapped file, which notes how much of it was read at once."""
+
+    most = 0
+
+    def __getitem__(self, place):
+        part = super().__getitem__(place)
+        self.most = max(self.most, len(part))
+        return part
+
+
+def test_no_more_than_a_chunk_of_a_log_is_in_memory(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(scanning, "CHUNK", 100_000)
+    data = Mapped((f"{OOM}\n" + "step done\n" * 100).encode() * 1000)
+    assert scan("log", data).counts["TrainOutOfMemory"] == 1000
+    assert data.most <= 100_000
+
+
 def test_colours_do_not_hide_a_signature():
     assert found("\x1b[36m(Actor pid=1)\x1b[0m \x1b[31mNo CUDA GPUs are available\x1b[0m") == {"GpuNotVisible": [1]}
+
+
+def test_colours_within_a_signature_do_not_hide_it():
+    assert found("fine\n[torch_memory_saver] out \x1b[31mof memory\x1b[0m") == {"ColocatedOutOfMemory": [2]}
 
 
 def test_a_log_of_one_long_line_of_json_is_read():
@@ -69,7 +120,8 @@ def test_a_failure_that_a_later_line_clears_is_none():
 
 
 def test_the_time_of_a_line_is_the_newest_before_it():
-    scanned = scan("log", f"[2026-03-04 10:25:31 TP0] a\n  File x\n{OOM}\n".encode())
+    later = "2026-03-04 10:25:40 b"
+    scanned = scan("log", f"[2026-03-04 10:25:31 TP0] a\n  File x\n{OOM}\n{later}\n".encode())
     assert scanned.found["TrainOutOfMemory"][0].time == "2026-03-04 10:25:31"
 
 
@@ -90,6 +142,10 @@ def test_the_last_exception_is_kept_for_logs_without_a_known_failure(prefix: str
 )
 def test_an_event_of_kubernetes_is_known_in_every_spelling(line: str):
     assert "VolumeMountFailed" in found(line)
+
+
+def test_a_page_that_names_a_reason_is_no_event_of_kubernetes():
+    assert found("see FailedMount and BackOff in the manual") == {}
 
 
 def test_colours_within_json_are_not_part_of_the_evidence():
