@@ -1,5 +1,6 @@
 """What somebody meant by a name that no field has."""
 
+import re
 from typing import Annotated
 
 import pytest
@@ -50,6 +51,19 @@ def test_a_name_from_elsewhere_leads_to_the_field(section, name, meant):
 )
 def test_a_name_that_needs_no_field_says_why(name, reason):
     assert field_lookup.needless(name) == reason
+
+
+@pytest.mark.parametrize(("name", "field"), field_lookup.OTHERS.items())
+def test_a_name_of_another_system_leads_to_a_field_that_exists(name, field):
+    assert field_lookup.meant(("spec",), name.replace("-", "_")) == field
+    assert tuple(field.split(".")) in field_lookup.entries()
+
+
+@pytest.mark.parametrize(("name", "reason"), field_lookup.NEEDLESS.items())
+def test_the_reason_why_a_name_needs_no_field_is_half_a_sentence_with_fields_that_exist(name, reason):
+    assert field_lookup.needless(name.replace("-", "_")) == reason
+    assert re.fullmatch(r"[a-z].*[a-zA-Z]", reason)
+    assert all(tuple(path.split(".")) in field_lookup.entries() for path in re.findall(r"spec[\w.]+", reason))
 
 
 @pytest.mark.parametrize(
