@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -219,6 +219,8 @@ WHOLE = [
 ]
 
 
+@example(("spec", "seed"), 2.0**53)  # seeds end before it, on both sides
+@example(("spec", "seed"), -(2.0**53))
 @given(st.sampled_from(WHOLE), st.floats(allow_nan=False, allow_infinity=False))
 def test_a_number_with_a_point_leads_to_the_nearest_whole_number_that_the_field_takes(path, value):
     near = nearest_whole(path, value)
