@@ -138,6 +138,13 @@ def exists(path: str) -> bool:
     return known > 0 and set(names[known:]) <= METHODS.keys() | MACROS.keys()
 
 
+@pytest.mark.parametrize("claim", crd.claims(), ids=lambda claim: claim.field)
+def test_a_rule_names_only_fields_that_exist(claim: crd.Cel):
+    named = re.findall(r"(?i)\bspec(?:\.[a-z]\w*)+", " ".join((claim.field, claim.says, *claim.nearest)))
+
+    assert [name for name in named if tuple(name.split(".")) not in field_lookup.entries()] == []
+
+
 def test_no_two_rules_are_the_same():
     claims = [(claim.field, claim.holds, claim.says) for claim in crd.claims()]
 
