@@ -51,6 +51,8 @@ class Installed:
             if error is not None:
                 raise error
             return {"items": []}
+        assert where == "apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        assert (body["apiVersion"], body["kind"]) == ("authorization.k8s.io/v1", "SelfSubjectAccessReview")
         asked = body["spec"]["resourceAttributes"]
         name = "/".join(filter(None, (asked["resource"], asked["subresource"])))
         right = (asked["namespace"], asked["group"], name, asked["verb"])
