@@ -86,6 +86,7 @@ def test_what_was_deleted_before_the_watch_began_is_found_by_an_early_second_lis
         asyncio.run(operator.resync_for_ever())
     assert pauses == [10.0, 300.0, 300.0]
     assert cache.jobs() == ()
+    assert asyncio.run(queue.get()) == "ml/sums", "its finalizer and what belongs to it are looked at"
 
 
 class ClusterWithoutOthers:
@@ -225,3 +226,51 @@ def test_a_leader_that_stops_has_ended_its_requests_before_it_stops_renewing_the
     leader = Leader(NewCluster())
     leader.run()
     assert leader.renewed_at_end and not leader.renews
+
+
+def job_event(version: int, steps: int) -> Manifest:
+    raw = raw_job(training={"steps": steps})
+    return {**raw, "metadata": {**raw["metadata"], "resourceVersion": str(version)}}
+
+
+def queued(operator: Operator) -> list[str]:
+    """Return the jobs that are due now, each taken from the queue and done."""
+    found = []
+    while operator.queue.waiting_s():
+        found.append(asyncio.run(operator.queue.get()))
+        operator.queue.done(found[-1], None)
+    return found
+
+
+def test_an_event_queues_its_job_when_the_object_has_changed_or_is_gone():
+    operator = operator_of(ClusterWithoutOthers())
+    seen = []
+    for version, steps, is_gone in [
+        (5, 9, False),
+        (5, 9, False),
+        (6, 9, False),
+        (4, 8, False),
+        (7, 8, False),
+        (7, 8, True),
+    ]:
+        operator.seen(job_event(version, steps), is_gone)
+        seen.append((queued(operator), operator.cache.jobs()))
+    there = ("ml/sums",)
+    unchanged = [([], there)] * 3
+    assert seen == [(["ml/sums"], there), *unchanged, (["ml/sums"], there), (["ml/sums"], ())]
+
+
+def test_an_event_of_an_object_of_others_is_passed_over():
+    operator = operator_of(ClusterWithoutOthers())
+    operator.seen({"kind": "RayCluster", "metadata": {"name": "a", "namespace": "ml", "uid": "u"}}, False)
+    assert queued(operator) == []
+
+
+@pytest.mark.parametrize(("is_set", "done"), [(False, True), (True, False)])
+def test_a_replica_that_is_stopped_waits_for_the_lease_no_longer(is_set: bool, done: bool):
+    async def scenario() -> bool:
+        stop, held = asyncio.Event(), asyncio.Event()
+        (stop if is_set else held).set()
+        return await process._unless(stop, held.wait())
+
+    assert asyncio.run(scenario()) is done
