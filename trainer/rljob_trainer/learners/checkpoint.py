@@ -53,9 +53,9 @@ def save(
     _write_state(directory, state | header)
 
 
-def save_weights(directory: Path, module: Any, layout: Layout) -> None:
+def save_weights(directory: Path, module: Any) -> None:
     """Write the weights alone, of a model that no learner has trained. Collective."""
-    _write_state(directory, {"model": module.sharded_state_dict(), "format": _WEIGHTS, "layout": str(layout)})
+    _write_state(directory, {"model": module.sharded_state_dict(), "format": _WEIGHTS})
 
 
 @torch.no_grad()

@@ -86,7 +86,7 @@ def megatron(source: Path, target: Path) -> Converted:
     with _draft(target) as draft, _models(source, precision) as models:
         directory = draft / name_of(0)
         directory.mkdir()
-        checkpoint.save_weights(directory, models.from_files(source), ALONE)
+        checkpoint.save_weights(directory, models.from_files(source))
         manifest = Checkpoint(
             step=0,
             prompts=(0, 0),

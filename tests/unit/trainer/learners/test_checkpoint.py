@@ -170,7 +170,7 @@ def test_a_checkpoint_and_a_manifest_agree_about_the_critic_before_anything_chan
 
 @pytest.mark.usefixtures("rank")
 def test_weights_alone_are_no_checkpoint_of_a_learner(tmp_path: Path) -> None:
-    checkpoint.save_weights(tmp_path, SmallModel(), LAYOUT)
+    checkpoint.save_weights(tmp_path, SmallModel())
     with pytest.raises(
         CheckpointFormatError,
         match=rf"{tmp_path} holds optimizer state in format weights; this version reads fully_reshardable",

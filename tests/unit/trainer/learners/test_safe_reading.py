@@ -190,7 +190,7 @@ def test_a_disk_that_cannot_be_read_is_no_bad_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_checkpoint_of_ours_is_read_as_it_was_written(rank: Rank, tmp_path: Path, dtype: torch.dtype) -> None:
     written, read = SmallModel(dtype), SmallModel(dtype)
-    checkpoint.save_weights(tmp_path / "weights", written, LAYOUT)
+    checkpoint.save_weights(tmp_path / "weights", written)
     read.matrix.data.zero_()
     checkpoint.load_weights(tmp_path / "weights", read)
     assert torch.equal(read.matrix, written.matrix)
