@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from megatron.core import dist_checkpointing
 from torch.distributed.checkpoint import CheckpointException
 
 from rljob_api.sections import Schedule
@@ -130,6 +131,14 @@ def test_a_learner_resumes_with_the_rate_and_the_schedule_of_its_manifest(tmp_pa
     assert resumed.optimizer.learning_rate == anew.optimizer.learning_rate
     taken = [{key: group[key] for key in ("betas", "eps")} for group in resumed.optimizer.megatron.param_groups]
     assert taken == [{"betas": (0.5, 0.6), "eps": 1e-3}] * len(taken)
+
+
+@pytest.mark.usefixtures("rank")
+def test_tensors_have_the_names_by_which_other_versions_find_them(tmp_path: Path) -> None:
+    names = set(dist_checkpointing.load_tensors_metadata(str(Learner(has_critic=True).save(tmp_path))))
+    weights = {name for name in names if not name.startswith(("optimizer.", "critic.optimizer."))}
+    assert weights == {"matrix", "bias", "critic.matrix", "critic.bias"}
+    assert {f"critic.{name}" for name in names if not name.startswith("critic.")} <= names
 
 
 def draws() -> list[float]:
