@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 NAME = "kernels/engines.tar"
 """in the run directory"""
+THREAD = "kernels"
+"""name of the thread that packs"""
 UNPACKED = ".unpacked"
 LOCK = ".lock"
 MOST_BYTES = 1 << 30
@@ -79,11 +81,9 @@ def discard(directory: Path, archive: Path) -> None:
         log.warning("action=discard_kernels archive=%s reason=%s", archive, error)
 
 
-def pack_soon(directory: Path, archive: Path) -> threading.Thread:
+def pack_soon(directory: Path, archive: Path) -> None:
     """Do `pack` beside the engine, which serves meanwhile."""
-    thread = threading.Thread(target=pack, args=(directory, archive), name="kernels", daemon=True)
-    thread.start()
-    return thread
+    threading.Thread(target=pack, args=(directory, archive), name=THREAD, daemon=True).start()
 
 
 def _files(directory: Path) -> list[Path]:
