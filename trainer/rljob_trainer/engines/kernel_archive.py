@@ -24,6 +24,8 @@ THREAD = "kernels"
 """name of the thread that packs"""
 UNPACKED = ".unpacked"
 LOCK = ".lock"
+TIME = "RLJOB.mtime"
+"""header with a file's time [ns]. Ninja builds again what is newer than it has noted, and tar's own time is rounded"""
 MOST_BYTES = 1 << 30
 """of an archive: more is no cache of kernels, and fills the run's volume"""
 
@@ -38,7 +40,10 @@ def unpack(directory: Path, archive: Path) -> bool:
             (directory / UNPACKED).touch()
             with tarfile.open(archive) as tar:
                 tar.extractall(directory, filter="data")
-    except (OSError, tarfile.TarError) as error:
+                for member in tar:
+                    when = int(member.pax_headers[TIME])
+                    os.utime(directory / member.name, ns=(when, when))
+    except (OSError, tarfile.TarError, KeyError) as error:
         log.warning("action=unpack_kernels archive=%s reason=%s", archive, error)
         return False
     log.info("action=unpack_kernels archive=%s bytes=%d", archive, archive.stat().st_size)
@@ -59,7 +64,10 @@ def pack(directory: Path, archive: Path) -> bool:
         archive.parent.mkdir(parents=True, exist_ok=True)
         with tarfile.open(writing, "w") as tar:
             for name in sorted(files):
-                tar.add(files[name], name, recursive=False)
+                member = tar.gettarinfo(files[name], name)
+                member.pax_headers = {TIME: str(before[name][1])}
+                with files[name].open("rb") as file:
+                    tar.addfile(member, file)
         if {name: _version(path) for name, path in files.items()} != before:
             raise OSError("files have changed meanwhile")
         writing.rename(archive)
