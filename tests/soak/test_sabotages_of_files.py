@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rljob_api.exits import Exit
-from support.trainer.sabotaged_run import HEALTHY, Prepare, finish
+from support.trainer.sabotaged_run import HEALTHY, Prepare, finish, named
 from support.trainer.tiny_models import tiny_llama
 from support.trainer.whole_run import PROMPTS_PER_STEP, WholeRun, expected_journal, merged, uids
 
@@ -78,25 +78,36 @@ def change_a_question(run: WholeRun) -> None:
     questions.write_text(questions.read_text().replace("25 + 26", "25 + 62"))
 
 
-CONTRADICTIONS: dict[str, tuple[Callable[[WholeRun], None], str]] = {
-    "checkpoints without a shard": (lose_shards, "no checkpoint can be read: "),
-    "a line of the journal twice": (double_a_line, "journal.jsonl:3: consumed step 0 where 1 was next"),
-    "other questions": (change_a_question, "the training questions are not those it was trained on"),
+CONTRADICTIONS: dict[str, tuple[Callable[[WholeRun], None], str, str]] = {
+    "checkpoints without a shard": (lose_shards, "no checkpoint can be read: ", "CheckpointDamaged"),
+    "a line of the journal twice": (
+        double_a_line,
+        "journal.jsonl:3: consumed step 0 where 1 was next",
+        "RljobJournalDamaged",
+    ),
+    "other questions": (
+        change_a_question,
+        "the training questions are not those it was trained on",
+        "ResumeMismatch",
+    ),
 }
+"""by what contradicts: what does it, the message, and what `rljob doctor` says"""
 
 
 @pytest.mark.parametrize("name", CONTRADICTIONS)
 def test_a_run_does_not_go_on_from_what_contradicts_it(go_on: WholeRun, name: str) -> None:
-    damage, message = CONTRADICTIONS[name]
+    damage, message, code = CONTRADICTIONS[name]
     damage(go_on)
     finish(go_on, Exit.BAD_INPUT)
     assert message in go_on.output
+    assert named(go_on)[0] == code
 
 
 def test_rollouts_of_another_model_are_not_trained_on(prepare: Prepare, finished: Path, tmp_path: Path) -> None:
     other = tiny_llama(tmp_path / "other", tied=False, seed=1)
     run = finish(prepare(other, held_out=True, debug={"replay": str(finished / ROLLOUTS)}), Exit.BAD_INPUT)
     assert "step-0000000.jsonl.zst: step 0: made with spec.model.checkpoint, by its fingerprint, " in run.output
+    assert named(run)[0] == "ReplayFailed"
 
 
 def test_damaged_rollouts_are_not_trained_on(
@@ -107,3 +118,4 @@ def test_damaged_rollouts_are_not_trained_on(
     run = finish(prepare(sure_model, held_out=True, debug={"replay": str(dump)}), Exit.BAD_INPUT)
     message = r"step-0000000\.jsonl\.zst: step 0: (damaged or cut off|expected JSON lines compressed with zstd): "
     assert re.search(message, run.output)
+    assert named(run)[0] == "ReplayFailed"

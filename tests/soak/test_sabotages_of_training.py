@@ -24,6 +24,7 @@ from support.trainer.sabotaged_run import (
     breached,
     findings,
     finish,
+    named,
 )
 from support.trainer.sabotages import DOWN, EMBEDDING, NORMS, SPOILS, WAYS, install
 
@@ -60,6 +61,7 @@ def test_an_engine_that_does_not_hold_the_weights_is_out_of_service_at_once(prep
     assert [record["cause"] for record in incidents] == ["PublishFailed"] * 4
     assert all(record["return_seconds"] for record in incidents), "with the right weights it is back"
     assert max(record["logprob_mismatch"] for record in run.records("step")) < 1e-3, "nothing of it was trained on"
+    assert "EngineQuarantined" in named(run)
 
 
 # the learner, and what it is trained on: reported with the first step
@@ -87,6 +89,8 @@ AT_THE_FIRST_STEP: dict[str, tuple[dict[str, Any], set[str], set[tuple[int, str]
     "answers of others": ({}, {MEAN, LARGEST, LEARNER_PERPLEXITY}, MISMATCH),
 }
 """by what is broken: the manifest, the numbers of the first step above their limits, and what is found while it runs"""
+NAMED = {KL: "FirstStepKl", LEARNER_PERPLEXITY: "FirstStepUnlikely", CONTRADICTED: "AdvantagesContradict"}
+"""what `rljob doctor` says of numbers of the first step"""
 
 
 @pytest.mark.parametrize("name", AT_THE_FIRST_STEP)
@@ -100,6 +104,7 @@ def test_a_learner_that_is_wrong_shows_at_the_first_step(prepare: Prepare, sure_
 
     assert breached(run) == checks
     assert set(findings(run)) == found
+    assert {code for check, code in NAMED.items() if check in checks} <= set(named(run))
 
 
 def test_a_gradient_that_is_not_finite_ends_the_run_in_its_step(prepare: Prepare, sure_model: Path) -> None:
@@ -108,6 +113,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_in_its_step(prepare: Prepare
     finish(run, Exit.DIVERGED)
     assert run.steps() == 1, "it was the second step"
     assert "1 optimizer steps had a gradient that is not finite" in run.records("end")[-1]["message"]
+    assert named(run)[0] == "NonFiniteStep"
 
 
 def test_a_gradient_that_explodes_is_found_in_its_step(prepare: Prepare, sure_model: Path) -> None:
@@ -117,6 +123,7 @@ def test_a_gradient_that_explodes_is_found_in_its_step(prepare: Prepare, sure_mo
     install(run.directory, "gradient exploded")
     finish(run)
     assert findings(run) == [(5, "GradientSpike")]
+    assert "LossDiverging" in named(run)
 
 
 def test_an_objective_of_the_wrong_sign_is_refused_before_the_first_step(prepare: Prepare, sure_model: Path) -> None:
@@ -126,6 +133,7 @@ def test_an_objective_of_the_wrong_sign_is_refused_before_the_first_step(prepare
     assert run.steps() == 0
     said = "has a loss that grows with the log-probability of a token with advantage 1"
     assert said in run.records("end")[-1]["message"]
+    assert named(run)[0] == "AlgorithmRefused"
 
 
 # responses and rewards
@@ -135,6 +143,7 @@ def test_responses_that_do_not_end_are_reported_with_the_first_step(prepare: Pre
     run = finish(prepare(sure_model, rollout={"sampling": {"stopTokenIds": []}}))
     assert breached(run) == {TRUNCATED}
     assert findings(run) == [(1, "Truncation")]
+    assert "StopTokensMissing" in named(run)
 
 
 def test_responses_that_go_in_circles_are_reported_with_the_first_step(prepare: Prepare, sure_model: Path) -> None:
@@ -148,6 +157,7 @@ def test_responses_that_go_in_circles_are_reported_with_the_first_step(prepare: 
 def test_a_reward_that_judges_all_alike_is_reported_with_the_first_step(prepare: Prepare, sure_model: Path) -> None:
     run = finish(prepare(sure_model, "def digits(question, response, label, metadata):\n    return 1.0\n"))
     assert findings(run) == [(1, "NoSignal")]
+    assert "NoSignal" in named(run)
 
 
 FAILING = """\
@@ -195,6 +205,7 @@ def test_a_reward_that_hangs_ends_the_run_in_its_step(prepare: Prepare, sure_mod
     run = finish(prepare(sure_model, FAILING, training={"steps": 3}, reward={"timeoutSeconds": 2}), Exit.BAD_INPUT)
     assert run.steps() == 1
     assert HUNG.search(run.records("end")[-1]["message"])
+    assert named(run)[0] == "RewardTimeout"
     assert re.search(r'tiny_reward\.py", line \d+ in digits', run.log()), "where it hangs is shown"
 
 
@@ -204,3 +215,4 @@ def test_a_reward_of_too_few_numbers_ends_the_run_in_its_step(prepare: Prepare, 
     assert run.steps() == 0
     said = r"tiny_reward:digits returned a list of 7 for prompt 0:\d+, which has 8 responses"
     assert re.search(said, run.records("end")[-1]["message"])
+    assert named(run)[0] == "RewardFunctionFailed"

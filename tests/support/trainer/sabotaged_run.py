@@ -8,6 +8,9 @@ from typing import Any
 from safetensors.numpy import load_file, save_file
 
 from rljob_api.exits import Exit
+from rljob_api.failures.diagnosis import diagnose
+from rljob_cli.doctor import named as logs_of
+from rljob_cli.doctor import scanned
 from support.trainer.tiny_models import VOCABULARY_SIZE
 from support.trainer.whole_run import WholeRun
 
@@ -51,6 +54,12 @@ def finish(run: WholeRun, code: Exit = Exit.OK) -> WholeRun:
     assert run.end(420) == code, run.output
     assert run.left_behind() == []
     return run
+
+
+def named(run: WholeRun) -> tuple[str, ...]:
+    """Return the codes that `rljob doctor RUN_DIR` finds, the most probable first, or what the run has overcome."""
+    diagnosis = diagnose([scanned(path, name) for path, name in logs_of([run.run_directory])])
+    return tuple(finding.failure.code for finding in diagnosis.findings) or diagnosis.overcome
 
 
 def breached(run: WholeRun) -> set[str]:
