@@ -25,6 +25,7 @@ from support.trainer.sabotaged_run import (
     findings,
     finish,
     named,
+    overcome,
 )
 from support.trainer.sabotages import DOWN, EMBEDDING, NORMS, SPOILS, WAYS, install
 
@@ -61,7 +62,7 @@ def test_an_engine_that_does_not_hold_the_weights_is_out_of_service_at_once(prep
     assert [record["cause"] for record in incidents] == ["PublishFailed"] * 4
     assert all(record["return_seconds"] for record in incidents), "with the right weights it is back"
     assert max(record["logprob_mismatch"] for record in run.records("step")) < 1e-3, "nothing of it was trained on"
-    assert "EngineQuarantined" in named(run)
+    assert "EngineQuarantined" in overcome(run)
 
 
 # the learner, and what it is trained on: reported with the first step
@@ -104,7 +105,7 @@ def test_a_learner_that_is_wrong_shows_at_the_first_step(prepare: Prepare, sure_
 
     assert breached(run) == checks
     assert set(findings(run)) == found
-    assert {code for check, code in NAMED.items() if check in checks} <= set(named(run))
+    assert {code for check, code in NAMED.items() if check in checks} <= set(overcome(run))
 
 
 def test_a_gradient_that_is_not_finite_ends_the_run_in_its_step(prepare: Prepare, sure_model: Path) -> None:
@@ -123,7 +124,7 @@ def test_a_gradient_that_explodes_is_found_in_its_step(prepare: Prepare, sure_mo
     install(run.directory, "gradient exploded")
     finish(run)
     assert findings(run) == [(5, "GradientSpike")]
-    assert "LossDiverging" in named(run)
+    assert "LossDiverging" in overcome(run)
 
 
 def test_an_objective_of_the_wrong_sign_is_refused_before_the_first_step(prepare: Prepare, sure_model: Path) -> None:
@@ -143,7 +144,7 @@ def test_responses_that_do_not_end_are_reported_with_the_first_step(prepare: Pre
     run = finish(prepare(sure_model, rollout={"sampling": {"stopTokenIds": []}}))
     assert breached(run) == {TRUNCATED}
     assert findings(run) == [(1, "Truncation")]
-    assert "StopTokensMissing" in named(run)
+    assert "StopTokensMissing" in overcome(run)
 
 
 def test_responses_that_go_in_circles_are_reported_with_the_first_step(prepare: Prepare, sure_model: Path) -> None:
@@ -157,7 +158,7 @@ def test_responses_that_go_in_circles_are_reported_with_the_first_step(prepare: 
 def test_a_reward_that_judges_all_alike_is_reported_with_the_first_step(prepare: Prepare, sure_model: Path) -> None:
     run = finish(prepare(sure_model, "def digits(question, response, label, metadata):\n    return 1.0\n"))
     assert findings(run) == [(1, "NoSignal")]
-    assert "NoSignal" in named(run)
+    assert "NoSignal" in overcome(run)
 
 
 FAILING = """\

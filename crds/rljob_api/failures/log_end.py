@@ -21,6 +21,8 @@ SUCCESS = re.compile(
     r"|^condition Succeeded \w+: "
 )
 """Ray's client, the events of a run, a RayJob, and a job's status"""
+GOES_ON = re.compile(r"^\{\"kind\": ?\"(?:run|end)\"")
+"""an event of a run that began again after a success, or ended otherwise"""
 PREFIX = (
     r"(?:\([^)]*\) ?|[\w.-]*\[[^\]]*\]:? ?|\S+ std(?:err|out) F |[│|>]\s*|std(?:err|out): ?"
     r"|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-][\d:]+)?\s+|(?:[\w./-]+\.py:\d+\] ?)"
@@ -63,6 +65,8 @@ def look_at_end(data: bytes | mmap, result: Scanned) -> None:
         text = read(line, 0, min(len(line), 2 * SPAN))
         if SUCCESS.search(text):
             result.succeeded_at = offset
+        elif GOES_ON.match(text):
+            result.succeeded_at = -1
         found = EXCEPTION.match(text)
         if FRAME.match(text) and not is_beside_the_point(text) and not is_handled(data, offset, offset + len(line)):
             result.last_frame = Occurrence(result.name, number, text.strip(), start=offset)

@@ -8,7 +8,7 @@ from typing import Any
 from safetensors.numpy import load_file, save_file
 
 from rljob_api.exits import Exit
-from rljob_api.failures.diagnosis import diagnose
+from rljob_api.failures.diagnosis import Diagnosis, diagnose
 from rljob_cli.doctor import named as logs_of
 from rljob_cli.doctor import scanned
 from support.trainer.tiny_models import VOCABULARY_SIZE
@@ -57,9 +57,17 @@ def finish(run: WholeRun, code: Exit = Exit.OK) -> WholeRun:
 
 
 def named(run: WholeRun) -> tuple[str, ...]:
-    """Return the codes that `rljob doctor RUN_DIR` finds, the most probable first, or what the run has overcome."""
-    diagnosis = diagnose([scanned(path, name) for path, name in logs_of([run.run_directory])])
-    return tuple(finding.failure.code for finding in diagnosis.findings) or diagnosis.overcome
+    """Return the codes that `rljob doctor RUN_DIR` finds in a run that failed, the most probable first."""
+    return tuple(finding.failure.code for finding in diagnosed(run).findings)
+
+
+def overcome(run: WholeRun) -> tuple[str, ...]:
+    """Return the codes that `rljob doctor RUN_DIR` finds in a run that finished."""
+    return diagnosed(run).overcome
+
+
+def diagnosed(run: WholeRun) -> Diagnosis:
+    return diagnose([scanned(path, name) for path, name in logs_of([run.run_directory])])
 
 
 def breached(run: WholeRun) -> set[str]:

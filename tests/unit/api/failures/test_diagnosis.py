@@ -200,3 +200,21 @@ def test_the_exception_that_a_consequence_followed_is_not_the_line_that_passes_i
     assert found.findings[0].failure.code == "RayActorDied"
     assert found.exception is not None
     assert found.exception.text == WRAPPED[2]
+
+
+@pytest.mark.parametrize(
+    ("later", "is_overcome"),
+    [
+        ("", True),
+        ('{"kind":"step","step":5}', True),
+        ('{"kind":"run","attempt":2}', False),
+        ('{"kind":"run","attempt":2}\n{"kind":"end","outcome":"failed","message":"CheckpointError"}', False),
+        ('{"kind":"run","attempt":2}\n{"kind":"end","outcome":"finished","message":""}', True),
+    ],
+)
+def test_a_run_that_succeeded_once_may_fail_when_it_goes_on(later: str, is_overcome: bool):
+    events = f'{{"kind":"run","attempt":1}}\n{{"kind":"end","outcome":"finished","message":""}}\n{later}\n'
+    log = "rljob_trainer.rundir.journal.JournalError: journal.jsonl:3: consumed step 0 where 1 was next\n"
+    found = diagnose([scan("events.jsonl", events.encode()), scan("driver.log", log.encode())])
+    assert [each.failure.code for each in found.findings] == ([] if is_overcome else ["RljobJournalDamaged"])
+    assert found.overcome == (("RljobJournalDamaged",) if is_overcome else ())
