@@ -39,6 +39,7 @@ def test_the_release_finds_itself_installed_well(kubectl: Kubectl) -> None:
     assert "Phase:          Succeeded" in output
 
 
+@pytest.mark.long  # integration/operator/test_lifecycle.py has it without a node
 def test_nothing_is_left_of_a_job_that_is_deleted_while_no_operator_runs(kubectl: Kubectl, place: Workspace) -> None:
     job = JobInPods(kubectl, place, training={"steps": 1000})
     job.until(lambda: job.phase == "Training")
