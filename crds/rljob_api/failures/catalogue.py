@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
+from typing import Any
 
 import yaml
 
@@ -32,6 +33,11 @@ def nearest(code: str) -> tuple[str, ...]:
     return tuple(difflib.get_close_matches(code, catalogue(), n=3, cutoff=0.5))
 
 
+def parsed(text: str) -> Any:
+    """Return what a YAML file of this package says, read by the fastest parser that is installed."""
+    return yaml.load(text, Loader=_Loader)
+
+
 def _area(text: str) -> tuple[str, dict[str, dict[str, object]]]:
-    content = yaml.load(text, Loader=_Loader)
+    content = parsed(text)
     return content["area"], content["failures"]

@@ -1,7 +1,7 @@
 """Ranks what was found in the logs of one run: the first and most specific failure before its consequences. Pure."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from rljob_api.failures.catalogue import catalogue
@@ -62,7 +62,8 @@ def diagnose(logs: Sequence[Scanned]) -> Diagnosis:
     counts = {failure.code: sum(log.counts.get(failure.code, 0) for log in logs) for failure, _ in shown}
     findings = [_finding(failure, found, counts[failure.code], begins) for failure, found in shown]
     if all(each.failure.level is Level.HINT for each in findings):
-        findings += _last_words(logs, findings) or _last_errors(logs, findings)
+        known = {(each.log, each.line) for hint in findings for each in hint.evidence}
+        findings += _unexplained(_last_words(logs), known) or _unexplained(_last_errors(logs), known)
     order = {log.name: index for index, log in enumerate(logs)}
     exceptions = [log.last_exception for log in logs if log.last_exception]
     ranked = tuple(sorted(findings, key=lambda each: _rank(each, order)))
@@ -73,25 +74,23 @@ def diagnose(logs: Sequence[Scanned]) -> Diagnosis:
     )
 
 
-def _last_words(logs: Sequence[Scanned], hints: Sequence[Finding]) -> list[Finding]:
-    """Return an exception with which a log ends, though no traceback stands before it and no hint explains it."""
-    known = {(each.log, each.line) for hint in hints for each in hint.evidence}
-    last = [log.last_words for log in logs if log.last_words]
-    words = [each for each in last if (each.log, each.line) not in known]
-    return [Finding(catalogue()[UNKNOWN], tuple(words[:MOST_EVIDENCE]), len(words), is_earlier=False)] if words else []
+def _last_words(logs: Sequence[Scanned]) -> dict[str, list[Occurrence]]:
+    """Return the exceptions with which logs end, though no traceback stands before them."""
+    return {UNKNOWN: [log.last_words for log in logs if log.last_words]}
 
 
-def _last_errors(logs: Sequence[Scanned], hints: Sequence[Finding]) -> list[Finding]:
-    """Return what the lines at the end suggest that look like errors, where nothing else says what happened."""
-    known = {(each.log, each.line) for hint in hints for each in hint.evidence}
+def _last_errors(logs: Sequence[Scanned]) -> dict[str, list[Occurrence]]:
+    """Return what the lines at the end suggest that look like errors, by code."""
     codes = dict.fromkeys(code for log in logs for code in log.last_errors if log.succeeded_at < 0)
-    found = [
-        (code, [each for log in logs for each in log.last_errors.get(code, ()) if (each.log, each.line) not in known])
-        for code in codes
-    ]
+    return {code: [each for log in logs for each in log.last_errors.get(code, ())] for code in codes}
+
+
+def _unexplained(seen: Mapping[str, Sequence[Occurrence]], known: Set[tuple[str, int]]) -> list[Finding]:
+    """Return findings of lines at the end of logs that no hint explains; `known` are the hints' logs and lines."""
+    left = {code: [each for each in lines if (each.log, each.line) not in known] for code, lines in seen.items()}
     return [
         Finding(catalogue()[code], tuple(lines[:MOST_EVIDENCE]), len(lines), is_earlier=False)
-        for code, lines in found
+        for code, lines in left.items()
         if lines
     ]
 

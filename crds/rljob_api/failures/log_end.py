@@ -67,18 +67,20 @@ def look_at_end(data: bytes | mmap, result: Scanned) -> None:
             result.succeeded_at = offset
         elif GOES_ON.match(text):
             result.succeeded_at = -1
-        found = EXCEPTION.match(text)
-        if FRAME.match(text) and not is_beside_the_point(text) and not is_handled(data, offset, offset + len(line)):
-            result.last_frame = Occurrence(result.name, number, text.strip(), start=offset)
-        if found:
+        last, exception = offset + len(line), EXCEPTION.match(text)
+        seen = Occurrence(result.name, number, exception[1] if exception else text.strip(), start=offset)
+        is_frame = exception is None and FRAME.match(text)
+        counts = (exception or is_frame) and not is_beside_the_point(text) and not is_handled(data, offset, last)
+        if exception:
             result.last_frame = None
-        elif result.lines - number < LAST_WORDS:
-            _look_for_topic(
-                data, Occurrence(result.name, number, text.strip(), start=offset), offset + len(line), result
-            )
-        if found and not is_beside_the_point(text) and not is_handled(data, offset, offset + len(line)):
-            result.last_exception = Occurrence(result.name, number, found[1], start=offset)
-        offset += len(line) + 1
+            if counts:
+                result.last_exception = seen
+        else:
+            if counts:
+                result.last_frame = seen
+            if result.lines - number < LAST_WORDS:
+                _look_for_topic(data, seen, last, result)
+        offset = last + 1
 
 
 def _look_for_topic(data: bytes | mmap, seen: Occurrence, last: int, result: Scanned) -> None:

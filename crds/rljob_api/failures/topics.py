@@ -11,14 +11,15 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
+
+from rljob_api.failures.catalogue import parsed
+from rljob_api.failures.log_text import TRACEBACK
 
 FRAME = re.compile(r'File "?([^",\n]+?)"?(?:, line |:)\d+,? in ([\w.<>]+)')
 """a frame as Python, a stack dump or a notebook writes it"""
 MOST_FRAMES: Final = 40
 """frames before an exception that are looked at, the innermost ones"""
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class ExceptionRule(BaseModel):
@@ -82,9 +83,9 @@ def code_of_line(line: str) -> str | None:
 
 def frames(text: str) -> tuple[str, ...]:
     """Return the frames of the last traceback in a text, as `path in function`, the innermost last."""
-    last = text.rpartition("Traceback (most recent call last)")[2]
+    last = text.rpartition(TRACEBACK)[2]
     return tuple(f"{path} in {name}" for path, name in FRAME.findall(last)[-MOST_FRAMES:])
 
 
 def _table(name: str) -> Any:
-    return yaml.load(files("rljob_api.failures").joinpath(name).read_text("utf-8"), Loader=_Loader)
+    return parsed(files("rljob_api.failures").joinpath(name).read_text("utf-8"))
