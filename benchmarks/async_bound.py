@@ -10,8 +10,6 @@ an asynchronous one at best the longer of both. `benchmarks/async_rollouts.py` h
 
 import argparse
 import asyncio
-import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -23,7 +21,7 @@ from statistics import median
 from typing import cast
 
 from aiohttp import web
-from loop_overhead import HOST, InstantLearner, answers, job, loop_parts
+from loop_overhead import InstantLearner, answers, engine, job, loop_parts, run_server
 
 from rljob_trainer.batches.batches import StepBatch
 from rljob_trainer.engines.carrying import Gated
@@ -89,7 +87,8 @@ def measured(case: Case, samples: int, tokens: int, steps: int, is_ahead: bool) 
     """Return the median seconds of a step."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        url, clock = engine(tokens, case.rollout, stack), time.monotonic
+        url = engine(stack, __file__, f"--serve={case.rollout}", f"--tokens={tokens}")
+        clock = time.monotonic
         spec = job(samples, tokens, WARM_UP + steps, {"async": {"maxStaleness": MAX_STALENESS}} if is_ahead else {})
         parts = loop_parts(spec, directory, url, Phases(clock), stack)
         waiting = cast(SyncRollouts, parts.rollouts)
@@ -155,16 +154,6 @@ class Engines:
         return Publication(version=version, seconds=0.0, engines=("engine-0",), failed={})
 
 
-def engine(tokens: int, seconds: float, stack: ExitStack) -> str:
-    """Start the server of `serve` in a process of its own; return its URL."""
-    command = [sys.executable, __file__, "--serve", str(seconds), "--tokens", str(tokens)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    stack.callback(process.wait)
-    stack.callback(process.kill)
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
 def serve(tokens: int, seconds: float) -> None:
     """Answer every /generate after so many seconds, with samples of the weights version that was set last."""
     body = answers(tokens, 0)
@@ -180,17 +169,7 @@ def serve(tokens: int, seconds: float) -> None:
         body = answers(tokens, int(await request.text()))
         return web.Response()
 
-    async def run() -> None:
-        app = web.Application(client_max_size=2**30)
-        app.router.add_post("/generate", answer)
-        app.router.add_post("/version", set_version)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, HOST, 0).start()
-        print(f"http://{HOST}:{runner.addresses[0][1]}", flush=True)
-        await asyncio.Event().wait()
-
-    asyncio.run(run())
+    run_server({"/generate": answer, "/version": set_version})
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
@@ -94,7 +94,7 @@ def measured(samples: int, tokens: int, rounds: int) -> dict[str, float]:
     """Return the median CPU seconds of each phase of a step with so many samples."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        url = engine(tokens, stack)
+        url = engine(stack, __file__, "--serve", f"--tokens={tokens}")
         clock = time.process_time
         phases = Phases(clock)
         parts = loop_parts(job(samples, tokens, rounds + 1), directory, url, phases, stack)
@@ -224,10 +224,9 @@ class NoOrders:
         return False
 
 
-def engine(tokens: int, stack: ExitStack) -> str:
-    """Start the server of `serve` in a process of its own; return its URL."""
-    command = [sys.executable, __file__, "--serve", "--tokens", str(tokens)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def engine(stack: ExitStack, *program: str) -> str:
+    """Start a program of ours that calls `run_server`, in a process of its own; return the server's URL."""
+    process = subprocess.Popen([sys.executable, *program], stdout=subprocess.PIPE, text=True)
     stack.callback(process.wait)
     stack.callback(process.kill)
     assert process.stdout is not None
@@ -251,14 +250,19 @@ def serve(tokens: int) -> None:
         await request.read()
         return web.Response(body=body, content_type="application/json")
 
+    run_server({"/generate": answer})
+
+
+def run_server(routes: Mapping[str, Callable[[web.Request], Awaitable[web.Response]]]) -> None:
+    """Answer POST requests for ever; print the URL first."""
+
     async def run() -> None:
         app = web.Application(client_max_size=2**30)
-        app.router.add_post("/generate", answer)
+        for path, answer in routes.items():
+            app.router.add_post(path, answer)
         runner = web.AppRunner(app)
         await runner.setup()
-        site = web.TCPSite(runner, HOST, 0)
-        await site.start()
-        assert runner.addresses
+        await web.TCPSite(runner, HOST, 0).start()
         print(f"http://{HOST}:{runner.addresses[0][1]}", flush=True)
         await asyncio.Event().wait()
 
