@@ -685,7 +685,7 @@ class WeightSync(Section):
     """shared directory of `Disk` or `Delta`; Disk is then the default when Colocated; absent: /dev/shm on one
     machine on Cpu, otherwise a directory below checkpoint.directory"""
     bucket_mib: Positive = 512
-    """size of one part of a publication by `Broadcast` or `Ipc` [MiB]; Ipc holds two on each GPU. slime:
+    """size of one part of a publication by `Broadcast` or `Ipc` [MiB]; two are in memory at once. slime:
     --update-weight-buffer-size"""
     timeout_seconds: Positive = 120
     """deadline of one publication [s]; an engine that misses it is quarantined"""

@@ -28,7 +28,7 @@ BUCKET = "weight sync bucket"
 """what the learner keeps on a GPU that it leaves, for the engine has mapped it"""
 WEIGHTS = ("weights", "critic weights")
 """of the learner, on the GPU while they are published"""
-BUCKETS: dict[Transport, int] = {"Broadcast": 1, "Ipc": 2, "Disk": 0, "Delta": 0}
+BUCKETS: dict[Transport, int] = {"Broadcast": 2, "Ipc": 2, "Disk": 0, "Delta": 0}
 """parts of a publication that a GPU of the learner holds at once"""
 
 
@@ -126,8 +126,7 @@ def learner(model: Shape, spec: Spec, where: Topology) -> tuple[Item, ...]:
     if spec.algorithm.kl is not None:
         items.append(Item("reference weights", parameters * size, f"P x {size}, lent by host memory for KL"))
     if copies := BUCKETS[spec.transport] if where.engines else 0:
-        formula = "bucketMib" if copies == 1 else f"{copies} x bucketMib"
-        items.append(Item(BUCKET, copies * spec.weight_sync.bucket_mib * MIB, formula, exact=False))
+        items.append(Item(BUCKET, copies * spec.weight_sync.bucket_mib * MIB, f"{copies} x bucketMib", exact=False))
     return tuple(items)
 
 

@@ -7,9 +7,9 @@ announces the tensors to engines and compares the digests, is `publisher.py`.
 import json
 import os
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
@@ -23,6 +23,7 @@ from rljob_trainer.sync.group import Backend, abandon_group, join_group
 from rljob_trainer.sync.layout import EngineTensor, Sharding, TensorSpec, buckets, engine_tensors
 
 Named = Iterable[tuple[str, torch.Tensor]]
+Bucket = list[tuple[str, torch.Tensor]]
 Digests = tuple[Mapping[str, str], ...]
 """for each rank of an engine: tensor name -> digest"""
 
@@ -42,6 +43,14 @@ class Meeting:
 
     group: dist.ProcessGroup
     timeout: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A bucket on its way to the engines."""
+
+    bucket: Bucket
+    works: list[dist.Work]
 
 
 class WeightSender:
@@ -64,15 +73,22 @@ class WeightSender:
     def send(self, tensors: Named, bucket_bytes: int) -> Digests:
         """Broadcast all tensors; return the digests of what an engine must hold now. Raises SendError.
 
-        At most one bucket is on its way at a time, so that exported copies can be freed.
+        A bucket is gathered from the learner's ranks while the bucket before it is sent. So there are copies of two
+        buckets at most.
         """
-        if self._meeting is None:
+        if (meeting := self._meeting) is None:
             raise SendError("send: not connected")
         digesting = self.digesting()
+        sending: Sending | None = None
         with closing(checked(self._specs.values(), tensors)) as export:
             for bucket in buckets(self._specs.values(), bucket_bytes):
-                self._send_bucket(list(islice(export, len(bucket))), self._meeting, digesting)
+                gathered = list(islice(export, len(bucket)))
+                self._finish(sending, meeting)
+                sending = self._begin(gathered, meeting)
+                for name, tensor in gathered:
+                    digesting.add(name, tensor)
             next(export, None)  # lets it complain about tensors too many
+            self._finish(sending, meeting)
         return digesting.result()
 
     def write(self, tensors: Named, directory: Path) -> None:
@@ -126,16 +142,25 @@ class WeightSender:
         if meeting is not None:
             abandon_group(meeting.group)
 
-    def _send_bucket(self, tensors: list[tuple[str, torch.Tensor]], meeting: Meeting, digesting: "Digesting") -> None:
-        try:
-            pending = [meeting.group.broadcast(tensor, 0) for _, tensor in tensors]
-            for name, tensor in tensors:
-                digesting.add(name, tensor)
-            for work in pending:
+    def _begin(self, bucket: Bucket, meeting: Meeting) -> Sending:
+        with self._leaving_at_error(bucket):
+            return Sending(bucket, [meeting.group.broadcast(tensor, 0) for _, tensor in bucket])
+
+    def _finish(self, sending: Sending | None, meeting: Meeting) -> None:
+        """Wait until a bucket has arrived; None: there was none before."""
+        if sending is None:
+            return
+        with self._leaving_at_error(sending.bucket):
+            for work in sending.works:
                 work.wait(meeting.timeout)
+
+    @contextmanager
+    def _leaving_at_error(self, bucket: Bucket) -> Iterator[None]:
+        try:
+            yield
         except RuntimeError as error:
             self.disconnect()
-            raise SendError(f"broadcast {tensors[0][0]} to {tensors[-1][0]}: {error}") from error
+            raise SendError(f"broadcast {bucket[0][0]} to {bucket[-1][0]}: {error}") from error
 
 
 class Digesting:

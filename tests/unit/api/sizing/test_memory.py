@@ -216,7 +216,7 @@ def test_each_gpu_of_an_engine_keeps_its_share_of_the_key_value_heads_and_at_lea
 @pytest.mark.parametrize(
     ("edit", "buckets"),
     [
-        (("  reward:", "  placement: Disaggregated\n  reward:"), 1),
+        (("  reward:", "  placement: Disaggregated\n  reward:"), 2),
         (("  reward:", "  weightSync: {transport: Ipc}\n  reward:"), 2),
         (("  reward:", "  weightSync: {transport: Disk}\n  reward:"), 0),
         (("  reward:", "  weightSync: {directory: /shared}\n  reward:"), 0),
@@ -277,7 +277,7 @@ def test_every_line_of_an_estimate_has_its_bytes_its_formula_and_says_whether_it
         Item("critic gradients", 4 * critic, "C x 4, accumulated in fp32"),
         Item("critic optimizer", 12 * critic // 4, "C x 12 / DP"),
         Item("reference weights", 2 * policy, "P x 2, lent by host memory for KL"),
-        Item("weight sync bucket", 512 * MIB, "bucketMib", exact=False),
+        Item("weight sync bucket", 1024 * MIB, "2 x bucketMib", exact=False),
     )
 
 

@@ -11,7 +11,7 @@ import xxhash
 from safetensors.torch import load_file
 
 from rljob_trainer.sync.digest import cpu_digest
-from rljob_trainer.sync.layout import Sharding
+from rljob_trainer.sync.layout import Sharding, buckets
 from rljob_trainer.sync.sender import FILE_NAME, WRITING, SendError, WeightSender, safetensors_header, specs_of
 
 LAYER = "model.layers.0.self_attn"
@@ -174,6 +174,22 @@ def test_all_tensors_are_broadcast_from_rank_0_in_their_order_within_the_deadlin
     assert group.waits == [timedelta(seconds=7.0)] * len(tensors)
     assert group.most_under_way == 2, "k and v, 128 bytes each, make a bucket"
     assert digests == weights.digests(tensors.items())
+
+
+def test_a_bucket_is_gathered_while_the_one_before_it_is_on_its_way(tensors: Tensors, groups: list[FakeGroup]) -> None:
+    weights = connected(tensors)
+    seen: list[int] = []
+
+    def export() -> Iterator[tuple[str, torch.Tensor]]:
+        for item in tensors.items():
+            seen.append(groups[0].under_way)
+            yield item
+
+    weights.send(export(), bucket_bytes=300)
+    sizes = [len(bucket) for bucket in buckets(specs_of(tensors.items()), 300)]
+    before = [0, *sizes[:-1]]
+    assert seen == [number for number, size in zip(before, sizes, strict=True) for _ in range(size)]
+    assert groups[0].under_way == 0, "all have arrived"
 
 
 def test_a_broadcast_that_breaks_names_its_tensors_and_leaves_the_group(
