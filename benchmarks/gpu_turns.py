@@ -266,7 +266,7 @@ def measured(row: str, bench: Bench) -> Json:
     size = row.rpartition("-")[2]
     model = bench.model(size)
     spec = load(yaml.safe_dump(manifest(row, bench, model))).spec
-    config = learner_config(spec, factory.algorithm(spec.algorithm), model, num_threads=2)
+    config = learner_config(spec, factory.algorithm(spec.algorithm), model, num_threads=2, directory=bench.out)
     if not bench.on_gpu:  # a manifest cannot ask a CPU for it
         config = replace(config, leaves=not row.startswith("stays"))
         config = replace(config, optimizer=replace(config.optimizer, on_host=row.startswith("host")))

@@ -1,7 +1,7 @@
 """Where compilers of GPU kernels keep what they have compiled, in pods.
 
-Each pod has directories of its own: processes that share one read files that another is writing. What an engine has
-compiled is kept in the run directory as one archive, for pods that start later.
+Each pod has directories of its own: processes that share one read files that another is writing. What engines and
+the learner have compiled is kept in the run directory as one archive, for pods that start later.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "TRITON_CACHE_DIR": f"{DIRECTORY}/triton",
     "TORCHINDUCTOR_CACHE_DIR": f"{DIRECTORY}/inductor",
     "TVM_FFI_CACHE_DIR": f"{DIRECTORY}/tvm-ffi",
+    "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": f"{DIRECTORY}/flash-attention",
     "FLASHINFER_WORKSPACE_BASE": f"{DIRECTORY}/flashinfer",
 }
 """of a pod"""

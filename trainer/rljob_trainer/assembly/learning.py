@@ -178,8 +178,9 @@ def ranks_beside(placed: Topology) -> dict[str, tuple[int, ...]]:
 def start_learner(foundation: Foundation, material: Material, slots: Slots) -> Learner:
     """Start the learner's ranks, and load the weights that training began with."""
     spec, ranks = foundation.spec, foundation.topology.learner
-    config = learner_config(spec, material.algorithm, material.model, cpu_threads(foundation).rank, material.teacher)
-    environment = learner_environment(spec, foundation.directory)
+    threads, directory = cpu_threads(foundation).rank, foundation.directory
+    config = learner_config(spec, material.algorithm, material.model, threads, directory, material.teacher)
+    environment = learner_environment(spec, directory)
     group = LearnerGroup(
         make=partial(publishing_rank, config=config, sharding=sharding(spec, load_config(material.model))),
         actor_options=[slots.options(rank.slot) | environment for rank in ranks],

@@ -28,6 +28,7 @@ from rljob_trainer.learners.config import (
     OptimizerSettings,
     RoutingSettings,
 )
+from rljob_trainer.processes import kernel_archive
 from rljob_trainer.rundir.rollout_files import Made
 from rljob_trainer.sync.layout import Sharding
 
@@ -109,9 +110,10 @@ RECOMPUTE: Mapping[Recompute, dict[str, Any]] = {
 
 
 def learner_config(
-    spec: Spec, algorithm: Algorithm, model: Path, num_threads: int, teacher: Path | None = None
+    spec: Spec, algorithm: Algorithm, model: Path, num_threads: int, directory: Path, teacher: Path | None = None
 ) -> LearnerConfig:
-    """Return what the manifest says about the learner."""
+    """Return what the manifest says about the learner of a run in this directory."""
+    on_cpu = spec.runtime.device is Device.CPU
     return LearnerConfig(
         checkpoint_dir=model,
         optimizer=optimizer_settings(spec),
@@ -127,10 +129,11 @@ def learner_config(
         expert_tensor_parallel=spec.training.expert_tensor_parallel,
         router=routing_settings(spec.training.experts),
         precision=spec.training.precision.value,
-        device="cpu" if spec.runtime.device is Device.CPU else "cuda",
+        device="cpu" if on_cpu else "cuda",
         seed=spec.seed,
         num_threads=num_threads,
         leaves=spec.learner_leaves,
+        kernels=None if on_cpu else directory / kernel_archive.NAME,
         megatron_args=RECOMPUTE[spec.training.recompute] | spec.extra_args.megatron,
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 from rljob_api.control import CORES
 from rljob_api.rules.arguments import sglang_command_line
 from rljob_api.sections import Device, Placement, Precision, Spec
-from rljob_trainer.engines import kernel_archive
+from rljob_trainer.processes import kernel_archive
 
 CPU_SITE = Path(__file__).parent / "cpu_site"
 GPU_SITE = Path(__file__).parent / "gpu_site"

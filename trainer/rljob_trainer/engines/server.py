@@ -17,12 +17,12 @@ from typing import Any, Protocol
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from rljob_api import kernels
-from rljob_trainer.engines import kernel_archive, weight_copy
+from rljob_trainer.engines import weight_copy
 from rljob_trainer.engines.client import EngineError, EngineUnreachableError
 from rljob_trainer.engines.command import EngineCommand
 from rljob_trainer.engines.weight_copy import WeightFiles
 from rljob_trainer.engines.weight_delta import DeltaError
+from rljob_trainer.processes import kernel_archive
 from rljob_trainer.processes.kept_process import STOP_S, Exit, KeptProcess
 from rljob_trainer.processes.ports import free_ports
 
@@ -66,9 +66,8 @@ class EngineServer:
         """Start the server and wait until it answers; raise EngineStartError, with nothing left running."""
         self.stop()
         started = time.monotonic()
-        kept = self._kept_kernels(command)
-        if kept is not None:
-            kernel_archive.unpack(*kept)
+        kernels = kernel_archive.kernels_of(os.environ, command.kernels)
+        kernels.unpack()
         for attempt in range(1, PORT_TRIES + 1):
             port, nccl_port = free_ports(self._host)
             process = KeptProcess(
@@ -80,21 +79,14 @@ class EngineServer:
             url = f"http://{self._host}:{port}"
             trouble = _wait_ready(process, url, started + timeout_s)
             if trouble is None:
-                if kept is not None:
-                    kernel_archive.pack_soon(*kept)
+                kernels.pack_soon()
                 return Served(url, process.pid, time.monotonic() - started)
             self.stop()
             if attempt == PORT_TRIES or not any(words in trouble for words in IN_USE):
                 break
             log.info("engine=%s action=start_again reason=PortConflict port=%d", self._name, port)
-        if kept is not None:
-            kernel_archive.discard(*kept)
+        kernels.discard()
         raise EngineStartError(f"start engine {self._name}: {trouble}")
-
-    def _kept_kernels(self, command: EngineCommand) -> tuple[Path, Path] | None:
-        """Return this machine's directory of compiled kernels and their archive; None where none are kept."""
-        directory = os.environ.get(kernels.DIRECTORY_VARIABLE)
-        return (Path(directory), command.kernels) if directory and command.kernels else None
 
     def wait(self, timeout_s: float) -> Exit | None:
         """Return how the server ended, or None when it still runs after `timeout_s` [s]."""

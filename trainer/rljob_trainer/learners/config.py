@@ -150,6 +150,8 @@ class LearnerConfig:
     """whether weights, gradients and optimizer state may leave the device, see `device_memory`"""
     timeout_s: float = 600.0
     """how long a collective waits for a rank that does not come"""
+    kernels: Path | None = None
+    """archive of compiled kernels, see `kernel_archive`; None: they are not kept"""
 
     @property
     def keeps_reference(self) -> bool:

@@ -5,6 +5,7 @@ micro-batches. `group.py` sees to that. Results that only some ranks hold say so
 """
 
 import logging
+import os
 import random
 import resource
 import socket
@@ -45,6 +46,7 @@ from rljob_trainer.learners.routers import ExpertRouters, RouterPass
 from rljob_trainer.learners.speed import Speed
 from rljob_trainer.learners.teacher import Teacher
 from rljob_trainer.metrics import OptimizerStep
+from rljob_trainer.processes.kernel_archive import kernels_of
 
 
 class LearnerRank:
@@ -61,6 +63,8 @@ class LearnerRank:
         self._runtime: Callable[[], AbstractContextManager[None]] = (
             megatron_on_cpu if config.device == "cpu" else nullcontext
         )
+        self._kernels = kernels_of(os.environ, config.kernels)
+        self._kernels.unpack()
         self.device = _prepare_process(config, rank)
         with self._runtime():
             self._links = _join(config, rank, world_size, master_address, master_port, self.device)
@@ -215,12 +219,17 @@ class LearnerRank:
         dist.barrier()
 
     def save(self, directory: Path) -> None:
-        """Write a checkpoint that `load()` continues from: bit by bit in the same layout, and in any other."""
+        """Write a checkpoint that `load()` continues from: bit by bit in the same layout, and in any other.
+
+        Kernels compiled so far are kept from then on: a process that resumes from the checkpoint needs them.
+        """
         self._state.need(optimizer=True)
         self._state.need_optimizer()
         with self._runtime():
             counters = {"step": self.step, "skipped": self.skipped}
             checkpoint.save(directory, self._ddp, self._optimizer, self.layout, counters, self._critic)
+        if self.rank == 0:  # all ranks compile the same kernels
+            self._kernels.pack_soon()
 
     def load(self, directory: Path) -> int:
         """Continue from a checkpoint; return its step. Raises CheckpointFormatError."""

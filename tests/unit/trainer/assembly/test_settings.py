@@ -112,7 +112,7 @@ def test_a_critic_has_the_policy_s_optimizer_with_its_own_rate_and_limit(tmp_pat
 def test_recomputation_reaches_megatron_and_what_is_passed_through_comes_first(training, passed, expected, tmp_path):
     usual = {"steps": 20, "precision": "fp32", "optimizer": {"learningRate": 2e-5}}
     spec = parse(manifest(tmp_path, tmp_path, training=usual | training, extraArgs={"megatron": passed})).spec
-    assert learner_config(spec, chosen_algorithm(spec), tmp_path, 1).megatron_args == expected
+    assert learner_config(spec, chosen_algorithm(spec), tmp_path, 1, tmp_path).megatron_args == expected
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,19 @@ def test_routers_get_the_losses_and_the_replay_of_the_manifest(given: Experts, s
 def test_the_learner_gets_the_layers_of_its_stages(tmp_path):
     stages = {"gpusPerNode": 2, "pipelineParallel": 2, "pipelineLayers": [3, 1]}
     spec = parse(manifest(tmp_path, tmp_path, training=stages)).spec
-    assert learner_config(spec, chosen_algorithm(spec), tmp_path, 1).pipeline_layers == (3, 1)
+    assert learner_config(spec, chosen_algorithm(spec), tmp_path, 1, tmp_path).pipeline_layers == (3, 1)
+
+
+@pytest.mark.parametrize(("device", "kept"), [("Cpu", None), ("Gpu", "kernels/kernels.tar")])
+def test_kernels_are_kept_on_gpus_where_something_is_compiled(tmp_path, device, kept):
+    usual = manifest(tmp_path, tmp_path, training={"precision": "bf16"}, runtime={"device": device})
+    spec = parse(usual).spec
+    found = learner_config(spec, chosen_algorithm(spec), tmp_path, 1, tmp_path / "run").kernels
+    assert found == (kept and tmp_path / "run" / kept)
 
 
 def test_the_learner_gets_the_settings_of_its_routers(tmp_path):
     spec = parse(manifest(tmp_path, tmp_path, training={"experts": {"zLoss": 0.2}})).spec
-    assert learner_config(spec, chosen_algorithm(spec), tmp_path, 1).router == RoutingSettings(z_coefficient=0.2)
+    assert learner_config(spec, chosen_algorithm(spec), tmp_path, 1, tmp_path).router == RoutingSettings(
+        z_coefficient=0.2
+    )

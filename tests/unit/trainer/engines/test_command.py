@@ -45,6 +45,11 @@ def test_an_engine_sees_the_plugin_of_its_device_only() -> None:
     assert engine_command(spec(), Path("/m"), 2).environment["PYTHONPATH"] == f"{GPU_SITE}"
 
 
+def test_kernels_are_kept_in_the_run_directory_on_gpus() -> None:
+    assert engine_command(spec(), Path("/m"), 2, directory=Path("/run")).kernels == Path("/run/kernels/kernels.tar")
+    assert engine_command(spec(runtime={"device": "Cpu"}), Path("/m"), 2, directory=Path("/run")).kernels is None
+
+
 def test_on_a_gpu_a_colocated_engine_can_give_back_its_memory() -> None:
     assert "--attention-backend triton --enable-memory-saver" in words(spec(placement="Colocated"))
     assert "--enable-memory-saver" not in words(spec(placement="Disaggregated"))

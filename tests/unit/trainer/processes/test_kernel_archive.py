@@ -1,6 +1,7 @@
 """Compiled kernels travel to machines that start later, whole or not at all."""
 
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from rljob_api import kernels
-from rljob_trainer.engines import kernel_archive, server
+from rljob_trainer.engines import server
 from rljob_trainer.engines.command import EngineCommand
-from rljob_trainer.engines.kernel_archive import discard, pack, unpack
 from rljob_trainer.engines.server import EngineServer, EngineStartError
+from rljob_trainer.processes import kernel_archive
+from rljob_trainer.processes.kernel_archive import KeptKernels, NoKernels, kernels_of
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def compiled(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    return tmp_path / "run" / "kernels" / "engines.tar"
+    return tmp_path / "run" / "kernels" / "kernels.tar"
 
 
 def content(directory: Path) -> dict[str, bytes]:
@@ -60,41 +62,83 @@ def test_ninja_finds_nothing_to_build_again(archive: Path, tmp_path: Path) -> No
     (directory / "kernel.cu").write_text("kernel")
     ninja = [str(Path(sys.executable).parent / "ninja"), "-C", str(directory)]
     subprocess.run(ninja, check=True)
-    pack(directory, archive)
+    KeptKernels(directory, archive).pack()
     shutil.rmtree(directory)
-    assert unpack(directory, archive)
+    assert KeptKernels(directory, archive).unpack()
     done = subprocess.run([*ninja, "-d", "explain"], capture_output=True, text=True, check=True)
     assert "no work to do" in done.stdout, done.stdout + done.stderr
 
 
 def test_another_machine_gets_what_was_compiled_once(compiled: Path, archive: Path, tmp_path: Path) -> None:
-    assert pack(compiled, archive)
+    assert KeptKernels(compiled, archive).pack()
     second = tmp_path / "second"
-    assert unpack(second, archive)
+    assert KeptKernels(second, archive).unpack()
     assert content(second) == content(compiled) != {}
     assert times(second) == times(compiled)
     (second / "tvm-ffi" / "main.so").unlink()
-    assert not unpack(second, archive), "a machine is filled once"
+    assert not KeptKernels(second, archive).unpack(), "a machine is filled once"
     assert "tvm-ffi/main.so" not in content(second)
 
 
 def test_the_archive_is_written_again_only_for_new_files(compiled: Path, archive: Path, tmp_path: Path) -> None:
-    assert pack(compiled, archive)
-    assert not pack(compiled, archive)
+    assert KeptKernels(compiled, archive).pack()
+    assert not KeptKernels(compiled, archive).pack()
     second = tmp_path / "second"
-    unpack(second, archive)
-    assert not pack(second, archive), "its own marks are no kernels"
+    KeptKernels(second, archive).unpack()
+    assert not KeptKernels(second, archive).pack(), "its own marks are no kernels"
     (second / "triton" / "new").write_bytes(b"new")
-    assert pack(second, archive)
+    assert KeptKernels(second, archive).pack()
     third = tmp_path / "third"
-    unpack(third, archive)
+    KeptKernels(third, archive).unpack()
     assert content(third) == content(compiled) | {"triton/new": b"new"}
     assert [each.name for each in archive.parent.iterdir()] == [archive.name]
 
 
+def test_the_archive_has_what_any_machine_has_compiled(compiled: Path, archive: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "inductor").mkdir(parents=True)
+    (other / "inductor" / "graph").write_bytes(b"graph")
+    os.utime(other / "inductor" / "graph", ns=(5, 7))
+    assert KeptKernels(compiled, archive).pack()
+    assert KeptKernels(other, archive).pack()
+    third = tmp_path / "third"
+    KeptKernels(third, archive).unpack()
+    assert content(third) == content(compiled) | content(other)
+    assert times(third) == times(compiled) | times(other)
+
+
+def test_a_file_of_this_machine_replaces_the_archive_s(compiled: Path, archive: Path, tmp_path: Path) -> None:
+    KeptKernels(compiled, archive).pack()
+    other = tmp_path / "other"
+    (other / "tvm-ffi").mkdir(parents=True)
+    (other / "tvm-ffi" / "main.so").write_bytes(b"newer")
+    (other / "tvm-ffi" / "more.so").write_bytes(b"more")
+    assert KeptKernels(other, archive).pack()
+    third = tmp_path / "third"
+    KeptKernels(third, archive).unpack()
+    assert content(third) == content(compiled) | content(other)
+
+
+def test_kernels_of_other_machines_go_when_all_together_are_too_large(
+    compiled: Path, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    KeptKernels(compiled, archive).pack()  # 7 bytes
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "new").write_bytes(b"four")
+    for most, kept in ((11, content(compiled) | content(other)), (10, content(other))):
+        monkeypatch.setattr(kernel_archive, "MOST_BYTES", most)
+        again = archive.with_name(f"{most}.tar")
+        shutil.copyfile(archive, again)
+        assert KeptKernels(other, again).pack()
+        machine = tmp_path / str(most)
+        KeptKernels(machine, again).unpack()
+        assert content(machine) == kept
+
+
 def test_nothing_is_done_before_anything_was_compiled(archive: Path, tmp_path: Path) -> None:
-    assert not unpack(tmp_path / "empty", archive)
-    assert not pack(tmp_path / "empty", archive)
+    assert not KeptKernels(tmp_path / "empty", archive).unpack()
+    assert not KeptKernels(tmp_path / "empty", archive).pack()
     assert not archive.exists()
 
 
@@ -103,10 +147,10 @@ def test_a_damaged_archive_is_left_and_replaced(
 ) -> None:
     archive.parent.mkdir(parents=True)
     archive.write_bytes(b"no archive" * 100)
-    assert not unpack(tmp_path / "second", archive)
+    assert not KeptKernels(tmp_path / "second", archive).unpack()
     assert "action=unpack_kernels" in caplog.text
-    assert pack(compiled, archive)
-    assert unpack(tmp_path / "third", archive)
+    assert KeptKernels(compiled, archive).pack()
+    assert KeptKernels(tmp_path / "third", archive).unpack()
 
 
 def test_an_archive_writes_nothing_outside(archive: Path, tmp_path: Path) -> None:
@@ -115,14 +159,14 @@ def test_an_archive_writes_nothing_outside(archive: Path, tmp_path: Path) -> Non
         entry = tarfile.TarInfo("../outside.so")
         entry.size = 3
         tar.addfile(entry, io.BytesIO(b"bad"))
-    assert not unpack(tmp_path / "second", archive)
+    assert not KeptKernels(tmp_path / "second", archive).unpack()
     assert not (tmp_path / "outside.so").exists()
 
 
 def test_links_are_not_kept(compiled: Path, archive: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (compiled / "link").symlink_to(tmp_path / "secret")
-    assert pack(compiled, archive)
+    assert KeptKernels(compiled, archive).pack()
     with tarfile.open(archive) as tar:
         assert "link" not in tar.getnames()
 
@@ -132,7 +176,7 @@ def test_files_that_change_meanwhile_are_not_kept(
 ) -> None:
     versions = iter(range(100))
     monkeypatch.setattr(kernel_archive, "_version", lambda file: (1, next(versions)))
-    assert not pack(compiled, archive)
+    assert not KeptKernels(compiled, archive).pack()
     assert "files have changed meanwhile" in caplog.text
     assert list(archive.parent.iterdir()) == []
 
@@ -141,17 +185,17 @@ def test_what_is_too_large_for_kernels_is_not_kept(
     compiled: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel_archive, "MOST_BYTES", 6)
-    assert not pack(compiled, archive)
+    assert not KeptKernels(compiled, archive).pack()
     monkeypatch.setattr(kernel_archive, "MOST_BYTES", 7)
-    assert pack(compiled, archive)
+    assert KeptKernels(compiled, archive).pack()
 
 
 def test_what_may_be_the_reason_of_a_failed_start_is_removed(compiled: Path, archive: Path) -> None:
-    pack(compiled, archive)
-    discard(compiled, archive)
+    KeptKernels(compiled, archive).pack()
+    KeptKernels(compiled, archive).discard()
     assert not compiled.exists()
     assert not archive.exists()
-    discard(compiled, archive)
+    KeptKernels(compiled, archive).discard()
 
 
 class Process:
@@ -178,10 +222,10 @@ def test_an_engine_finds_the_kernels_and_leaves_them(
         (directory / "more").write_bytes(b"more")
         return trouble
 
-    pack(compiled, archive)
+    KeptKernels(compiled, archive).pack()
     monkeypatch.setattr(server, "KeptProcess", Process)
     monkeypatch.setattr(server, "_wait_ready", ready)
-    monkeypatch.setattr(kernel_archive, "pack_soon", pack)
+    monkeypatch.setattr(KeptKernels, "pack_soon", KeptKernels.pack)
     monkeypatch.setenv(kernels.DIRECTORY_VARIABLE, str(directory))
     engine = EngineServer("engine-0", tmp_path / "log", "127.0.0.1")
     try:
@@ -195,11 +239,27 @@ def test_an_engine_finds_the_kernels_and_leaves_them(
     assert found == [content(compiled)]
 
 
-def test_without_a_directory_of_the_pod_nothing_is_kept(
-    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_starts_where_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "KeptProcess", Process)
     monkeypatch.setattr(server, "_wait_ready", lambda *_: None)
     monkeypatch.delenv(kernels.DIRECTORY_VARIABLE, raising=False)
+    archive = tmp_path / "run" / "kernels.tar"
     EngineServer("engine-0", tmp_path / "log", "127.0.0.1").start(EngineCommand({}, {}, archive), 10)
     assert not archive.parent.exists()
+
+
+@pytest.mark.parametrize("directory", [None, "", "machine"])
+@pytest.mark.parametrize("named", [True, False])
+def test_kernels_are_kept_in_pods_for_processes_that_compile(
+    archive: Path, tmp_path: Path, directory: str | None, named: bool
+) -> None:
+    environ = {} if directory is None else {kernels.DIRECTORY_VARIABLE: directory and str(tmp_path / directory)}
+    found = kernels_of(environ, archive if named else None)
+    if directory and named:
+        assert found == KeptKernels(tmp_path / directory, archive)
+    else:
+        assert isinstance(found, NoKernels)
+        assert not found.unpack()
+        assert not found.pack()
+        found.pack_soon()
+        found.discard()

@@ -1,0 +1,187 @@
+"""The kernels that engines and the learner compile, kept in the run directory for processes on other machines.
+
+    start ─► unpack what earlier processes have compiled ─► compile what is missing ─► pack, if that was any
+
+There is one archive. Whoever packs adds what it lacks. The directories are those of `rljob_api.kernels`. A problem with
+the archive is logged and costs time, never a start. If an engine does not start, the archive is removed, because it may
+be the reason.
+"""
+
+import logging
+import os
+import shutil
+import tarfile
+import threading
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rljob_api.kernels import DIRECTORY_VARIABLE
+from rljob_trainer.processes.file_lock import locked
+
+log = logging.getLogger(__name__)
+
+NAME = "kernels/kernels.tar"
+"""in the run directory"""
+THREAD = "kernels"
+"""name of the thread that packs"""
+MARK = ".rljob-"
+"""begins names of files of ours in a machine's directory"""
+LOCK, UNPACKED = f"{MARK}lock", f"{MARK}unpacked"
+TIME = "RLJOB.mtime"
+"""header with a file's time [ns]. Ninja builds again what is newer than it has noted, and tar's own time is rounded"""
+MOST_BYTES = 1 << 30
+"""of an archive: more is no cache of kernels, and fills the run's volume"""
+
+
+class Kernels(Protocol):
+    """The compiled kernels of a process that is about to start."""
+
+    def unpack(self) -> bool:
+        """Fill the machine's directory, once; return whether that was done now."""
+
+    def pack(self) -> bool:
+        """Keep what the machine has compiled, if some of it is new; return whether that was done."""
+
+    def pack_soon(self) -> None:
+        """Do `pack` beside other work."""
+
+    def discard(self) -> None:
+        """Forget what was kept, and what this machine has compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptKernels:
+    """Kernels that an archive keeps."""
+
+    directory: Path
+    """of the machine"""
+    archive: Path
+
+    def unpack(self) -> bool:
+        """Fill the machine's directory from the archive, once; return whether that was done now."""
+        directory, archive = self.directory, self.archive
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            with locked(directory / LOCK):
+                if (directory / UNPACKED).exists() or not archive.exists():
+                    return False
+                (directory / UNPACKED).touch()
+                with tarfile.open(archive) as tar:
+                    tar.extractall(directory, filter="data")
+                    for member in tar:
+                        when = int(member.pax_headers[TIME])
+                        os.utime(directory / member.name, ns=(when, when))
+        except (OSError, tarfile.TarError, KeyError) as error:
+            log.warning("action=unpack_kernels archive=%s reason=%s", archive, error)
+            return False
+        log.info("action=unpack_kernels archive=%s bytes=%d", archive, archive.stat().st_size)
+        return True
+
+    def pack(self) -> bool:
+        """Write the archive if the machine's directory has files that it lacks; return whether that was done."""
+        archive = self.archive
+        writing = archive.with_name(f"{archive.name}.{os.uname().nodename}-{os.getpid()}")
+        try:
+            files = {str(path.relative_to(self.directory)): path for path in _files(self.directory)}
+            sizes = _sizes(archive)
+            if files.keys() <= sizes.keys():
+                return False
+            before = {name: _version(path) for name, path in files.items()}
+            if (num_bytes := sum(size for size, _ in before.values())) > MOST_BYTES:
+                log.warning("action=pack_kernels reason=TooLarge bytes=%d most=%d", num_bytes, MOST_BYTES)
+                return False
+            others = {name: size for name, size in sizes.items() if name not in files}
+            if num_bytes + sum(others.values()) > MOST_BYTES:  # some are of earlier versions
+                others = {}
+            archive.parent.mkdir(parents=True, exist_ok=True)
+            with tarfile.open(writing, "w") as tar:
+                _add(tar, files, before)
+                _copy(tar, archive, others)
+            if {name: _version(path) for name, path in files.items()} != before:
+                raise OSError("files have changed meanwhile")
+            writing.rename(archive)
+        except (OSError, tarfile.TarError) as error:
+            log.warning("action=pack_kernels archive=%s reason=%s", archive, error)
+            with suppress(OSError):
+                writing.unlink()
+            return False
+        log.info("action=pack_kernels archive=%s files=%d bytes=%d", archive, len(files), num_bytes)
+        return True
+
+    def pack_soon(self) -> None:
+        """Do `pack` in a thread."""
+        threading.Thread(target=self.pack, name=THREAD, daemon=True).start()
+
+    def discard(self) -> None:
+        """Remove the archive and all that this machine has compiled."""
+        try:
+            shutil.rmtree(self.directory)
+            self.archive.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("action=discard_kernels archive=%s reason=%s", self.archive, error)
+
+
+class NoKernels:
+    """Nothing is kept: nothing is compiled, or the process is not in a pod."""
+
+    def unpack(self) -> bool:
+        """Do nothing."""
+        return False
+
+    def pack(self) -> bool:
+        """Do nothing."""
+        return False
+
+    def pack_soon(self) -> None:
+        """Do nothing."""
+
+    def discard(self) -> None:
+        """Do nothing."""
+
+
+def kernels_of(environ: Mapping[str, str], archive: Path | None) -> Kernels:
+    """Return the kernels of a process with this environment; None: it compiles none that are worth keeping."""
+    directory = environ.get(DIRECTORY_VARIABLE)
+    return KeptKernels(Path(directory), archive) if directory and archive else NoKernels()
+
+
+def _add(tar: tarfile.TarFile, files: Mapping[str, Path], versions: Mapping[str, tuple[int, int]]) -> None:
+    """Add these files by name, with their exact times."""
+    for name in sorted(files):
+        member = tar.gettarinfo(files[name], name)
+        member.pax_headers = {TIME: str(versions[name][1])}
+        with files[name].open("rb") as file:
+            tar.addfile(member, file)
+
+
+def _copy(tar: tarfile.TarFile, archive: Path, names: Collection[str]) -> None:
+    """Add what another archive has by these names."""
+    if not names:
+        return
+    with tarfile.open(archive) as other:
+        for member in other:
+            if member.name in names:
+                tar.addfile(member, other.extractfile(member))
+
+
+def _files(directory: Path) -> list[Path]:
+    kept = (path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
+    return [path for path in kept if path.parent != directory or not path.name.startswith(MARK)]
+
+
+def _version(file: Path) -> tuple[int, int]:
+    """Return what changes with a file's content: its size and time."""
+    found = file.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _sizes(archive: Path) -> dict[str, int]:
+    """Return the files in an archive with their sizes [bytes]; none if it cannot be read."""
+    try:
+        with tarfile.open(archive) as tar:
+            return {member.name: member.size for member in tar}
+    except (OSError, tarfile.TarError):
+        return {}
