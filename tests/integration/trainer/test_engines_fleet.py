@@ -228,7 +228,7 @@ def test_an_engine_that_returns_on_an_empty_machine_gets_the_whole_weights(
 
 
 def skip(fleet: Fleet, files: WeightFiles) -> None:
-    (fleet.copy / HELD).write_text("an earlier version")
+    (fleet.copy / HELD).write_text("earlier-version offer")
 
 
 def damage_copy(fleet: Fleet, files: WeightFiles) -> None:
@@ -240,7 +240,7 @@ def damage_copy(fleet: Fleet, files: WeightFiles) -> None:
     [
         (lambda fleet, files: files.delta_path.unlink(), "No such file"),
         (lambda fleet, files: os.truncate(files.delta_path, files.delta.nbytes - 1), "is damaged"),
-        (skip, "the machine holds an earlier version, the delta is for"),
+        (skip, "the machine holds earlier-version, the delta is for"),
         (damage_copy, "the copy has the digest"),
     ],
     ids=["a lost delta", "half a delta", "a version was missed", "the copy is damaged"],

@@ -3,7 +3,7 @@
 Runs in the actor beside an engine. All engines of a machine share the copy, so that a delta crosses the network once
 for each machine. Versions are known by the digest of all their bytes: whatever the copy is (of an earlier attempt, of
 a version before the last, damaged), a delta either makes exactly the wanted bytes of it or is refused, and only a copy
-that has been verified carries its digest.
+that has been verified carries its digest. It is verified once for each publication.
 """
 
 import shutil
@@ -21,7 +21,7 @@ from rljob_trainer.processes.file_lock import locked
 
 WEIGHTS = "model.safetensors"
 HELD = "digest"
-"""file beside the copy; it is there only while the copy has this digest"""
+"""file beside the copy, with its digest and the offer for which it was verified; absent: the copy is of no version"""
 LOCK = "lock"
 CHUNK_BYTES = 16 * 2**20
 
@@ -51,6 +51,8 @@ class WeightFiles:
     nbytes: int
     delta: Delta | None
     """None: there is no earlier version, or nothing has changed, or a delta would not be much smaller"""
+    offer: str
+    """names this publication: the same version may be offered again"""
 
     @property
     def whole_path(self) -> Path:
@@ -75,10 +77,11 @@ def apply_delta(files: WeightFiles, copy: Path) -> int:
     missing or damaged: the copy then needs the whole weights.
     """
     with _locked(copy):
-        held = _held(copy)
+        held, offer = _held(copy)
         if held == files.digest:
-            with _changing(copy, files.digest):
-                _check(_mapped(copy, files), files.digest)
+            if offer != files.offer:
+                with _changing(copy, files):
+                    _check(_mapped(copy, files), files.digest)
             return 0
         if files.delta is None:
             raise DeltaError("there is no delta for this version")
@@ -86,7 +89,7 @@ def apply_delta(files: WeightFiles, copy: Path) -> int:
             raise DeltaError(f"the machine holds {held or 'no weights'}, the delta is for {files.delta.base}")
         delta = _read(files.delta_path, files.delta)
         weights = _mapped(copy, files)
-        with _changing(copy, files.digest), weight_delta.threads("apply") as workers:
+        with _changing(copy, files), weight_delta.threads("apply") as workers:
             weight_delta.apply(delta, weights, workers)
             _check(weights, files.digest)
         return len(delta)
@@ -98,9 +101,9 @@ def copy_whole(files: WeightFiles, copy: Path) -> int:
     Raises CopyError if other bytes arrive, and OSError if there is no file or no room.
     """
     with _locked(copy):
-        if _held(copy) == files.digest:
+        if _held(copy)[0] == files.digest:
             return 0
-        with _changing(copy, files.digest):
+        with _changing(copy, files):
             _copy(files.whole_path, copy / WEIGHTS)
             try:
                 _check(_mapped(copy, files), files.digest)
@@ -126,18 +129,20 @@ def _locked(copy: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _changing(copy: Path, becomes: str) -> Iterator[None]:
+def _changing(copy: Path, becomes: WeightFiles) -> Iterator[None]:
     """Let the copy have no digest while it changes, and keep it so if that fails or this process dies."""
     (copy / HELD).unlink(missing_ok=True)
     yield
-    (copy / HELD).write_text(becomes)
+    (copy / HELD).write_text(f"{becomes.digest} {becomes.offer}")
 
 
-def _held(copy: Path) -> str | None:
+def _held(copy: Path) -> tuple[str | None, str]:
+    """Return the copy's digest, None if it is of no version, and the offer for which it was verified."""
     try:
-        return (copy / HELD).read_text()
+        held, _, offer = (copy / HELD).read_text().partition(" ")
     except FileNotFoundError:
-        return None
+        return None, ""
+    return held, offer
 
 
 def _read(path: Path, wanted: Delta) -> bytes:

@@ -7,6 +7,7 @@ tensor, and writes what has changed. The whole weights are written only when a m
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Generator, Iterable
 from contextlib import closing
 from pathlib import Path
@@ -57,7 +58,7 @@ class DeltaWriter:
         self._digest = digest(self._weights)
         is_of_use = not output.is_full and self._digest != base
         delta = Delta(base, output.digest(), output.nbytes) if base is not None and is_of_use else None
-        files = WeightFiles(directory, self._digest, len(self._weights), delta)
+        files = WeightFiles(directory, self._digest, len(self._weights), delta, secrets.token_hex(8))
         kept = {files.whole_path}
         if delta is not None:
             kept.add(writing.rename(files.delta_path))

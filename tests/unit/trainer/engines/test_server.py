@@ -14,7 +14,7 @@ from rljob_trainer.engines.weight_copy import HELD, WeightFiles, digest
 from rljob_trainer.engines.weight_delta import DeltaError
 from support.trainer import virtual_time
 
-FILES = WeightFiles(Path("/far"), "d1", 1000, None)
+FILES = WeightFiles(Path("/far"), "d1", 1000, None, "o1")
 COPY = Path("/dev/shm/copy")
 Ask = Callable[[RayHost], Awaitable[int]]
 QUESTIONS: dict[str, Ask] = {
@@ -86,8 +86,8 @@ def test_no_actor_is_made_to_receive_weights(method: str) -> None:
 def test_the_actor_keeps_the_copy(tmp_path: Path) -> None:
     server = EngineServer("engine-0", tmp_path / "log", "127.0.0.1")
     content = b"weights"
-    files = WeightFiles(tmp_path, digest(content), len(content), None)
+    files = WeightFiles(tmp_path, digest(content), len(content), None, "o1")
     files.whole_path.write_bytes(content)
     assert server.copy_whole(files, tmp_path / "copy") == len(content)
-    assert (tmp_path / "copy" / HELD).read_text() == files.digest
+    assert (tmp_path / "copy" / HELD).read_text() == f"{files.digest} o1"
     assert server.apply_delta(files, tmp_path / "copy") == 0

@@ -2,13 +2,14 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from threading import Barrier
 
 import numpy as np
 import pytest
 
-from rljob_trainer.engines import weight_delta
+from rljob_trainer.engines import weight_copy, weight_delta
 from rljob_trainer.engines.weight_copy import (
     HELD,
     WEIGHTS,
@@ -21,6 +22,7 @@ from rljob_trainer.engines.weight_copy import (
 )
 from rljob_trainer.engines.weight_delta import Bytes, DeltaError
 
+OFFERS = count()
 VERSIONS = [np.random.default_rng(seed).integers(0, 256, 400, np.uint8) for seed in range(4)]
 
 
@@ -36,9 +38,9 @@ def shared(tmp_path: Path) -> Path:
 
 
 def offered(shared: Path, version: int, base: int | None) -> WeightFiles:
-    """Write a version whole, and as a delta of another one."""
+    """Write a version whole, and as a delta of another one, for a new publication."""
     new = VERSIONS[version]
-    files = WeightFiles(shared, digest(new), len(new), None)
+    files = WeightFiles(shared, digest(new), len(new), None, str(next(OFFERS)))
     files.whole_path.write_bytes(new.tobytes())
     if base is None:
         return files
@@ -83,6 +85,35 @@ def test_what_another_engine_of_the_machine_has_received_is_not_read_again(copy:
     files.delta_path.unlink()
     files.whole_path.unlink()
     assert (apply_delta(files, copy), copy_whole(files, copy)) == (0, 0)
+
+
+def test_a_copy_is_verified_once_for_each_publication(
+    copy: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole: list[int] = []
+
+    def counted(content: Bytes | bytes) -> str:
+        if len(content) == len(VERSIONS[0]) and not isinstance(content, bytes):
+            whole.append(len(content))
+        return digest(content)
+
+    holding(copy, shared, 0)
+    first, again = offered(shared, 1, 0), offered(shared, 1, 0)
+    monkeypatch.setattr(weight_copy, "digest", counted)
+    for files, verified in ((first, 1), (first, 1), (again, 2), (again, 2), (first, 3)):
+        apply_delta(files, copy)
+        assert len(whole) == verified
+    copy_whole(offered(shared, 2, None), copy)
+    assert len(whole) == 4
+
+
+def test_whole_weights_are_not_verified_again_by_the_next_engine(
+    copy: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = offered(shared, 0, None)
+    copy_whole(files, copy)
+    monkeypatch.setattr(weight_copy, "digest", lambda content: "not asked for")
+    assert apply_delta(files, copy) == 0
 
 
 def test_engines_of_a_machine_that_receive_at_once_read_a_delta_once(copy: Path, shared: Path) -> None:

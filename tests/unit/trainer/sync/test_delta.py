@@ -66,6 +66,13 @@ def test_each_version_is_a_delta_of_the_one_before(tensors: Tensors, tmp_path: P
         assert equal(received(files, copy), tensors)
 
 
+def test_the_same_version_offered_again_is_another_publication(tensors: Tensors, tmp_path: Path) -> None:
+    writer, shared, _ = begun(tensors, tmp_path)
+    first, again = (writer.offer(export(tensors), shared) for _ in range(2))
+    assert first.digest == again.digest
+    assert first.offer != again.offer, "a copy may have been damaged in between"
+
+
 def test_unchanged_weights_need_no_file_where_they_are(tensors: Tensors, tmp_path: Path) -> None:
     writer, shared, copy = begun(tensors, tmp_path)
     files = writer.offer(export(tensors), shared)

@@ -41,7 +41,7 @@ class FakeGroup:
             raise self._error
 
 
-FILES = WeightFiles(Path("/far"), "d1", 1000, None)
+FILES = WeightFiles(Path("/far"), "d1", 1000, None, "o1")
 Question = Callable[[LearnerLink], Awaitable[Any]]
 QUESTIONS: dict[str, tuple[Question, tuple[object, ...], object]] = {
     "rendezvous": (lambda link: link.rendezvous(), ("address",), ("10.0.0.9", 23456)),

@@ -23,7 +23,7 @@ SPECS = [
     TensorSpec("q", (4, 5), "bfloat16"),
     TensorSpec("norm", (3,), "float32"),
 ]
-OFFERED = WeightFiles(Path("/far"), "d1", 1000, weight_copy.Delta("d0", "x", 30))
+OFFERED = WeightFiles(Path("/far"), "d1", 1000, weight_copy.Delta("d0", "x", 30), "o1")
 COPY = Path("/dev/shm/copy")
 HANGS = "hangs"
 Trouble = Exception | str | None
