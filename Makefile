@@ -21,7 +21,7 @@ READY := .venv/.ready
 TRAINER_TESTS_AT_ONCE = $(if $(shell unshare -m true 2>/dev/null && echo yes),2 --dist worksteal,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit integration integration-cluster integration-learner integration-trainer soak e2e mutants cluster cluster-check cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock sbom image-gpu bench bench-gpu bench-operator chart-package clean
+.PHONY: help setup demo test unit integration integration-cluster integration-learner integration-trainer soak e2e mutants cluster cluster-build cluster-check cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock sbom image-gpu bench bench-gpu bench-operator chart-package clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ cluster-demo: $(READY) | $(GO) ## Train the quickstart in pods: start cluster, b
 
 cluster-down: $(READY) ## Remove the cluster and all leftovers of it
 	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster down
+
+cluster-build: $(READY) | $(GO) ## Build the programs of a cluster into the cache (PROFILE=node: and the images for its pods)
+	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster build --profile $(or $(PROFILE),control-plane)
 
 cluster-check: $(READY) ## Check whether this machine can run a real node
 	@PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster check

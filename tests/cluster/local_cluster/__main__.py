@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from local_cluster import control_plane, home, node, packages
+from local_cluster import control_plane, home, node, packages, project_images
 from local_cluster.api_server import start_api_server
 from local_cluster.binaries import binary
 from local_cluster.demo import demo
@@ -41,6 +41,8 @@ def main(arguments: list[str]) -> int:
                     home.remove(directory)
                 case "build":
                     build(options.profile, os.environ)
+                    if options.profile == "node":
+                        project_images.prepare(os.environ)
                 case "check":
                     with home.owned_directory(directory.parent) as tried:
                         node.try_out(tried, os.environ)

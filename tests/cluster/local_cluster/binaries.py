@@ -29,8 +29,10 @@ ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 """set by setup-envtest: a directory with etcd and kube-apiserver"""
 IN_ASSETS = frozenset({"etcd", "kube-apiserver"})
 
-FLAGS = ("-trimpath", "-buildvcs=false", "-mod=readonly", "-p", "2")
-"""two compilers at a time: more need more memory than a small machine has"""
+FLAGS = ("-trimpath", "-buildvcs=false", "-mod=readonly", "-p", "2", "-gcflags=all=-dwarf=false")
+"""two compilers at a time: more need more memory than a small machine has; and no debug tables, which the linker would
+leave out: without them compilers need 10 % less time
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,13 @@ def load(image: ProjectImage, runtime: Runtime, environ: Mapping[str, str]) -> s
     return name
 
 
+def prepare(environ: Mapping[str, str]) -> None:
+    """Build the images of the operator and of CPU pods into the cache. Raises ClusterError."""
+    for image in (TRAINER, OPERATOR):
+        with built(image, environ):
+            log.info("action=build image=%s", image.repository)
+
+
 @contextmanager
 def built(image: ProjectImage, environ: Mapping[str, str]) -> Iterator[tuple[list[str], Path, str]]:
     """Build an image; give buildah's command line, the directory of the images and the image's id. Raises ClusterError.
