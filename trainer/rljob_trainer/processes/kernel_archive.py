@@ -7,16 +7,20 @@ the archive is logged and costs time, never a start. If an engine does not start
 be the reason.
 """
 
+import io
 import logging
 import os
 import shutil
 import tarfile
+import tempfile
 import threading
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from xxhash import xxh3_128_hexdigest
 
 from rljob_api.kernels import DIRECTORY_VARIABLE
 from rljob_trainer.processes.file_lock import locked
@@ -30,6 +34,8 @@ THREAD = "kernels"
 MARK = ".rljob-"
 """begins names of files of ours in a machine's directory"""
 LOCK, UNPACKED = f"{MARK}lock", f"{MARK}unpacked"
+DIGEST = "RLJOB.xxh3"
+"""header with the digest of a file: a node that crashes may leave zeros in it"""
 TIME = "RLJOB.mtime"
 """header with a file's time [ns]. Ninja builds again what is newer than it has noted, and tar's own time is rounded"""
 MOST_BYTES = 1 << 30
@@ -69,11 +75,9 @@ class KeptKernels:
                 if (directory / UNPACKED).exists() or not archive.exists():
                     return False
                 (directory / UNPACKED).touch()
-                with tarfile.open(archive) as tar:
-                    tar.extractall(directory, filter="data")
-                    for member in tar:
-                        when = int(member.pax_headers[TIME])
-                        os.utime(directory / member.name, ns=(when, when))
+                with tempfile.TemporaryDirectory(prefix=MARK, dir=directory) as staging:
+                    _extract(archive, Path(staging))
+                    _move_missing(Path(staging), directory)
         except (OSError, tarfile.TarError, KeyError) as error:
             log.warning("action=unpack_kernels archive=%s reason=%s", archive, error)
             return False
@@ -149,12 +153,32 @@ def kernels_of(environ: Mapping[str, str], archive: Path | None) -> Kernels:
 
 
 def _add(tar: tarfile.TarFile, files: Mapping[str, Path], versions: Mapping[str, tuple[int, int]]) -> None:
-    """Add these files by name, with their exact times."""
+    """Add these files by name, with their exact times and digests."""
     for name in sorted(files):
         member = tar.gettarinfo(files[name], name)
-        member.pax_headers = {TIME: str(versions[name][1])}
-        with files[name].open("rb") as file:
-            tar.addfile(member, file)
+        content = files[name].read_bytes()
+        member.pax_headers = {TIME: str(versions[name][1]), DIGEST: xxh3_128_hexdigest(content)}
+        tar.addfile(member, io.BytesIO(content))
+
+
+def _extract(archive: Path, directory: Path) -> None:
+    """Extract all files, with their exact times. Raises tarfile.TarError if one is damaged."""
+    with tarfile.open(archive) as tar:
+        tar.extractall(directory, filter="data")
+        for member in tar:
+            file, when = directory / member.name, int(member.pax_headers[TIME])
+            if xxh3_128_hexdigest(file.read_bytes()) != member.pax_headers[DIGEST]:
+                raise tarfile.TarError(f"{member.name} is damaged")
+            os.utime(file, ns=(when, when))
+
+
+def _move_missing(source: Path, target: Path) -> None:
+    """Move files into another directory of the same disk, but for those that it has."""
+    for file in _files(source):
+        wanted = target / file.relative_to(source)
+        if not wanted.exists():
+            wanted.parent.mkdir(parents=True, exist_ok=True)
+            file.rename(wanted)
 
 
 def _copy(tar: tarfile.TarFile, archive: Path, names: Collection[str]) -> None:
@@ -168,8 +192,9 @@ def _copy(tar: tarfile.TarFile, archive: Path, names: Collection[str]) -> None:
 
 
 def _files(directory: Path) -> list[Path]:
+    """Return the kernels in a machine's directory: all files but ours, and no links."""
     kept = (path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
-    return [path for path in kept if path.parent != directory or not path.name.startswith(MARK)]
+    return [path for path in kept if not path.relative_to(directory).parts[0].startswith(MARK)]
 
 
 def _version(file: Path) -> tuple[int, int]:

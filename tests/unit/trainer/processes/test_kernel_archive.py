@@ -153,6 +153,30 @@ def test_a_damaged_archive_is_left_and_replaced(
     assert KeptKernels(tmp_path / "third", archive).unpack()
 
 
+@pytest.mark.parametrize("damage", ["zeros", "cut"])
+def test_of_an_archive_that_is_damaged_in_the_middle_nothing_is_taken(
+    compiled: Path, archive: Path, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (compiled / "large").write_bytes(bytes(range(256)) * 400)
+    KeptKernels(compiled, archive).pack()
+    raw = bytearray(archive.read_bytes())
+    where = raw.index(bytes(range(256))) + 50_000
+    archive.write_bytes(raw[:where] if damage == "cut" else raw[:where] + bytes(4096) + raw[where + 4096 :])
+    second = tmp_path / "second"
+    assert not KeptKernels(second, archive).unpack()
+    assert content(second) == {}
+    assert "unexpected end of data" in caplog.text if damage == "cut" else "large is damaged" in caplog.text
+
+
+def test_files_of_this_machine_stay_when_the_archive_is_unpacked(compiled: Path, archive: Path, tmp_path: Path) -> None:
+    KeptKernels(compiled, archive).pack()
+    second = tmp_path / "second"
+    (second / "tvm-ffi").mkdir(parents=True)
+    (second / "tvm-ffi" / "main.so").write_bytes(b"own")
+    assert KeptKernels(second, archive).unpack()
+    assert content(second) == content(compiled) | {"tvm-ffi/main.so": b"own"}
+
+
 def test_an_archive_writes_nothing_outside(archive: Path, tmp_path: Path) -> None:
     archive.parent.mkdir(parents=True)
     with tarfile.open(archive, "w") as tar:
