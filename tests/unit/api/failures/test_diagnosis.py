@@ -119,6 +119,18 @@ def test_an_exception_at_the_end_counts_although_there_is_a_hint():
     ]
 
 
+NEARLY_FULL = (
+    "(raylet) file_system_monitor.cc:116: /tmp/ray/session_1 is over 95% full, available space: 4.1 GB; capacity: 98.3"
+    " GB. Object creation will fail if spilling is required."
+)
+
+
+def test_a_disk_that_is_nearly_full_comes_after_what_ended_the_run():
+    assert codes(NEARLY_FULL, "own.OddError: so odd") == ["PythonException", "RayDiskNearlyFull"]
+    assert codes(NEARLY_FULL, "OSError: [Errno 28] No space left on device: '/x'") == ["DiskFull", "RayDiskNearlyFull"]
+    assert codes(NEARLY_FULL, "ray.exceptions.OutOfDiskError: Local disk is full") == ["RayDiskFull"]
+
+
 EXCEPTION = '  File "own.py", line 3, in play\nValueError: could not convert string to float: "x"'
 SHAPES = "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
 
