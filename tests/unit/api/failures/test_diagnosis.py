@@ -125,10 +125,20 @@ NEARLY_FULL = (
 )
 
 
-def test_a_disk_that_is_nearly_full_comes_after_what_ended_the_run():
-    assert codes(NEARLY_FULL, "own.OddError: so odd") == ["PythonException", "RayDiskNearlyFull"]
-    assert codes(NEARLY_FULL, "OSError: [Errno 28] No space left on device: '/x'") == ["DiskFull", "RayDiskNearlyFull"]
-    assert codes(NEARLY_FULL, "ray.exceptions.OutOfDiskError: Local disk is full") == ["RayDiskFull"]
+TRACEBACK = "Traceback (most recent call last):"
+
+
+@pytest.mark.parametrize(
+    ("after", "code"),
+    [
+        ((), "RayDiskNearlyFull"),
+        ((TRACEBACK, '  File "own.py", line 3, in play', "own.OddError: so odd"), "PythonException"),
+        (("OSError: [Errno 28] No space left on device: '/x'",), "DiskFull"),
+        (("ray.exceptions.OutOfDiskError: Local disk is full",), "RayDiskFull"),
+    ],
+)
+def test_a_disk_that_is_nearly_full_is_reported_unless_something_else_ended_the_run(after: tuple[str, ...], code: str):
+    assert codes(NEARLY_FULL, *after) == [code]
 
 
 EXCEPTION = '  File "own.py", line 3, in play\nValueError: could not convert string to float: "x"'
