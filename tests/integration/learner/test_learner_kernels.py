@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from rljob_trainer.processes.kernel_archive import KeptKernels
+from support.trainer.kept_kernels import kernels_around_a_save
 from support.trainer.learner_data import learner_config
 from support.trainer.learner_ranks import run_ranks
-from support.trainer.learner_scenarios import kernels_around_a_save
 
 
 def test_ranks_find_the_kernels_that_were_kept_and_one_keeps_theirs(tiny_llama_dir: Path, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from rljob_api.kernels import DIRECTORY_VARIABLE
 from rljob_trainer.batches.packing import MicroBatch, TrainingSequence, pack
 from rljob_trainer.learners import matrices, optimizer_state
 from rljob_trainer.learners.config import LearnerConfig, LossSettings
@@ -19,7 +18,6 @@ from rljob_trainer.learners.logprobs import logprobs_and_entropy
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.metrics import OptimizerStep
-from rljob_trainer.processes.kernel_archive import KeptKernels
 from support.trainer.learner_data import engine_logprobs
 
 Steps = list[list[TrainingSequence]]
@@ -438,19 +436,3 @@ def _step_of_both(learner: LearnerRank, sequences: list[TrainingSequence]) -> li
 
 def _critic_weights(learner: LearnerRank) -> list[torch.Tensor]:
     return [each.detach().clone() for each in learner._critic.ddp.parameters()] if learner._critic else []
-
-
-def kernels_around_a_save(
-    rank: int, world_size: int, port: int, config: LearnerConfig, machine: Path, directory: Path
-) -> tuple[list[str], bool]:
-    """Make a rank on this machine, and save; return what the machine had before, and whether this rank packs."""
-    packed: list[KeptKernels] = []
-    with (
-        patch.dict("os.environ", {DIRECTORY_VARIABLE: str(machine)}),
-        patch.object(KeptKernels, "pack_soon", lambda kernels: packed.append(kernels)),
-    ):
-        learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
-        had = sorted(path.name for path in machine.iterdir() if not path.name.startswith("."))
-        assert not packed, "there is nothing new yet"
-        learner.save(directory)
-    return had, packed == [KeptKernels(machine, config.kernels)]

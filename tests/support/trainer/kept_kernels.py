@@ -1,0 +1,25 @@
+"""What a rank of the learner does with the archive of kernels; runs in every rank, see `learner_ranks.py`."""
+
+from pathlib import Path
+from unittest.mock import patch
+
+from rljob_api.kernels import DIRECTORY_VARIABLE
+from rljob_trainer.learners.config import LearnerConfig
+from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.processes.kernel_archive import KeptKernels
+
+
+def kernels_around_a_save(
+    rank: int, world_size: int, port: int, config: LearnerConfig, machine: Path, directory: Path
+) -> tuple[list[str], bool]:
+    """Make a rank on this machine, and save; return what the machine had before, and whether this rank packs."""
+    packed: list[KeptKernels] = []
+    with (
+        patch.dict("os.environ", {DIRECTORY_VARIABLE: str(machine)}),
+        patch.object(KeptKernels, "pack_soon", lambda kernels: packed.append(kernels)),
+    ):
+        learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+        had = sorted(path.name for path in machine.iterdir() if not path.name.startswith("."))
+        assert not packed, "there is nothing new yet"
+        learner.save(directory)
+    return had, packed == [KeptKernels(machine, config.kernels)]
