@@ -178,7 +178,7 @@ def _has_signature(signature: Signature, data: bytes | mmap, first: int, last: i
         return False
     if HEARSAY.search(line) and "<|" not in signature.text and "template" not in signature.text:
         return False
-    if TRANSIENT.search(line) and "etry" not in signature.text:
+    if TRANSIENT.search(line):
         return False
     if signature.unless_handled and is_handled(data, first, last):
         return False

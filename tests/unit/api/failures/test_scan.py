@@ -113,6 +113,21 @@ def test_what_is_tried_again_is_no_failure(line: str):
     assert found(line) == {}
 
 
+def test_a_prompt_whose_template_was_applied_twice_is_evidence_although_it_is_quoted():
+    prompt = r"prompt: '<|im_start|>user\n<|im_start|>user\nWhat is 2 + 2?'"
+    assert found(prompt).keys() == {"ChatTemplateTwice"}
+    assert found(f"prompt: '{OOM}'") == {}
+
+
+def test_a_text_is_looked_for_as_it_is_and_as_json_writes_it_once_and_twice():
+    text = 'a "café"'
+    written = [text]
+    for _ in range(2):
+        written.append(json.dumps(written[-1], ensure_ascii=False)[1:-1])
+    assert list(scanning._spellings(text)) == written
+    assert scanning._spellings("plain") == ("plain",)
+
+
 def test_a_failure_that_a_later_line_clears_is_none():
     refused = "httpx.ConnectError: [Errno 111] Connection refused\n"
     assert "EngineUnreachable" in found(refused)
