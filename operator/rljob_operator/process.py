@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, repeat
 
 import aiohttp
@@ -179,8 +180,13 @@ def joined(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession)
     return Operator(settings, cluster, cache, queue, watches, drivers, metrics, reconciler, sweeper, reservations, keys)
 
 
-async def run(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession) -> int:
-    """Run until SIGTERM, and return the exit code. A lost Lease ends the process at once.
+async def run(
+    settings: Settings,
+    cluster: Cluster,
+    session: aiohttp.ClientSession,
+    die: Callable[[int], None] = os._exit,
+) -> int:
+    """Run until SIGTERM, and return the exit code. A lost Lease ends the process at once, by `die`.
 
     `session` carries the requests to heads and drivers.
     """
@@ -194,8 +200,8 @@ async def run(settings: Settings, cluster: Cluster, session: aiohttp.ClientSessi
         if not await _unless(stop, election.acquire()):
             return 0
         operator.metrics.is_leader.set(1)
-        election.guard()
-        failed = await lead(operator, election, stop)
+        election.guard(die)
+        failed = await lead(operator, election, stop, die=die)
         await election.release()
     finally:
         await probes.close()
@@ -207,7 +213,7 @@ async def run(settings: Settings, cluster: Cluster, session: aiohttp.ClientSessi
 
 async def _watch(operator: Operator, stop: asyncio.Event) -> None:
     """Report changes to the operator until `stop` is set."""
-    await kopf.operator(
+    tasks = await kopf.spawn_tasks(
         registry=handlers.registry(operator.seen, operator.settings.kubeconfig, operator.kinds),
         settings=handlers.watching(),
         standalone=True,
@@ -215,6 +221,14 @@ async def _watch(operator: Operator, stop: asyncio.Event) -> None:
         namespaces=operator.settings.namespaces,
         stop_flag=stop,
     )
+    # Not kopf.operator: at its end that waits 5 s for all tasks of the process that are younger, as those which follow
+    # drivers, and then cancels them.
+    ended, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    for task in ended:
+        task.result()
 
 
 async def lead(
@@ -222,21 +236,25 @@ async def lead(
     election: Election,
     stop: asyncio.Event,
     watch: Callable[[Operator, asyncio.Event], Awaitable[None]] = _watch,
+    die: Callable[[int], None] = os._exit,
 ) -> str | None:
-    """Reconcile until `stop` is set; return the name of the background task that has set it by its end, if one has."""
+    """Reconcile until `stop` is set; return the name of the background task that has set it by its end, if one has.
+
+    `die` is called when the Lease is lost.
+    """
     collect_young_garbage_only()
     await operator.keys.load(operator.cluster, operator.settings.lease_namespace, operator.settings.key_secret)
     await operator.resync()
     holding = asyncio.create_task(election.hold())
-    holding.add_done_callback(_end_at_once)
+    holding.add_done_callback(partial(_end_at_once, die))
     tasks = BackgroundTasks(stop)
-    for number in range(operator.settings.workers):
-        tasks.start(f"worker-{number}", operator.work())
-    tasks.start("resync", operator.resync_for_ever())
-    tasks.start("sweep", operator.sweep_for_ever())
-    if operator.reservations is not None:
-        tasks.start("queue", operator.reservations.run())
     try:
+        for number in range(operator.settings.workers):
+            tasks.start(f"worker-{number}", operator.work())
+        tasks.start("resync", operator.resync_for_ever())
+        tasks.start("sweep", operator.sweep_for_ever())
+        if operator.reservations is not None:
+            tasks.start("queue", operator.reservations.run())
         await watch(operator, stop)
     finally:
         await tasks.close(STOP_S)
@@ -245,11 +263,11 @@ async def lead(
     return tasks.failed
 
 
-def _end_at_once(holding: "asyncio.Task[None]") -> None:
+def _end_at_once(die: Callable[[int], None], holding: "asyncio.Task[None]") -> None:
     """End the process, which no longer renews the Lease: another replica may act now."""
     if not holding.cancelled():
         log.critical("action=end reason=TaskEnded task=lease error=%r", holding.exception())
-        os._exit(LOST)
+        die(LOST)
 
 
 async def _unless(stop: asyncio.Event, work: Awaitable[None]) -> bool:

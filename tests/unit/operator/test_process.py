@@ -3,7 +3,9 @@
 import asyncio
 import base64
 import gc
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from rljob_api.status import ToolPodOwner
 from rljob_operator import process
 from rljob_operator.cache import Cache
-from rljob_operator.cluster import GoneError, Page
+from rljob_operator.cluster import ClusterError, ConflictError, GoneError, Page
 from rljob_operator.garbage import collect_young_garbage_only
 from rljob_operator.identity import Manifest
 from rljob_operator.keys import Keys
@@ -23,6 +25,7 @@ from rljob_operator.watch_liveness import WatchLiveness
 from rljob_operator.workqueue import WorkQueue
 from rljob_operator.world import Defaults
 from support.operator.operator_world import raw_job
+from support.waiting import others_run
 
 SMALLEST_HEAP = 300_000
 """containers: fewer than these fill the young generations too seldom"""
@@ -226,6 +229,105 @@ def test_a_leader_that_stops_has_ended_its_requests_before_it_stops_renewing_the
     leader = Leader(NewCluster())
     leader.run()
     assert leader.renewed_at_end and not leader.renews
+
+
+async def ends(*_: Any) -> None:
+    return
+
+
+async def waits(*_: Any) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.usefixtures("thresholds")
+@pytest.mark.parametrize(
+    ("work", "name"), [("work", "worker-0"), ("resync_for_ever", "resync"), ("sweep_for_ever", "sweep"), ("", "queue")]
+)
+def test_a_background_task_that_ends_ends_the_leader_by_its_name(monkeypatch: pytest.MonkeyPatch, work: str, name: str):
+    leader = Leader(NewCluster())
+    parts: dict[str, Any] = {"reconciler": SimpleNamespace(reconcile=waits)}
+    if work:
+        monkeypatch.setattr(Operator, work, ends)
+    else:
+        parts["reservations"] = SimpleNamespace(run=ends)
+    leader.operator = replace(leader.operator, **parts)
+    assert leader.run() == name
+
+
+@pytest.mark.usefixtures("thresholds")
+def test_every_worker_takes_a_job():
+    leader = Leader(NewCluster())
+    at_work: list[str] = []
+
+    async def reconcile(key: str) -> None:
+        at_work.append(key)
+        if len(at_work) == 2:
+            leader.stop.set()
+        await waits()
+
+    parts: Any = SimpleNamespace(reconcile=reconcile)
+    leader.operator = replace(leader.operator, reconciler=parts)
+    leader.operator.queue.add("ml/b")
+    leader.run()
+    assert set(at_work) == {"ml/b", "ml/sums"}
+
+
+class Worker:
+    """An operator whose worker takes the one job; a reconcile ends as the test says."""
+
+    def __init__(self, *ends: Exception | float | None) -> None:
+        self.now, self.ends, self.jobs = 0.0, list(ends), list[str]()
+        cache, queue, watches = Cache(), WorkQueue(lambda: self.now), WatchLiveness(lambda: 0.0)
+        self.metrics = Metrics(cache, queue, watches, Requests(), "ml/rljob")
+        me: Any = self
+        unused: Any = None
+        self.operator = Operator(unused, unused, cache, queue, watches, unused, self.metrics, me, unused)
+        queue.add("ml/sums")
+
+    async def reconcile(self, key: str) -> float | None:
+        self.jobs.append(f"{key} at {self.now}")
+        end = self.ends.pop(0)
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    def works(self, *times: float) -> list[str]:
+        """Let the worker work at these times, and return what it has reconciled, and when."""
+
+        async def scenario() -> None:
+            working = asyncio.create_task(self.operator.work())
+            for self.now in times:
+                self.operator.queue.add(f"ml/later-{self.now}", 1e9)  # a worker looks at the clock when one is queued
+                await others_run()
+            working.cancel()
+
+        asyncio.run(scenario())
+        return self.jobs
+
+    def count(self, series: str) -> float:
+        found = re.search(rf"^{re.escape(series)} (.*)$", self.metrics.text().decode(), re.MULTILINE)
+        assert found is not None
+        return float(found[1])
+
+
+def test_a_job_is_reconciled_again_when_the_reconcile_says_so():
+    assert Worker(5.0, None).works(0.0, 4.0, 5.0, 9.0) == ["ml/sums at 0.0", "ml/sums at 5.0"]
+    assert Worker(None).works(0.0, 9.0) == ["ml/sums at 0.0"]
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        (ConflictError("the object has been modified", 409), "ConflictError"),
+        (ClusterError("no answer", 0), "ClusterError"),
+        (KeyError("a bug"), "KeyError"),
+    ],
+)
+def test_a_reconcile_that_fails_is_counted_and_tried_again_after_a_pause(error: Exception, name: str):
+    worker = Worker(error, None)
+    assert worker.works(0.0, 0.4, 0.5, 9.0) == ["ml/sums at 0.0", "ml/sums at 0.5"]
+    assert worker.count(f'rljob_operator_reconcile_errors_total{{error="{name}"}}') == 1.0
+    assert worker.count("rljob_operator_reconcile_seconds_count") == 2.0
 
 
 def job_event(version: int, steps: int) -> Manifest:
