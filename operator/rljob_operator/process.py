@@ -242,13 +242,14 @@ async def lead(
 
     `die` is called when the Lease is lost.
     """
-    collect_young_garbage_only()
-    await operator.keys.load(operator.cluster, operator.settings.lease_namespace, operator.settings.key_secret)
-    await operator.resync()
+    # Before the first list: that of a large cluster takes longer than a Lease which nobody renews.
     holding = asyncio.create_task(election.hold())
     holding.add_done_callback(partial(_end_at_once, die))
     tasks = BackgroundTasks(stop)
     try:
+        collect_young_garbage_only()
+        await operator.keys.load(operator.cluster, operator.settings.lease_namespace, operator.settings.key_secret)
+        await operator.resync()
         for number in range(operator.settings.workers):
             tasks.start(f"worker-{number}", operator.work())
         tasks.start("resync", operator.resync_for_ever())

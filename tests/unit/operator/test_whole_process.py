@@ -261,6 +261,19 @@ def test_a_process_whose_sweep_ends_by_a_bug_releases_the_lease_and_fails(operat
     assert (api.get("Lease", "ops", "rljob") or {})["spec"]["holderIdentity"] == ""
 
 
+def test_a_leader_that_lists_a_large_cluster_keeps_its_lease(operate, monkeypatch: pytest.MonkeyPatch):
+    """It did not renew the Lease until the first list was complete, and was ended by its own guard: for ever."""
+    monkeypatch.setattr(leader, "RETRY_S", 0.01)
+    api = SmallApiServer(raw_job())
+    api.waits_for["configmaps"] = lambda: api.requests.count(RENEWAL) > 2
+
+    async def scenario(house: House) -> tuple[int, list[int]]:
+        await house.phase_comes("Provisioning")
+        return await house.stops(), house.died
+
+    assert operate(api)(scenario) == (0, [])
+
+
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_process_that_does_not_renew_its_lease_ends_at_once_also_if_it_hangs(operate, monkeypatch, hangs):
     monkeypatch.setattr(leader, "RETRY_S", 0.05)
