@@ -167,8 +167,10 @@ class Cluster:
             phase, stage = pod["status"].get("phase"), pod_of(pod).stage
             if phase == "Running":
                 return pod
-            if phase in ("Failed", "Succeeded") or time.monotonic() > until:
-                why = f"{stage.stage}: {stage.text}" if stage else f"it is {phase} after {START_S:.0f} s"
+            has_ended = phase in ("Failed", "Succeeded")
+            if has_ended or time.monotonic() > until:
+                late = "" if has_ended else f" after {START_S:.0f} s"
+                why = f"{stage.stage}: {stage.text}" if stage else f"it is {phase}{late}"
                 raise NotPossibleError(f"pod {namespace}/{name} does not run: {why}", Exit.UNREACHABLE)
             time.sleep(POLL_S)
 
