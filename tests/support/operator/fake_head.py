@@ -7,7 +7,6 @@ a second driver of one id, and requests without the token.
 
 import asyncio
 import re
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from rljob_api.control import (
     Status,
     TokenRates,
 )
+from support.http_in_thread import served_in_thread
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ENDINGS = {0: "SUCCEEDED"}
@@ -268,30 +268,5 @@ class FakeHeads:
 @contextmanager
 def serving(heads: FakeHeads, host: str = "127.0.0.1") -> Iterator[str]:
     """Serve in a thread; gives the value of the operator's `--service-url`."""
-    loop = asyncio.new_event_loop()
-    runner = web.AppRunner(heads.application(), access_log=None)
-
-    async def start() -> int:
-        await runner.setup()
-        await web.TCPSite(runner, host, 0, shutdown_timeout=0.1).start()
-        bound: int = runner.addresses[0][1]
-        return bound
-
-    port = loop.run_until_complete(start())
-    thread = threading.Thread(target=loop.run_forever, name="fake-heads")
-    thread.start()
-    try:
-        yield f"http://{host}:{port}/{{namespace}}/{{service}}"
-    finally:
-        asyncio.run_coroutine_threadsafe(_close(runner), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-async def _close(runner: web.AppRunner) -> None:
-    await runner.cleanup()
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
+    with served_in_thread(heads.application(), host) as url:
+        yield f"{url}/{{namespace}}/{{service}}"

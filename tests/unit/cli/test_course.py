@@ -146,7 +146,9 @@ def test_a_directory_is_a_run_and_anything_else_a_job(tmp_path: Path):
     assert result.output.startswith("smollm2-sums: ")
     assert "rollout" in result.output
     value = json.loads(runner.invoke(app, [str(directory), "-o", "json"]).output)
-    assert {"verdict", "sentence", "numbers", "evidence"} <= value.keys()
+    assert value.keys() == {"job", "step", "verdict", "sentence", "numbers", "evidence"}
+    assert (value["job"], value["step"]) == ("smollm2-sums", read_history(directory).step)
+    assert value["sentence"] in result.output
 
 
 def test_a_directory_is_in_use_while_a_supervisor_holds_it(tmp_path: Path):

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from rljob_cli.display import Lasting, LiveDisplay, display_for, export_svg
 from rljob_cli.lines import LineDisplay
+from rljob_cli.panels import PHASE_COLOURS
 from support.cli.synthetic_status import FACTS, NOW, status, view
 
 SHOW_CURSOR = "\x1b[?25h"
@@ -74,7 +75,10 @@ def test_a_terminal_that_becomes_narrower_is_drawn_anew() -> None:
 def test_the_picture_can_be_exported_as_svg(tmp_path: Path, width: int) -> None:
     export_svg(view(status()), tmp_path / "display.svg", width)
     assert ElementTree.parse(tmp_path / "display.svg").getroot().tag.endswith("svg")
-    assert "chain_sum" in (tmp_path / "display.svg").read_text()
+    written = (tmp_path / "display.svg").read_text()
+    assert "chain_sum" in written
+    assert f"fill: {PHASE_COLOURS['rollout']}" in written, "in colours"
+    assert ">rljob&#160;run</text>" in written, "its title"
 
 
 def test_a_live_display_exports_what_it_shows(tmp_path: Path) -> None:

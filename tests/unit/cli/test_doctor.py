@@ -195,3 +195,17 @@ def test_events_of_other_objects_are_left_out():
         "2026-03-04T10:00:01Z Warning Evicted pod/job-1-w low (x12)",
         "2026-03-04T10:00:02Z Warning Evicted pod/job-1-head low",
     ]
+
+
+@pytest.mark.parametrize(
+    ("times", "shown"),
+    [
+        ({"lastTimestamp": "3", "eventTime": "2", "metadata": {"creationTimestamp": "1"}}, "3"),
+        ({"lastTimestamp": None, "eventTime": "2", "metadata": {"creationTimestamp": "1"}}, "2"),
+        ({"eventTime": None, "metadata": {"creationTimestamp": "1"}}, "1"),
+        ({}, ""),
+    ],
+)
+def test_an_event_is_shown_with_the_newest_time_that_it_has(times: dict, shown: str):
+    event = {"metadata": {}, "involvedObject": {"name": "job-1"}, "reason": "Pulled", "message": "image", **times}
+    assert event_lines([event], ["job-1"]) == [f"{shown} Normal Pulled /job-1 image"]

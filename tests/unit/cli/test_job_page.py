@@ -1,12 +1,15 @@
 """The page of one job: what stands on it in each phase."""
 
 from datetime import timedelta
+from io import StringIO
 
 import pytest
+from rich.color import Color
+from rich.console import Console
 
 from rljob_api.exits import Exit
 from rljob_api.status import AttemptStatus, ConditionType, Phase, Status
-from rljob_cli.job_page import as_page
+from rljob_cli.job_page import BAR, as_page
 from rljob_cli.jobs import Job, job_of
 from support.api.sample_rljob_status import NOON, SAMPLE
 from support.cli.sample_job import NOW, in_phase, job, raw, text
@@ -166,3 +169,13 @@ def test_what_learns_the_data_s_own_responses_shows_perplexities() -> None:
 
 def test_without_unicode_the_curve_is_drawn_in_ascii() -> None:
     assert "0.12 → 0.44  _@" in page(job(), ascii_only=True)
+
+
+@pytest.mark.parametrize(("step", "colour"), [(12, Color.parse("#5b9bf8")), (200, Color.parse("green"))])
+def test_on_a_terminal_the_steps_are_a_bar_whose_colour_says_whether_all_are_done(step: int, colour: Color) -> None:
+    assert SAMPLE.progress is not None
+    shown = as_page(job(progress=SAMPLE.progress.model_copy(update={"step": step})), NOW, bars=True, ascii_only=False)
+    console = Console(file=StringIO(), width=100, force_terminal=True, color_system="truecolor")
+    bars = [part for part in console.render(shown) if set(part.text) == {"━"} and part.style is not None]
+    assert bars[0].style is not None and bars[0].style.color == colour
+    assert len(bars[0].text) == max(1, BAR * step // 200)

@@ -4,7 +4,7 @@ import json
 
 from rljob_api.control import EngineState
 from rljob_api.status import Engine, Phase, Status
-from rljob_cli.job_json import as_json, job_value
+from rljob_cli.job_json import as_json, job_value, jobs_value
 from rljob_cli.job_table import as_table
 from rljob_cli.jobs import job_of, nearest
 from rljob_cli.top_view import SHOWN_ENGINES, as_tables
@@ -69,6 +69,68 @@ def test_json_has_every_fact_of_the_page() -> None:
     assert shown["step_seconds"] == {"total": 6.5, "rollout": 3.9, "train": 2.2, "publish": 0.3}
     assert shown["engines"][1]["last_error"] == "killed by SIGKILL"
     assert shown["next"][0]["command"] == "rljob logs sums -n ml -f"
+
+
+def test_json_has_the_same_names_as_ever_for_programs_that_read_it() -> None:
+    shown = job_value(job(), NOW)
+    parts = {name: shown.pop(name) for name in ("engines", "attempts", "recovery", "next")}
+    assert shown == {
+        "namespace": "ml",
+        "name": "sums",
+        "phase": "Training",
+        "phase_since": "2026-11-21T12:00:00Z",
+        "message": "step 12 of 200",
+        "age_seconds": 600,
+        "step": 12,
+        "steps": 200,
+        "reward": 0.4375,
+        "accuracy": 0.5,
+        "perplexity": None,
+        "held_out_perplexity": None,
+        "evaluation_sets": {"hard": 0.25, "easy": 0.875},
+        "eta_seconds": 3600,
+        "rollout_tokens_per_second": 21200.0,
+        "train_tokens_per_second": 60000.0,
+        "step_seconds": {"total": 6.5, "rollout": 3.9, "train": 2.2, "publish": 0.3},
+        "weight_version": 12,
+        "gpus": 8,
+        "engines_ready": 1,
+        "engines_wanted": 2,
+        "last_checkpoint": {
+            "step": 10,
+            "path": "/runs/arithmetic/step-10",
+            "verified": True,
+            "time": "2026-11-21T12:00:00Z",
+        },
+        "directory": "/runs/arithmetic",
+    }
+    assert [each["state"] for each in parts["engines"]] == ["Healthy", "Dead"]
+    assert [each["exit_code"] for each in parts["attempts"]] == [5, None]
+    assert [each["action"] for each in parts["recovery"]] == ["RestartEngine"]
+    assert [set(each) for each in parts["next"]] == [{"text", "command"}] * 2
+
+
+def test_json_of_a_job_without_a_status_has_null_for_what_is_not_known() -> None:
+    shown = job_value(job_of(raw(Status())), NOW)
+    numbers = ("reward", "accuracy", "rollout_tokens_per_second", "train_tokens_per_second", "step_seconds", "gpus")
+    others = ("phase", "phase_since", "eta_seconds", "weight_version", "last_checkpoint", "directory")
+    assert {name: shown[name] for name in (*numbers, *others)} == dict.fromkeys((*numbers, *others))
+    lists = ("engines", "attempts", "recovery")
+    assert {name: shown[name] for name in lists} == {name: [] for name in lists}
+    assert (shown["evaluation_sets"], shown["step"], shown["age_seconds"]) == ({}, 0, 600)
+
+
+def test_json_says_when_a_job_that_trains_will_end_and_not_of_one_that_has_ended() -> None:
+    assert job_value(job(), NOW)["eta_seconds"] == 3600
+    assert job_value(job(phase=Phase.FAILED), NOW)["eta_seconds"] is None
+
+
+def test_json_is_one_document_of_lines_that_people_can_read_or_one_line_of_a_watch() -> None:
+    value = jobs_value([job(), job("größer")], NOW)
+    assert [each["name"] for each in value["jobs"]] == ["sums", "größer"]
+    assert as_json(value).startswith('{\n  "jobs": [\n    {\n      "namespace": "ml"')
+    assert '"name": "größer"' in as_json(value, one_line=True)
+    assert "\n" not in as_json(value, one_line=True)
 
 
 def test_a_watch_reports_a_job_again_only_when_something_but_time_has_changed() -> None:

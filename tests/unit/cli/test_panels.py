@@ -84,6 +84,12 @@ def test_an_engine_in_trouble_says_why() -> None:
     assert "engine-1  not back yet" in text
 
 
+def test_of_several_lines_the_first_has_the_name_and_the_others_none():
+    lines = drawn(view(status())).splitlines()
+    first = next(number for number, line in enumerate(lines) if "engine-0" in line)
+    assert [line.strip("│ ").split()[0] for line in lines[first : first + 2]] == ["engines", "engine-1"]
+
+
 def test_of_many_engines_those_in_trouble_are_shown_and_all_are_counted() -> None:
     engines = [EngineStatus(name=f"engine-{index:02d}", state=EngineState.HEALTHY, since=NOW) for index in range(31)]
     dead = EngineStatus(name="engine-31", state=EngineState.DEAD, since=NOW, last_error="out of memory")

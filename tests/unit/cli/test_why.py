@@ -11,6 +11,7 @@ from rljob_cli.jobs import Job, Manifest, job_of
 from rljob_cli.why import Seen, stuck, why
 from rljob_operator.pod_stage import PodEvent
 from support.api.sample_rljob_status import NOON, SAMPLE
+from support.cli.sample_job import in_phase, raw
 from support.cli.sample_job import job as sample_job
 from support.operator.operator_world import NOW, Surroundings
 
@@ -60,6 +61,19 @@ def test_a_sandbox_that_cannot_be_made_is_the_sentence_and_its_event_the_evidenc
     assert found.since == NOW - 60
     assert found.sentence.startswith("sums-7f3a1-1-a: its sandbox cannot be made: no network (since ")
     assert ("event", "sums-7f3a1-1-a: FailedCreatePodSandBox: no network") in found.evidence
+
+
+@pytest.mark.parametrize(("status", "is_evidence"), [("False", True), ("Unknown", True), ("True", False)])
+def test_a_condition_that_does_not_hold_is_evidence(status: str, is_evidence: bool):
+    job = in_phase(Phase.PROVISIONING, ConditionType.CLUSTER_READY, status)
+    found = why(job, Seen(raw(job.status)), NOW)
+    line = ("condition", f"ClusterReady is {status}, Because: because")
+    assert (line in found.evidence) is is_evidence
+
+
+def test_the_conditions_of_a_job_that_has_ended_are_no_evidence():
+    job = in_phase(Phase.FAILED, ConditionType.TRAINING, "False")
+    assert not [kind for kind, _ in why(job, Seen(raw(job.status)), NOW).evidence if kind == "condition"]
 
 
 def test_many_pods_are_counted():

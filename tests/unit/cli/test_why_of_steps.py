@@ -94,6 +94,15 @@ def test_a_slow_job_says_which_phase_is_slow_and_compared_with_what(capsys):
     )
     assert shown.splitlines()[0] == f"ml/sums is Training: {said}"
     assert value["sentence"] == said
+    assert (value["namespace"], value["name"], value["phase"], value["blocker"]) == (
+        "ml",
+        "sums",
+        "Training",
+        "Training",
+    )
+    assert value["since"] == NOON.timestamp()
+    assert value.keys() == {"namespace", "name", "phase", "blocker", "since", "sentence", "evidence", "numbers"}
+    assert {"kind", "text"} == set().union(*value["evidence"])
     numbers = {each["name"].strip(): (each["now"], each["before"]) for each in value["numbers"]}
     assert (numbers["rollout"], numbers["train"], numbers["publish"]) == ((9.0, 3.0), (2.0, 2.0), (0.5, 0.5))
     assert numbers["step"] == (11.5, 5.5)
