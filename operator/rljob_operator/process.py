@@ -223,10 +223,12 @@ async def _watch(operator: Operator, stop: asyncio.Event) -> None:
     )
     # Not kopf.operator: at its end that waits 5 s for all tasks of the process that are younger, as those which follow
     # drivers, and then cancels them.
-    ended, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    try:
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     for task in ended:
         task.result()
 

@@ -17,9 +17,10 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from kopf import LoginError
 
 from rljob_api.control import Progress
-from rljob_operator import leader
+from rljob_operator import handlers, leader
 from rljob_operator.background_tasks import TASK_ENDED
 from rljob_operator.cluster import Cluster
 from rljob_operator.driver_api import open_session
@@ -305,3 +306,13 @@ def test_a_process_that_stops_does_not_wait_for_the_connections_of_drivers_and_s
         return house.api.requests.count(RENEWAL) - before
 
     assert operate(SmallApiServer(raw_job()))(scenario) < 20, "in 5 s there are 50, and the last one releases it"
+
+
+def test_a_process_whose_watches_cannot_begin_fails(operate, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(handlers.kopf, "login_with_kubeconfig", lambda **_: None)
+
+    async def scenario(house: House) -> None:
+        await house.running
+
+    with pytest.raises(LoginError):
+        operate(SmallApiServer(raw_job()))(scenario)
