@@ -255,6 +255,29 @@ def test_a_background_task_that_ends_ends_the_leader_by_its_name(monkeypatch: py
 
 
 @pytest.mark.usefixtures("thresholds")
+def test_a_leader_that_stops_waits_for_a_worker_no_longer_than_it_says(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(process, "STOP_S", 0.0)
+    leader = Leader(NewCluster())
+    ended: list[str] = []
+
+    async def reconcile(key: str) -> None:
+        leader.stop.set()
+        try:
+            await waits()
+        except asyncio.CancelledError:
+            await waits()  # a request that takes long to end
+        finally:
+            ended.append(key)
+
+    async def close() -> None:
+        assert not ended
+
+    parts: Any = SimpleNamespace(reconcile=reconcile, close=close)
+    leader.operator = replace(leader.operator, reconciler=parts, drivers=parts)
+    assert leader.run() is None
+
+
+@pytest.mark.usefixtures("thresholds")
 def test_every_worker_takes_a_job():
     leader = Leader(NewCluster())
     at_work: list[str] = []
