@@ -98,7 +98,7 @@ bench-gpu: ## Measure learner, rollouts and publications on GPUs beside their ri
 bench-operator: $(READY) | $(GO) ## Measure the operator with a real API server and KubeRay; an hour on an idle machine
 	PYTHONPATH=tests/cluster:tests $(BIN)/python benchmarks/operator
 
-generate: $(READY) ## Regenerate the CRD, dashboards, known arguments and reference pages
+generate: $(READY) ## Regenerate the CRD, dashboards, known arguments, reference pages and looks of the command line
 	$(BIN)/python crds/generate_arguments.py > .venv/generated && mv .venv/generated crds/rljob_api/rules/arguments.json
 	$(BIN)/python crds/generate_pod_fields.py > .venv/generated && mv .venv/generated crds/rljob_api/rules/pod_fields.json
 	$(BIN)/python -m rljob_api.generated.crd > .venv/generated && mv .venv/generated crds/rljob.dev_rljobs.yaml
@@ -110,6 +110,7 @@ generate: $(READY) ## Regenerate the CRD, dashboards, known arguments and refere
 	PYTHONPATH=tests $(BIN)/python -m support.api.bad_manifests > .venv/generated && mv .venv/generated docs/bad-manifests.md
 	PYTHONPATH=tests:charts $(BIN)/python -m support.operator.metrics_page > .venv/generated && mv .venv/generated docs/metrics.md
 	PYTHONPATH=tests $(BIN)/python -m support.operator.chart_page > .venv/generated && mv .venv/generated docs/chart-values.md
+	PYTHONPATH=tests $(BIN)/python -m support.cli.looks tests/unit/cli/looks
 
 lock: $(UV) ## Resolve the dependencies into the lock files
 	$(COMPILE) --extra operator --extra trainer --extra wandb --extra quickstart --extra dev -o requirements/cpu.txt
