@@ -33,7 +33,7 @@ def test_only_one_replica_acts_and_the_other_takes_over_at_once_after_a_clean_en
     assert "action=apply" in first.log
     assert "action=lead" not in second.log
     assert first.terminate() == 0
-    eventually(lambda: second.log, lambda log: "action=lead" in log, deadline_s=8)
+    eventually(lambda: second.log, lambda log: "action=lead" in log, deadline_s=5)
     other = new_job("more")
     other.until("ClusterReady")
 

@@ -66,8 +66,8 @@ class Answers:
         if left is None:
             return web.json_response(refusal(404, f"{request.path} not found"), status=404)
         status, value = left.pop(0) if len(left) > 1 else left[0]
-        if isinstance(value, bytes):
-            return web.Response(body=value, status=status)
+        if isinstance(value, str):  # from a proxy, or of another kind than JSON
+            return web.Response(text=value, status=status)
         return web.json_response(value, status=status)
 
     async def _run(self, request: web.Request) -> web.StreamResponse:

@@ -155,14 +155,14 @@ REFUSALS = [
     ),
     (
         404,
-        b"404 page not found\n",
+        "404 page not found\n",
         Exit.SETUP,
         "the cluster has no RLJobs: CRD rljobs.rljob.dev is absent; install rljob there (helm install)",
     ),
-    (401, b"<html>a proxy</html>", Exit.UNREACHABLE, "list rljobs in all namespaces: 401 <html>a proxy</html>"),
-    (403, b'{"kind": "Page"}', Exit.UNREACHABLE, 'list rljobs in all namespaces: 403 {"kind": "Page"}'),
+    (401, "<html>a proxy</html>", Exit.UNREACHABLE, "list rljobs in all namespaces: 401 <html>a proxy</html>"),
+    (403, '{"kind": "Page"}', Exit.UNREACHABLE, 'list rljobs in all namespaces: 403 {"kind": "Page"}'),
     (429, refusal(429, "too many requests"), Exit.UNREACHABLE, "list rljobs in all namespaces: 429 too many requests"),
-    (502, b"x" * 900, Exit.UNREACHABLE, f"list rljobs in all namespaces: 502 {'x' * 500}"),
+    (502, "x" * 900, Exit.UNREACHABLE, f"list rljobs in all namespaces: 502 {'x' * 500}"),
 ]
 
 

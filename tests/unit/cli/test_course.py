@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from rljob_api.exits import Exit
 from rljob_cli.cluster_commands import why
 from rljob_cli.course import Course, course
+from rljob_cli.course_view import as_value
 from rljob_cli.rundir import in_use, locked, rundir
 from rljob_trainer.reporting.events import EventLog
 from rljob_trainer.reporting.history import read_history
@@ -149,6 +150,16 @@ def test_a_directory_is_a_run_and_anything_else_a_job(tmp_path: Path):
     assert value.keys() == {"job", "step", "verdict", "sentence", "numbers", "evidence"}
     assert (value["job"], value["step"]) == ("smollm2-sums", read_history(directory).step)
     assert value["sentence"] in result.output
+    assert as_value(read_history(directory), Course("größer", "Well", (), ())).splitlines() == [
+        "{",
+        '  "job": "smollm2-sums",',
+        f'  "step": {value["step"]},',
+        '  "sentence": "größer",',
+        '  "verdict": "Well",',
+        '  "numbers": [],',
+        '  "evidence": []',
+        "}",
+    ]
 
 
 def test_a_directory_is_in_use_while_a_supervisor_holds_it(tmp_path: Path):

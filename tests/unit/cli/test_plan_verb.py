@@ -205,6 +205,20 @@ def test_what_is_probably_not_meant_is_warned_of(old, new, warning):
     assert shown.startswith(warning)
 
 
+def test_only_where_rewards_are_normalised_by_their_group_a_divergence_in_them_is_warned_of():
+    kl = "kl: {coefficient: 0.1, addedTo: Reward}"
+    for algorithm, count in ((f"name: rloo, {kl}", 0), (f"normalizeBy: Batch, {kl}", 0), (f"name: grpo, {kl}", 1)):
+        plan = as_json(GOOD.replace("  training:\n", f"  algorithm: {{{algorithm}}}\n  training:\n"))
+        assert sum(each.startswith("kl.addedTo Reward") for each in plan["warnings"]) == count, algorithm
+
+
+def test_the_tables_of_memory_have_a_title_and_names_of_columns():
+    lines = [line.strip() for line in planned(GOOD).stdout.splitlines()]
+    title = lines.index("Memory of each GPU; 134,515,008 parameters")
+    assert lines[title + 1].split() == ["on", "each", "what", "size", "formula"]
+    assert lines[title + 2].startswith("learner ")
+
+
 def test_a_plan_in_a_pipe_is_plain_text_without_wrapping():
     result = planned(GOOD)
 

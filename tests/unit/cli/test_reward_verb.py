@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
 from rljob_cli.main import app
+from rljob_cli.reward_view import as_json
+from rljob_trainer.assembly.reward_trial import Trial, Verdict
 from support.trainer.judging import write_module
 
 ROOT = Path(__file__).parents[3]
@@ -104,6 +107,18 @@ def test_a_file_that_cannot_be_used_is_reported(text: str, said: str):
     result = tried(EXACT, "--responses", "responses.jsonl")
     assert result.exit_code == Exit.BAD_INPUT
     assert result.stderr.startswith(said)
+
+
+def test_times_are_in_the_json_to_the_microsecond_and_texts_as_they_are():
+    verdict = Verdict(0, "größer?", "ja", "“ja”", {"right": 1.0}, {}, 1.0)
+    shown = as_json(Trial((verdict,), {"right": 0.00300049}, ()))
+    assert json.loads(shown) == {
+        "run_would_end": False,
+        "seconds": {"right": 0.003},
+        "responses": [asdict(verdict)],
+    }
+    assert json.loads(as_json(Trial((), {"right": 0.0030005}, ())))["seconds"] == {"right": 0.003001}
+    assert "“ja”" in shown and shown.startswith('{\n  "run_would_end": false,')
 
 
 def test_each_part_and_the_sum_are_shown():

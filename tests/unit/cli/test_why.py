@@ -1,5 +1,6 @@
 """`rljob why`: one sentence, and the evidence for it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,15 @@ def test_a_sandbox_that_cannot_be_made_is_the_sentence_and_its_event_the_evidenc
     assert found.since == NOW - 60
     assert found.sentence.startswith("sums-7f3a1-1-a: its sandbox cannot be made: no network (since ")
     assert ("event", "sums-7f3a1-1-a: FailedCreatePodSandBox: no network") in found.evidence
+
+
+def test_nodes_count_only_where_all_pods_that_use_them_may_be_read():
+    allocatable = {"cpu": "1", "memory": "1Gi", "pods": "1"}
+    nodes = [{"metadata": {"name": "a"}, "spec": {}, "status": {"allocatable": allocatable}}]
+    job, seen = waiting_job()
+    found = why(job, replace(seen, nodes=nodes, others=[]), NOW)
+    assert found.sentence == "it waits for room: needs 3 pods; all matching nodes together have 1 pods"
+    assert ("capacity", "quotas and nodes have room for all pods") in why(job, replace(seen, nodes=nodes), NOW).evidence
 
 
 @pytest.mark.parametrize(("status", "is_evidence"), [("False", True), ("Unknown", True), ("True", False)])
