@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,3 +62,20 @@ def test_colocated_steps_in_turns_are_measured_with_a_learner_that_leaves(tmp_pa
     assert len(found["steps"]) == 4 and all(step["grad norm"] > 0 for step in found["steps"])
     assert {"leave", "come back", "release_memory", "resume_memory"} <= found["seconds"].keys()
     assert [each["at"] for each in found["memory [MiB]"]].count("after a checkpoint") == 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_first_steps_of_a_learner_are_timed_in_new_and_later_pods(tmp_path: Path) -> None:
+    words = [sys.executable, str(BENCHMARKS / "gpu_start.py"), "--device", "cpu", "--tiny", "--out", str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, PATHS))}
+    done = subprocess.run(
+        [*words, "--what", "learner"], env=environment, check=True, timeout=280, stdout=subprocess.PIPE, text=True
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("learner, ")]
+    assert [line.partition(":")[0] for line in lines] == [
+        "learner, a new pod",
+        "learner, a later pod of the job",
+        "learner, the same pod again",
+    ]
+    assert all(len(re.findall(r"[0-9.]+ s\b", line)) == 4 for line in lines), "the load, and three steps"
