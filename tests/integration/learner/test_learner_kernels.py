@@ -1,20 +1,46 @@
-"""What the learner has compiled is kept with its checkpoints, for pods that start later."""
+"""The kernels of GPUs, interpreted by Triton on the CPU: against PyTorch in fp64, and in whole steps."""
 
 from pathlib import Path
 
-from rljob_trainer.processes.kernel_archive import KeptKernels
-from support.trainer.kept_kernels import kernels_around_a_save
-from support.trainer.learner_data import learner_config
-from support.trainer.learner_ranks import run_ranks
+import pytest
+import torch
+
+from support.trainer.interpreted import run_interpreted
+from support.trainer.kernel_scenarios import (
+    errors_of_random_heads,
+    errors_of_random_layers,
+    errors_of_random_shapes,
+    train_plain_and_fused,
+)
+from support.trainer.learner_data import learner_config, sequences
 
 
-def test_ranks_find_the_kernels_that_were_kept_and_one_keeps_theirs(tiny_llama_dir: Path, tmp_path: Path) -> None:
-    archive = tmp_path / "run" / "kernels.tar"
-    earlier, machine = tmp_path / "earlier", tmp_path / "machine"
-    earlier.mkdir()
-    (earlier / "kernel.cubin").write_bytes(b"cubin")
-    KeptKernels(earlier, archive).pack()
-    config = learner_config(tiny_llama_dir, kernels=archive)
-    first, second = run_ranks(kernels_around_a_save, 2, config, machine, tmp_path / "saved")
-    assert first == (["kernel.cubin"], True)
-    assert second == (["kernel.cubin"], False), "all ranks compile the same"
+def test_results_and_gradients_are_those_of_fp64_for_odd_shapes_too() -> None:
+    errors = run_interpreted(errors_of_random_shapes, 0, 20)
+    assert len(errors) == 6
+    assert max(errors.values()) < 1e-6, errors
+
+
+def test_norms_and_gates_are_those_of_fp64() -> None:
+    errors = run_interpreted(errors_of_random_layers, 0, 20)
+    assert len(errors) == 10
+    assert max(errors.values()) < 1e-5, errors  # in a norm over few columns the gradient is a small difference
+
+
+def test_the_output_layer_is_that_of_fp64_for_every_use_of_the_entropy() -> None:
+    errors = run_interpreted(errors_of_random_heads, 0, 40)
+    assert len(errors) == 12
+    assert max(errors.values()) < 5e-5, errors
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_whole_steps_are_those_of_the_plain_layers(checkpoints: dict[tuple[str, bool], Path], family: str) -> None:
+    config = learner_config(checkpoints[family, True])
+    plain, fused, calls = run_interpreted(train_plain_and_fused, config, [sequences(4), sequences(4)])
+    assert calls, "no kernel was launched"
+    for is_, should in zip(fused[0], plain[0], strict=True):
+        assert is_.loss == pytest.approx(should.loss, abs=1e-5)
+        assert is_.grad_norm == pytest.approx(should.grad_norm, rel=1e-5)
+    assert fused[1].keys() == plain[1].keys()
+    for name, weight in plain[1].items():
+        torch.testing.assert_close(fused[1][name], weight, rtol=0, atol=1e-5, msg=name)
