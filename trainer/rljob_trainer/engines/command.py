@@ -15,7 +15,8 @@ from rljob_trainer.processes import kernel_archive
 
 CPU_SITE = Path(__file__).parent / "cpu_site"
 GPU_SITE = Path(__file__).parent / "gpu_site"
-"""go on PYTHONPATH of SGLang processes on CPUs and on GPUs, and of nothing else"""
+ANY_SITE = Path(__file__).parent / "any_site"
+"""go on PYTHONPATH of SGLang processes on CPUs, on GPUs, and on both, and of nothing else"""
 NCCL = {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
 """SGLang sets both in itself; when they differ between learner and engine the first broadcast hangs for ever"""
 NOTHING_COMPILED = {"TORCHDYNAMO_DISABLE": "1"}
@@ -123,6 +124,7 @@ def _gpu_arguments(spec: Spec) -> dict[str, Argument]:
     return {
         "device": "cuda",
         "attention-backend": "triton",
+        "disable-shared-experts-fusion": True,  # it would be one tensor with the other experts: see sync/layout.py
         "enable-memory-saver": spec.placement is Placement.COLOCATED,  # so that the learner can have the memory in turn
         **_graphs(spec),
     }
@@ -154,7 +156,7 @@ def _gpu_environment(threads: int, python_path: str) -> dict[str, str]:
 
 
 def _with(site: Path, python_path: str) -> str:
-    return f"{site}:{python_path}".rstrip(":")
+    return f"{site}:{ANY_SITE}:{python_path}".rstrip(":")
 
 
 def _environment(threads: int) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """Where each Hugging Face tensor of the learner ends up inside an SGLang engine. Pure arithmetic on names and shapes.
 
 SGLang fuses q, k and v, and gate and up; it keeps no second copy of tied embeddings; with tensor parallelism each rank
-holds a slice; the experts of a layer are one tensor. Knowing this, the learner can name and digest exactly what each
-rank must hold. Covers the families of `rljob_api.sizing.model_shape`, as SGLang 0.5.17 lays them out.
+holds a slice; the experts of a layer are one tensor, and a shared expert is another. Knowing this, the learner can name
+and digest exactly what each rank must hold. Covers the families of `rljob_api.sizing.families`, as SGLang 0.5.17 lays
+them out.
 """
 
 import math

@@ -6,7 +6,7 @@ import yaml
 
 from rljob_api.sections import RLJob, Spec
 from rljob_trainer.assembly.settings import learner_environment
-from rljob_trainer.engines.command import CPU_SITE, GPU_SITE, engine_command
+from rljob_trainer.engines.command import ANY_SITE, CPU_SITE, GPU_SITE, engine_command
 
 
 def spec(**sections: Any) -> Spec:
@@ -37,12 +37,12 @@ def test_on_a_cpu_an_idle_engine_sleeps_and_needs_no_kernels() -> None:
     assert "--max-total-tokens 8192" in line
 
 
-def test_an_engine_sees_the_plugin_of_its_device_only() -> None:
+def test_an_engine_sees_the_plugins_of_its_device_only() -> None:
     on_cpu = engine_command(spec(runtime={"device": "Cpu"}), Path("/m"), 2, python_path="/mine").environment
     on_gpu = engine_command(spec(), Path("/m"), 2, python_path="/mine").environment
-    assert on_cpu["PYTHONPATH"] == f"{CPU_SITE}:/mine"
-    assert on_gpu["PYTHONPATH"] == f"{GPU_SITE}:/mine"
-    assert engine_command(spec(), Path("/m"), 2).environment["PYTHONPATH"] == f"{GPU_SITE}"
+    assert on_cpu["PYTHONPATH"] == f"{CPU_SITE}:{ANY_SITE}:/mine"
+    assert on_gpu["PYTHONPATH"] == f"{GPU_SITE}:{ANY_SITE}:/mine"
+    assert engine_command(spec(), Path("/m"), 2).environment["PYTHONPATH"] == f"{GPU_SITE}:{ANY_SITE}"
 
 
 def test_kernels_are_kept_in_the_run_directory_on_gpus() -> None:
@@ -51,7 +51,9 @@ def test_kernels_are_kept_in_the_run_directory_on_gpus() -> None:
 
 
 def test_on_a_gpu_a_colocated_engine_can_give_back_its_memory() -> None:
-    assert "--attention-backend triton --enable-memory-saver" in words(spec(placement="Colocated"))
+    assert "--attention-backend triton --disable-shared-experts-fusion --enable-memory-saver" in words(
+        spec(placement="Colocated")
+    )
     assert "--enable-memory-saver" not in words(spec(placement="Disaggregated"))
 
 

@@ -1,13 +1,17 @@
 """What engines on CPU compute in their own way is what PyTorch would."""
 
+import importlib.util
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from transformers import Glm4MoeConfig
+from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeMoE
 
-from rljob_trainer.engines.command import CPU_SITE
+from rljob_trainer.engines.command import ANY_SITE, CPU_SITE
 
 DRAWS = 200_000
 
@@ -43,6 +47,62 @@ def test_tokens_go_to_their_most_probable_experts(experts: Any, renormalize: boo
 def test_another_way_of_choosing_experts_is_refused(experts: Any, other: dict[str, Any]) -> None:
     with pytest.raises(NotImplementedError, match="by softmax on CPU"):
         experts.chosen(torch.zeros(1, 8), torch.zeros(1, 4), 2, True, **other)
+
+
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_experts_of_the_best_groups_are_chosen_with_a_bias_and_weighed_without(experts: Any, renormalize: bool) -> None:
+    config = Glm4MoeConfig(
+        hidden_size=8, n_routed_experts=16, n_group=4, topk_group=2, num_experts_per_tok=3, moe_intermediate_size=8,
+        norm_topk_prob=renormalize,
+    )  # fmt: skip
+    theirs = Glm4MoeMoE(config)
+    bias = theirs.gate.e_score_correction_bias.copy_(torch.randn(16))
+    logits = torch.randn(40, 16)
+    weights, chosen = experts.chosen_in_groups(torch.zeros(40, 8), logits, bias, 3, renormalize, 4, 2)
+    wanted, parts = theirs.route_tokens_to_experts(logits)
+    assert chosen.dtype == torch.int32
+    torch.testing.assert_close(
+        torch.zeros(40, 16).scatter(1, chosen.long(), weights), torch.zeros(40, 16).scatter(1, wanted, parts)
+    )
+
+
+@pytest.fixture
+def routers(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ANY_SITE)
+    import rljob_sglang_routers  # type: ignore[import-not-found]
+
+    yield rljob_sglang_routers
+    del sys.modules["rljob_sglang_routers"]
+
+
+def test_a_router_scores_with_the_weight_that_it_has_now(routers: Any) -> None:
+    class Glm4MoeGate(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(4, 8, dtype=torch.bfloat16))
+
+        def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+            raise AssertionError("SGLang's own keeps a copy")
+
+    model = torch.nn.ModuleList([torch.nn.Identity(), Glm4MoeGate()])
+    routers.without_copies(model, "config", load_config=None)
+    hidden = torch.randn(3, 8, dtype=torch.bfloat16)
+    for _ in range(2):
+        with torch.no_grad():
+            model[1].weight.normal_()
+        logits = model[1](hidden)
+        assert logits.dtype == torch.float32
+        torch.testing.assert_close(logits, hidden.float() @ model[1].weight.float().T)
+    assert torch.equal(model[0](hidden), hidden)
+
+
+def test_sglang_still_has_what_the_plugin_changes(routers: Any) -> None:
+    spec = importlib.util.find_spec("sglang")
+    assert spec is not None and spec.origin is not None
+    models, made = Path(spec.origin).parent / "srt" / "models", routers.MADE.removeprefix("sglang.").split(".")
+    assert f"def {made[-1]}(" in (Path(spec.origin).parent.joinpath(*made[:-1]).with_suffix(".py")).read_text()
+    assert f"class {routers.GATE}(" in (source := (models / "glm4_moe.py").read_text())
+    assert "self._weight_fp32 = self.weight.data.to(torch.float32)" in source
 
 
 def not_asked(*_: object, **__: object) -> torch.Tensor:

@@ -148,6 +148,23 @@ def test_the_experts_of_mixtral_are_two_tensors_of_a_layer(rank: int) -> None:
     }
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_shared_expert_is_split_like_an_mlp_and_a_router_s_bias_is_whole(rank: int) -> None:
+    mlp, shapes = f"{LAYER}.mlp", {"gate_proj": (4, 8), "up_proj": (4, 8), "down_proj": (8, 4)}
+    shared = [TensorSpec(f"{mlp}.shared_experts.{name}.weight", axes, "bfloat16") for name, axes in shapes.items()]
+    bias = TensorSpec(f"{mlp}.gate.e_score_correction_bias", (6,), "float32")
+    held = {each.name: each.pieces for each in engine_tensors([*shared, bias], Sharding(2, 2, False), rank)}
+    start, stop = 2 * rank, 2 * rank + 2
+    assert held == {
+        f"{mlp}.shared_experts.gate_up_proj.weight": (
+            Piece(shared[0].name, 0, start, stop),
+            Piece(shared[1].name, 0, start, stop),
+        ),
+        f"{mlp}.shared_experts.down_proj.weight": (Piece(shared[2].name, 1, start, stop),),
+        bias.name: (Piece(bias.name, 0, 0, 6),),
+    }
+
+
 def test_norms_are_on_every_rank_in_full() -> None:
     assert held(2, 0)[f"{LAYER}.self_attn.q_norm.weight"] == held(2, 1)[f"{LAYER}.self_attn.q_norm.weight"]
 

@@ -48,7 +48,11 @@ def register() -> None:
         "sampler.sampling_from_probs_torch": rljob_sglang_matrices.sample,
     }.items():
         HookRegistry.register(f"sglang.srt.layers.{place}", ours, HookType.AROUND)
-    HookRegistry.register("sglang.srt.layers.moe.topk.fused_topk", rljob_sglang_experts.chosen, HookType.REPLACE)
+    for name, ours in {
+        "fused_topk": rljob_sglang_experts.chosen,
+        "biased_grouped_topk": rljob_sglang_experts.chosen_in_groups,
+    }.items():
+        HookRegistry.register(f"sglang.srt.layers.moe.topk.{name}", ours, HookType.REPLACE)
     backend = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend"
     HookRegistry.register(f"{backend}._run_sdpa_forward_extend", rljob_sglang_attention.extend, HookType.AROUND)
     HookRegistry.register(f"{backend}._run_sdpa_forward_decode", rljob_sglang_attention.decode, HookType.AROUND)
