@@ -108,6 +108,13 @@ def test_sizes_of_experts_are_fields_and_the_model_s_own_are_not_needed():
     assert len(notes("--moe-router-dtype fp32", NoteKind.LOST)) == 1
 
 
+@pytest.mark.parametrize(("rate", "lost"), [("0", 0), ("0.0", 0), ("0.001", 1)])
+def test_a_router_s_bias_is_of_the_checkpoint_and_stays_as_it_is(rate: str, lost: int):
+    words = f"--moe-router-enable-expert-bias --moe-router-bias-update-rate {rate}"
+
+    assert len(notes(words, NoteKind.LOST)) == lost
+
+
 def test_the_size_of_context_parallelism_is_a_field():
     words = "--context-parallel-size 2 --actor-num-gpus-per-node 8"
 
