@@ -128,6 +128,11 @@ def _megatron_optimizer(
     optimizer = get_megatron_optimizer(config, [model], get_standard_config_overrides(config))
     for group in optimizer.param_groups:
         group.update(fused=True, foreach=False)  # one pass over the weights instead of about ten
+    for part in optimizer.chained_optimizers[1:]:
+        if not part.get_parameters():
+            part.optimizer.state_dict = partial(
+                _state_of_nothing, optimizer.chained_optimizers[0].optimizer, part.optimizer
+            )
     if settings.on_host:
         memory = memory_of(next(model.parameters()).device)
         return optimizer, [_keep_on_host(part, memory) for part in optimizer.chained_optimizers]
@@ -137,6 +142,15 @@ def _megatron_optimizer(
         part._set_main_param_and_optimizer_states = partial(_set_loaded, part)
         part.get_parameter_state_dp_zero = partial(whole_state, part, moments) if moments else partial(gathered, part)
     return optimizer, []
+
+
+def _state_of_nothing(beside: torch.optim.Optimizer, own: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the state of an optimizer without parameters: that of experts, in a stage of layers without any.
+
+    Megatron 0.16.1 asks it for the step counter of its parameters, and gets that of the optimizer `beside` it.
+    """
+    step = next(iter(beside.state.values()))["step"]
+    return {**type(own).state_dict(own), "state": {0: {"step": step}}}
 
 
 def _keep_on_host(part: Any, memory: HostMemory) -> HostOptimizer:
