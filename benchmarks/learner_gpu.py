@@ -31,8 +31,9 @@ from megatron.core.transformer.transformer_layer import TransformerLayer
 from plain_model import compiled_step
 from transformers import AutoModelForCausalLM, Qwen3Config
 
+from rljob_api.sizing.families import FAMILIES
 from rljob_api.sizing.flops import peak_flops, training_flops
-from rljob_api.sizing.model_shape import FAMILIES, read
+from rljob_api.sizing.model_shape import read
 from rljob_trainer.batches.packing import TrainingSequence, pack
 from rljob_trainer.learners import flash, logprobs, model
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings

@@ -80,5 +80,7 @@ def summary(done: Converted, seconds: float) -> str:
     """Return, for example, `out: 272 tensors, 513.1 MiB in fp32, each read back and identical bit by bit; 4.2 s`."""
     size = f"{done.size / 2**20:.1f} MiB in {done.precision}"
     left_out = f"; omitted, because it is derived from others: {', '.join(done.left_out)}" if done.left_out else ""
+    if done.untrained:
+        left_out += f"; {done.untrained} tensors of layers for multi-token prediction are not trained, and not in it"
     same = "each read back and identical bit by bit"
     return f"{done.path}: {done.tensors} tensors, {size}, {same}{left_out}; {seconds:.1f} s"

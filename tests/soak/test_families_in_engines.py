@@ -2,16 +2,17 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 import torch
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
-from rljob_api.sizing.model_shape import FAMILIES
+from rljob_api.sizing.families import FAMILIES
 from support.trainer.fleet import PROMPT, Fleet
 from support.trainer.tiny_models import VARIANTS, tiny
 
@@ -20,7 +21,8 @@ pytestmark = pytest.mark.timeout(600)
 NAME, TOKENS = "engine-0", 48
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     **{architecture: (architecture, {}) for architecture in FAMILIES},
-    **{name: VARIANTS[name] for name in ("llama, rope llama3", "glm4, no bias")},
+    **{name: VARIANTS[name] for name in ("llama, rope llama3", "glm4, no bias", "glm4_moe, one group")},
+    "glm4_moe, with a layer that is not trained": ("Glm4MoeForCausalLM", {"num_nextn_predict_layers": 1}),
 }
 
 
@@ -47,9 +49,34 @@ def test_an_engine_holds_the_learners_weights_and_agrees_with_hugging_face(tmp_p
         fleet.stop()
     assert (set(publication.engines), publication.failed) == ({NAME}, {})
 
-    tokens = torch.tensor([[*PROMPT, *answer.tokens_T]])
+    ours, theirs = torch.tensor(answer.logprobs_T), hugging_face(directory, answer.tokens_T)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_an_engine_chooses_experts_by_the_weights_that_were_published_last(tmp_path: Path) -> None:
+    directory = tiny("Glm4MoeForCausalLM", tmp_path / "model", dtype="bfloat16")
+    fleet = Fleet(directory, tmp_path, (NAME,), precision="bf16")
+    try:
+        fleet.start()
+        fleet.generate(1)  # SGLang copies the weights of its routers now
+        for name, tensor in fleet.learner.tensors.items():
+            tensor.mul_(-1 if name.endswith("mlp.gate.weight") else 1)
+        fleet.publish(1)
+        (answer,) = fleet.generate(TOKENS)
+        published = fleet.learner.tensors
+    finally:
+        fleet.stop()
+    ours, before = torch.tensor(answer.logprobs_T), hugging_face(directory, answer.tokens_T)
+    save_file(published, directory / "model.safetensors", {"format": "pt"})
+    after = hugging_face(directory, answer.tokens_T)
+    assert (ours - after).abs().mean() < 0.05 < 0.2 < (ours - before).abs().mean()
+
+
+def hugging_face(directory: Path, response: Sequence[int]) -> torch.Tensor:
+    """Return the log-probabilities that transformers finds for a response, in fp32."""
+    tokens = torch.tensor([[*PROMPT, *response]])
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
     with torch.no_grad():
         logprobs = model(tokens).logits[0, len(PROMPT) - 1 : -1].log_softmax(-1)
-    theirs = logprobs.gather(1, tokens[0, len(PROMPT) :, None])[:, 0]
-    torch.testing.assert_close(torch.tensor(answer.logprobs_T), theirs, rtol=0, atol=1e-5)
+    return logprobs.gather(1, tokens[0, len(PROMPT) :, None])[:, 0]

@@ -79,6 +79,21 @@ def _mixtral(**sizes: Any) -> Mapping[str, Any]:
     return _mistral(**experts, **sizes)
 
 
+def _glm4_moe(**sizes: Any) -> Mapping[str, Any]:
+    return {
+        "architectures": ["Glm4MoeForCausalLM"],
+        "vocab_size": 151552,
+        "max_position_embeddings": 131072,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "attention_bias": True,
+        "num_experts_per_tok": 8,
+        "num_nextn_predict_layers": 1,
+        "eos_token_id": [151329, 151336, 151338],
+        "tie_word_embeddings": False,
+    } | sizes
+
+
 def _sizes(hidden: int, ffn: int, layers: int, heads: int) -> Mapping[str, int]:
     names = "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"
     return dict(zip(names, (hidden, ffn, layers, heads), strict=True))
@@ -91,6 +106,14 @@ _QWEN2_7B = {**_sizes(3584, 18944, 28, 28), "num_key_value_heads": 4}
 _QWEN2_14B = {**_sizes(5120, 13824, 48, 40), "num_key_value_heads": 8}
 _QWEN2_32B = {**_sizes(5120, 27648, 64, 40), "num_key_value_heads": 8}
 _QWEN2_72B = {**_sizes(8192, 29568, 80, 64), "num_key_value_heads": 8}
+_GLM_AIR = {**_sizes(4096, 10944, 46, 96), "moe_intermediate_size": 1408, "n_routed_experts": 128}
+_GLM_355B = {
+    **_sizes(5120, 12288, 92, 96),
+    "moe_intermediate_size": 1536,
+    "n_routed_experts": 160,
+    "first_k_dense_replace": 3,
+    "use_qk_norm": True,
+}
 _BASE = {"eos_token_id": 151643}
 _LONG_BASE = {**_BASE, "max_position_embeddings": 131072}
 
@@ -145,6 +168,9 @@ ON_THE_HUB: Mapping[str, Mapping[str, Any]] = {
     "mistralai/Mixtral-8x22B-Instruct-v0.1": _mixtral(
         **_sizes(6144, 16384, 56, 48), vocab_size=32768, max_position_embeddings=65536
     ),
+    "zai-org/GLM-4.5-Air": _glm4_moe(**_GLM_AIR),
+    "zai-org/GLM-4.5": _glm4_moe(**_GLM_355B),
+    "zai-org/GLM-4.6": _glm4_moe(**_GLM_355B, max_position_embeddings=202752),
 }
 """sizes of common models of the Hugging Face Hub, so that they can be planned and admitted before they are downloaded;
 source: their `config.json`"""

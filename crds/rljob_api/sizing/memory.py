@@ -157,15 +157,15 @@ def fullest(model: Shape, where: Topology, *, valued: bool = False) -> int:
 def by_stage(model: Shape, where: Topology, valued: bool) -> tuple[int, ...]:
     """Return the parameters of a rank of each pipeline stage."""
     sizes = where.tensor_parallel, where.pipeline_parallel, where.expert_ranks
-    layers = enumerate(where.stage_layers(model.layers))
-    return tuple(model.stage(index, *sizes, valued=valued, layers=own) for index, own in layers)
+    layers = where.stage_layers(model.layers)
+    return tuple(model.stage(index, *sizes, valued=valued, layers=layers) for index in range(len(layers)))
 
 
 def shared(model: Shape, where: Topology, parameters: int, size: int) -> int:
     """Return a rank's part of what the ranks that hold the same parameters share out, of `size` bytes for each."""
     sizes = by_stage(model, where, valued=False)
-    layers = where.stage_layers(model.layers)[sizes.index(max(sizes))]
-    experts = layers * model.experts_of_layer(where.expert_ranks)
+    layers, stage = where.stage_layers(model.layers), sizes.index(max(sizes))
+    experts = (layers[stage] - model.dense_in(stage, layers)) * model.experts_of_layer(where.expert_ranks)
     return -(-(parameters - experts) * size // where.copies) - (-experts * size // where.expert_data_parallel)
 
 
@@ -206,11 +206,13 @@ def activations(model: Shape, spec: Spec, where: Topology) -> int:
     attention's output, the MLP's gate, up and product (split over TP). A pipeline's first stage keeps PP micro-batches
     of its L / PP layers, which are L layers again; `kept_layers` knows uneven stages. With experts, each of the A that
     a token goes to keeps its own columns, input and output; the tokens are split over TP, and are taken to spread
-    evenly over the experts.
+    evenly over the experts. The S columns of a shared expert are split like those of an MLP. First layers without
+    experts count like the others, or like their MLP, whichever keeps more.
     Context-parallel ranks have maxTokensPerGpu tokens each, and beside them the keys and values of all.
     With recomputation only the inputs of the layers are kept, and all of the one layer that is computed again.
     """
     mlps = model.experts_per_token * (3 * model.ffn + 2 * model.hidden) if model.experts else 3 * model.ffn
+    mlps = max(mlps + 3 * model.shared_ffn, 3 * model.dense_ffn)
     gathered = 2 * model.key * where.context_parallel if where.context_parallel > 1 else 0
     split = 2 * (model.query + 2 * model.key) + model.query + mlps + gathered
     of_layer = 4 * model.hidden + split // where.tensor_parallel
@@ -230,6 +232,7 @@ def kept_layers(model: Shape, where: Topology) -> int:
 
 def activation_formula(model: Shape, spec: Spec, where: Topology) -> str:
     size, mlps = BYTES[spec.training.precision], "A(3F + 2H)" if model.experts else "3F"
+    mlps += " + 3S" if model.shared_ffn else ""
     gathered = " + 2K x CP" if where.context_parallel > 1 else ""
     of_layer = f"(4H + (2(Q + 2K) + Q + {mlps}{gathered}) / TP)"
     kept = kept_layers(model, where) if where.pipeline_layers else "L"

@@ -1,109 +1,26 @@
 """The shape of a model, from the `config.json` of its Hugging Face checkpoint: sizes, parameters, and what they allow.
 
-Knows the architectures that the learner trains: a new one is a line in `FAMILIES`, and a file in
-`rljob_trainer.learners.families`. No file is opened here; the caller brings the contents.
+Knows the architectures that the learner trains (`families.py`). No file is opened here; the caller brings the contents.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 from rljob_api.errors import ABSENT, ManifestError, Problem
 from rljob_api.sections import Placement, Spec
+from rljob_api.sizing.families import FAMILIES, REFUSED, Family, faults, rope_type
 
-ROPES = ("default", "llama3", "linear", "yarn")
-"""kinds of rotary embedding whose frequencies do not depend on the length of the sequence at hand"""
-POST_NORMS = ("post_self_attn_layernorm", "post_mlp_layernorm")
-"""norms of the outputs of attention and MLP, before these are added to the residual"""
 CHECKPOINT = "spec.model.checkpoint"
 TEACHER = "spec.algorithm.teacher.checkpoint"
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """What one architecture has of its own."""
-
-    model_type: str
-    """its name in `config.json`, and of its file in `rljob_trainer.learners.families`"""
-    qk_norm: bool = False
-    """whether queries and keys are normalised"""
-    qkv_bias: Literal["never", "always", "optional"] = "never"
-    """whether the projections to queries, keys and values have a bias; optional: `attention_bias` says so"""
-    experts: bool = False
-    """whether each layer has a mixture of experts for its MLP"""
-    head_dim: int | None = None
-    """width of a head where `config.json` has none; None: hidden size over heads"""
-    windowed: bool = False
-    """whether a token may see only as many tokens as `sliding_window` says"""
-    default_window: int | None = None
-    """`sliding_window` where `config.json` has none"""
-    ropes: tuple[str, ...] = ROPES
-    """kinds of rotary embedding that learner and engine know"""
-    rope_pairs: bool = False
-    """whether neighbouring numbers of a head are turned together, and only `partial_rotary_factor` of them"""
-    needs: Mapping[str, Any] = field(default_factory=dict)
-    """settings of `config.json` that must have this value, beside those of all architectures"""
-    ffn: str = "intermediate_size"
-    """the setting with the width of the MLP, or of each expert's"""
-    mlp: str = "mlp"
-    """the MLP's name in files, and that of its matrices"""
-    gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
-    down: str = "down_proj"
-    norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
-    """of each layer"""
-
-    @property
-    def post_norms(self) -> bool:
-        return POST_NORMS[0] in self.norms
-
-
-FAMILIES: Mapping[str, Family] = {
-    "LlamaForCausalLM": Family("llama"),
-    "Qwen2ForCausalLM": Family("qwen2", qkv_bias="always"),
-    "Qwen3ForCausalLM": Family("qwen3", qk_norm=True, head_dim=128),
-    "Qwen3MoeForCausalLM": Family("qwen3_moe", qk_norm=True, experts=True, ffn="moe_intermediate_size"),
-    "MistralForCausalLM": Family("mistral", windowed=True, default_window=4096),
-    "MixtralForCausalLM": Family(
-        "mixtral",
-        experts=True,
-        windowed=True,
-        ropes=("default",),
-        needs={"tie_word_embeddings": False, "router_jitter_noise": 0.0},
-        mlp="block_sparse_moe",
-        gate_up=("w1", "w3"),
-        down="w2",
-    ),
-    "Glm4ForCausalLM": Family(
-        "glm4",
-        qkv_bias="optional",
-        rope_pairs=True,
-        ropes=("default",),
-        gate_up=("gate_up_proj",),
-        norms=("input_layernorm", "post_attention_layernorm", *POST_NORMS),
-    ),
-}
-"""what the learner trains, by the architecture that `config.json` names"""
-BY_MODEL_TYPE: Mapping[str, Family] = {family.model_type: family for family in FAMILIES.values()}
-GEMMA_3 = (
-    "the learner has neither its sliding windows and rotary bases, which differ between layers, nor its norms (1 + "
-    "weight) and GELU"
-)
-REFUSED: Mapping[str, str] = {"Gemma3ForCausalLM": GEMMA_3, "Gemma3ForConditionalGeneration": GEMMA_3}
-"""why an architecture that people ask for is not trained"""
-UNSUPPORTED: Mapping[str, Any] = {
-    "hidden_act": "silu",
-    "mlp_bias": False,
-    "use_sliding_window": False,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-}
-"""settings of `config.json` that the learner needs to have this value"""
 SGLANG_OF_EXPERTS = (
-    *("deepep-config", "deepep-dispatcher-output-dtype", "deepep-mode", "disable-shared-experts-fusion", "enable-eplb"),
+    *("deepep-config", "deepep-dispatcher-output-dtype", "deepep-mode", "enable-eplb"),
     *("enable-expert-distribution-metrics", "enable-fused-moe-sum-all-reduce", "enable-return-routed-experts"),
-    *("enforce-shared-experts-fusion", "ep-dispatch-algorithm", "ep-num-redundant-experts", "eplb-algorithm"),
+    *("ep-dispatch-algorithm", "ep-num-redundant-experts", "eplb-algorithm"),
     *("eplb-min-rebalancing-utilization-threshold", "eplb-rebalance-layers-per-chunk", "eplb-rebalance-num-iterations"),
     *("expert-distribution-recorder-buffer-size", "expert-distribution-recorder-mode", "fuseep-mode"),
     *("init-expert-location", "moe-a2a-backend", "moe-dense-tp-size", "moe-runner-backend"),
@@ -128,12 +45,21 @@ class Shape:
     tied: bool
     """whether input and output share their embedding"""
     family: Family
+    qk_norm: bool = False
     qkv_bias: bool = False
     window: int | None = None
     """tokens that each token sees, itself included; None: all before it"""
     experts: int = 0
-    """of each layer; 0: it has one MLP for all tokens"""
+    """of each layer but the first `dense_layers`; 0: all layers have one MLP for all tokens"""
     experts_per_token: int = 0
+    dense_layers: int = 0
+    """how many layers at the beginning have one MLP for all tokens, in a model with experts"""
+    dense_ffn: int = 0
+    """width of that MLP"""
+    shared_ffn: int = 0
+    """width of the MLP beside the experts of a layer, which all tokens pass; 0: there is none"""
+    further_layers: int = 0
+    """layers that the files have after the model's last one, to predict further tokens (MTP); they are not trained"""
 
     @property
     def query(self) -> int:
@@ -147,19 +73,27 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """exact number of parameters, a tied embedding counted once"""
-        return self.layers * self.layer() + self.hidden + self.embedding() * (1 if self.tied else 2)
+        """exact number of parameters, a tied embedding counted once; a router's bias is not trained, and none"""
+        layers = self.dense_layers * self.dense_layer() + (self.layers - self.dense_layers) * self.layer()
+        return layers + self.hidden + self.embedding() * (1 if self.tied else 2)
 
     def layer(self, tensor_parallel: int = 1, expert_ranks: int = 1) -> int:
         """Return the parameters of one layer on each rank: norms and router are on all of them."""
+        if not self.experts:
+            return self.layer_with(self.ffn, tensor_parallel)
+        router = self.experts * self.hidden
+        return self.layer_with(self.shared_ffn, tensor_parallel) + self.experts_of_layer(expert_ranks) + router
+
+    def dense_layer(self, tensor_parallel: int = 1) -> int:
+        """Return the parameters on each rank of one of the first layers of a model with experts, which has none."""
+        return self.layer_with(self.dense_ffn, tensor_parallel)
+
+    def layer_with(self, width: int, tensor_parallel: int) -> int:
+        """Return the parameters on each rank of attention, norms, and an MLP of this width."""
         attention = 2 * self.hidden * self.query + 2 * self.hidden * self.key
         attention += (self.query + 2 * self.key) * self.qkv_bias
-        norms = len(self.family.norms) * self.hidden + 2 * self.head_dim * self.family.qk_norm
-        if self.experts:
-            return (
-                attention // tensor_parallel + self.experts_of_layer(expert_ranks) + self.experts * self.hidden + norms
-            )
-        return (attention + 3 * self.hidden * self.ffn) // tensor_parallel + norms
+        norms = len(self.family.norms) * self.hidden + 2 * self.head_dim * self.qk_norm
+        return (attention + 3 * self.hidden * width) // tensor_parallel + norms
 
     def experts_of_layer(self, expert_ranks: int = 1) -> int:
         """Return the parameters of a layer's experts on each of the ranks that they are spread over."""
@@ -177,20 +111,26 @@ class Shape:
         expert_ranks: int = 1,
         *,
         valued: bool = False,
-        layers: int | None = None,
+        layers: Sequence[int] = (),
     ) -> int:
         """Return the parameters of one rank of a pipeline stage. The last stage keeps a copy of a tied embedding.
 
         With `valued`, of a critic: it has a row of `hidden` where the policy projects onto the vocabulary. `layers` are
-        those of the stage; None: each stage has equally many.
+        those of every stage; empty: each stage has equally many.
         """
         first, last = index == 0, index == pipeline_parallel - 1
         embeddings = int(first) + int(last and not valued and not (first and self.tied))
         norm = self.hidden if last else 0
         head = self.hidden if last and valued else 0
-        own = self.layers // pipeline_parallel if layers is None else layers
         ends = embeddings * self.embedding(tensor_parallel) + norm + head
-        return own * self.layer(tensor_parallel, expert_ranks) + ends
+        own = layers or [self.layers // pipeline_parallel] * pipeline_parallel
+        dense = self.dense_in(index, own)
+        routed = (own[index] - dense) * self.layer(tensor_parallel, expert_ranks)
+        return dense * self.dense_layer(tensor_parallel) + routed + ends
+
+    def dense_in(self, index: int, layers: Sequence[int]) -> int:
+        """Return how many of the first layers, which have no experts, are in a stage; `layers` are those of each."""
+        return min(max(self.dense_layers - sum(layers[:index]), 0), layers[index])
 
     def largest_stage(
         self, tensor_parallel: int, pipeline_parallel: int, expert_ranks: int = 1, *, valued: bool = False
@@ -209,32 +149,21 @@ def shape(config: Mapping[str, Any]) -> Shape:
         rule = f"is not an architecture that the learner trains ({' and '.join(FAMILIES)}){why}"
         raise ManifestError((Problem(CHECKPOINT, architecture, rule),))
     family = FAMILIES[architecture]
-    if wrong := [name for name, usual in needs(family).items() if config.get(name, usual) != usual]:
-        found = ", ".join(f"{name} {config[name]}" for name in wrong)
-        raise ManifestError((Problem(CHECKPOINT, ABSENT, f"config.json says {found}, which the learner cannot train"),))
     if (rope := rope_type(config)) not in family.ropes:
         rule = f"config.json says rope_type {rope}, and {architecture} is trained with {' or '.join(family.ropes)}"
         raise ManifestError((Problem(CHECKPOINT, ABSENT, rule),))
     try:
+        if wrong := list(faults(config, family)):
+            raise ManifestError((Problem(CHECKPOINT, ABSENT, f"config.json says {', '.join(wrong)}"),))
         return read(config, family)
     except KeyError as error:
         raise ManifestError((Problem(CHECKPOINT, ABSENT, f"config.json has no {error.args[0]}"),)) from error
 
 
-def needs(family: Family) -> Mapping[str, Any]:
-    """Return the settings that must have the value that is given here, where `config.json` has them."""
-    bias = {} if family.qkv_bias == "optional" else {"attention_bias": family.qkv_bias == "always"}
-    return {**UNSUPPORTED, **bias, **family.needs}
-
-
-def rope_type(config: Mapping[str, Any]) -> str:
-    """Return the kind of rotary embedding; transformers 5 writes it under another name than the hub's files have."""
-    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    return str(scaling.get("rope_type") or scaling.get("type") or "default")
-
-
 def read(config: Mapping[str, Any], family: Family) -> Shape:
+    config = {**family.defaults, **config}
     heads: int = config["num_attention_heads"]
+    mixture = mixture_of(config, family) if family.experts else {}
     return Shape(
         hidden=config["hidden_size"],
         ffn=config[family.ffn],
@@ -246,16 +175,35 @@ def read(config: Mapping[str, Any], family: Family) -> Shape:
         longest=config["max_position_embeddings"],
         tied=config.get("tie_word_embeddings", False),
         family=family,
-        qkv_bias=family.qkv_bias == "always" or (family.qkv_bias == "optional" and config.get("attention_bias", True)),
+        qk_norm=chosen(family.qk_norm, config, "use_qk_norm"),
+        qkv_bias=chosen(family.qkv_bias, config, "attention_bias"),
         window=config.get("sliding_window", family.default_window) if family.windowed else None,
-        experts=experts_of(config) if family.experts else 0,
-        experts_per_token=config["num_experts_per_tok"] if family.experts else 0,
+        **mixture,
     )
 
 
+def chosen(has: Literal["never", "always", "optional"], config: Mapping[str, Any], name: str) -> bool:
+    """Return whether a model has what its family never, always, or by the setting `name` has."""
+    return has == "always" or (has == "optional" and bool(config.get(name, False)))
+
+
+def mixture_of(config: Mapping[str, Any], family: Family) -> dict[str, int]:
+    """Return the sizes of a mixture of experts. Only families with a bias in the router have more than experts."""
+    found = {"experts": experts_of(config), "experts_per_token": config["num_experts_per_tok"]}
+    if not family.router_bias:
+        return found
+    return found | {
+        "dense_layers": min(config["first_k_dense_replace"], config["num_hidden_layers"]),
+        "dense_ffn": config["intermediate_size"],
+        "shared_ffn": config["n_shared_experts"] * config[family.ffn],
+        "further_layers": config.get("num_nextn_predict_layers") or 0,
+    }
+
+
 def experts_of(config: Mapping[str, Any]) -> int:
-    """Return the number of experts; transformers 5 writes it under another name than the hub's files have."""
-    number: int = config["num_experts" if "num_experts" in config else "num_local_experts"]
+    """Return the number of experts; families, and transformers 5, write it under other names."""
+    names = ("num_experts", "n_routed_experts", "num_local_experts")
+    number: int = config[next((name for name in names if name in config), names[-1])]
     return number
 
 
@@ -346,12 +294,16 @@ def tensor_obstacles(model: Shape, size: int) -> list[str]:
     """Return what tensor parallelism of this size cannot split in the learner."""
     split = {"attention heads": model.heads, "key-value heads": model.kv_heads}
     split |= {} if model.experts else {"MLP columns": model.ffn}
+    split |= {"MLP columns of the first layers": model.dense_ffn if model.dense_layers else 0}
+    split |= {"columns of the shared expert": model.shared_ffn}
     return [f"{number} {what}" for what, number in split.items() if number % size]
 
 
 def engine_obstacles(model: Shape, size: int) -> list[str]:
     """Return the same for SGLang, which repeats key-value heads when there are fewer of them than ranks."""
-    found = [f"{n} {what}" for what, n in (("attention heads", model.heads), ("MLP columns", model.ffn)) if n % size]
+    split = {"attention heads": model.heads, "MLP columns": model.ffn}
+    split |= {"MLP columns of the first layers": model.dense_ffn if model.dense_layers else 0}
+    found = [f"{number} {what}" for what, number in split.items() if number % size]
     if model.kv_heads % size and size % model.kv_heads:
         found.append(f"{model.kv_heads} key-value heads")
     return found

@@ -3,18 +3,21 @@
 from rljob_api.sizing.model_shape import Shape
 
 Axes = tuple[int, ...]
+ROUTER_BIAS = "e_score_correction_bias"
+"""ending of the name of a router's bias: fp32 in every precision, and no parameter, for training leaves it as it is"""
 
 
 def tensors_of(model: Shape) -> dict[str, Axes]:
     """Return the tensors of a checkpoint and their shapes; linear weights are outputs x inputs."""
     wanted: dict[str, Axes] = {"model.embed_tokens.weight": (model.vocabulary, model.hidden)}
     for layer in range(model.layers):
-        wanted |= {f"model.layers.{layer}.{name}": axes for name, axes in layer_of(model).items()}
+        tensors = layer_of(model, with_experts=layer >= model.dense_layers and model.experts > 0)
+        wanted |= {f"model.layers.{layer}.{name}": axes for name, axes in tensors.items()}
     wanted["model.norm.weight"] = (model.hidden,)
     return wanted if model.tied else wanted | {"lm_head.weight": (model.vocabulary, model.hidden)}
 
 
-def layer_of(model: Shape) -> dict[str, Axes]:
+def layer_of(model: Shape, *, with_experts: bool) -> dict[str, Axes]:
     """Return the tensors of one layer."""
     family, before, after = model.family, model.family.norms[0], model.family.norms[1:]
     outputs = {"q_proj": model.query, "k_proj": model.key, "v_proj": model.key}
@@ -25,14 +28,30 @@ def layer_of(model: Shape) -> dict[str, Axes]:
         found |= {f"self_attn.{name}.bias": (size,) for name, size in outputs.items()}
     found["self_attn.o_proj.weight"] = (model.hidden, model.query)
     found |= {f"{name}.weight": (model.hidden,) for name in after}
-    experts = [f"{family.mlp}.experts.{expert}" for expert in range(model.experts)]
-    for mlp in experts or [family.mlp]:
-        found |= {
-            f"{mlp}.{name}.weight": (2 * model.ffn // len(family.gate_up), model.hidden) for name in family.gate_up
-        }
-        found[f"{mlp}.{family.down}.weight"] = (model.hidden, model.ffn)
-    if experts:
-        found[f"{family.mlp}.gate.weight"] = (model.experts, model.hidden)
-    if family.qk_norm:
+    found |= mixture_of(model) if with_experts else mlp_of(model, family.mlp, model.dense_ffn or model.ffn)
+    if model.qk_norm:
         found |= {f"self_attn.{name}.weight": (model.head_dim,) for name in ("q_norm", "k_norm")}
     return found
+
+
+def mixture_of(model: Shape) -> dict[str, Axes]:
+    """Return the tensors of a layer's experts, their router, and the MLP beside them."""
+    name, found = model.family.mlp, dict[str, Axes]()
+    for expert in range(model.experts):
+        found |= mlp_of(model, f"{name}.experts.{expert}", model.ffn)
+    found[f"{name}.gate.weight"] = (model.experts, model.hidden)
+    if model.family.router_bias:
+        found[f"{name}.gate.{ROUTER_BIAS}"] = (model.experts,)
+    return found | (mlp_of(model, f"{name}.shared_experts", model.shared_ffn) if model.shared_ffn else {})
+
+
+def mlp_of(model: Shape, name: str, width: int) -> dict[str, Axes]:
+    """Return the tensors of one MLP."""
+    family = model.family
+    up = {f"{name}.{each}.weight": (2 * width // len(family.gate_up), model.hidden) for each in family.gate_up}
+    return {**up, f"{name}.{family.down}.weight": (model.hidden, width)}
+
+
+def is_trained(name: str) -> bool:
+    """Return whether training changes a tensor: routers keep the bias that they choose with."""
+    return not name.endswith(ROUTER_BIAS)

@@ -1,5 +1,6 @@
 """`rljob convert`: weights come back bit by bit, whatever layout saved them, and a fault on the way is named."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from support.trainer.conversion_scenarios import convert, convert_each_there_and
 from support.trainer.learner_data import learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import train_save_train
-from support.trainer.tiny_models import CASES, FAMILIES, DType, tiny_llama
+from support.trainer.tiny_models import CASES, FAMILIES, DType, tiny, tiny_llama
+
+FURTHER = ("glm4_moe with a further layer", False, "bfloat16")
 
 
 def weights(directory: Path) -> dict[str, torch.Tensor]:
@@ -50,6 +53,8 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool,
         for family, tied in CASES
         for dtype in dtypes
     }
+    further = root / "further"
+    sources[FURTHER] = tiny("Glm4MoeForCausalLM", further, tied=False, dtype="bfloat16", num_nextn_predict_layers=1)
     (done,) = run_ranks(convert_each_there_and_back, 1, list(sources.values()), timeout_s=240.0)
     return dict(zip(sources, zip(sources.values(), done, strict=True), strict=True))
 
@@ -65,6 +70,17 @@ def test_there_and_back_changes_no_bit(
     assert (there.precision, back.precision) == (("fp32",) * 2 if dtype == "float32" else ("bf16",) * 2)
     assert (back.path / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
     assert not list(back.path.parent.glob("*.draft"))
+
+
+def test_layers_that_are_not_trained_come_back_from_the_original(
+    converted: dict[tuple[str, bool, str], tuple[Path, list[Any]]],
+) -> None:
+    source, (there, back) = converted[FURTHER]
+    further = [name for name in weights(source) if name.startswith("model.layers.2.")]
+    assert_same_bits(weights(source), weights(back.path))
+    assert (there.untrained, there.left_out) == (len(further), ())
+    assert there.tensors + len(further) == back.tensors == len(weights(source))
+    assert json.loads((back.path / "config.json").read_text())["dtype"] == "bfloat16"
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "glm4"])

@@ -62,6 +62,12 @@ def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny("Qwen3MoeForCausalLM", tmp_path_factory.mktemp("experts"), tied=False)
 
 
+@pytest.fixture(scope="module")
+def biased(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a shared expert, a first layer without experts, and a bias in its router."""
+    return tiny("Glm4MoeForCausalLM", tmp_path_factory.mktemp("biased"), tied=False)
+
+
 @cache
 def naive_run(directory: Path, router: RoutingSettings = ROUTER) -> tuple[list[NaiveStep], dict[str, torch.Tensor]]:
     """Return the steps of a loop over Hugging Face's model, and the weights after the last one."""
@@ -75,6 +81,12 @@ def test_every_layout_of_experts_trains_like_a_naive_hugging_face_loop(experts: 
     ranks = run_ranks(train_and_export, world, config, STEPS, BUDGET, True)
     naive, wanted = naive_run(experts)
     assert_alike(ranks, naive, wanted)
+
+
+@pytest.mark.parametrize("sizes", [(2, 1, 2, 2, 2), (1, 2, 2, 2, 1)], ids=named)
+def test_biased_routers_and_shared_experts_train_like_a_naive_hugging_face_loop(biased: Path, sizes: Sizes) -> None:
+    world, config = in_layout(learner_config(biased, loss=LOSS, router=ROUTER), sizes)
+    assert_alike(run_ranks(train_and_export, world, config, STEPS, BUDGET, True), *naive_run(biased))
 
 
 def assert_alike(ranks: list[Any], naive: list[NaiveStep], wanted: dict[str, torch.Tensor]) -> None:
@@ -102,14 +114,19 @@ def test_the_gradient_of_each_expert_is_that_of_one_rank(experts: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("saved_by", "loaded_by"),
-    [((2, 1, 2, 2, 2), (1, 1, 2, 2, 1)), ((1, 1, 2, 2, 1), (2, 2, 1, 2, 1)), ((2, 2, 1, 2, 1), (2, 1, 2, 2, 2))],
-    ids=lambda sizes: named(sizes),
+    ("architecture", "saved_by", "loaded_by"),
+    [
+        ("Qwen3MoeForCausalLM", (2, 1, 2, 2, 2), (1, 1, 2, 2, 1)),
+        ("Qwen3MoeForCausalLM", (1, 1, 2, 2, 1), (2, 2, 1, 2, 1)),
+        ("Qwen3MoeForCausalLM", (2, 2, 1, 2, 1), (2, 1, 2, 2, 2)),
+        ("Glm4MoeForCausalLM", (2, 2, 1, 2, 1), (1, 1, 2, 2, 1)),
+    ],
+    ids=str,
 )
 def test_a_layout_of_experts_goes_on_from_another(
-    experts: Path, tmp_path: Path, saved_by: Sizes, loaded_by: Sizes
+    tmp_path: Path, architecture: str, saved_by: Sizes, loaded_by: Sizes
 ) -> None:
-    config, after = learner_config(experts), sequences(8, 5)
+    config, after = learner_config(tiny(architecture, tmp_path / "hf", tied=False)), sequences(8, 5)
     world, own = in_layout(config, saved_by)
     saved = run_ranks(save_and_look, world, own, tmp_path / "step", STEPS, after)[0]
     world, own = in_layout(config, loaded_by)

@@ -87,3 +87,31 @@ def test_an_update_uses_the_experts_that_were_chosen_before_the_first_one(expert
     wanted = naive.step(STEPS[1], True)
     assert second.grad_norm == pytest.approx(wanted.grad_norm, rel=1e-4)
     assert wanted.grad_norm != pytest.approx(anew.grad_norm, rel=1e-3), "it matters"
+
+
+def test_a_router_with_a_bias_is_replayed_too(tmp_path: Path) -> None:
+    biased = tiny("Glm4MoeForCausalLM", tmp_path, tied=False)
+    config = learner_config(biased, loss=LOSS, router=RoutingSettings(replay=True))
+    config = replace(config, optimizer=replace(config.optimizer, learning_rate=FAST * config.optimizer.learning_rate))
+    _, second = run_ranks(train_as_chosen_before, 1, config, STEPS, BUDGET)[0]
+
+    def naive() -> NaiveLearner:
+        return NaiveLearner(biased, LOSS, config.optimizer, [FAST * rate for rate in RATES])
+
+    anew, before = naive(), naive()
+    anew.step(STEPS[0], True)
+    with torch.no_grad():
+        ((block, logits),) = before.router_logits(STEPS[1])
+    choices = iter(2 * [block.route_tokens_to_experts(each)[0] for each in logits])
+    before.step(STEPS[0], True)
+    block.route_tokens_to_experts = lambda logits: weighted(block, logits.sigmoid(), next(choices))
+    before._router_loss = lambda sequences: (torch.zeros(()), {})
+    wanted = before.step(STEPS[1], True)
+    assert second.grad_norm == pytest.approx(wanted.grad_norm, rel=1e-4)
+    assert wanted.grad_norm != pytest.approx(anew.step(STEPS[1], True).grad_norm, rel=1e-3), "it matters"
+
+
+def weighted(block: Any, scores: torch.Tensor, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what Hugging Face's mixture would, for given experts."""
+    weights = scores.gather(1, chosen)
+    return chosen, block.routed_scaling_factor * weights / weights.sum(-1, keepdim=True)

@@ -17,13 +17,18 @@ MOST = 2e-6
 
 
 @pytest.mark.parametrize(
-    ("architecture", "layers"), [("LlamaForCausalLM", (3, 1)), ("Qwen3MoeForCausalLM", (1, 3))], ids=str
+    ("architecture", "layers", "changes"),
+    [
+        ("LlamaForCausalLM", (3, 1), {}),
+        ("Glm4MoeForCausalLM", (1, 3), {"first_k_dense_replace": 2}),  # in both stages, or all in one
+    ],
+    ids=str,
 )
 def test_uneven_stages_train_and_resume_like_even_ones(
-    tmp_path: Path, architecture: str, layers: tuple[int, int]
+    tmp_path: Path, architecture: str, layers: tuple[int, int], changes: dict[str, int]
 ) -> None:
     tied = architecture == "LlamaForCausalLM"
-    alone = learner_config(tiny(architecture, tmp_path / "hf", tied=tied, layers=4))
+    alone = learner_config(tiny(architecture, tmp_path / "hf", tied=tied, layers=4, **changes))
     even = replace(alone, pipeline_parallel=2)
     uneven = replace(even, pipeline_layers=layers)
 

@@ -11,7 +11,7 @@ from support.trainer.learner_data import learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import train_and_export, write_hf, zeros
 from support.trainer.naive_learner import NaiveLearner
-from support.trainer.tiny_models import tiny_llama, tiny_qwen3
+from support.trainer.tiny_models import tiny, tiny_llama, tiny_qwen3
 
 
 def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
@@ -51,6 +51,15 @@ def test_a_written_checkpoint_is_a_hugging_face_model_with_its_tokenizer(tmp_pat
     written = AutoModelForCausalLM.from_pretrained(tmp_path / "written").state_dict()
     assert same(written, AutoModelForCausalLM.from_pretrained(directory).state_dict())
     assert AutoTokenizer.from_pretrained(tmp_path / "written")("1 + 1")["input_ids"]
+
+
+def test_a_written_checkpoint_has_the_layers_that_no_learner_trains(tmp_path: Path) -> None:
+    named = {"tied": False, "dtype": "bfloat16", "num_nextn_predict_layers": 1}
+    directory = tiny("Glm4MoeForCausalLM", tmp_path / "original", **named)
+    run_ranks(write_hf, 2, learner_config(directory, pipeline_parallel=2, precision="bf16"), tmp_path / "written")
+    original, written = (load_file(path / "model.safetensors") for path in (directory, tmp_path / "written"))
+    assert same(written, original)
+    assert "model.layers.2.eh_proj.weight" in written
 
 
 def test_trained_weights_are_those_of_torch_on_the_hugging_face_model(tmp_path: Path) -> None:

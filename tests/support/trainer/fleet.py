@@ -30,7 +30,7 @@ START_S = 240.0
 PROMPT = (5, 6, 7)
 
 
-def cpu_job(checkpoint: Path) -> RLJob:
+def cpu_job(checkpoint: Path, precision: str = "fp32") -> RLJob:
     """Return the smallest job that runs engines on a CPU."""
     return RLJob.model_validate(
         {
@@ -42,7 +42,7 @@ def cpu_job(checkpoint: Path) -> RLJob:
                 "data": {"train": {"jsonl": "unused.jsonl"}},
                 "reward": {"kind": "ExactMatch"},
                 "rollout": {"promptsPerStep": 1, "sampling": {"maxNewTokens": 8}, "maxTotalTokens": 4096},
-                "training": {"steps": 1, "precision": "fp32", "optimizer": {"learningRate": 1e-5}},
+                "training": {"steps": 1, "precision": precision, "optimizer": {"learningRate": 1e-5}},
                 "runtime": {"device": "Cpu"},
             },
         }
@@ -64,7 +64,9 @@ class FreeReservation:
 class Fleet:
     """Everything that the driver has around its engines, and a learner in a thread."""
 
-    def __init__(self, checkpoint: Path, directory: Path, names: Sequence[str] = NAMES) -> None:
+    def __init__(
+        self, checkpoint: Path, directory: Path, names: Sequence[str] = NAMES, *, precision: str = "fp32"
+    ) -> None:
         self._directory = directory
         self.background = Background()
         self.background.__enter__()
@@ -84,7 +86,7 @@ class Fleet:
         self.pool = EnginePool(
             names=names,
             host=self._host,
-            command=engine_command(cpu_job(checkpoint).spec, checkpoint, threads=1),
+            command=engine_command(cpu_job(checkpoint, precision).spec, checkpoint, threads=1),
             routing=self.router,
             session=self.session,
             settings=PoolSettings(3, probe_interval_s=0.5, probe_timeout_s=5.0, start_timeout_s=START_S),

@@ -313,6 +313,7 @@ def _gradients(
     converted = [
         learner._bridge._weight_to_hf_format(name, parameter.main_grad)
         for name, parameter in learner._bridge.named(learner._model).named_parameters()
+        if parameter.requires_grad
     ]
     return metrics, {name: grad.clone() for names, grads in converted for name, grad in zip(names, grads, strict=True)}
 

@@ -8,7 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
-from rljob_api.sizing.model_shape import BY_MODEL_TYPE, Family
+from rljob_api.sizing.families import BY_MODEL_TYPE, Family
+from rljob_api.sizing.model_shape import experts_of
 from rljob_trainer.algorithms.algorithm import CISPO, GSPO, LIKELIHOOD
 from rljob_trainer.batches.packing import TrainingSequence
 from rljob_trainer.learners.config import LossSettings, OptimizerSettings, RoutingSettings
@@ -91,18 +92,17 @@ class NaiveLearner:
         if not self.family.experts:
             return torch.zeros(()), {}
         config, settings = self.model.config, self.router
-        number, chosen = config.num_experts, config.num_experts_per_tok
-        said = [self.model(torch.tensor(each.tokens)[None], output_router_logits=True) for each in sequences]
-        layers = list(zip(*(each.router_logits for each in said), strict=True))
+        number, chosen = experts_of(config.to_dict()), config.num_experts_per_tok
+        layers = self.router_logits(sequences)
         balance, z, loads, entropies = torch.zeros(()), torch.zeros(()), [], []
-        for by_sequence in layers:
+        for block, by_sequence in layers:
             whole = torch.cat(by_sequence)
             parts = [whole] if settings.balance_over == "step" else by_sequence
-            balance = balance + sum(load_balancing_loss_func((part,), number, chosen) for part in parts) / len(parts)
+            balance = balance + sum(self._balance(block, part, number, chosen) for part in parts) / len(parts)
             z = z + whole.logsumexp(-1).square().mean()
-            counts = torch.bincount(whole.topk(chosen).indices.flatten(), minlength=number).double()
+            counts = torch.bincount(self._chosen(block, whole).flatten(), minlength=number).double()
             loads.append((counts.max() / counts.mean()).item())
-            entropies.append(torch.distributions.Categorical(logits=whole).entropy().mean().item())
+            entropies.append(torch.distributions.Categorical(probs=self._probabilities(whole)).entropy().mean().item())
         balance = balance / chosen  # as Megatron has it: 1 when balanced
         loss = settings.balance_coefficient * balance + settings.z_coefficient * z
         return loss, {
@@ -111,6 +111,41 @@ class NaiveLearner:
             "balance_loss": balance.item() / len(layers),
             "router_z_loss": z.item() / len(layers),
         }
+
+    def router_logits(self, sequences: Sequence[TrainingSequence]) -> list[tuple[torch.nn.Module, list[torch.Tensor]]]:
+        """Return each mixture of experts with the logits [tokens, experts] of its router for each sequence."""
+        mixtures = [layer.mlp for layer in self.model.model.layers if hasattr(layer.mlp, "experts")]
+        said: list[list[torch.Tensor]] = [[] for _ in mixtures]
+
+        def heard(place: int, output: torch.Tensor | tuple[torch.Tensor, ...]) -> None:
+            said[place].append(output[0] if isinstance(output, tuple) else output)
+
+        hooks = [
+            block.gate.register_forward_hook(lambda _gate, _input, output, place=place: heard(place, output))
+            for place, block in enumerate(mixtures)
+        ]
+        for each in sequences:
+            self.model(torch.tensor(each.tokens)[None])
+        for hook in hooks:
+            hook.remove()
+        return list(zip(mixtures, said, strict=True))
+
+    def _probabilities(self, logits: torch.Tensor) -> torch.Tensor:
+        scores = logits.sigmoid() if self.family.router_bias else logits.softmax(-1)
+        return scores / scores.sum(-1, keepdim=True)
+
+    def _chosen(self, block: torch.nn.Module, logits: torch.Tensor) -> torch.Tensor:
+        """Return the experts [tokens, K] that Hugging Face's model chooses."""
+        if self.family.router_bias:
+            return block.route_tokens_to_experts(logits)[0]
+        return logits.topk(self.model.config.num_experts_per_tok).indices
+
+    def _balance(self, block: torch.nn.Module, logits: torch.Tensor, number: int, chosen: int) -> torch.Tensor:
+        """Return Hugging Face's loss; for routers with a bias it has none, and the same is written out."""
+        if not self.family.router_bias:
+            return load_balancing_loss_func((logits,), number, chosen)
+        share = torch.nn.functional.one_hot(self._chosen(block, logits), number).sum(1).float().mean(0)
+        return number * (share * self._probabilities(logits).mean(0)).sum()
 
     def _sequence_loss(self, sequence: TrainingSequence, off_policy: bool) -> torch.Tensor:
         new, entropy = self.logprobs(self.model, sequence)

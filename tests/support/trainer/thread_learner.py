@@ -1,6 +1,7 @@
 """A learner for tests of weight sync: tensors in this process, sent from a thread."""
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -8,13 +9,15 @@ from typing import TypeVar
 import torch
 from safetensors.torch import load_file
 
+from rljob_api.sizing.model_shape import shape
 from rljob_trainer.engines.weight_copy import WeightFiles
 from rljob_trainer.learners.meeting import open_store
+from rljob_trainer.learners.weight_files import is_further
 from rljob_trainer.sync.delta import DeltaWriter
 from rljob_trainer.sync.digest import cpu_digest
 from rljob_trainer.sync.group import Backend
 from rljob_trainer.sync.layout import Sharding, TensorSpec
-from rljob_trainer.sync.sender import SendError, WeightSender, specs_of
+from rljob_trainer.sync.sender import FILE_NAME, SendError, WeightSender, specs_of
 from rljob_trainer.sync.transport import TransferError
 
 T = TypeVar("T")
@@ -26,7 +29,8 @@ class ThreadLearner:
     """Holds the weights of a checkpoint; `damage` changes what is sent, but not what is digested."""
 
     def __init__(self, checkpoint: Path, key_value_heads: int) -> None:
-        self.tensors: Tensors = {name: t.clone() for name, t in load_file(checkpoint / "model.safetensors").items()}
+        model, held = shape(json.loads((checkpoint / "config.json").read_text())), load_file(checkpoint / FILE_NAME)
+        self.tensors: Tensors = {name: t.clone() for name, t in held.items() if not is_further(name, model)}
         self.damage: Callable[[Tensors], Tensors] = lambda tensors: tensors
         self.offered: Callable[[WeightFiles], None] = lambda files: None
         """called when files have been offered"""

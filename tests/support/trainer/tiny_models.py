@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from rljob_api.sizing import model_shape
-from rljob_api.sizing.tensors import tensors_of
+from rljob_api.sizing import families, model_shape
+from rljob_api.sizing.tensors import ROUTER_BIAS, layer_of, tensors_of
 
 DType = Literal["float32", "bfloat16"]
 Weights = dict[str, npt.NDArray[np.float32]]
@@ -63,19 +63,23 @@ def tiny(
     layers: int = NUM_LAYERS,
     **changes: Any,
 ) -> Path:
-    """Write a random checkpoint of an architecture that the learner trains, with `changes` of its `config.json`."""
-    family = model_shape.FAMILIES[architecture]
+    """Write a random checkpoint of an architecture that the learner trains, with `changes` of its `config.json`.
+
+    It is `tied` where its family may be.
+    """
+    family = families.FAMILIES[architecture]
+    tied = family.needs.get("tie_word_embeddings", tied)
     config = _config(architecture, family.model_type, tied, dtype, layers) | OWN.get(architecture, {}) | changes
     return _write(directory, config, _weights(model_shape.shape(config), seed))
 
 
-FAMILIES = {family.model_type: partial(tiny, architecture) for architecture, family in model_shape.FAMILIES.items()}
+FAMILIES = {family.model_type: partial(tiny, architecture) for architecture, family in families.FAMILIES.items()}
 """how to make a checkpoint of each architecture that the learner trains"""
 
 
 CASES = tuple(
     (family.model_type, tied)
-    for family in model_shape.FAMILIES.values()
+    for family in families.FAMILIES.values()
     for tied in (True, False)
     if family.needs.get("tie_word_embeddings", tied) == tied
 )
@@ -89,6 +93,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, rope llama3": ("LlamaForCausalLM", {"rope_scaling": LLAMA3}),
     "qwen2, rope yarn": ("Qwen2ForCausalLM", {"rope_scaling": {"type": "yarn", "factor": 4.0}}),
     "glm4, no bias": ("Glm4ForCausalLM", {"attention_bias": False}),
+    "glm4_moe, one group": (
+        "Glm4MoeForCausalLM",
+        {"use_qk_norm": False, "attention_bias": False, "n_group": 1, "topk_group": 1, "n_shared_experts": 2},
+    ),
+    "glm4_moe, experts in all layers": ("Glm4MoeForCausalLM", {"first_k_dense_replace": 0}),
     "mistral, narrow heads": ("MistralForCausalLM", {"head_dim": 8, "sliding_window": None}),
 }
 """settings of `config.json` that change the numbers"""
@@ -191,6 +200,21 @@ OWN: dict[str, dict[str, Any]] = {
         "output_router_logits": False,
     },
     "Glm4ForCausalLM": {"attention_bias": True, "partial_rotary_factor": 0.5},
+    "Glm4MoeForCausalLM": {
+        "attention_bias": True,
+        "partial_rotary_factor": 0.5,
+        "n_routed_experts": 2 * NUM_EXPERTS,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": EXPERT_SIZE,
+        "first_k_dense_replace": 1,
+        "n_group": 4,
+        "topk_group": 2,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 2.5,
+        "use_qk_norm": True,
+        "num_nextn_predict_layers": 0,
+    },
 }
 """settings that an architecture has of its own"""
 
@@ -205,15 +229,21 @@ def _weights(shape: model_shape.Shape, seed: int) -> Weights:
             return np.asarray(drawn / np.sqrt(axes[1]), np.float32)
         return np.asarray(0.1 * drawn + (not name.endswith(".bias")), np.float32)
 
-    return {name: tensor(name, axes) for name, axes in tensors_of(shape).items()}
+    wanted = tensors_of(shape)
+    for layer in range(shape.layers, shape.layers + shape.further_layers):
+        own = {"eh_proj": (shape.hidden, 2 * shape.hidden), "enorm": (shape.hidden,), "hnorm": (shape.hidden,)}
+        named = {f"{name}.weight": axes for name, axes in own.items()} | layer_of(shape, with_experts=True)
+        wanted |= {f"model.layers.{layer}.{name}": axes for name, axes in named.items()}
+    return {name: tensor(name, axes) for name, axes in wanted.items()}
 
 
 def _write_safetensors(path: Path, weights: Weights, dtype: DType) -> None:
     """Write the format by hand (length, JSON header, data): safetensors.numpy knows no bfloat16."""
-    code, encode = {"float32": ("F32", _float32_bytes), "bfloat16": ("BF16", _bfloat16_bytes)}[dtype]
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     data = b""
     for name, weight in weights.items():
+        stored = "float32" if name.endswith(ROUTER_BIAS) else dtype
+        code, encode = {"float32": ("F32", _float32_bytes), "bfloat16": ("BF16", _bfloat16_bytes)}[stored]
         encoded = encode(weight)
         header[name] = {
             "dtype": code,

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from rljob_api.sizing.model_shape import BY_MODEL_TYPE, needs, rope_type
+from rljob_api.sizing.families import BY_MODEL_TYPE, faults, rope_type
+from rljob_api.sizing.model_shape import Shape, read
 from rljob_trainer import user_code
 from rljob_trainer.learners import families
 from rljob_trainer.learners.config import LearnerConfig
@@ -40,18 +41,21 @@ def check(hf_config: Any, config: LearnerConfig) -> None:
             f"{config.checkpoint_dir}: model type {hf_config.model_type!r} is not supported; "
             f"supported are {', '.join(sorted(BY_MODEL_TYPE))}"
         )
-    for problem in (*_problems(hf_config), *_expert_problems(hf_config, config)):
+    for problem in _problems(hf_config):
         raise UnsupportedModelError(f"{config.checkpoint_dir}: {problem}")
-    heads, groups, layers = (
-        hf_config.num_attention_heads,
-        hf_config.num_key_value_heads,
-        hf_config.num_hidden_layers,
-    )
-    sizes = [size for size in range(1, heads + 1) if heads % size == 0 and groups % size == 0]
+    model = read(hf_config.to_dict(), BY_MODEL_TYPE[hf_config.model_type])
+    for problem in _expert_problems(model, config):
+        raise UnsupportedModelError(f"{config.checkpoint_dir}: {problem}")
+    layers = model.layers
+    split = {"attention heads": model.heads, "key-value heads": model.kv_heads}
+    split |= {"MLP columns of the first layers": model.dense_ffn} if model.dense_layers else {}
+    split |= {"columns of the shared expert": model.shared_ffn} if model.shared_ffn else {}
+    sizes = [size for size in range(1, model.heads + 1) if not any(number % size for number in split.values())]
     if config.tensor_parallel not in sizes:
         raise UnsupportedModelError(
-            f"tensorParallel={config.tensor_parallel} does not divide {heads} attention heads and {groups} key-value "
-            f"heads; use one of {', '.join(map(str, sizes))}"
+            f"tensorParallel={config.tensor_parallel} does not divide "
+            f"{' and '.join(f'{number} {what}' for what, number in split.items())}; "
+            f"use one of {', '.join(map(str, sizes))}"
         )
     if config.pipeline_layers:
         _check_stages(config, layers)
@@ -63,13 +67,12 @@ def check(hf_config: Any, config: LearnerConfig) -> None:
         )
 
 
-def _expert_problems(hf_config: Any, config: LearnerConfig) -> Iterator[str]:
+def _expert_problems(model: Shape, config: LearnerConfig) -> Iterator[str]:
     """Yield what is wrong with how the experts are spread out."""
-    experts = hf_config.num_experts if BY_MODEL_TYPE[hf_config.model_type].experts else 0
+    experts = model.experts
     splits = {"expertParallel": (config.expert_parallel, experts, "experts")}
     if experts:
-        width = getattr(hf_config, BY_MODEL_TYPE[hf_config.model_type].ffn)
-        splits["expertTensorParallel"] = config.expert_tensor_parallel, width, "columns of an expert"
+        splits["expertTensorParallel"] = config.expert_tensor_parallel, model.ffn, "columns of an expert"
     elif config.expert_tensor_parallel > 1:
         yield f"expertTensorParallel={config.expert_tensor_parallel}: the model has no experts"
     again = sorted({"mlp", "moe"} & set(config.megatron_args.get("recompute_modules") or ()))
@@ -84,9 +87,7 @@ def _expert_problems(hf_config: Any, config: LearnerConfig) -> Iterator[str]:
 
 def _problems(hf_config: Any) -> Iterator[str]:
     settings, family = hf_config.to_dict(), BY_MODEL_TYPE[hf_config.model_type]
-    for name, usual in needs(family).items():
-        if settings.get(name, usual) != usual:
-            yield f"{name} {settings[name]!r} is not supported, only {usual!r}"
+    yield from faults(settings, family)
     if rope_type(settings) not in family.ropes:
         yield f"rope type {rope_type(settings)!r} is not supported; supported are {', '.join(family.ropes)}"
 

@@ -10,7 +10,8 @@ with what the checkpoint exports, and each parameter that the files give with th
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from safetensors import SafetensorError, safe_open
 
+from rljob_api.sizing.tensors import is_trained
 from rljob_trainer.learners import checkpoint, export, wgrad
 from rljob_trainer.learners.bridges import bridge
 from rljob_trainer.learners.config import Layout, LearnerConfig, OptimizerSettings
 from rljob_trainer.learners.cpu import megatron_on_cpu
+from rljob_trainer.learners.experts import biases
 from rljob_trainer.learners.model import PolicyModel, build_model
-from rljob_trainer.learners.weight_files import DTYPES, NOT_LOADED, weight_files
+from rljob_trainer.learners.weight_files import DTYPES, NOT_LOADED, further_tensors, is_further, weight_files
 from rljob_trainer.rundir.atomic_files import write_atomically
 from rljob_trainer.rundir.checkpoints import (
     MANIFEST,
@@ -57,6 +60,8 @@ class Converted:
     precision: str
     left_out: tuple[str, ...]
     """tensors of the Hugging Face files that a checkpoint does not hold, because they follow from others"""
+    untrained: int = 0
+    """how many tensors of them it does not hold, because they are of layers that no learner has"""
 
 
 def hugging_face(source: Path, original: Path, target: Path) -> Converted:
@@ -72,8 +77,9 @@ def hugging_face(source: Path, original: Path, target: Path) -> Converted:
         )
     with _draft(target) as draft, _models(original, saved.precision) as models:
         trained = models.from_checkpoint(source)
-        export.write(draft, models.export(trained), original)
-        done = _verified(models, trained, draft, saved.precision)
+        further = dict(further_tensors(original, models.shape))
+        export.write(draft, chain(models.export(trained), further.items()), original)
+        done = _verified(models, trained, draft, saved.precision, further)
     return _moved(done, target)
 
 
@@ -99,7 +105,7 @@ def megatron(source: Path, target: Path) -> Converted:
         write_atomically(directory / MANIFEST, sealed(manifest))
         write_atomically(draft / TRACKER, b"0")
         verified(directory)
-        done = _verified(models, models.from_checkpoint(directory), source, precision)
+        done = _verified(models, models.from_checkpoint(directory), source, precision, {})
     return _moved(done, target)
 
 
@@ -116,7 +122,7 @@ class _Models:
             precision="bf16" if precision == "bf16" else "fp32",
         )
         self._bridge = bridge(config)
-        self.tied = bool(self._bridge.hf_config.tie_word_embeddings)
+        self.shape = self._bridge.shape
 
     def from_files(self, directory: Path) -> Any:
         model = build_model(self._bridge, PolicyModel)
@@ -166,12 +172,13 @@ def _moved(done: Converted, target: Path) -> Converted:
     if target.exists():
         target.rmdir()
     draft.rename(target)
-    return Converted(target, done.tensors, done.size, done.precision, done.left_out)
+    return replace(done, path=target)
 
 
 def _precision(source: Path) -> str:
     """Return the precision of a Hugging Face directory's weights, which must be one that is kept as it is."""
-    dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for _, tensor in _tensors(source)})
+    trained = (tensor for name, tensor in _tensors(source) if is_trained(name))
+    dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in trained})
     for precision, dtype in DTYPES.items():
         if dtypes == [str(dtype).removeprefix("torch.")]:
             return precision
@@ -190,19 +197,31 @@ def _tensors(directory: Path) -> Iterator[tuple[str, torch.Tensor]]:
             raise ConversionError(f"{path}: {error}") from error
 
 
-def _verified(models: _Models, model: Any, files: Path, precision: str) -> Converted:
-    """Compare the model of a checkpoint with Hugging Face files, both ways. Raises ConversionError."""
-    exported = dict(models.export(model))
+def _verified(
+    models: _Models, model: Any, files: Path, precision: str, further: Mapping[str, torch.Tensor]
+) -> Converted:
+    """Compare the model of a checkpoint with Hugging Face files, both ways; `further` tensors are in the files alone.
+
+    Raises ConversionError.
+    """
+    exported = {**dict(models.export(model)), **further}
     found = dict(_tensors(files))
-    left_out = tuple(name for name in found.keys() - exported.keys() if models.tied and name == "lm_head.weight")
+    more = sorted(found.keys() - exported.keys())
+    left_out = tuple(name for name in more if models.shape.tied and name == "lm_head.weight")
+    untrained = tuple(name for name in more if is_further(name, models.shape))
     faults = [
-        *_differences(exported, {name: found[name] for name in found if name not in left_out}),
-        *_differences(dict(model.named_parameters()), dict(models.from_files(files).named_parameters())),
+        *_differences(exported, {name: found[name] for name in found if name not in (*left_out, *untrained)}),
+        *_differences(_held(model), _held(models.from_files(files))),
     ]
     if faults:
         raise ConversionError(f"{files}: not the same as the checkpoint: {some(faults, MOST_TOLD, '; ')}")
     size = sum(tensor.nbytes for tensor in exported.values())
-    return Converted(files, len(exported), size, precision, left_out)
+    return Converted(files, len(exported), size, precision, left_out, len(untrained))
+
+
+def _held(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return all that a checkpoint has of a model."""
+    return {**dict(model.named_parameters()), **dict(biases(model))}
 
 
 def _differences(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> Iterator[str]:

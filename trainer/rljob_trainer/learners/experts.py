@@ -25,6 +25,8 @@ from rljob_trainer.learners.routing import Routing
 
 LOCAL_EXPERTS = ".mlp.experts.local_experts."
 """in the name of every parameter that only the ranks of its expert have"""
+BIAS = "expert_bias"
+"""Megatron's name of a router's bias"""
 _ROUTER_DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
 _ALONE = SimpleNamespace(size=lambda: 1)
 
@@ -49,7 +51,12 @@ class ExpertLayer(MoELayer):
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **named: Any) -> tuple[torch.Tensor, None]:
         output, _ = super().forward(_Share.apply(hidden_states, self.tp_group), *args, **named)
-        return _Whole.apply(output, self.tp_group, len(hidden_states)), None
+        whole = _Whole.apply(output, self.tp_group, len(hidden_states))
+        shared = super().shared_experts_compute(hidden_states)
+        return (whole if shared is None else whole + shared), None
+
+    def shared_experts_compute(self, hidden_states: torch.Tensor) -> None:
+        """Return nothing where Megatron asks: the tensor ranks share out the columns, so all need all tokens."""
 
 
 class Router(TopKRouter):
@@ -76,7 +83,19 @@ class Router(TopKRouter):
         return logits
 
     def _apply_expert_bias(self, routing_map: torch.Tensor, padding_mask: torch.Tensor | None = None) -> None:
-        """Do nothing, for no family of ours has such a bias; Megatron's method is compiled before it does nothing."""
+        """Do nothing, for training leaves the bias as it is; Megatron's method is compiled before it does nothing."""
+
+
+class BiasedRouter(Router):
+    """A router that chooses by score and bias, and weighs by score alone.
+
+    Megatron would count the load of each expert for `moe_router_enable_expert_bias`, and change the bias by it.
+    """
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        del self.expert_bias  # Megatron's None
+        self.register_buffer(BIAS, torch.zeros(self.config.num_moe_experts, dtype=torch.float32))
 
 
 class _Replay:
@@ -89,11 +108,31 @@ class _Replay:
         self, scores: torch.Tensor, topk: int, num_groups: Any, group_topk: Any, choose: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return scores and numbers of the experts of each token [N, K]."""
-        top, experts = choose(scores, topk, num_groups=num_groups, group_topk=group_topk)
+        eligible = within_groups(scores, num_groups, group_topk) if group_topk else scores
+        top, experts = choose(eligible, topk)
         batch = self._router.batch
         if batch is None:
             return top, experts
         return batch.chosen(self._router.layer_number - 1, scores, top, experts)
+
+
+def within_groups(scores: torch.Tensor, groups: int, most: int) -> torch.Tensor:
+    """Return the scores [N, E], those outside each token's `most` best groups of experts -inf.
+
+    A group is as good as its two best experts together, as in DeepSeek-V3 (arXiv 2412.19437), transformers and SGLang;
+    Megatron adds up K / `most` of them.
+    """
+    if most == groups:
+        return scores
+    grouped = scores.unflatten(1, (groups, -1))
+    best = grouped.topk(2, dim=-1).values.sum(-1).topk(most, dim=-1).indices
+    outside = torch.ones_like(grouped[..., 0], dtype=torch.bool).scatter(1, best, False)
+    return grouped.masked_fill(outside[..., None], float("-inf")).flatten(1)
+
+
+def biases(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the biases that routers choose with: saved and sent like weights, and not trained."""
+    return ((name, tensor) for name, tensor in model.named_buffers() if name.endswith(f".router.{BIAS}"))
 
 
 def expert_parameters(model: torch.nn.Module) -> Iterator[torch.nn.Parameter]:

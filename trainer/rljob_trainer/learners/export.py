@@ -14,7 +14,10 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json")
 
 
 def write(directory: Path, tensors: Iterable[tuple[str, torch.Tensor]], original: Path) -> None:
-    """Write the tensors in shards of at most 4 GiB, and copy everything but the weights from the original."""
+    """Write the tensors in shards of at most 4 GiB, and copy everything but the weights from the original.
+
+    The type of the first tensor is the model's; a router's bias is fp32 in every model.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     for file in original.iterdir():
         if file.is_file() and not file.name.endswith(_WEIGHTS):
@@ -30,7 +33,8 @@ def _write_shards(directory: Path, tensors: Iterable[tuple[str, torch.Tensor]]) 
     """Return the data type and the names in each file."""
     shards: dict[str, list[str]] = {}
     pending: dict[str, torch.Tensor] = {}
-    dtype, size = "float32", 0
+    dtypes: list[str] = []
+    size = 0
 
     def flush() -> None:
         name = f"model-{len(shards) + 1:05d}.safetensors"
@@ -44,9 +48,9 @@ def _write_shards(directory: Path, tensors: Iterable[tuple[str, torch.Tensor]]) 
             size = 0
         pending[name] = tensor.to("cpu").contiguous()
         size += tensor.nbytes
-        dtype = str(tensor.dtype).removeprefix("torch.")
+        dtypes.append(str(tensor.dtype).removeprefix("torch."))
     flush()
-    return dtype, shards
+    return dtypes[0], shards
 
 
 def _write_index(directory: Path, shards: dict[str, list[str]]) -> None:

@@ -14,11 +14,12 @@ from megatron.core.tensor_parallel import (
     set_tensor_model_parallel_attributes,
 )
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
-from rljob_api.sizing.model_shape import Family
+from rljob_api.sizing.families import Family
 from rljob_trainer.learners.attention import PackedAttention, PackedTokens
 from rljob_trainer.learners.embedding import embed
-from rljob_trainer.learners.experts import ExpertLayer, RoutedLayer, Router, expert_parameters
+from rljob_trainer.learners.experts import BiasedRouter, ExpertLayer, RoutedLayer, Router, expert_parameters
 from rljob_trainer.learners.norm import RmsNorm
 from rljob_trainer.learners.post_norms import NormedAttention, NormedMlp
 
@@ -98,13 +99,13 @@ Model = TypeVar("Model", bound=PolicyModel)
 def build_model(bridge: Any, kind: type[Model], device: Literal["cpu", "cuda"] = "cpu") -> Model:
     """Return this rank's part of a model that will run on `device`: still on the CPU, its weights not loaded yet."""
     config, hf_config = bridge.config, bridge.hf_config
-    layer = _layer_spec(config, bridge.shape.family, device)
+    first = get_transformer_layer_offset(config)
+    numbers = range(first, first + get_num_layers_to_build(config))
+    of_stage = [_layer_spec(config, bridge.shape.family, device, dense=n < bridge.shape.dense_layers) for n in numbers]
     with patch.object(layers, "_initialize_affine_weight_cpu", _mark_parallel):
         model = kind(
             config=config,
-            transformer_layer_spec=TransformerBlockSubmodules(
-                layer_specs=[layer] * get_num_layers_to_build(config), layer_norm=RmsNorm
-            ),
+            transformer_layer_spec=TransformerBlockSubmodules(layer_specs=of_stage, layer_norm=RmsNorm),
             vocab_size=bridge.padded_vocab_size,
             max_sequence_length=hf_config.max_position_embeddings,
             pre_process=parallel_state.is_pipeline_first_stage(),
@@ -133,26 +134,27 @@ def _mark_parallel(
     set_tensor_model_parallel_attributes(weight, is_parallel=True, dim=dimension, stride=stride)
 
 
-def _layer_spec(config: Any, family: Family, device: Literal["cpu", "cuda"]) -> Any:
-    """Return Megatron's plain layer with our attention and norms."""
-    spec = get_gpt_layer_local_spec(
-        normalization="RMSNorm", qk_layernorm=config.qk_layernorm, num_experts=config.num_moe_experts
-    )
+def _layer_spec(config: Any, family: Family, device: Literal["cpu", "cuda"], *, dense: bool = False) -> Any:
+    """Return Megatron's plain layer with our attention and norms; `dense`: without experts, whatever others have."""
+    experts = None if dense else config.num_moe_experts
+    spec = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=config.qk_layernorm, num_experts=experts)
     layer, attention = spec.submodules, spec.submodules.self_attention.submodules
     layer.input_layernorm = layer.pre_mlp_layernorm = RmsNorm
     attention.core_attention = PackedAttention
-    if config.num_moe_experts:
-        spec.module, layer.mlp.module, layer.mlp.submodules.router = RoutedLayer, ExpertLayer, Router
+    if experts:
+        router = BiasedRouter if family.router_bias else Router
+        spec.module, layer.mlp.module, layer.mlp.submodules.router = RoutedLayer, ExpertLayer, router
     if config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = RmsNorm
     if family.post_norms:
         layer.self_attention.module, layer.mlp.module = NormedAttention, NormedMlp
-    if device == "cuda" and not (family.rope_pairs or family.post_norms) and not _recomputes_attention(config):
+    plain = not (family.rope_pairs or family.rope_part or family.post_norms)
+    if device == "cuda" and plain and not _recomputes_attention(config):
         from rljob_trainer.learners.fused_attention import FusedAttention  # Triton is slow to import
         from rljob_trainer.learners.fused_layer import FusedLayer
 
         layer.self_attention.module = FusedAttention
-        if config.recompute_granularity != "selective" and not config.num_moe_experts:
+        if config.recompute_granularity != "selective" and not experts:
             spec.module = FusedLayer
     return spec
 

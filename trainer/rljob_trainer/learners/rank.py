@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ from rljob_trainer.learners.rope import Rope
 from rljob_trainer.learners.routers import ExpertRouters, RouterPass
 from rljob_trainer.learners.speed import Speed
 from rljob_trainer.learners.teacher import Teacher
+from rljob_trainer.learners.weight_files import further_tensors
 from rljob_trainer.metrics import OptimizerStep
 from rljob_trainer.processes.kernel_archive import kernels_of
 
@@ -210,9 +212,11 @@ class LearnerRank:
         return tuple(name for name, tensor in self.export() if not tensor.any())
 
     def write_hf(self, directory: Path) -> None:
-        """Write the weights as a Hugging Face checkpoint, with the tokenizer of the original. Rank 0 writes."""
+        """Write the weights as a Hugging Face checkpoint, with the tokenizer of the original, and the layers of it that
+        no learner trains. Rank 0 writes."""
         if self.rank == 0:
-            export.write(directory, self.export(), self._config.checkpoint_dir)
+            original = self._config.checkpoint_dir
+            export.write(directory, chain(self.export(), further_tensors(original, self._bridge.shape)), original)
         else:
             for _ in self.export():
                 pass

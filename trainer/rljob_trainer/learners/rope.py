@@ -9,17 +9,19 @@ from typing import Any
 import torch
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from rljob_api.sizing.model_shape import BY_MODEL_TYPE, rope_type
+from rljob_api.sizing.families import BY_MODEL_TYPE, rope_type
 
 
 class Rope:
     """Cosines and sines of positions."""
 
     def __init__(self, hf_config: Any, head_dim: int, device: torch.device) -> None:
-        self.pairs = BY_MODEL_TYPE[hf_config.model_type].rope_pairs
-        """whether neighbouring numbers of a head are turned together; else those of its two halves"""
+        family = BY_MODEL_TYPE[hf_config.model_type]
+        self.pairs = family.rope_pairs
+        """whether neighbouring numbers of a head are turned together; else those of the two halves of what is turned"""
         if (kind := rope_type(hf_config.to_dict())) == "default":
-            turned = int(head_dim * hf_config.rope_parameters["partial_rotary_factor"]) if self.pairs else head_dim
+            part = hf_config.rope_parameters["partial_rotary_factor"] if family.rope_part else 1.0
+            turned = int(head_dim * part)
             exponents = torch.arange(0, turned, 2, dtype=torch.int64).float() / turned
             frequencies, self._scale = 1.0 / hf_config.rope_parameters["rope_theta"] ** exponents, 1.0
         else:
@@ -33,12 +35,15 @@ class Rope:
 
 
 def rotate(x_N_H_D: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Return queries or keys turned by their positions' angles: in fp32, like the engines, then back."""
+    """Return queries or keys turned by their positions' angles: in fp32, like the engines, then back.
+
+    What has no angle stays as it is.
+    """
     return _Rotation.apply(x_N_H_D, cos, sin)
 
 
 def rotate_pairs(x_N_H_D: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Return the same where neighbouring numbers are turned together; what has no angle stays as it is."""
+    """Return the same where neighbouring numbers are turned together."""
     turned, kept = x_N_H_D.split([2 * cos.shape[-1], x_N_H_D.shape[-1] - 2 * cos.shape[-1]], dim=-1)
     halves = turned.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
     pairs = rotate(halves, cos, sin).unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
@@ -60,10 +65,12 @@ class _Rotation(torch.autograd.Function):
 
 
 def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, direction: int) -> torch.Tensor:
-    """Return (a cos - b sin, b cos + a sin) for the halves a and b of the last axis."""
-    out = torch.empty(x.shape, dtype=torch.float32, device=x.device)
-    a, b = x.float().chunk(2, dim=-1)
-    out_a, out_b = out.chunk(2, dim=-1)
+    """Return (a cos - b sin, b cos + a sin) for the halves a and b of the last axis, as far as there are angles."""
+    out, turned = torch.empty(x.shape, dtype=torch.float32, device=x.device), 2 * cos.shape[-1]
+    a, b = x[..., :turned].float().chunk(2, dim=-1)
+    out_a, out_b = out[..., :turned].chunk(2, dim=-1)
+    if turned < x.shape[-1]:
+        out[..., turned:] = x[..., turned:]
     torch.mul(a, cos, out=out_a).addcmul_(b, sin, value=-direction)
     torch.mul(b, cos, out=out_b).addcmul_(a, sin, value=direction)
     return out.to(x.dtype)

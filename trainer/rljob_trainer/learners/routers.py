@@ -19,7 +19,15 @@ from rljob_trainer.learners.config import RoutingSettings
 from rljob_trainer.learners.flash import uploaded
 from rljob_trainer.learners.layout import share_length
 from rljob_trainer.learners.parts import Part
-from rljob_trainer.learners.routing import Choices, Routing, StepTotals, Tally
+from rljob_trainer.learners.routing import (
+    LOG_PROBABILITIES,
+    Choices,
+    LogProbabilities,
+    Routing,
+    StepTotals,
+    Tally,
+    log_softmax,
+)
 
 
 class ExpertRouters:
@@ -30,6 +38,7 @@ class ExpertRouters:
         self._settings = settings
         self._device = device
         self._layers, self._experts, self._per_token = model.num_layers, model.num_moe_experts, model.moe_router_topk
+        self._score = LOG_PROBABILITIES[model.moe_router_score_function]
         self._choices: dict[int, list[Choices]] = {}
         """of optimizer steps to come: the experts that the policy chose before the first of them"""
 
@@ -54,7 +63,7 @@ class ExpertRouters:
         return self._pass(step=step, tally=self._tally(), replayed=replayed)
 
     def _pass(self, **named: Any) -> "RouterPass":
-        return RouterPass(self._settings, self._device, **named)
+        return RouterPass(self._settings, self._device, self._score, **named)
 
     def _tally(self) -> Tally:
         return Tally.of(self._layers, self._experts, self._per_token, self._device)
@@ -66,6 +75,7 @@ class RouterPass:
 
     settings: RoutingSettings
     device: torch.device
+    log_probabilities: LogProbabilities = log_softmax
     step: StepTotals | None = None
     tally: Tally | None = None
     always: bool = False
@@ -111,6 +121,7 @@ class RouterPass:
             always=self.always,
             wanted=None if self.replayed is None else self.replayed[number],
             made=made,
+            log_probabilities=self.log_probabilities,
         )
 
     def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:

@@ -10,11 +10,13 @@ that stands for several packed ones counts as often; the copies that fill up a r
 Axes: N computed tokens of this rank's share, T packed tokens in it, S sequences, L layers, E experts, K chosen ones.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 
 from rljob_trainer.expert_metrics import ExpertMetrics
 from rljob_trainer.learners.config import RoutingSettings
@@ -23,6 +25,26 @@ ENTROPY, TOKENS, BALANCE, Z, DROPPED = range(5)
 """columns of a tally after those of the experts"""
 Choices = dict[int, torch.Tensor]
 """layer -> experts [N, K] that it chose"""
+LogProbabilities = Callable[[torch.Tensor], torch.Tensor]
+"""of all experts [N, E], from the logits [N, E]"""
+
+
+def log_softmax(logits_N_E: torch.Tensor) -> torch.Tensor:
+    """Return the logarithms of what routers weigh by that score by softmax."""
+    return logits_N_E.log_softmax(-1)
+
+
+def log_sigmoid(logits_N_E: torch.Tensor) -> torch.Tensor:
+    """Return the logarithms of each expert's part of the sum of a token's scores, where routers score by sigmoid.
+
+    So do Megatron's losses, and DeepSeek-V3 (arXiv 2412.19437, equation 19).
+    """
+    scores_N_E = F.logsigmoid(logits_N_E)
+    return scores_N_E - scores_N_E.logsumexp(-1, keepdim=True)
+
+
+LOG_PROBABILITIES: Mapping[str, LogProbabilities] = {"softmax": log_softmax, "sigmoid": log_sigmoid}
+"""by Megatron's name of the score"""
 
 
 @dataclass
@@ -51,6 +73,8 @@ class Tally:
         tokens = rest[:, TOKENS].sum().item()
         if not tokens:
             return ExpertMetrics()
+        routed = rest[:, TOKENS] > 0  # the first layers of some models have no experts
+        loads, rest = loads[routed], rest[routed]
         return ExpertMetrics(
             expert_load=(loads.amax(1) * self.experts / loads.sum(1)).amax().item(),
             router_entropy=rest[:, ENTROPY].sum().item() / tokens,
@@ -93,6 +117,7 @@ class Routing:
     """the experts to use instead of those that the routers would choose"""
     made: Choices | None = None
     """where the choices are noted; None: nowhere"""
+    log_probabilities: LogProbabilities = log_softmax
 
     def chosen(self, layer: int, scores: torch.Tensor, top: torch.Tensor, own: torch.Tensor) -> tuple[Any, Any]:
         """Return scores and experts to use in a layer, where the router found `top` and `own` best."""
@@ -110,7 +135,7 @@ class Routing:
         if self.tally is None or not (self.always or torch.is_grad_enabled()):
             return probs
         logits, chosen_N_E = logits.float(), chosen.detach().double()
-        log_N_E = logits.log_softmax(-1)
+        log_N_E = self.log_probabilities(logits)
         probabilities, counts = log_N_E.exp(), self.counts_N
         row, experts = self.tally.sums_L[layer], self.tally.experts
         with torch.no_grad():

@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
+from rljob_api.sizing.families import BY_MODEL_TYPE
 from rljob_api.sizing.flops import peak_flops, training_flops
-from rljob_api.sizing.model_shape import BY_MODEL_TYPE, Shape, read
+from rljob_api.sizing.model_shape import Shape, read
 from rljob_trainer.learners.layout import TokenLayout
 
 

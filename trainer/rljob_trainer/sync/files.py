@@ -4,13 +4,15 @@ Takes the place of a learner rank in its Ray actor. Engines read the checkpoint'
 them tensor by tensor, by the same publisher as ever.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 
-from rljob_trainer.learners.weight_files import DTYPES, NOT_LOADED, weight_files
+from rljob_api.sizing.model_shape import shape
+from rljob_trainer.learners.weight_files import DTYPES, NOT_LOADED, dtype_of, is_further, weight_files
 from rljob_trainer.sync.digest import digest_on
 from rljob_trainer.sync.layout import Sharding, TensorSpec
 from rljob_trainer.sync.sender import Digests, WeightSender
@@ -33,6 +35,7 @@ class CheckpointFiles:
     ) -> None:
         torch.set_num_threads(num_threads)
         self._paths = weight_files(checkpoint_dir)
+        self._model = shape(json.loads((checkpoint_dir / "config.json").read_text()))
         self._dtype = DTYPES[precision]
         self._device = device
         self._sender = WeightSender(self._specs(), sharding, digest_on(device))
@@ -45,18 +48,17 @@ class CheckpointFiles:
         return self._sender.digests(self._tensors())
 
     def _specs(self) -> Iterator[TensorSpec]:
-        dtype = str(self._dtype).removeprefix("torch.")
         for path in self._paths:
             with safe_open(path, "pt") as file:
-                for name in _loaded(file.keys()):
+                for name in self._loaded(file.keys()):
+                    dtype = str(dtype_of(name, self._dtype)).removeprefix("torch.")
                     yield TensorSpec(name, tuple(file.get_slice(name).get_shape()), dtype)
 
     def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         for path in self._paths:
             with safe_open(path, "pt") as file:
-                for name in _loaded(file.keys()):
-                    yield name, file.get_tensor(name).to(self._device, self._dtype)
+                for name in self._loaded(file.keys()):
+                    yield name, file.get_tensor(name).to(self._device, dtype_of(name, self._dtype))
 
-
-def _loaded(names: list[str]) -> list[str]:
-    return [name for name in names if not name.endswith(NOT_LOADED)]
+    def _loaded(self, names: list[str]) -> list[str]:
+        return [name for name in names if not name.endswith(NOT_LOADED) and not is_further(name, self._model)]

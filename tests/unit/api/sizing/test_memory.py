@@ -75,7 +75,7 @@ def test_an_odd_vocabulary_is_padded_for_tensor_parallelism():
     [
         ({"architectures": ["GPT2LMHeadModel"]}, "is not an architecture that the learner trains"),
         ({"architectures": []}, '"none" is not an architecture'),
-        ({"hidden_act": "gelu"}, "hidden_act gelu"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"attention_bias": True}, "attention_bias True"),
         ({"use_sliding_window": True}, "use_sliding_window True"),
     ],

@@ -14,7 +14,7 @@ def test_stages_with_layers_of_their_own_have_their_parameters_and_activations(g
     even = bytes_of(good, ("steps: 200", STAGES.format("[7, 7, 7, 7]")))
     uneven = bytes_of(good, ("steps: 200", STAGES.format("[2, 8, 8, 10]")))
     model = shape(QWEN3_600M)
-    fullest = max(model.stage(index, 1, 4, layers=layers) for index, layers in enumerate((2, 8, 8, 10)))
+    fullest = max(model.stage(index, 1, 4, layers=(2, 8, 8, 10)) for index in range(4))
 
     assert even == bytes_of(good, ("steps: 200", "steps: 200\n    pipelineParallel: 4"))
     assert uneven["weights"] == 2 * fullest == 2 * (model.stage(3, 1, 4) + 3 * model.layer())

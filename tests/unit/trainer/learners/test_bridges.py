@@ -5,14 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import GPT2Config, LlamaConfig, PreTrainedConfig, Qwen3MoeConfig
+from transformers import Glm4MoeConfig, GPT2Config, LlamaConfig, PreTrainedConfig, Qwen3MoeConfig
 
-from rljob_api.sizing.model_shape import BY_MODEL_TYPE, FAMILIES
+from rljob_api.sizing.families import BY_MODEL_TYPE, FAMILIES
 from rljob_trainer.learners.bridges import UnsupportedModelError, check, family
 from rljob_trainer.learners.families import local_bridge
 from support.trainer.learner_data import learner_config
 
 EXPERTS = {"num_experts": 6, "moe_intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 4}
+GLM = {
+    "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "intermediate_size": 18,
+    "num_hidden_layers": 2, "num_attention_heads": 4,
+}  # fmt: skip
 ROPE = {"rope_type": "default", "rope_theta": 1e4}
 
 
@@ -58,6 +62,20 @@ def llama(**changes: Any) -> PreTrainedConfig:
             {"pipeline_parallel": 2, "megatron_args": {"recompute_modules": ["core_attn", "moe"]}},
             "recompute_modules moe is not supported for experts in pipeline stages",
         ),
+        (
+            Glm4MoeConfig(**GLM, num_key_value_heads=4),
+            {"tensor_parallel": 4},
+            "tensorParallel=4 does not divide 4 attention heads and 4 key-value heads and 18 MLP columns of the first "
+            "layers and 12 columns of the shared expert; use one of 1, 2",
+        ),
+        (
+            Glm4MoeConfig(**GLM, num_key_value_heads=4, first_k_dense_replace=0, n_shared_experts=3),
+            {"tensor_parallel": 3},
+            "tensorParallel=3 does not divide 4 attention heads and 4 key-value heads and 36 columns of the shared "
+            "expert; use one of 1, 2, 4",
+        ),
+        (Glm4MoeConfig(**GLM, norm_topk_prob=False), {}, "norm_topk_prob False is not supported, only True"),
+        (Glm4MoeConfig(**GLM, n_group=4), {}, "n_group 4 does not divide n_routed_experts 6 into groups"),
         (llama(), {"expert_parallel": 2}, "expertParallel=2 does not divide 0 experts; use one of 1"),
         (llama(), {"expert_tensor_parallel": 2}, "expertTensorParallel=2: the model has no experts"),
         (llama(mlp_bias=True), {}, "mlp_bias True is not supported"),

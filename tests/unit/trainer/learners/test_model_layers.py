@@ -8,8 +8,8 @@ import pytest
 from megatron.core.transformer.attention import SelfAttention
 from megatron.core.transformer.transformer_layer import TransformerLayer
 
-from rljob_api.sizing.model_shape import FAMILIES
-from rljob_trainer.learners.experts import RoutedLayer
+from rljob_api.sizing.families import FAMILIES
+from rljob_trainer.learners.experts import BiasedRouter, RoutedLayer, Router
 from rljob_trainer.learners.fused_attention import FusedAttention
 from rljob_trainer.learners.fused_layer import FusedLayer
 from rljob_trainer.learners.model import _layer_spec
@@ -41,6 +41,22 @@ def test_gpus_have_the_fused_layers_unless_megatron_computes_a_part_of_them_agai
 def test_experts_are_not_in_a_fused_layer() -> None:
     spec = _layer_spec(settings(num_moe_experts=4), FAMILIES["Qwen3MoeForCausalLM"], "cuda")
     assert (spec.module, spec.submodules.self_attention.module) == (RoutedLayer, FusedAttention)
+
+
+@pytest.mark.parametrize(
+    ("dense", "layer", "router"), [(False, RoutedLayer, BiasedRouter), (True, TransformerLayer, None)]
+)
+def test_first_layers_have_no_experts_and_a_part_of_a_head_keeps_attention_from_being_fused(
+    dense: bool, layer: type[TransformerLayer], router: type[Router] | None
+) -> None:
+    spec = _layer_spec(settings(num_moe_experts=4), FAMILIES["Glm4MoeForCausalLM"], "cuda", dense=dense)
+    assert (spec.module, spec.submodules.self_attention.module) == (layer, SelfAttention)
+    assert getattr(spec.submodules.mlp.submodules, "router", None) is router
+
+
+def test_routers_without_a_bias_are_plain() -> None:
+    spec = _layer_spec(settings(num_moe_experts=4), FAMILIES["MixtralForCausalLM"], "cpu")
+    assert spec.submodules.mlp.submodules.router is Router
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

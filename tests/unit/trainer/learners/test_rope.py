@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Glm4Config, LlamaConfig
+from transformers import Glm4Config, Glm4MoeConfig, LlamaConfig
 from transformers.models.glm4.modeling_glm4 import Glm4RotaryEmbedding
 from transformers.models.glm4.modeling_glm4 import apply_rotary_pos_emb as glm4_rotary
+from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeRotaryEmbedding
+from transformers.models.glm4_moe.modeling_glm4_moe import apply_rotary_pos_emb as glm4_moe_rotary
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from rljob_trainer.learners.rope import Rope, rotate, rotate_pairs
@@ -44,6 +46,18 @@ def test_pairs_of_a_part_of_each_head_turn_like_those_of_transformers() -> None:
     ours = rotate_pairs(x, *rope.angles(positions))
     cos, sin = Glm4RotaryEmbedding(config)(x, positions[None])
     theirs, _ = glm4_rotary(x.transpose(0, 1)[None], x.transpose(0, 1)[None], cos, sin)
+    assert_alike(x, ours, theirs[0].transpose(0, 1))
+
+
+def test_the_first_part_of_each_head_turns_like_that_of_transformers() -> None:
+    config = Glm4MoeConfig(hidden_size=64, num_attention_heads=2, head_dim=32, partial_rotary_factor=0.25)
+    positions = torch.tensor([0, 1, 2, 0, 200, 17])
+    x = torch.randn(6, 2, 32, requires_grad=True)
+    rope = Rope(config, 32, torch.device("cpu"))
+    assert not rope.pairs
+    ours = rotate(x, *rope.angles(positions))
+    cos, sin = Glm4MoeRotaryEmbedding(config)(x, positions[None])
+    theirs, _ = glm4_moe_rotary(x.transpose(0, 1)[None], x.transpose(0, 1)[None], cos, sin)
     assert_alike(x, ours, theirs[0].transpose(0, 1))
 
 

@@ -11,12 +11,17 @@ from rljob_trainer.sync.digest import cpu_digest
 from rljob_trainer.sync.files import CheckpointFiles
 from rljob_trainer.sync.layout import Sharding
 from rljob_trainer.sync.sender import WeightSender, specs_of
+from support.trainer.tiny_models import tiny, tiny_llama
 
 SHARDING = Sharding(ranks=1, key_value_heads=2, tied_embeddings=True)
 INDEX = "model.safetensors.index.json"
 
 
 def files(directory: Path, precision: str = "fp32") -> CheckpointFiles:
+    """Return the files in a directory, which get a Llama's `config.json` if they have none."""
+    if not (directory / "config.json").exists():
+        tiny_llama(directory / "llama")
+        (directory / "llama" / "config.json").rename(directory / "config.json")
     return CheckpointFiles(directory, precision, "cpu", torch.get_num_threads(), SHARDING, 0, 1, "", 0)
 
 
@@ -56,3 +61,16 @@ def test_a_changed_weight_changes_the_digest(tmp_path: Path, tensors):
     save_file(tensors | {name: tensors[name] + 1e-3}, tmp_path / "model.safetensors")
     (changed,), (right,) = files(tmp_path).written(), wanted(tensors)
     assert {tensor for tensor in right if changed[tensor] != right[tensor]} == {name}
+
+
+def test_a_router_s_bias_is_fp32_and_layers_that_engines_do_not_load_do_not_count(tmp_path: Path):
+    model = tiny("Glm4MoeForCausalLM", tmp_path, tied=False, dtype="bfloat16", num_nextn_predict_layers=1)
+    held = load_file(model / "model.safetensors")
+    bias = "model.layers.1.mlp.gate.e_score_correction_bias"
+    loaded = {name: tensor for name, tensor in held.items() if not name.startswith("model.layers.2.")}
+    untied = Sharding(ranks=1, key_value_heads=2, tied_embeddings=False)
+
+    made = CheckpointFiles(model, "bf16", "cpu", torch.get_num_threads(), untied, 0, 1, "", 0)
+    (digests,) = made.written()
+    assert (held[bias].dtype, len(held) > len(loaded)) == (torch.float32, True)
+    assert (digests,) == WeightSender(specs_of(loaded.items()), untied, cpu_digest).digests(loaded.items())

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from mbridge.core.util import broadcast_from_megatron_pp, broadcast_str_from_megatron_pp
 
+from rljob_trainer.learners.experts import biases
 from rljob_trainer.learners.families.local_bridge import LocalBridge
 
 _LOCAL = re.compile(r"\.experts\.local_experts\.(\d+)\.(linear_fc[12])\.weight$")
@@ -72,11 +73,12 @@ class ExpertBridge(LocalBridge):
 
 
 class _Named:
-    """A model whose experts have the names that mbridge knows."""
+    """A model whose experts have the names that mbridge knows, and whose routers' biases are among its parameters."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.decoder = model.decoder
-        self._parameters = {_renamed(name): parameter for name, parameter in model.named_parameters()}
+        held = {**dict(model.named_parameters()), **dict(biases(model))}
+        self._parameters = {_renamed(name): tensor for name, tensor in held.items()}
         self._state = {_renamed(name): tensor for name, tensor in model.state_dict().items()}
 
     def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:

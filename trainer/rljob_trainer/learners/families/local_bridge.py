@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from mbridge.core import LLMBridge
 from mbridge.core.util import unwrap_model
 
-from rljob_api.sizing.model_shape import BY_MODEL_TYPE, read
+from rljob_api.sizing.families import BY_MODEL_TYPE
+from rljob_api.sizing.model_shape import read
 
 
 class LocalBridge(LLMBridge):
@@ -32,7 +33,7 @@ class LocalBridge(LLMBridge):
         return self._build_base_config(**self._family(), **_transformer_settings(self.hf_config), **self._overrides)
 
     def _family(self) -> dict[str, Any]:
-        return {"add_qkv_bias": self.shape.qkv_bias, "qk_layernorm": self.shape.family.qk_norm}
+        return {"add_qkv_bias": self.shape.qkv_bias, "qk_layernorm": self.shape.qk_norm}
 
     def _adjust_mapping_for_shared_weights(self) -> None:
         """Name the tensors. The mappings become this object's own: mbridge changes those of the class."""
