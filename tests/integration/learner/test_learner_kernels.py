@@ -1,11 +1,12 @@
 """The kernels of GPUs, interpreted by Triton on the CPU: against PyTorch in fp64, and in whole steps."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from support.trainer.interpreted import run_interpreted
+from support.trainer.interpreted import Interpreted, interpreted
 from support.trainer.kernel_scenarios import (
     errors_of_random_heads,
     errors_of_random_layers,
@@ -15,28 +16,36 @@ from support.trainer.kernel_scenarios import (
 from support.trainer.learner_data import learner_config, sequences
 
 
-def test_results_and_gradients_are_those_of_fp64_for_odd_shapes_too() -> None:
-    errors = run_interpreted(errors_of_random_shapes, 0, 20)
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Interpreted]:
+    with interpreted() as started:
+        yield started
+
+
+def test_results_and_gradients_are_those_of_fp64_for_odd_shapes_too(processes: Interpreted) -> None:
+    errors = processes.run(errors_of_random_shapes, 0, 20)
     assert len(errors) == 6
     assert max(errors.values()) < 1e-6, errors
 
 
-def test_norms_and_gates_are_those_of_fp64() -> None:
-    errors = run_interpreted(errors_of_random_layers, 0, 20)
+def test_norms_and_gates_are_those_of_fp64(processes: Interpreted) -> None:
+    errors = processes.run(errors_of_random_layers, 0, 20)
     assert len(errors) == 10
     assert max(errors.values()) < 1e-5, errors  # in a norm over few columns the gradient is a small difference
 
 
-def test_the_output_layer_is_that_of_fp64_for_every_use_of_the_entropy() -> None:
-    errors = run_interpreted(errors_of_random_heads, 0, 40)
+def test_the_output_layer_is_that_of_fp64_for_every_use_of_the_entropy(processes: Interpreted) -> None:
+    errors = processes.run(errors_of_random_heads, 0, 40)
     assert len(errors) == 12
     assert max(errors.values()) < 5e-5, errors
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_whole_steps_are_those_of_the_plain_layers(checkpoints: dict[tuple[str, bool], Path], family: str) -> None:
+def test_whole_steps_are_those_of_the_plain_layers(
+    checkpoints: dict[tuple[str, bool], Path], processes: Interpreted, family: str
+) -> None:
     config = learner_config(checkpoints[family, True])
-    plain, fused, calls = run_interpreted(train_plain_and_fused, config, [sequences(4), sequences(4)])
+    plain, fused, calls = processes.run(train_plain_and_fused, config, [sequences(4), sequences(4)])
     assert calls, "no kernel was launched"
     for is_, should in zip(fused[0], plain[0], strict=True):
         assert is_.loss == pytest.approx(should.loss, abs=1e-5)
