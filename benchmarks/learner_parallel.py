@@ -64,6 +64,7 @@ ROWS: Mapping[str, Row] = {
     "one": Row(1),
     "data-2": Row(2),
     "tensor-2": Row(2, layout={"tensor_parallel": 2}),
+    "sequence-2": Row(2, layout={"tensor_parallel": 2, "sequence_parallel": True}),
     "pipeline-2": Row(2, layout={"pipeline_parallel": 2}),
     "context-2": Row(2, layout={"context_parallel": 2}),
     "long-one": Row(1, load="long"),

@@ -11,9 +11,11 @@ from support.trainer.kernel_scenarios import (
     errors_of_random_heads,
     errors_of_random_layers,
     errors_of_random_shapes,
+    train_fused_rank,
     train_plain_and_fused,
 )
 from support.trainer.learner_data import learner_config, sequences
+from support.trainer.naive_learner import NaiveLearner
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +55,17 @@ def test_whole_steps_are_those_of_the_plain_layers(
     assert fused[1].keys() == plain[1].keys()
     for name, weight in plain[1].items():
         torch.testing.assert_close(fused[1][name], weight, rtol=0, atol=1e-5, msg=name)
+
+
+def test_ranks_that_share_out_tokens_have_the_kernels_too(
+    checkpoints: dict[tuple[str, bool], Path], processes: Interpreted
+) -> None:
+    directory, steps = checkpoints["qwen3", True], [sequences(5), sequences(4, 1)]
+    config = learner_config(directory, tensor_parallel=2, sequence_parallel=True)
+    naive = NaiveLearner(directory, config.loss, config.optimizer, (5e-4, 1e-3))
+    wanted = [naive.step(step, off_policy=False) for step in steps]
+    for (taken, weights), calls in processes.run_ranks(train_fused_rank, config, steps):
+        assert calls, "no kernel was launched"
+        assert [step.grad_norm for step in taken] == pytest.approx([step.grad_norm for step in wanted], rel=1e-5)
+        theirs = {name: weight for name, weight in naive.weights().items() if name in weights}
+        torch.testing.assert_close(weights, theirs, rtol=0, atol=1e-5)

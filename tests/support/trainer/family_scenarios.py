@@ -43,6 +43,27 @@ def one_after_the_other(
     return results
 
 
+def called(rank: int, world_size: int, port: int, scenario: Callable[..., Any], *arguments: Any) -> Any:
+    """Run another scenario: for cases that `one_after_the_other` runs with a scenario each."""
+    return scenario(rank, world_size, port, *arguments)
+
+
+def kept_bytes(rank: int, world_size: int, port: int, config: LearnerConfig, sequences: list[TrainingSequence]) -> int:
+    """Return how much memory a step keeps for its backward pass, without weights."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    known = {buffer.param_data.untyped_storage().data_ptr() for buffer in learner._ddp.buffers}
+    kept: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        learner.train(_share(learner, sequences, 10_000))
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in kept}
+    return sum(size for place, size in storages.items() if place not in known)
+
+
 def logprobs_and_gradients(
     rank: int, world_size: int, port: int, config: LearnerConfig, sequences: list[TrainingSequence]
 ) -> tuple[list[Any], OptimizerStep, dict[str, torch.Tensor]]:

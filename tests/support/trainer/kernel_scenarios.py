@@ -158,6 +158,14 @@ def train_plain_and_fused(config: LearnerConfig, steps: list[list[TrainingSequen
     return plain, fused, counted.calls
 
 
+def train_fused_rank(
+    rank: int, world_size: int, port: int, config: LearnerConfig, steps: list[list[TrainingSequence]]
+) -> tuple[Outcome, int]:
+    """Return metrics and weights of one of several ranks with the layers of a GPU, and how often they were used."""
+    with _layers_of_a_gpu(), patch.object(layer_kernels, "_norm", _Counted(layer_kernels._norm)) as counted:
+        return _train(config, steps, rank, world_size, port), counted.calls
+
+
 class _Counted:
     """A kernel that counts its launches."""
 
@@ -173,16 +181,21 @@ class _Counted:
 @contextmanager
 def _as_on_a_gpu() -> Iterator[None]:
     """Let models have the layers and the head that they have on a GPU."""
-    layer_spec = model._layer_spec
-    with (
-        patch.object(model, "_layer_spec", lambda config, family, _device: layer_spec(config, family, "cuda")),
-        patch.object(logprobs, "_head", lambda _hidden, _shard: FusedHead),
-    ):
+    with _layers_of_a_gpu(), patch.object(logprobs, "_head", lambda _hidden, _shard: FusedHead):
         yield
 
 
-def _train(config: LearnerConfig, steps: list[list[TrainingSequence]]) -> Outcome:
-    learner = LearnerRank(config, 0, 1, "127.0.0.1", free_ports("127.0.0.1")[0])
+@contextmanager
+def _layers_of_a_gpu() -> Iterator[None]:
+    layer_spec = model._layer_spec
+    with patch.object(model, "_layer_spec", lambda config, family, _device: layer_spec(config, family, "cuda")):
+        yield
+
+
+def _train(
+    config: LearnerConfig, steps: list[list[TrainingSequence]], rank: int = 0, world_size: int = 1, port: int = 0
+) -> Outcome:
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port or free_ports("127.0.0.1")[0])
     taken = []
     for sequences in steps:
         (batches,) = pack(sequences, dp_size=1, max_tokens=64)

@@ -23,7 +23,8 @@ def bridge(config: LearnerConfig) -> LocalBridge:
     folder = node_copy(Path(config.checkpoint_dir) / "config.json")
     hf_config = patiently(lambda: AutoConfig.from_pretrained(folder))
     check(hf_config, config)
-    overrides = {**_device_settings(config), **_stages(config), **config.megatron_args}
+    shared = {"sequence_parallel": config.sequence_parallel}
+    overrides = {**_device_settings(config), **_stages(config), **shared, **config.megatron_args}
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
     return family(hf_config.model_type)(hf_config, dtype, config.tensor_parallel, overrides)
 

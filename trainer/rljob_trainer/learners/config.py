@@ -137,6 +137,8 @@ class LearnerConfig:
     """ranks that share out the experts of a mixture"""
     expert_tensor_parallel: int = 1
     """ranks that share each expert"""
+    sequence_parallel: bool = False
+    """whether tensor ranks share out the tokens of a micro-batch where they do not share matrices"""
     router: RoutingSettings = field(default_factory=RoutingSettings)
     """of a mixture of experts"""
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -152,6 +154,11 @@ class LearnerConfig:
     """how long a collective waits for a rank that does not come"""
     kernels: Path | None = None
     """archive of compiled kernels, see `kernel_archive`; None: they are not kept"""
+
+    @property
+    def token_shares(self) -> int:
+        """Into how many equal shares the tokens of a micro-batch are divided between the layers' matrices."""
+        return self.tensor_parallel if self.sequence_parallel else 1
 
     @property
     def keeps_reference(self) -> bool:

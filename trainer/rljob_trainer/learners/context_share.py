@@ -50,10 +50,11 @@ _FIRST = Chunk(0, 0, 1)
 """what fills up a share"""
 
 
-def context_share(layout: TokenLayout, rank: int, ranks: int) -> ContextShare:
-    """Return the share of one of several ranks."""
+def context_share(layout: TokenLayout, rank: int, ranks: int, shares: int = 1) -> ContextShare:
+    """Return the share of one of several ranks, whose length is a multiple of `shares`."""
     chunks_by_rank = _chunks(layout, ranks)
     most = max(1, *(sum(chunk.length for chunk in chunks) for chunks in chunks_by_rank))
+    most += -most % shares
     place_N = np.empty(len(layout.tokens_N), np.int64)
     for number, chunks in enumerate(chunks_by_rank):
         own = _tokens(layout, chunks)

@@ -38,10 +38,11 @@ class Critic:
         self._value_clip = settings.value_clip
         self._rope = rope
         self._device = device
+        self._shares = config.token_shares
 
     def values(self, micro_batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
         """Return the value before each micro-batch's targets, on the last stage; else nothing."""
-        batches = [_Batch(batch, self._rope, self._device) for batch in micro_batches]
+        batches = [_Batch(batch, self._rope, self._device, self._shares) for batch in micro_batches]
         with torch.no_grad():
             return schedule.run(self.ddp, batches, _values, forward_only=True)
 
@@ -50,7 +51,7 @@ class Critic:
 
         `holds_output`: whether this rank reports the results of its share.
         """
-        batches = [_FittedBatch(batch, self._rope, self._device) for batch in micro_batches]
+        batches = [_FittedBatch(batch, self._rope, self._device, self._shares) for batch in micro_batches]
         self.ddp.zero_grad_buffer()
         self.optimizer.megatron.zero_grad()
         sums = schedule.run(self.ddp, batches, self._loss, forward_only=False)
@@ -72,8 +73,8 @@ def _values(batch: "_Batch", values_R: torch.Tensor, non_loss_data: bool) -> tor
 class _Batch:
     """A micro-batch as tensors on the device."""
 
-    def __init__(self, batch: MicroBatch, rope: Rope, device: torch.device) -> None:
-        self.part = part(token_layout(batch), device)
+    def __init__(self, batch: MicroBatch, rope: Rope, device: torch.device, shares: int) -> None:
+        self.part = part(token_layout(batch), device, shares)
         self.tokens_N = self.part.input(device)
         self.packed = self.part.packed(rope, device)
 
@@ -81,8 +82,8 @@ class _Batch:
 class _FittedBatch(_Batch):
     """A micro-batch with its value targets."""
 
-    def __init__(self, batch: MicroBatch, rope: Rope, device: torch.device) -> None:
-        super().__init__(batch, rope, device)
+    def __init__(self, batch: MicroBatch, rope: Rope, device: torch.device, shares: int) -> None:
+        super().__init__(batch, rope, device, shares)
         assert batch.value_targets is not None, "a critic is trained on micro-batches with value targets"
 
         def tensor(array: npt.NDArray[Any]) -> torch.Tensor:

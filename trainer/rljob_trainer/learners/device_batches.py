@@ -30,6 +30,8 @@ class Batches:
     """of each `Batch`: the micro-batch, old and reference log-probabilities"""
     routers: RouterPass | None = None
     """None: routers, if there are any, only choose"""
+    shares: int = 1
+    """what the tokens of a micro-batch divide into"""
 
     def __len__(self) -> int:
         return len(self.arguments)
@@ -39,7 +41,7 @@ class Batches:
 
     def _batch(self, arguments: tuple[Any, ...]) -> "Batch":
         batch, *logprobs = arguments
-        made = Batch(batch, self.rope, self.device, *logprobs)
+        made = Batch(batch, self.rope, self.device, self.shares, *logprobs)
         if self.routers is not None:
             made.packed.routing = self.routers.of(batch, made.part)
         return made
@@ -53,13 +55,14 @@ class Batch:
         batch: MicroBatch,
         rope: Rope,
         device: torch.device,
+        shares: int = 1,
         old_logprobs_R: Logprobs_R | None = None,
         reference_logprobs_R: Logprobs_R | None = None,
     ) -> None:
         def tensor(array: npt.NDArray[Any]) -> torch.Tensor:
             return uploaded(torch.from_numpy(array.copy()), device)  # arrays from Ray are read-only
 
-        self.part = part(token_layout(batch), device)
+        self.part = part(token_layout(batch), device, shares)
         self.tokens_N = self.part.input(device)
         self.packed: PackedTokens = self.part.packed(rope, device)
         self.target_tokens_R = tensor(batch.targets_R)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
+from megatron.core import parallel_state
 
 from rljob_trainer.learners.movable import HostMemory, Movable, distinct_storages, memory_of
 from rljob_trainer.learners.optimizer import Optimizer, optimizer_tensors
@@ -83,6 +84,7 @@ class Leaves:
         here = sum(each.nbytes for each in leaving if each.is_here)
         for each in leaving:
             each.leave()
+        parallel_state.get_global_memory_buffer().buffer.clear()  # what tensor ranks have gathered of shared-out tokens
         self._memory.trim()
         log.info("action=leave gib=%.2f seconds=%.3f", here / 2**30, time.perf_counter() - began)
 

@@ -8,12 +8,21 @@ Axes: N tokens, V this rank's part of the vocabulary, H hidden.
 from typing import Any
 
 import torch
-from megatron.core.tensor_parallel import reduce_from_tensor_model_parallel_region
+from megatron.core.tensor_parallel import (
+    reduce_from_tensor_model_parallel_region,
+    reduce_scatter_to_sequence_parallel_region,
+)
 
 
-def embed(tokens_N: torch.Tensor, weight_V_H: torch.Tensor, start: int) -> torch.Tensor:
-    """Return the embeddings [N, H], summed over the tensor-parallel ranks; `start` is this rank's first token."""
-    return reduce_from_tensor_model_parallel_region(_Lookup.apply(weight_V_H, tokens_N - start))
+def embed(tokens_N: torch.Tensor, weight_V_H: torch.Tensor, start: int, *, shared: bool = False) -> torch.Tensor:
+    """Return the embeddings [N, H], summed over the tensor-parallel ranks; `start` is this rank's first token.
+
+    With `shared`, those of this rank's share of the tokens alone.
+    """
+    found = _Lookup.apply(weight_V_H, tokens_N - start)
+    return (
+        reduce_scatter_to_sequence_parallel_region(found) if shared else reduce_from_tensor_model_parallel_region(found)
+    )
 
 
 class _Lookup(torch.autograd.Function):

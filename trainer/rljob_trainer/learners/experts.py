@@ -2,8 +2,9 @@
 
     tokens ─► own share of them ─► router ─► to the ranks of their experts ─► MLP ─► back ─► all shares
 
-Megatron wants sequence parallelism here, so that no token is computed twice; that pads the tokens, and experts would
-compute the padding. Here the tensor ranks share out the tokens of a micro-batch inside this layer alone, as they are.
+Megatron wants sequence parallelism here, so that no token is computed twice. Without it the tensor ranks share out the
+tokens of a micro-batch inside this layer alone, as they are. With it they have shares already, filled up to one length
+by a few tokens, which experts compute, too.
 
 Axes: N computed tokens, H hidden, E experts.
 """
@@ -43,13 +44,16 @@ class RoutedLayer(TransformerLayer):
 
 
 class ExpertLayer(MoELayer):
-    """The layer for tokens [N, 1, H] that all tensor-parallel ranks have; they also have its whole output."""
+    """The layer for tokens [N, 1, H] that all tensor-parallel ranks have, or for this rank's share of them; its output
+    is the same."""
 
     def __init__(self, config: Any, submodules: Any, **named: Any) -> None:
         super().__init__(config=config, submodules=submodules, **named)
         self.attn_tp_group = _ALONE  # Megatron refuses several ranks that all compute the same tokens
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **named: Any) -> tuple[torch.Tensor, None]:
+        if self.config.sequence_parallel:
+            return super().forward(hidden_states, *args, **named)  # type: ignore[no-any-return]
         output, _ = super().forward(_Share.apply(hidden_states, self.tp_group), *args, **named)
         whole = _Whole.apply(output, self.tp_group, len(hidden_states))
         shared = super().shared_experts_compute(hidden_states)
@@ -60,7 +64,8 @@ class ExpertLayer(MoELayer):
 
 
 class Router(TopKRouter):
-    """Megatron's router; the tensor ranks, which have routed different tokens, sum its weight's gradient."""
+    """Megatron's router; the tensor ranks, which have routed different tokens, sum its weight's gradient: at the end of
+    a step, as that of norms, where the tokens are shared out in all layers, and else here."""
 
     batch: Routing | None = None
 
@@ -77,7 +82,8 @@ class Router(TopKRouter):
         return probs, chosen
 
     def gating(self, input: torch.Tensor) -> torch.Tensor:  # Megatron's name
-        weight = copy_to_tensor_model_parallel_region(self.weight, self.tp_group)
+        summed_later = self.config.sequence_parallel
+        weight = self.weight if summed_later else copy_to_tensor_model_parallel_region(self.weight, self.tp_group)
         dtype = _ROUTER_DTYPES.get(self.config.moe_router_dtype, input.dtype)
         logits: torch.Tensor = moe_utils.router_gating_linear(input, weight, None, dtype)
         return logits

@@ -38,6 +38,22 @@ class TokenLayout:
         """Whether no token repeats, so that computed and packed tokens are the same."""
         return len(self.tokens_N) == len(self.node_T)
 
+    def filled(self, shares: int) -> "TokenLayout":
+        """Return a layout whose computed tokens divide into equal shares: with a sequence of copies of the first token
+        behind the others, to which no other attends, if they do not."""
+        number, missing = len(self.tokens_N), -len(self.tokens_N) % shares
+        if not missing:
+            return self
+        more = np.arange(missing)
+        return TokenLayout(
+            tokens_N=np.append(self.tokens_N, np.repeat(self.tokens_N[:1], missing)),
+            depth_N=np.append(self.depth_N, more),
+            node_T=np.append(self.node_T, number + more),
+            first_N=np.append(self.first_N, len(self.node_T) + more),
+            positions_R=self.positions_R,
+            lengths_S=np.append(self.lengths_S, missing),
+        )
+
     def padded(self) -> tuple[Indices, Indices]:
         """Return the tokens as S rows of L, as (computed token of each slot [S * L], slot of each computed token [N]).
 

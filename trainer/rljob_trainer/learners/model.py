@@ -9,6 +9,7 @@ from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.tensor_parallel import (
+    gather_from_sequence_parallel_region,
     layers,
     set_defaults_if_not_set_tensor_model_parallel_attributes,
     set_tensor_model_parallel_attributes,
@@ -31,11 +32,13 @@ class PolicyModel(GPTModel):
     """
 
     def forward(self, tokens: torch.Tensor, packed: PackedTokens) -> torch.Tensor:
-        """Return hidden states: of what `packed` asks for on the last stage, else of all `tokens` [N]."""
+        """Return hidden states: of what `packed` asks for on the last stage, else of all `tokens` [N], or, if tensor
+        ranks share them out, of this rank's."""
         hidden = None
         if self.pre_process:
             words = self.embedding.word_embeddings
-            hidden = embed(tokens, words.weight, words.vocab_start_index)[:, None]
+            shared = self.config.sequence_parallel
+            hidden = embed(tokens, words.weight, words.vocab_start_index, shared=shared)[:, None]
         return super().forward(
             input_ids=None,
             position_ids=None,
@@ -48,6 +51,8 @@ class PolicyModel(GPTModel):
         if not self.post_process:
             return hidden_states
         assert packed_seq_params.positions_R is not None
+        if self.config.sequence_parallel:  # all ranks have the same gradient of what follows, and keep their share
+            hidden_states = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=False)
         return hidden_states.squeeze(1).index_select(0, packed_seq_params.positions_R)
 
     @property

@@ -12,6 +12,8 @@ class RmsNorm(torch.nn.Module):
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-6, **_: Any) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype))
+        # Tensor ranks that norm different tokens have different gradients of it: Megatron sums those that say so.
+        self.weight.sequence_parallel = config.sequence_parallel
         self._eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

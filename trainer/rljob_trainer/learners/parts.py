@@ -24,7 +24,7 @@ class Part:
     layout: TokenLayout
     """of the whole micro-batch"""
     tokens_M: Indices
-    """numbers of the computed tokens that this rank has"""
+    """numbers of the computed tokens that this rank has; the first one again where tokens only fill up its share"""
     local_N: Indices
     """where it has each computed token; -1: another rank has it"""
     kernel: Kernel
@@ -52,13 +52,14 @@ class Part:
         return PackedTokens(qkv_format="thd", kernel=self.kernel, cos=cos, sin=sin, turn=turn, positions_R=positions_R)
 
 
-def part(layout: TokenLayout, device: torch.device) -> Part:
-    """Return what this rank computes of a micro-batch."""
+def part(layout: TokenLayout, device: torch.device, shares: int = 1) -> Part:
+    """Return what this rank computes of a micro-batch: a number of tokens that divides into equal `shares`."""
     if parallel_state.get_context_parallel_world_size() == 1:
-        every_N = np.arange(len(layout.tokens_N))
-        return Part(layout, every_N, every_N, KERNELS["cuda" if device.type == "cuda" else "cpu"](layout, device))
+        filled, every_N = layout.filled(shares), np.arange(len(layout.tokens_N))
+        tokens_M = np.pad(every_N, (0, len(filled.tokens_N) - len(every_N)))
+        return Part(layout, tokens_M, every_N, KERNELS["cuda" if device.type == "cuda" else "cpu"](filled, device))
     group = parallel_state.get_context_parallel_group()
-    share = context_share(layout, group.rank(), group.size())
+    share = context_share(layout, group.rank(), group.size(), shares)
     attend = VarlenShare if device.type == "cuda" else PaddedShare
     own_R = np.flatnonzero(share.local_N[layout.positions_R] >= 0)
     return Part(

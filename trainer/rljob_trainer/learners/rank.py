@@ -22,6 +22,7 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
+from megatron.core.tensor_parallel.random import initialize_rng_tracker
 
 from rljob_trainer.batches.packing import MicroBatch
 from rljob_trainer.learners import checkpoint, export, schedule, wgrad
@@ -259,7 +260,8 @@ class LearnerRank:
     def _batches(
         self, micro_batches: Sequence[MicroBatch], routers: RouterPass | None, *logprobs: Sequence[Logprobs_R | None]
     ) -> Batches:
-        return Batches(self._rope, self.device, list(zip(micro_batches, *logprobs, strict=True)), routers)
+        arguments = list(zip(micro_batches, *logprobs, strict=True))
+        return Batches(self._rope, self.device, arguments, routers, self._config.token_shares)
 
     def _training_routers(self, micro_batches: Sequence[MicroBatch], number: int | None) -> RouterPass | None:
         if self._routers is None:
@@ -299,7 +301,8 @@ class LearnerRank:
             return self._head(batch, hidden_R_H, "none", teacher)[0]
 
         with self._runtime(), teacher.on_device(), torch.no_grad():
-            batches = Batches(teacher.rope, self.device, [(batch,) for batch in micro_batches])
+            arguments = [(batch,) for batch in micro_batches]
+            batches = Batches(teacher.rope, self.device, arguments, shares=self._config.token_shares)
             results = self._run(batches, measure, forward_only=True, model=teacher.model)
         return [logprobs_R.cpu().numpy() for logprobs_R in results] if self.holds_output else []
 
@@ -377,6 +380,9 @@ def _prepare_process(config: LearnerConfig, rank: int) -> torch.device:
     torch.manual_seed(config.seed)
     wgrad.install()
     _silence_known_warnings()
+    if config.sequence_parallel:
+        # Before CUDA starts. Collectives of shares then begin before the products that are launched after them.
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     if config.device == "cpu":
         return torch.device("cpu")
     device = torch.device("cuda", rank % torch.cuda.device_count())
@@ -391,6 +397,7 @@ def _silence_known_warnings() -> None:
     warnings.filterwarnings("ignore", ".*ShardedTensor", FutureWarning)
     warnings.filterwarnings("ignore", "`load_state_dict` is deprecated", FutureWarning)
     warnings.filterwarnings("ignore", "When using expert parallelism and tensor parallelism", UserWarning)
+    warnings.filterwarnings("ignore", "`sequence_parallel` is set to `True`, but", UserWarning)  # whole experts
     logging.getLogger("megatron.core.transformer.transformer_layer").setLevel(logging.ERROR)  # our layer of experts
 
 
@@ -420,4 +427,6 @@ def _join(
         expert_tensor_parallel_size=config.expert_tensor_parallel,
         distributed_timeout_minutes=config.timeout_s / 60,
     )
+    # Megatron computes shares of tokens with random states of their own; without dropout nothing is random.
+    initialize_rng_tracker(inference_rng_tracker=True)
     return links

@@ -1,6 +1,7 @@
 """Packed attention, against attention of one sequence at a time."""
 
 import itertools
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -73,6 +74,27 @@ def test_the_kernel_for_gpus_gives_what_the_one_for_cpus_gives(shared: bool, mon
         rtol=0,
         atol=1e-6,
     )
+
+
+@pytest.mark.parametrize("device", KERNELS)
+@pytest.mark.parametrize("shared", [True, False], ids=["shared beginnings", "plain"])
+def test_tokens_that_fill_up_shares_change_no_other_and_have_no_gradient(
+    device: Literal["cpu", "cuda"], shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flash, "varlen_attn", causal_attention_of_each_sequence)
+    tokens = [(1, 2, 3, 4, 5), (1, 2, 9) if shared else (7, 2, 9), (8, 8)]
+    ((batch,),) = pack([TrainingSequence(each, 1, 1.0, (-1.0,) * (len(each) - 1), 1.0) for each in tokens], 1, 10_000)
+    layout = token_layout(batch)
+    number, filled = len(layout.tokens_N), layout.filled(7)
+    torch.manual_seed(0)
+    given = [torch.randn(len(filled.tokens_N), heads, SIZE, requires_grad=True) for heads in (HEADS, GROUPS, GROUPS)]
+    assert 0 < len(given[0]) - number < 7
+    whole = KERNELS[device](filled, torch.device("cpu"))(*given)
+    alone = KERNELS[device](layout, torch.device("cpu"))(*(x[:number] for x in given))
+    assert whole.isfinite().all() and len(whole) == len(given[0])
+    torch.testing.assert_close(whole[:number], alone, rtol=0, atol=1e-6)
+    for gradient in torch.autograd.grad(whole[:number].square().sum(), given):
+        assert (gradient[number:] == 0).all()
 
 
 def test_attention_turns_queries_and_keys_by_their_positions_and_leaves_values() -> None:

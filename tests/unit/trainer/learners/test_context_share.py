@@ -64,6 +64,21 @@ def test_ranks_have_equally_many_tokens_and_few_that_fill_up(
         assert (filling == 0).all()
 
 
+@given(samples, numbers, numbers)
+def test_tokens_of_a_rank_divide_into_the_shares_of_tensor_ranks(
+    pairs: list[tuple[list[int], list[int]]], ranks: int, parts: int
+) -> None:
+    layout = token_layout(packed(pairs))
+    least = len(context_share(layout, 0, ranks).tokens_M)
+    found = [context_share(layout, rank, ranks, parts) for rank in range(ranks)]
+    (length,) = {len(share.tokens_M) for share in found}
+    assert length % parts == 0 and length - least < parts
+    end_to_end = np.concatenate([share.tokens_M for share in found])
+    for share in found:
+        assert (end_to_end[share.place_N] == np.arange(len(layout.tokens_N))).all()
+        assert (share.tokens_M[(share.local_N >= 0).sum() :] == 0).all()
+
+
 def test_a_long_sequence_is_cut_into_chunks_and_their_mirror_images() -> None:
     layout = token_layout(packed([([0] * 10, [1] * 6)]))
     assert [share.chunks for share in shares(layout, 2)] == [

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from megatron.core import parallel_state
 
 from rljob_trainer.learners import movable
 from rljob_trainer.learners.config import OptimizerSettings
@@ -77,6 +78,14 @@ def test_all_memory_is_free_once_everything_has_left(precision: str) -> None:
     assert (memory.used, memory.trims) == (0, 1)
     trained.step(0)
     assert (memory.used, memory.peak) == (held, held)
+
+
+def test_megatron_s_scratch_memory_leaves_too() -> None:
+    trained = Trained("fp32", CountedMemory())
+    scratch = parallel_state.get_global_memory_buffer()
+    scratch.get_tensor([3], torch.float32, "mpu")
+    trained.state.leave(weights=False)
+    assert not scratch.buffer
 
 
 def test_gradients_and_optimizer_state_leave_without_the_weights() -> None:

@@ -63,6 +63,11 @@ def test_experts_are_spread_over_the_ranks_of_a_stage() -> None:
         layout(config, 4)
 
 
+def test_tokens_are_shared_out_by_tensor_ranks_if_the_configuration_says_so() -> None:
+    config = learner_config(Path("model"), tensor_parallel=4)
+    assert (config.token_shares, replace(config, sequence_parallel=True).token_shares) == (1, 4)
+
+
 @pytest.mark.parametrize(("length", "ranks", "share"), [(8, 4, 2), (9, 4, 3), (1, 4, 1), (7, 1, 7)])
 def test_tensor_ranks_share_out_the_tokens_that_experts_compute(length: int, ranks: int, share: int) -> None:
     assert share_length(length, ranks) == share

@@ -63,5 +63,26 @@ def test_padded_rows_are_the_sequences(pairs: list[tuple[list[int], list[int]]])
     assert (slots[slot_N] == np.arange(len(layout.tokens_N))).all()
 
 
+@given(samples, st.integers(1, 9))
+def test_filled_up_tokens_divide_into_shares_and_are_a_sequence_behind_the_others(
+    pairs: list[tuple[list[int], list[int]]], shares: int
+) -> None:
+    layout = token_layout(packed(pairs))
+    filled = layout.filled(shares)
+    number, packed_number = len(layout.tokens_N), len(layout.node_T)
+    missing = len(filled.tokens_N) - number
+    assert len(filled.tokens_N) % shares == 0 and missing < shares
+    assert (filled is layout) is (missing == 0)
+    assert filled.lengths_S.tolist() == [*layout.lengths_S.tolist(), *([missing] if missing else [])]
+    for name, length in (("tokens_N", number), ("depth_N", number), ("first_N", number), ("node_T", packed_number)):
+        assert (getattr(filled, name)[:length] == getattr(layout, name)).all()
+    assert (filled.tokens_N[number:] == layout.tokens_N[0]).all()
+    assert filled.positions_R is layout.positions_R
+    assert filled.is_plain is layout.is_plain
+    slots, slot_N = filled.padded()
+    assert (slots[slot_N] == np.arange(len(filled.tokens_N))).all()
+    assert len(set(slot_N.tolist())) == len(slot_N)
+
+
 def test_sequences_without_a_common_beginning_are_all_computed() -> None:
     assert token_layout(packed([([1, 2], [0]), ([0, 2], [0])])).is_plain

@@ -81,7 +81,6 @@ def _transformer_settings(hf_config: Any) -> dict[str, Any]:
         "hidden_dropout": 0.0,
         "activation_func": F.silu,
         "kv_channels": hf_config.head_dim,
-        "sequence_parallel": False,
         "variable_seq_lengths": True,
         "batch_p2p_comm": False,  # gloo deadlocks with it
         "calculate_per_token_loss": True,  # so that Megatron divides neither by micro-batches nor by ranks
