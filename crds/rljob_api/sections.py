@@ -634,6 +634,10 @@ class Training(Section):
     """GPUs (on Cpu: processes) of the learner on each machine. slime: --actor-num-gpus-per-node"""
     tensor_parallel: Positive = 1
     """ranks that share each matrix. Megatron: --tensor-model-parallel-size"""
+    sequence_parallel: bool = False
+    """tensor ranks share out the tokens of a micro-batch where they do not share a matrix: in norms, residuals and the
+    inputs of layers, whose activations are then divided by tensorParallel. Only with tensorParallel above 1. Megatron:
+    --sequence-parallel"""
     pipeline_parallel: Positive = 1
     """stages that the layers are divided into. Megatron: --pipeline-model-parallel-size"""
     pipeline_layers: Annotated[tuple[Positive, ...], Field(max_length=MOST_STAGES)] = ()
@@ -664,6 +668,11 @@ class Training(Section):
     """precision of weights and activations; bf16 keeps fp32 master weights. Megatron: --bf16"""
     optimizer: Optimizer
     """Adam and its learning-rate schedule"""
+
+    @property
+    def token_shares(self) -> int:
+        """Return into how many parts the tokens of a rank are divided between the matrices of its layers."""
+        return self.tensor_parallel if self.sequence_parallel else 1
 
     @property
     def micro_batch_tokens(self) -> int:

@@ -11,7 +11,7 @@ FLAG, FILE_FLAG = "--runtime-env-json", "--runtime-env"
 NAME = re.compile(r"[A-Za-z_]\w*")
 SECRET = re.compile(r"token|key|secret|passw|credential", re.IGNORECASE)
 OURS = {
-    "CUDA_DEVICE_MAX_CONNECTIONS": "the learner sets it itself",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "the learner sets it with training.sequenceParallel",
     "PYTHONUNBUFFERED": "logs are written line by line",
     "PYTHONBUFFERED": "logs are written line by line",
     "MASTER_ADDR": "Ray places the ranks",

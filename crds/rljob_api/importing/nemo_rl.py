@@ -9,7 +9,7 @@ from rljob_api.importing.settings import items
 from rljob_api.importing.words import Given
 
 DEFAULT = "NeMo-RL's default"
-MEGATRON = "policy.megatron_cfg"
+MEGATRON, DTENSOR = "policy.megatron_cfg", "policy.dtensor_cfg"
 
 
 def draft(given: Sequence[Given]) -> Draft:
@@ -120,17 +120,24 @@ def _placement(made: Draft, arguments: Arguments) -> None:
     made.put("rollout.engines", max(1, for_engines // engine), f"{for_engines} GPUs, {engine} for each")
     if engine > 1:
         made.put("rollout.gpusPerEngine", engine, origin(arguments[name]))
-    prefix = (
-        f"{MEGATRON}.tensor_model_parallel_size" if _megatron(arguments) else "policy.dtensor_cfg.tensor_parallel_size"
-    )
-    stages = f"{MEGATRON}.pipeline_model_parallel_size"
+    _parallelism(made, arguments)
+    tokens = arguments.whole("policy.sequence_packing.train_mb_tokens")
+    if tokens is not None and _on(arguments, "policy.sequence_packing.enabled"):
+        made.put("training.maxTokensPerGpu", tokens, origin(arguments["policy.sequence_packing.train_mb_tokens"]))
+
+
+def _parallelism(made: Draft, arguments: Arguments) -> None:
+    """Only the settings of the back end that is on count."""
+    back_end, prefix = DTENSOR, f"{DTENSOR}.tensor_parallel_size"
+    if _megatron(arguments):
+        back_end, prefix = MEGATRON, f"{MEGATRON}.tensor_model_parallel_size"
+    stages, shares = f"{MEGATRON}.pipeline_model_parallel_size", f"{back_end}.sequence_parallel"
     if (tensor := arguments.whole(prefix)) is not None:
         made.put("training.tensorParallel", tensor, origin(arguments[prefix]))
     if _megatron(arguments) and (pipeline := arguments.whole(stages)) is not None:
         made.put("training.pipelineParallel", pipeline, origin(arguments[stages]))
-    tokens = arguments.whole("policy.sequence_packing.train_mb_tokens")
-    if tokens is not None and _on(arguments, "policy.sequence_packing.enabled"):
-        made.put("training.maxTokensPerGpu", tokens, origin(arguments["policy.sequence_packing.train_mb_tokens"]))
+    if _on(arguments, shares):
+        made.put("training.sequenceParallel", True, origin(arguments[shares]))
 
 
 def _megatron(arguments: Arguments) -> bool:

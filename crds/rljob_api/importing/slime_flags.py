@@ -260,7 +260,7 @@ LAYOUT: dict[str, Entry] = {
     "expert-model-parallel-size": Field("training.expertParallel", WHOLE),
     "expert-tensor-parallel-size": Field("training.expertTensorParallel", WHOLE),
     "context-parallel-size": Field("training.contextParallel", WHOLE),
-    "sequence-parallel": MEMORY,
+    "sequence-parallel": Field("training.sequenceParallel", ON),
     **same(
         Lost("set training.pipelineLayers: the number of layers of each stage"),
         ("decoder-last-pipeline-num-layers", "decoder-first-pipeline-num-layers", "pipeline-model-parallel-layout"),

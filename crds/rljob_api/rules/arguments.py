@@ -83,6 +83,7 @@ MEGATRON_FIELDS = {
     "num_layers_in_last_pipeline_stage": "spec.training.pipelineLayers",
     "pipeline_model_parallel_layout": "spec.training.pipelineLayers",
     "pipeline_model_parallel_size": "spec.training.pipelineParallel",
+    "sequence_parallel": "spec.training.sequenceParallel",
     "tensor_model_parallel_size": "spec.training.tensorParallel",
     "weight_decay": "spec.training.optimizer.weightDecay",
 }
@@ -104,7 +105,6 @@ MEGATRON_OURS = {
     "spec.training.pipelineLayers says how many layers each pipeline stage has": (
         *("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"),
     ),
-    "the learner's norm cannot split a sequence": ("sequence_parallel",),
     "the learner sets it so that packed batches train": (
         *("batch_p2p_comm", "gradient_accumulation_fusion", "persist_layer_norm", "use_cpu_initialization"),
         *("variable_seq_lengths",),

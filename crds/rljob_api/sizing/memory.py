@@ -202,8 +202,9 @@ def taught(teacher: Shape | None, spec: Spec, where: Topology) -> tuple[Item, ..
 def activations(model: Shape, spec: Spec, where: Topology) -> int:
     """Return what the backward pass needs to keep of one full micro-batch.
 
-    In each layer: inputs and outputs of both norms (whole on each rank), projections before and after rotation,
-    attention's output, the MLP's gate, up and product (split over TP). A pipeline's first stage keeps PP micro-batches
+    In each layer: inputs and outputs of both norms (whole on each rank, or with sequence parallelism split over TP),
+    projections before and after rotation, attention's output, the MLP's gate, up and product (split over TP). With
+    sequence parallelism the input of one matrix at a time is whole. A pipeline's first stage keeps PP micro-batches
     of its L / PP layers, which are L layers again; `kept_layers` knows uneven stages. With experts, each of the A that
     a token goes to keeps its own columns, input and output; the tokens are split over TP, and are taken to spread
     evenly over the experts. The S columns of a shared expert are split like those of an MLP. First layers without
@@ -215,9 +216,11 @@ def activations(model: Shape, spec: Spec, where: Topology) -> int:
     mlps = max(mlps + 3 * model.shared_ffn, 3 * model.dense_ffn)
     gathered = 2 * model.key * where.context_parallel if where.context_parallel > 1 else 0
     split = 2 * (model.query + 2 * model.key) + model.query + mlps + gathered
-    of_layer = 4 * model.hidden + split // where.tensor_parallel
-    kept = kept_layers(model, where)
-    per_token = kept * model.hidden + of_layer if recomputes(spec) else kept * of_layer
+    shares, kept = spec.training.token_shares, kept_layers(model, where)
+    of_layer = 4 * model.hidden // shares + split // where.tensor_parallel
+    per_token = kept * model.hidden // shares + of_layer if recomputes(spec) else kept * of_layer
+    if shares > 1:
+        per_token += model.hidden
     return spec.training.max_tokens_per_gpu * per_token * BYTES[spec.training.precision]
 
 
@@ -234,11 +237,17 @@ def activation_formula(model: Shape, spec: Spec, where: Topology) -> str:
     size, mlps = BYTES[spec.training.precision], "A(3F + 2H)" if model.experts else "3F"
     mlps += " + 3S" if model.shared_ffn else ""
     gathered = " + 2K x CP" if where.context_parallel > 1 else ""
-    of_layer = f"(4H + (2(Q + 2K) + Q + {mlps}{gathered}) / TP)"
+    matrices = f"2(Q + 2K) + Q + {mlps}{gathered}"
     kept = kept_layers(model, where) if where.pipeline_layers else "L"
-    if recomputes(spec):
-        return f"maxTokensPerGpu x ({kept} x H + {of_layer}) x {size}, each layer computed again"
-    return f"maxTokensPerGpu x {kept} x {of_layer} x {size}, no recomputation"
+    if spec.training.sequence_parallel:
+        of_layers = f"{kept} x H + 4H + {matrices}" if recomputes(spec) else f"{kept} x (4H + {matrices})"
+        per_token = f"(({of_layers}) / TP + H)"
+    elif recomputes(spec):
+        per_token = f"({kept} x H + (4H + ({matrices}) / TP))"
+    else:
+        per_token = f"{kept} x (4H + ({matrices}) / TP)"
+    again = "each layer computed again" if recomputes(spec) else "no recomputation"
+    return f"maxTokensPerGpu x {per_token} x {size}, {again}"
 
 
 def recomputes(spec: Spec) -> bool:

@@ -24,6 +24,7 @@ LAYOUTS: tuple[Json, ...] = (
     {},
     {"gpusPerNode": 2},
     {"gpusPerNode": 2, "tensorParallel": 2},
+    {"gpusPerNode": 2, "tensorParallel": 2, "sequenceParallel": True},
     {"gpusPerNode": 2, "pipelineParallel": 2},
     {"gpusPerNode": 4, "tensorParallel": 2, "pipelineParallel": 2},
     {"gpusPerNode": 4, "tensorParallel": 2},

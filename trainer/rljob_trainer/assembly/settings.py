@@ -127,6 +127,7 @@ def learner_config(
         context_parallel=spec.training.context_parallel,
         expert_parallel=spec.training.expert_parallel,
         expert_tensor_parallel=spec.training.expert_tensor_parallel,
+        sequence_parallel=spec.training.sequence_parallel,
         router=routing_settings(spec.training.experts),
         precision=spec.training.precision.value,
         device="cpu" if on_cpu else "cuda",

@@ -49,7 +49,9 @@ def test_what_the_learner_sets_itself_is_not_needed_and_a_path_is_to_be_checked(
     options = """--runtime-env-json '{"env_vars": {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "PYTHONPATH": "/root/M"}}'"""
 
     assert env(options) == {"PYTHONPATH": "/root/M"}
-    assert "CUDA_DEVICE_MAX_CONNECTIONS=1, line 2: the learner sets it itself" in notes(options, NoteKind.NEEDLESS)
+    assert "CUDA_DEVICE_MAX_CONNECTIONS=1, line 2: the learner sets it with training.sequenceParallel" in notes(
+        options, NoteKind.NEEDLESS
+    )
     assert "PYTHONPATH=/root/M, line 2" in "".join(notes(options, NoteKind.CHECK))
 
 

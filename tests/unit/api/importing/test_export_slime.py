@@ -94,6 +94,7 @@ FIELDS = {
     "rollout__sampling__stopTokenIds": st.lists(st.integers(0, 9), min_size=1, max_size=3),
     "training__maxTokensPerGpu": st.integers(1, 99999),
     "training__tensorParallel": st.sampled_from([1, 2, 4]),
+    "training__sequenceParallel": st.booleans(),
     "training__optimizer__schedule": st.sampled_from(["Constant", "Linear", "Cosine"]),
     "training__optimizer__warmupSteps": st.integers(0, 9),
     "training__optimizer__weightDecay": share,

@@ -115,6 +115,17 @@ def test_a_router_s_bias_is_of_the_checkpoint_and_stays_as_it_is(rate: str, lost
     assert len(notes(words, NoteKind.LOST)) == lost
 
 
+def test_sequence_parallelism_is_a_field_and_is_left_out_where_one_rank_has_all_tokens():
+    words = "--sequence-parallel --tensor-model-parallel-size 2 --actor-num-gpus-per-node 8"
+
+    assert spec_of(words)["training"]["sequenceParallel"] is True
+    assert notes(words, NoteKind.LOST) == []
+    for alone in ("--sequence-parallel", "--sequence-parallel --tensor-model-parallel-size 1"):
+        assert "sequenceParallel" not in spec_of(alone)["training"]
+        (left_out,) = [note for note in notes(alone, NoteKind.NEEDLESS) if "sequence-parallel" in note]
+        assert "left out: spec.training.sequenceParallel would not be used: tensorParallel is 1" in left_out
+
+
 def test_the_size_of_context_parallelism_is_a_field():
     words = "--context-parallel-size 2 --actor-num-gpus-per-node 8"
 

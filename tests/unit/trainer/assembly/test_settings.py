@@ -147,3 +147,11 @@ def test_the_learner_gets_the_settings_of_its_routers(tmp_path):
     assert learner_config(spec, chosen_algorithm(spec), tmp_path, 1, tmp_path).router == RoutingSettings(
         z_coefficient=0.2
     )
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_the_learner_shares_out_tokens_as_the_manifest_says(tmp_path, shares):
+    sizes = {"gpusPerNode": 2, "tensorParallel": 2, "sequenceParallel": shares}
+    spec = parse(manifest(tmp_path, tmp_path, training=sizes)).spec
+    config = learner_config(spec, chosen_algorithm(spec), tmp_path, 1, tmp_path)
+    assert (config.tensor_parallel, config.sequence_parallel) == (2, shares)
