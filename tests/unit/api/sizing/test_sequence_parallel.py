@@ -67,3 +67,11 @@ def test_formulas_show_what_is_shared_out(good: str) -> None:
 def test_tokens_of_a_rank_have_as_many_shares_as_tensor_ranks_only_with_sequence_parallelism(good: str) -> None:
     assert training(good, tensorParallel=4).spec.training.token_shares == 1
     assert training(good, tensorParallel=4, sequenceParallel=True).spec.training.token_shares == 4
+
+
+@pytest.mark.parametrize(("shares", "divided"), [(False, True), (True, False)])
+def test_saved_activations_may_be_divided_once(good: str, shares: bool, divided: bool) -> None:
+    content = yaml.safe_load(good)
+    content["spec"]["training"] |= {"tensorParallel": 2, "sequenceParallel": shares}
+    content["spec"]["extraArgs"] = {"megatron": {"distribute_saved_activations": divided}}
+    assert parse(content).spec.training.sequence_parallel is shares
