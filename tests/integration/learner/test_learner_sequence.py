@@ -48,15 +48,16 @@ MOST = 2e-6
 BUDGET = 61
 """tokens of a micro-batch"""
 LLAMA, QWEN2, QWEN3, UNTIED = ("llama", True), ("qwen2", False), ("qwen3", True), ("qwen3", False)
-EXPERTS, MIXTRAL, GLM4 = ("qwen3_moe", False), ("mixtral", False), ("glm4", False)
+EXPERTS, MIXTRAL, GLM4, BIASED = ((family, False) for family in ("qwen3_moe", "mixtral", "glm4", "glm4_moe"))
 AGAIN = {"megatron_args": RECOMPUTE[Recompute.FULL]}
 CASES: dict[int, list[Case]] = {
     2: [
         *((model, {}) for model in (LLAMA, QWEN2, UNTIED, EXPERTS, GLM4)),
         *((EXPERTS, {"expert_parallel": 2}), (MIXTRAL, {"expert_tensor_parallel": 2}), (QWEN3, AGAIN)),
+        *((BIASED, {"expert_parallel": 2}), (BIASED, AGAIN)),
     ],
     4: [
-        *((model, {"pipeline_parallel": 2}) for model in (LLAMA, EXPERTS)),
+        *((model, {"pipeline_parallel": 2}) for model in (LLAMA, EXPERTS, BIASED)),
         *((UNTIED, {}), (EXPERTS, {"expert_parallel": 2, "expert_tensor_parallel": 2})),
         *((model, {"context_parallel": 2}) for model in (QWEN3, EXPERTS)),
         (EXPERTS, {"context_parallel": 2, "expert_parallel": 2, **AGAIN}),
@@ -73,7 +74,7 @@ def shared(directory: Path, **changes: Any) -> LearnerConfig:
 
 
 def router(model: Model) -> RoutingSettings:
-    return ROUTER if model in (EXPERTS, MIXTRAL) else RoutingSettings()
+    return ROUTER if model in (EXPERTS, MIXTRAL, BIASED) else RoutingSettings()
 
 
 @cache

@@ -53,9 +53,10 @@ class ExpertLayer(MoELayer):
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **named: Any) -> tuple[torch.Tensor, None]:
         if self.config.sequence_parallel:
-            return super().forward(hidden_states, *args, **named)  # type: ignore[no-any-return]
-        output, _ = super().forward(_Share.apply(hidden_states, self.tp_group), *args, **named)
-        whole = _Whole.apply(output, self.tp_group, len(hidden_states))
+            whole, _ = super().forward(hidden_states, *args, **named)
+        else:
+            output, _ = super().forward(_Share.apply(hidden_states, self.tp_group), *args, **named)
+            whole = _Whole.apply(output, self.tp_group, len(hidden_states))
         shared = super().shared_experts_compute(hidden_states)
         return (whole if shared is None else whole + shared), None
 
