@@ -19,7 +19,7 @@ from rljob_api.sections import Schedule
 from rljob_trainer.learners.config import OptimizerSettings
 from rljob_trainer.learners.host_optimizer import HostOptimizer
 from rljob_trainer.learners.movable import HostMemory, memory_of
-from rljob_trainer.learners.optimizer_state import MOMENTS, Flat, gathered, master_of, whole_state
+from rljob_trainer.learners.optimizer_state import MOMENTS, Flat, gathered, length_of, master_of, whole_state
 
 DECAY_STYLES = {Schedule.CONSTANT: "constant", Schedule.LINEAR: "linear", Schedule.COSINE: "cosine"}
 """Megatron's names"""
@@ -210,7 +210,7 @@ def _moments(part: Any) -> list[Flat]:
         return []
     flats: list[Flat] = []
     for buffer in part.buffers:
-        flat = {name: torch.zeros(buffer.numel_unpadded, device=buffer.grad_data.device) for name in MOMENTS}
+        flat = {name: torch.zeros(length_of(buffer), device=buffer.grad_data.device) for name in MOMENTS}
         for parameter, (start, end, _bucket) in buffer.param_index_map.items():
             master = master_of(part, parameter)
             _remember(part, master, {name: flat[name][start:end].view_as(master) for name in MOMENTS})

@@ -1,7 +1,9 @@
 """The optimizer's state of a group of data-parallel ranks, on the host of its first rank, for a checkpoint.
 
-Does what Megatron's `DistributedOptimizer.get_parameter_state_dp_zero` does, with the same result. Megatron fills the
-whole state with zeros three times, receives it through gloo, also from GPUs, and copies it twice more.
+Does what Megatron's `DistributedOptimizer.get_parameter_state_dp_zero` does. Megatron fills the whole state with zeros
+three times, receives it through gloo, also from GPUs, and copies it twice more. It also leaves out the padding between
+buckets (an embedding that two pipeline stages share has one of its own), and then looks for parameters where they are
+with the padding: 0.16.1 writes wrong states. Here every number has its place in the buffer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,6 +28,11 @@ def master_of(part: Any, parameter: torch.Tensor) -> torch.Tensor:
     group, place = part.model_param_group_index_map[parameter]
     master: torch.Tensor = part.optimizer.param_groups[group]["params"][place]
     return master
+
+
+def length_of(buffer: Any) -> int:
+    """Return the place where the last parameter of a buffer ends."""
+    return max((end for _start, end, _bucket in buffer.param_index_map.values()), default=0)
 
 
 def whole_state(part: Any, moments: Sequence[Flat], *, empty_data: bool, **_: object) -> dict[Any, Any]:
@@ -56,15 +63,15 @@ def gathered(part: Any, *, empty_data: bool, **_: object) -> dict[Any, Any] | No
 
 
 def _zeros(buffer: Any) -> dict[str, torch.Tensor]:
-    return {name: torch.zeros(buffer.numel_unpadded, device="cpu") for name in STATE}
+    return {name: torch.zeros(length_of(buffer), device="cpu") for name in STATE}
 
 
 def _masters(part: Any, buffer: Any) -> torch.Tensor:
     """Return the masters of a buffer end to end, on the CPU; fp32 weights are their own, and lie so already."""
     if buffer.param_dtype is torch.float32:
-        weights: torch.Tensor = buffer.param_data[: buffer.numel_unpadded]
+        weights: torch.Tensor = buffer.param_data[: length_of(buffer)]
         return weights.detach().cpu()
-    masters = torch.zeros(buffer.numel_unpadded)
+    masters = torch.zeros(length_of(buffer))
     for parameter, (start, end, _bucket) in buffer.param_index_map.items():
         masters[start:end].copy_(master_of(part, parameter).detach().view(-1))
     return masters
@@ -73,20 +80,20 @@ def _masters(part: Any, buffer: Any) -> torch.Tensor:
 def _gathered_buffer(part: Any, index: int, is_first: bool) -> dict[str, torch.Tensor]:
     """Return what the first rank has of a buffer in the end; the others return nothing.
 
-    Every bucket is shared out in equal parts, and padded for that; the whole has no padding.
+    Every bucket is shared out in equal parts, and padded for that; the whole has no padding at its end.
     """
     buffer, group = part.buffers[index], part.data_parallel_group
     (bucket_ranges,) = part.gbuf_ranges[index].values()
-    whole = {name: torch.empty(buffer.numel_unpadded, device="cpu") for name in STATE} if is_first else {}
-    begin = 0
+    length = length_of(buffer)
+    whole = {name: torch.empty(length, device="cpu") for name in STATE} if is_first else {}
     for bucket, ranges in zip(buffer.buckets, bucket_ranges, strict=True):
-        end, numbers = begin + bucket.numel_unpadded, bucket.grad_data.numel() // group.size()
+        begin, numbers = bucket.offset, bucket.grad_data.numel() // group.size()
+        end = min(length, begin + bucket.grad_data.numel())
         for name, start in product(STATE, range(0, numbers, PIECE)):
             piece = range(start, min(start + PIECE, numbers))
             sent = _own(part, bucket, ranges["param_map"], name, piece)
             firsts = [begin + rank * numbers + start for rank in range(group.size())]
             gather(sent, [whole[name][first:end][: len(piece)] for first in firsts] if is_first else None, group)
-        begin = end
     return whole
 
 

@@ -58,20 +58,22 @@ class Ranks:
 
 
 def laid_out(buffers: list[list[Bucket]], ranks: int) -> tuple[list[Any], list[dict[str, torch.Tensor]]]:
-    """Return each rank's part of an optimizer as Megatron lays it out, and what its buffers hold end to end."""
+    """Return each rank's part of an optimizer as Megatron lays it out, and what its buffers hold up to the last
+    parameter's end."""
     parts = [optimizer_part(rank, ranks) for rank in range(ranks)]
     numbers = itertools.count(1)
     wholes = []
     for listed in buffers:
         for part in parts:
-            part.buffers.append(SimpleNamespace(buckets=[], param_dtype=torch.bfloat16, numel_unpadded=0))
+            part.buffers.append(SimpleNamespace(buckets=[], param_dtype=torch.bfloat16, param_index_map={}))
             part.gbuf_ranges.append({(torch.bfloat16, torch.float32): []})
         whole: dict[str, list[float]] = {name: [] for name in STATE}
         for bucket in listed:
             filled = add_bucket(parts, bucket, numbers)
             for name in STATE:
                 whole[name] += filled[name]
-        wholes.append({name: torch.tensor(whole[name]) for name in STATE})
+        length = max((end for _, end, _ in parts[0].buffers[-1].param_index_map.values()), default=0)
+        wholes.append({name: torch.tensor(whole[name][:length]) for name in STATE})
     return parts, wholes
 
 
@@ -88,24 +90,24 @@ def optimizer_part(rank: int, ranks: int) -> Any:
 
 
 def add_bucket(parts: list[Any], bucket: Bucket, numbers: "itertools.count[int]") -> dict[str, list[float]]:
-    """Share a bucket out in equal parts, padded for that. Return its numbers, with a 0 between parameters."""
+    """Share a bucket out in equal parts, padded for that. Return its numbers, with a 0 where no parameter is."""
     ranks, ends = len(parts), list(itertools.accumulate(gap + size for gap, size in bucket))
-    unpadded, share = ends[-1], -(-ends[-1] // ranks)
-    filled = {name: [0.0] * unpadded for name in STATE}
+    share, before = -(-ends[-1] // ranks), parts[0].buffers[-1].buckets
+    offset = sum(len(each.grad_data) for each in before)
+    filled = {name: [0.0] * (ranks * share) for name in STATE}
     maps: list[dict[Any, Any]] = [{} for _ in parts]
     for parameter, (end, (_, size)) in enumerate(zip(ends, bucket, strict=True)):
         key = f"{len(parts[0].states)}-{next(numbers)}-{parameter}"
         for name in STATE:
             filled[name][end - size : end] = [float(next(numbers)) for _ in range(size)]
         for rank, part in enumerate(parts):
+            part.buffers[-1].param_index_map[key] = offset + end - size, offset + end, len(before)
             low, high = max(end - size, rank * share), min(end, (rank + 1) * share)
             if low < high:
                 maps[rank][key] = {"gbuf_local": Range(low - rank * share, high - rank * share)}
                 part.states[key] = {name: torch.tensor([filled[name][low:high]]) for name in STATE}
     for part, places in zip(parts, maps, strict=True):
-        buffer = part.buffers[-1]
-        buffer.buckets.append(SimpleNamespace(numel_unpadded=unpadded, grad_data=torch.zeros(ranks * share)))
-        buffer.numel_unpadded += unpadded
+        part.buffers[-1].buckets.append(SimpleNamespace(offset=offset, grad_data=torch.zeros(ranks * share)))
         (ranges,) = part.gbuf_ranges[-1].values()
         ranges.append({"param_map": places})
     return filled

@@ -46,8 +46,10 @@ def rank() -> Iterator[None]:
 class Trained:
     """A model with its optimizer."""
 
-    def __init__(self, settings: OptimizerSettings, precision: str = "fp32") -> None:
+    def __init__(self, settings: OptimizerSettings, precision: str = "fp32", *, shares_matrix: bool = False) -> None:
+        """`shares_matrix`: as an embedding that the first and the last pipeline stage have."""
         self.model = SmallModel(torch.bfloat16 if precision == "bf16" else torch.float32)
+        self.model.matrix.shared_embedding = shares_matrix  # type: ignore[attr-defined]  # Megatron's
         self.ddp = data_parallel(self.model)
         self.optimizer = Optimizer(self.ddp, settings, precision)
 
@@ -305,6 +307,23 @@ def test_the_state_for_a_checkpoint_is_the_one_that_megatron_would_gather(precis
         for name, tensor in state.items():
             torch.testing.assert_close(tensor, wanted[0][kind][name], rtol=0, atol=0)
             assert tensor.count_nonzero() >= 15
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_parameters_behind_the_padding_of_a_bucket_are_saved_where_they_are(precision: str) -> None:
+    trained = Trained(FULL, precision, shares_matrix=True)
+    for seed in range(2):
+        trained.step(gradients(seed))
+    (part,) = trained.parts()
+    (buffer,) = part.buffers
+    assert [bucket.offset for bucket in buffer.buckets] == [0, 128], "the matrix has a bucket of its own, after padding"
+    for found in (part.get_parameter_state_dp_zero(empty_data=False), gathered(part, False)):
+        for tensors in found[0].values():
+            for parameter, (start, end, _) in buffer.param_index_map.items():
+                held = part._get_main_param_and_optimizer_states(parameter)
+                for name, tensor in tensors.items():
+                    assert held[name].any()
+                    torch.testing.assert_close(tensor[start:end], held[name].detach().flatten(), rtol=0, atol=0)
 
 
 def test_without_data_the_state_for_a_checkpoint_has_its_form_and_zeros() -> None:
