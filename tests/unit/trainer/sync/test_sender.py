@@ -110,7 +110,7 @@ def test_a_collective_export_is_exhausted_also_when_it_is_refused(tensors: Tenso
 
 
 def test_sending_without_a_group_is_refused(tensors: Tensors) -> None:
-    with pytest.raises(SendError, match="not connected"):
+    with pytest.raises(SendError, match="^send: not connected$"):
         sender(tensors).send(tensors.items(), 1 << 20)
 
 
@@ -202,6 +202,19 @@ def test_a_broadcast_that_breaks_names_its_tensors_and_leaves_the_group(
     assert groups[0].left
     with pytest.raises(SendError, match="not connected"):
         weights.send(tensors.items(), 1 << 20)
+
+
+def test_a_broadcast_that_cannot_begin_names_its_tensors_too(
+    tensors: Tensors, groups: list[FakeGroup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(group: FakeGroup, tensor: torch.Tensor, root: int) -> FakeWork:
+        raise RuntimeError("NCCL: aborted")
+
+    weights = connected(tensors)
+    monkeypatch.setattr(FakeGroup, "broadcast", refuse)
+    with pytest.raises(SendError, match=r"^broadcast \S+embed_tokens\.weight to \S+q_proj\.weight: NCCL: aborted$"):
+        weights.send(tensors.items(), bucket_bytes=3200 + 256)
+    assert groups[0].left
 
 
 def test_a_sender_leaves_its_group_before_it_joins_another_and_once(tensors: Tensors, groups: list[FakeGroup]) -> None:
