@@ -110,7 +110,7 @@ def test_a_collective_export_is_exhausted_also_when_it_is_refused(tensors: Tenso
 
 
 def test_sending_without_a_group_is_refused(tensors: Tensors) -> None:
-    with pytest.raises(SendError, match="^send: not connected$"):
+    with pytest.raises(SendError, match=r"^send: not connected$"):
         sender(tensors).send(tensors.items(), 1 << 20)
 
 
