@@ -8,7 +8,8 @@ not repeated, so an interrupted benchmark goes on where it was. `--device cpu --
 
 `publish-...` is a colocated `rljob run` with so little work that a step is all handing over: 8 responses of one token,
 an optimizer step, a publication. So `publish` and the next `rollout` are the time from the end of the step to the first
-tokens of the new version. `apart-...` is the same with learner and engine on a GPU each.
+tokens of the new version. `apart-...` is the same with learner and engine on a GPU each, `gathered-...` with a learner
+on two GPUs, from which a publication gathers the weights.
 
 `cycles` is a hundred steps of `publish-0.6B-Ipc`, for their memory. `whole` is a step of common size, colocated: 256
 responses of 256 tokens. `waits` and `ahead` are one manifest with and without `rollout.async`. `lost-...` kills an
@@ -219,9 +220,13 @@ def decode(bench: Bench, in_flight: int) -> Json:
     }
 
 
-def apart(bench: Bench, size: str) -> Json:
-    """Measure the steps of a run that does little but hand over to an engine on a GPU of its own."""
-    job = bench.job(f"apart-{size}", bench.model(size), placement="Disaggregated")
+def apart(bench: Bench, name: str, size: str, ranks: int) -> Json:
+    """Measure the steps of a run that does little but hand over to an engine on a GPU of its own.
+
+    The learner has so many tensor-parallel ranks, from which the weights are gathered.
+    """
+    training: Json = {"gpusPerNode": ranks, "tensorParallel": ranks}
+    job = bench.job(name, bench.model(size), placement="Disaggregated", training=training)
     return figures(bench.run(job, STEPS))
 
 
@@ -352,7 +357,8 @@ def timed(directory: Path) -> Json:
 ROWS: dict[str, Callable[[Bench], Json]] = {
     **{f"decode-{number}": partial(decode, in_flight=number) for number in IN_FLIGHT},
     **{f"publish-{size}-{how}": partial(publish, size=size, transport=how) for size in SHAPES for how in TRANSPORTS},
-    **{f"apart-{size}": partial(apart, size=size) for size in SHAPES},
+    **{f"apart-{size}": partial(apart, name=f"apart-{size}", size=size, ranks=1) for size in SHAPES},
+    **{f"gathered-{size}": partial(apart, name=f"gathered-{size}", size=size, ranks=2) for size in SHAPES},
     "whole": whole,
     "waits": partial(ahead, name="waits", settings=None),
     "ahead": partial(ahead, name="ahead", settings={"maxStaleness": 1}),
@@ -362,12 +368,14 @@ ROWS: dict[str, Callable[[Bench], Json]] = {
         lost, name="lost-publishing", kills=[Kill(VICTIMS["engine"], in_publication) for _ in range(3)], tokens=1
     ),
 }
-TWO_GPUS = frozenset(name for name in ROWS if name.startswith(("apart", "waits", "ahead")))
+SEVERAL_GPUS = {"apart": 2, "waits": 2, "ahead": 2, "gathered": 3}
+"""how many a row needs, by the beginning of its name"""
 
 
 def possible() -> list[str]:
     """Return the rows that have enough GPUs."""
-    return [name for name in ROWS if name not in TWO_GPUS or torch.cuda.device_count() > 1]
+    gpus = max(torch.cuda.device_count(), 1)
+    return [name for name in ROWS if SEVERAL_GPUS.get(name.partition("-")[0], 1) <= gpus]
 
 
 def main() -> None:

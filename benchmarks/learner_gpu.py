@@ -132,8 +132,8 @@ def without_layer(case: Case) -> Step:
     """Return a step with Megatron's own layer around our attention: torch.compile's gate, PyTorch's norms."""
     layer_spec = model._layer_spec
 
-    def spec(config: Any, family: Any, device: Any) -> Any:
-        made = layer_spec(config, family, device)
+    def spec(config: Any, family: Any, device: Any, **of: Any) -> Any:
+        made = layer_spec(config, family, device, **of)
         made.module = TransformerLayer
         return made
 
@@ -150,7 +150,9 @@ def without_kept_logits(case: Case) -> Step:
 def unfused(case: Case) -> Step:
     """Return a step of the learner with the layers and the output layer that it has on CPUs."""
     layer_spec = model._layer_spec
-    patch.object(model, "_layer_spec", lambda config, family, _device: layer_spec(config, family, "cpu")).start()
+    patch.object(
+        model, "_layer_spec", lambda config, family, _device, **of: layer_spec(config, family, "cpu", **of)
+    ).start()
     patch.object(logprobs, "_head", lambda _hidden, _shard: logprobs._Head).start()
     return without_flash_4(case)
 

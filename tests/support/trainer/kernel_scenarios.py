@@ -188,7 +188,9 @@ def _as_on_a_gpu() -> Iterator[None]:
 @contextmanager
 def _layers_of_a_gpu() -> Iterator[None]:
     layer_spec = model._layer_spec
-    with patch.object(model, "_layer_spec", lambda config, family, _device: layer_spec(config, family, "cuda")):
+    with patch.object(
+        model, "_layer_spec", lambda config, family, _device, **of: layer_spec(config, family, "cuda", **of)
+    ):
         yield
 
 

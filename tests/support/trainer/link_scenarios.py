@@ -29,7 +29,9 @@ def measured(rank: int, world_size: int, port: int, slow: dict[Pair, float], pai
     """Return what this rank knows of the network."""
     store = dist.TCPStore("127.0.0.1", port, world_size, is_master=rank == 0, timeout=timedelta(seconds=60))
     dist.init_process_group("gloo", store=dist.PrefixStore("ranks", store), rank=rank, world_size=world_size)
-    return measure(UnevenWire(rank, slow, pair_s), store, rank, [f"pod-{each}" for each in range(world_size)])
+    found = measure(UnevenWire(rank, slow, pair_s), store, rank, [f"pod-{each}" for each in range(world_size)])
+    _leave_together(store, rank, world_size)
+    return found
 
 
 def arrives(rank: int, world_size: int, port: int, missing: int, limit_s: float) -> tuple[str, ...]:
@@ -38,7 +40,12 @@ def arrives(rank: int, world_size: int, port: int, missing: int, limit_s: float)
     if rank == missing:
         time.sleep(60)
     places = arrive(store, rank, world_size, f"pod-{rank}", timedelta(seconds=limit_s))
+    _leave_together(store, rank, world_size)
+    return places
+
+
+def _leave_together(store: dist.TCPStore, rank: int, world_size: int) -> None:
+    """Let rank 0, which serves the store, end last."""
     store.set(f"done/{rank}", "")
     for other in range(world_size if rank == 0 else 0):
-        store.get(f"done/{other}")  # rank 0 serves the store
-    return places
+        store.get(f"done/{other}")

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import astuple, dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -43,6 +43,8 @@ MOST_BYTES = 2**24
 """of an answer"""
 MOST_SHOWN = 4000
 """characters of a log in a message"""
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""NumPy would start a thread for each core of the node, whose memory alone exceeds memoryMib on a node of 64 cores"""
 TRACE_S = 0.1
 """for the stacks of a process that hangs to reach its log [s]"""
 
@@ -262,6 +264,11 @@ class Running:
         return last_lines(self.process)
 
 
+def few_threads(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a process of a function gets beside the trainer's own."""
+    return {name: number for name, number in ONE_THREAD.items() if name not in environ}
+
+
 def start(
     setup: Setup,
     log_file: Path,
@@ -282,7 +289,7 @@ def start(
             else:
                 inside = [*command, sandbox.CONNECTION]
                 command = sandbox.command_line(replace(box, connect=f"{directory}/reward"), inside)
-            process = KeptProcess(command, {}, log_file)
+            process = KeptProcess(command, few_threads(os.environ), log_file)
             try:
                 connection = accepted(door, process, setup, clock)
                 return introduced(process, connection, setup, alive, clock)
