@@ -21,6 +21,7 @@ from rljob_operator.identity import Manifest
 PEERINGS = "apis/kopf.dev/v1"
 """served, as in clusters where another operator has installed them; ours must not wait for that operator"""
 OTHERS = {
+    "Namespace": ("api/v1", "namespaces"),  # kopf watches nothing before it knows this kind
     "Node": ("api/v1", "nodes"),
     "ResourceQuota": ("api/v1", "resourcequotas"),
     "LimitRange": ("api/v1", "limitranges"),
@@ -28,7 +29,7 @@ OTHERS = {
     "KopfPeering": (PEERINGS, "kopfpeerings"),
     "ClusterKopfPeering": (PEERINGS, "clusterkopfpeerings"),
 }
-OF_CLUSTER = ("Node", "PriorityClass", "ClusterKopfPeering")
+OF_CLUSTER = ("Namespace", "Node", "PriorityClass", "ClusterKopfPeering")
 POLL_S = 0.01
 """between two looks of a watch [s]"""
 
