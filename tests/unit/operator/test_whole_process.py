@@ -20,7 +20,7 @@ from aiohttp import web
 from kopf import LoginError
 
 from rljob_api.control import Progress
-from rljob_operator import handlers, leader
+from rljob_operator import handlers, leader, process
 from rljob_operator.background_tasks import TASK_ENDED
 from rljob_operator.cluster import Cluster
 from rljob_operator.driver_api import open_session
@@ -53,6 +53,12 @@ def thresholds() -> Iterator[None]:
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)
+
+
+@pytest.fixture(autouse=True)
+def no_second_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes come by watches alone."""
+    monkeypatch.setattr(process, "FIRST_RESYNC_S", 1e6)
 
 
 @pytest.fixture(autouse=True)
