@@ -8,9 +8,10 @@ from rljob_api.sections import Tools, ToolSandbox
 from rljob_api.sizing.tool_pods import needs_isolation
 from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.processes import sandbox
+from rljob_trainer.processes.function_workers import ONE_THREAD
 
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-"""a sandbox limits threads, too, and libraries start one for each core"""
+ENVIRONMENT = {**ONE_THREAD, "PYTHONDONTWRITEBYTECODE": "1"}
+"""a sandbox limits threads, too"""
 
 
 def sandbox_for(settings: Tools, paths: Sequence[str]) -> sandbox.Settings | None:
@@ -24,7 +25,7 @@ def sandbox_for(settings: Tools, paths: Sequence[str]) -> sandbox.Settings | Non
         raise GenerateError(str(problem))
     modules = {path.partition(":")[0].partition(".")[0] for path in paths}
     places = [place for module in sorted({"rljob_trainer", *modules}) for place in places_of(module)]
-    return sandbox.Settings(read_only=(*places, *settings.read_only_paths), environment=ONE_THREAD)
+    return sandbox.Settings(read_only=(*places, *settings.read_only_paths), environment=ENVIRONMENT)
 
 
 def sandbox_problem(settings: Tools, *, has_pods: bool = False) -> Problem | None:
