@@ -28,7 +28,7 @@ from rljob_trainer.learners.config import (
     OptimizerSettings,
     RoutingSettings,
 )
-from rljob_trainer.processes import kernel_archive
+from rljob_trainer.processes.kernel_archive import archive_of
 from rljob_trainer.rundir.rollout_files import Made
 from rljob_trainer.sync.layout import Sharding
 
@@ -113,7 +113,6 @@ def learner_config(
     spec: Spec, algorithm: Algorithm, model: Path, num_threads: int, directory: Path, teacher: Path | None = None
 ) -> LearnerConfig:
     """Return what the manifest says about the learner of a run in this directory."""
-    on_cpu = spec.runtime.device is Device.CPU
     return LearnerConfig(
         checkpoint_dir=model,
         optimizer=optimizer_settings(spec),
@@ -130,11 +129,11 @@ def learner_config(
         sequence_parallel=spec.training.sequence_parallel,
         router=routing_settings(spec.training.experts),
         precision=spec.training.precision.value,
-        device="cpu" if on_cpu else "cuda",
+        device="cpu" if spec.runtime.device is Device.CPU else "cuda",
         seed=spec.seed,
         num_threads=num_threads,
         leaves=spec.learner_leaves,
-        kernels=None if on_cpu else directory / kernel_archive.NAME,
+        kernels=archive_of(directory, spec.runtime.device),
         megatron_args=RECOMPUTE[spec.training.recompute] | spec.extra_args.megatron,
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 from rljob_api.control import CORES
 from rljob_api.rules.arguments import sglang_command_line
 from rljob_api.sections import Device, Placement, Precision, Spec
-from rljob_trainer.processes import kernel_archive
+from rljob_trainer.processes.kernel_archive import archive_of
 
 CPU_SITE = Path(__file__).parent / "cpu_site"
 GPU_SITE = Path(__file__).parent / "gpu_site"
@@ -62,7 +62,7 @@ def engine_command(
     environment = _cpu_environment(threads, python_path) if on_cpu else _gpu_environment(threads, python_path)
     environment |= cuda_debugging(spec, directory)
     arguments = _arguments(spec, model) | device | spec.extra_args.sglang
-    return EngineCommand(arguments, environment, None if on_cpu else directory / kernel_archive.NAME)
+    return EngineCommand(arguments, environment, archive_of(directory, spec.runtime.device))
 
 
 def cuda_debugging(spec: Spec, directory: Path) -> dict[str, str]:

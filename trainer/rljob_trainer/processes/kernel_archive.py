@@ -23,6 +23,7 @@ from typing import Protocol
 from xxhash import xxh3_128_hexdigest
 
 from rljob_api.kernels import DIRECTORY_VARIABLE
+from rljob_api.sections import Device
 from rljob_trainer.processes.file_lock import locked
 
 log = logging.getLogger(__name__)
@@ -144,6 +145,11 @@ class NoKernels:
 
     def discard(self) -> None:
         """Do nothing."""
+
+
+def archive_of(directory: Path, device: Device) -> Path | None:
+    """Return where the run in this directory keeps kernels; None: on a CPU nothing is compiled."""
+    return None if device is Device.CPU else directory / NAME
 
 
 def kernels_of(environ: Mapping[str, str], archive: Path | None) -> Kernels:
