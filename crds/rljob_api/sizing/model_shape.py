@@ -290,12 +290,16 @@ def undivided(
     return Problem(path, size, f"does not divide the {whose} {' and '.join(against)}", str(near))
 
 
+def tensor_splits(model: Shape) -> dict[str, int]:
+    """Return what tensor ranks of the learner split, beside the MLP of a model without experts."""
+    split = {"attention heads": model.heads, "key-value heads": model.kv_heads}
+    split |= {"MLP columns of the first layers": model.dense_ffn} if model.dense_layers else {}
+    return split | ({"columns of the shared expert": model.shared_ffn} if model.shared_ffn else {})
+
+
 def tensor_obstacles(model: Shape, size: int) -> list[str]:
     """Return what tensor parallelism of this size cannot split in the learner."""
-    split = {"attention heads": model.heads, "key-value heads": model.kv_heads}
-    split |= {} if model.experts else {"MLP columns": model.ffn}
-    split |= {"MLP columns of the first layers": model.dense_ffn if model.dense_layers else 0}
-    split |= {"columns of the shared expert": model.shared_ffn}
+    split = tensor_splits(model) | ({} if model.experts else {"MLP columns": model.ffn})
     return [f"{number} {what}" for what, number in split.items() if number % size]
 
 

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoConfig
 
 from rljob_api.sizing.families import BY_MODEL_TYPE, faults, rope_type
-from rljob_api.sizing.model_shape import Shape, read
+from rljob_api.sizing.model_shape import Shape, read, tensor_splits
 from rljob_trainer import user_code
 from rljob_trainer.learners import families
 from rljob_trainer.learners.config import LearnerConfig
@@ -48,9 +48,7 @@ def check(hf_config: Any, config: LearnerConfig) -> None:
     for problem in _expert_problems(model, config):
         raise UnsupportedModelError(f"{config.checkpoint_dir}: {problem}")
     layers = model.layers
-    split = {"attention heads": model.heads, "key-value heads": model.kv_heads}
-    split |= {"MLP columns of the first layers": model.dense_ffn} if model.dense_layers else {}
-    split |= {"columns of the shared expert": model.shared_ffn} if model.shared_ffn else {}
+    split = tensor_splits(model)
     sizes = [size for size in range(1, model.heads + 1) if not any(number % size for number in split.values())]
     if config.tensor_parallel not in sizes:
         raise UnsupportedModelError(
