@@ -13,18 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from integration.learner.test_learner_context import mixed
+from integration.learner.test_learner_context import LOSS, MOST, RATES, mixed
+from integration.learner.test_learner_experts import ROUTER
 from rljob_api.sections import Recompute
 from rljob_trainer.assembly.settings import RECOMPUTE
 from rljob_trainer.batches.packing import pack
-from rljob_trainer.learners.config import (
-    CriticSettings,
-    KlSettings,
-    LearnerConfig,
-    LossSettings,
-    OptimizerSettings,
-    RoutingSettings,
-)
+from rljob_trainer.learners.config import CriticSettings, LearnerConfig, OptimizerSettings, RoutingSettings
 from rljob_trainer.learners.layout import token_layout
 from support.trainer.family_scenarios import called, kept_bytes, one_after_the_other
 from support.trainer.learner_data import learner_config, sequences, valued
@@ -38,13 +32,8 @@ Model = tuple[str, bool]
 """a family, and whether its embeddings are tied"""
 Case = tuple[Model, Mapping[str, Any]]
 
-LOSS = LossSettings(clip_low=0.2, clip_high=0.28, entropy_coefficient=0.01, kl=KlSettings(0.1), temperature=0.8)
 STEPS = [sequences(11, 0), mixed(1)]
 """odd numbers of tokens, fewer tokens than ranks, and common beginnings"""
-RATES = (5e-4, 1e-3)
-ROUTER = RoutingSettings(balance_coefficient=3.0, z_coefficient=0.2)
-MOST = 2e-6
-"""difference of a weight"""
 BUDGET = 61
 """tokens of a micro-batch"""
 LLAMA, QWEN2, QWEN3, UNTIED = ("llama", True), ("qwen2", False), ("qwen3", True), ("qwen3", False)

@@ -15,11 +15,16 @@ BENCHMARKS = REPOSITORY / "benchmarks"
 PATHS = [REPOSITORY / name for name in ("crds", "trainer", "operator", "benchmarks")]
 
 
-def figures(out: Path, program: str, *arguments: str, file: str) -> Any:
-    """Return what a program of `make bench-gpu` has measured."""
+def printed(out: Path, program: str, *arguments: str) -> str:
+    """Return what a benchmark prints on a CPU."""
     words = [sys.executable, str(BENCHMARKS / program), "--device", "cpu", "--tiny", "--out", str(out), *arguments]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, PATHS))}
-    subprocess.run(words, env=environment, check=True, timeout=280)
+    return subprocess.run(words, env=environment, check=True, timeout=280, stdout=subprocess.PIPE, text=True).stdout
+
+
+def figures(out: Path, program: str, *arguments: str, file: str) -> Any:
+    """Return what a program of `make bench-gpu` has measured."""
+    printed(out, program, *arguments)
     return json.loads((out / file).read_text())
 
 
@@ -67,12 +72,8 @@ def test_colocated_steps_in_turns_are_measured_with_a_learner_that_leaves(tmp_pa
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_first_steps_of_a_learner_are_timed_in_new_and_later_pods(tmp_path: Path) -> None:
-    words = [sys.executable, str(BENCHMARKS / "gpu_start.py"), "--device", "cpu", "--tiny", "--out", str(tmp_path)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, PATHS))}
-    done = subprocess.run(
-        [*words, "--what", "learner"], env=environment, check=True, timeout=280, stdout=subprocess.PIPE, text=True
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("learner, ")]
+    output = printed(tmp_path, "gpu_start.py", "--what", "learner")
+    lines = [line for line in output.splitlines() if line.startswith("learner, ")]
     assert [line.partition(":")[0] for line in lines] == [
         "learner, a new pod",
         "learner, a later pod of the job",
