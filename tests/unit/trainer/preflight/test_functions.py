@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from rljob_api.failures.diagnosis import diagnose
+from rljob_api.failures.scan import scan
 from rljob_trainer.preflight import Findings
 from support.trainer.preflight_place import Place, set_spec
 from support.trainer.whole_run import REWARD
@@ -50,7 +52,9 @@ def test_a_function_that_is_not_there_is_named_without_running_any(
     place: Place, sabotage: Callable[[Place], object], said: str
 ):
     sabotage(place)
-    assert said in "\n".join(map(str, place.look().problems))
+    refused = "\n".join(map(str, place.look().problems))
+    assert said in refused
+    assert diagnose([scan("output", refused.encode())]).findings[0].failure.code == "UserFunctionMissing"
 
 
 @pytest.mark.parametrize(

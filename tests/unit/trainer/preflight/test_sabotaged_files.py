@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from safetensors.numpy import save_file
 
+from rljob_api.errors import Problem
+from rljob_api.failures.diagnosis import diagnose
+from rljob_api.failures.scan import scan
 from rljob_trainer.preflight import Findings
 from support.trainer.preflight_place import FIRST, INDEX, ROWS, SECOND, Place, set_spec, template
 from support.trainer.tiny_models import CHAT_TEMPLATE
@@ -275,6 +278,56 @@ WARNED = {
 }
 """what does not stop a run"""
 
+SHARDS, KEYS, TEMPLATE = "CheckpointShardsMissing", "CheckpointKeysMissing", "ChatTemplateTwice"
+CODES = {
+    "a missing shard": SHARDS,
+    "a shard cut off in its tensors": SHARDS,
+    "a shard cut off in its header": SHARDS,
+    "a shard with a damaged header": SHARDS,
+    "a shard that git did not fetch": SHARDS,
+    "an index that is no index": SHARDS,
+    "a tensor that only the index has": KEYS,
+    "a layer that neither has": KEYS,
+    "sizes of another model": "CheckpointLayout",
+    "a quantised checkpoint": "EngineQuantUnsupported",
+    "untied without an output layer": KEYS,
+    "no weights": SHARDS,
+    "no checkpoint": "ModelNotFound",
+    "no tokenizer": "TokenizerBroken",
+    "a tokenizer cut off": "TokenizerBroken",
+    "a tokenizer of a larger model": "TokenizerBroken",
+    "no chat template": "ChatTemplateMissing",
+    "a template without a generation prompt": "ChatTemplateError",
+    "questions that have been through the template": TEMPLATE,
+    "questions that have been through another family's template": TEMPLATE,
+    "a prompt template with the chat template's markers": TEMPLATE,
+    "a prefill that opens the turn again": TEMPLATE,
+    "two begin-of-text tokens": TEMPLATE,
+    "a stop token that no tokenizer has": "RljobBadManifest",
+    "a key that the rows have not": "DataKeyMissing",
+    "a row without its key": "DataKeyMissing",
+    "a row of another type": "DataFormatWrong",
+    "a row that is no JSON": "DataNotJson",
+    "an empty label for an exact reward": "DataKeyMissing",
+    "an empty source": "DataEmpty",
+    "no questions": "PathNotFound",
+    "a prompt without room for its response": "PromptTooLong",
+    "rollouts that are not there": "PathNotFound",
+    "a directory without rollouts": "ReplayFailed",
+    "fewer rollouts than steps": "ReplayFailed",
+    "no teacher": "ModelNotFound",
+    "a teacher without weights": SHARDS,
+    "a teacher without a configuration": "ModelNotFound",
+    "a teacher with two tokens exchanged": "TokenizerBroken",
+    "a teacher with a token more": "TokenizerBroken",
+}
+"""what `rljob doctor` and the status name of that which stops a run"""
+
+
+def named(problem: Problem) -> str:
+    """Return the code of the failure that `rljob doctor` puts first."""
+    return diagnose([scan("output", f"{problem}\n".encode())]).findings[0].failure.code
+
 
 def test_a_sound_place_has_no_findings(place: Place):
     assert place.look() == place.look(here=False)
@@ -292,6 +345,7 @@ def test_a_sabotage_is_caught_by_its_check_and_by_no_other(place: Place, name: s
     (finding,) = found.problems + found.warnings
     assert said in str(finding)
     assert (finding in found.warnings) == (name in WARNED)
+    assert name in WARNED or named(finding) == CODES[name]
 
 
 def test_a_sound_teacher_has_no_findings(taught: Place):
@@ -308,6 +362,7 @@ def test_a_sabotaged_teacher_is_caught_by_its_check_and_by_no_other(taught: Plac
     (problem,) = found.problems
     assert problem.field == "spec.algorithm.teacher.checkpoint"
     assert said in str(problem)
+    assert named(problem) == CODES[name]
     assert taught.look_without_a_learner() == Findings()
 
 

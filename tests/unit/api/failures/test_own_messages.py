@@ -1,0 +1,31 @@
+"""Each message of the table of bad manifests is a known failure, whatever its field."""
+
+import pytest
+
+from rljob_api.failures.diagnosis import diagnose
+from rljob_api.failures.scan import scan
+from support.api.bad_manifests import Case, cases
+
+OF_THE_TEXT = {"manifest: stands for more than", "manifest: contains itself"}
+"""attacks on the reader, which no user meets by mistake"""
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_a_refused_manifest_is_a_known_failure(case: Case):
+    if case.says[0].startswith(tuple(OF_THE_TEXT)):
+        return
+    found = diagnose([scan("output", "".join(f"{line}\n" for line in case.says).encode())]).findings
+    assert found[0].failure.code == "RljobBadManifest"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "  spec.containers{ray-head}: Pulling image",
+        "spec.template.spec.containers[0].image: Required value",
+        "the field spec.rollout.engines: 4 is read",
+        "spec.rollout.engines=4",
+    ],
+)
+def test_other_lines_with_fields_are_none(line: str):
+    assert diagnose([scan("output", f"{line}\n".encode())]).findings == ()
