@@ -61,9 +61,7 @@ def diagnose(logs: Sequence[Scanned]) -> Diagnosis:
     begins = _episodes(shown, [log.name for log in logs])
     counts = {failure.code: sum(log.counts.get(failure.code, 0) for log in logs) for failure, _ in shown}
     findings = [_finding(failure, found, counts[failure.code], begins) for failure, found in shown]
-    if all(each.failure.level is Level.HINT for each in findings):
-        known = {(each.log, each.line) for hint in findings for each in hint.evidence}
-        findings += _unexplained(_last_words(logs), known) or _unexplained(_last_errors(logs), known)
+    findings = _with_end(findings, occurrences, logs)
     order = {log.name: index for index, log in enumerate(logs)}
     exceptions = [log.last_exception for log in logs if log.last_exception]
     ranked = tuple(sorted(findings, key=lambda each: _rank(each, order)))
@@ -72,6 +70,19 @@ def diagnose(logs: Sequence[Scanned]) -> Diagnosis:
         last_exception=exceptions[0] if exceptions else None,
         exception=_behind(ranked, occurrences),
     )
+
+
+def _with_end(
+    findings: list[Finding], occurrences: Sequence[tuple[Failure, Sequence[Occurrence]]], logs: Sequence[Scanned]
+) -> list[Finding]:
+    """Return findings with what the ends of logs say, where they are only hints or an exception of unknown topic."""
+    if any(each.failure.level is not Level.HINT and each.failure.code != UNKNOWN for each in findings):
+        return findings
+    known = {(each.log, each.line) for _, found in occurrences for each in found}
+    said = _unexplained(_last_errors(logs), known)
+    if any(each.failure.code == UNKNOWN for each in findings):
+        return [each for each in findings if not said or each.failure.code != UNKNOWN] + said
+    return findings + (said or _unexplained(_last_words(logs), known))
 
 
 def _last_words(logs: Sequence[Scanned]) -> dict[str, list[Occurrence]]:

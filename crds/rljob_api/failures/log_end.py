@@ -26,9 +26,10 @@ GOES_ON = re.compile(r"^\{\"kind\": ?\"(?:run|end)\"")
 PREFIX = (
     r"(?:\([^)]*\) ?|[\w.-]*\[[^\]]*\]:? ?|\S+ std(?:err|out) F |[│|>]\s*|std(?:err|out): ?"
     r"|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-][\d:]+)?\s+|(?:[\w./-]+\.py:\d+\] ?)"
+    r"|(?:\d+\.){3}\d+: ?|[a-z][\w.-]*-\d+: |[\w.-]+ +\| "
     r"|(?:ERROR|CRITICAL|FATAL):? (?:[\d-]+ [\d:.]+ )?(?:\S+:\d+:? )?(?:-- )?|(?:[Ee]rror|E): )*\s*"
 )
-"""what Ray, torchrun, loggers and collectors write before a line of a process"""
+"""what Ray, torchrun, pdsh, mpirun, Compose, loggers and collectors write before a line of a process"""
 CLASS = (
     r"(?:(?:\w+\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt)|Exception)|(?:\w+\.)+_?(?:exceptions?|errors?)\.[A-Z]\w+)\b"
 )
@@ -37,18 +38,21 @@ FRAME = re.compile(rf'^{PREFIX}File "[^"]+", line \d+, in \S+')
 """a frame of a traceback"""
 RAISED = re.compile(rf"({CLASS})(?:\((\w+)\))?:? *(.*)")
 """an exception anywhere in a line: its class, the class that Ray passes on, and the message"""
+TASK = re.compile(r"\bray::(?:[\w-]+:)?(\w+)\.(\w+)\(\)")
+"""the method of an actor whose exception Ray passes on"""
 LOOKS_LIKE_ERROR = re.compile(
     r"(?i)\bfail(?:ed|ure|s)?\b|\b(?:unable|inability|not possible) to\b|\bcould ?n(?:o|')?t\b|\bcannot\b|\bcan't\b"
     r"|\b(?:denied|refused|forbidden|unauthorized|killed|invalid|crashed|unschedulable|evicted|deadlock)\b"
     r"|\btimed out\b|\btime-?out (?:expired|exceeded|waiting|while|after|error)\b|\b(?:rpc|cuda|hip|rocm) error\b"
     r"|(?-i:\b[Ee]rror[: ])|\bnot (?:found|ready|available|enough)\b|\bno (?:such|space)\b"
-    r"|\bdeadline exceeded\b|\bpanic:"
+    r"|\bdeadline exceeded\b|\bpanic:|\bpending placement groups?\b|(?-i:\bscheduling_state: (?:NO_|INFEASIBLE))"
+    r"|(?-i:\bFailed[A-Z]\w+)|\b0/\d+ nodes are available\b"
 )
 """a line that may say why a program ended, however it is written"""
 NO_ERROR = re.compile(
     r"\b(?:INFO|DEBUG|WARN|WARNING|TRACE|Normal)\b|\b[IW]\d{4} \d\d:\d\d|level=\"?(?:info|warn|debug)"
     r"|\"level\": ?\"info|\[[IW] |\b[IW] \d+ \d+\]| W\]|[Ww]arning: |\bFAILED \S+::|File \"|\\n|\braise \w|: success\b"
-    r"|\b0 (?:failed|errors?|failures?)\b|[:=] ?0(?![.:x\d])|\bcount 0\b"
+    r"|(?<![\d.])0 (?:failed|errors?|failures?)\b|[:=] ?0(?![.:x\d])|\bcount 0\b"
     r"|the object has been modified|\bwon't affect\b|[Rr]eadiness probe|[Hh]ealth check failed"
     r"|\b(?:[Ii]f|[Ww]hen|[Uu]nless|until|in case)\b[^.]*\b(?:fail\w*|not|cannot|error|invalid|denied)\b"
     r"|\b(?:may|might)\b|\b(?:[Ii]gnor|[Ss]kip)\w*"
@@ -115,7 +119,8 @@ def _error_and_frames(data: bytes | mmap, start: int, raised: re.Match[str]) -> 
     after = read(data, start, min(len(data), start + AFTER)).split("\n", 1)
     rest = after[1] if len(after) > 1 else ""
     if passed_on or message.startswith(TRACEBACK):
-        return f"{passed_on or name}: ", frames(rest)
+        called = TASK.findall(message)
+        return f"{passed_on or name}: ", (*(f"ray::{actor} in {method}" for actor, method in called), *frames(rest))
     if len(message) < SHORT:
         message = f"{message} {' '.join(rest.split(chr(10))[:2])}"
     return f"{name}: {message}", frames(read(data, max(0, start - BEFORE), start))

@@ -32,19 +32,23 @@ class ExceptionRule(BaseModel):
     """regular expression for `Class: message`; None: any"""
     frames: str | None = None
     """regular expression for one frame, `path in function`; None: the frames do not matter"""
+    raised: str | None = None
+    """regular expression for the innermost frame, whose code raised the exception; None: it does not matter"""
     unless: str | None = None
     """regular expression for `Class: message` of an exception that looks alike and is another failure"""
 
     @model_validator(mode="after")
     def _looks_at_something(self) -> "ExceptionRule":
-        if self.error is None and self.frames is None:
-            raise ValueError(f"{self.code}: a rule needs `error` or `frames`")
+        if self.error is None and self.frames is None and self.raised is None:
+            raise ValueError(f"{self.code}: a rule needs `error`, `frames` or `raised`")
         return self
 
     def fits(self, error: str, frames: Sequence[str]) -> bool:
         if self.error is not None and not re.search(self.error, error):
             return False
         if self.unless is not None and re.search(self.unless, error):
+            return False
+        if self.raised is not None and not re.search(self.raised, frames[-1] if frames else ""):
             return False
         return self.frames is None or any(re.search(self.frames, frame) for frame in frames)
 

@@ -47,6 +47,9 @@ FORMS: dict[str, Callable[[str], str]] = {
     "Windows": lambda text: text.replace("\n", "\r\n"),
     "container runtime": each_line(lambda line: f"2026-07-25T07:53:08.217487080+08:00 stderr F {line}"),
     "torch, rank": each_line(lambda line: f"[rank3]: {line}"),
+    "pdsh": each_line(lambda line: f"10.0.0.7: [rank5]: {line}"),
+    "mpirun": each_line(lambda line: f"rl-train-worker-3: {line}"),
+    "Compose": each_line(lambda line: f"learner  | {line}"),
     "torchrun": each_line(lambda line: f"[default3]:{line}"),
     "JSON": each_line(lambda line: json.dumps({"ts": "2026-07-25T07:53:08Z", "level": "error", "msg": line})),
     "Docker, coloured": lambda text: json.dumps(

@@ -35,13 +35,13 @@ def test_rules_name_codes_of_the_catalogue():
 
 def test_expressions_of_rules_compile():
     for rule in exception_rules():
-        for expression in (rule.error, rule.frames, rule.unless):
+        for expression in (rule.error, rule.frames, rule.raised, rule.unless):
             assert expression is None or re.compile(expression)
     assert all(re.compile(rule.line) for rule in line_rules())
 
 
 def test_a_rule_looks_at_something():
-    with pytest.raises(ValidationError, match="needs `error` or `frames`"):
+    with pytest.raises(ValidationError, match="needs `error`, `frames` or `raised`"):
         ExceptionRule(code="DiskFull")
 
 
@@ -64,6 +64,33 @@ def test_a_rule_looks_at_something():
         ("ValueError: temperature must be positive", "own.py in f", "OptionRefused"),
         ("RuntimeError: two tensors of other dims", "own.py in f", "TensorMismatch"),
         ("NameError: name 'x' is not defined", "own.py in f", "PythonException"),
+        ("RuntimeError: Found no NVIDIA driver on this system", "own.py in f", "GpuNotVisible"),
+        ("AssertionError: Torch not compiled with CUDA enabled", "own.py in f", "GpuNotVisible"),
+        ("NVMLError_DriverNotLoaded: Driver Not Loaded", "own.py in f", "GpuNotVisible"),
+        ("NVMLError_GpuIsLost: GPU is lost", "own.py in f", "GpuLost"),
+        ("RuntimeError: Triton Error [CUDA]: invalid argument", "own.py in f", "CudaCallFailed"),
+        ("RuntimeError: Triton Error [CUDA]: device kernel image is invalid", "own.py in f", "NoKernelImage"),
+        ("RuntimeError: no valid cuDNN algorithm to run convolution", "own.py in f", "CublasFailure"),
+        ("OSError: Unable to open file (truncated file: eof = 96)", "own.py in f", "CheckpointShardsMissing"),
+        ("NotExistError: The file path not exist", "own.py in f", "ModelNotFound"),
+        ("DatasetNotFoundError: Dataset 'a/b' doesn't exist", "own.py in f", "PathNotFound"),
+        ("DatasetNotFoundError: 'a/b' is a gated dataset on the hub", "own.py in f", "HubGated"),
+        ("ValueError: Unrecognized configuration class Own", "own.py in f", "ArchitectureUnknown"),
+        ("ValueError: model own is not yet supported by Megatron", "own.py in f", "LearnerModelUnsupported"),
+        ("RuntimeError: rank 3 failed to pass monitoredBarrier in 9 ms", "own.py in f", "GlooTimeout"),
+        ("_InactiveRpcError: no peer", "own.py in f", "ConnectionFailed"),
+        ("ApiException: (403) Reason: odd", "own.py in f", "ApiForbidden"),
+        ("ApiException: (409) Reason: odd", "own.py in f", "ObjectInvalid"),
+        ("ApiException: (503) Reason: odd", "own.py in f", "ApiServerUnreachable"),
+        ("TimeoutError: Server did not become ready within 600 seconds", "own.py in f", "EngineDiedAtStart"),
+        ("RuntimeError: torch was built without libuv", "own.py in f", "OptionRefused"),
+        ("RuntimeError: operator own::nms does not exist", "own.py in f", "BinaryMismatch"),
+        ("RuntimeError: failed to compile the kernel", "own.py in f", "TritonCompileFailed"),
+        ("ValueError: the port 6379 is in use", "own.py in f", "PortInUse"),
+        ("RuntimeError: Worker exited with code 3", "own.py in f", "ProgramFailed"),
+        ("AssertionError: ", "/x/deepspeed/runtime/zero/stage3.py in defragment", "ShardedParameters"),
+        ("AssertionError: ", "/x/deep_ep/buffer.py in dispatch", "DeepEpFailed"),
+        ("", "/x/own/train.py in safe_save_model_for_trainer", "CheckpointSaveFailed"),
         ("IndexError: list index out of range", "own.py in f", None),
         ("ZeroDivisionError: division by zero", "own.py in f", None),
     ],
@@ -79,11 +106,24 @@ def test_an_exception_is_judged_by_class_words_and_frames(error: str, frame: str
         ("plugin type calico cni failed: any words", "SandboxNetworkFailed"),
         ("failed to attach volume: any words", "VolumeMountFailed"),
         ("failed to renew lease kube-system/any", "LeaderElectionLost"),
+        ("couldn't parse image name of the pod: any words", "ImagePullFailed"),
+        ("an error: cannot import name 'x'", "ApiMismatch"),
+        ("sandbox 7f: request to http://10.0.0.9/run failed", "RewardServiceDown"),
+        ("cannot create sandbox 7f", "SandboxNetworkFailed"),
+        ("srun: error: any words", "SlurmRefused"),
+        ("srun: error: gpu-3: task 0: Exited with exit code 1", None),
         ("something failed", None),
     ],
 )
 def test_a_line_is_judged_by_its_words(line: str, code: str | None):
     assert code_of_line(line) == code
+
+
+def test_the_package_that_raised_counts_only_where_it_is_innermost():
+    zero = "/x/deepspeed/runtime/zero/partition_parameters.py in wrapper"
+    assert code_of_exception("AssertionError: ", (zero, "own.py in f")) is None
+    assert code_of_exception("AssertionError: ", ("own.py in f", zero)) == "ShardedParameters"
+    assert code_of_exception("AssertionError: ", ()) is None
 
 
 def test_frames_are_those_of_the_last_traceback():
@@ -133,6 +173,21 @@ def test_last_lines_are_judged_where_nothing_else_is_found():
     assert "VolumeMountFailed" not in codes("ray.exceptions.ActorDiedError: The actor died unexpectedly", KILLED, line)
 
 
+def test_last_lines_say_more_than_an_exception_of_unknown_topic():
+    line = "2026-03-04 10:00:00 ERROR failed to attach volume: any words"
+    odd = (TRACEBACK, '  File "own.py", line 1, in f', "own.OddError: so odd")
+    assert codes(*odd) == ["PythonException"]
+    assert codes(line, *odd) == ["VolumeMountFailed"]
+    assert codes(line, TRACEBACK, LOADER, "KeyError: 'layers.0.extra'") == ["CheckpointKeysMissing"]
+
+
+def test_the_method_whose_exception_ray_passes_on_counts_as_a_frame():
+    passed_on = "ray.exceptions.RayTaskError(TimeoutError): ray::{}() (pid=1, ip=10.0.0.2)"
+    assert codes(passed_on.format("RolloutManager.generate")) == ["RolloutTimeout"]
+    assert codes(passed_on.format("train:Engine.update_weights_from_tensor")) == ["WeightSyncTimeout"]
+    assert codes(passed_on.format("Own.play")) == ["PythonException"]
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -140,6 +195,7 @@ def test_last_lines_are_judged_where_nothing_else_is_found():
         "W0304 10:00:00.1 1 a.go:12] failed to attach volume: any words",
         "if the lease cannot be renewed, another replica leads",
         "volumes failed: 0",
+        "0 failed volumes",
         "the volume may have failed to mount",
         "ignoring that the volume cannot be mounted",
         "Readiness probe failed: any words",
