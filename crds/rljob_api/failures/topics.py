@@ -48,7 +48,8 @@ class ExceptionRule(BaseModel):
             return False
         if self.unless is not None and re.search(self.unless, error):
             return False
-        if self.raised is not None and not re.search(self.raised, frames[-1] if frames else ""):
+        # A traceback that is cut off has no exception yet, so its innermost frame raised nothing.
+        if self.raised is not None and not (error and frames and re.search(self.raised, frames[-1])):
             return False
         return self.frames is None or any(re.search(self.frames, frame) for frame in frames)
 

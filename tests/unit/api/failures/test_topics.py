@@ -124,6 +124,7 @@ def test_the_package_that_raised_counts_only_where_it_is_innermost():
     assert code_of_exception("AssertionError: ", (zero, "own.py in f")) is None
     assert code_of_exception("AssertionError: ", ("own.py in f", zero)) == "ShardedParameters"
     assert code_of_exception("AssertionError: ", ()) is None
+    assert code_of_exception("", ("own.py in f", zero)) is None  # a traceback that is cut off has not raised yet
 
 
 def test_frames_are_those_of_the_last_traceback():
@@ -158,6 +159,12 @@ def test_an_exception_that_ray_passes_on_is_judged_by_the_frames_below():
 def test_a_traceback_that_is_cut_off_is_judged_by_its_frames():
     cut = '  File "/x/slime/backends/megatron_utils/update_weight.py", line 12, in update_weights'
     assert codes(FINE, TRACEBACK, cut, "    self.send()") == ["WeightSyncTimeout"]
+
+
+def test_a_call_of_a_connection_counts_only_where_the_traceback_is_cut_off():
+    call = "/x/urllib3/connectionpool.py in urlopen"
+    assert code_of_exception("", (call, "own.py in f")) == "ConnectionFailed"
+    assert code_of_exception("OwnError: any words", (call, "own.py in f")) is None
 
 
 def test_a_message_may_stand_in_the_next_line():
