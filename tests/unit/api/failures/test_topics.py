@@ -193,6 +193,8 @@ def test_the_method_whose_exception_ray_passes_on_counts_as_a_frame():
     assert codes(passed_on.format("RolloutManager.generate")) == ["RolloutTimeout"]
     assert codes(passed_on.format("train:Engine.update_weights_from_tensor")) == ["WeightSyncTimeout"]
     assert codes(passed_on.format("Own.play")) == ["PythonException"]
+    passed_on = passed_on.replace("TimeoutError", "RuntimeError")
+    assert codes(passed_on.format("Own.create_engine_config")) == ["OptionRefused"]
 
 
 @pytest.mark.parametrize(
