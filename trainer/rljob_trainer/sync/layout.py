@@ -8,17 +8,14 @@ them out.
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-FUSED = {
-    "q_proj": "qkv_proj",
-    "k_proj": "qkv_proj",
-    "v_proj": "qkv_proj",
-    "gate_proj": "gate_up_proj",
-    "up_proj": "gate_up_proj",
-}
+OF_MLP = {"gate_proj": "gate_up_proj", "up_proj": "gate_up_proj"}
+FUSED = {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj", **OF_MLP}
+LATENTS = {"q_a_proj": "fused_qkv_a_proj_with_mqa", "kv_a_proj_with_mqa": "fused_qkv_a_proj_with_mqa"}
+"""the same for latent attention where queries have a latent, too; where they have none, nothing of it is fused"""
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 EXPERTS = {
     "gate_proj": "w13_weight",
@@ -28,11 +25,11 @@ EXPERTS = {
     "w3": "w13_weight",
     "w2": "w2_weight",
 }
-FUSING_ORDER = {module: place for place, module in enumerate((*FUSED, "w1", "w3"))}
+FUSING_ORDER = {module: place for place, module in enumerate((*FUSED, "w1", "w3", *LATENTS))}
 FUSED_IN_FILES = "gate_up_proj"
 """gate and up as one tensor, one below the other; each rank holds some rows of both"""
 KEY_VALUE = frozenset({"k_proj", "v_proj"})
-COLUMN_PARALLEL = frozenset({"q_proj", "gate_proj", "up_proj", "w1", "w3"})
+COLUMN_PARALLEL = frozenset({"q_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj", "w1", "w3"})
 """each rank holds some of the rows (torch keeps linear weights as outputs x inputs)"""
 ROW_PARALLEL = frozenset({"o_proj", "down_proj", "w2"})
 """each rank holds some of the columns"""
@@ -90,15 +87,20 @@ class Sharding:
 
 
 def buckets(specs: Iterable[TensorSpec], limit_bytes: int) -> tuple[tuple[TensorSpec, ...], ...]:
-    """Return the tensors in their order, in runs of at most `limit_bytes`; a larger one makes a run of its own."""
+    """Return the tensors in their order, in runs of at most `limit_bytes`; a larger one makes a run of its own.
+
+    Neighbours that SGLang joins while it loads them stay together: one that comes without the other is dropped.
+    """
     runs: list[list[TensorSpec]] = []
     room = 0
-    for spec in specs:
-        if not runs or spec.nbytes > room:
+    for _, joined in groupby(specs, _joined):
+        some = list(joined)
+        size = sum(spec.nbytes for spec in some)
+        if not runs or size > room:
             runs.append([])
             room = limit_bytes
-        runs[-1].append(spec)
-        room -= spec.nbytes
+        runs[-1] += some
+        room -= size
     return tuple(map(tuple, runs))
 
 
@@ -108,26 +110,34 @@ def engine_tensors(specs: Sequence[TensorSpec], sharding: Sharding, rank: int) -
     Raises LayoutError when the model does not divide.
     """
     held = [spec for spec in specs if not (sharding.tied_embeddings and spec.name == "lm_head.weight")]
-    held.sort(key=_place)
-    return tuple(_engine_tensor(name, tuple(parts), sharding, rank) for name, parts in groupby(held, _engine_name_of))
+    modules = {_module(spec.name) for spec in held}
+    latent = OF_MLP | (LATENTS if modules >= LATENTS.keys() else {})
+    fused = latent if "kv_a_proj_with_mqa" in modules else FUSED
+
+    def parameter(spec: TensorSpec) -> str:
+        return engine_name(spec.name, fused)
+
+    held.sort(key=lambda spec: (parameter(spec), *_place(spec)))
+    return tuple(_engine_tensor(name, tuple(parts), sharding, rank) for name, parts in groupby(held, parameter))
 
 
-def engine_name(name: str) -> str:
-    """Return SGLang's parameter that a Hugging Face tensor is loaded into."""
+def engine_name(name: str, fused: Mapping[str, str] = FUSED) -> str:
+    """Return SGLang's parameter that a Hugging Face tensor is loaded into, `fused` those that join several modules."""
     if expert := EXPERT.fullmatch(name):
         return f"{expert[1]}.{EXPERTS[expert[3]]}"
     module = _module(name)
-    return name.replace(module, FUSED[module]) if module in FUSED else name
+    return name.replace(module, fused[module]) if module in fused else name
 
 
-def _place(spec: TensorSpec) -> tuple[str, int, int]:
-    """Return what sorts tensors as the engine lays them out: by its parameter, expert by expert."""
+def _place(spec: TensorSpec) -> tuple[int, int]:
+    """Return what sorts the tensors of a parameter as the engine lays them out: expert by expert."""
     expert = EXPERT.fullmatch(spec.name)
-    return engine_name(spec.name), int(expert[2]) if expert else 0, FUSING_ORDER.get(_module(spec.name), 0)
+    return int(expert[2]) if expert else 0, FUSING_ORDER.get(_module(spec.name), 0)
 
 
-def _engine_name_of(spec: TensorSpec) -> str:
-    return engine_name(spec.name)
+def _joined(spec: TensorSpec) -> str:
+    """Return what tensors have in common that SGLang joins by itself; of others their name."""
+    return engine_name(spec.name, LATENTS)
 
 
 def _module(name: str) -> str:

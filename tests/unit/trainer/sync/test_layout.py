@@ -169,6 +169,58 @@ def test_norms_are_on_every_rank_in_full() -> None:
     assert held(2, 0)[f"{LAYER}.self_attn.q_norm.weight"] == held(2, 1)[f"{LAYER}.self_attn.q_norm.weight"]
 
 
+LATENT = {"kv_a_proj_with_mqa": (12, 8), "kv_b_proj": (20, 4), "o_proj": (8, 12)} | dict.fromkeys(
+    ("gate_proj", "up_proj"), (4, 8)
+)
+
+
+def latent_attention(queries: dict[str, tuple[int, int]], rank: int) -> dict[str, list[tuple[str, int, int, int]]]:
+    """Return what a rank of two holds of a layer with latent attention: modules, axes and rows or columns."""
+    specs = [TensorSpec(f"{LAYER}.{name}.weight", axes, "float32") for name, axes in (LATENT | queries).items()]
+    return {
+        _module_of(tensor.name): [(_module_of(each.name), each.axis, each.start, each.stop) for each in tensor.pieces]
+        for tensor in engine_tensors(specs, Sharding(2, 2, False), rank)
+    }
+
+
+def _module_of(name: str) -> str:
+    return name.split(".")[-2]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_latents_are_whole_and_joined_on_every_rank_and_what_comes_after_is_split_by_heads(rank: int) -> None:
+    rest = {
+        "kv_b_proj": [("kv_b_proj", 0, 10 * rank, 10 * rank + 10)],
+        "o_proj": [("o_proj", 1, 6 * rank, 6 * rank + 6)],
+        "gate_up_proj": [(name, 0, 2 * rank, 2 * rank + 2) for name in ("gate_proj", "up_proj")],
+    }
+    assert latent_attention({"q_b_proj": (16, 6), "q_a_proj": (6, 8)}, rank) == rest | {
+        "fused_qkv_a_proj_with_mqa": [("q_a_proj", 0, 0, 6), ("kv_a_proj_with_mqa", 0, 0, 12)],
+        "q_b_proj": [("q_b_proj", 0, 8 * rank, 8 * rank + 8)],
+    }
+    assert latent_attention({"q_proj": (16, 8)}, rank) == rest | {
+        "kv_a_proj_with_mqa": [("kv_a_proj_with_mqa", 0, 0, 12)],
+        "q_proj": [("q_proj", 0, 8 * rank, 8 * rank + 8)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("limit", "wanted"),
+    [
+        (10, [["a", "0.q_a_proj", "0.kv_a_proj_with_mqa"], ["b", "1.q_a_proj", "1.kv_a_proj_with_mqa"]]),
+        (9, [["a"], ["0.q_a_proj", "0.kv_a_proj_with_mqa"], ["b"], ["1.q_a_proj", "1.kv_a_proj_with_mqa"]]),
+        (12, [["a", "0.q_a_proj", "0.kv_a_proj_with_mqa", "b"], ["1.q_a_proj", "1.kv_a_proj_with_mqa"]]),
+        (2, [["a"], ["0.q_a_proj", "0.kv_a_proj_with_mqa"], ["b"], ["1.q_a_proj", "1.kv_a_proj_with_mqa"]]),
+    ],
+)
+def test_what_an_engine_joins_while_it_loads_is_in_one_bucket(limit: int, wanted: list[list[str]]) -> None:
+    pair = {"q_a_proj": 1, "kv_a_proj_with_mqa": 3}
+    sizes = {"a": 1, **{f"0.{name}": size for name, size in pair.items()}, "b": 1}
+    sizes |= {f"1.{name}": size for name, size in pair.items()}
+    specs = [TensorSpec(f"{name}.weight", (size,), "bfloat16") for name, size in sizes.items()]
+    assert [[spec.name.removesuffix(".weight") for spec in run] for run in buckets(specs, limit)] == wanted
+
+
 def test_a_model_that_does_not_divide_is_refused_by_name() -> None:
     with pytest.raises(LayoutError, match=r"down_proj\.weight: axis 1 of \(8, 12\) does not divide over 8 ranks"):
         held(8, 0)
