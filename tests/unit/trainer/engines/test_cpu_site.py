@@ -1,9 +1,10 @@
 """What engines on CPU compute in their own way is what PyTorch would."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -96,11 +97,94 @@ def test_a_router_scores_with_the_weight_that_it_has_now(routers: Any) -> None:
     assert torch.equal(model[0](hidden), hidden)
 
 
-def test_sglang_still_has_what_the_plugin_changes(routers: Any) -> None:
+@pytest.mark.parametrize("of_queries", [True, False])
+def test_norms_of_latents_have_their_own_epsilon_and_others_that_of_the_model(routers: Any, of_queries: bool) -> None:
+    class Norm(torch.nn.Module):
+        variance_epsilon = 1e-5
+
+    class DeepseekV2AttentionMLA(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kv_a_layernorm = Norm()
+            if of_queries:
+                self.q_a_layernorm = Norm()
+
+    layer = torch.nn.ModuleDict({"input_layernorm": Norm(), "self_attn": DeepseekV2AttentionMLA()})
+    routers.with_own_epsilon(layer, "config", load_config=None)
+    found = {name: module.variance_epsilon for name, module in layer.named_modules() if isinstance(module, Norm)}
+    own = {f"self_attn.{name}": 1e-6 for name in ("kv_a_layernorm", "q_a_layernorm")[: 1 + of_queries]}
+    assert found == {"input_layernorm": 1e-5, **own}
+
+
+def test_sglang_still_has_what_the_plugin_changes_of_latent_attention(routers: Any) -> None:
+    source = (sglang() / "srt" / "models" / "deepseek_v2.py").read_text()
+    assert f"class {routers.LATENT}(" in source
+    for name in routers.NORMS:
+        assert re.search(rf"self\.{name} = RMSNorm\(self\.\w+, eps=config\.rms_norm_eps\)", source)
+    norm = (sglang() / "srt" / "layers" / "layernorm.py").read_text()
+    assert "self.variance_epsilon = eps" in norm
+
+
+def test_an_update_of_weights_still_makes_the_copies_behind_the_latents_again() -> None:
+    """Engines attend by `w_kc` and `w_vc`, which no check of weights sees."""
+    loader = (sglang() / "srt" / "models" / "deepseek_common" / "deepseek_weight_loader.py").read_text()
+    _, load = loader.split("def do_load_weights(")
+    load, made = load.split("def post_load_weights(")
+    assert "self.post_load_weights(is_nextn=is_nextn, weight_names=weight_names)" in load
+    assert "cached_a_proj = {} if fuse_qkv_a_proj else None" in load, "joined within one call: see buckets()"
+    assert "self_attn.w_vc = bind_or_assign(self_attn.w_vc, w_vc)" in made
+
+
+@pytest.fixture
+def latent(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(CPU_SITE)
+    import rljob_sglang_latent  # type: ignore[import-not-found]
+
+    yield rljob_sglang_latent
+    del sys.modules["rljob_sglang_latent"]
+
+
+def test_prompts_attend_to_latents_on_a_cpu(latent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers: dict[str, Any] = {}
+    registry = SimpleNamespace(register=handlers.__setitem__)
+    common = "sglang.srt.models.deepseek_common."
+    handler = ModuleType(common + "attention_backend_handler")
+    methods = ModuleType(common + "attention_forward_methods.forward_methods")
+    handler.AttentionBackendRegistry, methods.AttnForwardMethod = registry, SimpleNamespace(MLA="latents")  # type: ignore[attr-defined]
+    for module in (handler, methods):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    latent.prompts_attend_to_latents("model", "config", load_config=None)
+    assert {name: handle("attention", "batch") for name, handle in handlers.items()} == {"torch_native": "latents"}
+
+
+def test_angles_on_a_cpu_are_those_of_other_devices(latent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    factory = ModuleType("sglang.srt.layers.rotary_embedding.factory")
+    factory.get_rope = lambda *given: given  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, factory.__name__, factory)
+    asked = (8, 8, 1024, 1e4, False, None, None, 1.0)
+    assert latent.angles(*asked, "cpu") == asked
+
+
+def test_sglang_still_has_what_the_cpu_plugin_changes_of_latent_attention() -> None:
+    models = sglang() / "srt" / "models" / "deepseek_common"
+    source = (models / "attention_backend_handler.py").read_text()
+    assert 'cls._handlers.get(backend_name, cls._handlers.get("triton"))' in source
+    assert 'register("torch_native"' not in source
+    rope = (sglang() / "srt" / "layers" / "rotary_embedding" / "factory.py").read_text()
+    assert "Only deepseek_yarn is supported for CPU for now" in rope
+    assert re.search(r"return get_rope_cpu\(\s+head_size,[^)]+partial_rotary_factor,\s+device,\s+\)", rope)
+
+
+def sglang() -> Path:
+    """Return SGLang's directory; to import it takes seconds."""
     spec = importlib.util.find_spec("sglang")
     assert spec is not None and spec.origin is not None
-    models, made = Path(spec.origin).parent / "srt" / "models", routers.MADE.removeprefix("sglang.").split(".")
-    assert f"def {made[-1]}(" in (Path(spec.origin).parent.joinpath(*made[:-1]).with_suffix(".py")).read_text()
+    return Path(spec.origin).parent
+
+
+def test_sglang_still_has_what_the_plugin_changes(routers: Any) -> None:
+    models, made = sglang() / "srt" / "models", routers.MADE.removeprefix("sglang.").split(".")
+    assert f"def {made[-1]}(" in (sglang().joinpath(*made[:-1]).with_suffix(".py")).read_text()
     assert f"class {routers.GATE}(" in (source := (models / "glm4_moe.py").read_text())
     assert "self._weight_fp32 = self.weight.data.to(torch.float32)" in source
 

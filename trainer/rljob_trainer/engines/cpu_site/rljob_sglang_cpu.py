@@ -10,6 +10,7 @@ engine's processes and of nothing else. Changes to SGLang 0.5.17:
   (`rljob_sglang_matrices.py`);
 - experts are chosen by SGLang's PyTorch code: on CPUs it calls a kernel that is published for GPUs only
   (`rljob_sglang_experts.py`);
+- prompts of models with latent attention attend to the latents in the cache (`rljob_sglang_latent.py`);
 - scheduler and detokenizer are forked. SGLang spawns them, because a process that has used CUDA cannot be forked, and
   each imports all of SGLang and PyTorch again: 8 s of a core and 0.9 GB each;
 - the tokenizer is loaded once, before that: SGLang's processes load it four times, 1.3 s each;
@@ -26,6 +27,7 @@ from typing import Any
 
 import rljob_sglang_attention
 import rljob_sglang_experts
+import rljob_sglang_latent
 import rljob_sglang_matrices
 import torch
 import xxhash
@@ -53,6 +55,10 @@ def register() -> None:
         "biased_grouped_topk": rljob_sglang_experts.chosen_in_groups,
     }.items():
         HookRegistry.register(f"sglang.srt.layers.moe.topk.{name}", ours, HookType.REPLACE)
+    made = "sglang.srt.model_loader.loader._initialize_model"
+    HookRegistry.register(made, rljob_sglang_latent.prompts_attend_to_latents, HookType.AFTER)
+    rope = "sglang.srt.layers.rotary_embedding.factory.get_rope_cpu"
+    HookRegistry.register(rope, rljob_sglang_latent.angles, HookType.REPLACE)
     backend = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend"
     HookRegistry.register(f"{backend}._run_sdpa_forward_extend", rljob_sglang_attention.extend, HookType.AROUND)
     HookRegistry.register(f"{backend}._run_sdpa_forward_decode", rljob_sglang_attention.decode, HookType.AROUND)
