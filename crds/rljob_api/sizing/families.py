@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from rljob_api.sizing.latent import latent_faults
+
 ROPES = ("default", "llama3", "linear", "yarn")
 """kinds of rotary embedding whose frequencies do not depend on the length of the sequence at hand"""
 POST_NORMS = ("post_self_attn_layernorm", "post_mlp_layernorm")
@@ -39,10 +41,14 @@ class Family:
     """whether neighbouring numbers of a head are turned together"""
     rope_part: bool = False
     """whether only `partial_rotary_factor` of each head is turned"""
+    latent: bool = False
+    """whether queries, keys and values are projected from latents (MLA), see `latent.py`"""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """settings that count where `config.json` has none, for models of this family alone"""
     needs: Mapping[str, Any] = field(default_factory=dict)
     """settings of `config.json` that must have this value, beside those of all architectures"""
+    asked: tuple[str, ...] = ()
+    """those of them that SGLang wants to find in `config.json`"""
     ffn: str = "intermediate_size"
     """the setting with the width of the MLP, or of each expert's"""
     mlp: str = "mlp"
@@ -95,6 +101,24 @@ FAMILIES: Mapping[str, Family] = {
         needs={"tie_word_embeddings": False, "norm_topk_prob": True},
         ffn="moe_intermediate_size",
     ),
+    "DeepseekV3ForCausalLM": Family(
+        "deepseek_v3",
+        experts=True,
+        router_bias=True,
+        rope_pairs=True,
+        latent=True,
+        ropes=("default", "yarn"),
+        needs={
+            "model_type": "deepseek_v3",
+            "tie_word_embeddings": False,
+            "norm_topk_prob": True,
+            "moe_layer_freq": 1,
+            "scoring_func": "sigmoid",
+            "topk_method": "noaux_tc",
+        },
+        asked=("topk_method",),
+        ffn="moe_intermediate_size",
+    ),
 }
 """what the learner trains, by the architecture that `config.json` names"""
 BY_MODEL_TYPE: Mapping[str, Family] = {family.model_type: family for family in FAMILIES.values()}
@@ -131,8 +155,12 @@ def faults(config: Mapping[str, Any], family: Family) -> Iterator[str]:
     for name, usual in needs(family).items():
         if config.get(name, usual) != usual:
             yield f"{name} {config[name]!r} is not supported, only {usual!r}"
+        elif name in family.asked and name not in config:
+            yield f"no {name}, and engines need it: {usual!r}"
     if family.router_bias:
         yield from mixture_faults({**family.defaults, **config})
+    if family.latent:
+        yield from latent_faults(config)
 
 
 def mixture_faults(config: Mapping[str, Any]) -> Iterator[str]:

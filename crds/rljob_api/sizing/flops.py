@@ -30,6 +30,6 @@ def training_flops(model: Shape, tokens: int, responses: int, pairs: int) -> int
         mlp = mlp * model.experts_per_token + model.hidden * model.experts  # and their router
         mlp += 3 * model.hidden * model.shared_ffn
     mlps = (model.layers - model.dense_layers) * mlp + model.dense_layers * 3 * model.hidden * model.dense_ffn
-    matrices = model.layers * 2 * model.hidden * (model.query + model.key) + mlps
+    matrices = model.layers * sum(model.products) + mlps
     forward = 2 * (tokens * matrices + responses * model.embedding())
-    return 3 * (forward + 4 * pairs * model.layers * model.query)
+    return 3 * (forward + 2 * pairs * model.layers * (model.query + model.attended))

@@ -94,6 +94,23 @@ def _glm4_moe(**sizes: Any) -> Mapping[str, Any]:
     } | sizes
 
 
+def _deepseek_v3(**sizes: Any) -> Mapping[str, Any]:
+    return {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "vocab_size": 163840,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "n_shared_experts": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "topk_method": "noaux_tc",
+        "first_k_dense_replace": 1,
+        "tie_word_embeddings": False,
+    } | sizes
+
+
 def _sizes(hidden: int, ffn: int, layers: int, heads: int) -> Mapping[str, int]:
     names = "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"
     return dict(zip(names, (hidden, ffn, layers, heads), strict=True))
@@ -114,6 +131,43 @@ _GLM_355B = {
     "first_k_dense_replace": 3,
     "use_qk_norm": True,
 }
+_MOONLIGHT = {
+    **_sizes(2048, 11264, 27, 16),
+    "moe_intermediate_size": 1408,
+    "q_lora_rank": None,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 6,
+    "max_position_embeddings": 8192,
+    "routed_scaling_factor": 2.446,
+}
+_DEEPSEEK_671B = {
+    **_sizes(7168, 18432, 61, 128),
+    "moe_intermediate_size": 2048,
+    "q_lora_rank": 1536,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "n_group": 8,
+    "topk_group": 4,
+    "first_k_dense_replace": 3,
+    "num_nextn_predict_layers": 1,
+    "vocab_size": 129280,
+    "max_position_embeddings": 163840,
+    "routed_scaling_factor": 2.5,
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 40,
+        "original_max_position_embeddings": 4096,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "beta_fast": 32,
+        "beta_slow": 1,
+    },
+    "eos_token_id": 1,
+}
+_IN_FP8 = ("V3", "V3-0324", "R1", "R1-0528")
+"""models of DeepSeek whose files are quantised, so that they are refused before they are downloaded"""
+_FP8 = {"quantization_config": {"quant_method": "fp8"}}
 _BASE = {"eos_token_id": 151643}
 _LONG_BASE = {**_BASE, "max_position_embeddings": 131072}
 
@@ -171,6 +225,9 @@ ON_THE_HUB: Mapping[str, Mapping[str, Any]] = {
     "zai-org/GLM-4.5-Air": _glm4_moe(**_GLM_AIR),
     "zai-org/GLM-4.5": _glm4_moe(**_GLM_355B),
     "zai-org/GLM-4.6": _glm4_moe(**_GLM_355B, max_position_embeddings=202752),
+    "moonshotai/Moonlight-16B-A3B-Instruct": _deepseek_v3(**_MOONLIGHT, eos_token_id=163586),
+    "unsloth/DeepSeek-V3-bf16": _deepseek_v3(**_DEEPSEEK_671B),
+    **{f"deepseek-ai/DeepSeek-{name}": _deepseek_v3(**_DEEPSEEK_671B, **_FP8) for name in _IN_FP8},
 }
 """sizes of common models of the Hugging Face Hub, so that they can be planned and admitted before they are downloaded;
 source: their `config.json`"""

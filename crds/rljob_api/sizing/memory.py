@@ -5,7 +5,7 @@
 Letters of the formulas: P parameters of the fullest rank, C of its critic, X of its experts; TP, PP, CP, DP sizes of
 tensor, pipeline, context and data parallelism, XDP ranks that hold the same experts; A experts that a token goes to;
 L layers; H hidden; Q width of all query heads; K of all key heads; F width of the MLP, or of each expert's; V
-vocabulary.
+vocabulary. Of latent attention: R width of both latents, U of the keys and values that are projected from one.
 """
 
 from dataclasses import dataclass
@@ -209,15 +209,22 @@ def activations(model: Shape, spec: Spec, where: Topology) -> int:
     a token goes to keeps its own columns, input and output; the tokens are split over TP, and are taken to spread
     evenly over the experts. The S columns of a shared expert are split like those of an MLP. First layers without
     experts count like the others, or like their MLP, whichever keeps more.
+    Of latent attention: the latents before and after their norms (whole like the norms), queries before and after
+    rotation, keys, values as wide as keys and what they add up to (5 Q), and both as projected from the latent (U).
     Context-parallel ranks have maxTokensPerGpu tokens each, and beside them the keys and values of all.
     With recomputation only the inputs of the layers are kept, and all of the one layer that is computed again.
     """
     mlps = model.experts_per_token * (3 * model.ffn + 2 * model.hidden) if model.experts else 3 * model.ffn
     mlps = max(mlps + 3 * model.shared_ffn, 3 * model.dense_ffn)
     gathered = 2 * model.key * where.context_parallel if where.context_parallel > 1 else 0
-    split = 2 * (model.query + 2 * model.key) + model.query + mlps + gathered
+    attention = 2 * (model.query + 2 * model.key) + model.query
+    whole = 4 * model.hidden
+    if model.latent:
+        attention = 5 * model.query + model.latent.keys_values
+        whole += 2 * model.latent.norms
+    split = attention + mlps + gathered
     shares, kept = spec.training.token_shares, kept_layers(model, where)
-    of_layer = 4 * model.hidden // shares + split // where.tensor_parallel
+    of_layer = whole // shares + split // where.tensor_parallel
     per_token = kept * model.hidden // shares + of_layer if recomputes(spec) else kept * of_layer
     if shares > 1:
         per_token += model.hidden
@@ -237,15 +244,16 @@ def activation_formula(model: Shape, spec: Spec, where: Topology) -> str:
     size, mlps = BYTES[spec.training.precision], "A(3F + 2H)" if model.experts else "3F"
     mlps += " + 3S" if model.shared_ffn else ""
     gathered = " + 2K x CP" if where.context_parallel > 1 else ""
-    matrices = f"2(Q + 2K) + Q + {mlps}{gathered}"
+    matrices = f"{'5Q + U' if model.latent else '2(Q + 2K) + Q'} + {mlps}{gathered}"
+    whole = "4H + 2R" if model.latent else "4H"
     kept = kept_layers(model, where) if where.pipeline_layers else "L"
     if spec.training.sequence_parallel:
-        of_layers = f"{kept} x H + 4H + {matrices}" if recomputes(spec) else f"{kept} x (4H + {matrices})"
+        of_layers = f"{kept} x H + {whole} + {matrices}" if recomputes(spec) else f"{kept} x ({whole} + {matrices})"
         per_token = f"(({of_layers}) / TP + H)"
     elif recomputes(spec):
-        per_token = f"({kept} x H + (4H + ({matrices}) / TP))"
+        per_token = f"({kept} x H + ({whole} + ({matrices}) / TP))"
     else:
-        per_token = f"{kept} x (4H + ({matrices}) / TP)"
+        per_token = f"{kept} x ({whole} + ({matrices}) / TP)"
     again = "each layer computed again" if recomputes(spec) else "no recomputation"
     return f"maxTokensPerGpu x {per_token} x {size}, {again}"
 
@@ -280,6 +288,8 @@ def engine(model: Shape, spec: Spec, kv_bytes: int) -> tuple[Item, ...]:
 
 
 def kv_bytes_per_token(model: Shape, spec: Spec) -> int:
-    """Return the bytes that one token takes in the KV cache of one GPU: a key and a value for each layer."""
+    """Return the bytes that one token takes in the KV cache of one GPU: a key and a value for each layer, or a latent
+    and the turned part of the keys, which all GPUs of an engine have."""
     heads = max(1, model.kv_heads // spec.rollout.gpus_per_engine)
-    return 2 * model.layers * heads * model.head_dim * BYTES[spec.training.precision]
+    of_layer = model.latent.cached if model.latent else 2 * heads * model.head_dim
+    return model.layers * of_layer * BYTES[spec.training.precision]

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from rljob_api.errors import ABSENT, ManifestError, Problem
 from rljob_api.sections import Placement, Spec
 from rljob_api.sizing.families import FAMILIES, REFUSED, Family, faults, rope_type
+from rljob_api.sizing.latent import Latent, latent_of
 
 CHECKPOINT = "spec.model.checkpoint"
 TEACHER = "spec.algorithm.teacher.checkpoint"
@@ -30,7 +31,7 @@ SGLANG_OF_EXPERTS = (
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The sizes of a decoder with gated MLPs, grouped-query attention and RMS norms."""
+    """The sizes of a decoder with gated MLPs, RMS norms, and attention of grouped queries or of latents."""
 
     hidden: int
     ffn: int
@@ -39,6 +40,7 @@ class Shape:
     heads: int
     kv_heads: int
     head_dim: int
+    """width of a query and of a key"""
     vocabulary: int
     longest: int
     """positions that the model was made for"""
@@ -60,6 +62,8 @@ class Shape:
     """width of the MLP beside the experts of a layer, which all tokens pass; 0: there is none"""
     further_layers: int = 0
     """layers that the files have after the model's last one, to predict further tokens (MTP); they are not trained"""
+    latent: Latent | None = None
+    """None: queries, keys and values are projected from hidden states"""
 
     @property
     def query(self) -> int:
@@ -68,8 +72,20 @@ class Shape:
 
     @property
     def key(self) -> int:
-        """width of all key heads, and of all value heads"""
+        """width of all key heads, and of all value heads where these are not narrower: see `latent`"""
         return self.kv_heads * self.head_dim
+
+    @property
+    def attended(self) -> int:
+        """width of what all heads have found"""
+        return self.heads * self.latent.value if self.latent else self.query
+
+    @property
+    def products(self) -> tuple[int, int]:
+        """parameters of attention's matrices in a layer: those that tensor ranks split, and those that all have"""
+        if self.latent:
+            return self.latent.split(self.hidden), self.latent.whole(self.hidden)
+        return 2 * self.hidden * (self.query + self.key), 0
 
     @property
     def parameters(self) -> int:
@@ -90,10 +106,11 @@ class Shape:
 
     def layer_with(self, width: int, tensor_parallel: int) -> int:
         """Return the parameters on each rank of attention, norms, and an MLP of this width."""
-        attention = 2 * self.hidden * self.query + 2 * self.hidden * self.key
+        attention, whole = self.products
         attention += (self.query + 2 * self.key) * self.qkv_bias
         norms = len(self.family.norms) * self.hidden + 2 * self.head_dim * self.qk_norm
-        return (attention + 3 * self.hidden * width) // tensor_parallel + norms
+        norms += self.latent.norms if self.latent else 0
+        return (attention + 3 * self.hidden * width) // tensor_parallel + whole + norms
 
     def experts_of_layer(self, expert_ranks: int = 1) -> int:
         """Return the parameters of a layer's experts on each of the ranks that they are spread over."""
@@ -164,13 +181,15 @@ def read(config: Mapping[str, Any], family: Family) -> Shape:
     config = {**family.defaults, **config}
     heads: int = config["num_attention_heads"]
     mixture = mixture_of(config, family) if family.experts else {}
+    latent = latent_of(config) if family.latent else None
+    own = latent.head if latent else config.get("head_dim") or family.head_dim
     return Shape(
         hidden=config["hidden_size"],
         ffn=config[family.ffn],
         layers=config["num_hidden_layers"],
         heads=heads,
         kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or family.head_dim or config["hidden_size"] // heads,
+        head_dim=own or config["hidden_size"] // heads,
         vocabulary=config["vocab_size"],
         longest=config["max_position_embeddings"],
         tied=config.get("tie_word_embeddings", False),
@@ -178,6 +197,7 @@ def read(config: Mapping[str, Any], family: Family) -> Shape:
         qk_norm=chosen(family.qk_norm, config, "use_qk_norm"),
         qkv_bias=chosen(family.qkv_bias, config, "attention_bias"),
         window=config.get("sliding_window", family.default_window) if family.windowed else None,
+        latent=latent,
         **mixture,
     )
 
@@ -292,7 +312,7 @@ def undivided(
 
 def tensor_splits(model: Shape) -> dict[str, int]:
     """Return what tensor ranks of the learner split, beside the MLP of a model without experts."""
-    split = {"attention heads": model.heads, "key-value heads": model.kv_heads}
+    split = {"attention heads": model.heads} | ({} if model.latent else {"key-value heads": model.kv_heads})
     split |= {"MLP columns of the first layers": model.dense_ffn} if model.dense_layers else {}
     return split | ({"columns of the shared expert": model.shared_ffn} if model.shared_ffn else {})
 

@@ -1,5 +1,6 @@
 """Names and shapes of the tensors in a model's files. Pure."""
 
+from rljob_api.sizing.latent import Latent
 from rljob_api.sizing.model_shape import Shape
 
 Axes = tuple[int, ...]
@@ -20,17 +21,37 @@ def tensors_of(model: Shape) -> dict[str, Axes]:
 def layer_of(model: Shape, *, with_experts: bool) -> dict[str, Axes]:
     """Return the tensors of one layer."""
     family, before, after = model.family, model.family.norms[0], model.family.norms[1:]
-    outputs = {"q_proj": model.query, "k_proj": model.key, "v_proj": model.key}
+    attention = latent_attention(model.latent, model.hidden) if model.latent else grouped_attention(model)
     found: dict[str, Axes] = {f"{before}.weight": (model.hidden,)}
-    for name, size in outputs.items():
-        found[f"self_attn.{name}.weight"] = (size, model.hidden)
-    if model.qkv_bias:
-        found |= {f"self_attn.{name}.bias": (size,) for name, size in outputs.items()}
-    found["self_attn.o_proj.weight"] = (model.hidden, model.query)
+    found |= {f"self_attn.{name}": axes for name, axes in attention.items()}
+    found["self_attn.o_proj.weight"] = (model.hidden, model.attended)
     found |= {f"{name}.weight": (model.hidden,) for name in after}
     found |= mixture_of(model) if with_experts else mlp_of(model, family.mlp, model.dense_ffn or model.ffn)
     if model.qk_norm:
         found |= {f"self_attn.{name}.weight": (model.head_dim,) for name in ("q_norm", "k_norm")}
+    return found
+
+
+def grouped_attention(model: Shape) -> dict[str, Axes]:
+    """Return the tensors that make queries, keys and values."""
+    outputs = {"q_proj": model.query, "k_proj": model.key, "v_proj": model.key}
+    found: dict[str, Axes] = {f"{name}.weight": (size, model.hidden) for name, size in outputs.items()}
+    return found | ({f"{name}.bias": (size,) for name, size in outputs.items()} if model.qkv_bias else {})
+
+
+def latent_attention(latent: Latent, hidden: int) -> dict[str, Axes]:
+    """Return the tensors that make latents, and queries, keys and values of them."""
+    queries, found = latent.heads * latent.head, dict[str, Axes]()
+    if latent.query_rank:
+        found["q_a_proj.weight"] = (latent.query_rank, hidden)
+    else:
+        found["q_proj.weight"] = (queries, hidden)
+    found["kv_a_proj_with_mqa.weight"] = (latent.cached, hidden)
+    if latent.query_rank:
+        found["q_a_layernorm.weight"] = (latent.query_rank,)
+        found["q_b_proj.weight"] = (queries, latent.query_rank)
+    found["kv_a_layernorm.weight"] = (latent.rank,)
+    found["kv_b_proj.weight"] = (latent.keys_values, latent.rank)
     return found
 
 

@@ -17,7 +17,10 @@ from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import train_save_train
 from support.trainer.tiny_models import CASES, FAMILIES, DType, tiny, tiny_llama
 
-FURTHER = ("glm4_moe with a further layer", False, "bfloat16")
+FURTHER = {
+    ("glm4_moe with a further layer", False, "bfloat16"): "Glm4MoeForCausalLM",
+    ("deepseek_v3 with a further layer", False, "bfloat16"): "DeepseekV3ForCausalLM",
+}
 
 
 def weights(directory: Path) -> dict[str, torch.Tensor]:
@@ -53,8 +56,8 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool,
         for family, tied in CASES
         for dtype in dtypes
     }
-    further = root / "further"
-    sources[FURTHER] = tiny("Glm4MoeForCausalLM", further, tied=False, dtype="bfloat16", num_nextn_predict_layers=1)
+    named = {"tied": False, "dtype": "bfloat16", "num_nextn_predict_layers": 1}
+    sources |= {case: tiny(model, root / f"further-{model}", **named) for case, model in FURTHER.items()}
     (done,) = run_ranks(convert_each_there_and_back, 1, list(sources.values()), timeout_s=240.0)
     return dict(zip(sources, zip(sources.values(), done, strict=True), strict=True))
 
@@ -72,10 +75,11 @@ def test_there_and_back_changes_no_bit(
     assert not list(back.path.parent.glob("*.draft"))
 
 
+@pytest.mark.parametrize("case", FURTHER, ids=str)
 def test_layers_that_are_not_trained_come_back_from_the_original(
-    converted: dict[tuple[str, bool, str], tuple[Path, list[Any]]],
+    converted: dict[tuple[str, bool, str], tuple[Path, list[Any]]], case: tuple[str, bool, str]
 ) -> None:
-    source, (there, back) = converted[FURTHER]
+    source, (there, back) = converted[case]
     further = [name for name in weights(source) if name.startswith("model.layers.2.")]
     assert_same_bits(weights(source), weights(back.path))
     assert (there.untrained, there.left_out) == (len(further), ())

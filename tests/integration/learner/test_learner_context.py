@@ -83,13 +83,15 @@ def naive_run(directory: Path) -> tuple[list[NaiveStep], dict[str, torch.Tensor]
         ("qwen3", (2, 2, 1, 1), "some"),
         ("llama", (2, 1, 2, 1), "some"),
         ("qwen3", (2, 1, 1, 2), "some"),
+        ("deepseek_v3", (2, 1, 1, 1), "packed"),
+        ("deepseek_v3", (2, 2, 1, 1), "some"),
     ],
     ids=lambda value: named(value) if isinstance(value, tuple) else value,
 )
 def test_ranks_that_split_sequences_train_like_a_naive_hugging_face_loop(
     checkpoints: dict[tuple[str, bool], Path], family: str, sizes: Sizes, budget: str
 ) -> None:
-    directory = checkpoints[family, True]
+    directory = checkpoints.get((family, True)) or checkpoints[family, False]
     world, config = in_layout(learner_config(directory, loss=LOSS), sizes)
     naive, wanted = naive_run(directory)
     for steps, weights in run_ranks(train_and_export, world, config, STEPS, BUDGETS[budget], True):

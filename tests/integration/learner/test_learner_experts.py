@@ -68,6 +68,12 @@ def biased(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny("Glm4MoeForCausalLM", tmp_path_factory.mktemp("biased"), tied=False)
 
 
+@pytest.fixture(scope="module")
+def latent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with latent attention."""
+    return tiny("DeepseekV3ForCausalLM", tmp_path_factory.mktemp("latent"))
+
+
 @cache
 def naive_run(directory: Path, router: RoutingSettings = ROUTER) -> tuple[list[NaiveStep], dict[str, torch.Tensor]]:
     """Return the steps of a loop over Hugging Face's model, and the weights after the last one."""
@@ -87,6 +93,21 @@ def test_every_layout_of_experts_trains_like_a_naive_hugging_face_loop(experts: 
 def test_biased_routers_and_shared_experts_train_like_a_naive_hugging_face_loop(biased: Path, sizes: Sizes) -> None:
     world, config = in_layout(learner_config(biased, loss=LOSS, router=ROUTER), sizes)
     assert_alike(run_ranks(train_and_export, world, config, STEPS, BUDGET, True), *naive_run(biased))
+
+
+@pytest.mark.parametrize("sizes", [(2, 1, 1, 2, 1), (2, 1, 2, 2, 2), (1, 2, 2, 2, 1)], ids=named)
+def test_experts_behind_latent_attention_train_like_a_naive_hugging_face_loop(latent: Path, sizes: Sizes) -> None:
+    world, config = in_layout(learner_config(latent, loss=LOSS, router=ROUTER), sizes)
+    assert_alike(run_ranks(train_and_export, world, config, STEPS, BUDGET, True), *naive_run(latent))
+
+
+@pytest.mark.parametrize("granularity", ["full", "selective"])
+def test_latent_attention_that_is_computed_again_trains_alike(latent: Path, granularity: str) -> None:
+    again = {"recompute_granularity": granularity, "recompute_method": "uniform", "recompute_num_layers": 1}
+    if granularity == "selective":
+        again = {"recompute_granularity": granularity, "recompute_modules": ["core_attn"]}
+    config = learner_config(latent, loss=LOSS, router=ROUTER, tensor_parallel=2, megatron_args=again)
+    assert_alike(run_ranks(train_and_export, 2, config, STEPS, BUDGET, True), *naive_run(latent))
 
 
 def assert_alike(ranks: list[Any], naive: list[NaiveStep], wanted: dict[str, torch.Tensor]) -> None:
@@ -120,6 +141,8 @@ def test_the_gradient_of_each_expert_is_that_of_one_rank(experts: Path, tmp_path
         ("Qwen3MoeForCausalLM", (1, 1, 2, 2, 1), (2, 2, 1, 2, 1)),
         ("Qwen3MoeForCausalLM", (2, 2, 1, 2, 1), (2, 1, 2, 2, 2)),
         ("Glm4MoeForCausalLM", (2, 2, 1, 2, 1), (1, 1, 2, 2, 1)),
+        ("DeepseekV3ForCausalLM", (2, 2, 1, 2, 1), (1, 1, 2, 2, 1)),
+        ("DeepseekV3ForCausalLM", (1, 1, 2, 2, 1), (2, 1, 1, 1, 1)),
     ],
     ids=str,
 )

@@ -38,17 +38,19 @@ BUDGET = 61
 """tokens of a micro-batch"""
 LLAMA, QWEN2, QWEN3, UNTIED = ("llama", True), ("qwen2", False), ("qwen3", True), ("qwen3", False)
 EXPERTS, MIXTRAL, GLM4, BIASED = ((family, False) for family in ("qwen3_moe", "mixtral", "glm4", "glm4_moe"))
+LATENT = ("deepseek_v3", False)
 AGAIN = {"megatron_args": RECOMPUTE[Recompute.FULL]}
 CASES: dict[int, list[Case]] = {
     2: [
         *((model, {}) for model in (LLAMA, QWEN2, UNTIED, EXPERTS, GLM4)),
         *((EXPERTS, {"expert_parallel": 2}), (MIXTRAL, {"expert_tensor_parallel": 2}), (QWEN3, AGAIN)),
         *((BIASED, {"expert_parallel": 2}), (BIASED, AGAIN)),
+        *((LATENT, {}), (LATENT, {"expert_parallel": 2, **AGAIN})),
     ],
     4: [
-        *((model, {"pipeline_parallel": 2}) for model in (LLAMA, EXPERTS, BIASED)),
+        *((model, {"pipeline_parallel": 2}) for model in (LLAMA, EXPERTS, BIASED, LATENT)),
         *((UNTIED, {}), (EXPERTS, {"expert_parallel": 2, "expert_tensor_parallel": 2})),
-        *((model, {"context_parallel": 2}) for model in (QWEN3, EXPERTS)),
+        *((model, {"context_parallel": 2}) for model in (QWEN3, EXPERTS, LATENT)),
         (EXPERTS, {"context_parallel": 2, "expert_parallel": 2, **AGAIN}),
     ],
 }
@@ -63,7 +65,7 @@ def shared(directory: Path, **changes: Any) -> LearnerConfig:
 
 
 def router(model: Model) -> RoutingSettings:
-    return ROUTER if model in (EXPERTS, MIXTRAL, BIASED) else RoutingSettings()
+    return ROUTER if model in (EXPERTS, MIXTRAL, BIASED, LATENT) else RoutingSettings()
 
 
 @cache

@@ -21,6 +21,7 @@ MOST = 2e-6
     [
         ("LlamaForCausalLM", (3, 1), {}),
         ("Glm4MoeForCausalLM", (1, 3), {"first_k_dense_replace": 2}),  # in both stages, or all in one
+        ("DeepseekV3ForCausalLM", (1, 3), {"first_k_dense_replace": 2}),
     ],
     ids=str,
 )

@@ -53,9 +53,10 @@ def test_a_written_checkpoint_is_a_hugging_face_model_with_its_tokenizer(tmp_pat
     assert AutoTokenizer.from_pretrained(tmp_path / "written")("1 + 1")["input_ids"]
 
 
-def test_a_written_checkpoint_has_the_layers_that_no_learner_trains(tmp_path: Path) -> None:
+@pytest.mark.parametrize("architecture", ["Glm4MoeForCausalLM", "DeepseekV3ForCausalLM"])
+def test_a_written_checkpoint_has_the_layers_that_no_learner_trains(tmp_path: Path, architecture: str) -> None:
     named = {"tied": False, "dtype": "bfloat16", "num_nextn_predict_layers": 1}
-    directory = tiny("Glm4MoeForCausalLM", tmp_path / "original", **named)
+    directory = tiny(architecture, tmp_path / "original", **named)
     run_ranks(write_hf, 2, learner_config(directory, pipeline_parallel=2, precision="bf16"), tmp_path / "written")
     original, written = (load_file(path / "model.safetensors") for path in (directory, tmp_path / "written"))
     assert same(written, original)

@@ -89,6 +89,11 @@ LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }  # fmt: skip
+DEEPSEEK_YARN = {
+    "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256, "mscale": 1.0, "mscale_all_dim": 0.7,
+    "beta_fast": 32, "beta_slow": 1,
+}  # fmt: skip
+"""in DeepSeek's own files `mscale` and `mscale_all_dim` are the same, and angles then have no factor"""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, rope llama3": ("LlamaForCausalLM", {"rope_scaling": LLAMA3}),
     "qwen2, rope yarn": ("Qwen2ForCausalLM", {"rope_scaling": {"type": "yarn", "factor": 4.0}}),
@@ -98,6 +103,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"use_qk_norm": False, "attention_bias": False, "n_group": 1, "topk_group": 1, "n_shared_experts": 2},
     ),
     "glm4_moe, experts in all layers": ("Glm4MoeForCausalLM", {"first_k_dense_replace": 0}),
+    "deepseek_v3, no latent of queries, one group": (
+        "DeepseekV3ForCausalLM",
+        {"q_lora_rank": None, "n_group": 1, "topk_group": 1, "n_shared_experts": 2, "v_head_dim": 16},
+    ),
+    "deepseek_v3, rope yarn": ("DeepseekV3ForCausalLM", {"rope_scaling": DEEPSEEK_YARN}),
+    "deepseek_v3, halves turned": ("DeepseekV3ForCausalLM", {"rope_interleave": False}),
+    "deepseek_v3, another epsilon": ("DeepseekV3ForCausalLM", {"rms_norm_eps": 0.01}),
     "mistral, narrow heads": ("MistralForCausalLM", {"head_dim": 8, "sliding_window": None}),
 }
 """settings of `config.json` that change the numbers"""
@@ -213,6 +225,29 @@ OWN: dict[str, dict[str, Any]] = {
         "norm_topk_prob": True,
         "routed_scaling_factor": 2.5,
         "use_qk_norm": True,
+        "num_nextn_predict_layers": 0,
+    },
+    "DeepseekV3ForCausalLM": {
+        "num_key_value_heads": NUM_HEADS,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "head_dim": 8,
+        "v_head_dim": 12,
+        "rope_interleave": True,
+        "n_routed_experts": 2 * NUM_EXPERTS,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": EXPERT_SIZE,
+        "moe_layer_freq": 1,
+        "first_k_dense_replace": 1,
+        "n_group": 4,
+        "topk_group": 2,
+        "norm_topk_prob": True,
+        "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc",
+        "routed_scaling_factor": 2.5,
         "num_nextn_predict_layers": 0,
     },
 }

@@ -108,3 +108,8 @@ class PackedAttention(torch.nn.Module):
         assert packed.kernel is not None and packed.cos is not None and packed.sin is not None
         q, k = (packed.turn(x, packed.cos, packed.sin) for x in (query, key))
         return packed.kernel(q, k, value).flatten(1)
+
+
+def recomputes_attention(config: Any) -> bool:
+    """Return whether Megatron is to compute core attention again in the backward pass; only its own module can."""
+    return config.recompute_granularity == "selective" and "core_attn" in config.recompute_modules

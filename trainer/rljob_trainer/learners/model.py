@@ -14,13 +14,16 @@ from megatron.core.tensor_parallel import (
     set_defaults_if_not_set_tensor_model_parallel_attributes,
     set_tensor_model_parallel_attributes,
 )
+from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
 from rljob_api.sizing.families import Family
-from rljob_trainer.learners.attention import PackedAttention, PackedTokens
+from rljob_api.sizing.latent import Latent
+from rljob_trainer.learners.attention import PackedAttention, PackedTokens, recomputes_attention
 from rljob_trainer.learners.embedding import embed
 from rljob_trainer.learners.experts import BiasedRouter, ExpertLayer, RoutedLayer, Router, expert_parameters
+from rljob_trainer.learners.latent_attention import LatentAttention
 from rljob_trainer.learners.norm import RmsNorm
 from rljob_trainer.learners.post_norms import NormedAttention, NormedMlp
 
@@ -106,9 +109,10 @@ def build_model(bridge: Any, kind: type[Model], device: Literal["cpu", "cuda"] =
     config, hf_config = bridge.config, bridge.hf_config
     first = get_transformer_layer_offset(config)
     numbers = range(first, first + get_num_layers_to_build(config))
-    of_stage = [_layer_spec(config, bridge.shape.family, device, dense=n < bridge.shape.dense_layers) for n in numbers]
+    model, dense = bridge.shape, bridge.shape.dense_layers
+    of_stage = [_layer_spec(config, model.family, device, dense=n < dense, latent=model.latent) for n in numbers]
     with patch.object(layers, "_initialize_affine_weight_cpu", _mark_parallel):
-        model = kind(
+        built = kind(
             config=config,
             transformer_layer_spec=TransformerBlockSubmodules(layer_specs=of_stage, layer_norm=RmsNorm),
             vocab_size=bridge.padded_vocab_size,
@@ -118,11 +122,11 @@ def build_model(bridge: Any, kind: type[Model], device: Literal["cpu", "cuda"] =
             share_embeddings_and_output_weights=hf_config.tie_word_embeddings,
             position_embedding_type="none",  # PackedAttention turns queries and keys
         )
-    for parameter in expert_parameters(model):
+    for parameter in expert_parameters(built):
         parameter.allreduce = False  # Megatron says so only where experts are shared out
-    for parameter in model.parameters():
+    for parameter in built.parameters():
         set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
-    return model
+    return built
 
 
 def _mark_parallel(
@@ -139,7 +143,14 @@ def _mark_parallel(
     set_tensor_model_parallel_attributes(weight, is_parallel=True, dim=dimension, stride=stride)
 
 
-def _layer_spec(config: Any, family: Family, device: Literal["cpu", "cuda"], *, dense: bool = False) -> Any:
+def _layer_spec(
+    config: Any,
+    family: Family,
+    device: Literal["cpu", "cuda"],
+    *,
+    dense: bool = False,
+    latent: Latent | None = None,
+) -> Any:
     """Return Megatron's plain layer with our attention and norms; `dense`: without experts, whatever others have."""
     experts = None if dense else config.num_moe_experts
     spec = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=config.qk_layernorm, num_experts=experts)
@@ -151,10 +162,12 @@ def _layer_spec(config: Any, family: Family, device: Literal["cpu", "cuda"], *, 
         spec.module, layer.mlp.module, layer.mlp.submodules.router = RoutedLayer, ExpertLayer, router
     if config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = RmsNorm
+    if latent is not None:
+        layer.self_attention = ModuleSpec(LatentAttention, params={"latent": latent})
     if family.post_norms:
         layer.self_attention.module, layer.mlp.module = NormedAttention, NormedMlp
-    plain = not (family.rope_pairs or family.rope_part or family.post_norms)
-    if device == "cuda" and plain and not _recomputes_attention(config):
+    plain = not (family.rope_pairs or family.rope_part or family.post_norms or family.latent)
+    if device == "cuda" and plain and not recomputes_attention(config):
         from rljob_trainer.learners.fused_attention import FusedAttention  # Triton is slow to import
         from rljob_trainer.learners.fused_layer import FusedLayer
 
@@ -162,8 +175,3 @@ def _layer_spec(config: Any, family: Family, device: Literal["cpu", "cuda"], *, 
         if config.recompute_granularity != "selective" and not experts:
             spec.module = FusedLayer
     return spec
-
-
-def _recomputes_attention(config: Any) -> bool:
-    """Return whether Megatron is to compute core attention again in the backward pass; only its own module can."""
-    return config.recompute_granularity == "selective" and "core_attn" in config.recompute_modules

@@ -17,7 +17,7 @@ class Rope:
 
     def __init__(self, hf_config: Any, head_dim: int, device: torch.device) -> None:
         family = BY_MODEL_TYPE[hf_config.model_type]
-        self.pairs = family.rope_pairs
+        self.pairs = family.rope_pairs and getattr(hf_config, "rope_interleave", True)
         """whether neighbouring numbers of a head are turned together; else those of the two halves of what is turned"""
         if (kind := rope_type(hf_config.to_dict())) == "default":
             part = hf_config.rope_parameters["partial_rotary_factor"] if family.rope_part else 1.0

@@ -78,6 +78,7 @@ def further_and_biases(hidden: int, experts: int, routers: int, layer: int) -> i
         ("mistralai/Mixtral-8x7B-v0.1", 46_702_792_704),
         ("mistralai/Mixtral-8x22B-Instruct-v0.1", 140_630_071_296),
         ("zai-org/GLM-4.5-Air", 110_468_824_832 - further_and_biases(4096, 128, 45, 17_301_504 * 129 + 109_598_720)),
+        ("unsloth/DeepSeek-V3-bf16", 671_026_419_200 - 58 * 256),  # less biases of the routers
         ("zai-org/GLM-4.5", 358_337_791_296 - further_and_biases(5120, 160, 89, 23_592_960 * 161 + 137_158_912)),
     ],
 )

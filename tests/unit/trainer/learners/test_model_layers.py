@@ -9,9 +9,11 @@ from megatron.core.transformer.attention import SelfAttention
 from megatron.core.transformer.transformer_layer import TransformerLayer
 
 from rljob_api.sizing.families import FAMILIES
+from rljob_api.sizing.latent import Latent
 from rljob_trainer.learners.experts import BiasedRouter, RoutedLayer, Router
 from rljob_trainer.learners.fused_attention import FusedAttention
 from rljob_trainer.learners.fused_layer import FusedLayer
+from rljob_trainer.learners.latent_attention import LatentAttention
 from rljob_trainer.learners.model import _layer_spec
 from rljob_trainer.learners.post_norms import NormedAttention, NormedMlp
 
@@ -52,6 +54,17 @@ def test_first_layers_have_no_experts_and_a_part_of_a_head_keeps_attention_from_
     spec = _layer_spec(settings(num_moe_experts=4), FAMILIES["Glm4MoeForCausalLM"], "cuda", dense=dense)
     assert (spec.module, spec.submodules.self_attention.module) == (layer, SelfAttention)
     assert getattr(spec.submodules.mlp.submodules, "router", None) is router
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(("dense", "layer"), [(False, RoutedLayer), (True, TransformerLayer)])
+def test_latent_attention_is_a_module_of_its_own_on_every_device(
+    device: Literal["cpu", "cuda"], dense: bool, layer: type[TransformerLayer]
+) -> None:
+    latent, config = Latent(4, 24, 32, 16, 8, 12), settings(num_moe_experts=4, qk_layernorm=False)
+    spec = _layer_spec(config, FAMILIES["DeepseekV3ForCausalLM"], device, dense=dense, latent=latent)
+    attention = spec.submodules.self_attention
+    assert (spec.module, attention.module, attention.params) == (layer, LatentAttention, {"latent": latent})
 
 
 def test_routers_without_a_bias_are_plain() -> None:

@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Glm4Config, Glm4MoeConfig, LlamaConfig
+from transformers import DeepseekV3Config, Glm4Config, Glm4MoeConfig, LlamaConfig
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3RotaryEmbedding
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import apply_rotary_pos_emb as deepseek_rotary
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import apply_rotary_pos_emb_interleave as interleaved_rotary
 from transformers.models.glm4.modeling_glm4 import Glm4RotaryEmbedding
 from transformers.models.glm4.modeling_glm4 import apply_rotary_pos_emb as glm4_rotary
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeRotaryEmbedding
@@ -22,6 +25,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "linear": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
     "yarn": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64},
 }  # fmt: skip
+YARN = KINDS["yarn"] | {"mscale": 1.0, "mscale_all_dim": 0.7}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -59,6 +63,28 @@ def test_the_first_part_of_each_head_turns_like_that_of_transformers() -> None:
     cos, sin = Glm4MoeRotaryEmbedding(config)(x, positions[None])
     theirs, _ = glm4_moe_rotary(x.transpose(0, 1)[None], x.transpose(0, 1)[None], cos, sin)
     assert_alike(x, ours, theirs[0].transpose(0, 1))
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+@pytest.mark.parametrize("scaling", [{}, YARN])
+def test_the_turned_part_of_latent_attention_turns_like_that_of_transformers(
+    pairs: bool, scaling: dict[str, Any]
+) -> None:
+    """Their pairs come out as halves; scores are those of ours."""
+    config = DeepseekV3Config(
+        qk_rope_head_dim=32, qk_nope_head_dim=16, max_position_embeddings=256, rope_interleave=pairs,
+        rope_parameters={"rope_theta": 10_000.0, "rope_type": "default"} | scaling,
+    )  # fmt: skip
+    positions = torch.tensor([0, 1, 2, 0, 200, 17])
+    queries, keys = torch.randn(2, 6, 2, 32)
+    rope = Rope(config, config.head_dim, torch.device("cpu"))
+    assert rope.pairs == pairs
+    turn, angles = rotate_pairs if pairs else rotate, rope.angles(positions)
+    ours = torch.einsum("nhd,mhd->hnm", turn(queries, *angles), turn(keys, *angles))
+    theirs = interleaved_rotary if pairs else deepseek_rotary
+    cos, sin = DeepseekV3RotaryEmbedding(config)(queries, positions[None])
+    turned = theirs(*(x.transpose(0, 1)[None] for x in (queries, keys)), cos, sin)
+    torch.testing.assert_close(ours, turned[0][0] @ turned[1][0].transpose(1, 2), rtol=0, atol=1e-4)
 
 
 def assert_alike(x: torch.Tensor, ours: torch.Tensor, theirs: torch.Tensor) -> None:

@@ -24,7 +24,8 @@ class LocalBridge(LLMBridge):
     def __init__(self, hf_config: Any, dtype: torch.dtype, tensor_parallel: int, overrides: Mapping[str, Any]) -> None:
         self._overrides = overrides
         self.shape = read(hf_config.to_dict(), BY_MODEL_TYPE[hf_config.model_type])
-        hf_config.head_dim = self.shape.head_dim  # some configurations have none, or say None, which mbridge takes
+        latent = self.shape.latent  # of its heads only a part turns, and that is the width in transformers
+        hf_config.head_dim = latent.turned if latent else self.shape.head_dim  # some have none, which mbridge takes
         super().__init__(hf_config, dtype=dtype, make_vocab_size_divisible_by=tensor_parallel)
         self.vocab_size = hf_config.vocab_size
         self.padded_vocab_size = -(-hf_config.vocab_size // tensor_parallel) * tensor_parallel
