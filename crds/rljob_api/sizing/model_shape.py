@@ -177,6 +177,16 @@ def shape(config: Mapping[str, Any]) -> Shape:
         raise ManifestError((Problem(CHECKPOINT, ABSENT, f"config.json has no {error.args[0]}"),)) from error
 
 
+def quantised(config: Mapping[str, Any]) -> Problem | None:
+    """Return the problem of a checkpoint whose weights are quantised, as DeepSeek's own FP8 files are."""
+    if (said := config.get("quantization_config")) is None:
+        return None
+    method = said.get("quant_method", "unnamed") if isinstance(said, Mapping) else said
+    rule = f"has a quantization_config ({method}): the learner trains weights that are not quantised"
+    near = "a bf16 version of it" if method == "fp8" else "the checkpoint that it was made from"
+    return Problem(CHECKPOINT, "config.json", rule, near)
+
+
 def read(config: Mapping[str, Any], family: Family) -> Shape:
     config = {**family.defaults, **config}
     heads: int = config["num_attention_heads"]

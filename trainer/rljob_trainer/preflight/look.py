@@ -8,7 +8,7 @@ from rljob_api import hub
 from rljob_api.errors import ManifestError, Problem
 from rljob_api.sections import RLJob, Spec
 from rljob_api.sizing.known_models import KNOWN
-from rljob_api.sizing.model_shape import CHECKPOINT, TEACHER, shape
+from rljob_api.sizing.model_shape import CHECKPOINT, TEACHER, quantised, shape
 from rljob_trainer.preflight.downloads import download, file_of, file_on_this_machine
 from rljob_trainer.preflight.findings import Findings
 from rljob_trainer.preflight.functions import look_at_functions
@@ -81,8 +81,9 @@ def look_at_model(spec: Spec, files: ModelFiles | None, here: bool) -> Findings:
     checkpoint = spec.model.checkpoint
     if checkpoint in KNOWN:
         return Findings()  # we make its files ourselves, from a package
-    if hub.is_reference(checkpoint):
-        return Findings()  # a download is compared with its hashes
+    if hub.is_reference(checkpoint):  # a download is compared with its hashes
+        problem = quantised(files.config) if files else None
+        return Findings((problem,) if problem else ())
     if files is None:
         return elsewhere(CHECKPOINT, checkpoint, here)
     return judge_weights(read_weights(Path(checkpoint), files.config))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rljob_api.errors import ManifestError, Problem
-from rljob_api.sizing.model_shape import CHECKPOINT, shape
+from rljob_api.sizing.model_shape import CHECKPOINT, quantised, shape
 from rljob_api.sizing.tensors import tensors_of
 from rljob_trainer.preflight.findings import Findings
 from rljob_trainer.text import some
@@ -92,10 +92,8 @@ def judge_weights(found: Weights) -> Findings:
     """Return the problems of the weight files, without the consequences of a missing or damaged file."""
     if not found.files and not found.index and not found.index_fault:
         return Findings((Problem(CHECKPOINT, "*.safetensors", "is not there: the checkpoint has no weights"),))
-    if (quantised := found.config.get("quantization_config")) is not None:
-        method = quantised.get("quant_method", "unnamed") if isinstance(quantised, Mapping) else quantised
-        rule = f"has a quantization_config ({method}): the learner trains weights that are not quantised"
-        return Findings((Problem(CHECKPOINT, "config.json", rule, "the checkpoint that it was made from"),))
+    if problem := quantised(found.config):
+        return Findings((problem,))
     if found.index_fault:
         return Findings((Problem(CHECKPOINT, INDEX, found.index_fault),))
     broken = tuple(damaged(found))

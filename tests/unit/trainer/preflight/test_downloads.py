@@ -30,6 +30,10 @@ CONFIG = {
     "eos_token_id": 7,
 }
 MODEL, QUESTIONS = "hf://org/tiny", "hf://datasets/org/sums/train.jsonl"
+IN_FP8 = (
+    '"config.json" has a quantization_config (fp8): the learner trains weights that are not quantised; nearest valid: '
+    "a bf16 version of it"
+)
 NO_TOKENIZER = '"tokenizer.json" is not there: the checkpoint has no tokenizer'
 
 
@@ -76,6 +80,21 @@ def test_a_start_looks_at_all_but_the_weights(server: HubServer, job: RLJob) -> 
     problems = said(job, here=True)
     assert any(NO_TOKENIZER in problem for problem in problems), problems
     assert any("spec.data.train.jsonl: line 2" in problem for problem in problems), problems
+
+
+def test_a_quantised_model_is_refused_before_its_weights_are_downloaded(server: HubServer, job: RLJob) -> None:
+    config = CONFIG | {"quantization_config": {"quant_method": "fp8"}}
+    server.push("models/org/tiny", {"config.json": json.dumps(config).encode(), "model.safetensors": b"weights"})
+    download(job.spec)
+    assert any(f"spec.model.checkpoint: {IN_FP8}" in problem for problem in said(job, here=True))
+    assert server.downloads("model.safetensors") == 0
+
+
+@pytest.mark.parametrize("name", ["V3", "V3-0324", "R1", "R1-0528"])
+def test_models_of_deepseek_are_known_to_be_in_fp8(server: HubServer, job: RLJob, name: str) -> None:
+    wanted = changed(job, checkpoint=f"hf://deepseek-ai/DeepSeek-{name}", train=QUESTIONS)
+    assert said(wanted, here=False)[0] == f"spec.model.checkpoint: {IN_FP8}"
+    assert server.requests == []
 
 
 def test_what_the_hub_does_not_have_is_a_problem_of_its_field(server: HubServer, job: RLJob, tmp_path: Path) -> None:

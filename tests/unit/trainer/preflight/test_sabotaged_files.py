@@ -94,6 +94,12 @@ SABOTAGES: dict[str, tuple[Callable[[Place], object], str]] = {
         ),
         '"config.json" has a quantization_config (compressed-tensors): the learner trains weights that are not',
     ),
+    "a checkpoint in FP8": (
+        lambda place: place.edit(
+            "config.json", lambda config: config.update(quantization_config={"quant_method": "fp8"})
+        ),
+        "(fp8): the learner trains weights that are not quantised; nearest valid: a bf16 version of it",
+    ),
     "untied without an output layer": (
         lambda place: (
             place.shard(FIRST, lambda tensors: tensors.pop("lm_head.weight", None)),
