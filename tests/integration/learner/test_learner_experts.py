@@ -9,18 +9,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rljob_api.sections import Recompute
+from rljob_trainer.assembly.settings import RECOMPUTE
 from rljob_trainer.learners.config import KlSettings, LearnerConfig, LossSettings, RoutingSettings
+from support.trainer.family_scenarios import one_after_the_other, times_attended
 from support.trainer.learner_data import learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import load_and_look, save_and_look, train_and_export
 from support.trainer.naive_learner import NaiveLearner, NaiveStep
-from support.trainer.tiny_models import tiny
+from support.trainer.tiny_models import NUM_LAYERS, tiny
 
 LOSS = LossSettings(clip_low=0.2, clip_high=0.28, entropy_coefficient=0.01, kl=KlSettings(0.1), temperature=0.8)
 STEPS = [sequences(11, seed) for seed in range(2)]
 """an odd number, so that data-parallel ranks have different numbers of micro-batches"""
 ROUTER = RoutingSettings(balance_coefficient=3.0, z_coefficient=0.2)
 """large coefficients, so that a wrong gradient shows"""
+ATTENTION_AGAIN = {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
 OF_ROUTERS = ("expert_load", "router_entropy", "balance_loss", "router_z_loss")
 RATES = (5e-4, 1e-3)
 MOST = 2e-6
@@ -101,13 +105,16 @@ def test_experts_behind_latent_attention_train_like_a_naive_hugging_face_loop(la
     assert_alike(run_ranks(train_and_export, world, config, STEPS, BUDGET, True), *naive_run(latent))
 
 
-@pytest.mark.parametrize("granularity", ["full", "selective"])
-def test_latent_attention_that_is_computed_again_trains_alike(latent: Path, granularity: str) -> None:
-    again = {"recompute_granularity": granularity, "recompute_method": "uniform", "recompute_num_layers": 1}
-    if granularity == "selective":
-        again = {"recompute_granularity": granularity, "recompute_modules": ["core_attn"]}
+@pytest.mark.parametrize("again", [RECOMPUTE[Recompute.FULL], ATTENTION_AGAIN], ids=["layers", "attention"])
+def test_latent_attention_that_is_computed_again_trains_alike(latent: Path, again: dict[str, Any]) -> None:
     config = learner_config(latent, loss=LOSS, router=ROUTER, tensor_parallel=2, megatron_args=again)
     assert_alike(run_ranks(train_and_export, 2, config, STEPS, BUDGET, True), *naive_run(latent))
+
+
+def test_latent_attention_that_is_computed_again_is_computed_twice(latent: Path) -> None:
+    cases = [(learner_config(latent, megatron_args=again), STEPS[0]) for again in ({}, ATTENTION_AGAIN)]
+    ((once, twice),) = run_ranks(one_after_the_other, 1, times_attended, cases)
+    assert (once, twice) == (NUM_LAYERS, 2 * NUM_LAYERS)
 
 
 def assert_alike(ranks: list[Any], naive: list[NaiveStep], wanted: dict[str, torch.Tensor]) -> None:

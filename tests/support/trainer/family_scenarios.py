@@ -11,6 +11,7 @@ from megatron.core import parallel_state
 
 from rljob_trainer.batches.packing import TrainingSequence
 from rljob_trainer.learners import rank as learner_rank
+from rljob_trainer.learners.attention import PaddedKernel
 from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.metrics import OptimizerStep
@@ -62,6 +63,16 @@ def kept_bytes(rank: int, world_size: int, port: int, config: LearnerConfig, seq
         learner.train(_share(learner, sequences, 10_000))
     storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in kept}
     return sum(size for place, size in storages.items() if place not in known)
+
+
+def times_attended(
+    rank: int, world_size: int, port: int, config: LearnerConfig, sequences: list[TrainingSequence]
+) -> int:
+    """Return how often the layers of a step attend, forward and backward."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    with patch.object(PaddedKernel, "__call__", autospec=True, side_effect=PaddedKernel.__call__) as attend:
+        learner.train(_share(learner, sequences, 10_000))
+    return attend.call_count
 
 
 def logprobs_and_gradients(
