@@ -12,8 +12,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from rljob_trainer.learners.attention import within
 from rljob_trainer.learners.context_share import ContextShare, path
-from rljob_trainer.learners.flash import Runs, fastest_from_the_end, uploaded
+from rljob_trainer.learners.flash import PLAIN, Runs, Sight, fastest_from_the_end, uploaded
 from rljob_trainer.learners.layout import Indices, TokenLayout
 
 
@@ -105,15 +106,21 @@ class PaddedShare:
         keys = np.zeros((self._rows, longest), np.int64)
         for row, (sequence, stop) in enumerate(zip(sequences, stops, strict=True)):
             keys[row, :stop] = share.place_N[path(layout, sequence, stop)]
-        mask = np.arange(longest) <= depths.reshape(self._rows, 1, width, 1)
         self._queries, self._keys = (torch.from_numpy(each.reshape(-1)).to(device) for each in (queries, keys))
-        self._mask, self._slot_M = (torch.from_numpy(each).to(device) for each in (mask, slot_M))
+        self._depths, self._slot_M = (torch.from_numpy(each).to(device) for each in (depths, slot_M))
+        self._depths = self._depths.view(self._rows, 1, width, 1)
+        self._place_L = torch.arange(longest, device=device)
+        self._masks: dict[int | None, torch.Tensor] = {}
+        """by windows"""
 
-    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sight: Sight = PLAIN) -> torch.Tensor:
         """Return [M, H, D] for queries [M, H, D] and keys and values [M, G, D]."""
         all_k, all_v = self._gather(k, v)
         q, k, v = (self._pad(x, index) for x, index in ((q, self._queries), (all_k, self._keys), (all_v, self._keys)))
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=self._mask, enable_gqa=True)
+        if sight.window not in self._masks:
+            self._masks[sight.window] = within(self._depths, self._place_L, sight.window)
+        mask = self._masks[sight.window]
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=sight.scale, enable_gqa=True)
         return out.transpose(1, 2).flatten(0, 1).index_select(0, self._slot_M)
 
     def _pad(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
@@ -130,7 +137,7 @@ class VarlenShare:
         self._queries_of = Runs.of([chunk.length for chunk in share.chunks], device)
         self._keys_of = Runs.of([chunk.stop for chunk in share.chunks], device)
 
-    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sight: Sight = PLAIN) -> torch.Tensor:
         """Return [M, H, D] for queries [M, H, D] and keys and values [M, G, D]."""
         keys, values = (x.index_select(0, self._keys) for x in self._gather(k, v))
-        return self._attend(q, keys, values, self._queries_of, self._keys_of)
+        return self._attend(q, keys, values, self._queries_of, self._keys_of, sight)

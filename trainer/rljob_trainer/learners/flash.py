@@ -9,7 +9,7 @@ Axes: T tokens, S sequences, H heads, G key-value heads, D head size.
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
 from itertools import accumulate
@@ -47,6 +47,24 @@ class Runs:
         return cls(uploaded(torch.tensor([0, *accumulate(lengths)], dtype=torch.int32), device), max(lengths))
 
 
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What queries see, and how sharply."""
+
+    window: int | None = None
+    """tokens that each sees, itself included; None: all before it"""
+    scale: float | None = None
+    """of the products of query and key; None: 1 / sqrt(D)"""
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """how many keys before and after its own each query sees, as FlashAttention wants it; -1: any number"""
+        return -1 if self.window is None else self.window - 1, 0
+
+
+PLAIN = Sight()
+
+
 class Attend(Protocol):
     """One implementation."""
 
@@ -57,6 +75,7 @@ class Attend(Protocol):
         v: torch.Tensor,
         queries: Runs,
         keys: Runs | None = None,
+        sight: Sight = PLAIN,
     ) -> torch.Tensor:
         """Return [T, H, D] for queries [T, H, D] and keys and values [T, G, D]. Differentiable.
 
@@ -73,6 +92,7 @@ class Kind:
     head_dim: int
     longest: int
     """sequence, as a power of two"""
+    sight: Sight = PLAIN
 
 
 @dataclass
@@ -91,22 +111,31 @@ class Fastest:
         v: torch.Tensor,
         queries: Runs,
         keys: Runs | None = None,
+        sight: Sight = PLAIN,
     ) -> torch.Tensor:
         """Return what the implementation for this kind of micro-batch returns."""
-        kind = Kind(q.shape[1], k.shape[1], q.shape[2], (keys or queries).longest.bit_length())
+        longest = (keys or queries).longest
+        if sight.window is not None and sight.window >= longest:  # it hides nothing
+            sight = replace(sight, window=None)
+        kind = Kind(q.shape[1], k.shape[1], q.shape[2], longest.bit_length(), sight)
         if kind not in self.chosen:
             self.chosen[kind] = self._fastest(kind, (q, k, v), queries, keys)
-        return self.implementations[self.chosen[kind]](q, k, v, queries, keys)
+        return self.implementations[self.chosen[kind]](q, k, v, queries, keys, sight)
 
     def _fastest(self, kind: Kind, qkv: Sequence[torch.Tensor], queries: Runs, keys: Runs | None) -> str:
         first = next(iter(self.implementations))
+        if kind.sight.window is not None and not sees_windows(self.implementations[first], qkv[0].device):
+            raise RuntimeError(
+                f"{first} of torch {torch.__version__} does not keep to the model's windows; "
+                "use another version of torch"
+            )
         if len(self.implementations) == 1:
             return first
         q, k, v = (each.detach().requires_grad_() for each in qkv)
 
         def attended(name: str) -> tuple[torch.Tensor, ...]:
             with torch.enable_grad():
-                out = self.implementations[name](q, k, v, queries, keys)
+                out = self.implementations[name](q, k, v, queries, keys, kind.sight)
                 return out, *torch.autograd.grad(out, (q, k, v), q.detach())
 
         wanted = attended(first)
@@ -133,12 +162,21 @@ def flash_2(
     v: torch.Tensor,
     queries: Runs,
     keys: Runs | None = None,
+    sight: Sight = PLAIN,
 ) -> torch.Tensor:
     """Attend by FlashAttention 2, as PyTorch has it."""
     keys = keys or queries
     attended: torch.Tensor = varlen_attn(
-        q, k, v, queries.offsets, keys.offsets, queries.longest, keys.longest, window_size=(-1, 0)
-    )  # causal
+        q,
+        k,
+        v,
+        queries.offsets,
+        keys.offsets,
+        queries.longest,
+        keys.longest,
+        scale=sight.scale,
+        window_size=sight.bounds,  # none after a query's own: causal
+    )
     return attended
 
 
@@ -148,6 +186,7 @@ def flash_4(
     v: torch.Tensor,
     queries: Runs,
     keys: Runs | None = None,
+    sight: Sight = PLAIN,
 ) -> torch.Tensor:
     """Attend by FlashAttention 4."""
     keys = keys or queries
@@ -159,7 +198,9 @@ def flash_4(
         cu_seqlens_k=keys.offsets,
         max_seqlen_q=queries.longest,
         max_seqlen_k=keys.longest,
+        softmax_scale=sight.scale,
         causal=True,
+        **({} if sight.window is None else {"window_size": sight.bounds}),
     )
     return attended
 
@@ -200,6 +241,17 @@ def attends_from_the_end(attend: Attend, device: torch.device) -> bool:
     v = torch.tensor([0.0, 1.0], dtype=q.dtype, device=device).view(2, 1, 1).expand(2, 1, 64).contiguous()
     out = attend(q, torch.zeros_like(v), v, Runs.of([1], device), Runs.of([2], device))
     return bool((out.float() - 0.5).abs().max() < 0.1)
+
+
+def sees_windows(attend: Attend, device: torch.device) -> bool:
+    """Return whether the third token, with a window of two, sees the second and itself: losses would be wrong else."""
+    q = torch.zeros(3, 1, 64, dtype=torch.bfloat16, device=device)
+    v = torch.tensor([9.0, 3.0, 0.0], dtype=q.dtype, device=device).view(3, 1, 1).expand(3, 1, 64).contiguous()
+    whole, last = Runs.of([3], device), Runs.of([1], device)
+    every = attend(q, torch.zeros_like(v), v, whole, None, Sight(2))
+    alone = attend(q[:1], torch.zeros_like(v), v, last, whole, Sight(2))
+    wanted = torch.tensor([9.0, 6.0, 1.5, 1.5], device=device)
+    return bool((torch.cat([every, alone])[:, 0, 0].float() - wanted).abs().max() < 0.1)
 
 
 def implementations(device: torch.device) -> Mapping[str, Attend]:

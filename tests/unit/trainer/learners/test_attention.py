@@ -1,6 +1,7 @@
 """Packed attention, against attention of one sequence at a time."""
 
 import itertools
+from types import SimpleNamespace
 from typing import Literal
 
 import numpy as np
@@ -11,12 +12,17 @@ import torch.nn.functional as F
 from rljob_trainer.batches.packing import TrainingSequence, pack
 from rljob_trainer.learners import flash
 from rljob_trainer.learners.attention import KERNELS, PackedAttention, PackedTokens, PaddedKernel
+from rljob_trainer.learners.flash import PLAIN, Sight
 from rljob_trainer.learners.layout import token_layout
 
 HEADS, GROUPS, SIZE = 4, 2, 8
 
 
-def test_each_sequence_attends_causally_to_itself_alone_and_gradients_agree() -> None:
+SIGHTS = [PLAIN, Sight(1), Sight(3), Sight(5), Sight(7), Sight(2, 0.25), Sight(None, 0.25)]
+
+
+@pytest.mark.parametrize("sight", SIGHTS, ids=str)
+def test_each_sequence_attends_causally_to_itself_alone_and_gradients_agree(sight: Sight) -> None:
     sequences = [
         TrainingSequence(tokens, 1, 1.0, (-1.0,) * (len(tokens) - 1), 1.0)
         for tokens in ((1, 2, 3, 4, 5), (1, 2, 9), (1, 2, 3, 7, 7, 7, 7), (8, 8))
@@ -26,8 +32,8 @@ def test_each_sequence_attends_causally_to_itself_alone_and_gradients_agree() ->
     torch.manual_seed(0)
     q, k, v = (torch.randn(len(layout.tokens_N), heads, SIZE, requires_grad=True) for heads in (HEADS, GROUPS, GROUPS))
     upstream = torch.randn(len(layout.tokens_N), HEADS, SIZE)
-    ours = PaddedKernel(layout, torch.device("cpu"))(q, k, v)
-    naive = naive_attention(q, k, v, layout.node_T, batch.cu_seqlens_S1)[torch.from_numpy(layout.first_N)]
+    ours = PaddedKernel(layout, torch.device("cpu"))(q, k, v, sight)
+    naive = naive_attention(q, k, v, layout.node_T, batch.cu_seqlens_S1, sight)[torch.from_numpy(layout.first_N)]
     torch.testing.assert_close(ours, naive, rtol=0, atol=1e-6)
     torch.testing.assert_close(
         torch.autograd.grad(ours, (q, k, v), upstream),
@@ -46,26 +52,33 @@ def causal_attention_of_each_sequence(
     max_q: int,
     max_k: int,
     *,
+    scale: float | None,
     window_size: tuple[int, int],
 ) -> torch.Tensor:
     """Do what torch's `varlen_attn` documents, which runs on GPUs alone."""
     bounds = cu_seq_q.tolist()
     assert cu_seq_q.dtype == torch.int32 and torch.equal(cu_seq_q, cu_seq_k)
     assert max_q == max_k == max(end - start for start, end in itertools.pairwise(bounds))
-    assert window_size == (-1, 0)  # any number of tokens before, none after
-    return naive_attention(query, key, value, np.arange(len(query)), np.asarray(bounds))
+    before, after = window_size  # any number of tokens before: -1
+    assert after == 0
+    sight = Sight(None if before == -1 else before + 1, scale)
+    return naive_attention(query, key, value, np.arange(len(query)), np.asarray(bounds), sight)
 
 
+@pytest.mark.parametrize("sight", SIGHTS, ids=str)
 @pytest.mark.parametrize("shared", [True, False], ids=["shared beginnings", "plain"])
-def test_the_kernel_for_gpus_gives_what_the_one_for_cpus_gives(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_for_gpus_gives_what_the_one_for_cpus_gives(
+    shared: bool, sight: Sight, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(flash, "varlen_attn", causal_attention_of_each_sequence)
+    monkeypatch.setattr(flash, "sees_windows", lambda attend, device: True)  # see test_flash.py
     tokens = [(1, 2, 3, 4, 5), (1, 2, 9) if shared else (7, 2, 9), (8, 8)]
     ((batch,),) = pack([TrainingSequence(each, 1, 1.0, (-1.0,) * (len(each) - 1), 1.0) for each in tokens], 1, 10_000)
     layout = token_layout(batch)
     assert layout.is_plain is not shared
     torch.manual_seed(0)
     q, k, v = (torch.randn(len(layout.tokens_N), heads, SIZE, requires_grad=True) for heads in (HEADS, GROUPS, GROUPS))
-    padded, varlen = (KERNELS[device](layout, torch.device("cpu"))(q, k, v) for device in ("cpu", "cuda"))
+    padded, varlen = (KERNELS[device](layout, torch.device("cpu"))(q, k, v, sight) for device in ("cpu", "cuda"))
     torch.testing.assert_close(varlen, padded, rtol=0, atol=1e-6)
     upstream = torch.randn_like(padded)
     torch.testing.assert_close(
@@ -76,12 +89,14 @@ def test_the_kernel_for_gpus_gives_what_the_one_for_cpus_gives(shared: bool, mon
     )
 
 
+@pytest.mark.parametrize("sight", [PLAIN, Sight(2)], ids=str)
 @pytest.mark.parametrize("device", KERNELS)
 @pytest.mark.parametrize("shared", [True, False], ids=["shared beginnings", "plain"])
 def test_tokens_that_fill_up_shares_change_no_other_and_have_no_gradient(
-    device: Literal["cpu", "cuda"], shared: bool, monkeypatch: pytest.MonkeyPatch
+    device: Literal["cpu", "cuda"], shared: bool, sight: Sight, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flash, "varlen_attn", causal_attention_of_each_sequence)
+    monkeypatch.setattr(flash, "sees_windows", lambda attend, device: True)  # see test_flash.py
     tokens = [(1, 2, 3, 4, 5), (1, 2, 9) if shared else (7, 2, 9), (8, 8)]
     ((batch,),) = pack([TrainingSequence(each, 1, 1.0, (-1.0,) * (len(each) - 1), 1.0) for each in tokens], 1, 10_000)
     layout = token_layout(batch)
@@ -89,26 +104,35 @@ def test_tokens_that_fill_up_shares_change_no_other_and_have_no_gradient(
     torch.manual_seed(0)
     given = [torch.randn(len(filled.tokens_N), heads, SIZE, requires_grad=True) for heads in (HEADS, GROUPS, GROUPS)]
     assert 0 < len(given[0]) - number < 7
-    whole = KERNELS[device](filled, torch.device("cpu"))(*given)
-    alone = KERNELS[device](layout, torch.device("cpu"))(*(x[:number] for x in given))
+    whole = KERNELS[device](filled, torch.device("cpu"))(*given, sight)
+    alone = KERNELS[device](layout, torch.device("cpu"))(*(x[:number] for x in given), sight)
     assert whole.isfinite().all() and len(whole) == len(given[0])
     torch.testing.assert_close(whole[:number], alone, rtol=0, atol=1e-6)
     for gradient in torch.autograd.grad(whole[:number].square().sum(), given):
         assert (gradient[number:] == 0).all()
 
 
-def test_attention_turns_queries_and_keys_by_their_positions_and_leaves_values() -> None:
-    class First:
-        """A kernel that returns what it was given, side by side."""
+class First:
+    """A kernel that returns what it was given, side by side."""
 
-        def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            return torch.cat([q, k, v], 1)
+    sight = PLAIN
 
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sight: Sight = PLAIN) -> torch.Tensor:
+        self.sight = sight
+        return torch.cat([q, k, v], 1)
+
+
+@pytest.mark.parametrize("layer", [1, 2])
+def test_attention_turns_queries_and_keys_by_the_positions_of_its_layer_and_leaves_values(layer: int) -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(3, 2, SIZE) for _ in range(3))
-    angles = torch.rand(3, 1, SIZE // 2)
-    packed = PackedTokens(qkv_format="thd", kernel=First(), cos=angles.cos(), sin=angles.sin())
-    out = PackedAttention(None, 1)(q, k, v, None, packed_seq_params=packed)
+    usual, local = torch.rand(2, 3, 1, SIZE // 2)
+    kernel, of_local = First(), (local.cos(), local.sin())
+    packed = PackedTokens(qkv_format="thd", kernel=kernel, cos=usual.cos(), sin=usual.sin(), local=of_local)
+    config = SimpleNamespace(window_size=(3, 0), window_attn_skip_freq=[True, False], softmax_scale=0.3)
+    out = PackedAttention(config, layer)(q, k, v, None, packed_seq_params=packed)
+    angles = local if layer == 1 else usual
+    assert kernel.sight == (Sight(4, 0.3) if layer == 1 else Sight(None, 0.3))
     turned = [
         torch.view_as_complex(torch.stack(x.chunk(2, -1), -1)) * torch.polar(angles * 0 + 1, angles) for x in (q, k)
     ]
@@ -117,13 +141,18 @@ def test_attention_turns_queries_and_keys_by_their_positions_and_leaves_values()
 
 
 def naive_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, node_T: np.ndarray, bounds: np.ndarray
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    node_T: np.ndarray,
+    bounds: np.ndarray,
+    sight: Sight = PLAIN,
 ) -> torch.Tensor:
     outputs = []
     for start, end in itertools.pairwise(bounds):
         nodes = torch.from_numpy(node_T[start:end])
         keys, values = (x[nodes].repeat_interleave(HEADS // GROUPS, 1) for x in (k, v))
-        scores = torch.einsum("ihd,jhd->hij", q[nodes], keys) / SIZE**0.5
-        mask = torch.ones(len(nodes), len(nodes)).tril().bool()
+        scores = torch.einsum("ihd,jhd->hij", q[nodes], keys) * (sight.scale or SIZE**-0.5)
+        mask = torch.ones(len(nodes), len(nodes)).tril().triu(1 - (sight.window or len(nodes))).bool()
         outputs.append(torch.einsum("hij,jhd->ihd", F.softmax(scores.masked_fill(~mask, -torch.inf), -1), values))
     return torch.cat(outputs)

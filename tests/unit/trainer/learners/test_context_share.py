@@ -13,6 +13,7 @@ from rljob_trainer.learners import flash
 from rljob_trainer.learners.attention import PaddedKernel
 from rljob_trainer.learners.context import PaddedShare, VarlenShare
 from rljob_trainer.learners.context_share import Chunk, ContextShare, context_share, path
+from rljob_trainer.learners.flash import PLAIN, Sight
 from rljob_trainer.learners.layout import TokenLayout, token_layout
 
 HEADS, GROUPS, SIZE = 4, 2, 8
@@ -118,42 +119,48 @@ def last_queries(
     max_q: int,
     max_k: int,
     *,
+    scale: float | None,
     window_size: tuple[int, int],
 ) -> torch.Tensor:
     """Do what torch's `varlen_attn` does on GPUs: the last query of a run sees its last key."""
-    assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32 and window_size == (-1, 0)
+    before, after = window_size
+    assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32 and after == 0
     outputs, widths = [], []
     for (start, stop), (first, last) in zip(
         itertools.pairwise(cu_seq_q.tolist()), itertools.pairwise(cu_seq_k.tolist()), strict=True
     ):
         q, k, v = query[start:stop], key[first:last], value[first:last]
         widths.append((len(q), len(k)))
-        mask = torch.ones(len(q), len(k), dtype=torch.bool).tril(len(k) - len(q))
+        mask = torch.ones(len(q), len(k), dtype=torch.bool).tril(ahead := len(k) - len(q))
+        mask = mask if before == -1 else mask.triu(ahead - before)
         k, v = (x.repeat_interleave(HEADS // GROUPS, 1).transpose(0, 1) for x in (k, v))
-        outputs.append(torch.nn.functional.scaled_dot_product_attention(q.transpose(0, 1), k, v, mask).transpose(0, 1))
+        attended = torch.nn.functional.scaled_dot_product_attention(q.transpose(0, 1), k, v, mask, scale=scale)
+        outputs.append(attended.transpose(0, 1))
     assert (max_q, max_k) == tuple(map(max, zip(*widths, strict=True)))
     return torch.cat(outputs)
 
 
 @pytest.mark.parametrize("kernel", [PaddedShare, VarlenShare])
 @pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("sight", [PLAIN, Sight(1), Sight(3), Sight(8, 0.25)], ids=str)
 def test_all_ranks_together_attend_as_one_rank_does(
-    kernel: type[PaddedShare] | type[VarlenShare], ranks: int, monkeypatch: pytest.MonkeyPatch
+    kernel: type[PaddedShare] | type[VarlenShare], ranks: int, sight: Sight, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flash, "varlen_attn", last_queries)
+    monkeypatch.setattr(flash, "sees_windows", lambda attend, device: True)  # see test_flash.py
     pairs = [([1, 2, 3], [4, 5]), ([1, 2], [9]), ([1, 2, 3], [7] * 20), ([8], [8]), ([6] * 13, [5] * 4)]
     layout = token_layout(packed(pairs))
     assert not layout.is_plain
     torch.manual_seed(0)
     q, k, v = (torch.randn(len(layout.tokens_N), heads, SIZE, requires_grad=True) for heads in (HEADS, GROUPS, GROUPS))
-    whole = PaddedKernel(layout, torch.device("cpu"))(q, k, v)
+    whole = PaddedKernel(layout, torch.device("cpu"))(q, k, v, sight)
     found = shares(layout, ranks)
     gather = Everything(found)
     gather.k, gather.v = k, v
     outputs = []
     for share in found:
         own = torch.from_numpy(share.tokens_M)
-        out = kernel(layout, share, gather, torch.device("cpu"))(q[own], k[own], v[own])
+        out = kernel(layout, share, gather, torch.device("cpu"))(q[own], k[own], v[own], sight)
         assert out.isfinite().all()
         outputs.append(out)
     together = torch.cat(outputs)[torch.from_numpy(found[0].place_N)]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rljob_trainer.learners import flash
-from rljob_trainer.learners.flash import Attend, Fastest, Runs, attends_from_the_end
+from rljob_trainer.learners.flash import PLAIN, Attend, Fastest, Runs, Sight, attends_from_the_end, sees_windows
 
 FOUR = Runs(torch.tensor([0, 4], dtype=torch.int32), 4)
 
@@ -27,6 +27,7 @@ class Implementation:
         v: torch.Tensor,
         queries: Runs,
         keys: Runs | None = None,
+        sight: Sight = PLAIN,
     ) -> torch.Tensor:
         self.calls += 1
         if self._error is not None:
@@ -100,6 +101,81 @@ def test_which_keys_a_shorter_run_of_queries_sees_is_found_out(values_seen: int,
         return v[:values_seen].mean(0, keepdim=True)
 
     assert attends_from_the_end(attend, torch.device("cpu")) is from_the_end
+
+
+def test_each_window_is_timed_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash, "sees_windows", lambda attend, device: True)
+    attend = Fastest(
+        {"one": Implementation(), "other": Implementation()}, Stopwatch(*[1.0] * 3, *[2.0] * 6, *[1.0] * 3)
+    )
+    for sight in (PLAIN, Sight(2), PLAIN):
+        attend(*inputs(), FOUR, sight=sight)
+    assert list(attend.chosen.values()) == ["one", "other"]
+
+
+def test_a_window_that_hides_nothing_is_none() -> None:
+    attend = Fastest({"one": Implementation()}, Stopwatch())  # which has no windows
+    attend(*inputs(), FOUR, sight=Sight(4, 0.3))
+    attend(*inputs(2), Runs(torch.tensor([0, 2], dtype=torch.int32), 2), FOUR, sight=Sight(5, 0.3))
+    assert {kind.sight for kind in attend.chosen} == {Sight(None, 0.3)}
+    with pytest.raises(RuntimeError, match="windows"):
+        attend(*inputs(2), Runs(torch.tensor([0, 2], dtype=torch.int32), 2), FOUR, sight=Sight(3, 0.3))
+
+
+class Windowed:
+    """Averages the values within windows that are `off` by some tokens."""
+
+    def __init__(self, off: int) -> None:
+        self._off = off
+
+    def __call__(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        queries: Runs,
+        keys: Runs | None = None,
+        sight: Sight = PLAIN,
+    ) -> torch.Tensor:
+        width = len(k) if sight.window is None else sight.window + self._off
+        ends = range(len(k) - len(q) + 1, len(k) + 1)
+        return torch.cat([v[max(0, end - width) : end].mean(0, keepdim=True) for end in ends])
+
+
+@pytest.mark.parametrize(
+    ("sight", "given"),
+    [
+        (PLAIN, {"causal": True, "softmax_scale": None}),
+        (Sight(3, 0.3), {"causal": True, "softmax_scale": 0.3, "window_size": (2, 0)}),
+    ],
+    ids=str,
+)
+def test_flash_attention_4_is_given_window_and_scale(
+    sight: Sight, given: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **named: object) -> tuple[torch.Tensor, None]:
+        seen.update({name: value for name, value in named.items() if "seqlen" not in name})
+        return q, None
+
+    seen: dict[str, object] = {}
+    monkeypatch.setattr(flash, "_flash_4", lambda: attend)
+    flash.flash_4(*inputs(), FOUR, None, sight)
+    assert seen == given
+
+
+def test_an_implementation_that_keeps_to_windows_is_taken() -> None:
+    assert sees_windows(Windowed(0), torch.device("cpu"))
+    v = torch.arange(4.0).view(4, 1, 1)
+    out = Fastest({"alone": Windowed(0)}, Stopwatch())(v, v, v, FOUR, None, Sight(2))
+    assert out.flatten().tolist() == [0.0, 0.5, 1.5, 2.5]
+
+
+@pytest.mark.parametrize("off", [1, -1, 10], ids=["one more", "one fewer", "no window"])
+def test_an_implementation_that_does_not_keep_to_windows_ends_the_run(off: int) -> None:
+    v, attend = torch.arange(4.0).view(4, 1, 1), Fastest({"alone": Windowed(off)}, Stopwatch())
+    with pytest.raises(RuntimeError, match=r"alone of torch .* does not keep to the model's windows"):
+        attend(v, v, v, FOUR, None, Sight(2))
+    attend(v, v, v, FOUR)  # which is right without a window
 
 
 @pytest.mark.parametrize(
