@@ -19,9 +19,10 @@ from support.trainer.tiny_models import VARIANTS, tiny
 pytestmark = pytest.mark.timeout(600)
 
 NAME, TOKENS = "engine-0", 48
+ENOUGH = ("llama, rope llama3", "glm4, no bias", "glm4_moe, one group", "gemma3, linear")
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     **{architecture: (architecture, {}) for architecture in FAMILIES},
-    **{name: VARIANTS[name] for name in ("llama, rope llama3", "glm4, no bias", "glm4_moe, one group")},
+    **{name: VARIANTS[name] for name in ENOUGH},
     **{name: variant for name, variant in VARIANTS.items() if name.startswith("deepseek_v3")},
     "deepseek_v3, with a layer that is not trained": ("DeepseekV3ForCausalLM", {"num_nextn_predict_layers": 1}),
     "glm4_moe, with a layer that is not trained": ("Glm4MoeForCausalLM", {"num_nextn_predict_layers": 1}),

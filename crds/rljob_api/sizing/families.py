@@ -11,8 +11,8 @@ from rljob_api.sizing.latent import latent_faults
 
 ROPES = ("default", "llama3", "linear", "yarn")
 """kinds of rotary embedding whose frequencies do not depend on the length of the sequence at hand"""
-POST_NORMS = ("post_self_attn_layernorm", "post_mlp_layernorm")
-"""norms of the outputs of attention and MLP, before these are added to the residual"""
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
+"""names of layers in `layer_types` of `config.json`: with a window, and without"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,14 @@ class Family:
     """whether only `partial_rotary_factor` of each head is turned"""
     latent: bool = False
     """whether queries, keys and values are projected from latents (MLA), see `latent.py`"""
+    local_layers: bool = False
+    """whether some layers see no more than `sliding_window` tokens, and turn queries and keys by a base of their own"""
+    scaled_embedding: bool = False
+    """whether embeddings are multiplied by the square root of the hidden size before the first layer"""
+    centred_norms: bool = False
+    """whether norms multiply by 1 + weight"""
+    whole_embedding: bool = False
+    """whether each rank of an engine holds the whole embedding"""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """settings that count where `config.json` has none, for models of this family alone"""
     needs: Mapping[str, Any] = field(default_factory=dict)
@@ -55,12 +63,15 @@ class Family:
     """the MLP's name in files, and that of its matrices"""
     gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
     down: str = "down_proj"
+    gelu: bool = False
+    """whether the gate is passed through GELU by tanh; else SiLU"""
     norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
-    """of each layer"""
+    """of each layer; four: two of inputs, and two of outputs"""
 
     @property
     def post_norms(self) -> bool:
-        return POST_NORMS[0] in self.norms
+        """whether outputs of attention and MLP are normed, before these are added to the residual"""
+        return len(self.norms) == 4
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -87,7 +98,7 @@ FAMILIES: Mapping[str, Family] = {
         defaults={"attention_bias": True},
         ropes=("default",),
         gate_up=("gate_up_proj",),
-        norms=("input_layernorm", "post_attention_layernorm", *POST_NORMS),
+        norms=("input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"),
     ),
     "Glm4MoeForCausalLM": Family(
         "glm4_moe",
@@ -119,14 +130,38 @@ FAMILIES: Mapping[str, Family] = {
         asked=("topk_method",),
         ffn="moe_intermediate_size",
     ),
+    "Gemma3ForCausalLM": Family(
+        "gemma3_text",
+        qk_norm="always",
+        head_dim=256,
+        local_layers=True,
+        scaled_embedding=True,
+        centred_norms=True,
+        whole_embedding=True,
+        defaults={"tie_word_embeddings": True, "sliding_window": 4096, "sliding_window_pattern": 6},
+        ropes=("default", "linear"),
+        needs={
+            "tie_word_embeddings": True,
+            "hidden_act": "gelu_pytorch_tanh",
+            "hidden_activation": "gelu_pytorch_tanh",
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+        },
+        gelu=True,
+        norms=(
+            "input_layernorm",
+            "post_attention_layernorm",
+            "pre_feedforward_layernorm",
+            "post_feedforward_layernorm",
+        ),
+    ),
 }
 """what the learner trains, by the architecture that `config.json` names"""
 BY_MODEL_TYPE: Mapping[str, Family] = {family.model_type: family for family in FAMILIES.values()}
-GEMMA_3 = (
-    "the learner has neither its sliding windows and rotary bases, which differ between layers, nor its norms (1 + "
-    "weight) and GELU"
-)
-REFUSED: Mapping[str, str] = {"Gemma3ForCausalLM": GEMMA_3, "Gemma3ForConditionalGeneration": GEMMA_3}
+REFUSED: Mapping[str, str] = {
+    "Gemma3ForConditionalGeneration": "it sees images, and the learner trains text alone; models of the architecture "
+    "Gemma3ForCausalLM (gemma-3-270m, gemma-3-1b) are trained"
+}
 """why an architecture that people ask for is not trained"""
 UNSUPPORTED: Mapping[str, Any] = {
     "hidden_act": "silu",
@@ -145,8 +180,12 @@ def needs(family: Family) -> Mapping[str, Any]:
 
 
 def rope_type(config: Mapping[str, Any]) -> str:
-    """Return the kind of rotary embedding; transformers 5 writes it under another name than the hub's files have."""
+    """Return the kind of rotary embedding; transformers 5 writes it under another name than the hub's files have.
+
+    Where layers differ, it is that of layers without a window.
+    """
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    scaling = scaling.get(GLOBAL, scaling) or {}
     return str(scaling.get("rope_type") or scaling.get("type") or "default")
 
 
@@ -161,6 +200,33 @@ def faults(config: Mapping[str, Any], family: Family) -> Iterator[str]:
         yield from mixture_faults({**family.defaults, **config})
     if family.latent:
         yield from latent_faults(config)
+    if family.local_layers:
+        yield from window_faults({**family.defaults, **config})
+
+
+def layer_types(config: Mapping[str, Any]) -> list[str]:
+    """Return the kind of each layer; older files say only that each so many-th layer has no window."""
+    every = config["sliding_window_pattern"]
+    usual = [LOCAL if (layer + 1) % every else GLOBAL for layer in range(config["num_hidden_layers"])]
+    return list(config.get("layer_types") or usual)
+
+
+def window_faults(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with windows and rotary embeddings that differ between layers."""
+    kinds, layers, window = layer_types(config), config["num_hidden_layers"], config["sliding_window"]
+    if len(kinds) != layers:
+        yield f"layer_types has {len(kinds)} entries, and num_hidden_layers is {layers}"
+    if unknown := sorted(set(kinds) - {LOCAL, GLOBAL}):
+        yield f"layer_types {', '.join(unknown)} is not supported, only {LOCAL} and {GLOBAL}"
+    if window is None or window < 2:  # engines on GPUs take a window of 1 for none
+        yield f"sliding_window {window!r} is not supported, only 2 or more"
+    if config.get("use_bidirectional_attention"):
+        yield f"use_bidirectional_attention {config['use_bidirectional_attention']!r} is not supported, only False"
+    if not (scalar := config.get("query_pre_attn_scalar", 256)) > 0:
+        yield f"query_pre_attn_scalar {scalar} is not supported, only more than 0"
+    of_local = (config.get("rope_parameters") or {}).get(LOCAL) or {}
+    if (kind := of_local.get("rope_type", "default")) != "default":
+        yield f"rope_type {kind} of {LOCAL} is not supported, only default"
 
 
 def mixture_faults(config: Mapping[str, Any]) -> Iterator[str]:

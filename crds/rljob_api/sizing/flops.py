@@ -3,6 +3,8 @@
 Counted are the products and the causal attention, forward and backward; what is computed again is not.
 """
 
+from collections.abc import Iterable
+
 from rljob_api.sizing.model_shape import Shape
 
 PEAKS = {
@@ -19,11 +21,21 @@ def peak_flops(device_name: str) -> float | None:
     return next((peak for name, peak in PEAKS.items() if device_name.startswith(name)), None)
 
 
-def training_flops(model: Shape, tokens: int, responses: int, pairs: int) -> int:
+def pairs_of(lengths: Iterable[int], window: int | None = None) -> int:
+    """Return the pairs of a token with itself or one before it, of which it sees `window`; added up over sequences."""
+    return sum(_pairs(length, min(length, window or length)) for length in lengths)
+
+
+def _pairs(length: int, seen: int) -> int:
+    return seen * (seen + 1) // 2 + (length - seen) * seen
+
+
+def training_flops(model: Shape, tokens: int, responses: int, pairs: int, local_pairs: int | None = None) -> int:
     """Return the FLOPs of forward and backward.
 
     `tokens` pass the layers, `responses` of them are projected onto the vocabulary, and `pairs` are those of a token
-    with itself or one before it, added up over the sequences.
+    with itself or one before it, added up over the sequences; `local_pairs` those in layers with a window, and as many
+    where it is None.
     """
     mlp = 3 * model.hidden * model.ffn
     if model.experts:
@@ -32,4 +44,6 @@ def training_flops(model: Shape, tokens: int, responses: int, pairs: int) -> int
     mlps = (model.layers - model.dense_layers) * mlp + model.dense_layers * 3 * model.hidden * model.dense_ffn
     matrices = model.layers * sum(model.products) + mlps
     forward = 2 * (tokens * matrices + responses * model.embedding())
-    return 3 * (forward + 2 * pairs * model.layers * (model.query + model.attended))
+    local = sum(model.local)
+    attended = (model.layers - local) * pairs + local * (pairs if local_pairs is None else local_pairs)
+    return 3 * (forward + 2 * attended * (model.query + model.attended))

@@ -111,6 +111,19 @@ def _deepseek_v3(**sizes: Any) -> Mapping[str, Any]:
     } | sizes
 
 
+def _gemma3(**sizes: Any) -> Mapping[str, Any]:
+    return {
+        "architectures": ["Gemma3ForCausalLM"],
+        "vocab_size": 262144,
+        "max_position_embeddings": 32768,
+        "num_key_value_heads": 1,
+        "head_dim": 256,
+        "sliding_window": 512,
+        "query_pre_attn_scalar": 256,
+        "eos_token_id": [1, 106],
+    } | sizes
+
+
 def _sizes(hidden: int, ffn: int, layers: int, heads: int) -> Mapping[str, int]:
     names = "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"
     return dict(zip(names, (hidden, ffn, layers, heads), strict=True))
@@ -168,6 +181,7 @@ _DEEPSEEK_671B = {
 _IN_FP8 = ("V3", "V3-0324", "R1", "R1-0528")
 """models of DeepSeek whose files are quantised, so that they are refused before they are downloaded"""
 _FP8 = {"quantization_config": {"quant_method": "fp8"}}
+_GEMMA_270M, _GEMMA_1B = _sizes(640, 2048, 18, 4), _sizes(1152, 6912, 26, 4)
 _BASE = {"eos_token_id": 151643}
 _LONG_BASE = {**_BASE, "max_position_embeddings": 131072}
 
@@ -228,6 +242,10 @@ ON_THE_HUB: Mapping[str, Mapping[str, Any]] = {
     "moonshotai/Moonlight-16B-A3B-Instruct": _deepseek_v3(**_MOONLIGHT, eos_token_id=163586),
     "unsloth/DeepSeek-V3-bf16": _deepseek_v3(**_DEEPSEEK_671B),
     **{f"deepseek-ai/DeepSeek-{name}": _deepseek_v3(**_DEEPSEEK_671B, **_FP8) for name in _IN_FP8},
+    "google/gemma-3-270m": _gemma3(**_GEMMA_270M, eos_token_id=1),
+    "google/gemma-3-270m-it": _gemma3(**_GEMMA_270M),
+    "google/gemma-3-1b-pt": _gemma3(**_GEMMA_1B),
+    "google/gemma-3-1b-it": _gemma3(**_GEMMA_1B),
 }
 """sizes of common models of the Hugging Face Hub, so that they can be planned and admitted before they are downloaded;
 source: their `config.json`"""

@@ -202,8 +202,9 @@ def taught(teacher: Shape | None, spec: Spec, where: Topology) -> tuple[Item, ..
 def activations(model: Shape, spec: Spec, where: Topology) -> int:
     """Return what the backward pass needs to keep of one full micro-batch.
 
-    In each layer: inputs and outputs of both norms (whole on each rank, or with sequence parallelism split over TP),
-    projections before and after rotation, attention's output, the MLP's gate, up and product (split over TP). With
+    In each layer: inputs and outputs of both norms, and with four norms the inputs of the others (whole on each rank,
+    or with sequence parallelism split over TP), projections before and after rotation, attention's output, the MLP's
+    gate, up and product (split over TP). With
     sequence parallelism the input of one matrix at a time is whole. A pipeline's first stage keeps PP micro-batches
     of its L / PP layers, which are L layers again; `kept_layers` knows uneven stages. With experts, each of the A that
     a token goes to keeps its own columns, input and output; the tokens are split over TP, and are taken to spread
@@ -218,7 +219,7 @@ def activations(model: Shape, spec: Spec, where: Topology) -> int:
     mlps = max(mlps + 3 * model.shared_ffn, 3 * model.dense_ffn)
     gathered = 2 * model.key * where.context_parallel if where.context_parallel > 1 else 0
     attention = 2 * (model.query + 2 * model.key) + model.query
-    whole = 4 * model.hidden
+    whole = around_norms(model) * model.hidden
     if model.latent:
         attention = 5 * model.query + model.latent.keys_values
         whole += 2 * model.latent.norms
@@ -229,6 +230,11 @@ def activations(model: Shape, spec: Spec, where: Topology) -> int:
     if shares > 1:
         per_token += model.hidden
     return spec.training.max_tokens_per_gpu * per_token * BYTES[spec.training.precision]
+
+
+def around_norms(model: Shape) -> int:
+    """Return how many vectors of `hidden` a layer keeps: inputs and outputs of two norms, and inputs of two more."""
+    return 6 if model.family.post_norms else 4
 
 
 def kept_layers(model: Shape, where: Topology) -> int:
@@ -245,7 +251,8 @@ def activation_formula(model: Shape, spec: Spec, where: Topology) -> str:
     mlps += " + 3S" if model.shared_ffn else ""
     gathered = " + 2K x CP" if where.context_parallel > 1 else ""
     matrices = f"{'5Q + U' if model.latent else '2(Q + 2K) + Q'} + {mlps}{gathered}"
-    whole = "4H + 2R" if model.latent else "4H"
+    norms = f"{around_norms(model)}H"
+    whole = f"{norms} + 2R" if model.latent else norms
     kept = kept_layers(model, where) if where.pipeline_layers else "L"
     if spec.training.sequence_parallel:
         of_layers = f"{kept} x H + {whole} + {matrices}" if recomputes(spec) else f"{kept} x ({whole} + {matrices})"
@@ -280,7 +287,10 @@ def logits(model: Shape, spec: Spec, where: Topology) -> Item:
 
 def engine(model: Shape, spec: Spec, kv_bytes: int) -> tuple[Item, ...]:
     size, ranks = BYTES[spec.training.precision], spec.rollout.gpus_per_engine
-    items = [Item("weights", model.largest_stage(ranks, 1, ranks) * size, f"P x {size}, P at TP = gpusPerEngine")]
+    parameters = model.largest_stage(ranks, 1, ranks)
+    if model.family.whole_embedding:
+        parameters += model.embedding() - model.embedding(ranks)
+    items = [Item("weights", parameters * size, f"P x {size}, P at TP = gpusPerEngine")]
     tokens = spec.rollout.kv_tokens(spec.runtime.device)
     if tokens is not None:
         items.append(Item(CACHE, tokens * kv_bytes, f"{tokens} tokens x {kv_bytes}"))

@@ -10,14 +10,16 @@ from functools import partial
 from typing import Any, Literal
 
 from rljob_api.errors import ABSENT, ManifestError, Problem
-from rljob_api.sections import Placement, Spec
-from rljob_api.sizing.families import FAMILIES, REFUSED, Family, faults, rope_type
+from rljob_api.sections import Device, Placement, Spec
+from rljob_api.sizing.families import FAMILIES, LOCAL, REFUSED, Family, faults, layer_types, rope_type
 from rljob_api.sizing.latent import Latent, latent_of
 
 CHECKPOINT = "spec.model.checkpoint"
 TEACHER = "spec.algorithm.teacher.checkpoint"
 
 
+KEEPING_WINDOWS = ("fa3", "flashinfer")
+"""attention backends of SGLang 0.5.17 on GPUs that see all of a window while they generate"""
 SGLANG_OF_EXPERTS = (
     *("deepep-config", "deepep-dispatcher-output-dtype", "deepep-mode", "enable-eplb"),
     *("enable-expert-distribution-metrics", "enable-fused-moe-sum-all-reduce", "enable-return-routed-experts"),
@@ -50,7 +52,11 @@ class Shape:
     qk_norm: bool = False
     qkv_bias: bool = False
     window: int | None = None
-    """tokens that each token sees, itself included; None: all before it"""
+    """tokens that each token may see, itself included, where neither learner nor engines have windows; None: all"""
+    local: tuple[bool, ...] = ()
+    """whether each layer sees `local_window` tokens only; empty: none does"""
+    local_window: int | None = None
+    """tokens that each token sees there, itself included"""
     experts: int = 0
     """of each layer but the first `dense_layers`; 0: all layers have one MLP for all tokens"""
     experts_per_token: int = 0
@@ -190,16 +196,17 @@ def quantised(config: Mapping[str, Any]) -> Problem | None:
 def read(config: Mapping[str, Any], family: Family) -> Shape:
     config = {**family.defaults, **config}
     heads: int = config["num_attention_heads"]
-    mixture = mixture_of(config, family) if family.experts else {}
     latent = latent_of(config) if family.latent else None
-    own = latent.head if latent else config.get("head_dim") or family.head_dim
+    head = latent.head if latent else config.get("head_dim") or family.head_dim
+    own: dict[str, Any] = mixture_of(config, family) if family.experts else {}
+    own |= windows_of(config) if family.local_layers else {}
     return Shape(
         hidden=config["hidden_size"],
         ffn=config[family.ffn],
         layers=config["num_hidden_layers"],
         heads=heads,
         kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=own or config["hidden_size"] // heads,
+        head_dim=head or config["hidden_size"] // heads,
         vocabulary=config["vocab_size"],
         longest=config["max_position_embeddings"],
         tied=config.get("tie_word_embeddings", False),
@@ -208,7 +215,7 @@ def read(config: Mapping[str, Any], family: Family) -> Shape:
         qkv_bias=chosen(family.qkv_bias, config, "attention_bias"),
         window=config.get("sliding_window", family.default_window) if family.windowed else None,
         latent=latent,
-        **mixture,
+        **own,
     )
 
 
@@ -217,7 +224,13 @@ def chosen(has: Literal["never", "always", "optional"], config: Mapping[str, Any
     return has == "always" or (has == "optional" and bool(config.get(name, False)))
 
 
-def mixture_of(config: Mapping[str, Any], family: Family) -> dict[str, int]:
+def windows_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return which layers have a window, and how wide it is."""
+    local = tuple(kind == LOCAL for kind in layer_types(config))
+    return {"local": local, "local_window": config["sliding_window"] if any(local) else None}
+
+
+def mixture_of(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """Return the sizes of a mixture of experts. Only families with a bias in the router have more than experts."""
     found = {"experts": experts_of(config), "experts_per_token": config["num_experts_per_tok"]}
     if not family.router_bias:
@@ -253,8 +266,10 @@ def problems(model: Shape, spec: Spec) -> tuple[Problem, ...]:
         else not_all_layers(model, training.pipeline_layers),
         undivided("spec.rollout.gpusPerEngine", engine, partial(engine_obstacles, model), engines),
         *expert_problems(model, spec),
+        unfused_gelu(model, spec),
         too_long("spec.rollout.contextLength", rollout.context_length, model.longest),
         beyond_window(model, rollout.context_length),
+        beyond_forgotten(model, spec),
         too_long("spec.rollout.sampling.maxNewTokens", rollout.sampling.max_new_tokens, model.longest - 1),
     ]
     return tuple(problem for problem in found if problem)
@@ -357,12 +372,38 @@ def not_all_layers(model: Shape, layers: Sequence[int], whose: str = "model's") 
     return Problem("spec.training.pipelineLayers", list(layers), rule, str(near) if some else None)
 
 
+def unfused_gelu(model: Shape, spec: Spec) -> Problem | None:
+    """Return the problem of Megatron's plain GELU, which is not that of tanh."""
+    if not model.family.gelu or spec.extra_args.megatron.get("bias_activation_fusion", True):
+        return None
+    rule = "would compute another GELU than the model's, which Megatron has in the fused form alone"
+    return Problem("spec.extraArgs.megatron.bias_activation_fusion", False, rule, "true")
+
+
 def beyond_window(model: Shape, context: int | None, whose: str = "model") -> Problem | None:
     """Return the problem of samples that are longer than the window: engines and learner attend to all tokens."""
     if model.window is None or (context or model.longest) <= model.window:
         return None
     rule = f"allows more tokens than the {whose}'s sliding_window, and neither engine nor learner has such a window"
     return Problem("spec.rollout.contextLength", ABSENT if context is None else context, rule, str(model.window))
+
+
+def beyond_forgotten(model: Shape, spec: Spec) -> Problem | None:
+    """Return the problem of samples that are longer than windows of which an engine on a GPU drops a token.
+
+    Source: sgl-project/sglang#32087. While it generates, its Triton backend leaves out the oldest token of each window.
+    """
+    given, context = spec.extra_args.sglang, spec.rollout.context_length
+    backend = given.get("decode-attention-backend") or given.get("attention-backend") or "triton"
+    keeps = backend in KEEPING_WINDOWS or spec.runtime.device is Device.CPU or not spec.has_engines
+    if model.local_window is None or keeps or (context or model.longest) <= model.local_window:
+        return None
+    rule = (
+        f"allows more tokens than the model's sliding_window, and SGLang's attention backend {backend} drops a token "
+        f"of it; or set spec.extraArgs.sglang.attention-backend to {' or '.join(KEEPING_WINDOWS)}"
+    )
+    where = "spec.rollout.contextLength"
+    return Problem(where, ABSENT if context is None else context, rule, str(model.local_window))
 
 
 def too_long(path: str, tokens: int | None, most: int) -> Problem | None:

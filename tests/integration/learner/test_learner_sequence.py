@@ -37,12 +37,13 @@ STEPS = [sequences(11, 0), mixed(1)]
 BUDGET = 61
 """tokens of a micro-batch"""
 LLAMA, QWEN2, QWEN3, UNTIED = ("llama", True), ("qwen2", False), ("qwen3", True), ("qwen3", False)
+GEMMA = ("gemma3_text", True)
 EXPERTS, MIXTRAL, GLM4, BIASED = ((family, False) for family in ("qwen3_moe", "mixtral", "glm4", "glm4_moe"))
 LATENT = ("deepseek_v3", False)
 AGAIN = {"megatron_args": RECOMPUTE[Recompute.FULL]}
 CASES: dict[int, list[Case]] = {
     2: [
-        *((model, {}) for model in (LLAMA, QWEN2, UNTIED, EXPERTS, GLM4)),
+        *((model, {}) for model in (LLAMA, QWEN2, UNTIED, EXPERTS, GLM4, GEMMA)),
         *((EXPERTS, {"expert_parallel": 2}), (MIXTRAL, {"expert_tensor_parallel": 2}), (QWEN3, AGAIN)),
         *((BIASED, {"expert_parallel": 2}), (BIASED, AGAIN)),
         *((LATENT, {}), (LATENT, {"expert_parallel": 2, **AGAIN})),

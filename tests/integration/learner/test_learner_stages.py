@@ -22,6 +22,7 @@ MOST = 2e-6
         ("LlamaForCausalLM", (3, 1), {}),
         ("Glm4MoeForCausalLM", (1, 3), {"first_k_dense_replace": 2}),  # in both stages, or all in one
         ("DeepseekV3ForCausalLM", (1, 3), {"first_k_dense_replace": 2}),
+        ("Gemma3ForCausalLM", (3, 1), {"sliding_window_pattern": 3}),  # a window in the last layer, not in the third
     ],
     ids=str,
 )

@@ -75,6 +75,11 @@ def times_attended(
     return attend.call_count
 
 
+def embedding_scale(rank: int, world_size: int, port: int, config: LearnerConfig) -> float | None:
+    """Return what the policy multiplies embeddings by."""
+    return LearnerRank(config, rank, world_size, "127.0.0.1", port)._model.embedding_scale
+
+
 def logprobs_and_gradients(
     rank: int, world_size: int, port: int, config: LearnerConfig, sequences: list[TrainingSequence]
 ) -> tuple[list[Any], OptimizerStep, dict[str, torch.Tensor]]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from rljob_api.sizing import families, model_shape
+from rljob_api.sizing.families import GLOBAL, LOCAL
 from rljob_api.sizing.tensors import ROUTER_BIAS, layer_of, tensors_of
 
 DType = Literal["float32", "bfloat16"]
@@ -111,6 +112,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v3, halves turned": ("DeepseekV3ForCausalLM", {"rope_interleave": False}),
     "deepseek_v3, another epsilon": ("DeepseekV3ForCausalLM", {"rms_norm_eps": 0.01}),
     "mistral, narrow heads": ("MistralForCausalLM", {"head_dim": 8, "sliding_window": None}),
+    "gemma3, linear": ("Gemma3ForCausalLM", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
+    "gemma3, other layers": (
+        "Gemma3ForCausalLM",
+        {"sliding_window": 7, "layer_types": [GLOBAL, LOCAL], "head_dim": 32, "hidden_size": 48},
+    ),
 }
 """settings of `config.json` that change the numbers"""
 
@@ -250,6 +256,16 @@ OWN: dict[str, dict[str, Any]] = {
         "routed_scaling_factor": 2.5,
         "num_nextn_predict_layers": 0,
     },
+    "Gemma3ForCausalLM": {
+        "hidden_act": "gelu_pytorch_tanh",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": 24,
+        "rope_local_base_freq": 100.0,
+        "layer_types": None,
+        "sliding_window_pattern": 2,
+        "sliding_window": 4,
+        "use_bidirectional_attention": False,
+    },
 }
 """settings that an architecture has of its own"""
 
@@ -262,7 +278,8 @@ def _weights(shape: model_shape.Shape, seed: int) -> Weights:
         drawn = random.standard_normal(axes)
         if len(axes) == 2:
             return np.asarray(drawn / np.sqrt(axes[1]), np.float32)
-        return np.asarray(0.1 * drawn + (not name.endswith(".bias")), np.float32)
+        middle = 0.0 if shape.family.centred_norms or name.endswith(".bias") else 1.0
+        return np.asarray(0.1 * drawn + middle, np.float32)
 
     wanted = tensors_of(shape)
     for layer in range(shape.layers, shape.layers + shape.further_layers):

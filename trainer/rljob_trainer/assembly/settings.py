@@ -8,6 +8,7 @@ from typing import Any, Literal
 from rljob_api.algorithms import KNOWN
 from rljob_api.sections import BalanceOver, Device, Experts, KlTarget, Recompute, Replay, Spec
 from rljob_api.sizing.batch import batch
+from rljob_api.sizing.families import BY_MODEL_TYPE
 from rljob_api.sizing.topology import Topology, sizes
 from rljob_trainer.algorithms import factory
 from rljob_trainer.algorithms.algorithm import Algorithm
@@ -55,6 +56,7 @@ def sharding(spec: Spec, hf_config: Any) -> Sharding:
         ranks=spec.rollout.gpus_per_engine,
         key_value_heads=hf_config.num_key_value_heads,
         tied_embeddings=hf_config.tie_word_embeddings,
+        whole_embedding=BY_MODEL_TYPE[hf_config.model_type].whole_embedding,
     )
 
 

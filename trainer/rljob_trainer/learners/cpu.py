@@ -10,8 +10,8 @@ device, which 0.19 does not do yet. What is replaced, and who needs it:
 - `torch.cuda.get_rng_state`, and Megatron's two functions over it: recomputation restores the state of dropout.
 - `torch.cuda.Stream`, and the dispatcher's waiting for one: it brings the numbers of tokens of each expert to the CPU.
 - `torch.distributed.all_gather`: gloo's refuses tensors of different lengths, which ranks that share an expert have.
-- `bias_swiglu_impl`, and that of experts: Megatron's are compiled by torch.compile, which needs a C++ compiler at run
-  time.
+- `bias_swiglu_impl`, that of experts, and `bias_geglu_impl`: Megatron's are compiled by torch.compile, which needs a
+  C++ compiler at run time.
 - `device="cuda"` in any torch function: the schedules' token counter, scratch tensors of the optimizer.
 - `Tensor.cuda()`: tied embeddings on the last pipeline stage.
 - `Tensor.type()`: the distributed optimizer sorts parameters by the names `torch.cuda.FloatTensor` and so on.
@@ -31,7 +31,7 @@ from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispa
 from torch.overrides import TorchFunctionMode
 
 from rljob_trainer.learners.matrices import matmul
-from rljob_trainer.learners.swiglu import swiglu, weighted_swiglu
+from rljob_trainer.learners.swiglu import geglu, swiglu, weighted_swiglu
 
 _CPU = torch.device("cpu")
 _equal_all_gather = dist.all_gather
@@ -51,6 +51,7 @@ def megatron_on_cpu() -> Iterator[None]:
             (dist, "all_gather", all_gather),
             (MoEAlltoAllTokenDispatcher, "_maybe_dtoh_and_synchronize", _splits_as_lists),
             (megatron_mlp, "bias_swiglu_impl", swiglu),
+            (megatron_mlp, "bias_geglu_impl", geglu),
             (megatron_mlp, "weighted_bias_swiglu_impl", weighted_swiglu),
             (megatron_random, "_get_cuda_rng_state", _rng_state),
             (megatron_random, "_set_cuda_rng_state", _set_rng_state),

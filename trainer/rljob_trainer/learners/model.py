@@ -24,8 +24,8 @@ from rljob_trainer.learners.attention import PackedAttention, PackedTokens, reco
 from rljob_trainer.learners.embedding import embed
 from rljob_trainer.learners.experts import BiasedRouter, ExpertLayer, RoutedLayer, Router, expert_parameters
 from rljob_trainer.learners.latent_attention import LatentAttention
-from rljob_trainer.learners.norm import RmsNorm
-from rljob_trainer.learners.post_norms import NormedAttention, NormedMlp
+from rljob_trainer.learners.norm import CentredNorm, RmsNorm
+from rljob_trainer.learners.post_norms import CentredAttention, CentredMlp, NormedAttention, NormedMlp
 
 
 class PolicyModel(GPTModel):
@@ -33,6 +33,9 @@ class PolicyModel(GPTModel):
 
     The vocabulary is by far the widest layer, and only response tokens need it; `logprobs.py` projects in chunks.
     """
+
+    embedding_scale: float | None = None
+    """what embeddings are multiplied by before the first layer"""
 
     def forward(self, tokens: torch.Tensor, packed: PackedTokens) -> torch.Tensor:
         """Return hidden states: of what `packed` asks for on the last stage, else of all `tokens` [N], or, if tensor
@@ -42,6 +45,8 @@ class PolicyModel(GPTModel):
             words = self.embedding.word_embeddings
             shared = self.config.sequence_parallel
             hidden = embed(tokens, words.weight, words.vocab_start_index, shared=shared)[:, None]
+            if self.embedding_scale is not None:
+                hidden = hidden * self.embedding_scale
         return super().forward(
             input_ids=None,
             position_ids=None,
@@ -109,12 +114,13 @@ def build_model(bridge: Any, kind: type[Model], device: Literal["cpu", "cuda"] =
     config, hf_config = bridge.config, bridge.hf_config
     first = get_transformer_layer_offset(config)
     numbers = range(first, first + get_num_layers_to_build(config))
-    model, dense = bridge.shape, bridge.shape.dense_layers
-    of_stage = [_layer_spec(config, model.family, device, dense=n < dense, latent=model.latent) for n in numbers]
+    model, family = bridge.shape, bridge.shape.family
+    of_stage = [_layer_spec(config, family, device, dense=n < model.dense_layers, latent=model.latent) for n in numbers]
+    norm = CentredNorm if family.centred_norms else RmsNorm
     with patch.object(layers, "_initialize_affine_weight_cpu", _mark_parallel):
         built = kind(
             config=config,
-            transformer_layer_spec=TransformerBlockSubmodules(layer_specs=of_stage, layer_norm=RmsNorm),
+            transformer_layer_spec=TransformerBlockSubmodules(layer_specs=of_stage, layer_norm=norm),
             vocab_size=bridge.padded_vocab_size,
             max_sequence_length=hf_config.max_position_embeddings,
             pre_process=parallel_state.is_pipeline_first_stage(),
@@ -122,6 +128,8 @@ def build_model(bridge: Any, kind: type[Model], device: Literal["cpu", "cuda"] =
             share_embeddings_and_output_weights=hf_config.tie_word_embeddings,
             position_embedding_type="none",  # PackedAttention turns queries and keys
         )
+    if family.scaled_embedding:  # rounded like the weights, as transformers does
+        built.embedding_scale = torch.tensor(config.hidden_size**0.5, dtype=config.params_dtype).item()
     for parameter in expert_parameters(built):
         parameter.allreduce = False  # Megatron says so only where experts are shared out
     for parameter in built.parameters():
@@ -155,18 +163,22 @@ def _layer_spec(
     experts = None if dense else config.num_moe_experts
     spec = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=config.qk_layernorm, num_experts=experts)
     layer, attention = spec.submodules, spec.submodules.self_attention.submodules
-    layer.input_layernorm = layer.pre_mlp_layernorm = RmsNorm
+    norm = CentredNorm if family.centred_norms else RmsNorm
+    layer.input_layernorm = layer.pre_mlp_layernorm = norm
     attention.core_attention = PackedAttention
     if experts:
         router = BiasedRouter if family.router_bias else Router
         spec.module, layer.mlp.module, layer.mlp.submodules.router = RoutedLayer, ExpertLayer, router
     if config.qk_layernorm:
-        attention.q_layernorm = attention.k_layernorm = RmsNorm
+        attention.q_layernorm = attention.k_layernorm = norm
     if latent is not None:
         layer.self_attention = ModuleSpec(LatentAttention, params={"latent": latent})
     if family.post_norms:
-        layer.self_attention.module, layer.mlp.module = NormedAttention, NormedMlp
-    plain = not (family.rope_pairs or family.rope_part or family.post_norms or family.latent)
+        centred = family.centred_norms
+        layer.self_attention.module = CentredAttention if centred else NormedAttention
+        layer.mlp.module = CentredMlp if centred else NormedMlp
+    turned_whole = not (family.rope_pairs or family.rope_part)
+    plain = turned_whole and not (family.post_norms or family.latent or family.local_layers)
     if device == "cuda" and plain and not recomputes_attention(config):
         from rljob_trainer.learners.fused_attention import FusedAttention  # Triton is slow to import
         from rljob_trainer.learners.fused_layer import FusedLayer

@@ -45,11 +45,20 @@ class Part:
 
     def packed(self, rope: Rope, device: torch.device) -> PackedTokens:
         """Return what the layers need of it, on `device`."""
-        cos, sin = rope.angles(uploaded(torch.from_numpy(self.layout.depth_N[self.tokens_M]), device))
+        depths = uploaded(torch.from_numpy(self.layout.depth_N[self.tokens_M]), device)
+        cos, sin = rope.angles(depths)
         local_R = self.local_N[self.layout.positions_R]
         positions_R = uploaded(torch.from_numpy(local_R[local_R >= 0]), device)
         turn = rotate_pairs if rope.pairs else rotate
-        return PackedTokens(qkv_format="thd", kernel=self.kernel, cos=cos, sin=sin, turn=turn, positions_R=positions_R)
+        return PackedTokens(
+            qkv_format="thd",
+            kernel=self.kernel,
+            cos=cos,
+            sin=sin,
+            local=rope.local_angles(depths),
+            turn=turn,
+            positions_R=positions_R,
+        )
 
 
 def part(layout: TokenLayout, device: torch.device, shares: int = 1) -> Part:

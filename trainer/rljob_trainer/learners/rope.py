@@ -4,12 +4,13 @@ Megatron's own packed variant loops over the sequences in Python, for queries an
 largest overhead of a step. Here the angles of a micro-batch are looked up once, from each token's position.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from rljob_api.sizing.families import BY_MODEL_TYPE, rope_type
+from rljob_api.sizing.families import BY_MODEL_TYPE, GLOBAL, LOCAL, rope_type
 
 
 class Rope:
@@ -19,19 +20,41 @@ class Rope:
         family = BY_MODEL_TYPE[hf_config.model_type]
         self.pairs = family.rope_pairs and getattr(hf_config, "rope_interleave", True)
         """whether neighbouring numbers of a head are turned together; else those of the two halves of what is turned"""
-        if (kind := rope_type(hf_config.to_dict())) == "default":
-            part = hf_config.rope_parameters["partial_rotary_factor"] if family.rope_part else 1.0
-            turned = int(head_dim * part)
-            exponents = torch.arange(0, turned, 2, dtype=torch.int64).float() / turned
-            frequencies, self._scale = 1.0 / hf_config.rope_parameters["rope_theta"] ** exponents, 1.0
-        else:
-            frequencies, self._scale = ROPE_INIT_FUNCTIONS[kind](hf_config, torch.device("cpu"))
-        self._frequencies = frequencies.to(device=device, dtype=torch.float32)
+        differ = family.local_layers
+        self._usual = _waves(hf_config, head_dim, GLOBAL if differ else None, device)
+        self._local = _waves(hf_config, head_dim, LOCAL, device) if differ else None
 
     def angles(self, positions_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cosines and sines [N, 1, half of what is turned of a head] in fp32."""
-        angles = (positions_N.float()[:, None] * self._frequencies)[:, None]
-        return angles.cos() * self._scale, angles.sin() * self._scale
+        return self._usual.angles(positions_N)
+
+    def local_angles(self, positions_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return those of layers with a window; None: the family has no such layers."""
+        return self._local.angles(positions_N) if self._local else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Waves:
+    frequencies: torch.Tensor
+    scale: float
+
+    def angles(self, positions_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = (positions_N.float()[:, None] * self.frequencies)[:, None]
+        return angles.cos() * self.scale, angles.sin() * self.scale
+
+
+def _waves(hf_config: Any, head_dim: int, layers: str | None, device: torch.device) -> _Waves:
+    """Return those of layers of this kind; None: all layers have the same."""
+    settings = hf_config.rope_parameters if layers is None else hf_config.rope_parameters[layers]
+    if (kind := rope_type({"rope_parameters": settings})) == "default":
+        part = settings["partial_rotary_factor"] if BY_MODEL_TYPE[hf_config.model_type].rope_part else 1.0
+        turned = int(head_dim * part)
+        exponents = torch.arange(0, turned, 2, dtype=torch.int64).float() / turned
+        frequencies, scale = 1.0 / settings["rope_theta"] ** exponents, 1.0
+    else:
+        named = {} if layers is None else {"layer_type": layers}
+        frequencies, scale = ROPE_INIT_FUNCTIONS[kind](hf_config, torch.device("cpu"), **named)
+    return _Waves(frequencies.to(device=device, dtype=torch.float32), scale)
 
 
 def rotate(x_N_H_D: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from rljob_api.sizing.families import BY_MODEL_TYPE
-from rljob_api.sizing.flops import peak_flops, training_flops
+from rljob_api.sizing.flops import pairs_of, peak_flops, training_flops
 from rljob_api.sizing.model_shape import Shape, read
 from rljob_trainer.learners.layout import TokenLayout
 
@@ -30,6 +30,7 @@ class Speed:
         """Return how long all GPUs would need for this micro-batch of one data-parallel share; 0.0: not known."""
         if self.flops_per_second is None:
             return 0.0
-        pairs = int((layout.lengths_S * (layout.lengths_S + 1)).sum()) // 2
-        flops = training_flops(self.model, len(layout.tokens_N), len(layout.positions_R), pairs)
+        lengths = layout.lengths_S.tolist()
+        pairs, local = pairs_of(lengths), pairs_of(lengths, self.model.local_window)
+        flops = training_flops(self.model, len(layout.tokens_N), len(layout.positions_R), pairs, local)
         return flops / self.flops_per_second

@@ -1,6 +1,6 @@
-"""The gated activation of the MLP, for Megatron on a CPU.
+"""The gated activations of the MLP, for Megatron on a CPU.
 
-Megatron has a fused one, compiled by torch.compile, which on a CPU needs a C++ compiler at run time; what it does
+Megatron has fused ones, compiled by torch.compile, which on a CPU needs a C++ compiler at run time; what it does
 otherwise copies the wide gradient once more to join its two halves.
 """
 
@@ -38,4 +38,27 @@ class _Swiglu(torch.autograd.Function):
         grad_gate, grad_up = out.chunk(2, dim=-1)
         torch.mul(grad, F.silu(gate), out=grad_up)
         torch.ops.aten.silu_backward.grad_input(grad * up, gate, grad_input=grad_gate)
+        return out
+
+
+def geglu(x: torch.Tensor, _bias: None = None) -> torch.Tensor:
+    """Return gelu(first half) * second half, with GELU by tanh: for `bias_geglu_impl`."""
+    return _Geglu.apply(x)
+
+
+class _Geglu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        gate, up = x.chunk(2, dim=-1)
+        return F.gelu(gate, approximate="tanh").mul_(up)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        gate, up = x.chunk(2, dim=-1)
+        out = torch.empty_like(x)
+        grad_gate, grad_up = out.chunk(2, dim=-1)
+        torch.mul(grad, F.gelu(gate, approximate="tanh"), out=grad_up)
+        torch.ops.aten.gelu_backward.grad_input(grad * up, gate, approximate="tanh", grad_input=grad_gate)
         return out

@@ -84,6 +84,8 @@ class Sharding:
     ranks: int
     key_value_heads: int
     tied_embeddings: bool
+    whole_embedding: bool = False
+    """whether each rank holds the whole embedding, without rows of zeros"""
 
 
 def buckets(specs: Iterable[TensorSpec], limit_bytes: int) -> tuple[tuple[TensorSpec, ...], ...]:
@@ -146,7 +148,7 @@ def _module(name: str) -> str:
 
 
 def _engine_tensor(name: str, parts: tuple[TensorSpec, ...], sharding: Sharding, rank: int) -> EngineTensor:
-    if _module(name) in VOCABULARY:
+    if _module(name) in VOCABULARY and not sharding.whole_embedding:
         return _vocabulary_tensor(name, parts[0], sharding, rank)
     return EngineTensor(name, tuple(piece for spec in parts for piece in _pieces(spec, sharding, rank)))
 

@@ -1,6 +1,7 @@
 """What a manifest says to the parts of a run."""
 
 import pytest
+from transformers import Gemma3TextConfig, Qwen3Config
 
 from rljob_api.reading.manifest import parse
 from rljob_api.sections import BalanceOver, Experts, Recompute, Replay, Schedule
@@ -16,9 +17,11 @@ from rljob_trainer.assembly.settings import (
     made_by,
     optimizer_settings,
     routing_settings,
+    sharding,
 )
 from rljob_trainer.data.prompt_scheduler import Lead
 from rljob_trainer.learners.config import RoutingSettings
+from rljob_trainer.sync.layout import Sharding
 from support.trainer.whole_run import manifest
 
 
@@ -64,6 +67,13 @@ def test_samples_of_older_weights_are_trained_on_by_the_engines_probabilities_un
 )
 def test_without_a_learner_nothing_is_ahead(sections, expected, tmp_path):
     assert lead(parse(manifest(tmp_path, tmp_path, **sections)).spec) == expected
+
+
+def test_engines_split_the_embedding_of_all_models_but_gemma_3(tmp_path):
+    spec = parse(manifest(tmp_path, tmp_path)).spec
+
+    assert sharding(spec, Gemma3TextConfig(num_key_value_heads=1)) == Sharding(1, 1, True, whole_embedding=True)
+    assert sharding(spec, Qwen3Config(num_key_value_heads=8)) == Sharding(1, 8, False, whole_embedding=False)
 
 
 def test_a_step_asks_at_first_for_what_dynamic_sampling_would(tmp_path):

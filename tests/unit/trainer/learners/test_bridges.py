@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import Glm4MoeConfig, GPT2Config, LlamaConfig, PreTrainedConfig, Qwen3MoeConfig
+from transformers import Gemma3TextConfig, Glm4MoeConfig, GPT2Config, LlamaConfig, PreTrainedConfig, Qwen3MoeConfig
 
 from rljob_api.sizing.families import BY_MODEL_TYPE, FAMILIES
 from rljob_trainer.learners.bridges import UnsupportedModelError, check, family
@@ -76,6 +76,21 @@ def llama(**changes: Any) -> PreTrainedConfig:
         ),
         (Glm4MoeConfig(**GLM, norm_topk_prob=False), {}, "norm_topk_prob False is not supported, only True"),
         (Glm4MoeConfig(**GLM, n_group=4), {}, "n_group 4 does not divide n_routed_experts 6 into groups"),
+        (
+            Gemma3TextConfig(final_logit_softcapping=30.0),
+            {},
+            "final_logit_softcapping 30.0 is not supported, only None",
+        ),
+        (
+            Gemma3TextConfig(),
+            {"megatron_args": {"bias_activation_fusion": False}},
+            "bias_activation_fusion=False: Megatron has the model's GELU in the fused form alone",
+        ),
+        (
+            Gemma3TextConfig(rope_scaling={"rope_type": "yarn", "factor": 2.0}),
+            {},
+            "rope type 'yarn' is not supported; supported are default, linear",
+        ),
         (llama(), {"expert_parallel": 2}, "expertParallel=2 does not divide 0 experts; use one of 1"),
         (llama(), {"expert_tensor_parallel": 2}, "expertTensorParallel=2: the model has no experts"),
         (llama(mlp_bias=True), {}, "mlp_bias True is not supported"),
@@ -112,3 +127,8 @@ def test_every_family_has_a_bridge(model_type: str) -> None:
 @pytest.mark.parametrize("settings", [{}, {"tensor_parallel": 3}, {"pipeline_parallel": 2}])
 def test_what_can_be_trained_is_not(settings: dict[str, Any]) -> None:
     check(llama(), learner_config(Path("model"), **settings))
+
+
+def test_other_models_may_have_megatrons_plain_activation() -> None:
+    check(llama(), learner_config(Path("model"), megatron_args={"bias_activation_fusion": False}))
+    check(Gemma3TextConfig(), learner_config(Path("model"), megatron_args={"bias_activation_fusion": True}))

@@ -20,6 +20,7 @@ REPLACED = (
     (dist, "all_gather"),
     (MoEAlltoAllTokenDispatcher, "_maybe_dtoh_and_synchronize"),
     (megatron_mlp, "bias_swiglu_impl"),
+    (megatron_mlp, "bias_geglu_impl"),
     (megatron_mlp, "weighted_bias_swiglu_impl"),
 )
 

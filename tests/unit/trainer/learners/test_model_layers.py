@@ -15,7 +15,14 @@ from rljob_trainer.learners.fused_attention import FusedAttention
 from rljob_trainer.learners.fused_layer import FusedLayer
 from rljob_trainer.learners.latent_attention import LatentAttention
 from rljob_trainer.learners.model import _layer_spec
-from rljob_trainer.learners.post_norms import NormedAttention, NormedMlp
+from rljob_trainer.learners.norm import CentredNorm
+from rljob_trainer.learners.post_norms import (
+    CentredAttention,
+    CentredMlp,
+    CentredOutputNorm,
+    NormedAttention,
+    NormedMlp,
+)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +84,23 @@ def test_norms_of_outputs_and_turned_pairs_are_not_in_the_fused_layers(device: L
     spec = _layer_spec(settings(), FAMILIES["Glm4ForCausalLM"], device)
     assert spec.module == TransformerLayer
     assert (spec.submodules.self_attention.module, spec.submodules.mlp.module) == (NormedAttention, NormedMlp)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_layers_with_windows_are_not_fused_and_their_norms_multiply_by_1_and_weight(
+    device: Literal["cpu", "cuda"],
+) -> None:
+    spec = _layer_spec(settings(), FAMILIES["Gemma3ForCausalLM"], device)
+    layer, attention = spec.submodules, spec.submodules.self_attention
+    assert (spec.module, attention.module, layer.mlp.module) == (TransformerLayer, CentredAttention, CentredMlp)
+    norms = layer.input_layernorm, layer.pre_mlp_layernorm, attention.submodules.q_layernorm
+    assert (*norms, attention.submodules.k_layernorm) == (CentredNorm,) * 4
+    assert CentredAttention.norm is CentredMlp.norm is CentredOutputNorm
+
+
+def test_windows_alone_keep_attention_from_being_fused() -> None:
+    spec = _layer_spec(settings(), replace(FAMILIES["LlamaForCausalLM"], local_layers=True), "cuda")
+    assert (spec.module, spec.submodules.self_attention.module) == (TransformerLayer, SelfAttention)
 
 
 def test_turned_pairs_alone_keep_attention_from_being_fused() -> None:

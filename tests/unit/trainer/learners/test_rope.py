@@ -4,16 +4,18 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DeepseekV3Config, Glm4Config, Glm4MoeConfig, LlamaConfig
+from transformers import DeepseekV3Config, Gemma3TextConfig, Glm4Config, Glm4MoeConfig, LlamaConfig
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3RotaryEmbedding
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import apply_rotary_pos_emb as deepseek_rotary
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import apply_rotary_pos_emb_interleave as interleaved_rotary
+from transformers.models.gemma3.modeling_gemma3 import Gemma3RotaryEmbedding
 from transformers.models.glm4.modeling_glm4 import Glm4RotaryEmbedding
 from transformers.models.glm4.modeling_glm4 import apply_rotary_pos_emb as glm4_rotary
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeRotaryEmbedding
 from transformers.models.glm4_moe.modeling_glm4_moe import apply_rotary_pos_emb as glm4_moe_rotary
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
+from rljob_api.sizing.families import GLOBAL, LOCAL
 from rljob_trainer.learners.rope import Rope, rotate, rotate_pairs
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -85,6 +87,27 @@ def test_the_turned_part_of_latent_attention_turns_like_that_of_transformers(
     cos, sin = DeepseekV3RotaryEmbedding(config)(queries, positions[None])
     turned = theirs(*(x.transpose(0, 1)[None] for x in (queries, keys)), cos, sin)
     torch.testing.assert_close(ours, turned[0][0] @ turned[1][0].transpose(1, 2), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("scaling", [None, {"rope_type": "linear", "factor": 8.0}], ids=["default", "linear"])
+def test_layers_with_a_window_turn_by_a_base_of_their_own_as_in_transformers(scaling: dict[str, Any] | None) -> None:
+    config = Gemma3TextConfig(
+        hidden_size=64, num_attention_heads=2, head_dim=32, rope_theta=1e6, rope_local_base_freq=300.0,
+        rope_scaling=scaling,
+    )  # fmt: skip
+    positions = torch.tensor([0, 1, 2, 0, 200, 17])
+    x = torch.randn(6, 2, 32, requires_grad=True)
+    rope, theirs = Rope(config, 32, torch.device("cpu")), Gemma3RotaryEmbedding(config)
+    for kind, angles in ((GLOBAL, rope.angles(positions)), (LOCAL, rope.local_angles(positions))):
+        assert angles is not None
+        cos, sin = theirs(x, positions[None], kind)
+        turned, _ = apply_rotary_pos_emb(x.transpose(0, 1)[None], x.transpose(0, 1)[None], cos, sin)
+        assert_alike(x, rotate(x, *angles), turned[0].transpose(0, 1))
+
+
+def test_families_whose_layers_are_alike_have_one_base() -> None:
+    config = LlamaConfig(hidden_size=64, num_attention_heads=2, head_dim=32, rope_parameters=KINDS["default"])
+    assert Rope(config, 32, torch.device("cpu")).local_angles(torch.tensor([0])) is None
 
 
 def assert_alike(x: torch.Tensor, ours: torch.Tensor, theirs: torch.Tensor) -> None:

@@ -24,6 +24,13 @@ def test_computed_tokens_count_once_and_attention_for_every_sequence() -> None:
     assert Speed(MODEL, 2e12).seconds_at_peak(layout) == pytest.approx(flops / 2e12)
 
 
+def test_layers_with_a_window_count_what_they_see() -> None:
+    ((batch,),) = pack(SEQUENCES, 1, 100)
+    model = shape({**ON_THE_HUB["google/gemma-3-270m"], "sliding_window": 2})
+    flops = training_flops(model, tokens=6, responses=4, pairs=2 * 10, local_pairs=2 * (1 + 2 + 2 + 2))
+    assert Speed(model, 2e12).seconds_at_peak(token_layout(batch)) == pytest.approx(flops / 2e12)
+
+
 def test_all_gpus_of_a_learner_together_have_the_peak_of_their_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA H200")
     config = Qwen3Config(**ON_THE_HUB["Qwen/Qwen3-0.6B"])

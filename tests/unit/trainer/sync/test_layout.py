@@ -72,6 +72,13 @@ def test_the_experts_of_a_layer_are_one_tensor_in_the_order_of_their_numbers(ran
     )
 
 
+def test_an_embedding_that_engines_do_not_split_is_whole_on_each_rank_without_padding() -> None:
+    specs = [TensorSpec("model.embed_tokens.weight", (100, 8), "float32")]
+    for rank in (0, 1):
+        (tensor,) = engine_tensors(specs, Sharding(2, 1, tied_embeddings=True, whole_embedding=True), rank)
+        assert tensor == EngineTensor(specs[0].name, (Piece(specs[0].name, 0, 0, 100),))
+
+
 def test_tied_embeddings_are_held_once() -> None:
     assert "lm_head.weight" not in held(1, 0, tied=True)
     assert "lm_head.weight" in held(1, 0, tied=False)

@@ -31,7 +31,8 @@ class LocalBridge(LLMBridge):
         self.padded_vocab_size = -(-hf_config.vocab_size // tensor_parallel) * tensor_parallel
 
     def _build_config(self) -> Any:
-        return self._build_base_config(**self._family(), **_transformer_settings(self.hf_config), **self._overrides)
+        settings = {**_transformer_settings(self.hf_config), **self._family(), **self._overrides}
+        return self._build_base_config(**settings)
 
     def _family(self) -> dict[str, Any]:
         return {"add_qkv_bias": self.shape.qkv_bias, "qk_layernorm": self.shape.qk_norm}
