@@ -18,7 +18,7 @@ from rljob_trainer.learners.layout import token_layout
 HEADS, GROUPS, SIZE = 4, 2, 8
 
 
-SIGHTS = [PLAIN, Sight(1), Sight(3), Sight(5), Sight(7), Sight(2, 0.25), Sight(None, 0.25)]
+SIGHTS = [PLAIN, Sight(1), Sight(3), Sight(5), Sight(6), Sight(7), Sight(2, 0.25), Sight(None, 0.25)]
 
 
 @pytest.mark.parametrize("sight", SIGHTS, ids=str)
