@@ -25,7 +25,7 @@ def export_train_export(
     the weights after the last one.
     """
     learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
-    parameters, before = sum(each.numel() for each in learner._model.parameters()), weights(learner)
+    parameters, before = sum(each.numel() for chunk in learner._chunks for each in chunk.parameters()), weights(learner)
     return parameters, before, [_step(learner, each, max_tokens, True) for each in steps], weights(learner)
 
 
@@ -52,7 +52,7 @@ def called(rank: int, world_size: int, port: int, scenario: Callable[..., Any], 
 def kept_bytes(rank: int, world_size: int, port: int, config: LearnerConfig, sequences: list[TrainingSequence]) -> int:
     """Return how much memory a step keeps for its backward pass, without weights."""
     learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
-    known = {buffer.param_data.untyped_storage().data_ptr() for buffer in learner._ddp.buffers}
+    known = {buffer.param_data.untyped_storage().data_ptr() for chunk in learner._ddp for buffer in chunk.buffers}
     kept: list[torch.Tensor] = []
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:

@@ -273,7 +273,7 @@ def _whole(learner: LearnerRank, name: str) -> dict[str, torch.Tensor]:
     Weights in bf16 take three turns, of 8 of the 24 bits each.
     """
     parts = learner._optimizer.megatron.chained_optimizers
-    parameters = list(learner._model.parameters())
+    parameters = [each for chunk in learner._chunks for each in chunk.parameters()]
     kept = [parameter.detach().clone() for parameter in parameters]
     rests = [torch.zeros(parameter.numel()) for parameter in parameters]
     for parameter, whole in zip(parameters, rests, strict=True):
@@ -310,9 +310,10 @@ def _gradients(
     learner: LearnerRank, sequences: list[TrainingSequence]
 ) -> tuple[OptimizerStep, dict[str, torch.Tensor]]:
     metrics = _step(learner, sequences, 10_000, False)
+    (model,) = learner._chunks
     converted = [
         learner._bridge._weight_to_hf_format(name, parameter.main_grad)
-        for name, parameter in learner._bridge.named(learner._model).named_parameters()
+        for name, parameter in learner._bridge.named(model).named_parameters()
         if parameter.requires_grad
     ]
     return metrics, {name: grad.clone() for names, grads in converted for name, grad in zip(names, grads, strict=True)}
@@ -331,7 +332,7 @@ def head_gradients(
         if output.requires_grad:  # and not the reference's forward pass
             output.register_hook(lambda gradient: seen.append(gradient.reshape(-1, gradient.shape[-1]).clone()))
 
-    learner._model.decoder.final_layernorm.register_forward_hook(keep)
+    learner._chunks[-1].decoder.final_layernorm.register_forward_hook(keep)
     (batch,) = _share(learner, sequences, 10_000)
     metrics = learner.train((batch,), None)
     (gradient,) = seen
@@ -409,7 +410,9 @@ def _step(learner: LearnerRank, sequences: list[TrainingSequence], max_tokens: i
 
 def _share(learner: LearnerRank, sequences: list[TrainingSequence], max_tokens: int) -> tuple[MicroBatch, ...]:
     layout = learner.layout
-    return pack(sequences, layout.data, max_tokens, in_step=layout.data_ranks_meet)[layout.data_rank(learner.rank)]
+    in_step, multiple = layout.data_ranks_meet, layout.micro_batch_multiple
+    shares = pack(sequences, layout.data, max_tokens, in_step=in_step, multiple=multiple)
+    return shares[layout.data_rank(learner.rank)]
 
 
 def _optimizer_state(learner: LearnerRank) -> tuple[list[torch.Tensor], int]:
@@ -436,4 +439,8 @@ def _step_of_both(learner: LearnerRank, sequences: list[TrainingSequence]) -> li
 
 
 def _critic_weights(learner: LearnerRank) -> list[torch.Tensor]:
-    return [each.detach().clone() for each in learner._critic.ddp.parameters()] if learner._critic else []
+    return (
+        [each.detach().clone() for chunk in learner._critic.chunks for each in chunk.parameters()]
+        if learner._critic
+        else []
+    )

@@ -44,6 +44,8 @@ class Batches:
     """tokens of one micro-batch"""
     in_step: bool = False
     """whether all ranks need equally many micro-batches"""
+    multiple: int = 1
+    """what the number of a rank's micro-batches is a multiple of"""
     values: Values = no_values
     returns: Returns | None = None
     """what the critic is fitted to; None: there is no critic"""
@@ -94,5 +96,5 @@ class Batches:
             for (group, sample, advantage, targets), weight in zip(samples, weights, strict=True)
             if sample.num_trained and (np.any(advantage) or self.keep_zero_advantage)
         ]
-        packed = pack(sequences, self.data_parallel, self.max_tokens, in_step=self.in_step)
+        packed = pack(sequences, self.data_parallel, self.max_tokens, in_step=self.in_step, multiple=self.multiple)
         return StepBatch(packed, len(samples), sum(len(sequence.tokens) for sequence in sequences), kl)

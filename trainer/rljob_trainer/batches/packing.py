@@ -98,7 +98,12 @@ class _Piece:
 
 
 def pack(
-    sequences: Sequence[TrainingSequence], dp_size: int, max_tokens: int, *, in_step: bool = False
+    sequences: Sequence[TrainingSequence],
+    dp_size: int,
+    max_tokens: int,
+    *,
+    in_step: bool = False,
+    multiple: int = 1,
 ) -> tuple[tuple[MicroBatch, ...], ...]:
     """Return the micro-batches of each data-parallel rank.
 
@@ -106,7 +111,8 @@ def pack(
     one of its own. Ranks differ little in tokens (greedy longest-piece-first). A rank for which no sequence is left
     gets a copy of the shortest one with weight 0, because the collectives of a step need every rank; without any
     sequence all ranks get nothing. With `in_step`, all ranks get equally many micro-batches, because ranks that share
-    out experts meet in each: larger ones are divided, and then such copies added. The same arguments give the same
+    out experts meet in each: larger ones are divided, and then such copies added. In the same way the number of a
+    rank's micro-batches becomes a `multiple`, which virtual pipeline stages need. The same arguments give the same
     micro-batches.
     Raises ValueError for a sequence without a prompt, or with nothing to train on.
     """
@@ -117,9 +123,8 @@ def pack(
     shares = _balanced(_pieces(sequences, dp_size, max_tokens), dp_size)
     filler = _Piece((replace(min(sequences, key=lambda sequence: len(sequence.tokens)), weight=0.0),))
     bins = [_bins(share or [filler], max_tokens) for share in shares]
-    if in_step:
-        most = max(map(len, bins))
-        bins = [_as_many(most, each, filler) for each in bins]
+    most = max(map(len, bins)) if in_step else 0
+    bins = [_as_many(-(-max(most, len(each)) // multiple) * multiple, each, filler) for each in bins]
     return tuple(tuple(map(_micro_batch, each)) for each in bins)
 
 

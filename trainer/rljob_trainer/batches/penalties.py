@@ -50,9 +50,13 @@ class KlPenalties:
     """tokens of one micro-batch"""
     in_step: bool = False
     """whether all ranks need equally many micro-batches"""
+    multiple: int = 1
+    """what the number of a rank's micro-batches is a multiple of"""
 
     def __call__(self, groups: Many[ScoredGroup]) -> Penalised:
-        measured = Measurement(self.estimates, self.gpu_sharing, self.data_parallel, self.max_tokens, self.in_step)
+        measured = Measurement(
+            self.estimates, self.gpu_sharing, self.data_parallel, self.max_tokens, self.in_step, self.multiple
+        )
         kl = measured(groups)
         every = np.concatenate([np.empty(0), *(kl_T for group in kl for kl_T in group)])
         return Penalised(

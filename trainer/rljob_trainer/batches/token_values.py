@@ -50,6 +50,8 @@ class Measurement:
     """tokens of one micro-batch"""
     in_step: bool = False
     """whether all ranks need equally many micro-batches"""
+    multiple: int = 1
+    """what the number of a rank's micro-batches is a multiple of"""
 
     def __call__(self, groups: Sequence[ScoredGroup]) -> tuple[tuple[Measured_T, ...], ...]:
         """Return a number for each response token of each sample of each group."""
@@ -65,7 +67,8 @@ class Measurement:
         """Return the numbers of each sample's tokens, by the number of the sample."""
         if not sequences:
             return {}
-        shares = pack(sequences, self.data_parallel, self.max_tokens, in_step=self.in_step)
+        in_step, multiple = self.in_step, self.multiple
+        shares = pack(sequences, self.data_parallel, self.max_tokens, in_step=in_step, multiple=multiple)
         with self.gpu_sharing.training():
             measured = self.measure(shares)
         return dict(

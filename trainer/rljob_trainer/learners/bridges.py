@@ -63,12 +63,8 @@ def check(hf_config: Any, config: LearnerConfig) -> None:
         )
     if config.pipeline_layers:
         _check_stages(config, layers)
-    elif layers % config.pipeline_parallel:
-        valid = [size for size in range(1, layers + 1) if layers % size == 0]
-        raise UnsupportedModelError(
-            f"pipelineParallel={config.pipeline_parallel} does not divide {layers} layers; "
-            f"use one of {', '.join(map(str, valid))}"
-        )
+    else:
+        _check_division(config, layers)
 
 
 def _expert_problems(model: Shape, config: LearnerConfig) -> Iterator[str]:
@@ -96,17 +92,36 @@ def _problems(hf_config: Any) -> Iterator[str]:
         yield f"rope type {rope_type(settings)!r} is not supported; supported are {', '.join(family.ropes)}"
 
 
+def _check_division(config: LearnerConfig, layers: int) -> None:
+    """Raise UnsupportedModelError unless all chunks of all stages can have equally many layers."""
+    stages, chunks = config.pipeline_parallel, config.virtual_pipeline
+    if layers % stages:
+        valid = [size for size in range(1, layers + 1) if layers % size == 0]
+        raise UnsupportedModelError(
+            f"pipelineParallel={stages} does not divide {layers} layers; use one of {', '.join(map(str, valid))}"
+        )
+    if (own := layers // stages) % chunks:
+        valid = [size for size in range(1, own + 1) if own % size == 0]
+        raise UnsupportedModelError(
+            f"virtualPipeline={chunks} does not divide the {own} layers of a pipeline stage; "
+            f"use one of {', '.join(map(str, valid))}"
+        )
+
+
 def _check_stages(config: LearnerConfig, layers: int) -> None:
     """Raise UnsupportedModelError unless the stages have all layers between them."""
-    given = list(config.pipeline_layers)
-    if len(given) != config.pipeline_parallel or sum(given) != layers:
+    given, chunks = list(config.pipeline_layers), config.virtual_pipeline
+    if len(given) != config.pipeline_parallel * chunks or sum(given) != layers:
+        of_chunks = f" with {chunks} chunks each" if chunks > 1 else ""
         raise UnsupportedModelError(
-            f"pipelineLayers={given} does not give {layers} layers to {config.pipeline_parallel} pipeline stages"
+            f"pipelineLayers={given} does not give {layers} layers to {config.pipeline_parallel} pipeline "
+            f"stages{of_chunks}"
         )
 
 
 def _stages(config: LearnerConfig) -> dict[str, Any]:
-    """Return how many layers each pipeline stage has, where they are not equally many."""
+    """Return how many layers each pipeline stage has, or each chunk in the model's order, where they are not equally
+    many."""
     if not config.pipeline_layers:
         return {}
     stages = [["decoder"] * layers for layers in config.pipeline_layers]

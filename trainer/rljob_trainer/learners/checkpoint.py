@@ -8,6 +8,7 @@ Any layout loads what any other has written. Optimizer state is stored by parame
 import pickle
 import queue
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,17 @@ _FROM_MANIFEST = ("max_lr", "min_lr", "betas", "eps")
 
 def save(
     directory: Path,
-    model: Any,
+    chunks: Sequence[Any],
     optimizer: Optimizer,
     layout: Layout,
     counters: dict[str, int],
     critic: Critic | None = None,
 ) -> None:
-    """Write the state of all ranks into `directory`, which may exist but must be empty. Collective."""
-    state = _state(model, optimizer, is_loading=False) | _critic_state(critic, is_loading=False)
+    """Write the state of all ranks into `directory`, which may exist but must be empty. Collective.
+
+    `chunks` are this rank's of the model.
+    """
+    state = _state(chunks, optimizer, is_loading=False) | _critic_state(critic, is_loading=False)
     header = {"format": _FORMAT, "has_critic": critic is not None, "layout": str(layout), "counters": counters}
     _write_state(directory, state | header)
 
@@ -70,7 +74,7 @@ def load_weights(directory: Path, module: Any) -> None:
 
 @torch.no_grad()
 def load(
-    directory: Path, model: Any, optimizer: Optimizer, layout: Layout, critic: Critic | None = None
+    directory: Path, chunks: Sequence[Any], optimizer: Optimizer, layout: Layout, critic: Critic | None = None
 ) -> dict[str, int]:
     """Read the state and return its counters. Collective.
 
@@ -83,15 +87,15 @@ def load(
             f"{directory} holds optimizer state in format {common.get('format')}; this version reads {_FORMAT}"
         )
     _check_critic(directory, common["has_critic"], critic is not None)
-    wanted = _state(model, optimizer, is_loading=True) | _critic_state(critic, is_loading=True)
+    wanted = _state(chunks, optimizer, is_loading=True) | _critic_state(critic, is_loading=True)
     if common["layout"] != str(layout):
         del wanted["random"]
     state = _read(wanted, directory)
-    _restore(model, optimizer, state)
+    _restore(chunks, optimizer, state)
     if critic is not None:
-        _restore(critic.ddp, critic.optimizer, state["critic"])
+        _restore(critic.chunks, critic.optimizer, state["critic"])
     if "random" in state:
-        _set_random_state(state["random"], _device(model))
+        _set_random_state(state["random"], _device(chunks))
     return dict(common["counters"])
 
 
@@ -126,9 +130,10 @@ def _check_critic(directory: Path, saved: bool, wanted: bool) -> None:
         )
 
 
-def _restore(model: Any, optimizer: Optimizer, state: dict[str, Any]) -> None:
+def _restore(chunks: Sequence[Any], optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Put what was read into a model and its optimizer."""
-    model.module.load_state_dict(state["model"])
+    for place, chunk in enumerate(chunks):
+        chunk.module.load_state_dict(state["model"][place])
     wanted = [{name: group[name] for name in _FROM_MANIFEST} for group in optimizer.megatron.param_groups]
     optimizer.megatron.load_state_dict(state["optimizer"])
     for group, own in zip(optimizer.megatron.param_groups, wanted, strict=True):
@@ -162,11 +167,11 @@ def narrow(tensor: torch.Tensor) -> torch.Tensor:
     return torch.from_dlpack(tensor.detach())
 
 
-def _state(model: Any, optimizer: Optimizer, is_loading: bool) -> dict[str, Any]:
+def _state(chunks: Sequence[Any], optimizer: Optimizer, is_loading: bool) -> dict[str, Any]:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     return {
-        **_trained(model, optimizer, is_loading),
-        "random": ShardedObject("random", _random_state(_device(model)), (world_size,), (rank,)),
+        **_trained(chunks, optimizer, is_loading),
+        "random": ShardedObject("random", _random_state(_device(chunks)), (world_size,), (rank,)),
     }
 
 
@@ -174,21 +179,22 @@ def _critic_state(critic: Critic | None, is_loading: bool) -> dict[str, Any]:
     """Return the critic's state, whose tensors have names of their own; nothing without one."""
     if critic is None:
         return {}
-    state = {"critic": _trained(critic.ddp, critic.optimizer, is_loading)}
+    state = {"critic": _trained(critic.chunks, critic.optimizer, is_loading)}
     add_prefix_for_sharding(state, "critic.")
     return state
 
 
-def _trained(model: Any, optimizer: Optimizer, is_loading: bool) -> dict[str, Any]:
-    """Return the state of a model and its optimizer."""
-    weights = model.module.sharded_state_dict()
+def _trained(chunks: Sequence[Any], optimizer: Optimizer, is_loading: bool) -> dict[str, Any]:
+    """Return the state of a model and its optimizer. Tensors are stored by the numbers that layers have in the whole
+    model, so it does not matter in which chunk they are."""
+    weights = {place: chunk.module.sharded_state_dict() for place, chunk in enumerate(chunks)}
     state = optimizer.megatron.sharded_state_dict(weights, is_loading=is_loading, metadata=_METADATA)
     optimizer.put_away()
     return {"model": weights, "optimizer": state, "schedule_steps": optimizer.schedule.num_steps}
 
 
-def _device(model: Any) -> torch.device:
-    device: torch.device = next(model.module.parameters()).device
+def _device(chunks: Sequence[Any]) -> torch.device:
+    device: torch.device = next(chunks[0].module.parameters()).device
     return device
 
 

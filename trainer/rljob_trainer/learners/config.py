@@ -130,7 +130,9 @@ class LearnerConfig:
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     pipeline_layers: tuple[int, ...] = ()
-    """layers of each pipeline stage; empty: equally many"""
+    """layers of each pipeline stage, or of each chunk in the model's order; empty: equally many"""
+    virtual_pipeline: int = 1
+    """chunks of layers that each pipeline rank has"""
     context_parallel: int = 1
     """ranks that share the tokens of each micro-batch"""
     expert_parallel: int = 1
@@ -178,6 +180,8 @@ class Layout:
     """ranks of a stage that share out the experts: neighbours, whatever else they share"""
     expert_tensor: int = 1
     """neighbours among them that share each expert"""
+    virtual: int = 1
+    """chunks of layers that each pipeline rank has"""
 
     def data_rank(self, rank: int) -> int:
         """Return which data-parallel share `rank` works on."""
@@ -192,9 +196,15 @@ class Layout:
         """Whether ranks of several data-parallel shares share out experts, and so meet in every micro-batch."""
         return self.tensor * self.context % (self.expert * self.expert_tensor) > 0
 
+    @property
+    def micro_batch_multiple(self) -> int:
+        """What the number of a share's micro-batches is a multiple of."""
+        return self.pipeline if self.virtual > 1 else 1
+
     def __str__(self) -> str:
         text = f"tensor {self.tensor} x pipeline {self.pipeline} x data {self.data}"
         further = {"context over": self.context, "experts over": self.expert, "each over": self.expert_tensor}
+        further["virtual pipeline"] = self.virtual
         return ", ".join([text, *(f"{name} {size}" for name, size in further.items() if size > 1)])
 
 
@@ -220,4 +230,5 @@ def layout(config: LearnerConfig, world_size: int) -> Layout:
         context=config.context_parallel,
         expert=config.expert_parallel,
         expert_tensor=config.expert_tensor_parallel,
+        virtual=config.virtual_pipeline,
     )

@@ -26,7 +26,7 @@ from rljob_trainer.learners.bridges import bridge
 from rljob_trainer.learners.config import Layout, LearnerConfig, OptimizerSettings
 from rljob_trainer.learners.cpu import megatron_on_cpu
 from rljob_trainer.learners.experts import biases
-from rljob_trainer.learners.model import PolicyModel, build_model
+from rljob_trainer.learners.model import PolicyModel, build_chunks
 from rljob_trainer.learners.weight_files import DTYPES, NOT_LOADED, further_tensors, is_further, weight_files
 from rljob_trainer.rundir.atomic_files import write_atomically
 from rljob_trainer.rundir.checkpoints import (
@@ -125,17 +125,17 @@ class _Models:
         self.shape = self._bridge.shape
 
     def from_files(self, directory: Path) -> Any:
-        model = build_model(self._bridge, PolicyModel)
+        (model,) = build_chunks(self._bridge, PolicyModel)
         self._bridge.load_weights([model], str(directory))
         return model
 
     def from_checkpoint(self, directory: Path) -> Any:
-        model = build_model(self._bridge, PolicyModel)
+        (model,) = build_chunks(self._bridge, PolicyModel)
         checkpoint.load_weights(directory, model)
         return model
 
     def export(self, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        return self._bridge.export(model)
+        return self._bridge.export([model])
 
 
 @contextmanager

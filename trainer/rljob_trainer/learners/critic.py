@@ -14,7 +14,7 @@ from rljob_trainer.learners import schedule
 from rljob_trainer.learners.bridges import bridge
 from rljob_trainer.learners.config import CriticSettings, LearnerConfig
 from rljob_trainer.learners.layout import token_layout
-from rljob_trainer.learners.model import ValueModel, build_model
+from rljob_trainer.learners.model import ValueModel, build_chunks
 from rljob_trainer.learners.optimizer import Optimizer, data_parallel
 from rljob_trainer.learners.parts import part
 from rljob_trainer.learners.reduction import Sums, over_ranks
@@ -29,12 +29,13 @@ class Critic:
     def __init__(self, config: LearnerConfig, settings: CriticSettings, rope: Rope, device: torch.device) -> None:
         """Load the checkpoint that the policy begins with; the value head is zero."""
         loader = bridge(config)  # with a configuration of its own: Megatron keeps a model's functions there
-        model = build_model(loader, ValueModel, config.device)
-        loader.load_weights([model], str(config.checkpoint_dir))
-        model.add_head()
-        model.to(device)
-        self.ddp = data_parallel(model)
-        self.optimizer = Optimizer(self.ddp, settings.optimizer, config.precision)
+        chunks = build_chunks(loader, ValueModel, config.device)
+        loader.load_weights(list(chunks), str(config.checkpoint_dir))
+        for chunk in chunks:
+            chunk.add_head()
+            chunk.to(device)
+        self.chunks = data_parallel(chunks)
+        self.optimizer = Optimizer(self.chunks, settings.optimizer, config.precision)
         self._value_clip = settings.value_clip
         self._rope = rope
         self._device = device
@@ -44,7 +45,7 @@ class Critic:
         """Return the value before each micro-batch's targets, on the last stage; else nothing."""
         batches = [_Batch(batch, self._rope, self._device, self._shares) for batch in micro_batches]
         with torch.no_grad():
-            return schedule.run(self.ddp, batches, _values, forward_only=True)
+            return schedule.run(self.chunks, batches, _values, forward_only=True)
 
     def train(self, micro_batches: Sequence[MicroBatch], *, holds_output: bool) -> OptimizerStep:
         """Take one optimizer step towards the micro-batches' value targets; return metrics over all shares.
@@ -52,9 +53,8 @@ class Critic:
         `holds_output`: whether this rank reports the results of its share.
         """
         batches = [_FittedBatch(batch, self._rope, self._device, self._shares) for batch in micro_batches]
-        self.ddp.zero_grad_buffer()
-        self.optimizer.megatron.zero_grad()
-        sums = schedule.run(self.ddp, batches, self._loss, forward_only=False)
+        self.optimizer.zero_gradients()
+        sums = schedule.run(self.chunks, batches, self._loss, forward_only=False)
         taken, grad_norm = self.optimizer.step()
         measured = over_ranks(sums if holds_output else [], self._device)
         return OptimizerStep(**measured, skipped=int(not taken), critic_grad_norm=grad_norm)

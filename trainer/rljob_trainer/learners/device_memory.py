@@ -46,9 +46,10 @@ class Stays:
 class Leaves:
     """The state of models and their optimizers leaves the device, and comes back when it is needed."""
 
-    def __init__(self, trained: Sequence[tuple[Any, Optimizer]], memory: HostMemory) -> None:
-        """Take models as Megatron's DistributedDataParallel, each with its optimizer; all of it is on the device."""
-        buffers = [each for ddp, _ in trained for each in (*ddp.buffers, *ddp.expert_parallel_buffers)]
+    def __init__(self, trained: Sequence[tuple[Sequence[Any], Optimizer]], memory: HostMemory) -> None:
+        """Take models as chunks in Megatron's DistributedDataParallel, with their optimizer; all is on the device."""
+        chunks = [chunk for chunks, _ in trained for chunk in chunks]
+        buffers = [each for chunk in chunks for each in (*chunk.buffers, *chunk.expert_parallel_buffers)]
         own = {storage.data_ptr() for storage in distinct_storages(buffer.param_data for buffer in buffers)}
         states = [each for _, optimizer in trained for each in optimizer_tensors(optimizer)]
         self.weights = Movable([buffer.param_data for buffer in buffers], memory)
@@ -89,7 +90,7 @@ class Leaves:
         log.info("action=leave gib=%.2f seconds=%.3f", here / 2**30, time.perf_counter() - began)
 
 
-def residence(leaves: bool, trained: Sequence[tuple[Any, Optimizer]], device: torch.device) -> Residence:
+def residence(leaves: bool, trained: Sequence[tuple[Sequence[Any], Optimizer]], device: torch.device) -> Residence:
     """Return where the state of models and their optimizers is between trainings."""
     if not leaves:
         return Stays()

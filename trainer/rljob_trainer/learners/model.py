@@ -109,11 +109,20 @@ class ValueModel(PolicyModel):
 Model = TypeVar("Model", bound=PolicyModel)
 
 
-def build_model(bridge: Any, kind: type[Model], device: Literal["cpu", "cuda"] = "cpu") -> Model:
-    """Return this rank's part of a model that will run on `device`: still on the CPU, its weights not loaded yet."""
+def build_chunks(bridge: Any, kind: type[Model], device: Literal["cpu", "cuda"] = "cpu") -> list[Model]:
+    """Return this rank's chunks of a model that will run on `device`: still on the CPU, their weights not loaded yet.
+
+    A rank has one chunk, or with virtual pipeline stages several, whose layers are not neighbours.
+    """
+    number = bridge.config.virtual_pipeline_model_parallel_size
+    return [_chunk(bridge, kind, device, place) for place in ([None] if number is None else range(number))]
+
+
+def _chunk(bridge: Any, kind: type[Model], device: Literal["cpu", "cuda"], place: int | None) -> Model:
+    """Return the chunk at a place among those of this rank; None: it is the only one."""
     config, hf_config = bridge.config, bridge.hf_config
-    first = get_transformer_layer_offset(config)
-    numbers = range(first, first + get_num_layers_to_build(config))
+    first = get_transformer_layer_offset(config, place)
+    numbers = range(first, first + get_num_layers_to_build(config, place))
     model, family = bridge.shape, bridge.shape.family
     of_stage = [_layer_spec(config, family, device, dense=n < model.dense_layers, latent=model.latent) for n in numbers]
     norm = CentredNorm if family.centred_norms else RmsNorm
@@ -123,10 +132,11 @@ def build_model(bridge: Any, kind: type[Model], device: Literal["cpu", "cuda"] =
             transformer_layer_spec=TransformerBlockSubmodules(layer_specs=of_stage, layer_norm=norm),
             vocab_size=bridge.padded_vocab_size,
             max_sequence_length=hf_config.max_position_embeddings,
-            pre_process=parallel_state.is_pipeline_first_stage(),
-            post_process=parallel_state.is_pipeline_last_stage(),
+            pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=place),
+            post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=place),
             share_embeddings_and_output_weights=hf_config.tie_word_embeddings,
             position_embedding_type="none",  # PackedAttention turns queries and keys
+            vp_stage=place,
         )
     if family.scaled_embedding:  # rounded like the weights, as transformers does
         built.embedding_scale = torch.tensor(config.hidden_size**0.5, dtype=config.params_dtype).item()

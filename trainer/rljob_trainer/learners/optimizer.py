@@ -5,7 +5,7 @@ masters are fp32. Gradients are summed over ranks and micro-batches, never avera
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,11 +25,15 @@ DECAY_STYLES = {Schedule.CONSTANT: "constant", Schedule.LINEAR: "linear", Schedu
 """Megatron's names"""
 
 
-def data_parallel(model: torch.nn.Module) -> DistributedDataParallel:
-    """Return the model with its weights and fp32 gradients in buffers that the optimizer shares out."""
+def data_parallel(chunks: Sequence[torch.nn.Module]) -> list[DistributedDataParallel]:
+    """Return a model's chunks with their weights and fp32 gradients in buffers that the optimizer shares out."""
+    return [_data_parallel(chunk) for chunk in chunks]
+
+
+def _data_parallel(chunk: torch.nn.Module) -> DistributedDataParallel:
     config = DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True)
-    wrapped = DistributedDataParallel(model.config, config, model)
-    if is_alone(wrapped.dp_cp_group.size(), wrapped.expt_dp_group.size(), model.config.num_moe_experts):
+    wrapped = DistributedDataParallel(chunk.config, config, chunk)
+    if is_alone(wrapped.dp_cp_group.size(), wrapped.expt_dp_group.size(), chunk.config.num_moe_experts):
         # a group of one would copy all gradients and weights onto themselves
         wrapped.finish_grad_sync = wrapped.start_param_sync = _nothing
     wrapped.config.finalize_model_grads_func = _finalize
@@ -53,10 +57,17 @@ def _nothing(*_: object, **__: object) -> None:
 class Optimizer:
     """AdamW with gradient clipping and a schedule. A step with a gradient that is not finite is not taken."""
 
-    def __init__(self, model: DistributedDataParallel, settings: OptimizerSettings, precision: str) -> None:
+    def __init__(self, chunks: Sequence[DistributedDataParallel], settings: OptimizerSettings, precision: str) -> None:
+        self._chunks = chunks
         self._clip_grad = settings.clip_grad
-        self.megatron, self._on_host = _megatron_optimizer(model, settings, precision)
+        self.megatron, self._on_host = _megatron_optimizer(chunks, settings, precision)
         self.schedule = _schedule(self.megatron, settings)
+
+    def zero_gradients(self) -> None:
+        """Begin the sums of a step at zero."""
+        for chunk in self._chunks:
+            chunk.zero_grad_buffer()
+        self.megatron.zero_grad()
 
     @torch.no_grad()
     def step(self) -> tuple[bool, float]:
@@ -110,7 +121,7 @@ def optimizer_tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _megatron_optimizer(
-    model: DistributedDataParallel, settings: OptimizerSettings, precision: str
+    chunks: Sequence[DistributedDataParallel], settings: OptimizerSettings, precision: str
 ) -> tuple[Any, list[HostOptimizer]]:
     config = OptimizerConfig(
         optimizer="adam",
@@ -125,7 +136,7 @@ def _megatron_optimizer(
         use_distributed_optimizer=True,
         clip_grad=0.0,  # Megatron's clipping wants CUDA tensors, and without Apex reads every norm by itself
     )
-    optimizer = get_megatron_optimizer(config, [model], get_standard_config_overrides(config))
+    optimizer = get_megatron_optimizer(config, list(chunks), get_standard_config_overrides(config))
     for group in optimizer.param_groups:
         group.update(fused=True, foreach=False)  # one pass over the weights instead of about ten
     for part in optimizer.chained_optimizers[1:]:
@@ -134,7 +145,7 @@ def _megatron_optimizer(
                 _state_of_nothing, optimizer.chained_optimizers[0].optimizer, part.optimizer
             )
     if settings.on_host:
-        memory = memory_of(next(model.parameters()).device)
+        memory = memory_of(next(chunks[0].parameters()).device)
         return optimizer, [_keep_on_host(part, memory) for part in optimizer.chained_optimizers]
     for part in optimizer.chained_optimizers:
         moments = _moments(part)

@@ -38,7 +38,7 @@ from rljob_trainer.learners.links import Wire, arrive, measure
 from rljob_trainer.learners.logprobs import logprobs_and_entropy
 from rljob_trainer.learners.loss import kl_estimate, policy_loss
 from rljob_trainer.learners.meeting import meet
-from rljob_trainer.learners.model import PolicyModel, build_model
+from rljob_trainer.learners.model import PolicyModel, build_chunks
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.optimizer import Optimizer, data_parallel
 from rljob_trainer.learners.reduction import Sums, over_ranks
@@ -72,21 +72,21 @@ class LearnerRank:
         with self._runtime():
             self._links = _join(config, rank, world_size, master_address, master_port, self.device)
             self._bridge = bridge(config)
-            model = build_model(self._bridge, PolicyModel, config.device)
-            self._bridge.load_weights([model], str(config.checkpoint_dir))
-            model.to(self.device)
-            self._reference = ReferenceWeights(model) if config.keeps_reference else None
+            self._chunks = build_chunks(self._bridge, PolicyModel, config.device)
+            self._bridge.load_weights(list(self._chunks), str(config.checkpoint_dir))
+            for chunk in self._chunks:
+                chunk.to(self.device)
+            self._reference = ReferenceWeights(self._chunks) if config.keeps_reference else None
             self._teacher = Teacher(config, config.teacher_dir, self.device) if config.teacher_dir else None
-            self._ddp = data_parallel(model)
+            self._ddp = data_parallel(self._chunks)
             self._optimizer = Optimizer(self._ddp, config.optimizer, config.precision)
-        self._model = model
         routed = self._bridge.config
         self._routers = ExpertRouters(config.router, routed, self.device) if routed.num_moe_experts else None
         self._speed = Speed.of(self._bridge.hf_config, self.device, world_size)
         self._rope = Rope(self._bridge.hf_config, self._bridge.config.kv_channels, self.device)
         with self._runtime():
             self._critic = Critic(config, config.critic, self._rope, self.device) if config.critic else None
-        critic = [(self._critic.ddp, self._critic.optimizer)] if self._critic else []
+        critic = [(self._critic.chunks, self._critic.optimizer)] if self._critic else []
         self._state = residence(config.leaves, [(self._ddp, self._optimizer), *critic], self.device)
         self.step = 0
         """optimizer steps taken"""
@@ -127,8 +127,7 @@ class LearnerRank:
             old: Sequence[Logprobs_R | None] = old_logprobs or [None] * len(micro_batches)
             routers = self._training_routers(micro_batches, number)
             batches = self._batches(micro_batches, routers, old, reference)
-            self._ddp.zero_grad_buffer()
-            self._optimizer.megatron.zero_grad()
+            self._optimizer.zero_gradients()
             sums = self._run(batches, self._loss, forward_only=False)
             self._state.need_optimizer()
             taken, grad_norm = self._optimizer.step()
@@ -200,7 +199,7 @@ class LearnerRank:
         """
         self._state.need()
         with self._runtime():
-            tensors = self._bridge.export(self._model)
+            tensors = self._bridge.export(self._chunks)
         while True:
             with self._runtime(), torch.no_grad():
                 item = next(tensors, None)
@@ -272,12 +271,14 @@ class LearnerRank:
 
         return self._routers.training(micro_batches, number, forward)
 
-    def _run(self, batches: Batches, outcome: schedule.Outcome, forward_only: bool, model: Any = None) -> list[Any]:
+    def _run(
+        self, batches: Batches, outcome: schedule.Outcome, forward_only: bool, chunks: Sequence[Any] = ()
+    ) -> list[Any]:
         """Run all micro-batches; return what `outcome` gave for each, on the last stage.
 
-        `model` stands in for the policy.
+        `chunks` stand in for the policy's.
         """
-        return schedule.run(model or self._ddp, batches, outcome, forward_only=forward_only)
+        return schedule.run(chunks or self._ddp, batches, outcome, forward_only=forward_only)
 
     def _loss(self, batch: Batch, hidden_R_H: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Sums]:
         """Return the loss, as Megatron wants it, with a token count that it must not divide by."""
@@ -303,14 +304,14 @@ class LearnerRank:
         with self._runtime(), teacher.on_device(), torch.no_grad():
             arguments = [(batch,) for batch in micro_batches]
             batches = Batches(teacher.rope, self.device, arguments, shares=self._config.token_shares)
-            results = self._run(batches, measure, forward_only=True, model=teacher.model)
+            results = self._run(batches, measure, forward_only=True, chunks=teacher.chunks)
         return [logprobs_R.cpu().numpy() for logprobs_R in results] if self.holds_output else []
 
     def _head(
         self, batch: Batch, hidden_R_H: torch.Tensor, entropy: EntropyUse, teacher: Teacher | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probabilities and entropies of the targets, by the policy or by the teacher."""
-        weight = teacher.model.head_weight if teacher else self._model.head_weight
+        weight = (teacher.chunks if teacher else self._chunks)[-1].head_weight
         vocab_size = teacher.vocab_size if teacher else self._bridge.vocab_size
         tensor_rank = parallel_state.get_tensor_model_parallel_rank()
         start = tensor_rank * len(weight)
@@ -345,7 +346,7 @@ class LearnerRank:
         elif self._reference is None:
             raise ValueError("no reference weights were kept, because no KL penalty is configured")
         else:
-            with self._reference.in_place_of(self._model):
+            with self._reference.in_place_of(self._chunks):
                 yield
 
     def _metrics(
@@ -422,6 +423,7 @@ def _join(
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=config.tensor_parallel,
         pipeline_model_parallel_size=config.pipeline_parallel,
+        virtual_pipeline_model_parallel_size=config.virtual_pipeline if config.virtual_pipeline > 1 else None,
         context_parallel_size=config.context_parallel,
         expert_model_parallel_size=config.expert_parallel,
         expert_tensor_parallel_size=config.expert_tensor_parallel,

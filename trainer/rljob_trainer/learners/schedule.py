@@ -1,8 +1,9 @@
 """Megatron's schedule over the micro-batches of a model, which it takes through all pipeline stages."""
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from megatron.core.pipeline_parallel import get_forward_backward_func
@@ -24,6 +25,9 @@ Outcome = Callable[..., Any]
 """called with a micro-batch and what the model's last stage returned for it"""
 
 
+Item = TypeVar("Item")
+
+
 class Batches(Protocol):
     """The micro-batches of a step, which may be brought to the device one after the other."""
 
@@ -32,8 +36,12 @@ class Batches(Protocol):
     def __iter__(self) -> Iterator[Tokens]: ...
 
 
-def run(model: Any, batches: Batches, outcome: Outcome, *, forward_only: bool) -> list[Any]:
-    """Run all micro-batches; return what `outcome` gave for each, on the last stage."""
+def run(chunks: Sequence[Any], batches: Batches, outcome: Outcome, *, forward_only: bool) -> list[Any]:
+    """Run all micro-batches; return what `outcome` gave for each, on the last stage.
+
+    `chunks` are this rank's of the model. With several of them the number of micro-batches must be a multiple of the
+    pipeline's size.
+    """
 
     def step(iterator: Iterator[Tokens], part: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
         batch = next(iterator)
@@ -41,8 +49,8 @@ def run(model: Any, batches: Batches, outcome: Outcome, *, forward_only: bool) -
 
     results = get_forward_backward_func()(
         forward_step_func=step,
-        data_iterator=iter(batches),
-        model=model,
+        data_iterator=one_for_each(iter(batches), len(chunks)),
+        model=list(chunks),
         num_microbatches=len(batches),
         seq_length=1,  # stages send each other the shape: variable_seq_lengths
         micro_batch_size=1,
@@ -50,3 +58,25 @@ def run(model: Any, batches: Batches, outcome: Outcome, *, forward_only: bool) -
         collect_non_loss_data=forward_only,
     )
     return list(results)
+
+
+def one_for_each(items: Iterator[Item], count: int) -> list[Iterator[Item]]:
+    """Return iterators that each yield all items, which are made once, and kept until the last iterator has them.
+
+    `itertools.tee` keeps 57 of them at least.
+    """
+    waiting: list[deque[Item]] = [deque() for _ in range(count)]
+
+    def yielded(own: deque[Item]) -> Iterator[Item]:
+        while True:
+            if not own:
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
+                for each in waiting:
+                    each.append(item)
+                del item
+            yield own.popleft()
+
+    return [yielded(own) for own in waiting]

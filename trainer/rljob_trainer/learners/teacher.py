@@ -12,7 +12,7 @@ import torch
 
 from rljob_trainer.learners.bridges import bridge
 from rljob_trainer.learners.config import LearnerConfig
-from rljob_trainer.learners.model import PolicyModel, build_model
+from rljob_trainer.learners.model import PolicyModel, build_chunks
 from rljob_trainer.learners.rope import Rope
 
 
@@ -22,9 +22,10 @@ class Teacher:
     def __init__(self, config: LearnerConfig, checkpoint_dir: Path, device: torch.device) -> None:
         """Load the checkpoint; Megatron's groups are there already. Raises UnsupportedModelError."""
         its_bridge = bridge(replace(config, checkpoint_dir=checkpoint_dir))
-        self.model = build_model(its_bridge, PolicyModel, config.device)
-        its_bridge.load_weights([self.model], str(checkpoint_dir))
-        self.model.requires_grad_(False)
+        self.chunks = build_chunks(its_bridge, PolicyModel, config.device)
+        its_bridge.load_weights(list(self.chunks), str(checkpoint_dir))
+        for chunk in self.chunks:
+            chunk.requires_grad_(False)
         self.vocab_size: int = its_bridge.vocab_size
         self.rope = Rope(its_bridge.hf_config, its_bridge.config.kv_channels, device)
         self._device = device
@@ -32,8 +33,12 @@ class Teacher:
     @contextmanager
     def on_device(self) -> Iterator[None]:
         """Have the weights where the samples are, inside the block."""
-        self.model.to(self._device)
+        self._move(self._device)
         try:
             yield
         finally:
-            self.model.to("cpu")
+            self._move(torch.device("cpu"))
+
+    def _move(self, device: torch.device) -> None:
+        for chunk in self.chunks:
+            chunk.to(device)

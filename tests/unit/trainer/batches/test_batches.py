@@ -42,6 +42,11 @@ def test_samples_without_advantage_are_left_out_but_count_in_the_mean():
     np.testing.assert_allclose(micro_batch.weights_R, 1 / 8)
 
 
+def test_micro_batches_of_a_step_are_a_multiple():
+    (step,) = batches(multiple=4)((scored("0:0", (1.0, 0.0)), scored("0:1", (1.0, 1.0))))
+    assert [len(share) for share in step.micro_batches_by_rank] == [4]
+
+
 def test_samples_without_advantage_stay_when_another_term_needs_them():
     (step,) = batches(keep_zero_advantage=True)((scored("0:0", (1.0, 0.0)), scored("0:1", (1.0, 1.0))))
     assert sum(len(micro.cu_seqlens_S1) - 1 for micro in step.micro_batches_by_rank[0]) == 4

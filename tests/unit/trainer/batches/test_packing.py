@@ -150,6 +150,24 @@ def test_a_rank_in_step_divides_its_samples_before_it_repeats_one() -> None:
     assert [[batch.indices_S.tolist() for batch in share] for share in found] == [[[3], [1]], [[4], [2]]]
 
 
+@given(batches, ranks, budgets, st.integers(2, 4), st.booleans())
+def test_ranks_get_a_multiple_of_micro_batches_of_the_same_samples(
+    sequences: list[TrainingSequence], dp_size: int, budget: int, multiple: int, in_step: bool
+) -> None:
+    numbered = [replace(each, index=index, weight=1.0) for index, each in enumerate(sequences)]
+    free = pack(numbered, dp_size, budget, in_step=in_step)
+    found = pack(numbered, dp_size, budget, in_step=in_step, multiple=multiple)
+
+    for share, alike in zip(found, free, strict=True):
+        assert len(alike) <= len(share) < len(alike) + multiple
+        assert len(share) % multiple == 0
+        assert weighted(share) == weighted(alike)
+
+
+def test_nothing_to_train_on_is_no_micro_batch_of_any_multiple() -> None:
+    assert pack([], 2, 10, in_step=True, multiple=4) == ((), ())
+
+
 def test_arrays_have_the_types_that_the_learner_takes() -> None:
     targets = ValueTargets(old_values=np.zeros(2), returns=np.ones(2))
     ((batch,),) = pack([replace(sequence([1], [2, 3]), value_targets=targets)], 1, 100)

@@ -52,6 +52,21 @@ def test_every_sample_gets_the_penalties_of_its_own_tokens(ranks: int, budget: i
     assert found.kl == pytest.approx((39 + 210) / 12 / 10)
 
 
+def test_the_learner_measures_a_multiple_of_micro_batches() -> None:
+    sizes: list[int] = []
+
+    def measure(shares):
+        sizes.extend(map(len, shares))
+        return Learner().kl(shares, "k2")
+
+    several = KlPenalties(measure, Learner(), 0.5, 1, 1000, multiple=4)(GROUPS)
+    alone = KlPenalties(measure, Learner(), 0.5, 1, 1000)(GROUPS)
+    assert sizes == [4, 1]
+    assert several.kl == alone.kl
+    for found, wanted in zip(several.groups, alone.groups, strict=True):
+        np.testing.assert_array_equal(np.concatenate(found), np.concatenate(wanted))
+
+
 def test_the_learner_measures_in_a_turn_of_its_own() -> None:
     learner = Learner()
     penalties(learner)(GROUPS)

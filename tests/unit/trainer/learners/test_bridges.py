@@ -46,6 +46,16 @@ def llama(**changes: Any) -> PreTrainedConfig:
             "pipelineLayers=[1, 2, 3] does not give 6 layers to 2 pipeline stages",
         ),
         (
+            llama(),
+            {"pipeline_parallel": 2, "virtual_pipeline": 2},
+            "virtualPipeline=2 does not divide the 3 layers of a pipeline stage; use one of 1, 3",
+        ),
+        (
+            llama(),
+            {"pipeline_parallel": 2, "virtual_pipeline": 2, "pipeline_layers": (3, 3)},
+            "pipelineLayers=[3, 3] does not give 6 layers to 2 pipeline stages with 2 chunks each",
+        ),
+        (
             Qwen3MoeConfig(**EXPERTS),
             {"expert_parallel": 4},
             "expertParallel=4 does not divide 6 experts; use one of 1, 2, 3, 6",

@@ -65,8 +65,9 @@ class Learner:
     """A model and its optimizer, with a critic if it is said to have one."""
 
     def __init__(self, settings: OptimizerSettings = SETTINGS, has_critic: bool = False) -> None:
-        self.ddp = data_parallel(SmallModel())
-        self.optimizer = Optimizer(self.ddp, settings, "fp32")
+        self.chunks = data_parallel([SmallModel()])
+        (self.ddp,) = self.chunks
+        self.optimizer = Optimizer(self.chunks, settings, "fp32")
         self.beside = Learner(settings) if has_critic else None
 
     @property
@@ -89,11 +90,11 @@ class Learner:
         return [each.detach().clone() for each in own] + (self.beside.numbers() if self.beside else [])
 
     def save(self, directory: Path, layout: Layout = LAYOUT, **counters: int) -> Path:
-        checkpoint.save(directory, self.ddp, self.optimizer, layout, counters, self.critic)
+        checkpoint.save(directory, self.chunks, self.optimizer, layout, counters, self.critic)
         return directory
 
     def load(self, directory: Path) -> dict[str, int]:
-        return checkpoint.load(directory, self.ddp, self.optimizer, LAYOUT, self.critic)
+        return checkpoint.load(directory, self.chunks, self.optimizer, LAYOUT, self.critic)
 
 
 def same(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:

@@ -31,9 +31,9 @@ class Trained:
 
     def __init__(self, precision: str, memory: HostMemory | None = None) -> None:
         self.model = SmallModel(torch.bfloat16 if precision == "bf16" else torch.float32)
-        self.ddp = data_parallel(self.model)
-        self.optimizer = Optimizer(self.ddp, SETTINGS, precision)
-        self.state = Leaves([(self.ddp, self.optimizer)], memory) if memory else Stays()
+        (self.ddp,) = data_parallel([self.model])
+        self.optimizer = Optimizer([self.ddp], SETTINGS, precision)
+        self.state = Leaves([([self.ddp], self.optimizer)], memory) if memory else Stays()
         if isinstance(memory, CountedMemory):
             memory.hold(sum(each.nbytes for each in self.movables()))
 
@@ -146,8 +146,8 @@ def test_state_that_nobody_waited_for_may_leave_again() -> None:
 def test_a_second_optimizer_shares_the_residence() -> None:
     policy, critic = Trained("bf16"), Trained("bf16")
     memory = CountedMemory()
-    state = Leaves([(policy.ddp, policy.optimizer), (critic.ddp, critic.optimizer)], memory)
-    alone = Leaves([(policy.ddp, policy.optimizer)], memory)
+    state = Leaves([([policy.ddp], policy.optimizer), ([critic.ddp], critic.optimizer)], memory)
+    alone = Leaves([([policy.ddp], policy.optimizer)], memory)
     assert [each.nbytes for each in (state.weights, state.gradients, state.optimizer)] == [
         2 * each.nbytes for each in (alone.weights, alone.gradients, alone.optimizer)
     ]
@@ -165,7 +165,7 @@ def test_memory_beyond_the_capacity_is_refused_when_it_comes_back() -> None:
 
 def test_nothing_leaves_unless_the_configuration_says_so() -> None:
     trained = Trained("bf16")
-    parts = [(trained.ddp, trained.optimizer)]
+    parts = [([trained.ddp], trained.optimizer)]
     cpu = torch.device("cpu")
     assert isinstance(residence(False, parts, cpu), Stays)
     leaves = residence(True, parts, cpu)

@@ -41,8 +41,8 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> CountedMemory:
 class Trained:
     def __init__(self, precision: str, *, on_host: bool) -> None:
         self.model = SmallModel(torch.bfloat16 if precision == "bf16" else torch.float32)
-        self.ddp = data_parallel(self.model)
-        self.optimizer = Optimizer(self.ddp, replace(SETTINGS, on_host=on_host), precision)
+        (self.ddp,) = data_parallel([self.model])
+        self.optimizer = Optimizer([self.ddp], replace(SETTINGS, on_host=on_host), precision)
 
     def step(self, seed: int) -> tuple[bool, float]:
         self.ddp.zero_grad_buffer()
@@ -115,7 +115,7 @@ def test_loaded_state_is_kept(memory: CountedMemory) -> None:
 
 def test_what_is_on_the_host_anyway_does_not_leave_again(memory: CountedMemory) -> None:
     trained = Trained("bf16", on_host=True)
-    assert Leaves([(trained.ddp, trained.optimizer)], memory).optimizer.nbytes == 0
+    assert Leaves([([trained.ddp], trained.optimizer)], memory).optimizer.nbytes == 0
 
 
 @given(sizes=st.lists(st.integers(1, 9), max_size=9), limit=st.integers(1, 12))

@@ -50,8 +50,8 @@ class Trained:
         """`shares_matrix`: as an embedding that the first and the last pipeline stage have."""
         self.model = SmallModel(torch.bfloat16 if precision == "bf16" else torch.float32)
         self.model.matrix.shared_embedding = shares_matrix  # type: ignore[attr-defined]  # Megatron's
-        self.ddp = data_parallel(self.model)
-        self.optimizer = Optimizer(self.ddp, settings, precision)
+        (self.ddp,) = data_parallel([self.model])
+        self.optimizer = Optimizer([self.ddp], settings, precision)
 
     def step(self, gradients: list[torch.Tensor]) -> tuple[bool, float]:
         self.ddp.zero_grad_buffer()

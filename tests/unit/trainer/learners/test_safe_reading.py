@@ -41,14 +41,14 @@ class Rank:
     """The state of a learner with one rank."""
 
     def __init__(self) -> None:
-        self.ddp = data_parallel(SmallModel())
-        self.optimizer = Optimizer(self.ddp, SETTINGS, "fp32")
+        (self.ddp,) = data_parallel([SmallModel()])
+        self.optimizer = Optimizer([self.ddp], SETTINGS, "fp32")
 
     def save(self, directory: Path) -> None:
-        checkpoint.save(directory, self.ddp, self.optimizer, LAYOUT, {"step": 3})
+        checkpoint.save(directory, [self.ddp], self.optimizer, LAYOUT, {"step": 3})
 
     def load(self, directory: Path) -> dict[str, int]:
-        return checkpoint.load(directory, self.ddp, self.optimizer, LAYOUT)
+        return checkpoint.load(directory, [self.ddp], self.optimizer, LAYOUT)
 
 
 @pytest.fixture(scope="module")

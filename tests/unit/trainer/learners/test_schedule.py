@@ -35,11 +35,32 @@ def loss(batch: MicroBatch, output: torch.Tensor) -> tuple[torch.Tensor, torch.T
     return total, torch.tensor(7, dtype=torch.int), total.item()
 
 
+def test_each_chunk_gets_every_micro_batch_which_is_made_once_and_kept_no_longer_than_needed() -> None:
+    alive: set[int] = set()
+
+    class Made:
+        def __init__(self, number: int) -> None:
+            self.number = number
+            alive.add(number)
+
+        def __del__(self) -> None:
+            alive.discard(self.number)
+
+    first, second = schedule.one_for_each(map(Made, range(3)), 2)
+    assert [next(first).number, next(first).number] == [0, 1]
+    assert alive == {0, 1}
+    assert next(second).number == 0
+    assert alive == {1}
+    assert [each.number for each in second] == [1, 2]
+    assert [each.number for each in first] == [2]
+    assert not alive
+
+
 def trained(*batches: torch.Tensor) -> tuple[list[torch.Tensor], list[float]]:
     """Return the gradients, and what was returned for each micro-batch."""
-    ddp = data_parallel(SmallModel())
+    (ddp,) = data_parallel([SmallModel()])
     ddp.zero_grad_buffer()
-    results = schedule.run(ddp, [MicroBatch(batch) for batch in batches], loss, forward_only=False)
+    results = schedule.run([ddp], [MicroBatch(batch) for batch in batches], loss, forward_only=False)
     return [parameter.main_grad.clone() for parameter in ddp.module.parameters()], results  # type: ignore[misc]
 
 
@@ -55,7 +76,7 @@ def test_gradients_are_sums_over_any_split_into_micro_batches(sizes: list[int]) 
 
 
 def test_a_measurement_returns_each_outcome_in_order_and_leaves_no_gradient() -> None:
-    ddp = data_parallel(SmallModel())
+    (ddp,) = data_parallel([SmallModel()])
     ddp.zero_grad_buffer()
     rows = inputs(6)
 
@@ -64,13 +85,13 @@ def test_a_measurement_returns_each_outcome_in_order_and_leaves_no_gradient() ->
         return output.sum(1)
 
     with torch.no_grad():
-        found = schedule.run(ddp, [MicroBatch(part) for part in rows.split(2)], measure, forward_only=True)
+        found = schedule.run([ddp], [MicroBatch(part) for part in rows.split(2)], measure, forward_only=True)
     torch.testing.assert_close(torch.cat(found), SmallModel()(rows, None).sum(1).detach())
     assert not any(parameter.main_grad.any() for parameter in ddp.module.parameters())  # type: ignore[union-attr]
 
 
 def test_model_and_outcome_get_the_micro_batch_and_only_measure_it() -> None:
-    ddp = data_parallel(SmallModel())
+    (ddp,) = data_parallel([SmallModel()])
     packed: list[Any] = []
     measured: list[MicroBatch] = []
     ddp.zero_grad_buffer()
@@ -81,6 +102,6 @@ def test_model_and_outcome_get_the_micro_batch_and_only_measure_it() -> None:
         measured.append(batch)
         return output.square().sum()
 
-    schedule.run(ddp, batches, measure, forward_only=True)
+    schedule.run([ddp], batches, measure, forward_only=True)
     assert (packed, measured) == (["a", "b"], batches)
     assert not any(parameter.main_grad.any() for parameter in ddp.module.parameters())  # type: ignore[union-attr]

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from mbridge.core.util import broadcast_from_megatron_pp, broadcast_str_from_megatron_pp
+from mbridge.core.util import broadcast_from_megatron_pp
 
 from rljob_trainer.learners.experts import biases
 from rljob_trainer.learners.families.local_bridge import LocalBridge
@@ -46,16 +46,15 @@ class ExpertBridge(LocalBridge):
 
     def export_weights(self, models: list[torch.nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield each tensor whole, on all ranks of a data-parallel share's model. Collective."""
-        (model,) = map(self.named, models)
-        parameters = dict(model.named_parameters())
-        global_names = self._weight_name_mapping_mcore_local_to_global(model, consider_ep=False)
+        parameters: dict[str, torch.Tensor] = {}
+        for model in map(self.named, models):
+            global_names = self._weight_name_mapping_mcore_local_to_global(model, consider_ep=False)
+            parameters |= {global_names[name]: parameter for name, parameter in model.named_parameters()}
         names: list[list[str]] = [[] for _ in range(self.mpu.pp_size)]
         dist.all_gather_object(names, list(parameters), group=self.mpu.pp_group)
         for stage, name in ((stage, name) for stage, each in enumerate(names) for name in each):
-            mine = stage == self.mpu.pp_rank
-            whole_name = broadcast_str_from_megatron_pp(global_names[name] if mine else None)
-            parameter = broadcast_from_megatron_pp(parameters[name] if mine else None)
-            for each, tensor in self._gathered(whole_name, parameter):
+            parameter = broadcast_from_megatron_pp(parameters[name] if stage == self.mpu.pp_rank else None)
+            for each, tensor in self._gathered(name, parameter):
                 yield from zip(*self._weight_to_hf_format(each, tensor), strict=True)
 
     def _gathered(self, name: str, parameter: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:

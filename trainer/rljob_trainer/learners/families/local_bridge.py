@@ -4,7 +4,7 @@ mbridge expects Transformer Engine's layers; this class fits it to Megatron's ow
 modules by themselves and so have other names. It also repairs what mbridge 0.15.1 does not know of transformers 5.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,10 +54,10 @@ class LocalBridge(LLMBridge):
             return list(self._weight_name_mapping_other(name))
         return list(super()._weight_name_mapping_mcore_to_hf(name))
 
-    def export(self, model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    def export(self, chunks: Sequence[torch.nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield each tensor once: with tied embeddings, mbridge yields the last stage's copy too."""
         seen: set[str] = set()
-        for name, tensor in self._whole_weights(model) if self._is_alone() else self.export_weights([model]):
+        for name, tensor in self._whole_weights(*chunks) if self._is_alone() else self.export_weights(list(chunks)):
             if name not in seen:
                 seen.add(name)
                 yield name, tensor.detach()
