@@ -640,8 +640,13 @@ class Training(Section):
     --sequence-parallel"""
     pipeline_parallel: Positive = 1
     """stages that the layers are divided into. Megatron: --pipeline-model-parallel-size"""
+    virtual_pipeline: Positive = 1
+    """chunks of layers that each pipeline stage has, which are not neighbours: with 2 stages and 2 chunks of 8 layers
+    the first stage has layers 1, 2, 5 and 6. Stages wait less for each other, and keep more activations. Only with
+    pipelineParallel above 1. Megatron: virtual_pipeline_model_parallel_size"""
     pipeline_layers: Annotated[tuple[Positive, ...], Field(max_length=MOST_STAGES)] = ()
-    """layers of each pipeline stage, in order, for example [15, 13]; absent: equally many in each. Megatron:
+    """layers of each pipeline stage, in order, for example [15, 13]; with virtualPipeline, of each chunk in the order
+    of the model: of the first chunk of each stage, then of the second. Absent: equally many in each. Megatron:
     --pipeline-model-parallel-layout"""
     context_parallel: Positive = 1
     """ranks that share the tokens of each sample, so that long samples fit; each computes its own tokens, and gathers

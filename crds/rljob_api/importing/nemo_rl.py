@@ -132,10 +132,12 @@ def _parallelism(made: Draft, arguments: Arguments) -> None:
     if _megatron(arguments):
         back_end, prefix = MEGATRON, f"{MEGATRON}.tensor_model_parallel_size"
     stages, shares = f"{MEGATRON}.pipeline_model_parallel_size", f"{back_end}.sequence_parallel"
+    chunks = f"{MEGATRON}.virtual_pipeline_model_parallel_size"
     if (tensor := arguments.whole(prefix)) is not None:
         made.put("training.tensorParallel", tensor, origin(arguments[prefix]))
-    if _megatron(arguments) and (pipeline := arguments.whole(stages)) is not None:
-        made.put("training.pipelineParallel", pipeline, origin(arguments[stages]))
+    for name, field in ((stages, "pipelineParallel"), (chunks, "virtualPipeline")):
+        if _megatron(arguments) and (number := arguments.whole(name)) is not None:
+            made.put(f"training.{field}", number, origin(arguments[name]))
     if _on(arguments, shares):
         made.put("training.sequenceParallel", True, origin(arguments[shares]))
 

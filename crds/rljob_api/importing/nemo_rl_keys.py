@@ -117,7 +117,10 @@ OPTIMIZERS = {
 SCHEDULES = {"constant": "Constant", "linear": "Linear", "cosine": "Cosine"}
 FAMILIES: tuple[tuple[re.Pattern[str], Entry], ...] = (
     (re.compile(r"policy\.(optimizer|megatron_cfg\.(optimizer|scheduler))\..*"), Joint("training.optimizer")),
-    (re.compile(r"policy\.megatron_cfg\.(tensor|pipeline)_model_parallel_size"), Joint("training.tensorParallel")),
+    (
+        re.compile(r"policy\.megatron_cfg\.(tensor|(virtual_)?pipeline)_model_parallel_size"),
+        Joint("training.tensorParallel"),
+    ),
     (re.compile(r"policy\.scheduler.*"), Lost("see training.optimizer.schedule and warmupSteps")),
     (re.compile(r"policy\.(dynamic_batching|sequence_packing)\..*|policy\..*batch_size|.*logprob_chunk_size"), PACKED),
     (re.compile(r"policy\.(megatron|dtensor)_cfg\.sequence_parallel"), Joint("training.sequenceParallel")),

@@ -34,6 +34,7 @@ def draft(given: Sequence[Given], program: Word) -> Draft:
     _reward(made, arguments)
     _asynchronous(made, arguments, program)
     _placement(made, arguments)
+    _virtual_stages(made, arguments)
     _warmup(made, arguments)
     _balance(made, arguments)
     _tracking(made, arguments)
@@ -298,6 +299,20 @@ def _placement(made: Draft, arguments: Arguments) -> None:
 
 def _placed_by(arguments: Arguments, colocated: bool) -> str:
     return origin(arguments["colocate"]) if colocated else "no --colocate"
+
+
+def _virtual_stages(made: Draft, arguments: Arguments) -> None:
+    """How many chunks a stage has follows from the layers of a chunk and those of the model."""
+    source = arguments.get("num-layers-per-virtual-pipeline-stage")
+    if source is None:
+        return
+    layers, stages = arguments.whole("num-layers"), arguments.whole("pipeline-model-parallel-size") or 1
+    own = arguments.whole(source.name)
+    if layers and own and layers % (stages * own) == 0:
+        made.put("training.virtualPipeline", layers // (stages * own), origin(source))
+    else:
+        why = "set spec.training.virtualPipeline to the layers of a pipeline stage, divided by this number"
+        made.note(NoteKind.UNKNOWN, source, why)
 
 
 def _warmup(made: Draft, arguments: Arguments) -> None:

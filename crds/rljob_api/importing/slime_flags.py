@@ -265,10 +265,8 @@ LAYOUT: dict[str, Entry] = {
         Lost("set training.pipelineLayers: the number of layers of each stage"),
         ("decoder-last-pipeline-num-layers", "decoder-first-pipeline-num-layers", "pipeline-model-parallel-layout"),
     ),
-    **same(
-        Lost("there are no virtual pipeline stages"),
-        ("num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank"),
-    ),
+    "num-virtual-stages-per-pipeline-rank": Field("training.virtualPipeline", WHOLE),
+    "num-layers-per-virtual-pipeline-stage": Joint("training.virtualPipeline"),
     "recompute-granularity": Field("training.recompute", chosen({"full": "Full"})),
     "recompute-method": Field("extraArgs.megatron.recompute_method", TEXT),
     "recompute-num-layers": Field("extraArgs.megatron.recompute_num_layers", WHOLE),

@@ -30,6 +30,7 @@ def draft(given: Sequence[Given]) -> Draft:
     _reward(made, arguments)
     _batches(made, arguments)
     _engines(made, arguments)
+    _virtual_stages(made, arguments)
     _optimizer(made, arguments)
     _trainer(made, arguments)
     made.fill(DEFAULTS, DEFAULT)
@@ -197,6 +198,13 @@ def _engines(made: Draft, arguments: Arguments) -> None:
     )
     if engine > 1:
         made.put("rollout.gpusPerEngine", engine, origin(arguments[name]))
+
+
+def _virtual_stages(made: Draft, arguments: Arguments) -> None:
+    """Many scripts write `null`, verl's default."""
+    name = f"{ACTOR}.megatron.virtual_pipeline_model_parallel_size"
+    if (chunks := arguments.whole(name)) is not None:
+        made.put("training.virtualPipeline", chunks, origin(arguments[name]))
 
 
 def _optimizer(made: Draft, arguments: Arguments) -> None:

@@ -97,6 +97,7 @@ KEYS: dict[str, Entry] = {
     ),
     f"{ACTOR}.megatron.tensor_model_parallel_size": Field("training.tensorParallel", WHOLE),
     f"{ACTOR}.megatron.pipeline_model_parallel_size": Field("training.pipelineParallel", WHOLE),
+    f"{ACTOR}.megatron.virtual_pipeline_model_parallel_size": Joint("training.virtualPipeline"),
     f"{ACTOR}.megatron.context_parallel_size": Field("training.contextParallel", WHOLE),
     f"{ACTOR}.megatron.expert_model_parallel_size": Field("training.expertParallel", WHOLE),
     f"{ACTOR}.megatron.expert_tensor_parallel_size": Field("training.expertTensorParallel", WHOLE),

@@ -85,6 +85,7 @@ MEGATRON_FIELDS = {
     "pipeline_model_parallel_size": "spec.training.pipelineParallel",
     "sequence_parallel": "spec.training.sequenceParallel",
     "tensor_model_parallel_size": "spec.training.tensorParallel",
+    "virtual_pipeline_model_parallel_size": "spec.training.virtualPipeline",
     "weight_decay": "spec.training.optimizer.weightDecay",
 }
 MEGATRON_OURS = {
@@ -100,7 +101,7 @@ MEGATRON_OURS = {
     ),
     "dropout would make the learner and the engines disagree": ("attention_dropout", "hidden_dropout"),
     "the learner is parallel over tensors, pipeline stages, contexts, experts and data only": (
-        *("hierarchical_context_parallel_sizes", "hybrid_context_parallel", "virtual_pipeline_model_parallel_size"),
+        *("hierarchical_context_parallel_sizes", "hybrid_context_parallel"),
     ),
     "spec.training.pipelineLayers says how many layers each pipeline stage has": (
         *("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"),

@@ -21,6 +21,7 @@ LEARNER_ONLY = (
         SPEC.training,
         "sequence_parallel",
         "pipeline_parallel",
+        "virtual_pipeline",
         "pipeline_layers",
         "context_parallel",
         "max_tokens_per_gpu",

@@ -80,11 +80,21 @@ SHARES = unused(
     f"would not be used: tensorParallel is {tensor}, and one rank has all tokens; nearest valid: false",
 )
 
+virtual = training.virtual_pipeline
+VIRTUAL = unused(
+    virtual,
+    pipeline > 1,
+    f"would not be used: pipelineParallel is {pipeline}, and the chunks of one rank would follow each other; nearest "
+    f"valid: 1",
+)
+
 stages = size(training.pipeline_layers)
+of_all = named(pipeline * virtual)
 STAGES = requires(
     training.pipeline_layers,
-    (stages == 0) | (stages == pipeline),
-    f"has {stages} numbers, and pipelineParallel is {pipeline}; nearest valid: one number for each stage",
+    (stages == 0) | (stages == of_all),
+    f"has {stages} numbers, and pipelineParallel {pipeline} x virtualPipeline {virtual} is {of_all}; nearest valid: "
+    f"one number for each chunk of each stage",
 )
 
 stage = named(ranks // pipeline)
@@ -168,4 +178,7 @@ def saved_activations(spec: Spec) -> Iterator[Problem]:
         yield Problem(f"spec.extraArgs.megatron.{SAVED}", True, rule, "false")
 
 
-RULES = (PARALLELISM, SHARES, STAGES, CONTEXT, EXPERTS, *ROUTERS, *batches.RULES, *SCHEDULE, OFFLOAD, saved_activations)
+RULES = (
+    *(PARALLELISM, SHARES, VIRTUAL, STAGES, CONTEXT, EXPERTS, *ROUTERS, *batches.RULES, *SCHEDULE, OFFLOAD),
+    saved_activations,
+)

@@ -3,11 +3,13 @@
 `rljob plan` prints every line with its formula, so that a reader can disagree with it. Bytes throughout.
 
 Letters of the formulas: P parameters of the fullest rank, C of its critic, X of its experts; TP, PP, CP, DP sizes of
-tensor, pipeline, context and data parallelism, XDP ranks that hold the same experts; A experts that a token goes to;
-L layers; H hidden; Q width of all query heads; K of all key heads; F width of the MLP, or of each expert's; V
-vocabulary. Of latent attention: R width of both latents, U of the keys and values that are projected from one.
+tensor, pipeline, context and data parallelism, VP chunks of a pipeline stage, XDP ranks that hold the same experts; A
+experts that a token goes to; L layers; H hidden; Q width of all query heads; K of all key heads; F width of the MLP, or
+of each expert's; V vocabulary. Of latent attention: R width of both latents, U of the keys and values that are projected
+from one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rljob_api.sections import Device, Precision, Recompute, Spec, Transport
@@ -157,15 +159,17 @@ def fullest(model: Shape, where: Topology, *, valued: bool = False) -> int:
 def by_stage(model: Shape, where: Topology, valued: bool) -> tuple[int, ...]:
     """Return the parameters of a rank of each pipeline stage."""
     sizes = where.tensor_parallel, where.pipeline_parallel, where.expert_ranks
-    layers = where.stage_layers(model.layers)
-    return tuple(model.stage(index, *sizes, valued=valued, layers=layers) for index in range(len(layers)))
+    layers = where.chunk_layers(model.layers)
+    stages = range(where.pipeline_parallel)
+    return tuple(model.stage(index, *sizes, valued=valued, layers=layers) for index in stages)
 
 
 def shared(model: Shape, where: Topology, parameters: int, size: int) -> int:
     """Return a rank's part of what the ranks that hold the same parameters share out, of `size` bytes for each."""
     sizes = by_stage(model, where, valued=False)
-    layers, stage = where.stage_layers(model.layers), sizes.index(max(sizes))
-    experts = (layers[stage] - model.dense_in(stage, layers)) * model.experts_of_layer(where.expert_ranks)
+    stage, chunks = sizes.index(max(sizes)), where.chunk_layers(model.layers)
+    _dense, routed = model.layers_in(stage, chunks, where.pipeline_parallel)
+    experts = routed * model.experts_of_layer(where.expert_ranks)
     return -(-(parameters - experts) * size // where.copies) - (-experts * size // where.expert_data_parallel)
 
 
@@ -206,7 +210,7 @@ def activations(model: Shape, spec: Spec, where: Topology) -> int:
     or with sequence parallelism split over TP), projections before and after rotation, attention's output, the MLP's
     gate, up and product (split over TP). With
     sequence parallelism the input of one matrix at a time is whole. A pipeline's first stage keeps PP micro-batches
-    of its L / PP layers, which are L layers again; `kept_layers` knows uneven stages. With experts, each of the A that
+    of its L / PP layers, which are L layers again; `kept_layers` knows uneven and virtual stages. With experts, each of the A that
     a token goes to keeps its own columns, input and output; the tokens are split over TP, and are taken to spread
     evenly over the experts. The S columns of a shared expert are split like those of an MLP. First layers without
     experts count like the others, or like their MLP, whichever keeps more.
@@ -240,10 +244,23 @@ def around_norms(model: Shape) -> int:
 def kept_layers(model: Shape, where: Topology) -> int:
     """Return of how many layers a rank keeps activations, each time for one micro-batch: stage i keeps PP - i of them.
 
-    With equally many layers in each stage, the first keeps most: PP micro-batches of L / PP layers.
+    With equally many layers in each stage, the first keeps most: PP micro-batches of L / PP layers. With VP chunks in
+    each stage it keeps more: (PP x VP + PP - 1) micro-batches of L / (PP x VP) layers.
     """
     stages = where.pipeline_parallel
+    if where.virtual_pipeline > 1:
+        chunks = where.chunk_layers(model.layers)
+        return max(kept_of_chunks(chunks[stage::stages], stage, stages) for stage in range(stages))
     return max((stages - index) * own for index, own in enumerate(where.stage_layers(model.layers)))
+
+
+def kept_of_chunks(layers: Sequence[int], stage: int, stages: int) -> int:
+    """Return of how many layers a stage with chunks of so many `layers` keeps activations at most, as Megatron's
+    interleaved schedule runs them: PP micro-batches through each chunk in turn, forward in order, back in reverse."""
+    forward = [own for own in layers for _ in range(stages)]
+    backward, ahead = forward[::-1], 2 * (stages - stage - 1) + (len(layers) - 1) * stages + 1
+    most = [sum((2 * forward)[: ahead + done]) - sum(backward[:done]) for done in range(len(forward))]
+    return max(most)
 
 
 def activation_formula(model: Shape, spec: Spec, where: Topology) -> str:
@@ -253,7 +270,7 @@ def activation_formula(model: Shape, spec: Spec, where: Topology) -> str:
     matrices = f"{'5Q + U' if model.latent else '2(Q + 2K) + Q'} + {mlps}{gathered}"
     norms = f"{around_norms(model)}H"
     whole = f"{norms} + 2R" if model.latent else norms
-    kept = kept_layers(model, where) if where.pipeline_layers else "L"
+    kept = kept_formula(model, where)
     if spec.training.sequence_parallel:
         of_layers = f"{kept} x H + {whole} + {matrices}" if recomputes(spec) else f"{kept} x ({whole} + {matrices})"
         per_token = f"(({of_layers}) / TP + H)"
@@ -263,6 +280,12 @@ def activation_formula(model: Shape, spec: Spec, where: Topology) -> str:
         per_token = f"{kept} x ({whole} + ({matrices}) / TP)"
     again = "each layer computed again" if recomputes(spec) else "no recomputation"
     return f"maxTokensPerGpu x {per_token} x {size}, {again}"
+
+
+def kept_formula(model: Shape, where: Topology) -> str:
+    if where.pipeline_layers:
+        return str(kept_layers(model, where))
+    return "L x (1 + (PP - 1) / (PP x VP))" if where.virtual_pipeline > 1 else "L"
 
 
 def recomputes(spec: Spec) -> bool:

@@ -139,21 +139,25 @@ class Shape:
         """Return the parameters of one rank of a pipeline stage. The last stage keeps a copy of a tied embedding.
 
         With `valued`, of a critic: it has a row of `hidden` where the policy projects onto the vocabulary. `layers` are
-        those of every stage; empty: each stage has equally many.
+        those of every chunk, as `Topology.chunk_layers` has them; empty: each stage has equally many.
         """
         first, last = index == 0, index == pipeline_parallel - 1
         embeddings = int(first) + int(last and not valued and not (first and self.tied))
         norm = self.hidden if last else 0
         head = self.hidden if last and valued else 0
         ends = embeddings * self.embedding(tensor_parallel) + norm + head
-        own = layers or [self.layers // pipeline_parallel] * pipeline_parallel
-        dense = self.dense_in(index, own)
-        routed = (own[index] - dense) * self.layer(tensor_parallel, expert_ranks)
-        return dense * self.dense_layer(tensor_parallel) + routed + ends
+        chunks = layers or [self.layers // pipeline_parallel] * pipeline_parallel
+        dense, routed = self.layers_in(index, chunks, pipeline_parallel)
+        return dense * self.dense_layer(tensor_parallel) + routed * self.layer(tensor_parallel, expert_ranks) + ends
 
-    def dense_in(self, index: int, layers: Sequence[int]) -> int:
-        """Return how many of the first layers, which have no experts, are in a stage; `layers` are those of each."""
-        return min(max(self.dense_layers - sum(layers[:index]), 0), layers[index])
+    def layers_in(self, stage: int, chunks: Sequence[int], stages: int) -> tuple[int, int]:
+        """Return how many layers of a stage are of the first ones, which have no experts, and how many others it has.
+
+        `chunks` has the layers of every chunk in the model's order; chunk i is of stage i % `stages`.
+        """
+        own = range(stage, len(chunks), stages)
+        dense = sum(min(max(self.dense_layers - sum(chunks[:chunk]), 0), chunks[chunk]) for chunk in own)
+        return dense, sum(chunks[chunk] for chunk in own) - dense
 
     def largest_stage(
         self, tensor_parallel: int, pipeline_parallel: int, expert_ranks: int = 1, *, valued: bool = False
@@ -261,9 +265,7 @@ def problems(model: Shape, spec: Spec) -> tuple[Problem, ...]:
     engines = [size for size in range(1, model.heads + 1) if not colocated or node % size == 0]
     found = [
         undivided("spec.training.tensorParallel", tensor, partial(tensor_obstacles, model), tensors),
-        undivided("spec.training.pipelineParallel", pipeline, partial(stage_obstacles, model), stages)
-        if not training.pipeline_layers
-        else not_all_layers(model, training.pipeline_layers),
+        *stage_problems(model, spec, stages),
         undivided("spec.rollout.gpusPerEngine", engine, partial(engine_obstacles, model), engines),
         *expert_problems(model, spec),
         unfused_gelu(model, spec),
@@ -307,9 +309,7 @@ def teacher_problems(teacher: Shape, student: Shape, spec: Spec) -> tuple[Proble
     stages = [size for size in range(1, teacher.layers + 1) if ranks % (size * tensor) == 0]
     found = [
         undivided("spec.training.tensorParallel", tensor, partial(tensor_obstacles, teacher), tensors, whose),
-        undivided("spec.training.pipelineParallel", pipeline, partial(stage_obstacles, teacher), stages, whose)
-        if not training.pipeline_layers
-        else not_all_layers(teacher, training.pipeline_layers, whose),
+        *stage_problems(teacher, spec, stages, whose),
     ]
     if teacher.vocabulary < student.vocabulary:
         rule = f"is of a model that knows {teacher.vocabulary} tokens, and the student may sample {student.vocabulary}"
@@ -360,6 +360,19 @@ def engine_obstacles(model: Shape, size: int) -> list[str]:
 
 def stage_obstacles(model: Shape, size: int) -> list[str]:
     return [f"{model.layers} layers"] if model.layers % size else []
+
+
+def stage_problems(model: Shape, spec: Spec, possible: list[int], whose: str = "model's") -> Iterator[Problem | None]:
+    """Yield where the layers do not divide into the chunks of the stages; `possible` as in `undivided`."""
+    stages, chunks = spec.training.pipeline_parallel, spec.training.virtual_pipeline
+    if spec.training.pipeline_layers:
+        yield not_all_layers(model, spec.training.pipeline_layers, whose)
+        return
+    yield undivided("spec.training.pipelineParallel", stages, partial(stage_obstacles, model), possible, whose)
+    if model.layers % stages == 0:
+        own = model.layers // stages
+        obstacles, sizes = partial(obstacles_of, own, "layers of a stage"), list(range(1, own + 1))
+        yield undivided("spec.training.virtualPipeline", chunks, obstacles, sizes, whose)
 
 
 def not_all_layers(model: Shape, layers: Sequence[int], whose: str = "model's") -> Problem | None:

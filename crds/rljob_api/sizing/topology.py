@@ -85,11 +85,25 @@ class Topology:
     learner: tuple[LearnerRank, ...]
     engines: tuple[Engine, ...]
     pipeline_layers: tuple[int, ...] = ()
-    """of each pipeline stage; empty: each has equally many"""
+    """of each chunk of the pipeline, in the model's order; empty: each has equally many"""
+    virtual_pipeline: int = 1
+    """chunks that each pipeline stage has"""
+
+    def chunk_layers(self, layers: int) -> tuple[int, ...]:
+        """Return how many of a model's layers each chunk has, in the model's order: chunk i is of stage i % PP."""
+        chunks = self.pipeline_parallel * self.virtual_pipeline
+        return self.pipeline_layers or (layers // chunks,) * chunks
 
     def stage_layers(self, layers: int) -> tuple[int, ...]:
         """Return how many of a model's layers each pipeline stage has."""
-        return self.pipeline_layers or (layers // self.pipeline_parallel,) * self.pipeline_parallel
+        chunks, stages = self.chunk_layers(layers), self.pipeline_parallel
+        return tuple(sum(chunks[stage::stages]) for stage in range(stages))
+
+    @property
+    def micro_batch_multiple(self) -> int:
+        """What the number of a rank's micro-batches is a multiple of: Megatron takes those of several chunks in groups
+        of as many as there are stages."""
+        return self.pipeline_parallel if self.virtual_pipeline > 1 else 1
 
     @property
     def copies(self) -> int:
@@ -136,6 +150,7 @@ class Sizes:
     expert_parallel: int = 1
     expert_tensor_parallel: int = 1
     pipeline_layers: tuple[int, ...] = ()
+    virtual_pipeline: int = 1
 
     @property
     def ranks(self) -> int:
@@ -174,6 +189,7 @@ def sizes(spec: Spec) -> Sizes:
         expert_parallel=spec.training.expert_parallel,
         expert_tensor_parallel=spec.training.expert_tensor_parallel,
         pipeline_layers=spec.training.pipeline_layers,
+        virtual_pipeline=spec.training.virtual_pipeline,
     )
 
 
@@ -197,6 +213,7 @@ def lay_out(wanted: Sizes, *, learner: bool = True, engines: bool = True) -> Top
         learner=tuple(learner_rank(wanted, rank, slot) for rank, slot in learner_slots),
         engines=tuple(engines_on(on(nodes, engine_groups), wanted.gpus_per_engine, count)),
         pipeline_layers=wanted.pipeline_layers,
+        virtual_pipeline=wanted.virtual_pipeline,
     )
 
 

@@ -34,6 +34,8 @@ def _processes(where: Topology) -> str:
     parts = ["1 driver"]
     if where.learner:
         layout = f"tensor {where.tensor_parallel}, pipeline {where.pipeline_parallel}, data {where.data_parallel}"
+        if where.virtual_pipeline > 1:
+            layout += f", {where.virtual_pipeline} chunks in a pipeline stage"
         if where.context_parallel > 1:
             layout += f", context {where.context_parallel}"
         if where.expert_ranks > 1:

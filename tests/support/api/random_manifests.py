@@ -132,6 +132,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
         [{"maxSkew": 1}],
     ),
     "spec.training.sequenceParallel": (True, False),
+    "spec.training.virtualPipeline": (1, 2, 3),
     "spec.rollout.async": ({}, {"partial": True}, {"maxStaleness": 2, "updateInterval": 2}, {"updateInterval": 2}),
     "spec.rollout.async.partial": (True, False),
     "spec.rollout.async.maxStaleness": (1, 2, 3),

@@ -115,6 +115,7 @@ class Learner:
             data_parallel=self.foundation.topology.data_parallel,
             max_tokens=spec.training.micro_batch_tokens,
             in_step=self.foundation.topology.data_ranks_meet,
+            multiple=self.foundation.topology.micro_batch_multiple,
             values=self._values(gpu_sharing),
             returns=algorithm.returns,
         )
@@ -136,6 +137,7 @@ class Learner:
             data_parallel=self.foundation.topology.data_parallel,
             max_tokens=spec.training.micro_batch_tokens,
             in_step=self.foundation.topology.data_ranks_meet,
+            multiple=self.foundation.topology.micro_batch_multiple,
         )
 
     def _values(self, gpu_sharing: SharedGpus) -> Values:
@@ -244,7 +246,8 @@ def measurement(foundation: Foundation, measure: Measure, gpu_sharing: SharedGpu
     """Return a measure of the learner's, packed as training packs."""
     max_tokens = foundation.spec.training.micro_batch_tokens
     placed = foundation.topology
-    return Measurement(measure, gpu_sharing, placed.data_parallel, max_tokens, placed.data_ranks_meet)
+    in_step, multiple = placed.data_ranks_meet, placed.micro_batch_multiple
+    return Measurement(measure, gpu_sharing, placed.data_parallel, max_tokens, in_step, multiple)
 
 
 def cpu_threads(foundation: Foundation) -> Threads:

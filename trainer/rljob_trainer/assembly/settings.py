@@ -125,6 +125,7 @@ def learner_config(
         tensor_parallel=spec.training.tensor_parallel,
         pipeline_parallel=spec.training.pipeline_parallel,
         pipeline_layers=spec.training.pipeline_layers,
+        virtual_pipeline=spec.training.virtual_pipeline,
         context_parallel=spec.training.context_parallel,
         expert_parallel=spec.training.expert_parallel,
         expert_tensor_parallel=spec.training.expert_tensor_parallel,
@@ -243,5 +244,6 @@ def layout_of(sizes: Topology) -> str:
             context=sizes.context_parallel,
             expert=sizes.expert_parallel,
             expert_tensor=sizes.expert_tensor_parallel,
+            virtual=sizes.virtual_pipeline,
         )
     )

@@ -95,6 +95,7 @@ FIELDS = {
     "training__maxTokensPerGpu": st.integers(1, 99999),
     "training__tensorParallel": st.sampled_from([1, 2, 4]),
     "training__sequenceParallel": st.booleans(),
+    "training__virtualPipeline": st.integers(1, 4),
     "training__optimizer__schedule": st.sampled_from(["Constant", "Linear", "Cosine"]),
     "training__optimizer__warmupSteps": st.integers(0, 9),
     "training__optimizer__weightDecay": share,

@@ -126,6 +126,23 @@ def test_sequence_parallelism_is_a_field_and_is_left_out_where_one_rank_has_all_
         assert "left out: spec.training.sequenceParallel would not be used: tensorParallel is 1" in left_out
 
 
+def test_the_chunks_of_a_stage_are_a_field_and_follow_from_the_layers_of_a_chunk():
+    stages = "--pipeline-model-parallel-size 2 --actor-num-gpus-per-node 8"
+    of_layers = f"--num-layers-per-virtual-pipeline-stage 3 {stages}"
+
+    assert spec_of(f"--num-virtual-stages-per-pipeline-rank 2 {stages}")["training"]["virtualPipeline"] == 2
+    assert spec_of(f"--num-layers 36 {of_layers}")["training"]["virtualPipeline"] == 6
+    for unclear in (of_layers, f"--num-layers 35 {of_layers}"):
+        assert "virtualPipeline" not in spec_of(unclear)["training"]
+        (unknown,) = notes(unclear, NoteKind.UNKNOWN)
+        assert unknown.endswith(
+            ": set spec.training.virtualPipeline to the layers of a pipeline stage, divided by this number"
+        )
+    alone = "--num-virtual-stages-per-pipeline-rank 2 --actor-num-gpus-per-node 8"
+    assert "virtualPipeline" not in spec_of(alone)["training"]
+    assert "left out: spec.training.virtualPipeline would not be used" in "".join(notes(alone, NoteKind.NEEDLESS))
+
+
 def test_the_size_of_context_parallelism_is_a_field():
     words = "--context-parallel-size 2 --actor-num-gpus-per-node 8"
 

@@ -8,8 +8,16 @@ import pytest
 
 from rljob_api.reading.manifest import parse
 from rljob_api.sections import Placement
-from rljob_api.sizing.topology import Sizes, lay_out
-from rljob_trainer.assembly.learning import Learner, links_finding, ranks_beside, report_links, with_critic
+from rljob_api.sizing.topology import Sizes, lay_out, topology
+from rljob_trainer.assembly.learning import (
+    Learner,
+    links_finding,
+    measurement,
+    ranks_beside,
+    report_links,
+    with_critic,
+)
+from rljob_trainer.assembly.settings import chosen_algorithm
 from rljob_trainer.learners.link_report import Link, LinkReport
 from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.sync.layout import TensorSpec
@@ -34,6 +42,19 @@ def test_a_resumed_run_gives_the_critic_the_rest_of_its_rollouts_alone(tmp_path,
 def test_without_a_critic_the_loop_trains_the_learner_itself(tmp_path):
     learner = object()
     assert with_critic(learner, parse(manifest(tmp_path, tmp_path)).spec, 0) is learner
+
+
+@pytest.mark.parametrize(("chunks", "multiple"), [(1, 1), (3, 2)])
+def test_all_that_the_learner_gets_is_packed_for_its_chunks(tmp_path, chunks, multiple):
+    training = {"gpusPerNode": 2, "pipelineParallel": 2, "virtualPipeline": chunks}
+    algorithm = {"kl": {"coefficient": 0.1, "addedTo": "Reward"}}
+    spec = parse(manifest(tmp_path, tmp_path, algorithm=algorithm, training=training)).spec
+    foundation = SimpleNamespace(spec=spec, topology=topology(spec))
+    material = SimpleNamespace(algorithm=chosen_algorithm(spec))
+    group = SimpleNamespace(kl=len)
+    made = Learner(foundation, material, group)._batches(None)
+    found = (made.multiple, made.penalties.multiple, measurement(foundation, None, None).multiple)
+    assert found == (multiple,) * 3
 
 
 def test_every_slot_of_a_colocated_engine_has_its_rank_of_the_learner():

@@ -1,16 +1,20 @@
 """What a manifest says to the parts of a run."""
 
+from dataclasses import replace
+
 import pytest
 from transformers import Gemma3TextConfig, Qwen3Config
 
 from rljob_api.reading.manifest import parse
 from rljob_api.sections import BalanceOver, Experts, Recompute, Replay, Schedule
 from rljob_api.sizing.token_limits import longest_prompt
+from rljob_api.sizing.topology import topology
 from rljob_trainer.assembly.settings import (
     RECOMPUTE,
     chosen_algorithm,
     critic_settings,
     first_round,
+    layout_of,
     lead,
     learner_config,
     loss_settings,
@@ -20,7 +24,7 @@ from rljob_trainer.assembly.settings import (
     sharding,
 )
 from rljob_trainer.data.prompt_scheduler import Lead
-from rljob_trainer.learners.config import RoutingSettings
+from rljob_trainer.learners.config import RoutingSettings, layout
 from rljob_trainer.sync.layout import Sharding
 from support.trainer.whole_run import manifest
 
@@ -142,6 +146,17 @@ def test_the_learner_gets_the_layers_of_its_stages(tmp_path):
     stages = {"gpusPerNode": 2, "pipelineParallel": 2, "pipelineLayers": [3, 1]}
     spec = parse(manifest(tmp_path, tmp_path, training=stages)).spec
     assert learner_config(spec, chosen_algorithm(spec), tmp_path, 1, tmp_path).pipeline_layers == (3, 1)
+
+
+def test_the_learner_gets_the_chunks_of_its_stages_and_packs_as_they_need(tmp_path):
+    stages = {"gpusPerNode": 4, "pipelineParallel": 4, "virtualPipeline": 3}
+    spec = parse(manifest(tmp_path, tmp_path, training=stages)).spec
+    config, where = learner_config(spec, chosen_algorithm(spec), tmp_path, 1, tmp_path), topology(spec)
+    assert (config.virtual_pipeline, where.virtual_pipeline, where.micro_batch_multiple) == (3, 3, 4)
+    assert layout_of(where) == str(layout(config, 4)) == "tensor 1 x pipeline 4 x data 1, virtual pipeline 3"
+    assert layout(config, 4).micro_batch_multiple == 4
+    plain = replace(config, virtual_pipeline=1)
+    assert (layout(plain, 4).micro_batch_multiple, str(layout(plain, 4))) == (1, "tensor 1 x pipeline 4 x data 1")
 
 
 @pytest.mark.parametrize(("device", "kept"), [("Cpu", None), ("Gpu", "kernels/kernels.tar")])
