@@ -45,6 +45,8 @@ EXPERTS: Json = learner_gpu.QWEN3 | {
     "norm_topk_prob": True,
 }
 """1.2 billion weights, of which 0.4 take part in a token"""
+TINY: Json = learner_gpu.TINY | {"num_hidden_layers": 4}
+"""enough for two chunks in each of two pipeline stages"""
 TINY_EXPERTS: Json = learner_gpu.TINY | {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
 
 
@@ -66,6 +68,7 @@ ROWS: Mapping[str, Row] = {
     "tensor-2": Row(2, layout={"tensor_parallel": 2}),
     "sequence-2": Row(2, layout={"tensor_parallel": 2, "sequence_parallel": True}),
     "pipeline-2": Row(2, layout={"pipeline_parallel": 2}),
+    "virtual-2": Row(2, layout={"pipeline_parallel": 2, "virtual_pipeline": 2}),
     "context-2": Row(2, layout={"context_parallel": 2}),
     "long-one": Row(1, load="long"),
     "long-context-2": Row(2, layout={"context_parallel": 2}, load="long"),
@@ -81,7 +84,7 @@ def write_model(arguments: argparse.Namespace, name: str) -> tuple[Path, Json]:
     """Return a checkpoint of random weights, and its shape."""
     directory: Path = arguments.out / f"model-{name}"
     if name != "experts":
-        shape = learner_gpu.TINY if arguments.tiny else learner_gpu.SHAPES[name]
+        shape = TINY if arguments.tiny else learner_gpu.SHAPES[name]
         learner_gpu.write_checkpoint(directory, shape, arguments.device)
         return directory, shape
     shape = TINY_EXPERTS if arguments.tiny else EXPERTS
@@ -118,6 +121,7 @@ def rank(arguments: argparse.Namespace, row: Row) -> None:
         dp_size=layout.data,
         max_tokens=learner_gpu.MICRO_BATCH_TOKENS,
         in_step=layout.data_ranks_meet,
+        multiple=layout.micro_batch_multiple,
     )
     own = packed[layout.data_rank(arguments.rank)]
     steps: list[OptimizerStep] = []
@@ -177,7 +181,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/bench-gpu"))
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=possible())
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="two layers and short samples, to try the benchmark")
+    parser.add_argument("--tiny", action="store_true", help="a few layers and short samples, to try the benchmark")
     for hidden in ("--rank-of", "--rank", "--port"):
         parser.add_argument(hidden, type=int if hidden != "--rank-of" else str, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
