@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rljob_api.exits import Exit
+from support.trainer.tiny_models import tiny_llama
 from support.trainer.whole_run import HELD_OUT, PROMPTS_PER_STEP, WholeRun, expected_journal, imitation, merged, uids
 
 Begin = Callable[..., WholeRun]
@@ -88,6 +90,21 @@ def test_a_model_learns_its_responses(begin: Begin, tiny_llama_dir: Path) -> Non
     talks = [sample["segments"] for sample in first["samples"] if sample["segments"]]
     assert [[segment["by_model"] for segment in talk] for talk in talks] == [[True, False, True]] * len(talks) != []
     assert whole.left_behind() == []
+
+
+def test_stages_with_several_chunks_learn_what_one_rank_learns(begin: Begin, tmp_path: Path) -> None:
+    model = tiny_llama(tmp_path / "deep", layers=4)
+    training = {"steps": 3, "maxTokensPerGpu": 256, "optimizer": {"epsilon": 1e-4}}
+    chunks = {"gpusPerNode": 2, "pipelineParallel": 2, "virtualPipeline": 2}
+    runs = [begin(name, model, training=training | more) for name, more in (("alone", {}), ("chunks", chunks))]
+    assert [run.end() for run in runs] == [Exit.OK] * 2, runs[1].output
+    for name in ("step", "perplexity"):
+        wanted, found = ([record["perplexity"] for record in run.records(name)] for run in runs)
+        assert found == pytest.approx(wanted, rel=1e-5)
+        assert len(found) == {"step": 3, "perplexity": 2}[name]
+    wanted, found = (load_file(run.run_directory / "hf" / "model.safetensors") for run in runs)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+    assert runs[1].left_behind() == []
 
 
 @pytest.mark.long

@@ -124,6 +124,11 @@ def test_a_dry_run_says_how_experts_are_spread():
     assert "(tensor 1, pipeline 1, data 2, experts over 2, each over 1)" in lines[1]
 
 
+def test_a_dry_run_says_how_many_chunks_a_pipeline_stage_has():
+    lines = asked(raw_job(training={"pipelineParallel": 2, "virtualPipeline": 3}), dryRun=True).warnings
+    assert "(tensor 1, pipeline 2, data 1, 3 chunks in a pipeline stage)" in lines[1]
+
+
 def test_a_name_that_the_api_server_still_makes_is_no_problem():
     raw = raw_job()
     raw["metadata"] = {"generateName": "sums-"}

@@ -143,6 +143,14 @@ def test_state_that_nobody_waited_for_may_leave_again() -> None:
     torch.testing.assert_close(trained.everything(), before, rtol=0, atol=0)
 
 
+def test_all_chunks_of_a_model_leave() -> None:
+    memory = CountedMemory()
+    one, other = Trained("bf16"), Trained("bf16")
+    both, alone = (Leaves([(chunks, one.optimizer)], memory) for chunks in ([one.ddp, other.ddp], [one.ddp]))
+    for state in ("weights", "gradients"):
+        assert getattr(both, state).nbytes == 2 * getattr(alone, state).nbytes > 0
+
+
 def test_a_second_optimizer_shares_the_residence() -> None:
     policy, critic = Trained("bf16"), Trained("bf16")
     memory = CountedMemory()
