@@ -5,8 +5,8 @@
 Letters of the formulas: P parameters of the fullest rank, C of its critic, X of its experts; TP, PP, CP, DP sizes of
 tensor, pipeline, context and data parallelism, VP chunks of a pipeline stage, XDP ranks that hold the same experts; A
 experts that a token goes to; L layers; H hidden; Q width of all query heads; K of all key heads; F width of the MLP, or
-of each expert's; V vocabulary. Of latent attention: R width of both latents, U of the keys and values that are projected
-from one.
+of each expert's; V vocabulary. Of latent attention: R width of both latents, U of the keys and values that are
+projected from one.
 """
 
 from collections.abc import Sequence
@@ -208,11 +208,10 @@ def activations(model: Shape, spec: Spec, where: Topology) -> int:
 
     In each layer: inputs and outputs of both norms, and with four norms the inputs of the others (whole on each rank,
     or with sequence parallelism split over TP), projections before and after rotation, attention's output, the MLP's
-    gate, up and product (split over TP). With
-    sequence parallelism the input of one matrix at a time is whole. A pipeline's first stage keeps PP micro-batches
-    of its L / PP layers, which are L layers again; `kept_layers` knows uneven and virtual stages. With experts, each of the A that
-    a token goes to keeps its own columns, input and output; the tokens are split over TP, and are taken to spread
-    evenly over the experts. The S columns of a shared expert are split like those of an MLP. First layers without
+    gate, up and product (split over TP). With sequence parallelism the input of one matrix at a time is whole. A
+    pipeline's first stage keeps PP micro-batches of its L / PP layers, which are L layers again; `kept_layers` knows
+    uneven and virtual stages. With experts, each of the A that a token goes to keeps its own columns, input and
+    output; the tokens are split over TP, and are taken to spread evenly over the experts. The S columns of a shared expert are split like those of an MLP. First layers without
     experts count like the others, or like their MLP, whichever keeps more.
     Of latent attention: the latents before and after their norms (whole like the norms), queries before and after
     rotation, keys, values as wide as keys and what they add up to (5 Q), and both as projected from the latent (U).
