@@ -1,9 +1,9 @@
 """What has changed between two versions of the weights, compressed. Knows neither tensors nor engines, only bytes.
 
-A delta is a row of blocks, each of some elements of 2 or 4 bytes. A block says which of its elements differ, by one bit
-for each, and by how much: the difference of the bit patterns as integers, which is small where the weights are close.
-Small differences have high bytes of zeros; the bytes are sorted by their place, and zstd makes little of both parts.
-Blocks without a difference are left out. Any bytes are restored exactly, those of NaN too.
+A delta is a row of blocks, each of some elements of 1, 2 or 4 bytes. A block says which of its elements differ, by one
+bit for each, and by how much: the difference of the bit patterns as integers, which is small where the weights are
+close. Small differences have high bytes of zeros; the bytes are sorted by their place, and zstd makes little of both
+parts. Blocks without a difference are left out. Any bytes are restored exactly, those of NaN too.
 """
 
 import os
@@ -22,8 +22,8 @@ Bytes = npt.NDArray[np.uint8]
 BLOCK_ELEMENTS = 2**22
 HEADER = struct.Struct("<QIBII")
 """where the block begins [bytes], elements, bytes of one, compressed bytes of the bits and of the differences"""
-SIGNED: dict[int, type[np.signedinteger[Any]]] = {2: np.int16, 4: np.int32}
-UNSIGNED: dict[int, type[np.unsignedinteger[Any]]] = {2: np.uint16, 4: np.uint32}
+SIGNED: dict[int, type[np.signedinteger[Any]]] = {1: np.int8, 2: np.int16, 4: np.int32}
+UNSIGNED: dict[int, type[np.unsignedinteger[Any]]] = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 ZSTD = pyarrow.Codec("zstd", compression_level=1)  # level 3 takes longer and is not smaller
 MOST_THREADS = 8
 

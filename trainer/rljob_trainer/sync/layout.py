@@ -1,7 +1,8 @@
 """Where each Hugging Face tensor of the learner ends up inside an SGLang engine. Pure arithmetic on names and shapes.
 
 SGLang fuses q, k and v, and gate and up; it keeps no second copy of tied embeddings; with tensor parallelism each rank
-holds a slice; the experts of a layer are one tensor, and a shared expert is another. Knowing this, the learner can name
+holds a slice; the experts of a layer are one tensor, and a shared expert is another. Scales of blocks in FP8 are laid
+out like their weights. Knowing this, the learner can name
 and digest exactly what each rank must hold. Covers the families of `rljob_api.sizing.families`, as SGLang 0.5.17 lays
 them out.
 """
@@ -16,7 +17,7 @@ OF_MLP = {"gate_proj": "gate_up_proj", "up_proj": "gate_up_proj"}
 FUSED = {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj", **OF_MLP}
 LATENTS = {"q_a_proj": "fused_qkv_a_proj_with_mqa", "kv_a_proj_with_mqa": "fused_qkv_a_proj_with_mqa"}
 """the same for latent attention where queries have a latent, too; where they have none, nothing of it is fused"""
-EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
+EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight(_scale_inv)?")
 EXPERTS = {
     "gate_proj": "w13_weight",
     "up_proj": "w13_weight",
@@ -36,7 +37,7 @@ ROW_PARALLEL = frozenset({"o_proj", "down_proj", "w2"})
 VOCABULARY = frozenset({"embed_tokens", "lm_head"})
 VOCABULARY_MULTIPLE = 64
 """SGLang pads the vocabulary with rows of zeros to a multiple of this"""
-ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 
 
 class LayoutError(ValueError):
@@ -126,7 +127,7 @@ def engine_tensors(specs: Sequence[TensorSpec], sharding: Sharding, rank: int) -
 def engine_name(name: str, fused: Mapping[str, str] = FUSED) -> str:
     """Return SGLang's parameter that a Hugging Face tensor is loaded into, `fused` those that join several modules."""
     if expert := EXPERT.fullmatch(name):
-        return f"{expert[1]}.{EXPERTS[expert[3]]}"
+        return f"{expert[1]}.{EXPERTS[expert[3]]}{expert[4] or ''}"
     module = _module(name)
     return name.replace(module, fused[module]) if module in fused else name
 

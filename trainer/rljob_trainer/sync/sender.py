@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from rljob_trainer.sync.digest import Digest, host_bytes, tensor_digest
 from rljob_trainer.sync.group import Backend, abandon_group, join_group
-from rljob_trainer.sync.layout import EngineTensor, Sharding, TensorSpec, buckets, engine_tensors
+from rljob_trainer.sync.layout import ITEM_BYTES, EngineTensor, Sharding, TensorSpec, buckets, engine_tensors
 
 Named = Iterable[tuple[str, torch.Tensor]]
 Bucket = list[tuple[str, torch.Tensor]]
@@ -30,7 +30,7 @@ Digests = tuple[Mapping[str, str], ...]
 DIGEST_THREADS = 2
 FILE_NAME = "model.safetensors"
 WRITING = "model.safetensors.writing"
-DTYPE_CODES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+DTYPE_CODES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "float8_e4m3fn": "F8_E4M3"}
 
 
 class SendError(RuntimeError):
@@ -144,7 +144,7 @@ class WeightSender:
 
     def _begin(self, bucket: Bucket, meeting: Meeting) -> Sending:
         with self._leaving_at_error(bucket):
-            return Sending(bucket, [meeting.group.broadcast(tensor, 0) for _, tensor in bucket])
+            return Sending(bucket, [meeting.group.broadcast(_known(tensor), 0) for _, tensor in bucket])
 
     def _finish(self, sending: Sending | None, meeting: Meeting) -> None:
         """Wait until a bucket has arrived; None: there was none before."""
@@ -224,11 +224,14 @@ def specs_of(tensors: Named) -> tuple[TensorSpec, ...]:
 
 
 def safetensors_header(specs: Iterable[TensorSpec]) -> tuple[bytes, dict[str, int]]:
-    """Return the file's beginning, and where in the file each tensor begins."""
+    """Return the file's beginning, and where in the file each tensor begins.
+
+    Wide types come first, so that each tensor begins at a multiple of its type's size: PyTorch maps no other.
+    """
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     begins: dict[str, int] = {}
     end = 0
-    for spec in specs:
+    for spec in sorted(specs, key=lambda each: -ITEM_BYTES[each.dtype]):
         begins[spec.name] = end
         end += spec.nbytes
         entries[spec.name] = {
@@ -240,6 +243,12 @@ def safetensors_header(specs: Iterable[TensorSpec]) -> tuple[bytes, dict[str, in
     text += b" " * (-len(text) % 8)
     header = len(text).to_bytes(8, "little") + text
     return header, {name: len(header) + begin for name, begin in begins.items()}
+
+
+def _known(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as the group knows it: Gloo does not know FP8, and engines on a CPU receive its bytes, too."""
+    is_unknown = ITEM_BYTES[str(tensor.dtype).removeprefix("torch.")] == 1 and not tensor.is_cuda
+    return tensor.view(torch.uint8) if is_unknown else tensor
 
 
 def _write_at(file: int, tensor: torch.Tensor, offset: int) -> None:

@@ -303,3 +303,44 @@ def test_sizes_are_in_bytes() -> None:
 
 def test_a_tensor_without_a_module_keeps_its_name() -> None:
     assert [engine_name(name) for name in ("weight", "norm.weight")] == ["weight", "norm.weight"]
+
+
+BLOCKS = {
+    "q_proj": (4, 3),
+    "k_proj": (2, 3),
+    "v_proj": (2, 3),
+    "o_proj": (3, 4),
+    "gate_proj": (4, 3),
+    "up_proj": (4, 3),
+}
+
+
+@pytest.mark.parametrize(("ranks", "rank"), [(1, 0), (2, 1)])
+def test_the_scales_of_blocks_are_laid_out_like_their_weights(ranks: int, rank: int) -> None:
+    names = {name: f"{LAYER}.self_attn.{name}.weight_scale_inv" for name in BLOCKS}
+    specs = [TensorSpec(names[name], axes, "float32") for name, axes in sorted(BLOCKS.items())]
+    found = {each.name.split(".")[-2]: each for each in engine_tensors(specs, Sharding(ranks, 2, False), rank)}
+    assert {each.name.split(".")[-1] for each in found.values()} == {"weight_scale_inv"}
+
+    def of(name: str, axis: int, size: int) -> Piece:
+        return Piece(names[name], axis, rank * size // ranks, (rank + 1) * size // ranks)
+
+    assert found["qkv_proj"].pieces == (of("q_proj", 0, 4), of("k_proj", 0, 2), of("v_proj", 0, 2))
+    assert found["gate_up_proj"].pieces == (of("gate_proj", 0, 4), of("up_proj", 0, 4))
+    assert found["o_proj"].pieces == (of("o_proj", 1, 4),)
+
+
+def test_the_scales_of_experts_are_one_tensor_beside_their_weights() -> None:
+    modules = ("down_proj", "up_proj")
+    names = [f"{LAYER}.mlp.experts.{expert}.{module}.weight" for expert in (0, 1) for module in modules]
+    specs = [TensorSpec(name + end, (2, 2), "float32") for name in names for end in ("", "_scale_inv")]
+    found = {each.name: each for each in engine_tensors(specs, Sharding(1, 2, False), 0)}
+    experts = f"{LAYER}.mlp.experts"
+    ends = ("", "_scale_inv")
+    assert set(found) == {f"{experts}.{each}_weight{end}" for each in ("w13", "w2") for end in ends}
+    scales = found[f"{experts}.w2_weight_scale_inv"].pieces
+    assert [piece.name for piece in scales] == [f"{experts}.{each}.down_proj.weight_scale_inv" for each in (0, 1)]
+
+
+def test_numbers_in_fp8_have_one_byte() -> None:
+    assert TensorSpec("w", (3, 5), "float8_e4m3fn").nbytes == 15

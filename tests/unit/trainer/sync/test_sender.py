@@ -293,3 +293,26 @@ def test_a_tensor_is_let_go_when_its_digests_are_done(tensors: Tensors) -> None:
     weights.digests(watched())
     gc.collect()
     assert [ref() for ref in seen] == [None] * len(tensors)
+
+
+MIXED = {
+    "narrow": torch.arange(15.0).reshape(3, 5).to(torch.float8_e4m3fn),
+    "wide": torch.arange(3.0),
+    "middle": torch.arange(3.0).bfloat16(),
+}
+
+
+def test_tensors_of_several_types_are_aligned_in_a_file_and_read_back_equal(tmp_path: Path) -> None:
+    header, offsets = safetensors_header(specs_of(MIXED.items()))
+    assert {name: offset - len(header) for name, offset in offsets.items()} == {"wide": 0, "middle": 12, "narrow": 18}
+    sender(MIXED).write(MIXED.items(), tmp_path)
+    read = load_file(tmp_path / FILE_NAME)
+    assert all(torch.equal(read[name].float(), tensor.float()) for name, tensor in MIXED.items())
+    assert {name: tensor.dtype for name, tensor in read.items()} == {name: each.dtype for name, each in MIXED.items()}
+
+
+def test_gloo_gets_the_bytes_of_fp8_which_it_does_not_know(groups: list[FakeGroup]) -> None:
+    connected(MIXED).send(MIXED.items(), bucket_bytes=300)
+    ((group,),) = [groups]
+    assert [sent.dtype for sent, _ in group.sent] == [torch.uint8, torch.float32, torch.bfloat16]
+    assert torch.equal(group.sent[0][0], MIXED["narrow"].view(torch.uint8))
