@@ -233,7 +233,8 @@ class EngineClient:
 
     async def read_weights(self, directory: str, deadline_s: float) -> None:
         """Load the Hugging Face weights in a directory that the engine can see, and forget all cached prefixes."""
-        body = {"model_path": directory, "flush_cache": True, "torch_empty_cache": False}
+        # Not in the way in which the engine was started: then it may have had nothing to read.
+        body = {"model_path": directory, "load_format": "auto", "flush_cache": True, "torch_empty_cache": False}
         await self._post("/update_weights_from_disk", deadline_s, body)
 
     async def label_weights(self, version: int, deadline_s: float) -> None:

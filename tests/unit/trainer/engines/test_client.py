@@ -96,7 +96,7 @@ QUESTIONS: dict[str, tuple[Ask, str, str, Any]] = {
         lambda engine: engine.read_weights("/dev/shm/w", 5.0),
         "POST",
         "/update_weights_from_disk",
-        {"model_path": "/dev/shm/w", "flush_cache": True, "torch_empty_cache": False},
+        {"model_path": "/dev/shm/w", "load_format": "auto", "flush_cache": True, "torch_empty_cache": False},
     ),
     "label_weights": (
         lambda engine: engine.label_weights(7, 5.0),
