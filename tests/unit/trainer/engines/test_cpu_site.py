@@ -239,3 +239,86 @@ def test_a_sequence_with_a_seed_is_left_to_sglang(matrices: Any) -> None:
     seed = torch.tensor([1])
     matrices.sample(lambda *given: asked.append(given), torch.ones(1, 4) / 4, sampling_seed=seed, positions=None)
     assert len(asked) == 1
+
+
+@pytest.fixture
+def quantised(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ANY_SITE)
+    import rljob_sglang_quantised  # type: ignore[import-not-found]
+
+    yield rljob_sglang_quantised
+    del sys.modules["rljob_sglang_quantised"]
+
+
+class Scale(torch.nn.Parameter):
+    """A parameter of SGLang, which notes what is loaded into it."""
+
+    loaded: list[tuple[Any, ...]]
+
+    def weight_loader(self, parameter: torch.nn.Parameter, *given: Any) -> None:
+        assert parameter is self
+        self.loaded.append(given)
+
+
+def test_what_is_derived_from_a_llama_loads_scales_by_itself_and_sglang_all_else(quantised: Any) -> None:
+    class LlamaForCausalLM(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left: list[str] = []
+            self.x = torch.nn.Module()
+            self.x.o_proj = torch.nn.Module()
+            self.x.o_proj.weight_scale_inv = Scale(torch.zeros(1))
+            self.x.o_proj.weight_scale_inv.loaded = []
+
+        def load_weights(self, weights: Any) -> None:
+            self.left += [name for name, _ in weights]
+
+    class MistralForCausalLM(LlamaForCausalLM):
+        pass
+
+    model = MistralForCausalLM()
+    quantised.with_scales(model, "config", load_config=None)
+    given = {"x.o_proj.weight": torch.ones(1), "x.o_proj.weight_scale_inv": torch.ones(1)}
+    model.load_weights(given.items())
+    assert model.left == ["x.o_proj.weight"]
+    assert len(model.x.o_proj.weight_scale_inv.loaded) == 1
+
+
+def test_scales_go_to_their_part_of_the_fused_layer(quantised: Any) -> None:
+    layers = ("qkv_proj", "gate_up_proj", "o_proj")
+    parameters = {f"x.{layer}.weight_scale_inv": Scale(torch.zeros(1)) for layer in layers}
+    for parameter in parameters.values():
+        parameter.loaded = []
+    names = [f"x.{name}.weight_scale_inv" for name in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "o_proj")]
+    given = {name: torch.tensor(float(place)) for place, name in enumerate(names)}
+    others = {"x.q_proj.weight": torch.ones(1), "x.unknown.weight_scale_inv": torch.ones(1)}
+    left = quantised.without_scales(parameters, [*given.items(), *others.items()])
+    assert [name for name, _ in left] == list(others)
+    loaded = {name: [(float(each[0]), *each[1:]) for each in found.loaded] for name, found in parameters.items()}
+    assert loaded == {
+        "x.qkv_proj.weight_scale_inv": [(0.0, "q"), (1.0, "k"), (2.0, "v")],
+        "x.gate_up_proj.weight_scale_inv": [(3.0, 0), (4.0, 1)],
+        "x.o_proj.weight_scale_inv": [(5.0,)],
+    }
+
+
+def test_another_model_loads_as_sglang_does(quantised: Any) -> None:
+    model = torch.nn.Linear(1, 1)
+    quantised.with_scales(model)
+    assert not hasattr(model, "load_weights")
+
+
+def test_every_tensor_is_hashed_by_itself(quantised: Any) -> None:
+    assert quantised.none_quantised(torch.nn.Linear(1, 1)) == {}
+
+
+def test_sglang_still_needs_what_the_plugin_for_fp8_changes() -> None:
+    spec = importlib.util.find_spec("sglang")
+    assert spec is not None and spec.origin is not None
+    srt = Path(spec.origin).parent / "srt"
+    assert "def _build_quantized_set(model)" in (checker := (srt / "utils" / "weight_checker.py").read_text())
+    assert "_hash_tensor(comparable.dequantize().data)" in checker
+    assert 'name = name.replace(".weight_scale_inv", ".weight_scale")' in (srt / "models" / "llama.py").read_text()
+    fp8 = (srt / "layers" / "quantization" / "fp8.py").read_text()
+    assert fp8.count("def process_weights_after_loading_block_quant(self, layer: Module)") == 2
+    assert "requires that CPU has AMX support" in fp8

@@ -11,6 +11,8 @@ engine's processes and of nothing else. Changes to SGLang 0.5.17:
 - experts are chosen by SGLang's PyTorch code: on CPUs it calls a kernel that is published for GPUs only
   (`rljob_sglang_experts.py`);
 - prompts of models with latent attention attend to the latents in the cache (`rljob_sglang_latent.py`);
+- FP8 matrices are expanded and multiplied by PyTorch, for SGLang's kernels need AMX and are not published
+  (`rljob_sglang_fp8.py`), and are broadcast as bytes, for Gloo does not know the type;
 - scheduler and detokenizer are forked. SGLang spawns them, because a process that has used CUDA cannot be forked, and
   each imports all of SGLang and PyTorch again: 8 s of a core and 0.9 GB each;
 - the tokenizer is loaded once, before that: SGLang's processes load it four times, 1.3 s each;
@@ -27,6 +29,7 @@ from typing import Any
 
 import rljob_sglang_attention
 import rljob_sglang_experts
+import rljob_sglang_fp8
 import rljob_sglang_latent
 import rljob_sglang_matrices
 import torch
@@ -59,6 +62,15 @@ def register() -> None:
     HookRegistry.register(made, rljob_sglang_latent.prompts_attend_to_latents, HookType.AFTER)
     rope = "sglang.srt.layers.rotary_embedding.factory.get_rope_cpu"
     HookRegistry.register(rope, rljob_sglang_latent.angles, HookType.REPLACE)
+    fp8, processed = "sglang.srt.layers.quantization.fp8", "process_weights_after_loading_block_quant"
+    for name, ours in {
+        f"Fp8LinearMethod.{processed}": rljob_sglang_fp8.as_loaded,
+        f"Fp8MoEMethod.{processed}": rljob_sglang_fp8.as_loaded,
+        "Fp8LinearMethod.apply": rljob_sglang_fp8.linear,
+        "Fp8MoEMethod.apply": rljob_sglang_fp8.experts,
+    }.items():
+        HookRegistry.register(f"{fp8}.{name}", ours, HookType.REPLACE)
+    HookRegistry.register("torch.distributed.broadcast", broadcast_of_bytes, HookType.AROUND)
     backend = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend"
     HookRegistry.register(f"{backend}._run_sdpa_forward_extend", rljob_sglang_attention.extend, HookType.AROUND)
     HookRegistry.register(f"{backend}._run_sdpa_forward_decode", rljob_sglang_attention.decode, HookType.AROUND)
@@ -86,6 +98,11 @@ def loaded_once(load: Callable[..., Any], name: str, *args: object, **options: o
 
 def nothing_to_wait_for(device: object = None) -> None:
     """Return at once: work on a CPU is done when the call returns."""
+
+
+def broadcast_of_bytes(original: Callable[..., Any], tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+    """Stand in for `torch.distributed.broadcast`: Gloo does not know FP8, and copies bytes as well."""
+    return original(tensor.view(torch.uint8) if tensor.dtype == torch.float8_e4m3fn else tensor, *arguments, **options)
 
 
 def xxh3(tensor: torch.Tensor) -> str:
