@@ -520,6 +520,10 @@ class RouterPolicy(StrEnum):
     CACHE_AWARE = "CacheAware"
 
 
+class Quantization(StrEnum):
+    FP8 = "Fp8"
+
+
 class Rollout(Section):
     prompts_per_step: Annotated[int, Field(ge=1, le=1_000_000)]
     """prompts in one rollout; with `sft`, questions with their responses. slime: --rollout-batch-size"""
@@ -539,6 +543,10 @@ class Rollout(Section):
     max_total_tokens: Positive | None = None
     """size of the KV cache [tokens]; absent: what memoryFraction leaves (Gpu) or 8192 (Cpu).
     SGLang: --max-total-tokens"""
+    quantization: Quantization | None = None
+    """format of the weights of linear layers in engines; absent: that of `training.precision`. `Fp8`: e4m3 with a scale
+    for each block of 128 x 128, quantised from the learner's weights at each publication. Routers, embeddings and the
+    output layer stay in bf16. slime: an --hf-checkpoint in FP8; SGLang: quantization_config of config.json"""
     router_policy: RouterPolicy = RouterPolicy.CACHE_AWARE
     """policy of the router. `power_of_two` is not available: it compares loads that are seconds old, but the
     prompts of a step arrive all at once. sglang-router: --policy, slime: --router-policy"""
@@ -934,7 +942,7 @@ class Watch(Section):
     """ExpertCollapse: the busiest expert of a layer gets this many times its share of the tokens at the start"""
     mismatch: Annotated[float, Field(gt=0)] | None = None
     """Mismatch: mean difference of the log-probabilities of engines and learner [nats]; absent: 0.001 in fp32, 0.1
-    in bf16, and no limit with `rollout.async`, where engines have older weights"""
+    in bf16, 0.2 with `rollout.quantization`, and no limit with `rollout.async`, where engines have older weights"""
     staleness: Annotated[float, Field(gt=0)] | None = None
     """Staleness: mean staleness of the response tokens [steps]; absent: no limit. A single token above
     `rollout.async.maxStaleness` is always reported"""

@@ -9,9 +9,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rljob_api.sizing.quantised import left_alone, quantised
 from rljob_cli.inspect_view import size
 from rljob_trainer.preflight.model_files import contents
-from rljob_trainer.preflight.quantisation import Quantisation, quantisation
+from rljob_trainer.preflight.quantisation import LAYER, Quantisation, quantisation
 from rljob_trainer.preflight.weights import absent, damaged, read_weights, shapes_of
 
 CONFIG = "config.json"
@@ -29,6 +30,10 @@ class ModelFacts:
     size: int
     """bytes"""
     quantisation: Quantisation
+    fp8_quantised: tuple[str, ...] = ()
+    """modules that `rollout.quantization: Fp8` quantises; none of a checkpoint that is quantised already"""
+    modules_to_not_convert: tuple[str, ...] = ()
+    """the list that engines get then"""
     problems: tuple[str, ...] = ()
 
 
@@ -52,6 +57,8 @@ def facts_of(path: Path) -> ModelFacts:
         files=len(weights.files),
         size=sum(file.size for file in weights.files),
         quantisation=found,
+        fp8_quantised=quantised(shapes) if found.method is None else (),
+        modules_to_not_convert=left_alone(shapes) if found.method is None else (),
         problems=(*faults, *_of_the_list(found)),
     )
 
@@ -81,6 +88,7 @@ def as_table(facts: ModelFacts) -> RenderableType:
         ("quantised", found.method or "no"),
         ("ignored", _some(found.ignore) if found.method else "nothing is quantised"),
         ("no linear layer" if found.method is None else "not quantised", _some(found.plain)),
+        *_of_fp8(facts),
         ("state", "damaged" if facts.problems else "sound"),
     ):
         rows.add_row(name, Text(value))
@@ -92,6 +100,17 @@ def as_table(facts: ModelFacts) -> RenderableType:
         *suggestion,
         *(Text(f"  {json.dumps(entry)}") for entry in found.suggestion),
     )
+
+
+def _of_fp8(facts: ModelFacts) -> Iterator[tuple[str, str]]:
+    if facts.fp8_quantised:
+        yield "with Fp8", f"{len(facts.fp8_quantised)} linear layers quantised: {_grouped(facts.fp8_quantised)}"
+        yield "ignore list", _grouped(facts.modules_to_not_convert)
+
+
+def _grouped(modules: Sequence[str]) -> str:
+    """Return modules with a star for the numbers of layers and experts."""
+    return ", ".join(dict.fromkeys(LAYER.sub(".*", module) for module in modules)) or "nothing"
 
 
 def _some(names: Sequence[str]) -> str:

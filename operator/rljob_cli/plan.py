@@ -194,6 +194,11 @@ def warnings(spec: Spec, where: Topology, model: Shape | None, stops: tuple[Stop
             "debug.cudaLaunchBlocking runs one kernel after the other, without CUDA graphs and speculative decoding: "
             f"steps take much longer; core dumps go to {CORES}/ in the run's directory"
         )
+    if rollout.quantization is not None and algorithm.importance_sampling is None and spec.debug.learner:
+        found.append(
+            f"rollout.quantization {rollout.quantization}: engines sample with other weights than the learner's; set "
+            "algorithm.importanceSampling {kind: Truncate}, which weighs each token by the difference"
+        )
     used = sum(len(engine.slots) for engine in where.engines)
     if spec.placement is Placement.COLOCATED and where.engines and where.learner and used != len(where.learner):
         idle, phase = abs(where.gpus - min(used, len(where.learner))), "rollout" if used < where.gpus else "training"

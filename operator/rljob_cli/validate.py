@@ -8,7 +8,7 @@ from rljob_api.errors import ABSENT, ManifestError, Problem
 from rljob_api.exits import Exit
 from rljob_api.reading import manifest
 from rljob_api.sections import RLJob
-from rljob_api.sizing import model_shape
+from rljob_api.sizing import model_shape, quantised
 from rljob_trainer.preflight import Findings, look_at_files
 from rljob_trainer.preflight.model_files import ModelFiles, model_files
 from rljob_trainer.preflight.teacher import teacher_shape
@@ -74,7 +74,8 @@ def load(path: Path) -> tuple[RLJob, ModelFiles | None]:
     if files:
         model = model_shape.shape(files.config)
         beside = model_shape.teacher_problems(teacher, model, job.spec) if teacher else ()
-        if broken := (*model_shape.problems(model, job.spec), *beside):
+        blocks = quantised.problems(model, job.spec)
+        if broken := (*model_shape.problems(model, job.spec), *blocks, *beside):
             raise ManifestError(broken)
     return job, files
 

@@ -28,7 +28,7 @@ SGLANG_FIELDS = {
     "tokenizer-path": "spec.model.checkpoint",
     "tp-size": "spec.rollout.gpusPerEngine",
 }
-VERIFIED = "engines hold exactly the learner's weights, verified tensor by tensor; quantised ones are others"
+VERIFIED = "engines hold what the learner publishes, verified tensor by tensor; spec.rollout.quantization quantises it"
 SGLANG_OURS = {
     "admin-api-key": "engines answer only inside the run",
     "api-key": "engines answer only inside the run",

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from rljob_api.errors import Problem
+from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules.batches import is_sft
 from rljob_api.rules.claims import only_in_python, requires, unused
 from rljob_api.rules.names import FUNCTION, closest, colon_in, with_colon
 from rljob_api.rules.terms import SPEC, any_of, default, fields_of, has, matches, named, or_else, size, text_of, when
-from rljob_api.sections import CPU_KV_TOKENS, TOOLS, Device, Spec, ToolSandbox
+from rljob_api.sections import CPU_KV_TOKENS, TOOLS, Device, Precision, Spec, ToolSandbox
 
 rollout = SPEC.rollout
 on_cpu = SPEC.runtime.device == Device.CPU
@@ -37,6 +37,34 @@ LENGTHS = (
         shows=False,
     ),
 )
+
+QUANTIZATION = requires(
+    rollout.quantization,
+    ~has(rollout.quantization) | (SPEC.training.precision == Precision.BF16),
+    f"needs engines that compute in bf16; nearest valid: spec.training.precision {Precision.BF16}",
+)
+OF_QUANTIZATION = {
+    "json-model-override-args": "it names the weights that are quantised",
+    "load-format": "engines begin without weights, and get them quantised from the learner",
+}
+"""arguments of SGLang that spec.rollout.quantization sets, with the reason"""
+WITHOUT_DRAFT = "NGRAM"
+"""the speculative decoding that needs no second model"""
+
+
+@only_in_python("the API server does not see into free mappings")
+def quantised_engines(spec: Spec) -> Iterator[Problem]:
+    if spec.rollout.quantization is None:
+        return
+    at, given = rollout.quantization.at, spec.extra_args.sglang
+    for name in (each for each in given if each in OF_QUANTIZATION):
+        rule = f"cannot be set with {at}: {OF_QUANTIZATION[name]}"
+        yield Problem(f"spec.extraArgs.sglang.{name}", ABSENT, rule, "leave it out")
+    algorithm = given.get("speculative-algorithm", WITHOUT_DRAFT)
+    if algorithm != WITHOUT_DRAFT:
+        rule = f"cannot be used with {at}: the draft model is not quantised, and would be read as if it was"
+        yield Problem("spec.extraArgs.sglang.speculative-algorithm", algorithm, rule, WITHOUT_DRAFT)
+
 
 IN_SEVERAL_STEPS = {"generate_timeout_seconds": ("generate",), "overflow": ("generate", "tools")}
 """fields that only samples in several steps read, and what makes such samples"""
@@ -101,6 +129,8 @@ def tool_functions(spec: Spec) -> Iterator[Problem]:
 RULES = (
     *LENGTHS,
     *SEVERAL_STEPS,
+    QUANTIZATION,
+    quantised_engines,
     tool_functions,
     requires(
         rollout.sampling.top_k,

@@ -17,7 +17,7 @@ WITHOUT_EFFECT = (
     *fields_of(SPEC.algorithm, "overlong", "dynamic_sampling"),
     *fields_of(SPEC.rollout, "samples_per_prompt", "engines", "gpus_per_engine", "memory_fraction", "max_total_tokens"),
     *fields_of(SPEC.rollout, "router_policy", "request_timeout_seconds", "generate", "generate_timeout_seconds"),
-    *fields_of(SPEC.rollout, "tools", "overflow", "asynchronous"),
+    *fields_of(SPEC.rollout, "tools", "overflow", "asynchronous", "quantization"),
     *fields_of(SPEC.rollout.sampling, "temperature", "top_p", "top_k", "stop", "stop_token_ids"),
     *fields_of(SPEC.training, "steps_per_rollout", "global_batch_size", "offload"),
     *fields_of(SPEC.evaluation, "samples_per_prompt", "greedy"),

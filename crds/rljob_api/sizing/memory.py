@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rljob_api.sections import Device, Precision, Recompute, Spec, Transport
+from rljob_api.sizing import quantised
 from rljob_api.sizing.model_shape import Shape
 from rljob_api.sizing.topology import Topology
 
@@ -211,8 +212,9 @@ def activations(model: Shape, spec: Spec, where: Topology) -> int:
     gate, up and product (split over TP). With sequence parallelism the input of one matrix at a time is whole. A
     pipeline's first stage keeps PP micro-batches of its L / PP layers, which are L layers again; `kept_layers` knows
     uneven and virtual stages. With experts, each of the A that a token goes to keeps its own columns, input and
-    output; the tokens are split over TP, and are taken to spread evenly over the experts. The S columns of a shared expert are split like those of an MLP. First layers without
-    experts count like the others, or like their MLP, whichever keeps more.
+    output; the tokens are split over TP, and are taken to spread evenly over the experts. The S columns of a shared
+    expert are split like those of an MLP. First layers without experts count like the others, or like their MLP,
+    whichever keeps more.
     Of latent attention: the latents before and after their norms (whole like the norms), queries before and after
     rotation, keys, values as wide as keys and what they add up to (5 Q), and both as projected from the latent (U).
     Context-parallel ranks have maxTokensPerGpu tokens each, and beside them the keys and values of all.
@@ -309,14 +311,23 @@ def logits(model: Shape, spec: Spec, where: Topology) -> Item:
 
 def engine(model: Shape, spec: Spec, kv_bytes: int) -> tuple[Item, ...]:
     size, ranks = BYTES[spec.training.precision], spec.rollout.gpus_per_engine
-    parameters = model.largest_stage(ranks, 1, ranks)
-    if model.family.whole_embedding:
-        parameters += model.embedding() - model.embedding(ranks)
-    items = [Item("weights", parameters * size, f"P x {size}, P at TP = gpusPerEngine")]
+    items = [engine_weights(model, spec, size, ranks)]
     tokens = spec.rollout.kv_tokens(spec.runtime.device)
     if tokens is not None:
         items.append(Item(CACHE, tokens * kv_bytes, f"{tokens} tokens x {kv_bytes}"))
     return tuple(items)
+
+
+def engine_weights(model: Shape, spec: Spec, size: int, ranks: int) -> Item:
+    parameters = model.largest_stage(ranks, 1, ranks)
+    if model.family.whole_embedding:
+        parameters += model.embedding() - model.embedding(ranks)
+    if spec.rollout.quantization is None:
+        return Item("weights", parameters * size, f"P x {size}, P at TP = gpusPerEngine")
+    linear, blocks = quantised.linear_parameters(model), quantised.blocks(model)
+    saved = (linear * (size - 1) - blocks * quantised.SCALE_BYTES) // ranks
+    formula = f"P x {size}, less {size - 1} for each weight in FP8, and 4 for each block of 128 x 128"
+    return Item("weights", parameters * size - saved, formula)
 
 
 def kv_bytes_per_token(model: Shape, spec: Spec) -> int:

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import aiohttp
 import psutil
 
-from rljob_api.sections import RLJob, RouterPolicy
+from rljob_api.sections import Quantization, RLJob, RouterPolicy
+from rljob_trainer.assembly.engine_weights import left_alone, quantization_config
 from rljob_trainer.engines.client import Continuation, EngineClient, EngineError, TokenRequest, open_session
 from rljob_trainer.engines.command import engine_command
 from rljob_trainer.engines.pool import EnginePool
@@ -30,8 +31,9 @@ START_S = 240.0
 PROMPT = (5, 6, 7)
 
 
-def cpu_job(checkpoint: Path, precision: str = "fp32") -> RLJob:
+def cpu_job(checkpoint: Path, precision: str = "fp32", quantization: Quantization | None = None) -> RLJob:
     """Return the smallest job that runs engines on a CPU."""
+    rollout = {"promptsPerStep": 1, "sampling": {"maxNewTokens": 8}, "maxTotalTokens": 4096}
     return RLJob.model_validate(
         {
             "apiVersion": "rljob.dev/v1alpha1",
@@ -41,7 +43,7 @@ def cpu_job(checkpoint: Path, precision: str = "fp32") -> RLJob:
                 "model": {"checkpoint": str(checkpoint)},
                 "data": {"train": {"jsonl": "unused.jsonl"}},
                 "reward": {"kind": "ExactMatch"},
-                "rollout": {"promptsPerStep": 1, "sampling": {"maxNewTokens": 8}, "maxTotalTokens": 4096},
+                "rollout": rollout | {"quantization": quantization},
                 "training": {"steps": 1, "precision": precision, "optimizer": {"learningRate": 1e-5}},
                 "runtime": {"device": "Cpu"},
             },
@@ -65,12 +67,19 @@ class Fleet:
     """Everything that the driver has around its engines, and a learner in a thread."""
 
     def __init__(
-        self, checkpoint: Path, directory: Path, names: Sequence[str] = NAMES, *, precision: str = "fp32"
+        self,
+        checkpoint: Path,
+        directory: Path,
+        names: Sequence[str] = NAMES,
+        *,
+        precision: str = "fp32",
+        quantization: Quantization | None = None,
     ) -> None:
+        spec = cpu_job(checkpoint, precision, quantization).spec
         self._directory = directory
         self.background = Background()
         self.background.__enter__()
-        self.learner = ThreadLearner(checkpoint, key_value_heads=2)
+        self.learner = ThreadLearner(checkpoint, key_value_heads=2, left_alone=left_alone(spec, checkpoint))
         self.incidents: list[Incident] = []
         self.session: aiohttp.ClientSession = self.run(_session(), 10)
         self.broadcast = Broadcast(self.learner, self.learner.specs, "gloo", 1, bucket_bytes=100_000)
@@ -86,7 +95,9 @@ class Fleet:
         self.pool = EnginePool(
             names=names,
             host=self._host,
-            command=engine_command(cpu_job(checkpoint, precision).spec, checkpoint, threads=1),
+            command=engine_command(
+                spec, checkpoint, threads=1, quantization_config=quantization_config(spec, checkpoint)
+            ),
             routing=self.router,
             session=self.session,
             settings=PoolSettings(3, probe_interval_s=0.5, probe_timeout_s=5.0, start_timeout_s=START_S),

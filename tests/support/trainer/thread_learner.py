@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from rljob_api.sizing.model_shape import shape
 from rljob_trainer.engines.weight_copy import WeightFiles
 from rljob_trainer.learners.meeting import open_store
 from rljob_trainer.learners.weight_files import is_further
+from rljob_trainer.sync import fp8
 from rljob_trainer.sync.delta import DeltaWriter
 from rljob_trainer.sync.digest import cpu_digest
 from rljob_trainer.sync.group import Backend
@@ -26,21 +27,30 @@ HOST = "127.0.0.1"
 
 
 class ThreadLearner:
-    """Holds the weights of a checkpoint; `damage` changes what is sent, but not what is digested."""
+    """Holds the weights of a checkpoint; `damage` changes what is sent, but not what is digested.
 
-    def __init__(self, checkpoint: Path, key_value_heads: int) -> None:
+    With `left_alone`, all other matrices are published in FP8.
+    """
+
+    def __init__(self, checkpoint: Path, key_value_heads: int, left_alone: tuple[str, ...] | None = None) -> None:
         model, held = shape(json.loads((checkpoint / "config.json").read_text())), load_file(checkpoint / FILE_NAME)
         self.tensors: Tensors = {name: t.clone() for name, t in held.items() if not is_further(name, model)}
         self.damage: Callable[[Tensors], Tensors] = lambda tensors: tensors
         self.offered: Callable[[WeightFiles], None] = lambda files: None
         """called when files have been offered"""
+        self._left_alone = left_alone
         tied = "lm_head.weight" not in self.tensors
         self._deltas = DeltaWriter(self.specs)
         self._sender = WeightSender(self.specs, Sharding(1, key_value_heads, tied), cpu_digest)
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:
-        return specs_of(self.tensors.items())
+        specs = specs_of(self.tensors.items())
+        return specs if self._left_alone is None else fp8.specs(specs, self._left_alone)
+
+    def published(self, tensors: Tensors) -> Iterable[tuple[str, torch.Tensor]]:
+        """Return tensors as engines get them."""
+        return tensors.items() if self._left_alone is None else fp8.quantised(tensors.items(), self._left_alone)
 
     def take_a_step(self) -> None:
         """Change every weight."""
@@ -56,18 +66,18 @@ class ThreadLearner:
         await _in_thread(self._sender.connect, address, port, world_size, name, backend, timeout_s)
 
     async def send(self, bucket_bytes: int) -> Sequence[Mapping[str, str]]:
-        digests = self._sender.digests(self.tensors.items())
-        await _in_thread(self._sender.send, self.damage(self.tensors).items(), bucket_bytes)
+        digests = self._sender.digests(self.published(self.tensors))
+        await _in_thread(self._sender.send, self.published(self.damage(self.tensors)), bucket_bytes)
         return digests
 
     async def write(self, directory: Path) -> None:
-        await _in_thread(self._sender.write, self.damage(self.tensors).items(), directory)
+        await _in_thread(self._sender.write, self.published(self.damage(self.tensors)), directory)
 
     async def written(self) -> Sequence[Mapping[str, str]]:
-        return self._sender.digests(self.tensors.items())
+        return self._sender.digests(self.published(self.tensors))
 
     async def offer(self, directory: Path) -> WeightFiles:
-        export = self._sender.digested(self.damage(self.tensors).items())
+        export = self._sender.digested(self.published(self.damage(self.tensors)))
         files = await _in_thread(self._deltas.offer, export, directory)
         self.offered(files)
         return files

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from rljob_api.exits import Exit
 from rljob_cli.main import app
 from support.trainer.saved_run import checkpoint, damage, saved_run
+from support.trainer.tiny_models import tiny
 
 WITHOUT_THE_MODEL = """
 import sys
@@ -124,3 +125,24 @@ def test_a_damaged_file_of_a_model_is_named(tmp_path: Path):
     shown = inspected(model)
     assert shown.exit_code == Exit.BAD_INPUT
     assert "cut off or damaged" in shown.stdout
+
+
+def test_a_model_shows_what_fp8_would_quantise_and_the_list_that_engines_get(tmp_path: Path):
+    model = tiny("Qwen3MoeForCausalLM", tmp_path / "model", tied=False)
+    shown = inspected(model)
+    assert shown.exit_code == Exit.OK
+    words = " ".join(shown.stdout.split())
+    assert "with Fp8 32 linear layers quantised: model.layers.*.self_attn.q_proj," in words
+    listed = "ignore list model.embed_tokens, model.layers.*.mlp.gate, lm_head"
+    assert f"model.layers.*.mlp.experts.*.down_proj {listed}" in words
+    (found,) = json.loads(inspected(model, "-o", "json").stdout)
+    gates = [f"model.layers.{layer}.mlp.gate" for layer in (0, 1)]
+    assert found["modules_to_not_convert"] == ["model.embed_tokens", *gates, "lm_head"]
+    assert "model.layers.1.mlp.experts.3.up_proj" in found["fp8_quantised"]
+
+
+def test_a_model_that_is_quantised_already_has_no_further_list(tmp_path: Path):
+    shown = inspected(quantised_model(tmp_path / "model"), "-o", "json")
+    (found,) = json.loads(shown.stdout)
+    assert (found["fp8_quantised"], found["modules_to_not_convert"]) == ([], [])
+    assert "with Fp8" not in inspected(tmp_path / "model").stdout

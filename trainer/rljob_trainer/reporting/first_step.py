@@ -7,22 +7,30 @@ reward. A breach stops nothing: no healthy run exceeds a limit, but a faulty one
 Axes: G samples of one prompt.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean
 
-from rljob_api.sections import Precision
+from rljob_api.sections import Precision, Quantization, Spec
 from rljob_trainer.metrics import LearnerMetrics, perplexity_of
 from rljob_trainer.reporting.measurements import NGRAM, repeated, spread
 from rljob_trainer.reporting.records import CheckRecord, RenderedRecord, SegmentRecord
 from rljob_trainer.samples import ScoredGroup
 from rljob_trainer.text import some
 
-MEAN_LIMIT = {Precision.FP32: 1e-3, Precision.BF16: 0.1}
-"""of |engine - learner| [nats]; two implementations differ by rounding. In bf16 healthy runs had 0.007 to 0.057
-(docs/gpu.md)"""
-LARGEST_LIMIT = {Precision.FP32: 0.05, Precision.BF16: 2.0}
+MEAN_LIMIT: Mapping[Precision | Quantization, float] = {
+    Precision.FP32: 1e-3,
+    Precision.BF16: 0.1,
+    Quantization.FP8: 0.2,
+}
+"""of |engine - learner| [nats], by what engines compute with; two implementations differ by rounding. In bf16 healthy
+runs had 0.007 to 0.057 (docs/gpu.md). With weights in FP8 the weights differ, too"""
+LARGEST_LIMIT: Mapping[Precision | Quantization, float] = {
+    Precision.FP32: 0.05,
+    Precision.BF16: 2.0,
+    Quantization.FP8: 4.0,
+}
 PERPLEXITY_LIMIT = 3.0
 """exp(1.1): an instructed model is below it on its own samples, a base model or one at a high temperature is not"""
 REFERENCE_PERPLEXITY_LIMIT = 1000.0
@@ -52,11 +60,16 @@ class LearnerView:
     """names of the learner's tensors that are all zeros"""
 
 
+def format_of(spec: Spec) -> Precision | Quantization:
+    """Return the format of the weights that engines compute with."""
+    return spec.rollout.quantization or spec.training.precision
+
+
 def checks(
     groups: Sequence[ScoredGroup],
     training: LearnerMetrics,
     view: LearnerView | None,
-    precision: Precision,
+    engines: Precision | Quantization,
     zero_kl: bool,
     contradicted: float | None = None,
 ) -> tuple[CheckRecord, ...]:
@@ -64,7 +77,8 @@ def checks(
 
     `view` is None without a learner, or if no sample had a gradient. Without `zero_kl` the KL is left out: with several
     optimizer steps per rollout it is not that of the first one, and a teacher is another model. `contradicted` is the
-    share of pairs of samples whose advantages are not in the order of their rewards.
+    share of pairs of samples whose advantages are not in the order of their rewards. `engines` is what engines compute
+    with, see `format_of`.
     """
     kl = training.kl if zero_kl else None
     of_learner = (
@@ -75,7 +89,7 @@ def checks(
             "Policy and reference have the same weights before the first update, so it must be exactly 0. Otherwise a"
             " kernel is not deterministic, or the reference was loaded differently.",
         ),
-        *_agreement(view, precision),
+        *_agreement(view, engines),
         gradient(training),
         (
             "tensors of zeros in the learner",
@@ -103,20 +117,22 @@ def checks(
     return records((*of_learner, *_of_samples(groups)))
 
 
-def _agreement(view: LearnerView | None, precision: Precision) -> Sequence[tuple[str, float | None, float, str]]:
+def _agreement(
+    view: LearnerView | None, engines: Precision | Quantization
+) -> Sequence[tuple[str, float | None, float, str]]:
     """Return the checks of engines against learner."""
     return (
         (
             "engine against learner, mean |difference| [nats]",
             view.mean_difference if view else None,
-            MEAN_LIMIT[precision],
+            MEAN_LIMIT[engines],
             "Engines and learner compute different probabilities for the same tokens. Weights may be wrong, stale or"
             " mapped wrongly, the temperature may differ, or one of them may compute the model differently.",
         ),
         (
             "engine against learner, largest |difference| [nats]",
             view.largest_difference if view else None,
-            LARGEST_LIMIT[precision],
+            LARGEST_LIMIT[engines],
             "Single tokens disagree. They may be shifted by one, a response tokenised again, or one layer may differ.",
         ),
     )

@@ -9,7 +9,7 @@ from math import inf
 from typing import Final
 
 from rljob_api.sections import Device, Spec, Watch
-from rljob_trainer.reporting.first_step import MEAN_LIMIT
+from rljob_trainer.reporting.first_step import MEAN_LIMIT, format_of
 
 EASE: Final = 0.1
 """share of a limit"""
@@ -79,7 +79,7 @@ def mismatch_limit(spec: Spec) -> float:
     """
     if spec.watch.mismatch is not None:
         return spec.watch.mismatch
-    return inf if spec.ahead else MEAN_LIMIT[spec.training.precision]
+    return inf if spec.ahead else MEAN_LIMIT[format_of(spec)]
 
 
 def data_wait_limit(spec: Spec) -> float:

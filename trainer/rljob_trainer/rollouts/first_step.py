@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from rljob_api.sections import Precision
+from rljob_api.sections import Precision, Quantization
 from rljob_trainer.batches.batches import StepBatch
 from rljob_trainer.batches.packing import MicroBatch
 from rljob_trainer.batches.token_values import Measure
@@ -38,7 +38,8 @@ class FirstStep:
     """gets the fingerprint, what was measured, and samples as engines received and returned them"""
     fingerprint: str
     """of the model that training begins with"""
-    precision: Precision
+    engines: Precision | Quantization
+    """format of the weights that engines compute with"""
     zero_kl: bool
     """whether the reported KL is that of a model against itself"""
     rewards_alone: bool
@@ -64,7 +65,7 @@ class FirstStep:
         """Report a step."""
         if step == 1:
             contradicted = contradictions(groups, self._batches) if self.rewards_alone else None
-            found = checks(groups, training, self._view, self.precision, self.zero_kl, contradicted)
+            found = checks(groups, training, self._view, self.engines, self.zero_kl, contradicted)
             self._batches = ()
             self.record(self.fingerprint, found, rendered(groups))
         self.report.step(step, groups, training, publication)

@@ -5,7 +5,7 @@ them tensor by tensor, by the same publisher as ever.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from safetensors import safe_open
 
 from rljob_api.sizing.model_shape import shape
 from rljob_trainer.learners.weight_files import DTYPES, NOT_LOADED, dtype_of, is_further, weight_files
+from rljob_trainer.sync import fp8
 from rljob_trainer.sync.digest import digest_on
 from rljob_trainer.sync.layout import Sharding, TensorSpec
 from rljob_trainer.sync.sender import Digests, WeightSender
@@ -32,20 +33,34 @@ class CheckpointFiles:
         world_size: int,
         master_address: str,
         master_port: int,
+        left_alone: tuple[str, ...] | None = None,
     ) -> None:
+        """Read the names; `left_alone` are the modules that engines do not have in FP8, None: they have none so."""
         torch.set_num_threads(num_threads)
         self._paths = weight_files(checkpoint_dir)
         self._model = shape(json.loads((checkpoint_dir / "config.json").read_text()))
         self._dtype = DTYPES[precision]
         self._device = device
-        self._sender = WeightSender(self._specs(), sharding, digest_on(device))
+        self._left_alone = left_alone
+        specs: Iterable[TensorSpec] = self._specs()
+        self.specs = tuple(specs if left_alone is None else fp8.specs(specs, left_alone))
+        self._sender = WeightSender(self.specs, sharding, digest_on(device))
+
+    def weight_specs(self) -> tuple[object, ...]:
+        """Return names, shapes and types of what engines must hold."""
+        return self.specs
 
     def write(self, directory: Path) -> None:
-        """Write nothing: the files are there."""
+        """Write the weights in FP8 if engines have them so; otherwise nothing: the files are there."""
+        if self._left_alone is not None:
+            self._sender.write(self._published(), directory)
 
     def written(self) -> Digests:
         """Return the digests of what engines that have read the files must hold."""
-        return self._sender.digests(self._tensors())
+        return self._sender.digests(self._published()) if self._left_alone is None else self._sender.written()
+
+    def _published(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return self._tensors() if self._left_alone is None else fp8.quantised(self._tensors(), self._left_alone)
 
     def _specs(self) -> Iterator[TensorSpec]:
         for path in self._paths:

@@ -3,7 +3,7 @@
 Exporting full tensors is collective, so every rank takes part in every publication; rank 0 sends.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ import torch
 from rljob_trainer.engines.weight_copy import WeightFiles
 from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.sync import fp8
 from rljob_trainer.sync.delta import DeltaWriter
 from rljob_trainer.sync.digest import digest_on
 from rljob_trainer.sync.group import Backend
@@ -33,9 +34,17 @@ class PublishingRank(LearnerRank):
         master_address: str,
         master_port: int,
         sharding: Sharding,
+        left_alone: tuple[str, ...] | None = None,
     ) -> None:
+        """Load the model, and announce its tensors.
+
+        `left_alone` are the modules whose matrices engines have in the learner's type, and all others in FP8; None: all
+        are in the learner's type. Raises LayoutError if they do not fit the model.
+        """
         super().__init__(config, rank, world_size, master_address, master_port)
         specs = specs_of(self.export())
+        specs = specs if left_alone is None else fp8.specs(specs, left_alone)
+        self._left_alone = left_alone
         self._on = config.device
         self._sender = WeightSender(specs, sharding, digest_on(config.device)) if rank == 0 else None
         self._deltas: DeltaWriter | None = None
@@ -86,7 +95,7 @@ class PublishingRank(LearnerRank):
                 self._sharing.abandon()
             memory = self._memory = self._memory or SharedMemory(self.specs, bucket_bytes, torch.device(self._on))
             digesting = self._sender.digesting() if self._sender else None
-            self._sharing = Sharing(memory, checked(self.specs, self.export()), digesting)
+            self._sharing = Sharing(memory, checked(self.specs, self._published()), digesting)
         if self._sharing is None:
             raise SendError(f"share bucket {index}: no publication has begun")
         return self._sharing.share(index)
@@ -111,8 +120,13 @@ class PublishingRank(LearnerRank):
         self._deltas = self._deltas or DeltaWriter(self.specs)
         return self._deltas
 
+    def _published(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the tensors as engines get them. Every rank must exhaust this, or the export."""
+        export = self.export()
+        return export if self._left_alone is None else fp8.quantised(export, self._left_alone)
+
     def _with_export(self, work: Callable[[WeightSender, Named], T]) -> T | None:
-        tensors = self.export()
+        tensors = self.export() if self._sender is None else self._published()
         try:
             return None if self._sender is None else work(self._sender, tensors)
         finally:

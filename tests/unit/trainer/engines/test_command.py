@@ -1,3 +1,4 @@
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -145,3 +146,15 @@ def test_a_manifest_may_keep_more_of_a_gpu_in_its_core_dump() -> None:
     flags = {"CUDA_COREDUMP_GENERATION_FLAGS": "skip_global_memory"}
     job = spec(debug=BLOCKING, runtime={"env": flags})
     assert "CUDA_COREDUMP_GENERATION_FLAGS" not in engine_command(job, Path("/m"), 2).environment
+
+
+def test_an_engine_in_fp8_makes_room_for_the_weights_and_reads_none() -> None:
+    config = {"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]}
+    command = engine_command(spec(), Path("/models/tiny"), threads=2, quantization_config=config)
+    assert command.arguments["load-format"] == "dummy"
+    changed = command.arguments["json-model-override-args"]
+    assert isinstance(changed, str) and json.loads(changed) == {"quantization_config": config}
+
+
+def test_without_quantization_an_engine_reads_its_checkpoint() -> None:
+    assert not {"load-format", "json-model-override-args"} & engine_command(spec(), Path("/m"), 2).arguments.keys()

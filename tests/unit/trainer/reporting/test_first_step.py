@@ -9,7 +9,7 @@ import pytest
 
 from rljob_api import sections
 from rljob_api.algorithms import DISTILLATION, SFT, names
-from rljob_api.sections import Precision
+from rljob_api.sections import Precision, Quantization
 from rljob_trainer.algorithms.factory import algorithm
 from rljob_trainer.algorithms.grpo import GroupRelative
 from rljob_trainer.assembly.null_parts import NoBatches, NoLearner
@@ -57,8 +57,8 @@ def group(uid: str = "0:0", tokens=TOKENS, logprob: float = -0.4, finish_reason:
 ONE = (group(),)
 
 
-def found(groups=ONE, training=TRAINING, view=SOUND, precision=Precision.FP32, zero_kl=True, contradicted=0.0):
-    return checks(groups, training, view, precision, zero_kl, contradicted)
+def found(groups=ONE, training=TRAINING, view=SOUND, engines=Precision.FP32, zero_kl=True, contradicted=0.0):
+    return checks(groups, training, view, engines, zero_kl, contradicted)
 
 
 def breached(*arguments, **changes) -> list[str]:
@@ -108,8 +108,16 @@ def test_each_mistake_breaches_the_check_that_is_meant_for_it_and_no_other(chang
 def test_bf16_may_differ_more():
     rough = replace(SOUND, mean_difference=0.057, largest_difference=0.5)  # the most that a healthy run had
     assert len(breached(view=rough)) == 2
-    assert breached(view=rough, precision=Precision.BF16) == []
-    assert len(breached(view=replace(rough, mean_difference=0.11), precision=Precision.BF16)) == 1
+    assert breached(view=rough, engines=Precision.BF16) == []
+    assert len(breached(view=replace(rough, mean_difference=0.11), engines=Precision.BF16)) == 1
+
+
+def test_weights_in_fp8_may_differ_more():
+    rough = replace(SOUND, mean_difference=0.19, largest_difference=3.9)
+    assert len(breached(view=rough, engines=Precision.BF16)) == 2
+    assert breached(view=rough, engines=Quantization.FP8) == []
+    too_rough = replace(SOUND, mean_difference=0.21, largest_difference=4.1)
+    assert len(breached(view=too_rough, engines=Quantization.FP8)) == 2
 
 
 def test_what_was_not_measured_is_left_out():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rljob_api import control
-from rljob_api.sections import Debug, Device, Precision, Watch
+from rljob_api.sections import Debug, Device, Precision, Quantization, Watch
 from rljob_trainer.control.status_updates import changes_to
 from rljob_trainer.gpu_metrics import GpuUse
 from rljob_trainer.reporting.events import read_events
@@ -136,6 +136,15 @@ def test_bf16_may_differ_more_unless_the_manifest_says_how_much(watch, precision
     spec = job().spec
     training = spec.training.model_copy(update={"precision": Precision(precision)})
     given = spec.model_copy(update={"training": training, "watch": Watch(**watch)})
+    assert anomaly_monitor(given).bounds.mismatch == limit
+
+
+@pytest.mark.parametrize(("watch", "limit"), [({}, 0.2), ({"mismatch": 0.3}, 0.3)])
+def test_engines_in_fp8_may_differ_more(watch, limit):
+    spec = job().spec
+    rollout = spec.rollout.model_copy(update={"quantization": Quantization.FP8})
+    training = spec.training.model_copy(update={"precision": Precision.BF16})
+    given = spec.model_copy(update={"rollout": rollout, "training": training, "watch": Watch(**watch)})
     assert anomaly_monitor(given).bounds.mismatch == limit
 
 

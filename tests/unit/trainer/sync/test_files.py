@@ -7,6 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from rljob_api.sizing.model_shape import shape
+from rljob_api.sizing.quantised import of_model
+from rljob_trainer.sync import fp8
 from rljob_trainer.sync.digest import cpu_digest
 from rljob_trainer.sync.files import CheckpointFiles
 from rljob_trainer.sync.layout import Sharding
@@ -74,3 +77,24 @@ def test_a_router_s_bias_is_fp32_and_layers_that_engines_do_not_load_do_not_coun
     (digests,) = made.written()
     assert (held[bias].dtype, len(held) > len(loaded)) == (torch.float32, True)
     assert (digests,) == WeightSender(specs_of(loaded.items()), untied, cpu_digest).digests(loaded.items())
+
+
+def test_engines_in_fp8_read_files_of_their_own_and_are_verified_against_them(tmp_path: Path):
+    model = tiny("Qwen3MoeForCausalLM", tmp_path / "model", dtype="bfloat16")
+    kept = of_model(shape(json.loads((model / "config.json").read_text())))
+    weights = CheckpointFiles(model, "bf16", "cpu", torch.get_num_threads(), SHARDING, 0, 1, "", 0, kept)
+    weights.write(tmp_path / "quantised")
+    read = load_file(tmp_path / "quantised" / "model.safetensors")
+    published = dict(fp8.quantised(load_file(model / "model.safetensors").items(), kept))
+    assert read.keys() == published.keys() == {each.name for each in weights.weight_specs()}
+    assert all(torch.equal(read[name].float(), tensor.float()) for name, tensor in published.items())
+    assert read["model.layers.0.mlp.experts.0.up_proj.weight"].dtype == torch.float8_e4m3fn
+    assert read["model.layers.0.mlp.gate.weight"].dtype == torch.bfloat16
+    assert weights.written() == WeightSender(specs_of(published.items()), SHARDING, cpu_digest).digests(
+        published.items()
+    )
+
+
+def test_without_a_format_of_their_own_nothing_is_written(tiny_llama_dir: Path, tmp_path: Path):
+    files(tiny_llama_dir).write(tmp_path / "none")
+    assert not (tmp_path / "none").exists()

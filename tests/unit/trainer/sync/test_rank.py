@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 from rljob_trainer.engines.weight_copy import WEIGHTS, copy_whole
 from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.processes.ports import free_ports
+from rljob_trainer.sync import fp8
 from rljob_trainer.sync.digest import cpu_digest
-from rljob_trainer.sync.layout import Sharding
+from rljob_trainer.sync.layout import LayoutError, Sharding
 from rljob_trainer.sync.rank import PublishingRank
 from rljob_trainer.sync.sender import FILE_NAME, Digests, SendError, WeightSender, specs_of
 
@@ -157,3 +158,43 @@ def test_the_other_ranks_only_export_for_an_offer(tmp_path: Path) -> None:
     publishing.write_whole(rank(0).offer(tmp_path / "far"))
     assert publishing.exported[-1] == list(TENSORS)
     assert list((tmp_path / "far").iterdir()) == []
+
+
+def in_fp8(number: int) -> Rank:
+    return Rank(cast(Any, CONFIG), number, 2, "10.0.0.9", 23456, Sharding(1, 2, tied_embeddings=True), ())
+
+
+def test_a_rank_announces_and_publishes_quantised_weights_in_every_way(tmp_path: Path) -> None:
+    published = list(fp8.quantised(TENSORS.items(), ()))
+    publishing = in_fp8(0)
+    assert publishing.weight_specs() == specs_of(published)
+    held = WeightSender(specs_of(published), Sharding(1, 2, tied_embeddings=True), cpu_digest).digests(published)
+
+    publishing.write(tmp_path / "whole")
+    read = load_file(tmp_path / "whole" / FILE_NAME)
+    assert all(torch.equal(read[name].float(), tensor.float()) for name, tensor in published)
+    assert publishing.written() == held
+
+    files = publishing.offer(tmp_path / "deltas")
+    assert files is not None and publishing.written() == held
+    publishing.write_whole(files)
+    copy_whole(files, tmp_path / "copy")
+    read = load_file(tmp_path / "copy" / WEIGHTS)
+    assert all(torch.equal(read[name].float(), tensor.float()) for name, tensor in published)
+
+    publishing.share(0, 10**6)
+    assert publishing.shared() == held
+    assert publishing.digests() == held
+
+
+def test_every_rank_shares_quantised_weights_and_only_rank_0_quantises_what_it_alone_sends() -> None:
+    other = in_fp8(1)
+    other.share(0, 10**6)
+    assert other.shared() is None
+    assert other.send(100) is None
+    assert other.exported[-1] == list(TENSORS)
+
+
+def test_a_list_that_does_not_fit_the_learners_model_is_refused() -> None:
+    with pytest.raises(LayoutError, match=r"has linear layers: .*k_proj"):
+        Rank(cast(Any, CONFIG), 0, 2, "10.0.0.9", 23456, SHARDING, (f"{LAYER}.k_proj",))

@@ -1,0 +1,128 @@
+"""Real engines with weights in FP8: they get the learner's by every transport, verified, and compute with them."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+
+from rljob_api.sections import Quantization
+from rljob_trainer.assembly.engine_weights import left_alone
+from rljob_trainer.sync import fp8
+from support.trainer.fleet import PROMPT, Fleet, cpu_job
+from support.trainer.fp8_values import dequantised
+from support.trainer.tiny_models import tiny
+
+pytestmark = pytest.mark.timeout(600)
+
+NAME, TOKENS = "engine-0", 48
+DENSE: dict[str, Any] = {
+    "hidden_size": 192,
+    "intermediate_size": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+}
+SQUARE = DENSE | {"hidden_size": 256}
+"""with heads as wide as SGLang takes them to be for these families"""
+MODELS: dict[str, dict[str, Any]] = {
+    "LlamaForCausalLM": DENSE,
+    "Qwen2ForCausalLM": SQUARE,
+    "Glm4ForCausalLM": DENSE,
+    "Qwen3MoeForCausalLM": {**DENSE, "moe_intermediate_size": 128},
+    "MixtralForCausalLM": SQUARE,
+    "Glm4MoeForCausalLM": {**DENSE, "moe_intermediate_size": 128},
+}
+"""architectures, with sizes that blocks of 128 divide where they must"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:  # Ray's workers do not know pytest's `pythonpath`
+        patch.setenv("PYTHONPATH", os.pathsep.join(entry for entry in sys.path if entry))
+        ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def started(architecture: str, directory: Path) -> Fleet:
+    model = tiny(architecture, directory / "model", tied=False, dtype="bfloat16", **MODELS[architecture])
+    fleet = Fleet(model, directory, (NAME,), precision="bf16", quantization=Quantization.FP8)
+    try:
+        fleet.start()
+    except BaseException:
+        fleet.stop()
+        raise
+    return fleet
+
+
+def logprobs(directory: Path, response: tuple[int, ...]) -> torch.Tensor:
+    """Return the log-probabilities that transformers finds for a response, in bf16."""
+    tokens = torch.tensor([[*PROMPT, *response]])
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16, attn_implementation="eager")
+    with torch.no_grad():
+        found = model(tokens).logits[0, len(PROMPT) - 1 : -1].float().log_softmax(-1)
+    return found.gather(1, tokens[0, len(PROMPT) :, None])[:, 0]
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("architecture", MODELS)
+def test_an_engine_holds_the_quantised_weights_and_computes_with_them(tmp_path: Path, architecture: str) -> None:
+    fleet, noise = started(architecture, tmp_path), torch.Generator().manual_seed(0)
+    try:
+        publications = [fleet.publish(1)]
+        for transport in (fleet.disk, fleet.delta, fleet.delta):
+            for tensor in fleet.learner.tensors.values():
+                tensor.add_(0.02 * torch.randn(tensor.shape, generator=noise).to(tensor.dtype) * tensor.std())
+            fleet.publisher.transport = transport
+            publications.append(fleet.publish(len(publications) + 1))
+        (answer,) = fleet.generate(TOKENS)
+        published = fleet.learner.tensors
+    finally:
+        fleet.stop()
+    assert [(publication.engines, publication.failed) for publication in publications] == [((NAME,), {})] * 4
+    assert list(tmp_path.glob("deltas/delta-*")), "the second of two offers was a delta"
+
+    directory = tmp_path / "model"
+    save_file(published, directory / "model.safetensors", {"format": "pt"})
+    engine, learner = torch.tensor(answer.logprobs_T), logprobs(directory, answer.tokens_T)
+    kept = left_alone(cpu_job(directory, "bf16", Quantization.FP8).spec, directory)
+    assert kept is not None
+    save_file(dequantised(fp8.quantised(published.items(), kept)), directory / "model.safetensors", {"format": "pt"})
+    expanded = logprobs(directory, answer.tokens_T)
+    against_expanded, against_learner = (engine - expanded).abs().mean(), (engine - learner).abs().mean()
+    print(f"{architecture}: {against_expanded:.4f} against its own weights, {against_learner:.4f} against others")
+    assert against_expanded < against_learner < 0.2
+
+
+@pytest.mark.usefixtures("cluster")
+def test_an_engine_with_another_scale_or_weight_is_refused_and_the_tensor_named(tmp_path: Path) -> None:
+    fleet = started("LlamaForCausalLM", tmp_path)
+    name = "model.layers.1.self_attn.k_proj.weight"
+    try:
+        # The scale changes and no weight does, then one weight and no scale.
+        fleet.learner.damage = lambda tensors: {**tensors, name: tensors[name] * 2}
+        scale = fleet.publish(1).failed[NAME]
+        fleet.learner.damage = dict  # an engine that returns gets the weights of this version
+        fleet.heal()
+        fleet.learner.damage = lambda tensors: {**tensors, name: changed(tensors[name])}
+        weight = fleet.publish(2).failed[NAME]
+    finally:
+        fleet.stop()
+    held = "model.layers.1.self_attn.qkv_proj.weight"
+    assert f"tensors differ from the learner's: {held}_scale_inv" in scale
+    assert scale.endswith("_scale_inv")
+    assert weight.endswith(held)
+
+
+def changed(weight: torch.Tensor) -> torch.Tensor:
+    """Return a matrix with another number, which is not the largest of its block."""
+    new = weight.clone()
+    new[0, 0] = 0.5 * weight[:128, :128].abs().max() if weight[0, 0] < 0 else -0.5 * weight[:128, :128].abs().max()
+    return new

