@@ -18,6 +18,8 @@ EVERY = Evaluation().interval
 KL_TYPES = {"k1": "k1", "k2": "k2", "k3": "k3", "low_var_kl": "k3"}
 SFT_ROLLOUT = "sft_rollout"
 FULLY_ASYNC = "fully_async_rollout"
+IN_FP8 = re.compile(r"[-_]fp8$", re.IGNORECASE)
+"""end of the name of a checkpoint in FP8, in slime's scripts and on the hub"""
 SET_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -37,6 +39,7 @@ def draft(given: Sequence[Given], program: Word) -> Draft:
     _virtual_stages(made, arguments)
     _warmup(made, arguments)
     _balance(made, arguments)
+    _quantization(made, arguments)
     _tracking(made, arguments)
     _absent(made, arguments)
     return made
@@ -83,6 +86,17 @@ def _number(text: str) -> object:
         except ValueError:
             continue
     return text
+
+
+def _quantization(made: Draft, arguments: Arguments) -> None:
+    """slime reads from --hf-checkpoint how engines quantise, and all other weights from --ref-load or --load."""
+    path = (arguments.text("hf-checkpoint") or "").rstrip("/")
+    if not IN_FP8.search(path):
+        return
+    given = arguments["hf-checkpoint"]
+    made.put("model.checkpoint", IN_FP8.sub("", path), origin(given))
+    made.note(NoteKind.CHECK, given, "the learner begins with the checkpoint in bf16, whose name has no FP8 at its end")
+    made.put("rollout.quantization", "Fp8", origin(given))
 
 
 def _algorithm(made: Draft, arguments: Arguments) -> None:

@@ -365,3 +365,22 @@ def test_a_missing_backslash_is_named_and_the_flags_behind_it_are_read():
     assert found.problems == ()
     assert found.content["spec"]["checkpoint"] == {"directory": "x"}
     assert any("bash ends the command before it, where a \\ is missing" in check for check in checks)
+
+
+@pytest.mark.parametrize(
+    ("given", "begins_with"),
+    [("m/Qwen3-30B-A3B-FP8", "m/Qwen3-30B-A3B"), ("m/Qwen3-4B_fp8/", "m/Qwen3-4B")],
+)
+def test_engines_of_a_checkpoint_in_fp8_are_quantised_and_the_learner_begins_in_bf16(given: str, begins_with: str):
+    spec = spec_of(f"--hf-checkpoint {given}")
+
+    assert (spec["model"]["checkpoint"], spec["rollout"]["quantization"]) == (begins_with, "Fp8")
+    (check,) = notes(f"--hf-checkpoint {given}", NoteKind.CHECK)
+    assert "begins with the checkpoint in bf16" in check
+
+
+@pytest.mark.parametrize("given", ["m/FP8-model", "m/fp8/model", "m/modelfp8"])
+def test_other_names_are_of_checkpoints_in_bf16(given: str):
+    spec = spec_of(f"--hf-checkpoint {given}")
+
+    assert (spec["model"]["checkpoint"], "quantization" in spec["rollout"]) == (given, False)
