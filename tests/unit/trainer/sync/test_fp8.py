@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_trainer.sync import fp8
+from rljob_trainer.sync.fp8 import AT_ONCE
 from rljob_trainer.sync.layout import LayoutError, TensorSpec
 from rljob_trainer.sync.sender import SendError, specs_of
 from support.trainer.fp8_values import expanded
@@ -55,6 +56,15 @@ def test_a_block_without_a_number_that_a_scale_can_hold_becomes_zeros(value: flo
 def test_the_smallest_scale_is_still_used() -> None:
     quantised, scale = fp8.pair("w", torch.full((1, 1), 448 * 2.0**-126))
     assert scale.item() == 2.0**-126 and quantised.float().item() == 448
+
+
+def test_a_tall_matrix_is_quantised_as_its_parts_are() -> None:
+    weight = torch.randn(AT_ONCE * 128 * 2 + 200, 10)
+    quantised, scale = fp8.pair("w", weight)
+    for begin in range(0, len(weight), 128):
+        part, own = fp8.pair("w", weight[begin : begin + 128])
+        assert torch.equal(quantised[begin : begin + 128].float(), part.float())
+        assert torch.equal(scale[begin // 128], own[0])
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
