@@ -187,12 +187,23 @@ def test_a_rank_announces_and_publishes_quantised_weights_in_every_way(tmp_path:
     assert publishing.digests() == held
 
 
-def test_every_rank_shares_quantised_weights_and_only_rank_0_quantises_what_it_alone_sends() -> None:
+def test_every_rank_shares_quantised_weights_and_only_rank_0_has_digests() -> None:
     other = in_fp8(1)
     other.share(0, 10**6)
     assert other.shared() is None
     assert other.send(100) is None
     assert other.exported[-1] == list(TENSORS)
+
+
+def test_weights_that_are_not_finite_fail_rank_0_alone_and_every_rank_exports_to_the_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(TENSORS, name := f"{LAYER}.k_proj.weight", torch.full((4, 8), float("nan")))
+    first, other = in_fp8(0), in_fp8(1)
+    with pytest.raises(SendError, match=f"quantise {name}: has numbers that are not finite"):
+        first.write(tmp_path)
+    other.write(tmp_path)
+    assert first.exported[-1] == other.exported[-1] == list(TENSORS)
 
 
 def test_a_list_that_does_not_fit_the_learners_model_is_refused() -> None:
