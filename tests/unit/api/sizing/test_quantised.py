@@ -127,6 +127,12 @@ def test_a_size_that_cuts_blocks_is_refused_with_the_nearest_one(gpus, placement
     )
 
 
+@pytest.mark.parametrize(("placement", "near"), [(Placement.COLOCATED, "1"), (Placement.DISAGGREGATED, "2")])
+def test_the_nearest_size_of_a_colocated_engine_divides_its_node(placement, near):
+    (problem,) = said(QWEN3_30B, spec_of(4, placement=placement, per_node=5))
+    assert problem.endswith(f"nearest valid: {near}")
+
+
 def test_a_size_that_does_not_divide_the_model_at_all_is_reported_once_and_elsewhere():
     assert said(QWEN3_30B, spec_of(3)) == []
 

@@ -1,11 +1,15 @@
 """Matrices in FP8: values, scales, and which matrices are quantised."""
 
+import traceback
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rljob_api.failures.diagnosis import diagnose
+from rljob_api.failures.scan import scan
 from rljob_trainer.sync import fp8
 from rljob_trainer.sync.fp8 import AT_ONCE
 from rljob_trainer.sync.layout import LayoutError, TensorSpec
@@ -98,8 +102,10 @@ def test_what_is_announced_is_what_is_published() -> None:
     ],
 )
 def test_a_list_that_does_not_fit_the_model_is_refused(left_alone: tuple[str, ...], said: str) -> None:
-    with pytest.raises(LayoutError, match=f"^{said}$"):
+    with pytest.raises(LayoutError, match=f"^{said}$") as raised:
         fp8.specs(specs_of(tensors().items()), left_alone)
+    log = "".join(traceback.format_exception(raised.value)).encode()
+    assert diagnose([scan("log", log)]).findings[0].failure.code == "QuantIgnoreList"
 
 
 def test_a_matrix_of_an_unknown_kind_must_be_listed() -> None:
