@@ -58,7 +58,7 @@ def facts_of(path: Path) -> ModelFacts:
         size=sum(file.size for file in weights.files),
         quantisation=found,
         fp8_quantised=quantised(shapes) if found.method is None else (),
-        modules_to_not_convert=left_alone(shapes) if found.method is None else (),
+        modules_to_not_convert=left_alone(shapes) if found.method is None and quantised(shapes) else (),
         problems=(*faults, *_of_the_list(found)),
     )
 

@@ -25,6 +25,7 @@ LINEAR: Final = frozenset(
 )
 """last part of the names of linear layers and of experts; w1 to w3 are Mixtral's"""
 LAYERS: Final = "model.layers."
+OUTPUT: Final = "lm_head"
 
 
 def is_linear(name: str) -> bool:
@@ -44,9 +45,12 @@ def scale_axes(axes: Axes) -> Axes:
 
 
 def left_alone(tensors: Mapping[str, Axes]) -> tuple[str, ...]:
-    """Return the modules whose matrix is not quantised: the list that an engine gets."""
+    """Return the modules whose matrix is not quantised: the list that an engine gets.
+
+    The output layer is on it, also where it is the embedding.
+    """
     plain = (name for name, axes in tensors.items() if is_matrix(name, axes) and not is_linear(name))
-    return tuple(name.removesuffix(".weight") for name in plain)
+    return tuple(dict.fromkeys((*(name.removesuffix(".weight") for name in plain), OUTPUT)))
 
 
 def quantised(tensors: Iterable[str]) -> tuple[str, ...]:
@@ -55,8 +59,8 @@ def quantised(tensors: Iterable[str]) -> tuple[str, ...]:
 
 
 def of_model(model: Shape) -> tuple[str, ...]:
-    """Return the list for a model. The output layer is on it, also where it is the embedding."""
-    return tuple(dict.fromkeys((*left_alone(tensors_of(model)), "lm_head")))
+    """Return the list for a model."""
+    return left_alone(tensors_of(model))
 
 
 def quantization_config(model: Shape) -> dict[str, Any]:
