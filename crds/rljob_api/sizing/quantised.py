@@ -91,7 +91,10 @@ def problems(model: Shape, spec: Spec) -> Iterator[Problem]:
     if spec.rollout.quantization is None:
         return
     given, node = spec.rollout.gpus_per_engine, spec.training.gpus_per_node
-    if cut := block_obstacles(model, 1):
+    if model.latent:
+        rule = "is not supported for models with latent attention: SGLang makes other matrices of theirs"
+        yield Problem("spec.rollout.quantization", spec.rollout.quantization, rule, "leave it out")
+    elif cut := block_obstacles(model, 1):
         rule = f"needs widths that blocks of {BLOCK} divide, and the model has {' and '.join(cut)}"
         yield Problem("spec.rollout.quantization", spec.rollout.quantization, rule, "leave it out")
     elif not engine_obstacles(model, given):

