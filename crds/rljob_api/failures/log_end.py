@@ -46,13 +46,14 @@ LOOKS_LIKE_ERROR = re.compile(
     r"|\btimed out\b|\btime-?out (?:expired|exceeded|waiting|while|after|error)\b|\b(?:rpc|cuda|hip|rocm) error\b"
     r"|(?-i:\b[Ee]rror[: ])|\bnot (?:found|ready|available|enough)\b|\bno (?:such|space)\b"
     r"|\bdeadline exceeded\b|\bpanic:|\bpending placement groups?\b|(?-i:\bscheduling_state: (?:NO_|INFEASIBLE))"
-    r"|(?-i:\bFailed[A-Z]\w+)|\b0/\d+ nodes are available\b"
+    r"|(?-i:\bFailed[A-Z]\w+)"
 )
 """a line that may say why a program ended, however it is written"""
 NO_ERROR = re.compile(
     r"\b(?:INFO|DEBUG|WARN|WARNING|TRACE|Normal)\b|\b[IW]\d{4} \d\d:\d\d|level=\"?(?:info|warn|debug)"
     r"|\"level\": ?\"info|\[[IW] |\b[IW] \d+ \d+\]| W\]|[Ww]arning: |\bFAILED \S+::|File \"|\\n|\braise \w|: success\b"
     r"|(?<![\d.])0 (?:failed|errors?|failures?)\b|[:=] ?0(?![.:x\d])|\bcount 0\b"
+    r"|[:=] *\"?(?:[Ff]alse|[Nn]one|<none>|null|\[\])[\",}\s│]*$"
     r"|the object has been modified|\bwon't affect\b|[Rr]eadiness probe|[Hh]ealth check failed"
     r"|\b(?:[Ii]f|[Ww]hen|[Uu]nless|until|in case)\b[^.]*\b(?:fail\w*|not|cannot|error|invalid|denied)\b"
     r"|\b(?:may|might)\b|\b(?:[Ii]gnor|[Ss]kip)\w*"

@@ -159,6 +159,7 @@ def test_an_exception_that_ray_passes_on_is_judged_by_the_frames_below():
 def test_a_traceback_that_is_cut_off_is_judged_by_its_frames():
     cut = '  File "/x/slime/backends/megatron_utils/update_weight.py", line 12, in update_weights'
     assert codes(FINE, TRACEBACK, cut, "    self.send()") == ["WeightSyncTimeout"]
+    assert codes(FINE, TRACEBACK, f"learner-1  | {cut}", "learner-1  |     self.send()") == ["WeightSyncTimeout"]
 
 
 def test_a_call_of_a_connection_counts_only_where_the_traceback_is_cut_off():
@@ -177,6 +178,9 @@ def test_last_lines_are_judged_where_nothing_else_is_found():
     line = "E0304 10:00:00.1 1 a.go:12] failed to attach volume: any words"
     assert codes(FINE, line) == ["VolumeMountFailed"]
     assert codes(line, *[FINE] * (LAST_WORDS + 1)) == []
+    assert codes("Warning  FailedBinding  3s  own-controller  volume of any words") == ["VolumeMountFailed"]
+    assert codes("placement group 7: scheduling_state: INFEASIBLE") == ["GpusInsufficient"]
+    assert codes("placement group 7: scheduling_state: CREATED") == []
     assert "VolumeMountFailed" not in codes("ray.exceptions.ActorDiedError: The actor died unexpectedly", KILLED, line)
 
 
@@ -204,6 +208,9 @@ def test_the_method_whose_exception_ray_passes_on_counts_as_a_frame():
         "W0304 10:00:00.1 1 a.go:12] failed to attach volume: any words",
         "if the lease cannot be renewed, another replica leads",
         "volumes failed: 0",
+        "volume attach failed: false",
+        "volumes that failed to attach: []",
+        "failed volumes: none",
         "0 failed volumes",
         "the volume may have failed to mount",
         "ignoring that the volume cannot be mounted",
