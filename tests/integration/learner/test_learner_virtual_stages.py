@@ -211,3 +211,12 @@ def test_chunks_load_what_other_layouts_have_saved_and_others_what_they_save(
         assert state["counts"] == wanted["counts"]
         assert state["next"].loss == pytest.approx(wanted["next"].loss, rel=1e-6, abs=1e-7)
         torch.testing.assert_close(state["after"], wanted["after"], rtol=1e-5, atol=1e-6)
+
+
+def test_weights_in_bf16_come_back_in_all_chunks(dense: Path, tmp_path: Path) -> None:
+    """In fp32 they are their own masters, and come back with the optimizer's state."""
+    config, directory = replace(config_of(dense), precision="bf16"), tmp_path / "step"
+    ((saved,),) = run(1, [(save_and_look, config, directory, STEPS[:1], STEPS[1])])
+    ((loaded,), *_) = run(2, [(load_and_look, virtual(config), directory, STEPS[1])])
+    for name in ("weights", "master", "exp_avg", "exp_avg_sq"):
+        torch.testing.assert_close(loaded[name], saved[name], rtol=0, atol=0)
