@@ -546,7 +546,7 @@ class Rollout(Section):
     quantization: Quantization | None = None
     """format of the weights of linear layers in engines; absent: that of `training.precision`. `Fp8`: e4m3 with a scale
     for each block of 128 x 128, quantised from the learner's weights at each publication. Routers, embeddings and the
-    output layer stay in bf16. slime: an --hf-checkpoint in FP8; SGLang: quantization_config of config.json"""
+    output layer stay in bf16. slime: a checkpoint in FP8 for the engines; SGLang: quantization_config of config.json"""
     router_policy: RouterPolicy = RouterPolicy.CACHE_AWARE
     """policy of the router. `power_of_two` is not available: it compares loads that are seconds old, but the
     prompts of a step arrive all at once. sglang-router: --policy, slime: --router-policy"""

@@ -55,7 +55,9 @@ def test_its_log_goes_to_a_file_besides(tmp_path):
 
 
 def test_in_a_cluster_it_looks_at_the_files_first_and_names_every_problem(tmp_path, tiny_llama_dir):
-    raw = manifest(tiny_llama_dir, tmp_path, data={"labelKey": "result"})
+    raw = manifest(
+        tiny_llama_dir, tmp_path, data={"labelKey": "result"}, reward={"kind": "ExactMatch", "function": None}
+    )
     (tmp_path / "questions.jsonl").write_text('{"question": "1 + 1 =", "answer": "2"}\n')
     (tmp_path / "m.yaml").write_text(yaml.safe_dump(raw))
     command = [sys.executable, "-m", "rljob_trainer.driver", "--manifest", str(tmp_path / "m.yaml"), "--preflight"]

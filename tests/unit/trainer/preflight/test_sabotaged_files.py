@@ -296,6 +296,7 @@ CODES = {
     "a layer that neither has": KEYS,
     "sizes of another model": "CheckpointLayout",
     "a quantised checkpoint": "EngineQuantUnsupported",
+    "a checkpoint in FP8": "EngineQuantUnsupported",
     "untied without an output layer": KEYS,
     "no weights": SHARDS,
     "no checkpoint": "ModelNotFound",
