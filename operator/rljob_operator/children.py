@@ -301,6 +301,8 @@ def _template(job: AdmittedJob, container: str, resources: Mapping[str, Any]) ->
                 "env": [pod_parts.variable(*each) for each in {**ENVIRONMENT, **runtime.env}.items()],
                 "securityContext": container_security(),
                 "volumeMounts": [*mounts, *scratch_mounts],
+                # The pod's status then has the end of the log of a container that crashes: its log may be lost.
+                "terminationMessagePolicy": "FallbackToLogsOnError",
                 **pod_parts.probes(),
             }
         ],

@@ -36,6 +36,8 @@ MEANING = {
     "Failed": Stage.IMAGE,
 }
 """by reason of an event"""
+LONGEST_LINE = 300
+"""characters of the last line of a container's log"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def _of_containers(containers: Iterable[Manifest], since: float, is_init: bool =
         if waiting is not None:
             if waiting.get("reason") in BEGINNING:
                 return PodStage(Stage.CREATING, since) if running is None else running
-            return PodStage(_stage(waiting["reason"]), since, _said(waiting))
+            return PodStage(_stage(waiting["reason"]), since, _of_crash(container) or _said(waiting))
         if "running" in state and not container.get("ready", False):
             begun = _seconds(state["running"].get("startedAt")) or since
             name = container.get("name", "")
@@ -93,9 +95,7 @@ def _of_containers(containers: Iterable[Manifest], since: float, is_init: bool =
             text = f"init container {name} runs" if is_init else f"container {name} runs and is not ready"
             running = running or PodStage(stage, begun, text)
         elif "terminated" in state and state["terminated"].get("exitCode") != 0:
-            return PodStage(
-                Stage.CRASHING, since, f"container {container.get('name', '')} ended: {_said(state['terminated'])}"
-            )
+            return PodStage(Stage.CRASHING, since, _end_of(container, state["terminated"]))
     return running
 
 
@@ -103,6 +103,23 @@ def _stage(reason: str) -> Stage:
     if reason in PULLING:
         return Stage.IMAGE
     return Stage.CRASHING if reason in CRASHED else Stage.CONFIG
+
+
+def _of_crash(container: Manifest) -> str:
+    """Return how a container ended that waits to be started again; empty: it waits for something else.
+
+    The kubelet itself says only how long it waits.
+    """
+    reason, last = container["state"]["waiting"].get("reason"), container.get("lastState", {}).get("terminated")
+    return f"{reason}: {_end_of(container, last)}" if reason in CRASHED and last else ""
+
+
+def _end_of(container: Manifest, ended: Manifest) -> str:
+    """Return the reason, the exit code and the last line of what a container left."""
+    code = ended.get("exitCode")
+    reason = ended.get("reason", "Unknown") if code is None else f"{ended.get('reason', 'Unknown')}, exit code {code}"
+    last = next((line.strip() for line in reversed(str(ended.get("message", "")).splitlines()) if line.strip()), "")
+    return f"container {container.get('name', '')} ended: {reason}: {last[:LONGEST_LINE]}".removesuffix(": ")
 
 
 def _said(state: Manifest) -> str:

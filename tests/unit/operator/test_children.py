@@ -341,6 +341,13 @@ def test_probes_ask_the_raylet_of_the_pod_and_wait_for_busy_cores(probe: str, de
     assert {each["periodSeconds"] * each["failureThreshold"] for each in found} == {dead_after_s}
 
 
+def test_a_container_that_crashes_leaves_the_end_of_its_log_in_the_status():
+    cluster = cluster_of(admitted(raw_job()))
+    groups = (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])
+    policies = [each["template"]["spec"]["containers"][0]["terminationMessagePolicy"] for each in groups]
+    assert policies == ["FallbackToLogsOnError"] * 3
+
+
 def test_pods_get_two_minutes_to_end_unless_the_job_names_another_time():
     head = cluster_of(admitted(raw_job()))["headGroupSpec"]["template"]["spec"]
     assert head["terminationGracePeriodSeconds"] == 120

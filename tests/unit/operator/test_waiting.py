@@ -26,6 +26,12 @@ def waits(reason: str, **more: str) -> list[dict[str, Any]]:
     return [{"name": "ray", "state": {"waiting": {"reason": reason, **more}}}]
 
 
+def crashes(reason: str, code: int, message: str = "", waiting: str = "CrashLoopBackOff") -> list[dict[str, Any]]:
+    (container,) = waits(waiting, message="back-off")
+    ended = {"reason": reason, "exitCode": code, "message": message}
+    return [container | {"lastState": {"terminated": ended}}]
+
+
 RUNS = [{"name": "ray", "state": {"running": {"startedAt": "2027-01-15T08:00:30Z"}}, "ready": False}]
 
 
@@ -47,6 +53,26 @@ RUNS = [{"name": "ray", "state": {"running": {"startedAt": "2027-01-15T08:00:30Z
             "ErrImagePull: not found",
         ),
         (raw_pod(SCHEDULED, containerStatuses=waits("CrashLoopBackOff")), Stage.CRASHING, "CrashLoopBackOff"),
+        (
+            raw_pod(SCHEDULED, containerStatuses=crashes("OOMKilled", 137)),
+            Stage.CRASHING,
+            "CrashLoopBackOff: container ray ended: OOMKilled, exit code 137",
+        ),
+        (
+            raw_pod(SCHEDULED, containerStatuses=crashes("Error", 1, "Traceback:\n  there\nValueError: no\n\n")),
+            Stage.CRASHING,
+            "CrashLoopBackOff: container ray ended: Error, exit code 1: ValueError: no",
+        ),
+        (
+            raw_pod(SCHEDULED, containerStatuses=crashes("Error", 1, "x" * 2000)),
+            Stage.CRASHING,
+            f"CrashLoopBackOff: container ray ended: Error, exit code 1: {'x' * 300}",
+        ),
+        (
+            raw_pod(SCHEDULED, containerStatuses=crashes("Error", 1, waiting="ErrImagePull")),
+            Stage.IMAGE,
+            "ErrImagePull: back-off",
+        ),
         (
             raw_pod(SCHEDULED, containerStatuses=waits("CreateContainerConfigError", message="no secret")),
             Stage.CONFIG,
@@ -71,7 +97,7 @@ RUNS = [{"name": "ray", "state": {"running": {"startedAt": "2027-01-15T08:00:30Z
         (
             raw_pod(SCHEDULED, containerStatuses=[{"name": "ray", "state": {"terminated": {"exitCode": 1}}}]),
             Stage.CRASHING,
-            "container ray ended: Unknown",
+            "container ray ended: Unknown, exit code 1",
         ),
     ],
 )
