@@ -42,7 +42,7 @@ integration-cluster: $(READY) | $(GO) ## Run tests with a real Kubernetes contro
 	$(BIN)/python -m pytest -q --durations=25 -n 4 --dist loadfile --no-loadscope-reorder -m "not long" tests/integration --ignore=tests/integration/trainer --ignore=tests/integration/learner
 
 integration-learner: $(READY) ## Run tests with Megatron ranks and no engines
-	$(BIN)/python -m pytest -q --durations=25 -n 2 --dist worksteal tests/integration/learner
+	$(BIN)/python -m pytest -q --durations=25 -n 2 --dist worksteal -m "not long" tests/integration/learner
 
 integration-trainer: $(READY) | $(GO) ## Run tests with real Ray, SGLang, router and Megatron
 	$(BIN)/python -m pytest -q --durations=25 -n $(TRAINER_TESTS_AT_ONCE) -m "not long" tests/integration/trainer

@@ -6,12 +6,17 @@ from rljob_cli.jobs import Job, Manifest
 
 
 def status_lines(job: Job) -> list[str]:
-    """Return what the job's status says of its newest attempt, with the time first."""
-    attempt = job.attempt
+    """Return what the job's status says of the newest attempt that has ended, with the time first.
+
+    While the next attempt runs, its log and its pods show nothing of what ended the one before.
+    """
+    attempt = next((each for each in reversed(job.status.attempts) if each.ended or each.reason), None)
     lines = [f"condition {each.type} {each.reason}: {each.message}" for each in job.status.conditions]
     if attempt and attempt.reason:
         code = "" if attempt.exit_code is None else f" with exit code {attempt.exit_code}"
         lines.append(f"{_time(attempt.ended)} attempt {attempt.number} ended{code}: {attempt.reason}".strip())
+    if attempt and attempt.failure:
+        lines.append(f"{_time(attempt.ended)} attempt {attempt.number}: {attempt.failure.evidence}")
     return lines
 
 

@@ -177,7 +177,7 @@ def test_critic_teacher_and_log_probabilities_are_those_of_one_rank(dense: Path,
     torch.testing.assert_close(others.sort().values.unique(), numbers.sort().values.unique(), rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("which", ["dense", "routed"])
+@pytest.mark.parametrize("which", ["dense", pytest.param("routed", marks=pytest.mark.long)])
 def test_chunks_load_what_other_layouts_have_saved_and_others_what_they_save(
     which: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

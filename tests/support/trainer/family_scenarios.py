@@ -77,7 +77,8 @@ def times_attended(
 
 def embedding_scale(rank: int, world_size: int, port: int, config: LearnerConfig) -> float | None:
     """Return what the policy multiplies embeddings by."""
-    return LearnerRank(config, rank, world_size, "127.0.0.1", port)._model.embedding_scale
+    (chunk,) = LearnerRank(config, rank, world_size, "127.0.0.1", port)._chunks
+    return chunk.embedding_scale
 
 
 def logprobs_and_gradients(

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
+from rljob_api.status import AttemptFailure
 from rljob_cli.doctor import named
 from rljob_cli.doctor_command import is_job
 from rljob_cli.job_evidence import event_lines, names_of, status_lines
@@ -172,6 +173,21 @@ def test_the_status_says_how_the_newest_attempt_ended():
     ended = job(attempts=(attempt,))
     assert status_lines(ended)[-1] == f"{NOON} attempt {attempt.number} ended with exit code 4: rank 1: no memory"
     assert names_of(ended) == ["sums", attempt.cluster]
+
+
+def test_while_the_next_attempt_runs_the_status_says_how_the_one_before_ended():
+    evidence = "driver-attempt-1.log: The actor died unexpectedly"
+    failure = AttemptFailure(code="RayActorDied", title="an actor died", remedy="look", evidence=evidence)
+    first = {"number": 1, "ended": NOON, "exit_code": 5, "reason": "a rank is gone", "failure": failure}
+    later = {"number": 2, "ended": None, "exit_code": None, "reason": None, "failure": None}
+    ended, runs = (SAMPLE.attempts[-1].model_copy(update=each) for each in (first, later))
+    recovers = status_lines(job(attempts=(ended, runs)))
+    assert recovers[-2:] == [
+        f"{NOON} attempt 1 ended with exit code 5: a rank is gone",
+        f"{NOON} attempt 1: {evidence}",
+    ]
+    finished = runs.model_copy(update={"ended": NOON, "exit_code": 0})
+    assert not any("attempt 1" in line for line in status_lines(job(attempts=(ended, finished))))
 
 
 def test_events_of_other_objects_are_left_out():
