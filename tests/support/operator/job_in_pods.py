@@ -26,6 +26,7 @@ class JobInPods:
         place: Workspace,
         name: str = "tiny",
         write_model: Callable[[Path], object] = tiny_llama,
+        reward_file: str = REWARD,
         **sections: Any,
     ) -> None:
         """Put model, questions and reward on the volume, and apply the job; `sections` are merged into its spec."""
@@ -35,7 +36,7 @@ class JobInPods:
         write_model(place.volume / "model")
         rows = [{"question": f"{n} + {n + 1} =", "answer": str(2 * n + 1)} for n in range(QUESTIONS)]
         (place.volume / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        (place.volume / "tiny_reward.py").write_text(REWARD)
+        (place.volume / "tiny_reward.py").write_text(reward_file)
         runtime = {
             "env": {"PYTHONPATH": str(DATA)},
             "imagePullPolicy": "Never",

@@ -90,10 +90,23 @@ def test_what_is_in_no_catalogue_is_not_named(around):
     assert not [each for each in around.events if each.action == "Diagnose"]
 
 
-def test_a_lost_pod_that_says_nothing_is_no_failure_of_the_catalogue(around):
+def test_a_driver_that_ray_has_lost_is_a_failure_of_ray(around):
     around.driver(state=DriverState.ABSENT)
     around.step()
-    assert "failure" not in around.status["attempts"][0]
+    assert around.status["attempts"][0]["failure"]["code"] == "RayGcsLost"
+
+
+def test_a_driver_that_the_kernel_killed_is_named(around):
+    failure = ended(around, f"{OUTPUT}a line like any other\n", -9)
+    assert failure is not None
+    assert (failure["code"], failure["evidence"][:25]) == ("PodOutOfMemory", "driver: killed by SIGKILL")
+
+
+def test_a_raycluster_that_somebody_deleted_is_named(around):
+    kept = tuple(child for child in around.world.children if child["kind"] != "RayCluster")
+    around.world = replace(around.world, children=kept)
+    around.step()
+    assert around.status["attempts"][0]["failure"]["code"] == "RayNodeDied"
 
 
 def test_it_is_remembered(around):
