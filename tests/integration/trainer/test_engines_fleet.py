@@ -17,6 +17,7 @@ import ray
 
 from rljob_trainer.batches.batches import StepBatch
 from rljob_trainer.batches.packing import TrainingSequence, pack
+from rljob_trainer.engines.client import EngineClient
 from rljob_trainer.engines.command import CPU_SITE
 from rljob_trainer.engines.weight_copy import HELD, WEIGHTS, WeightFiles
 from rljob_trainer.learners.config import layout
@@ -110,13 +111,15 @@ def test_after_a_publication_every_engine_holds_the_learners_weights(fleet: Flee
 def test_an_engine_that_answers_gives_its_memory_back_when_it_is_idle(fleet: Fleet) -> None:
     async def hands_over() -> int:
         answers = asyncio.create_task(fleet.requests(tokens=48, requests=8))
-        await asyncio.sleep(0.3)
-        assert not answers.done()
+        while not any([await client.num_requests(10) for client in clients]):
+            assert not answers.done()
+            await asyncio.sleep(0.01)
         await fleet.pool.release_memory()  # SGLang ends at once when it is asked too early
         await fleet.pool.resume_memory()
         return len(await answers)
 
     generations = [engine.generation for engine in fleet.engines()]
+    clients = [EngineClient(fleet.session, engine.name, engine.url or "") for engine in fleet.engines()]
     assert fleet.run(hands_over(), 120) == 8
     assert [engine.generation for engine in fleet.engines()] == generations
     assert fleet.generate(tokens=4)
