@@ -18,9 +18,15 @@ def test_a_refused_manifest_is_a_known_failure(case: Case):
     assert found[0].failure.code == "RljobBadManifest"
 
 
+def test_the_status_of_a_job_that_is_not_admitted_has_a_known_failure():
+    line = "condition Admitted Invalid: spec.rollout.engines: 0 is less than 1; nearest valid: 1\n"
+    assert diagnose([scan("status", line.encode())]).findings[0].failure.code == "RljobBadManifest"
+
+
 @pytest.mark.parametrize(
     "line",
     [
+        "condition Admitted Valid: the manifest is valid",
         "  spec.containers{ray-head}: Pulling image",
         "spec.template.spec.containers[0].image: Required value",
         "the field spec.rollout.engines: 4 is read",
