@@ -63,6 +63,7 @@ def test_a_run_trains_in_bf16_with_engines_in_fp8(finish: Finish, model: Path, t
     assert "action=publish version=2 engines=1" in run.log()
 
 
+@pytest.mark.long
 def test_samples_alone_are_made_with_quantised_weights(finish: Finish, model: Path) -> None:
     run = finish(model, rollout=IN_FP8["rollout"], training=IN_FP8["training"], debug={"rolloutOnly": True})
     assert "quant=fp8" in engine_log(run)

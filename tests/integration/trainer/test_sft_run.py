@@ -92,6 +92,7 @@ def test_a_model_learns_its_responses(begin: Begin, tiny_llama_dir: Path) -> Non
     assert whole.left_behind() == []
 
 
+@pytest.mark.long
 def test_stages_with_several_chunks_learn_what_one_rank_learns(begin: Begin, tmp_path: Path) -> None:
     model = tiny_llama(tmp_path / "deep", layers=4)
     training = {"steps": 3, "maxTokensPerGpu": 256, "optimizer": {"epsilon": 1e-4}}
