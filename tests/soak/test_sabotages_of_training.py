@@ -38,7 +38,7 @@ def test_a_healthy_run_gets_no_finding(prepare: Prepare, sure_model: Path) -> No
     assert findings(run) == []
     assert run.records("engine") == []
     (record,) = run.records("first_step")
-    assert len(record["checks"]) == 8, "everything is measured"
+    assert len(record["checks"]) == 10, "everything is measured"
     assert "judging" in run.log("reward.log"), "what a reward prints does no harm, and is kept"
 
 
