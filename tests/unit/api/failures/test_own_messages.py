@@ -35,3 +35,10 @@ def test_the_status_of_a_job_that_is_not_admitted_has_a_known_failure():
 )
 def test_other_lines_with_fields_are_none(line: str):
     assert diagnose([scan("output", f"{line}\n".encode())]).findings == ()
+
+
+def test_a_request_that_is_sent_again_is_no_failure_of_the_router():
+    failed = "reason=router: POST /generate: 500 error sending request for url (http://10.0.0.3:26230/generate)"
+    again = f"2026-11-27 00:14:07,822 INFO rljob_trainer.rollouts.sampler action=retry prompt=1:26 {failed}\n"
+    assert diagnose([scan("driver", again.encode())]).findings == ()
+    assert diagnose([scan("driver", f"{failed}\n".encode())]).findings[0].failure.code == "RouterNoWorkers"
