@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from rljob_api.status import ConditionType
 from rljob_cli.jobs import Job, Manifest
 
 
@@ -11,7 +12,11 @@ def status_lines(job: Job) -> list[str]:
     While the next attempt runs, its log and its pods show nothing of what ended the one before.
     """
     attempt = next((each for each in reversed(job.status.attempts) if each.ended or each.reason), None)
-    lines = [f"condition {each.type} {each.reason}: {each.message}" for each in job.status.conditions]
+    lines = [
+        f"condition {each.type} {each.reason}: {each.message}"
+        for each in job.status.conditions
+        if each.type != ConditionType.SUCCEEDED or each.status == "True"  # the word alone would be a success
+    ]
     if attempt and attempt.reason:
         code = "" if attempt.exit_code is None else f" with exit code {attempt.exit_code}"
         lines.append(f"{_time(attempt.ended)} attempt {attempt.number} ended{code}: {attempt.reason}".strip())

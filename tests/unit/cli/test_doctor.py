@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
-from rljob_api.status import AttemptFailure
+from rljob_api.status import AttemptFailure, ConditionType
 from rljob_cli.doctor import named
 from rljob_cli.doctor_command import is_job
 from rljob_cli.job_evidence import event_lines, names_of, status_lines
@@ -173,6 +173,14 @@ def test_the_status_says_how_the_newest_attempt_ended():
     ended = job(attempts=(attempt,))
     assert status_lines(ended)[-1] == f"{NOON} attempt {attempt.number} ended with exit code 4: rank 1: no memory"
     assert names_of(ended) == ["sums", attempt.cluster]
+
+
+@pytest.mark.parametrize(("status", "is_said"), [("True", True), ("False", False), ("Unknown", False)])
+def test_a_job_that_has_not_succeeded_does_not_say_so(status: str, is_said: bool):
+    condition = SAMPLE.conditions[0].model_copy(update={"type": ConditionType.SUCCEEDED, "status": status})
+    assert (
+        any(line.startswith("condition Succeeded ") for line in status_lines(job(conditions=(condition,)))) is is_said
+    )
 
 
 def test_while_the_next_attempt_runs_the_status_says_how_the_one_before_ended():
