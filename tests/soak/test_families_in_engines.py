@@ -1,7 +1,5 @@
 """A real engine of every family holds the learner's weights, and says the log-probabilities of Hugging Face's model."""
 
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from rljob_api.sizing.families import FAMILIES
-from support.trainer.fleet import PROMPT, Fleet
+from support.trainer.fleet import PROMPT, Fleet, start_ray
 from support.trainer.tiny_models import VARIANTS, tiny
 
 pytestmark = pytest.mark.timeout(600)
@@ -31,9 +29,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:  # Ray's workers do not know pytest's `pythonpath`
-        patch.setenv("PYTHONPATH", os.pathsep.join(entry for entry in sys.path if entry))
-        ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False)
+    start_ray()
     yield
     ray.shutdown()
 

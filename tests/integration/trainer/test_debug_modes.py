@@ -1,38 +1,14 @@
 """Parts of a run by themselves: real Ray, Megatron-core, SGLang and router, on a tiny model."""
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rljob_api.exits import Exit
 from rljob_trainer.rundir.rollout_files import Dump
-from support.trainer.whole_run import PROMPTS_PER_STEP, WholeRun, expected_journal, uids
+from support.trainer.whole_run import PROMPTS_PER_STEP, Finish, WholeRun, expected_journal, uids
 
 pytestmark = pytest.mark.timeout(900)
-
-Finish = Callable[..., WholeRun]
-
-
-@pytest.fixture
-def finish(tmp_path: Path) -> Iterator[Finish]:
-    """Takes runs to their end, each in a directory of its own, and ends what a failed test has left."""
-    runs: list[WholeRun] = []
-
-    def finished(name: str, model: Path, **sections: Any) -> WholeRun:
-        directory = tmp_path / name
-        directory.mkdir()
-        run = WholeRun(model, directory, **sections)
-        runs.append(run)
-        run.start()
-        assert run.end(420) == Exit.OK, run.output
-        assert run.left_behind() == []
-        return run
-
-    yield finished
-    for run in runs:
-        run.stop()
 
 
 def weights(run: WholeRun) -> bytes:

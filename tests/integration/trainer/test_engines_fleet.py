@@ -27,7 +27,17 @@ from rljob_trainer.sync.learner_link import LearnerLink, publishing_rank
 from rljob_trainer.sync.publisher import Transport
 from rljob_trainer.sync.transport import Broadcast, Delta, Disk, Ipc
 from support.processes import gone
-from support.trainer.fleet import NAMES, PROMPT, Fleet, FreeReservation, scheduler_of, send, shared_memory_of, tree
+from support.trainer.fleet import (
+    NAMES,
+    PROMPT,
+    Fleet,
+    FreeReservation,
+    scheduler_of,
+    send,
+    shared_memory_of,
+    start_ray,
+    tree,
+)
 from support.trainer.learner_data import RANKS_S, learner_config, sequences
 from support.trainer.thread_learner import Tensors
 
@@ -37,9 +47,7 @@ HELD_AS = "model.layers.1.mlp.gate_up_proj.weight"
 
 @pytest.fixture(scope="module")
 def running(tiny_llama_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with pytest.MonkeyPatch.context() as patch:  # Ray's workers do not know pytest's `pythonpath`
-        patch.setenv("PYTHONPATH", os.pathsep.join(entry for entry in sys.path if entry))
-        ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False)
+    start_ray()
     fleet = Fleet(tiny_llama_dir, tmp_path_factory.mktemp("fleet"))
     try:
         fleet.start()

@@ -1,7 +1,5 @@
 """Real engines with weights in FP8: they get the learner's by every transport, verified, and compute with them."""
 
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from rljob_api.sections import Quantization
 from rljob_trainer.assembly.engine_weights import left_alone
 from rljob_trainer.sync import fp8
-from support.trainer.fleet import PROMPT, Fleet, cpu_job
+from support.trainer.fleet import PROMPT, Fleet, cpu_job, start_ray
 from support.trainer.fp8_values import dequantised
 from support.trainer.tiny_models import tiny
 
@@ -48,9 +46,7 @@ IN_CI = ("LlamaForCausalLM", "Qwen3MoeForCausalLM")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:  # Ray's workers do not know pytest's `pythonpath`
-        patch.setenv("PYTHONPATH", os.pathsep.join(entry for entry in sys.path if entry))
-        ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False)
+    start_ray()
     yield
     ray.shutdown()
 

@@ -1,18 +1,15 @@
 """Whole runs with engines in FP8: real Ray, Megatron-core in bf16, SGLang and router, on a tiny model."""
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rljob_api.exits import Exit
 from support.trainer.tiny_models import tiny
-from support.trainer.whole_run import WholeRun
+from support.trainer.whole_run import Finish, WholeRun
 
 pytestmark = pytest.mark.timeout(900)
 
-Finish = Callable[..., WholeRun]
 MEAN = "engine against learner, mean |difference| [nats]"
 IN_FP8: dict[str, Any] = {
     "training": {"steps": 2, "precision": "bf16"},
@@ -27,24 +24,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny("Qwen3ForCausalLM", tmp_path_factory.mktemp("fp8"), dtype="bfloat16", head_dim=64, **sizes)
 
 
-@pytest.fixture
-def finish(tmp_path: Path) -> Iterator[Finish]:
-    """Takes a run to its end, and ends what a failed test has left."""
-    runs: list[WholeRun] = []
-
-    def finished(model: Path, **sections: Any) -> WholeRun:
-        run = WholeRun(model, tmp_path, **sections)
-        runs.append(run)
-        run.start()
-        assert run.end(420) == Exit.OK, run.output
-        assert run.left_behind() == []
-        return run
-
-    yield finished
-    for run in runs:
-        run.stop()
-
-
 def engine_log(run: WholeRun) -> str:
     return (run.run_directory / "logs" / "engine-0.log").read_text()
 
@@ -55,7 +34,7 @@ def engine_log(run: WholeRun) -> str:
 )
 def test_a_run_trains_in_bf16_with_engines_in_fp8(finish: Finish, model: Path, transport: str) -> None:
     sections = {**IN_FP8, "placement": "Disaggregated", "weightSync": {"transport": transport}}
-    run = finish(model, **sections)
+    run = finish("run", model, **sections)
     (first,) = run.records("first_step")
     (check,) = [each for each in first["checks"] if each["name"] == MEAN]
     assert 0.005 < check["value"] < check["limit"] == 0.2
@@ -65,6 +44,6 @@ def test_a_run_trains_in_bf16_with_engines_in_fp8(finish: Finish, model: Path, t
 
 @pytest.mark.long
 def test_samples_alone_are_made_with_quantised_weights(finish: Finish, model: Path) -> None:
-    run = finish(model, rollout=IN_FP8["rollout"], training=IN_FP8["training"], debug={"rolloutOnly": True})
+    run = finish("run", model, rollout=IN_FP8["rollout"], training=IN_FP8["training"], debug={"rolloutOnly": True})
     assert "quant=fp8" in engine_log(run)
     assert len(run.records("step")) == 2

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any, TypeVar
 
 import aiohttp
 import psutil
+import pytest
+import ray
 
 from rljob_api.sections import Quantization, RLJob, RouterPolicy
 from rljob_trainer.assembly.engine_weights import left_alone, quantization_config
@@ -61,6 +64,13 @@ class FreeReservation:
 
     def release(self) -> None:
         FreeReservation.left += 1
+
+
+def start_ray() -> None:
+    """Start a small Ray for engines, whose workers find what pytest finds."""
+    with pytest.MonkeyPatch.context() as patch:  # Ray's workers do not know pytest's `pythonpath`
+        patch.setenv("PYTHONPATH", os.pathsep.join(entry for entry in sys.path if entry))
+        ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False)
 
 
 class Fleet:

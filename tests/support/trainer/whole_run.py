@@ -216,3 +216,7 @@ def expected_journal(
         if done == steps or done % interval == 0:
             records.append({"event": "committed", "step": done, "checkpoint": f"iter_{done:07d}"})
     return records
+
+
+Finish = Callable[..., WholeRun]
+"""takes a run to its end: a name for its directory, the model, and sections of its spec"""

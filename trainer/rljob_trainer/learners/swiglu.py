@@ -4,10 +4,14 @@ Megatron has fused ones, compiled by torch.compile, which on a CPU needs a C++ c
 otherwise copies the wide gradient once more to join its two halves.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+
+Activation = Callable[[torch.Tensor], torch.Tensor]
 
 
 def swiglu(x: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -32,13 +36,7 @@ class _Swiglu(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        (x,) = ctx.saved_tensors
-        gate, up = x.chunk(2, dim=-1)
-        out = torch.empty_like(x)
-        grad_gate, grad_up = out.chunk(2, dim=-1)
-        torch.mul(grad, F.silu(gate), out=grad_up)
-        torch.ops.aten.silu_backward.grad_input(grad * up, gate, grad_input=grad_gate)
-        return out
+        return _gradient(ctx, grad, F.silu, torch.ops.aten.silu_backward.grad_input)
 
 
 def geglu(x: torch.Tensor, _bias: None = None) -> torch.Tensor:
@@ -55,10 +53,16 @@ class _Geglu(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        (x,) = ctx.saved_tensors
-        gate, up = x.chunk(2, dim=-1)
-        out = torch.empty_like(x)
-        grad_gate, grad_up = out.chunk(2, dim=-1)
-        torch.mul(grad, F.gelu(gate, approximate="tanh"), out=grad_up)
-        torch.ops.aten.gelu_backward.grad_input(grad * up, gate, approximate="tanh", grad_input=grad_gate)
-        return out
+        backward = partial(torch.ops.aten.gelu_backward.grad_input, approximate="tanh")
+        return _gradient(ctx, grad, partial(F.gelu, approximate="tanh"), backward)
+
+
+def _gradient(ctx: Any, grad: torch.Tensor, activation: Activation, backward: Callable[..., Any]) -> torch.Tensor:
+    """Return the gradient of activation(first half) * second half, written into both halves of one tensor."""
+    (x,) = ctx.saved_tensors
+    gate, up = x.chunk(2, dim=-1)
+    out = torch.empty_like(x)
+    grad_gate, grad_up = out.chunk(2, dim=-1)
+    torch.mul(grad, activation(gate), out=grad_up)
+    backward(grad * up, gate, grad_input=grad_gate)
+    return out

@@ -6,14 +6,14 @@ from rljob_api.failures.diagnosis import diagnose
 from rljob_api.failures.scan import scan
 from support.api.bad_manifests import Case, cases
 
-OF_THE_TEXT = {"manifest: stands for more than", "manifest: contains itself"}
+OF_THE_TEXT = ("manifest: stands for more than", "manifest: contains itself")
 """attacks on the reader, which no user meets by mistake"""
 
 
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [each for each in cases() if not each.says[0].startswith(OF_THE_TEXT)], ids=lambda case: case.name
+)
 def test_a_refused_manifest_is_a_known_failure(case: Case):
-    if case.says[0].startswith(tuple(OF_THE_TEXT)):
-        return
     found = diagnose([scan("output", "".join(f"{line}\n" for line in case.says).encode())]).findings
     assert found[0].failure.code == "RljobBadManifest"
 
