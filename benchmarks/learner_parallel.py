@@ -1,4 +1,4 @@
-"""The learner's optimizer step on two GPUs in each layout, beside one GPU, for `docs/gpu.md`.
+"""The learner's optimizer step on two and four GPUs in each layout, beside one GPU, for `docs/gpu.md`.
 
     python3 benchmarks/learner_parallel.py --out runs/bench-gpu --rows one data-2 tensor-2
     python3 benchmarks/learner_parallel.py --device cpu --tiny
@@ -19,12 +19,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import learner_gpu
 import torch
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
 from rljob_trainer.batches.packing import TrainingSequence, pack
+from rljob_trainer.learners import model
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
 from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.metrics import OptimizerStep
@@ -60,6 +62,8 @@ class Row:
     """fields of LearnerConfig"""
     load: str = "mixed"
     """of `learner_gpu.loads`"""
+    grouped: bool = True
+    """the experts of a rank in one product, not one after the other"""
 
 
 ROWS: Mapping[str, Row] = {
@@ -70,11 +74,15 @@ ROWS: Mapping[str, Row] = {
     "pipeline-2": Row(2, layout={"pipeline_parallel": 2}),
     "virtual-2": Row(2, layout={"pipeline_parallel": 2, "virtual_pipeline": 2}),
     "context-2": Row(2, layout={"context_parallel": 2}),
+    "context-4": Row(4, layout={"context_parallel": 4}),
     "long-one": Row(1, load="long"),
     "long-context-2": Row(2, layout={"context_parallel": 2}, load="long"),
+    "long-context-4": Row(4, layout={"context_parallel": 4}, load="long"),
+    "experts-in-turn": Row(1, "experts", grouped=False),
     "experts-one": Row(1, "experts"),
     "experts-data-2": Row(2, "experts"),
     "experts-expert-2": Row(2, "experts", {"expert_parallel": 2}),
+    "experts-expert-4": Row(4, "experts", {"expert_parallel": 4}),
     "experts-tensor-2": Row(2, "experts", {"tensor_parallel": 2, "expert_tensor_parallel": 2}),
     "4B-tensor-2": Row(2, "4B", {"tensor_parallel": 2}),
 }
@@ -102,8 +110,10 @@ def samples(arguments: argparse.Namespace, row: Row, shape: Json) -> list[Traini
 
 
 def rank(arguments: argparse.Namespace, row: Row) -> None:
-    """Take the steps as one rank; the first prints what they came to."""
+    """Take the steps as one rank; print what they came to."""
     checkpoint, shape = write_model(arguments, row.model)
+    if not row.grouped:
+        patch.object(model, "can_group", lambda _config: False).start()  # this process measures nothing else
     config = LearnerConfig(
         checkpoint_dir=checkpoint,
         optimizer=OptimizerSettings(learning_rate=learner_gpu.LEARNING_RATE, total_steps=1000),
@@ -130,24 +140,24 @@ def rank(arguments: argparse.Namespace, row: Row) -> None:
     began = time.perf_counter()
     learner.save(directory)
     saved = time.perf_counter() - began
+    found: Json = {"peak GiB": torch.cuda.max_memory_allocated() / 2**30 if arguments.device == "cuda" else None}
     if arguments.rank == 0:
         shutil.rmtree(directory)
-        found: Json = {
+        found |= {
             "ms": 1000 * usual,
             "spread": spread,
             "tokens per second": sum(len(each.tokens) for each in given) / usual,
             "loss": [each.loss for each in steps[:3]],
             "gradient norm": [each.grad_norm for each in steps[:3]],
             "checkpoint s": saved,
-            "peak GiB": torch.cuda.max_memory_allocated() / 2**30 if arguments.device == "cuda" else None,
             "card": torch.cuda.get_device_name() if arguments.device == "cuda" else "CPU",
         }
-        print(json.dumps(found), flush=True)
+    print(json.dumps(found), flush=True)
     learner.close()
 
 
 def measure(arguments: argparse.Namespace, name: str) -> Json:
-    """Start the ranks of a row; return what the first one prints. Raises CalledProcessError."""
+    """Start the ranks of a row; return what the first one prints, with the peaks of all. Raises CalledProcessError."""
     port = free_ports(HOST)[0]
     write_model(arguments, ROWS[name].model)
     command = [sys.executable, __file__, "--out", str(arguments.out), "--device", arguments.device, "--rank-of", name]
@@ -165,8 +175,8 @@ def measure(arguments: argparse.Namespace, name: str) -> Json:
     for each in ranks:
         if each.returncode:
             raise subprocess.CalledProcessError(each.returncode, command)
-    result: Json = json.loads(outputs[0].splitlines()[-1])
-    return result
+    found: list[Json] = [json.loads(each.splitlines()[-1]) for each in outputs]
+    return found[0] | {"peak GiB": [each["peak GiB"] for each in found]}
 
 
 def possible() -> list[str]:

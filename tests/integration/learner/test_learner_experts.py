@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from rljob_api.sections import Recompute
 from rljob_trainer.assembly.settings import RECOMPUTE
 from rljob_trainer.learners.config import KlSettings, LearnerConfig, LossSettings, RoutingSettings
-from support.trainer.family_scenarios import one_after_the_other, times_attended
+from support.trainer.family_scenarios import one_after_the_other, times_attended, train_grouped
 from support.trainer.learner_data import learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import load_and_look, save_and_look, train_and_export
@@ -91,6 +91,14 @@ def test_every_layout_of_experts_trains_like_a_naive_hugging_face_loop(experts: 
     ranks = run_ranks(train_and_export, world, config, STEPS, BUDGET, True)
     naive, wanted = naive_run(experts)
     assert_alike(ranks, naive, wanted)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 1), (2, 1, 2, 2, 2), (2, 1, 2, 4, 1)], ids=named)
+def test_the_experts_of_a_gpu_train_like_a_naive_hugging_face_loop(experts: Path, sizes: Sizes) -> None:
+    world, config = in_layout(learner_config(experts, loss=LOSS, router=ROUTER), sizes)
+    ranks, used = zip(*run_ranks(train_grouped, world, config, STEPS, BUDGET, True), strict=True)
+    assert all(used)
+    assert_alike(list(ranks), *naive_run(experts))
 
 
 @pytest.mark.parametrize("sizes", [(2, 1, 2, 2, 2), (1, 2, 2, 2, 1)], ids=named)

@@ -8,14 +8,16 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
+from megatron.core.models import backends
 
 from rljob_trainer.batches.packing import TrainingSequence
 from rljob_trainer.learners import rank as learner_rank
 from rljob_trainer.learners.attention import PaddedKernel
 from rljob_trainer.learners.config import LearnerConfig
+from rljob_trainer.learners.grouped_experts import GroupedExperts
 from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.metrics import OptimizerStep
-from support.trainer.learner_scenarios import Steps, _gradients, _share, _step, weights
+from support.trainer.learner_scenarios import Steps, _gradients, _share, _step, train_and_export, weights
 
 
 def export_train_export(
@@ -47,6 +49,17 @@ def one_after_the_other(
 def called(rank: int, world_size: int, port: int, scenario: Callable[..., Any], *arguments: Any) -> Any:
     """Run another scenario: for cases that `one_after_the_other` runs with a scenario each."""
     return scenario(rank, world_size, port, *arguments)
+
+
+def train_grouped(
+    rank: int, world_size: int, port: int, config: LearnerConfig, steps: Steps, max_tokens: int, off_policy: bool
+) -> tuple[Any, int]:
+    """Train as `train_and_export`, with the experts of a GPU; return how often they were used, too."""
+    with (
+        patch.object(backends, "SequentialMLP", GroupedExperts),
+        patch.object(GroupedExperts, "forward", autospec=True, side_effect=GroupedExperts.forward) as used,
+    ):
+        return train_and_export(rank, world_size, port, config, steps, max_tokens, off_policy), used.call_count
 
 
 def kept_bytes(rank: int, world_size: int, port: int, config: LearnerConfig, sequences: list[TrainingSequence]) -> int:

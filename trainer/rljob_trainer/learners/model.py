@@ -23,6 +23,7 @@ from rljob_api.sizing.latent import Latent
 from rljob_trainer.learners.attention import PackedAttention, PackedTokens, recomputes_attention
 from rljob_trainer.learners.embedding import embed
 from rljob_trainer.learners.experts import BiasedRouter, ExpertLayer, RoutedLayer, Router, expert_parameters
+from rljob_trainer.learners.grouped_experts import GroupedExperts, can_group
 from rljob_trainer.learners.latent_attention import LatentAttention
 from rljob_trainer.learners.norm import CentredNorm, RmsNorm
 from rljob_trainer.learners.post_norms import CentredAttention, CentredMlp, NormedAttention, NormedMlp
@@ -179,6 +180,8 @@ def _layer_spec(
     if experts:
         router = BiasedRouter if family.router_bias else Router
         spec.module, layer.mlp.module, layer.mlp.submodules.router = RoutedLayer, ExpertLayer, router
+        if device == "cuda" and can_group(config):
+            layer.mlp.submodules.experts.module = GroupedExperts
     if config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = norm
     if latent is not None:

@@ -1,0 +1,74 @@
+"""The experts of a rank in one grouped matrix product, for GPUs.
+
+Megatron's `SequentialMLP` runs one expert after the other, and with small experts a GPU mostly waits for the next
+kernel; its `GroupedMLP` needs the package grouped_gemm. PyTorch has such a product (`grouped_mm`: for bf16 on Hopper
+and newer one kernel, elsewhere a loop). The experts stay modules of their own, with the same names in checkpoints.
+
+Axes: N tokens in the order of their experts, E experts, I inputs, O outputs.
+"""
+
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core.transformer import mlp
+from megatron.core.transformer.moe.experts import SequentialMLP
+
+ROW = 8
+"""a row of a matrix must be a multiple of so many bf16 numbers, 16 bytes"""
+
+
+def can_group(config: Any) -> bool:
+    """Return whether experts of this `TransformerConfig` are gated by SiLU and weighted there, without biases, and have
+    rows that the product can read."""
+    gated = config.gated_linear_unit and config.activation_func is F.silu and config.bias_activation_fusion
+    own = config.moe_ffn_hidden_size // (config.expert_tensor_parallel_size or 1)
+    aligned = config.hidden_size % ROW == own % ROW == 0
+    return bool(gated and aligned and not config.add_bias_linear and not config.moe_apply_probs_on_input)
+
+
+class GroupedExperts(SequentialMLP):
+    """Megatron's experts, with the same parameters; computes them at once. Only where `can_group`."""
+
+    def forward(
+        self, tokens_NI: torch.Tensor, tokens_per_expert: torch.Tensor, probs_N: torch.Tensor
+    ) -> tuple[torch.Tensor, None]:
+        """Return the experts' outputs [N, I], each times the router's weight of its token."""
+        if len(tokens_NI) == 0:  # every weight takes part in the backward pass, so that its gradient is 0
+            output, _bias = super().forward(tokens_NI, tokens_per_expert, probs_N)
+            return output, None
+        counts = tokens_per_expert.tolist()
+        first = [expert.linear_fc1.weight for expert in self.local_experts]
+        second = [expert.linear_fc2.weight for expert in self.local_experts]
+        wide = _Products.apply(tokens_NI, counts, *first)
+        gated = mlp.weighted_bias_swiglu_impl(
+            wide, None, probs_N.unsqueeze(-1), self.config.activation_func_fp8_input_store
+        )
+        return _Products.apply(gated, counts, *second), None
+
+
+class _Products(torch.autograd.Function):
+    """Each expert's tokens times its weight [O, I]; the weights are copied side by side, and not kept so."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens_NI: torch.Tensor, counts: list[int], *weights: torch.Tensor) -> torch.Tensor:
+        ctx.counts = counts
+        ctx.save_for_backward(tokens_NI, *weights)
+        return F.grouped_mm(tokens_NI, torch.stack(weights).transpose(-2, -1), offs=_ends(counts, tokens_NI))
+
+    @staticmethod
+    def backward(ctx: Any, grad_NO: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        tokens_NI, *weights = ctx.saved_tensors
+        grad_NO, ends = grad_NO.contiguous(), _ends(ctx.counts, tokens_NI)
+        grad_tokens_NI = F.grouped_mm(grad_NO, torch.stack(weights), offs=ends)
+        grad_weights_EOI = F.grouped_mm(grad_NO.t(), tokens_NI, offs=ends)
+        for expert, count in enumerate(ctx.counts):
+            if count == 0:  # the kernel writes nothing there
+                grad_weights_EOI[expert].zero_()
+        return grad_tokens_NI, None, *grad_weights_EOI.unbind()
+
+
+def _ends(counts: list[int], tokens: torch.Tensor) -> torch.Tensor:
+    """Return where each expert's tokens end."""
+    return torch.tensor(list(accumulate(counts)), dtype=torch.int32, device=tokens.device)
