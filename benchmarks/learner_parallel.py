@@ -136,13 +136,9 @@ def rank(arguments: argparse.Namespace, row: Row) -> None:
     own = packed[layout.data_rank(arguments.rank)]
     steps: list[OptimizerStep] = []
     usual, spread = learner_gpu.timed(lambda: steps.append(learner.train(own)), MEASURED, arguments.device == "cuda")
-    directory = Path("/dev/shm") / f"learner-parallel-{arguments.port}"
-    began = time.perf_counter()
-    learner.save(directory)
-    saved = time.perf_counter() - began
+    saved = save(learner, arguments) if arguments.checkpoint else None
     found: Json = {"peak GiB": torch.cuda.max_memory_allocated() / 2**30 if arguments.device == "cuda" else None}
     if arguments.rank == 0:
-        shutil.rmtree(directory)
         found |= {
             "ms": 1000 * usual,
             "spread": spread,
@@ -156,12 +152,24 @@ def rank(arguments: argparse.Namespace, row: Row) -> None:
     learner.close()
 
 
+def save(learner: LearnerRank, arguments: argparse.Namespace) -> float:
+    """Return how long a checkpoint takes, in seconds."""
+    directory = Path("/dev/shm") / f"learner-parallel-{arguments.port}"
+    began = time.perf_counter()
+    learner.save(directory)
+    saved = time.perf_counter() - began
+    if arguments.rank == 0:
+        shutil.rmtree(directory)
+    return saved
+
+
 def measure(arguments: argparse.Namespace, name: str) -> Json:
     """Start the ranks of a row; return what the first one prints, with the peaks of all. Raises CalledProcessError."""
     port = free_ports(HOST)[0]
     write_model(arguments, ROWS[name].model)
     command = [sys.executable, __file__, "--out", str(arguments.out), "--device", arguments.device, "--rank-of", name]
-    command += ["--port", str(port), *(["--tiny"] if arguments.tiny else []), "--rank"]
+    command += ["--port", str(port), *(["--tiny"] if arguments.tiny else [])]
+    command += [*([] if arguments.checkpoint else ["--no-checkpoint"]), "--rank"]
     environment = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", **os.environ}
     ranks = [
         subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True, env=environment)
@@ -192,6 +200,9 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=possible())
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a few layers and short samples, to try the benchmark")
+    parser.add_argument(
+        "--checkpoint", action=argparse.BooleanOptionalAction, default=True, help="write one at the end"
+    )
     for hidden in ("--rank-of", "--rank", "--port"):
         parser.add_argument(hidden, type=int if hidden != "--rank-of" else str, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

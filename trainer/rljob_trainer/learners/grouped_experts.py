@@ -1,8 +1,8 @@
 """The experts of a rank in one grouped matrix product, for GPUs.
 
 Megatron's `SequentialMLP` runs one expert after the other, and with small experts a GPU mostly waits for the next
-kernel; its `GroupedMLP` needs the package grouped_gemm. PyTorch has such a product (`grouped_mm`: for bf16 on Hopper
-and newer one kernel, elsewhere a loop). The experts stay modules of their own, with the same names in checkpoints.
+kernel; its `GroupedMLP` needs the package grouped_gemm. PyTorch has such a product, `grouped_mm`. The experts stay
+modules of their own, with the same names in checkpoints.
 
 Axes: N tokens in the order of their experts, E experts, I inputs, O outputs.
 """

@@ -6,13 +6,16 @@ from typing import Literal
 
 import pytest
 from megatron.core.transformer.attention import SelfAttention
+from megatron.core.transformer.moe.experts import SequentialMLP
 from megatron.core.transformer.transformer_layer import TransformerLayer
+from torch.nn.functional import silu
 
 from rljob_api.sizing.families import FAMILIES
 from rljob_api.sizing.latent import Latent
 from rljob_trainer.learners.experts import BiasedRouter, RoutedLayer, Router
 from rljob_trainer.learners.fused_attention import FusedAttention
 from rljob_trainer.learners.fused_layer import FusedLayer
+from rljob_trainer.learners.grouped_experts import GroupedExperts
 from rljob_trainer.learners.latent_attention import LatentAttention
 from rljob_trainer.learners.model import _layer_spec
 from rljob_trainer.learners.norm import CentredNorm
@@ -50,6 +53,18 @@ def test_gpus_have_the_fused_layers_unless_megatron_computes_a_part_of_them_agai
 def test_experts_are_not_in_a_fused_layer() -> None:
     spec = _layer_spec(settings(num_moe_experts=4), FAMILIES["Qwen3MoeForCausalLM"], "cuda")
     assert (spec.module, spec.submodules.self_attention.module) == (RoutedLayer, FusedAttention)
+
+
+@pytest.mark.parametrize(
+    ("device", "width", "experts"),
+    [("cuda", 16, GroupedExperts), ("cuda", 12, SequentialMLP), ("cpu", 16, SequentialMLP)],
+)
+def test_a_gpu_computes_all_experts_in_one_product_if_it_can(
+    device: Literal["cpu", "cuda"], width: int, experts: type[SequentialMLP]
+) -> None:
+    config = settings(num_moe_experts=4, moe_ffn_hidden_size=width)
+    spec = _layer_spec(config, FAMILIES["Qwen3MoeForCausalLM"], device)
+    assert spec.submodules.mlp.submodules.experts.module is experts
 
 
 @pytest.mark.parametrize(
@@ -111,4 +126,7 @@ def test_turned_pairs_alone_keep_attention_from_being_fused() -> None:
 def settings(**changed: object) -> SimpleNamespace:
     """Return what decides on the layers, as Megatron's configuration has it."""
     usual = {"recompute_granularity": None, "recompute_modules": [], "num_moe_experts": None}
+    usual |= {"gated_linear_unit": True, "activation_func": silu, "bias_activation_fusion": True}
+    usual |= {"add_bias_linear": False, "moe_apply_probs_on_input": False, "expert_tensor_parallel_size": 1}
+    usual |= {"hidden_size": 64, "moe_ffn_hidden_size": 16}
     return SimpleNamespace(**{"qk_layernorm": True, **usual, **changed})
