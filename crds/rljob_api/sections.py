@@ -911,7 +911,7 @@ class ExtraArgs(Section):
     sglang: Settings = Field(default_factory=dict)
     """further SGLang server arguments, by name without leading dashes, for example `chunked-prefill-size: 4096`"""
     megatron: Settings = Field(default_factory=dict)
-    """further fields of Megatron's TransformerConfig, for example `deterministic_mode: true`"""
+    """further fields of Megatron's TransformerConfig, for example `recompute_granularity: selective`"""
 
 
 class Watch(Section):

@@ -271,7 +271,7 @@ LAYOUT: dict[str, Entry] = {
     "recompute-method": Field("extraArgs.megatron.recompute_method", TEXT),
     "recompute-num-layers": Field("extraArgs.megatron.recompute_num_layers", WHOLE),
     "recompute-modules": Field("extraArgs.megatron.recompute_modules", TEXTS),
-    "deterministic-mode": Field("extraArgs.megatron.deterministic_mode", ON),
+    "deterministic-mode": Lost("Megatron has it for its own embedding and attention, and the learner has others"),
     **same(
         Needless("the learner has its own packed attention and its own overlap of communication"),
         (

@@ -110,13 +110,21 @@ MEGATRON_OURS = {
         *("batch_p2p_comm", "gradient_accumulation_fusion", "persist_layer_norm", "use_cpu_initialization"),
         *("variable_seq_lengths",),
     ),
+    "the learner has its own fused kernels, or takes Megatron's, by device and model": (
+        *("bias_activation_fusion", "bias_dropout_fusion"),
+    ),
+    "only Megatron's embedding reads it, and the learner has its own": (
+        "deterministic_mode",
+        "fp32_residual_connection",
+    ),
+    "the learner treats all micro-batches alike; spec.training.recompute is for all of them": (
+        *("num_microbatches_with_partial_activation_checkpoints",),
+    ),
 }
-"""what rljob sets itself, by the reason"""
+"""what rljob sets itself or has its own of, by the reason"""
 MEGATRON_FREE = (
-    *("bias_activation_fusion", "bias_dropout_fusion", "deallocate_pipeline_outputs", "deterministic_mode"),
-    *("disable_bf16_reduced_precision_matmul", "distribute_saved_activations", "fp32_residual_connection"),
-    *("num_microbatches_with_partial_activation_checkpoints", "recompute_granularity", "recompute_method"),
-    *("recompute_modules", "recompute_num_layers"),
+    *("deallocate_pipeline_outputs", "disable_bf16_reduced_precision_matmul", "distribute_saved_activations"),
+    *("recompute_granularity", "recompute_method", "recompute_modules", "recompute_num_layers"),
 )
 """what a dense model of Megatron's own layers makes use of, and nothing else decides"""
 

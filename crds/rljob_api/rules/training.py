@@ -1,14 +1,12 @@
 """Rules of `spec.training`: parallel sizes and the optimizer's schedule. `batches.py` has those of the batches."""
 
 import math
-from collections.abc import Iterator
 
-from rljob_api.errors import Problem
-from rljob_api.rules import batches
+from rljob_api.rules import batches, megatron
 from rljob_api.rules.algorithm import critic_only
 from rljob_api.rules.batches import batches_fit, context, model, one_step, ranks, replicas, steps, training
 from rljob_api.rules.cel import near
-from rljob_api.rules.claims import Search, only_in_python, requires, unused
+from rljob_api.rules.claims import Search, requires, unused
 from rljob_api.rules.terms import SPEC, has, is_default, named, size
 from rljob_api.sections import INT32, MOST_GPUS_PER_NODE, Device, Schedule, Spec
 from rljob_api.sizing.batch import divisors
@@ -167,18 +165,7 @@ OFFLOAD = requires(
     "needs runtime.device Gpu; nearest valid: false",
 )
 
-SAVED = "distribute_saved_activations"
-
-
-@only_in_python("the API server does not see into free mappings")
-def saved_activations(spec: Spec) -> Iterator[Problem]:
-    given = spec.extra_args.megatron
-    if spec.training.sequence_parallel and given.get(SAVED) is True:
-        rule = f"divides what {training.sequence_parallel.at} has divided already"
-        yield Problem(f"spec.extraArgs.megatron.{SAVED}", True, rule, "false")
-
-
 RULES = (
     *(PARALLELISM, SHARES, VIRTUAL, STAGES, CONTEXT, EXPERTS, *ROUTERS, *batches.RULES, *SCHEDULE, OFFLOAD),
-    saved_activations,
+    *megatron.RULES,
 )

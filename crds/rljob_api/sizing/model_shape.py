@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from rljob_api.errors import ABSENT, ManifestError, Problem
 from rljob_api.sections import Device, Placement, Spec
+from rljob_api.sizing import recomputation
 from rljob_api.sizing.families import FAMILIES, LOCAL, REFUSED, Family, faults, layer_types, rope_type
 from rljob_api.sizing.latent import Latent, latent_of
 
@@ -268,7 +269,8 @@ def problems(model: Shape, spec: Spec) -> tuple[Problem, ...]:
         *stage_problems(model, spec, stages),
         undivided("spec.rollout.gpusPerEngine", engine, partial(engine_obstacles, model), engines),
         *expert_problems(model, spec),
-        unfused_gelu(model, spec),
+        *recomputation.absent_parts(spec, model.experts, model.dense_layers, model.shared_ffn),
+        recomputation.uneven_groups(spec, model.layers),
         too_long("spec.rollout.contextLength", rollout.context_length, model.longest),
         beyond_window(model, rollout.context_length),
         beyond_forgotten(model, spec),
@@ -310,6 +312,7 @@ def teacher_problems(teacher: Shape, student: Shape, spec: Spec) -> tuple[Proble
     found = [
         undivided("spec.training.tensorParallel", tensor, partial(tensor_obstacles, teacher), tensors, whose),
         *stage_problems(teacher, spec, stages, whose),
+        recomputation.uneven_groups(spec, teacher.layers, whose),
     ]
     if teacher.vocabulary < student.vocabulary:
         rule = f"is of a model that knows {teacher.vocabulary} tokens, and the student may sample {student.vocabulary}"
@@ -383,14 +386,6 @@ def not_all_layers(model: Shape, layers: Sequence[int], whose: str = "model's") 
     near = [some + (stage < more) for stage in range(len(layers))]
     rule = f"adds up to {sum(layers)}, and the {whose} layers are {model.layers}"
     return Problem("spec.training.pipelineLayers", list(layers), rule, str(near) if some else None)
-
-
-def unfused_gelu(model: Shape, spec: Spec) -> Problem | None:
-    """Return the problem of Megatron's plain GELU, which is not that of tanh."""
-    if not model.family.gelu or spec.extra_args.megatron.get("bias_activation_fusion", True):
-        return None
-    rule = "would compute another GELU than the model's, which Megatron has in the fused form alone"
-    return Problem("spec.extraArgs.megatron.bias_activation_fusion", False, rule, "true")
 
 
 def beyond_window(model: Shape, context: int | None, whose: str = "model") -> Problem | None:

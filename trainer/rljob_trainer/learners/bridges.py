@@ -45,11 +45,6 @@ def check(hf_config: Any, config: LearnerConfig) -> None:
     for problem in _problems(hf_config):
         raise UnsupportedModelError(f"{config.checkpoint_dir}: {problem}")
     model = read(hf_config.to_dict(), BY_MODEL_TYPE[hf_config.model_type])
-    if model.family.gelu and not config.megatron_args.get("bias_activation_fusion", True):
-        raise UnsupportedModelError(
-            f"{config.checkpoint_dir}: bias_activation_fusion=False: "
-            "Megatron has the model's GELU in the fused form alone; use true"
-        )
     for problem in _expert_problems(model, config):
         raise UnsupportedModelError(f"{config.checkpoint_dir}: {problem}")
     layers = model.layers

@@ -107,7 +107,7 @@ FIELDS = {
     "checkpoint__interval": st.integers(1, 99),
     "recovery__healthIntervalSeconds": st.integers(1, 99),
     "extraArgs__sglang": st.sampled_from([{"chunked-prefill-size": 4096}, {"disable-radix-cache": True}]),
-    "extraArgs__megatron": st.sampled_from([{"recompute_num_layers": 2, "deterministic_mode": True}]),
+    "extraArgs__megatron": st.sampled_from([{"recompute_num_layers": 2, "recompute_method": "block"}]),
     "training__recompute": st.just("Full"),
     "tracking__wandb": st.sampled_from([{"project": "p"}, {"project": "p q", "entity": "e", "mode": "Offline"}]),
 }

@@ -27,7 +27,7 @@ def test_a_free_argument_of_sglang_passes(given):
     "given",
     [
         {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
-        {"deterministic_mode": True},
+        {"deallocate_pipeline_outputs": True},
     ],
 )
 def test_a_free_argument_of_megatron_passes(given):

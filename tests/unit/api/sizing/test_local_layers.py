@@ -127,19 +127,6 @@ def test_inputs_of_the_norms_of_outputs_are_kept(good):
     assert kept.formula == "maxTokensPerGpu x L x (6H + (2(Q + 2K) + Q + 3F) / TP) x 2, no recomputation"
 
 
-def gemma_problems(good: str, **megatron: object) -> list[str]:
-    content = yaml.safe_load(good)
-    content["spec"] |= {"extraArgs": {"megatron": megatron}}
-    return [str(problem) for problem in problems(shape(GEMMA), parse(content).spec) if "fusion" in str(problem)]
-
-
-def test_the_plain_gelu_of_megatron_is_refused(good):
-    (problem,) = gemma_problems(good, bias_activation_fusion=False)
-    assert "spec.extraArgs.megatron.bias_activation_fusion" in problem and "nearest valid: true" in problem
-
-    assert gemma_problems(good) == gemma_problems(good, bias_activation_fusion=True) == []
-
-
 def window_problems(good: str, context: int | None, device: str = "Gpu", **sglang: str) -> list[str]:
     content = yaml.safe_load(good)
     content["spec"]["rollout"] |= {"contextLength": context, "sampling": {"maxNewTokens": 100}}
@@ -189,14 +176,6 @@ def test_models_without_windows_may_have_long_samples(good):
     content["spec"]["rollout"] |= {"contextLength": 8192}
     found = problems(shape(ON_THE_HUB["Qwen/Qwen3-0.6B"]), parse(content).spec)
     assert not any("sliding_window" in str(problem) for problem in found)
-
-
-def test_other_models_may_have_their_plain_activation(good):
-    content = yaml.safe_load(good)
-    content["spec"] |= {"extraArgs": {"megatron": {"bias_activation_fusion": False}}}
-    found = problems(shape(ON_THE_HUB["Qwen/Qwen3-0.6B"]), parse(content).spec)
-
-    assert not any("fusion" in str(problem) for problem in found)
 
 
 def test_each_rank_of_an_engine_has_the_whole_embedding(good):

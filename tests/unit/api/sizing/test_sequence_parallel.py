@@ -72,6 +72,6 @@ def test_tokens_of_a_rank_have_as_many_shares_as_tensor_ranks_only_with_sequence
 @pytest.mark.parametrize(("shares", "divided"), [(False, True), (True, False)])
 def test_saved_activations_may_be_divided_once(good: str, shares: bool, divided: bool) -> None:
     content = yaml.safe_load(good)
-    content["spec"]["training"] |= {"tensorParallel": 2, "sequenceParallel": shares}
+    content["spec"]["training"] |= {"tensorParallel": 2, "sequenceParallel": shares, "recompute": "Full"}
     content["spec"]["extraArgs"] = {"megatron": {"distribute_saved_activations": divided}}
     assert parse(content).spec.training.sequence_parallel is shares

@@ -92,11 +92,6 @@ def llama(**changes: Any) -> PreTrainedConfig:
             "final_logit_softcapping 30.0 is not supported, only None",
         ),
         (
-            Gemma3TextConfig(),
-            {"megatron_args": {"bias_activation_fusion": False}},
-            "bias_activation_fusion=False: Megatron has the model's GELU in the fused form alone",
-        ),
-        (
             Gemma3TextConfig(rope_scaling={"rope_type": "yarn", "factor": 2.0}),
             {},
             "rope type 'yarn' is not supported; supported are default, linear",
@@ -137,8 +132,3 @@ def test_every_family_has_a_bridge(model_type: str) -> None:
 @pytest.mark.parametrize("settings", [{}, {"tensor_parallel": 3}, {"pipeline_parallel": 2}])
 def test_what_can_be_trained_is_not(settings: dict[str, Any]) -> None:
     check(llama(), learner_config(Path("model"), **settings))
-
-
-def test_other_models_may_have_megatrons_plain_activation() -> None:
-    check(llama(), learner_config(Path("model"), megatron_args={"bias_activation_fusion": False}))
-    check(Gemma3TextConfig(), learner_config(Path("model"), megatron_args={"bias_activation_fusion": True}))
