@@ -17,22 +17,18 @@ LEARNER_ONLY = (
     *(field for field in fields_of(SPEC.algorithm) if field.alias not in ("dynamicSampling", "overlong")),
     SPEC.rollout.asynchronous,
     *fields_of(SPEC.training, "steps_per_rollout", "global_batch_size", "nodes", "tensor_parallel"),
-    *fields_of(
-        SPEC.training,
-        "sequence_parallel",
-        "pipeline_parallel",
-        "virtual_pipeline",
-        "pipeline_layers",
-        "context_parallel",
-        "max_tokens_per_gpu",
-    ),
-    SPEC.training.offload,
+    *fields_of(SPEC.training, "sequence_parallel", "pipeline_parallel", "virtual_pipeline", "pipeline_layers"),
+    *fields_of(SPEC.training, "context_parallel", "expert_parallel", "expert_tensor_parallel"),
+    *fields_of(SPEC.training, "max_tokens_per_gpu", "recompute", "offload"),
+    *fields_of(SPEC.training.experts),
+    *(field for field in fields_of(SPEC.training.optimizer) if field.alias != "learningRate"),
     *fields_of(SPEC.weight_sync, "transport", "directory", "bucket_mib"),
     *fields_of(SPEC.checkpoint, "interval", "keep"),
     *fields_of(SPEC.watch, "entropy_share", "gradient_spike", "non_finite", "mismatch", "staleness", "data_wait"),
     SPEC.extra_args.megatron,
 )
-"""fields that only a run with a learner reads; they may stay, so that one field turns debug.rolloutOnly on"""
+"""fields that only a run with a learner reads; they may stay, so that one field turns debug.rolloutOnly on.
+The learning rate has no default, so it is always there"""
 ENGINES_ONLY = (
     *fields_of(SPEC.rollout, "engines", "gpus_per_engine", "memory_fraction", "router_policy"),
     *fields_of(SPEC.rollout, "request_timeout_seconds", "generate_timeout_seconds"),
