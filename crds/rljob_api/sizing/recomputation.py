@@ -6,7 +6,7 @@
 from collections.abc import Iterator
 
 from rljob_api.errors import Problem
-from rljob_api.sections import Recompute, Spec
+from rljob_api.sections import Spec
 
 PATH = "spec.extraArgs.megatron."
 
@@ -31,8 +31,7 @@ def uneven_groups(spec: Spec, layers: int, whose: str = "model's") -> Problem | 
     """Return the problem of groups of layers that do not fill what a pipeline stage has: Megatron reads beyond it."""
     given = spec.extra_args.megatron
     number = given.get("recompute_num_layers")
-    usual = "uniform" if spec.training.recompute is Recompute.FULL else None
-    if not isinstance(number, int) or number < 1 or given.get("recompute_method", usual) != "uniform":
+    if number is None or given.get("recompute_method", "uniform") != "uniform":
         return None
     chunks = chunks_of(spec, layers)
     left = [own for own in chunks if own % number]

@@ -65,6 +65,8 @@ def absent(good, parts, has):
     ("number", "training", "said"),
     [
         (2, {}, None),
+        (27, {}, "27 does not divide the model's 28 layers; nearest valid: 28"),
+        (1, {}, None),
         (3, {}, "3 does not divide the model's 28 layers; nearest valid: 2"),
         (
             5,
