@@ -8,6 +8,7 @@ import ray
 
 from rljob_api.sections import Device, Placement
 from rljob_api.sizing.topology import Engine, Sizes, Slot, lay_out
+from rljob_trainer.assembly.engine_gpus import on_machines, one_for_each_machine
 from rljob_trainer.engines.placement import Place, PlacementError, Slots, assign, reserve
 
 WANTED = Sizes(
@@ -45,6 +46,12 @@ def test_ray_gives_an_actor_the_gpu_that_its_slot_names(slots: Slots) -> None:
     for slot in lay_out(WANTED).slots:
         given = ray.get(seen.options(**slots.options(slot)).remote())
         assert {"CUDA_VISIBLE_DEVICES": given} == slots.visible_devices([slot])
+
+
+def test_a_gpu_is_read_on_each_machine_with_engines_and_may_stay_unknown(slots: Slots) -> None:
+    chosen = one_for_each_machine(lay_out(WANTED), slots)
+    assert len(chosen) == 1
+    assert on_machines(slots, chosen) == [None]  # NVML knows no GPU here
 
 
 @pytest.mark.parametrize("index", [0, 1])

@@ -19,6 +19,7 @@ from rljob_api import control
 from rljob_api.sections import Placement, RLJob, Spec
 from rljob_trainer.assembly.decorators import Core, decorated, decorators
 from rljob_trainer.assembly.downloads import with_local_files
+from rljob_trainer.assembly.engine_gpus import require_kept_weights
 from rljob_trainer.assembly.foundation import RAY_ADDRESS, Foundation, lay, report_start, track
 from rljob_trainer.assembly.material import gather
 from rljob_trainer.assembly.mode import mode_of
@@ -85,6 +86,7 @@ def _run(foundation: Foundation, server: ControlServer, found: Found | None) -> 
     model = _connect_ray(foundation)
     material = gather(foundation, mode.source, model, found)
     slots = placement.reserve(foundation.topology, spec.runtime.device, PLACEMENT_S)
+    require_kept_weights(spec, foundation.topology, slots)
     foundation.status_store.beat()
     start = start_in_turns if spec.learner_leaves else start_at_once
     sampling, learning = start(

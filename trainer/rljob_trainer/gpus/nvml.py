@@ -48,7 +48,7 @@ class NvmlReader:
     def __init__(self, node: str, names: Sequence[str], library: Library) -> None:
         """`library` is initialised. Raises its NVMLError for a GPU that it does not know."""
         self._library = library
-        self._handles = {f"{node}:{name}": self._handle(name) for name in names}
+        self._handles = {f"{node}:{name}": device_of(library, name) for name in names}
         self._node = node
         # Kept: a GPU that is lost no longer says where it is.
         self._places = {key(handle): (gpu, self._bus(handle)) for gpu, handle in self._handles.items()}
@@ -57,14 +57,6 @@ class NvmlReader:
     def look(self) -> Looked:
         readings = tuple(self._read(gpu, handle) for gpu, handle in self._handles.items())
         return Looked(readings, tuple(self._new_xids()))
-
-    def _handle(self, name: str) -> Any:
-        if name.isdecimal():
-            return self._library.nvmlDeviceGetHandleByIndex(int(name))
-        handle = self._library.nvmlDeviceGetHandleByUUID(name)
-        # A part of a GPU (MIG) has no temperature, power or errors of its own: the whole GPU does.
-        whole = self._known(lambda: self._library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
-        return handle if whole is None else whole
 
     def _bus(self, handle: Any) -> str:
         bus = self._library.nvmlDeviceGetPciInfo(handle).busId
@@ -114,11 +106,25 @@ class NvmlReader:
             yield Xid(gpu, bus, int(event.eventData))
 
     def _known(self, ask: Callable[[], T]) -> T | None:
-        """Return the answer; None where the GPU or this version of its driver has none."""
-        try:
-            return ask()
-        except self._library.NVMLError:
-            return None
+        return known(self._library, ask)
+
+
+def device_of(library: Library, name: str) -> Any:
+    """Return NVML's handle of a GPU by its index or UUID. Raises its NVMLError for a GPU that it does not know."""
+    if name.isdecimal():
+        return library.nvmlDeviceGetHandleByIndex(int(name))
+    handle = library.nvmlDeviceGetHandleByUUID(name)
+    # A part of a GPU (MIG) has no temperature, power or errors of its own: the whole GPU does.
+    whole = known(library, lambda: library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
+    return handle if whole is None else whole
+
+
+def known(library: Library, ask: Callable[[], T]) -> T | None:
+    """Return the answer; None where the GPU or this version of its driver has none."""
+    try:
+        return ask()
+    except library.NVMLError:
+        return None
 
 
 def key(handle: Any) -> int | None:
