@@ -49,7 +49,8 @@ def placed(job: Spec) -> Slots:
 def judge(job: Spec, *gpus: EngineGpu | None) -> list[tuple[Slot, ...]]:
     asked: list[tuple[Slot, ...]] = []
 
-    def read(_slots: Slots, chosen: tuple[Slot, ...]) -> Sequence[EngineGpu | None]:
+    def read(slots: Slots, chosen: tuple[Slot, ...]) -> Sequence[EngineGpu | None]:
+        assert slots == placed(job)
         asked.append(chosen)
         return gpus
 
@@ -58,7 +59,8 @@ def judge(job: Spec, *gpus: EngineGpu | None) -> list[tuple[Slot, ...]]:
 
 
 def test_gpus_that_keep_weights_and_those_that_nobody_knows_pass() -> None:
-    assert len(judge(spec(), H100, None)) == 1
+    job = spec()
+    assert judge(job, H100, None) == [one_for_each_machine(topology(job), placed(job))]
 
 
 def test_a_gpu_that_changes_weights_ends_the_start_with_its_name_once() -> None:

@@ -3,7 +3,11 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from rljob_trainer.assembly import build
 from rljob_trainer.assembly.build import Start, start_at_once, start_in_turns
+from rljob_trainer.preflight import PreflightError
 
 
 def order(start: Start) -> list[str]:
@@ -32,3 +36,24 @@ def test_learner_and_engines_start_at_once() -> None:
 
 def test_engines_start_on_gpus_that_the_learner_has_left() -> None:
     assert order(start_in_turns) == ["learner starts", "resume True", "leave True", "engines start", "engines ready"]
+
+
+def test_nothing_starts_on_gpus_that_would_change_published_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, topology, started = SimpleNamespace(learner_leaves=False, runtime=SimpleNamespace(device="Gpu")), "t", []
+    foundation = SimpleNamespace(spec=spec, topology=topology, orders=None)
+    source = SimpleNamespace(start=lambda *_: started.append("engines"))
+    mode = SimpleNamespace(source=source, start_learning=lambda *_: started.append("learner"))
+
+    def refuse(*given: Any) -> None:
+        assert given == (spec, topology, "slots")
+        raise PreflightError("an A100")
+
+    monkeypatch.setattr(build, "mode_of", lambda _: mode)
+    monkeypatch.setattr(build, "_connect_ray", lambda _: "model")
+    monkeypatch.setattr(build, "gather", lambda *_: SimpleNamespace(source=source))
+    monkeypatch.setattr(build.placement, "reserve", lambda *_: "slots")
+    monkeypatch.setattr(build, "require_kept_weights", refuse)
+
+    with pytest.raises(PreflightError, match="an A100"):
+        build._run(cast(Any, foundation), cast(Any, None), None)
+    assert started == []
