@@ -7,7 +7,8 @@ from rljob_api.rules.batches import is_sft
 from rljob_api.rules.claims import only_in_python, requires, unused
 from rljob_api.rules.names import FUNCTION, closest, colon_in, with_colon
 from rljob_api.rules.terms import SPEC, any_of, default, fields_of, has, matches, named, or_else, size, text_of, when
-from rljob_api.sections import CPU_KV_TOKENS, TOOLS, Device, Precision, Spec, ToolSandbox
+from rljob_api.sections import CPU_KV_TOKENS, TOOLS, Device, Placement, Pods, Precision, Spec, ToolSandbox
+from rljob_api.sizing import fp8_gpus
 
 rollout = SPEC.rollout
 on_cpu = SPEC.runtime.device == Device.CPU
@@ -48,6 +49,17 @@ OF_QUANTIZATION = {
     "load-format": "engines begin without weights, and get them quantised from the learner",
 }
 """arguments of SGLang that spec.rollout.quantization sets, with the reason"""
+
+
+@only_in_python("the API server does not see into free mappings")
+def quantised_gpus(spec: Spec) -> Iterator[Problem]:
+    pods = spec.pods or Pods()
+    role = pods.trainer if spec.placement is Placement.COLOCATED else pods.rollout
+    chosen = {**spec.scheduling.node_selector, **(role.node_selector if role else {})}
+    if (gpu := fp8_gpus.selected(chosen)) and (found := fp8_gpus.problem(spec, gpu)):
+        yield found
+
+
 WITHOUT_DRAFT = "NGRAM"
 """the speculative decoding that needs no second model"""
 
@@ -131,6 +143,7 @@ RULES = (
     *SEVERAL_STEPS,
     QUANTIZATION,
     quantised_engines,
+    quantised_gpus,
     tool_functions,
     requires(
         rollout.sampling.top_k,

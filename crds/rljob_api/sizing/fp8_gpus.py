@@ -5,6 +5,7 @@ from what the learner published, and no publication can be verified. Source: SGL
 `Fp8LinearMethod`, `Fp8MoEMethod`, `can_auto_enable_marlin_fp8`, `requant_block_scale_ue8m0_for_deepgemm`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +31,10 @@ ARCHITECTURES: Final = (
     ((7, 0), "Volta"),
 )
 """of GPUs from a compute capability on, newest first"""
+MAJOR, MINOR = "nvidia.com/gpu.compute.major", "nvidia.com/gpu.compute.minor"
+FAMILY = "nvidia.com/gpu.family"
+FAMILIES: Final = {"ampere": FIRST, "turing": (7, 5), "volta": (7, 0)}
+"""values of FAMILY without FP8, with their first compute capability; NVIDIA's GPU feature discovery labels nodes so"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,15 @@ def problem(spec: Spec, gpu: EngineGpu) -> Problem | None:
         nearest = " and ".join(f"spec.extraArgs.sglang.{name} {value}" for name, value in changes.items())
         return refusal(spec, f"{rule} do not hold what is published", f"{nearest} as well")
     return None
+
+
+def selected(labels: Mapping[str, str]) -> EngineGpu | None:
+    """Return the GPU that a nodeSelector asks for; None: it leaves open what matters."""
+    if labels.get(MAJOR, "").isdecimal() and labels.get(MINOR, "").isdecimal():
+        name = f"nodes with {MAJOR} {labels[MAJOR]} and {MINOR} {labels[MINOR]}"
+        return EngineGpu(name, (int(labels[MAJOR]), int(labels[MINOR])))
+    family = labels.get(FAMILY, "")
+    return EngineGpu(f"nodes with {FAMILY} {family}", FAMILIES[family]) if family in FAMILIES else None
 
 
 def refusal(spec: Spec, rule: str, nearest: str) -> Problem:

@@ -3,8 +3,9 @@
 import pytest
 import yaml
 
+from rljob_api.errors import ManifestError
 from rljob_api.reading.manifest import parse
-from rljob_api.sizing.fp8_gpus import EngineGpu, matters, problem
+from rljob_api.sizing.fp8_gpus import FAMILY, MAJOR, MINOR, EngineGpu, matters, problem, selected
 
 A100 = EngineGpu("NVIDIA A100-SXM4-80GB", (8, 0))
 B200 = EngineGpu("NVIDIA B200", (10, 0), deep_gemm=True)
@@ -111,3 +112,50 @@ def test_only_published_weights_on_gpus_are_judged(good, quantization, sections,
 
     assert matters(given) is judged
     assert (problem(given, A100) is not None) is judged
+
+
+@pytest.mark.parametrize(
+    ("labels", "capability"),
+    [
+        ({MAJOR: "8", MINOR: "6"}, (8, 6)),
+        ({MAJOR: "9", MINOR: "0", FAMILY: "ampere"}, (9, 0)),
+        ({FAMILY: "ampere"}, (8, 0)),
+        ({FAMILY: "turing"}, (7, 5)),
+        ({FAMILY: "volta"}, (7, 0)),
+        ({FAMILY: "hopper"}, None),
+        ({MAJOR: "8"}, None),
+        ({MINOR: "0"}, None),
+        ({MAJOR: "eight", MINOR: "0"}, None),
+        ({"kubernetes.io/arch": "amd64"}, None),
+    ],
+)
+def test_labels_of_nodes_may_say_which_gpus_are_asked_for(labels, capability):
+    found = selected(labels)
+
+    assert (found and found.capability) == capability
+
+
+AMPERE, HOPPER = {"nodeSelector": {FAMILY: "ampere"}}, {"nodeSelector": {MAJOR: "9", MINOR: "0"}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "refused"),
+    [
+        ({"scheduling": AMPERE}, True),
+        ({"scheduling": HOPPER}, False),
+        ({"pods": {"trainer": AMPERE}}, True),
+        ({"pods": {"rollout": AMPERE}, "placement": "Disaggregated"}, True),
+        ({"pods": {"trainer": AMPERE}, "placement": "Disaggregated"}, False),
+        ({"scheduling": AMPERE, "pods": {"trainer": HOPPER}}, False),
+        ({"scheduling": AMPERE, "debug": {"rolloutOnly": True}}, False),
+    ],
+)
+def test_a_job_that_asks_for_nodes_without_fp8_is_refused_by_its_manifest(good, sections, refused):
+    try:
+        spec(good, **sections)
+    except ManifestError as error:
+        (found,) = error.problems
+        assert refused and found.field == "spec.rollout.quantization"
+        assert "nodes with nvidia.com/gpu.family ampere (Ampere, compute capability 8.0)" in str(found)
+    else:
+        assert not refused
