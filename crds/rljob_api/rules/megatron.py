@@ -22,7 +22,7 @@ WITHIN = ("core_attn", "mlp", "moe", "shared_experts")
 NOT_WITHIN = {
     "layernorm": "needs Transformer Engine",
     "mla_up_proj": "is of Megatron's latent attention, and the learner has its own",
-    "moe_act": "needs experts in one product, and the learner computes them one by one",
+    "moe_act": "is of the experts of Transformer Engine, and the learner has its own",
 }
 """Megatron's further names, and why the learner has no use for them"""
 FREE_MAPPING = "the API server does not see into free mappings"

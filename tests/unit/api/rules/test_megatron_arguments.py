@@ -187,7 +187,7 @@ def test_products_in_bf16_on_a_cpu_are_not_those_of_cublas(good):
     [
         ("layernorm", "needs Transformer Engine"),
         ("mla_up_proj", "is of Megatron's latent attention, and the learner has its own"),
-        ("moe_act", "needs experts in one product, and the learner computes them one by one"),
+        ("moe_act", "is of the experts of Transformer Engine, and the learner has its own"),
     ],
 )
 def test_parts_that_megatron_alone_knows_are_refused_with_the_reason(good, module, why):
