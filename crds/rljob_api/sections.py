@@ -522,6 +522,7 @@ class RouterPolicy(StrEnum):
 
 class Quantization(StrEnum):
     FP8 = "Fp8"
+    INT4 = "Int4"
 
 
 class Rollout(Section):
@@ -545,8 +546,9 @@ class Rollout(Section):
     SGLang: --max-total-tokens"""
     quantization: Quantization | None = None
     """format of the weights of linear layers in engines; absent: that of `training.precision`. `Fp8`: e4m3 with a scale
-    for each block of 128 x 128, quantised from the learner's weights at each publication. Routers, embeddings and the
-    output layer stay in bf16. slime: a checkpoint in FP8 for the engines; SGLang: quantization_config of config.json"""
+    for each block of 128 x 128; `Int4`: 4 bits with a scale for each 32 weights of a row. They are quantised from the
+    learner's weights at each publication. Routers, embeddings and the output layer stay in bf16. slime: a checkpoint in
+    FP8 or INT4 for the engines; SGLang: quantization_config of config.json"""
     router_policy: RouterPolicy = RouterPolicy.CACHE_AWARE
     """policy of the router. `power_of_two` is not available: it compares loads that are seconds old, but the
     prompts of a step arrive all at once. sglang-router: --policy, slime: --router-policy"""
@@ -942,7 +944,8 @@ class Watch(Section):
     """ExpertCollapse: the busiest expert of a layer gets this many times its share of the tokens at the start"""
     mismatch: Annotated[float, Field(gt=0)] | None = None
     """Mismatch: mean difference of the log-probabilities of engines and learner [nats]; absent: 0.001 in fp32, 0.1
-    in bf16, 0.2 with `rollout.quantization`, and no limit with `rollout.async`, where engines have older weights"""
+    in bf16, with `rollout.quantization` 0.2 (Fp8) or 1 (Int4), and no limit with `rollout.async`, where engines have
+    older weights"""
     staleness: Annotated[float, Field(gt=0)] | None = None
     """Staleness: mean staleness of the response tokens [steps]; absent: no limit. A single token above
     `rollout.async.maxStaleness` is always reported"""

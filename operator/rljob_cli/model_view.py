@@ -1,7 +1,7 @@
 """Shows what `rljob inspect` finds in a Hugging Face checkpoint: its files, and what a quantiser must leave alone."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -9,7 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rljob_api.sizing.quantised import left_alone, quantised
+from rljob_api.sizing.linear import left_alone, quantised
+from rljob_api.sizing.quantised import FORMATS
+from rljob_api.sizing.tensors import Axes
 from rljob_cli.inspect_view import size
 from rljob_trainer.preflight.model_files import contents
 from rljob_trainer.preflight.quantisation import LAYER, Quantisation, quantisation
@@ -30,10 +32,12 @@ class ModelFacts:
     size: int
     """bytes"""
     quantisation: Quantisation
-    fp8_quantised: tuple[str, ...] = ()
-    """modules that `rollout.quantization: Fp8` quantises; none of a checkpoint that is quantised already"""
-    modules_to_not_convert: tuple[str, ...] = ()
-    """the list that engines get then"""
+    formats: tuple[str, ...] = ()
+    """values of `rollout.quantization` that can quantise it; none of a checkpoint that is quantised already"""
+    linear_layers: tuple[str, ...] = ()
+    """modules that are quantised then"""
+    ignored: tuple[str, ...] = ()
+    """the list that engines get then: `modules_to_not_convert` with Fp8, `ignore` with Int4"""
     problems: tuple[str, ...] = ()
 
 
@@ -49,6 +53,7 @@ def facts_of(path: Path) -> ModelFacts:
     broken = tuple(damaged(weights))
     shapes = {} if broken else shapes_of(weights)
     found = quantisation(config, shapes)
+    layers = quantised(shapes) if found.method is None else ()
     faults = [f"{each.value}: {each.rule}" for each in (*broken, *(() if broken else absent(weights)))]
     return ModelFacts(
         path=str(path),
@@ -57,10 +62,18 @@ def facts_of(path: Path) -> ModelFacts:
         files=len(weights.files),
         size=sum(file.size for file in weights.files),
         quantisation=found,
-        fp8_quantised=quantised(shapes) if found.method is None else (),
-        modules_to_not_convert=left_alone(shapes) if found.method is None and quantised(shapes) else (),
+        formats=tuple(_formats(layers, shapes)),
+        linear_layers=layers,
+        ignored=left_alone(shapes) if layers else (),
         problems=(*faults, *_of_the_list(found)),
     )
+
+
+def _formats(layers: Sequence[str], shapes: Mapping[str, Axes]) -> Iterator[str]:
+    """Yield the formats that fit the matrices of all these layers."""
+    for kind, format_ in FORMATS.items():
+        if layers and all(format_.misfit(shapes[f"{layer}.weight"]) is None for layer in layers):
+            yield kind
 
 
 def _of_the_list(found: Quantisation) -> Iterator[str]:
@@ -88,7 +101,7 @@ def as_table(facts: ModelFacts) -> RenderableType:
         ("quantised", found.method or "no"),
         ("ignored", _some(found.ignore) if found.method else "nothing is quantised"),
         ("no linear layer" if found.method is None else "not quantised", _some(found.plain)),
-        *_of_fp8(facts),
+        *_of_formats(facts),
         ("state", "damaged" if facts.problems else "sound"),
     ):
         rows.add_row(name, Text(value))
@@ -102,10 +115,11 @@ def as_table(facts: ModelFacts) -> RenderableType:
     )
 
 
-def _of_fp8(facts: ModelFacts) -> Iterator[tuple[str, str]]:
-    if facts.fp8_quantised:
-        yield "with Fp8", f"{len(facts.fp8_quantised)} linear layers quantised: {_grouped(facts.fp8_quantised)}"
-        yield "ignore list", _grouped(facts.modules_to_not_convert)
+def _of_formats(facts: ModelFacts) -> Iterator[tuple[str, str]]:
+    if facts.linear_layers:
+        layers = facts.linear_layers
+        yield f"with {' or '.join(facts.formats)}", f"{len(layers)} linear layers quantised: {_grouped(layers)}"
+        yield "ignore list", _grouped(facts.ignored)
 
 
 def _grouped(modules: Sequence[str]) -> str:

@@ -7,7 +7,17 @@ from rljob_api.rules.batches import is_sft
 from rljob_api.rules.claims import only_in_python, requires, unused
 from rljob_api.rules.names import FUNCTION, closest, colon_in, with_colon
 from rljob_api.rules.terms import SPEC, any_of, default, fields_of, has, matches, named, or_else, size, text_of, when
-from rljob_api.sections import CPU_KV_TOKENS, TOOLS, Device, Placement, Pods, Precision, Spec, ToolSandbox
+from rljob_api.sections import (
+    CPU_KV_TOKENS,
+    TOOLS,
+    Device,
+    Placement,
+    Pods,
+    Precision,
+    Quantization,
+    Spec,
+    ToolSandbox,
+)
 from rljob_api.sizing import fp8_gpus
 
 rollout = SPEC.rollout
@@ -49,6 +59,10 @@ OF_QUANTIZATION = {
     "load-format": "engines begin without weights, and get them quantised from the learner",
 }
 """arguments of SGLang that spec.rollout.quantization sets, with the reason"""
+WITHOUT_DRAFT = "NGRAM"
+"""the speculative decoding that needs no second model"""
+BY_ITSELF = "auto"
+"""SGLang chooses the kernels of experts: Marlin's for INT4"""
 
 
 @only_in_python("the API server does not see into free mappings")
@@ -58,10 +72,6 @@ def quantised_gpus(spec: Spec) -> Iterator[Problem]:
     chosen = {**spec.scheduling.node_selector, **(role.node_selector if role else {})}
     if (gpu := fp8_gpus.selected(chosen)) and (found := fp8_gpus.problem(spec, gpu)):
         yield found
-
-
-WITHOUT_DRAFT = "NGRAM"
-"""the speculative decoding that needs no second model"""
 
 
 @only_in_python("the API server does not see into free mappings")
@@ -76,6 +86,12 @@ def quantised_engines(spec: Spec) -> Iterator[Problem]:
     if algorithm != WITHOUT_DRAFT:
         rule = f"cannot be used with {at}: the draft model is not quantised, and would be read as if it was"
         yield Problem("spec.extraArgs.sglang.speculative-algorithm", algorithm, rule, WITHOUT_DRAFT)
+    kernels = given.get("moe-runner-backend", BY_ITSELF)
+    if spec.rollout.quantization is Quantization.INT4 and kernels not in (BY_ITSELF, "marlin"):
+        rule = (
+            f"cannot be used with {at} {Quantization.INT4}: engines load its experts again for Marlin's kernels alone"
+        )
+        yield Problem("spec.extraArgs.sglang.moe-runner-backend", kernels, rule, BY_ITSELF)
 
 
 IN_SEVERAL_STEPS = {"generate_timeout_seconds": ("generate",), "overflow": ("generate", "tools")}

@@ -9,11 +9,13 @@ of each expert's; V vocabulary. Of latent attention: R width of both latents, U 
 projected from one.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rljob_api.sections import Device, Precision, Recompute, Spec, Transport
 from rljob_api.sizing import quantised
+from rljob_api.sizing.linear import matrices
 from rljob_api.sizing.model_shape import Shape
 from rljob_api.sizing.topology import Topology
 
@@ -322,12 +324,11 @@ def engine_weights(model: Shape, spec: Spec, size: int, ranks: int) -> Item:
     parameters = model.largest_stage(ranks, 1, ranks)
     if model.family.whole_embedding:
         parameters += model.embedding() - model.embedding(ranks)
-    if spec.rollout.quantization is None:
+    if (kind := spec.rollout.quantization) is None:
         return Item("weights", parameters * size, f"P x {size}, P at TP = gpusPerEngine")
-    linear, blocks = quantised.linear_parameters(model), quantised.blocks(model)
-    saved = (linear * (size - 1) - blocks * quantised.SCALE_BYTES) // ranks
-    formula = f"P x {size}, less {size - 1} for each weight in FP8, and 4 for each block of 128 x 128"
-    return Item("weights", parameters * size - saved, formula)
+    numbers = sum(map(math.prod, matrices(model).values()))
+    saved = (numbers * size - quantised.part_bytes(kind, model)) // ranks
+    return Item("weights", parameters * size - saved, f"P x {size}, but {quantised.FORMATS[kind].formula}")
 
 
 def kv_bytes_per_token(model: Shape, spec: Spec) -> int:

@@ -1,125 +1,107 @@
-"""Weights of engines in FP8: which matrices of a model are quantised, and what an engine is told of it. Pure.
+"""Formats of weights in engines: what a matrix becomes, what an engine is given of it, which sizes it allows. Pure.
 
-The layout is that of DeepSeek's and Qwen's FP8 checkpoints: each block of 128 x 128 weights has an fp32 scale, in a
-tensor beside the weight. `sync/fp8.py` of the trainer computes both. Linear layers are known by their names: a matrix
-with another name, such as a router or an embedding, is left as it is and is on the list that the engine gets.
+    spec.rollout.quantization ─► FORMATS: Fp8, Int4 ─► `config.json` of engines, memory plan, what is published
+
+`sync/quantised/` of the trainer computes the numbers. `linear.py` says which matrices are quantised.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from rljob_api.errors import Problem
-from rljob_api.sections import Placement, Spec
+from rljob_api.sections import Placement, Quantization, Spec
+from rljob_api.sizing.fp8 import Fp8
+from rljob_api.sizing.int4 import Int4
+from rljob_api.sizing.linear import left_alone, matrices
 from rljob_api.sizing.model_shape import Shape, engine_obstacles, undivided
 from rljob_api.sizing.tensors import Axes, tensors_of
 
-BLOCK: Final = 128
-"""rows and columns that share a scale"""
-SCALE: Final = "_scale_inv"
-"""ending of the name of the tensor with a weight's scales"""
-SCALE_BYTES: Final = 4
-LINEAR: Final = frozenset(
-    ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "gate_up_proj", "w1", "w2", "w3")
-)
-"""last part of the names of linear layers and of experts; w1 to w3 are Mixtral's"""
-LAYERS: Final = "model.layers."
-OUTPUT: Final = "lm_head"
+ITEM_BYTES: Final = {"float8_e4m3fn": 1, "bfloat16": 2, "float32": 4, "int32": 4}
 
 
-def is_linear(name: str) -> bool:
-    """Return whether a tensor is the weight of a linear layer inside the model's layers."""
-    module, _, kind = name.rpartition(".")
-    return kind == "weight" and name.startswith(LAYERS) and module.rpartition(".")[2] in LINEAR
+class Format(Protocol):
+    """One way to quantise a matrix."""
+
+    @property
+    def list_name(self) -> str:
+        """where `quantization_config` has the modules that are not quantised"""
+
+    @property
+    def unit(self) -> str:
+        """what has a scale, in words: `blocks of 128`"""
+
+    @property
+    def formula(self) -> str:
+        """bytes of quantised weights, in words"""
+
+    def config(self, left_alone: Sequence[str]) -> dict[str, Any]:
+        """Return the entry `quantization_config` of `config.json` by which an engine makes room for the weights."""
+
+    def parts(self, axes: Axes) -> tuple[tuple[str, Axes, str], ...]:
+        """Return ending of the name, shape and type of each tensor that takes the place of a matrix' `.weight`."""
+
+    def misfit(self, axes: Axes) -> str | None:
+        """Return why a matrix of this shape cannot be quantised, with the nearest shape that can; None: it can."""
+
+    def obstacles(self, model: Shape, size: int) -> list[str]:
+        """Return what a GPU of an engine with so many of them has, and the format or its kernels do not divide."""
 
 
-def is_matrix(name: str, axes: Axes) -> bool:
-    """Return whether a tensor is a matrix, which an engine would take for quantised unless it is on the list."""
-    return name.endswith(".weight") and len(axes) == 2
+FORMATS: Final[Mapping[Quantization, Format]] = {Quantization.FP8: Fp8(), Quantization.INT4: Int4()}
 
 
-def scale_axes(axes: Axes) -> Axes:
-    """Return the shape of a matrix's scales; the last blocks may be smaller."""
-    return tuple(math.ceil(axis / BLOCK) for axis in axes)
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """How the weights of a model are quantised for engines."""
+
+    kind: Quantization
+    left_alone: tuple[str, ...]
+    """modules that are not quantised although they are matrices"""
+
+    @property
+    def format(self) -> Format:
+        """Return its format."""
+        return FORMATS[self.kind]
 
 
-def left_alone(tensors: Mapping[str, Axes]) -> tuple[str, ...]:
-    """Return the modules whose matrix is not quantised: the list that an engine gets.
-
-    The output layer is on it, also where it is the embedding.
-    """
-    plain = (name for name, axes in tensors.items() if is_matrix(name, axes) and not is_linear(name))
-    return tuple(dict.fromkeys((*(name.removesuffix(".weight") for name in plain), OUTPUT)))
+def of_model(kind: Quantization, model: Shape) -> Quantised:
+    """Return how a model is quantised."""
+    return Quantised(kind, left_alone(tensors_of(model)))
 
 
-def quantised(tensors: Iterable[str]) -> tuple[str, ...]:
-    """Return the modules whose matrix is quantised."""
-    return tuple(name.removesuffix(".weight") for name in tensors if is_linear(name))
+def quantization_config(how: Quantised) -> dict[str, Any]:
+    """Return the entry of `config.json` by which an engine makes room for quantised weights."""
+    return how.format.config(how.left_alone)
 
 
-def of_model(model: Shape) -> tuple[str, ...]:
-    """Return the list for a model."""
-    return left_alone(tensors_of(model))
-
-
-def quantization_config(model: Shape) -> dict[str, Any]:
-    """Return the entry of `config.json` by which an engine makes room for quantised weights.
-
-    Source: DeepSeek-V3's and Qwen3-FP8's config.json; SGLang 0.5.17, Fp8Config.from_config.
-    """
-    return {
-        "quant_method": "fp8",
-        "activation_scheme": "dynamic",
-        "weight_block_size": [BLOCK, BLOCK],
-        "modules_to_not_convert": list(of_model(model)),
-    }
-
-
-def linear_parameters(model: Shape) -> int:
-    """Return how many weights are quantised."""
-    return sum(math.prod(axes) for name, axes in tensors_of(model).items() if is_linear(name))
-
-
-def blocks(model: Shape) -> int:
-    """Return how many blocks, and so scales, they have."""
-    return sum(math.prod(scale_axes(axes)) for name, axes in tensors_of(model).items() if is_linear(name))
+def part_bytes(kind: Quantization, model: Shape) -> int:
+    """Return the size of what the quantised matrices of a model become [bytes]."""
+    made = FORMATS[kind].parts
+    parts = (part for axes in matrices(model).values() for part in made(axes))
+    return sum(math.prod(axes) * ITEM_BYTES[dtype] for _, axes, dtype in parts)
 
 
 def problems(model: Shape, spec: Spec) -> Iterator[Problem]:
-    """Yield where an engine cannot lay out the blocks of a model of this shape."""
-    if spec.rollout.quantization is None:
+    """Yield where an engine cannot lay out the quantised weights of a model of this shape."""
+    if (kind := spec.rollout.quantization) is None:
         return
-    given, node = spec.rollout.gpus_per_engine, spec.training.gpus_per_node
+    format_, given, node = FORMATS[kind], spec.rollout.gpus_per_engine, spec.training.gpus_per_node
     if model.latent:
         rule = "is not supported for models with latent attention: SGLang makes other matrices of theirs"
-        yield Problem("spec.rollout.quantization", spec.rollout.quantization, rule, "leave it out")
-    elif cut := block_obstacles(model, 1):
-        rule = f"needs widths that blocks of {BLOCK} divide, and the model has {' and '.join(cut)}"
-        yield Problem("spec.rollout.quantization", spec.rollout.quantization, rule, "leave it out")
+        yield Problem("spec.rollout.quantization", kind, rule, "leave it out")
+    elif cut := format_.obstacles(model, 1):
+        others = [str(each) for each in FORMATS if each is not kind and not FORMATS[each].obstacles(model, 1)]
+        rule = f"needs widths that {format_.unit} divide, and the model has {' and '.join(cut)}"
+        yield Problem("spec.rollout.quantization", kind, rule, " or ".join((*others, "leave it out")))
     elif not engine_obstacles(model, given):
         colocated = spec.placement is Placement.COLOCATED
         possible = [size for size in range(1, model.heads + 1) if not colocated or node % size == 0]
         fits = [size for size in possible if not engine_obstacles(model, size)]
-        found = undivided("spec.rollout.gpusPerEngine", given, partial(block_obstacles, model), fits)
+        found = undivided("spec.rollout.gpusPerEngine", given, partial(format_.obstacles, model), fits)
         if found is not None:
-            cut = block_obstacles(model, given)
-            rule = f"cuts blocks of {BLOCK}, which spec.rollout.quantization scales: {' and '.join(cut)}"
+            cut = format_.obstacles(model, given)
+            rule = f"cuts {format_.unit}, which spec.rollout.quantization scales: {' and '.join(cut)}"
             yield Problem(found.field, given, rule, found.nearest)
-
-
-def block_obstacles(model: Shape, size: int) -> list[str]:
-    """Return what a GPU of an engine with so many of them has, and blocks do not divide.
-
-    SGLang 0.5.17 demands it of every matrix that it fuses or splits (Fp8LinearMethod.validate_block_quant_shapes,
-    Fp8MoEMethod.create_fp8_moe_weight_). With fewer key-value heads than GPUs, each has one of them.
-    """
-    widths = {
-        "query columns": model.query // size,
-        "key columns": model.key // min(size, model.kv_heads),
-        "MLP columns": model.ffn // size,
-        "MLP columns of the first layers": model.dense_ffn // size if model.dense_layers else 0,
-        "columns of the shared expert": model.shared_ffn // size,
-    }
-    on_each = f" on each of {size} GPUs" if size > 1 else ""
-    return [f"{width} {what}{on_each}" for what, width in widths.items() if width % BLOCK]

@@ -1,4 +1,4 @@
-"""Real engines with weights in FP8: they get the learner's by every transport, verified, and compute with them."""
+"""Real engines with quantised weights: they get the learner's by every transport, verified, and compute with them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from rljob_api.sections import Quantization
-from rljob_trainer.assembly.engine_weights import left_alone
-from rljob_trainer.sync import fp8
+from rljob_trainer.assembly.engine_weights import quantised
+from rljob_trainer.sync.quantised.encoding import encoding
 from support.trainer.fleet import PROMPT, Fleet, cpu_job, start_ray
-from support.trainer.fp8_values import dequantised
+from support.trainer.quantised_values import dequantised
 from support.trainer.tiny_models import tiny
 
 pytestmark = pytest.mark.timeout(600)
@@ -28,7 +28,7 @@ DENSE: dict[str, Any] = {
     "head_dim": 64,
 }
 SQUARE = DENSE | {"hidden_size": 256}
-"""with heads as wide as SGLang takes them to be for these families"""
+"""with heads as wide as SGLang takes them to be for some families, and as inputs of INT4 must be"""
 MODELS: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": DENSE,
     "Qwen2ForCausalLM": SQUARE,
@@ -39,6 +39,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "Glm4MoeForCausalLM": {**DENSE, "moe_intermediate_size": 128},
 }
 """architectures, with sizes that blocks of 128 divide where they must"""
+CASES = [
+    *((name, Quantization.FP8, sizes) for name, sizes in MODELS.items()),
+    *((name, Quantization.INT4, sizes | {"hidden_size": 256}) for name, sizes in MODELS.items()),
+]
+MEAN_LIMIT = {Quantization.FP8: 0.2, Quantization.INT4: 1.0}
 TIED = ("Gemma3ForCausalLM",)
 IN_CI = ("LlamaForCausalLM", "Qwen3MoeForCausalLM")
 """a dense one, whose scales SGLang loses by itself, and one with experts; `make soak` has all"""
@@ -51,9 +56,9 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def started(architecture: str, directory: Path) -> Fleet:
-    model = tiny(architecture, directory / "model", tied=architecture in TIED, dtype="bfloat16", **MODELS[architecture])
-    fleet = Fleet(model, directory, (NAME,), precision="bf16", quantization=Quantization.FP8)
+def started(architecture: str, directory: Path, kind: Quantization, sizes: dict[str, Any]) -> Fleet:
+    model = tiny(architecture, directory / "model", tied=architecture in TIED, dtype="bfloat16", **sizes)
+    fleet = Fleet(model, directory, (NAME,), precision="bf16", quantization=kind)
     try:
         fleet.start()
     except BaseException:
@@ -73,10 +78,13 @@ def logprobs(directory: Path, response: tuple[int, ...]) -> torch.Tensor:
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
-    "architecture", [pytest.param(name, marks=() if name in IN_CI else pytest.mark.long) for name in MODELS]
+    ("architecture", "kind", "sizes"),
+    [pytest.param(*case, marks=() if case[0] in IN_CI else pytest.mark.long) for case in CASES],
 )
-def test_an_engine_holds_the_quantised_weights_and_computes_with_them(tmp_path: Path, architecture: str) -> None:
-    fleet, noise = started(architecture, tmp_path), torch.Generator().manual_seed(0)
+def test_an_engine_holds_the_quantised_weights_and_computes_with_them(
+    tmp_path: Path, architecture: str, kind: Quantization, sizes: dict[str, Any]
+) -> None:
+    fleet, noise = started(architecture, tmp_path, kind, sizes), torch.Generator().manual_seed(0)
     try:
         publications = [fleet.publish(1)]
         for transport in (fleet.disk, fleet.delta, fleet.delta):
@@ -94,18 +102,25 @@ def test_an_engine_holds_the_quantised_weights_and_computes_with_them(tmp_path: 
     directory = tmp_path / "model"
     save_file(published, directory / "model.safetensors", {"format": "pt"})
     engine, learner = torch.tensor(answer.logprobs_T), logprobs(directory, answer.tokens_T)
-    kept = left_alone(cpu_job(directory, "bf16", Quantization.FP8).spec, directory)
-    assert kept is not None
-    save_file(dequantised(fp8.quantised(published.items(), kept)), directory / "model.safetensors", {"format": "pt"})
+    made = encoding(quantised(cpu_job(directory, "bf16", kind).spec, directory)).tensors(published.items())
+    save_file(dequantised(made), directory / "model.safetensors", {"format": "pt"})
     expanded = logprobs(directory, answer.tokens_T)
     against_expanded, against_learner = (engine - expanded).abs().mean(), (engine - learner).abs().mean()
-    print(f"{architecture}: {against_expanded:.4f} against its own weights, {against_learner:.4f} against others")
-    assert against_expanded < against_learner < 0.2
+    print(
+        f"{architecture} {kind}: {against_expanded:.4f} against its own weights, {against_learner:.4f} against others"
+    )
+    assert against_expanded < against_learner < MEAN_LIMIT[kind]
 
 
 @pytest.mark.usefixtures("cluster")
-def test_an_engine_with_another_scale_or_weight_is_refused_and_the_tensor_named(tmp_path: Path) -> None:
-    fleet = started("LlamaForCausalLM", tmp_path)
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [(Quantization.FP8, ("weight_scale_inv", "weight")), (Quantization.INT4, ("weight_scale", "weight_packed"))],
+)
+def test_an_engine_with_another_scale_or_weight_is_refused_and_the_tensor_named(
+    tmp_path: Path, kind: Quantization, parts: tuple[str, str]
+) -> None:
+    fleet = started("LlamaForCausalLM", tmp_path, kind, SQUARE)
     name = "model.layers.1.self_attn.k_proj.weight"
     try:
         # The scale changes and no weight does, then one weight and no scale.
@@ -117,14 +132,12 @@ def test_an_engine_with_another_scale_or_weight_is_refused_and_the_tensor_named(
         weight = fleet.publish(2).failed[NAME]
     finally:
         fleet.stop()
-    held = "model.layers.1.self_attn.qkv_proj.weight"
-    assert f"tensors differ from the learner's: {held}_scale_inv" in scale
-    assert scale.endswith("_scale_inv")
-    assert weight.endswith(held)
+    for said, part in zip((scale, weight), parts, strict=True):
+        assert said.endswith(f": 1 of 23 tensors differ from the learner's: model.layers.1.self_attn.qkv_proj.{part}")
 
 
 def changed(weight: torch.Tensor) -> torch.Tensor:
-    """Return a matrix with another number, which is not the largest of its block."""
-    new = weight.clone()
-    new[0, 0] = 0.5 * weight[:128, :128].abs().max() if weight[0, 0] < 0 else -0.5 * weight[:128, :128].abs().max()
+    """Return a matrix with another number, which is not the largest of its group or block."""
+    new, half = weight.clone(), 0.5 * weight[0, :32].abs().max()
+    new[0, 0] = half if weight[0, 0] < 0 else -half
     return new

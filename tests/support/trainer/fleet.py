@@ -14,7 +14,7 @@ import pytest
 import ray
 
 from rljob_api.sections import Quantization, RLJob, RouterPolicy
-from rljob_trainer.assembly.engine_weights import left_alone, quantization_config
+from rljob_trainer.assembly.engine_weights import quantised, quantization_config
 from rljob_trainer.engines.client import Continuation, EngineClient, EngineError, TokenRequest, open_session
 from rljob_trainer.engines.command import engine_command
 from rljob_trainer.engines.pool import EnginePool
@@ -89,7 +89,7 @@ class Fleet:
         self._directory = directory
         self.background = Background()
         self.background.__enter__()
-        self.learner = ThreadLearner(checkpoint, key_value_heads=2, left_alone=left_alone(spec, checkpoint))
+        self.learner = ThreadLearner(checkpoint, key_value_heads=2, how=quantised(spec, checkpoint))
         self.incidents: list[Incident] = []
         self.session: aiohttp.ClientSession = self.run(_session(), 10)
         self.broadcast = Broadcast(self.learner, self.learner.specs, "gloo", 1, bucket_bytes=100_000)

@@ -10,14 +10,15 @@ import torch
 from safetensors.torch import load_file
 
 from rljob_api.sizing.model_shape import shape
+from rljob_api.sizing.quantised import Quantised
 from rljob_trainer.engines.weight_copy import WeightFiles
 from rljob_trainer.learners.meeting import open_store
 from rljob_trainer.learners.weight_files import is_further
-from rljob_trainer.sync import fp8
 from rljob_trainer.sync.delta import DeltaWriter
 from rljob_trainer.sync.digest import cpu_digest
 from rljob_trainer.sync.group import Backend
 from rljob_trainer.sync.layout import Sharding, TensorSpec
+from rljob_trainer.sync.quantised.encoding import encoding
 from rljob_trainer.sync.sender import FILE_NAME, SendError, WeightSender, specs_of
 from rljob_trainer.sync.transport import TransferError
 
@@ -29,28 +30,27 @@ HOST = "127.0.0.1"
 class ThreadLearner:
     """Holds the weights of a checkpoint; `damage` changes what is sent, but not what is digested.
 
-    With `left_alone`, all other matrices are published in FP8.
+    `how` the matrices are quantised for engines; None: they are not.
     """
 
-    def __init__(self, checkpoint: Path, key_value_heads: int, left_alone: tuple[str, ...] | None = None) -> None:
+    def __init__(self, checkpoint: Path, key_value_heads: int, how: Quantised | None = None) -> None:
         model, held = shape(json.loads((checkpoint / "config.json").read_text())), load_file(checkpoint / FILE_NAME)
         self.tensors: Tensors = {name: t.clone() for name, t in held.items() if not is_further(name, model)}
         self.damage: Callable[[Tensors], Tensors] = lambda tensors: tensors
         self.offered: Callable[[WeightFiles], None] = lambda files: None
         """called when files have been offered"""
-        self._left_alone = left_alone
+        self._encoding = encoding(how)
         tied = "lm_head.weight" not in self.tensors
         self._deltas = DeltaWriter(self.specs)
         self._sender = WeightSender(self.specs, Sharding(1, key_value_heads, tied), cpu_digest)
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:
-        specs = specs_of(self.tensors.items())
-        return specs if self._left_alone is None else fp8.specs(specs, self._left_alone)
+        return self._encoding.specs(specs_of(self.tensors.items()))
 
     def published(self, tensors: Tensors) -> Iterable[tuple[str, torch.Tensor]]:
         """Return tensors as engines get them."""
-        return tensors.items() if self._left_alone is None else fp8.quantised(tensors.items(), self._left_alone)
+        return self._encoding.tensors(tensors.items())
 
     def take_a_step(self) -> None:
         """Change every weight."""

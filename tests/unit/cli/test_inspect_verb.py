@@ -128,22 +128,30 @@ def test_a_damaged_file_of_a_model_is_named(tmp_path: Path):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_model_shows_what_fp8_would_quantise_and_the_list_that_engines_get(tmp_path: Path, tied: bool):
+def test_a_model_shows_what_would_be_quantised_and_the_list_that_engines_get(tmp_path: Path, tied: bool):
     model = tiny("Qwen3MoeForCausalLM", tmp_path / "model", tied=tied)
     shown = inspected(model)
     assert shown.exit_code == Exit.OK
     words = " ".join(shown.stdout.split())
-    assert "with Fp8 32 linear layers quantised: model.layers.*.self_attn.q_proj," in words
+    assert "with Fp8 or Int4 32 linear layers quantised: model.layers.*.self_attn.q_proj," in words
     listed = "ignore list model.embed_tokens, model.layers.*.mlp.gate, lm_head"
     assert f"model.layers.*.mlp.experts.*.down_proj {listed}" in words
     (found,) = json.loads(inspected(model, "-o", "json").stdout)
     gates = [f"model.layers.{layer}.mlp.gate" for layer in (0, 1)]
-    assert found["modules_to_not_convert"] == ["model.embed_tokens", *gates, "lm_head"]
-    assert "model.layers.1.mlp.experts.3.up_proj" in found["fp8_quantised"]
+    assert found["ignored"] == ["model.embed_tokens", *gates, "lm_head"]
+    assert "model.layers.1.mlp.experts.3.up_proj" in found["linear_layers"]
+    assert found["formats"] == ["Fp8", "Int4"]
+
+
+def test_a_model_whose_rows_groups_do_not_divide_can_only_be_in_fp8(tmp_path: Path):
+    model = tiny("Qwen3ForCausalLM", tmp_path / "model", hidden_size=48, intermediate_size=48)
+    assert "with Fp8 14 linear layers quantised" in " ".join(inspected(model).stdout.split())
+    (found,) = json.loads(inspected(model, "-o", "json").stdout)
+    assert found["formats"] == ["Fp8"]
 
 
 def test_a_model_that_is_quantised_already_has_no_further_list(tmp_path: Path):
     shown = inspected(quantised_model(tmp_path / "model"), "-o", "json")
     (found,) = json.loads(shown.stdout)
-    assert (found["fp8_quantised"], found["modules_to_not_convert"]) == ([], [])
-    assert "with Fp8" not in inspected(tmp_path / "model").stdout
+    assert (found["formats"], found["linear_layers"], found["ignored"]) == ([], [], [])
+    assert "with " not in inspected(tmp_path / "model").stdout

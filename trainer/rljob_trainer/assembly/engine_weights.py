@@ -6,18 +6,18 @@ from typing import Any
 
 from rljob_api.sections import Spec
 from rljob_api.sizing.model_shape import Shape, shape
-from rljob_api.sizing.quantised import of_model
+from rljob_api.sizing.quantised import Quantised, of_model
 from rljob_api.sizing.quantised import quantization_config as config_of
 
 
 def quantization_config(spec: Spec, model: Path) -> dict[str, Any] | None:
     """Return the entry of `config.json` that engines of the checkpoint in `model` start with; None: there is none."""
-    return None if spec.rollout.quantization is None else config_of(_shape(model))
+    return None if (how := quantised(spec, model)) is None else config_of(how)
 
 
-def left_alone(spec: Spec, model: Path) -> tuple[str, ...] | None:
-    """Return the modules that are not quantised although they are matrices; None: nothing is quantised."""
-    return None if spec.rollout.quantization is None else of_model(_shape(model))
+def quantised(spec: Spec, model: Path) -> Quantised | None:
+    """Return how the weights of the checkpoint in `model` are quantised for engines; None: they are not."""
+    return None if (kind := spec.rollout.quantization) is None else of_model(kind, _shape(model))
 
 
 def _shape(model: Path) -> Shape:

@@ -12,7 +12,7 @@ from rljob_api.sections import Device, KlTarget, Placement, Spec
 from rljob_api.sizing.batch import batch
 from rljob_api.sizing.topology import Topology, sizes
 from rljob_trainer.assembly.cpu_threads import Threads, threads
-from rljob_trainer.assembly.engine_weights import left_alone
+from rljob_trainer.assembly.engine_weights import quantised
 from rljob_trainer.assembly.foundation import RAY_ADDRESS, Foundation
 from rljob_trainer.assembly.null_parts import NoBatches, NoCheckpoints, NoGpuSharing, NoLearner, SameWeights
 from rljob_trainer.assembly.settings import layout_of, learner_config, learner_environment, loss_settings, sharding
@@ -192,7 +192,7 @@ def start_learner(foundation: Foundation, material: Material, slots: Slots) -> L
             publishing_rank,
             config=config,
             sharding=sharding(spec, load_config(material.model)),
-            left_alone=left_alone(spec, material.model) if spec.has_engines else None,
+            how=quantised(spec, material.model) if spec.has_engines else None,
         ),
         actor_options=[slots.options(rank.slot) | environment for rank in ranks],
         layout=layout(config, len(ranks)),
@@ -239,7 +239,7 @@ def start_checkpoint_weights(foundation: Foundation, material: Material, slots: 
         device="cpu" if spec.runtime.device is Device.CPU else "cuda",
         num_threads=cpu_threads(foundation).rank,
         sharding=sharding(spec, load_config(material.model)),
-        left_alone=left_alone(spec, material.model),
+        how=quantised(spec, material.model),
     )
     options = slots.options(foundation.topology.engines[0].slots[0]) | learner_environment(spec, foundation.directory)
     group = LearnerGroup(make, [options], Layout(1, 1, 1), timeout_s=LEARNER_S, max_skipped=0)

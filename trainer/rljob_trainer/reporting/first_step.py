@@ -23,13 +23,15 @@ MEAN_LIMIT: Mapping[Precision | Quantization, float] = {
     Precision.FP32: 1e-3,
     Precision.BF16: 0.1,
     Quantization.FP8: 0.2,
+    Quantization.INT4: 1.0,
 }
 """of |engine - learner| [nats], by what engines compute with; two implementations differ by rounding. In bf16 healthy
-runs had 0.007 to 0.057 (docs/gpu.md). With weights in FP8 the weights differ, too"""
+runs had 0.007 to 0.057 (docs/gpu.md). With FP8 and INT4 the weights differ, too"""
 LARGEST_LIMIT: Mapping[Precision | Quantization, float] = {
     Precision.FP32: 0.05,
     Precision.BF16: 2.0,
     Quantization.FP8: 4.0,
+    Quantization.INT4: 8.0,
 }
 PERPLEXITY_LIMIT = 3.0
 """exp(1.1): an instructed model is below it on its own samples, a base model or one at a high temperature is not"""

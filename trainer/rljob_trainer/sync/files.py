@@ -5,17 +5,18 @@ them tensor by tensor, by the same publisher as ever.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 
 from rljob_api.sizing.model_shape import shape
+from rljob_api.sizing.quantised import Quantised
 from rljob_trainer.learners.weight_files import DTYPES, NOT_LOADED, dtype_of, is_further, weight_files
-from rljob_trainer.sync import fp8
 from rljob_trainer.sync.digest import digest_on
 from rljob_trainer.sync.layout import Sharding, TensorSpec
+from rljob_trainer.sync.quantised.encoding import encoding
 from rljob_trainer.sync.sender import Digests, WeightSender
 
 
@@ -33,17 +34,17 @@ class CheckpointFiles:
         world_size: int,
         master_address: str,
         master_port: int,
-        left_alone: tuple[str, ...] | None = None,
+        how: Quantised | None = None,
     ) -> None:
-        """Read the names; `left_alone` are the modules that engines do not have in FP8, None: they have none so."""
+        """Read the names; `how` the matrices are quantised for engines, None: they are not."""
         torch.set_num_threads(num_threads)
         self._paths = weight_files(checkpoint_dir)
         self._model = shape(json.loads((checkpoint_dir / "config.json").read_text()))
         self._dtype = DTYPES[precision]
         self._device = device
-        self._left_alone = left_alone
-        specs: Iterable[TensorSpec] = self._specs()
-        self.specs = tuple(specs if left_alone is None else fp8.specs(specs, left_alone))
+        self._encoding = encoding(how)
+        self._writes = how is not None
+        self.specs = self._encoding.specs(self._specs())
         self._sender = WeightSender(self.specs, sharding, digest_on(device))
 
     def weight_specs(self) -> tuple[object, ...]:
@@ -51,16 +52,16 @@ class CheckpointFiles:
         return self.specs
 
     def write(self, directory: Path) -> None:
-        """Write the weights in FP8 if engines have them so; otherwise nothing: the files are there."""
-        if self._left_alone is not None:
+        """Write the weights if engines have them quantised; otherwise nothing: the files are there."""
+        if self._writes:
             self._sender.write(self._published(), directory)
 
     def written(self) -> Digests:
         """Return the digests of what engines that have read the files must hold."""
-        return self._sender.digests(self._published()) if self._left_alone is None else self._sender.written()
+        return self._sender.written() if self._writes else self._sender.digests(self._published())
 
     def _published(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return self._tensors() if self._left_alone is None else fp8.quantised(self._tensors(), self._left_alone)
+        return self._encoding.tensors(self._tensors())
 
     def _specs(self) -> Iterator[TensorSpec]:
         for path in self._paths:

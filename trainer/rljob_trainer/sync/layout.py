@@ -1,9 +1,10 @@
 """Where each Hugging Face tensor of the learner ends up inside an SGLang engine. Pure arithmetic on names and shapes.
 
 SGLang fuses q, k and v, and gate and up; it keeps no second copy of tied embeddings; with tensor parallelism each rank
-holds a slice; the experts of a layer are one tensor, and a shared expert is another. Scales of blocks in FP8 are laid
-out like their weights. Knowing this, the learner can name
-and digest exactly what each rank must hold. Covers the families of `rljob_api.sizing.families`, as SGLang 0.5.17 lays
+holds a slice; the experts of a layer are one tensor, and a shared expert is another. Scales of blocks in FP8, and words
+and scales of groups in INT4, are laid out like the weights: so are the names and the sizes by which an engine is asked
+for them, whatever its kernels make of them. Knowing this, the learner can name and digest exactly what each rank must
+hold. Covers the families of `rljob_api.sizing.families`, as SGLang 0.5.17 lays
 them out.
 """
 
@@ -17,7 +18,7 @@ OF_MLP = {"gate_proj": "gate_up_proj", "up_proj": "gate_up_proj"}
 FUSED = {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj", **OF_MLP}
 LATENTS = {"q_a_proj": "fused_qkv_a_proj_with_mqa", "kv_a_proj_with_mqa": "fused_qkv_a_proj_with_mqa"}
 """the same for latent attention where queries have a latent, too; where they have none, nothing of it is fused"""
-EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight(_scale_inv)?")
+EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight(_scale_inv|_packed|_scale)?")
 EXPERTS = {
     "gate_proj": "w13_weight",
     "up_proj": "w13_weight",
@@ -37,7 +38,9 @@ ROW_PARALLEL = frozenset({"o_proj", "down_proj", "w2"})
 VOCABULARY = frozenset({"embed_tokens", "lm_head"})
 VOCABULARY_MULTIPLE = 64
 """SGLang pads the vocabulary with rows of zeros to a multiple of this"""
-ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int32": 4}
+NOT_HELD = ".weight_shape"
+"""ending of the names of tensors that engines need not keep"""
 
 
 class LayoutError(ValueError):
@@ -113,6 +116,7 @@ def engine_tensors(specs: Sequence[TensorSpec], sharding: Sharding, rank: int) -
     Raises LayoutError when the model does not divide.
     """
     held = [spec for spec in specs if not (sharding.tied_embeddings and spec.name == "lm_head.weight")]
+    held = [spec for spec in held if not spec.name.endswith(NOT_HELD)]
     modules = {_module(spec.name) for spec in held}
     latent = OF_MLP | (LATENTS if modules >= LATENTS.keys() else {})
     fused = latent if "kv_a_proj_with_mqa" in modules else FUSED

@@ -9,14 +9,15 @@ from typing import TypeVar
 
 import torch
 
+from rljob_api.sizing.quantised import Quantised
 from rljob_trainer.engines.weight_copy import WeightFiles
 from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.rank import LearnerRank
-from rljob_trainer.sync import fp8
 from rljob_trainer.sync.delta import DeltaWriter
 from rljob_trainer.sync.digest import digest_on
 from rljob_trainer.sync.group import Backend
 from rljob_trainer.sync.layout import Sharding
+from rljob_trainer.sync.quantised.encoding import encoding
 from rljob_trainer.sync.sender import Digests, Named, SendError, WeightSender, checked, specs_of
 from rljob_trainer.sync.sharing import SharedMemory, Sharing
 
@@ -34,17 +35,16 @@ class PublishingRank(LearnerRank):
         master_address: str,
         master_port: int,
         sharding: Sharding,
-        left_alone: tuple[str, ...] | None = None,
+        how: Quantised | None = None,
     ) -> None:
         """Load the model, and announce its tensors.
 
-        `left_alone` are the modules whose matrices engines have in the learner's type, and all others in FP8; None: all
-        are in the learner's type. Raises LayoutError if they do not fit the model.
+        `how` the matrices are quantised for engines; None: engines have them in the learner's type. Raises LayoutError
+        if that does not fit the model.
         """
         super().__init__(config, rank, world_size, master_address, master_port)
-        specs = specs_of(self.export())
-        specs = specs if left_alone is None else fp8.specs(specs, left_alone)
-        self._left_alone = left_alone
+        self._encoding = encoding(how)
+        specs = self._encoding.specs(specs_of(self.export()))
         self._on = config.device
         self._sender = WeightSender(specs, sharding, digest_on(config.device)) if rank == 0 else None
         self._deltas: DeltaWriter | None = None
@@ -122,8 +122,7 @@ class PublishingRank(LearnerRank):
 
     def _published(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the tensors as engines get them. Every rank must exhaust this, or the export."""
-        export = self.export()
-        return export if self._left_alone is None else fp8.quantised(export, self._left_alone)
+        return self._encoding.tensors(self.export())
 
     def _with_export(self, work: Callable[[WeightSender, Named], T]) -> T | None:
         tensors = self.export() if self._sender is None else self._published()

@@ -30,7 +30,13 @@ Digests = tuple[Mapping[str, str], ...]
 DIGEST_THREADS = 2
 FILE_NAME = "model.safetensors"
 WRITING = "model.safetensors.writing"
-DTYPE_CODES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "float8_e4m3fn": "F8_E4M3"}
+DTYPE_CODES = {
+    "float32": "F32",
+    "bfloat16": "BF16",
+    "float16": "F16",
+    "float8_e4m3fn": "F8_E4M3",
+    "int32": "I32",
+}
 
 
 class SendError(RuntimeError):

@@ -7,12 +7,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from rljob_api.sections import Quantization
 from rljob_api.sizing.model_shape import shape
 from rljob_api.sizing.quantised import of_model
-from rljob_trainer.sync import fp8
 from rljob_trainer.sync.digest import cpu_digest
 from rljob_trainer.sync.files import CheckpointFiles
 from rljob_trainer.sync.layout import Sharding
+from rljob_trainer.sync.quantised.encoding import encoding
 from rljob_trainer.sync.sender import WeightSender, specs_of
 from support.trainer.tiny_models import tiny, tiny_llama
 
@@ -81,11 +82,11 @@ def test_a_router_s_bias_is_fp32_and_layers_that_engines_do_not_load_do_not_coun
 
 def test_engines_in_fp8_read_files_of_their_own_and_are_verified_against_them(tmp_path: Path):
     model = tiny("Qwen3MoeForCausalLM", tmp_path / "model", dtype="bfloat16")
-    kept = of_model(shape(json.loads((model / "config.json").read_text())))
-    weights = CheckpointFiles(model, "bf16", "cpu", torch.get_num_threads(), SHARDING, 0, 1, "", 0, kept)
+    how = of_model(Quantization.FP8, shape(json.loads((model / "config.json").read_text())))
+    weights = CheckpointFiles(model, "bf16", "cpu", torch.get_num_threads(), SHARDING, 0, 1, "", 0, how)
     weights.write(tmp_path / "quantised")
     read = load_file(tmp_path / "quantised" / "model.safetensors")
-    published = dict(fp8.quantised(load_file(model / "model.safetensors").items(), kept))
+    published = dict(encoding(how).tensors(load_file(model / "model.safetensors").items()))
     assert read.keys() == published.keys() == {each.name for each in weights.weight_specs()}
     assert all(torch.equal(read[name].float(), tensor.float()) for name, tensor in published.items())
     assert read["model.layers.0.mlp.experts.0.up_proj.weight"].dtype == torch.float8_e4m3fn

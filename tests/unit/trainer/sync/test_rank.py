@@ -10,12 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rljob_api.sections import Quantization
+from rljob_api.sizing.quantised import Quantised
 from rljob_trainer.engines.weight_copy import WEIGHTS, copy_whole
 from rljob_trainer.learners.rank import LearnerRank
 from rljob_trainer.processes.ports import free_ports
-from rljob_trainer.sync import fp8
 from rljob_trainer.sync.digest import cpu_digest
 from rljob_trainer.sync.layout import LayoutError, Sharding
+from rljob_trainer.sync.quantised.encoding import encoding
 from rljob_trainer.sync.rank import PublishingRank
 from rljob_trainer.sync.sender import FILE_NAME, Digests, SendError, WeightSender, specs_of
 
@@ -160,12 +162,15 @@ def test_the_other_ranks_only_export_for_an_offer(tmp_path: Path) -> None:
     assert list((tmp_path / "far").iterdir()) == []
 
 
+IN_FP8 = Quantised(Quantization.FP8, ())
+
+
 def in_fp8(number: int) -> Rank:
-    return Rank(cast(Any, CONFIG), number, 2, "10.0.0.9", 23456, Sharding(1, 2, tied_embeddings=True), ())
+    return Rank(cast(Any, CONFIG), number, 2, "10.0.0.9", 23456, Sharding(1, 2, tied_embeddings=True), IN_FP8)
 
 
 def test_a_rank_announces_and_publishes_quantised_weights_in_every_way(tmp_path: Path) -> None:
-    published = list(fp8.quantised(TENSORS.items(), ()))
+    published = list(encoding(IN_FP8).tensors(TENSORS.items()))
     publishing = in_fp8(0)
     assert publishing.weight_specs() == specs_of(published)
     held = WeightSender(specs_of(published), Sharding(1, 2, tied_embeddings=True), cpu_digest).digests(published)
@@ -208,4 +213,4 @@ def test_weights_that_are_not_finite_fail_rank_0_alone_and_every_rank_exports_to
 
 def test_a_list_that_does_not_fit_the_learners_model_is_refused() -> None:
     with pytest.raises(LayoutError, match=r"has linear layers: .*k_proj"):
-        Rank(cast(Any, CONFIG), 0, 2, "10.0.0.9", 23456, SHARDING, (f"{LAYER}.k_proj",))
+        Rank(cast(Any, CONFIG), 0, 2, "10.0.0.9", 23456, SHARDING, Quantised(Quantization.FP8, (f"{LAYER}.k_proj",)))

@@ -1,11 +1,12 @@
-"""SGLang plugin: Llama and Mistral load the scales of FP8 weights, and /weights_checker hashes both as they are.
+"""SGLang plugin: quantised weights are loaded in full, and /weights_checker hashes them as they were published.
 
 SGLang finds it by the entry point in `rljob_sglang_quantised-1.dist-info`, because this directory is on the PYTHONPATH
 of the engine's processes and of nothing else. Changes to SGLang 0.5.17:
 - `LlamaForCausalLM.load_weights` renames `weight_scale_inv` to `weight_scale`, does not find that in a layer with
   scales of blocks, and skips it with a warning: these scales are loaded here;
 - the checksum of a quantised weight is that of the bf16 weight that it stands for, and the scales have none: equal
-  hashes would not mean equal bytes, and each check would expand all weights. Each tensor is hashed by itself here.
+  hashes would not mean equal bytes, and each check would expand all weights. Each tensor is hashed by itself here;
+- matrices in INT4: `rljob_sglang_packed.py`.
 Goes when SGLang loads the scales, and can be asked for hashes of the bytes.
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
+import rljob_sglang_packed
 import torch
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
@@ -35,13 +37,14 @@ Weights = Iterable[tuple[str, torch.Tensor]]
 
 def register() -> None:
     """Called by SGLang in each of its processes before they start to work."""
-    HookRegistry.register(FOUND, none_quantised, HookType.REPLACE)
+    HookRegistry.register(FOUND, read_in_another_way, HookType.REPLACE)
     HookRegistry.register(MADE, with_scales, HookType.AFTER)
+    rljob_sglang_packed.register()
 
 
-def none_quantised(model: Any) -> dict[str, Any]:
-    """Let every parameter be hashed by itself."""
-    return {}
+def read_in_another_way(model: Any) -> dict[str, Any]:
+    """Let every parameter be hashed by itself: as it is, unless kernels have it in another layout."""
+    return dict(rljob_sglang_packed.as_published(model))
 
 
 def with_scales(model: Any, *_: Any, **__: Any) -> None:

@@ -13,6 +13,7 @@ engine's processes and of nothing else. Changes to SGLang 0.5.17:
 - prompts of models with latent attention attend to the latents in the cache (`rljob_sglang_latent.py`);
 - FP8 matrices are expanded and multiplied by PyTorch, for SGLang's kernels need AMX and are not published
   (`rljob_sglang_fp8.py`), and are broadcast as bytes, for Gloo does not know the type;
+- so are INT4 matrices, for which SGLang has kernels on GPUs alone (`rljob_sglang_int4.py`);
 - scheduler and detokenizer are forked. SGLang spawns them, because a process that has used CUDA cannot be forked, and
   each imports all of SGLang and PyTorch again: 8 s of a core and 0.9 GB each;
 - the tokenizer is loaded once, before that: SGLang's processes load it four times, 1.3 s each;
@@ -30,8 +31,10 @@ from typing import Any
 import rljob_sglang_attention
 import rljob_sglang_experts
 import rljob_sglang_fp8
+import rljob_sglang_int4
 import rljob_sglang_latent
 import rljob_sglang_matrices
+import rljob_sglang_packed
 import torch
 import xxhash
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -70,6 +73,13 @@ def register() -> None:
         "Fp8MoEMethod.apply": rljob_sglang_fp8.experts,
     }.items():
         HookRegistry.register(f"{fp8}.{name}", ours, HookType.REPLACE)
+    for name, ours in {
+        "sglang.srt.layers.quantization.compressed_tensors.compressed_tensors.CompressedTensorsConfig"
+        "._check_scheme_supported": rljob_sglang_int4.is_supported,
+        f"{rljob_sglang_packed.LINEAR}.apply_weights": rljob_sglang_int4.linear,
+        f"{rljob_sglang_packed.EXPERTS}.apply_weights": rljob_sglang_int4.experts,
+    }.items():
+        HookRegistry.register(name, ours, HookType.REPLACE)
     HookRegistry.register("torch.distributed.broadcast", broadcast_of_bytes, HookType.AROUND)
     backend = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend"
     HookRegistry.register(f"{backend}._run_sdpa_forward_extend", rljob_sglang_attention.extend, HookType.AROUND)

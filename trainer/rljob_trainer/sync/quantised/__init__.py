@@ -1,0 +1,1 @@
+"""Weights as engines get them: in the learner's type, or quantised."""
