@@ -8,8 +8,9 @@ not repeated, so an interrupted benchmark goes on where it was. `--device cpu --
 
 `publish-...` is a colocated `rljob run` with so little work that a step is all handing over: 8 responses of one token,
 an optimizer step, a publication. So `publish` and the next `rollout` are the time from the end of the step to the first
-tokens of the new version. `apart-...` is the same with learner and engine on a GPU each, `gathered-...` with a learner
-on two GPUs, from which a publication gathers the weights.
+tokens of the new version. `publish-...-Fp8` and `-Int4` are the same with quantised engines, and 64 tokens in a
+response: `first step` has the mean |engine - learner| of their log-probabilities. `apart-...` is the same with learner
+and engine on a GPU each, `gathered-...` with a learner on two GPUs, from which a publication gathers the weights.
 
 `cycles` is a hundred steps of `publish-0.6B-Ipc`, for their memory. `whole` is a step of common size, colocated: 256
 responses of 256 tokens. `waits` and `ahead` are one manifest with and without `rollout.async`. `lost-...` kills an
@@ -38,7 +39,7 @@ import psutil
 import rollout
 import torch
 import yaml
-from learner_gpu import SHAPES, TINY, write_checkpoint
+from learner_gpu import QWEN3, SHAPES, TINY, write_checkpoint
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -54,6 +55,20 @@ WARM_UP = 3
 STEPS = 14
 FILES = "/dev/shm/rljob-bench"
 TRANSPORTS = ("Disk", "Ipc")
+KINDS = ("Fp8", "Int4")
+SIZES: dict[str, Json] = SHAPES | {
+    "experts": QWEN3
+    | {"hidden_size": 1024, "num_hidden_layers": 12, "num_attention_heads": 16}
+    | {"num_experts": 32, "num_experts_per_tok": 4, "moe_intermediate_size": 768, "tie_word_embeddings": False}
+}
+"""the last has 1.3 billion parameters, most of them in experts"""
+SMALL: Json = {name: size for name, size in TINY.items() if name != "tie_word_embeddings"} | {
+    "hidden_size": 256,
+    "head_dim": 64,
+    "intermediate_size": 256,
+    "moe_intermediate_size": 128,
+}
+"""with widths that quantised weights need"""
 PROMPT_TOKENS = 64
 ROUNDS = 4
 IN_FLIGHT = (64, 256, 512)
@@ -79,7 +94,7 @@ class Bench:
     def model(self, size: str) -> Path:
         """Return a random model of this size, with a tokenizer whose tokens are numbers."""
         directory = self.out / f"model-{size}"
-        shape = TINY if self.tiny else SHAPES[size]
+        shape = {**SIZES[size], **SMALL} if self.tiny else SIZES[size]
         if not (directory / "tokenizer.json").exists():
             write_checkpoint(directory, shape, "cuda" if self.on_gpu else "cpu")
             words = Tokenizer(models.WordLevel({str(i): i for i in range(shape["vocab_size"])}, unk_token="0"))
@@ -302,10 +317,22 @@ def followed(directory: Path, killed: float) -> Json:
     }
 
 
-def publish(bench: Bench, size: str, transport: str, steps: int = STEPS) -> Json:
-    """Measure the steps of a run that does little but hand over; the files of `Disk` are in memory."""
+def publish(bench: Bench, size: str, transport: str, steps: int = STEPS, kind: str | None = None) -> Json:
+    """Measure the steps of a run that does little but hand over; the files of `Disk` are in memory.
+
+    With a `kind` engines have weights in this format, and responses of many tokens, whose probabilities are compared.
+    """
     sync: Json = {"transport": transport} | ({"directory": FILES} if transport == "Disk" else {})
-    job = bench.job(f"publish-{size}-{transport}", bench.model(size), weightSync=sync)
+    changes: Json = {}
+    if kind is not None:
+        changes = {
+            "rollout": {"quantization": kind, "sampling": {"maxNewTokens": 64}},
+            "algorithm": {"importanceSampling": {"kind": "Truncate"}},
+        }
+    job = bench.job("-".join(filter(None, ("publish", size, transport, kind))), bench.model(size), **changes)
+    job["spec"]["weightSync"] = sync
+    if kind is not None:
+        job["spec"]["training"]["precision"] = "bf16"
     try:
         return figures(bench.run(job, steps))
     finally:
@@ -357,6 +384,12 @@ def timed(directory: Path) -> Json:
 ROWS: dict[str, Callable[[Bench], Json]] = {
     **{f"decode-{number}": partial(decode, in_flight=number) for number in IN_FLIGHT},
     **{f"publish-{size}-{how}": partial(publish, size=size, transport=how) for size in SHAPES for how in TRANSPORTS},
+    **{
+        f"publish-{size}-{how}-{kind}": partial(publish, size=size, transport=how, kind=kind)
+        for size in ("0.6B", "experts")
+        for how in TRANSPORTS
+        for kind in KINDS
+    },
     **{f"apart-{size}": partial(apart, name=f"apart-{size}", size=size, ranks=1) for size in SHAPES},
     **{f"gathered-{size}": partial(apart, name=f"gathered-{size}", size=size, ranks=2) for size in SHAPES},
     "whole": whole,

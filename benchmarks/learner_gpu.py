@@ -29,7 +29,7 @@ import torch
 import triton
 from megatron.core.transformer.transformer_layer import TransformerLayer
 from plain_model import compiled_step
-from transformers import AutoModelForCausalLM, Qwen3Config
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
 
 from rljob_api.sizing.families import FAMILIES
 from rljob_api.sizing.flops import peak_flops, training_flops
@@ -261,7 +261,8 @@ def write_checkpoint(directory: Path, shape: Json, device: str) -> None:
     if not (directory / "model.safetensors").exists():
         torch.manual_seed(0)
         with torch.device(device):
-            policy = AutoModelForCausalLM.from_config(Qwen3Config(**shape), dtype=torch.bfloat16)
+            config = Qwen3MoeConfig(**shape) if "num_experts" in shape else Qwen3Config(**shape)
+            policy = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
         policy.save_pretrained(directory, max_shard_size="50GB")
 
 
