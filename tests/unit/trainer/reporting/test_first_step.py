@@ -112,12 +112,13 @@ def test_bf16_may_differ_more():
     assert len(breached(view=replace(rough, mean_difference=0.11), engines=Precision.BF16)) == 1
 
 
-def test_weights_in_fp8_may_differ_more():
-    rough = replace(SOUND, mean_difference=0.19, largest_difference=3.9)
+@pytest.mark.parametrize(("kind", "mean", "largest"), [(Quantization.FP8, 0.2, 4.0), (Quantization.INT4, 1.0, 8.0)])
+def test_quantised_weights_may_differ_more(kind, mean, largest):
+    rough = replace(SOUND, mean_difference=mean - 0.01, largest_difference=largest - 0.1)
     assert len(breached(view=rough, engines=Precision.BF16)) == 2
-    assert breached(view=rough, engines=Quantization.FP8) == []
-    too_rough = replace(SOUND, mean_difference=0.21, largest_difference=4.1)
-    assert len(breached(view=too_rough, engines=Quantization.FP8)) == 2
+    assert breached(view=rough, engines=kind) == []
+    too_rough = replace(SOUND, mean_difference=mean + 0.01, largest_difference=largest + 0.1)
+    assert len(breached(view=too_rough, engines=kind)) == 2
 
 
 def test_what_was_not_measured_is_left_out():

@@ -139,10 +139,13 @@ def test_bf16_may_differ_more_unless_the_manifest_says_how_much(watch, precision
     assert anomaly_monitor(given).bounds.mismatch == limit
 
 
-@pytest.mark.parametrize(("watch", "limit"), [({}, 0.2), ({"mismatch": 0.3}, 0.3)])
-def test_engines_in_fp8_may_differ_more(watch, limit):
+@pytest.mark.parametrize(
+    ("kind", "watch", "limit"),
+    [(Quantization.FP8, {}, 0.2), (Quantization.FP8, {"mismatch": 0.3}, 0.3), (Quantization.INT4, {}, 1.0)],
+)
+def test_quantised_engines_may_differ_more(kind, watch, limit):
     spec = job().spec
-    rollout = spec.rollout.model_copy(update={"quantization": Quantization.FP8})
+    rollout = spec.rollout.model_copy(update={"quantization": kind})
     training = spec.training.model_copy(update={"precision": Precision.BF16})
     given = spec.model_copy(update={"rollout": rollout, "training": training, "watch": Watch(**watch)})
     assert anomaly_monitor(given).bounds.mismatch == limit

@@ -315,12 +315,13 @@ BLOCKS = {
 }
 
 
+@pytest.mark.parametrize("part", ["weight_scale_inv", "weight_packed", "weight_scale"])
 @pytest.mark.parametrize(("ranks", "rank"), [(1, 0), (2, 1)])
-def test_the_scales_of_blocks_are_laid_out_like_their_weights(ranks: int, rank: int) -> None:
-    names = {name: f"{LAYER}.self_attn.{name}.weight_scale_inv" for name in BLOCKS}
+def test_scales_and_words_are_laid_out_like_their_weights(ranks: int, rank: int, part: str) -> None:
+    names = {name: f"{LAYER}.self_attn.{name}.{part}" for name in BLOCKS}
     specs = [TensorSpec(names[name], axes, "float32") for name, axes in sorted(BLOCKS.items())]
     found = {each.name.split(".")[-2]: each for each in engine_tensors(specs, Sharding(ranks, 2, False), rank)}
-    assert {each.name.split(".")[-1] for each in found.values()} == {"weight_scale_inv"}
+    assert {each.name.split(".")[-1] for each in found.values()} == {part}
 
     def of(name: str, axis: int, size: int) -> Piece:
         return Piece(names[name], axis, rank * size // ranks, (rank + 1) * size // ranks)
@@ -330,16 +331,28 @@ def test_the_scales_of_blocks_are_laid_out_like_their_weights(ranks: int, rank: 
     assert found["o_proj"].pieces == (of("o_proj", 1, 4),)
 
 
-def test_the_scales_of_experts_are_one_tensor_beside_their_weights() -> None:
+@pytest.mark.parametrize("ends", [("", "_scale_inv"), ("_packed", "_scale")])
+def test_the_scales_of_experts_are_one_tensor_beside_their_weights(ends: tuple[str, str]) -> None:
     modules = ("down_proj", "up_proj")
     names = [f"{LAYER}.mlp.experts.{expert}.{module}.weight" for expert in (0, 1) for module in modules]
-    specs = [TensorSpec(name + end, (2, 2), "float32") for name in names for end in ("", "_scale_inv")]
+    specs = [TensorSpec(name + end, (2, 2), "float32") for name in names for end in ends]
     found = {each.name: each for each in engine_tensors(specs, Sharding(1, 2, False), 0)}
     experts = f"{LAYER}.mlp.experts"
-    ends = ("", "_scale_inv")
     assert set(found) == {f"{experts}.{each}_weight{end}" for each in ("w13", "w2") for end in ends}
-    scales = found[f"{experts}.w2_weight_scale_inv"].pieces
-    assert [piece.name for piece in scales] == [f"{experts}.{each}.down_proj.weight_scale_inv" for each in (0, 1)]
+    scales = found[f"{experts}.w2_weight{ends[1]}"].pieces
+    assert [piece.name for piece in scales] == [f"{experts}.{each}.down_proj.weight{ends[1]}" for each in (0, 1)]
+
+
+def test_shapes_are_sent_and_not_held() -> None:
+    modules = (f"{LAYER}.self_attn.o_proj", f"{LAYER}.mlp.experts.0.up_proj")
+    specs = [TensorSpec(f"{module}.weight_shape", (2,), "int32") for module in modules]
+    assert engine_tensors(specs, Sharding(1, 2, False), 0) == ()
+
+
+def test_a_cut_of_words_that_ranks_do_not_divide_is_refused_by_name() -> None:
+    specs = [TensorSpec(name := f"{LAYER}.self_attn.o_proj.weight_packed", (4, 9), "int32")]
+    with pytest.raises(LayoutError, match=rf"^{name}: axis 1 of \(4, 9\) does not divide over 2 ranks$"):
+        engine_tensors(specs, Sharding(2, 2, False), 0)
 
 
 def test_numbers_in_fp8_have_one_byte() -> None:
