@@ -238,6 +238,16 @@ def test_between_loads_kernels_find_plain_parameters_of_their_shapes_and_locks_o
     assert not locks.any(), "memory that an engine has given back comes back with other numbers"
 
 
+def test_a_linear_layer_has_a_weight_of_words_while_its_model_is_made(packed: Any) -> None:
+    model = Model()
+    linear = model.model.layers[0]["o_proj"]
+    packed.with_a_weight(None, SimpleNamespace(), layer=linear, output_size=OUTPUTS)
+    assert linear.weight.dtype == torch.int32
+    assert "model.layers.0.o_proj.weight" not in dict(model.named_parameters())
+    packed.can_be_loaded_again(model)
+    assert not hasattr(linear, "weight")
+
+
 def test_a_model_without_such_layers_loads_as_sglang_does(packed: Any) -> None:
     model = torch.nn.Linear(1, 1)
     packed.can_be_loaded_again(model)
@@ -305,6 +315,10 @@ def test_sglang_still_has_what_the_plugin_changes(packed: Any) -> None:
         _, found = source.split(f"class {kind}(")
         assert "def process_weights_after_loading(self, layer: torch.nn.Module) -> None:" in found
         assert "restore_weights_before_loading" in found or kind == "CompressedTensorsWNA16"
+    glm = (srt / "models" / "glm4_moe.py").read_text()
+    assert "self.shared_experts.gate_up_proj.weight.dtype == torch.int8" in glm
+    linear = (srt / "layers" / "quantization" / "compressed_tensors" / "compressed_tensors.py").read_text()
+    assert "layer.scheme.create_weights(\n            layer=layer,\n" in linear
     assert all(f"{name}" in found for name in packed.INDICES)
     for room in ("model_executor", "model_loader", "managers"):
         callers = [path for path in (srt / room).rglob("*.py") if "restore_weights_before" in path.read_text()]

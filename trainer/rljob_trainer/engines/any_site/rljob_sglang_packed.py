@@ -44,6 +44,7 @@ Weights = Iterable[tuple[str, torch.Tensor]]
 
 def register() -> None:
     """Called by SGLang in each of its processes before they start to work."""
+    HookRegistry.register(f"{LINEAR}.create_weights", with_a_weight, HookType.AFTER)
     HookRegistry.register(f"{LINEAR}.process_weights_after_loading", linear_loaded, HookType.REPLACE)
     HookRegistry.register(f"{EXPERTS}.process_weights_after_loading", experts_loaded, HookType.REPLACE)
     HookRegistry.register(MADE, can_be_loaded_again, HookType.AFTER)
@@ -84,6 +85,11 @@ class Matrices:
                 part.published.data.copy_(part.open(part.kernel.data))
                 setattr(self._layer, name, part.published)
             self.closed = False
+
+
+def with_a_weight(_: None, scheme: Any, *, layer: torch.nn.Module, **__: Any) -> None:
+    """Give a linear layer a `weight` while the model is made: GLM-4.5 asks that of its shared expert for its type."""
+    layer.__dict__["weight"] = layer.weight_packed
 
 
 def linear_loaded(scheme: Any, layer: Any) -> None:
@@ -165,6 +171,8 @@ def no_indices(device: torch.device, *shape: int) -> torch.nn.Parameter:
 
 def can_be_loaded_again(model: Any, *_: Any, **__: Any) -> None:
     """Let a model with such layers open them before it loads, and close them afterwards."""
+    for module in model.modules():
+        module.__dict__.pop("weight", None)
     if any(is_packed(module) for module in model.modules()):
         model.load_weights = partial(load, model, model.load_weights)
 
