@@ -56,7 +56,9 @@ def diagnose(logs: Sequence[Scanned]) -> Diagnosis:
         if not any(found for _, found in later):
             return Diagnosis((), overcome=tuple(failure.code for failure, _ in occurrences))
         occurrences = [(failure, found) for failure, found in later if found]
-    hidden = _hidden([failure for failure, _ in occurrences])
+    if _goes_on(occurrences, logs):
+        occurrences = [(failure, found) for failure, found in occurrences if failure.level is Level.HINT]
+    hidden = _hidden([failure for failure, _ in occurrences]) | _said_better(occurrences)
     shown = [(failure, found) for failure, found in occurrences if failure.code not in hidden]
     begins = _episodes(shown, [log.name for log in logs])
     counts = {failure.code: sum(log.counts.get(failure.code, 0) for log in logs) for failure, _ in shown}
@@ -79,10 +81,11 @@ def _with_end(
     if any(each.failure.level is not Level.HINT and each.failure.code != UNKNOWN for each in findings):
         return findings
     known = {(each.log, each.line) for _, found in occurrences for each in found}
-    said = _unexplained(_last_errors(logs), known)
+    said = _unexplained(_last_lines([(log, log.last_errors) for log in logs]), known)
     if any(each.failure.code == UNKNOWN for each in findings):
         return [each for each in findings if not said or each.failure.code != UNKNOWN] + said
-    return findings + (said or _unexplained(_last_words(logs), known))
+    likely = _last_lines([(log, log.last_likely) for log in logs])
+    return findings + (said or _unexplained(_last_words(logs), known) or _unexplained(likely, known))
 
 
 def _last_words(logs: Sequence[Scanned]) -> dict[str, list[Occurrence]]:
@@ -90,10 +93,14 @@ def _last_words(logs: Sequence[Scanned]) -> dict[str, list[Occurrence]]:
     return {UNKNOWN: [log.last_words for log in logs if log.last_words]}
 
 
-def _last_errors(logs: Sequence[Scanned]) -> dict[str, list[Occurrence]]:
-    """Return what the lines at the end suggest that look like errors, by code."""
-    codes = dict.fromkeys(code for log in logs for code in log.last_errors if log.succeeded_at < 0)
-    return {code: [each for log in logs for each in log.last_errors.get(code, ())] for code in codes}
+def _last_lines(lines: Sequence[tuple[Scanned, Mapping[str, Sequence[Occurrence]]]]) -> dict[str, list[Occurrence]]:
+    """Return what lines at the end suggest that look like errors, by code: none that the program went on after."""
+    codes = dict.fromkeys(code for log, found in lines for code in found if log.succeeded_at < 0)
+    goes_on = {log.name: max(log.progress_at, log.well_at) for log, _ in lines}
+    return {
+        code: [each for _, found in lines for each in found.get(code, ()) if each.start > goes_on[each.log]]
+        for code in codes
+    }
 
 
 def _unexplained(seen: Mapping[str, Sequence[Occurrence]], known: Set[tuple[str, int]]) -> list[Finding]:
@@ -124,6 +131,30 @@ def _hidden(failures: Sequence[Failure]) -> set[str]:
         failure.code for failure in shown if failure.general and any(_says_more(each, failure) for each in shown)
     )
     return hidden
+
+
+def _goes_on(occurrences: Sequence[tuple[Failure, Sequence[Occurrence]]], logs: Sequence[Scanned]) -> bool:
+    """Return whether training has done steps after all that was found, which may have ended by itself."""
+    steps = {log.name: log.progress_at for log in logs}
+    return all(
+        failure.level is Level.HINT or (failure.passing and all(each.start < steps[each.log] for each in found))
+        for failure, found in occurrences
+    )
+
+
+def _said_better(occurrences: Sequence[tuple[Failure, Sequence[Occurrence]]]) -> set[str]:
+    """Return the codes of general failures whose every line has another one, too: a status 503, and who answers it."""
+    better = {
+        (each.log, each.line)
+        for failure, found in occurrences
+        if not failure.general and failure.level is not Level.HINT
+        for each in found
+    }
+    return {
+        failure.code
+        for failure, found in occurrences
+        if failure.general and all((each.log, each.line) in better for each in found)
+    }
 
 
 def _says_more(other: Failure, general: Failure) -> bool:

@@ -63,6 +63,8 @@ class Failure(_Declared):
     level: Level = Level.CAUSE
     lasting: bool = False
     """it stays in force however long the log goes on after it: a checkpoint that was not loaded"""
+    passing: bool = False
+    """it may end by itself: a wait, or a request that is sent again; it proves nothing where the program goes on"""
     over: tuple[str, ...] = ()
     """codes of more general failures that are not reported beside this one"""
     general: bool = False

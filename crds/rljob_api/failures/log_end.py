@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from mmap import mmap
 from typing import Final
 
+from rljob_api.failures.likeness import most_like
 from rljob_api.failures.log_text import AFTER, BEFORE, SPAN, TRACEBACK, is_beside_the_point, is_handled
 from rljob_api.failures.log_text import text as read
 from rljob_api.failures.occurrences import LAST_WORDS, UNKNOWN, Occurrence, Scanned
@@ -23,6 +24,20 @@ SUCCESS = re.compile(
 """Ray's client, the events of a run, a RayJob, and a job's status"""
 GOES_ON = re.compile(r"^\{\"kind\": ?\"(?:run|end)\"")
 """an event of a run that began again after a success, or ended otherwise"""
+PROGRESS = re.compile(
+    r"(?i)\bstep:? ?\d+(?: ?/ ?\d+)?\b.*(?:loss|reward|score|grad_?norm|actor/|critic/|train/)"
+    r"|\biteration:? +\d+ ?/ *\d+ *\|"
+    r"|\{'loss': |\"kind\": ?\"step\"|\bfired up and ready to roll\b|\bRay runtime started\b"
+)
+"""a step of slime, verl, Megatron, a trainer of transformers or rljob, or an engine or node of Ray that has started"""
+GOES_WELL = re.compile(
+    r"(?i)\b(?:is|are|server|engine|service|runtime|training|cluster) (?:now )?(?:ready|started|up and running)\b"
+    r"|\b(?:finished|completed?|succeeded|successfully|resumed|saved)\b"
+    r"|\b(?:step|epoch|iteration|rollout|turn):? ?\d+\b"
+    r"|\bsample \d+: \d|\brows kept\b|\b(?:ok|done)\.?$"
+)
+"""a line that says that something works: an error before it, which no signature knows, was none that matters"""
+NOT_FINITE = re.compile(r"(?i)\b(?:nan|inf)\b(?! iterations)")
 PREFIX = (
     r"(?:\([^)]*\) ?|[\w.-]*\[[^\]]*\]:? ?|\S+ std(?:err|out) F |[│|>]\s*|std(?:err|out): ?"
     r"|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-][\d:]+)?\s+|(?:[\w./-]+\.py:\d+\] ?)"
@@ -31,13 +46,17 @@ PREFIX = (
 )
 """what Ray, torchrun, pdsh, mpirun, Compose, loggers and collectors write before a line of a process"""
 CLASS = (
-    r"(?:(?:\w+\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt)|Exception)|(?:\w+\.)+_?(?:exceptions?|errors?)\.[A-Z]\w+)\b"
+    r"(?:(?:\w+\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt)|Exception)|(?:\w+\.)+_?(?:exceptions?|errors?)\.[A-Z]\w+"
+    r"|(?:\w+\.)+[A-Z]\w*Timeout)\b"
 )
 EXCEPTION = re.compile(rf"^{PREFIX}({CLASS}(?:\(\w+\))?(?:: .+|:?\s*$|\s+Traceback \(most recent call last\)))")
+BEFORE_MESSAGE = re.compile(rf"^{PREFIX}")
 FRAME = re.compile(rf'^{PREFIX}File "[^"]+", line \d+, in \S+')
 """a frame of a traceback"""
 RAISED = re.compile(rf"({CLASS})(?:\((\w+)\))?:? *(.*)")
 """an exception anywhere in a line: its class, the class that Ray passes on, and the message"""
+ASSERTED = re.compile(r"\bassert \S.*")
+"""the source of an assertion, which a traceback quotes below its innermost frame"""
 TASK = re.compile(r"\bray::(?:[\w-]+:)?(\w+)\.(\w+)\(\)")
 """the method of an actor whose exception Ray passes on"""
 LOOKS_LIKE_ERROR = re.compile(
@@ -50,11 +69,13 @@ LOOKS_LIKE_ERROR = re.compile(
 )
 """a line that may say why a program ended, however it is written"""
 NO_ERROR = re.compile(
-    r"\b(?:INFO|DEBUG|WARN|WARNING|TRACE|Normal)\b|\b[IW]\d{4} \d\d:\d\d|level=\"?(?:info|warn|debug)"
+    r"\b(?:INFO|DEBUG|(?<!NCCL )WARN|WARNING|TRACE|Normal)\b|\b[IW]\d{4} \d\d:\d\d|level=\"?(?:info|warn|debug)"
     r"|\"level\": ?\"info|\[[IW] |\b[IW] \d+ \d+\]| W\]|[Ww]arning: |\bFAILED \S+::|File \"|\\n|\braise \w|: success\b"
-    r"|(?<![\d.])0 (?:failed|errors?|failures?)\b|[:=] ?0(?![.:x\d])|\bcount 0\b"
+    r"|(?<![\d.])0 (?:\w+ )?(?:failed|errors?|failures?|denied|refused|killed|lost|evicted)\b"
+    r"|[:=] ?0(?![.:x\d])|\bcount 0\b"
     r"|[:=] *\"?(?:[Ff]alse|[Nn]one|<none>|null|\[\])[\",}\s│]*$"
-    r"|the object has been modified|\bwon't affect\b|[Rr]eadiness probe|[Hh]ealth check failed"
+    r"|has already been registered|\[Rem Allocator\]|\bsudo: |the object has been modified|\bwon't affect\b"
+    r"|[Rr]eadiness probe|[Hh]ealth check failed"
     r"|\b(?:[Ii]f|[Ww]hen|[Uu]nless|until|in case)\b[^.]*\b(?:fail\w*|not|cannot|error|invalid|denied)\b"
     r"|\b(?:may|might)\b|\b(?:[Ii]gnor|[Ss]kip)\w*"
 )
@@ -72,6 +93,10 @@ def look_at_end(data: bytes | mmap, result: Scanned) -> None:
             result.succeeded_at = offset
         elif GOES_ON.match(text):
             result.succeeded_at = -1
+        if PROGRESS.search(text) and not NOT_FINITE.search(text):
+            result.progress_at = offset
+        elif GOES_WELL.search(text) and not LOOKS_LIKE_ERROR.search(text):
+            result.well_at = offset
         last, exception = offset + len(line), EXCEPTION.match(text)
         seen = Occurrence(result.name, number, exception[1] if exception else text.strip(), start=offset)
         is_frame = exception is None and FRAME.match(text)
@@ -89,12 +114,13 @@ def look_at_end(data: bytes | mmap, result: Scanned) -> None:
 
 
 def _look_for_topic(data: bytes | mmap, seen: Occurrence, last: int, result: Scanned) -> None:
-    """Note a line that looks like an error and ends at `last`, with the code that its words suggest."""
+    """Note a line that looks like an error and ends at `last`, with the code that a rule or its words suggest."""
     if not LOOKS_LIKE_ERROR.search(seen.text) or NO_ERROR.search(seen.text) or is_beside_the_point(seen.text):
         return
-    code = code_of_line(seen.text)
+    ruled = code_of_line(seen.text)
+    code = ruled or most_like(BEFORE_MESSAGE.sub("", seen.text))
     if code is not None and not is_handled(data, seen.start, last):
-        result.last_errors.setdefault(code, []).append(seen)
+        (result.last_errors if ruled else result.last_likely).setdefault(code, []).append(seen)
 
 
 def look_at_exceptions(data: bytes | mmap, result: Scanned) -> None:
@@ -122,6 +148,9 @@ def _error_and_frames(data: bytes | mmap, start: int, raised: re.Match[str]) -> 
     if passed_on or message.startswith(TRACEBACK):
         called = TASK.findall(message)
         return f"{passed_on or name}: ", (*(f"ray::{actor} in {method}" for actor, method in called), *frames(rest))
-    if len(message) < SHORT:
+    before = read(data, max(0, start - BEFORE), start)
+    if not message and (asserted := ASSERTED.search(before.rpartition('File "')[2])):
+        message = asserted[0]
+    elif len(message) < SHORT:
         message = f"{message} {' '.join(rest.split(chr(10))[:2])}"
-    return f"{name}: {message}", frames(read(data, max(0, start - BEFORE), start))
+    return f"{name}: {message}", frames(before)

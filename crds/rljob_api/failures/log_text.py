@@ -1,6 +1,7 @@
 """Reads pieces of a log's bytes: without colours, with the newest time, and whether a line proves anything. Pure."""
 
 import re
+from collections.abc import Iterable
 from mmap import mmap
 from typing import Final
 
@@ -32,6 +33,12 @@ HANDLED = re.compile(
     r"|\btool[ _](?:response|result|output|call)\b|<\|"
 )
 """a line before a traceback, or soon after it, that says that the program goes on"""
+GAVE_UP = re.compile(
+    r"(?i)\bmax(?:imum)?\b[\w ]* (?:retries|attempts)\b|\b(?:retries|attempts) (?:exceeded|exhausted|failed)\b"
+    r"|\bafter \d+ (?:\w+ )?(?:retries|attempts|tries)\b|\bg(?:ave|iving) up\b"
+    r"|\b(?:attempt|try|retry) (\d+) ?(?:/|of) ?\1\b"
+)
+"""a line that says that nothing is tried again"""
 
 
 def text(data: bytes | mmap, first: int, last: int) -> str:
@@ -58,8 +65,30 @@ def is_beside_the_point(line: str) -> bool:
 
 def is_handled(data: bytes | mmap, first: int, last: int) -> bool:
     """Return whether the log says that an exception was dealt with: before its traceback, or in the lines after it."""
+    before = _before_traceback(data, first) or text(data, max(0, first - BEFORE), first).split("\n")[-2:]
+    return _goes_on((*before, *_after(data, last)))
+
+
+def is_tried_again(data: bytes | mmap, first: int, last: int) -> bool:
+    """Return whether the log says that a request was sent again, and not that it was sent too often.
+
+    Lines before it do not count without a traceback: they are of the tries before this one.
+    """
+    if GAVE_UP.search(text(data, first, last)):
+        return False
+    return _goes_on((*_before_traceback(data, first), *_after(data, last)))
+
+
+def _before_traceback(data: bytes | mmap, first: int) -> list[str]:
+    """Return the lines before the last traceback that begins before an offset; []: there is none."""
     before = text(data, max(0, first - BEFORE), first).split("\n")
     starts = [index for index, line in enumerate(before) if TRACEBACK in line]
-    said = before[max(0, starts[-1] - 2) : starts[-1] + 1] if starts else before[-2:]
-    after = text(data, last, min(len(data), last + SPAN)).split("\n")[:4]
-    return any(HANDLED.search(line) for line in (*said, *after))
+    return before[max(0, starts[-1] - 2) : starts[-1] + 1] if starts else []
+
+
+def _after(data: bytes | mmap, last: int) -> list[str]:
+    return text(data, last, min(len(data), last + SPAN)).split("\n")[:4]
+
+
+def _goes_on(lines: Iterable[str]) -> bool:
+    return any(HANDLED.search(line) and not GAVE_UP.search(line) for line in lines)

@@ -37,17 +37,24 @@ class Scanned:
     """bytes"""
     succeeded_at: int = -1
     """offset of the last line that says that the run ended well, if it is near the end; -1: none"""
+    progress_at: int = -1
+    """offset of the last line that says that a step is done or a program ready, if it is near the end; -1: none"""
+    well_at: int = -1
+    """offset of the last line that says that something works, if it is near the end; -1: none"""
     last_exception: Occurrence | None = None
     """the last exception of Python, known or not"""
     last_frame: Occurrence | None = None
     """the last frame of a traceback whose exception the log does not have; None: it has all"""
     last_errors: dict[str, list[Occurrence]] = field(default_factory=dict)
-    """lines at the end that look like errors and that no signature knows, by the code that their words suggest"""
+    """lines at the end that look like errors and that no signature knows, by the code that a rule suggests"""
+    last_likely: dict[str, list[Occurrence]] = field(default_factory=dict)
+    """such lines without a rule, by the code whose texts they are most like"""
     inferred: dict[str, list[Occurrence]] = field(default_factory=dict)
     """exceptions that no signature knows, by the code that their class, words and frames suggest"""
 
     @property
     def last_words(self) -> Occurrence | None:
         """The last exception, if the log ends with it, or the last frame of a traceback that is cut off."""
-        last = self.last_frame or self.last_exception
+        cut_off = self.last_frame if self.last_frame and self.last_frame.start > self.progress_at else None
+        last = cut_off or self.last_exception
         return last if last and self.lines - last.line < LAST_WORDS else None

@@ -17,7 +17,7 @@ from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 from rljob_api.failures.catalogue import catalogue
 from rljob_api.failures.entry import Failure, Signature
 from rljob_api.failures.log_end import look_at_end, look_at_exceptions
-from rljob_api.failures.log_text import HEARSAY, SPAN, TRANSIENT, around, is_handled, newest_time, text
+from rljob_api.failures.log_text import HEARSAY, SPAN, TRANSIENT, around, is_handled, is_tried_again, newest_time, text
 from rljob_api.failures.occurrences import Occurrence, Scanned
 from rljob_api.failures.required_words import Group, exceptions, required_words
 
@@ -131,7 +131,7 @@ def scan(name: str, data: bytes | mmap) -> Scanned:
                     continue
                 first = start + line.first
                 last, is_new = first + len(line.raw), (probe.failure.code, first) not in seen
-                if is_new and _has_signature(probe.signature, data, first, last):
+                if is_new and _has_signature(probe, data, first, last):
                     lines += chunk.count(b"\n", counted, offset) if offset > counted else 0
                     counted = max(counted, offset)
                     _keep(probe.failure.code, data, first, last, lines + 1, result, seen)
@@ -170,7 +170,8 @@ def _with_time(data: bytes | mmap, each: Occurrence) -> Occurrence:
     return replace(each, time=newest_time(data, each.start, newline if newline >= 0 else end))
 
 
-def _has_signature(signature: Signature, data: bytes | mmap, first: int, last: int) -> bool:
+def _has_signature(probe: _Probe, data: bytes | mmap, first: int, last: int) -> bool:
+    signature = probe.signature
     line = text(data, first, last)
     if signature.match and not _compiled(signature.match).search(line):
         return False
@@ -181,6 +182,8 @@ def _has_signature(signature: Signature, data: bytes | mmap, first: int, last: i
     if TRANSIENT.search(line):
         return False
     if signature.unless_handled and is_handled(data, first, last):
+        return False
+    if probe.failure.passing and is_tried_again(data, first, last):
         return False
     if signature.near is None and signature.unless_near is None:
         return True

@@ -1,0 +1,173 @@
+"""A wait that ends, a request that is sent again, and an error after which the program works, are no failures."""
+
+import pytest
+
+from rljob_api.failures.catalogue import catalogue
+from rljob_api.failures.diagnosis import diagnose
+from rljob_api.failures.entry import Level
+from rljob_api.failures.scan import scan
+
+TRACEBACK = "Traceback (most recent call last):"
+FRAME = '  File "/app/judge.py", line 40, in call'
+TIMEOUT = "httpx.ReadTimeout: timed out"
+WAITS = "(raylet) Warning: The following resource request cannot be scheduled right now: {'GPU': 8.0}."
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 18.55 GiB."
+LOST = "E0304 10:00:00.1 1 a.go:12] failed to attach volume: any words"
+STEPS = [
+    "(TaskRunner pid=36) step:2 - actor/pg_loss:0.01 - critic/rewards/mean:0.2",
+    "(MegatronTrainRayActor pid=99) step 14: {'train/loss': 0.01, 'train/grad_norm': 0.4}",
+    " iteration       12/     400 | consumed samples: 3072 | lm loss: 1.2E-02 | number of nan iterations: 0 |",
+    "{'loss': 0.4, 'grad_norm': 1.2, 'learning_rate': 1e-06}",
+    '{"kind": "step", "step": 3}',
+    "[2026-03-01 10:01:00] The server is fired up and ready to roll!",
+    "2026-03-01 Ray runtime started.",
+]
+
+
+def codes(*lines: str) -> list[str]:
+    return [each.failure.code for each in diagnose([scan("log", "\n".join(lines).encode())]).findings]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_wait_before_a_step_has_ended(step: str):
+    assert codes(WAITS) == ["GpusInsufficient"]
+    assert codes(WAITS, step) == []
+    assert codes(step, WAITS) == ["GpusInsufficient"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_guess_before_a_step_is_none(step: str):
+    assert codes(LOST) == ["VolumeMountFailed"]
+    assert codes(LOST, step) == []
+    assert codes(step, LOST) == ["VolumeMountFailed"]
+
+
+def test_a_step_that_is_not_finite_is_no_progress():
+    assert "GpusInsufficient" in codes(WAITS, "step 14: {'train/loss': nan, 'train/grad_norm': nan}")
+
+
+def test_what_does_not_end_by_itself_counts_although_steps_follow():
+    assert codes(OOM, STEPS[0])[:1] == ["TrainOutOfMemory"]
+    assert codes(WAITS, OOM, STEPS[0])[:1] == ["GpusInsufficient"]
+
+
+def test_in_another_log_steps_prove_nothing():
+    logs = [scan("raylet", WAITS.encode()), scan("driver", STEPS[0].encode())]
+    assert [each.failure.code for each in diagnose(logs).findings] == ["GpusInsufficient"]
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        "(autoscaler +2m10s) Resized to 64 CPUs, 16 GPUs.",
+        "  Normal  Scheduled  3m  default-scheduler  Successfully assigned ml/head to gpu-1",
+    ],
+)
+def test_gpus_that_came_end_the_wait_for_them(later: str):
+    assert codes(WAITS, later) == []
+    assert codes(WAITS, later, WAITS) == ["GpusInsufficient"]
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        "WARNING: judge request failed, retrying (attempt 1/5)",
+        "skipping this sample",
+        "falling back to the other judge",
+    ],
+)
+def test_a_request_that_is_sent_again_is_no_failure(later: str):
+    assert codes(TRACEBACK, FRAME, TIMEOUT) == ["RolloutTimeout"]
+    assert codes(TRACEBACK, FRAME, TIMEOUT, later) == []
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        "judge: attempt 5/5, no retry",
+        "judge: attempt 5 of 5, no retry",
+        "judge: gave up, no more retry",
+        "no answer after 5 retries",
+        "Maximum number of retries reached, no retry",
+        "retries exhausted, no retry",
+    ],
+)
+def test_a_request_that_was_sent_too_often_is_a_failure(later: str):
+    assert codes(TRACEBACK, FRAME, TIMEOUT, later) == ["RolloutTimeout"]
+
+
+def test_a_line_that_says_itself_that_it_gave_up_is_a_failure():
+    assert codes(TRACEBACK, FRAME, f"{TIMEOUT} after 5 retries", "skipping the rest") == ["RolloutTimeout"]
+
+
+def test_a_line_before_a_traceback_says_that_it_is_tried_again():
+    assert codes("request failed, retry 2:", TRACEBACK, FRAME, TIMEOUT) == []
+
+
+def test_earlier_tries_do_not_hide_the_last_one():
+    assert codes("retrying in 2 s", "retrying in 4 s", TIMEOUT) == ["RolloutTimeout"]
+
+
+def test_an_error_that_does_not_pass_is_no_matter_of_retries():
+    assert codes(OOM, "skipping this sample")[:1] == ["TrainOutOfMemory"]
+
+
+@pytest.mark.parametrize(
+    "well",
+    [
+        "rollout 12: 256 samples",
+        "the server is ready",
+        "epoch 1",
+        "checkpoint saved",
+        "waiting for http://10.0.0.3/health ... ok",
+        "driver validation: done",
+    ],
+)
+def test_a_guess_before_a_line_that_says_that_something_works_is_none(well: str):
+    assert codes(LOST, well) == []
+    assert codes(well, LOST) == ["VolumeMountFailed"]
+
+
+def test_a_line_that_looks_like_an_error_itself_says_not_that_something_works():
+    assert codes(LOST, "rollout 12 failed") == ["VolumeMountFailed"]
+
+
+def test_a_status_says_less_than_who_answers_with_it():
+    line = "openai.InternalServerError: Error code: 503 - {'error': 'No available workers (all circuits open)'}"
+    assert codes(line) == ["RouterNoWorkers"]
+    assert codes(line, "openai.InternalServerError: Error code: 500")[:1] == ["RequestRefused"]
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ("assert self.total_num_heads % tp_size == 0", "TrainPartitionMismatch"),
+        ("assert rollout_samples % n == 0", "BatchInvariant"),
+        ("assert a.shape == b.shape", "TensorMismatch"),
+        ("assert odd is not None", "PythonException"),
+    ],
+)
+def test_a_failed_assertion_without_a_message_is_judged_by_its_source(source: str, code: str):
+    assert codes(TRACEBACK, FRAME, f"    {source}", "AssertionError") == [code]
+    assert codes(TRACEBACK, FRAME, f"    {source}", "           ^^^^^^^^", "AssertionError") == [code]
+    assert codes(TRACEBACK, FRAME, f"    {source}", FRAME, "    own()", "AssertionError") == ["PythonException"]
+
+
+def test_only_failures_that_may_end_by_themselves_pass():
+    passing = {code for code, failure in catalogue().items() if failure.passing}
+    assert {"GpusInsufficient", "EngineUnreachable", "QueueWaits", "HubUnreachable"} <= passing
+    assert not passing & {"TrainOutOfMemory", "NonFiniteStep", "CheckpointNotLoaded", "PythonException", "NcclTimeout"}
+    assert all(not catalogue()[code].lasting for code in passing)
+    assert all(catalogue()[code].level is not Level.HINT or code == "WandbUnreachable" for code in passing)
+
+
+def test_a_traceback_that_is_cut_off_before_a_step_is_none():
+    assert codes(TRACEBACK, FRAME) == ["PythonException"]
+    assert codes(TRACEBACK, FRAME, STEPS[0]) == []
+    assert codes(STEPS[0], TRACEBACK, FRAME) == ["PythonException"]
+
+
+def test_a_timeout_of_a_library_ends_its_traceback():
+    lines = (TRACEBACK, '  File "/app/own.py", line 40, in call', "own.SlowTimeout: too slow")
+    assert codes(*lines) == ["PythonException"]
+    assert codes(*lines, "skipping it") == []
