@@ -34,7 +34,7 @@ GOES_WELL = re.compile(
     r"(?i)\b(?:is|are|server|engine|service|runtime|training|cluster) (?:now )?(?:ready|started|up and running)\b"
     r"|\b(?:finished|completed?|succeeded|successfully|resumed|saved)\b"
     r"|\b(?:step|epoch|iteration|rollout|turn):? ?\d+\b"
-    r"|\bsample \d+: \d|\brows kept\b|\b(?:ok|done)\.?$"
+    r"|\bsample \d+: \d|\brows kept\b|: ok\b|\b(?:ok|done)\.?$"
 )
 """a line that says that something works: an error before it, which no signature knows, was none that matters"""
 NOT_FINITE = re.compile(r"(?i)\b(?:nan|inf)\b(?! iterations)")
@@ -63,7 +63,10 @@ LOOKS_LIKE_ERROR = re.compile(
     r"(?i)\bfail(?:ed|ure|s)?\b|\b(?:unable|inability|not possible) to\b|\bcould ?n(?:o|')?t\b|\bcannot\b|\bcan't\b"
     r"|\b(?:denied|refused|forbidden|unauthorized|killed|invalid|crashed|unschedulable|evicted|deadlock)\b"
     r"|\btimed out\b|\btime-?out (?:expired|exceeded|waiting|while|after|error)\b|\b(?:rpc|cuda|hip|rocm) error\b"
-    r"|(?-i:\b[Ee]rror[: ])|\bnot (?:found|ready|available|enough)\b|\bno (?:such|space)\b"
+    r"|(?-i:\b[Ee]rror[: ])"
+    r"|\bnot (?:found|ready|available|enough|exist|satisf\w+|supported|allowed|permitted|respond(?:ing)?)\b"
+    r"|\bno (?:such|space|nodes?|route|matching|valid)\b|\b(?:exceed(?:ed|s)|expired|exhausted)\b"
+    r"|\b(?:unexpected(?:ly)?|mismatch(?:ed)?|rejected|hung|corrupt(?:ed)?)\b"
     r"|\bdeadline exceeded\b|\bpanic:|\bpending placement groups?\b|(?-i:\bscheduling_state: (?:NO_|INFEASIBLE))"
     r"|(?-i:\bFailed[A-Z]\w+)"
 )
@@ -75,7 +78,7 @@ NO_ERROR = re.compile(
     r"|[:=] ?0(?![.:x\d])|\bcount 0\b"
     r"|[:=] *\"?(?:[Ff]alse|[Nn]one|<none>|null|\[\])[\",}\s│]*$"
     r"|has already been registered|\[Rem Allocator\]|\bsudo: |the object has been modified|\bwon't affect\b"
-    r"|[Rr]eadiness probe|[Hh]ealth check failed"
+    r"|(?:[Rr]eadiness|[Ss]tartup) probe|[Hh]ealth check failed"
     r"|\b(?:[Ii]f|[Ww]hen|[Uu]nless|until|in case)\b[^.]*\b(?:fail\w*|not|cannot|error|invalid|denied)\b"
     r"|\b(?:may|might)\b|\b(?:[Ii]gnor|[Ss]kip)\w*"
 )

@@ -25,6 +25,7 @@ def with_heads(name: str) -> list[tuple[str, str]]:
 
 
 FAILING, HEALTHY, THREADS = logs("failing_logs.txt"), logs("healthy_logs.txt"), logs("logs_of_threads.txt")
+PROGRAMS = logs("logs_of_programs.txt")
 NAMES = [head.split("|")[1].strip() for head, _ in with_heads("logs_of_threads.txt")]
 
 
@@ -69,6 +70,13 @@ def test_a_log_of_a_user_is_diagnosed(code: str, text: str):
 
 @pytest.mark.parametrize(("expected", "text"), THREADS, ids=NAMES)
 def test_error_lines_of_public_threads_are_diagnosed(expected: str, text: str):
+    assert (failures(text) or ["Healthy"])[0] in expected.split("/")
+
+
+@pytest.mark.parametrize(
+    ("expected", "text"), PROGRAMS, ids=[head.split("|")[1].strip() for head, _ in with_heads("logs_of_programs.txt")]
+)
+def test_logs_in_the_words_of_programs_are_diagnosed(expected: str, text: str):
     assert (failures(text) or ["Healthy"])[0] in expected.split("/")
 
 
