@@ -44,6 +44,8 @@ def test_a_guess_before_a_step_is_none(step: str):
 
 def test_a_step_that_is_not_finite_is_no_progress():
     assert "GpusInsufficient" in codes(WAITS, "step 14: {'train/loss': nan, 'train/grad_norm': nan}")
+    assert codes(WAITS, "step 14: reward nan") == ["GpusInsufficient"]
+    assert codes(WAITS, "step 14: reward 0.3") == []
 
 
 def test_what_does_not_end_by_itself_counts_although_steps_follow():
@@ -136,6 +138,11 @@ def test_a_status_says_less_than_who_answers_with_it():
     line = "openai.InternalServerError: Error code: 503 - {'error': 'No available workers (all circuits open)'}"
     assert codes(line) == ["RouterNoWorkers"]
     assert codes(line, "openai.InternalServerError: Error code: 500")[:1] == ["RequestRefused"]
+
+
+def test_a_hint_says_no_more_than_a_failure_in_the_same_line():
+    line = "openai.InternalServerError: Error code: 500 - KV cache pool is full. Retract requests."
+    assert codes(line) == ["RequestRefused", "KvCacheFull"]
 
 
 @pytest.mark.parametrize(

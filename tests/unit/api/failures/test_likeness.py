@@ -25,6 +25,7 @@ def codes(*lines: str) -> list[str]:
         ("mpirun noticed that process rank 3 on node gpu-2 exited on signal 9 (Killed).", "PodOutOfMemory"),
         ("it is Tuesday and the weather failed", None),
         ("the connection failed", None),
+        ("failed to create task for container: context deadline exceeded", None),
         ("", None),
     ],
 )
@@ -65,5 +66,6 @@ def test_an_exception_is_not_judged_by_likeness():
 
 
 def test_a_prefix_of_a_collector_is_no_word_of_a_line():
+    assert codes(f"({INFEASIBLE}) it failed") == []
     line = "tool python: call timed out after 5 s"
     assert codes(line) == codes(f"[rank3]: {line}") == codes(f"rl-train-worker-3: {line}") == []
