@@ -93,7 +93,7 @@ def problems(model: Shape, spec: Spec) -> Iterator[Problem]:
         rule = "is not supported for models with latent attention: SGLang makes other matrices of theirs"
         yield Problem("spec.rollout.quantization", kind, rule, "leave it out")
     elif cut := format_.obstacles(model, 1):
-        others = [str(each) for each in FORMATS if each is not kind and not FORMATS[each].obstacles(model, 1)]
+        others = [str(each) for each, other in FORMATS.items() if not other.obstacles(model, 1)]
         rule = f"needs widths that {format_.unit} divide, and the model has {' and '.join(cut)}"
         yield Problem("spec.rollout.quantization", kind, rule, " or ".join((*others, "leave it out")))
     elif not engine_obstacles(model, given):

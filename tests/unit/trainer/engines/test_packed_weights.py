@@ -209,6 +209,21 @@ def test_damage_of_what_kernels_read_is_seen(packed: Any) -> None:
     ]
 
 
+def test_to_open_a_layer_twice_is_to_open_it_once(packed: Any) -> None:
+    model = started(packed)
+    model.load_weights(as_list(published(0)))
+    matrices = model.model.layers[0]["o_proj"].rljob_matrices
+    for step in (matrices.open, matrices.open, matrices.close, matrices.close):
+        step()
+    assert unequal(held(packed, model), wanted(published(0))) == []
+
+
+def test_shapes_are_not_loaded(packed: Any) -> None:
+    model = started(packed)
+    model.load_weights(as_list(published(0)))
+    assert not model.model.layers[0]["o_proj"].weight_shape.any()
+
+
 def test_layers_are_closed_again_when_a_load_fails(packed: Any) -> None:
     model = started(packed)
     model.load_weights(as_list(published(0)))

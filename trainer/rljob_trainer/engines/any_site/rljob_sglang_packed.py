@@ -196,14 +196,17 @@ def load(model: torch.nn.Module, original: Callable[[Weights], Any], weights: We
 
 def of_these(model: torch.nn.Module, weights: Weights) -> list[Matrices]:
     """Return the matrices in the layers that tensors belong to; in all, if they are only known as they come."""
-    named = [LAYER.match(name) for name, _ in weights] if isinstance(weights, list) else None
-    touched = None if named is None else {found[0] for found in named if found}
-    matrices = {name: getattr(module, "rljob_matrices", None) for name, module in model.named_modules()}
+    touched = {layer_of(name) for name, _ in weights} if isinstance(weights, list) else None
     return [
-        each
-        for name, each in matrices.items()
-        if each is not None and (touched is None or (found := LAYER.match(name)) is None or found[0] in touched)
+        module.rljob_matrices
+        for name, module in model.named_modules()
+        if hasattr(module, "rljob_matrices") and (touched is None or layer_of(name) in touched)
     ]
+
+
+def layer_of(name: str) -> str | None:
+    """Return the beginning of a name that all tensors and modules of a layer share; None: it is in no layer."""
+    return found[0] if (found := LAYER.match(name)) else None
 
 
 class Read(NamedTuple):
