@@ -225,6 +225,12 @@ def ending(**causes: str) -> bytes:
             "reading in pod ml/head ended with 137: no memory",
         ),
         (
+            [STDERR + b"no \xff memory\n", ending(ExitCode="137")],
+            LostError,
+            Exit.UNREACHABLE,
+            "reading in pod ml/head ended with 137: no \ufffd memory",
+        ),
+        (
             [ERROR + b'{"status": "Failure", "message": "dial http://10.0.0.1/exec?command=cat&x=1 failed"}'],
             NotPossibleError,
             Exit.UNREACHABLE,
@@ -340,3 +346,10 @@ def test_why_reads_the_pods_of_the_job_and_the_events_of_those_that_are_stuck(cl
     assert asked["pods"]["labelSelector"] == asked["rayclusters"]["labelSelector"] == "rljob.dev/job=sums"
     assert ("event", "sums-7f3a1-1-head: FailedMount: no volume") in why.evidence
     assert "resourcequotas" not in asked, "its pods are there"
+
+
+def test_what_is_not_there_says_so_in_the_words_of_the_api_server(cluster: Cluster, answers: Answers):
+    answers.refuse("GET", "api/v1/namespaces/ml/secrets/x", 404, refusal(404, 'secrets "x" not found'))
+    with pytest.raises(NoObjectError) as error:
+        cluster.secret("ml", "x")
+    assert said(error) == (NoObjectError, Exit.NOT_FOUND, 'secrets "x" not found')

@@ -85,6 +85,16 @@ INCIDENT = EngineRecord(
             "it is slow: the last 10 steps took 12s each, steps 1 to 10 5.5s; most of it is rollout, 9.0s instead of"
             " 3.0s",
         ),
+        (
+            since(51, phase_seconds={**USUAL, "rollout": 4.0, "publish": 7.0}),
+            "Slow",
+            "it is slow: the last 10 steps took 13s each, steps 1 to 10 5.5s; most of it is publish, 7.0s instead of",
+        ),
+        (
+            lambda number: {"phase_seconds": {"rollout": 9.0, "train": 1.0} | ({"train": 10.0} if number > 50 else {})},
+            "Slow",
+            "it is slow: the last 10 steps took 19s each, steps 1 to 10 10s; most of it is train, 10s instead of 1.0s",
+        ),
         (since(51, phase_seconds={**USUAL, "evaluate": 90.0}), "Well", "it goes as usual"),
         (since(1, reward_mean=0.2), "NotLearning", "the mean reward of the last 10 steps is 0.2, of the first 10 it"),
         (since(51, truncated=0.9), "NotSound", "after step 60 of 200, Truncation: share of truncated responses of 10"),

@@ -143,3 +143,10 @@ def test_a_manifest_with_problems_is_not_exported(tmp_path):
 
     assert (made.exit_code, made.stdout) == (Exit.BAD_MANIFEST, "")
     assert "spec: is missing" in made.stderr
+
+
+def test_the_help_of_export_is_plain_text():
+    """rich would draw boxes, which readers of a pipe do not want."""
+    shown = CliRunner().invoke(app, ["export", "--help"])
+    assert shown.exit_code == Exit.OK and "Write a manifest for another system." in shown.stdout
+    assert shown.stdout.isascii() and "Commands:" in shown.stdout

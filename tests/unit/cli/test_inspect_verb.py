@@ -3,14 +3,17 @@
 import json
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
+from rljob_cli import inspect_view
 from rljob_cli.main import app
 from support.trainer.saved_run import checkpoint, damage, saved_run
 from support.trainer.tiny_models import tiny
@@ -106,6 +109,7 @@ def quantised_model(directory: Path, *ignore: str) -> Path:
 def test_a_quantised_model_shows_what_its_list_lacks(tmp_path: Path):
     shown = inspected(quantised_model(tmp_path / "model"))
     assert shown.exit_code == Exit.BAD_INPUT
+    assert "not quantised" in shown.stdout
     assert "does not ignore model.embed_tokens, model.layers.0.mlp.gate, model.layers.1.mlp.gate" in shown.stdout
     assert r'"re:.*mlp\\.gate(\\.weight)?$"' in shown.stdout
 
@@ -116,6 +120,26 @@ def test_a_complete_list_is_sound_and_programs_read_it(tmp_path: Path):
     assert shown.exit_code == Exit.OK
     (found,) = json.loads(shown.stdout)
     assert (found["kind"], found["tensors"], found["problems"], found["suggestion"]) == ("model", 6, [], [])
+
+
+def test_a_model_that_nobody_knows_is_refused_where_errors_go(tmp_path: Path):
+    (tmp_path / "config.json").write_text("{}")
+    shown = inspected(tmp_path)
+    assert (shown.exit_code, shown.stdout) == (Exit.BAD_INPUT, "")
+    assert "config.json" in shown.stderr or "architectures" in shown.stderr
+
+
+@pytest.mark.parametrize("width", [20, 60])
+def test_long_values_are_folded_and_not_cut(width: int):
+    shown = StringIO()
+    Console(file=shown, width=width).print(inspect_view._pairs(("file", "x" * 100), ("absent", None)))
+    assert shown.getvalue().count("x") == 100
+    assert set(shown.getvalue()) == set("file x\n")
+
+
+def test_the_table_of_rollouts_has_a_heading_for_each_column(run):
+    (heading,) = [line for line in inspected(run).stdout.splitlines() if line.split()[:2] == ["step", "rounds"]]
+    assert heading.split() == ["step", "rounds", "prompts", "samples", "reward", "tokens", "state"]
 
 
 def test_a_damaged_file_of_a_model_is_named(tmp_path: Path):

@@ -61,6 +61,7 @@ def test_a_volume_of_the_job_s_own_is_found_by_the_directory() -> None:
     }
     pod = pod_for(job_of(given))["spec"]
     assert pod["volumes"] == [{"name": "run", "nfs": {"path": "/i"}}]
+    assert pod["restartPolicy"] == "Never"
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
 
 

@@ -42,6 +42,13 @@ def test_the_picture_says(text: str) -> None:
     assert text in drawn(view(status()))
 
 
+def test_one_engine_is_no_plural() -> None:
+    (one, *_) = status().engines
+    words = drawn(view(status().model_copy(update={"engines": (one,)}))).split()
+    assert "engine" in words and "engines" not in words
+    assert "engines" in drawn(view(status())).split()
+
+
 def test_findings_are_shown() -> None:
     found = Finding(name="NoSignal", evidence="0.9 of the groups; watch.noSignal 0.8", advice="other questions")
     shown = drawn(view(status().model_copy(update={"findings": (found,)})))

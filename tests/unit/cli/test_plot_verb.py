@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from rljob_api.exits import Exit
+from rljob_cli import plotting
 from rljob_cli.plot_view import Curve, Metric, as_charts, as_svg, as_value
 from support.cli.command import on_terminal, rljob
 from support.cli.sample_job import points, text
@@ -30,6 +31,11 @@ def test_each_metric_has_a_chart_with_its_change() -> None:
     assert shown.startswith("ml/sums  Training\n\nmean reward  0.025 → 1, steps 1 to 40\n")
     assert "\nheld-out accuracy  0.125 → 0.5, steps 10 to 40\n" in shown
     assert len(shown.splitlines()) <= 24
+
+
+def test_a_run_that_goes_on_is_not_finished(run: str) -> None:
+    state = plotting.local_curve(Path(run)).state
+    assert state.startswith("step 3/") and state.endswith(", not finished")
 
 
 def test_a_metric_that_was_not_measured_says_so() -> None:

@@ -34,6 +34,25 @@ RESERVED = Turn(Standing.RESERVED, "it holds room for 3 pods with 4 slots")
 ATTEMPT = AttemptStatus(number=1, cluster="c", start_after=NOON, ended=NOON + timedelta(minutes=5))
 
 
+def test_jobs_wait_in_the_order_of_their_positions_and_those_whose_end_is_unknown_come_last():
+    jobs = [
+        seen("a-second", Turn(Standing.QUEUED, TEXT, 2)),
+        seen("b-first", Turn(Standing.QUEUED, TEXT, 1)),
+        seen("c-unknown", RESERVED),
+        seen("d-soon", RESERVED, progress=JobProgress(step=9, eta_seconds=60)),
+        seen("e-later", RESERVED, progress=JobProgress(step=9, eta_seconds=90)),
+    ]
+    words = text(as_tables(jobs, NOW, namespaces=False)).split()
+    order = [word for word in words if word in {job.name for job in jobs}]
+    assert order == [
+        "b-first",
+        "a-second",
+        "d-soon",
+        "e-later",
+        "c-unknown",
+    ]
+
+
 def test_the_queue_is_shown_in_its_order_and_who_ends_first_above_others():
     jobs = [
         seen("late", RESERVED, progress=JobProgress(step=1, eta_seconds=7200)),

@@ -58,6 +58,9 @@ def test_programs_get_json(run: Path) -> None:
     assert content["accuracy_after"]["sampled"] == 0.59
     assert [failure["engine"] for failure in content["engine_failures"]] == ["engine-1", "engine-0"]
     assert content["report"] == str(run / "report.html")
+    assert (content["perplexity_before"], content["perplexity_after"]) == (None, None)
+    assert "Mismatch" in {finding["name"] for finding in content["findings"]}
+    assert content["reward_failures"] == 0
 
 
 def test_a_run_that_goes_on_can_be_reported(tmp_path: Path) -> None:

@@ -15,9 +15,12 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
+from rljob_cli import rollout_view
 from rljob_cli.main import app
+from rljob_trainer.assembly.rollout_trial import RolloutTrial
 from rljob_trainer.data.tokenizer import load_tokenizer
 from rljob_trainer.processes.background import Background
+from support.cli.sample_job import text
 from support.trainer.tiny_models import tiny_llama
 from support.trainer.whole_run import manifest
 
@@ -178,3 +181,10 @@ def test_an_engine_that_refuses_and_one_that_is_not_there_are_distinguished(mode
     assert (refused.exit_code, "400 too long" in refused.stderr) == (Exit.BAD_INPUT, True)
     gone = tried(model, "http://127.0.0.1:9")
     assert (gone.exit_code, "Cannot connect" in gone.stderr) == (Exit.LOST_PEER, True)
+
+
+def test_people_read_that_a_run_would_end_and_programs_one_value_a_line():
+    ending, going = (rollout_view.as_text(RolloutTrial((), ends)) for ends in (True, False))
+    assert "a run would end at the first failure; reward.failureScore gives such samples a score" in text(ending)
+    assert text(going).strip() == ""
+    assert rollout_view.as_json(RolloutTrial((), True)).splitlines()[1] == '  "run_would_end": true,'

@@ -13,6 +13,7 @@ from rljob_api.failures.known import KnownFailure
 from rljob_api.reading.manifest import parse
 from rljob_api.recovery import Backoff
 from rljob_api.sections import Recovery
+from rljob_cli import supervisor
 from rljob_cli.driver import Driver, DriverUnreachableError, Ended, Event, Interrupted, StatusReceived
 from rljob_cli.supervisor import RunResult, Supervisor, Timing
 from support.trainer.whole_run import manifest
@@ -130,6 +131,14 @@ def test_a_dead_engine_is_restarted_once_however_often_it_is_reported_dead():
     assert stage.run() == RunResult(Exit.OK, "done")
     assert stage.calls == [("engine-0", 1)]
     assert stage.notes == ["engine-0: restarted as generation 1 (it died)"]
+
+
+def test_a_driver_whose_ray_has_lost_a_process_is_ended_and_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(supervisor.Vitals, "lost", lambda vitals, patience_s: "raylet (pid 7)")
+    stage = Stage([seen(HEALTHY), seen(HEALTHY)], driver_restarts=0)
+    assert stage.run().reason.startswith("a required process is gone")
+    assert stage.calls == ["kill"]
+    assert stage.notes[0] == "raylet (pid 7) is gone"
 
 
 def test_an_order_that_the_driver_did_not_answer_is_given_again():

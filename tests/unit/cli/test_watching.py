@@ -6,7 +6,8 @@ import pytest
 
 from rljob_api.exits import Exit
 from rljob_cli.cluster import ClusterError
-from rljob_cli.watching import looks
+from rljob_cli.watching import line, looks
+from support.cli.sample_job import job
 
 
 def answers(*given: str | Exit) -> Callable[[], str]:
@@ -29,6 +30,10 @@ def seen(number: int, *given: str | Exit) -> list[tuple[str, str]]:
 
 def test_a_cluster_that_is_away_is_waited_for_and_the_old_is_shown() -> None:
     assert seen(3, "one", Exit.UNREACHABLE, "two") == [("one", ""), ("one", "it is away"), ("two", "")]
+
+
+def test_a_job_that_no_operator_has_seen_is_unseen() -> None:
+    assert line(job(phase=None)).split("  ")[:2] == ["ml/sums", "Unseen"]
 
 
 def test_the_first_look_has_to_succeed() -> None:

@@ -50,7 +50,9 @@ def test_a_job_that_its_quota_can_never_take_says_so_with_the_nearest_setting():
 def test_room_that_others_hold_is_waited_for():
     job, seen = waiting_job(pods="4")
     seen.quotas[0]["status"] = {"used": {"pods": "2"}}
-    assert "it waits for room: needs 3 pods; ResourceQuota team-a leaves 2 pods" in why(job, seen, NOW).sentence
+    found = why(job, seen, NOW)
+    assert "it waits for room: needs 3 pods; ResourceQuota team-a leaves 2 pods" in found.sentence
+    assert (found.blocker, found.since) == ("Quota", None)
 
 
 def test_a_sandbox_that_cannot_be_made_is_the_sentence_and_its_event_the_evidence():
