@@ -323,8 +323,9 @@ def test_two_logs_at_once_are_a_wrong_command(rljob: Run, answers: Answers, argu
 OUT_OF_MEMORY = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
 
 
-def test_doctor_reads_log_events_pods_and_status_of_a_job(rljob: Run, answers: Answers):
-    of_job(answers, raw(status(phase=Phase.FAILED)), head())
+@pytest.mark.parametrize("phase", [Phase.FAILED, Phase.TRAINING])
+def test_doctor_reads_what_there_is_of_log_events_pods_and_status_of_a_job(rljob: Run, answers: Answers, phase):
+    of_job(answers, raw(status(phase=phase, attempts=(attempt(number=2, started=NOON),))), head())
     answers.get(EVENTS, page())
     answers.frames = [STDOUT + b"begins\n" + OUT_OF_MEMORY, DONE]
     found = json.loads(rljob("doctor", "sums", "-o", "json").stdout)

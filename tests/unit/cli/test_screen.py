@@ -1,5 +1,6 @@
 """Where tables go: without colours and without spaces at the ends of lines to pipes, and in place on a terminal."""
 
+from collections.abc import Iterator
 from io import StringIO
 
 import pytest
@@ -28,12 +29,17 @@ def test_a_pipe_gets_lines_without_spaces_at_their_ends(capsys: pytest.CaptureFi
     assert capsys.readouterr().out == "one\n two\n"
 
 
-def test_a_picture_that_is_higher_than_the_terminal_is_cut_at_its_end():
-    shown = StringIO()
-    console = Console(file=shown, width=20, height=4, force_terminal=True, color_system=None)
-    watching.live(console, [(Text("\n".join(f"line {number}" for number in range(9))), "")], whole_screen=True)
+@pytest.mark.parametrize("whole_screen", [True, False])
+def test_a_picture_that_is_higher_than_the_terminal_is_cut_at_its_end_while_it_moves(whole_screen: bool):
+    shown, moving = StringIO(), []
 
-    assert "line 3" in shown.getvalue() and "line 4" not in shown.getvalue() and "..." not in shown.getvalue()
+    def pictures() -> Iterator[tuple[Text, str]]:
+        yield Text("\n".join(f"line {number}" for number in range(9))), ""
+        moving.append(shown.getvalue())
+
+    watching.live(Console(file=shown, width=20, height=4, force_terminal=True), pictures(), whole_screen)
+
+    assert "line 3" in moving[0] and "line 4" not in moving[0] and "..." not in moving[0]
 
 
 def test_trouble_stands_below_the_picture():
