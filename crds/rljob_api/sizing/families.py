@@ -78,7 +78,13 @@ FAMILIES: Mapping[str, Family] = {
     "LlamaForCausalLM": Family("llama"),
     "Qwen2ForCausalLM": Family("qwen2", qkv_bias="always"),
     "Qwen3ForCausalLM": Family("qwen3", qk_norm="always", head_dim=128),
-    "Qwen3MoeForCausalLM": Family("qwen3_moe", qk_norm="always", experts=True, ffn="moe_intermediate_size"),
+    "Qwen3MoeForCausalLM": Family(
+        "qwen3_moe",
+        qk_norm="always",
+        experts=True,
+        needs={"tie_word_embeddings": False},
+        ffn="moe_intermediate_size",
+    ),
     "MistralForCausalLM": Family("mistral", windowed=True, default_window=4096),
     "MixtralForCausalLM": Family(
         "mixtral",

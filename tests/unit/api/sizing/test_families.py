@@ -122,7 +122,7 @@ def test_tensors_have_the_names_and_shapes_of_the_hub():
 
 
 def test_tensors_of_experts_have_the_names_and_shapes_of_the_hub():
-    few = {"num_experts": 2, "num_experts_per_tok": 1, "num_hidden_layers": 1, "tie_word_embeddings": True}
+    few = {"num_experts": 2, "num_experts_per_tok": 1, "num_hidden_layers": 1}
     layer = {
         "input_layernorm.weight": (2048,),
         "self_attn.q_proj.weight": (4096, 2048),
@@ -145,7 +145,14 @@ def test_tensors_of_experts_have_the_names_and_shapes_of_the_hub():
         "model.embed_tokens.weight": (151936, 2048),
         **{f"model.layers.0.{name}": axes for name, axes in layer.items()},
         "model.norm.weight": (2048,),
+        "lm_head.weight": (151936, 2048),
     }
+
+
+def test_an_output_layer_that_sglang_keeps_apart_may_not_be_the_embedding():
+    config = {**ON_THE_HUB["Qwen/Qwen3-30B-A3B"], "tie_word_embeddings": True}
+    with pytest.raises(ManifestError, match="tie_word_embeddings True is not supported, only False"):
+        shape(config)
 
 
 def test_a_bias_of_queries_keys_and_values_is_counted_and_split():

@@ -24,7 +24,12 @@ def test_stages_with_layers_of_their_own_have_their_parameters_and_activations(g
 @pytest.mark.parametrize("layers", ["[26, 2]", "[2, 26]"])
 def test_states_are_shared_out_by_the_experts_of_the_fullest_stage(good, layers):
     stages = f"steps: 200\n    pipelineParallel: 2\n    expertParallel: 4\n    pipelineLayers: {layers}"
-    moe = {"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 8, "num_experts_per_tok": 2}
+    moe = {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "tie_word_embeddings": False,
+    }
     model = shape({**QWEN3_600M, **moe, "moe_intermediate_size": 768})
     where = topology(job(good, ("steps: 200", stages)).spec)
     parameters, experts = fullest(model, where), 26 * model.experts_of_layer(4)

@@ -9,7 +9,12 @@ from support.api.sized_jobs import QWEN3_600M, bytes_of, job
 
 MODEL = shape(QWEN3_600M)
 """of 28 layers"""
-EXPERTS = {"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 8, "num_experts_per_tok": 2}
+EXPERTS = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "tie_word_embeddings": False,
+}
 
 
 def stages(pipeline: int, chunks: int, **fields: object) -> tuple[str, str]:
