@@ -18,7 +18,7 @@ import ray
 from rljob_trainer.batches.batches import StepBatch
 from rljob_trainer.batches.packing import TrainingSequence, pack
 from rljob_trainer.engines.client import EngineClient
-from rljob_trainer.engines.command import CPU_SITE
+from rljob_trainer.engines.command import ANY_SITE, CPU_SITE
 from rljob_trainer.engines.weight_copy import HELD, WEIGHTS, WeightFiles
 from rljob_trainer.learners.config import layout
 from rljob_trainer.learners.group import LearnerGroup
@@ -101,7 +101,7 @@ def test_a_server_loads_its_tokenizer_once(fleet: Fleet) -> None:
 
 def test_a_server_does_not_know_of_megatron() -> None:
     check = "import rljob_sglang_cpu; rljob_sglang_cpu.register(); import megatron"
-    environment = {**os.environ, "PYTHONPATH": str(CPU_SITE)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (CPU_SITE, ANY_SITE)))}
     ended = subprocess.run([sys.executable, "-c", check], env=environment, capture_output=True, text=True, check=False)
     assert ended.stderr.endswith("ModuleNotFoundError: import of megatron halted; None in sys.modules\n")
 
