@@ -25,6 +25,7 @@ ONLY_IN_PYTHON = (
     "spec.reward.remote.headersFrom",
     "spec.rollout.tools.functions[",
     "spec.rollout.async.partial",
+    'spec.rollout.quantization: "Fp8" cannot be verified on nodes with',
     "spec.runtime.env",
     "spec.runtime.volumeMounts[0].name",
     "spec.runtime.headResources.",
