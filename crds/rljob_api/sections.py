@@ -612,6 +612,7 @@ class BalanceOver(StrEnum):
 
 class Replay(StrEnum):
     LEARNER = "Learner"
+    ROLLOUT = "Rollout"
 
 
 class Experts(Section):
@@ -627,7 +628,8 @@ class Experts(Section):
     """weight of the loss that keeps the routers' logits small; 0: none. Megatron: --moe-z-loss-coeff"""
     replay: Replay | None = None
     """experts of each token in the learner's updates. `Learner`: those that it chose before the first update on the
-    samples; absent: chosen anew in each update. slime: --use-routing-replay"""
+    samples; `Rollout`: those that the engines chose; absent: chosen anew in each update. slime: --use-routing-replay,
+    --use-rollout-routing-replay"""
 
 
 class Training(Section):

@@ -59,6 +59,9 @@ class Sample:
     """not trained on, although its reward counts in its group"""
     carried: tuple[tuple[int, int], ...] = ()
     """(version, tokens) of its parts, where it was carried over publications; empty: `version` made all of it"""
+    experts: str = ""
+    """experts of each layer for the first tokens of prompt and response: int32 [T, L x K] in base64, as the engine saw
+    them last; empty: nobody asked"""
 
     @property
     def own_T(self) -> tuple[bool, ...]:

@@ -30,7 +30,7 @@ EXPERTS: dict[str, Entry] = {
     "moe-router-load-balancing-type": Joint("training.experts.balanceOver"),
     "moe-z-loss-coeff": Field("training.experts.zLoss", REAL),
     "use-routing-replay": Field("training.experts.replay", means("Learner")),
-    "use-rollout-routing-replay": Lost("engines do not report their experts; spec.training.experts.replay"),
+    "use-rollout-routing-replay": Field("training.experts.replay", means("Rollout")),
     **same(
         Lost("the learner has no multi-token prediction"),
         ("enable-mtp-training", "mtp-num-layers", "mtp-loss-scaling-factor"),

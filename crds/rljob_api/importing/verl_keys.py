@@ -102,7 +102,7 @@ KEYS: dict[str, Entry] = {
     f"{ACTOR}.megatron.expert_model_parallel_size": Field("training.expertParallel", WHOLE),
     f"{ACTOR}.megatron.expert_tensor_parallel_size": Field("training.expertTensorParallel", WHOLE),
     f"{ACTOR}.megatron.sequence_parallel": Field("training.sequenceParallel", ON),
-    f"{ACTOR}.router_replay.mode": Field("training.experts.replay", chosen({"r2": "Learner"})),
+    f"{ACTOR}.router_replay.mode": Field("training.experts.replay", chosen({"r2": "Learner", "r3": "Rollout"})),
     f"{ROLLOUT}.n": Field("rollout.samplesPerPrompt", WHOLE),
     f"{ROLLOUT}.temperature": Field("rollout.sampling.temperature", REAL),
     f"{ROLLOUT}.top_p": Field("rollout.sampling.topP", REAL),

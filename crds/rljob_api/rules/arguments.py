@@ -43,6 +43,7 @@ SGLANG_OURS = {
     "dwdp-size": "an engine is parallel over tensors only",
     "enable-memory-saver": "spec.placement decides",
     "enable-metrics": "metrics are always on",
+    "enable-return-routed-experts": "spec.training.experts.replay Rollout needs it, and nothing else reads it",
     "encoder-only": "engines generate",
     "enforce-shared-experts-fusion": "an engine keeps a shared expert apart from the others, and is verified so",
     "ep-size": "an engine shares each expert over its tensor ranks",

@@ -15,6 +15,7 @@ from rljob_api.sections import (
     Pods,
     Precision,
     Quantization,
+    Replay,
     Spec,
     ToolSandbox,
 )
@@ -94,6 +95,15 @@ def quantised_engines(spec: Spec) -> Iterator[Problem]:
         yield Problem("spec.extraArgs.sglang.moe-runner-backend", kernels, rule, BY_ITSELF)
 
 
+@only_in_python("the API server does not see into free mappings")
+def reporting_engines(spec: Spec) -> Iterator[Problem]:
+    """SGLang 0.5.17 does not count the tokens of drafts in the memory for their experts."""
+    algorithm = spec.extra_args.sglang.get("speculative-algorithm")
+    if algorithm is not None and spec.training.experts.replay is Replay.ROLLOUT:
+        rule = f"cannot be used with {SPEC.training.experts.replay.at} {Replay.ROLLOUT}; leave it out"
+        yield Problem("spec.extraArgs.sglang.speculative-algorithm", algorithm, rule)
+
+
 IN_SEVERAL_STEPS = {"generate_timeout_seconds": ("generate",), "overflow": ("generate", "tools")}
 """fields that only samples in several steps read, and what makes such samples"""
 SEVERAL_STEPS = (
@@ -160,6 +170,7 @@ RULES = (
     QUANTIZATION,
     quantised_engines,
     quantised_gpus,
+    reporting_engines,
     tool_functions,
     requires(
         rollout.sampling.top_k,

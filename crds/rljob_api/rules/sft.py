@@ -20,6 +20,7 @@ WITHOUT_EFFECT = (
     *fields_of(SPEC.rollout, "tools", "overflow", "asynchronous", "quantization"),
     *fields_of(SPEC.rollout.sampling, "temperature", "top_p", "top_k", "stop", "stop_token_ids"),
     *fields_of(SPEC.training, "steps_per_rollout", "global_batch_size", "offload"),
+    SPEC.training.experts.replay,
     *fields_of(SPEC.evaluation, "samples_per_prompt", "greedy"),
     *fields_of(SPEC.weight_sync),
     *fields_of(SPEC.recovery, "engine_restarts"),

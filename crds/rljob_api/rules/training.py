@@ -8,7 +8,7 @@ from rljob_api.rules.batches import batches_fit, context, model, one_step, ranks
 from rljob_api.rules.cel import near
 from rljob_api.rules.claims import Search, requires, unused
 from rljob_api.rules.terms import SPEC, has, is_default, named, size
-from rljob_api.sections import INT32, MOST_GPUS_PER_NODE, Device, Schedule, Spec
+from rljob_api.sections import INT32, MOST_GPUS_PER_NODE, Device, Replay, Schedule, Spec
 from rljob_api.sizing.batch import divisors
 from rljob_api.sizing.topology import sizes
 
@@ -133,8 +133,13 @@ ROUTERS = (
     unused(routers.balance_over, routers.balance_loss > 0, f"{anew}: balanceLoss is 0; leave it out"),
     requires(
         routers.replay,
-        ~has(routers.replay) | ~one_step,
-        f"{anew}: each rollout is one optimizer step, which chooses experts once; leave it out",
+        ~has(routers.replay) | (routers.replay != Replay.LEARNER) | ~one_step,
+        f"{anew}: each rollout is one optimizer step, which chooses experts once; nearest valid: {Replay.ROLLOUT}",
+    ),
+    requires(
+        routers.replay,
+        ~has(routers.replay) | (routers.replay != Replay.ROLLOUT) | ~has(SPEC.debug.replay),
+        "cannot be used with spec.debug.replay: kept samples are without their experts; leave it out",
     ),
 )
 

@@ -23,7 +23,7 @@ KEEPING_WINDOWS = ("fa3", "flashinfer")
 """attention backends of SGLang 0.5.17 on GPUs that see all of a window while they generate"""
 SGLANG_OF_EXPERTS = (
     *("deepep-config", "deepep-dispatcher-output-dtype", "deepep-mode", "enable-eplb"),
-    *("enable-expert-distribution-metrics", "enable-fused-moe-sum-all-reduce", "enable-return-routed-experts"),
+    *("enable-expert-distribution-metrics", "enable-fused-moe-sum-all-reduce"),
     *("ep-dispatch-algorithm", "ep-num-redundant-experts", "eplb-algorithm"),
     *("eplb-min-rebalancing-utilization-threshold", "eplb-rebalance-layers-per-chunk", "eplb-rebalance-num-iterations"),
     *("expert-distribution-recorder-buffer-size", "expert-distribution-recorder-mode", "fuseep-mode"),

@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
@@ -26,10 +28,12 @@ from support.trainer.learner_data import learner_config
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import train_and_export, train_as_chosen_before
 from support.trainer.naive_learner import NaiveLearner
-from support.trainer.tiny_models import tiny
+from support.trainer.tiny_models import NUM_LAYERS, tiny
 
 FAST = 30.0
 """times the usual learning rate, so that an update changes which experts are best"""
+EXPERTS = 4
+"""of each layer of the tiny model"""
 OVER_STEP = RoutingSettings(balance_coefficient=3.0, balance_over="step")
 
 
@@ -87,6 +91,44 @@ def test_an_update_uses_the_experts_that_were_chosen_before_the_first_one(expert
     wanted = naive.step(STEPS[1], True)
     assert second.grad_norm == pytest.approx(wanted.grad_norm, rel=1e-4)
     assert wanted.grad_norm != pytest.approx(anew.grad_norm, rel=1e-3), "it matters"
+
+
+def chosen_by_an_engine(tokens: int, layer: int) -> npt.NDArray[np.int16]:
+    """Return two experts of a layer for all tokens but the last: never those that routers would choose alone."""
+    places = np.arange(tokens - 1) + layer
+    return np.stack([places % EXPERTS, (places + 1 + places // EXPERTS % 2) % EXPERTS], axis=1).astype(np.int16)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "more"),
+    [
+        ((1, 1, 1, 1, 1), {}),
+        ((2, 1, 2, 2, 1), {}),
+        ((1, 2, 2, 2, 1), {}),
+        ((2, 1, 1, 2, 1), {"sequence_parallel": True}),
+        ((1, 1, 2, 1, 1), {"context_parallel": 2}),
+    ],
+    ids=["alone", "tensor", "stages", "sequence", "context"],
+)
+def test_an_update_uses_the_experts_that_the_engines_chose(experts: Path, sizes: Sizes, more: dict[str, Any]) -> None:
+    loss = replace(LOSS, kl=None)  # the distance to the reference is beyond what an estimate is limited to
+    config = learner_config(experts, loss=loss, router=RoutingSettings(from_rollout=True))
+    world, own = in_layout(config, sizes)
+    layers = range(NUM_LAYERS)
+    given = [
+        replace(each, experts=np.hstack([chosen_by_an_engine(len(each.tokens), layer) for layer in layers]))
+        for each in STEPS[0]
+    ]
+    (step,), _ = run_ranks(train_and_export, world, replace(own, **more), [given], BUDGET, True)[0]
+
+    naive, alone = (NaiveLearner(experts, loss, config.optimizer, RATES) for _ in range(2))
+    for layer, block in enumerate(naive.model.model.layers):
+        chosen = [torch.from_numpy(chosen_by_an_engine(len(each.tokens) + 1, layer)).long() for each in given]
+        block.mlp.gate.forward = partial(replayed, block.mlp.gate, iter(2 * chosen))
+    wanted, anew = naive.step(STEPS[0], True), alone.step(STEPS[0], True)
+    assert step.loss == pytest.approx(wanted.loss, rel=1e-5)
+    assert step.grad_norm == pytest.approx(wanted.grad_norm, rel=1e-5)
+    assert wanted.grad_norm != pytest.approx(anew.grad_norm, rel=1e-2), "it matters"
 
 
 def test_a_router_with_a_bias_is_replayed_too(tmp_path: Path) -> None:

@@ -295,6 +295,7 @@ def imitation(content: Manifest, draw: Random) -> None:
         ("spec.watch.staleness", 0.1),
         ("spec.watch.dataWait", 0.1),
         ("spec.debug.replay", "runs/first/rollouts"),
+        ("spec.training.experts.replay", draw.choice(("Learner", "Rollout"))),
     ):
         if draw.random() < 0.2:
             put(content, path, value)

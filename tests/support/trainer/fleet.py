@@ -13,7 +13,7 @@ import psutil
 import pytest
 import ray
 
-from rljob_api.sections import Quantization, RLJob, RouterPolicy
+from rljob_api.sections import Quantization, Replay, RLJob, RouterPolicy
 from rljob_trainer.assembly.engine_weights import quantised, quantization_config
 from rljob_trainer.engines.client import Continuation, EngineClient, EngineError, TokenRequest, open_session
 from rljob_trainer.engines.command import engine_command
@@ -34,8 +34,11 @@ START_S = 240.0
 PROMPT = (5, 6, 7)
 
 
-def cpu_job(checkpoint: Path, precision: str = "fp32", quantization: Quantization | None = None) -> RLJob:
+def cpu_job(
+    checkpoint: Path, precision: str = "fp32", quantization: Quantization | None = None, replay: Replay | None = None
+) -> RLJob:
     """Return the smallest job that runs engines on a CPU."""
+    training = {"steps": 1, "precision": precision, "optimizer": {"learningRate": 1e-5}, "experts": {"replay": replay}}
     rollout = {"promptsPerStep": 1, "sampling": {"maxNewTokens": 8}, "maxTotalTokens": 4096}
     return RLJob.model_validate(
         {
@@ -47,7 +50,7 @@ def cpu_job(checkpoint: Path, precision: str = "fp32", quantization: Quantizatio
                 "data": {"train": {"jsonl": "unused.jsonl"}},
                 "reward": {"kind": "ExactMatch"},
                 "rollout": rollout | {"quantization": quantization},
-                "training": {"steps": 1, "precision": precision, "optimizer": {"learningRate": 1e-5}},
+                "training": training,
                 "runtime": {"device": "Cpu"},
             },
         }
@@ -84,8 +87,9 @@ class Fleet:
         *,
         precision: str = "fp32",
         quantization: Quantization | None = None,
+        replay: Replay | None = None,
     ) -> None:
-        spec = cpu_job(checkpoint, precision, quantization).spec
+        spec = cpu_job(checkpoint, precision, quantization, replay).spec
         self._directory = directory
         self.background = Background()
         self.background.__enter__()

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rljob_api.sections import Spec
+from rljob_api.sections import Replay, Spec
 from rljob_api.sizing.model_shape import Shape, shape
 from rljob_api.sizing.quantised import Quantised, of_model
 from rljob_api.sizing.quantised import quantization_config as config_of
@@ -18,6 +18,15 @@ def quantization_config(spec: Spec, model: Path) -> dict[str, Any] | None:
 def quantised(spec: Spec, model: Path) -> Quantised | None:
     """Return how the weights of the checkpoint in `model` are quantised for engines; None: they are not."""
     return None if (kind := spec.rollout.quantization) is None else of_model(kind, _shape(model))
+
+
+def choices(spec: Spec, model: Path) -> int:
+    """Return how many experts of all layers a token of the model is sent to, if updates use those of the rollout; else
+    0."""
+    if spec.training.experts.replay is not Replay.ROLLOUT:
+        return 0
+    of_model = _shape(model)
+    return of_model.layers * of_model.experts_per_token
 
 
 def _shape(model: Path) -> Shape:

@@ -12,7 +12,7 @@ from rljob_api.sections import Device, KlTarget, Placement, Spec
 from rljob_api.sizing.batch import batch
 from rljob_api.sizing.topology import Topology, sizes
 from rljob_trainer.assembly.cpu_threads import Threads, threads
-from rljob_trainer.assembly.engine_weights import quantised
+from rljob_trainer.assembly.engine_weights import choices, quantised
 from rljob_trainer.assembly.foundation import RAY_ADDRESS, Foundation
 from rljob_trainer.assembly.null_parts import NoBatches, NoCheckpoints, NoGpuSharing, NoLearner, SameWeights
 from rljob_trainer.assembly.settings import layout_of, learner_config, learner_environment, loss_settings, sharding
@@ -119,6 +119,7 @@ class Learner:
             multiple=self.foundation.topology.micro_batch_multiple,
             values=self._values(gpu_sharing),
             returns=algorithm.returns,
+            choices=choices(spec, self.material.model),
         )
 
     def _penalties(self, gpu_sharing: SharedGpus) -> Penalties:

@@ -149,6 +149,7 @@ def routing_settings(experts: Experts) -> RoutingSettings:
         balance_over=BALANCE[experts.balance_over],
         z_coefficient=experts.z_loss,
         replay=experts.replay is Replay.LEARNER,
+        from_rollout=experts.replay is Replay.ROLLOUT,
     )
 
 

@@ -3,10 +3,12 @@
 Axes: G samples of one prompt, T response tokens of one sample.
 """
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from rljob_trainer.algorithms.algorithm import Advantage, GroupOutcome, Returns, Value
 from rljob_trainer.batches.loss_weights import Aggregation
@@ -49,6 +51,8 @@ class Batches:
     values: Values = no_values
     returns: Returns | None = None
     """what the critic is fitted to; None: there is no critic"""
+    choices: int = 0
+    """experts of all layers that a token is sent to, for updates that use those of the rollout; 0: they do not"""
 
     def __call__(self, groups: Sequence[ScoredGroup]) -> tuple[StepBatch, ...]:
         """Return the optimizer steps; every sample counts in exactly one of them."""
@@ -92,9 +96,24 @@ class Batches:
                 weight=weight,
                 trained=sample.trained_T if sample.segments else (),
                 value_targets=targets,
+                experts=experts_of(sample, self.choices) if self.choices else None,
             )
             for (group, sample, advantage, targets), weight in zip(samples, weights, strict=True)
             if sample.num_trained and (np.any(advantage) or self.keep_zero_advantage)
         ]
         packed = pack(sequences, self.data_parallel, self.max_tokens, in_step=self.in_step, multiple=self.multiple)
         return StepBatch(packed, len(samples), sum(len(sequence.tokens) for sequence in sequences), kl)
+
+
+def experts_of(sample: Sample, choices: int) -> npt.NDArray[np.int16]:
+    """Return the experts of each layer [tokens, choices] that an engine used, for the tokens that it has computed.
+
+    Raises ValueError where it does not say, or speaks of another model.
+    """
+    given = np.frombuffer(base64.b64decode(sample.experts), np.int32)
+    if not len(given) or len(given) % choices:
+        raise ValueError(
+            f"engine {sample.engine} returned {len(given)} experts for a sample, which is no multiple of the {choices}"
+            " that each of its tokens is sent to"
+        )
+    return given.reshape(-1, choices).astype(np.int16)

@@ -19,6 +19,8 @@ import numpy.typing as npt
 
 _PIECES_PER_RANK = 4
 """pieces are cut so small that every rank gets at least so many, for balance"""
+UNKNOWN = -1
+"""in place of an expert: the learner chooses"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class TrainingSequence:
     """which response tokens are trained on; empty: all"""
     value_targets: ValueTargets | None = None
     """of the response tokens that are trained on; None: there is no critic"""
+    experts: npt.NDArray[np.int16] | None = None
+    """experts of each layer [first tokens, L x K] that the engine used; None: the learner chooses"""
 
     @property
     def response_length(self) -> int:
@@ -75,6 +79,8 @@ class MicroBatch:
     """the caller's numbers of the sequences"""
     value_targets: ValueTargets | None = None
     """of targets_R, in fp32; None: there is no critic"""
+    experts_TC: npt.NDArray[np.int16] | None = None
+    """experts of each layer [T, L x K] that the engine used, -1 where it did not say; None: the learner chooses"""
 
     @property
     def num_sequences(self) -> int:
@@ -222,7 +228,21 @@ def _micro_batch(sequences: list[TrainingSequence]) -> MicroBatch:
         logprobs_R=np.concatenate([np.asarray(s.logprobs, np.float32) for s in sequences]),
         indices_S=np.asarray([s.index for s in sequences], np.int64),
         value_targets=_joined([s.value_targets for s in sequences if s.value_targets is not None]),
+        experts_TC=_experts(sequences),
     )
+
+
+def _experts(sequences: list[TrainingSequence]) -> npt.NDArray[np.int16] | None:
+    known = [each.experts for each in sequences if each.experts is not None]
+    if not known:
+        return None
+    parts = []
+    for sequence in sequences:
+        part = np.full((len(sequence.tokens), known[0].shape[1]), UNKNOWN, np.int16)
+        if sequence.experts is not None:
+            part[: len(sequence.experts)] = sequence.experts[: len(part)]  # a response may have been cut after it
+        parts.append(part)
+    return np.concatenate(parts)
 
 
 def _joined(targets: list[ValueTargets]) -> ValueTargets | None:

@@ -156,6 +156,7 @@ class Conversation:
             engine=last.engine,
             segments=tuple(self._segments),
             dropped=self._outgrown and self._limits.overflow == "Drop",
+            experts=last.experts,
         )
 
     @property

@@ -82,6 +82,9 @@ class Continuation:
     """`stop`, `length`, `abort`"""
     carried: tuple[tuple[int, int], ...] = ()
     """(version, tokens) of its parts, where it was carried over publications; empty: `version` made all of it"""
+    experts: str = ""
+    """experts of each layer for all tokens but the last, the request's first: int32 [T, L x K] in base64; empty: the
+    engine does not say"""
 
 
 class Generates(Protocol):
@@ -325,6 +328,7 @@ def _continuation(answer: Json, who: str) -> Continuation:
         version=int(version) if version else UNLABELLED,
         engine=engine if version else who,
         finish_reason=(meta["finish_reason"] or {"type": "abort"})["type"],
+        experts=meta.get("routed_experts") or "",
     )
 
 

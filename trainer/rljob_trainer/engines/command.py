@@ -11,7 +11,7 @@ from typing import Any
 
 from rljob_api.control import CORES
 from rljob_api.rules.arguments import sglang_command_line
-from rljob_api.sections import Device, Placement, Precision, Spec
+from rljob_api.sections import Device, Placement, Precision, Replay, Spec
 from rljob_trainer.processes.kernel_archive import archive_of
 
 CPU_SITE = Path(__file__).parent / "cpu_site"
@@ -27,6 +27,8 @@ BLOCKING = {"CUDA_LAUNCH_BLOCKING": "1", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1
 WITHOUT_MEMORY = "skip_global_memory,skip_shared_memory,skip_local_memory"
 """CUDA_COREDUMP_GENERATION_FLAGS: registers and stacks name the kernel, and the memory of a GPU would fill a disk"""
 GRAPHS = "cuda-graph"
+CHOICES = "enable-return-routed-experts"
+"""every answer then says which experts its tokens were sent to"""
 MOST_IN_GRAPH = 512
 """responses; what SGLang records at most by itself, on a GPU with more than 80 GB"""
 DTYPES = {Precision.FP32: "float32", Precision.BF16: "bfloat16"}
@@ -107,6 +109,8 @@ def _arguments(spec: Spec, model: Path) -> dict[str, Argument]:
         "log-level": "info",
         "log-level-http": "warning",
     }
+    if spec.training.experts.replay is Replay.ROLLOUT:
+        arguments[CHOICES] = True
     if spec.rollout.context_length is not None:
         arguments["context-length"] = spec.rollout.context_length
     if spec.rollout.memory_fraction is not None:

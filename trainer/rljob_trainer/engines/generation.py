@@ -57,4 +57,5 @@ def sample(answer: Continuation) -> Sample:
         finish_reason=answer.finish_reason,
         engine=answer.engine,
         carried=answer.carried,
+        experts=answer.experts,
     )

@@ -97,6 +97,8 @@ class RoutingSettings:
     """of the square of the logits' logsumexp"""
     replay: bool = False
     """whether updates use the experts that the policy chose before the first of them"""
+    from_rollout: bool = False
+    """whether all passes of the policy use the experts that the engines chose"""
 
     @property
     def has_losses(self) -> bool:

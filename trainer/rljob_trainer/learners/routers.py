@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
-from rljob_trainer.batches.packing import MicroBatch
+from rljob_trainer.batches.packing import UNKNOWN, MicroBatch
 from rljob_trainer.learners.config import RoutingSettings
 from rljob_trainer.learners.flash import uploaded
 from rljob_trainer.learners.layout import share_length
@@ -43,7 +43,10 @@ class ExpertRouters:
         """of optimizer steps to come: the experts that the policy chose before the first of them"""
 
     def measuring(self, number: int | None) -> "RouterPass | None":
-        """Return a pass that notes its choices for the optimizer step of that number; None: they do not matter."""
+        """Return a pass that notes its choices for the optimizer step of that number, or that uses those of the
+        rollout; None: they do not matter."""
+        if self._settings.from_rollout:
+            return self._pass()
         if not self._settings.replay or number is None:
             return None
         self._choices[number] = []
@@ -63,7 +66,7 @@ class ExpertRouters:
         return self._pass(step=step, tally=self._tally(), replayed=replayed)
 
     def _pass(self, **named: Any) -> "RouterPass":
-        return RouterPass(self._settings, self._device, self._score, **named)
+        return RouterPass(self._settings, self._device, self._layers, self._score, **named)
 
     def _tally(self) -> Tally:
         return Tally.of(self._layers, self._experts, self._per_token, self._device)
@@ -75,6 +78,8 @@ class RouterPass:
 
     settings: RoutingSettings
     device: torch.device
+    layers: int
+    """of the model"""
     log_probabilities: LogProbabilities = log_softmax
     step: StepTotals | None = None
     tally: Tally | None = None
@@ -119,10 +124,21 @@ class RouterPass:
             step=self.step,
             tally=self.tally,
             always=self.always,
-            wanted=None if self.replayed is None else self.replayed[number],
+            wanted=self._wanted(batch, local_T, start, stop) if self.replayed is None else self.replayed[number],
             made=made,
             log_probabilities=self.log_probabilities,
         )
+
+    def _wanted(self, batch: MicroBatch, local_T: npt.NDArray[np.int64], start: int, stop: int) -> Choices | None:
+        """Return the experts that engines chose for the tokens from `start` on; packed ones that are computed once have
+        the same."""
+        if not self.settings.from_rollout or batch.experts_TC is None:
+            return None
+        experts_NC = np.full((stop - start, batch.experts_TC.shape[1]), UNKNOWN, np.int16)
+        places = np.flatnonzero((local_T >= start) & (local_T < stop))[::-1]  # the first one stays
+        experts_NC[local_T[places] - start] = batch.experts_TC[places]
+        experts_N_L_K = self._tensor(experts_NC.reshape(stop - start, self.layers, -1))
+        return dict(enumerate(experts_N_L_K.unbind(1)))
 
     def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
         return uploaded(torch.from_numpy(np.ascontiguousarray(array)), self.device)

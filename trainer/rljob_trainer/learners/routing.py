@@ -114,7 +114,7 @@ class Routing:
     always: bool = False
     """count without gradients, too"""
     wanted: Choices | None = None
-    """the experts to use instead of those that the routers would choose"""
+    """the experts to use instead of those that the routers would choose; below 0: the router's own"""
     made: Choices | None = None
     """where the choices are noted; None: nowhere"""
     log_probabilities: LogProbabilities = log_softmax
@@ -123,7 +123,8 @@ class Routing:
         """Return scores and experts to use in a layer, where the router found `top` and `own` best."""
         experts = own
         if self.wanted is not None:
-            experts = self.wanted[layer].to(own.dtype)
+            wanted = self.wanted[layer].to(own.dtype)
+            experts = torch.where(wanted < 0, own, wanted)
             top = scores.gather(1, experts)
         if self.made is not None:
             self.made[layer] = experts.detach().to(torch.int16)

@@ -32,7 +32,8 @@ FORMAT, VERSION = "rljob-rollouts", 2
 DIRECTORY = "rollouts"
 """below a run's directory"""
 PROMPT_FIELDS = ("uid", "question", "text", "tokens_T", "label")
-SAMPLE_FIELDS = tuple(field.name for field in fields(Sample))
+SAMPLE_FIELDS = tuple(field.name for field in fields(Sample) if field.name != "experts")
+"""without the experts of a rollout, which would be most of a file"""
 REWARD_FIELDS = tuple(field.name for field in fields(ScoredGroup) if field.name != "group")
 DIGEST = "xxh3_128"
 

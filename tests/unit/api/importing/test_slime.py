@@ -172,6 +172,7 @@ def test_a_loss_over_micro_batches_is_noted():
 def test_the_z_loss_and_the_replay_are_fields():
     experts = spec_of("--moe-z-loss-coeff 0.001 --use-routing-replay --num-steps-per-rollout 2")["training"]["experts"]
     assert experts == {"zLoss": 0.001, "replay": "Learner"}
+    assert spec_of("--use-rollout-routing-replay")["training"]["experts"] == {"replay": "Rollout"}
 
 
 def test_one_sample_for_each_prompt_is_slime_s_default_and_refused():

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.sections import Quantization
-from rljob_trainer.assembly.engine_weights import quantised, quantization_config
-from rljob_trainer.assembly.settings import made_by
+from rljob_api.sections import Quantization, Replay
+from rljob_trainer.assembly.engine_weights import choices, quantised, quantization_config
+from rljob_trainer.assembly.settings import made_by, routing_settings
+from rljob_trainer.engines.command import engine_command
 from support.trainer.fleet import cpu_job
-from support.trainer.tiny_models import tiny
+from support.trainer.tiny_models import NUM_LAYERS, tiny
 
 
 @pytest.fixture(scope="module")
@@ -36,3 +37,13 @@ def test_samples_of_quantised_engines_are_others(model: Path) -> None:
     plain, changed = (made_by(cpu_job(model, "bf16", kind).spec, "m", "q") for kind in (None, Quantization.FP8))
     assert {name for name in plain if plain[name] != changed[name]} == {"spec.rollout.quantization"}
     assert plain["spec.rollout.quantization"] is None, "as good as absent: dumps of before"
+
+
+@pytest.mark.parametrize(("replay", "number"), [(None, 0), (Replay.LEARNER, 0), (Replay.ROLLOUT, NUM_LAYERS * 2)])
+def test_engines_and_learner_agree_on_the_experts_of_a_rollout(model: Path, replay: Replay | None, number: int) -> None:
+    spec = cpu_job(model, replay=replay).spec
+    assert choices(spec, model) == number
+    command = engine_command(spec, model, threads=1)
+    assert command.arguments.get("enable-return-routed-experts", False) is bool(number)
+    routing = routing_settings(spec.training.experts)
+    assert (routing.from_rollout, routing.replay) == (bool(number), replay is Replay.LEARNER)

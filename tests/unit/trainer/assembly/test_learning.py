@@ -50,7 +50,7 @@ def test_all_that_the_learner_gets_is_packed_for_its_chunks(tmp_path, chunks, mu
     algorithm = {"kl": {"coefficient": 0.1, "addedTo": "Reward"}}
     spec = parse(manifest(tmp_path, tmp_path, algorithm=algorithm, training=training)).spec
     foundation = SimpleNamespace(spec=spec, topology=topology(spec))
-    material = SimpleNamespace(algorithm=chosen_algorithm(spec))
+    material = SimpleNamespace(algorithm=chosen_algorithm(spec), model=tmp_path)
     group = SimpleNamespace(kl=len)
     made = Learner(foundation, material, group)._batches(None)
     found = (made.multiple, made.penalties.multiple, measurement(foundation, None, None).multiple)

@@ -1,5 +1,7 @@
 """From scored groups to optimizer steps."""
 
+import base64
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,6 +14,7 @@ from rljob_trainer.algorithms.reinforce_plus_plus import returns_whitened
 from rljob_trainer.algorithms.sft import ones
 from rljob_trainer.batches.batches import Batches
 from rljob_trainer.batches.loss_weights import by_constant, by_sample, by_token
+from rljob_trainer.batches.packing import UNKNOWN
 from rljob_trainer.batches.penalties import Penalised, no_penalties
 from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup, Segment
 
@@ -216,3 +219,34 @@ def test_an_algorithm_is_given_rewards_lengths_penalties_and_values_of_each_grou
     for outcome, penalties_G, values_G in zip(given, taken.groups, values_of(*groups), strict=True):
         np.testing.assert_array_equal(outcome.penalties_G, penalties_G)
         np.testing.assert_array_equal(outcome.values_G, values_G)
+
+
+def told(experts: list[list[int]]) -> str:
+    """Return the experts of each token in the words of SGLang."""
+    return base64.b64encode(np.asarray(experts, np.int32).tobytes()).decode()
+
+
+def with_experts(*given: str) -> ScoredGroup:
+    """Return a group of as many samples, each of two tokens after a prompt of three."""
+    plain = scored("0:0", tuple(float(number) for number in range(len(given))))
+    samples = tuple(replace(plain.group.samples_G[0], experts=each) for each in given)
+    return replace(plain, group=replace(plain.group, samples_G=samples))
+
+
+def test_experts_of_a_rollout_stand_beside_their_tokens():
+    known = [[0, 3], [1, 2], [2, 1], [3, 0]]
+    (step,) = batches(choices=2)((with_experts(told(known), told([*known, [7, 7], [8, 8]])),))
+    (micro_batch,) = step.micro_batches_by_rank[0]
+    assert micro_batch.experts_TC is not None
+    assert micro_batch.experts_TC.tolist() == [*known, [UNKNOWN] * 2, *known, [7, 7]], "a cut response loses its tail"
+
+
+def test_without_the_field_nobody_looks_at_experts():
+    (step,) = batches()((with_experts(told([[0, 3]]), "no base64"),))
+    assert step.micro_batches_by_rank[0][0].experts_TC is None
+
+
+@pytest.mark.parametrize(("given", "number"), [("", 0), (told([[1, 2, 3]]), 3)])
+def test_an_engine_that_does_not_say_all_experts_is_named(given: str, number: int):
+    with pytest.raises(ValueError, match=f"engine engine-0 returned {number} experts .* multiple of the 2"):
+        batches(choices=2)((with_experts(given, given),))

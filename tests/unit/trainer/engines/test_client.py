@@ -203,8 +203,10 @@ def changed(**meta: Any) -> dict[str, Any]:
         (changed(finish_reason=None), replace(CONTINUATION, finish_reason="abort")),
         (changed(finish_reason={"type": "length", "length": 10}), replace(CONTINUATION, finish_reason="length")),
         ({"meta_info": ANSWER["meta_info"]}, replace(CONTINUATION, text="")),
+        (changed(routed_experts="AAAA"), replace(CONTINUATION, experts="AAAA")),
+        (changed(routed_experts=None), CONTINUATION),
     ],
-    ids=["unlabelled weights", "aborted", "too long", "no text"],
+    ids=["unlabelled weights", "aborted", "too long", "no text", "experts", "no experts"],
 )
 def test_an_answer_may_lack_a_label_an_end_and_a_text(answer: Any, expected: Continuation) -> None:
     assert ask(lambda engine: engine.generate(REQUEST, 5.0), answer)[0] == (expected,)
