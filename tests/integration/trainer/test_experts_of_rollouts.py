@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean
 
 import numpy as np
 import pytest
@@ -9,16 +10,18 @@ import ray
 import torch
 from transformers import AutoModelForCausalLM
 
+from rljob_api.exits import Exit
 from rljob_api.sections import Replay
 from rljob_trainer.batches.batches import experts_of
 from rljob_trainer.engines.client import Continuation
 from rljob_trainer.engines.generation import sample
 from support.trainer.fleet import PROMPT, Fleet, start_ray
 from support.trainer.tiny_models import NUM_LAYERS, tiny
+from support.trainer.whole_run import WholeRun
 
 pytestmark = pytest.mark.timeout(600)
 
-NAME, TOKENS, CHOICES = "engine-0", 24, NUM_LAYERS * 2
+NAME, TOKENS, CHOICES, STEPS = "engine-0", 24, NUM_LAYERS * 2, 4
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +55,29 @@ def test_engines_return_the_experts_that_transformers_would_choose(tmp_path: Pat
         assert found.shape == (len(PROMPT) + len(answer.tokens_T) - 1, CHOICES)
         in_order = np.sort(found.reshape(-1, NUM_LAYERS, 2), axis=2).reshape(-1, CHOICES)
         assert torch.equal(torch.from_numpy(in_order).long(), of_transformers(model, answer))
+
+
+@pytest.mark.long
+def test_engine_and_learner_differ_less_with_the_same_experts(tmp_path: Path) -> None:
+    model = tiny("Qwen3MoeForCausalLM", tmp_path / "model", dtype="bfloat16")
+    found: dict[Replay | None, float] = {}
+    for replay in (None, Replay.ROLLOUT):
+        directory = tmp_path / str(replay)
+        directory.mkdir()
+        training = {
+            "steps": STEPS,
+            "precision": "bf16",
+            "experts": {"replay": replay and replay.value},
+            "optimizer": {"learningRate": 1e-5},
+        }
+        run = WholeRun(model, directory, training=training)
+        try:
+            run.start()
+            assert run.end() == Exit.OK, run.output
+        finally:
+            run.stop()
+        records = run.records("step")
+        assert len(records) == STEPS
+        found[replay] = mean(record["logprob_mismatch"] for record in records)
+    print(found)
+    assert found[Replay.ROLLOUT] < found[None]
