@@ -9,7 +9,7 @@ engine's processes and of nothing else. Changes to SGLang 0.5.17:
 - fp32 matrices are multiplied by oneDNN instead of MKL, and a token is sampled with one random number
   (`rljob_sglang_matrices.py`);
 - experts are chosen by SGLang's PyTorch code: on CPUs it calls a kernel that is published for GPUs only
-  (`rljob_sglang_experts.py`);
+  (`rljob_sglang_experts.py`), and remembered in memory that is not pinned, for PyTorch pins only beside a GPU;
 - prompts of models with latent attention attend to the latents in the cache (`rljob_sglang_latent.py`);
 - FP8 matrices are expanded and multiplied by PyTorch, for SGLang's kernels need AMX and are not published
   (`rljob_sglang_fp8.py`), and are broadcast as bytes, for Gloo does not know the type;
@@ -61,6 +61,8 @@ def register() -> None:
         "biased_grouped_topk": rljob_sglang_experts.chosen_in_groups,
     }.items():
         HookRegistry.register(f"sglang.srt.layers.moe.topk.{name}", ours, HookType.REPLACE)
+    pinned = "sglang.srt.state_capturer.base.BaseHostCache.__init__"
+    HookRegistry.register(pinned, rljob_sglang_experts.plain_memory, HookType.REPLACE)
     made = "sglang.srt.model_loader.loader._initialize_model"
     HookRegistry.register(made, rljob_sglang_latent.prompts_attend_to_latents, HookType.AFTER)
     rope = "sglang.srt.layers.rotary_embedding.factory.get_rope_cpu"

@@ -55,3 +55,10 @@ def chosen_in_groups(
     if renormalize:
         weights_NK = weights_NK / weights_NK.sum(-1, keepdim=True)
     return weights_NK, experts_NK.int()
+
+
+def plain_memory(cache: Any, num_tokens: int, num_layers: int, topk_size: int, name: str) -> None:
+    """Stand in for `BaseHostCache.__init__`, which pins what the engine remembers of its choices."""
+    cache.buffer = torch.zeros((num_tokens, num_layers, topk_size), dtype=torch.int32)
+    cache.num_tokens, cache.num_layers, cache.topk_size, cache.name = num_tokens, num_layers, topk_size, name
+    cache._log_allocation()
