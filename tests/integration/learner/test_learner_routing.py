@@ -26,7 +26,7 @@ from integration.learner.test_learner_experts import (
 from rljob_trainer.learners.config import RoutingSettings
 from support.trainer.learner_data import learner_config
 from support.trainer.learner_ranks import run_ranks
-from support.trainer.learner_scenarios import train_and_export, train_as_chosen_before
+from support.trainer.learner_scenarios import logprobs, train_and_export, train_as_chosen_before
 from support.trainer.naive_learner import NaiveLearner
 from support.trainer.tiny_models import NUM_LAYERS, tiny
 
@@ -129,6 +129,23 @@ def test_an_update_uses_the_experts_that_the_engines_chose(experts: Path, sizes:
     assert step.loss == pytest.approx(wanted.loss, rel=1e-5)
     assert step.grad_norm == pytest.approx(wanted.grad_norm, rel=1e-5)
     assert wanted.grad_norm != pytest.approx(anew.grad_norm, rel=1e-2), "it matters"
+
+
+def test_log_probabilities_before_an_update_are_those_with_the_experts_of_the_engines(experts: Path) -> None:
+    config = learner_config(experts, loss=LOSS, router=RoutingSettings(from_rollout=True))
+    sample = STEPS[0][0]
+    chosen = [chosen_by_an_engine(len(sample.tokens), layer) for layer in range(NUM_LAYERS)]
+    ((found,),) = run_ranks(logprobs, 1, config, [replace(sample, experts=np.hstack(chosen))], BUDGET)
+
+    naive = NaiveLearner(experts, LOSS, config.optimizer, RATES)
+    with torch.no_grad():
+        alone, _ = naive.logprobs(naive.model, sample)
+        for layer, block in enumerate(naive.model.model.layers):
+            whole = torch.from_numpy(chosen_by_an_engine(len(sample.tokens) + 1, layer)).long()
+            block.mlp.gate.forward = partial(replayed, block.mlp.gate, iter([whole]))
+        wanted, _ = naive.logprobs(naive.model, sample)
+    assert found == pytest.approx(wanted.numpy(), abs=1e-5)
+    assert alone.numpy() != pytest.approx(wanted.numpy(), abs=1e-2), "it matters"
 
 
 def test_a_router_with_a_bias_is_replayed_too(tmp_path: Path) -> None:
