@@ -41,34 +41,35 @@ class GroupedExperts(SequentialMLP):
         counts = tokens_per_expert.tolist()
         first = [expert.linear_fc1.weight for expert in self.local_experts]
         second = [expert.linear_fc2.weight for expert in self.local_experts]
-        wide = _Products.apply(tokens_NI, counts, *first)
+        ends_E = torch.tensor(list(accumulate(counts)), dtype=torch.int32, device=tokens_NI.device)
+        wide = _Products.apply(tokens_NI, counts, ends_E, *first)
         gated = mlp.weighted_bias_swiglu_impl(
             wide, None, probs_N.unsqueeze(-1), self.config.activation_func_fp8_input_store
         )
-        return _Products.apply(gated, counts, *second), None
+        return _Products.apply(gated, counts, ends_E, *second), None
 
 
 class _Products(torch.autograd.Function):
-    """Each expert's tokens times its weight [O, I]; the weights are copied side by side, and not kept so."""
+    """Each expert's tokens times its weight [O, I]; the weights are copied side by side, and not kept so.
+
+    `counts` are the tokens of each expert, and `ends_E` where they end, on the device: one copy serves all products.
+    """
 
     @staticmethod
-    def forward(ctx: Any, tokens_NI: torch.Tensor, counts: list[int], *weights: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, tokens_NI: torch.Tensor, counts: list[int], ends_E: torch.Tensor, *weights: torch.Tensor
+    ) -> torch.Tensor:
         ctx.counts = counts
-        ctx.save_for_backward(tokens_NI, *weights)
-        return F.grouped_mm(tokens_NI, torch.stack(weights).transpose(-2, -1), offs=_ends(counts, tokens_NI))
+        ctx.save_for_backward(tokens_NI, ends_E, *weights)
+        return F.grouped_mm(tokens_NI, torch.stack(weights).transpose(-2, -1), offs=ends_E)
 
     @staticmethod
     def backward(ctx: Any, grad_NO: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        tokens_NI, *weights = ctx.saved_tensors
-        grad_NO, ends = grad_NO.contiguous(), _ends(ctx.counts, tokens_NI)
-        grad_tokens_NI = F.grouped_mm(grad_NO, torch.stack(weights), offs=ends)
-        grad_weights_EOI = F.grouped_mm(grad_NO.t(), tokens_NI, offs=ends)
+        tokens_NI, ends_E, *weights = ctx.saved_tensors
+        grad_NO = grad_NO.contiguous()
+        grad_tokens_NI = F.grouped_mm(grad_NO, torch.stack(weights), offs=ends_E)
+        grad_weights_EOI = F.grouped_mm(grad_NO.t(), tokens_NI, offs=ends_E)
         for expert, count in enumerate(ctx.counts):
             if count == 0:  # the kernel writes nothing there
                 grad_weights_EOI[expert].zero_()
-        return grad_tokens_NI, None, *grad_weights_EOI.unbind()
-
-
-def _ends(counts: list[int], tokens: torch.Tensor) -> torch.Tensor:
-    """Return where each expert's tokens end."""
-    return torch.tensor(list(accumulate(counts)), dtype=torch.int32, device=tokens.device)
+        return grad_tokens_NI, None, None, *grad_weights_EOI.unbind()
