@@ -13,6 +13,8 @@ from rljob_api.rules.terms import PRINTED, Field, Term, has, in_words, is_defaul
 from rljob_api.sections import Spec
 
 Judge = Callable[[Spec], Iterator[Problem]]
+FREE_MAPPING = "the API server does not see into free mappings"
+"""why most rules are only in Python"""
 SHOWN = ("bool", "int", "double", "string")
 """types of fields whose values a problem shows"""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rljob_api.errors import ABSENT, Problem
-from rljob_api.rules.claims import only_in_python
+from rljob_api.rules.claims import FREE_MAPPING, only_in_python
 from rljob_api.sections import Device, Precision, Recompute, Spec
 
 PATH = "spec.extraArgs.megatron."
@@ -25,7 +25,6 @@ NOT_WITHIN = {
     "moe_act": "is of the experts of Transformer Engine, and the learner has its own",
 }
 """Megatron's further names, and why the learner has no use for them"""
-FREE_MAPPING = "the API server does not see into free mappings"
 
 
 @only_in_python(FREE_MAPPING)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rljob_api.errors import Problem
 from rljob_api.rules.cel import near
-from rljob_api.rules.claims import Search, only_in_python, requires, unused
+from rljob_api.rules.claims import FREE_MAPPING, Search, only_in_python, requires, unused
 from rljob_api.rules.rollout import on_cpu
 from rljob_api.rules.terms import SPEC, as_term, default, has, named, when
 from rljob_api.rules.training import closest_divisor
@@ -61,7 +61,7 @@ AHEAD = (
 SPECULATIVE = "speculative-algorithm"
 
 
-@only_in_python("the API server does not see into free mappings")
+@only_in_python(FREE_MAPPING)
 def carried_over(spec: Spec) -> Iterator[Problem]:
     given = spec.rollout.asynchronous
     if given is not None and given.partial and SPECULATIVE in spec.extra_args.sglang:

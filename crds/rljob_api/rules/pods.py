@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from rljob_api.errors import ABSENT, Problem
-from rljob_api.rules.claims import only_in_python, requires
+from rljob_api.rules.claims import FREE_MAPPING, only_in_python, requires
 from rljob_api.rules.names import closest
 from rljob_api.rules.pod_types import wrong_types
 from rljob_api.rules.runtime import counted
@@ -69,7 +69,6 @@ RAY_CONTAINERS = {"head": "ray-head", "trainer": "ray-worker", "rollout": "ray-w
 """the container of each role whose program is ours"""
 LISTS = {"containers": "name", "initContainers": "name", "volumes": "name"}
 """lists of a pod's spec whose entries merge by this field"""
-FREE_MAPPING = "the API server does not see into free mappings"
 
 
 def roles(given: Pods) -> Iterator[tuple[str, PodRole]]:

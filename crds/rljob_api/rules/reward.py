@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules.batches import is_sft
-from rljob_api.rules.claims import elsewhere, needs, only_in_python, requires, unused
+from rljob_api.rules.claims import FREE_MAPPING, elsewhere, needs, only_in_python, requires, unused
 from rljob_api.rules.names import FUNCTION, colon_in
 from rljob_api.rules.terms import (
     SPEC,
@@ -102,7 +102,7 @@ HEADER = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
 """a token: RFC 9110, 5.6.2"""
 
 
-@only_in_python("the API server does not see into free mappings")
+@only_in_python(FREE_MAPPING)
 def headers(spec: Spec) -> Iterator[Problem]:
     for path, given in judgings(spec):
         if given.remote is not None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules.batches import is_sft
-from rljob_api.rules.claims import only_in_python, requires, unused
+from rljob_api.rules.claims import FREE_MAPPING, only_in_python, requires, unused
 from rljob_api.rules.names import FUNCTION, closest, colon_in, with_colon
 from rljob_api.rules.terms import SPEC, any_of, default, fields_of, has, matches, named, or_else, size, text_of, when
 from rljob_api.sections import (
@@ -66,7 +66,7 @@ BY_ITSELF = "auto"
 """SGLang chooses the kernels of experts: Marlin's for INT4"""
 
 
-@only_in_python("the API server does not see into free mappings")
+@only_in_python(FREE_MAPPING)
 def quantised_gpus(spec: Spec) -> Iterator[Problem]:
     pods = spec.pods or Pods()
     role = pods.trainer if spec.placement is Placement.COLOCATED else pods.rollout
@@ -75,7 +75,7 @@ def quantised_gpus(spec: Spec) -> Iterator[Problem]:
         yield found
 
 
-@only_in_python("the API server does not see into free mappings")
+@only_in_python(FREE_MAPPING)
 def quantised_engines(spec: Spec) -> Iterator[Problem]:
     if spec.rollout.quantization is None:
         return
@@ -95,7 +95,7 @@ def quantised_engines(spec: Spec) -> Iterator[Problem]:
         yield Problem("spec.extraArgs.sglang.moe-runner-backend", kernels, rule, BY_ITSELF)
 
 
-@only_in_python("the API server does not see into free mappings")
+@only_in_python(FREE_MAPPING)
 def reporting_engines(spec: Spec) -> Iterator[Problem]:
     """SGLang 0.5.17 does not count the tokens of drafts in the memory for their experts."""
     algorithm = spec.extra_args.sglang.get("speculative-algorithm")

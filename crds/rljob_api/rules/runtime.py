@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules import arguments
-from rljob_api.rules.claims import Search, only_in_python, requires, unused
+from rljob_api.rules.claims import FREE_MAPPING, Search, only_in_python, requires, unused
 from rljob_api.rules.names import closest
 from rljob_api.rules.terms import SPEC, all_of, fields_of, has, or_else
 from rljob_api.sections import Device, Spec, WandbMode
@@ -60,7 +60,7 @@ METRICS_PORT = requires(
 )
 
 
-@only_in_python("the API server does not see into free mappings")
+@only_in_python(FREE_MAPPING)
 def environment(spec: Spec) -> Iterator[Problem]:
     for name, value in spec.runtime.env.items():
         path = f"spec.runtime.env.{name}"
@@ -97,14 +97,14 @@ def value_from(path: str, given: Mapping[str, object]) -> Iterator[Problem]:
         yield Problem(f"{path}.valueFrom.fieldRef.fieldPath", there["fieldPath"], rule, "metadata.name")
 
 
-@only_in_python("the API server does not see into free mappings")
+@only_in_python(FREE_MAPPING)
 def tracking_key(spec: Spec) -> Iterator[Problem]:
     if "WANDB_API_KEY" in spec.runtime.texts:
         rule = "holds WANDB_API_KEY, a secret that everybody sees who sees the manifest"
         yield Problem("spec.runtime.env", ABSENT, rule, "spec.tracking.wandb.apiKeyFile")
 
 
-@only_in_python("the API server does not see into free mappings")
+@only_in_python(FREE_MAPPING)
 def volume_mounts(spec: Spec) -> Iterator[Problem]:
     known = [volume.get("name") for volume in spec.runtime.volumes]
     for index, name in enumerate(known):
@@ -127,7 +127,7 @@ def volume_sources(spec: Spec) -> Iterator[Problem]:
             yield Problem(f"spec.runtime.volumes[{index}]", ABSENT, f"has {len(sources)} sources: {', '.join(sources)}")
 
 
-@only_in_python("the API server does not see into free mappings")
+@only_in_python(FREE_MAPPING)
 def resources(spec: Spec) -> Iterator[Problem]:
     for field in REQUESTED:
         yield from counted(field.at, field.of(spec), gpu_resource(spec))
@@ -155,7 +155,7 @@ OF_BLOCKING = ("CUDA_LAUNCH_BLOCKING", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUD
 """variables that spec.debug.cudaLaunchBlocking sets in ranks and engines"""
 
 
-@only_in_python("the API server does not see into free mappings")
+@only_in_python(FREE_MAPPING)
 def one_kernel_at_a_time(spec: Spec) -> Iterator[Problem]:
     if not blocking.of(spec):
         return

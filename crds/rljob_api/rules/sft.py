@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from rljob_api.algorithms import SFT
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules.batches import is_sft
-from rljob_api.rules.claims import only_in_python, unused
+from rljob_api.rules.claims import FREE_MAPPING, only_in_python, unused
 from rljob_api.rules.terms import SPEC, fields_of
 from rljob_api.sections import ExtraArgs, Spec
 
@@ -31,7 +31,7 @@ WITHOUT_EFFECT = (
 )
 
 
-@only_in_python("the API server does not see into free mappings")
+@only_in_python(FREE_MAPPING)
 def pass_through(spec: Spec) -> Iterator[Problem]:
     if spec.is_sft and spec.extra_args != ExtraArgs(megatron=spec.extra_args.megatron):
         yield Problem("spec.extraArgs.sglang", ABSENT, UNUSED)
