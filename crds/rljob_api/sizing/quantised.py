@@ -17,9 +17,7 @@ from rljob_api.sizing.fp8 import Fp8
 from rljob_api.sizing.int4 import Int4
 from rljob_api.sizing.linear import left_alone, matrices
 from rljob_api.sizing.model_shape import Shape, engine_obstacles, undivided
-from rljob_api.sizing.tensors import Axes, tensors_of
-
-ITEM_BYTES: Final = {"float8_e4m3fn": 1, "bfloat16": 2, "float32": 4, "int32": 4}
+from rljob_api.sizing.tensors import ITEM_BYTES, Axes, tensors_of
 
 
 class Format(Protocol):

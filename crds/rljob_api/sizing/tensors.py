@@ -4,6 +4,8 @@ from rljob_api.sizing.latent import Latent
 from rljob_api.sizing.model_shape import Shape
 
 Axes = tuple[int, ...]
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int32": 4}
+"""size of a number, by PyTorch's name of its type"""
 ROUTER_BIAS = "e_score_correction_bias"
 """ending of the name of a router's bias: fp32 in every precision, and no parameter, for training leaves it as it is"""
 

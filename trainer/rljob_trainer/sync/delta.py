@@ -17,10 +17,11 @@ import numpy as np
 import torch
 import xxhash
 
+from rljob_api.sizing.tensors import ITEM_BYTES
 from rljob_trainer.engines import weight_delta
 from rljob_trainer.engines.weight_copy import Delta, WeightFiles, digest
 from rljob_trainer.engines.weight_delta import Bytes
-from rljob_trainer.sync.layout import ITEM_BYTES, TensorSpec
+from rljob_trainer.sync.layout import TensorSpec
 from rljob_trainer.sync.sender import SendError, safetensors_header
 
 Export = Generator[tuple[str, torch.Tensor], None, None]

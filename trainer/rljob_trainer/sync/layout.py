@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from rljob_api.sizing.tensors import ITEM_BYTES
+
 OF_MLP = {"gate_proj": "gate_up_proj", "up_proj": "gate_up_proj"}
 FUSED = {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj", **OF_MLP}
 LATENTS = {"q_a_proj": "fused_qkv_a_proj_with_mqa", "kv_a_proj_with_mqa": "fused_qkv_a_proj_with_mqa"}
@@ -38,7 +40,6 @@ ROW_PARALLEL = frozenset({"o_proj", "down_proj", "w2"})
 VOCABULARY = frozenset({"embed_tokens", "lm_head"})
 VOCABULARY_MULTIPLE = 64
 """SGLang pads the vocabulary with rows of zeros to a multiple of this"""
-ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int32": 4}
 NOT_HELD = ".weight_shape"
 """ending of the names of tensors that engines need not keep"""
 

@@ -18,9 +18,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from rljob_api.sizing.tensors import ITEM_BYTES
 from rljob_trainer.sync.digest import Digest, host_bytes, tensor_digest
 from rljob_trainer.sync.group import Backend, abandon_group, join_group
-from rljob_trainer.sync.layout import ITEM_BYTES, EngineTensor, Sharding, TensorSpec, buckets, engine_tensors
+from rljob_trainer.sync.layout import EngineTensor, Sharding, TensorSpec, buckets, engine_tensors
 
 Named = Iterable[tuple[str, torch.Tensor]]
 Bucket = list[tuple[str, torch.Tensor]]
