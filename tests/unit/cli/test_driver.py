@@ -32,11 +32,11 @@ SERVES = """
     server.serve_forever()
 """
 SLEEPS = """
-    import pathlib, sys, time
+    import pathlib, signal, sys
 
     def in_a_step():
         pathlib.Path(sys.argv[1]).touch()
-        time.sleep(60)
+        signal.pause()
 
     in_a_step()
 """
