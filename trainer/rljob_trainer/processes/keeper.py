@@ -80,10 +80,14 @@ def watch(server: "subprocess.Popen[bytes]", shared_memory: set[str], notes: Pat
             if new := mapped(pid) - shared_memory:
                 shared_memory |= new
                 notes.write_text("\n".join(sorted(shared_memory)))
-            if pid not in known and (name := command_name(pid)).startswith(PART_PREFIX):
+            if pid not in known and (name := part_name(pid)):
                 known.add(pid)
-                part_fd = os.pidfd_open(pid)
-                parts[part_fd] = f"{name} (pid {pid})"
+                part = f"{name} (pid {pid})"
+                try:
+                    part_fd = os.pidfd_open(pid)
+                except ProcessLookupError:
+                    return f"{part} ended"
+                parts[part_fd] = part
                 poll.register(part_fd, select.POLLIN)
 
 
@@ -152,6 +156,16 @@ def parent_of(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return int(stat.rpartition(")")[2].split()[1])
+
+
+def part_name(pid: int) -> str:
+    """Return the name of a part of the server, or "" for another process.
+
+    A program that a part starts (`lscpu`) has the part's name until it is executed, and ends soon: it is no part.
+    """
+    name = command_name(pid)
+    parent = parent_of(pid) if name.startswith(PART_PREFIX) else None
+    return name if parent is not None and command_name(parent) != name else ""
 
 
 def command_name(pid: int) -> str:

@@ -30,6 +30,22 @@ import subprocess, sys, time
 print(subprocess.Popen([sys.executable, "-S", "-c", {PART!r}]).pid, flush=True)
 time.sleep(600)
 """
+PART_WITH_A_HELPER = """
+import ctypes, os, time
+ctypes.CDLL(None).prctl(15, b"sglang::part", 0, 0, 0)
+stop, write = os.pipe()
+helper = os.fork()
+if helper == 0:
+    os.close(write)
+    os.read(stop, 1)
+    os._exit(0)
+print(os.getpid(), helper, flush=True)
+input_ = os.open(os.environ["HELPER_ENDS"], os.O_RDONLY)
+os.close(write)
+os.waitpid(helper, 0)
+print("helper ended", flush=True)
+time.sleep(600)
+"""
 OWNER = """
 import sys, time
 from pathlib import Path
@@ -93,6 +109,38 @@ def test_the_death_of_a_named_part_ends_the_whole_server(tmp_path: Path) -> None
     assert exit_ is not None
     assert exit_.reason == f"sglang::part (pid {part}) ended"
     assert not psutil.pid_exists(process.pid)
+
+
+def test_a_program_that_a_part_starts_may_end(tmp_path: Path) -> None:
+    """Between fork and exec it has the part's name: `lscpu` of SGLang's scheduler was taken for a second one."""
+    end, log = tmp_path / "end", tmp_path / "log"
+    os.mkfifo(end)
+    server = f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', {PART_WITH_A_HELPER!r}])"
+    process = KeptProcess([sys.executable, "-S", "-c", server], {"HELPER_ENDS": str(end)}, log)
+    until(lambda: log.exists() and log.read_text().endswith("\n"))
+    part, helper = (int(pid) for pid in log.read_text().split())
+    until(lambda: is_watched_by_the_keeper_of(process, part))  # it has looked at both
+    assert not is_watched_by_the_keeper_of(process, helper)
+    end.write_text("now")
+    until(lambda: "helper ended" in log.read_text())
+    assert process.wait(keeper.LOOK_FOR_PARTS_S) is None
+    process.stop()
+
+
+def test_a_part_that_ends_while_the_keeper_looks_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends after its name was read and before it can be watched."""
+    with subprocess.Popen(["sleep", "0"]) as ended:
+        ended.wait()
+    monkeypatch.setattr(keeper, "LOOK_FOR_PARTS_S", 0.01)
+    monkeypatch.setattr(keeper, "descendants", lambda root: [ended.pid])
+    monkeypatch.setattr(keeper, "part_name", lambda pid: "sglang::part")
+    read, write = os.pipe()
+    with subprocess.Popen(["sleep", "600"]) as server, os.fdopen(read) as owner:
+        monkeypatch.setattr("sys.stdin", owner)
+        reason = keeper.watch(server, set(), Path("/nowhere"))
+        server.kill()
+    os.close(write)
+    assert reason == f"sglang::part (pid {ended.pid}) ended"
 
 
 def is_watched_by_the_keeper_of(process: KeptProcess, pid: int) -> bool:
