@@ -73,7 +73,7 @@ def replayed(gate: Any, choices: Iterator[torch.Tensor], hidden: torch.Tensor) -
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 1), (2, 1, 2, 2, 1), (1, 2, 2, 2, 1)], ids=named)
 def test_an_update_uses_the_experts_that_were_chosen_before_the_first_one(experts: Path, sizes: Sizes) -> None:
-    config = learner_config(experts, loss=LOSS, router=RoutingSettings(replay=True))
+    config = learner_config(experts, loss=LOSS, router=RoutingSettings(replay="learner"))
     config = replace(config, optimizer=replace(config.optimizer, learning_rate=FAST * config.optimizer.learning_rate))
     world, own = in_layout(config, sizes)
     _, second = run_ranks(train_as_chosen_before, world, own, STEPS, BUDGET)[0]
@@ -112,7 +112,7 @@ def chosen_by_an_engine(tokens: int, layer: int) -> npt.NDArray[np.int16]:
 )
 def test_an_update_uses_the_experts_that_the_engines_chose(experts: Path, sizes: Sizes, more: dict[str, Any]) -> None:
     loss = replace(LOSS, kl=None)  # the distance to the reference is beyond what an estimate is limited to
-    config = learner_config(experts, loss=loss, router=RoutingSettings(from_rollout=True))
+    config = learner_config(experts, loss=loss, router=RoutingSettings(replay="rollout"))
     world, own = in_layout(config, sizes)
     layers = range(NUM_LAYERS)
     given = [
@@ -132,7 +132,7 @@ def test_an_update_uses_the_experts_that_the_engines_chose(experts: Path, sizes:
 
 
 def test_log_probabilities_before_an_update_are_those_with_the_experts_of_the_engines(experts: Path) -> None:
-    config = learner_config(experts, loss=LOSS, router=RoutingSettings(from_rollout=True))
+    config = learner_config(experts, loss=LOSS, router=RoutingSettings(replay="rollout"))
     sample = STEPS[0][0]
     chosen = [chosen_by_an_engine(len(sample.tokens), layer) for layer in range(NUM_LAYERS)]
     ((found,),) = run_ranks(logprobs, 1, config, [replace(sample, experts=np.hstack(chosen))], BUDGET)
@@ -150,7 +150,7 @@ def test_log_probabilities_before_an_update_are_those_with_the_experts_of_the_en
 
 def test_a_router_with_a_bias_is_replayed_too(tmp_path: Path) -> None:
     biased = tiny("Glm4MoeForCausalLM", tmp_path, tied=False)
-    config = learner_config(biased, loss=LOSS, router=RoutingSettings(replay=True))
+    config = learner_config(biased, loss=LOSS, router=RoutingSettings(replay="learner"))
     config = replace(config, optimizer=replace(config.optimizer, learning_rate=FAST * config.optimizer.learning_rate))
     _, second = run_ranks(train_as_chosen_before, 1, config, STEPS, BUDGET)[0]
 

@@ -137,7 +137,7 @@ def test_chunks_with_layers_that_differ_train_like_one_rank(
 
 
 def test_experts_that_were_chosen_before_are_used_again_in_all_chunks(routed: Path) -> None:
-    config = replace(config_of(routed), router=RoutingSettings(replay=True, balance_coefficient=3.0))
+    config = replace(config_of(routed), router=RoutingSettings(replay="learner", balance_coefficient=3.0))
     arguments = (STEPS, BUDGET)
     ((wanted,),) = run(1, [(train_as_chosen_before, config, *arguments)])
     for (found,) in run(2, [(train_as_chosen_before, virtual(config), *arguments)]):

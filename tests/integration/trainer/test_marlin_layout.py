@@ -1,13 +1,14 @@
 """The order in which engines hold INT4 weights is that of SGLang's own code for Marlin's kernels."""
 
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
-from rljob_trainer.engines.command import ANY_SITE
+from support.trainer.engine_plugins import imported
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -15,12 +16,9 @@ INPUTS, OUTPUTS = 384, 192
 
 
 @pytest.fixture
-def packed(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(ANY_SITE)
-    import rljob_sglang_packed  # type: ignore[import-not-found]
-
-    yield rljob_sglang_packed
-    del sys.modules["rljob_sglang_packed"]
+def packed() -> Iterator[Any]:
+    with imported("rljob_sglang_packed") as plugin:
+        yield plugin
 
 
 @pytest.fixture

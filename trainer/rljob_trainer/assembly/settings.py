@@ -105,6 +105,11 @@ BALANCE: Mapping[BalanceOver, Literal["sequence", "step"]] = {
     BalanceOver.SEQUENCE: "sequence",
     BalanceOver.STEP: "step",
 }
+REPLAY: Mapping[Replay | None, Literal["none", "learner", "rollout"]] = {
+    None: "none",
+    Replay.LEARNER: "learner",
+    Replay.ROLLOUT: "rollout",
+}
 RECOMPUTE: Mapping[Recompute, dict[str, Any]] = {
     Recompute.NONE: {},
     Recompute.FULL: {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
@@ -148,8 +153,7 @@ def routing_settings(experts: Experts) -> RoutingSettings:
         balance_coefficient=experts.balance_loss,
         balance_over=BALANCE[experts.balance_over],
         z_coefficient=experts.z_loss,
-        replay=experts.replay is Replay.LEARNER,
-        from_rollout=experts.replay is Replay.ROLLOUT,
+        replay=REPLAY[experts.replay],
     )
 
 

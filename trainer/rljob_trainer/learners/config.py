@@ -95,10 +95,9 @@ class RoutingSettings:
     """what it compares the loads of: each sequence by itself, or all of an optimizer step"""
     z_coefficient: float = 0.0
     """of the square of the logits' logsumexp"""
-    replay: bool = False
-    """whether updates use the experts that the policy chose before the first of them"""
-    from_rollout: bool = False
-    """whether all passes of the policy use the experts that the engines chose"""
+    replay: Literal["none", "learner", "rollout"] = "none"
+    """whose choices are repeated: `learner`, updates use the experts that the policy chose before the first of them;
+    `rollout`, all passes of the policy use those that the engines chose"""
 
     @property
     def has_losses(self) -> bool:

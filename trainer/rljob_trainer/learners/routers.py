@@ -45,9 +45,9 @@ class ExpertRouters:
     def measuring(self, number: int | None) -> "RouterPass | None":
         """Return a pass that notes its choices for the optimizer step of that number, or that uses those of the
         rollout; None: they do not matter."""
-        if self._settings.from_rollout:
+        if self._settings.replay == "rollout":
             return self._pass()
-        if not self._settings.replay or number is None:
+        if self._settings.replay == "none" or number is None:
             return None
         self._choices[number] = []
         return self._pass(recorded=self._choices[number])
@@ -132,7 +132,7 @@ class RouterPass:
     def _wanted(self, batch: MicroBatch, local_T: npt.NDArray[np.int64], start: int, stop: int) -> Choices | None:
         """Return the experts that engines chose for the tokens from `start` on; packed ones that are computed once have
         the same."""
-        if not self.settings.from_rollout or batch.experts_TC is None:
+        if self.settings.replay != "rollout" or batch.experts_TC is None:
             return None
         experts_NC = np.full((stop - start, batch.experts_TC.shape[1]), UNKNOWN, np.int16)
         places = np.flatnonzero((local_T >= start) & (local_T < stop))[::-1]  # the first one stays

@@ -1,21 +1,19 @@
 """The plugin by which engines say which experts each token was sent to."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from rljob_trainer.engines.command import ANY_SITE, CPU_SITE
+from support.trainer.engine_plugins import imported
 
 
 @pytest.fixture
-def plugin(monkeypatch: pytest.MonkeyPatch) -> Any:
-    for site in (ANY_SITE, CPU_SITE):
-        monkeypatch.syspath_prepend(site)
-    import rljob_sglang_choices
-
-    return rljob_sglang_choices
+def plugin() -> Iterator[Any]:
+    with imported("rljob_sglang_choices") as plugin:
+        yield plugin
 
 
 @pytest.mark.parametrize("started_so", [True, False])
@@ -28,12 +26,10 @@ def test_every_request_asks_for_experts_if_the_engine_was_started_so(plugin: Any
     assert vars(embedding) == {}, "a request that has no such question is left alone"
 
 
-@pytest.mark.usefixtures("plugin")
 def test_the_memory_of_experts_is_what_sglang_expects() -> None:
-    import rljob_sglang_experts
-
     cache = SimpleNamespace(_log_allocation=lambda: None)
-    rljob_sglang_experts.plain_memory(cache, 5, 3, 2, "experts")
+    with imported("rljob_sglang_experts") as experts:
+        experts.plain_memory(cache, 5, 3, 2, "experts")
     assert (cache.buffer.shape, cache.buffer.dtype) == ((5, 3, 2), torch.int32)
     assert not cache.buffer.any()
     assert (cache.num_tokens, cache.num_layers, cache.topk_size, cache.name) == (5, 3, 2, "experts")

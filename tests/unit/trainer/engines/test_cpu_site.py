@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,27 +13,21 @@ import torch
 from transformers import Glm4MoeConfig
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeMoE
 
-from rljob_trainer.engines.command import ANY_SITE, CPU_SITE
+from support.trainer.engine_plugins import imported
 
 DRAWS = 200_000
 
 
 @pytest.fixture
-def matrices(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(CPU_SITE)
-    import rljob_sglang_matrices  # type: ignore[import-not-found]
-
-    yield rljob_sglang_matrices
-    del sys.modules["rljob_sglang_matrices"]
+def matrices() -> Iterator[Any]:
+    with imported("rljob_sglang_matrices") as plugin:
+        yield plugin
 
 
 @pytest.fixture
-def experts(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(CPU_SITE)
-    import rljob_sglang_experts  # type: ignore[import-not-found]
-
-    yield rljob_sglang_experts
-    del sys.modules["rljob_sglang_experts"]
+def experts() -> Iterator[Any]:
+    with imported("rljob_sglang_experts") as plugin:
+        yield plugin
 
 
 @pytest.mark.parametrize("renormalize", [True, False])
@@ -68,12 +63,9 @@ def test_experts_of_the_best_groups_are_chosen_with_a_bias_and_weighed_without(e
 
 
 @pytest.fixture
-def routers(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(ANY_SITE)
-    import rljob_sglang_routers  # type: ignore[import-not-found]
-
-    yield rljob_sglang_routers
-    del sys.modules["rljob_sglang_routers"]
+def routers() -> Iterator[Any]:
+    with imported("rljob_sglang_routers") as plugin:
+        yield plugin
 
 
 def test_a_router_scores_with_the_weight_that_it_has_now(routers: Any) -> None:
@@ -136,12 +128,9 @@ def test_an_update_of_weights_still_makes_the_copies_behind_the_latents_again() 
 
 
 @pytest.fixture
-def latent(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(CPU_SITE)
-    import rljob_sglang_latent  # type: ignore[import-not-found]
-
-    yield rljob_sglang_latent
-    del sys.modules["rljob_sglang_latent"]
+def latent() -> Iterator[Any]:
+    with imported("rljob_sglang_latent") as plugin:
+        yield plugin
 
 
 def test_prompts_attend_to_latents_on_a_cpu(latent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,13 +231,9 @@ def test_a_sequence_with_a_seed_is_left_to_sglang(matrices: Any) -> None:
 
 
 @pytest.fixture
-def quantised(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(ANY_SITE)
-    import rljob_sglang_quantised  # type: ignore[import-not-found]
-
-    yield rljob_sglang_quantised
-    for name in ("rljob_sglang_quantised", "rljob_sglang_packed"):
-        del sys.modules[name]
+def quantised() -> Iterator[Any]:
+    with imported("rljob_sglang_quantised") as plugin:
+        yield plugin
 
 
 class Scale(torch.nn.Parameter):

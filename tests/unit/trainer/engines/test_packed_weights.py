@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from rljob_trainer.engines.command import ANY_SITE, CPU_SITE
 from rljob_trainer.sync.quantised import int4
+from support.trainer.engine_plugins import imported
 from support.trainer.quantised_values import unpacked
 
 INPUTS, OUTPUTS, EXPERTS = 256, 128, 3
@@ -21,12 +21,9 @@ Tensors = dict[str, torch.Tensor]
 
 
 @pytest.fixture
-def packed(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(ANY_SITE)
-    import rljob_sglang_packed  # type: ignore[import-not-found]
-
-    yield rljob_sglang_packed
-    del sys.modules["rljob_sglang_packed"]
+def packed() -> Iterator[Any]:
+    with imported("rljob_sglang_packed") as plugin:
+        yield plugin
 
 
 class Loaded(torch.nn.Parameter):
@@ -283,18 +280,15 @@ def test_many_experts_are_laid_out_a_few_at_a_time(packed: Any, monkeypatch: pyt
 
 
 @pytest.fixture
-def on_cpu(packed: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(CPU_SITE)
+def on_cpu(packed: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     native = SimpleNamespace(moe_forward_native=lambda plain, x, topk, settings: (plain, x, topk, settings))
     for name, module in {
         "sglang.srt.layers.moe.fused_moe_native": native,
         "sglang.srt.layers.moe.token_dispatcher": SimpleNamespace(StandardCombineInput=SimpleNamespace),
     }.items():
         monkeypatch.setitem(sys.modules, name, module)
-    import rljob_sglang_int4  # type: ignore[import-not-found]
-
-    yield rljob_sglang_int4
-    del sys.modules["rljob_sglang_int4"]
+    with imported("rljob_sglang_int4") as plugin:
+        yield plugin
 
 
 def test_a_cpu_multiplies_by_the_weights_that_the_words_stand_for(packed: Any, on_cpu: Any) -> None:

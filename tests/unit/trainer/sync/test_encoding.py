@@ -9,8 +9,8 @@ import torch
 from rljob_api.failures.diagnosis import diagnose
 from rljob_api.failures.scan import scan
 from rljob_api.sections import Quantization
-from rljob_api.sizing.quantised import FORMATS, ITEM_BYTES, Quantised
-from rljob_trainer.sync import layout
+from rljob_api.sizing.quantised import FORMATS, Quantised
+from rljob_api.sizing.tensors import ITEM_BYTES
 from rljob_trainer.sync.layout import LayoutError, TensorSpec
 from rljob_trainer.sync.quantised.encoding import PARTS, AsTrained, check, encoding
 from rljob_trainer.sync.sender import DTYPE_CODES, SendError, specs_of
@@ -34,7 +34,6 @@ def tensors() -> dict[str, torch.Tensor]:
 
 def test_every_format_is_computed_counted_and_sent() -> None:
     assert FORMATS.keys() == PARTS.keys() == set(Quantization)
-    assert ITEM_BYTES.items() <= layout.ITEM_BYTES.items()
     assert ITEM_BYTES.keys() <= DTYPE_CODES.keys()
 
 
