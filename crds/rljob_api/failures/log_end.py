@@ -6,7 +6,7 @@ from mmap import mmap
 from typing import Final
 
 from rljob_api.failures.likeness import most_like
-from rljob_api.failures.log_text import AFTER, BEFORE, SPAN, TRACEBACK, is_beside_the_point, is_handled
+from rljob_api.failures.log_text import AFTER, BEFORE, SPAN, TRACEBACK, is_beside_the_point, is_handled, observed
 from rljob_api.failures.log_text import text as read
 from rljob_api.failures.occurrences import LAST_WORDS, UNKNOWN, Occurrence, Scanned
 from rljob_api.failures.topics import code_of_exception, code_of_line, frames
@@ -118,10 +118,11 @@ def look_at_end(data: bytes | mmap, result: Scanned) -> None:
 
 def _look_for_topic(data: bytes | mmap, seen: Occurrence, last: int, result: Scanned) -> None:
     """Note a line that looks like an error and ends at `last`, with the code that a rule or its words suggest."""
-    if not LOOKS_LIKE_ERROR.search(seen.text) or NO_ERROR.search(seen.text) or is_beside_the_point(seen.text):
+    text = observed(seen.text)
+    if not LOOKS_LIKE_ERROR.search(text) or NO_ERROR.search(text) or is_beside_the_point(text):
         return
-    ruled = code_of_line(seen.text)
-    code = ruled or most_like(BEFORE_MESSAGE.sub("", seen.text))
+    ruled = code_of_line(text)
+    code = ruled or most_like(BEFORE_MESSAGE.sub("", text))
     if code is not None and not is_handled(data, seen.start, last):
         (result.last_errors if ruled else result.last_likely).setdefault(code, []).append(seen)
 

@@ -27,6 +27,8 @@ HEARSAY = re.compile(
     r"|\* \[new (?:branch|tag)\]|\[__\w+\]"
 )
 """a line that quotes a model, a page, a test or a commit: it is about a failure, which need not have happened"""
+DIAGNOSED = re.compile(r"\battempt \d+: .*?\. Seen: ")
+"""the catalogue's own words in an event of a job; what follows is a line that was seen"""
 HANDLED = re.compile(
     r"(?i)\bretr(?:y|ies|ying)\b|Exception ignored in|\bskip(?:s|ped|ping)\b|\bfall(?:s|ing)? ?back\b|\bcaught\b"
     r"|\brecover(?:s|ed|ing)\b|\bcontinu(?:es|ing)\b|\bignor(?:ed|ing)\b"
@@ -46,6 +48,11 @@ def text(data: bytes | mmap, first: int, last: int) -> str:
     if "\x1b" in read or "\\u001" in read or "\\x1" in read:
         read = ANSI.sub("", read)
     return QUOTE.sub('"', read) if '\\"' in read else read
+
+
+def observed(line: str) -> str:
+    """Return a line without what the catalogue says of it."""
+    return DIAGNOSED.sub("", line)
 
 
 def newest_time(data: bytes | mmap, first: int, last: int) -> str:

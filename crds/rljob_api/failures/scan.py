@@ -17,7 +17,17 @@ from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 from rljob_api.failures.catalogue import catalogue
 from rljob_api.failures.entry import Failure, Signature
 from rljob_api.failures.log_end import look_at_end, look_at_exceptions
-from rljob_api.failures.log_text import HEARSAY, SPAN, TRANSIENT, around, is_handled, is_tried_again, newest_time, text
+from rljob_api.failures.log_text import (
+    HEARSAY,
+    SPAN,
+    TRANSIENT,
+    around,
+    is_handled,
+    is_tried_again,
+    newest_time,
+    observed,
+    text,
+)
 from rljob_api.failures.occurrences import Occurrence, Scanned
 from rljob_api.failures.required_words import Group, exceptions, required_words
 
@@ -172,7 +182,10 @@ def _with_time(data: bytes | mmap, each: Occurrence) -> Occurrence:
 
 def _has_signature(probe: _Probe, data: bytes | mmap, first: int, last: int) -> bool:
     signature = probe.signature
-    line = text(data, first, last)
+    whole = text(data, first, last)
+    line = observed(whole)
+    if line != whole and signature.text not in line:
+        return False
     if signature.match and not _compiled(signature.match).search(line):
         return False
     if signature.unless and _compiled(signature.unless).search(line):

@@ -1,8 +1,10 @@
-"""Each message of the table of bad manifests is a known failure, whatever its field."""
+"""What rljob itself says of a failure: each message is a known failure, and what it quotes of the catalogue is none."""
 
 import pytest
 
+from rljob_api.failures.catalogue import catalogue
 from rljob_api.failures.diagnosis import diagnose
+from rljob_api.failures.entry import Failure
 from rljob_api.failures.scan import scan
 from support.api.bad_manifests import Case, cases
 
@@ -42,3 +44,37 @@ def test_a_request_that_is_sent_again_is_no_failure_of_the_router():
     again = f"2026-11-27 00:14:07,822 INFO rljob_trainer.rollouts.sampler action=retry prompt=1:26 {failed}\n"
     assert diagnose([scan("driver", again.encode())]).findings == ()
     assert diagnose([scan("driver", f"{failed}\n".encode())]).findings[0].failure.code == "RouterNoWorkers"
+
+
+@pytest.mark.parametrize("failure", catalogue().values(), ids=lambda failure: failure.code)
+def test_an_event_that_names_a_failure_proves_no_other(failure: Failure):
+    said = f"attempt 1: {failure.title}. {failure.remedy[0]}. Seen: driver.log: what happened"
+    for line in (f"2m Warning {failure.code} rljob/tiny {said}", f"  Warning  {failure.code}  2m  rljob  {said}"):
+        found = diagnose([scan("events", line.encode())]).findings
+        assert {each.failure.code for each in found} <= {failure.code}
+
+
+def test_the_line_that_an_event_quotes_is_evidence():
+    said = "attempt 1: a Ray actor died unexpectedly. Read `kubectl describe pod` (OOMKilled?). Seen: log: container "
+    line = f"2m Warning RayActorDied rljob/tiny {said}OOMKilled"
+    assert [each.failure.code for each in diagnose([scan("events", line.encode())]).findings] == ["PodOutOfMemory"]
+
+
+LOST_POD = (
+    "2026-11-27 07:05:33 ERROR smg::routers::http::router: Failed to send typed request worker_url=http://10.0.0.7:24854"
+    " error=error sending request for url (http://10.0.0.7:24854/generate)",
+    "rljob_trainer.sync.transport.TransferError: broadcast to 1 engines",
+    "LearnerLostError: learner rank 0: its process is gone: The actor died unexpectedly before finishing this task.",
+)
+
+
+@pytest.mark.parametrize("lines", [LOST_POD, LOST_POD[::-1], LOST_POD[::2], LOST_POD[1:]])
+def test_requests_and_publications_that_fail_with_a_lost_pod_are_no_cause(lines: tuple[str, ...]):
+    codes = [each.failure.code for each in diagnose([scan("driver", "\n".join(lines).encode())]).findings]
+    assert set(codes) == {"RayActorDied", "LearnerLost"}
+
+
+def test_a_lost_rank_hides_what_its_router_says():
+    lines = (LOST_POD[0], "learner rank 0: its process is gone: it was killed")
+    codes = [each.failure.code for each in diagnose([scan("driver", "\n".join(lines).encode())]).findings]
+    assert codes == ["LearnerLost"]
