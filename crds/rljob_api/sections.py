@@ -626,6 +626,10 @@ class Experts(Section):
     computes another forward pass. Megatron: --moe-router-load-balancing-type seq_aux_loss, global_aux_loss"""
     z_loss: Annotated[float, Field(ge=0)] = 0.0
     """weight of the loss that keeps the routers' logits small; 0: none. Megatron: --moe-z-loss-coeff"""
+    bias_update_rate: Annotated[float, Field(ge=0)] = 0.0
+    """change of a router's bias after each optimizer step, for each expert: up if it got fewer tokens than the mean of
+    its layer, down if it got more. This balances experts without a loss. 0: the bias stays. Only for models whose
+    routers have a bias (GLM-4.5, DeepSeek-V3). Megatron: --moe-router-bias-update-rate"""
     replay: Replay | None = None
     """experts of each token in the learner's updates. `Learner`: those that it chose before the first update on the
     samples; `Rollout`: those that the engines chose; absent: chosen anew in each update. slime: --use-routing-replay,

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from rljob_api.sizing.families import FAMILIES
+from rljob_api.sizing.tensors import ROUTER_BIAS
 from support.trainer.fleet import PROMPT, Fleet, start_ray
 from support.trainer.tiny_models import VARIANTS, tiny
 
@@ -70,6 +71,29 @@ def test_an_engine_chooses_experts_by_the_weights_that_were_published_last(tmp_p
     save_file(published, directory / "model.safetensors", {"format": "pt"})
     after = hugging_face(directory, answer.tokens_T)
     assert (ours - after).abs().mean() < 0.05 < 0.2 < (ours - before).abs().mean()
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("architecture", ["Glm4MoeForCausalLM", "DeepseekV3ForCausalLM"])
+def test_an_engine_chooses_experts_by_the_bias_that_was_published_last(tmp_path: Path, architecture: str) -> None:
+    """With `training.experts.biasUpdateRate` it changes in each step."""
+    directory = tiny(architecture, tmp_path / "model")
+    fleet = Fleet(directory, tmp_path, (NAME,))
+    try:
+        fleet.start()
+        fleet.generate(1)
+        for name, tensor in fleet.learner.tensors.items():
+            tensor.add_(torch.linspace(-1, 1, len(tensor)) if name.endswith(ROUTER_BIAS) else 0)
+        publication = fleet.publish(1)
+        (answer,) = fleet.generate(TOKENS)
+        published = fleet.learner.tensors
+    finally:
+        fleet.stop()
+    assert publication.failed == {}
+    ours, before = torch.tensor(answer.logprobs_T), hugging_face(directory, answer.tokens_T)
+    save_file(published, directory / "model.safetensors", {"format": "pt"})
+    torch.testing.assert_close(ours, hugging_face(directory, answer.tokens_T), rtol=0, atol=1e-5)
+    assert (ours - before).abs().max() > 0.01
 
 
 @pytest.mark.usefixtures("cluster")

@@ -235,13 +235,17 @@ def _corrections(export: Export) -> None:
 
 
 def _balance(export: Export) -> None:
-    """The kind of the loss, where there is one."""
+    """What keeps experts balanced: a loss and its kind, or biases."""
     experts = export.spec.training.experts
     if experts.balance_loss:
         kind = "seq_aux_loss" if experts.balance_over is BalanceOver.SEQUENCE else "global_aux_loss"
         export.add("moe-aux-loss-coeff", experts.balance_loss)
         export.add("moe-router-load-balancing-type", kind)
         export.done("training.experts.balanceLoss", "training.experts.balanceOver")
+    if experts.bias_update_rate:
+        export.add("moe-router-enable-expert-bias")
+        export.add("moe-router-bias-update-rate", experts.bias_update_rate)
+        export.done("training.experts.biasUpdateRate")
 
 
 def _critic(export: Export) -> None:

@@ -25,7 +25,7 @@ EXPERTS: dict[str, Entry] = {
             "router-aux-loss-coef",
         ),
     ),
-    "moe-router-bias-update-rate": Lost("the bias of the routers stays as it is", harmless=("0", "0.0")),
+    "moe-router-bias-update-rate": Joint("training.experts.biasUpdateRate"),
     "moe-aux-loss-coeff": Joint("training.experts.balanceLoss"),
     "moe-router-load-balancing-type": Joint("training.experts.balanceOver"),
     "moe-z-loss-coeff": Field("training.experts.zLoss", REAL),

@@ -14,6 +14,7 @@ SLICE = re.compile(r"(.*)@\[(\d*):(\d*)\]")
 DEFAULT = "slime's default"
 EPS_CLIP = 0.2
 GPUS_PER_NODE = 8
+MEGATRON_BIAS_RATE = 0.001
 EVERY = Evaluation().interval
 KL_TYPES = {"k1": "k1", "k2": "k2", "k3": "k3", "low_var_kl": "k3"}
 SFT_ROLLOUT = "sft_rollout"
@@ -44,6 +45,7 @@ def draft(given: Sequence[Given], program: Word) -> Draft:
     _virtual_stages(made, arguments)
     _warmup(made, arguments)
     _balance(made, arguments)
+    _biases(made, arguments)
     _quantization(made, arguments)
     _tracking(made, arguments)
     _absent(made, arguments)
@@ -365,6 +367,19 @@ def _balance(made: Draft, arguments: Arguments) -> None:
     if kind not in ("seq_aux_loss", "global_aux_loss"):
         why = "aux_loss compares the tokens of a micro-batch, here the loss compares those of the optimizer step"
         made.note(NoteKind.CHECK, source, why)
+
+
+def _biases(made: Draft, arguments: Arguments) -> None:
+    """Without a rate, Megatron changes biases by its default. Without biases, the rate has no use."""
+    if "moe-router-enable-expert-bias" not in arguments:
+        return
+    rate = arguments.number("moe-router-bias-update-rate")
+    given = "moe-router-enable-expert-bias" if rate is None else "moe-router-bias-update-rate"
+    if rate is None:
+        made.note(NoteKind.CHECK, arguments[given], f"Megatron's default rate is {MEGATRON_BIAS_RATE}")
+    if rate != 0:
+        rate = MEGATRON_BIAS_RATE if rate is None else rate
+        made.put("training.experts.biasUpdateRate", rate, origin(arguments[given]))
 
 
 def _tracking(made: Draft, arguments: Arguments) -> None:

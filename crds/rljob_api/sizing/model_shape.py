@@ -291,6 +291,9 @@ def expert_problems(model: Shape, spec: Spec) -> Iterator[Problem | None]:
         given = [name for name in spec.extra_args.sglang if name in SGLANG_OF_EXPERTS]
         yield from (Problem(f"spec.extraArgs.sglang.{name}", ABSENT, unused) for name in given)
         return
+    if training.experts.bias_update_rate and not model.family.router_bias:
+        rule = "is of no use: the model's routers have no bias; training.experts.balanceLoss balances its experts"
+        yield Problem(f"{where}experts.biasUpdateRate", training.experts.bias_update_rate, rule, "0")
     ranks = training.nodes * training.gpus_per_node // training.pipeline_parallel
     splits = {"expertParallel": ("experts", model.experts), "expertTensorParallel": ("MLP columns", model.ffn)}
     for name, (what, number) in splits.items():

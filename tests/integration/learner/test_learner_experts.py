@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from rljob_api.sections import Recompute
+from rljob_api.sizing.tensors import ROUTER_BIAS
 from rljob_trainer.assembly.settings import RECOMPUTE
 from rljob_trainer.learners.config import KlSettings, LearnerConfig, LossSettings, RoutingSettings
 from support.trainer.family_scenarios import one_after_the_other, times_attended, train_grouped
@@ -24,6 +25,8 @@ STEPS = [sequences(11, seed) for seed in range(2)]
 """an odd number, so that data-parallel ranks have different numbers of micro-batches"""
 ROUTER = RoutingSettings(balance_coefficient=3.0, z_coefficient=0.2)
 """large coefficients, so that a wrong gradient shows"""
+RATE = 0.05
+ADJUSTED = replace(ROUTER, bias_update_rate=RATE)
 ATTENTION_AGAIN = {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
 OF_ROUTERS = ("expert_load", "router_entropy", "balance_loss", "router_z_loss")
 RATES = (5e-4, 1e-3)
@@ -105,6 +108,17 @@ def test_the_experts_of_a_gpu_train_like_a_naive_hugging_face_loop(experts: Path
 def test_biased_routers_and_shared_experts_train_like_a_naive_hugging_face_loop(biased: Path, sizes: Sizes) -> None:
     world, config = in_layout(learner_config(biased, loss=LOSS, router=ROUTER), sizes)
     assert_alike(run_ranks(train_and_export, world, config, STEPS, BUDGET, True), *naive_run(biased))
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 1), (2, 1, 2, 2, 2), (1, 2, 2, 2, 1)], ids=named)
+def test_biases_rise_for_experts_with_little_to_do(biased: Path, sizes: Sizes) -> None:
+    world, config = in_layout(learner_config(biased, loss=LOSS, router=ADJUSTED), sizes)
+    naive, wanted = naive_run(biased, ADJUSTED)
+    biases = [name for name in wanted if name.endswith(ROUTER_BIAS)]
+    without = naive_run(biased)[1]
+    assert biases and all((wanted[name] - without[name]).abs().max() > RATE / 2 for name in biases)
+    assert naive[1].loss != naive_run(biased)[0][1].loss, "other experts are chosen"
+    assert_alike(run_ranks(train_and_export, world, config, STEPS, BUDGET, True), naive, wanted)
 
 
 @pytest.mark.parametrize("sizes", [(2, 1, 1, 2, 1), (2, 1, 2, 2, 2), (1, 2, 2, 2, 1)], ids=named)

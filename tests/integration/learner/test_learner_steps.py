@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from rljob_trainer.learners.config import KlSettings, LossSettings
+from rljob_api.sizing.tensors import ROUTER_BIAS
+from rljob_trainer.learners.config import KlSettings, LossSettings, RoutingSettings
 from support.trainer.learner_data import learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import poisoned_step, train, two_updates_on_one_rollout
+from support.trainer.tiny_models import tiny
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -22,6 +24,18 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_counted(tiny_llama
     assert known["poisoned"].skipped and known["skipped"] == 1
     assert (known["first"].step, known["poisoned"].step, known["last"].step) == (1, 1, 2)
     assert not known["last"].skipped and math.isfinite(known["last"].loss)
+
+
+def test_a_skipped_step_leaves_the_biases_of_routers_as_they_are(tmp_path: Path) -> None:
+    good = sequences(8)
+    bad = [replace(good[0], advantage=math.nan), *good[1:]]
+    config = learner_config(
+        tiny("Glm4MoeForCausalLM", tmp_path, tied=False), router=RoutingSettings(bias_update_rate=0.1)
+    )
+    (known,) = run_ranks(poisoned_step, 1, config, good, bad)
+    assert known["poisoned"].skipped
+    assert any(name.endswith(ROUTER_BIAS) for name in known["after"][0])
+    torch.testing.assert_close(known["after"][0], known["before"][0], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])

@@ -416,8 +416,9 @@ def _share(learner: LearnerRank, sequences: list[TrainingSequence], max_tokens: 
 
 
 def _optimizer_state(learner: LearnerRank) -> tuple[list[torch.Tensor], int]:
-    (part,) = learner._optimizer.megatron.chained_optimizers
-    tensors = [tensor.clone() for state in part.optimizer.state.values() for tensor in state.values()]
+    parts = learner._optimizer.megatron.chained_optimizers  # experts have one of their own
+    states = [state for part in parts for state in part.optimizer.state.values()]
+    tensors = [tensor.clone() for state in states for tensor in state.values()]
     return tensors, learner._optimizer.schedule.num_steps
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -54,6 +55,8 @@ class NaiveLearner:
         self.family = BY_MODEL_TYPE[self.model.config.model_type]
         self.reference = self._load(directory).requires_grad_(False)
         self.loss, self.settings, self.rates = loss, optimizer, list(rates)
+        self.loads: list[tuple[Any, torch.Tensor]] = []
+        """of the last step: each mixture of experts, and the tokens of each expert"""
         matrices = [p for p in self.model.parameters() if p.ndim > 1]
         vectors = [p for p in self.model.parameters() if p.ndim == 1]
         self.optimizer = torch.optim.AdamW(
@@ -73,7 +76,14 @@ class NaiveLearner:
         self.rates = self.rates[1:]
         gradients = {n: p.grad.clone() for n, p in self.model.named_parameters() if p.grad is not None}
         self.optimizer.step()
+        self._adjust_biases()
         return NaiveStep(total.item(), norm.item(), _by_expert(gradients, self.family), extra[1])
+
+    def _adjust_biases(self) -> None:
+        """Change the biases of routers as DeepSeek-V3 did (arXiv 2412.19437, 2.1.2)."""
+        if self.router.bias_update_rate:
+            for block, counts in self.loads:
+                block.gate.e_score_correction_bias += self.router.bias_update_rate * (counts.mean() - counts).sign()
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return a copy of all weights as they are now."""
@@ -94,6 +104,7 @@ class NaiveLearner:
         config, settings = self.model.config, self.router
         number, chosen = experts_of(config.to_dict()), config.num_experts_per_tok
         layers = self.router_logits(sequences)
+        self.loads = []
         balance, z, loads, entropies = torch.zeros(()), torch.zeros(()), [], []
         for block, by_sequence in layers:
             whole = torch.cat(by_sequence)
@@ -101,6 +112,7 @@ class NaiveLearner:
             balance = balance + sum(self._balance(block, part, number, chosen) for part in parts) / len(parts)
             z = z + whole.logsumexp(-1).square().mean()
             counts = torch.bincount(self._chosen(block, whole).flatten(), minlength=number).double()
+            self.loads.append((block, counts))
             loads.append((counts.max() / counts.mean()).item())
             entropies.append(torch.distributions.Categorical(probs=self._probabilities(whole)).entropy().mean().item())
         balance = balance / chosen  # as Megatron has it: 1 when balanced

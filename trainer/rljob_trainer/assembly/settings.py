@@ -153,6 +153,7 @@ def routing_settings(experts: Experts) -> RoutingSettings:
         balance_coefficient=experts.balance_loss,
         balance_over=BALANCE[experts.balance_over],
         z_coefficient=experts.z_loss,
+        bias_update_rate=experts.bias_update_rate,
         replay=REPLAY[experts.replay],
     )
 

@@ -95,6 +95,8 @@ class RoutingSettings:
     """what it compares the loads of: each sequence by itself, or all of an optimizer step"""
     z_coefficient: float = 0.0
     """of the square of the logits' logsumexp"""
+    bias_update_rate: float = 0.0
+    """by which an expert's bias rises or falls after an optimizer step"""
     replay: Literal["none", "learner", "rollout"] = "none"
     """whose choices are repeated: `learner`, updates use the experts that the policy chose before the first of them;
     `rollout`, all passes of the policy use those that the engines chose"""

@@ -90,13 +90,14 @@ class Router(TopKRouter):
         return logits
 
     def _apply_expert_bias(self, routing_map: torch.Tensor, padding_mask: torch.Tensor | None = None) -> None:
-        """Do nothing, for training leaves the bias as it is; Megatron's method is compiled before it does nothing."""
+        """Do nothing: the loads are in the tally; Megatron's method is compiled before it does nothing."""
 
 
 class BiasedRouter(Router):
     """A router that chooses by score and bias, and weighs by score alone.
 
-    Megatron would count the load of each expert for `moe_router_enable_expert_bias`, and change the bias by it.
+    `adjust_biases` changes the bias. Megatron would count the load of each expert for `moe_router_enable_expert_bias`
+    again, and sum it over ranks again.
     """
 
     def __init__(self, *args: Any, **named: Any) -> None:
@@ -138,8 +139,19 @@ def within_groups(scores: torch.Tensor, groups: int, most: int) -> torch.Tensor:
 
 
 def biases(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the biases that routers choose with: saved and sent like weights, and not trained."""
+    """Yield the biases that routers choose with: saved and sent like weights, and without a gradient."""
     return ((name, tensor) for name, tensor in model.named_buffers() if name.endswith(f".router.{BIAS}"))
+
+
+def adjust_biases(model: torch.nn.Module, loads_L_E: torch.Tensor, rate: float) -> None:
+    """Raise the bias of experts with less than the mean load of their layer by `rate`, and lower that of others.
+
+    `loads_L_E`: tokens of each expert in an optimizer step, of all ranks. DeepSeek-V3, arXiv 2412.19437, section 2.1.2.
+    """
+    for router in model.modules():
+        if isinstance(router, BiasedRouter):
+            loads_E = loads_L_E[router.layer_number - 1]
+            router.expert_bias += rate * (loads_E.mean() - loads_E).sign().to(router.expert_bias.dtype)
 
 
 def expert_parameters(model: torch.nn.Module) -> Iterator[torch.nn.Parameter]:

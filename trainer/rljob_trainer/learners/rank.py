@@ -131,6 +131,8 @@ class LearnerRank:
             sums = self._run(batches, self._loss, forward_only=False)
             self._state.need_optimizer()
             taken, grad_norm = self._optimizer.step()
+            if routers and taken:
+                routers.adjust_biases(self._chunks)
             self.step += taken
             self.skipped += not taken
             return self._metrics(sums, taken, grad_norm, routers.metrics() if routers else {})

@@ -5,27 +5,31 @@ from contextlib import contextmanager
 
 import torch
 
+from rljob_trainer.learners.experts import biases
+
 
 class ReferenceWeights:
     """A copy of this rank's weights. Evaluated by the policy's own code and shapes: before training KL is exactly 0."""
 
     def __init__(self, chunks: Sequence[torch.nn.Module]) -> None:
-        self._weights = [parameter.detach().to("cpu", copy=True) for parameter in _parameters(chunks)]
+        self._weights = [tensor.detach().to("cpu", copy=True) for tensor in _tensors(chunks)]
 
     @contextmanager
     def in_place_of(self, chunks: Sequence[torch.nn.Module]) -> Iterator[None]:
         """Let the policy's chunks compute with these weights inside the block; its own are not copied, only set
         aside."""
-        parameters = list(_parameters(chunks))
-        own = [parameter.data for parameter in parameters]
+        tensors = list(_tensors(chunks))
+        own = [tensor.data for tensor in tensors]
         try:
-            for parameter, weight in zip(parameters, self._weights, strict=True):
-                parameter.data = weight.to(parameter.device)
+            for tensor, weight in zip(tensors, self._weights, strict=True):
+                tensor.data = weight.to(tensor.device)
             yield
         finally:
-            for parameter, data in zip(parameters, own, strict=True):
-                parameter.data = data
+            for tensor, data in zip(tensors, own, strict=True):
+                tensor.data = data
 
 
-def _parameters(chunks: Sequence[torch.nn.Module]) -> Iterator[torch.nn.Parameter]:
-    return (parameter for chunk in chunks for parameter in chunk.parameters())
+def _tensors(chunks: Sequence[torch.nn.Module]) -> Iterator[torch.Tensor]:
+    for chunk in chunks:
+        yield from chunk.parameters()
+        yield from (bias for _, bias in biases(chunk))

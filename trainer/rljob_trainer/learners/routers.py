@@ -16,6 +16,7 @@ from megatron.core import parallel_state
 
 from rljob_trainer.batches.packing import UNKNOWN, MicroBatch
 from rljob_trainer.learners.config import RoutingSettings
+from rljob_trainer.learners.experts import adjust_biases
 from rljob_trainer.learners.flash import uploaded
 from rljob_trainer.learners.layout import share_length
 from rljob_trainer.learners.parts import Part
@@ -94,6 +95,14 @@ class RouterPass:
         """Return how many tokens of all ranks each expert has got [L, E]."""
         assert self.tally is not None
         return self.tally.over_ranks()[:, : self.tally.experts]
+
+    def adjust_biases(self, chunks: Sequence[torch.nn.Module]) -> None:
+        """Change the biases of this rank's routers by the loads of this pass, if that is configured. Collective."""
+        if not self.settings.bias_update_rate:
+            return
+        loads_L_E = self.loads()
+        for chunk in chunks:
+            adjust_biases(chunk, loads_L_E, self.settings.bias_update_rate)
 
     def metrics(self) -> dict[str, Any]:
         """Return the metrics of all ranks by name."""

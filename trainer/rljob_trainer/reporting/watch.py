@@ -286,7 +286,7 @@ def expert_collapse(steps: Steps, limits: Watch) -> Finding | None:
         f" {now:.3g}, of the first {limits.window} steps it was {before:.3g}; the routers' entropy is"
         f" {entropies[-1][1]:.3g} nats and was {entropies[0][1]:.3g}; watch.expertLoad {limits.expert_load:g}",
         "Few experts do the work, and the ranks that hold the others wait. Set training.experts.balanceLoss, for"
-        " example to 0.001, or lower the learning rate.",
+        " example to 0.001, or biasUpdateRate if the routers have a bias, or lower the learning rate.",
     )
 
 

@@ -108,11 +108,22 @@ def test_sizes_of_experts_are_fields_and_the_model_s_own_are_not_needed():
     assert len(notes("--moe-router-dtype fp32", NoteKind.LOST)) == 1
 
 
-@pytest.mark.parametrize(("rate", "lost"), [("0", 0), ("0.0", 0), ("0.001", 1)])
-def test_a_router_s_bias_is_of_the_checkpoint_and_stays_as_it_is(rate: str, lost: int):
-    words = f"--moe-router-enable-expert-bias --moe-router-bias-update-rate {rate}"
-
-    assert len(notes(words, NoteKind.LOST)) == lost
+@pytest.mark.parametrize(
+    ("words", "rate"),
+    [
+        ("--moe-router-enable-expert-bias --moe-router-bias-update-rate 0", None),
+        ("--moe-router-enable-expert-bias --moe-router-bias-update-rate 0.0", None),
+        ("--moe-router-enable-expert-bias --moe-router-bias-update-rate 0.002", 0.002),
+        ("--moe-router-enable-expert-bias", 0.001),
+        ("--moe-router-bias-update-rate 0.002", None),
+    ],
+)
+def test_the_rate_of_a_router_s_bias_is_a_field_where_there_is_a_bias(words: str, rate: float | None):
+    assert spec_of(words)["training"].get("experts", {}).get("biasUpdateRate") == rate
+    assert notes(words, NoteKind.LOST) == []
+    assert [note for note in notes(words, NoteKind.CHECK) if "default rate is 0.001" in note] == (
+        notes(words, NoteKind.CHECK)[:1] if words.endswith("bias") else []
+    )
 
 
 def test_sequence_parallelism_is_a_field_and_is_left_out_where_one_rank_has_all_tokens():

@@ -36,6 +36,7 @@ def test_every_field_of_the_training_is_read_without_a_learner_or_said_to_have_n
         ("recompute", "Full"),
         ("experts.balanceLoss", 0.01),
         ("experts.zLoss", 0.001),
+        ("experts.biasUpdateRate", 0.001),
         ("optimizer.weightDecay", 0.1),
         ("optimizer.schedule", "Cosine"),
         ("optimizer.offload", True),

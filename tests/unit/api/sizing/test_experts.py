@@ -27,6 +27,7 @@ EXPERTS = {
     "max_position_embeddings": 4096,
     "tie_word_embeddings": False,
 }
+BIASED = ON_THE_HUB["zai-org/GLM-4.5-Air"]
 EXPERT = 3 * 64 * 32
 """parameters of one"""
 
@@ -84,6 +85,14 @@ def test_ranks_share_the_optimizer_of_experts_with_those_that_hold_the_same(good
         (DENSE, "experts: {zLoss: 0.1}", "spec.training.experts.zLoss: 0.1 is of no use: the model has no experts"),
         (DENSE, "experts: {zLoss: 0}", None),
         (EXPERTS, "experts: {zLoss: 0.1}", None),
+        (
+            EXPERTS,
+            "experts: {biasUpdateRate: 0.1}",
+            "spec.training.experts.biasUpdateRate: 0.1 is of no use: the model's routers have no bias;"
+            " training.experts.balanceLoss balances its experts; nearest valid: 0",
+        ),
+        (EXPERTS, "experts: {biasUpdateRate: 0}", None),
+        (BIASED, "experts: {biasUpdateRate: 0.1}", None),
     ],
 )
 def test_sizes_of_expert_parallelism_divide_the_experts_and_are_of_use(good, config, line, said):

@@ -135,6 +135,7 @@ def test_recomputation_reaches_megatron_and_what_is_passed_through_comes_first(t
         (Experts(), RoutingSettings()),
         (Experts(balance_loss=0.1, z_loss=0.2), RoutingSettings(0.1, "sequence", 0.2)),
         (Experts(balance_loss=0.1, balance_over=BalanceOver.STEP), RoutingSettings(0.1, "step")),
+        (Experts(bias_update_rate=0.001), RoutingSettings(bias_update_rate=0.001)),
         (Experts(replay=Replay.LEARNER), RoutingSettings(replay="learner")),
         (Experts(replay=Replay.ROLLOUT), RoutingSettings(replay="rollout")),
     ],

@@ -10,7 +10,7 @@ from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeMoE
 
 from rljob_trainer.learners import conversion, export
 from rljob_trainer.learners.config import RoutingSettings
-from rljob_trainer.learners.experts import biases, within_groups
+from rljob_trainer.learners.experts import BiasedRouter, adjust_biases, biases, within_groups
 from rljob_trainer.learners.routing import BALANCE, TOKENS, Tally, log_sigmoid, log_softmax
 
 Z = torch.Generator().manual_seed(0)
@@ -51,6 +51,21 @@ def test_layers_without_experts_are_in_no_metric(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Tally, "over_ranks", lambda self: self.sums_L)
     found = tally.metrics(RoutingSettings(balance_coefficient=1.0))
     assert (found.expert_load, found.balance_loss) == (1.5, 1.25)
+
+
+def test_a_bias_moves_against_the_load_of_its_own_layer() -> None:
+    class Layer(BiasedRouter):
+        def __init__(self, number: int) -> None:
+            torch.nn.Module.__init__(self)
+            self.layer_number = number
+            self.register_buffer("expert_bias", torch.tensor([1.0, 2.0, 3.0]))
+
+    stage = torch.nn.ModuleList([Layer(2), torch.nn.Linear(1, 1), Layer(4)])
+    loads = torch.tensor([[9.0, 0, 0], [2, 2, 2], [9, 0, 0], [1, 5, 3]], dtype=torch.float64)
+    adjust_biases(stage, loads, 0.25)
+    assert stage[0].expert_bias.tolist() == [1.0, 2.0, 3.0], "it is balanced"
+    assert stage[2].expert_bias.tolist() == [1.25, 1.75, 3.0], "the third expert has the mean"
+    assert stage[2].expert_bias.dtype == torch.float32
 
 
 def test_only_biases_of_routers_are_saved_like_weights() -> None:
