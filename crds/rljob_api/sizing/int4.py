@@ -74,6 +74,9 @@ class Int4:
         """Return what the tiles of SGLang's Marlin kernels do not divide; groups and words divide a tile."""
         widths = {"hidden columns": model.hidden, **widths_on_each(model, size)}
         fused = "query, key and value columns"
-        widths[fused] = widths["query columns"] + 2 * widths.pop("key columns")
         tiles = {fused: OUTPUTS, "MLP columns": EXPERT_INPUTS if model.experts else INPUTS}
+        if model.latent:
+            tiles["query columns"] = OUTPUTS
+        else:
+            widths[fused] = widths["query columns"] + 2 * widths.pop("key columns")
         return in_words({what: width for what, width in widths.items() if width % tiles.get(what, INPUTS)}, size)

@@ -7,6 +7,7 @@ and is on the list that the engine gets.
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from rljob_api.sizing.latent import Latent
 from rljob_api.sizing.model_shape import Shape
 from rljob_api.sizing.tensors import Axes, tensors_of
 
@@ -14,7 +15,8 @@ WEIGHT: Final = ".weight"
 LINEAR: Final = frozenset(
     ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "gate_up_proj", "w1", "w2", "w3")
 )
-"""last part of the names of linear layers and of experts; w1 to w3 are Mixtral's"""
+"""last part of the names of linear layers and of experts; w1 to w3 are Mixtral's. The matrices before and behind latents
+(`kv_b_proj`, ...) are not among them: SGLang makes other matrices of theirs, and they are a small part of a model"""
 LAYERS: Final = "model.layers."
 OUTPUT: Final = "lm_head"
 
@@ -55,12 +57,21 @@ def widths_on_each(model: Shape, size: int) -> dict[str, int]:
     With fewer key-value heads than GPUs, each has one of them.
     """
     return {
-        "query columns": model.query // size,
-        "key columns": model.key // min(size, model.kv_heads),
+        **(_of_latents(model.latent, size) if model.latent else _of_heads(model, size)),
         "MLP columns": model.ffn // size,
         "MLP columns of the first layers": model.dense_ffn // size if model.dense_layers else 0,
         "columns of the shared expert": model.shared_ffn // size,
     }
+
+
+def _of_heads(model: Shape, size: int) -> dict[str, int]:
+    return {"query columns": model.query // size, "key columns": model.key // min(size, model.kv_heads)}
+
+
+def _of_latents(latent: Latent, size: int) -> dict[str, int]:
+    """Return those of the two matrices of latent attention that are quantised, see `LINEAR`."""
+    queries = {} if latent.query_rank else {"query columns": latent.heads * latent.head // size}
+    return {**queries, "value columns": latent.heads * latent.value // size}
 
 
 def in_words(widths: Mapping[str, int], size: int) -> list[str]:

@@ -87,10 +87,7 @@ def problems(model: Shape, spec: Spec) -> Iterator[Problem]:
     if (kind := spec.rollout.quantization) is None:
         return
     format_, given, node = FORMATS[kind], spec.rollout.gpus_per_engine, spec.training.gpus_per_node
-    if model.latent:
-        rule = "is not supported for models with latent attention: SGLang makes other matrices of theirs"
-        yield Problem("spec.rollout.quantization", kind, rule, "leave it out")
-    elif cut := format_.obstacles(model, 1):
+    if cut := format_.obstacles(model, 1):
         others = [str(each) for each, other in FORMATS.items() if not other.obstacles(model, 1)]
         rule = f"needs widths that {format_.unit} divide, and the model has {' and '.join(cut)}"
         yield Problem("spec.rollout.quantization", kind, rule, " or ".join((*others, "leave it out")))

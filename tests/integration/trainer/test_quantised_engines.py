@@ -32,6 +32,10 @@ DENSE: dict[str, Any] = {
 }
 SQUARE = DENSE | {"hidden_size": 256}
 """with heads as wide as SGLang takes them to be for some families, and as inputs of INT4 must be"""
+LATENT: dict[str, Any] = {
+    **{"hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 128},
+    **{"qk_nope_head_dim": 32, "v_head_dim": 32},
+}
 MODELS: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": DENSE,
     "Qwen2ForCausalLM": SQUARE,
@@ -40,6 +44,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "Qwen3MoeForCausalLM": {**DENSE, "moe_intermediate_size": 128},
     "MixtralForCausalLM": SQUARE,
     "Glm4MoeForCausalLM": {**DENSE, "moe_intermediate_size": 128},
+    "DeepseekV3ForCausalLM": LATENT | {"q_lora_rank": 24},
+    "DeepseekV3ForCausalLM, like Moonlight": LATENT | {"q_lora_rank": None, "qk_nope_head_dim": 56},
 }
 """architectures, with sizes that blocks of 128 divide where they must"""
 CASES = [
@@ -60,7 +66,9 @@ def cluster() -> Iterator[None]:
 
 
 def started(architecture: str, directory: Path, kind: Quantization, sizes: dict[str, Any]) -> Fleet:
-    model = tiny(architecture, directory / "model", tied=architecture in TIED, dtype="bfloat16", **sizes)
+    model = tiny(
+        architecture.partition(",")[0], directory / "model", tied=architecture in TIED, dtype="bfloat16", **sizes
+    )
     fleet = Fleet(model, directory, (NAME,), precision="bf16", quantization=kind)
     try:
         fleet.start()

@@ -21,6 +21,9 @@ EACH = pytest.mark.parametrize("kind", list(Quantization))
 FP8, INT4 = quantised.FORMATS[Quantization.FP8], quantised.FORMATS[Quantization.INT4]
 QWEN3_30B = shape(ON_THE_HUB["Qwen/Qwen3-30B-A3B"])
 QWEN3 = shape(QWEN3_600M)
+OF_LATENTS = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
+MOON = "moonshotai/Moonlight-16B-A3B-Instruct"
+MOONLIGHT, DEEPSEEK = shape(ON_THE_HUB[MOON]), shape(ON_THE_HUB["unsloth/DeepSeek-V3-bf16"])
 
 
 def spec_of(
@@ -46,7 +49,7 @@ def said(model, spec) -> list[str]:
 
 
 @EACH
-@pytest.mark.parametrize("architecture", [name for name, family in FAMILIES.items() if not family.latent])
+@pytest.mark.parametrize("architecture", FAMILIES)
 def test_of_every_family_all_matrices_are_quantised_or_on_the_list(architecture, tmp_path, kind):
     config = json.loads(
         (
@@ -58,7 +61,9 @@ def test_of_every_family_all_matrices_are_quantised_or_on_the_list(architecture,
     done, kept = linear.quantised(tensors), linear.left_alone(tensors)
     matrices = {name.removesuffix(".weight") for name, axes in tensors.items() if linear.is_matrix(name, axes)}
     assert sorted((*done, *kept)) == sorted(matrices | {"lm_head"})
-    assert all(NEVER.search(each) for each in kept) and not any(NEVER.search(each) for each in done)
+    others = [each for each in kept if not NEVER.search(each)]
+    assert all(each.endswith(OF_LATENTS) for each in others) and bool(others) is FAMILIES[architecture].latent
+    assert not any(NEVER.search(each) for each in done)
     how = quantised.of_model(kind, shape(config))
     assert (how.kind, how.left_alone) == (kind, kept)
     # what a checkpoint of these weights says of itself has no fault
@@ -212,14 +217,28 @@ def test_a_model_whose_widths_blocks_never_divide_is_refused():
     )
 
 
-def test_latent_attention_is_refused():
-    moonlight = shape(ON_THE_HUB["moonshotai/Moonlight-16B-A3B-Instruct"])
-    (problem,) = said(moonlight, spec_of())
-    assert problem == (
-        'spec.rollout.quantization: "Fp8" is not supported for models with latent attention: SGLang makes other'
-        " matrices of theirs; nearest valid: leave it out"
-    )
-    assert said(moonlight, spec_of(kind=None)) == []
+@EACH
+def test_of_latent_attention_only_what_no_latent_is_made_by_is_quantised(kind):
+    attention = "model.layers.0.self_attn."
+    kept = {each for each in quantised.of_model(kind, MOONLIGHT).left_alone if each.startswith(attention)}
+    assert kept == {f"{attention}kv_a_proj_with_mqa", f"{attention}kv_b_proj"}
+    kept = {each for each in quantised.of_model(kind, DEEPSEEK).left_alone if each.startswith(attention)}
+    assert kept == {f"{attention}{name}" for name in OF_LATENTS}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"), [(Quantization.FP8, {1: 0, 2: 1, 16: 1}), (Quantization.INT4, {1: 0, 2: 0, 16: 1})]
+)
+def test_of_latent_attention_queries_without_a_latent_and_values_are_divided(kind, sizes):
+    # Moonlight: 1408 columns of an expert; 192 columns of queries on each of 16 GPUs
+    assert {size: bool(quantised.FORMATS[kind].obstacles(MOONLIGHT, size)) for size in sizes} == sizes
+    narrow = {"num_attention_heads": 4, "num_key_value_heads": 4, "v_head_dim": 16, "qk_nope_head_dim": 24}
+    found = quantised.FORMATS[kind].obstacles(shape({**ON_THE_HUB[MOON], **narrow, "qk_rope_head_dim": 8}), 1)
+    assert found == ["64 value columns"]
+
+
+def test_deepseek_v3_fits_engines_of_16_gpus():
+    assert FP8.obstacles(DEEPSEEK, 16) == [] == INT4.obstacles(DEEPSEEK, 16)
 
 
 def test_without_quantization_widths_do_not_matter():
