@@ -15,6 +15,8 @@ END: Final = 1 << 16
 """bytes at the end of a log that say whether the run succeeded"""
 SHORT: Final = 12
 """characters of a message that goes on in the next lines"""
+WHOLE = re.compile(r"(['\"]).*\1\s*$")
+"""a message that is one quoted word, such as the key of a `KeyError`: the next lines do not belong to it"""
 SUCCESS = re.compile(
     r"Job '[\w-]+' succeeded"
     r"|\"kind\": ?\"end\".*\"outcome\": ?\"finished\""
@@ -40,7 +42,7 @@ GOES_WELL = re.compile(
 NOT_FINITE = re.compile(r"(?i)\b(?:nan|inf)\b(?! iterations)")
 PREFIX = (
     r"(?:\([^)]*\) ?|[\w.-]*\[[^\]]*\]:? ?|\S+ std(?:err|out) F |[│|>]\s*|std(?:err|out): ?"
-    r"|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-][\d:]+)?\s+|(?:[\w./-]+\.py:\d+\] ?)"
+    r"|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-][\d:]+)?\s+|- [\w.-]+ - (?:[A-Z]+ - )?|(?:[\w./-]+\.py:\d+\] ?)"
     r"|(?:\d+\.){3}\d+: ?|[a-z][\w.-]*-\d+: |[\w.-]+ +\| "
     r"|(?:ERROR|CRITICAL|FATAL):? (?:[\d-]+ [\d:.]+ )?(?:\S+:\d+:? )?(?:-- )?|(?:[Ee]rror|E): )*\s*"
 )
@@ -53,6 +55,8 @@ EXCEPTION = re.compile(rf"^{PREFIX}({CLASS}(?:\(\w+\))?(?:: .+|:?\s*$|\s+Traceba
 BEFORE_MESSAGE = re.compile(rf"^{PREFIX}")
 FRAME = re.compile(rf'^{PREFIX}File "[^"]+", line \d+, in \S+')
 """a frame of a traceback"""
+FINALIZER = re.compile(r", in __del__\s*$")
+"""a frame below which Python ignores an exception, and the program goes on"""
 RAISED = re.compile(rf"({CLASS})(?:\((\w+)\))?:? *(.*)")
 """an exception anywhere in a line: its class, the class that Ray passes on, and the message"""
 ASSERTED = re.compile(r"\bassert \S.*")
@@ -102,7 +106,7 @@ def look_at_end(data: bytes | mmap, result: Scanned) -> None:
             result.well_at = offset
         last, exception = offset + len(line), EXCEPTION.match(text)
         seen = Occurrence(result.name, number, exception[1] if exception else text.strip(), start=offset)
-        is_frame = exception is None and FRAME.match(text)
+        is_frame = exception is None and FRAME.match(text) and not FINALIZER.search(text)
         counts = (exception or is_frame) and not is_beside_the_point(text) and not is_handled(data, offset, last)
         if exception:
             result.last_frame = None
@@ -155,6 +159,6 @@ def _error_and_frames(data: bytes | mmap, start: int, raised: re.Match[str]) -> 
     before = read(data, max(0, start - BEFORE), start)
     if not message and (asserted := ASSERTED.search(before.rpartition('File "')[2])):
         message = asserted[0]
-    elif len(message) < SHORT:
+    elif len(message) < SHORT and not WHOLE.match(message):
         message = f"{message} {' '.join(rest.split(chr(10))[:2])}"
     return f"{name}: {message}", frames(before)

@@ -18,6 +18,13 @@ from rljob_api.failures.log_text import TRACEBACK
 
 FRAME = re.compile(r'File "?([^",\n]+?)"?(?:, line |:)\d+,? in ([\w.<>]+)')
 """a frame as Python, a stack dump or a notebook writes it"""
+PLACES = (
+    (re.compile(r"^.*/(?:site|dist)-packages/"), "/site-packages/"),
+    (re.compile(r"^.*/lib(?:64)?/python\d[\d.]*/"), "/lib/python/"),
+    (re.compile(r"^.*/_ray_pkg_\w+/"), "/"),
+    (re.compile(r"^/(?:data|mnt|home|Users|cpfs|nfs|share|root|workspace|scratch|tmp)\w*(?:/[^/]+)?/"), "/"),
+)
+"""where an installation, a job or a user keeps files: `/data/envs/vllm/lib` says nothing of what was called"""
 MOST_FRAMES: Final = 40
 """frames before an exception that are looked at, the innermost ones"""
 
@@ -89,7 +96,15 @@ def code_of_line(line: str) -> str | None:
 def frames(text: str) -> tuple[str, ...]:
     """Return the frames of the last traceback in a text, as `path in function`, the innermost last."""
     last = text.rpartition(TRACEBACK)[2]
-    return tuple(f"{path} in {name}" for path, name in FRAME.findall(last)[-MOST_FRAMES:])
+    return tuple(f"{_without_place(path)} in {name}" for path, name in FRAME.findall(last)[-MOST_FRAMES:])
+
+
+def _without_place(path: str) -> str:
+    """Return a path without the directory below which an installation or a user keeps all files."""
+    for place, instead in PLACES:
+        if place.search(path):
+            return place.sub(instead, path)
+    return path
 
 
 def _table(name: str) -> Any:
