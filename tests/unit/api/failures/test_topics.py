@@ -234,3 +234,71 @@ def test_the_method_whose_exception_ray_passes_on_counts_as_a_frame():
 def test_a_line_that_reports_no_error_gives_no_alarm(line: str):
     assert codes(FINE, line) == []
     assert NO_ERROR.search(line) or not LOOKS_LIKE_ERROR.search(line)
+
+
+@pytest.mark.parametrize(
+    ("path", "read"),
+    [
+        ("/data/envs/vllm/lib/python3.12/site-packages/own/a.py", "/site-packages/own/a.py"),
+        ("/usr/local/lib/python3.12/dist-packages/torch/a.py", "/site-packages/torch/a.py"),
+        ("/opt/envs/dataset/lib/python3.10/asyncio/tasks.py", "/lib/python/asyncio/tasks.py"),
+        ("/tmp/ray/session_1/runtime_resources/working_dir_files/_ray_pkg_0a1b/train.py", "/train.py"),
+        ("/data/someone/verl/trainer.py", "/verl/trainer.py"),
+        ("/sgl-workspace/sglang/python/sglang/srt/a.py", "/sgl-workspace/sglang/python/sglang/srt/a.py"),
+    ],
+)
+def test_a_frame_is_read_without_the_place_of_an_installation_or_user(path: str, read: str):
+    assert frames(f'{TRACEBACK}\n  File "{path}", line 3, in f\nKeyError: 3') == (f"{read} in f",)
+
+
+def test_the_name_of_an_environment_says_nothing_of_what_failed():
+    frame = '  File "/data/envs/dataset/lib/python3.10/site-packages/own/loop.py", line 3, in step'
+    assert codes(TRACEBACK, frame, "KeyError: 'lr'") == ["PythonException"]
+
+
+def test_a_short_key_is_the_whole_message():
+    frame = '  File "/x/site-packages/transformers/models/auto/configuration_auto.py", line 8, in __getitem__'
+    assert codes(TRACEBACK, frame, "KeyError: 'qwen3'", "", "During handling of it", "  x") == ["ArchitectureUnknown"]
+
+
+def test_a_short_message_that_is_no_key_goes_on_in_the_next_line():
+    assert codes(TRACEBACK, '  File "a.py", line 3, in f', "RuntimeError: oh", "[Errno 28] disk") == ["DiskFull"]
+
+
+def test_an_exception_in_a_finalizer_ends_no_program():
+    frame = '(ServeReplica pid=3)   File "/x/http_util.py", line 510, in __del__'
+    assert codes(frame, "DEBUG waiting") == []
+    assert codes(frame.replace("__del__", "__delete"), "DEBUG waiting") == ["PythonException"]
+
+
+def test_a_letter_sequence_inside_a_name_is_no_reward_model():
+    assert codes(TRACEBACK, '  File "a.py", line 3, in f', "TypeError: TransformerConfig() takes no arguments") == [
+        "ApiMismatch"
+    ]
+    assert codes(TRACEBACK, '  File "a.py", line 3, in f', "TypeError: own_rm() takes 1 positional argument but 2") == [
+        "UserFunctionSignature"
+    ]
+
+
+def test_a_warning_of_the_compiler_proves_nothing():
+    line = "W1024 01:17:10.9 1404 torch/_dynamo/convert_frame.py:1009] torch._dynamo.exc.InternalTorchDynamoError: no"
+    assert codes(line) == []
+    assert codes(line.replace("W1024", "E1024")) == ["TritonCompileFailed"]
+
+
+def test_a_name_and_level_of_a_logger_stand_before_an_exception():
+    before = "2025-10-31 03:11:02,475 - own.train - INFO - [rank7]: "
+    frame = '  File "/x/site-packages/torch/distributed/checkpoint/state_dict_loader.py", line 250, in local_step'
+    lines = (TRACEBACK, frame, "    assert metadata is not None", "AssertionError")
+    assert codes(*(before + line for line in lines)) == ["CheckpointDamaged"]
+
+
+def test_divisors_of_an_engine_are_not_those_of_the_learner():
+    error = "AssertionError: physical experts 256 must be divisible by 3"
+    assert codes(TRACEBACK, '  File "/x/site-packages/vllm/eplb.py", line 3, in build', error) == ["EngineParallelSize"]
+    assert codes(TRACEBACK, '  File "/x/megatron/core/a.py", line 3, in build', error) == ["TrainPartitionMismatch"]
+
+
+def test_a_reward_that_failed_before_a_step_ends_no_run():
+    assert codes("Error in reward_fn: 'extra'", "step:12 - critic/score/mean:0.3 - actor/grad_norm:0.1") == []
+    assert codes("Error in reward_fn: 'extra'") == ["RewardFunctionFailed"]
