@@ -302,3 +302,16 @@ def test_divisors_of_an_engine_are_not_those_of_the_learner():
 def test_a_reward_that_failed_before_a_step_ends_no_run():
     assert codes("Error in reward_fn: 'extra'", "step:12 - critic/score/mean:0.3 - actor/grad_norm:0.1") == []
     assert codes("Error in reward_fn: 'extra'") == ["RewardFunctionFailed"]
+
+
+def test_an_exception_without_a_traceback_is_read_behind_a_logger():
+    assert codes("2025-10-31 03:11:02,475 - own.train - ERROR - own.errors.Gone: nothing is left") == [
+        "PythonException"
+    ]
+
+
+def test_a_text_of_another_type_than_the_tokenizer_takes_is_the_data():
+    frame = '  File "/x/site-packages/transformers/tokenization_utils.py", line 4, in get_input_ids'
+    assert codes(TRACEBACK, frame, "ValueError: Input 3 is not valid. Should be a string") == ["DataFormatWrong"]
+    missing = "ValueError: Asking to pad but the tokenizer does not have a padding token"
+    assert codes(TRACEBACK, frame.replace("get_input_ids", "__call__"), missing) != ["DataFormatWrong"]
