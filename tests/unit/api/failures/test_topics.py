@@ -315,3 +315,9 @@ def test_a_text_of_another_type_than_the_tokenizer_takes_is_the_data():
     assert codes(TRACEBACK, frame, "ValueError: Input 3 is not valid. Should be a string") == ["DataFormatWrong"]
     missing = "ValueError: Asking to pad but the tokenizer does not have a padding token"
     assert codes(TRACEBACK, frame.replace("get_input_ids", "__call__"), missing) != ["DataFormatWrong"]
+
+
+def test_an_exception_behind_a_logger_is_found_far_from_the_end_of_a_log():
+    before = "2025-10-31 03:11:02,475 - own.train - ERROR - "
+    lines = (TRACEBACK, '  File "a.py", line 3, in f', "own.GoneError: nothing is left")
+    assert codes(*(before + line for line in lines), *["waiting for more"] * 5000) == ["PythonException"]
