@@ -22,7 +22,8 @@ PLACES = (
     (re.compile(r"^.*/(?:site|dist)-packages/"), "/site-packages/"),
     (re.compile(r"^.*/lib(?:64)?/python\d[\d.]*/"), "/lib/python/"),
     (re.compile(r"^.*/_ray_pkg_\w+/"), "/"),
-    (re.compile(r"^/(?:data|mnt|home|Users|cpfs|nfs|share|root|workspace|scratch|tmp)\w*(?:/[^/]+)?/"), "/"),
+    (re.compile(r"^/(?:home|Users)/[^/]+/"), "/"),
+    (re.compile(r"^(?:/(?:data|mnt|cpfs|nfs|share|root|workspace|scratch|tmp)\w*)+/"), "/"),
 )
 """where an installation, a job or a user keeps files: `/data/envs/vllm/lib` says nothing of what was called"""
 MOST_FRAMES: Final = 40

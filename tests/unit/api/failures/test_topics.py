@@ -243,7 +243,9 @@ def test_a_line_that_reports_no_error_gives_no_alarm(line: str):
         ("/usr/local/lib/python3.12/dist-packages/torch/a.py", "/site-packages/torch/a.py"),
         ("/opt/envs/dataset/lib/python3.10/asyncio/tasks.py", "/lib/python/asyncio/tasks.py"),
         ("/tmp/ray/session_1/runtime_resources/working_dir_files/_ray_pkg_0a1b/train.py", "/train.py"),
-        ("/data/someone/verl/trainer.py", "/verl/trainer.py"),
+        ("/home/someone/verl/trainer.py", "/verl/trainer.py"),
+        ("/mnt/data1/someone/verl/trainer.py", "/someone/verl/trainer.py"),
+        ("/workspace/megatron/training.py", "/megatron/training.py"),
         ("/sgl-workspace/sglang/python/sglang/srt/a.py", "/sgl-workspace/sglang/python/sglang/srt/a.py"),
     ],
 )
