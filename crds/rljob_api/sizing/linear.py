@@ -15,7 +15,7 @@ WEIGHT: Final = ".weight"
 LINEAR: Final = frozenset(
     ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "gate_up_proj", "w1", "w2", "w3")
 )
-"""last part of the names of linear layers and of experts; w1 to w3 are Mixtral's. The matrices before and behind latents
+"""last part of the names of linear layers and of experts; w1 to w3 are Mixtral's. Those before and behind latents
 (`kv_b_proj`, ...) are not among them: SGLang makes other matrices of theirs, and they are a small part of a model"""
 LAYERS: Final = "model.layers."
 OUTPUT: Final = "lm_head"
