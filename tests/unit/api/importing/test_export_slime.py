@@ -65,6 +65,15 @@ FIELDS = {
         ]
     ),
     "algorithm__name": st.sampled_from(["grpo", "gspo", "cispo", "rloo", "reinforcePlusPlus"]),
+    "training__experts": st.fixed_dictionaries(
+        {},
+        optional={
+            "balanceLoss": share,
+            "zLoss": share,
+            "biasUpdateRate": share,
+            "replay": st.sampled_from(["Learner", "Rollout"]),
+        },
+    ),
     "algorithm__clipLow": st.floats(0.01, 0.2),
     "algorithm__clipHigh": st.floats(0.2, 3.0),
     "algorithm__dualClip": st.floats(1.5, 9.0),
