@@ -81,6 +81,7 @@ def _with_end(
     if any(each.failure.level is not Level.HINT and each.failure.code != UNKNOWN for each in findings):
         return findings
     known = {(each.log, each.line) for _, found in occurrences for each in found}
+    known |= {(each.log, each.line) for log in logs for each in log.settled}
     said = _unexplained(_last_lines([(log, log.last_errors) for log in logs]), known)
     if any(each.failure.code == UNKNOWN for each in findings):
         return [each for each in findings if not said or each.failure.code != UNKNOWN] + said
@@ -166,7 +167,24 @@ def _says_more(other: Failure, general: Failure) -> bool:
 def _by_failure(logs: Sequence[Scanned]) -> list[tuple[Failure, list[Occurrence]]]:
     codes = dict.fromkeys(code for log in logs for code in log.found)
     found = [(catalogue()[code], [each for log in logs for each in log.found.get(code, ())]) for code in codes]
+    said = {
+        (each.log, each.start)
+        for failure, lines in found
+        if failure.level is not Level.HINT and failure.code != UNKNOWN
+        for each in lines
+    }
+    ends = {(log.name, log.last_words.start) for log in logs if log.last_words} - said
+    found = [(_as_end(failure) if _is_end(failure, each, ends) else failure, each) for failure, each in found]
     return [*found, *_suggested(logs, {failure.code for failure, _ in found})]
+
+
+def _is_end(failure: Failure, found: Sequence[Occurrence], ends: Set[tuple[str, int]]) -> bool:
+    """Return whether a log ends with the exception of what usually ends no run: a tracker that was not reached."""
+    return failure.level is Level.HINT and any((each.log, each.start) in ends for each in found)
+
+
+def _as_end(hint: Failure) -> Failure:
+    return hint.model_copy(update={"level": Level.CAUSE})
 
 
 def _suggested(logs: Sequence[Scanned], known: set[str]) -> list[tuple[Failure, list[Occurrence]]]:

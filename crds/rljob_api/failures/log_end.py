@@ -81,7 +81,7 @@ NO_ERROR = re.compile(
     r"|(?<![\d.])0 (?:\w+ )?(?:failed|errors?|failures?|denied|refused|killed|lost|evicted)\b"
     r"|[:=] ?0(?![.:x\d])|\bcount 0\b"
     r"|[:=] *\"?(?:[Ff]alse|[Nn]one|<none>|null|\[\])[\",}\s│]*$"
-    r"|has already been registered|\[Rem Allocator\]|\bsudo: |the object has been modified|\bwon't affect\b"
+    r"|has already been registered|\btaint(?:s|ing) kernel\b|\[Rem Allocator\]|\bsudo: |the object has been modified|\bwon't affect\b"
     r"|(?:[Rr]eadiness|[Ss]tartup) probe|[Hh]ealth check failed"
     r"|\b(?:[Ii]f|[Ww]hen|[Uu]nless|until|in case)\b[^.]*\b(?:fail\w*|not|cannot|error|invalid|denied)\b"
     r"|\b(?:may|might)\b|\b(?:[Ii]gnor|[Ss]kip)\w*"

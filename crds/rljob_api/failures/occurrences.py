@@ -30,6 +30,8 @@ class Scanned:
     name: str
     found: dict[str, list[Occurrence]] = field(default_factory=dict)
     """occurrences by code, in their order"""
+    settled: list[Occurrence] = field(default_factory=list)
+    """lines with a signature of a failure that a later line proves to be overcome"""
     counts: dict[str, int] = field(default_factory=dict)
     """all occurrences, those that are not kept included"""
     lines: int = 0

@@ -147,6 +147,7 @@ def scan(name: str, data: bytes | mmap) -> Scanned:
                     _keep(probe.failure.code, data, first, last, lines + 1, result, seen)
         result.lines += chunk.count(b"\n")
     for code, offset in cleared.items():
+        result.settled += [each for each in result.found.get(code, ()) if each.start <= offset]
         result.found[code] = [each for each in result.found.get(code, ()) if each.start > offset]
     result.found = {code: [_with_time(data, each) for each in found] for code, found in result.found.items() if found}
     look_at_end(data, result)

@@ -178,3 +178,57 @@ def test_a_timeout_of_a_library_ends_its_traceback():
     lines = (TRACEBACK, '  File "/app/own.py", line 40, in call', "own.SlowTimeout: too slow")
     assert codes(*lines) == ["PythonException"]
     assert codes(*lines, "skipping it") == []
+
+
+COMM = "wandb.errors.errors.CommError: Run initialization has timed out after 90.0 sec."
+ADMITTED = "  Normal   Admitted  2m  kueue-admission  Admitted by ClusterQueue rl"
+PENDING = "  Warning  Pending  9m  kueue-admission  couldn't assign flavors to pod set gpu: insufficient unused quota for nvidia.com/gpu"
+
+
+@pytest.mark.parametrize("before", [(), (TRACEBACK, FRAME)])
+def test_a_hint_whose_exception_ends_the_log_is_the_cause(before: tuple[str, ...]):
+    lines = (*before, COMM, "ERR cli.py:74 -- Job 'raysubmit_8T' failed")
+    assert levels(*lines)[:1] == [("WandbUnreachable", Level.CAUSE)]
+    assert levels(*before, COMM, *["any words"] * 60, OOM)[0] == ("TrainOutOfMemory", Level.CAUSE)
+
+
+def test_a_hint_in_another_line_stays_one():
+    assert levels("wandb: Network error (ReadTimeout), entering retry loop.", "ValueError: 3")[-1] == (
+        "WandbUnreachable",
+        Level.HINT,
+    )
+
+
+def levels(*lines: str) -> list[tuple[str, Level]]:
+    found = diagnose([scan("log", "\n".join(lines).encode())]).findings
+    return [(each.failure.code, each.failure.level) for each in found]
+
+
+def test_what_a_later_line_proves_overcome_suggests_nothing_else():
+    assert codes(PENDING) == ["QueueWaits"]
+    assert codes(PENDING, ADMITTED) == []
+    assert codes(ADMITTED, PENDING) == ["QueueWaits"]
+
+
+def test_a_server_of_files_that_answers_again_is_no_failure():
+    lost, back = "[88.2] nfs: server 10.0.9.4 not responding, still trying", "[92.2] nfs: server 10.0.9.4 OK"
+    assert codes(lost) == ["StorageLost"]
+    assert codes(lost, back) == []
+    assert codes(lost, back, lost)[:1] == ["StorageLost"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ((TRACEBACK, '  File "/a/sglang/srt/models/qwen2.py", line 1, in __init__', "    assert heads % tp_size == 0", "AssertionError"), "EngineParallelSize"),
+        ((TRACEBACK, FRAME, "docker.errors.APIError: 500 Server Error for http+docker://localhost/v1.47/containers/create: Internal Server Error"), "GenerateFunctionFailed"),
+        ((TRACEBACK, "kopf._cogs.clients.errors", "aiohttp.client_exceptions.ClientConnectorError: Cannot connect to host 10.96.0.1:443 ssl:default [Connect call failed]"), "ApiServerUnreachable"),
+        (("4m  Warning  SpotInterruption  node/ip-10-0-4-9  Spot Interruption event received. Instance will be interrupted at 03:40",), "PodPreempted"),
+        (("TP0] Failed to update parameter online: KeyError('model.layers.0.q_proj.weight').",), "WeightSyncMismatch"),
+        (("failed to list *v1.Node: tls: failed to verify certificate: x509: certificate has expired or is not yet valid",), "ClockSkew"),
+        ((" iteration 124/ 2000 | lm loss: 4.9E+01 | grad norm: 99211.331 | number of nan iterations: 0 |",), "LossDiverging"),
+        (("[    4.118830] nvidia: module verification failed: signature and/or required key missing - tainting kernel",), None),
+    ],
+)  # fmt: skip
+def test_words_of_whole_logs_name_their_failure(lines: tuple[str, ...], code: str | None):
+    assert codes(*lines)[:1] == ([code] if code else [])
