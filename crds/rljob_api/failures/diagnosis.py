@@ -77,9 +77,10 @@ def diagnose(logs: Sequence[Scanned]) -> Diagnosis:
 def _with_end(
     findings: list[Finding], occurrences: Sequence[tuple[Failure, Sequence[Occurrence]]], logs: Sequence[Scanned]
 ) -> list[Finding]:
-    """Return findings with what the ends of logs say, where they are only hints or an exception of unknown topic."""
+    """Return findings with what the ends of logs say, where none is a cause: hints, consequences, any exception."""
     if any(each.failure.level is not Level.HINT and each.failure.code != UNKNOWN for each in findings):
-        return findings
+        has_cause = any(each.failure.level is Level.CAUSE and each.failure.code != UNKNOWN for each in findings)
+        return findings if has_cause else findings + _led_to(findings, logs)
     known = {(each.log, each.line) for _, found in occurrences for each in found}
     known |= {(each.log, each.line) for log in logs for each in log.settled}
     said = _unexplained(_last_lines([(log, log.last_errors) for log in logs]), known)
@@ -87,6 +88,19 @@ def _with_end(
         return [each for each in findings if not said or each.failure.code != UNKNOWN] + said
     likely = _last_lines([(log, log.last_likely) for log in logs])
     return findings + (said or _unexplained(_last_words(logs), known) or _unexplained(likely, known))
+
+
+def _led_to(findings: Sequence[Finding], logs: Sequence[Scanned]) -> list[Finding]:
+    """Return what lines suggest that stand before the first consequence of their log, such as the death of an actor."""
+    begins: dict[str, int] = {}
+    for seen in (seen for each in findings if each.failure.level is Level.CONSEQUENCE for seen in each.evidence):
+        begins[seen.log] = min(seen.start, begins.get(seen.log, seen.start))
+    causes = {
+        code: [each for each in found if each.start < begins.get(each.log, 0)]
+        for code, found in _last_lines([(log, log.last_errors) for log in logs]).items()
+        if catalogue()[code].level is Level.CAUSE and not catalogue()[code].general
+    }
+    return _unexplained(causes, set())
 
 
 def _last_words(logs: Sequence[Scanned]) -> dict[str, list[Occurrence]]:

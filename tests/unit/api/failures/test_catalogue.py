@@ -2,6 +2,7 @@
 
 import copy
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,27 @@ def test_fields_in_a_remedy_exist(failure: Failure):
 def test_a_failure_hides_only_others_that_exist(failure: Failure):
     assert set(failure.over) - set(catalogue()) == set()
     assert failure.code not in failure.over
+
+
+AREAS = sorted((ROOT / "crds" / "rljob_api" / "failures" / "areas").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", AREAS, ids=lambda file: file.stem)
+def test_no_entry_has_a_key_twice(file: Path):
+    # YAML would keep only the last one.
+    keys = [
+        (entry.value, key.value)
+        for _, entries in yaml.compose(file.read_text()).value
+        if isinstance(entries, yaml.MappingNode)
+        for entry, fields in entries.value
+        for key, _ in fields.value
+    ]
+    assert [each for each, times in Counter(keys).items() if times > 1] == []
+
+
+@each_failure
+def test_a_failure_hides_each_other_one_once(failure: Failure):
+    assert len(failure.over) == len(set(failure.over))
 
 
 @each_failure

@@ -182,7 +182,9 @@ def test_a_timeout_of_a_library_ends_its_traceback():
 
 COMM = "wandb.errors.errors.CommError: Run initialization has timed out after 90.0 sec."
 ADMITTED = "  Normal   Admitted  2m  kueue-admission  Admitted by ClusterQueue rl"
-PENDING = "  Warning  Pending  9m  kueue-admission  couldn't assign flavors to pod set gpu: insufficient unused quota for nvidia.com/gpu"
+PENDING = (
+    "  Warning  Pending  9m  kueue-admission  couldn't assign flavors: insufficient unused quota for nvidia.com/gpu"
+)
 
 
 @pytest.mark.parametrize("before", [(), (TRACEBACK, FRAME)])
@@ -217,18 +219,59 @@ def test_a_server_of_files_that_answers_again_is_no_failure():
     assert codes(lost, back, lost)[:1] == ["StorageLost"]
 
 
+SGLANG = '  File "/a/sglang/srt/models/qwen2.py", line 1, in __init__'
+VERIFIER = '  File "/a/verifier.py", line 1, in check'
+WAITED = '  File "/usr/lib/python3.12/asyncio/timeouts.py", line 115, in __aexit__'
+ANSWERED = '  File "/a/aiohttp/helpers.py", line 671, in __exit__'
+DOCKER = "docker.errors.APIError: 500 Server Error for http+docker://localhost/v1.47/containers/create"
+KOPF = "kopf.objects [ERROR   ] [rl/grpo] Handler 'reconcile' failed with an exception"
+REFUSED = "aiohttp.client_exceptions.ClientConnectorError: Cannot connect to host 10.4.0.9:443 ssl:default"
+SPOT = "4m  Warning  SpotInterruption  node/ip-10-0-4-9  Instance will be interrupted at 03:40"
+EXPIRED = "failed to list *v1.Node: x509: certificate has expired or is not yet valid"
+XID = "XidCriticalError: Xid=69 on Device=GPU-7540; marking device as unhealthy."
+NVLINK = "6m  Warning  GpuNvlinkWatch  node/gpu-7  ErrorCode:DCGM_FR_NVLINK_DOWN GPU:3 NVLINK"
+RECLAIM = "I0914 03:31:02 1201 eviction_manager.go:398] must evict pod(s) to reclaim"
+TAINTED = "[ 4.1] nvidia: module verification failed: signature and/or required key missing - tainting kernel"
+PROBE = "    Readiness:  exec [wget -T 2 healthz] delay=10s timeout=2s period=5s #success=1 #failure=10"
+
+
 @pytest.mark.parametrize(
     ("lines", "code"),
     [
-        ((TRACEBACK, '  File "/a/sglang/srt/models/qwen2.py", line 1, in __init__', "    assert heads % tp_size == 0", "AssertionError"), "EngineParallelSize"),
-        ((TRACEBACK, FRAME, "docker.errors.APIError: 500 Server Error for http+docker://localhost/v1.47/containers/create: Internal Server Error"), "GenerateFunctionFailed"),
-        ((TRACEBACK, "kopf._cogs.clients.errors", "aiohttp.client_exceptions.ClientConnectorError: Cannot connect to host 10.96.0.1:443 ssl:default [Connect call failed]"), "ApiServerUnreachable"),
-        (("4m  Warning  SpotInterruption  node/ip-10-0-4-9  Spot Interruption event received. Instance will be interrupted at 03:40",), "PodPreempted"),
+        ((TRACEBACK, SGLANG, "    assert heads % tp_size == 0", "AssertionError"), "EngineParallelSize"),
+        ((TRACEBACK, VERIFIER, WAITED, "TimeoutError"), "RewardTimeout"),
+        ((TRACEBACK, VERIFIER, ANSWERED, "TimeoutError: Connection timeout"), "RewardServiceDown"),
+        ((TRACEBACK, FRAME, DOCKER), "GenerateFunctionFailed"),
+        ((KOPF, TRACEBACK, FRAME, REFUSED), "ApiServerUnreachable"),
+        ((TRACEBACK, FRAME, REFUSED), "EngineUnreachable"),
+        ((SPOT,), "PodPreempted"),
         (("TP0] Failed to update parameter online: KeyError('model.layers.0.q_proj.weight').",), "WeightSyncMismatch"),
-        (("failed to list *v1.Node: tls: failed to verify certificate: x509: certificate has expired or is not yet valid",), "ClockSkew"),
-        ((" iteration 124/ 2000 | lm loss: 4.9E+01 | grad norm: 99211.331 | number of nan iterations: 0 |",), "LossDiverging"),
-        (("[    4.118830] nvidia: module verification failed: signature and/or required key missing - tainting kernel",), None),
+        ((EXPIRED,), "ClockSkew"),
+        ((XID,), "GpuXid"),
+        ((NVLINK,), "GpuXid"),
+        ((RECLAIM,), "PodEvicted"),
+        (("AssertionError: /ref must exist: no latest_checkpointed_iteration.txt found",), "CheckpointNotLoaded"),
+        (("AttributeError: module 'own' has no attribute 'compute_score'",), "UserFunctionMissing"),
+        ((" iteration 124/ 2000 | lm loss: 4.9E+01 | grad norm: 99211.331 |",), "LossDiverging"),
+        ((" iteration 124/ 2000 | lm loss: 4.9E-01 | grad norm: 9921.331 |",), None),
+        ((TAINTED,), None),
+        ((PROBE,), None),
     ],
-)  # fmt: skip
+)
 def test_words_of_whole_logs_name_their_failure(lines: tuple[str, ...], code: str | None):
     assert codes(*lines)[:1] == ([code] if code else [])
+
+
+DIED = "ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task."
+
+
+def test_a_line_of_any_words_before_a_death_says_what_led_to_it():
+    assert codes(LOST, DIED) == ["VolumeMountFailed", "RayActorDied"]
+    assert codes(DIED, LOST) == ["RayActorDied"]
+    assert codes(LOST, OOM, DIED)[:1] == ["TrainOutOfMemory"]
+    assert codes(LOST, STEPS[0], DIED) == ["RayActorDied"]
+
+
+def test_a_line_that_says_little_or_names_a_consequence_leads_to_nothing():
+    assert codes("E0304 10:00:00.1 1 a.go:12] failed to bind: connection reset by peer", DIED) == ["RayActorDied"]
+    assert codes("E0304 10:00:00.1 1 a.go:12] liveness probe of x failed", DIED) == ["RayActorDied"]
