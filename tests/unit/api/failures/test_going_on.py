@@ -232,6 +232,12 @@ XID = "XidCriticalError: Xid=69 on Device=GPU-7540; marking device as unhealthy.
 NVLINK = "6m  Warning  GpuNvlinkWatch  node/gpu-7  ErrorCode:DCGM_FR_NVLINK_DOWN GPU:3 NVLINK"
 RECLAIM = "I0914 03:31:02 1201 eviction_manager.go:398] must evict pod(s) to reclaim"
 TAINTED = "[ 4.1] nvidia: module verification failed: signature and/or required key missing - tainting kernel"
+OOMD = "systemd-oomd[911]: Killed /user.slice/rl.scope due to memory used (25) / total (26)"
+KARPENTER = '"message":"initiating delete from interruption message","messageKind":"spot_interrupted"'
+UPSTREAMS = "2026/09/14 [error] 31#31: *8 no live upstreams while connecting to upstream, server: _"
+LINK_DOWN, LINK_UP = (f"kernel: mlx5_core 0000:5e:00.1 ens5f1np1: Link {state}" for state in ("down", "up"))
+NO_CNI = "NetworkReady=false reason:NetworkPluginNotReady message:cni plugin not initialized"
+JUST_READY = '"Fast updating node status as it just became ready"'
 PROBE = "    Readiness:  exec [wget -T 2 healthz] delay=10s timeout=2s period=5s #success=1 #failure=10"
 
 
@@ -255,6 +261,19 @@ PROBE = "    Readiness:  exec [wget -T 2 healthz] delay=10s timeout=2s period=5s
         ((" iteration 124/ 2000 | lm loss: 4.9E+01 | grad norm: 99211.331 |",), "LossDiverging"),
         ((" iteration 124/ 2000 | lm loss: 4.9E-01 | grad norm: 9921.331 |",), None),
         ((TAINTED,), None),
+        ((OOMD,), "HostOutOfMemory"),
+        (('level=info msg="TaskOOM event container_id:8a01"',), "PodOutOfMemory"),
+        ((KARPENTER,), "PodPreempted"),
+        ((UPSTREAMS,), "ServiceWithoutEndpoints"),
+        (("| GPU 3 has an uncorrectable memory error |",), "GpuMemoryError"),
+        (("DBE: Detected 1 volatile double-bit ECC error(s) in GPU 3.",), "GpuMemoryError"),
+        (("DBE: Detected 0 volatile double-bit ECC error(s) in GPU 3.",), None),
+        ((LINK_DOWN,), "InfinibandError"),
+        ((LINK_DOWN, LINK_UP), None),
+        ((LINK_DOWN, LINK_UP, LINK_DOWN), "InfinibandError"),
+        ((NO_CNI,), "SandboxNetworkFailed"),
+        ((NO_CNI, JUST_READY), None),
+        (("Worker exit type: INTENDED_SYSTEM_EXIT The actor is dead because all references were removed.",), None),
         ((PROBE,), None),
     ],
 )
