@@ -79,7 +79,7 @@ def _with_end(
 ) -> list[Finding]:
     """Return findings with what the ends of logs say, where none is a cause: hints, consequences, any exception."""
     if any(each.failure.level is not Level.HINT and each.failure.code != UNKNOWN for each in findings):
-        has_cause = any(each.failure.level is Level.CAUSE and each.failure.code != UNKNOWN for each in findings)
+        has_cause = any(each.failure.level is Level.CAUSE for each in findings)
         return findings if has_cause else findings + _led_to(findings, logs)
     known = {(each.log, each.line) for _, found in occurrences for each in found}
     known |= {(each.log, each.line) for log in logs for each in log.settled}

@@ -36,7 +36,8 @@ GOES_WELL = re.compile(
     r"(?i)\b(?:is|are|server|engine|service|runtime|training|cluster) (?:now )?(?:ready|started|up and running)\b"
     r"|\b(?:finished|completed?|succeeded|successfully|resumed|saved)\b"
     r"|\b(?:step|epoch|iteration|rollout|turn):? ?\d+\b"
-    r"|\b[Ll]ink (?:is )?up\b|\b(?:just )?became ready\b|\breconnect(?:ed)? success\b|\bconnection restored\b"
+    r"|\b[Ll]ink (?:is )?up\b|\b(?:just )?became ready\b|\breconnect(?:ed)? success\b"
+    r"|\b(?:is|are|as) (?:now )?healthy\b|\bconnection restored\b"
     r"|\bsample \d+: \d|\brows kept\b|: ok\b|\b(?:ok|done)\.?$"
 )
 """a line that says that something works: an error before it, which no signature knows, was none that matters"""
@@ -82,7 +83,7 @@ NO_ERROR = re.compile(
     r"|(?<![\d.])0 (?:\w+ )?(?:failed|errors?|failures?|denied|refused|killed|lost|evicted)\b"
     r"|[:=] ?0(?![.:x\d])|\bcount 0\b"
     r"|[:=] *\"?(?:[Ff]alse|[Nn]one|<none>|null|\[\])[\",}\s│]*$"
-    r"|#success=\d+ #failure=\d+|\btaint(?:s|ing) kernel\b"
+    r"|INTENDED_(?:SYSTEM|USER)_EXIT|#success=\d+ #failure=\d+|\btaint(?:s|ing) kernel\b"
     r"|has already been registered|\[Rem Allocator\]|\bsudo: |the object has been modified|\bwon't affect\b"
     r"|(?:[Rr]eadiness|[Ss]tartup) probe|[Hh]ealth check failed"
     r"|\b(?:[Ii]f|[Ww]hen|[Uu]nless|until|in case)\b[^.]*\b(?:fail\w*|not|cannot|error|invalid|denied)\b"

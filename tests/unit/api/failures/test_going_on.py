@@ -238,6 +238,7 @@ UPSTREAMS = "2026/09/14 [error] 31#31: *8 no live upstreams while connecting to 
 LINK_DOWN, LINK_UP = (f"kernel: mlx5_core 0000:5e:00.1 ens5f1np1: Link {state}" for state in ("down", "up"))
 NO_CNI = "NetworkReady=false reason:NetworkPluginNotReady message:cni plugin not initialized"
 JUST_READY = '"Fast updating node status as it just became ready"'
+UNHEALTHY = "[miles-router] Worker http://10.42.3.7:15000 failed health check (1/3)"
 PROBE = "    Readiness:  exec [wget -T 2 healthz] delay=10s timeout=2s period=5s #success=1 #failure=10"
 
 
@@ -273,6 +274,9 @@ PROBE = "    Readiness:  exec [wget -T 2 healthz] delay=10s timeout=2s period=5s
         ((LINK_DOWN, LINK_UP, LINK_DOWN), "InfinibandError"),
         ((NO_CNI,), "SandboxNetworkFailed"),
         ((NO_CNI, JUST_READY), None),
+        (("(raylet) Worker exit type: INTENDED_SYSTEM_EXIT Worker exit detail: the actor is killed",), None),
+        ((UNHEALTHY,), "ProbeFailed"),
+        ((UNHEALTHY, "[miles-router] Worker http://10.42.3.7:15000 is healthy again"), None),
         (("Worker exit type: INTENDED_SYSTEM_EXIT The actor is dead because all references were removed.",), None),
         ((PROBE,), None),
     ],
@@ -294,3 +298,8 @@ def test_a_line_of_any_words_before_a_death_says_what_led_to_it():
 def test_a_line_that_says_little_or_names_a_consequence_leads_to_nothing():
     assert codes("E0304 10:00:00.1 1 a.go:12] failed to bind: connection reset by peer", DIED) == ["RayActorDied"]
     assert codes("E0304 10:00:00.1 1 a.go:12] liveness probe of x failed", DIED) == ["RayActorDied"]
+    assert codes("E0304 10:00:00.1 1 a.go:12] call failed: http status 502", DIED) == ["RayActorDied"]
+
+
+def test_an_exception_of_no_topic_does_not_hide_what_led_to_a_death():
+    assert "VolumeMountFailed" in codes(LOST, DIED, TRACEBACK, FRAME, "OwnOddity: 3", TRACEBACK, FRAME, "ValueError: 3")
