@@ -18,6 +18,7 @@ TRANSIENT = re.compile(
     r"\b[Rr]etrying\b|\b[Ww]ill (?:be retried|retry)\b|\battempt \d+ ?(?:/|of) ?\d+\b(?! failed)"
     r"|\b[Ff](?:alling|all) back (?:to|on)\b|\b[Ff]allback to\b|\bException ignored in\b"
     r"|\bW\d{4} [\d:.]+ .*\btorch/_(?:dynamo|inductor)/"
+    r"|\bfailed to sync (?:configmap|secret) cache\b"
 )
 """a line about something that is tried again, or done in another way, proves nothing"""
 HEARSAY = re.compile(

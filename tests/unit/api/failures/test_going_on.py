@@ -238,6 +238,12 @@ UPSTREAMS = "2026/09/14 [error] 31#31: *8 no live upstreams while connecting to 
 LINK_DOWN, LINK_UP = (f"kernel: mlx5_core 0000:5e:00.1 ens5f1np1: Link {state}" for state in ("down", "up"))
 NO_CNI = "NetworkReady=false reason:NetworkPluginNotReady message:cni plugin not initialized"
 JUST_READY = '"Fast updating node status as it just became ready"'
+NOT_YET = (
+    '  Warning  FailedMount  5m  kubelet  MountVolume.SetUp failed for "a" : failed to sync configmap cache: timed out'
+)
+CLAIMS = "0/22 nodes are available: 6 node(s) had untolerated taint {control-plane: }, 16 cannot allocate all claims."
+NO_REPOSITORY = "huggingface_hub.errors.RepositoryNotFoundError: 404 Client Error. (Request ID: Root=1-8a)"
+PRIVATE = "If you are trying to access a private or gated repo, make sure you are authenticated."
 UNHEALTHY = "[miles-router] Worker http://10.42.3.7:15000 failed health check (1/3)"
 PROBE = "    Readiness:  exec [wget -T 2 healthz] delay=10s timeout=2s period=5s #success=1 #failure=10"
 
@@ -275,6 +281,11 @@ PROBE = "    Readiness:  exec [wget -T 2 healthz] delay=10s timeout=2s period=5s
         ((NO_CNI,), "SandboxNetworkFailed"),
         ((NO_CNI, JUST_READY), None),
         (("(raylet) Worker exit type: INTENDED_SYSTEM_EXIT Worker exit detail: the actor is killed",), None),
+        ((NOT_YET,), None),
+        ((CLAIMS,), "PodUnschedulableGpu"),
+        (('"JobDeploymentStatus":"Failed","reason":"AppFailed","message":"exit code 1"',), "RayJobFailed"),
+        ((NO_REPOSITORY, PRIVATE), "ModelNotFound"),
+        (("huggingface_hub.errors.HfHubHTTPError: 401 Client Error.", PRIVATE), "HubGated"),
         ((UNHEALTHY,), "ProbeFailed"),
         ((UNHEALTHY, "[miles-router] Worker http://10.42.3.7:15000 is healthy again"), None),
         (("Worker exit type: INTENDED_SYSTEM_EXIT The actor is dead because all references were removed.",), None),
