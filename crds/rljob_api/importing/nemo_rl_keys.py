@@ -21,7 +21,7 @@ from rljob_api.importing.mapping import (
 
 GENERATION = "policy.generation"
 MEMORY = Lost("rljob does not save memory in this way; `rljob plan` shows what a run needs", ("false", "0"))
-LAYOUT = Lost("the learner is parallel over tensors, pipeline stages and data only", ("1", "false"))
+LAYOUT = Lost("the learner's layout has no such setting: see spec.training", ("1", "false"))
 PACKED = Needless("samples are always packed, up to spec.training.maxTokensPerGpu")
 LOGGING = Needless("reports, metrics and samples are always kept in the run directory")
 
@@ -121,6 +121,19 @@ FAMILIES: tuple[tuple[re.Pattern[str], Entry], ...] = (
         re.compile(r"policy\.megatron_cfg\.(tensor|(virtual_)?pipeline)_model_parallel_size"),
         Joint("training.tensorParallel"),
     ),
+    (
+        re.compile(
+            r"policy\.(megatron|dtensor)_cfg\.context_parallel_size"
+            r"|policy\.megatron_cfg\.expert_(model|tensor)_parallel_size"
+        ),
+        Joint("training.contextParallel, training.expertParallel, training.expertTensorParallel"),
+    ),
+    (re.compile(r"policy\.megatron_cfg\.moe_router_bias_update_rate"), Joint("training.experts.biasUpdateRate")),
+    (
+        re.compile(r"policy\.megatron_cfg\.moe_router_load_balancing_type"),
+        Lost("the loss has a field: set spec.training.experts.balanceLoss", ("none",)),
+    ),
+    (re.compile(r"policy\.megatron_cfg\.freeze_moe_router"), Lost("the learner trains routers, too", ("false",))),
     (re.compile(r"policy\.scheduler.*"), Lost("see training.optimizer.schedule and warmupSteps")),
     (re.compile(r"policy\.(dynamic_batching|sequence_packing)\..*|policy\..*batch_size|.*logprob_chunk_size"), PACKED),
     (re.compile(r"policy\.(megatron|dtensor)_cfg\.sequence_parallel"), Joint("training.sequenceParallel")),
@@ -129,10 +142,13 @@ FAMILIES: tuple[tuple[re.Pattern[str], Entry], ...] = (
         re.compile(r".*(parallel|in_first_pipeline|in_last_pipeline|fsdp|distributed_data|sequence_length_div).*"),
         LAYOUT,
     ),
+    (re.compile(r".*(lora|peft).*"), Lost("rljob has no LoRA, and trains all parameters", ("false",))),
     (
-        re.compile(r".*(moe|expert|router|lora|peft|fp8|mtp).*"),
-        Lost("dense models in bf16 or fp32, no LoRA", ("false",)),
+        re.compile(r".*fp8.*"),
+        Lost("the learner trains in bf16 or fp32; of engines see spec.rollout.quantization", ("false",)),
     ),
+    (re.compile(r".*mtp.*"), Lost("the learner has no multi-token prediction", ("false",))),
+    (re.compile(r".*(moe|expert|router).*"), Lost("the learner's mixture of experts has no such setting", ("false",))),
     (
         re.compile(r"policy\.(megatron_cfg|dtensor_cfg|hf_config_overrides|tokenizer)\..*"),
         Needless("the learner decides"),

@@ -28,7 +28,7 @@ ESTIMATORS = {
 KL_TYPES = {"kl": "k1", "k1": "k1", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
 EVALUATION = Lost("an evaluation samples like the training, with rollout.sampling")
 PACKED = Needless("samples are always packed, up to spec.training.maxTokensPerGpu")
-LAYOUT = Lost("the learner is Megatron-core with tensor, pipeline and data parallelism", ("1", "-1", "false"))
+LAYOUT = Lost("the learner is Megatron-core: see spec.training for its layout", ("1", "-1", "false"))
 MEMORY = Lost("rljob does not save memory in this way; `rljob plan` shows what a run needs", ("false",))
 LOGGING = Needless("reports, metrics and samples are always kept in the run directory")
 

@@ -33,8 +33,11 @@ DENSE: dict[str, Any] = {
 SQUARE = DENSE | {"hidden_size": 256}
 """with heads as wide as SGLang takes them to be for some families, and as inputs of INT4 must be"""
 LATENT: dict[str, Any] = {
-    "hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 128,
-    "qk_nope_head_dim": 32, "v_head_dim": 32,
+    "hidden_size": 256,
+    "intermediate_size": 256,
+    "moe_intermediate_size": 128,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 32,
 }
 MODELS: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": DENSE,

@@ -63,8 +63,8 @@ def test_the_line_that_an_event_quotes_is_evidence():
 LOST_POD = (
     "2026-11-27 07:05:33 ERROR smg::routers::http::router: Failed to send typed request worker_url=http://10.0.0.7:24854"
     " error=error sending request for url (http://10.0.0.7:24854/generate)",
-    "rljob_trainer.sync.transport.TransferError: learner rank 0: its process is gone: The actor died unexpectedly before"
-    " finishing this task.",
+    "rljob_trainer.sync.transport.TransferError: learner rank 0: its process is gone: The actor died unexpectedly"
+    " before finishing this task.",
     "action=broadcast_again engines=1 left_behind=[] reason=The actor died unexpectedly before finishing this task.",
     "LearnerLostError: learner rank 0: its process is gone: The actor died unexpectedly before finishing this task.",
 )

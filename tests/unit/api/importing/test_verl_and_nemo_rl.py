@@ -169,6 +169,58 @@ def test_only_the_optimizer_of_the_back_end_that_is_on_counts():
     assert nemo(policy=both).content["spec"]["training"]["optimizer"]["learningRate"] == 2e-5
 
 
+@pytest.mark.parametrize(
+    ("megatron", "made"),
+    [
+        (
+            True,
+            {
+                "contextParallel": 2,
+                "expertParallel": 4,
+                "expertTensorParallel": 2,
+                "experts": {"biasUpdateRate": 0.001},
+            },
+        ),
+        (False, {"contextParallel": 4}),
+    ],
+)
+def test_the_layout_of_the_back_end_that_is_on_counts(megatron, made):
+    sizes = {
+        "context_parallel_size": 2,
+        "expert_model_parallel_size": 4,
+        "expert_tensor_parallel_size": 2,
+        "moe_router_bias_update_rate": 0.001,
+        "moe_router_load_balancing_type": "none",
+        "freeze_moe_router": False,
+    }
+    both = {"megatron_cfg": {"enabled": megatron, **sizes}, "dtensor_cfg": {"context_parallel_size": 4}}
+    found = nemo(policy=both)
+
+    assert {name: found.content["spec"]["training"].get(name) for name in made} == made
+    assert [str(note) for note in found.notes if note.kind is NoteKind.LOST] == []
+    assert ("expertParallel" in found.content["spec"]["training"]) is megatron
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ({"freeze_moe_router": True}, "the learner trains routers, too"),
+        ({"moe_router_load_balancing_type": "seq_aux_loss"}, "set spec.training.experts.balanceLoss"),
+        ({"moe_router_dtype": "fp64"}, "the learner's mixture of experts has no such setting"),
+        ({"peft": {"enabled": True}}, "rljob has no LoRA"),
+        ({"fp8_cfg": {"enabled": True}}, "of engines see spec.rollout.quantization"),
+        ({"num_layers_in_first_pipeline_stage": 3}, "see spec.training"),
+    ],
+)
+def test_what_has_no_counterpart_is_lost_with_its_own_reason(setting, why):
+    (lost,) = [
+        str(note)
+        for note in nemo(policy={"megatron_cfg": {"enabled": True, **setting}}).notes
+        if note.kind is NoteKind.LOST
+    ]
+    assert why in lost
+
+
 def test_references_of_a_configuration_are_followed_and_other_interpolations_named():
     found = imported(NEMO, "grpo_math_1B.yaml", lambda path: None, {})
     unknown = [str(note) for note in found.notes if note.kind is NoteKind.UNKNOWN]
