@@ -140,13 +140,15 @@ def _parallelism(made: Draft, arguments: Arguments) -> None:
             made.put(f"training.{field}", number, origin(arguments[name]))
     if _on(arguments, shares):
         made.put("training.sequenceParallel", True, origin(arguments[shares]))
+    if _on(arguments, saves := f"{back_end}.activation_checkpointing"):
+        made.put("training.recompute", "Full", origin(arguments[saves]))
     sizes = {f"{back_end}.context_parallel_size": "contextParallel"}
     if _megatron(arguments):
         sizes[f"{MEGATRON}.expert_model_parallel_size"] = "expertParallel"
         sizes[f"{MEGATRON}.expert_tensor_parallel_size"] = "expertTensorParallel"
         rate = f"{MEGATRON}.moe_router_bias_update_rate"
-        if number := arguments.number(rate):
-            made.put("training.experts.biasUpdateRate", number, origin(arguments[rate]))
+        if change := arguments.number(rate):
+            made.put("training.experts.biasUpdateRate", change, origin(arguments[rate]))
     for name, field in sizes.items():
         if (arguments.whole(name) or 1) > 1:
             made.put(f"training.{field}", arguments.whole(name), origin(arguments[name]))

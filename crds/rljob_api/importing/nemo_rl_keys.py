@@ -137,6 +137,7 @@ FAMILIES: tuple[tuple[re.Pattern[str], Entry], ...] = (
     (re.compile(r"policy\.scheduler.*"), Lost("see training.optimizer.schedule and warmupSteps")),
     (re.compile(r"policy\.(dynamic_batching|sequence_packing)\..*|policy\..*batch_size|.*logprob_chunk_size"), PACKED),
     (re.compile(r"policy\.(megatron|dtensor)_cfg\.sequence_parallel"), Joint("training.sequenceParallel")),
+    (re.compile(r"policy\.(megatron|dtensor)_cfg\.activation_checkpointing"), Joint("training.recompute")),
     (re.compile(r".*(cpu_offload|activation_checkpointing|empty_unused|offload|sequence_parallel).*"), MEMORY),
     (
         re.compile(r".*(parallel|in_first_pipeline|in_last_pipeline|fsdp|distributed_data|sequence_length_div).*"),

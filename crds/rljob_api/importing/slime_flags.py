@@ -302,7 +302,7 @@ LAYOUT: dict[str, Entry] = {
             *("custom-update-weight-post-write-path", "update-weight-local-checkpoint-dir"),
         ),
     ),
-    "allgather-cp": Lost("the learner is parallel over tensors, pipeline stages and data only"),
+    "allgather-cp": Needless("contextParallel always gathers keys and values"),
     "megatron-config-path": Lost("the critic has the policy's layout; write its settings in algorithm.critic"),
 }
 CHECKPOINT: dict[str, Entry] = {

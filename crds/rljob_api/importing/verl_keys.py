@@ -102,6 +102,18 @@ KEYS: dict[str, Entry] = {
     f"{ACTOR}.megatron.expert_model_parallel_size": Field("training.expertParallel", WHOLE),
     f"{ACTOR}.megatron.expert_tensor_parallel_size": Field("training.expertTensorParallel", WHOLE),
     f"{ACTOR}.megatron.sequence_parallel": Field("training.sequenceParallel", ON),
+    f"{ACTOR}.megatron.override_transformer_config.recompute_granularity": Field(
+        "training.recompute", chosen({"full": "Full"})
+    ),
+    f"{ACTOR}.megatron.override_transformer_config.recompute_method": Field(
+        "extraArgs.megatron.recompute_method", TEXT
+    ),
+    f"{ACTOR}.megatron.override_transformer_config.recompute_num_layers": Field(
+        "extraArgs.megatron.recompute_num_layers", WHOLE
+    ),
+    "actor_rollout_ref.model.enable_gradient_checkpointing": Field(
+        "training.recompute", chosen({"true": "Full", "false": "None"})
+    ),
     f"{ACTOR}.router_replay.mode": Field("training.experts.replay", chosen({"r2": "Learner", "r3": "Rollout"})),
     f"{ROLLOUT}.n": Field("rollout.samplesPerPrompt", WHOLE),
     f"{ROLLOUT}.temperature": Field("rollout.sampling.temperature", REAL),

@@ -118,7 +118,7 @@ def test_after_a_publication_every_engine_holds_the_learners_weights(fleet: Flee
 
 def test_an_engine_that_answers_gives_its_memory_back_when_it_is_idle(fleet: Fleet) -> None:
     async def hands_over() -> int:
-        answers = asyncio.create_task(fleet.requests(tokens=48, requests=8))
+        answers = asyncio.create_task(fleet.requests(tokens=256, requests=8))
         while not any([await client.num_requests(10) for client in clients]):
             assert not answers.done()
             await asyncio.sleep(0.01)

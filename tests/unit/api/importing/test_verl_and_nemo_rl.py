@@ -10,6 +10,7 @@ from rljob_api.importing.draft import NoteKind
 from rljob_api.importing.manifest_text import text
 from rljob_api.importing.script import NoTrainingError, imported
 from rljob_api.reading import field_lookup, manifest
+from rljob_api.rules import arguments
 from support.api.imported_fields import difference
 
 HERE = Path(__file__).parent
@@ -87,6 +88,7 @@ def test_settings_of_nemo_rl_that_belong_together_make_these_fields_and_notes(ca
 @pytest.mark.parametrize("keys", [verl_keys.KEYS, nemo_rl_keys.KEYS], ids=["verl", "NeMo-RL"])
 def test_every_field_of_a_table_exists(keys):
     known = {field_lookup.dotted(path) for path in field_lookup.entries()}
+    known |= {f"spec.extraArgs.megatron.{name}" for name in arguments.known("megatron")}
 
     assert [each.path for each in keys.values() if hasattr(each, "path") and f"spec.{each.path}" not in known] == []
 
@@ -199,6 +201,35 @@ def test_the_layout_of_the_back_end_that_is_on_counts(megatron, made):
     assert {name: found.content["spec"]["training"].get(name) for name in made} == made
     assert [str(note) for note in found.notes if note.kind is NoteKind.LOST] == []
     assert ("expertParallel" in found.content["spec"]["training"]) is megatron
+
+
+@pytest.mark.parametrize(
+    ("words", "recompute", "passed_on"),
+    [
+        ("actor_rollout_ref.model.enable_gradient_checkpointing=True", "Full", {}),
+        ("actor_rollout_ref.model.enable_gradient_checkpointing=False", "None", {}),
+        (
+            "+actor_rollout_ref.actor.megatron.override_transformer_config.recompute_granularity=full"
+            " +actor_rollout_ref.actor.megatron.override_transformer_config.recompute_method=block"
+            " +actor_rollout_ref.actor.megatron.override_transformer_config.recompute_num_layers=2",
+            "Full",
+            {"recompute_method": "block", "recompute_num_layers": 2},
+        ),
+    ],
+)
+def test_layers_that_verl_computes_again_are_computed_again(words, recompute, passed_on):
+    spec = verl_spec(words)
+
+    assert spec["training"]["recompute"] == recompute
+    assert spec.get("extraArgs", {}).get("megatron", {}) == passed_on
+
+
+@pytest.mark.parametrize(("back_end", "recompute"), [("megatron_cfg", "Full"), ("dtensor_cfg", None)])
+def test_layers_that_the_back_end_of_nemo_rl_computes_again_are_computed_again(back_end, recompute):
+    policy = {"megatron_cfg": {"enabled": True}, "dtensor_cfg": {}}
+    policy[back_end]["activation_checkpointing"] = True
+
+    assert nemo(policy=policy).content["spec"]["training"].get("recompute") == recompute
 
 
 @pytest.mark.parametrize(
