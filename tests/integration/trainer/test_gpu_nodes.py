@@ -1,7 +1,6 @@
 """A reader on each node with GPUs. Ray is real; its GPUs are numbers, so NVML has nothing to say."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +8,7 @@ import ray
 
 from rljob_trainer.gpus.nodes import RayNodes, is_read
 from rljob_trainer.gpus.readings import Looked
+from support.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +35,7 @@ def test_each_node_has_one_reader_that_takes_no_cpu_and_no_gpu(nodes: RayNodes) 
 def test_a_reader_that_was_killed_is_left_out_and_does_not_end_the_run(nodes: RayNodes) -> None:
     asyncio.run(looks(nodes))
     nodes.stop()
-    deadline = time.monotonic() + 30
-    while (found := asyncio.run(nodes.look())) and time.monotonic() < deadline:  # Ray ends actors a while later
-        time.sleep(0.1)
-    assert found == ()
+    eventually(lambda: asyncio.run(nodes.look()), until=lambda found: found == ())  # Ray ends actors a while later
 
 
 def test_only_living_nodes_with_gpus_are_read() -> None:

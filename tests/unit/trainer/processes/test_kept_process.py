@@ -3,6 +3,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -31,7 +33,7 @@ print(subprocess.Popen([sys.executable, "-S", "-c", {PART!r}]).pid, flush=True)
 time.sleep(600)
 """
 PART_WITH_A_HELPER = """
-import ctypes, os, time
+import ctypes, os, signal
 ctypes.CDLL(None).prctl(15, b"sglang::part", 0, 0, 0)
 stop, write = os.pipe()
 helper = os.fork()
@@ -44,7 +46,7 @@ input_ = os.open(os.environ["HELPER_ENDS"], os.O_RDONLY)
 os.close(write)
 os.waitpid(helper, 0)
 print("helper ended", flush=True)
-time.sleep(600)
+signal.pause()
 """
 OWNER = """
 import sys, time
@@ -115,7 +117,8 @@ def test_a_program_that_a_part_starts_may_end(tmp_path: Path) -> None:
     """Between fork and exec it has the part's name: `lscpu` of SGLang's scheduler was taken for a second one."""
     end, log = tmp_path / "end", tmp_path / "log"
     os.mkfifo(end)
-    server = f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', {PART_WITH_A_HELPER!r}])"
+    command = f"subprocess.Popen([sys.executable, '-S', '-c', {PART_WITH_A_HELPER!r}])"
+    server = f"import signal, subprocess, sys; {command}; signal.pause()"
     process = KeptProcess([sys.executable, "-S", "-c", server], {"HELPER_ENDS": str(end)}, log)
     until(lambda: log.exists() and log.read_text().endswith("\n"))
     part, helper = (int(pid) for pid in log.read_text().split())
@@ -123,8 +126,10 @@ def test_a_program_that_a_part_starts_may_end(tmp_path: Path) -> None:
     assert not is_watched_by_the_keeper_of(process, helper)
     end.write_text("now")
     until(lambda: "helper ended" in log.read_text())
-    assert process.wait(keeper.LOOK_FOR_PARTS_S) is None
-    process.stop()
+    os.kill(part, signal.SIGKILL)
+    exit_ = process.wait(60)
+    assert exit_ is not None
+    assert exit_.reason == f"sglang::part (pid {part}) ended", "and not its helper"
 
 
 def test_a_part_that_ends_while_the_keeper_looks_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,10 +140,10 @@ def test_a_part_that_ends_while_the_keeper_looks_ends_the_server(monkeypatch: py
     monkeypatch.setattr(keeper, "descendants", lambda root: [ended.pid])
     monkeypatch.setattr(keeper, "part_name", lambda pid: "sglang::part")
     read, write = os.pipe()
-    with subprocess.Popen(["sleep", "600"]) as server, os.fdopen(read) as owner:
+    server = cast(Any, SimpleNamespace(pid=os.getpid()))  # it runs
+    with os.fdopen(read) as owner:
         monkeypatch.setattr("sys.stdin", owner)
         reason = keeper.watch(server, set(), Path("/nowhere"))
-        server.kill()
     os.close(write)
     assert reason == f"sglang::part (pid {ended.pid}) ended"
 
