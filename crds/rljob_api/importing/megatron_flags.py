@@ -1,9 +1,11 @@
 """Flags of Megatron that describe a model. An RLJob has none of them, because the checkpoint describes its model."""
 
-from rljob_api.importing.mapping import REAL, Entry, Field, Joint, Lost, Needless, means, same
+from rljob_api.importing.mapping import REAL, TEXT, WHOLE, Entry, Field, Joint, Lost, Needless, chosen, means, same
 
 FROM_CHECKPOINT = Needless("the architecture is read from the checkpoint")
 MIXTURE = Lost("the learner's mixture of experts has no such setting")
+PREDICTION = Lost("the learner has no multi-token prediction")
+LORA = Lost("rljob has no LoRA, and trains all parameters")
 
 EXPERTS: dict[str, Entry] = {
     **same(
@@ -32,7 +34,7 @@ EXPERTS: dict[str, Entry] = {
     "use-routing-replay": Field("training.experts.replay", means("Learner")),
     "use-rollout-routing-replay": Field("training.experts.replay", means("Rollout")),
     **same(
-        Lost("the learner has no multi-token prediction"),
+        PREDICTION,
         ("enable-mtp-training", "mtp-num-layers", "mtp-loss-scaling-factor"),
     ),
     **same(
@@ -48,7 +50,7 @@ EXPERTS: dict[str, Entry] = {
         ),
     ),
     **same(
-        Lost("rljob has no LoRA, and trains all parameters"),
+        LORA,
         (
             *(
                 "lora-rank",
@@ -97,3 +99,8 @@ ARCHITECTURE: dict[str, Entry] = same(
         *("add-bias-linear", "model-type", "is-hybrid-model", "mamba-num-heads", "init-method-std"),
     ),
 )
+RECOMPUTE: dict[str, Entry] = {
+    "recompute-granularity": Field("training.recompute", chosen({"full": "Full"})),
+    "recompute-method": Field("extraArgs.megatron.recompute_method", TEXT),
+    "recompute-num-layers": Field("extraArgs.megatron.recompute_num_layers", WHOLE),
+}

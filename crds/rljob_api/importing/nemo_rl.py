@@ -150,8 +150,8 @@ def _parallelism(made: Draft, arguments: Arguments) -> None:
         if change := arguments.number(rate):
             made.put("training.experts.biasUpdateRate", change, origin(arguments[rate]))
     for name, field in sizes.items():
-        if (arguments.whole(name) or 1) > 1:
-            made.put(f"training.{field}", arguments.whole(name), origin(arguments[name]))
+        if (number := arguments.whole(name) or 1) > 1:
+            made.put(f"training.{field}", number, origin(arguments[name]))
 
 
 def _megatron(arguments: Arguments) -> bool:

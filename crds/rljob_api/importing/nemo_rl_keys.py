@@ -1,6 +1,7 @@
 """The keys of NeMo-RL's GRPO configuration, and the fields of an RLJob that they are."""
 
 import re
+from dataclasses import replace
 
 from rljob_api.importing.mapping import (
     DIRECTORY,
@@ -18,6 +19,7 @@ from rljob_api.importing.mapping import (
     chosen,
     same,
 )
+from rljob_api.importing.megatron_flags import LORA, MIXTURE, PREDICTION
 
 GENERATION = "policy.generation"
 MEMORY = Lost("rljob does not save memory in this way; `rljob plan` shows what a run needs", ("false", "0"))
@@ -143,13 +145,13 @@ FAMILIES: tuple[tuple[re.Pattern[str], Entry], ...] = (
         re.compile(r".*(parallel|in_first_pipeline|in_last_pipeline|fsdp|distributed_data|sequence_length_div).*"),
         LAYOUT,
     ),
-    (re.compile(r".*(lora|peft).*"), Lost("rljob has no LoRA, and trains all parameters", ("false",))),
+    (re.compile(r".*(lora|peft).*"), replace(LORA, harmless=("false",))),
     (
         re.compile(r".*fp8.*"),
         Lost("the learner trains in bf16 or fp32; of engines see spec.rollout.quantization", ("false",)),
     ),
-    (re.compile(r".*mtp.*"), Lost("the learner has no multi-token prediction", ("false",))),
-    (re.compile(r".*(moe|expert|router).*"), Lost("the learner's mixture of experts has no such setting", ("false",))),
+    (re.compile(r".*mtp.*"), replace(PREDICTION, harmless=("false",))),
+    (re.compile(r".*(moe|expert|router).*"), replace(MIXTURE, harmless=("false",))),
     (
         re.compile(r"policy\.(megatron_cfg|dtensor_cfg|hf_config_overrides|tokenizer)\..*"),
         Needless("the learner decides"),

@@ -373,12 +373,12 @@ def _biases(made: Draft, arguments: Arguments) -> None:
     """Without a rate, Megatron changes biases by its default. Without biases, the rate has no use."""
     if "moe-router-enable-expert-bias" not in arguments:
         return
-    rate = arguments.number("moe-router-bias-update-rate")
-    given = "moe-router-enable-expert-bias" if rate is None else "moe-router-bias-update-rate"
+    given = "moe-router-bias-update-rate"
+    rate = arguments.number(given)
     if rate is None:
-        made.note(NoteKind.CHECK, arguments[given], f"Megatron's default rate is {MEGATRON_BIAS_RATE}")
-    if rate != 0:
-        rate = MEGATRON_BIAS_RATE if rate is None else rate
+        given, rate = "moe-router-enable-expert-bias", MEGATRON_BIAS_RATE
+        made.note(NoteKind.CHECK, arguments[given], f"Megatron's default rate is {rate}")
+    if rate:
         made.put("training.experts.biasUpdateRate", rate, origin(arguments[given]))
 
 

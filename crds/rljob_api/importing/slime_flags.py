@@ -24,7 +24,7 @@ from rljob_api.importing.mapping import (
     means,
     same,
 )
-from rljob_api.importing.megatron_flags import ARCHITECTURE, EXPERTS
+from rljob_api.importing.megatron_flags import ARCHITECTURE, EXPERTS, RECOMPUTE
 
 ESTIMATORS = {
     "grpo": "grpo",
@@ -267,9 +267,7 @@ LAYOUT: dict[str, Entry] = {
     ),
     "num-virtual-stages-per-pipeline-rank": Field("training.virtualPipeline", WHOLE),
     "num-layers-per-virtual-pipeline-stage": Joint("training.virtualPipeline"),
-    "recompute-granularity": Field("training.recompute", chosen({"full": "Full"})),
-    "recompute-method": Field("extraArgs.megatron.recompute_method", TEXT),
-    "recompute-num-layers": Field("extraArgs.megatron.recompute_num_layers", WHOLE),
+    **RECOMPUTE,
     "recompute-modules": Field("extraArgs.megatron.recompute_modules", TEXTS),
     "deterministic-mode": Lost("Megatron has it for its own embedding and attention, and the learner has others"),
     **same(

@@ -1,6 +1,7 @@
 """The keys of verl's `main_ppo`, and the fields of an RLJob that they are."""
 
 import re
+from dataclasses import replace
 
 from rljob_api.importing.mapping import (
     DIRECTORY,
@@ -16,8 +17,10 @@ from rljob_api.importing.mapping import (
     chosen,
     same,
 )
+from rljob_api.importing.megatron_flags import LORA, RECOMPUTE
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+OVERRIDES = f"{ACTOR}.megatron.override_transformer_config"
 ESTIMATORS = {
     "gae": "ppo",
     "grpo": "grpo",
@@ -102,15 +105,7 @@ KEYS: dict[str, Entry] = {
     f"{ACTOR}.megatron.expert_model_parallel_size": Field("training.expertParallel", WHOLE),
     f"{ACTOR}.megatron.expert_tensor_parallel_size": Field("training.expertTensorParallel", WHOLE),
     f"{ACTOR}.megatron.sequence_parallel": Field("training.sequenceParallel", ON),
-    f"{ACTOR}.megatron.override_transformer_config.recompute_granularity": Field(
-        "training.recompute", chosen({"full": "Full"})
-    ),
-    f"{ACTOR}.megatron.override_transformer_config.recompute_method": Field(
-        "extraArgs.megatron.recompute_method", TEXT
-    ),
-    f"{ACTOR}.megatron.override_transformer_config.recompute_num_layers": Field(
-        "extraArgs.megatron.recompute_num_layers", WHOLE
-    ),
+    **{f"{OVERRIDES}.{flag.replace('-', '_')}": entry for flag, entry in RECOMPUTE.items()},
     "actor_rollout_ref.model.enable_gradient_checkpointing": Field(
         "training.recompute", chosen({"true": "Full", "false": "None"})
     ),
@@ -163,7 +158,7 @@ FAMILIES: tuple[tuple[re.Pattern[str], Entry], ...] = (
         re.compile(r"actor_rollout_ref\.ref\..*"),
         Needless("the reference is the initial policy, in the learner's layout"),
     ),
-    (re.compile(r".*lora.*|.*target_modules"), Lost("rljob has no LoRA, and trains all parameters", ("0",))),
+    (re.compile(r".*lora.*|.*target_modules"), replace(LORA, harmless=("0",))),
     (
         re.compile(r".*(multi_turn|agent|tool).*"),
         Lost("rollout.tools and rollout.generate make samples of several turns"),

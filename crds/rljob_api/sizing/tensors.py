@@ -7,7 +7,7 @@ Axes = tuple[int, ...]
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int32": 4}
 """size of a number, by PyTorch's name of its type"""
 ROUTER_BIAS = "e_score_correction_bias"
-"""ending of the name of a router's bias: fp32 in every precision, and no parameter, for training leaves it as it is"""
+"""ending of the name of a router's bias: fp32 in every precision, and no parameter, for it has no gradient"""
 
 
 def tensors_of(model: Shape) -> dict[str, Axes]:
