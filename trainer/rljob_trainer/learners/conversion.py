@@ -25,7 +25,7 @@ from rljob_trainer.learners import checkpoint, export, wgrad
 from rljob_trainer.learners.bridges import bridge
 from rljob_trainer.learners.config import Layout, LearnerConfig, OptimizerSettings
 from rljob_trainer.learners.cpu import megatron_on_cpu
-from rljob_trainer.learners.experts import biases
+from rljob_trainer.learners.experts import held
 from rljob_trainer.learners.model import PolicyModel, build_chunks
 from rljob_trainer.learners.weight_files import DTYPES, NOT_LOADED, further_tensors, is_further, weight_files
 from rljob_trainer.rundir.atomic_files import write_atomically
@@ -211,17 +211,12 @@ def _verified(
     untrained = tuple(name for name in more if is_further(name, models.shape))
     faults = [
         *_differences(exported, {name: found[name] for name in found if name not in (*left_out, *untrained)}),
-        *_differences(_held(model), _held(models.from_files(files))),
+        *_differences(dict(held(model)), dict(held(models.from_files(files)))),
     ]
     if faults:
         raise ConversionError(f"{files}: not the same as the checkpoint: {some(faults, MOST_TOLD, '; ')}")
     size = sum(tensor.nbytes for tensor in exported.values())
     return Converted(files, len(exported), size, precision, left_out, len(untrained))
-
-
-def _held(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return all that a checkpoint has of a model."""
-    return {**dict(model.named_parameters()), **dict(biases(model))}
 
 
 def _differences(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> Iterator[str]:

@@ -143,6 +143,12 @@ def biases(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     return ((name, tensor) for name, tensor in model.named_buffers() if name.endswith(f".router.{BIAS}"))
 
 
+def held(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield all that a checkpoint has of a model: its parameters, and the biases of its routers."""
+    yield from model.named_parameters()
+    yield from biases(model)
+
+
 def adjust_biases(model: torch.nn.Module, loads_L_E: torch.Tensor, rate: float) -> None:
     """Raise the bias of experts with less than the mean load of their layer by `rate`, and lower that of others.
 

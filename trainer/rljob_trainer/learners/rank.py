@@ -131,11 +131,10 @@ class LearnerRank:
             sums = self._run(batches, self._loss, forward_only=False)
             self._state.need_optimizer()
             taken, grad_norm = self._optimizer.step()
-            if routers and taken:
-                routers.adjust_biases(self._chunks)
             self.step += taken
             self.skipped += not taken
-            return self._metrics(sums, taken, grad_norm, routers.metrics() if routers else {})
+            of_routers = routers.end(self._chunks if taken else ()) if routers else {}
+            return self._metrics(sums, taken, grad_norm, of_routers)
 
     def logprobs(
         self, micro_batches: Sequence[MicroBatch], number: int | None = None, *, reference: bool = False

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from rljob_trainer.learners.experts import biases
+from rljob_trainer.learners.experts import held
 
 
 class ReferenceWeights:
@@ -30,6 +30,4 @@ class ReferenceWeights:
 
 
 def _tensors(chunks: Sequence[torch.nn.Module]) -> Iterator[torch.Tensor]:
-    for chunk in chunks:
-        yield from chunk.parameters()
-        yield from (bias for _, bias in biases(chunk))
+    return (tensor for chunk in chunks for _, tensor in held(chunk))

@@ -96,17 +96,18 @@ class RouterPass:
         assert self.tally is not None
         return self.tally.over_ranks()[:, : self.tally.experts]
 
-    def adjust_biases(self, chunks: Sequence[torch.nn.Module]) -> None:
-        """Change the biases of this rank's routers by the loads of this pass, if that is configured. Collective."""
-        if not self.settings.bias_update_rate:
-            return
-        loads_L_E = self.loads()
-        for chunk in chunks:
-            adjust_biases(chunk, loads_L_E, self.settings.bias_update_rate)
+    def end(self, changed: Sequence[torch.nn.Module]) -> dict[str, Any]:
+        """Return the metrics of all ranks by name, after an update that `changed` these chunks. Collective.
 
-    def metrics(self) -> dict[str, Any]:
-        """Return the metrics of all ranks by name."""
-        return {} if self.tally is None else asdict(self.tally.metrics(self.settings))
+        The biases of their routers are changed by the loads of this pass, if that is configured.
+        """
+        if self.tally is None:
+            return {}
+        whole_L = self.tally.over_ranks()
+        if rate := self.settings.bias_update_rate:
+            for chunk in changed:
+                adjust_biases(chunk, whole_L[:, : self.tally.experts], rate)
+        return asdict(self.tally.metrics(whole_L, self.settings))
 
     def of(self, batch: MicroBatch, part: Part) -> Routing:
         """Return the routing of the next micro-batch."""

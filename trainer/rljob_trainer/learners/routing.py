@@ -66,9 +66,9 @@ class Tally:
         dist.all_reduce(whole)
         return whole
 
-    def metrics(self, settings: RoutingSettings) -> ExpertMetrics:
-        """Return the metrics over all ranks. Collective."""
-        whole = self.over_ranks().cpu()
+    def metrics(self, whole_L: torch.Tensor, settings: RoutingSettings) -> ExpertMetrics:
+        """Return the metrics of the sums over all ranks."""
+        whole = whole_L.cpu()
         loads, rest = whole[:, : self.experts], whole[:, self.experts :]
         tokens = rest[:, TOKENS].sum().item()
         if not tokens:

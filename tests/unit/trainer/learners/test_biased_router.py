@@ -8,9 +8,9 @@ import torch
 from transformers import Glm4MoeConfig
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeMoE
 
-from rljob_trainer.learners import conversion, export
+from rljob_trainer.learners import export
 from rljob_trainer.learners.config import RoutingSettings
-from rljob_trainer.learners.experts import BiasedRouter, adjust_biases, biases, within_groups
+from rljob_trainer.learners.experts import BiasedRouter, adjust_biases, biases, held, within_groups
 from rljob_trainer.learners.routing import BALANCE, TOKENS, Tally, log_sigmoid, log_softmax
 
 Z = torch.Generator().manual_seed(0)
@@ -43,13 +43,12 @@ def test_probabilities_are_parts_of_the_sum_of_the_scores() -> None:
     torch.testing.assert_close(log_softmax(logits), logits.softmax(-1).log())
 
 
-def test_layers_without_experts_are_in_no_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_without_experts_are_in_no_metric() -> None:
     tally = Tally.of(3, 2, 1, torch.device("cpu"))
     tally.sums_L[1:, :2] = torch.tensor([[3.0, 1.0], [2.0, 2.0]])
     tally.sums_L[1:, 2 + TOKENS] = 4.0
     tally.sums_L[1:, 2 + BALANCE] = torch.tensor([1.5, 1.0])
-    monkeypatch.setattr(Tally, "over_ranks", lambda self: self.sums_L)
-    found = tally.metrics(RoutingSettings(balance_coefficient=1.0))
+    found = tally.metrics(tally.sums_L, RoutingSettings(balance_coefficient=1.0))
     assert (found.expert_load, found.balance_loss) == (1.5, 1.25)
 
 
@@ -81,7 +80,7 @@ def test_only_biases_of_routers_are_saved_like_weights() -> None:
 
     model = torch.nn.ModuleDict({"layer": Layer()})
     assert [name for name, _ in biases(model)] == ["layer.router.expert_bias"]
-    assert conversion._held(model).keys() == {"layer.router.expert_bias", "layer.router.weight"}, "and compared"
+    assert dict(held(model)).keys() == {"layer.router.expert_bias", "layer.router.weight"}, "and compared"
 
 
 def test_a_bias_does_not_decide_on_the_type_of_an_export(tmp_path: Path) -> None:

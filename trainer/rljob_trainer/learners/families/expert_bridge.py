@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from mbridge.core.util import broadcast_from_megatron_pp
 
-from rljob_trainer.learners.experts import biases
+from rljob_trainer.learners.experts import held
 from rljob_trainer.learners.families.local_bridge import LocalBridge
 
 _LOCAL = re.compile(r"\.experts\.local_experts\.(\d+)\.(linear_fc[12])\.weight$")
@@ -76,8 +76,7 @@ class _Named:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.decoder = model.decoder
-        held = {**dict(model.named_parameters()), **dict(biases(model))}
-        self._parameters = {_renamed(name): tensor for name, tensor in held.items()}
+        self._parameters = {_renamed(name): tensor for name, tensor in held(model)}
         self._state = {_renamed(name): tensor for name, tensor in model.state_dict().items()}
 
     def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
