@@ -1,0 +1,28 @@
+"""The error messages of the programs that runs use, as they stand in their sources, get the right diagnosis."""
+
+from pathlib import Path
+
+import pytest
+
+from rljob_api.failures.catalogue import parsed
+from rljob_api.failures.diagnosis import diagnose
+from rljob_api.failures.scan import scan
+
+FILE = Path(__file__).parent / "source_errors.yaml"
+ROWS = [(program, *row) for program, rows in parsed(FILE.read_text("utf-8")).items() for row in rows]
+
+
+def log_of(frame: str | None, line: str) -> str:
+    if frame is None:
+        return f"{line}\n"
+    path, name = frame.split(" in ")
+    place = f"/usr/lib/python3/site-packages/{path}"
+    return f'Traceback (most recent call last):\n  File "{place}", line 12, in {name}\n    it_fails()\n{line}\n'
+
+
+@pytest.mark.parametrize(
+    ("code", "frame", "line"), [row[1:] for row in ROWS], ids=[f"{row[0]}-{n}" for n, row in enumerate(ROWS)]
+)
+def test_an_error_of_the_sources_is_diagnosed(code: str, frame: str | None, line: str):
+    found = diagnose([scan("log", log_of(frame, line).encode())]).findings
+    assert [each.failure.code for each in found[:1]] == [code]
