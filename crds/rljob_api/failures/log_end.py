@@ -52,7 +52,7 @@ PREFIX = (
 CLASS = (
     r"(?:(?:\w+\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt)|Exception)|(?:\w+\.)+_?(?:exceptions?|errors?)\.[A-Z]\w+"
     r"|(?:\w+\.)+[A-Z]\w*Timeout"
-    r"|(?:queue|zipfile|tarfile|binascii|socket|subprocess|struct|zlib|lzma|http\.client|concurrent\.futures\.\w+|httpx|httpcore"
+    r"|(?:queue|zipfile|gzip|cv2|pkg_resources|tarfile|binascii|socket|subprocess|struct|zlib|lzma|http\.client|concurrent\.futures\.\w+|httpx|httpcore"
     r"|aiohttp\.client_exceptions|starlette\.requests|pyarrow\.lib|botocore\.errorfactory)\.(?:[A-Z]\w+|error|gaierror))\b"
 )
 EXCEPTION = re.compile(rf"^{PREFIX}({CLASS}(?:\(\w+\))?(?:: .+|:?\s*$|\s+Traceback \(most recent call last\)))")

@@ -1,5 +1,8 @@
 """What rljob itself says of a failure: each message is a known failure, and what it quotes of the catalogue is none."""
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from rljob_api.failures.catalogue import catalogue
@@ -89,3 +92,117 @@ def test_a_lost_rank_hides_what_its_router_says():
     lines = (LOST_POD[0], "learner rank 0: its process is gone: it was killed")
     codes = [each.failure.code for each in diagnose([scan("driver", "\n".join(lines).encode())]).findings]
     assert codes == ["LearnerLost"]
+
+
+SOURCES = Path(__file__).parents[4] / "trainer"
+PASSED_ON = {"LearnerError", "EventsError"}
+"""errors whose own class says nothing: what a rank raised, and a record of events that cannot be read"""
+
+
+def own_errors() -> list[tuple[str, str]]:
+    """Return the path and the name of each class of errors of the trainer."""
+    return [
+        (path.relative_to(SOURCES).as_posix(), node.name)
+        for path in sorted((SOURCES / "rljob_trainer").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        and node.name.endswith("Error")
+        and node.name not in PASSED_ON
+        and node.name[0] != "_"
+    ]
+
+
+def first_code(path: str, error: str) -> str:
+    module = path.removesuffix(".py").replace("/", ".")
+    lines = (
+        "2026-11-20 10:00:00,123 ERROR rljob_trainer.driver action=end reason=Any",
+        "Traceback (most recent call last):",
+        f'  File "/opt/rljob/lib/python3.12/site-packages/{path}", line 12, in it',
+        "    it_fails()",
+        f"{module}.{error}",
+    )
+    return diagnose([scan("driver", "\n".join(lines).encode())]).findings[0].failure.code
+
+
+@pytest.mark.parametrize(("path", "name"), own_errors(), ids=[name for _, name in own_errors()])
+def test_each_class_of_errors_of_the_trainer_is_a_known_failure(path: str, name: str):
+    assert first_code(path, f"{name}: own words") != "PythonException"
+
+
+@pytest.mark.parametrize(
+    ("code", "path", "error"),
+    [
+        (
+            "AlgorithmRefused",
+            "algorithms/factory.py",
+            "AlgorithmError: algorithm.name own: 3 groups of advantages for 4",
+        ),
+        ("AlgorithmRefused", "learners/objectives/trial.py", "ObjectiveError: returned 3; a Surrogate is wanted"),
+        (
+            "CheckpointLayout",
+            "assembly/material.py",
+            "CheckpointError: /c/7: written in Bf16, and the manifest asks for Fp8",
+        ),
+        (
+            "CheckpointNotLoaded",
+            "rundir/resume.py",
+            "CheckpointError: spec.checkpoint.resumeStep 8: looked for global_step_8",
+        ),
+        (
+            "OptionRefused",
+            "assembly/material.py",
+            "CheckpointError: /c/7: spec.debug.rolloutOnly starts no learner to load it",
+        ),
+        ("CheckpointDamaged", "rundir/checkpoints.py", "CheckpointError: /c/7: a file cannot be read: Input"),
+        ("CheckpointLayout", "learners/checkpoint.py", "CriticMismatchError: /c/7 was written with a critic"),
+        ("ModelNotFound", "data/hub.py", "HubError: model own/tiny: own/tiny has no file config.json at main"),
+        (
+            "CheckpointShardsMissing",
+            "data/hub.py",
+            "HubError: model own/tiny: /h/a is damaged: its hash is not the commit's",
+        ),
+        ("PromptTooLong", "data/lengths.py", "DataError: 3 of 8 prompts are longer than 512 tokens"),
+        ("TokenizerBroken", "data/render.py", "DataError: train.jsonl:3: the tokenizer cannot encode it: own words"),
+        ("DataFormatWrong", "data/rows.py", "DataError: train.jsonl:3: `messages` is empty"),
+        ("GenerateFunctionFailed", "conversations/tool_pods.py", "PodLostError: pod tools-0: own words"),
+        (
+            "UserFunctionMissing",
+            "processes/function_workers.py",
+            "FunctionError: own: its import took longer than 60 s",
+        ),
+        ("RewardFunctionFailed", "processes/function_workers.py", "FunctionError: own: its process does not start: x"),
+        ("RouterNoWorkers", "engines/router.py", "EngineError: router: start: no answer within 60 s; log: own"),
+        ("WeightSyncTimeout", "engines/weight_copy.py", "DeltaError: /w does not have 8 bytes"),
+        (
+            "TrainPartitionMismatch",
+            "learners/bridges.py",
+            "UnsupportedModelError: tensorParallel=3 does not divide 14 heads",
+        ),
+        (
+            "LearnerModelUnsupported",
+            "learners/bridges.py",
+            "UnsupportedModelError: /m: model type own is not supported",
+        ),
+        ("ReadOnlyVolume", "processes/leftovers.py", "LeftoverError: /tmp/rljob belongs to another user"),
+        ("PortInUse", "processes/ports.py", "NoFreePortError: find free ports on host: 9 tries between 1 and 2 failed"),
+    ],
+)
+def test_an_error_of_the_trainer_is_named_by_its_class_and_words(code: str, path: str, error: str):
+    assert first_code(f"rljob_trainer/{path}", error) == code
+
+
+@pytest.mark.parametrize(
+    ("code", "path", "error"),
+    [
+        (
+            "LossMaskLength",
+            "batches/packing.py",
+            "a sequence with 3 response tokens cannot be trained on: it needs a log-probability",
+        ),
+        ("GenerateFunctionFailed", "tools/calculator.py", "cannot calculate x"),
+        ("RewardFunctionFailed", "rewards/math_answer.py", "math-verify finds no answer in the label x"),
+        ("WeightSyncTimeout", "engines/weight_delta.py", "it ends 8 bytes early"),
+    ],
+)
+def test_an_exception_of_python_in_the_trainer_is_named_by_its_place(code: str, path: str, error: str):
+    assert first_code(f"rljob_trainer/{path}", f"ValueError: {error}") == code
