@@ -50,10 +50,11 @@ PREFIX = (
 )
 """what Ray, torchrun, pdsh, mpirun, Compose, loggers and collectors write before a line of a process"""
 CLASS = (
-    r"(?:(?:\w+\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt)|Exception)|(?:\w+\.)+_?(?:exceptions?|errors?)\.[A-Z]\w+"
-    r"|(?:\w+\.)+[A-Z]\w*Timeout"
-    r"|(?:queue|zipfile|gzip|cv2|pkg_resources|tarfile|binascii|socket|subprocess|struct|zlib|lzma|http\.client|concurrent\.futures\.\w+|httpx|httpcore"
-    r"|aiohttp\.client_exceptions|starlette\.requests|pyarrow\.lib|botocore\.errorfactory)\.(?:[A-Z]\w+|error|gaierror))\b"
+    r"(?:(?:\w+\.)*(?:_?[A-Z]\w*(?:Error|Exception|Interrupt)|Exception|Stop(?:Async)?Iteration)"
+    r"|(?:\w+\.)+_?(?:exceptions?|errors?)\.[A-Z]\w+"
+    r"|(?:\w+\.)+(?:[A-Z]\w*)?Timeout"
+    r"|(?:queue|zipfile|gzip|cv2|pkg_resources|tarfile|binascii|socket|subprocess|struct|zlib|lzma|http\.client"
+    r"|concurrent\.futures\.\w+|httpx|httpcore|aiohttp\.client_exceptions|starlette\.requests|pyarrow\.lib|botocore\.errorfactory)\.(?:[A-Z]\w+|error|gaierror))\b"
 )
 EXCEPTION = re.compile(rf"^{PREFIX}({CLASS}(?:\(\w+\))?(?:: .+|:?\s*$|\s+Traceback \(most recent call last\)))")
 BEFORE_MESSAGE = re.compile(rf"^{PREFIX}")
