@@ -77,7 +77,7 @@ LOOKS_LIKE_ERROR = re.compile(
     r"|\bno (?:such|space|nodes?|route|matching|valid)\b|\b(?:exceed(?:ed|s)|expired|exhausted)\b"
     r"|\b(?:unexpected(?:ly)?|mismatch(?:ed)?|rejected|hung|corrupt(?:ed)?)\b"
     r"|\bdeadline exceeded\b|\bpanic:|\bpending placement groups?\b|(?-i:\bscheduling_state: (?:NO_|INFEASIBLE))"
-    r"|(?-i:\bFailed[A-Z]\w+)"
+    r"|(?-i:\bFailed[A-Z]\w+)|\bunbound variable\b|\bsyntax error\b|\bbad substitution\b"
 )
 """a line that may say why a program ended, however it is written"""
 NO_ERROR = re.compile(
