@@ -76,6 +76,7 @@ LOOKS_LIKE_ERROR = re.compile(
     r"|\bnot (?:found|ready|available|enough|exist|satisf\w+|supported|allowed|permitted|respond(?:ing)?)\b"
     r"|\bno (?:such|space|nodes?|route|matching|valid)\b|\b(?:exceed(?:ed|s)|expired|exhausted)\b"
     r"|\b(?:unexpected(?:ly)?|mismatch(?:ed)?|rejected|hung|corrupt(?:ed)?)\b"
+    r"|\bConnection to \S+ .*\bwas lost\b|\bunknown filesystem\b|(?-i:^(?:ERROR|error|fatal|FATAL): )"
     r"|\bdeadline exceeded\b|\bpanic:|\bpending placement groups?\b|(?-i:\bscheduling_state: (?:NO_|INFEASIBLE))"
     r"|(?-i:\bFailed[A-Z]\w+)|\bunbound variable\b|\bsyntax error\b|\bbad substitution\b"
 )
