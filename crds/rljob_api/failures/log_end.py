@@ -79,19 +79,20 @@ LOOKS_LIKE_ERROR = re.compile(
     r"|\bConnection to \S+ .*\bwas lost\b|\bunknown filesystem\b|(?-i:^(?:ERROR|error|fatal|FATAL): )"
     r"|\bdeadline exceeded\b|\bpanic:|\bpending placement groups?\b|(?-i:\bscheduling_state: (?:NO_|INFEASIBLE))"
     r"|(?-i:\bFailed[A-Z]\w+)|\bunbound variable\b|\bsyntax error\b|\bbad substitution\b"
+    r"|\blost connection\b|\bno (?:\w+ )?(?:files|devices|workers?|servers?) (?:found|available|could)\b"
 )
 """a line that may say why a program ended, however it is written"""
 NO_ERROR = re.compile(
     r"\b(?:INFO|DEBUG|(?<!NCCL )WARN|WARNING|TRACE|Normal)\b|\b[IW]\d{4} \d\d:\d\d|level=\"?(?:info|warn|debug)"
     r"|\"level\": ?\"info|\[[IW] |\b[IW] \d+ \d+\]| W\]|[Ww]arning: |\bFAILED \S+::|File \"|\\n|\braise \w|: success\b"
     r"|(?<![\d.])0 (?:\w+ )?(?:failed|errors?|failures?|denied|refused|killed|lost|evicted)\b"
-    r"|[:=] ?0(?![.:x\d])|\bcount 0\b"
+    r"|(?<![Rr]ank)[:=] ?0(?![.:x\d])|\bcount 0\b"
     r"|[:=] *\"?(?:[Ff]alse|[Nn]one|<none>|null|\[\])[\",}\s│]*$"
     r"|INTENDED_(?:SYSTEM|USER)_EXIT|#success=\d+ #failure=\d+|\btaint(?:s|ing) kernel\b"
     r"|has already been registered|\[Rem Allocator\]|\bsudo: |the object has been modified|\bwon't affect\b"
     r"|(?:[Rr]eadiness|[Ss]tartup) probe|[Hh]ealth check failed"
     r"|\b(?:[Ii]f|[Ww]hen|[Uu]nless|until|in case)\b[^.]*\b(?:fail\w*|not|cannot|error|invalid|denied)\b"
-    r"|\b(?:may|might)\b|\b(?:[Ii]gnor|[Ss]kip)\w*"
+    r"|\b(?:may|might)\b(?! be dead)|\b(?:[Ii]gnor|[Ss]kip)\w*"
 )
 """a line that looks like an error and is none, or not alone: by its level, or because it speaks of what could happen"""
 
