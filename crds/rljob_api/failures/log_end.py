@@ -54,7 +54,8 @@ CLASS = (
     r"|(?:\w+\.)+_?(?:exceptions?|errors?)\.[A-Z]\w+"
     r"|(?:\w+\.)+(?:[A-Z]\w*)?Timeout"
     r"|(?:queue|zipfile|gzip|cv2|pkg_resources|tarfile|binascii|socket|subprocess|struct|zlib|lzma|http\.client"
-    r"|concurrent\.futures\.\w+|httpx|httpcore|aiohttp\.client_exceptions|starlette\.requests|pyarrow\.lib|botocore\.errorfactory)\.(?:[A-Z]\w+|error|gaierror))\b"
+    r"|concurrent\.futures\.\w+|httpx|httpcore|aiohttp\.client_exceptions|starlette\.requests|pyarrow\.lib"
+    r"|botocore\.errorfactory)\.(?:[A-Z]\w+|error|gaierror))\b"
 )
 EXCEPTION = re.compile(rf"^{PREFIX}({CLASS}(?:\(\w+\))?(?:: .+|:?\s*$|\s+Traceback \(most recent call last\)))")
 BEFORE_MESSAGE = re.compile(rf"^{PREFIX}")
@@ -89,7 +90,8 @@ NO_ERROR = re.compile(
     r"|(?<![Rr]ank)[:=] ?0(?![.:x\d])|\bcount 0\b"
     r"|[:=] *\"?(?:[Ff]alse|[Nn]one|<none>|null|\[\])[\",}\s│]*$"
     r"|INTENDED_(?:SYSTEM|USER)_EXIT|#success=\d+ #failure=\d+|\btaint(?:s|ing) kernel\b"
-    r"|has already been registered|\[Rem Allocator\]|\bsudo: |the object has been modified|\bwon't affect\b"
+    r"|has already been registered|\bpip's dependency resolver\b"
+    r"|\[Rem Allocator\]|\bsudo: |the object has been modified|\bwon't affect\b"
     r"|(?:[Rr]eadiness|[Ss]tartup) probe|[Hh]ealth check failed"
     r"|\b(?:[Ii]f|[Ww]hen|[Uu]nless|until|in case)\b[^.]*\b(?:fail\w*|not|cannot|error|invalid|denied)\b"
     r"|\b(?:may|might)\b(?! be dead)|\b(?:[Ii]gnor|[Ss]kip)\w*"
