@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from mmap import mmap
 from typing import Final
 
+from rljob_api.failures.catalogue import catalogue
+from rljob_api.failures.entry import Failure, Level
 from rljob_api.failures.likeness import most_like
 from rljob_api.failures.log_text import AFTER, BEFORE, SPAN, TRACEBACK, is_beside_the_point, is_handled, observed
 from rljob_api.failures.log_text import text as read
@@ -79,8 +81,8 @@ LOOKS_LIKE_ERROR = re.compile(
     r"|\b(?:unexpected(?:ly)?|mismatch(?:ed)?|rejected|hung|corrupt(?:ed)?)\b"
     r"|\bConnection to \S+ .*\bwas lost\b|\bunknown filesystem\b|(?-i:^(?:ERROR|error|fatal|FATAL): )"
     r"|\bdeadline exceeded\b|\bpanic:|\bpending placement groups?\b|(?-i:\bscheduling_state: (?:NO_|INFEASIBLE))"
-    r"|(?-i:\bFailed[A-Z]\w+)|\bunbound variable\b|\bsyntax error\b|\bbad substitution\b"
     r"|\blost connection\b|\bno (?:\w+ )?(?:files|devices|workers?|servers?) (?:found|available|could)\b"
+    r"|(?-i:\bFailed[A-Z]\w+)|\bunbound variable\b|\bsyntax error\b|\b(?:bad substitution|not a valid identifier)\b"
 )
 """a line that may say why a program ended, however it is written"""
 NO_ERROR = re.compile(
@@ -144,7 +146,9 @@ def _look_for_topic(data: bytes | mmap, seen: Occurrence, last: int, result: Sca
 def look_at_exceptions(data: bytes | mmap, result: Scanned) -> None:
     """Set what the exceptions are that no signature knows."""
     unknown = [*result.found.get(UNKNOWN, ()), *([result.last_words] if result.last_words else [])]
-    known = {each.start for code, found in result.found.items() if code != UNKNOWN for each in found}
+    known = {
+        each.start for code, found in result.found.items() if not _says_little(catalogue()[code]) for each in found
+    }
     for start, each in {each.start: each for each in unknown if each.start not in known}.items():
         raised = RAISED.search(each.text)
         if FRAME.match(each.text):
@@ -156,6 +160,11 @@ def look_at_exceptions(data: bytes | mmap, result: Scanned) -> None:
             code = None
         if code is not None:
             result.inferred.setdefault(code, []).append(each)
+
+
+def _says_little(failure: Failure) -> bool:
+    """Return whether a failure only says that something ended or was not reached, so that a rule may say more."""
+    return failure.general and failure.level is Level.CONSEQUENCE
 
 
 def _error_and_frames(data: bytes | mmap, start: int, raised: re.Match[str]) -> tuple[str, Sequence[str]]:
