@@ -80,6 +80,7 @@ LOOKS_LIKE_ERROR = re.compile(
     r"|\bno (?:such|space|nodes?|route|matching|valid)\b|\b(?:exceed(?:ed|s)|expired|exhausted)\b"
     r"|\b(?:unexpected(?:ly)?|mismatch(?:ed)?|rejected|hung|corrupt(?:ed)?)\b"
     r"|\bConnection to \S+ .*\bwas lost\b|\bunknown filesystem\b|(?-i:^(?:ERROR|error|fatal|FATAL): )"
+    r"|(?-i:\b(?:srun|sbatch|salloc|slurmstepd): fatal: )"
     r"|\bdeadline exceeded\b|\bpanic:|\bpending placement groups?\b|(?-i:\bscheduling_state: (?:NO_|INFEASIBLE))"
     r"|\blost connection\b|\bno (?:\w+ )?(?:files|devices|workers?|servers?) (?:found|available|could)\b"
     r"|(?-i:\bFailed[A-Z]\w+)|\bunbound variable\b|\bsyntax error\b|\b(?:bad substitution|not a valid identifier)\b"
