@@ -54,7 +54,7 @@ PREFIX = (
 CLASS = (
     r"(?:(?:\w+\.)*(?:_?[A-Z]\w*(?:Error|Exception|Interrupt)|Exception|Stop(?:Async)?Iteration)"
     r"|(?:\w+\.)+_?(?:exceptions?|errors?)\.[A-Z]\w+"
-    r"|(?:\w+\.)+(?:[A-Z]\w*)?Timeout"
+    r"|(?:\w+\.)+(?:[A-Z]\w*)?Timeout|(?:\w+\.)*NVMLError_\w+"
     r"|(?:queue|zipfile|gzip|cv2|pkg_resources|tarfile|binascii|socket|subprocess|struct|zlib|lzma|http\.client"
     r"|concurrent\.futures\.\w+|httpx|httpcore|aiohttp\.client_exceptions|starlette\.requests|pyarrow\.lib"
     r"|botocore\.errorfactory)\.(?:[A-Z]\w+|error|gaierror))\b"
@@ -86,6 +86,7 @@ LOOKS_LIKE_ERROR = re.compile(
     r"|\bdeadline exceeded\b|\bpanic:|\bpending placement groups?\b|(?-i:\bscheduling_state: (?:NO_|INFEASIBLE))"
     r"|\blost connection\b|\bno (?:\w+ )?(?:files|devices|workers?|servers?) (?:found|available|could)\b"
     r"|(?-i:\bFailed[A-Z]\w+)|\bunbound variable\b|\bsyntax error\b|\b(?:bad substitution|not a valid identifier)\b"
+    r"|(?-i:\bNCCL WARN )"
 )
 """a line that may say why a program ended, however it is written"""
 NO_ERROR = re.compile(
