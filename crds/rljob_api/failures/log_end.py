@@ -178,7 +178,8 @@ def _error_and_frames(data: bytes | mmap, start: int, raised: re.Match[str]) -> 
     rest = after[1] if len(after) > 1 else ""
     if passed_on or message.startswith(TRACEBACK):
         called = TASK.findall(message)
-        return f"{passed_on or name}: ", (*(f"ray::{actor} in {method}" for actor, method in called), *frames(rest))
+        # The traceback that follows has its own exception: its innermost frame did not raise this one.
+        return f"{passed_on or name}: ", (*frames(rest), *(f"ray::{actor} in {method}" for actor, method in called))
     before = read(data, max(0, start - BEFORE), start)
     if not message and (asserted := ASSERTED.search(before.rpartition('File "')[2])):
         message = asserted[0]

@@ -22,7 +22,7 @@ TRANSIENT = re.compile(
 )
 """a line about something that is tried again, or done in another way, proves nothing"""
 HEARSAY = re.compile(
-    r"<\|im_(?:start|end)\|>|<(?:tool_response|think|answer)>"
+    r"(?<!['\"`])<\|im_(?:start|end)\|>|<(?:tool_response|think|answer)>"
     r"|\b(?:response|prompt|completion|question)\\?[\"']?: ?\\?[\"'\[]"
     r"|\b(?:[Ii]f|[Ww]hen) (?:you|the log|a log|it) (?:see|say|show)s?\b|\bFAQ: |::test_\w+ (?:PASSED|SKIPPED)"
     r"|\bcommit [0-9a-f]{3,40}(?:: |$)|\b[0-9a-f]{7,40} (?:Add|Fix|Merge|Remove|Revert|Update)\b"
