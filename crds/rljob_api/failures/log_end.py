@@ -101,6 +101,7 @@ NO_ERROR = re.compile(
     r"|(?:[Rr]eadiness|[Ss]tartup) probe|[Hh]ealth check failed"
     r"|\b(?:[Ii]f|[Ww]hen|[Uu]nless|until|in case)\b[^.]*\b(?:fail\w*|not|cannot|error|invalid|denied)\b"
     r"|\b(?:may|might)\b(?! be dead)|\b(?:[Ii]gnor|[Ss]kip)\w*"
+    r"|\b[Dd]efaulting to\b|\bleaving it set\b|\b(?:disable|repress) this (?:warning|message)\b"
 )
 """a line that looks like an error and is none, or not alone: by its level, or because it speaks of what could happen"""
 
