@@ -55,7 +55,7 @@ CLASS = (
     r"(?:(?:\w+\.)*(?:_?[A-Z]\w*(?:Error|Exception|Interrupt)|Exception|Stop(?:Async)?Iteration)"
     r"|(?:\w+\.)+_?(?:exceptions?|errors?)\.[A-Z]\w+"
     r"|(?:\w+\.)+(?:[A-Z]\w*)?Timeout|(?:\w+\.)*NVMLError_\w+"
-    r"|(?:queue|zipfile|gzip|cv2|pkg_resources|tarfile|binascii|socket|subprocess|struct|zlib|lzma|http\.client"
+    r"|(?:re|queue|zipfile|gzip|cv2|pkg_resources|tarfile|binascii|socket|subprocess|struct|zlib|lzma|http\.client"
     r"|concurrent\.futures\.\w+|httpx|httpcore|aiohttp\.client_exceptions|starlette\.requests|pyarrow\.lib"
     r"|botocore\.errorfactory)\.(?:[A-Z]\w+|error|gaierror))\b"
 )
