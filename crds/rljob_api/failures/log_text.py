@@ -35,6 +35,7 @@ HANDLED = re.compile(
     r"(?i)\bretr(?:y|ies|ying)\b|Exception ignored in|\bskip(?:s|ped|ping)\b|\bfall(?:s|ing)? ?back\b|\bcaught\b"
     r"|\brecover(?:s|ed|ing)\b|\bcontinu(?:es|ing)\b|\bignor(?:ed|ing)\b"
     r"|\btool[ _](?:response|result|output|call)\b|<\|"
+    r"|\bagent function failed\b|\bmark(?:s|ed|ing)? (?:the )?(?:sample|group|trajectory)s? as (?:aborted|failed)\b"
 )
 """a line before a traceback, or soon after it, that says that the program goes on"""
 GAVE_UP = re.compile(

@@ -26,3 +26,14 @@ def log_of(frame: str | None, line: str) -> str:
 def test_an_error_of_the_sources_is_diagnosed(code: str, frame: str | None, line: str):
     found = diagnose([scan("log", log_of(frame, line).encode())]).findings
     assert [each.failure.code for each in found[:1]] == [code]
+
+
+def test_an_optimizer_of_another_layout_is_found_below_the_loading_of_a_checkpoint():
+    place = "/root/Megatron-LM/megatron"
+    log = (
+        "Traceback (most recent call last):\n"
+        f'  File "{place}/training/checkpointing.py", line 1, in load_checkpoint\n'
+        f'  File "{place}/core/optimizer/distrib_optimizer.py", line 2, in load_parameter_state_from_dp_zero\n'
+        "AssertionError: Number of unpadded elements must be same in current run (4) and checkpoint (8)\n"
+    )
+    assert diagnose([scan("log", log.encode())]).findings[0].failure.code == "CheckpointLayout"
