@@ -83,6 +83,14 @@ def even(question: str, response: str, label: str, metadata: object) -> float:
     return float(sum(map(ord, response)) % 2)
 
 
+def write_tokenizer(directory: Path, size: int) -> None:
+    """Write a tokenizer of so many tokens, which are numbers."""
+    words = Tokenizer(models.WordLevel({str(i): i for i in range(size)}, unk_token="0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    fast = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="1", pad_token="1", unk_token="0")
+    fast.save_pretrained(directory)
+
+
 class Bench:
     """What all rows share."""
 
@@ -97,10 +105,7 @@ class Bench:
         shape = {**SIZES[size], **SMALL} if self.tiny else SIZES[size]
         if not (directory / "tokenizer.json").exists():
             write_checkpoint(directory, shape, "cuda" if self.on_gpu else "cpu")
-            words = Tokenizer(models.WordLevel({str(i): i for i in range(shape["vocab_size"])}, unk_token="0"))
-            words.pre_tokenizer = pre_tokenizers.Whitespace()
-            fast = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="1", pad_token="1", unk_token="0")
-            fast.save_pretrained(directory)
+            write_tokenizer(directory, shape["vocab_size"])
         return directory
 
     def job(self, row: str, model: Path, **changes: Any) -> Json:

@@ -45,6 +45,7 @@ EXPERTS: Json = learner_gpu.QWEN3 | {
     "num_experts": 32,
     "num_experts_per_tok": 4,
     "norm_topk_prob": True,
+    "tie_word_embeddings": False,
 }
 """1.2 billion weights, of which 0.4 take part in a token"""
 TINY: Json = learner_gpu.TINY | {"num_hidden_layers": 4}

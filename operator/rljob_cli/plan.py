@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rljob_api import algorithms
 from rljob_api.control import CORES
 from rljob_api.rules.scope import left_out
-from rljob_api.sections import Algorithm, Device, KlTarget, NormalizeBy, Placement, RLJob, Spec
+from rljob_api.sections import Algorithm, Device, KlTarget, NormalizeBy, Placement, Quantization, RLJob, Spec
 from rljob_api.sizing import batch, memory, model_shape
 from rljob_api.sizing.batch import Batch
 from rljob_api.sizing.memory import Estimate
@@ -17,6 +17,8 @@ from rljob_api.sizing.topology import LearnerRank, Node, Slot, Topology, topolog
 from rljob_trainer.preflight import Findings
 from rljob_trainer.preflight.model_files import ModelFiles, StopToken
 
+MARLIN_START_SECONDS = 1800
+"""enough for the first start of an engine in INT4, which compiles kernels for 6 minutes and more (docs/models.md)"""
 USUAL_CLIP_HIGH = Algorithm().clip_high
 
 
@@ -199,6 +201,13 @@ def warnings(spec: Spec, where: Topology, model: Shape | None, stops: tuple[Stop
             f"rollout.quantization {rollout.quantization}: engines sample with other weights than the learner's; set "
             "algorithm.importanceSampling {kind: Truncate}, which weighs each token by the difference"
         )
+    if rollout.quantization is Quantization.INT4 and spec.runtime.device is Device.GPU:
+        limit = spec.recovery.start_timeout_seconds
+        if limit < MARLIN_START_SECONDS:
+            found.append(
+                f"recovery.startTimeoutSeconds {limit} may be too short: the first start of an engine with Int4 "
+                f"compiles kernels for 6 minutes and more; set it to {MARLIN_START_SECONDS}"
+            )
     used = sum(len(engine.slots) for engine in where.engines)
     if spec.placement is Placement.COLOCATED and where.engines and where.learner and used != len(where.learner):
         idle, phase = abs(where.gpus - min(used, len(where.learner))), "rollout" if used < where.gpus else "training"

@@ -133,7 +133,7 @@ FAMILIES: Mapping[str, Family] = {
             "scoring_func": "sigmoid",
             "topk_method": "noaux_tc",
         },
-        asked=("topk_method",),
+        asked=("moe_layer_freq", "scoring_func", "topk_method"),
         ffn="moe_intermediate_size",
     ),
     "Gemma3ForCausalLM": Family(

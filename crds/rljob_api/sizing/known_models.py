@@ -106,6 +106,8 @@ def _deepseek_v3(**sizes: Any) -> Mapping[str, Any]:
         "n_group": 1,
         "topk_group": 1,
         "topk_method": "noaux_tc",
+        "scoring_func": "sigmoid",
+        "moe_layer_freq": 1,
         "first_k_dense_replace": 1,
         "tie_word_embeddings": False,
     } | sizes

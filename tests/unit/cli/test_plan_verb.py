@@ -283,6 +283,18 @@ def test_quantised_engines_without_importance_sampling_are_warned_of(kind):
         assert not [each for each in as_json(text)["warnings"] if "quantization" in each]
 
 
+def test_an_engine_that_compiles_kernels_for_minutes_is_given_time():
+    def warned(text: str) -> list[str]:
+        return [each for each in as_json(text)["warnings"] if "startTimeoutSeconds" in each]
+
+    int4 = FP8.replace("Fp8", "Int4")
+    (warning,) = warned(int4)
+    assert warning.startswith("recovery.startTimeoutSeconds 600 ") and warning.endswith("set it to 1800")
+    assert len(warned(f"{int4}\n  recovery: {{startTimeoutSeconds: 1799}}\n")) == 1
+    assert warned(f"{int4}\n  recovery: {{startTimeoutSeconds: 1800}}\n") == []
+    assert warned(FP8) == warned(GOOD) == []
+
+
 @pytest.mark.parametrize(("kind", "least", "most"), [(Quantization.FP8, 0.6, 0.7), (Quantization.INT4, 0.4, 0.5)])
 def test_the_plan_knows_that_quantised_weights_are_smaller(kind, least, most):
     plain = FP8.replace(QUANTIZED, "")

@@ -129,7 +129,8 @@ def _agreement(
             view.mean_difference if view else None,
             MEAN_LIMIT[engines],
             "Engines and learner compute different probabilities for the same tokens. Weights may be wrong, stale or"
-            " mapped wrongly, the temperature may differ, or one of them may compute the model differently.",
+            " mapped wrongly, the temperature may differ, or one of them may compute the model differently. In a model"
+            " with experts they may choose others for some tokens: see training.experts.replay Rollout.",
         ),
         (
             "engine against learner, largest |difference| [nats]",

@@ -301,7 +301,8 @@ def disagreement(steps: Steps, limits: Watch, bounds: Bounds) -> Finding | None:
         "mean |engine - learner| of log-probabilities [nats]",
         "watch.mismatch",
         "The learner trains on samples of another policy. Compare with the first step; a replay (debug.replay) shows"
-        " whether the engines are the cause.",
+        " whether the engines are the cause. In a model with experts both may choose others for some tokens:"
+        " training.experts.replay Rollout takes the engines' choice.",
     )
 
 

@@ -38,6 +38,8 @@ CONFIG: dict[str, Any] = {
     "n_group": 4,
     "topk_group": 2,
     "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+    "moe_layer_freq": 1,
     "rope_scaling": None,
 }
 SPLIT = 24 * 8 * 24 + 40 * 8 * (16 + 12) + 8 * 12 * 64
@@ -190,9 +192,13 @@ def test_a_size_that_is_missing_is_named(name: str):
         shape({key: CONFIG[key] for key in CONFIG if key != name})
 
 
-def test_what_engines_need_beside_sizes_is_named_with_its_value():
-    with pytest.raises(ManifestError, match="no topk_method, and engines need it: 'noaux_tc'"):
-        shape({key: CONFIG[key] for key in CONFIG if key != "topk_method"})
+@pytest.mark.parametrize(
+    ("name", "value"), [("topk_method", "'noaux_tc'"), ("scoring_func", "'sigmoid'"), ("moe_layer_freq", "1")]
+)
+def test_what_engines_need_beside_sizes_is_named_with_its_value(name: str, value: str):
+    """transformers has no such settings, so a model that it saves lacks them."""
+    with pytest.raises(ManifestError, match=f"no {name}, and engines need it: {value}"):
+        shape({key: value for key, value in CONFIG.items() if key != name})
 
 
 @pytest.mark.parametrize("changes", [{"v_head_dim": 24}, {"v_head_dim": 1}, {"rope_scaling": YARN}])
