@@ -96,7 +96,7 @@ NO_ERROR = re.compile(
     r"|(?<![Rr]ank)[:=] ?0(?![.:x\d])|\bcount 0\b"
     r"|[:=] *\"?(?:[Ff]alse|[Nn]one|<none>|null|\[\])[\",}\s│]*$"
     r"|INTENDED_(?:SYSTEM|USER)_EXIT|#success=\d+ #failure=\d+|\btaint(?:s|ing) kernel\b"
-    r"|has already been registered|\bpip's dependency resolver\b"
+    r"|\bframe #\d+: |has already been registered|\bpip's dependency resolver\b"
     r"|\[Rem Allocator\]|\bsudo: |the object has been modified|\bwon't affect\b"
     r"|(?:[Rr]eadiness|[Ss]tartup) probe|[Hh]ealth check failed"
     r"|\b(?:[Ii]f|[Ww]hen|[Uu]nless|until|in case)\b[^.]*\b(?:fail\w*|not|cannot|error|invalid|denied)\b"

@@ -32,8 +32,8 @@ HEARSAY = re.compile(
 DIAGNOSED = re.compile(r"\battempt \d+: .*?\. Seen: ")
 """the catalogue's own words in an event of a job; what follows is a line that was seen"""
 HANDLED = re.compile(
-    r"(?i)\bretr(?:y|ies|ying)\b|Exception ignored in|\bskip(?:s|ped|ping)\b|\bfall(?:s|ing)? ?back\b|\bcaught\b"
-    r"|\brecover(?:s|ed|ing)\b|\bcontinu(?:es|ing)\b|\bignor(?:ed|ing)\b"
+    r"(?i)\bretr(?:y|ies|ying)\b|Exception ignored in|\bskip(?:s|ped|ping)\b(?! step)|\bfall(?:s|ing)? ?back\b"
+    r"|\bcaught\b|\brecover(?:s|ed|ing)\b|\bcontinu(?:es|ing)\b|\bignor(?:ed|ing)\b"
     r"|\btool[ _](?:response|result|output|call)\b|<\|"
     r"|\bagent function failed\b|\bmark(?:s|ed|ing)? (?:the )?(?:sample|group|trajectory)s? as (?:aborted|failed)\b"
 )
