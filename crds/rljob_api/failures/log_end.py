@@ -38,7 +38,7 @@ GOES_WELL = re.compile(
     r"(?i)\b(?:is|are|server|engine|service|runtime|training|cluster) (?:now )?(?:ready|started|up and running)\b"
     r"|\b(?:finished|completed?|succeeded|successfully|resumed|saved)\b"
     r"|\b(?:step|epoch|iteration|rollout|turn):? ?\d+\b"
-    r"|\b[Ll]ink (?:is )?up\b|\b(?:just )?became ready\b|\breconnect(?:ed)? success\b"
+    r"|\blink (?:is )?up\b|\b(?:just )?became ready\b|\breconnect(?:ed)? success\b"
     r"|\b(?:is|are|as) (?:now )?healthy\b|\bconnection restored\b"
     r"|\bsample \d+: \d|\brows kept\b|: ok\b|\b(?:ok|done)\.?$"
 )

@@ -62,6 +62,9 @@ class Lost:
 
 
 Entry = Field | Joint | Needless | Lost
+MEMORY = Lost("rljob does not save memory in this way; `rljob plan` shows what a run needs")
+PACKED = Needless("samples are always packed, up to spec.training.maxTokensPerGpu")
+LOGGING = Needless("reports, metrics and samples are always kept in the run directory")
 Table = Mapping[str, Entry]
 
 

@@ -5,7 +5,10 @@ from dataclasses import replace
 
 from rljob_api.importing.mapping import (
     DIRECTORY,
+    LOGGING,
+    MEMORY,
     ON,
+    PACKED,
     REAL,
     TEXT,
     TEXTS,
@@ -22,10 +25,7 @@ from rljob_api.importing.mapping import (
 from rljob_api.importing.megatron_flags import LORA, MIXTURE, PREDICTION
 
 GENERATION = "policy.generation"
-MEMORY = Lost("rljob does not save memory in this way; `rljob plan` shows what a run needs", ("false", "0"))
 LAYOUT = Lost("the learner's layout has no such setting: see spec.training", ("1", "false"))
-PACKED = Needless("samples are always packed, up to spec.training.maxTokensPerGpu")
-LOGGING = Needless("reports, metrics and samples are always kept in the run directory")
 
 KEYS: dict[str, Entry] = {
     "grpo.num_prompts_per_step": Field("rollout.promptsPerStep", WHOLE),
@@ -140,7 +140,7 @@ FAMILIES: tuple[tuple[re.Pattern[str], Entry], ...] = (
     (re.compile(r"policy\.(dynamic_batching|sequence_packing)\..*|policy\..*batch_size|.*logprob_chunk_size"), PACKED),
     (re.compile(r"policy\.(megatron|dtensor)_cfg\.sequence_parallel"), Joint("training.sequenceParallel")),
     (re.compile(r"policy\.(megatron|dtensor)_cfg\.activation_checkpointing"), Joint("training.recompute")),
-    (re.compile(r".*(cpu_offload|activation_checkpointing|empty_unused|offload|sequence_parallel).*"), MEMORY),
+    (re.compile(r".*(empty_unused|offload|sequence_parallel).*"), replace(MEMORY, harmless=("false", "0"))),
     (
         re.compile(r".*(parallel|in_first_pipeline|in_last_pipeline|fsdp|distributed_data|sequence_length_div).*"),
         LAYOUT,

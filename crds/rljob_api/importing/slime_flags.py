@@ -6,8 +6,11 @@ slime's flags include those of Megatron; `--sglang-NAME` flags are read by `slim
 from rljob_api.importing.mapping import (
     DIRECTORY,
     FUNCTION,
+    LOGGING,
     MEBIBYTES,
+    MEMORY,
     ON,
+    PACKED,
     PRESENT,
     REAL,
     SECONDS,
@@ -46,9 +49,7 @@ REWARDS = {
 OTHER_FUNCTION = "the function gets other arguments here; see docs/rewards.md and docs/generate.md"
 OWN_HOOK = Lost("rljob has no such hook; algorithm.name, reward.function and rollout.generate take your own functions")
 EVALUATION = Lost("an evaluation samples like the training, with rollout.sampling")
-MEMORY = Lost("rljob does not save memory in this way; `rljob plan` shows what a run needs")
 OTHER_FORMAT = Lost("the files have another format here; spec.debug.replay reads what spec.debug.dumpRollouts wrote")
-LOGGING = Needless("reports, metrics and samples are always kept in the run directory")
 ONE_NODE = "an engine stays on one node, and is parallel over tensors only"
 
 BATCH: dict[str, Entry] = {
@@ -60,7 +61,7 @@ BATCH: dict[str, Entry] = {
     "num-epoch": Joint("training.steps"),
     "max-tokens-per-gpu": Field("training.maxTokensPerGpu", WHOLE),
     **same(
-        Needless("samples are always packed, up to spec.training.maxTokensPerGpu"),
+        PACKED,
         ("micro-batch-size", "use-dynamic-batch-size", "qkv-format", "balance-data", "variable-seq-lengths"),
     ),
     **same(

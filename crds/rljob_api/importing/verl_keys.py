@@ -5,7 +5,10 @@ from dataclasses import replace
 
 from rljob_api.importing.mapping import (
     DIRECTORY,
+    LOGGING,
+    MEMORY,
     ON,
+    PACKED,
     REAL,
     TEXT,
     WHOLE,
@@ -30,10 +33,7 @@ ESTIMATORS = {
 }
 KL_TYPES = {"kl": "k1", "k1": "k1", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
 EVALUATION = Lost("an evaluation samples like the training, with rollout.sampling")
-PACKED = Needless("samples are always packed, up to spec.training.maxTokensPerGpu")
 LAYOUT = Lost("the learner is Megatron-core: see spec.training for its layout", ("1", "-1", "false"))
-MEMORY = Lost("rljob does not save memory in this way; `rljob plan` shows what a run needs", ("false",))
-LOGGING = Needless("reports, metrics and samples are always kept in the run directory")
 
 KEYS: dict[str, Entry] = {
     "actor_rollout_ref.model.path": Field("model.checkpoint", DIRECTORY),
@@ -152,7 +152,10 @@ FAMILIES: tuple[tuple[re.Pattern[str], Entry], ...] = (
         re.compile(r"actor_rollout_ref\.actor\..*(param|grad|optimizer)_offload"),
         Needless("spec.training.offload decides whether a Colocated learner leaves the GPU during rollouts"),
     ),
-    (re.compile(r".*offload.*|.*enable_gradient_checkpointing|.*recompute.*|.*enable_activation_offload"), MEMORY),
+    (
+        re.compile(r".*offload.*|.*enable_gradient_checkpointing|.*recompute.*"),
+        replace(MEMORY, harmless=("false",)),
+    ),
     (re.compile(r".*(fsdp|ulysses|context_parallel|expert_.*parallel|virtual_pipeline|strategy|megatron\.).*"), LAYOUT),
     (
         re.compile(r"actor_rollout_ref\.ref\..*"),
