@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from itertools import takewhile
 from mmap import mmap
 from typing import Final
 
@@ -9,6 +10,7 @@ SPAN: Final = 2000
 """bytes of a line on either side of a text; a line of JSON may have megabytes"""
 BEFORE, AFTER = 6000, 3000
 """bytes around a line that count as near"""
+IGNORED = "Exception ignored in"
 TRACEBACK = "Traceback (most recent call last)"
 
 ANSI = re.compile(r"(?:\x1b|\\u001[bB]|\\x1[bB])\[[0-9;]*[A-Za-z]")
@@ -97,7 +99,9 @@ def _before_traceback(data: bytes | mmap, first: int) -> list[str]:
 
 
 def _after(data: bytes | mmap, last: int) -> list[str]:
-    return text(data, last, min(len(data), last + SPAN)).split("\n")[:4]
+    """Return the next lines, up to an exception of a finalizer: that one is ignored, and not the one before it."""
+    after = text(data, last, min(len(data), last + SPAN)).split("\n")[:4]
+    return list(takewhile(lambda line: IGNORED not in line, after))
 
 
 def _goes_on(lines: Iterable[str]) -> bool:
