@@ -86,12 +86,24 @@ def line_rules() -> tuple[LineRule, ...]:
 
 def code_of_exception(error: str, frames: Sequence[str]) -> str | None:
     """Return the code of the failure that an exception is; None: its class, words and frames name no topic."""
-    return next((rule.code for rule in exception_rules() if rule.fits(error, frames)), None)
+    rule = rule_of_exception(error, frames)
+    return rule.code if rule else None
 
 
 def code_of_line(line: str) -> str | None:
     """Return the code of the failure that a line is about, which looks like an error; None: it names no topic."""
-    return next((rule.code for rule in line_rules() if re.search(rule.line, line)), None)
+    rule = rule_of_line(line)
+    return rule.code if rule else None
+
+
+def rule_of_exception(error: str, frames: Sequence[str]) -> ExceptionRule | None:
+    """Return the rule that decides what an exception is: the first that fits."""
+    return next((rule for rule in exception_rules() if rule.fits(error, frames)), None)
+
+
+def rule_of_line(line: str) -> LineRule | None:
+    """Return the rule that decides what a line is about: the first that fits."""
+    return next((rule for rule in line_rules() if re.search(rule.line, line)), None)
 
 
 def frames(text: str) -> tuple[str, ...]:
