@@ -4,6 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from rljob_api.status import ConditionType
 from rljob_cli.jobs import Job, Manifest
+from rljob_operator.pod_stage import MEANING, Stage
+
+BEFORE_START = (Stage.SANDBOX, Stage.VOLUMES)
+"""what a pod has behind it when a container of it has started"""
 
 
 def status_lines(job: Job) -> list[str]:
@@ -26,8 +30,17 @@ def status_lines(job: Job) -> list[str]:
 
 
 def event_lines(events: Iterable[Manifest], names: Sequence[str]) -> list[str]:
-    """Return the events of objects whose names begin so, oldest first, as `kubectl get events` shows them."""
+    """Return the events of objects whose names begin so, oldest first, as `kubectl get events` shows them.
+
+    A pod that has started got its volumes and its network after all: what failed before is left out.
+    """
     ours = [event for event in events if event["involvedObject"].get("name", "").startswith(tuple(names))]
+    started = {_object(event): _when(event) for event in sorted(ours, key=_when) if event.get("reason") == "Started"}
+    ours = [
+        event
+        for event in ours
+        if MEANING.get(event.get("reason", "")) not in BEFORE_START or _when(event) > started.get(_object(event), "")
+    ]
     return [
         f"{_when(event)} {event.get('type', 'Normal')} {event.get('reason', '')} "
         f"{event['involvedObject'].get('kind', '').lower()}/{event['involvedObject'].get('name', '')} "
@@ -40,6 +53,10 @@ def names_of(job: Job) -> list[str]:
     """Return with what the names of the job's objects begin: its own, and its RayClusters'."""
     clusters = [job.attempt.cluster] if job.attempt else []
     return [job.name, *clusters]
+
+
+def _object(event: Manifest) -> str:
+    return str(event["involvedObject"].get("name", ""))
 
 
 def _times(event: Manifest) -> str:

@@ -233,3 +233,24 @@ def test_events_of_other_objects_are_left_out():
 def test_an_event_is_shown_with_the_newest_time_that_it_has(times: dict, shown: str):
     event = {"metadata": {}, "involvedObject": {"name": "job-1"}, "reason": "Pulled", "message": "image", **times}
     assert event_lines([event], ["job-1"]) == [f"{shown} Normal Pulled /job-1 image"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "pod", "at", "shown"),
+    [
+        ("FailedMount", "job-1-worker", 1, False),
+        ("FailedAttachVolume", "job-1-worker", 1, False),
+        ("FailedCreatePodSandBox", "job-1-worker", 1, False),
+        ("FailedMount", "job-1-worker", 2, False),
+        ("FailedMount", "job-1-worker", 3, True),
+        ("FailedMount", "job-1-head", 1, True),
+        ("BackOff", "job-1-worker", 1, True),
+    ],
+)
+def test_what_failed_before_a_pod_started_is_over(reason: str, pod: str, at: int, shown: bool):
+    def event(reason: str, pod: str, at: int) -> dict[str, object]:
+        about = {"kind": "Pod", "name": pod}
+        return {"metadata": {}, "involvedObject": about, "reason": reason, "lastTimestamp": f"2026-03-04T10:00:0{at}Z"}
+
+    lines = event_lines([event("Started", "job-1-worker", 2), event(reason, pod, at)], ["job-1"])
+    assert any(reason in line for line in lines) == shown
