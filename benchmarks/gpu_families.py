@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import gpu_runs
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from learner_gpu import write_random
+from transformers import AutoConfig
 
 Json = dict[str, Any]
 
@@ -146,12 +146,8 @@ def write_model(bench: gpu_runs.Bench, row: Row) -> Path:
         shape["layer_types"] = shape["layer_types"][1:3]
     directory = bench.out / f"model-{row.model}{'' if shape.get('q_lora_rank', 0) is not None else '-moonlight'}"
     if not (directory / "tokenizer.json").exists():
-        torch.manual_seed(0)
-        with torch.device("cuda" if bench.on_gpu else "cpu"):
-            config = AutoConfig.for_model(row.model, **shape)
-            AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(
-                directory, max_shard_size="50GB"
-            )
+        config = AutoConfig.for_model(row.model, **shape)
+        write_random(directory, config, "cuda" if bench.on_gpu else "cpu")
         gpu_runs.write_tokenizer(directory, shape["vocab_size"])
     return directory
 

@@ -29,7 +29,7 @@ import torch
 import triton
 from megatron.core.transformer.transformer_layer import TransformerLayer
 from plain_model import compiled_step
-from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, PreTrainedConfig, Qwen3Config, Qwen3MoeConfig
 
 from rljob_api.sizing.families import FAMILIES
 from rljob_api.sizing.flops import peak_flops, training_flops
@@ -257,11 +257,15 @@ def flops(load: Load, shape: Json) -> int:
 
 
 def write_checkpoint(directory: Path, shape: Json, device: str) -> None:
-    """Write random weights of the shape, once."""
+    """Write random weights of Qwen3's or Qwen3-MoE's shape, once."""
+    write_random(directory, Qwen3MoeConfig(**shape) if "num_experts" in shape else Qwen3Config(**shape), device)
+
+
+def write_random(directory: Path, config: PreTrainedConfig, device: str) -> None:
+    """Write random weights of a model, once."""
     if not (directory / "model.safetensors").exists():
         torch.manual_seed(0)
         with torch.device(device):
-            config = Qwen3MoeConfig(**shape) if "num_experts" in shape else Qwen3Config(**shape)
             policy = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
         policy.save_pretrained(directory, max_shard_size="50GB")
 

@@ -23,7 +23,6 @@ from unittest.mock import patch
 
 import learner_gpu
 import torch
-from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
 from rljob_trainer.batches.packing import TrainingSequence, pack
 from rljob_trainer.learners import model
@@ -50,7 +49,12 @@ EXPERTS: Json = learner_gpu.QWEN3 | {
 """1.2 billion weights, of which 0.4 take part in a token"""
 TINY: Json = learner_gpu.TINY | {"num_hidden_layers": 4}
 """enough for two chunks in each of two pipeline stages"""
-TINY_EXPERTS: Json = learner_gpu.TINY | {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
+TINY_EXPERTS: Json = learner_gpu.TINY | {
+    "moe_intermediate_size": 32,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "tie_word_embeddings": False,
+}
 
 
 @dataclass(frozen=True)
@@ -92,16 +96,11 @@ ROWS: Mapping[str, Row] = {
 def write_model(arguments: argparse.Namespace, name: str) -> tuple[Path, Json]:
     """Return a checkpoint of random weights, and its shape."""
     directory: Path = arguments.out / f"model-{name}"
-    if name != "experts":
+    if name == "experts":
+        shape = TINY_EXPERTS if arguments.tiny else EXPERTS
+    else:
         shape = TINY if arguments.tiny else learner_gpu.SHAPES[name]
-        learner_gpu.write_checkpoint(directory, shape, arguments.device)
-        return directory, shape
-    shape = TINY_EXPERTS if arguments.tiny else EXPERTS
-    if not (directory / "config.json").exists():
-        torch.manual_seed(0)
-        with torch.device(arguments.device):
-            policy = AutoModelForCausalLM.from_config(Qwen3MoeConfig(**shape), dtype=torch.bfloat16)
-        policy.save_pretrained(directory, max_shard_size="50GB")
+    learner_gpu.write_checkpoint(directory, shape, arguments.device)
     return directory, shape
 
 
