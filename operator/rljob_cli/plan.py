@@ -201,13 +201,12 @@ def warnings(spec: Spec, where: Topology, model: Shape | None, stops: tuple[Stop
             f"rollout.quantization {rollout.quantization}: engines sample with other weights than the learner's; set "
             "algorithm.importanceSampling {kind: Truncate}, which weighs each token by the difference"
         )
-    if rollout.quantization is Quantization.INT4 and spec.runtime.device is Device.GPU:
-        limit = spec.recovery.start_timeout_seconds
-        if limit < MARLIN_START_SECONDS:
-            found.append(
-                f"recovery.startTimeoutSeconds {limit} may be too short: the first start of an engine with Int4 "
-                f"compiles kernels for 6 minutes and more; set it to {MARLIN_START_SECONDS}"
-            )
+    limit, has_marlin = spec.recovery.start_timeout_seconds, rollout.quantization is Quantization.INT4
+    if has_marlin and spec.runtime.device is Device.GPU and limit < MARLIN_START_SECONDS:
+        found.append(
+            f"recovery.startTimeoutSeconds {limit} may be too short: the first start of an engine with Int4 "
+            f"compiles kernels for 6 minutes and more; set it to {MARLIN_START_SECONDS}"
+        )
     used = sum(len(engine.slots) for engine in where.engines)
     if spec.placement is Placement.COLOCATED and where.engines and where.learner and used != len(where.learner):
         idle, phase = abs(where.gpus - min(used, len(where.learner))), "rollout" if used < where.gpus else "training"

@@ -10,6 +10,7 @@ from rljob_api.failures.diagnosis import diagnose
 from rljob_api.failures.entry import Failure
 from rljob_api.failures.scan import scan
 from support.api.bad_manifests import Case, cases
+from unit.api.failures.test_source_errors import log_of
 
 OF_THE_TEXT = ("manifest: stands for more than", "manifest: contains itself")
 """attacks on the reader, which no user meets by mistake"""
@@ -98,6 +99,7 @@ ROOT = Path(__file__).parents[4]
 SOURCES = (ROOT / "trainer" / "rljob_trainer", ROOT / "operator" / "rljob_operator")
 PASSED_ON = {"LearnerError", "EventsError"}
 """errors whose own class says nothing: what a rank raised, and a record of events that cannot be read"""
+END = "2026-11-20 10:00:00,123 ERROR rljob_trainer.driver action=end reason=Any"
 
 
 def own_errors() -> list[tuple[str, str]]:
@@ -116,14 +118,8 @@ def own_errors() -> list[tuple[str, str]]:
 
 def first_code(path: str, error: str) -> str:
     module = path.removesuffix(".py").replace("/", ".")
-    lines = (
-        "2026-11-20 10:00:00,123 ERROR rljob_trainer.driver action=end reason=Any",
-        "Traceback (most recent call last):",
-        f'  File "/opt/rljob/lib/python3.12/site-packages/{path}", line 12, in it',
-        "    it_fails()",
-        f"{module}.{error}",
-    )
-    return diagnose([scan("driver", "\n".join(lines).encode())]).findings[0].failure.code
+    log = f"{END}\n{log_of(f'{path} in it', f'{module}.{error}')}"
+    return diagnose([scan("driver", log.encode())]).findings[0].failure.code
 
 
 @pytest.mark.parametrize(("path", "name"), own_errors(), ids=[name for _, name in own_errors()])
