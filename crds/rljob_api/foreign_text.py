@@ -1,0 +1,47 @@
+"""Text of others, made safe to print, log and store: answers of heads, names of files, messages of exceptions.
+
+Everything that stands between such text and a terminal, a log or a status calls one of these functions.
+"""
+
+import re
+
+LONGEST = 2_000
+"""[characters]"""
+
+_SECRETS = re.compile(
+    r"(?i)\b(bearer|basic)(\s+|%20)[\w.~+/=-]+|(?<=['\"]authorization['\"])(\s*[:,]\s*)(['\"])[^'\"]*\4"
+)
+_BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def printable(text: str, longest: int | None = None) -> str:
+    """Return the text with control, bidirectional and unpaired characters escaped; newlines and tabs stay.
+
+    With `longest`, the text is cut before it is looked at, and ends in `…` [characters].
+    """
+    if longest is not None and len(text) > longest:
+        text = text[: max(0, longest - 1)] + "…"
+    return text if text.isprintable() and not _BIDIRECTIONAL & set(text) else "".join(map(_printable, text))
+
+
+def said(error: BaseException, longest: int = LONGEST) -> str:
+    """Return type and message of an exception of others; never its `repr`, which may hold the headers of a request."""
+    text = str(error)[: longest * 2]
+    return without_tokens(printable(f"{type(error).__name__}: {text}" if text else type(error).__name__, longest))
+
+
+def without_tokens(text: str) -> str:
+    """Return the text without the values of credentials that stand in HTTP headers."""
+    return _SECRETS.sub(_hidden, text)
+
+
+def _hidden(match: re.Match[str]) -> str:
+    if match[1]:
+        return f"{match[1]}{match[2]}***"
+    return f"{match[3]}{match[4]}***{match[4]}"
+
+
+def _printable(char: str) -> str:
+    if char in "\n\t" or (char.isprintable() and char not in _BIDIRECTIONAL):
+        return char
+    return ascii(char)[1:-1]
