@@ -29,6 +29,12 @@ class HubServer:
     """path -> so many of its next answers end in the middle"""
     damaged: set[str] = field(default_factory=set)
     """paths that are sent with one byte changed"""
+    listed: dict[str, str] = field(default_factory=dict)
+    """path -> another path that the listings say instead"""
+    etags: dict[str, str] = field(default_factory=dict)
+    """path -> a lie about its blob"""
+    sha: str = ""
+    """a lie about the commit of each revision"""
     requests: list[str] = field(default_factory=list)
     url: str = ""
 
@@ -109,9 +115,11 @@ class _Handler(BaseHTTPRequestHandler):
         files = self.served.repos[repo][commit]
         if what == "revision":
             siblings = [{"rfilename": path} for path in files]
-            self._send(json.dumps({"id": repo.partition("/")[2], "sha": commit, "siblings": siblings}).encode())
+            sha = self.served.sha or commit
+            self._send(json.dumps({"id": repo.partition("/")[2], "sha": sha, "siblings": siblings}).encode())
             return
-        entries = [_entry(path, content) for path, content in files.items()]
+        listed = self.served.listed
+        entries = [_entry(path, content) | {"path": listed.get(path, path)} for path, content in files.items()]
         self._send(json.dumps(entries).encode())
 
     def _file(self, repo: str, revision: str, path: str) -> None:
@@ -123,6 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, "EntryNotFound", commit)
             return
         etag = _entry(path, content).get("lfs", {}).get("oid") or _entry(path, content)["oid"]
+        etag = self.served.etags.get(path, etag)
         headers = {"ETag": f'"{etag}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
         if path in self.served.damaged:
             content = bytes([content[0] ^ 1]) + content[1:]

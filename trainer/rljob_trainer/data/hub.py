@@ -16,7 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rljob_api.foreign_text import printable, said
 from rljob_api.hub import Reference
+from rljob_trainer.data.hub_answers import HubAnswerError, is_plain, judge_answers
 
 if TYPE_CHECKING:
     from huggingface_hub import RepoFile
@@ -94,6 +96,7 @@ def _snapshot(hub: Hub, wanted: Reference, patterns: tuple[str, ...]) -> Path:
     # It takes half a second to import, which most runs need not wait for.
     from huggingface_hub import snapshot_download
 
+    judge_answers()
     try:
         return Path(
             snapshot_download(
@@ -130,6 +133,8 @@ def _reason(causes: Sequence[BaseException], hub: Hub, wanted: Reference, where:
 
     if hub.offline:
         return f"not in the cache {hub.cache}, and HF_HUB_OFFLINE allows no download"
+    if refusal := next((each for each in causes if isinstance(each, HubAnswerError)), None):
+        return f"{where} cannot be trusted: {refusal}"
     status = next((each.response.status_code for each in causes if isinstance(each, errors.HfHubHTTPError)), None)
     with_token = "the token in HF_TOKEN may not read it" if hub.token else "if it is private, set HF_TOKEN"
     if any(isinstance(each, errors.GatedRepoError) for each in causes):
@@ -150,7 +155,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return " ".join(said(error, 300).split())
 
 
 def _verify(hub: Hub, wanted: Reference, directory: Path, patterns: tuple[str, ...]) -> None:
@@ -167,13 +172,30 @@ def _verify(hub: Hub, wanted: Reference, directory: Path, patterns: tuple[str, .
     except Exception as error:  # of httpx and of the hub
         raise _error(error, hub, wanted) from error
     for entry in entries:
+        if not is_plain(entry.path):
+            raise HubError(
+                f"{wanted}: the listing names {printable(entry.path, 200)!r}, which is not below the repository"
+            )
         there = directory / entry.path
-        if isinstance(entry, RepoFile) and there.is_file() and not _is_whole(there, entry):
+        if not isinstance(entry, RepoFile) or not there.is_file():
+            continue
+        if not _lies_in_cache(hub, there, directory):
+            raise HubError(f"{wanted}: {entry.path} is a link out of {hub.cache}; it is not used and not removed")
+        if not _is_whole(there, entry):
             there.resolve().unlink()
             there.unlink(missing_ok=True)
             raise HubError(f"{wanted}: {entry.path} is damaged: its hash is not the commit's; removed, so start again")
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.touch()
+
+
+def _lies_in_cache(hub: Hub, there: Path, snapshot: Path) -> bool:
+    """Return whether a file, with its links followed, is one of the hub's cache or of the repository's directory in it.
+
+    Users put repositories on other disks by a link to their directory.
+    """
+    roots = (hub.cache, snapshot.parent.parent)
+    return any(there.resolve().is_relative_to(root.resolve()) for root in roots)
 
 
 def _is_whole(there: Path, entry: "RepoFile") -> bool:

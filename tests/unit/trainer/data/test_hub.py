@@ -5,9 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from huggingface_hub import set_client_factory
+from huggingface_hub.utils._http import default_client_factory
 
 from rljob_api.hub import Reference
 from rljob_trainer.data import hub as hubs
+from rljob_trainer.data import hub_answers
 from rljob_trainer.data.hub import SMALL, Hub, HubAwayError, HubError, cached, fetched, hub_of
 from support.trainer.hub_server import HubServer, hub_server
 
@@ -119,6 +122,78 @@ def test_a_damaged_file_is_found_and_not_used_again(server: HubServer, hub: Hub,
         fetched(hub, TINY)
     server.damaged.clear()
     assert contents(fetched(hub, TINY))[name] == FILES[name]
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A file of the user beside the cache, which a hostile hub knows."""
+    path = tmp_path / "id_rsa.json"
+    path.write_text("the user's own")
+    return path
+
+
+@pytest.mark.parametrize(
+    "form", ["{absolute}", "../../../../{name}", "a/../../../../../{name}", "./{name}", "a\\b.json"]
+)
+def test_a_listing_that_leaves_the_snapshot_is_refused_and_removes_nothing(
+    server: HubServer, hub: Hub, victim: Path, form: str
+) -> None:
+    server.listed["config.json"] = form.format(absolute=victim, name=victim.name)
+    with pytest.raises(HubError, match=r"cannot be trusted: its answer names the file .*, which is not plain"):
+        fetched(hub, TINY)
+    assert victim.read_text() == "the user's own"
+
+
+def test_a_listing_that_changes_after_the_download_removes_nothing(
+    server: HubServer, hub: Hub, victim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hubs, "judge_answers", lambda: None)
+    hub_answers.judge_answers.cache_clear()
+    set_client_factory(default_client_factory)
+    server.listed["README.md"] = f"../../../../{victim.name}"
+    with pytest.raises(HubError, match="which is not below the repository"):
+        fetched(hub, TINY)
+    assert victim.read_text() == "the user's own"
+
+
+@pytest.mark.parametrize("etag", ["../../../id_rsa.json", "../../../new.json", "..", "a/b"])
+def test_a_blob_outside_the_cache_is_neither_written_nor_linked(
+    server: HubServer, hub: Hub, victim: Path, etag: str
+) -> None:
+    server.etags["config.json"] = etag
+    with pytest.raises(HubError, match="its answer names the blob"):
+        fetched(hub, TINY)
+    assert victim.read_text() == "the user's own"
+    assert not (victim.parent / "new.json").exists()
+
+
+@pytest.mark.parametrize("sha", ["../../../../new", "..", "main", "/tmp"])
+def test_a_commit_that_is_a_path_is_refused(server: HubServer, hub: Hub, victim: Path, sha: str) -> None:
+    server.sha = sha
+    with pytest.raises(HubError, match="its answer names the commit"):
+        fetched(hub, TINY)
+    assert [path.name for path in victim.parent.glob("*.json")] == [victim.name]
+
+
+def test_a_link_out_of_the_cache_is_not_removed(server: HubServer, hub: Hub, victim: Path) -> None:
+    snapshot = fetched(hub, TINY, SMALL)
+    (snapshot / "config.json").unlink()
+    (snapshot / "config.json").symlink_to(victim)
+    with pytest.raises(HubError, match=r"is a link out of .*; it is not used and not removed"):
+        fetched(hub, TINY)
+    assert victim.read_text() == "the user's own"
+
+
+def test_a_repository_that_a_link_puts_on_another_disk_is_used(server: HubServer, hub: Hub, tmp_path: Path) -> None:
+    fetched(hub, TINY, SMALL)
+    (repository,) = hub.cache.glob("models--*")
+    repository.rename(tmp_path / "other-disk")
+    repository.symlink_to(tmp_path / "other-disk")
+    server.damaged.add(WEIGHTS)
+    with pytest.raises(HubError, match="damaged"):
+        fetched(hub, TINY)
+    server.damaged.clear()
+    assert contents(fetched(hub, TINY))[WEIGHTS] == FILES[WEIGHTS]
 
 
 def test_a_branch_is_followed_and_a_commit_is_not(server: HubServer, hub: Hub) -> None:

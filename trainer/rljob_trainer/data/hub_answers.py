@@ -1,0 +1,96 @@
+"""Judges what a hub answers before huggingface_hub makes paths of it.
+
+The library joins names of files, the commit and the `ETag` to directories of the cache, and checks only the first.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from rljob_api.foreign_text import printable
+
+if TYPE_CHECKING:
+    import httpx
+
+COMMIT = re.compile(r"[0-9a-fA-F]{7,64}")
+BLOB_HEADERS = ("ETag", "X-Linked-ETag")
+COMMIT_HEADER = "X-Repo-Commit"
+LONGEST_NAME = 200
+"""of a name in a message [characters]"""
+
+
+class HubAnswerError(Exception):
+    """An answer names something outside the cache of the hub; the text says what."""
+
+
+@cache
+def judge_answers() -> None:
+    """Let huggingface_hub see only answers that `judge` has let through, from now on."""
+    from huggingface_hub import set_client_factory
+    from huggingface_hub.utils._http import default_client_factory
+
+    def client() -> "httpx.Client":
+        made = default_client_factory()
+        made.event_hooks = {**made.event_hooks, "response": [*made.event_hooks["response"], judge]}
+        return made
+
+    set_client_factory(client)
+
+
+def judge(response: "httpx.Response") -> None:
+    """Raise HubAnswerError if an answer names a file, a blob or a commit that could lie outside the cache."""
+    if (commit := response.headers.get(COMMIT_HEADER)) and not COMMIT.fullmatch(commit):
+        raise _refusal("the commit", commit)
+    if response.request.method == "HEAD":
+        for header in BLOB_HEADERS:
+            _judge_blob(response.headers.get(header, "").removeprefix("W/").strip('"'))
+    elif response.is_success and response.request.url.path.startswith("/api/"):
+        response.read()
+        for named in _mappings(response):
+            _judge_names(named)
+
+
+def is_plain(path: object) -> bool:
+    """Return whether a path of a listing leads to a file below the directory to which it is joined."""
+    return (
+        isinstance(path, str)
+        and path.isprintable()
+        and "\\" not in path
+        and not PurePosixPath(path).is_absolute()
+        and not {"", ".", ".."} & set(path.split("/"))
+    )
+
+
+def _mappings(response: "httpx.Response") -> Iterator[dict[str, object]]:
+    """Yield the mappings at the top of an answer: a repository, or the entries of a listing."""
+    try:
+        content = response.json()
+    except (ValueError, RecursionError) as error:
+        raise HubAnswerError(f"the answer to {response.request.url.path} is no JSON") from error
+    for each in content if isinstance(content, list) else [content]:
+        if isinstance(each, dict):
+            yield each
+
+
+def _judge_names(named: dict[str, object]) -> None:
+    siblings, lfs = named.get("siblings"), named.get("lfs")
+    files = [each.get("rfilename") for each in siblings if isinstance(each, dict)] if isinstance(siblings, list) else []
+    for path in [*files, *([named["path"]] if "path" in named else [])]:
+        if not is_plain(path):
+            raise _refusal("the file", path)
+    if "sha" in named and not (isinstance(named["sha"], str) and COMMIT.fullmatch(named["sha"])):
+        raise _refusal("the commit", named["sha"])
+    for oid in (named.get("oid"), lfs.get("oid") if isinstance(lfs, dict) else None):
+        if oid is not None:
+            _judge_blob(oid)
+
+
+def _judge_blob(name: object) -> None:
+    if not isinstance(name, str) or "/" in name or not (name == "" or is_plain(name)):
+        raise _refusal("the blob", name)
+
+
+def _refusal(what: str, name: object) -> HubAnswerError:
+    return HubAnswerError(f"its answer names {what} {printable(repr(name)[:LONGEST_NAME])}, which is not plain")
