@@ -6,7 +6,7 @@ dictionary takes five times its text.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -29,6 +29,8 @@ class Freshness(Enum):
     UNCHANGED = auto()
     """it is newer, and the fields that the operator reads are unchanged"""
     CHANGED = auto()
+    EDITED = auto()
+    """it is a job that its author has changed: its spec, its labels, or that it shall be deleted"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class Known:
     version: str
     content: bytes | Pod | Workload
     """JSON of the fields that are read; of pods and Workloads only a few values"""
+    edition: tuple[object, ...] = ()
+    """of a job: what changes when its author changes it"""
 
     @property
     def manifest(self) -> Manifest:
@@ -86,7 +90,8 @@ class Cache:
 
     def __init__(self) -> None:
         self._objects: dict[Key, dict[str, Known]] = {}
-        self._gone: dict[str, None] = {}
+        self._gone: dict[str, int] = {}
+        """the version at which an object was gone, by its uid"""
         self._runs: dict[Place, dict[str, RunClaim]] = {}
         self._places: dict[str, Place] = {}
 
@@ -102,8 +107,10 @@ class Cache:
     def put(self, raw: Manifest) -> Freshness:
         """Keep an object unless a newer version of it is known, and return what it adds."""
         uid, kind = raw["metadata"]["uid"], raw["kind"]
-        if uid in self._gone:
+        if version_of(raw) <= self._gone.get(uid, -1):
             return Freshness.STALE
+        # A newer version: its label was removed and put back, so for a watch by label it was gone meanwhile.
+        self._gone.pop(uid, None)
         objects = self._objects.setdefault(key_of(raw), {})
         before = objects.get(uid)
         if before is not None and _number(before.version) >= version_of(raw):
@@ -111,28 +118,35 @@ class Cache:
         content = _content(raw)
         if kind == KIND:
             self._claim(raw)
-        objects[uid] = Known(kind, raw["metadata"].get("resourceVersion", "0"), content)
-        return Freshness.UNCHANGED if before is not None and before.content == content else Freshness.CHANGED
+        known = objects[uid] = Known(kind, raw["metadata"].get("resourceVersion", "0"), content, _edition(raw))
+        if before is None:
+            return Freshness.CHANGED
+        if before.edition != known.edition:
+            return Freshness.EDITED
+        return Freshness.UNCHANGED if before.content == content else Freshness.CHANGED
 
     def remove(self, raw: Manifest) -> None:
         """Forget an object."""
-        self._remove(key_of(raw), raw["metadata"]["uid"])
+        self._remove(key_of(raw), raw["metadata"]["uid"], version_of(raw))
 
-    def remove_missing(self, kind: str, there: Iterable[str], version: str) -> tuple[Key, ...]:
-        """Forget the objects of a kind that are missing in a list of this version; return their jobs.
+    def remove_missing(
+        self, kind: str, there: Iterable[str], version: str, namespace: str | None = None
+    ) -> Mapping[str, Key]:
+        """Forget the objects of a kind that are missing in a list of this version; return their jobs by their uids.
 
-        `there` are the uids of those in the list.
+        `there` are the uids of those in the list, which is of one namespace or of all.
         """
         listed, newest = set(there), _number(version)
         gone = [
             (key, uid)
             for key, objects in self._objects.items()
+            if namespace is None or key.startswith(f"{namespace}/")
             for uid, known in objects.items()
             if known.kind == kind and uid not in listed and _number(known.version) <= newest
         ]
         for key, uid in gone:
-            self._remove(key, uid)
-        return tuple(key for key, _ in gone)
+            self._remove(key, uid, newest)
+        return {uid: key for key, uid in gone}
 
     def jobs(self) -> tuple[Key, ...]:
         """Return every job that exists, or of which objects are left."""
@@ -187,9 +201,9 @@ class Cache:
         if place is not None and self._runs[place].pop(uid) and not self._runs[place]:
             del self._runs[place]
 
-    def _remove(self, key: Key, uid: str) -> None:
+    def _remove(self, key: Key, uid: str, version: int) -> None:
         self._release(uid)
-        self._gone[uid] = None
+        self._gone[uid] = version
         if len(self._gone) > REMEMBERED:
             del self._gone[next(iter(self._gone))]
         objects = self._objects.get(key, {})
@@ -200,6 +214,12 @@ class Cache:
 
 def _number(version: str) -> int:
     return int(version) if version.isdecimal() else 0
+
+
+def _edition(raw: Manifest) -> tuple[object, ...]:
+    metadata = raw["metadata"]
+    parts = ("generation", "deletionTimestamp", "labels")
+    return tuple(metadata.get(part) for part in parts) if raw["kind"] == KIND else ()
 
 
 def _is_owned(raw: Manifest, job: Job) -> bool:

@@ -5,6 +5,7 @@ manager, and fails with a ClusterError that names the request, the object and th
 """
 
 import json
+import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from rljob_operator.requests import APPLY, Requests
 from rljob_operator.tool_pods import SANDBOX_API
 from rljob_operator.world import Job
 
+log = logging.getLogger(__name__)
+
 REQUEST_S = 30.0
 """longest wait for an answer of the API server [s]"""
 WATCH_S = 290.0
@@ -33,8 +36,8 @@ PAGE = 500
 MERGE = "application/merge-patch+json"
 EVENT_LIFE_S = 3600.0
 """how long an API server keeps events, usually [s]"""
-LONGEST_NOTE = 1024
-"""of an event; the API server's limit"""
+LONGEST_NOTE, LONGEST_REASON = 1024, 128
+"""of an event; the API server's limits [bytes]"""
 
 KINDS: Mapping[str, tuple[str, str]] = {
     "RLJob": (f"apis/{GROUP}/{VERSION}", PLURAL),
@@ -235,7 +238,16 @@ class Cluster:
         return await self.request("PATCH", where, [MANAGER, ("force", "true")], body, APPLY)
 
     async def record(self, job: Job, event: Event) -> None:
-        """Record an event; a repetition is counted in the first one, as long as that is known here."""
+        """Record an event; a repetition is counted in the first one, as long as that is known here.
+
+        Events are for people only: one that the API server refuses is logged, and its job goes on.
+        """
+        try:
+            await self._record(job, event)
+        except ClusterError as error:
+            log.warning("action=record reason=%s outcome=refused: %s", event.reason, error)
+
+    async def _record(self, job: Job, event: Event) -> None:
         what, at = f"{job.uid} {event}", time.time()
         now = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         self._forget_before(at - EVENT_LIFE_S)
@@ -252,8 +264,8 @@ class Cluster:
             "reportingInstance": self._identity[:128],
             "type": event.kind,
             "action": event.action,
-            "reason": event.reason,
-            "note": event.note[:LONGEST_NOTE],
+            "reason": _first_bytes(event.reason, LONGEST_REASON),
+            "note": _first_bytes(event.note, LONGEST_NOTE),
             "regarding": {
                 "apiVersion": API_VERSION,
                 "kind": KIND,
@@ -328,6 +340,11 @@ class Cluster:
 
 
 MANAGER = ("fieldManager", FIELD_MANAGER)
+
+
+def _first_bytes(text: str, longest: int) -> str:
+    """Return as many whole characters as fit into so many bytes of UTF-8."""
+    return text.encode(errors="replace")[:longest].decode(errors="ignore")
 
 
 def path(kind: str, namespace: str | None, name: str | None = None) -> str:

@@ -61,8 +61,16 @@ def with_labels(spec: Any, labels: Mapping[str, str]) -> Any:
 def kept(wanted: Manifest, seen: Manifest) -> Manifest:
     """Return the RayCluster that we want, with what others have added to the pod templates of the one that is seen.
 
-    The list of worker groups has one owner: applying it without these additions would remove them.
+    The list of worker groups has one owner: applying it without these additions would remove them. One that somebody
+    has given a shape which none of ours has gets our fields alone.
     """
+    try:
+        return _with_those_of(wanted, seen)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return wanted
+
+
+def _with_those_of(wanted: Manifest, seen: Manifest) -> Manifest:
     spec, there = wanted["spec"], seen["spec"]
     templates = {group["groupName"]: group["template"] for group in there["workerGroupSpecs"]}
     groups = [

@@ -97,9 +97,14 @@ def ray_authentication(secret: str, key: str) -> list[Manifest]:
 
 
 def has_ray_authentication(raycluster: Manifest) -> bool:
-    """Return whether the pods of a RayCluster were built with Ray's authentication."""
-    container = raycluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
-    return any(variable["name"] == RAY_TOKEN_VARIABLE for variable in container.get("env", []))
+    """Return whether the pods of a RayCluster were built with Ray's authentication, as all but those of an older
+    operator are; one that no operator has built is none of these.
+    """
+    try:
+        container = raycluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+        return any(variable["name"] == RAY_TOKEN_VARIABLE for variable in container.get("env") or ())
+    except (LookupError, TypeError, AttributeError):
+        return True
 
 
 def pod_security() -> Manifest:

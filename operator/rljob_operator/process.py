@@ -83,8 +83,15 @@ class Operator:
         self.watches.arrived(raw, is_gone)
         if is_gone:
             self.cache.remove(raw)
-        if is_gone or self.cache.put(raw) is Freshness.CHANGED:
             self.queue.add(key_of(raw))
+            return
+        match self.cache.put(raw):
+            case Freshness.CHANGED:
+                self.queue.add(key_of(raw))
+            case Freshness.EDITED:
+                self.queue.retry(key_of(raw))
+            case Freshness.UNCHANGED | Freshness.STALE:
+                pass
 
     async def work(self) -> None:
         """Reconcile one job after the other, until cancelled."""
@@ -136,7 +143,9 @@ class Operator:
                 there.add(raw["metadata"]["uid"])
                 if self.cache.put(raw) is not Freshness.STALE:
                     self.watches.expect(raw)
-        for key in self.cache.remove_missing(kind, there, version):
+        gone = self.cache.remove_missing(kind, there, version)
+        self.watches.withdraw(gone)
+        for key in gone.values():
             self.queue.add(key)
 
     async def resync_for_ever(self) -> None:

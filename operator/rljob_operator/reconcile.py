@@ -56,17 +56,20 @@ class Reconciler:
 
         Raises ClusterError. Nothing is lost then: the next reconcile reads the world again.
         """
+        try:
+            return await self._reconcile(key)
+        except Exception:  # whatever is wrong with this job, the queue of all others does not wait for it
+            if self._reservations is not None:
+                self._reservations.skip(key)
+            raise
+
+    async def _reconcile(self, key: Key) -> float | None:
         raw = self._cache.job(key)
         if raw is None:
             await self._forget(key)
             return None
         job = job_of(raw)
-        try:
-            world = await self._read_world(job)
-        except ClusterError:
-            if self._reservations is not None:
-                self._reservations.skip(key)
-            raise
+        world = await self._read_world(job)
         known = admitted(job, world)
         if self._reservations is not None:
             # Nothing is awaited between the decision that is read here and the plan.

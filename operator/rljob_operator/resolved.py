@@ -52,8 +52,10 @@ def _before(job: Job, spec: Spec, status: Status, clusters: Sequence[Manifest], 
     if known is not None and (status.attempt > 0 or status.observed_generation == job.generation):
         return known
     kept = [cluster for cluster in clusters if not is_deleting(cluster)]
-    if kept:
-        return _seen_in(max(kept, key=_built_for), spec, status.directory, defaults)
+    for cluster in sorted(kept, key=_built_for, reverse=True):
+        found = _seen_in(cluster, spec, status.directory, defaults)
+        if found is not None:
+            return found
     return Resolved(directory=status.directory if status.attempt > 0 else None)
 
 
@@ -61,8 +63,18 @@ def _built_for(cluster: Manifest) -> int:
     return attempt_of_cluster(cluster["metadata"]["name"])
 
 
-def _seen_in(cluster: Manifest, spec: Spec, directory: str | None, defaults: Defaults) -> Resolved:
-    """Return what a RayCluster was built with, for a job whose status does not have it."""
+def _seen_in(cluster: Manifest, spec: Spec, directory: str | None, defaults: Defaults) -> Resolved | None:
+    """Return what a RayCluster was built with, for a job whose status does not have it; None: no operator built it.
+
+    Whoever may write RayClusters can give one any name and owner, and a shape that none of ours has.
+    """
+    try:
+        return _built_with(cluster, spec, directory, defaults)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _built_with(cluster: Manifest, spec: Spec, directory: str | None, defaults: Defaults) -> Resolved:
     head, *workers = (
         group["template"]["spec"]
         for group in (cluster["spec"]["headGroupSpec"], *cluster["spec"].get("workerGroupSpecs", []))

@@ -45,8 +45,8 @@ class Sight:
         Where only some namespaces are seen, nodes are not: pods of the others may use them. Nor are PriorityClasses,
         for which the operator then has no right.
         """
-        quotas = await self._allowed(self._of_namespaces("resourcequotas")) or []
-        limits = await self._allowed(self._of_namespaces("limitranges")) or []
+        quotas = await self._of_namespaces("resourcequotas")
+        limits = await self._of_namespaces("limitranges")
         nodes = None if self._namespaces else await self._allowed(self._list(NODES))
         use = await self._use(quotas, is_other)
         known = None if self._namespaces else await self._allowed(self._list(PRIORITY_CLASSES))
@@ -57,13 +57,20 @@ class Sight:
         """Return what the pods that count take of nodes and of these quotas."""
         use = OthersUse(quotas)
         for place in self._places:
-            async for pod in self._all(f"{place}/pods", ALIVE):
-                if counts(pod):
-                    use.add(pod)
+            counting = self._count(place, use, counts)
+            # Of the whole cluster these pods say what is left on nodes: without them there is no look.
+            await (self._allowed(counting) if self._namespaces else counting)
         return use
 
+    async def _count(self, place: str, use: OthersUse, counts: Callable[[Manifest], bool]) -> list[Manifest]:
+        """Add the pods of a place that count."""
+        async for pod in self._all(f"{place}/pods", ALIVE):
+            if counts(pod):
+                use.add(pod)
+        return []
+
     async def _allowed(self, reading: Awaitable[list[Manifest]]) -> list[Manifest] | None:
-        """Return what was read; None: the operator may not read it."""
+        """Return what was read; None: the operator may not read it, as in a namespace that was deleted."""
         try:
             return await reading
         except ClusterError as error:
@@ -77,7 +84,8 @@ class Sight:
         return [f"api/v1/namespaces/{name}" for name in self._namespaces] or ["api/v1"]
 
     async def _of_namespaces(self, plural: str) -> list[Manifest]:
-        return [raw for place in self._places for raw in await self._list(f"{place}/{plural}")]
+        found = [await self._allowed(self._list(f"{place}/{plural}")) for place in self._places]
+        return [raw for each in found if each is not None for raw in each]
 
     async def _list(self, path: str) -> list[Manifest]:
         return [raw async for raw in self._all(path)]

@@ -4,7 +4,7 @@ Our own writes, and objects that a list shows to be newer, are expected as event
 dead. Without this check, a process that still answers probes would hide that.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from rljob_operator.cache import version_of
 from rljob_operator.identity import Manifest
@@ -32,6 +32,14 @@ class WatchLiveness:
         uid = raw["metadata"]["uid"]
         if uid in self._expected and (is_gone or version_of(raw) >= self._expected[uid][0]):
             del self._expected[uid]
+
+    def withdraw(self, uids: Iterable[str]) -> None:
+        """Expect nothing more of objects that a list shows to be gone, or that cannot be watched now.
+
+        No event has to report them: they were gone before the watch began.
+        """
+        for uid in uids:
+            self._expected.pop(uid, None)
 
     @property
     def silent_s(self) -> float:

@@ -25,6 +25,7 @@ class WorkQueue:
         self._order = itertools.count()
         self._working: set[Key] = set()
         self._failures: dict[Key, int] = {}
+        self._backs_off_until: dict[Key, float] = {}
         self._changed = asyncio.Event()
 
     def waiting_s(self) -> tuple[float, ...]:
@@ -33,8 +34,12 @@ class WorkQueue:
         return tuple(now - due for key, due in self._due.items() if due <= now and key not in self._working)
 
     def add(self, key: Key, after_s: float = 0.0) -> None:
-        """Queue a key for this time from now, or earlier if it was queued so already."""
-        due = self._clock() + after_s
+        """Queue a key for this time from now, or earlier if it was queued so already.
+
+        A key whose work has failed waits for the end of its back-off all the same: otherwise every event, such as a
+        report of its driver, would retry a broken key.
+        """
+        due = max(self._clock() + after_s, self._backs_off_until.get(key, 0.0))
         if key in self._due and self._due[key] <= due:
             return
         self._due[key] = due
@@ -58,6 +63,7 @@ class WorkQueue:
     def done(self, key: Key, again_s: float | None) -> None:
         """Note that the work on a key has succeeded; queue it again after this time, if any."""
         self._failures.pop(key, None)
+        self._backs_off_until.pop(key, None)
         self._finish(key)
         if again_s is not None:
             self.add(key, again_s)
@@ -67,10 +73,20 @@ class WorkQueue:
         times = self._failures[key] = self._failures.get(key, 0) + 1
         self._finish(key)
         wait_s = min(LONGEST_S, FIRST_S * 2.0 ** min(times - 1, 16))
-        # Additions in the meantime wait, too, or every event would retry a broken key.
+        self._backs_off_until[key] = self._clock() + wait_s
         self._due.pop(key, None)
         self.add(key, wait_s)
         return wait_s
+
+    def retry(self, key: Key) -> None:
+        """Queue a key whose author has changed it: its failures are forgotten, and it may succeed now.
+
+        It is still tried no sooner than after a first failure, however often the author changes it.
+        """
+        if self._failures.pop(key, None) is not None:
+            soon = self._clock() + FIRST_S
+            self._backs_off_until[key] = min(soon, self._backs_off_until.get(key, soon))
+        self.add(key)
 
     def _finish(self, key: Key) -> None:
         self._working.discard(key)

@@ -113,7 +113,7 @@ def test_a_list_shows_what_is_gone_but_not_what_is_newer_than_it():
     cache = Cache()
     cache.put(child("old", version="5"))
     cache.put(child("new", version="9"))
-    assert cache.remove_missing("RayCluster", (), "7") == ("ml/sums",)
+    assert cache.remove_missing("RayCluster", (), "7") == {"uid-of-old": "ml/sums"}
     assert [raw["metadata"]["name"] for raw in cache.children(JOB)] == ["new"]
 
 
@@ -127,7 +127,7 @@ def test_the_answer_to_our_own_write_does_not_bring_back_what_is_gone():
 def test_a_list_of_one_kind_says_nothing_about_the_others():
     cache = Cache()
     cache.put(child(version="5"))
-    assert cache.remove_missing("Service", (), "7") == ()
+    assert cache.remove_missing("Service", (), "7") == {}
     assert cache.children(JOB)
 
 
@@ -258,3 +258,36 @@ def test_an_expected_event_is_missing_since_the_first_change_that_it_should_show
     assert watch.silent_s == 50.0
     watch.arrived(child(version="9"), is_gone=False)
     assert watch.silent_s == 0.0
+
+
+def test_an_object_whose_label_was_removed_and_put_back_is_seen_again():
+    """For a watch by label it was gone meanwhile."""
+    cache = Cache()
+    cache.put(child(version="5", kind="Pod"))
+    cache.remove(child(version="6", kind="Pod"))
+    assert cache.put(child(version="7", kind="Pod")) is Freshness.CHANGED
+    assert [pod.name for pod in cache.pods(JOB)] == ["sums-7f3a1-1"]
+
+
+def test_an_object_that_a_list_missed_and_a_later_one_shows_is_seen_again():
+    cache = Cache()
+    cache.put(child(version="5"))
+    cache.remove_missing("RayCluster", (), "7")
+    assert cache.put(child(version="6")) is Freshness.STALE
+    assert cache.put(child(version="8")) is Freshness.CHANGED
+
+
+def test_a_list_of_one_namespace_says_nothing_about_the_others():
+    cache = Cache()
+    cache.put(child(version="5"))
+    assert cache.remove_missing("RayCluster", (), "7", "others") == {}
+    assert cache.remove_missing("RayCluster", (), "7", "ml") == {"uid-of-sums-7f3a1-1": "ml/sums"}
+
+
+def test_what_is_withdrawn_is_no_longer_expected():
+    now = [0.0]
+    watch = WatchLiveness(lambda: now[0])
+    watch.expect(child(version="7"))
+    now[0] = DEAD_AFTER_S + 1
+    watch.withdraw(["uid-of-sums-7f3a1-1", "another"])
+    assert watch.is_alive

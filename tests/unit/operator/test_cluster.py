@@ -59,3 +59,34 @@ def test_events_and_leases_are_written_in_their_namespace() -> None:
         ("POST", leases),
         ("PUT", f"{leases}/rljob"),
     ]
+
+
+class EventsThat(Cluster):
+    """Takes events as an API server does, or refuses each."""
+
+    def __init__(self, refusal: ClusterError | None = None) -> None:
+        super().__init__(cast(Any, None), "operator-0")
+        self.refusal = refusal
+        self.bodies: list[Manifest] = []
+
+    async def request(self, method: str, where: str, query: Any = (), body: Any = None, *_: Any) -> Manifest:
+        if self.refusal is not None:
+            raise self.refusal
+        self.bodies.append(body)
+        return {}
+
+
+@pytest.mark.parametrize("char", ["x", "é", "━", "😀", "\ud800"])
+def test_an_event_is_cut_to_the_bytes_that_an_api_server_takes(char: str) -> None:
+    cluster = EventsThat()
+    asyncio.run(cluster.record(job_of(raw_job()), Event("Warning", "Sound", "Reason" * 30, f"a{char * 2000}")))
+    (body,) = cluster.bodies
+    assert 1020 < len(body["note"].encode()) <= 1024
+    assert len(body["reason"].encode()) == 128
+    assert set(body["note"][1:]) <= {char, "?"}, "no character is cut in two"
+
+
+def test_an_event_that_is_refused_is_logged_and_its_job_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    refused = ClusterError("POST events: 422 note: Too long: may not be more than 1024 bytes", 422)
+    asyncio.run(EventsThat(refused).record(job_of(raw_job()), Event("Normal", "Begin", "Began", "attempt 1")))
+    assert "may not be more than 1024 bytes" in caplog.text

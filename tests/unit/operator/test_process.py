@@ -399,3 +399,34 @@ def test_a_replica_that_is_stopped_waits_for_the_lease_no_longer(is_set: bool, d
         return await process._unless(stop, held.wait())
 
     assert asyncio.run(scenario()) is done
+
+
+def test_a_list_withdraws_what_is_expected_of_objects_that_are_gone():
+    """No event reports what was gone before the watch began: /healthz failed for ever."""
+    now = [0.0]
+    operator = operator_of(EmptyCluster())
+    operator = replace(operator, watches=WatchLiveness(lambda: now[0]))
+    operator.cache.put(raw_job())
+    operator.watches.expect(raw_job())
+    now[0] = 1e6
+    assert not operator.watches.is_alive
+    asyncio.run(operator.resync())
+    assert operator.watches.is_alive
+
+
+def test_a_failing_job_waits_for_its_back_off_unless_its_author_changes_it():
+    now = [0.0]
+    operator = replace(operator_of(ClusterWithoutOthers()), queue=WorkQueue(lambda: now[0]))
+    operator.seen(job_event(5, 9), False)
+    for _ in range(5):
+        now[0] += 100.0
+        asyncio.run(operator.queue.get())
+        operator.queue.failed("ml/sums")
+    report = job_event(6, 9)
+    operator.seen({**report, "status": {"phase": "Training"}}, False)
+    now[0] += 0.6
+    assert queued(operator) == []
+    edit = job_event(7, 8)
+    operator.seen({**edit, "metadata": {**edit["metadata"], "generation": 2}}, False)
+    now[0] += 0.5
+    assert queued(operator) == ["ml/sums"]

@@ -256,3 +256,36 @@ def test_a_lost_status_finds_no_storage_in_pods_without_volumes():
     around.raw["status"] = {key: each for key, each in around.status.items() if key != "resolved"}
     around.step()
     assert "volume" not in around.status["resolved"]
+
+
+def spoil(cluster: dict, how: str) -> None:
+    head = cluster["spec"]["headGroupSpec"]["template"]["spec"]
+    match how:
+        case "init container":
+            head["initContainers"] = [{"name": "run-directory", "image": "x"}]
+        case "owner of tools":
+            cluster["metadata"]["annotations"]["rljob.dev/tool-pod-owner"] = "Evil"
+        case "no container":
+            head["containers"] = []
+        case "no head":
+            cluster["spec"] = {}
+        case "lists":
+            head["containers"] = [["ray-head"]]
+        case "worker groups":
+            cluster["spec"]["workerGroupSpecs"] = [{"groupName": "trainer"}]
+        case "mount":
+            head["containers"][0]["volumeMounts"] = [{"name": "rljob-storage"}]
+
+
+HOSTILE = ["init container", "owner of tools", "no container", "no head", "lists", "worker groups", "mount"]
+
+
+@pytest.mark.parametrize("how", HOSTILE)
+def test_a_raycluster_that_no_operator_has_built_says_nothing(how: str):
+    around = Surroundings().to_running()
+    cluster = copy.deepcopy(around.world.rayclusters()[0])
+    spoil(cluster, how)
+    beside = Surroundings()
+    beside.world = replace(beside.world, children=(cluster,))
+    beside.step()
+    assert beside.status["resolved"]["image"] == "rljob/trainer:test"

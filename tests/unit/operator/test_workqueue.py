@@ -150,3 +150,39 @@ def test_a_worker_that_is_cancelled_while_a_key_arrives_ends(queue, later):
         assert worker.cancelled()
 
     asyncio.run(scenario())
+
+
+def test_events_do_not_retry_a_failing_key_before_its_back_off_is_over(queue, clock):
+    looks = 0
+    queue.add("ml/a")
+    for _ in range(6000):
+        if queue._take() is not None:
+            looks += 1
+            queue.failed("ml/a")
+        clock.now += 0.1
+        queue.add("ml/a")  # a report of its driver
+    assert 15 <= looks <= 17
+
+
+def test_a_key_that_fails_is_looked_at_soon_after_its_author_has_changed_it(queue, clock):
+    for _ in range(10):
+        queue.add("ml/a")
+        clock.now += 60.0
+        queue._take()
+        queue.failed("ml/a")
+    queue.retry("ml/a")
+    assert queue._take() is None
+    clock.now += 0.5
+    assert queue._take() == "ml/a"
+
+
+def test_an_author_who_changes_a_failing_key_all_the_time_has_it_tried_twice_a_second(queue, clock):
+    looks = 0
+    queue.add("ml/a")
+    for _ in range(1000):
+        if queue._take() is not None:
+            looks += 1
+            queue.failed("ml/a")
+        clock.now += 0.01
+        queue.retry("ml/a")
+    assert looks <= 21

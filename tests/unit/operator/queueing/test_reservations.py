@@ -285,3 +285,25 @@ def test_a_look_that_fails_is_repeated(monkeypatch):
         task.cancel()
 
     asyncio.run(scenario())
+
+
+class WithoutRights(Lists):
+    """An API server that refuses everything in one namespace: it was deleted, and the operator's Role with it."""
+
+    async def lists(self, where: str, query: Sequence[tuple[str, str]]) -> Any:
+        if "/namespaces/gone/" in where:
+            raise ClusterError(f"GET {where}: 403 Forbidden", 403)
+        async for page in super().lists(where, query):
+            yield page
+
+
+def test_a_namespace_without_rights_does_not_stop_the_queue_of_the_others():
+    setting = running(WithoutRights(), "a", "b", until=2, namespaces=("gone", "ml"))
+    assert setting.standings() == [Standing.RESERVED, Standing.QUEUED]
+
+
+def test_pods_of_a_cluster_that_may_not_be_read_are_not_taken_for_none():
+    lists = Lists(nodes=[NODE])
+    lists.refused = {"pods": 403}
+    with pytest.raises(ClusterError):
+        asyncio.run(Sight(cast(Cluster, lists), (), None).look_at_others(lambda _: True))
