@@ -261,6 +261,8 @@ class Resolved(Section):
     """run directory in the pods: spec.checkpoint.directory, or one in the operator's volume"""
     volume: DefaultVolume | None = None
     """the operator's volume; absent: the job has its own"""
+    directory_image: str | None = None
+    """image of the init containers that make the run directory in that volume; no job chooses it"""
     head_resources: dict[str, Any] | None = None
     """resources of the head's container"""
     worker_resources: dict[str, Any] | None = None

@@ -11,6 +11,11 @@ from rljob_operator.world import Defaults, Job
 
 NO_IMAGE = "spec.runtime.image is absent, and the operator has no default: set it, or trainer.image of the chart"
 
+NO_DIRECTORY_IMAGE = (
+    "the operator has no image of its own to make the run directory with, and a job's image would see other runs: "
+    "the administrator sets --directory-image or trainer.image of the chart"
+)
+
 NO_KUEUE = "needs Kueue, and the operator does not work with it: leave it out, or set kueue.enabled of the chart"
 
 
@@ -39,8 +44,11 @@ def _missing(admitted: AdmittedJob, defaults: Defaults) -> Claim | None:
     queue = admitted.spec.scheduling.queue
     if queue is not None and not defaults.has_kueue:
         return Claim("False", Reason.NO_KUEUE, f"spec.scheduling.queue: {queue} {NO_KUEUE}")
-    if not admitted.resolved.image:
+    resolved = admitted.resolved
+    if not resolved.image:
         return Claim("False", Reason.NO_IMAGE, NO_IMAGE)
+    if resolved.volume is not None and resolved.volume.sub_path is not None and resolved.directory_image is None:
+        return Claim("False", Reason.NO_IMAGE, NO_DIRECTORY_IMAGE)
     where = storage.directory(admitted)
     if not storage.is_shared(where, admitted):
         volume = defaults.storage

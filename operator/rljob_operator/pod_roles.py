@@ -9,6 +9,8 @@ tools      pods that run the tools of the model, outside of the RayCluster
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from rljob_api.rules.pods import CONTAINERS, MOUNTS
+from rljob_api.rules.runtime import OPERATORS
 from rljob_api.sections import PodRole, Pods, Spec
 from rljob_operator.identity import RAY_CLUSTER_LABEL, RAY_GROUP_LABEL, RAY_NODE_TYPE_LABEL, TOOLS_LABEL, Manifest
 from rljob_operator.template_patch import merged
@@ -62,7 +64,46 @@ def with_role(template: Manifest, spec: Spec, role: Role, cluster: str, group: s
     if given.template is None:
         return shaped
     patched: Manifest = merged(shaped, {"metadata": given.template.metadata, "spec": given.template.spec})
-    return patched
+    return {**patched, "spec": _with_walls(patched["spec"], shaped["spec"])}
+
+
+def _with_walls(pod: Manifest, before: Manifest) -> Manifest:
+    """Return a patched pod with the operator's own containers, volumes and mounts as they were before.
+
+    Admission refuses such a patch. A job that has begun goes on with a manifest that is refused now, though.
+    """
+    kept = dict(pod)
+    for kind in ("initContainers", "volumes"):
+        own = [each for each in _entries(before, kind) if _is_own(each)]
+        others = [each for each in _entries(pod, kind) if not _is_own(each)]
+        if own or kind in pod:
+            kept[kind] = [*own, *others]
+    for kind in CONTAINERS:
+        mounted = {each["name"]: each.get("volumeMounts", []) for each in _entries(before, kind)}
+        if kind in kept:
+            kept[kind] = [_with_mounts(each, mounted.get(str(each.get("name")), [])) for each in _entries(kept, kind)]
+    return kept
+
+
+def _entries(part: Manifest, kind: str) -> list[Manifest]:
+    """Return the entries of a list; what else a refused manifest may have there is no part of a pod."""
+    given = part.get(kind)
+    return [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+
+
+def _with_mounts(container: Manifest, before: Sequence[Manifest]) -> Manifest:
+    """Return a container without mounts of the operator's volumes that it did not have."""
+    kept = {
+        kind: [each for each in _entries(container, kind) if each in before or (not _is_own(each) and "name" in each)]
+        for kind in MOUNTS
+        if kind in container
+    }
+    return {**container, **kept}
+
+
+def _is_own(part: Manifest) -> bool:
+    """Return whether a container, a volume or what mounts one is the operator's."""
+    return str(part.get("name")).startswith(OPERATORS)
 
 
 def _scalars(given: PodRole) -> Manifest:

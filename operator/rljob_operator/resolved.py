@@ -21,8 +21,12 @@ from rljob_operator.pod_roles import HEAD, role_of
 from rljob_operator.pods import VOLUME
 from rljob_operator.world import Defaults, Job, is_deleting
 
-FIRST = "run-directory"
-"""init container that makes the run's directory in the operator's volume"""
+FIRST = "rljob-run-directory"
+"""init container that makes the run's directory in its namespace's part of the operator's volume"""
+FIRST_BEFORE = "run-directory"
+"""the same of an older operator: it mounted the whole volume, at `/rljob-volume`"""
+OWN_NAMES = "."
+"""begins the names of directories in a namespace's part of the volume that are no runs, such as the cache"""
 
 
 def resolved(job: Job, spec: Spec, status: Status, clusters: Sequence[Manifest], defaults: Defaults) -> Resolved:
@@ -32,15 +36,27 @@ def resolved(job: Job, spec: Spec, status: Status, clusters: Sequence[Manifest],
     """
     before = _before(job, spec, status, clusters, defaults)
     volume, directory = _place(job, spec, before, defaults)
+    image = spec.runtime.image or before.image or defaults.image
     return Resolved(
-        image=spec.runtime.image or before.image or defaults.image,
+        image=image,
         directory=directory,
         volume=volume,
+        directory_image=_directory_image(image, before, defaults) if volume else None,
         head_resources=_resources(spec.runtime.head_resources, before.head_resources, defaults.head_resources),
         worker_resources=_resources(spec.runtime.worker_resources, before.worker_resources, defaults.worker_resources),
         defaults=(before.defaults if before.image is not None else dict(defaults.settings)) or None,
         tool_pod_owner=_tool_pod_owner(spec, before, defaults),
     )
+
+
+def _directory_image(image: str | None, before: Resolved, defaults: Defaults) -> str | None:
+    """Return an image for containers that see other runs: one of the operator's, whatever a job names.
+
+    A job with the default image needs no second one on its nodes. What a RayCluster shows does not count: users of a
+    namespace may write one.
+    """
+    own = defaults.image if image == defaults.image else defaults.directory_image or defaults.image
+    return before.directory_image or own
 
 
 def _before(job: Job, spec: Spec, status: Status, clusters: Sequence[Manifest], defaults: Defaults) -> Resolved:
@@ -100,11 +116,13 @@ def _owner_beside(cluster: Manifest) -> ToolPodOwner | None:
 def _default_volume(pod: Manifest) -> DefaultVolume | None:
     """Return the operator's volume as a pod mounts it; it can be a volume of the job's own with the same claim."""
     mounts = pod["containers"][0].get("volumeMounts", [])
-    first = next((each for each in pod.get("initContainers", []) if each["name"] == FIRST), None)
+    names = (FIRST, FIRST_BEFORE)
+    first = next((each for each in pod.get("initContainers", []) if each["name"] in names), None)
     if first is None:
         name, mounts = VOLUME, [each for each in mounts if each["name"] == VOLUME]
     else:
-        name, sub_path = first["volumeMounts"][0]["name"], first["command"][3].split("/", 2)[2]
+        # The last two arguments of both are the paths of the run directory and of the cache, below the same mount.
+        name, sub_path = first["volumeMounts"][0]["name"], first["command"][-2].split("/", 2)[2]
         mounts = [each for each in mounts if each["name"] == name and each.get("subPath") == sub_path]
     sources = [each for each in pod.get("volumes", []) if each["name"] == name]
     if not mounts or not sources:
@@ -152,10 +170,13 @@ def _place(job: Job, spec: Spec, before: Resolved, defaults: Defaults) -> tuple[
 
 
 def _part(volume: DefaultVolume | None, directory: str) -> DefaultVolume | None:
-    """Return the volume of which only this directory is mounted: a job's pods reach no run but their own."""
+    """Return the volume of which only this directory is mounted: a job's pods reach no run but their own.
+
+    None: the directory is not in it, and nothing of it is mounted.
+    """
     place = PurePosixPath(directory)
-    if volume is None or PurePosixPath(volume.path) not in place.parents:
-        return volume
+    if volume is None or ".." in place.parts or PurePosixPath(volume.path) not in place.parents:
+        return None
     return volume.model_copy(update={"sub_path": str(place.relative_to(volume.path))})
 
 
@@ -163,9 +184,16 @@ def _is_in_volume(directory: str, volume: DefaultVolume, job: Job, spec: Spec) -
     """Return whether a directory lies in the job's namespace of the operator's volume, and in no volume of its own."""
     place = PurePosixPath(directory)
     mounts = (str(mount.get("mountPath")) for mount in spec.runtime.volume_mounts)
-    if ".." in place.parts or any(place.is_relative_to(mount) for mount in mounts):
+    if any(place.is_relative_to(mount) for mount in mounts):
         return False
-    return PurePosixPath(volume.path, job.namespace) in place.parents
+    return is_run_directory(place, PurePosixPath(volume.path, job.namespace))
+
+
+def is_run_directory(place: PurePosixPath, namespace: PurePosixPath) -> bool:
+    """Return whether a path names a run directory in this directory of a namespace."""
+    if ".." in place.parts or namespace not in place.parents:
+        return False
+    return not place.relative_to(namespace).parts[0].startswith(OWN_NAMES)
 
 
 def _volume(defaults: Defaults) -> DefaultVolume | None:

@@ -11,7 +11,23 @@ from rljob_operator.pods import VOLUME, small_container
 from rljob_operator.resolved import FIRST
 
 WHOLE_VOLUME = "/rljob-volume"
-"""where the init container mounts the operator's volume"""
+"""where the init containers mount the operator's volume: the first all of it, the second the part of the namespace"""
+NAMESPACE_FIRST = "rljob-namespace-directory"
+"""init container that makes the part of the namespace in the operator's volume"""
+MAKE_DIRECTORIES = """\
+set -e
+umask 077
+for directory; do
+  leads_to=$(realpath -m -- "$directory")
+  if [ "$leads_to" != "$directory" ]; then
+    echo "$directory leads to $leads_to: a run directory is behind no link" >&2
+    exit 1
+  fi
+  mkdir -p -- "$directory"
+done"""
+"""A pod may have left a link in its run directory. A kubelet follows links inside of a volume, so a run in a directory
+below would get whatever the link leads to.
+"""
 
 
 def directory(job: AdmittedJob) -> str:
@@ -84,20 +100,30 @@ def _mounts(volume: DefaultVolume, name: str) -> list[Mapping[str, Any]]:
 
 
 def first_containers(job: AdmittedJob) -> tuple[Manifest, ...]:
-    """Return the init container that makes the run's directory and the cache in the operator's volume.
+    """Return the init containers that make the run's directory and the cache in the operator's volume.
 
-    The kubelet would make it as root: not writable for the job on a hostPath, and impossible on NFS with root squash.
-    It is the only container that mounts the whole volume, and it runs one command.
+    The kubelet would make them as root: not writable for the job on a hostPath, and impossible on NFS with root squash.
+    No job chooses their image. The first alone mounts the whole volume, and makes one directory there. In the part of
+    the namespace, which the second mounts, a link leads to nothing of other namespaces.
     """
-    volume = job.resolved.volume
-    if volume is None or volume.sub_path is None:
+    volume, image = job.resolved.volume, job.resolved.directory_image
+    if volume is None or volume.sub_path is None or image is None:
         return ()
-    paths = volume.sub_path, _shared(volume.sub_path)
-    command = ["mkdir", "-p", "--", *(f"{WHOLE_VOLUME}/{path}" for path in paths)]
-    # The pod needs no more than without it.
-    container = {
-        **small_container(FIRST, job.resolved.image, command, "64Mi"),
-        "imagePullPolicy": job.spec.runtime.image_pull_policy,
-        "volumeMounts": [{"name": _name(job), "mountPath": WHOLE_VOLUME}],
+    name, namespace = _name(job), volume.sub_path.partition("/")[0]
+    part = f"{WHOLE_VOLUME}/{namespace}"
+    paths = (f"{WHOLE_VOLUME}/{path}" for path in (volume.sub_path, _shared(volume.sub_path)))
+    make = ["sh", "-c", MAKE_DIRECTORIES, FIRST, *paths]
+    return (
+        _first(NAMESPACE_FIRST, image, ["mkdir", "-p", "--", part], {"name": name, "mountPath": WHOLE_VOLUME}),
+        _first(FIRST, image, make, {"name": name, "mountPath": part, "subPath": namespace}),
+    )
+
+
+def _first(name: str, image: str, command: Sequence[str], mount: Manifest) -> Manifest:
+    """Return an init container with this mount. The pod needs no more than without it."""
+    return {
+        **small_container(name, image, command, "64Mi"),
+        # The pod's status then says why it failed.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [mount],
     }
-    return (container,)

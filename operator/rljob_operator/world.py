@@ -162,6 +162,8 @@ class Defaults:
 
     image: str | None = None
     storage: Storage | None = None
+    directory_image: str | None = None
+    """makes the run directories of jobs that have an image of their own; None: the default image does"""
     scrapers: Mapping[str, str] | None = None
     """labels of the namespaces whose pods may read the driver's metrics; empty: all, None: none"""
     operator_namespace: str = "default"

@@ -8,7 +8,7 @@ from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules.claims import FREE_MAPPING, only_in_python, requires
 from rljob_api.rules.names import closest
 from rljob_api.rules.pod_types import wrong_types
-from rljob_api.rules.runtime import counted
+from rljob_api.rules.runtime import OPERATORS, counted
 from rljob_api.rules.terms import SPEC, Field, fields_of, has, matches, or_else, size
 from rljob_api.sections import Device, OfPod, Placement, PodRole, Pods, Spec, ToolSandbox
 from rljob_api.sizing.topology import gpu_resource
@@ -67,8 +67,13 @@ OURS = ("rljob.dev/", "ray.io/", "app.kubernetes.io/managed-by")
 """beginnings of labels and annotations by which the operator and KubeRay find pods"""
 RAY_CONTAINERS = {"head": "ray-head", "trainer": "ray-worker", "rollout": "ray-worker", "tools": "tools"}
 """the container of each role whose program is ours"""
-LISTS = {"containers": "name", "initContainers": "name", "volumes": "name"}
+FIRST_BEFORE = "run-directory"
+"""an init container that older operators added"""
+CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
+LISTS = {**dict.fromkeys(CONTAINERS, "name"), "volumes": "name"}
 """lists of a pod's spec whose entries merge by this field"""
+MOUNTS = {"volumeMounts": "mountPath", "volumeDevices": "devicePath"}
+"""lists of a container that name volumes; their entries merge by this field"""
 
 
 def roles(given: Pods) -> Iterator[tuple[str, PodRole]]:
@@ -166,6 +171,10 @@ def role_template(spec: Spec, path: str, name: str, role: PodRole) -> Iterator[P
         yield from keys_of(f"{path}.metadata.{key}", given if isinstance(given, Mapping) else {})
     for key, merged_by in LISTS.items():
         yield from entries_of(f"{path}.spec.{key}", patch.get(key), merged_by)
+        if key in patch and patch[key] is None:
+            yield Problem(f"{path}.spec.{key}", ABSENT, "would remove what the operator needs; leave it out")
+    for key in CONTAINERS:
+        yield from mounts_of(f"{path}.spec.{key}", patch.get(key))
     yield from ray_container(f"{path}.spec.containers", patch.get("containers"), RAY_CONTAINERS[name], spec)
 
 
@@ -173,10 +182,34 @@ def entries_of(path: str, given: object, merged_by: str) -> Iterator[Problem]:
     for index, entry in enumerate(given if isinstance(given, list) else ()):
         if not isinstance(entry, Mapping) or not isinstance(entry.get(merged_by), str):
             yield Problem(f"{path}[{index}].{merged_by}", ABSENT, "is missing: entries merge by it")
-        elif entry[merged_by].startswith("rljob-"):
+        elif entry[merged_by].startswith(OPERATORS) or entry[merged_by] == FIRST_BEFORE:
             yield Problem(
                 f"{path}[{index}].{merged_by}", entry[merged_by], "belongs to the operator; take another name"
             )
+
+
+def mounts_of(path: str, given: object) -> Iterator[Problem]:
+    """Yield problems of what the patches of containers mount: no volume of the operator.
+
+    A job sees one directory of the operator's volume. A mount without a name would keep that of the mount which it
+    merges into, and could take its `subPath` away.
+    """
+    for index, container in enumerate(given if isinstance(given, list) else ()):
+        for key, merged_by in MOUNTS.items() if isinstance(container, Mapping) else ():
+            mounts = container.get(key)
+            for number, mount in enumerate(mounts if isinstance(mounts, list) else ()):
+                yield from mount_of(f"{path}[{index}].{key}[{number}]", mount, merged_by)
+
+
+def mount_of(path: str, mount: object, merged_by: str) -> Iterator[Problem]:
+    if not isinstance(mount, Mapping) or not isinstance(mount.get(merged_by), str):
+        yield Problem(f"{path}.{merged_by}", ABSENT, "is missing: entries merge by it")
+    elif mount.get("$patch") == "delete":
+        return
+    elif not isinstance(name := mount.get("name"), str):
+        yield Problem(f"{path}.name", ABSENT, "is missing: name the volume")
+    elif name.startswith(OPERATORS):
+        yield Problem(f"{path}.name", name, "is a volume of the operator; mount one of the job's own")
 
 
 def ray_container(path: str, given: object, name: str, spec: Spec) -> Iterator[Problem]:

@@ -15,6 +15,8 @@ from rljob_api.rules.terms import SPEC, all_of, fields_of, has, or_else
 from rljob_api.sections import Device, Spec, WandbMode
 from rljob_api.sizing.topology import gpu_resource
 
+OPERATORS = "rljob-"
+"""begins the names of containers and volumes that the operator adds to pods"""
 REQUESTED = fields_of(SPEC.runtime, "head_resources", "worker_resources")
 wandb = SPEC.tracking.wandb
 TRACKING = requires(
@@ -110,6 +112,8 @@ def volume_mounts(spec: Spec) -> Iterator[Problem]:
     for index, name in enumerate(known):
         if name in known[:index]:
             yield Problem(f"spec.runtime.volumes[{index}].name", name, "is the name of two volumes")
+        if isinstance(name, str) and name.startswith(OPERATORS):
+            yield Problem(f"spec.runtime.volumes[{index}].name", name, "belongs to the operator; take another name")
     for index, mount in enumerate(spec.runtime.volume_mounts):
         name = mount.get("name")
         if isinstance(name, str) and name not in known:

@@ -1,14 +1,16 @@
 """What `spec.pods` makes of the pods of each role."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from rljob_operator import children, cluster_shape
 from rljob_operator.admitted_job import admitted_job
+from rljob_operator.identity import Manifest
 from rljob_operator.rollout_pods import RolloutPods
 from rljob_operator.world import Job, job_of
-from support.operator.operator_world import DEFAULTS, Surroundings, admitted, raw_job
+from support.operator.operator_world import DEFAULTS, Surroundings, admitted, cluster_of, raw_job
 
 CLUSTER = "sums-7f3a1-1"
 GPU = {"device": "Gpu"}
@@ -139,7 +141,11 @@ def test_a_patch_adds_containers_and_changes_ray_s_own():
     assert [each["name"] for each in pod["containers"]] == ["ray-worker", "logs"]
     assert ray(found["trainer"])["tty"] is True
     assert ray(found["trainer"])["image"] == DEFAULTS.image
-    assert [each["name"] for each in pod["initContainers"]] == ["run-directory", "fetch"]
+    assert [each["name"] for each in pod["initContainers"]] == [
+        "rljob-namespace-directory",
+        "rljob-run-directory",
+        "fetch",
+    ]
     assert "priorityClassName" not in pod
     assert found["rollout"]["spec"]["priorityClassName"] == "low"
 
@@ -176,3 +182,56 @@ def test_planning_with_settings_of_pods_comes_to_rest():
     )
     surroundings.to_running()
     assert surroundings.plan().is_empty
+
+
+OF_THE_OPERATOR = {"name": "rljob-storage", "mountPath": "/all"}
+GREEDY = [
+    {"containers": [{"name": "spy", "image": "x", "volumeMounts": [OF_THE_OPERATOR]}]},
+    {"containers": [{"name": "ray-head", "volumeMounts": [OF_THE_OPERATOR]}]},
+    {"containers": [{"name": "ray-head", "volumeMounts": [{"mountPath": "/rljob/ml/sums", "subPath": None}]}]},
+    {"containers": [{"name": "ray-head", "volumeMounts": [{"mountPath": "/rljob/ml/sums", "subPath": "b"}]}]},
+    {"containers": [{"name": "spy", "volumeDevices": [{"name": "rljob-storage", "devicePath": "/dev/x"}]}]},
+    {"containers": [{"name": "ray-head", "$patch": "replace", "volumeMounts": [OF_THE_OPERATOR]}]},
+    {"ephemeralContainers": [{"name": "spy", "volumeMounts": [OF_THE_OPERATOR]}]},
+    {"initContainers": [{"name": "spy", "volumeMounts": [{**OF_THE_OPERATOR, "subPathExpr": "$(A)"}]}]},
+    {"initContainers": [{"name": "rljob-run-directory", "image": "evil", "command": ["rm"]}]},
+    {"initContainers": [{"name": "rljob-run-directory", "$patch": "delete"}]},
+    {"initContainers": None},
+    {"initContainers": "none"},
+    {"initContainers": [None, {"name": "spy", "volumeMounts": [OF_THE_OPERATOR, 7]}]},
+    {"volumes": [{"name": "rljob-storage", "hostPath": {"path": "/"}, "emptyDir": None}]},
+    {"volumes": None},
+    {"$patch": "replace", "containers": [{"name": "spy", "volumeMounts": [OF_THE_OPERATOR]}]},
+]
+
+
+def of_operator(pod: Manifest) -> Manifest:
+    """Return what a pod has of the operator's: containers, volumes, and mounts of these volumes."""
+    lists = ("initContainers", "volumes")
+    own = {kind: [each for each in pod.get(kind, []) if each["name"].startswith("rljob-")] for kind in lists}
+    kinds = ("initContainers", "containers", "ephemeralContainers")
+    mounts = [
+        (container["name"], mount)
+        for kind in kinds
+        for container in pod.get(kind, [])
+        for mount in (*container.get("volumeMounts", []), *container.get("volumeDevices", []))
+    ]
+    return {**own, "mounts": [each for each in mounts if each[1].get("name", "rljob-").startswith("rljob-")]}
+
+
+@pytest.mark.parametrize("patch", GREEDY, ids=str)
+def test_no_patch_of_a_job_that_has_begun_reaches_more_of_the_operator_s_volume(patch: dict):
+    """Admission refuses these patches. A job that has begun goes on, also with a manifest that is refused now."""
+    raw = {**raw_job(pods={"head": {"template": {"spec": patch}}}), "status": {"attempts": [{}]}}
+    job = job_of(raw)
+    assert job.spec is None
+    assert job.readable is not None
+    spec = job.readable.spec
+    found = of_operator(
+        cluster_of(admitted_job(replace(job, status={}), spec, DEFAULTS))["headGroupSpec"]["template"]["spec"]
+    )
+    whole = of_operator(templates()["head"]["spec"])
+    assert {kind: found[kind] for kind in ("initContainers", "volumes")} == {
+        kind: whole[kind] for kind in ("initContainers", "volumes")
+    }
+    assert all(mount in whole["mounts"] for mount in found["mounts"])

@@ -8,7 +8,7 @@ import pytest
 from rljob_api.exits import Exit
 from rljob_operator.identity import KEY_ANNOTATION
 from rljob_operator.world import Defaults, Storage
-from support.operator.operator_world import DEFAULTS, Surroundings, raw_job, running
+from support.operator.operator_world import DEFAULTS, Surroundings, admitted, raw_job, running
 
 OTHER = Defaults(
     image="rljob/trainer:next",
@@ -35,6 +35,7 @@ def test_what_a_job_uses_is_recorded_once():
         "image": "rljob/trainer:test",
         "directory": "/rljob/ml/sums",
         "volume": {"source": {"emptyDir": {}}, "path": "/rljob", "subPath": "ml/sums"},
+        "directoryImage": "rljob/trainer:test",
         "headResources": {},
         "workerResources": {},
     }
@@ -94,8 +95,53 @@ def test_a_job_of_an_older_operator_keeps_what_its_cluster_was_built_with():
     around = with_defaults(Surroundings(raw_job(runtime={"device": "Gpu"})), built).to_running()
     recorded = around.status.pop("resolved")
     with_defaults(around, OTHER).step()
-    assert around.status["resolved"] == recorded
+    assert around.status["resolved"] == {**recorded, "directoryImage": OTHER.image}
     assert around.plan().apply == ()
+
+
+def test_a_run_directory_is_made_by_an_image_that_no_job_chooses():
+    ours = replace(DEFAULTS, directory_image="rljob/operator:1")
+    assert admitted(raw_job(), ours).resolved.directory_image == DEFAULTS.image, "nodes have it anyway"
+    assert admitted(raw_job(runtime={"image": "evil"}), ours).resolved.directory_image == "rljob/operator:1"
+    assert admitted(raw_job(runtime={"image": "evil"})).resolved.directory_image == DEFAULTS.image
+
+
+def test_a_raycluster_that_a_tenant_writes_does_not_choose_it_either():
+    around = Surroundings().to_running()
+    for pod in pod_specs(around):
+        for container in (*pod["initContainers"], *pod["containers"]):
+            container["image"] = "evil"
+    around.status.pop("resolved")
+    around.step()
+    assert around.status["resolved"]["image"] == "evil"
+    assert around.status["resolved"]["directoryImage"] == DEFAULTS.image
+
+
+def test_a_job_with_its_own_image_waits_where_the_operator_has_none():
+    around = with_defaults(Surroundings(raw_job(runtime={"image": "mine:1"})), replace(DEFAULTS, image=None))
+    around.step()
+    assert around.condition("Admitted")["reason"] == "NoImage"
+    assert "to make the run directory with" in around.condition("Admitted")["message"]
+
+
+@pytest.mark.parametrize(
+    "name", ["/rljob/ml/.cache", "/rljob/ml/.cache/x", "/rljob/ml/.rljob-deleted/x", "/rljob/ml/../b"]
+)
+def test_a_run_has_no_directory_of_the_operator_s_own(name: str):
+    found = admitted(raw_job(checkpoint={"directory": name})).resolved
+    assert found.volume is None
+
+
+def test_a_recorded_directory_that_today_s_volume_does_not_hold_mounts_nothing_of_it():
+    around = Surroundings().to_running()
+    around.edit(suspend=True)
+    around.ends(Exit.PREEMPTED)
+    around.step()
+    around.deletions_done()
+    around.step()
+    around.status.pop("resolved")
+    moved = replace(DEFAULTS, storage=replace(DEFAULTS.storage, path="/new"))
+    assert admitted(around.raw, moved).resolved.volume is None
 
 
 def mount_whole(around: Surroundings) -> None:

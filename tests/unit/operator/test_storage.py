@@ -1,6 +1,8 @@
 """Where a run's files lie, and which of the operator's volume its pods see."""
 
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -52,13 +54,53 @@ def mounts_of_storage(container: dict) -> list[dict]:
 
 @pytest.mark.parametrize("pod", pods())
 def test_no_container_of_a_program_sees_another_job_s_run(pod: dict):
-    (container,), (first,) = pod["containers"], pod["initContainers"]
+    (container,), (whole, part) = pod["containers"], pod["initContainers"]
     assert [mount["subPath"] for mount in mounts_of_storage(container)] == ["ml/sums", "ml/.cache"]
-    assert [mount["mountPath"] for mount in mounts_of_storage(first)] == ["/rljob-volume"]
-    assert first["command"] == ["mkdir", "-p", "--", "/rljob-volume/ml/sums", "/rljob-volume/ml/.cache"]
-    assert first["securityContext"] == container["securityContext"]
-    assert first["resources"]["requests"] == {"cpu": "100m", "memory": "64Mi"}
-    assert first["image"] == container["image"]
+    assert mounts_of_storage(whole) == [{"name": "rljob-storage", "mountPath": "/rljob-volume"}]
+    assert whole["command"] == ["mkdir", "-p", "--", "/rljob-volume/ml"]
+    in_part = {"name": "rljob-storage", "mountPath": "/rljob-volume/ml", "subPath": "ml"}
+    assert mounts_of_storage(part) == [in_part]
+    assert part["command"][-2:] == ["/rljob-volume/ml/sums", "/rljob-volume/ml/.cache"]
+    for first in (whole, part):
+        assert first["securityContext"] == container["securityContext"]
+        assert first["resources"]["requests"] == {"cpu": "100m", "memory": "64Mi"}
+
+
+@pytest.mark.parametrize("pod", pods(runtime={"image": "evil", "imagePullPolicy": "Never"}))
+def test_the_containers_that_see_other_runs_have_the_operator_s_image(pod: dict):
+    assert pod["containers"][0]["image"] == "evil"
+    assert [first["image"] for first in pod["initContainers"]] == [DEFAULTS.image, DEFAULTS.image]
+    assert all("imagePullPolicy" not in first for first in pod["initContainers"])
+
+
+def make(*directories: Path) -> subprocess.CompletedProcess[str]:
+    command = ["sh", "-c", storage.MAKE_DIRECTORIES, "first", *map(str, directories)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_run_directories_are_made_for_their_owner_alone(tmp_path: Path):
+    made = [tmp_path / "ml/it's a run", tmp_path / "ml/first/second", tmp_path / "ml/.cache"]
+    for _ in range(2):
+        assert make(*made).returncode == 0
+    assert [path.stat().st_mode & 0o777 for path in (*made, tmp_path / "ml/first")] == [0o700] * 4
+
+
+@pytest.mark.parametrize("target", ["../../b", "../other", "nowhere", "."])
+def test_a_run_gets_no_directory_behind_a_link_of_another_run(tmp_path: Path, target: str):
+    for each in ("a/mine", "a/other/victim", "b/victim"):
+        (tmp_path / each).mkdir(parents=True)
+    (tmp_path / "a/mine/link").symlink_to(target)
+    before = sorted(tmp_path.rglob("*"))
+    refused = make(tmp_path / "a/mine/link/victim", tmp_path / "a/.cache")
+    assert refused.returncode == 1
+    assert "a run directory is behind no link" in refused.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_run_directory_that_is_a_link_is_refused(tmp_path: Path):
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "run").symlink_to("victim")
+    assert make(tmp_path / "run").returncode == 1
 
 
 def test_a_named_directory_of_the_operator_s_storage_is_mounted_beside_the_cache_of_its_namespace():
@@ -90,8 +132,9 @@ def test_a_claim_is_one_volume_of_a_pod_also_where_the_job_has_its_data_on_it(cl
             each["persistentVolumeClaim"]["claimName"] for each in pod["volumes"] if "persistentVolumeClaim" in each
         ]
         assert sorted(claims) == sorted({claim, "runs"})
-        (first,), (container,) = pod["initContainers"], pod["containers"]
-        assert first["volumeMounts"] == [{"name": name, "mountPath": "/rljob-volume"}]
+        (whole, part), (container,) = pod["initContainers"], pod["containers"]
+        assert whole["volumeMounts"] == [{"name": name, "mountPath": "/rljob-volume"}]
+        assert part["volumeMounts"] == [{"name": name, "mountPath": "/rljob-volume/ml", "subPath": "ml"}]
         mounts = {each["mountPath"]: each for each in container["volumeMounts"]}
         assert mounts["/rljob/ml/sums"] == {"name": name, "mountPath": "/rljob/ml/sums", "subPath": "ml/sums"}
         assert mounts["/data"] == DATA["volumeMounts"][0]

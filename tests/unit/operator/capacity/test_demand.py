@@ -14,7 +14,7 @@ AMOUNTS = st.fixed_dictionaries({}, optional={"cpu": st.sampled_from(["500m", "2
 RESOURCES = st.fixed_dictionaries({}, optional={"requests": AMOUNTS, "limits": AMOUNTS})
 SELECTORS = st.dictionaries(st.sampled_from(["pool", "zone"]), st.sampled_from(["a", "b"]), max_size=2)
 TOLERATIONS = st.lists(st.sampled_from([{"key": "gpu", "operator": "Exists"}, {"operator": "Exists"}]), max_size=2)
-NAMES = st.sampled_from(["ray-head", "ray-worker", "run-directory", "logs"])
+NAMES = st.sampled_from(["ray-head", "ray-worker", "fetch", "logs"])
 CHANGED = st.fixed_dictionaries({"name": NAMES}, optional={
     "resources": RESOURCES,
     "env": st.just([{"name": "A", "value": "1"}]),
@@ -31,7 +31,7 @@ def without_restart(found: list[Manifest]) -> list[Manifest]:
 CONTAINERS = st.lists(CHANGED, max_size=2, unique_by=lambda each: each["name"])
 PATCHES = st.fixed_dictionaries({}, optional={
     "containers": CONTAINERS.map(without_restart),
-    "initContainers": CONTAINERS | st.just([{"name": "run-directory", "$patch": "delete"}]),
+    "initContainers": CONTAINERS | st.just([{"name": "fetch", "$patch": "delete"}]),
     "nodeSelector": st.one_of(st.none(), SELECTORS, SELECTORS.map(lambda found: {"$patch": "replace", **found})),
     "tolerations": st.none() | TOLERATIONS,
     "priorityClassName": st.none() | st.just("low"),
