@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from rljob_api.exits import Exit
 from rljob_api.importing.draft import NoteKind
@@ -47,7 +48,7 @@ def imported(path: Path, given: Mapping[str, str]) -> Read:
     """Return the manifest of a script, and what to say about it."""
     name = "stdin" if path == STDIN else str(path)
     try:
-        text = sys.stdin.read() if path == STDIN else read(path)
+        text = of_file(sys.stdin.buffer, name) if path == STDIN else read(path)
         found = import_text(text, "imported" if path == STDIN else path.name, files_beside(path), given)
     except (OSError, UnicodeDecodeError, NoTrainingError) as error:
         return Read(f"{name}: {error}", "", Exit.BAD_INPUT)
@@ -63,9 +64,14 @@ def exported(path: Path) -> str:
 def read(path: Path) -> str:
     """Return a script's text. Raises OSError, UnicodeDecodeError."""
     with path.open("rb") as file:
-        content = file.read(MOST_BYTES + 1)
+        return of_file(file, str(path))
+
+
+def of_file(file: BinaryIO, name: str) -> str:
+    """Return the text of an open file. Raises OSError, UnicodeDecodeError."""
+    content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
-        raise OSError(f"{path} has more than {MOST_BYTES} bytes")
+        raise OSError(f"{name} has more than {MOST_BYTES} bytes")
     return content.decode()
 
 

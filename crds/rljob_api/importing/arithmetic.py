@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 
 LARGEST = 2**63
+LONGEST = 1_000
+"""of an expression [characters]"""
 OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -13,8 +15,14 @@ OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 }
 
 
-def value(expression: str, variables: Mapping[str, str]) -> int | None:
+Variables = Callable[[str], str | None]
+"""the value of a variable by its name; None: it is not known"""
+
+
+def value(expression: str, variables: Variables) -> int | None:
     """Return the value of an expression of + - * / % with names of variables; None: it is not of this form."""
+    if len(expression) > LONGEST:
+        return None
     plain = re.sub(r"\$\{?(\w+)\}?", r"\1", expression).strip()
     try:
         found = _value(ast.parse(plain, mode="eval").body, variables)
@@ -23,12 +31,13 @@ def value(expression: str, variables: Mapping[str, str]) -> int | None:
     return found if found is not None and abs(found) < LARGEST else None
 
 
-def _value(node: ast.expr, variables: Mapping[str, str]) -> int | None:
+def _value(node: ast.expr, variables: Variables) -> int | None:
     match node:
         case ast.Constant(value=int() as number) if not isinstance(number, bool):
             return number
-        case ast.Name(id=name) if name in variables:
-            return int(variables[name])
+        case ast.Name(id=name):
+            text = variables(name)
+            return None if text is None else int(text)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             positive = _value(operand, variables)
             return None if positive is None else -positive

@@ -41,18 +41,25 @@ class Launch:
 def launches(commands: Sequence[Command]) -> tuple[Launch, ...]:
     """Return the commands that start a training, for example behind `ray job submit … --`."""
     found: list[Launch] = []
+    torn: list[list[Command]] = []
     for command in commands:
         if found and command[0].text.startswith("--"):
-            found[-1] = replace(
-                found[-1], words=(*found[-1].words, *command), torn_at=found[-1].torn_at or _line(command)
-            )
+            torn[-1].append(command)
             continue
         for index, word in enumerate(command):
             system = next((system for program, system in PROGRAMS.items() if program.fullmatch(word.text)), None)
             if system:
                 found.append(Launch(system, word, command[index + 1 :], command[:index]))
+                torn.append([])
                 break
-    return tuple(found)
+    return tuple(map(_joined, found, torn))
+
+
+def _joined(launch: Launch, torn: Sequence[Command]) -> Launch:
+    """Return the launch with the flags of the commands after it, which bash does not take for its own."""
+    words = (word for command in torn for word in command)
+    torn_at = next(filter(None, map(_line, torn)), 0)
+    return replace(launch, words=(*launch.words, *words), torn_at=torn_at)
 
 
 def _line(command: Command) -> int:

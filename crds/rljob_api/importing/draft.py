@@ -11,6 +11,14 @@ from rljob_api.importing.mapping import Entry, Field, Joint, Lost, Needless, Tab
 from rljob_api.importing.words import Given
 
 Number = TypeVar("Number", int, float)
+LONGEST = 300
+"""of an argument in a note [characters]"""
+MOST_REASONS = 10
+"""that one argument is told to be unknown for"""
+MOST_SUGGESTIONS = 100
+"""of names that are near an unknown one: each costs milliseconds"""
+LONGEST_NAME = 100
+"""of a name that may be near another one [characters]"""
 SECRET = re.compile(r"wandb-key|api[-_]?key|password|secret|(^|[-_.])token$")
 
 
@@ -88,8 +96,10 @@ def _removed(here: dict[str, Any], path: Sequence[str]) -> None:
 
 
 def origin(given: Given) -> str:
-    """Return `--lr 1e-6, line 12`; a secret is not shown."""
-    shown = f"{given.shown.split()[0].split('=')[0]} (hidden)" if SECRET.search(given.name) else given.shown
+    """Return `--lr 1e-6, line 12`; a secret is not shown, and of a long argument the beginning is."""
+    shown = given.shown if len(given.shown) <= LONGEST else f"{given.shown[:LONGEST]}…"
+    if SECRET.search(given.name):
+        shown = f"{shown.split()[0].split('=')[0]} (hidden)"
     return f"{shown}, {given.place}"
 
 
@@ -134,6 +144,7 @@ def carry_over(draft: Draft, arguments: Arguments, table: Table, otherwise: Call
 
     `otherwise` is asked about names that are not in the table, and returns whether it knows them.
     """
+    unlisted = 0
     for given in arguments.values():
         draft.arguments += 1
         entry = table.get(given.name)
@@ -143,7 +154,9 @@ def carry_over(draft: Draft, arguments: Arguments, table: Table, otherwise: Call
         elif otherwise(draft, given):
             draft.listed += 1
         else:
-            close = difflib.get_close_matches(given.name, table, n=1, cutoff=0.7)
+            unlisted += 1
+            is_compared = unlisted <= MOST_SUGGESTIONS and len(given.name) <= LONGEST_NAME
+            close = difflib.get_close_matches(given.name, table, n=1, cutoff=0.7) if is_compared else []
             near = f"; did you mean {given.shown[: given.shown.find(given.name)]}{close[0]}?" if close else ""
             draft.note(NoteKind.UNLISTED, given, f"unknown name{near}")
 
@@ -188,5 +201,8 @@ def into_field(draft: Draft, given: Given, entry: Field) -> None:
 
 
 def note_unknown(draft: Draft, given: Given) -> None:
-    for reason in dict.fromkeys(given.unknown):
-        draft.note(NoteKind.UNKNOWN, given, reason)
+    reasons = tuple(dict.fromkeys(given.unknown))
+    for reason in reasons[:MOST_REASONS]:
+        draft.note(NoteKind.UNKNOWN, given, reason if len(reason) <= LONGEST else f"{reason[:LONGEST]}…")
+    if len(reasons) > MOST_REASONS:
+        draft.note(NoteKind.UNKNOWN, given, f"{len(reasons) - MOST_REASONS} more parts are not known")

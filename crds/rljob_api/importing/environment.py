@@ -67,7 +67,7 @@ def _variables(text: str) -> dict[str, str] | None:
     """Return the variables of a runtime environment; None: the text is none."""
     try:
         content = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     variables = content.get("env_vars", {}) if isinstance(content, dict) else None
     return {str(name): str(value) for name, value in variables.items()} if isinstance(variables, dict) else None

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from rljob_api.importing.words import Given
 
+LONGEST = 100
+"""of a number [characters]"""
 NUMBER = re.compile(r"[-+]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
@@ -70,16 +72,25 @@ Table = Mapping[str, Entry]
 
 def whole(text: str) -> int:
     """Return a whole number. Raises ValueError."""
-    if not NUMBER.fullmatch(text) or float(text) != int(float(text)):
-        raise ValueError(f"{text!r} is no whole number")
+    if not _is_number(text) or not float(text).is_integer():
+        raise ValueError(f"{shortened(text)!r} is no whole number")
     return int(text) if re.fullmatch(r"[-+]?[\d_]+", text) else int(float(text))
 
 
 def number(text: str) -> float:
     """Return a number. Raises ValueError."""
-    if not NUMBER.fullmatch(text):
-        raise ValueError(f"{text!r} is no number")
+    if not _is_number(text):
+        raise ValueError(f"{shortened(text)!r} is no number")
     return float(text)
+
+
+def _is_number(text: str) -> bool:
+    return len(text) <= LONGEST and NUMBER.fullmatch(text) is not None
+
+
+def shortened(text: str) -> str:
+    """Return the beginning of a long value, for a message."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def single(given: Given) -> str:
@@ -95,7 +106,7 @@ def function(text: str) -> str:
     if ":" in text:
         return text
     if not module:
-        raise ValueError(f"{text!r} is not of the form module.function")
+        raise ValueError(f"{shortened(text)!r} is not of the form module.function")
     return f"{module}:{name}"
 
 
@@ -107,7 +118,7 @@ def switched(given: Given) -> bool:
     """Return whether a flag, which may have a value, is on. Raises ValueError."""
     text = given.words[0].text.lower() if given.words else "true"
     if text not in ("true", "false", "1", "0"):
-        raise ValueError(f"{text!r} is neither true nor false")
+        raise ValueError(f"{shortened(text)!r} is neither true nor false")
     return text in ("true", "1")
 
 
@@ -118,7 +129,7 @@ def chosen(options: Mapping[str, str]) -> Conversion:
     def read(given: Given) -> str:
         text = single(given)
         if text.lower() not in options:
-            raise ValueError(f"{text!r} has no counterpart; these have: {', '.join(options)}")
+            raise ValueError(f"{shortened(text)!r} has no counterpart; these have: {', '.join(options)}")
         return options[text.lower()]
 
     return Conversion(read, lambda value: (ours[str(value)],) if str(value) in ours else None)

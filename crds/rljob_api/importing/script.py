@@ -9,7 +9,7 @@ from rljob_api.importing.environment import carry_environment
 from rljob_api.importing.finish import Imported
 from rljob_api.importing.settings import SettingsError
 from rljob_api.importing.shell import Files
-from rljob_api.importing.shell_words import ShellError
+from rljob_api.importing.shell_words import ShellError, TooMuchError
 from rljob_api.importing.words import Given
 
 YAML = (".yaml", ".yml")
@@ -52,6 +52,8 @@ def with_bases(found: Sequence[Given], files: Files) -> tuple[Given, ...]:
     layers = [tuple(found)]
     for _ in range(MOST_BASES):
         named = [word.text for given in layers[0] if given.name == BASE for word in given.words]
+        if len(named) > MOST_BASES:
+            raise SettingsError(f"{BASE} names {len(named)} configurations; at most {MOST_BASES} are read")
         texts = [(path, files(path)) for path in named if path.endswith(YAML)]
         bases = [settings.from_yaml(text, path.rpartition("/")[2]) for path, text in texts if text is not None]
         layers[0] = tuple(given for given in layers[0] if given.name != BASE or not bases)
@@ -65,7 +67,9 @@ def from_script(text: str, files: Files, given: Mapping[str, str]) -> Draft:
     """Return the draft of a bash script. Raises NoTrainingError."""
     try:
         script = shell.read(text, files, given)
-    except (ShellError, RecursionError) as error:
+    except TooMuchError as error:
+        raise NoTrainingError(f"too large to be read: {error}") from error
+    except ShellError as error:
         raise NoTrainingError(f"not a bash script: {error}") from error
     found = command.launches(script.commands)
     if not found:

@@ -10,7 +10,17 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from rljob_api.importing import arithmetic
-from rljob_api.importing.shell_words import Array, Operator, Piece, PieceKind, RawWord, ShellError, Token, tokens
+from rljob_api.importing.shell_words import (
+    Array,
+    Operator,
+    Piece,
+    PieceKind,
+    RawWord,
+    ShellError,
+    Token,
+    TooMuchError,
+    tokens,
+)
 from rljob_api.importing.shell_words import pieces as split_pieces
 from rljob_api.importing.words import Word
 
@@ -20,6 +30,20 @@ Command = tuple[Word, ...]
 
 MOST_FILES = 100
 """sourced files of one script: a file may source itself"""
+LONGEST = 2**20
+"""of a variable [characters]: two lines double it, and `A=$A$A` needs 20 for a megabyte"""
+MOST_WORDS = 10_000
+"""of an array"""
+MOST_WORK = 2**24
+"""characters and words that a script and what it sources may make, all together"""
+COMMAND_COSTS = 500
+WORD_COSTS = 64
+READING_COSTS = 4
+"""a command, a word, and a character of a script, in characters that are made"""
+DEEPEST = 50
+"""`${A:-${B:-…}}`"""
+LONGEST_DIRECTORY = 300
+"""of a command that asks for the script's directory [characters]"""
 OPENS = frozenset({"if", "while", "until", "for", "case", "select", "{"})
 CLOSES = frozenset({"fi", "done", "esac", "}"})
 INTRODUCES = frozenset({"then", "else", "elif", "do", "!", "if", "while", "until", "time", "{"})
@@ -59,28 +83,42 @@ class Shell:
     """how many conditions and loops are open"""
     sourced: int = 0
     file: str = ""
+    nested: int = 0
+    """how many defaults of variables are open"""
+    work: int = 0
+
+    def made(self, characters: int, line: int) -> None:
+        """Count what was made. Raises TooMuchError."""
+        self.work += characters
+        if self.work > MOST_WORK:
+            raise TooMuchError(f"line {line}: the script makes more than {MOST_WORK} characters of words")
 
 
 def read(text: str, files: Files, given: Mapping[str, str]) -> Script:
     """Return the commands of a script; `given` are values of variables, for example of the environment.
 
-    Raises ShellError if the text is no bash.
+    Raises ShellError if the text is no bash, and TooMuchError if it grows beyond the limits.
     """
     variables: dict[str, tuple[Word, ...]] = {name: (Word(value, 0),) for name, value in given.items()}
     shell = Shell(files, variables, frozenset(given))
-    _read(shell, text)
+    try:
+        _read(shell, text)
+    except RecursionError as error:
+        raise TooMuchError("its commands are nested too deeply") from error
     return Script(tuple(shell.commands), tuple(shell.notes))
 
 
 def _read(shell: Shell, text: str) -> None:
+    shell.made(READING_COSTS * len(text), 1)
     for words, is_conditional in _simple_commands(tokens(text)):
+        shell.made(COMMAND_COSTS, words[0].line)
         opened = _keywords(shell, words)
         rest = words[opened:]
         if rest:
             _run(shell, rest, is_conditional or shell.depth > 0)
 
 
-def _simple_commands(found: Sequence[Token]) -> Iterator[tuple[list[RawWord | Array], bool]]:
+def _simple_commands(found: Iterator[Token]) -> Iterator[tuple[list[RawWord | Array], bool]]:
     """Yield the words of each command, and whether it runs only after another has succeeded or failed."""
     words: list[RawWord | Array] = []
     is_conditional = skips = False
@@ -180,6 +218,8 @@ def _assign(shell: Shell, word: RawWord | Array, is_conditional: bool) -> None:
         before = shell.variables.get(word.name, ()) if word.appends else ()
         if is_conditional:
             shell.notes.append(f"line {word.line}: the array {word.name} is set under a condition; used as it stands")
+        if len(before) + len(items) > MOST_WORDS:
+            raise TooMuchError(f"line {word.line}: the array {word.name} has more than {MOST_WORDS} words")
         shell.variables[word.name] = (*before, *items)
         shell.arrays.add(word.name)
         return
@@ -188,15 +228,26 @@ def _assign(shell: Shell, word: RawWord | Array, is_conditional: bool) -> None:
     name, appends = found[1], bool(found[2])
     if name in shell.fixed:
         return
-    value = _joined(shell, word.pieces[found.end() :], word.line)  # unquoted text has a piece for each character
+    value = _joined(shell, _after(word.pieces, found.end()), word.line)
     held = shell.variables.get(name)
     if appends and held:
-        value = Word(held[0].text + value.text, value.line, shell.file, (*held[0].unknown, *value.unknown))
+        value = replace(_whole(shell, (held[0], value), value.line), line=value.line, file=shell.file)
+    if len(value.text) > LONGEST:
+        raise TooMuchError(f"line {word.line}: the variable {name} has more than {LONGEST} characters")
     if is_conditional and not (held and held[0].text == value.text):
         reason = f"${name} is set under a condition, line {word.line}"
         value = Word(f"${{{name}}}", word.line, shell.file, (reason,))
     shell.variables[name] = (value,)
     shell.arrays.discard(name)
+
+
+def _after(pieces: Sequence[Piece], count: int) -> tuple[Piece, ...]:
+    """Return the pieces without the first characters, which are text."""
+    for index, piece in enumerate(pieces):
+        if count < len(piece.text):
+            return (replace(piece, text=piece.text[count:]), *pieces[index + 1 :])
+        count -= len(piece.text)
+    return ()
 
 
 def _source(shell: Shell, word: RawWord) -> None:
@@ -211,7 +262,7 @@ def _source(shell: Shell, word: RawWord) -> None:
     try:
         _read(shell, text)
     except ShellError as error:
-        raise ShellError(f"{path}: {error}") from error
+        raise type(error)(f"{path}: {error}") from error
     finally:
         shell.file = outer
 
@@ -219,7 +270,7 @@ def _source(shell: Shell, word: RawWord) -> None:
 def _joined(shell: Shell, pieces: Sequence[Piece], line: int) -> Word:
     """Return pieces as one word, as in an assignment, where nothing is split."""
     parts = [part for piece in pieces for part in _values(shell, piece, line)]
-    return replace(_whole(parts, line), line=line, file=shell.file) if parts else Word("", line, shell.file)
+    return replace(_whole(shell, parts, line), line=line, file=shell.file) if parts else Word("", line, shell.file)
 
 
 def _expand(shell: Shell, word: RawWord) -> list[Word]:
@@ -232,11 +283,11 @@ def _expand(shell: Shell, word: RawWord) -> list[Word]:
         vanished = vanished or not values
         for index, value in enumerate(values):
             if index:
-                done.append(_whole(parts, word.line))
+                done.append(_whole(shell, parts, word.line))
                 parts = []
             parts.append(value)
     if parts and not (vanished and not any(part.text for part in parts)):
-        done.append(_whole(parts, word.line))
+        done.append(_whole(shell, parts, word.line))
     return done
 
 
@@ -251,9 +302,10 @@ def _split(values: list[Word], piece: Piece) -> list[Word]:
     ]
 
 
-def _whole(parts: Sequence[Word], line: int) -> Word:
-    """Return the parts as one word, where the first text of it stands."""
+def _whole(shell: Shell, parts: Sequence[Word], line: int) -> Word:
+    """Return the parts as one word, where the first text of it stands. Raises TooMuchError."""
     first = next((part for part in parts if part.text), parts[0])
+    shell.made(sum(len(part.text) + WORD_COSTS * (1 + len(part.unknown)) for part in parts), line)
     unknown = tuple(dict.fromkeys(reason for part in parts for reason in part.unknown))
     return Word("".join(part.text for part in parts), first.line or line, first.file, unknown)
 
@@ -266,14 +318,18 @@ def _values(shell: Shell, piece: Piece, line: int) -> list[Word]:
         case PieceKind.PARAMETER:
             return _parameter(shell, piece, line)
         case PieceKind.ARITHMETIC:
-            known = {name: words[0].text for name, words in shell.variables.items() if words and not words[0].unknown}
-            result = arithmetic.value(piece.text, known)
+            result = arithmetic.value(piece.text, lambda name: _known(shell, name))
             written = f"$(({piece.text}))"
             return [_unknown(shell, written, line) if result is None else Word(str(result), line, shell.file)]
         case PieceKind.COMMAND:
-            above = SCRIPT_DIRECTORY.search(piece.text)
+            above = SCRIPT_DIRECTORY.search(piece.text) if len(piece.text) <= LONGEST_DIRECTORY else None
             written = f"$({piece.text})"
             return [Word(f".{above[1]}", line, shell.file) if above else _unknown(shell, written, line)]
+
+
+def _known(shell: Shell, name: str) -> str | None:
+    words = shell.variables.get(name)
+    return words[0].text if words and not words[0].unknown else None
 
 
 def _unknown(shell: Shell, written: str, line: int) -> Word:
@@ -291,14 +347,26 @@ def _parameter(shell: Shell, piece: Piece, line: int) -> list[Word]:
         return list(held or ())
     is_set = held is not None and (bool(held and (held[0].text or held[0].unknown)) or not action.startswith(":"))
     if action.endswith("+"):
-        return [_joined(shell, split_pieces(other, quoted=piece.quoted), line)] if is_set else []
+        return [_other(shell, other, piece.quoted, line)] if is_set else []
     if is_set and held is not None:
         return list(held[:1])
     if action.endswith(("-", "=")):
-        value = _joined(shell, split_pieces(other, quoted=piece.quoted), line)
+        value = _other(shell, other, piece.quoted, line)
         if action.endswith("="):
             shell.variables[name] = (value,)
         return [value]
     if index in ("[@]", "[*]") or name in ("@", "*"):
         return []
     return [Word(written, line, shell.file, (f"${name} is not set in the script",))]
+
+
+def _other(shell: Shell, text: str, quoted: bool, line: int) -> Word:
+    """Return what `${NAME:-text}` stands for where it is the text. Raises TooMuchError."""
+    if shell.nested >= DEEPEST:
+        raise TooMuchError(f"line {line}: more than {DEEPEST} defaults of variables stand in each other")
+    shell.made(READING_COSTS * len(text), line)
+    shell.nested += 1
+    try:
+        return _joined(shell, split_pieces(text, quoted=quoted), line)
+    finally:
+        shell.nested -= 1

@@ -10,10 +10,13 @@ from enum import StrEnum
 
 BLANK = " \t\r"
 OPERATORS = ("&&", "||", ";;", "<<<", "<<-", "<<", ">>", "&>", "<&", ">&", ";", "|", "&", "<", ">", "(", ")", "\n")
+OPERATOR = re.compile("|".join(map(re.escape, OPERATORS)))
 ENDS_WORD = frozenset(f"{BLANK}\n;|&<>()")
 ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 HEREDOCS = ("<<", "<<-")
+PLAIN = re.compile(r"""[^\\"'$`\s;|&<>()]+""")
+PLAIN_IN_QUOTES = re.compile(r"""[^\\"$`]+""")
 
 
 class PieceKind(StrEnum):
@@ -71,9 +74,13 @@ class ShellError(ValueError):
     """A text that is no bash: a quote or bracket that is never closed."""
 
 
-def tokens(text: str) -> tuple[Token, ...]:
-    """Return the tokens of a script. Raises ShellError with the line."""
-    return tuple(Splitter(text).tokens())
+class TooMuchError(ShellError):
+    """A script whose variables, words or text grow beyond the limits."""
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """Yield the tokens of a script. Raises ShellError with the line."""
+    return Splitter(text).tokens()
 
 
 def pieces(text: str, *, quoted: bool) -> tuple[Piece, ...]:
@@ -133,15 +140,16 @@ class Splitter:
                 return
 
     def rest_of_line(self) -> str:
-        return self.text[self.at :].partition("\n")[0]
+        end = self.text.find("\n", self.at)
+        return self.text[self.at : end if end >= 0 else len(self.text)]
 
     def operator(self) -> Operator | None:
-        found = next((text for text in OPERATORS if self.here(text)), None)
+        found = OPERATOR.match(self.text, self.at)
         if found is None:
             return None
-        operator = Operator(found, self.line)
-        self.take(len(found))
-        if found == "\n":
+        operator = Operator(found[0], self.line)
+        self.take(len(found[0]))
+        if found[0] == "\n":
             self.skip_heredocs()
         return operator
 
@@ -188,7 +196,8 @@ class Splitter:
             elif here == "`":
                 yield Piece(PieceKind.COMMAND, self.enclosed("`", "`"), quoted)
             else:
-                yield Piece(PieceKind.TEXT, self.take(), quoted)
+                plain = (PLAIN_IN_QUOTES if quoted else PLAIN).match(self.text, self.at)
+                yield Piece(PieceKind.TEXT, self.take(len(plain[0]) if plain else 1), quoted)
 
     def escaped(self, *, in_quotes: bool) -> Iterator[Piece]:
         self.take()

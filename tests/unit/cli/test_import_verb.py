@@ -150,3 +150,16 @@ def test_the_help_of_export_is_plain_text():
     shown = CliRunner().invoke(app, ["export", "--help"])
     assert shown.exit_code == Exit.OK and "Write a manifest for another system." in shown.stdout
     assert shown.stdout.isascii() and "Commands:" in shown.stdout
+
+
+def test_a_script_that_grows_without_end_is_bad_input(tmp_path):
+    (tmp_path / "x.sh").write_text("A=xxxxxxxxxx\n" + "A=$A$A\n" * 40 + "source y.sh\n")
+
+    made = rljob("import", tmp_path / "x.sh")
+
+    assert made.exit_code == Exit.BAD_INPUT
+    assert "too large to be read: line 18: the variable A has more than 1048576 characters" in made.stderr
+
+
+def test_stdin_is_read_up_to_the_limit_of_a_file():
+    assert "stdin has more than 1048576 bytes" in rljob("import", "-", stdin="x" * 2**21).stderr

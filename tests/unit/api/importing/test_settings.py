@@ -71,3 +71,38 @@ def test_of_two_layers_the_later_one_counts():
 )
 def test_the_entries_of_a_list_are_those_that_hydra_reads(texts: tuple[str, ...], entries: tuple[str, ...]):
     assert items(Given("a", tuple(Word(text, 1) for text in texts), "a", 1)) == entries
+
+
+ALIASES = "a0: &a0 {x: 1, y: 1}\n" + "".join(f"a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}}}\n" for i in range(1, 40))
+LONG = "x" * 50_000
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (ALIASES, "stands for more than 100000 values"),
+        ("a: &a {b: *a}", "contains itself"),
+        (f"a: &a {LONG}\nb: [{'*a,' * 5_000}]", "line 2: stands for more than 16777216 characters"),
+        (f"a: &a {LONG}\n" + "".join(f"b{i}: *a\n" for i in range(400)), "stands for more than 16777216 characters"),
+        ("? " + "k" * 1_001 + "\n: 1", "line 2: a name has more than 1000 characters"),
+        ("x" * 150_000, "has 150000 characters"),
+        ("a: " + "[" * 1_500, "not YAML"),
+    ],
+)
+def test_a_configuration_that_stands_for_too_much_is_refused(text: str, says: str):
+    with pytest.raises(SettingsError, match=says):
+        from_yaml(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"a0: {LONG}\na1: '{'${a0}' * 10_000}'\n",
+        f"a0: {LONG}\n" + "".join(f"a{i}: ${{a0}}\n" for i in range(1, 3_000)),
+        "a0: xxxxxxxxxx\n" + "".join(f"a{i}: ${{a{i - 1}}}${{a{i - 1}}}\n" for i in range(1, 60)),
+    ],
+)
+def test_references_stop_where_values_become_too_long(text: str):
+    found = followed(from_yaml(text))
+    assert sum(len(given.text) for given in found) < 2**25
+    assert found[-1].unknown

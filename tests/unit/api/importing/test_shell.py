@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rljob_api.importing import arithmetic
 from rljob_api.importing.shell import read
-from rljob_api.importing.shell_words import ShellError
+from rljob_api.importing.shell_words import ShellError, TooMuchError
 
 
 def words(text, files=None, **given):
@@ -114,7 +114,7 @@ def test_what_is_never_closed_is_named_with_its_line(text):
     [("7 / 2", 3), ("-7 / 2", -3), ("-7 % 2", -1), ("2 ** 9", None), ("x", None), ("9" * 30, None), ("f(1)", None)],
 )
 def test_arithmetic_is_that_of_the_shell(expression, value):
-    assert arithmetic.value(expression, {}) == value
+    assert arithmetic.value(expression, {}.get) == value
 
 
 PARTS = [
@@ -160,3 +160,44 @@ def test_words_of_a_text_stand_where_the_text_stands():
 
 def test_a_text_that_runs_itself_ends():
     assert 50 < len(read('COMMAND="X=1 sbatch a" sbatch b', {}.get, {}).commands) < 150
+
+
+DOUBLED = "A=$A$A\n"
+TOO_MUCH = {
+    "a variable that doubles": "A=xxxxxxxxxx\n" + DOUBLED * 27,
+    "a variable that grows": "A=x\nB=" + "y" * 60_000 + "\n" + "A+=$B\n" * 20,
+    "a default that doubles": "A=xxxxxxxxxx\n" + "A=${B:-$A$A}\n" * 27,
+    "an alternative that doubles": "A=xxxxxxxxxx\n" + "A=${A:+$A$A}\n" * 27,
+    "an array that doubles": "A=(x y)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 22,
+    "an array that grows": "A+=(x)\n" * 10_001,
+    "an array of one variable": "A='" + "x " * 10_001 + "'\nB=($A)\n",
+    "an array used many times": "A=(" + "x " * 9_000 + ")\n" + 'run "${A[@]}"\n' * 200,
+    "a long word used many times": "A=" + "x" * 1_000_000 + "\n" + "run $A\n" * 20,
+    "texts that run themselves": "A='" + "x" * 100_000 + "'\n" + 'bash -c "$A"\n' * 90,
+    "files that are long together": "source a\n" * 90,
+    "commands": "run x\n" * 100_000,
+    "reasons that are kept": "A+=$(x)\n" * 5_000,
+    "nested defaults": "run " + "${a:-" * 2_000 + "x" + "}" * 2_000,
+}
+
+
+@pytest.mark.parametrize("text", TOO_MUCH.values(), ids=list(TOO_MUCH))
+def test_a_script_that_makes_too_much_is_refused_before_it_does(text):
+    with pytest.raises(TooMuchError, match="more than"):
+        read(text, {"a": "A=1\n" * 30_000}.get, {})
+
+
+def test_a_large_script_of_the_usual_kind_is_read():
+    lines = "".join(f"   --flag-{index} {index}.5\n" for index in range(2_000))
+    script = read(f"ARGS=(\n{lines})\nA={'x' * 100_000}\npython3 train.py ${{ARGS[@]}} $A\n", {}.get, {})
+    assert len(script.commands[-1]) == 2 + 4_000 + 1
+
+
+def test_the_place_of_a_script_is_looked_for_only_in_short_commands():
+    text = 'run $(dirname "$0")/a $(dirname ' + "dirname " * 50_000 + "$0)"
+    assert words(text)[1] == "./a"
+    assert len(unknown(text)) == 1
+
+
+def test_an_expression_that_is_too_long_is_not_computed():
+    assert unknown(f"run $(({'1+' * 1_000}1))") != []

@@ -404,3 +404,21 @@ def test_other_names_are_of_checkpoints_in_bf16(given: str):
     spec = spec_of(f"--hf-checkpoint {given}")
 
     assert (spec["model"]["checkpoint"], "quantization" in spec["rollout"]) == (given, False)
+
+
+def test_a_number_that_is_too_long_or_infinite_is_named():
+    unknown = notes(f"--rollout-batch-size {'1' * 200_000}x --save-interval 1e999", NoteKind.UNKNOWN)
+    assert "1…' is no whole number" in unknown[0]
+    assert "'1e999' is no whole number" in unknown[1]
+
+
+def test_notes_of_many_unknown_parts_are_short():
+    unknown = notes(f"--save /a/{''.join(f'$(a{index})' for index in range(20_000))}", NoteKind.UNKNOWN)
+    assert len(unknown) == 11
+    assert max(map(len, unknown)) < 1_000
+    assert "19990 more parts are not known" in unknown[-1]
+
+
+def test_only_the_first_unknown_names_are_compared_with_the_known_ones():
+    unlisted = notes(" ".join(f"--num-rolloutt{index} 1" for index in range(2_000)), NoteKind.UNLISTED)
+    assert ["did you mean" in note for note in unlisted] == [True] * 100 + [False] * 1_900
