@@ -36,6 +36,8 @@ class Exit(IntEnum):
     """found when the files are opened; the manifest itself is valid"""
     DIVERGED = 10, "training diverged: too many non-finite gradients; lower the learning rate"
     """more than `training.optimizer.maxSkippedSteps` optimizer steps were skipped"""
+    AWAY = 11, "a judge, tools or a volume outside the run were away for too long"
+    """longer than `recovery.outageSeconds`; started again"""
     NOT_FOUND = 66, "no such job, engine or log in the cluster"
     """EX_NOINPUT of sysexits.h; the message names the nearest existing one"""
     UNREACHABLE = 69, "the cluster or the job does not respond; retry later"

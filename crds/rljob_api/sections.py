@@ -778,6 +778,9 @@ class Recovery(Section):
     """consecutive failed probes after which an engine is dead; an engine whose process exits is dead at once"""
     start_timeout_seconds: Positive = 600
     """maximum time for an engine to become ready [s]. slime: --rollout-health-check-first-wait"""
+    outage_seconds: Positive = 1800
+    """longest outage of the volume of `checkpoint.directory` that an attempt waits for [s]; after it, another attempt is
+    started"""
     grace_seconds: NotNegative = 10
     """time that the driver waits for a decision of the operator or supervisor [s]; after it, the driver decides by
     the same policy"""

@@ -17,6 +17,7 @@ ADVICE: Final = {
     Exit.OUT_OF_MEMORY: "lower spec.training.maxTokensPerGpu or spec.rollout.memoryFraction; apply under another name",
     Exit.BAD_INPUT: "fix the files that the message names",
     Exit.DIVERGED: "lower spec.training.optimizer.learningRate, and apply under another name",
+    Exit.AWAY: "see that what the message names answers again: the judge, the pods of tools, or the volume",
     Exit.STALLED: "check the last lines of the log for the phase that hung",
 }
 """by the exit code of the last attempt"""

@@ -19,7 +19,7 @@ def cause_of(ended: AttemptRecord, attempt: AttemptView, earlier: Sequence[Attem
         return Cause.APPLICATION
     if has_lost_pods(attempt, job):
         return Cause.INFRASTRUCTURE
-    if ended.exit_code != Exit.LOST_PEER:
+    if ended.exit_code not in (Exit.LOST_PEER, Exit.AWAY):
         return Cause.APPLICATION
     # A dead node is reported as such only after 40 s. Without a report, a run that dies before it gets further than
     # the attempts before it may die of itself, and has the smaller budget.

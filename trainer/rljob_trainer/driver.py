@@ -5,11 +5,12 @@ what follows: `rljob run` on one machine, the operator in a cluster.
 """
 
 import argparse
+import errno
 import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,7 @@ from rljob_trainer.learners.errors import (
     UnsupportedModelError,
 )
 from rljob_trainer.loop import train
+from rljob_trainer.losses import AwayError
 from rljob_trainer.preflight import PreflightError
 from rljob_trainer.processes.garbage import collect_rarely
 from rljob_trainer.reporting.errors import TrackingError
@@ -52,6 +54,7 @@ from rljob_trainer.rundir.cores import NewCores
 from rljob_trainer.rundir.fence import Fence, FencedError, Name
 from rljob_trainer.rundir.journal import JournalError
 from rljob_trainer.rundir.logs import AttemptLogs
+from rljob_trainer.rundir.patient_reading import passes
 from rljob_trainer.rundir.rollout_files import DumpError
 from rljob_trainer.sync.transport import TransferError
 
@@ -65,6 +68,7 @@ EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((HubAwayError,), Exit.LOST_PEER),
     ((HubError,), Exit.BAD_INPUT),
     ((EngineRefusedError,), Exit.BAD_INPUT),
+    ((AwayError,), Exit.AWAY),
     ((FencedError,), Exit.IN_USE),
     ((TrainingDivergedError,), Exit.DIVERGED),
     ((MemoryError,), Exit.OUT_OF_MEMORY),
@@ -73,6 +77,15 @@ EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((TimeoutError,), Exit.STALLED),
     ((LearnerError,), Exit.FAILED),
 )
+"""What an exception says of the run. BAD_MANIFEST, BAD_INPUT and DIVERGED are never retried, so an error belongs there
+only if another attempt must end the same way. `exit_of` makes two exceptions:
+
+    caused by an error of a file system that passes, or by a full one    AWAY: the file may be as it should be
+    by what users gave, when steps have been trained with it             FAILED: it was good for these steps
+"""
+PROVEN_BY_STEPS = (AlgorithmError, EngineRefusedError, GenerateError, RewardError)
+"""errors of functions and services, which the first step would have met, too"""
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def main(arguments: Sequence[str]) -> Exit:
@@ -80,6 +93,7 @@ def main(arguments: Sequence[str]) -> Exit:
     options = _parser().parse_args(arguments)
     code: Exit | None = None
     logs, cores = AttemptLogs(options.directory), NewCores(options.directory.resolve())
+    steps = _Steps(logs)
     try:
         _log_to(options.log)
         with ExitStack() as stack:
@@ -91,7 +105,7 @@ def main(arguments: Sequence[str]) -> Exit:
             fence = Fence(options.directory.resolve(), Name(options.origin, options.attempt))
             fence.claim()
             run = build(job, fence, listen, os.environ, stack)
-            run.foundation.report.also_to(_Steps(logs))
+            run.foundation.report.also_to(steps)
             collect_rarely()
             signal.signal(signal.SIGTERM, lambda *_: run.orders.drain())
             code = _finish(run)
@@ -101,7 +115,7 @@ def main(arguments: Sequence[str]) -> Exit:
         if code is None:
             if found := logs.known_failure():
                 log.error("%s", found.line)
-            return exit_of(error)
+            return exit_of(error, steps.done)
     finally:
         cores.report()
     return code
@@ -112,9 +126,12 @@ class _Steps:
 
     def __init__(self, logs: AttemptLogs) -> None:
         self._logs = logs
+        self.done = 0
+        """steps of the run"""
 
     def record(self, record: Record) -> None:
         if isinstance(record, StepRecord):
+            self.done = record.step
             self._logs.step_finished()
 
     def close(self) -> None:
@@ -138,9 +155,21 @@ def with_adjustments(job: RLJob, environment: Mapping[str, str]) -> RLJob:
     return job.model_copy(update={"spec": adjustments.adjusted(job.spec, values)})
 
 
-def exit_of(error: BaseException) -> Exit:
-    """Return the exit code that says what went wrong."""
-    return next((code for kinds, code in EXITS if isinstance(error, kinds)), Exit.FAILED)
+def exit_of(error: BaseException, steps_done: int = 0) -> Exit:
+    """Return the exit code that says what went wrong, after so many steps of the run."""
+    code = next((code for kinds, code in EXITS if isinstance(error, kinds)), Exit.FAILED)
+    if code not in (Exit.BAD_INPUT, Exit.BAD_MANIFEST):
+        return code
+    if any(isinstance(each, OSError) and (passes(each) or each.errno in FULL) for each in _causes(error)):
+        return Exit.AWAY
+    return Exit.FAILED if steps_done and isinstance(error, PROVEN_BY_STEPS) else code
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and those that it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
 def _log_to(file: Path | None) -> None:

@@ -16,6 +16,7 @@ def test_the_codes_stay_what_they_are():
         "BUDGET_EXHAUSTED": 8,
         "BAD_INPUT": 9,
         "DIVERGED": 10,
+        "AWAY": 11,
         "NOT_FOUND": 66,
         "UNREACHABLE": 69,
         "IN_USE": 75,

@@ -1,5 +1,6 @@
 """The driver's command line."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -8,15 +9,24 @@ import pytest
 import yaml
 
 from rljob_api.adjustments import VARIABLE, written
+from rljob_api.errors import ManifestError, Problem
 from rljob_api.exits import Exit
 from rljob_api.failures.known import known_failure, logged
 from rljob_api.failures.scan import scan
 from rljob_api.reading.manifest import parse
+from rljob_trainer.algorithms.errors import AlgorithmError
 from rljob_trainer.assembly.serving import LOCAL, Address
+from rljob_trainer.conversations.errors import GenerateError
+from rljob_trainer.data.errors import DataError
 from rljob_trainer.driver import _parser, _Steps, exit_of, with_adjustments, with_engines
-from rljob_trainer.learners.errors import CriticMismatchError, LinkError
+from rljob_trainer.engines.client import EngineRefusedError
+from rljob_trainer.learners.errors import CriticMismatchError, LinkError, TrainingDivergedError
 from rljob_trainer.reporting.records import CheckpointRecord, StepRecord
+from rljob_trainer.rewards.errors import RewardError
+from rljob_trainer.rundir.checkpoints import CheckpointError
 from rljob_trainer.rundir.logs import AttemptLogs
+from rljob_trainer.rundir.patient_reading import StorageError
+from rljob_trainer.rundir.rollout_files import DumpError
 from support.cli.command import environment
 from support.trainer.whole_run import manifest
 
@@ -113,5 +123,42 @@ def test_what_it_logged_before_two_steps_did_not_end_it(tmp_path: Path):
         steps.record(CheckpointRecord.model_construct())
     assert logs.known_failure().code == "PythonModuleMissing"
     for _ in range(2):
-        steps.record(StepRecord.model_construct())
+        steps.record(StepRecord.model_construct(step=1))
     assert logs.known_failure() is None
+
+
+def raised(error: Exception, cause: Exception | None) -> Exception:
+    with pytest.raises(type(error)) as caught:
+        raise error from cause
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "steps_done", "code"),
+    [
+        (DataError("train.parquet cannot be read"), OSError(errno.ESTALE, "stale"), 0, Exit.AWAY),
+        (DataError("train.parquet cannot be read"), OSError(errno.EACCES, "denied"), 0, Exit.BAD_INPUT),
+        (ManifestError((Problem("spec.model", "m", "cannot be read"),)), OSError(errno.EIO, "i/o"), 0, Exit.AWAY),
+        (DumpError("rollouts cannot be written"), OSError(errno.ENOSPC, "full"), 7, Exit.AWAY),
+        (StorageError("iter_0000020: stale"), None, 0, Exit.AWAY),
+        (CheckpointError("changed files"), None, 7, Exit.BAD_INPUT),
+        (RewardError("no module"), None, 0, Exit.BAD_INPUT),
+        (RewardError("not one of 8"), None, 7, Exit.FAILED),
+        (GenerateError("not one of 8"), None, 0, Exit.BAD_INPUT),
+        (GenerateError("not one of 8"), None, 7, Exit.FAILED),
+        (EngineRefusedError("400"), None, 0, Exit.BAD_INPUT),
+        (EngineRefusedError("400"), None, 7, Exit.FAILED),
+        (AlgorithmError("failed"), None, 7, Exit.FAILED),
+        (TrainingDivergedError("NaN"), OSError(errno.EIO, "i/o"), 7, Exit.DIVERGED),
+    ],
+)
+def test_only_what_must_fail_again_is_never_retried(error, cause, steps_done, code):
+    assert exit_of(raised(error, cause), steps_done) is code
+
+
+def test_steps_that_were_done_are_counted(tmp_path: Path):
+    steps = _Steps(AttemptLogs(tmp_path))
+    steps.record(CheckpointRecord.model_construct(step=30))
+    assert steps.done == 0
+    steps.record(StepRecord.model_construct(step=31))
+    assert steps.done == 31

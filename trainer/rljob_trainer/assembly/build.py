@@ -35,12 +35,14 @@ from rljob_trainer.data.packages import cache_directory, checkpoint
 from rljob_trainer.data.prompt_scheduler import PromptScheduler
 from rljob_trainer.data.tokenizer import import_in_background
 from rljob_trainer.engines import placement
+from rljob_trainer.losses import Losses
 from rljob_trainer.parts import Parts
 from rljob_trainer.processes import leftovers
 from rljob_trainer.reporting.events import FILE_NAME, last_step
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.rundir.checkpoints import CheckpointError, Found
 from rljob_trainer.rundir.fence import Fence
+from rljob_trainer.rundir.patient_reading import Patience, StorageError
 from rljob_trainer.rundir.resume import begin
 
 Resume = Callable[[Learning], None]
@@ -60,11 +62,13 @@ def build(job: RLJob, fence: Fence, listen: Address, environ: Mapping[str, str],
     """
     status_store = StatusStore(control.Status(attempt=fence.mine.attempt))
     phases = Phases(time.monotonic, began=status_store.begin)
-    lay_at = partial(lay, job, fence, environ, stack, status_store, phases)
+    losses = Losses()
+    patience = Patience(job.spec.recovery.outage_seconds, losses, status_store.beat)
+    lay_at = partial(lay, job, fence, environ, stack, status_store, phases, losses, patience)
     with phases.measure("start"):
         try:
-            start = begin(fence.directory, job.spec.checkpoint, fence.mine.origin)
-        except CheckpointError:
+            start = begin(fence.directory, job.spec.checkpoint, fence.mine.origin, patience)
+        except (CheckpointError, StorageError):
             with served(lay_at(last_step(fence.directory / FILE_NAME)), listen):
                 raise
         foundation = lay_at(start.step)

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rljob_api.sections import RLJob, Spec
@@ -12,12 +12,14 @@ from rljob_api.sizing.topology import Topology, topology
 from rljob_trainer.control.orders import OrderBook
 from rljob_trainer.control.status_store import StatusStore
 from rljob_trainer.engines.commands import PoolCommands
+from rljob_trainer.losses import Losses
 from rljob_trainer.processes import leftovers
 from rljob_trainer.processes.background import Background
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.reporting.report import Report, open_report, weights_and_biases
 from rljob_trainer.rundir.cores import make_place
 from rljob_trainer.rundir.fence import Fence
+from rljob_trainer.rundir.patient_reading import Patience
 from rljob_trainer.rundir.resume import Start
 
 log = logging.getLogger(__name__)
@@ -42,6 +44,10 @@ class Foundation:
     orders: OrderBook
     report: Report
     topology: Topology
+    losses: Losses
+    """what the world outside costs the run"""
+    patience: Patience
+    """with the volume of the run's directory"""
 
     @property
     def spec(self) -> Spec:
@@ -65,6 +71,8 @@ def lay(
     stack: ExitStack,
     status_store: StatusStore,
     phases: Phases,
+    losses: Losses,
+    patience: Patience,
     first: int,
 ) -> Foundation:
     """Open the report at step `first`, and connect the order book to the engines there will be."""
@@ -74,7 +82,7 @@ def lay(
     commands = PoolCommands(background)
     return Foundation(
         job=job,
-        fence=fence,
+        fence=replace(fence, patience=patience),
         environ=environ,
         stack=stack,
         status_store=status_store,
@@ -84,6 +92,8 @@ def lay(
         orders=OrderBook(status_store, commands.restart, commands.scale),
         report=open_report(fence.directory, job, phases, time.time, fence.mine.attempt, first),
         topology=topology(job.spec),
+        losses=losses,
+        patience=patience,
     )
 
 

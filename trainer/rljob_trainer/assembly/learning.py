@@ -101,6 +101,7 @@ class Learner:
             journal=material.journal,
             saved=self.foundation.report.checkpoint,
             may_write=self.foundation.fence.check,
+            patience=self.foundation.patience,
         )
         return Trained(self._batches(gpu_sharing), with_critic(self.group, spec, material.first), checkpoints)
 

@@ -19,6 +19,7 @@ from rljob_trainer.rundir import rollout_files
 from rljob_trainer.rundir.checkpoints import Checkpoint, CheckpointError, Found, model_fingerprint
 from rljob_trainer.rundir.journal import FILE_NAME as JOURNAL
 from rljob_trainer.rundir.journal import Journal
+from rljob_trainer.rundir.patient_reading import Patience
 from rljob_trainer.rundir.rollout_files import Dump, DumpError, Made
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ def gather(foundation: Foundation, prepare: Prepare, model: Path, found: Found |
         teacher=teacher,
         stream=stream,
         journal=journal,
-        dump=_dump(spec, foundation.directory, found.checkpoint.step if found else 0, made),
+        dump=_dump(spec, foundation.directory, found.checkpoint.step if found else 0, made, foundation.patience),
         made=made,
         resume=found,
     )
@@ -78,7 +79,7 @@ def _data(spec: Spec, model: Path) -> Dataset:
 def _stream(foundation: Foundation, data: Dataset, found: Found | None) -> tuple[PromptStream, Journal]:
     spec = foundation.spec
     stream = data.stream(seed=spec.seed, shuffle=spec.data.shuffle)
-    journal = Journal(foundation.directory / JOURNAL, foundation.fence.check)
+    journal = Journal(foundation.directory / JOURNAL, foundation.fence.check, foundation.patience)
     foundation.stack.callback(journal.close)
     if found is None:
         journal.rewind(0, "")
@@ -94,12 +95,12 @@ def _stream(foundation: Foundation, data: Dataset, found: Found | None) -> tuple
     return stream, journal
 
 
-def _dump(spec: Spec, directory: Path, first: int, made: Made) -> Dump:
+def _dump(spec: Spec, directory: Path, first: int, made: Made, patience: Patience) -> Dump:
     """Return where rollouts are read or written, checked for what this run will do with it."""
     own = directory / rollout_files.DIRECTORY
     if spec.debug.replay is None:
-        return Dump(own).rewind(first, made) if spec.debug.dump_rollouts else Dump(own)
-    dump = Dump(Path(spec.debug.replay))
+        return Dump(own, patience).rewind(first, made) if spec.debug.dump_rollouts else Dump(own, patience)
+    dump = Dump(Path(spec.debug.replay), patience)
     if dump.directory.resolve() == own:
         raise DumpError(f"{own}: spec.debug.replay is of this run itself; {ANOTHER}")
     dump.require(range(first, spec.training.steps))

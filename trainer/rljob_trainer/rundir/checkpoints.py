@@ -4,8 +4,12 @@
       iter_0000010/            Megatron's distributed checkpoint, and rljob.json: what it is, and digests of the files
       latest_checkpointed_iteration.txt
 
-A directory called `iter_*` is complete: an interrupted save leaves only `saving-*`, which the next save removes.
-The learner writes the tensors; this module knows files only.
+A directory called `iter_*` is complete: an interrupted save leaves only `saving-*`, and an interrupted deletion
+`removing-*`, which the next save removes. What cannot be removed is left for later. The learner writes the tensors;
+this module knows files only.
+
+Only missing files and other bytes are damage. An error of the volume says nothing of what lies on it: it is waited for
+(`patient_reading.py`), and raises StorageError in the end.
 """
 
 import json
@@ -15,7 +19,10 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
+from io import BufferedReader
 from itertools import chain, count
 from pathlib import Path
 from typing import Protocol
@@ -23,8 +30,10 @@ from typing import Protocol
 import xxhash
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from rljob_trainer.losses import Cause
 from rljob_trainer.rundir.atomic_files import sync_directory, write_atomically
 from rljob_trainer.rundir.journal import Journal
+from rljob_trainer.rundir.patient_reading import PATIENT, Patience
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +46,8 @@ SAMPLE_BYTES = 2**20
 NAME = re.compile(r"iter_\d{7,}")
 DIRECTORY = "checkpoints"
 """below a run's directory"""
+DOOMED = ("saving-", "removing-")
+"""beginnings of names that stand for no checkpoint"""
 BEGIN_ANEW = "spec.checkpoint.resume: Fresh keeps what is there and begins anew"
 
 
@@ -108,26 +119,27 @@ class Checkpoints:
     """is called with every complete checkpoint"""
     may_write: Callable[[], None]
     """raises if this process must not change the directory"""
+    patience: Patience = PATIENT
 
     def save(self, step: int) -> Path:
-        """Save the state after `step` steps; return its directory, complete and verified."""
-        target = self.directory / name_of(step)
+        """Save the state after `step` steps; return its directory, complete and verified. Raises StorageError."""
+        target, tracker = self.directory / name_of(step), self.directory / TRACKER
         self._write(step, target)
         self.journal.committed(step, target.name)
-        write_atomically(self.directory / TRACKER, str(step).encode())
-        for old in complete(self.directory)[self.keep :]:
-            shutil.rmtree(old)
+        self.patience(tracker, lambda: write_atomically(tracker, str(step).encode()))
         self.saved(step, target)
         log.info("action=save checkpoint=%s", target)
+        for old in complete(self.directory, self.patience)[self.keep :]:
+            _remove(old, self.patience)
         return target
 
     def _write(self, step: int, target: Path) -> None:
         self.may_write()
-        remove_drafts(self.directory)
-        draft = self.directory / f"saving-{target.name}"
-        draft.mkdir(parents=True)
+        remove_drafts(self.directory, self.patience)
+        draft = free_name(self.directory / f"saving-{target.name}")  # an old one may be there still
+        self.patience(draft, lambda: draft.mkdir(parents=True, exist_ok=True))
         self.learner.save(draft)
-        digests = digests_of(draft)
+        digests = digests_of(draft, patience=self.patience)
         checkpoint = Checkpoint(
             step=step,
             prompts=self.stream.position,
@@ -137,21 +149,23 @@ class Checkpoints:
             precision=self.precision,
             files=digests,
         )
-        write_atomically(draft / MANIFEST, sealed(checkpoint))
+        manifest = draft / MANIFEST
+        self.patience(manifest, lambda: write_atomically(manifest, sealed(checkpoint)))
         self.may_write()  # saving takes its time
-        draft.rename(target)
-        sync_directory(self.directory)
+        self.patience(target, lambda: _rename(draft, target))
+        self.patience(target, lambda: sync_directory(self.directory))
 
 
-def newest(directory: Path) -> Found | None:
+def newest(directory: Path, patience: Patience = PATIENT) -> Found | None:
     """Return the newest undamaged checkpoint, or None when there never was one.
 
-    Raises CheckpointError when there are checkpoints and all are damaged: that is not a fresh start.
+    Raises CheckpointError when there are checkpoints and all are damaged: that is not a fresh start. Raises
+    StorageError where the volume does not let one be read, which is no damage.
     """
     damaged: list[str] = []
-    for path in complete(directory):
+    for path in complete(directory, patience):
         try:
-            return Found(path, verified(path), tuple(damaged))
+            return Found(path, verified(path, patience), tuple(damaged))
         except CheckpointError as error:
             log.error("action=skip checkpoint=%s reason=Damaged %s", path, error)
             damaged.append(str(error))
@@ -160,22 +174,41 @@ def newest(directory: Path) -> Found | None:
     return None
 
 
-def remove_drafts(directory: Path) -> None:
-    """Remove what an interrupted save has left: it may be what fills the disk."""
-    for leftover in directory.glob("saving-*"):
-        shutil.rmtree(leftover)
+def remove_drafts(directory: Path, patience: Patience = PATIENT) -> None:
+    """Remove what an interrupted save or deletion has left, if that is possible now: it may be what fills the disk."""
+    for leftover in patience(directory, lambda: [*directory.glob("saving-*"), *directory.glob("removing-*")]):
+        _remove(leftover, patience)
 
 
-def set_aside(directory: Path, step: int) -> tuple[Path, ...]:
+def _remove(path: Path, patience: Patience) -> None:
+    """Delete a directory; one that stays, for a process still has it open, is tried again at the next save."""
+    doomed = path if path.name.startswith(DOOMED) else free_name(path.with_name(f"removing-{path.name}"))
+    try:
+        if doomed != path:
+            path.rename(doomed)  # whoever looks at what is half deleted must not take it for a checkpoint
+        shutil.rmtree(doomed)
+    except OSError as error:
+        log.warning("action=remove directory=%s outcome=later reason=%s", path, error)
+        if patience.losses is not None:
+            patience.losses.note(Cause.CLEANING)
+
+
+def _rename(draft: Path, target: Path) -> None:
+    """Rename a draft. A rename whose answer was lost has been done already."""
+    if draft.exists() or not target.exists():
+        draft.rename(target)
+
+
+def set_aside(directory: Path, step: int, patience: Patience = PATIENT) -> tuple[Path, ...]:
     """Rename what comes after `step` to `damaged-*`: a run that resumes from an older checkpoint makes it again.
 
     Return the new names. Nothing is thrown away: one that was damaged twice gets a number.
     """
     moved = []
-    for path in complete(directory):
+    for path in complete(directory, patience):
         if step_of(path) > step:
             target = free_name(path.with_name(f"damaged-{path.name}"))
-            path.rename(target)
+            patience(path, partial(_rename, path, target))
             log.warning("action=set_aside checkpoint=%s to=%s", path, target)
             moved.append(target)
     return tuple(moved)
@@ -187,22 +220,28 @@ def free_name(path: Path) -> Path:
     return next(name for name in chain([path], numbered) if not name.exists())
 
 
-def verified(path: Path) -> Checkpoint:
-    """Return what the checkpoint says of itself; raise CheckpointError if a file is missing, changed or unreadable."""
-    checkpoint = described(path)
+def verified(path: Path, patience: Patience = PATIENT) -> Checkpoint:
+    """Return what the checkpoint says of itself.
+
+    Raises CheckpointError if a file is missing or changed, and StorageError if that cannot be known.
+    """
+    checkpoint = described(path, patience)
     try:
-        found = digests_of(path)
-    except OSError as error:
-        raise CheckpointError(f"{path}: a file cannot be read: {error}") from error
+        found = digests_of(path, patience=patience)
+    except OSError as error:  # it went while it was looked at, or the file system itself found damage
+        raise CheckpointError(f"{path}: {error}") from error
     if damage := damage_of(path, checkpoint, found):
         raise CheckpointError(f"{path}: {damage}")
     return checkpoint
 
 
-def described(path: Path) -> Checkpoint:
-    """Return what the checkpoint says of itself; raise CheckpointError if that is not as it was written."""
+def described(path: Path, patience: Patience = PATIENT) -> Checkpoint:
+    """Return what the checkpoint says of itself.
+
+    Raises CheckpointError if that is not as it was written, and StorageError if it cannot be read.
+    """
     try:
-        checkpoint = opened((path / MANIFEST).read_text())
+        checkpoint = opened(patience(path / MANIFEST, (path / MANIFEST).read_text))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: {MANIFEST} {_unreadable(error)}") from error
     return checkpoint
@@ -251,10 +290,19 @@ def _unreadable(error: Exception) -> str:
             return f"cannot be read: {error}"
 
 
-def complete(directory: Path) -> list[Path]:
-    """Return the complete checkpoints below a directory, newest first. What has another name is none of ours."""
-    named = [path for path in directory.glob("iter_*") if NAME.fullmatch(path.name) and path.is_dir()]
-    return sorted(named, key=step_of, reverse=True)
+def complete(directory: Path, patience: Patience = PATIENT) -> list[Path]:
+    """Return the complete checkpoints below a directory, newest first. What has another name is none of ours.
+
+    Raises StorageError: a directory that cannot be read is not an empty one.
+    """
+    return sorted(patience(directory, partial(_named, directory)), key=step_of, reverse=True)
+
+
+def _named(directory: Path) -> list[Path]:
+    try:
+        return [path for path in directory.iterdir() if NAME.fullmatch(path.name) and path.is_dir()]
+    except FileNotFoundError:
+        return []
 
 
 def step_of(path: Path) -> int:
@@ -278,17 +326,55 @@ def name_of(step: int) -> str:
     return f"iter_{step:07d}"
 
 
-def digests_of(directory: Path, chunk_bytes: int = CHUNK_BYTES) -> dict[str, str]:
-    """Return the digest of each file but the manifest, flushed to the disk. Files are read in chunks."""
-    names = sorted(path.name for path in directory.iterdir() if path.is_file() and path.name != MANIFEST)
+def digests_of(directory: Path, chunk_bytes: int = CHUNK_BYTES, patience: Patience = PATIENT) -> dict[str, str]:
+    """Return the digest of each file but the manifest, flushed to the disk. Files are read in chunks.
+
+    Raises OSError for a file that is not there, and StorageError.
+    """
+    names = sorted(patience(directory, partial(_files, directory)))
     with ThreadPoolExecutor() as pool:
-        return dict(zip(names, pool.map(lambda name: _digest(directory / name, chunk_bytes), names), strict=True))
+        digests = pool.map(lambda name: _digest(directory / name, chunk_bytes, patience), names)
+        return dict(zip(names, digests, strict=True))
 
 
-def _digest(path: Path, chunk_bytes: int) -> str:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        digest = xxhash.xxh3_128()
-        while chunk := file.read(chunk_bytes):
+def _files(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir() if path.is_file() and path.name != MANIFEST]
+
+
+def _digest(path: Path, chunk_bytes: int, patience: Patience) -> str:
+    digest = xxhash.xxh3_128()
+    with closing(_Chunks(path, chunk_bytes)) as chunks:
+        while chunk := patience(path, chunks.next):
             digest.update(chunk)
-        return digest.hexdigest()
+    return digest.hexdigest()
+
+
+@dataclass
+class _Chunks:
+    """A file in pieces, each of which may be asked for again after an error: of terabytes, none is read twice."""
+
+    path: Path
+    chunk_bytes: int
+    place: int = 0
+    file: BufferedReader | None = None
+
+    def next(self) -> bytes:
+        """Return the next piece; after the last one, nothing. Raises OSError, and stays where it was."""
+        try:
+            if self.file is None:
+                self.file = self.path.open("rb")
+                os.fsync(self.file.fileno())
+                self.file.seek(self.place)
+            chunk = self.file.read(self.chunk_bytes)
+        except OSError:
+            self.close()  # a stale handle stays stale
+            raise
+        self.place += len(chunk)
+        return chunk
+
+    def close(self) -> None:
+        """Close the file, if it is open."""
+        file, self.file = self.file, None
+        if file is not None:
+            with suppress(OSError):
+                file.close()

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rljob_trainer.rundir.atomic_files import write_atomically
+from rljob_trainer.rundir.patient_reading import PATIENT, Patience
 
 FILE_NAME = "driver.json"
 
@@ -36,13 +37,15 @@ class Fence:
 
     directory: Path
     mine: Name
+    patience: Patience = PATIENT
 
     def claim(self) -> None:
         """Take the directory over; raise FencedError when a later attempt of the same job has it."""
         newest = self._newest()
         if newest and self.mine.origin and newest.origin == self.mine.origin and newest.attempt > self.mine.attempt:
             raise FencedError(f"{self.directory}: {self.mine} comes too late: {newest} works there")
-        write_atomically(self.directory / FILE_NAME, json.dumps(asdict(self.mine)).encode())
+        file = self.directory / FILE_NAME
+        self.patience(file, lambda: write_atomically(file, json.dumps(asdict(self.mine)).encode()))
 
     def check(self) -> None:
         """Raise FencedError when another driver has taken the directory over."""
@@ -51,7 +54,8 @@ class Fence:
             raise FencedError(f"{self.directory}: {newest or 'another run'} has taken it over from {self.mine}")
 
     def _newest(self) -> Name | None:
+        file = self.directory / FILE_NAME
         try:
-            return Name(**json.loads((self.directory / FILE_NAME).read_bytes()))
+            return Name(**json.loads(self.patience(file, file.read_bytes)))
         except FileNotFoundError:
             return None

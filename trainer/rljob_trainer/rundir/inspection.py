@@ -19,8 +19,11 @@ from rljob_trainer.rundir.checkpoints import CheckpointError
 from rljob_trainer.rundir.journal import FILE_NAME as JOURNAL
 from rljob_trainer.rundir.journal import JournalError, audited, outstanding, recorded
 from rljob_trainer.rundir.missing_path import contents, nearest
+from rljob_trainer.rundir.patient_reading import Patience, StorageError
 from rljob_trainer.rundir.rollout_files import Dump, DumpError
 
+AT_ONCE = Patience(longest_s=0.0)
+"""somebody waits for the answer, and can ask again"""
 KINDS = (
     f"a checkpoint (iter_*/), {JOURNAL}, rollouts ({rollout_files.DIRECTORY}/ or a file of them),"
     f" or a run's directory with {checkpoints.DIRECTORY}/"
@@ -160,13 +163,13 @@ def of_checkpoint(path: Path) -> CheckpointFacts:
     """Return what a checkpoint says of itself, and whether its files are as they were written."""
     there = path.resolve()  # `.` has no name
     try:
-        digests = checkpoints.digests_of(there)
-    except OSError as error:
+        digests = checkpoints.digests_of(there, patience=AT_ONCE)
+    except (OSError, StorageError) as error:
         problem = f"{path}: a file cannot be read: {error}"
         return CheckpointFacts(str(path), _named_step(there), problems=(problem,))
     try:
-        said = checkpoints.described(there)
-    except CheckpointError as error:
+        said = checkpoints.described(there, AT_ONCE)
+    except (CheckpointError, StorageError) as error:
         files = tuple(_files(there, digests, {}))
         return CheckpointFacts(str(path), _named_step(there), files=files, problems=(str(error),))
     damage = checkpoints.damage_of(there, said, digests)

@@ -9,12 +9,17 @@ The file holds no times, so a run that was killed and resumed leaves the same by
 flushed to the disk before the call returns; a kill can tear only the last one, which the next opening removes.
 """
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
+
+from rljob_trainer.rundir.patient_reading import PATIENT, Patience
 
 FILE_NAME = "journal.jsonl"
 """in a run's directory"""
@@ -68,18 +73,22 @@ def audited(records: Sequence[Record], uids: Iterable[str] | None = None) -> Ite
 class Journal:
     """An open journal. Every method that writes has reached the disk when it returns."""
 
-    def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None, patience: Patience = PATIENT) -> None:
         """Open or create the file and read it; raise JournalError if a line before the last is damaged.
 
-        `may_write` is asked before each change and raises if this process must not make it.
+        `may_write` is asked before each change and raises if this process must not make it. Every method that writes
+        raises StorageError if the volume does not take it.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._may_write = may_write
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        self._records, torn = recorded(path)
+        self._patience = patience
+        self._descriptor: int | None = None
+        patience(path, self._open)
+        self._records, torn = patience(path, lambda: recorded(path))
+        self._size = sum(len(record.line()) for record in self._records)
+        """of what counts [bytes]"""
         if torn:
-            self._cut(path.stat().st_size - torn)
+            self._cut(self._size)
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -133,7 +142,9 @@ class Journal:
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._descriptor)
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
 
     def _issued_for(self, step: int) -> tuple[str, ...]:
         issued = [record.prompts for record in self._records if record.event == "issued" and record.step == step]
@@ -151,11 +162,21 @@ class Journal:
     def _append(self, record: Record) -> None:
         line = record.line()
         self._may_write()
-        written = os.write(self._descriptor, line)
-        os.fsync(self._descriptor)
-        if written < len(line):
-            raise JournalError(f"{self._path}: wrote {written} of {len(line)} bytes; is the disk full?")
+        tries = count()
+        self._patience(self._path, lambda: self._write(line, is_first_try=next(tries) == 0))
         self._records.append(record)
+        self._size += len(line)
+
+    def _write(self, line: bytes, *, is_first_try: bool) -> None:
+        """Append a line to what counts; of a try that has failed, nothing stays."""
+        with self._opened() as descriptor:
+            if not is_first_try:
+                os.ftruncate(descriptor, self._size)
+            written = os.write(descriptor, line)
+            if written < len(line):
+                os.ftruncate(descriptor, self._size)
+                raise OSError(errno.ENOSPC, f"wrote {written} of {len(line)} bytes; is the disk full?")
+            os.fsync(descriptor)
 
     def _keep(self, number: int) -> None:
         self._cut(sum(len(record.line()) for record in self._records[:number]))
@@ -164,8 +185,31 @@ class Journal:
     def _cut(self, size: int) -> None:
         """Shorten the file. A file system does that wholly or not at all, so a kill leaves no half-shortened file."""
         self._may_write()
-        os.ftruncate(self._descriptor, size)
-        os.fsync(self._descriptor)
+        self._patience(self._path, lambda: self._truncate(size))
+        self._size = size
+
+    def _truncate(self, size: int) -> None:
+        with self._opened() as descriptor:
+            os.ftruncate(descriptor, size)
+            os.fsync(descriptor)
+
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        """Give the descriptor. After an error it is opened again: a stale handle stays stale."""
+        descriptor = self._open()
+        try:
+            yield descriptor
+        except OSError:
+            self._descriptor = None
+            with suppress(OSError):
+                os.close(descriptor)
+            raise
+
+    def _open(self) -> int:
+        if self._descriptor is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        return self._descriptor
 
 
 def outstanding(records: Sequence[Record]) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ from rljob_trainer.rundir.checkpoints import (
     verified,
 )
 from rljob_trainer.rundir.missing_path import contents
+from rljob_trainer.rundir.patient_reading import PATIENT, Patience
 
 log = logging.getLogger(__name__)
 
@@ -83,33 +84,37 @@ class Start:
         return "; ".join([beginning, *damaged, *aside])
 
 
-def begin(directory: Path, wish: Wish, origin: str) -> Start:
+def begin(directory: Path, wish: Wish, origin: str, patience: Patience = PATIENT) -> Start:
     """Put the run's directory in order, and return where the run begins.
 
-    Raises CheckpointError when that is impossible; the text says what was looked for and what is there.
+    Raises CheckpointError when that is impossible; the text says what was looked for and what is there. Raises
+    StorageError when the volume does not say what is there.
     """
     checkpoints = directory / DIRECTORY
-    remove_drafts(checkpoints)
-    aside = None if origin == _last_origin(directory) else _prepare(directory, wish)
-    found = newest(checkpoints)
+    remove_drafts(checkpoints, patience)
+    aside = None if origin == _last_origin(directory, patience) else _prepare(directory, wish, patience)
+    found = newest(checkpoints, patience)
     if found is None and wish.resume is Resume.MUST:
         raise CheckpointError(_nothing_there(checkpoints))
-    damaged = set_aside(checkpoints, found.checkpoint.step) if found else ()
-    write_atomically(directory / ORIGIN, f"{origin}\n".encode())
+    damaged = set_aside(checkpoints, found.checkpoint.step, patience) if found else ()
+    patience(directory / ORIGIN, lambda: write_atomically(directory / ORIGIN, f"{origin}\n".encode()))
     return Start(found, damaged, aside)
 
 
-def _last_origin(directory: Path) -> str | None:
+def _last_origin(directory: Path, patience: Patience) -> str | None:
     path = directory / ORIGIN
-    return path.read_text().removesuffix("\n") if path.exists() else None
+    try:
+        return patience(path, path.read_text).removesuffix("\n")
+    except FileNotFoundError:
+        return None
 
 
-def _prepare(directory: Path, wish: Wish) -> Path | None:
+def _prepare(directory: Path, wish: Wish, patience: Patience) -> Path | None:
     """Do what a wish asks for at the first attempt; return where things have gone, if any had to."""
     if wish.resume is Resume.FRESH:
         return _all_aside(directory)
     if wish.resume_step is not None:
-        _check(directory / DIRECTORY, wish.resume_step)
+        _check(directory / DIRECTORY, wish.resume_step, patience)
         return _later_aside(directory, wish.resume_step)
     return None
 
@@ -152,12 +157,12 @@ def _new_place(directory: Path) -> Path:
     return aside
 
 
-def _check(checkpoints: Path, step: int) -> None:
+def _check(checkpoints: Path, step: int, patience: Patience) -> None:
     """Raise CheckpointError unless there is an undamaged checkpoint of this step."""
-    there = {step_of(path): path for path in complete(checkpoints)}
+    there = {step_of(path): path for path in complete(checkpoints, patience)}
     try:
         if step in there:
-            verified(there[step])
+            verified(there[step], patience)
             return
     except CheckpointError as error:
         others = sorted(there.keys() - {step})

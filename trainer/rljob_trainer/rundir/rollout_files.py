@@ -26,6 +26,7 @@ import pyarrow
 import xxhash
 
 from rljob_trainer.rundir.atomic_files import write_atomically
+from rljob_trainer.rundir.patient_reading import PATIENT, Patience
 from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup, Segment
 
 FORMAT, VERSION = "rljob-rollouts", 2
@@ -50,6 +51,7 @@ class Dump:
     """The files of one run."""
 
     directory: Path
+    patience: Patience = PATIENT
 
     def rewind(self, first: int, made: Made) -> "Dump":
         """Delete the steps from `first` on: they are sampled again. Return itself. Raises DumpError.
@@ -67,13 +69,13 @@ class Dump:
         return self
 
     def write(self, step: int, rounds: Sequence[Sequence[ScoredGroup]], made: Made) -> Path:
-        """Write the groups of a step; the file is there, whole and on the disk, or as it was."""
+        """Write the groups of a step; the file is there, whole and on the disk, or as it was. Raises StorageError."""
         sizes = [len(groups) for groups in rounds]
         header = {"format": FORMAT, "version": VERSION, "step": step, "rounds": sizes, "made": made}
         content = b"".join(_line(each) for each in (header, *(_record(group) for groups in rounds for group in groups)))
-        path = self.path(step)
+        path, whole = self.path(step), _compressed(content + _line({DIGEST: xxhash.xxh3_128_hexdigest(content)}))
         try:
-            write_atomically(path, _compressed(content + _line({DIGEST: xxhash.xxh3_128_hexdigest(content)})))
+            self.patience(path, lambda: write_atomically(path, whole))
         except OSError as error:
             raise DumpError(f"{path}: step {step} cannot be written: {error}") from error
         return path
@@ -107,7 +109,8 @@ class Dump:
         path = self.path(step)
         where = f"{path}: step {step}"
         try:
-            with pyarrow.input_stream(str(path), compression="zstd") as stream:
+            stored = self.patience(path, path.read_bytes)
+            with pyarrow.input_stream(pyarrow.py_buffer(stored), compression="zstd") as stream:
                 content: bytes = stream.read()
         except FileNotFoundError as error:
             raise DumpError(self._absent(step, self.steps())) from error

@@ -1,6 +1,8 @@
 """A driver that was left behind writes nothing any more."""
 
+import errno
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from rljob_trainer.rundir.fence import Fence, FencedError, Name
 from rljob_trainer.rundir.journal import Journal
+from rljob_trainer.rundir.patient_reading import Patience
 
 
 def fence(directory: Path, attempt: int, origin: str = "7f3a") -> Fence:
@@ -91,3 +94,18 @@ def test_the_journal_of_a_driver_that_was_left_behind_stays_as_it_is(tmp_path):
         with pytest.raises(FencedError):
             change()
     assert (tmp_path / "journal.jsonl").read_bytes() == written
+
+
+def test_an_error_of_the_volume_takes_the_directory_from_nobody(tmp_path, monkeypatch):
+    stale = [OSError(errno.ESTALE, "Stale file handle")] * 2
+    real = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if stale:
+            raise stale.pop()
+        return real(path)
+
+    mine = replace(fence(tmp_path, 1), patience=Patience(pause=lambda seconds: None))
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    mine.check()
+    assert stale == []

@@ -1,7 +1,8 @@
 """The journal: a run killed at any byte and resumed leaves the same file as one that was left alone."""
 
+import errno
 import os
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from rljob_trainer.data.prompts import PromptStream
 from rljob_trainer.data.read_ahead import Held
-from rljob_trainer.rundir.journal import Journal, JournalError, Record, audited
+from rljob_trainer.rundir.journal import Journal, JournalError, Record, audited, recorded
+from rljob_trainer.rundir.patient_reading import Patience, StorageError
 from rljob_trainer.samples import Prompt
 from support.trainer.power_cut import Disk
 
@@ -209,7 +211,7 @@ def test_a_torn_line_stays_removed_after_a_power_cut(tmp_path, monkeypatch):
 def test_a_line_that_the_disk_takes_in_part_is_reported_and_no_record(tmp_path, monkeypatch):
     journal, write = Journal(tmp_path / "journal.jsonl"), os.write
     monkeypatch.setattr(os, "write", lambda descriptor, line: write(descriptor, line[:7]))
-    with pytest.raises(JournalError, match=r"journal\.jsonl: wrote 7 of 46 bytes; is the disk full\?"):
+    with pytest.raises(StorageError, match=r"journal\.jsonl: \[Errno 28\] wrote 7 of 46 bytes; is the disk full\?"):
         journal.issued(0, ["0:4"])
     assert journal.records == ()
 
@@ -240,3 +242,25 @@ def test_a_journal_makes_its_directory_and_a_file_that_is_no_program(tmp_path):
     Journal(path).close()
     Journal(path).close()
     assert path.stat().st_mode & 0o111 == 0
+
+
+@pytest.mark.parametrize("method", ["write", "fsync", "ftruncate"])
+def test_a_passing_error_of_the_volume_leaves_the_journal_exact(tmp_path, monkeypatch, method):
+    journal = Journal(tmp_path / "journal.jsonl", patience=Patience(pause=lambda seconds: None))
+    journal.rewind(0, "")
+    journal.issued(0, ["0:1", "0:2"])
+    real, calls = getattr(os, method), count()
+
+    def stale_at_first(descriptor, *rest):
+        if next(calls) % 2 == 0:
+            if method == "write":
+                real(descriptor, rest[0][:7])
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return real(descriptor, *rest)
+
+    monkeypatch.setattr(os, method, stale_at_first)
+    journal.consumed(0)
+    journal.rewind(0, "")
+    journal.issued(0, ["0:3"])
+    journal.close()
+    assert recorded(tmp_path / "journal.jsonl") == ([Record("issued", 0, ("0:3",))], 0)

@@ -81,7 +81,7 @@ def test_a_later_attempt_goes_on_from_what_the_run_has_saved_itself(tmp_path, wi
 def test_a_start_that_was_killed_before_all_was_in_place_is_repeated(tmp_path, wish, monkeypatch):
     saved(tmp_path, 10, 20)
     with monkeypatch.context() as killed:
-        killed.setattr("rljob_trainer.rundir.resume.newest", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        killed.setattr("rljob_trainer.rundir.resume.newest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             begin(tmp_path, wish, "a")
     start = begin(tmp_path, wish, "a")
