@@ -779,8 +779,8 @@ class Recovery(Section):
     start_timeout_seconds: Positive = 600
     """maximum time for an engine to become ready [s]. slime: --rollout-health-check-first-wait"""
     outage_seconds: Positive = 1800
-    """longest outage of the volume of `checkpoint.directory` that an attempt waits for [s]; after it, another attempt is
-    started"""
+    """longest outage of the volume of `checkpoint.directory` that an attempt waits for [s]; after it, another attempt
+    is started"""
     grace_seconds: NotNegative = 10
     """time that the driver waits for a decision of the operator or supervisor [s]; after it, the driver decides by
     the same policy"""
