@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 from rljob_operator.identity import GROUP, JOB_LABEL, KIND, Manifest, job_name
 from rljob_operator.kueue import Workload, job_of_workload, workload_of
-from rljob_operator.run_claims import Place, RunClaim, Runs, claim_of
+from rljob_operator.run_claims import RunIndex, Runs, claim_of
 from rljob_operator.world import Job, Pod, pod_of
 
 Key = str
@@ -92,13 +92,12 @@ class Cache:
         self._objects: dict[Key, dict[str, Known]] = {}
         self._gone: dict[str, int] = {}
         """the version at which an object was gone, by its uid"""
-        self._runs: dict[Place, dict[str, RunClaim]] = {}
-        self._places: dict[str, Place] = {}
+        self._runs = RunIndex()
 
     @property
     def runs(self) -> Runs:
         """The claims of all jobs to run directories; it changes with the cache."""
-        return self._runs
+        return self._runs.runs
 
     def begins(self, raw: Manifest) -> None:
         """Note that a job begins a run, before the API server has its status: another job must see it at once."""
@@ -190,19 +189,14 @@ class Cache:
         return iter(self._objects.get(key, {}).values())
 
     def _claim(self, raw: Manifest) -> None:
-        uid, claim = raw["metadata"]["uid"], claim_of(raw)
-        self._release(uid)
+        claim = claim_of(raw)
         if claim is not None:
-            self._runs.setdefault(claim.place, {})[uid] = claim
-            self._places[uid] = claim.place
-
-    def _release(self, uid: str) -> None:
-        place = self._places.pop(uid, None)
-        if place is not None and self._runs[place].pop(uid) and not self._runs[place]:
-            del self._runs[place]
+            self._runs.put(claim)
+        else:
+            self._runs.remove(raw["metadata"]["uid"])
 
     def _remove(self, key: Key, uid: str, version: int) -> None:
-        self._release(uid)
+        self._runs.remove(uid)
         self._gone[uid] = version
         if len(self._gone) > REMEMBERED:
             del self._gone[next(iter(self._gone))]

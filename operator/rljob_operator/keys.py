@@ -33,6 +33,11 @@ class Keys:
         self._current = ""
 
     @classmethod
+    def of_this_process(cls) -> Self:
+        """Return a key that nobody else has."""
+        return cls.of(secrets.token_bytes(SHORTEST))
+
+    @classmethod
     def of(cls, current: bytes, *older: bytes) -> Self:
         """Return these keys."""
         keys = cls()
@@ -57,6 +62,18 @@ class Keys:
         """Return a job's control token by the key with this id; by the current one if the key is not known here."""
         secret = self._by_id.get(key) or self._by_id[self._current]
         return hmac.new(secret, f"control {job.namespace}/{job.name}/{job.uid}".encode(), hashlib.sha256).hexdigest()
+
+    def seal(self, text: str) -> str:
+        """Return what proves that an operator with today's key has written this text."""
+        return self._seal(text, self._current)
+
+    def has_sealed(self, text: str, seal: str) -> bool:
+        """Return whether an operator with one of these keys has written this text."""
+        key, _, _ = seal.partition(":")
+        return key in self._by_id and hmac.compare_digest(self._seal(text, key).encode(), seal.encode())
+
+    def _seal(self, text: str, key: str) -> str:
+        return f"{key}:{hmac.new(self._by_id[key], f'seal {text}'.encode(), hashlib.sha256).hexdigest()}"
 
     def _take(self, current: bytes, older: tuple[bytes, ...]) -> None:
         self._by_id = {_id(each): each for each in (*older, current)}

@@ -140,7 +140,7 @@ def _holder(job: Job, admitted: AdmittedJob, world: World) -> str | None:
     if where is None or (job.has_begun and admitted.status.completion_time is None):
         return None
     mine = RunClaim(job.name, job.uid, where, has_begun=False, may_begin=True, created=job.created)
-    found = run_claims.holder(mine, world.runs.get(where, {}).values())
+    found = run_claims.holder(mine, run_claims.overlapping(world.runs, where))
     return found.name if found is not None else None
 
 

@@ -185,7 +185,7 @@ def joined(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession)
         reservations = Reservations(cache, sight, settings.queue, metrics, time.time, changed)
     keys = Keys()
     reconciler = Reconciler(cluster, cache, drivers, watches, metrics, settings.defaults, keys, time.time, reservations)
-    sweeper = Sweeper(cluster, cache, settings.namespaces, settings.defaults, time.time)
+    sweeper = Sweeper(cluster, cache, settings.namespaces, settings.defaults, time.time, keys)
     return Operator(settings, cluster, cache, queue, watches, drivers, metrics, reconciler, sweeper, reservations, keys)
 
 

@@ -19,14 +19,13 @@ from rljob_api.status import DefaultVolume, Resolved, Status, ToolPodOwner
 from rljob_operator.identity import TOOL_POD_OWNER_ANNOTATION, Manifest, attempt_of_cluster
 from rljob_operator.pod_roles import HEAD, role_of
 from rljob_operator.pods import VOLUME
+from rljob_operator.run_claims import is_run_directory
 from rljob_operator.world import Defaults, Job, is_deleting
 
 FIRST = "rljob-run-directory"
 """init container that makes the run's directory in its namespace's part of the operator's volume"""
 FIRST_BEFORE = "run-directory"
 """the same of an older operator: it mounted the whole volume, at `/rljob-volume`"""
-OWN_NAMES = "."
-"""begins the names of directories in a namespace's part of the volume that are no runs, such as the cache"""
 
 
 def resolved(job: Job, spec: Spec, status: Status, clusters: Sequence[Manifest], defaults: Defaults) -> Resolved:
@@ -187,13 +186,6 @@ def _is_in_volume(directory: str, volume: DefaultVolume, job: Job, spec: Spec) -
     if any(place.is_relative_to(mount) for mount in mounts):
         return False
     return is_run_directory(place, PurePosixPath(volume.path, job.namespace))
-
-
-def is_run_directory(place: PurePosixPath, namespace: PurePosixPath) -> bool:
-    """Return whether a path names a run directory in this directory of a namespace."""
-    if ".." in place.parts or namespace not in place.parents:
-        return False
-    return not place.relative_to(namespace).parts[0].startswith(OWN_NAMES)
 
 
 def _volume(defaults: Defaults) -> DefaultVolume | None:

@@ -6,7 +6,10 @@ was down when a job was deleted finds the record later.
 
     job with an attempt ─► record ─► no job uses the directory ─► unusedSince ─► time is over ─► Job ─► record deleted
 
-Only directories in the operator's own volume, below its path and the namespace, are deleted.
+Only directories in the operator's own volume, below its path and the namespace, are deleted. Users of the namespace may
+write such ConfigMaps, so a record has the operator's seal; one without it, as of older operators, counts for nothing. A
+job uses its directory, all below it, and those that it is in. Jobs of other clusters with the same volume are not known
+here: the Job that deletes also looks at the files.
 """
 
 import hashlib
@@ -20,16 +23,40 @@ from typing import Any
 from rljob_api.sections import OUR_MANAGER
 from rljob_operator.identity import GROUP, MANAGED_BY, Manifest, manager
 from rljob_operator.pods import VOLUME, pod_security, small_container
+from rljob_operator.run_claims import OWN_NAMES, Place, is_run_directory, place
 from rljob_operator.world import Defaults, Storage
 
 RUN_LABEL = f"{GROUP}/run-of"
 """on a record and on the Job that deletes its directory: the name of the RLJob"""
 DAY_S = 86_400
+SEAL = "seal"
+"""entry of a record with the operator's seal"""
+ALIVE_S = 900
+"""A driver touches its `driver.json` every minute. One that was touched within this time is at work [s]"""
+DRIVER = "driver.json"
 SCRIPT = """\
 set -e
-[ ! -e "$1" ] || mv -T -- "$1" "$1.deleted-$(date +%s)"
-rm -rf -- "$1".deleted-*"""
-"""renamed first: a job that is applied again meanwhile begins in an empty directory"""
+deleted=$1 ttl=$2 alive=$3 driver=$4 directory=$5
+refuse() { rm -rf -- "$deleted"; echo "$directory $1: it is kept" >&2; exit 1; }
+before() { touch -d "@$(($(stat -c %Y -- "$deleted/now") - $1))" -- "$deleted/$2"; }
+if [ -e "$directory" ] || [ -L "$directory" ]; then
+  leads_to=$(realpath -m -- "$directory")
+  [ "$leads_to" = "$directory" ] || refuse "leads to $leads_to"
+  mkdir -p -- "$deleted"
+  touch -- "$deleted/now"
+  before "$ttl" ttl
+  before "$alive" alive
+  used=$(find "$directory" -newer "$deleted/ttl" -print -quit)
+  [ -z "$used" ] || refuse "was written to within $ttl s"
+  used=$(find "$directory" -name "$driver" -newer "$deleted/alive" -print -quit)
+  [ -z "$used" ] || refuse "has a driver at work"
+  mv -T -- "$directory" "$deleted/run"
+fi
+rm -rf -- "$deleted"
+"""
+"""Moved first: a job that is applied again meanwhile begins in an empty directory. The times are those of the volume's
+server. A find that cannot read a directory ends the script.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +79,18 @@ class RunRecord:
     @property
     def name(self) -> str:
         return f"rljob-run-{_digest(self.directory)}"
+
+    @property
+    def place(self) -> Place | None:
+        """The directory, to compare with those of jobs; None: it is in no volume that pods share."""
+        volume = {"source": json.loads(self.volume), "path": self.path}
+        return place(self.namespace, {"directory": self.directory, "volume": volume}, (), ())
+
+    @property
+    def sealed_text(self) -> str:
+        """All that the record says, for the operator's seal."""
+        said = [self.namespace, self.job, self.directory, self.volume, self.path, self.ttl_s, self.unused_since]
+        return f"run record {json.dumps(said)}"
 
     @property
     def cleaner(self) -> str:
@@ -101,6 +140,23 @@ def directories(raw: Manifest, storage: Storage) -> tuple[str, ...]:
     )
 
 
+def used_places(raw: Manifest, storage: Storage) -> tuple[Place, ...]:
+    """Return the directories that an RLJob uses, in the operator's volume and in volumes of its own.
+
+    A directory counts in both: which one its pods see there is not always known.
+    """
+    namespace, runtime = raw["metadata"]["namespace"], raw["spec"].get("runtime", {})
+    resolved = raw.get("status", {}).get("resolved", {}).get("volume")
+    today = {"source": dict(storage.source), "path": storage.path}
+    own = runtime.get("volumes", ()), runtime.get("volumeMounts", ())
+    found = {
+        place(namespace, {"directory": each, "volume": volume}, *own)
+        for each in directories(raw, storage)
+        for volume in (today, resolved, None)
+    }
+    return tuple(each for each in found if each is not None)
+
+
 def step(record: RunRecord, is_used: bool, now: float) -> Step:
     """Return what to do about a record at `now` [unix s]."""
     if is_used:
@@ -113,11 +169,10 @@ def step(record: RunRecord, is_used: bool, now: float) -> Step:
 def is_ours_to_delete(record: RunRecord, storage: Storage) -> bool:
     """Return whether a record names a directory of its namespace in today's volume.
 
-    Records can be edited by users of the namespace; what they could ask for is limited to their own runs.
+    A record with the operator's seal is still not trusted beyond this.
     """
-    place = PurePosixPath(record.directory)
-    is_below = PurePosixPath(storage.path, record.namespace) in place.parents and ".." not in place.parts
-    return is_below and (record.volume, record.path) == (_text(storage.source), storage.path)
+    is_run = is_run_directory(PurePosixPath(record.directory), PurePosixPath(storage.path, record.namespace))
+    return is_run and (record.volume, record.path) == (_text(storage.source), storage.path)
 
 
 def marked(record: RunRecord, unused_since: int | None) -> RunRecord:
@@ -125,7 +180,7 @@ def marked(record: RunRecord, unused_since: int | None) -> RunRecord:
 
 
 def manifest(record: RunRecord) -> Manifest:
-    """Return the ConfigMap of a record."""
+    """Return the ConfigMap of a record, without its seal."""
     data = {
         "directory": record.directory,
         "volume": record.volume,
@@ -137,9 +192,10 @@ def manifest(record: RunRecord) -> Manifest:
 
 
 def record_of(raw: Manifest) -> RunRecord | None:
-    """Return the record that a ConfigMap is; None if somebody has broken it."""
+    """Return the record that a ConfigMap is, whoever has written it; None if somebody has broken it."""
     metadata, data = raw["metadata"], raw.get("data", {})
     try:
+        json.loads(data["volume"])
         return RunRecord(
             namespace=metadata["namespace"],
             job=metadata["labels"][RUN_LABEL],
@@ -150,15 +206,21 @@ def record_of(raw: Manifest) -> RunRecord | None:
             unused_since=int(data["unusedSince"]) if "unusedSince" in data else None,
             uid=metadata["uid"],
         )
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         return None
 
 
 def cleaner(record: RunRecord, storage: Storage, image: str, pull_secrets: Sequence[str] = ()) -> Manifest:
-    """Return the Job that deletes a directory; its pod passes the Pod Security Standard `restricted`."""
-    command = ["sh", "-c", SCRIPT, "rljob-delete", record.directory]
-    container = small_container("delete", image, command, "128Mi")
-    container["volumeMounts"] = [{"name": VOLUME, "mountPath": storage.path}]
+    """Return the Job that deletes a directory; its pod passes the Pod Security Standard `restricted`.
+
+    It sees the runs of its namespace alone, whatever links there are.
+    """
+    part = f"{storage.path}/{record.namespace}"
+    deleted = f"{part}/{OWN_NAMES}{record.cleaner}"
+    rest = [deleted, str(record.ttl_s), str(ALIVE_S), DRIVER, record.directory]
+    container = small_container("delete", image, ["sh", "-c", SCRIPT, "rljob-delete", *rest], "128Mi")
+    container["terminationMessagePolicy"] = "FallbackToLogsOnError"
+    container["volumeMounts"] = [{"name": VOLUME, "mountPath": part, "subPath": record.namespace}]
     pod = {
         "automountServiceAccountToken": False,
         "restartPolicy": "OnFailure",

@@ -4,11 +4,12 @@
     all other claims of its place ─┴─► holder ─► the job waits until its holder has ended or is deleted
 
 A job holds its directory from its first attempt to its end, suspensions included. Jobs that wait for the same directory
-get it in the order in which they were created.
+get it in the order in which they were created. A directory and one inside of it are the same in this respect: whatever
+deletes, moves or links the outer one takes the inner one with it.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from posixpath import normpath
@@ -23,6 +24,14 @@ NOT_SHARED = ("emptyDir", "ephemeral")
 
 Place = tuple[str, str, str]
 """namespace, source of the volume as JSON, and directory in the volume"""
+DEEPEST = 32
+"""components of a directory: deeper ones count as the directory that they begin with, so that an index of the
+directories around each stays small
+"""
+
+
+OWN_NAMES = "."
+"""begins the names of directories in a namespace's part of the volume that are no runs, such as the cache"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +50,77 @@ class RunClaim:
 
 
 Runs = Mapping[Place, Mapping[str, RunClaim]]
-"""all claims, by place and by the uid of their job"""
+"""All claims, by place and by the uid of their job. A directory with a slash at its end stands for all below it."""
+
+
+class RunIndex:
+    """The claims of all jobs, as they come and go."""
+
+    def __init__(self) -> None:
+        self._runs: dict[Place, dict[str, RunClaim]] = {}
+        self._places: dict[str, Place] = {}
+
+    @property
+    def runs(self) -> Runs:
+        """All claims; it changes with the index."""
+        return self._runs
+
+    def put(self, claim: RunClaim) -> None:
+        """Keep a claim in place of the one that its job had."""
+        self.remove(claim.uid)
+        self._places[claim.uid] = claim.place
+        for each in _entries_of(claim.place):
+            self._runs.setdefault(each, {})[claim.uid] = claim
+
+    def remove(self, uid: str) -> None:
+        """Forget the claim of a job, if it has one."""
+        place = self._places.pop(uid, None)
+        for each in _entries_of(place) if place is not None else ():
+            del self._runs[each][uid]
+            if not self._runs[each]:
+                del self._runs[each]
+
+
+def overlapping(runs: Runs, place: Place) -> Iterator[RunClaim]:
+    """Yield the claims to a directory, to those below it, and to those that it is in."""
+    for each in (place, _below(place), *around(place)):
+        yield from runs.get(each, {}).values()
+
+
+def _entries_of(place: Place) -> tuple[Place, ...]:
+    return place, *map(_below, around(place))
+
+
+def around(place: Place) -> tuple[Place, ...]:
+    """Return the directories that a directory is in, up to the root of its volume."""
+    namespace, source, directory = place
+    return tuple((namespace, source, str(each)) for each in PurePosixPath(directory).parents)
+
+
+class Places:
+    """Directories that are in use."""
+
+    def __init__(self) -> None:
+        self._at: set[Place] = set()
+        self._around: set[Place] = set()
+
+    def add(self, place: Place) -> None:
+        """Count a directory among them."""
+        self._at.add(place)
+        self._around.update(around(place))
+
+    def overlap(self, place: Place) -> bool:
+        """Return whether one of them is this directory, inside of it or around it."""
+        return place in self._at or self.has_inside(place) or any(each in self._at for each in around(place))
+
+    def has_inside(self, place: Place) -> bool:
+        """Return whether one of them is inside of this directory."""
+        return place in self._around
+
+
+def _below(place: Place) -> Place:
+    namespace, source, directory = place
+    return namespace, source, f"{directory}/"
 
 
 def claim_of(raw: Manifest) -> RunClaim | None:
@@ -79,12 +158,32 @@ def place(
     return _place(namespace, {key: value for key, value in source.items() if key != "name"}, inside)
 
 
+def is_run_directory(place: PurePosixPath, namespace: PurePosixPath) -> bool:
+    """Return whether a path names a run directory in this directory of a namespace."""
+    if ".." in place.parts or namespace not in place.parents:
+        return False
+    return not place.relative_to(namespace).parts[0].startswith(OWN_NAMES)
+
+
 def _place(namespace: str, source: Mapping[str, Any], inside: PurePosixPath) -> Place | None:
     if not source or any(kind in source for kind in NOT_SHARED):
         return None
-    claim = source.get("persistentVolumeClaim")
-    same = {"persistentVolumeClaim": claim.get("claimName")} if isinstance(claim, Mapping) else source
-    return namespace, json.dumps(same, sort_keys=True), normpath(str(inside))
+    same, root = _root(source)
+    directory = PurePosixPath(normpath(root / inside))
+    return namespace, json.dumps(same, sort_keys=True), str(PurePosixPath(*directory.parts[:DEEPEST]))
+
+
+def _root(source: Mapping[str, Any]) -> tuple[Mapping[str, Any], PurePosixPath]:
+    """Return what identifies a volume, and the directory in it that a source shows: two sources may overlap."""
+    match source:
+        case {"persistentVolumeClaim": {"claimName": name}}:
+            return {"persistentVolumeClaim": name}, PurePosixPath()
+        case {"nfs": {"server": server, "path": str(path)}}:
+            return {"nfs": server}, PurePosixPath(normpath(path.lstrip("/")))
+        case {"hostPath": {"path": str(path)}}:
+            return {"hostPath": {}}, PurePosixPath(normpath(path.lstrip("/")))
+        case _:
+            return source, PurePosixPath()
 
 
 def holder(mine: RunClaim, others: Iterable[RunClaim]) -> RunClaim | None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_operator.cache import Cache
-from rljob_operator.run_claims import RunClaim, claim_of, holder, place
+from rljob_operator.run_claims import DEEPEST, Places, RunClaim, RunIndex, claim_of, holder, overlapping, place
 from support.operator.operator_world import raw_job
 
 PVC = {"persistentVolumeClaim": {"claimName": "runs"}}
@@ -157,3 +157,59 @@ def test_the_cache_forgets_a_claim_with_its_job_and_keeps_the_newest():
     cache.put({**job(), "metadata": {**job()["metadata"], "resourceVersion": "3"}})
     cache.remove(job())
     assert not cache.runs
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"nfs": {"server": "s", "path": "/"}}, {"nfs": {"server": "s", "path": "/ml", "readOnly": True}}),
+        ({"hostPath": {"path": "/ml/.."}}, {"hostPath": {"path": "/ml/", "type": "Directory"}}),
+        (PVC, {"persistentVolumeClaim": {"claimName": "runs", "readOnly": True}}),
+    ],
+)
+def test_one_directory_is_seen_through_several_sources(one: dict, other: dict):
+    inside = "/d/a" if one is not PVC else "/d/ml/a"
+    places = [
+        place("ml", {"directory": "/d/ml/a"}, *own("/d", one)),
+        place("ml", {"directory": inside}, *own("/d", other)),
+    ]
+    assert places[0] is not None
+    assert places[0] == places[1]
+
+
+PARTS = st.lists(st.sampled_from(["a", "b", "a b", "..a"]), max_size=4)
+DIRECTORIES = PARTS.map("/".join).map(lambda path: path or ".")
+
+
+def are_nested(one: str, other: str) -> bool:
+    first, second = ([] if each == "." else each.split("/") for each in (one, other))
+    return all(x == y for x, y in zip(first, second, strict=False))
+
+
+def there(directory: str, uid: str = "1") -> RunClaim:
+    return replace(MINE, uid=uid, name=uid, place=(*HERE[:2], directory))
+
+
+@given(st.lists(DIRECTORIES, max_size=8), DIRECTORIES, st.sets(st.integers(0, 7)))
+def test_directories_overlap_if_one_is_the_other_or_inside_of_it(others: list[str], mine: str, gone: set[int]):
+    index, places = RunIndex(), Places()
+    for i, each in enumerate(others):
+        index.put(there("somewhere/else", str(i)))
+        index.put(there(each, str(i)))
+    for i in gone:
+        index.remove(str(i))
+    left = {str(i): each for i, each in enumerate(others) if i not in gone}
+    for each in left.values():
+        places.add(there(each).place)
+    expected = {uid for uid, each in left.items() if are_nested(mine, each)}
+    assert {claim.uid for claim in overlapping(index.runs, there(mine).place)} == expected
+    assert places.overlap(there(mine).place) == bool(expected)
+    for uid in left:
+        index.remove(uid)
+    assert not index.runs
+
+
+def test_a_very_deep_directory_counts_as_the_one_that_it_begins_with():
+    """A name of 4,096 characters has 2,048 directories around it."""
+    deep = place("ml", {**OURS, "directory": "/rljob/ml/" + "a/" * 2000}, [], [])
+    assert deep == place("ml", {**OURS, "directory": "/rljob/ml" + "/a" * (DEEPEST - 1)}, [], [])

@@ -7,7 +7,7 @@ import pytest
 from rljob_api.exits import Exit
 from rljob_operator.plan import LOOK_AGAIN_S
 from rljob_operator.queueing.ledger import IDLE
-from rljob_operator.run_claims import claim_of
+from rljob_operator.run_claims import RunIndex, claim_of
 from rljob_operator.world import Storage, World
 from support.operator.operator_world import DEFAULTS, Surroundings, raw_job
 
@@ -103,3 +103,23 @@ def test_a_job_that_has_begun_never_waits_for_one_that_has_begun_too():
     second.ends(Exit.FAILED)
     second.step()
     assert second.status["attempt"] == 2
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted"), [("/rljob/ml/exp", "/rljob/ml/exp/lr2"), ("/rljob/ml/exp/lr2", "/rljob/ml/exp")]
+)
+def test_it_waits_for_a_run_inside_of_its_directory_or_around_it(held: str, wanted: str):
+    raw = raw_job("first", checkpoint={"directory": held})
+    world = World(token="a token", defaults=replace(DEFAULTS, storage=SHARED))
+    first = Surroundings({**raw, "metadata": {**raw["metadata"], "uid": FIRST_UID}}, world).to_running()
+    second = Surroundings(raw_job("second", checkpoint={"directory": wanted}), world)
+    index, claim = RunIndex(), claim_of(first.raw)
+    assert claim is not None
+    index.put(claim)
+    second.world = replace(second.world, runs=index.runs)
+    second.step()
+    assert second.world.children == ()
+    assert second.condition("Ready")["reason"] == "DirectoryInUse"
+    index.remove(claim.uid)
+    second.step()
+    assert second.status["phase"] == "Provisioning"
