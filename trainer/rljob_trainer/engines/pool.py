@@ -203,23 +203,24 @@ class EnginePool:
         return tuple(engine.served.url for engine in self._engines.values() if engine.routed and engine.served)
 
     async def release_memory(self) -> None:
-        """Free all GPU memory of every engine that answers. Raises EngineError."""
+        """Free all GPU memory of every engine that answers; one that fails is out of service. Raises EngineError."""
         await self._all_hold(memory.NOTHING)
 
     async def resume_memory(self) -> None:
-        """Let engines have memory for the next publication, until which its content is undefined. Raises EngineError.
+        """Let engines have memory for the next publication, until which its content is undefined.
 
-        The KV cache comes with it, or where the learner leaves the GPU, after it.
+        The KV cache comes with it, or where the learner leaves the GPU, after it. An engine that fails is out of
+        service.
         """
         await self._turns.trained()
         await self._all_hold(self._turns.publishing)
 
     async def make_room(self) -> None:
-        """Let a learner that has left the GPU have all of its state there; engines keep weights. Raises EngineError."""
+        """Let a learner that has left the GPU have all of its state there; engines keep weights."""
         await self._all_hold(self._turns.publishing)
 
     async def end_room(self) -> None:
-        """Let the learner leave again, and engines serve. Raises EngineError."""
+        """Let the learner leave again, and engines serve."""
         await self._turns.published()
         await self._all_hold(memory.ALL)
 
@@ -409,9 +410,14 @@ class EnginePool:
             engine.incident = None
 
     async def _all_hold(self, wanted: memory.Parts) -> None:
-        failed = await self._hold([engine for engine in self._engines.values() if _answers(engine)], wanted)
-        if failed:
-            raise EngineError("; ".join(failed.values()))
+        """Let all engines have these parts; those that fail are out of service, and their memory is free when this
+        returns: the process is gone."""
+        engines = [engine for engine in self._engines.values() if _answers(engine)]
+        generations = {engine.name: engine.state.generation for engine in engines}
+        failed = await self._hold(engines, wanted)
+        for name, reason in failed.items():
+            self._happens(self._engines[name], lifecycle.PublishFailed(generations[name]), reason)
+        await asyncio.gather(*(self._retire(self._engines[name]) for name in failed))
 
     async def _hold(self, engines: Sequence[_Engine], wanted: memory.Parts) -> dict[str, str]:
         """Let engines have these parts of their GPU memory; return the failures by name."""

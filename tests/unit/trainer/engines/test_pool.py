@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from rljob_trainer.engines.client import EngineError
 from rljob_trainer.engines.records import EngineSnapshot
 from rljob_trainer.engines.server import EngineStartError
 from rljob_trainer.metrics import Publication
@@ -339,12 +338,24 @@ def test_memory_is_handed_over_by_the_engines_that_serve() -> None:
     play(act)
 
 
-def test_an_engine_that_keeps_its_memory_is_an_error() -> None:
+@pytest.mark.parametrize(
+    ("fails", "states"),
+    [
+        ("http://a:1/release_memory_occupation", {"a": "Dead", "b": "Healthy"}),
+        ("release_memory_occupation", {"a": "Dead", "b": "Dead"}),
+    ],
+)
+def test_an_engine_that_keeps_its_memory_is_ended_and_the_others_go_on(fails: str, states: dict[str, str]) -> None:
     async def act(scene: Scene) -> None:
         await scene.publish(0)
-        scene.http.answers["release_memory_occupation"] = Reply(500, "no")
-        with pytest.raises(EngineError, match=r"^engine a: POST .*: 500 no; engine b: POST .*: 500 no$"):
-            await scene.pool.release_memory()
+        scene.http.answers[fails] = Reply(500, "no")
+        await scene.pool.release_memory()
+        assert scene.states() == states
+        assert {f"stop {name}" for name, state in states.items() if state == "Dead"} <= set(scene.happened)
+        assert "500 no" in scene.pool.snapshot()[0].last_error
+        await scene.pool.resume_memory()
+        scene.pool.restart("a", 1)
+        await scene.until(lambda: scene.states()["a"] != "Dead")
 
     play(act)
 
