@@ -35,7 +35,7 @@ class Exit(IntEnum):
     BAD_INPUT = 9, "data, model, checkpoint or your function is missing, invalid or fails"
     """found when the files are opened; the manifest itself is valid"""
     DIVERGED = 10, "training diverged: too many non-finite gradients; lower the learning rate"
-    """more than `training.optimizer.maxSkippedSteps` optimizer steps were skipped"""
+    """more than `training.optimizer.maxSkippedSteps` of the last 100 optimizer steps were skipped"""
     AWAY = 11, "a judge, tools or a volume outside the run were away for too long"
     """longer than `recovery.outageSeconds`; started again"""
     NOT_FOUND = 66, "no such job, engine or log in the cluster"

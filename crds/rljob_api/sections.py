@@ -600,7 +600,8 @@ class Optimizer(Section):
     clip_grad: Annotated[float, Field(gt=0)] = 1.0
     """largest gradient norm. Megatron: --clip-grad"""
     max_skipped_steps: NotNegative = 5
-    """maximum number of skipped steps with a non-finite gradient; one more fails the run"""
+    """maximum number of skipped steps with a non-finite gradient among the last 100 optimizer steps; one more fails the
+    run"""
     offload: bool = False
     """keep Adam's state in host memory; slower. Only on Gpu. Megatron: --optimizer-cpu-offload"""
 

@@ -8,7 +8,7 @@ Any layout loads what any other has written. Optimizer state is stored by parame
 import pickle
 import queue
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def save(
     chunks: Sequence[Any],
     optimizer: Optimizer,
     layout: Layout,
-    counters: dict[str, int],
+    counters: Mapping[str, Any],
     critic: Critic | None = None,
 ) -> None:
     """Write the state of all ranks into `directory`, which may exist but must be empty. Collective.
@@ -53,7 +53,7 @@ def save(
     `chunks` are this rank's of the model.
     """
     state = _state(chunks, optimizer, is_loading=False) | _critic_state(critic, is_loading=False)
-    header = {"format": _FORMAT, "has_critic": critic is not None, "layout": str(layout), "counters": counters}
+    header = {"format": _FORMAT, "has_critic": critic is not None, "layout": str(layout), "counters": dict(counters)}
     _write_state(directory, state | header)
 
 
@@ -75,7 +75,7 @@ def load_weights(directory: Path, module: Any) -> None:
 @torch.no_grad()
 def load(
     directory: Path, chunks: Sequence[Any], optimizer: Optimizer, layout: Layout, critic: Critic | None = None
-) -> dict[str, int]:
+) -> dict[str, Any]:
     """Read the state and return its counters. Collective.
 
     Raises CheckpointFormatError or CriticMismatchError before anything has changed. Random state is of ranks, so

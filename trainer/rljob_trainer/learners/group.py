@@ -33,6 +33,7 @@ from rljob_trainer.learners.errors import (
     TrainingDivergedError,
     UnsupportedModelError,
 )
+from rljob_trainer.learners.skips import Skips, after
 from rljob_trainer.metrics import LearnerMetrics, OptimizerStep, over_steps, perplexity_of
 from rljob_trainer.processes.stacks import Stacks, thread_stacks
 
@@ -98,7 +99,7 @@ class LearnerGroup:
         self._layout = layout
         self._timeout_s = timeout_s
         self._max_skipped = max_skipped
-        self._skipped = 0
+        self._skips: Skips = ()
         self._lost: LearnerLostError | None = None
         self._lock = threading.RLock()
 
@@ -121,7 +122,7 @@ class LearnerGroup:
         """Take one optimizer step for each batch.
 
         With several, the probability ratio is taken against the log-probabilities before the first of them.
-        Raises TrainingDivergedError when too many steps had to be skipped.
+        Raises TrainingDivergedError when too many of the last steps had to be skipped.
         """
         with self._lock:
             full = [batch for batch in batches if any(batch.micro_batches_by_rank)]
@@ -168,7 +169,7 @@ class LearnerGroup:
     def load(self, directory: Path) -> int:
         """Continue from a checkpoint; return the optimizer steps that it holds."""
         steps = int(self.call("load", directory)[0])
-        self._skipped = int(self.call("skipped_steps")[0])
+        self._skips = self.call("recent_skips")[0]
         return steps
 
     def write_hf(self, directory: Path) -> None:
@@ -214,10 +215,10 @@ class LearnerGroup:
             ray.kill(host)
 
     def _count_skipped(self, steps: Sequence[OptimizerStep]) -> None:
-        self._skipped += sum(step.skipped for step in steps)
-        if self._skipped > self._max_skipped:
+        self._skips = after(self._skips, (step.skipped for step in steps))
+        if sum(self._skips) > self._max_skipped:
             raise TrainingDivergedError(
-                f"{self._skipped} optimizer steps had a gradient that is not finite; "
+                f"{sum(self._skips)} of the last {len(self._skips)} optimizer steps had a gradient that is not finite; "
                 f"training.optimizer.maxSkippedSteps allows {self._max_skipped}"
             )
 

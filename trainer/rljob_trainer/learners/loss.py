@@ -45,9 +45,12 @@ def policy_loss(
     # Not the weight alone: 0 x an infinite slope is NaN.
     logprobs_R = torch.where(weights_R != 0, logprobs_R, logprobs_R.detach())
     learner_R = logprobs_R.detach() if targets.old_logprobs_R is None else targets.old_logprobs_R
+    # Of a token whose log-probability an engine could not say, the learner's own is the best guess: its ratio is 1.
+    engine_R = targets.engine_logprobs_R.to(learner_R.dtype)
+    engine_R = torch.where(engine_R.isfinite(), engine_R, learner_R)
     responses = Responses(
         logprobs_R=logprobs_R,
-        old_logprobs_R=learner_R if settings.old == "learner" else targets.engine_logprobs_R.to(learner_R.dtype),
+        old_logprobs_R=learner_R if settings.old == "learner" else engine_R,
         advantages_R=targets.advantages_R,
         counts_R=counts_R,
         sequences_R=targets.sequences_R,
@@ -59,7 +62,7 @@ def policy_loss(
     objective_R = surrogate.loss_R
     importance_R = cut_R = None
     if settings.importance is not None:
-        corrected = correction(responses, targets.engine_logprobs_R, settings.importance)
+        corrected = correction(responses, engine_R, settings.importance)
         importance_R, cut_R = corrected.weights_R, corrected.cut_R
         objective_R = product(objective_R, importance_R)
     loss = pg = product(objective_R, weights_R).sum()
@@ -70,7 +73,7 @@ def policy_loss(
         loss = loss + settings.kl.coefficient * product(kl_R, weights_R).sum()
     if settings.entropy_coefficient:
         loss = loss - settings.entropy_coefficient * (entropy_R * weights_R).sum()
-    mismatch_R = (learner_R - targets.engine_logprobs_R).abs() if settings.sampled else None
+    mismatch_R = (learner_R - engine_R).abs() if settings.sampled else None
     sums = token_sums(
         counts_R,
         kl=kl_R,

@@ -45,6 +45,7 @@ from rljob_trainer.learners.reduction import Sums, over_ranks
 from rljob_trainer.learners.reference import ReferenceWeights
 from rljob_trainer.learners.rope import Rope
 from rljob_trainer.learners.routers import ExpertRouters, RouterPass
+from rljob_trainer.learners.skips import Skips, after
 from rljob_trainer.learners.speed import Speed
 from rljob_trainer.learners.teacher import Teacher
 from rljob_trainer.learners.weight_files import further_tensors
@@ -92,14 +93,15 @@ class LearnerRank:
         """optimizer steps taken"""
         self.skipped = 0
         """optimizer steps not taken because the gradient was not finite"""
+        self.skips: Skips = ()
 
     def links(self) -> LinkReport | None:
         """Return what was measured of the network between the ranks; None: there is one rank."""
         return self._links
 
-    def skipped_steps(self) -> int:
-        """Return how many optimizer steps were not taken."""
-        return self.skipped
+    def recent_skips(self) -> Skips:
+        """Return which of the last optimizer steps were not taken."""
+        return self.skips
 
     @property
     def holds_output(self) -> bool:
@@ -132,7 +134,7 @@ class LearnerRank:
             self._state.need_optimizer()
             taken, grad_norm = self._optimizer.step()
             self.step += taken
-            self.skipped += not taken
+            self._count(not taken)
             of_routers = routers.end(self._chunks if taken else ()) if routers else {}
             return self._metrics(sums, taken, grad_norm, of_routers)
 
@@ -175,8 +177,12 @@ class LearnerRank:
         self._state.need_optimizer()
         with self._runtime():
             step = self._own_critic().train(micro_batches, holds_output=self.holds_output)
-        self.skipped += step.skipped
+        self._count(step.skipped)
         return step
+
+    def _count(self, skipped: int) -> None:
+        self.skipped += skipped
+        self.skips = after(self.skips, [int(skipped)])
 
     def _own_critic(self) -> Critic:
         if self._critic is None:
@@ -231,7 +237,7 @@ class LearnerRank:
         self._state.need(optimizer=True)
         self._state.need_optimizer()
         with self._runtime():
-            counters = {"step": self.step, "skipped": self.skipped}
+            counters = {"step": self.step, "skipped": self.skipped, "skips": list(self.skips)}
             checkpoint.save(directory, self._ddp, self._optimizer, self.layout, counters, self._critic)
         if self.rank == 0:  # all ranks compile the same kernels
             self._kernels.pack_soon()
@@ -243,6 +249,7 @@ class LearnerRank:
         with self._runtime():
             counters = checkpoint.load(directory, self._ddp, self._optimizer, self.layout, self._critic)
         self.step, self.skipped = counters["step"], counters["skipped"]
+        self.skips = tuple(counters.get("skips", ()))  # which older checkpoints do not have
         return self.step
 
     def leave(self, weights: bool) -> None:

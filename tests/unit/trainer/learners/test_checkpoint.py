@@ -216,3 +216,11 @@ def test_a_damaged_file_is_an_error_of_reading_and_no_bad_format(tmp_path: Path)
     file.write_bytes(b"")
     with pytest.raises(CheckpointException):
         learner.load(tmp_path)
+
+
+@pytest.mark.usefixtures("rank")
+def test_counters_come_back_as_they_were_and_older_checkpoints_lack_some(tmp_path: Path) -> None:
+    learner = Learner()
+    counters = {"step": 2, "skipped": 3, "skips": [0, 1] * 50}
+    assert learner.load(learner.save(tmp_path / "new", **counters)) == counters
+    assert learner.load(learner.save(tmp_path / "old", step=2, skipped=3)) == {"step": 2, "skipped": 3}

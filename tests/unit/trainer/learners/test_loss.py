@@ -1,5 +1,6 @@
 """The policy loss, against reference values of verl 0.9.1 in fp64."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -200,3 +201,32 @@ def test_sums_carry_no_gradient_and_are_in_fp64() -> None:
     _, sums = clipped_loss(new, entropy, targets(TOKEN_MEAN), replace(settings, importance=importance))
     values = {name: (value.requires_grad, value.dtype) for name, value in sums.items()}
     assert values == dict.fromkeys(sums, (False, torch.float64))
+
+
+WAYS = [
+    LossSettings(old=old, importance=None if kind is None else ImportanceSettings(kind, level, 0.5, 2.0))
+    for old in ("learner", "engines")
+    for kind, level in [(None, ImportanceLevel.TOKEN), *itertools.product(ImportanceBound, ImportanceLevel)]
+]
+
+
+def gradient(given: Targets, settings: LossSettings) -> tuple[torch.Tensor, Sums]:
+    new = NEW[MASK].clone().requires_grad_()
+    loss, sums = clipped_loss(new, torch.zeros(15), given, settings)
+    return torch.autograd.grad(loss, new)[0], sums
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("unknown", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("settings", WAYS)
+def test_a_token_that_an_engine_knows_nothing_of_has_the_learner_s_probability(
+    settings: LossSettings, unknown: float, first: bool
+) -> None:
+    given = targets(TOKEN_MEAN, off_policy=not first)
+    lost, kept = given.engine_logprobs_R.clone(), given.engine_logprobs_R.clone()
+    lost[3] = unknown
+    kept[3] = (NEW if first else OLD)[MASK][3]
+    slope_R, sums = gradient(replace(given, engine_logprobs_R=lost), settings)
+    wanted_R, wanted = gradient(replace(given, engine_logprobs_R=kept), settings)
+    assert torch.equal(slope_R, wanted_R) and bool(slope_R.isfinite().all())
+    assert {name: value.tolist() for name, value in sums.items()} == {n: v.tolist() for n, v in wanted.items()}
