@@ -99,17 +99,17 @@ bench-operator: $(READY) | $(GO) ## Measure the operator with a real API server 
 	PYTHONPATH=tests/cluster:tests $(BIN)/python benchmarks/operator
 
 generate: $(READY) ## Regenerate the CRD, dashboards, known arguments, reference pages and looks of the command line
-	$(BIN)/python crds/generate_arguments.py > .venv/generated && mv .venv/generated crds/rljob_api/rules/arguments.json
-	$(BIN)/python crds/generate_pod_fields.py > .venv/generated && mv .venv/generated crds/rljob_api/rules/pod_fields.json
-	$(BIN)/python -m rljob_api.generated.crd > .venv/generated && mv .venv/generated crds/rljob.dev_rljobs.yaml
+	$(BIN)/python crds/generate_arguments.py > crds/rljob_api/rules/arguments.json.new && mv crds/rljob_api/rules/arguments.json.new crds/rljob_api/rules/arguments.json
+	$(BIN)/python crds/generate_pod_fields.py > crds/rljob_api/rules/pod_fields.json.new && mv crds/rljob_api/rules/pod_fields.json.new crds/rljob_api/rules/pod_fields.json
+	$(BIN)/python -m rljob_api.generated.crd > crds/rljob.dev_rljobs.yaml.new && mv crds/rljob.dev_rljobs.yaml.new crds/rljob.dev_rljobs.yaml
 	PYTHONPATH=charts $(BIN)/python -m dashboards
-	$(BIN)/python -m rljob_api.generated.crd_page > .venv/generated && mv .venv/generated docs/crd.md
-	$(BIN)/python -m rljob_api.generated.manifest_page > .venv/generated && mv .venv/generated docs/manifest.md
-	$(BIN)/python -m rljob_api.generated.troubleshooting_page > .venv/generated && mv .venv/generated docs/troubleshooting.md
-	PYTHONPATH=tests $(BIN)/python -m support.api.failure_coverage > .venv/generated && mv .venv/generated docs/failure-coverage.md
-	PYTHONPATH=tests $(BIN)/python -m support.api.bad_manifests > .venv/generated && mv .venv/generated docs/bad-manifests.md
-	PYTHONPATH=tests:charts $(BIN)/python -m support.operator.metrics_page > .venv/generated && mv .venv/generated docs/metrics.md
-	PYTHONPATH=tests $(BIN)/python -m support.operator.chart_page > .venv/generated && mv .venv/generated docs/chart-values.md
+	$(BIN)/python -m rljob_api.generated.crd_page > docs/crd.md.new && mv docs/crd.md.new docs/crd.md
+	$(BIN)/python -m rljob_api.generated.manifest_page > docs/manifest.md.new && mv docs/manifest.md.new docs/manifest.md
+	$(BIN)/python -m rljob_api.generated.troubleshooting_page > docs/troubleshooting.md.new && mv docs/troubleshooting.md.new docs/troubleshooting.md
+	PYTHONPATH=tests $(BIN)/python -m support.api.failure_coverage > docs/failure-coverage.md.new && mv docs/failure-coverage.md.new docs/failure-coverage.md
+	PYTHONPATH=tests $(BIN)/python -m support.api.bad_manifests > docs/bad-manifests.md.new && mv docs/bad-manifests.md.new docs/bad-manifests.md
+	PYTHONPATH=tests:charts $(BIN)/python -m support.operator.metrics_page > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
+	PYTHONPATH=tests $(BIN)/python -m support.operator.chart_page > docs/chart-values.md.new && mv docs/chart-values.md.new docs/chart-values.md
 	PYTHONPATH=tests $(BIN)/python -m support.cli.looks tests/unit/cli/looks
 
 lock: $(UV) ## Resolve the dependencies into the lock files
