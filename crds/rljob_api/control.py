@@ -55,15 +55,19 @@ MOST_CURVE_POINTS = 64
 LONGEST_WAIT_S = 30.0
 """the driver answers a long-poll after this time at the latest [s]"""
 
-NOT_NEGATIVE = Field(ge=0)
+NOT_NEGATIVE = Field(ge=0, le=2**31 - 1)
+"""of a count; the status of an RLJob takes no larger one"""
 
 
 class Message(BaseModel):
-    """A part of the protocol: frozen, camelCase outside, snake_case inside, unknown fields refused."""
+    """A part of the protocol: frozen, camelCase outside, snake_case inside.
+
+    Unknown fields are left out: the other side may be of a newer version.
+    """
 
     model_config = ConfigDict(
         frozen=True,
-        extra="forbid",
+        extra="ignore",
         alias_generator=to_camel,
         populate_by_name=True,
         use_attribute_docstrings=True,
@@ -71,7 +75,7 @@ class Message(BaseModel):
 
 
 class RunState(StrEnum):
-    """What the driver as a whole is doing."""
+    """What the driver as a whole is doing. A state of a newer version reads as Running."""
 
     STARTING = "Starting"
     RUNNING = "Running"
@@ -79,9 +83,16 @@ class RunState(StrEnum):
     FINISHED = "Finished"
     FAILED = "Failed"
 
+    @classmethod
+    def _missing_(cls, value: object) -> "RunState | None":
+        return cls.RUNNING if isinstance(value, str) else None
+
 
 class EngineState(StrEnum):
-    """Where an engine is. There is no way from Dead or Starting to Healthy but through Stale, and none from Leaving."""
+    """Where an engine is. There is no way from Dead or Starting to Healthy but through Stale, and none from Leaving.
+
+    A state of a newer version reads as Unknown: nothing is done about such an engine.
+    """
 
     STARTING = "Starting"
     STALE = "Stale"
@@ -89,12 +100,17 @@ class EngineState(StrEnum):
     SUSPECT = "Suspect"
     DEAD = "Dead"
     LEAVING = "Leaving"
+    UNKNOWN = "Unknown"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "EngineState | None":
+        return cls.UNKNOWN if isinstance(value, str) else None
 
 
 class EngineStatus(Message):
     """One engine, as the driver sees it."""
 
-    name: str
+    name: Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=63)]
     """for example `engine-0`"""
     state: EngineState
     """Stale: serves nothing until it holds the current weights; Suspect: probes fail, requests still go to it; Leaving:
@@ -103,7 +119,7 @@ class EngineStatus(Message):
     """when it came into this state [unix s]"""
     generation: Annotated[int, NOT_NEGATIVE] = 0
     """counts the processes that have carried this name; the first is 0"""
-    version: int | None = None
+    version: Annotated[int, NOT_NEGATIVE] | None = None
     """version of the weights that it holds, verified; absent: none that we published"""
     restarts: Annotated[int, NOT_NEGATIVE] = 0
     """restarts in this attempt of the driver"""
@@ -204,7 +220,7 @@ class Progress(Message):
     curve: tuple[CurvePoint, ...] = ()
     """the whole run since its first attempt in at most 64 points, oldest first; the first and the newest are in it"""
     tokens_per_second: TokenRates = TokenRates()
-    weight_version: int | None = None
+    weight_version: Annotated[int, NOT_NEGATIVE] | None = None
     """version of the weights that the healthy engines hold"""
     eta_seconds: float | None = None
     """expected time from the end of the newest step until that of the last one [s]"""
@@ -246,6 +262,10 @@ class DecidedBy(StrEnum):
     SUPERVISOR = "Supervisor"
     DRIVER = "Driver"
 
+    @classmethod
+    def _missing_(cls, value: object) -> "DecidedBy | None":
+        return cls.SUPERVISOR if isinstance(value, str) else None
+
 
 class Decision(Message):
     """An order to restart an engine that the driver has accepted. The recovery policy reads these as its history."""
@@ -267,7 +287,7 @@ class Decision(Message):
 class Finding(Message):
     """An anomaly that `spec.watch` has found."""
 
-    name: str
+    name: Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9]*$", max_length=64)]
     """for example `RewardCollapse`"""
     evidence: str
     """the measured numbers, and the limit with its field"""
@@ -289,7 +309,7 @@ class Status(Message):
     """when the phase began [unix s]"""
     save_seconds: float | None = None
     """duration of the longest save of this attempt [s]; absent: nothing was saved"""
-    longest_phase_seconds: Annotated[float, NOT_NEGATIVE] = 0.0
+    longest_phase_seconds: Annotated[float, Field(ge=0)] = 0.0
     """duration of the longest phase of this attempt that has ended [s]; measures what counts as stalled"""
     heartbeat: float = 0.0
     """last sign of life of the main thread [unix s]"""

@@ -22,6 +22,8 @@ from queue import SimpleQueue
 
 from rljob_api.control import DRAIN, ENGINE, STATUS, EngineOrder, Message, Status
 from rljob_api.failures.known import KnownFailure, without_line
+from rljob_api.foreign_text import said
+from rljob_api.reported import ReportError, read_status
 from rljob_trainer.processes.tether import tethered
 from rljob_trainer.rundir.logs import AttemptLogs
 
@@ -159,10 +161,13 @@ class Driver:
             self._events.put(StatusReceived(self.pid, status))
 
     def _status(self, revision: int) -> Status:
-        if revision < 0:
-            return Status.model_validate_json(self._request("GET", STATUS, ANSWER_S))
-        query = f"{STATUS}?since={revision}&wait={POLL_WAIT_S}"
-        return Status.model_validate_json(self._request("GET", query, POLL_WAIT_S + ANSWER_S))
+        query, timeout_s = STATUS, ANSWER_S
+        if revision >= 0:
+            query, timeout_s = f"{STATUS}?since={revision}&wait={POLL_WAIT_S}", POLL_WAIT_S + ANSWER_S
+        try:
+            return read_status(self._request("GET", query, timeout_s))
+        except ReportError as error:
+            raise DriverUnreachableError(f"GET {query}: the answer is no status: {error}") from error
 
     def _request(self, method: str, path: str, timeout_s: float, body: Message | None = None) -> bytes:
         data = body.model_dump_json(by_alias=True).encode() if body else None
@@ -175,7 +180,7 @@ class Driver:
         except urllib.error.HTTPError as error:
             raise DriverUnreachableError(f"{method} {path}: {error.code} {error.read().decode()}") from error
         except (OSError, http.client.HTTPException) as error:
-            raise DriverUnreachableError(f"{method} {path}: {error!r}") from error
+            raise DriverUnreachableError(f"{method} {path}: {said(error)}") from error
 
     def _url(self) -> str:
         try:

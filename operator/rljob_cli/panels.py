@@ -41,6 +41,7 @@ STATE_STYLES: Mapping[EngineState, str] = {
     EngineState.STARTING: "cyan",
     EngineState.DEAD: "bold red",
     EngineState.LEAVING: "dim",
+    EngineState.UNKNOWN: "dim",
 }
 RUN_STYLES: Mapping[RunState, str] = {
     RunState.STARTING: "dim",
