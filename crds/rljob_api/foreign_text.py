@@ -3,6 +3,7 @@
 Everything that stands between such text and a terminal, a log or a status calls one of these functions.
 """
 
+import logging
 import re
 
 LONGEST = 2_000
@@ -33,6 +34,13 @@ def said(error: BaseException, longest: int = LONGEST) -> str:
 def without_tokens(text: str) -> str:
     """Return the text without the values of credentials that stand in HTTP headers."""
     return _SECRETS.sub(_hidden, text)
+
+
+class TokenlessFormatter(logging.Formatter):
+    """Writes log lines without credentials: messages of libraries may hold the headers of a request."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return without_tokens(super().format(record))
 
 
 def _hidden(match: re.Match[str]) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Self
 import aiohttp
 from kubernetes.aio import client, config
 
+from rljob_api.foreign_text import said
 from rljob_api.status import Status
 from rljob_operator.events import Event
 from rljob_operator.identity import API_VERSION, FIELD_MANAGER, GROUP, JOB_LABEL, KIND, PLURAL, VERSION, Manifest
@@ -173,7 +174,7 @@ class Cluster:
             finally:
                 answer.response.close()
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise ClusterError(f"WATCH {where}: {error!r}", 0) from error
+            raise ClusterError(f"WATCH {where}: {said(error)}", 0) from error
 
     async def apply(self, wanted: Manifest, force: bool) -> Manifest:
         """Apply a child server-side, and return the object as written.
@@ -330,7 +331,7 @@ class Cluster:
             content: bytes = await answer.read()
             code = answer.status
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise ClusterError(f"{method} {where}: {error!r}", 0) from error
+            raise ClusterError(f"{method} {where}: {said(error)}", 0) from error
         finally:
             self.requests.answered(method, where, content_type, code, time.monotonic() - began)
         if answer.status >= 400:

@@ -1,6 +1,8 @@
 """The two HTTP interfaces of a job's head: the Ray Jobs API and the driver's control protocol.
 
 Both clients send requests and translate responses; nothing is decided here. Failures are DriverUnreachableErrors.
+A head belongs to a tenant and answers what it likes: an answer is read to a limit and never decompressed, and a
+redirect is not followed.
 """
 
 import json
@@ -8,9 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
-from pydantic import ValidationError
 
 from rljob_api.control import DRAIN, ENGINE, SCALE, STATUS, EngineOrder, Scale, Status, ray_token
+from rljob_api.foreign_text import printable, said
+from rljob_api.reported import ReportError, read_status
 from rljob_operator.driver_news import RayAnswer
 from rljob_operator.world import DriverState
 
@@ -18,6 +21,13 @@ ANSWER_S = 10.0
 """time limit of a request that does not wait [s]"""
 POLL_WAIT_S = 15
 """length of one long-poll [s]"""
+LONGEST_ANSWER = 2 * 2**20
+"""of Ray or a driver. A status of 1,000 engines that all have failed has half of it; one that no object of the API
+server can hold is of no use [bytes]"""
+LONGEST_OUTPUT = 16_000
+"""of what Ray quotes of a driver's output; Ray itself quotes 20,000 [characters]"""
+LONGEST_REFUSAL = 2_000
+"""of the end of an answer that refuses a request, in messages [bytes]"""
 
 STATES: Mapping[str, DriverState] = {
     "PENDING": DriverState.PENDING,
@@ -54,14 +64,13 @@ class RayJobs:
             content = await self._request("GET", submission_id)
         except DriverUnreachableError as error:
             # A proxy in between can answer 404, too; only Ray's own message counts.
-            if error.status == 404 and "does not exist" in str(error):
+            if error.status == 404 and f"Job {submission_id} does not exist" in str(error):
                 return RayAnswer(DriverState.ABSENT)
             raise
-        try:
-            answer = json.loads(content)
-            return RayAnswer(STATES[answer["status"]], answer.get("driver_exit_code"), answer.get("message") or "")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DriverUnreachableError(f"{self._url}: the answer is not Ray's: {content[:200]!r}", 0) from error
+        answer = _ray_answer(content)
+        if answer is None:
+            raise DriverUnreachableError(f"{self._url}: the answer is not Ray's: {content[:200]!r}", 0)
+        return answer
 
     async def submit(self, submission_id: str, entrypoint: str) -> bool:
         """Start a driver and return True; return False if a driver with this id exists already."""
@@ -97,9 +106,9 @@ class Control:
         url = f"{self._url}{STATUS}{query}"
         content = await request(self._session, "GET", url, headers=self._headers, timeout_s=timeout_s)
         try:
-            return Status.model_validate_json(content)
-        except ValidationError as error:
-            raise DriverUnreachableError(f"GET {url}: the answer is no status: {error}", 0) from error
+            return read_status(content)
+        except ReportError as error:
+            raise DriverUnreachableError(f"GET {url}: the answer is no status: {said(error)}", 0) from error
 
     async def drain(self) -> None:
         """Ask the driver to save and end."""
@@ -116,12 +125,40 @@ class Control:
         await request(self._session, "PUT", self._url + SCALE, body, self._headers)
 
 
+def _ray_answer(content: bytes) -> RayAnswer | None:
+    """Return what Ray says of a driver; None: this is not an answer of Ray."""
+    try:
+        answer = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(answer, dict):
+        return None
+    state, code, message = answer.get("status"), answer.get("driver_exit_code"), answer.get("message")
+    if not isinstance(state, str) or state not in STATES or not isinstance(message, str | None):
+        return None
+    if code is not None and (type(code) is not int or not -(2**31) <= code < 2**31):
+        return None
+    return RayAnswer(STATES[state], code, _shortened(message or ""))
+
+
+def _shortened(message: str) -> str:
+    """Return the first line of Ray's message, which is Ray's own, and the end of the output that it quotes."""
+    message = message.encode("utf-8", "backslashreplace").decode() if not message.isascii() else message
+    if len(message) <= LONGEST_OUTPUT:
+        return message
+    first = message[:LONGEST_OUTPUT].partition("\n")[0]
+    return f"{first[:200]}\n{message[-LONGEST_OUTPUT:]}"
+
+
 def open_session() -> aiohttp.ClientSession:
     """Return the HTTP session for all heads and drivers.
 
-    Connections are not limited: a long-poll holds one for each driver until its status changes.
+    Connections are not limited: a long-poll holds one for each driver until its status changes. Nothing is
+    decompressed: it may fill a thousand times what came over the wire. Cookies are not kept, because others would get
+    them.
     """
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+    connector = aiohttp.TCPConnector(limit=0)
+    return aiohttp.ClientSession(connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar())
 
 
 async def request(
@@ -133,13 +170,29 @@ async def request(
     timeout_s: float = ANSWER_S,
 ) -> bytes:
     """Send one request and return the answer's body; raise DriverUnreachableError."""
+    asked = {"Accept-Encoding": "identity", **(headers or {})}
     try:
         timeout = aiohttp.ClientTimeout(total=timeout_s)
-        async with session.request(method, url, json=body, headers=headers, timeout=timeout) as answer:
-            content = await answer.read()
-            if answer.status >= 400:
-                said = content.decode(errors="replace")[-2000:]
-                raise DriverUnreachableError(f"{method} {url}: {answer.status} {said}", answer.status)
+        async with session.request(
+            method, url, json=body, headers=asked, timeout=timeout, allow_redirects=False
+        ) as answer:
+            content = await _body(answer, f"{method} {url}")
+            if answer.status >= 300:
+                text = printable(content[-LONGEST_REFUSAL:].decode(errors="replace"))
+                raise DriverUnreachableError(f"{method} {url}: {answer.status} {text}", answer.status)
             return content
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise DriverUnreachableError(f"{method} {url}: {error!r}", 0) from error
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        raise DriverUnreachableError(f"{method} {url}: {said(error)}", 0) from error
+
+
+async def _body(answer: aiohttp.ClientResponse, what: str) -> bytes:
+    """Return the body of an answer, which is read no further than to the limit."""
+    if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise DriverUnreachableError(f"{what}: the answer is compressed, and nobody asked for that", 0)
+    content = bytearray()
+    async for chunk in answer.content.iter_any():
+        content += chunk
+        if len(content) > LONGEST_ANSWER:
+            answer.close()
+            raise DriverUnreachableError(f"{what}: the answer has more than {LONGEST_ANSWER:,} bytes", 0)
+    return bytes(content)

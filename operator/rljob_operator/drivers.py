@@ -27,6 +27,8 @@ LOOK_S = 5.0
 FIRST_LOOK_S = 1.0
 """the same until Ray shows it running [s]"""
 RETRY_S = 1.0
+POLL_S = 1.0
+"""the shortest time from one poll of a driver to the next: a driver may answer at once, again and again [s]"""
 REFUSALS = (401, 403)
 """the answers of a driver or Ray to a wrong token; Ray's is 403, and 401 to none"""
 
@@ -110,10 +112,12 @@ class Watcher:
 
     async def _watch_driver(self) -> None:
         revision: int | None = None
+        clock = asyncio.get_running_loop().time
         while True:
             if self._seen.state not in ALIVE:
                 await asyncio.sleep(RETRY_S)
                 continue
+            asked_at = clock()
             try:
                 status = await self._control.status(revision)
             except DriverUnreachableError as error:
@@ -130,6 +134,7 @@ class Watcher:
                 continue
             revision = status.revision
             self._keep(known)
+            await asyncio.sleep(asked_at + POLL_S - clock())
 
     def _keep(self, seen: Driver) -> None:
         before, self._seen = self._seen, seen

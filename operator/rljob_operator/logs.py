@@ -6,6 +6,8 @@ from typing import Any
 
 from pythonjsonlogger.json import JsonFormatter
 
+from rljob_api.foreign_text import without_tokens
+
 job: ContextVar[str] = ContextVar("job", default="")
 """key of the job that this task works on"""
 
@@ -14,7 +16,13 @@ FIELDS = {"time", "level", "logger", "job", "message", "exc_info", "stack_info"}
 
 
 class OurFields(JsonFormatter):
-    """Leaves out what libraries attach to their records: kopf attaches all of its settings."""
+    """Leaves out what libraries attach to their records: kopf attaches all of its settings; and credentials.
+
+    Our own messages have none. Those of libraries may: aiohttp's errors hold the headers of the request.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        return without_tokens(super().format(record))
 
     def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
         super().add_fields(log_data, record, message_dict)

@@ -18,6 +18,7 @@ from pathlib import Path
 from rljob_api import adjustments
 from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
+from rljob_api.foreign_text import TokenlessFormatter
 from rljob_api.reading.manifest import load
 from rljob_api.sections import RLJob
 from rljob_trainer import preflight
@@ -178,7 +179,9 @@ def _log_to(file: Path | None) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         handlers.append(logging.FileHandler(file))
     line = "%(asctime)s %(levelname)s %(name)s %(message)s"
-    logging.basicConfig(level=logging.INFO, format=line, handlers=handlers)
+    for handler in handlers:
+        handler.setFormatter(TokenlessFormatter(line))
+    logging.basicConfig(level=logging.INFO, handlers=handlers)
 
 
 def _finish(run: Run) -> Exit:

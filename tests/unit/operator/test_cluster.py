@@ -1,6 +1,8 @@
 """Paths and errors of requests to the API server. Integration tests send them."""
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -90,3 +92,54 @@ def test_an_event_that_is_refused_is_logged_and_its_job_goes_on(caplog: pytest.L
     refused = ClusterError("POST events: 422 note: Too long: may not be more than 1024 bytes", 422)
     asyncio.run(EventsThat(refused).record(job_of(raw_job()), Event("Normal", "Begin", "Began", "attempt 1")))
     assert "may not be more than 1024 bytes" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 abc\r\n\r\n", b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"]
+)
+def test_an_api_server_that_answers_no_http_does_not_bring_the_operator_s_token_into_an_error(
+    answer: bytes, tmp_path: Path
+) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(4096)
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async def scenario() -> str:
+        server = await asyncio.start_server(respond, "127.0.0.1", 0)
+        async with server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            cluster = await Cluster.connect(str(kubeconfig(tmp_path, url)), "operator")
+            try:
+                with pytest.raises(ClusterError) as failed:
+                    await cluster.request("GET", "api/v1/pods")
+                return str(failed.value)
+            finally:
+                await cluster.close()
+
+    said = asyncio.run(scenario())
+    assert said.startswith("GET api/v1/pods: ")
+    assert TOKEN not in said
+
+
+TOKEN = "TOKEN-OF-THE-OPERATOR"
+
+
+def kubeconfig(directory: Path, url: str) -> Path:
+    """Write a kubeconfig whose user has the token."""
+    file = directory / "kubeconfig"
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    file.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "c",
+                "contexts": [context],
+                "clusters": [{"name": "c", "cluster": {"server": url}}],
+                "users": [{"name": "u", "user": {"token": TOKEN}}],
+            }
+        )
+    )
+    return file

@@ -1,7 +1,7 @@
 """The watchers of all jobs: what wakes a reconcile, and that heads which never answer hold up no other job."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 from rljob_operator.cache import Cache, Key
@@ -35,10 +35,12 @@ class Answer:
 
     def __init__(self, status: int, text: str) -> None:
         self.status = status
+        self.headers: dict[str, str] = {}
+        self.content = self
         self._text = text
 
-    async def read(self) -> bytes:
-        return self._text.encode()
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        yield self._text.encode()
 
 
 class Heads:
@@ -65,7 +67,7 @@ class Heads:
             if method == "POST":
                 heads.submitted.append(url)
                 return Answer(200, "{}")
-            return Answer(404, "the job does not exist")
+            return Answer(404, f"Job {url.rpartition('/')[2]} does not exist")
 
         async def __aexit__(self, *_: object) -> None:
             return None

@@ -5,6 +5,7 @@ import os
 from collections.abc import Awaitable, Sequence
 
 from rljob_api.exits import Exit
+from rljob_api.foreign_text import said
 from rljob_api.sections import Device
 from rljob_trainer.assembly.foundation import RAY_ADDRESS, Foundation
 from rljob_trainer.assembly.stages import Sampling
@@ -65,7 +66,7 @@ async def _until_cancelled(work: Awaitable[None]) -> None:
         await work
     except Exception as error:
         log.exception("action=watch failed")
-        _end_process(f"a watcher has failed: {error!r}")
+        _end_process(f"a watcher has failed: {said(error)}")
 
 
 def _end_process(reason: str) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rljob_api.errors import ManifestError, Problem
+from rljob_api.foreign_text import said
 from rljob_api.sizing.model_shape import CHECKPOINT, quantised, shape
 from rljob_api.sizing.tensors import tensors_of
 from rljob_trainer.preflight.findings import Findings
@@ -60,7 +61,7 @@ def read_index(path: Path) -> tuple[dict[str, str] | None, str]:
     try:
         return {str(name): str(file) for name, file in json.loads(path.read_bytes())["weight_map"].items()}, ""
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return None, f"has no readable weight_map: {error!r}"
+        return None, f"has no readable weight_map: {said(error)}"
 
 
 def read_header(path: Path) -> WeightFile:
@@ -84,7 +85,7 @@ def read_header(path: Path) -> WeightFile:
         shapes = {name: tuple(int(axis) for axis in entry["shape"]) for name, entry in entries.items()}
         end = max((int(entry["data_offsets"][1]) for entry in entries.values()), default=0)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        return WeightFile(path.name, size, fault=f"has a damaged header: {error!r}")
+        return WeightFile(path.name, size, fault=f"has a damaged header: {said(error)}")
     return WeightFile(path.name, size, shapes, 8 + length + end)
 
 
