@@ -109,7 +109,7 @@ def plan(job: RLJob, files: ModelFiles | None, findings: Findings, teacher: Shap
 
 
 def processes(where: Topology) -> tuple[Process, ...]:
-    router = (Process("router", "routes requests", ()),) if where.engines else ()
+    router = (Process("router", "routes requests", ()),) if where.num_engines else ()
     learner = (
         Process(
             f"learner-{rank.rank}",
@@ -207,8 +207,8 @@ def warnings(spec: Spec, where: Topology, model: Shape | None, stops: tuple[Stop
             f"recovery.startTimeoutSeconds {limit} may be too short: the first start of an engine with Int4 "
             f"compiles kernels for 6 minutes and more; set it to {MARLIN_START_SECONDS}"
         )
-    used = sum(len(engine.slots) for engine in where.engines)
-    if spec.placement is Placement.COLOCATED and where.engines and where.learner and used != len(where.learner):
-        idle, phase = abs(where.gpus - min(used, len(where.learner))), "rollout" if used < where.gpus else "training"
+    used = where.num_engines * where.gpus_per_engine
+    if spec.placement is Placement.COLOCATED and used and where.ranks and used != where.ranks:
+        idle, phase = abs(where.gpus - min(used, where.ranks)), "rollout" if used < where.gpus else "training"
         found.append(f"{idle} of {where.gpus} GPUs are idle during {phase}")
     return tuple(found)

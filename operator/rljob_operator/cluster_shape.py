@@ -4,7 +4,7 @@ import hashlib
 import json
 
 from rljob_api.sections import Placement, Scheduling, Spec
-from rljob_api.sizing.topology import REST, Node, topology
+from rljob_api.sizing.topology import REST, topology
 from rljob_operator.identity import Manifest
 
 LIVE = ("suspend", "managedBy", "recovery")
@@ -18,16 +18,10 @@ def worker_groups(spec: Spec) -> tuple[tuple[str, int, int], ...]:
 
     All pods of a group are alike, so a last node with fewer slots than the others becomes a group of its own.
     """
-    groups: dict[str, list[Node]] = {}
-    for node in topology(spec).nodes:
-        groups.setdefault(node.group, []).append(node)
-    found = []
-    for name, nodes in groups.items():
-        size = nodes[0].gpus
-        full = sum(node.gpus == size for node in nodes)
-        found.append((name, size, full))
-        found.extend((f"{name}{REST}", node.gpus, 1) for node in nodes if node.gpus != size)
-    return tuple(found)
+    return tuple(
+        (shape.group if shape.first == 0 else f"{shape.group}{REST}", shape.gpus, shape.count)
+        for shape in topology(spec).shapes
+    )
 
 
 def is_of_engines(group: str) -> bool:

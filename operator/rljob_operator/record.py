@@ -295,7 +295,7 @@ def _engines(job: AdmittedJob, status: control.Status | None) -> Engines:
     group = "workers" if job.spec.placement is Placement.COLOCATED else "rollout"
     engines = status.engines if status else ()
     return Engines(
-        desired=len(topology(job.spec).engines),
+        desired=topology(job.spec).num_engines,
         replicas=sum(engine.state is not EngineState.LEAVING for engine in engines),
         ready=sum(engine.state is EngineState.HEALTHY for engine in engines),
         selector=f"{JOB_LABEL}={job.name},{RAY_GROUP_LABEL} in ({group},{group}{REST})",

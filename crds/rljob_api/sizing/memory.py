@@ -107,11 +107,11 @@ def estimate(model: Shape, spec: Spec, where: Topology, teacher: Shape | None = 
     kv_bytes = kv_bytes_per_token(model, spec)
     return Estimate(
         parameters=model.parameters,
-        learner=(*learner(model, spec, where), *taught(teacher, spec, where)) if where.learner else (),
-        engine=engine(model, spec, kv_bytes) if where.engines else (),
+        learner=(*learner(model, spec, where), *taught(teacher, spec, where)) if where.ranks else (),
+        engine=engine(model, spec, kv_bytes) if where.num_engines else (),
         kv_bytes_per_token=kv_bytes,
         kv_tokens=spec.rollout.kv_tokens(spec.runtime.device),
-        colocated=len(where.nodes) > 0 and where.nodes[0].group == "workers",
+        colocated=any(shape.group == "workers" for shape in where.shapes),
         leaves=spec.learner_leaves,
     )
 
@@ -130,7 +130,7 @@ def learner(model: Shape, spec: Spec, where: Topology) -> tuple[Item, ...]:
         items += critic(model, spec, where)
     if spec.algorithm.kl is not None:
         items.append(Item("reference weights", parameters * size, f"P x {size}, lent by host memory for KL"))
-    if copies := BUCKETS[spec.transport] if where.engines else 0:
+    if copies := BUCKETS[spec.transport] if where.num_engines else 0:
         items.append(Item(BUCKET, copies * spec.weight_sync.bucket_mib * MIB, f"{copies} x bucketMib", exact=False))
     return tuple(items)
 

@@ -5,10 +5,14 @@ GPUs a slot is one process instead of one GPU; nothing else changes.
 
     Colocated        learner and engines on the same slots, in turns:   max(learner, engines) slots
     Disaggregated    each on its own:                                   learner + engines slots
+
+A topology is a few numbers, however large the run: admission and the operator count nodes by their shapes. It names
+single nodes, ranks and engines for those who ask, on the run's own machines.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from typing import Literal
 
 from rljob_api.sections import Placement, Spec
@@ -46,6 +50,18 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """Nodes that are alike, and follow each other."""
+
+    group: NodeGroup
+    gpus: int
+    """of each"""
+    count: int
+    first: int = 0
+    """number of the first within its group"""
+
+
+@dataclass(frozen=True, slots=True)
 class LearnerRank:
     """One process of the learner, with its coordinates in Megatron's order: tensor, context, data, pipeline."""
 
@@ -70,7 +86,7 @@ class Engine:
         return f"engine-{self.index}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: a cached property needs a place
 class Topology:
     """Where every process of a run sits."""
 
@@ -81,9 +97,12 @@ class Topology:
     data_parallel: int
     expert_parallel: int
     expert_tensor_parallel: int
-    nodes: tuple[Node, ...]
-    learner: tuple[LearnerRank, ...]
-    engines: tuple[Engine, ...]
+    shapes: tuple[Shape, ...]
+    """the nodes, in their order"""
+    ranks: int
+    """of the learner; 0: it is left out"""
+    num_engines: int
+    gpus_per_engine: int
     pipeline_layers: tuple[int, ...] = ()
     """of each chunk of the pipeline, in the model's order; empty: each has equally many"""
     virtual_pipeline: int = 1
@@ -127,12 +146,48 @@ class Topology:
 
     @property
     def gpus(self) -> int:
-        return sum(node.gpus for node in self.nodes)
+        return sum(shape.gpus * shape.count for shape in self.shapes)
 
     @property
+    def num_nodes(self) -> int:
+        return sum(shape.count for shape in self.shapes)
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node. Made when first asked for, as are ranks, engines and slots; to count them, use the fields."""
+        return tuple(
+            Node(shape.group, shape.first + index, shape.gpus) for shape in self.shapes for index in range(shape.count)
+        )
+
+    @cached_property
+    def learner(self) -> tuple[LearnerRank, ...]:
+        """Every rank of the learner, on the first slots that are for it; engines may need more."""
+        slots = self._slots("workers", "trainer")
+        return tuple(self._rank(rank, slot) for rank, slot in zip(range(self.ranks), slots, strict=False))
+
+    @cached_property
+    def engines(self) -> tuple[Engine, ...]:
+        slots, size = tuple(self._slots("workers", "rollout")), self.gpus_per_engine
+        return tuple(Engine(index, slots[index * size : (index + 1) * size]) for index in range(self.num_engines))
+
+    @cached_property
     def slots(self) -> tuple[Slot, ...]:
         """Every slot, node by node: bundle i of a placement group is slot i."""
-        return tuple(Slot(index, gpu) for index, node in enumerate(self.nodes) for gpu in range(node.gpus))
+        return tuple(self._slots("workers", "trainer", "rollout"))
+
+    def _slots(self, *groups: NodeGroup) -> Iterator[Slot]:
+        first = 0
+        for shape in self.shapes:
+            if shape.group in groups:
+                for index in range(first, first + shape.count):
+                    yield from (Slot(index, gpu) for gpu in range(shape.gpus))
+            first += shape.count
+
+    def _rank(self, rank: int, slot: Slot) -> LearnerRank:
+        above, tensor = divmod(rank, self.tensor_parallel)
+        above, context = divmod(above, self.context_parallel)
+        pipeline, data = divmod(above, self.data_parallel)
+        return LearnerRank(rank, tensor, context, data, pipeline, slot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,14 +248,9 @@ def sizes(spec: Spec) -> Sizes:
     )
 
 
-@lru_cache(256)  # one plan of the operator asks six times for the same
 def lay_out(wanted: Sizes, *, learner: bool = True, engines: bool = True) -> Topology:
     """Return the topology of sizes that fit each other (`rules/` says which do), or a part of it."""
     ranks, count = wanted.ranks if learner else 0, wanted.engines if engines else 0
-    nodes = nodes_of(wanted, ranks, count)
-    learner_groups: tuple[NodeGroup, ...] = ("workers", "trainer")
-    engine_groups: tuple[NodeGroup, ...] = ("workers", "rollout")
-    learner_slots = zip(range(ranks), on(nodes, learner_groups), strict=False)  # engines may need more slots
     return Topology(
         placement=wanted.placement,
         tensor_parallel=wanted.tensor_parallel,
@@ -209,41 +259,29 @@ def lay_out(wanted: Sizes, *, learner: bool = True, engines: bool = True) -> Top
         data_parallel=wanted.data_parallel,
         expert_parallel=wanted.expert_parallel,
         expert_tensor_parallel=wanted.expert_tensor_parallel,
-        nodes=nodes,
-        learner=tuple(learner_rank(wanted, rank, slot) for rank, slot in learner_slots),
-        engines=tuple(engines_on(on(nodes, engine_groups), wanted.gpus_per_engine, count)),
+        shapes=tuple(shapes(wanted, ranks, count)),
+        ranks=ranks,
+        num_engines=count,
+        gpus_per_engine=wanted.gpus_per_engine,
         pipeline_layers=wanted.pipeline_layers,
         virtual_pipeline=wanted.virtual_pipeline,
     )
 
 
-def nodes_of(wanted: Sizes, ranks: int, engines: int) -> tuple[Node, ...]:
+def shapes(wanted: Sizes, ranks: int, engines: int) -> Iterator[Shape]:
+    """Yield the shapes of nodes that so many ranks and engines need."""
     rollout = engines * wanted.gpus_per_engine
     if wanted.placement is Placement.COLOCATED:
-        return filled("workers", max(ranks, rollout), wanted.gpus_per_node)
-    per_node = wanted.engines_per_node * wanted.gpus_per_engine
-    return filled("trainer", ranks, wanted.gpus_per_node) + filled("rollout", rollout, per_node)
+        yield from filled("workers", max(ranks, rollout), wanted.gpus_per_node)
+    else:
+        yield from filled("trainer", ranks, wanted.gpus_per_node)
+        yield from filled("rollout", rollout, wanted.engines_per_node * wanted.gpus_per_engine)
 
 
-def filled(group: NodeGroup, gpus: int, per_node: int) -> tuple[Node, ...]:
-    """Return nodes for so many GPUs; only the last one may have fewer than the others."""
-    return tuple(
-        Node(group, index, min(per_node, gpus - start)) for index, start in enumerate(range(0, gpus, per_node))
-    )
-
-
-def on(nodes: tuple[Node, ...], groups: tuple[NodeGroup, ...]) -> tuple[Slot, ...]:
-    return tuple(
-        Slot(index, gpu) for index, node in enumerate(nodes) if node.group in groups for gpu in range(node.gpus)
-    )
-
-
-def learner_rank(wanted: Sizes, rank: int, slot: Slot) -> LearnerRank:
-    above, tensor = divmod(rank, wanted.tensor_parallel)
-    above, context = divmod(above, wanted.context_parallel)
-    pipeline, data = divmod(above, wanted.data_parallel)
-    return LearnerRank(rank, tensor, context, data, pipeline, slot)
-
-
-def engines_on(slots: tuple[Slot, ...], size: int, count: int) -> list[Engine]:
-    return [Engine(index, slots[index * size : (index + 1) * size]) for index in range(count)]
+def filled(group: NodeGroup, gpus: int, per_node: int) -> Iterator[Shape]:
+    """Yield nodes for so many GPUs; only the last one may have fewer than the others."""
+    full, rest = divmod(gpus, per_node)
+    if full:
+        yield Shape(group, per_node, full)
+    if rest:
+        yield Shape(group, rest, 1, first=full)

@@ -16,8 +16,9 @@ def plan_lines(job: AdmittedJob) -> Iterator[str]:
     """Yield the plan: processes, slots and nodes, pods with their requests, batch, tokens."""
     spec, where = job.spec, topology(job.spec)
     unit = "GPUs" if spec.runtime.device is Device.GPU else "processes"
-    nodes = ", ".join(f"{len(list(same))} × {size}" for size, same in groupby(node.gpus for node in where.nodes))
-    yield f"plan: {spec.placement}, {where.gpus} {unit} on {len(where.nodes)} nodes ({nodes})"
+    alike = groupby(where.shapes, key=lambda shape: shape.gpus)
+    nodes = ", ".join(f"{sum(shape.count for shape in same)} × {size}" for size, same in alike)
+    yield f"plan: {spec.placement}, {where.gpus} {unit} on {where.num_nodes} nodes ({nodes})"
     yield f"plan: {_processes(where)}"
     yield f"plan: pods: {'; '.join(_pods(each) for each in demand(job))}"
     for line in lines(job.resolved.defaults or {}):
@@ -32,7 +33,7 @@ def plan_lines(job: AdmittedJob) -> Iterator[str]:
 
 def _processes(where: Topology) -> str:
     parts = ["1 driver"]
-    if where.learner:
+    if where.ranks:
         layout = f"tensor {where.tensor_parallel}, pipeline {where.pipeline_parallel}, data {where.data_parallel}"
         if where.virtual_pipeline > 1:
             layout += f", {where.virtual_pipeline} chunks in a pipeline stage"
@@ -40,9 +41,9 @@ def _processes(where: Topology) -> str:
             layout += f", context {where.context_parallel}"
         if where.expert_ranks > 1:
             layout += f", experts over {where.expert_parallel}, each over {where.expert_tensor_parallel}"
-        parts.append(f"{len(where.learner)} learner ranks ({layout})")
-    if where.engines:
-        parts.append(f"{len(where.engines)} engines of {len(where.engines[0].slots)}")
+        parts.append(f"{where.ranks} learner ranks ({layout})")
+    if where.num_engines:
+        parts.append(f"{where.num_engines} engines of {where.gpus_per_engine}")
     return ", ".join(parts)
 
 

@@ -129,7 +129,7 @@ def connect(topology: Topology, device: Device, address: str | None, temp_dir: P
         return
     if device is Device.CPU:
         os.environ.update(NOTHING_COMPILED)  # which what Ray starts inherits
-    slots = len(topology.slots)
+    slots = topology.gpus
     ray.init(
         address="local",
         num_cpus=slots,
@@ -145,7 +145,7 @@ def reserve(topology: Topology, device: Device, timeout_s: float) -> Slots:
     """Reserve every slot of the topology; raise PlacementError when that does not happen in time."""
     resource, deadline = device.value.upper(), time.monotonic() + timeout_s
     if topology.placement is Placement.COLOCATED:
-        wanted = [(topology.slots, request(resource, len(topology.slots), "workers"))]
+        wanted = [(topology.slots, request(resource, topology.gpus, "workers"))]
     else:
         learner = tuple(rank.slot for rank in topology.learner)
         wanted = [(learner, request(resource, len(learner), "trainer"))] if learner else []
@@ -155,8 +155,7 @@ def reserve(topology: Topology, device: Device, timeout_s: float) -> Slots:
         if not gang.group.wait(max(1, round(deadline - time.monotonic()))):
             there = ray.cluster_resources().get(resource, 0)
             raise PlacementError(
-                f"reserve {len(topology.slots)} {resource} slots: not there within {timeout_s:g} s; "
-                f"the cluster has {there:g}"
+                f"reserve {topology.gpus} {resource} slots: not there within {timeout_s:g} s; the cluster has {there:g}"
             )
         places |= assign(topology, slots, gang.places())
     return Slots(places, resource)
@@ -164,7 +163,7 @@ def reserve(topology: Topology, device: Device, timeout_s: float) -> Slots:
 
 def engine_reservation(topology: Topology, device: Device) -> EngineReservation:
     """Return a reservation for one more engine; it waits until there is room."""
-    return EngineReservation(request(device.value.upper(), len(topology.engines[0].slots), "rollout"))
+    return EngineReservation(request(device.value.upper(), topology.gpus_per_engine, "rollout"))
 
 
 def request(resource: str, slots: int, group: NodeGroup) -> Gang:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from rljob_api.reading.manifest import load
-from rljob_api.sections import Placement
-from rljob_api.sizing.topology import Engine, Node, Sizes, Slot, lay_out, topology
+from rljob_api.sections import MOST_RANKS, Placement
+from rljob_api.sizing.topology import Engine, Node, Shape, Sizes, Slot, lay_out, topology
 
 
 @some.composite
@@ -104,6 +104,24 @@ def test_ranks_are_in_megatrons_order_tensor_then_data_then_pipeline():
         (0, 1, 1),
         (1, 1, 1),
     ]
+
+
+def test_counting_the_largest_run_makes_no_node_rank_or_engine():
+    where = lay_out(Sizes(Placement.DISAGGREGATED, MOST_RANKS // 8, 8, 8, 1, engines=MOST_RANKS, gpus_per_engine=1))
+
+    assert (where.gpus, where.num_nodes, where.ranks, where.num_engines) == (200_000, 25_000, 100_000, 100_000)
+    assert where.shapes == (Shape("trainer", 8, 12_500), Shape("rollout", 8, 12_500))
+    assert vars(where).keys() == where.__dataclass_fields__.keys()
+
+
+@given(either)
+def test_counts_are_those_of_what_is_named(wanted):
+    where = lay_out(wanted)
+
+    assert where.num_nodes == len(where.nodes)
+    assert where.ranks == len(where.learner)
+    assert where.num_engines == len(where.engines)
+    assert where.gpus == len(where.slots)
 
 
 def test_a_rollout_node_holds_whole_engines():
