@@ -23,6 +23,10 @@ LONGEST_TEXT = 4096
 MOST_NODES = 10_000
 MOST_GPUS_PER_NODE = 1_000
 MOST_STAGES = 256
+MOST_RANKS = 100_000
+"""of the learner, and GPUs of all engines: a run has no more, though its factors would allow it"""
+MOST_SAMPLES = 10_000_000
+"""of a step"""
 CPU_KV_TOKENS = 8192
 """size of an engine's KV cache on Cpu where the manifest does not say; host memory has no share that is the engine's"""
 TIMEOUT_S, MEMORY_MIB, CONCURRENCY = 60, 4096, 64

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from rljob_api.algorithms import SFT
 from rljob_api.rules.cel import near
 from rljob_api.rules.claims import Search, requires
-from rljob_api.rules.terms import SPEC, named, or_else, when
+from rljob_api.rules.terms import SPEC, as_term, named, or_else, when
+from rljob_api.sections import MOST_SAMPLES
 from rljob_api.sizing import batch as sizing
 from rljob_api.sizing.batch import LEAST, MOST
 
@@ -91,6 +92,12 @@ enough_steps = other_samples(
 )
 
 RULES = (
+    requires(
+        rollout.prompts_per_step,
+        samples <= MOST_SAMPLES,
+        f"x samplesPerPrompt {per_prompt} = {samples} is more than the {MOST_SAMPLES} samples that a step may have; "
+        f"nearest valid: {as_term(MOST_SAMPLES) // per_prompt}",
+    ),
     requires(
         training.steps_per_rollout,
         (global_batch < 1) | (steps_per_rollout < 1) | (global_batch * steps_per_rollout == samples),

@@ -8,13 +8,20 @@ from rljob_api.rules.claims import FREE_MAPPING, Search, only_in_python, require
 from rljob_api.rules.rollout import on_cpu
 from rljob_api.rules.terms import SPEC, as_term, default, has, named, when
 from rljob_api.rules.training import closest_divisor
-from rljob_api.sections import MOST_GPUS_PER_NODE, Device, Placement, Spec
+from rljob_api.sections import MOST_GPUS_PER_NODE, MOST_RANKS, Device, Placement, Spec
 
 rollout, sync, gpus = SPEC.rollout, SPEC.weight_sync, SPEC.training.gpus_per_node
 engine, ahead = rollout.gpus_per_engine, rollout.asynchronous
 is_apart = SPEC.placement != Placement.COLOCATED
+engine_gpus = named(rollout.engines * engine)
 
 ENGINES = (
+    requires(
+        rollout.engines,
+        engine_gpus <= MOST_RANKS,
+        f"x gpusPerEngine {engine} = {engine_gpus} is more than the {MOST_RANKS} GPUs that engines may have; nearest "
+        f"valid: {as_term(MOST_RANKS) // engine}",
+    ),
     requires(
         engine,
         (SPEC.runtime.device != Device.CPU) | (engine == 1),

@@ -7,14 +7,22 @@ from rljob_api.rules.algorithm import critic_only
 from rljob_api.rules.batches import batches_fit, context, model, one_step, ranks, replicas, steps, training
 from rljob_api.rules.cel import near
 from rljob_api.rules.claims import Search, requires, unused
-from rljob_api.rules.terms import SPEC, has, is_default, named, size
-from rljob_api.sections import INT32, MOST_GPUS_PER_NODE, Device, Replay, Schedule, Spec
+from rljob_api.rules.terms import SPEC, as_term, has, is_default, named, size
+from rljob_api.sections import INT32, MOST_GPUS_PER_NODE, MOST_RANKS, MOST_STAGES, Device, Replay, Schedule, Spec
 from rljob_api.sizing.batch import divisors
 from rljob_api.sizing.topology import sizes
 
 optimizer = training.optimizer
 expert, expert_tensor = training.expert_parallel, training.expert_tensor_parallel
 tensor, pipeline, gpus = training.tensor_parallel, training.pipeline_parallel, training.gpus_per_node
+
+
+RANKS = requires(
+    training.nodes,
+    ranks <= MOST_RANKS,
+    f"x gpusPerNode {gpus} = {ranks} is more than the {MOST_RANKS} ranks that a learner may have; nearest valid: "
+    f"{as_term(MOST_RANKS) // gpus}",
+)
 
 
 def valid_parallelism(spec: Spec) -> str | None:
@@ -95,6 +103,13 @@ STAGES = requires(
     f"one number for each chunk of each stage",
 )
 
+CHUNKS = requires(
+    pipeline,
+    of_all <= MOST_STAGES,
+    f"x virtualPipeline {virtual} = {of_all} is more than {MOST_STAGES} parts of a model's layers; nearest valid: "
+    f"pipelineParallel and virtualPipeline whose product is at most {MOST_STAGES}",
+)
+
 stage = named(ranks // pipeline)
 experts = named(expert * expert_tensor)
 
@@ -171,6 +186,19 @@ OFFLOAD = requires(
 )
 
 RULES = (
-    *(PARALLELISM, SHARES, VIRTUAL, STAGES, CONTEXT, EXPERTS, *ROUTERS, *batches.RULES, *SCHEDULE, OFFLOAD),
+    *(
+        RANKS,
+        PARALLELISM,
+        SHARES,
+        VIRTUAL,
+        STAGES,
+        CHUNKS,
+        CONTEXT,
+        EXPERTS,
+        *ROUTERS,
+        *batches.RULES,
+        *SCHEDULE,
+        OFFLOAD,
+    ),
     *megatron.RULES,
 )
