@@ -6,6 +6,7 @@ the answer is that the pods may fit.
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from sys import intern
 from typing import Any
 
@@ -71,7 +72,7 @@ def against_nodes(pods: Sequence[Pods], nodes: Sequence[Node], coming: Sequence[
     """
     known = _alike(pods, nodes)
     ready = [each for each in known if each.node.is_schedulable]
-    if placed(pods, _enough(pods, ready), now=True):
+    if _lacking(pods, ready, now=True) is None and placed(pods, _enough(pods, ready), now=True):
         return
     found = _against_empty(pods, [*known, *_alike(pods, coming or ())], coming is not None)
     yield from found
@@ -177,31 +178,37 @@ def _rarest(name: str) -> tuple[bool, str]:
 
 def _together(pods: Sequence[Pods], kinds: Sequence[_Alike], never: Outcome) -> Iterator[Finding]:
     """Yield what is short if every node were empty."""
-    fits = placed(pods, _enough(pods, kinds))
-    if fits:
-        return
-    matching = [kind for kind in kinds if any(_lets_in(kind.node, each) for each in pods)]
-    for name, amount in sorted(total(tuple(pods)).items(), key=lambda each: _rarest(each[0])):
-        there = sum(kind.node.allocatable.get(name, 0) * kind.count for kind in matching)
-        if amount > there:
-            yield Finding(never, f"all matching nodes together have {shown(name, there)}", name)
-            return
-    if fits is False:
+    short = _lacking(pods, kinds, now=False)
+    if short is not None:
+        name, there = short
+        yield Finding(never, f"all matching nodes together have {shown(name, there)}", name)
+    elif placed(pods, _enough(pods, kinds)) is False:
         count = sum(each.count for each in pods)
         number = sum(kind.count for kind in kinds)
         yield Finding(never, f"{count} pods do not fit on the {number} nodes, even if these were empty")
 
 
+def _lacking(pods: Sequence[Pods], kinds: Sequence[_Alike], now: bool) -> tuple[str, int] | None:
+    """Return a resource of which all matching nodes together have too little, and how much that is."""
+    matching = [kind for kind in kinds if any(_lets_in(kind.node, each, passing=now) for each in pods)]
+    for name, amount in sorted(total(tuple(pods)).items(), key=lambda each: _rarest(each[0])):
+        there = 0
+        for kind in matching:
+            has = kind.node.free if now else kind.node.allocatable
+            there += max(0, has.get(name, 0)) * kind.count
+        if amount > there:
+            return name, there
+    return None
+
+
 def _short_now(pods: Sequence[Pods], ready: Sequence[_Alike]) -> Finding:
     """Return what these nodes lack at present."""
     matching = [kind for kind in ready if any(_lets_in(kind.node, each) for each in pods)]
-    well = [kind for kind in matching if any(_lets_in(kind.node, each, passing=True) for each in pods)]
-    unwell = [kind for kind in matching if kind not in well]
+    unwell = [kind for kind in matching if not any(_lets_in(kind.node, each, passing=True) for each in pods)]
     kept_out = f"; {_taints(unwell)}" if unwell else ""
-    for name, amount in sorted(total(tuple(pods)).items(), key=lambda each: _rarest(each[0])):
-        there = sum(max(0, kind.node.free.get(name, 0)) * kind.count for kind in well)
-        if amount > there:
-            return Finding(Outcome.LATER, f"matching nodes have {shown(name, there)} free{kept_out}", name)
+    if (short := _lacking(pods, ready, now=True)) is not None:
+        name, there = short
+        return Finding(Outcome.LATER, f"matching nodes have {shown(name, there)} free{kept_out}", name)
     return Finding(Outcome.LATER, f"matching nodes have enough free, but not on single nodes{kept_out}")
 
 
@@ -217,10 +224,9 @@ def placed(pods: Sequence[Pods], nodes: Sequence[Node], now: bool = False) -> bo
 
 
 def _search(pods: Sequence[Pods], nodes: Sequence[Node], now: bool) -> "_Search":
-    requests = [each.requests for each in pods]
-    names = sorted({name for each in requests for name in each}, key=_rarest)
+    names = sorted({name for each in pods for name in each.requests}, key=_rarest)
     # The rarest first: most nodes that lack something lack that.
-    sizes = [{name: each[name] for name in names if each.get(name, 0) > 0} for each in requests]
+    sizes = [{name: each.requests[name] for name in names if each.requests.get(name, 0) > 0} for each in pods]
     order = sorted(zip(pods, sizes, strict=True), key=lambda each: [each[1].get(n, 0) for n in names], reverse=True)
     return _Search(order, nodes, now)
 
@@ -236,78 +242,117 @@ def lets_in(node: Node, pods: Pods) -> bool:
     return _lets_in(node, pods, passing=True)
 
 
-class _Search:
-    """Depth first, largest pods first.
+Spread = tuple[tuple[int, int], ...]
+"""the index of a node, and how many pods of a group it gets"""
 
-    Pods that are alike are placed in the order of nodes, and of nodes that are alike only the first one is tried.
-    What a node has, and whom it lets in, is looked up when the search comes to it.
+
+class _Search:
+    """Depth first, over groups of pods that are alike: the one with the least room to spare goes first.
+
+    A step is a node that gets some number of pods, at first as many as fit. So ten thousand pods take no longer than
+    ten. Of nodes that are alike, none gets more pods than the one before it.
     """
 
     def __init__(self, order: Sequence[tuple[Pods, Mapping[str, int]]], nodes: Sequence[Node], now: bool) -> None:
         self._groups = order
-        self._queue = [index for index, (pods, _) in enumerate(order) for _ in range(pods.count)]
         self._nodes, self._now = nodes, now
-        self._rooms: dict[int, dict[str, int]] = {}
-        """of the nodes on which pods were placed"""
-        self._open: dict[int, tuple[bool, ...]] = {}
-        self._found: list[int] = []
-        self._left = MOST_PLACES + len(self._queue) * len(order) + 2 * len(nodes) * len(order)
+        self._rooms: list[Mapping[str, int]] = [node.free if now else node.allocatable for node in nodes]
+        self._open = [[_lets_in(node, pods, now) for node in nodes] for pods, _ in order]
+        self._fits = [
+            [_times(room, sizes, pods.count) if is_open else 0 for room, is_open in zip(self._rooms, each, strict=True)]
+            for (pods, sizes), each in zip(order, self._open, strict=True)
+        ]
+        """how many pods of a group each node has room for"""
+        self._found: list[tuple[int, Spread]] = []
+        self._left = MOST_PLACES + 2 * len(nodes) * len(order)
 
     def path(self) -> tuple[tuple[Pods, int], ...]:
         """Return the pods with their nodes, after `place` has found them."""
-        return tuple((self._groups[self._queue[depth]][0], node) for depth, node in enumerate(self._found))
+        return tuple(
+            (self._groups[group][0], node)
+            for group, spread in self._found
+            for node, number in spread
+            for _ in range(number)
+        )
 
     def place(self) -> bool | None:
-        path: list[tuple[int, Iterator[int]]] = []
-        choices = self._choices(0, 0)
-        while len(path) < len(self._queue):
-            node = next(choices, None)
-            if self._left < 0:
-                return None
-            if node is not None:
-                self._take(len(path), node, 1)
-                path.append((node, choices))
-                choices = self._choices(len(path), node)
-            elif path:
-                node, choices = path.pop()
-                self._take(len(path), node, -1)
-            else:
-                return False
-        self._found = [node for node, _ in path]
-        return True
+        return self._place(frozenset(range(len(self._groups))))
 
-    def _choices(self, depth: int, before: int) -> Iterator[int]:
-        """Yield the nodes to try for a pod, whose predecessor is on the node `before`."""
-        if depth == len(self._queue):
-            return
-        group = self._queue[depth]
-        first = before if depth and self._queue[depth - 1] == group else 0
-        requests = self._groups[group][1]
-        tried: set[object] = set()
-        for node in range(first, len(self._nodes)):
-            self._left -= 1
-            room = self._room(node)
-            if not _has(room, requests) or not self._lets_in(node)[group]:
-                continue
-            alike = self._lets_in(node), tuple(sorted(room.items()))
-            if alike not in tried:
-                tried.add(alike)
-                yield node
+    def _place(self, groups: frozenset[int]) -> bool | None:
+        if not groups:
+            return True
+        group = min(sorted(groups), key=lambda each: sum(self._fits[each]) - self._groups[each][0].count)
+        rest, requests = groups - {group}, self._groups[group][1]
+        for spread in self._spreads(group):
+            before = [self._rooms[node] for node, _ in spread]
+            self._set(rest, spread, [_less(self._rooms[node], requests, number) for node, number in spread])
+            found = self._place(rest)
+            if found:
+                self._found.append((group, spread))
+            if found is not False:
+                return found
+            self._set(rest, spread, before)
+        return False if self._left >= 0 else None
 
-    def _room(self, node: int) -> Mapping[str, int]:
-        if node in self._rooms:
-            return self._rooms[node]
-        return self._nodes[node].free if self._now else self._nodes[node].allocatable
+    def _set(self, groups: Iterable[int], spread: Spread, rooms: Sequence[Mapping[str, int]]) -> None:
+        """Note what nodes have left, and how many pods of other groups that is enough for."""
+        for (node, _), room in zip(spread, rooms, strict=True):
+            self._rooms[node] = room
+            for group in groups:
+                pods, requests = self._groups[group]
+                self._fits[group][node] = _times(room, requests, pods.count) if self._open[group][node] else 0
 
-    def _lets_in(self, node: int) -> tuple[bool, ...]:
-        if node not in self._open:
-            self._open[node] = tuple(_lets_in(self._nodes[node], pods, self._now) for pods, _ in self._groups)
-        return self._open[node]
+    def _spreads(self, group: int) -> Iterator[Spread]:
+        """Yield the ways to spread the pods of a group over the nodes, until the search gives up."""
+        fits = self._fits[group]
+        nodes = [node for node, number in enumerate(fits) if number]
+        self._left -= len(nodes)
+        beyond = [0, *accumulate(fits[node] for node in reversed(nodes))][::-1]
+        left, chosen = self._groups[group][0].count, list[int]()
+        twins: Mapping[int, int] | None = None
+        most = left
+        while True:
+            while left and len(chosen) < len(nodes) and left <= beyond[len(chosen)]:
+                self._left -= 1
+                twin = twins.get(len(chosen)) if twins is not None else None
+                limit = chosen[twin] if twin is not None else left
+                chosen.append(min(left, fits[nodes[len(chosen)]], most, limit))
+                left -= chosen[-1]
+                most = left
+            if not left:
+                self._left -= len(chosen)
+                yield tuple((node, number) for node, number in zip(nodes, chosen, strict=False) if number)
+            while chosen and not chosen[-1]:
+                chosen.pop()
+            if not chosen or self._left < 0:
+                return
+            twins = self._twins(nodes) if twins is None else twins  # the first way needs none, and is mostly the last
+            left += chosen[-1]
+            most = chosen.pop() - 1
 
-    def _take(self, depth: int, node: int, sign: int) -> None:
-        room = self._rooms.setdefault(node, dict(self._room(node)))
-        for name, amount in self._groups[self._queue[depth]][1].items():
-            room[name] = room.get(name, 0) - sign * amount
+    def _twins(self, nodes: Sequence[int]) -> Mapping[int, int]:
+        """Return, for places in a list of nodes, the place before it with a node that is alike."""
+        last: dict[Hashable, int] = {}
+        found = {}
+        for place, node in enumerate(nodes):
+            kind = (*(each[node] for each in self._open), tuple(sorted(self._rooms[node].items())))
+            if kind in last:
+                found[place] = last[kind]
+            last[kind] = place
+        return found
+
+
+def _less(room: Mapping[str, int], requests: Mapping[str, int], number: int) -> Mapping[str, int]:
+    return {**room, **{name: room.get(name, 0) - amount * number for name, amount in requests.items()}}
+
+
+def _times(room: Mapping[str, int], requests: Mapping[str, int], most: int) -> int:
+    """Return how many pods a node has room for, at most so many."""
+    for name, amount in requests.items():
+        most = min(most, room.get(name, 0) // amount)
+        if most <= 0:
+            return 0
+    return most
 
 
 def _has(room: Mapping[str, int], requests: Mapping[str, int]) -> bool:
