@@ -1,4 +1,4 @@
 """What the operator, the trainer and the command line agree on.
 
-Pure: no I/O, no clock, no torch, no kopf, no kubernetes.
+Pure: no I/O, no clock, no torch, no kubernetes.
 """

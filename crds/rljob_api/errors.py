@@ -7,6 +7,18 @@ from enum import Enum
 LONGEST_VALUE = 60
 
 
+UNREADABLE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""what code that reads a value of others raises for a shape that its author did not think of"""
+
+
 class Absent(Enum):
     """Stands for a value that cannot be shown: of a missing or unknown field."""
 

@@ -1,4 +1,4 @@
 """The Kubernetes operator: keeps what an RLJob asks for and what the cluster does the same.
 
-kopf's watches ─► cache, queue ─► reconcile ─► plan (pure) ─► cluster (all Kubernetes I/O), drivers (all HTTP)
+watches ─► cache, queue ─► reconcile ─► plan (pure) ─► cluster (all Kubernetes I/O), drivers (all HTTP)
 """

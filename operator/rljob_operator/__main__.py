@@ -25,7 +25,5 @@ async def main(given: Settings) -> int:
 if __name__ == "__main__":
     options = settings(sys.argv[1:], os.environ)
     logs.configure(options.log_level)
-    if options.kubeconfig is not None:
-        os.environ["KUBECONFIG"] = options.kubeconfig  # kopf looks nowhere else
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         sys.exit(runner.run(main(options)))

@@ -6,14 +6,20 @@ dictionary takes five times its text.
 """
 
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from rljob_api.errors import UNREADABLE
+from rljob_api.foreign_text import said
+from rljob_api.reading.depth import shallow
 from rljob_operator.identity import GROUP, JOB_LABEL, KIND, Manifest, job_name
 from rljob_operator.kueue import Workload, job_of_workload, workload_of
 from rljob_operator.run_claims import RunIndex, Runs, claim_of
 from rljob_operator.world import Job, Pod, pod_of
+
+log = logging.getLogger(__name__)
 
 Key = str
 """NAMESPACE/NAME of a job"""
@@ -147,6 +153,14 @@ class Cache:
             self._remove(key, uid, newest)
         return {uid: key for key, uid in gone}
 
+    def forget(self, namespace: str) -> tuple[Key, ...]:
+        """Forget all objects of a namespace, as if they had never been seen; return their jobs."""
+        keys = tuple(key for key in self._objects if key.startswith(f"{namespace}/"))
+        for key in keys:
+            for uid in self._objects.pop(key):
+                self._runs.remove(uid)
+        return keys
+
     def jobs(self) -> tuple[Key, ...]:
         """Return every job that exists, or of which objects are left."""
         return tuple(self._objects)
@@ -189,7 +203,11 @@ class Cache:
         return iter(self._objects.get(key, {}).values())
 
     def _claim(self, raw: Manifest) -> None:
-        claim = claim_of(raw)
+        try:
+            claim = claim_of(raw)
+        except UNREADABLE as error:
+            log.warning("action=claim name=%s outcome=unreadable: %s", key_of(raw), said(error))
+            claim = None
         if claim is not None:
             self._runs.put(claim)
         else:
@@ -232,7 +250,7 @@ def _content(raw: Manifest) -> bytes | Pod | Workload:
         case "Workload":
             return workload_of(raw)
         case _:
-            return json.dumps(_read(raw)).encode()
+            return json.dumps(shallow(_read(raw))).encode()
 
 
 ONLY_METADATA = ("Sandbox",)

@@ -4,7 +4,6 @@ The only module that imports `kubernetes`. Every write goes through `Cluster.req
 manager, and fails with a ClusterError that names the request, the object and the response.
 """
 
-import json
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from kubernetes.aio import client, config
 
 from rljob_api.foreign_text import said
 from rljob_api.status import Status
+from rljob_operator.api_json import LONGEST_LINE, decoded, lines
 from rljob_operator.events import Event
 from rljob_operator.identity import API_VERSION, FIELD_MANAGER, GROUP, JOB_LABEL, KIND, PLURAL, VERSION, Manifest
 from rljob_operator.plan import Target
@@ -34,6 +34,8 @@ SILENCE_S = 150.0
 """a watch of which nothing is heard for so long is broken: a bookmark comes every minute [s]"""
 PAGE = 500
 """objects in one page of a list"""
+MOST_OF_PAGE = 2 * 2**20
+"""of one page with more than one object: a larger one is asked for again, with fewer objects [bytes]"""
 MERGE = "application/merge-patch+json"
 EVENT_LIFE_S = 3600.0
 """how long an API server keeps events, usually [s]"""
@@ -86,6 +88,10 @@ class GoneError(ClusterError):
     """The object does not exist."""
 
 
+class TooLargeError(ClusterError):
+    """A page of a list is too large; one with fewer objects may not be."""
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """One page of a list of objects of a kind."""
@@ -118,7 +124,7 @@ class Cluster:
     async def connect(cls, kubeconfig: str | None, identity: str) -> Self:
         """Connect by a kubeconfig file; None: as a pod, by its ServiceAccount."""
         settings = client.Configuration()
-        # The client's own default looks for a proxy and a .netrc before each request, in another thread. kopf does not.
+        # The client's own default looks for a proxy and a .netrc before each request, in another thread.
         settings.client_session_kwargs = {"trust_env": False}
         if kubeconfig is None:
             config.load_incluster_config(client_configuration=settings)
@@ -144,12 +150,20 @@ class Cluster:
                 yield Page(tuple(objects), page["metadata"]["resourceVersion"])
 
     async def lists(self, where: str, query: Sequence[tuple[str, str]], limit: int = PAGE) -> AsyncIterator[Manifest]:
-        """Yield the answers to a list request, each with at most `limit` items."""
+        """Yield the answers to a list request, each with at most `limit` items, and fewer where these are large."""
         token: str | None = ""
+        items = limit
         while token is not None:
-            page = await self.request("GET", where, [("limit", str(limit)), *query, ("continue", token)])
+            try:
+                page = await self.request("GET", where, [("limit", str(items)), *query, ("continue", token)])
+            except TooLargeError:
+                if items == 1:
+                    raise
+                items = max(1, items // 4)
+                continue
             yield page
             token = page["metadata"].get("continue") or None
+            items = min(limit, items + max(1, items // 4))
 
     async def events(
         self, where: str, query: Sequence[tuple[str, str]], version: str
@@ -169,8 +183,8 @@ class Cluster:
             if answer.status >= 400:
                 raise _error("WATCH", where, answer.status, await answer.read())
             try:
-                async for line in answer.response.content:
-                    yield json.loads(line)
+                async for line in lines(answer.response.content.iter_any()):
+                    yield decoded(line)
             finally:
                 answer.response.close()
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
@@ -328,19 +342,39 @@ class Cluster:
         )
         try:
             answer = await self._api.call_api(*asked, _request_timeout=REQUEST_S)
-            content: bytes = await answer.read()
             code = answer.status
+            content = await _read(answer.response, where, _most_of(query))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise ClusterError(f"{method} {where}: {said(error)}", 0) from error
         finally:
             self.requests.answered(method, where, content_type, code, time.monotonic() - began)
         if answer.status >= 400:
             raise _error(method, where, answer.status, content)
-        parsed: Manifest = json.loads(content)
+        try:
+            parsed: Manifest = decoded(content)
+        except ValueError as error:
+            raise ClusterError(f"{method} {where}: no JSON: {error}", 0) from error
         return parsed
 
 
 MANAGER = ("fieldManager", FIELD_MANAGER)
+
+
+def _most_of(query: Sequence[tuple[str, str]]) -> int:
+    """Return the limit of an answer: that of a page is soft, because a page of one object cannot become smaller."""
+    return MOST_OF_PAGE if dict(query).get("limit", "1") != "1" else LONGEST_LINE
+
+
+async def _read(response: aiohttp.ClientResponse, where: str, most: int) -> bytes:
+    """Return the whole answer; raise TooLargeError when it has more bytes than `most`."""
+    content = bytearray()
+    async for chunk in response.content.iter_any():
+        content += chunk
+        if len(content) > most:
+            response.close()
+            raise TooLargeError(f"GET {where}: more than {most} bytes", 0)
+    response.release()
+    return bytes(content)
 
 
 def _first_bytes(text: str, longest: int) -> str:
@@ -357,7 +391,7 @@ def path(kind: str, namespace: str | None, name: str | None = None) -> str:
 
 def _error(method: str, where: str, status: int, content: bytes) -> ClusterError:
     try:
-        said: Any = json.loads(content)["message"]
+        said: Any = decoded(content)["message"]
     except (ValueError, KeyError, TypeError):
         said = content.decode(errors="replace")[:500]
     text = f"{method} {where}: {status} {said}"

@@ -62,6 +62,8 @@ SCHEDULER_LABELS = (
 TOOLS_DIGEST_KEY = "toolsTokenDigest"
 """in a job's Secret: digest of the token that the pods of its tools accept"""
 
+LONGEST_NUMBER = 10
+"""of an attempt: a status holds numbers of 31 bits [digits]"""
 LONGEST_RAYCLUSTER = 53
 """KubeRay's limit, which it checks only after the object has been accepted"""
 
@@ -97,9 +99,9 @@ def cluster_name(name: str, uid: str, attempt: int) -> str:
 
 
 def attempt_of_cluster(name: str) -> int:
-    """Return the attempt that a RayCluster of this name was built for."""
+    """Return the attempt that a RayCluster of this name was built for; 0: no operator has named it."""
     number = name.rpartition("-")[2]
-    return int(number) if number.isdecimal() else 0
+    return int(number) if number.isdecimal() and len(number) < LONGEST_NUMBER else 0
 
 
 def token_key(cluster: Manifest) -> str | None:

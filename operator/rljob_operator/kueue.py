@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from rljob_api.errors import UNREADABLE
 from rljob_operator.identity import Manifest
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -66,7 +67,7 @@ def kept(wanted: Manifest, seen: Manifest) -> Manifest:
     """
     try:
         return _with_those_of(wanted, seen)
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except UNREADABLE:
         return wanted
 
 

@@ -16,7 +16,7 @@ FIELDS = {"time", "level", "logger", "job", "message", "exc_info", "stack_info"}
 
 
 class OurFields(JsonFormatter):
-    """Leaves out what libraries attach to their records: kopf attaches all of its settings; and credentials.
+    """Leaves out what libraries attach to their records, and credentials.
 
     Our own messages have none. Those of libraries may: aiohttp's errors hold the headers of the request.
     """
@@ -49,5 +49,3 @@ def configure(level: str) -> None:
         )
     )
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    # kopf logs the success of every handler; ours log the decisions.
-    logging.getLogger("kopf.objects").setLevel(max(logging.WARNING, logging.getLogger().level))

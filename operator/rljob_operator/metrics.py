@@ -56,6 +56,11 @@ class Metrics:
         self.reconcile_errors = Counter(
             "rljob_operator_reconcile_errors", "Reconciles that failed, by error", ["error"], registry=registry
         )
+        self.unreadable = Counter(
+            "rljob_operator_unreadable_objects",
+            "Objects of the API server that could not be read and were skipped",
+            registry=registry,
+        )
         self._submissions = Counter(
             "rljob_operator_driver_submissions", "Drivers that were submitted to Ray", registry=registry
         )
@@ -114,6 +119,12 @@ class Metrics:
             registry=self._registry,
         )
         silence.set_function(lambda: watches.silent_s)
+        lost = Gauge(
+            "rljob_operator_watches_lost",
+            "Kinds and namespaces that should be watched, and cannot be read now",
+            registry=self._registry,
+        )
+        lost.set_function(lambda: watches.lost)
 
     def waits(self, key: Key, blocker: str | None) -> None:
         """Note what a job waits for; None: for nothing."""

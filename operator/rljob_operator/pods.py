@@ -11,6 +11,7 @@ from typing import Any
 
 from rljob_api import kernels
 from rljob_api.control import EVICTION_TOKEN_VARIABLE
+from rljob_api.errors import UNREADABLE
 from rljob_api.sections import Spec
 from rljob_operator.identity import CONTROL_PORT, Manifest
 
@@ -103,7 +104,7 @@ def has_ray_authentication(raycluster: Manifest) -> bool:
     try:
         container = raycluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
         return any(variable["name"] == RAY_TOKEN_VARIABLE for variable in container.get("env") or ())
-    except (LookupError, TypeError, AttributeError):
+    except UNREADABLE:
         return True
 
 

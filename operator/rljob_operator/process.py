@@ -11,19 +11,18 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain, repeat
+from functools import cached_property, partial
 
 import aiohttp
-import kopf
 
 from rljob_api.status import ToolPodOwner
-from rljob_operator import handlers, logs
+from rljob_operator import logs
 from rljob_operator.background_tasks import TASK_ENDED, BackgroundTasks
-from rljob_operator.cache import Cache, Freshness, Key, is_ours, key_of
+from rljob_operator.cache import Cache, Key
 from rljob_operator.cluster import CHILDREN, OF_AGENT_SANDBOX, OF_KUEUE, Cluster, ClusterError, ConflictError, GoneError
 from rljob_operator.driver_news import News
 from rljob_operator.drivers import Drivers
+from rljob_operator.following import uid_of
 from rljob_operator.garbage import collect_young_garbage_only
 from rljob_operator.identity import KIND, Manifest
 from rljob_operator.keys import Keys
@@ -37,16 +36,15 @@ from rljob_operator.settings import Settings
 from rljob_operator.sight import Sight
 from rljob_operator.sweeper import Sweeper
 from rljob_operator.watch_liveness import WatchLiveness
+from rljob_operator.watching import FORBIDDEN, OF_OTHERS, Inbox, Place, follow, places
 from rljob_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 
-FIRST_RESYNC_S = 10.0
-"""from the first list to the second: no event reports what was deleted after the list and before its watch began [s]"""
 RESYNC_S = 300.0
-"""between two later lists, which check the watches [s]"""
-OF_OTHERS = (*OF_KUEUE, *OF_AGENT_SANDBOX)
-"""kinds of projects without which most jobs run; the operator runs without their CRDs, too"""
+"""between two lists of everything, which check the watches [s]"""
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
+"""pause after the first request at the start that failed, and the longest [s]"""
 STOP_S = 10.0
 """time for running reconciles to finish [s]"""
 
@@ -76,22 +74,14 @@ class Operator:
         of_agent_sandbox = OF_AGENT_SANDBOX if defaults.tool_pod_owner is ToolPodOwner.SANDBOX else ()
         return (KIND, *CHILDREN, *of_kueue, *of_agent_sandbox)
 
+    @cached_property
+    def inbox(self) -> Inbox:
+        """What takes in objects."""
+        return Inbox(self.cache, self.queue, self.watches, lambda: self.metrics.unreadable.inc())
+
     def seen(self, raw: Manifest, is_gone: bool) -> None:
-        """Take in an event of a watch, and queue its job if the object has changed: most events echo our own writes."""
-        if not is_ours(raw):
-            return
-        self.watches.arrived(raw, is_gone)
-        if is_gone:
-            self.cache.remove(raw)
-            self.queue.add(key_of(raw))
-            return
-        match self.cache.put(raw):
-            case Freshness.CHANGED:
-                self.queue.add(key_of(raw))
-            case Freshness.EDITED:
-                self.queue.retry(key_of(raw))
-            case Freshness.UNCHANGED | Freshness.STALE:
-                pass
+        """Take in an event of a watch, and queue its job if the object has changed."""
+        self.inbox.take(raw, is_gone, str(raw.get("kind", "")))
 
     async def work(self) -> None:
         """Reconcile one job after the other, until cancelled."""
@@ -102,6 +92,11 @@ class Operator:
                 await self._reconcile(key)
 
     async def _reconcile(self, key: Key) -> None:
+        if not self.inbox.is_known(key.partition("/")[0]):
+            if self.reservations is not None:
+                self.reservations.skip(key)
+            self.queue.done(key, None)  # a list queues it again
+            return
         try:
             again_s = await self.reconciler.reconcile(key)
         except ConflictError as error:
@@ -122,35 +117,44 @@ class Operator:
         self.queue.failed(key)
 
     async def resync(self) -> None:
-        """List everything and queue every job. This finds changes that the watches missed, and so dead watches."""
-        for kind in self.kinds:
+        """List everything and queue every job. This finds changes that the watches missed, and so dead watches.
+
+        A place that cannot be listed costs itself alone. Raises ClusterError after all others were listed: unless
+        somebody has taken away the right to read one of several namespaces, which is how the chart leaves one that is
+        deleted, or the kind is of a project that is not installed.
+        """
+        failed: list[ClusterError] = []
+        for place in places(self.kinds, self.settings.namespaces):
             try:
-                await self._list(kind)
-            except GoneError as error:
-                if kind not in OF_OTHERS:
-                    raise
-                # Jobs without these objects go on. `helm test` says what to install.
-                log.warning("action=list kind=%s outcome=unserved: %s", kind, error)
+                await self._list(place)
+            except ClusterError as error:
+                self.inbox.failed(place, error)
+                if isinstance(error, GoneError) and place.kind in OF_OTHERS:
+                    # Jobs without these objects go on. `helm test` says what to install.
+                    log.warning("action=list kind=%s outcome=unserved: %s", place.kind, error)
+                elif error.status == FORBIDDEN and place.namespace is not None:
+                    log.warning("action=list kind=%s outcome=refused: %s", place.kind, error)
+                else:
+                    failed.append(error)
         for key in self.cache.jobs():
             self.queue.add(key)
+        if failed:
+            raise failed[0]
 
-    async def _list(self, kind: str) -> None:
-        """Take in all objects of a kind, and forget those that are gone."""
+    async def _list(self, place: Place) -> None:
+        """Take in all objects of a place, and forget those that are gone."""
         there, version = set(), ""
-        async for page in self.cluster.pages(kind, self.settings.namespaces):
-            version = version or page.resource_version  # of the first namespace: those of the others are newer
-            for raw in filter(is_ours, page.objects):
-                there.add(raw["metadata"]["uid"])
-                if self.cache.put(raw) is not Freshness.STALE:
-                    self.watches.expect(raw)
-        gone = self.cache.remove_missing(kind, there, version)
-        self.watches.withdraw(gone)
-        for key in gone.values():
-            self.queue.add(key)
+        everywhere = [place.namespace] if place.namespace is not None else ()
+        async for page in self.cluster.pages(place.kind, everywhere):
+            version = version or page.resource_version
+            for raw in page.objects:
+                there.add(uid_of(raw))
+                self.inbox.lists(raw, place.kind)
+        self.inbox.listed(place, there, version)
 
     async def resync_for_ever(self) -> None:
-        for pause_s in chain((FIRST_RESYNC_S,), repeat(RESYNC_S)):
-            await asyncio.sleep(pause_s)
+        while True:
+            await asyncio.sleep(RESYNC_S)
             try:
                 with self.metrics.resync_seconds.time():
                     await self.resync()
@@ -220,33 +224,24 @@ async def run(
     return 0
 
 
-async def _watch(operator: Operator, stop: asyncio.Event) -> None:
-    """Report changes to the operator until `stop` is set."""
-    tasks = await kopf.spawn_tasks(
-        registry=handlers.registry(operator.seen, operator.settings.kubeconfig, operator.kinds),
-        settings=handlers.watching(),
-        standalone=True,
-        clusterwide=not operator.settings.namespaces,
-        namespaces=operator.settings.namespaces,
-        stop_flag=stop,
-    )
-    # Not kopf.operator: at its end that waits 5 s for all tasks of the process that are younger, as those which follow
-    # drivers, and then cancels them.
+async def _watch(operator: Operator, stop: asyncio.Event) -> str | None:
+    """Follow what is watched until `stop` is set; return the name of the task that has set it by its end, if any."""
+    tasks = BackgroundTasks(stop)
     try:
-        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        wanted = places(operator.kinds, operator.settings.namespaces)
+        for followed in follow(operator.cluster, operator.inbox, wanted, time.monotonic):
+            tasks.start("watch", followed.follow())
+        await stop.wait()
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in ended:
-        task.result()
+        await tasks.close(STOP_S)
+    return tasks.failed
 
 
 async def lead(
     operator: Operator,
     election: Election,
     stop: asyncio.Event,
-    watch: Callable[[Operator, asyncio.Event], Awaitable[None]] = _watch,
+    watch: Callable[[Operator, asyncio.Event], Awaitable[str | None]] = _watch,
     die: Callable[[int], None] = os._exit,
 ) -> str | None:
     """Reconcile until `stop` is set; return the name of the background task that has set it by its end, if one has.
@@ -259,20 +254,22 @@ async def lead(
     tasks = BackgroundTasks(stop)
     try:
         collect_young_garbage_only()
-        await operator.keys.load(operator.cluster, operator.settings.lease_namespace, operator.settings.key_secret)
-        await operator.resync()
+        settings = operator.settings
+        load = partial(operator.keys.load, operator.cluster, settings.lease_namespace, settings.key_secret)
+        if not (await _patiently(stop, "load", load) and await _patiently(stop, "list", operator.resync)):
+            return tasks.failed
         for number in range(operator.settings.workers):
             tasks.start(f"worker-{number}", operator.work())
         tasks.start("resync", operator.resync_for_ever())
         tasks.start("sweep", operator.sweep_for_ever())
         if operator.reservations is not None:
             tasks.start("queue", operator.reservations.run())
-        await watch(operator, stop)
+        failed = await watch(operator, stop)
     finally:
         await tasks.close(STOP_S)
         await operator.drivers.close()
         holding.cancel()
-    return tasks.failed
+    return tasks.failed or failed
 
 
 def _end_at_once(die: Callable[[int], None], holding: "asyncio.Task[None]") -> None:
@@ -280,6 +277,23 @@ def _end_at_once(die: Callable[[int], None], holding: "asyncio.Task[None]") -> N
     if not holding.cancelled():
         log.critical("action=end reason=TaskEnded task=lease error=%r", holding.exception())
         die(LOST)
+
+
+async def _patiently(stop: asyncio.Event, action: str, work: Callable[[], Awaitable[None]]) -> bool:
+    """Do the work, again and again until the API server lets it succeed; return False if `stop` was set first.
+
+    A process that ends instead begins later: the kubelet waits for up to 5 min before it starts it again.
+    """
+    pause_s = FIRST_RETRY_S
+    while not stop.is_set():
+        try:
+            if await _unless(stop, work()):
+                return True
+        except ClusterError as error:
+            log.warning("action=%s outcome=failed will try again in %.0f s: %s", action, pause_s, error)
+            await _unless(stop, asyncio.sleep(pause_s))
+            pause_s = min(LONGEST_RETRY_S, pause_s * 2)
+    return False
 
 
 async def _unless(stop: asyncio.Event, work: Awaitable[None]) -> bool:

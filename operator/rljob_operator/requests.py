@@ -1,4 +1,4 @@
-"""Counts and times the requests to the API server, as `cluster.py` sends them; kopf's watches are not among them."""
+"""Counts and times the requests to the API server, as `cluster.py` sends them; watches are not among them."""
 
 from collections.abc import Mapping
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from rljob_api.errors import UNREADABLE
 from rljob_api.sections import Spec
 from rljob_api.sizing.tool_pods import num_tool_pods
 from rljob_api.sizing.topology import gpu_resource
@@ -85,7 +86,7 @@ def _seen_in(cluster: Manifest, spec: Spec, directory: str | None, defaults: Def
     """
     try:
         return _built_with(cluster, spec, directory, defaults)
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except UNREADABLE:
         return None
 
 

@@ -10,7 +10,8 @@ from enum import StrEnum
 from typing import Any
 
 from rljob_api import control
-from rljob_api.errors import ManifestError, Problem
+from rljob_api.errors import ABSENT, UNREADABLE, ManifestError, Problem
+from rljob_api.foreign_text import said
 from rljob_api.reading.leniently import Readable, readable
 from rljob_api.reading.manifest import parse
 from rljob_api.sections import OUR_MANAGER, Spec
@@ -247,7 +248,7 @@ def job_of(raw: Manifest) -> Job:
     }
     spec, problems = _parsed(manifest)
     status = raw.get("status", {})
-    found = readable(manifest) if spec is None and status.get("attempts") else None
+    found = _readable(manifest) if spec is None and status.get("attempts") else None
     if was_suspended(raw):
         spec = spec.model_copy(update={"suspend": True}) if spec is not None else None
         found = replace(found, spec=found.spec.model_copy(update={"suspend": True})) if found is not None else None
@@ -274,6 +275,15 @@ def _parsed(manifest: Manifest) -> tuple[Spec | None, tuple[Problem, ...]]:
         return parse(manifest).spec, ()
     except ManifestError as error:
         return None, error.problems
+    except UNREADABLE as error:
+        return None, (Problem("manifest", ABSENT, f"cannot be read: {said(error)}"),)
+
+
+def _readable(manifest: Manifest) -> Readable | None:
+    try:
+        return readable(manifest)
+    except UNREADABLE:
+        return None
 
 
 def pod_of(raw: Manifest) -> Pod:

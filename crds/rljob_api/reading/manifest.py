@@ -10,16 +10,16 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rljob_api.errors import ABSENT, ManifestError, Problem
-from rljob_api.reading import field_lookup, field_types
+from rljob_api.reading import depth, field_lookup, field_types
 from rljob_api.reading.document import document
 from rljob_api.reading.field_lookup import Path, section_of
+from rljob_api.reading.kept import Kept
 from rljob_api.rules import registry
 from rljob_api.rules.claims import Rule
 from rljob_api.rules.meant import meant
@@ -28,8 +28,11 @@ from rljob_api.sections import LONGEST_NAME, NOT_A_NAME, RLJob, Spec
 
 STATUS = "status"
 """written by the operator and printed by `kubectl get -o yaml`; ignored here"""
-MOST_KEPT = 1000
-"""valid manifests whose jobs are kept: the operator parses an object at every event, and specs seldom change"""
+MOST_KEPT = 8 * 2**20
+"""of the valid manifests whose jobs are kept: the operator parses an object at every event, and specs seldom change.
+A job takes twice its text [characters]"""
+MOST_NAMED = 8
+"""parts of the path to a value that is nested too deep"""
 KINDS = {
     "int_type": "integer",
     "int_from_float": "integer",
@@ -69,19 +72,31 @@ def parse(content: Mapping[str, Any]) -> RLJob:
         raise ManifestError(invalid(content, error.errors(include_url=False))) from error
 
 
-@lru_cache(MOST_KEPT)
+_kept: Kept[RLJob] = Kept(MOST_KEPT)
+
+
 def _checked(text: str) -> RLJob:
+    known = _kept.get(text)
+    if known is not None:
+        return known
     job: RLJob = RLJob.model_validate_json(text, strict=True, by_alias=True, by_name=False)
     if broken := registry.check(job.spec):
         raise ManifestError(broken)
+    _kept.put(text, job)
     return job
 
 
 def as_json(content: Mapping[str, Any]) -> str:
     try:
         text = json.dumps(content)
+        if (place := depth.too_deep(content)) is not None:
+            raise ManifestError((_too_deep(place),))
         json.dumps(content, ensure_ascii=False).encode()
         return text
+    except RecursionError as error:
+        raise ManifestError((_too_deep(depth.too_deep(content) or ()),)) from error
+    except ManifestError:
+        raise
     except UnicodeEncodeError as error:
         raise ManifestError(
             (Problem("manifest", ABSENT, f"holds text that is not Unicode: {error.reason}"),)
@@ -90,6 +105,14 @@ def as_json(content: Mapping[str, Any]) -> str:
         raise ManifestError((Problem("manifest", ABSENT, f"holds what JSON has no form for: {error}"),)) from error
     except ValueError as error:
         raise ManifestError((Problem("manifest", ABSENT, "contains itself through an alias"),)) from error
+
+
+def _too_deep(place: depth.Place) -> Problem:
+    """Return the problem of a value that is nested too deep, at the last field on the way to it that has a name."""
+    named = list(place[:MOST_NAMED])
+    while named and isinstance(named[-1], int):
+        named.pop()
+    return Problem(path_text(tuple(named)) or "manifest", ABSENT, f"is nested deeper than {depth.DEEPEST} levels")
 
 
 def invalid(content: Mapping[str, Any], errors: list[ErrorDetails]) -> tuple[Problem, ...]:

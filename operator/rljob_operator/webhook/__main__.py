@@ -32,7 +32,9 @@ async def main(given: Settings) -> int:
         loop.add_signal_handler(number, stop.set)
     cluster = await Cluster.connect(given.kubeconfig, "rljob-webhook")
     supply = Supply(cluster, given.namespaces, given.coming, given.defaults.has_kueue)
-    server = Server(lambda request: answer(request, given.defaults, supply.seen), Metrics())
+    metrics = Metrics()
+    metrics.unreadable.set_function(lambda: supply.unreadable)
+    server = Server(lambda request: answer(request, given.defaults, supply.seen), metrics)
     try:
         port, pages = await server.start(given.host, given.port, given.pages)
         log.info("action=serve port=%d pages=%d", port, pages)

@@ -22,6 +22,11 @@ class Metrics:
             "When the certificate ends that is served",
             registry=self.registry,
         )
+        self.unreadable = Gauge(
+            "rljob_webhook_unreadable_objects",
+            "Objects of the API server that could not be read and were skipped, since the start",
+            registry=self.registry,
+        )
         for outcome in OUTCOMES:
             self.reviews.labels(outcome)
 

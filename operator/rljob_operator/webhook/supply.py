@@ -12,7 +12,7 @@ from rljob_operator.capacity.inventory import OF_KUEUE, Inventory, Kind
 from rljob_operator.capacity.packing import Node
 from rljob_operator.capacity.snapshot import ALIVE, Snapshot
 from rljob_operator.cluster import Cluster
-from rljob_operator.following import Followed
+from rljob_operator.following import Followed, Kept
 
 KUEUE = "apis/kueue.x-k8s.io/v1beta2"
 OLD_S = 300.0
@@ -38,6 +38,11 @@ class Supply:
         heard = (each.heard_at for each in self._followed)
         return self._inventory.snapshot if all(at is not None and now - at < OLD_S for at in heard) else None
 
+    @property
+    def unreadable(self) -> int:
+        """How many objects could not be read and were skipped."""
+        return sum(each.unreadable for each in self._followed)
+
     async def keep(self) -> None:
         """Follow the cluster for ever."""
         async with asyncio.TaskGroup() as group:
@@ -46,8 +51,8 @@ class Supply:
 
     def _follow(self, cluster: Cluster, kind: Kind, where: str) -> Followed:
         query = [("fieldSelector", ALIVE)] if kind is Kind.PODS else []
-        put, remove = partial(self._inventory.put, kind), partial(self._inventory.remove, kind)
-        return Followed(cluster, where, query, put, remove)
+        kept = Kept(partial(self._inventory.put, kind), partial(self._inventory.remove, kind))
+        return Followed(cluster, where, query, kept)
 
 
 def paths(namespaces: Sequence[str], has_kueue: bool) -> Iterator[tuple[Kind, str]]:

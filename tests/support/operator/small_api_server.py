@@ -18,18 +18,14 @@ from aiohttp import web
 from rljob_operator.cluster import KINDS, OF_AGENT_SANDBOX, OF_KUEUE
 from rljob_operator.identity import Manifest
 
-PEERINGS = "apis/kopf.dev/v1"
-"""served, as in clusters where another operator has installed them; ours must not wait for that operator"""
 OTHERS = {
-    "Namespace": ("api/v1", "namespaces"),  # kopf watches nothing before it knows this kind
+    "Namespace": ("api/v1", "namespaces"),
     "Node": ("api/v1", "nodes"),
     "ResourceQuota": ("api/v1", "resourcequotas"),
     "LimitRange": ("api/v1", "limitranges"),
     "PriorityClass": ("apis/scheduling.k8s.io/v1", "priorityclasses"),
-    "KopfPeering": (PEERINGS, "kopfpeerings"),
-    "ClusterKopfPeering": (PEERINGS, "clusterkopfpeerings"),
 }
-OF_CLUSTER = ("Namespace", "Node", "PriorityClass", "ClusterKopfPeering")
+OF_CLUSTER = ("Namespace", "Node", "PriorityClass")
 POLL_S = 0.01
 """between two looks of a watch [s]"""
 
@@ -62,6 +58,12 @@ class SmallApiServer:
         """method and path"""
         self.broken: set[str] = set()
         """selectors whose lists have no items, as from no API server"""
+        self.depth = 1
+        """levels of brackets that stand for the text `DEEP` in every answer"""
+        self.refused: set[str] = set()
+        """namespaces in which nothing may be read or written: 403"""
+        self.failures: dict[str, int] = {}
+        """by plural: how many requests that name no object are answered with 500"""
         self.waits_for: dict[str, Callable[[], bool]] = {}
         """by plural: what has to hold before a list is answered"""
         self._version = 0
@@ -127,6 +129,11 @@ class SmallApiServer:
         place = self._place(where)
         if place is None:
             return _refusal(404, "the server could not find the requested resource")
+        if place.namespace in self.refused:
+            return _refusal(403, f'cannot read in the namespace "{place.namespace}"')
+        if not place.name and self.failures.get(plural := self.kinds[place.kind][1], 0) > 0:
+            self.failures[plural] -= 1
+            return _refusal(500, "etcdserver: request timed out")
         if request.method == "GET" and not place.name:
             return await (self._watch if "watch" in request.query else self._list)(request, place)
         return await self._one(request, place)
@@ -141,9 +148,11 @@ class SmallApiServer:
         prefix = self.kinds[place.kind][0]
         api_version = prefix.partition("/")[2]
         metadata = {"resourceVersion": str(self._version)}
-        return web.json_response(
-            {"apiVersion": api_version, "kind": f"{place.kind}List", "metadata": metadata, "items": items}
-        )
+        found = {"apiVersion": api_version, "kind": f"{place.kind}List", "metadata": metadata, "items": items}
+        return web.Response(text=self._json(found), content_type="application/json")
+
+    def _json(self, value: Manifest) -> str:
+        return json.dumps(value).replace('"DEEP"', "[" * self.depth + "]" * self.depth)
 
     async def _watch(self, request: web.Request, place: Place) -> web.StreamResponse:
         stream = web.StreamResponse(headers={"Content-Type": "application/json"})
@@ -153,7 +162,7 @@ class SmallApiServer:
             for version, change, raw in [each for each in self._changes if each[0] > since]:
                 since = version
                 if place.holds(raw) and _is_selected(raw, selector):
-                    await stream.write(json.dumps({"type": change, "object": raw}).encode() + b"\n")
+                    await stream.write(self._json({"type": change, "object": raw}).encode() + b"\n")
             await asyncio.sleep(POLL_S)
         return stream
 
@@ -181,7 +190,7 @@ class SmallApiServer:
             return _refusal(409, "the object has been modified")
         wanted = {**known, "status": body["status"]} if place.part == "status" else _stored(place, {**known, **body})
         wanted["metadata"] = {**known["metadata"], **wanted["metadata"]}
-        return web.json_response(self.put(wanted))
+        return web.Response(text=self._json(self.put(wanted)), content_type="application/json")
 
     def _place(self, where: str) -> Place | None:
         for kind, (prefix, plural) in self.kinds.items():

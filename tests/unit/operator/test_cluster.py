@@ -7,11 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from rljob_operator.cluster import Cluster, ClusterError, ConflictError, GoneError, _error, path
+from rljob_operator.cluster import Cluster, ClusterError, ConflictError, GoneError, TooLargeError, _error, path
 from rljob_operator.events import Event
 from rljob_operator.identity import Manifest
 from rljob_operator.world import job_of
 from support.operator.operator_world import raw_job
+from support.operator.small_api_server import SmallApiServer
 
 
 class Recorded(Cluster):
@@ -143,3 +144,64 @@ def kubeconfig(directory: Path, url: str) -> Path:
         )
     )
     return file
+
+
+class LargeItems(Cluster):
+    """An API server with objects of so many bytes, of which a page may have 100."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(cast(Any, None), "operator-0")
+        self.sizes = sizes
+        self.limits: list[int] = []
+
+    async def request(self, method: str, where: str, query: Any = (), *_: Any) -> Manifest:
+        asked = dict(query)
+        limit, begin = int(asked["limit"]), int(asked["continue"] or 0)
+        self.limits.append(limit)
+        page = self.sizes[begin : begin + limit]
+        if sum(page) > 100 and limit > 1:
+            raise TooLargeError("more than 100 bytes", 0)
+        if page == (1000,):
+            raise TooLargeError("more than 100 bytes", 0)
+        end = begin + limit
+        return {"items": list(page), "metadata": {"continue": str(end) if end < len(self.sizes) else ""}}
+
+
+def items_of(cluster: Cluster, limit: int) -> list[Any]:
+    async def scenario() -> list[Any]:
+        return [item async for page in cluster.lists("x", [], limit) for item in page["items"]]
+
+    return asyncio.run(scenario())
+
+
+def test_a_list_of_large_objects_has_small_pages_and_misses_none() -> None:
+    sizes = [*([1] * 30), *([60] * 5), 500, *([1] * 200)]
+    cluster = LargeItems(*sizes)
+    assert items_of(cluster, 64) == sizes
+    assert max(cluster.limits[-3:]) > 20, "pages grow again"
+
+
+def test_an_object_that_is_larger_than_any_fails_its_list() -> None:
+    with pytest.raises(TooLargeError):
+        items_of(LargeItems(1, 1000), 4)
+
+
+@pytest.mark.parametrize(("limit", "fails"), [(None, False), ("1", False), ("2", True)])
+def test_only_a_page_of_several_objects_is_refused_for_its_size(tmp_path: Path, limit: str | None, fails: bool) -> None:
+    raw = {"kind": "Pod", "metadata": {"name": "a", "namespace": "ml", "annotations": {"large": "x" * 2_500_000}}}
+    api = SmallApiServer(raw)
+    query = [("limit", limit)] if limit is not None else []
+
+    async def scenario() -> Manifest:
+        async with api.serving(tmp_path) as kubeconfig:
+            cluster = await Cluster.connect(str(kubeconfig), "operator-0")
+            try:
+                return await cluster.request("GET", "api/v1/namespaces/ml/pods", query)
+            finally:
+                await cluster.close()
+
+    if fails:
+        with pytest.raises(TooLargeError):
+            asyncio.run(scenario())
+    else:
+        assert len(asyncio.run(scenario())["items"]) == 1

@@ -1,14 +1,14 @@
 """Following objects: a list, a watch, and what is done when either ends."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from typing import cast
 
 import pytest
 
 from rljob_operator import following
 from rljob_operator.cluster import Cluster, ClusterError
-from rljob_operator.following import PAGE, Followed
+from rljob_operator.following import PAGE, Followed, Kept
 from rljob_operator.identity import Manifest
 from support.waiting import becomes_true
 
@@ -73,8 +73,10 @@ def followed(server: Server, requests: int) -> tuple[list[str], Followed]:
             cast(Cluster, server),
             "api/v1/pods",
             [("fieldSelector", "alive")],
-            lambda raw: changes.append(f"+{raw['metadata']['uid']}"),
-            lambda uid: changes.append(f"-{uid}"),
+            Kept(
+                lambda raw: changes.append(f"+{raw['metadata']['uid']}"),
+                lambda uid: changes.append(f"-{uid}"),
+            ),
         )
         assert found.heard_at is None
         task = asyncio.create_task(found.follow())
@@ -126,3 +128,50 @@ def test_before_the_first_list_is_whole_nothing_was_heard() -> None:
     server = Server([ClusterError("GET: 503", 503)] * 100, [])
     _, found = followed(server, 3)
     assert found.heard_at is None
+
+
+class Picky:
+    """Sees all but one object."""
+
+    def __init__(self) -> None:
+        self.changes: list[str] = []
+
+    def seen(self, raw: Manifest, is_gone: bool) -> None:
+        if raw["metadata"]["uid"] == "bad":
+            raise KeyError("spec")
+        self.changes.append(f"{'-' if is_gone else '+'}{raw['metadata']['uid']}")
+
+    def listed(self, uids: Collection[str], version: str) -> None:
+        self.changes.append(f"{sorted(uids)} {version}")
+
+    def failed(self, error: ClusterError) -> None:
+        self.changes.append(f"failed {error.status}")
+
+
+def seen_by(sink: Picky, server: Server, requests: int) -> Followed:
+    async def scenario() -> Followed:
+        found = Followed(cast(Cluster, server), "api/v1/pods", [("fieldSelector", "alive")], sink)
+        task = asyncio.create_task(found.follow())
+        await becomes_true(lambda: len(server.asked) >= requests)
+        task.cancel()
+        return found
+
+    return asyncio.run(scenario())
+
+
+def test_an_object_that_cannot_be_read_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    sink = Picky()
+    watch = [event("ADDED", "bad", "101"), event("DELETED", "a", "102")]
+    found = seen_by(sink, Server([["a", "bad", "c"]], [watch]), 3)
+    assert sink.changes == ["+a", "+c", "['a', 'bad', 'c'] 100", "-a"]
+    assert found.unreadable == 2
+    assert "outcome=skipped: KeyError: 'spec'" in caplog.text
+
+
+def test_an_answer_of_another_shape_is_a_failure_and_no_end(caplog: pytest.LogCaptureFixture) -> None:
+    sink = Picky()
+    server = Server([["a"], ["a"]], [[{"type": "ADDED", "object": {}}]])
+    seen_by(sink, server, 4)
+    assert server.asked == ["list", "watch 100", "list", "watch 100"]
+    assert sink.changes == ["+a", "['a'] 100", "failed 0", "+a", "['a'] 100"]
+    assert "an answer of another shape: KeyError" in caplog.text

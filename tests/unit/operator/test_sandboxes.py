@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from rljob_operator.handlers import resource, watching
 
 from rljob_api.sizing.tool_pods import num_tool_pods
 from rljob_api.status import ToolPodOwner
@@ -12,7 +13,6 @@ from rljob_operator import children, tool_pods
 from rljob_operator.cache import Cache
 from rljob_operator.capacity.demand import demand
 from rljob_operator.cluster import CHILDREN, OF_AGENT_SANDBOX
-from rljob_operator.handlers import resource, watching
 from rljob_operator.pod_stage import PodStage, Stage
 from rljob_operator.world import Defaults
 from support.operator.operator_world import DEFAULTS, NOW, Surroundings, admitted, raw_job

@@ -17,10 +17,9 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from kopf import LoginError
 
 from rljob_api.control import Progress
-from rljob_operator import handlers, leader, process
+from rljob_operator import following, leader, process
 from rljob_operator.background_tasks import TASK_ENDED
 from rljob_operator.cluster import Cluster
 from rljob_operator.driver_api import open_session
@@ -58,7 +57,7 @@ def thresholds() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_second_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """Changes come by watches alone."""
-    monkeypatch.setattr(process, "FIRST_RESYNC_S", 1e6)
+    monkeypatch.setattr(process, "RESYNC_S", 1e6)
 
 
 @pytest.fixture(autouse=True)
@@ -196,7 +195,6 @@ def test_a_job_of_a_watched_namespace_trains_until_the_operator_stops(operate):
     assert lease is not None and lease["spec"]["holderIdentity"] == "", "another replica can take it at once"
     assert "status" not in (api.get("RLJob", "elsewhere", "other") or {})
     assert api.listed_everywhere == [], "it has rights in its namespaces alone"
-    assert not [where for _, where in api.requests if "kopfpeerings" in where], "it waits for no operator of others"
 
 
 def test_mere_progress_of_a_driver_is_not_reconciled_at_every_step(operate):
@@ -300,7 +298,7 @@ def test_a_process_that_does_not_renew_its_lease_ends_at_once_also_if_it_hangs(o
 
 
 def test_a_process_that_stops_does_not_wait_for_the_connections_of_drivers_and_scrapers(operate, monkeypatch):
-    """kopf waited 5 s for them, and another replica for the Lease."""
+    """An operator that waits for them keeps another replica from the Lease."""
     monkeypatch.setattr(leader, "RETRY_S", 0.1)
 
     async def scenario(house: House) -> int:
@@ -314,12 +312,95 @@ def test_a_process_that_stops_does_not_wait_for_the_connections_of_drivers_and_s
     assert operate(SmallApiServer(raw_job()))(scenario) < 20, "in 5 s there are 50, and the last one releases it"
 
 
-def test_a_process_whose_watches_cannot_begin_fails(operate, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(handlers.kopf, "login_with_kubeconfig", lambda **_: None)
+def nested(name: str = "evil") -> Manifest:
+    """Return a job that the API server keeps, and that Python cannot read."""
+    raw = raw_job(name)
+    raw["metadata"].update(namespace="a", uid="another")
+    raw["spec"]["extraArgs"] = {"sglang": {"json-model-override-args": "DEEP"}}
+    return raw
+
+
+@pytest.mark.parametrize("depth", [70, 300, 1200, 9000])
+@pytest.mark.parametrize("is_there_first", [True, False])
+def test_a_job_that_is_nested_too_deep_is_told_so_and_all_others_go_on(operate, depth: int, is_there_first: bool):
+    api = SmallApiServer(raw_job(), *([nested()] if is_there_first else []))
+    api.depth = depth
 
     async def scenario(house: House) -> None:
-        await house.running
+        await house.phase_comes("Provisioning")
+        if not is_there_first:
+            api.put(nested())
+        await house.comes(lambda: house.job("evil", "a").get("phase") == "Invalid")
+        (said,) = [each["message"] for each in house.job("evil", "a")["conditions"] if each["type"] == "Admitted"]
+        assert said == "spec.extraArgs.sglang.json-model-override-args: is nested deeper than 64 levels"
+        house.pods_come()
+        await house.phase_comes("Training")
+        await house.stops()
 
-    with pytest.raises(LoginError):
-        operate(SmallApiServer(raw_job()))(scenario)
-    gc.collect()  # kopf leaves tasks that failed, and asyncio logs each when it is collected
+    operate(api)(scenario)
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_namespace_that_is_gone_with_its_rights_costs_its_own_jobs_alone(operate, monkeypatch, is_running: bool):
+    monkeypatch.setattr(following, "RETRY_S", 0.01)
+    other = raw_job("other")
+    other["metadata"].update(namespace="gone", uid="another")
+    api = SmallApiServer(raw_job(), other)
+
+    async def scenario(house: House) -> None:
+        if is_running:
+            await house.phase_comes("Provisioning")
+        api.refused.add("gone")
+        if not is_running:
+            assert house.job("other", "gone") == {}
+        await house.phase_comes("Provisioning")
+        house.pods_come()
+        await house.phase_comes("Training")
+        assert (await house.page("/healthz"))[0] == 200
+        api.refused.clear()
+        await house.comes(lambda: house.job("other", "gone").get("phase") == "Provisioning")
+        await house.stops()
+
+    if not is_running:
+        api.refused.add("gone")
+    operate(api, "--namespace=ml", "--namespace=gone")(scenario)
+
+
+@pytest.mark.parametrize("plural", ["secrets", "rljobs", "pods", "rayclusters"])
+def test_a_start_waits_for_an_api_server_that_fails(operate, monkeypatch, plural: str):
+    monkeypatch.setattr(process, "FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(following, "RETRY_S", 0.01)
+    api = SmallApiServer(raw_job())
+    api.failures[plural] = 3
+
+    async def scenario(house: House) -> int:
+        await house.phase_comes("Provisioning")
+        return await house.stops()
+
+    assert operate(api)(scenario) == 0
+    assert api.failures[plural] == 0
+
+
+def test_a_start_that_waits_for_an_api_server_ends_when_it_shall(operate):
+    api = SmallApiServer(raw_job())
+    api.failures["rljobs"] = 1000
+
+    async def scenario(house: House) -> int:
+        await house.comes(lambda: "action=list outcome=failed" in house.log())
+        return await house.stops()
+
+    assert operate(api)(scenario) == 0
+
+
+def test_a_process_whose_watch_ends_by_a_bug_releases_the_lease_and_fails(operate, monkeypatch: pytest.MonkeyPatch):
+    async def ends(_: object) -> None:
+        raise OSError("a bug")
+
+    api = SmallApiServer(raw_job())
+    monkeypatch.setattr(following.Followed, "follow", ends)
+
+    async def scenario(house: House) -> int:
+        return await house.running
+
+    assert operate(api)(scenario) == TASK_ENDED
+    assert (api.get("Lease", "ops", "rljob") or {})["spec"]["holderIdentity"] == ""
