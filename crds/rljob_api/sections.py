@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
 from rljob_api.algorithms import KNOWN, SFT
+from rljob_api.credentials import HIDDEN
 
 INT32 = 2**31 - 1
 MOST_EXACT = 2**53 - 1
@@ -803,7 +804,7 @@ class Runtime(Section):
     env: Annotated[dict[str, Any], Field(max_length=1000)] = Field(default_factory=dict)
     """environment variables of the driver and of all its processes: a text, or in a cluster `{valueFrom: …}` with
     `secretKeyRef`, `configMapKeyRef` or `fieldRef`, as in a container's `env`. On one machine variables with
-    `valueFrom` come from the shell. Kubernetes: env"""
+    `valueFrom` come from the shell, and so does what is not here. Secrets are refused as texts. Kubernetes: env"""
     image: Text | None = None
     """container image with Ray, the trainer and SGLang; absent: the operator's default. Only in a cluster"""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
@@ -824,8 +825,8 @@ class Runtime(Section):
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """The environment variables whose values are in the manifest."""
-        return {name: value for name, value in self.env.items() if isinstance(value, str)}
+        """The environment variables whose values are in the manifest; a run's own copy of it keeps no values."""
+        return {name: value for name, value in self.env.items() if isinstance(value, str) and value != HIDDEN}
 
 
 class Scheduling(Section):

@@ -20,10 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
+import yaml
+
 from rljob_api.adjustments import VARIABLE, Adjustments, written
 from rljob_api.control import TOKEN_VARIABLE
+from rljob_api.credentials import HIDDEN
 from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
+from rljob_api.reading.document import document
 from rljob_api.reading.manifest import load
 from rljob_api.rules.scope import left_out, only_in_a_cluster
 from rljob_api.sections import Spec
@@ -66,11 +70,11 @@ def run(manifest: Path, display: Display, driver: Sequence[str] = DRIVER, timing
     logging.basicConfig(filename=directory.supervisor_log, level=logging.INFO, format=LOG_FORMAT)
     try:
         with locked(directory) as lock:
-            _replace(directory.manifest, text)
+            _replace(directory.manifest, kept(text, job.spec))
             for field in only_in_a_cluster(job.spec):
                 display.note(f"{field} applies to a cluster only; it has no effect on one machine")
             for name in job.spec.runtime.env.keys() - job.spec.runtime.texts.keys():
-                display.note(f"spec.runtime.env.{name} has valueFrom; on one machine it comes from the shell")
+                display.note(f"spec.runtime.env.{name} has no value of its own; on one machine it comes from the shell")
             for field in left_out(job.spec):
                 display.note(f"{field} has no effect with {job.spec.debug.mode}")
             run = _Run(directory, driver, job.spec.runtime.texts, display, secrets.token_hex(8))
@@ -78,6 +82,16 @@ def run(manifest: Path, display: Display, driver: Sequence[str] = DRIVER, timing
     except RunLockedError as error:
         display.note(str(error))
         return Exit.IN_USE
+
+
+def kept(text: str, spec: Spec) -> str:
+    """Return the manifest as its run directory keeps it: without the values of environment variables."""
+    if not spec.runtime.texts:
+        return text
+    content = document(text)
+    env = content["spec"]["runtime"]["env"]
+    content["spec"]["runtime"]["env"] = {name: HIDDEN if isinstance(each, str) else each for name, each in env.items()}
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=110)
 
 
 @dataclass(frozen=True)

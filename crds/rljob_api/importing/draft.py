@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from rljob_api.credentials import holds_secret
 from rljob_api.importing.mapping import Entry, Field, Joint, Lost, Needless, Table, number, whole
 from rljob_api.importing.words import Given
 
@@ -98,7 +99,7 @@ def _removed(here: dict[str, Any], path: Sequence[str]) -> None:
 def origin(given: Given) -> str:
     """Return `--lr 1e-6, line 12`; a secret is not shown, and of a long argument the beginning is."""
     shown = given.shown if len(given.shown) <= LONGEST else f"{given.shown[:LONGEST]}…"
-    if SECRET.search(given.name):
+    if SECRET.search(given.name) or holds_secret(given.shown):
         shown = f"{shown.split()[0].split('=')[0]} (hidden)"
     return f"{shown}, {given.place}"
 

@@ -4,12 +4,12 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 
+from rljob_api.credentials import holds_secret, names_secret
 from rljob_api.importing.draft import Draft, NoteKind, origin
 from rljob_api.importing.words import Given, Word
 
 FLAG, FILE_FLAG = "--runtime-env-json", "--runtime-env"
 NAME = re.compile(r"[A-Za-z_]\w*")
-SECRET = re.compile(r"token|key|secret|passw|credential", re.IGNORECASE)
 OURS = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "the learner sets it with training.sequenceParallel",
     "PYTHONUNBUFFERED": "logs are written line by line",
@@ -38,7 +38,7 @@ def carry_environment(draft: Draft, words: Sequence[Word]) -> None:
 
 
 def _carry(draft: Draft, given: Given) -> None:
-    if SECRET.search(given.name):
+    if names_secret(given.name) or holds_secret(given.text):
         hidden = Given(given.name, (), f"{given.name} (hidden)", given.line, given.file)
         why = "a manifest holds no secret; set it with valueFrom and secretKeyRef in spec.runtime.env"
         draft.note(NoteKind.LOST, hidden, why)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from rljob_api.credentials import WITH_SECRET
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules.batches import is_sft
 from rljob_api.rules.claims import FREE_MAPPING, elsewhere, needs, only_in_python, requires, unused
@@ -60,6 +61,7 @@ SETTINGS = tuple(
     )
     for name, kinds in USED_BY.items()
 )
+HEADERS = "spec.reward.remote.headersFromEnv or headersFromFile"
 SERVICE = (
     needs(reward.remote, kind != RewardKind.REMOTE, f"is missing: kind {RewardKind.REMOTE} needs its `url`"),
     unused(
@@ -71,6 +73,12 @@ SERVICE = (
         reward.remote.url,
         any_of(~has(reward.remote), *(starts_with(reward.remote.url, scheme) for scheme in ("http://", "https://"))),
         "does not begin with http:// or https://",
+    ),
+    requires(
+        reward.remote.url,
+        ~has(reward.remote) | ~matches(reward.remote.url, WITH_SECRET),
+        f"holds a password or token, which everybody sees who sees the manifest; nearest valid: {HEADERS}",
+        shows=False,
     ),
 )
 THRESHOLD = unused(

@@ -6,13 +6,15 @@ They are mostly about free mappings, for Python alone.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
+from rljob_api.credentials import secret_names
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules import arguments
 from rljob_api.rules.claims import FREE_MAPPING, Search, only_in_python, requires, unused
 from rljob_api.rules.names import closest
 from rljob_api.rules.terms import SPEC, all_of, fields_of, has, or_else
-from rljob_api.sections import Device, Spec, WandbMode
+from rljob_api.sections import Device, PodRole, Spec, WandbMode
 from rljob_api.sizing.topology import gpu_resource
 
 OPERATORS = "rljob-"
@@ -99,11 +101,35 @@ def value_from(path: str, given: Mapping[str, object]) -> Iterator[Problem]:
         yield Problem(f"{path}.valueFrom.fieldRef.fieldPath", there["fieldPath"], rule, "metadata.name")
 
 
+TRACKERS_KEY = "WANDB_API_KEY"
+FROM_SECRET = "{valueFrom: {secretKeyRef: {name: …, key: …}}}"
+OPEN_SECRET = "is a secret that everybody sees who sees the manifest; on one machine it comes from the shell"
+
+
 @only_in_python(FREE_MAPPING)
-def tracking_key(spec: Spec) -> Iterator[Problem]:
-    if "WANDB_API_KEY" in spec.runtime.texts:
-        rule = "holds WANDB_API_KEY, a secret that everybody sees who sees the manifest"
-        yield Problem("spec.runtime.env", ABSENT, rule, "spec.tracking.wandb.apiKeyFile")
+def secrets(spec: Spec) -> Iterator[Problem]:
+    for name in secret_names(spec.runtime.env):
+        nearest = "spec.tracking.wandb.apiKeyFile" if name == TRACKERS_KEY else FROM_SECRET
+        yield Problem(f"spec.runtime.env.{name}", ABSENT, OPEN_SECRET, nearest)
+
+
+@only_in_python(FREE_MAPPING)
+def secrets_in_templates(spec: Spec) -> Iterator[Problem]:
+    for role, pods in spec.pods or ():
+        template = pods.template.spec if isinstance(pods, PodRole) and pods.template else {}
+        for kind in ("initContainers", "containers"):
+            for index, variables in enumerate(map(_variables, _mappings(template.get(kind)))):
+                for name in secret_names(variables):
+                    path = f"spec.pods.{role}.template.spec.{kind}[{index}].env"
+                    yield Problem(path, name, OPEN_SECRET, FROM_SECRET)
+
+
+def _variables(container: Mapping[str, Any]) -> dict[str, object]:
+    return {str(each.get("name")): each.get("value") for each in _mappings(container.get("env"))}
+
+
+def _mappings(given: object) -> list[Mapping[str, Any]]:
+    return [each for each in given if isinstance(each, Mapping)] if isinstance(given, list | tuple) else []
 
 
 @only_in_python(FREE_MAPPING)
@@ -180,5 +206,14 @@ def hides_kernels(name: str, value: object) -> bool:
 
 RULES = (
     *(TRACKING, METRICS_PORT, BLOCKING),
-    *(environment, tracking_key, volume_mounts, volume_sources, resources, extra_arguments, one_kernel_at_a_time),
+    *(
+        environment,
+        secrets,
+        secrets_in_templates,
+        volume_mounts,
+        volume_sources,
+        resources,
+        extra_arguments,
+        one_kernel_at_a_time,
+    ),
 )

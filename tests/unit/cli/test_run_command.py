@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rljob_api.control import Status
 from rljob_api.exits import Exit
-from rljob_api.reading.manifest import parse
-from rljob_cli.run import _interrupts_go_to, _replace, run
+from rljob_api.reading.manifest import load, parse
+from rljob_cli.run import _interrupts_go_to, _replace, kept, run
 from rljob_cli.rundir import locked, rundir
 from support.operator.operator_world import raw_job
 
@@ -80,3 +80,19 @@ def test_a_signal_that_is_ignored_stays_ignored():
     finally:
         signal.signal(signal.SIGHUP, before)
     assert received == []
+
+
+def test_a_run_directory_keeps_names_of_variables_and_no_values(tmp_path: Path):
+    path = manifest(tmp_path, runtime={"device": "Cpu", "env": {"PLAIN": "value-of-it", "N": "1"}})
+    text = path.read_text()
+    job = load(text)
+    written = kept(text, job.spec)
+    assert "value-of-it" not in written
+    assert load(written).spec.runtime.env == {"PLAIN": "***", "N": "***"}
+    assert load(written).spec.runtime.texts == {}
+    assert load(written).spec.model_copy(update={"runtime": job.spec.runtime}) == job.spec
+
+
+def test_a_manifest_without_variables_is_kept_as_its_author_wrote_it(tmp_path: Path):
+    text = f"# why\n{manifest(tmp_path).read_text()}"
+    assert kept(text, load(text).spec) == text

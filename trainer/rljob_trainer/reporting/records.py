@@ -7,8 +7,9 @@ fields that a newer version added. Numbers that are not finite are written as nu
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from rljob_api.credentials import without_values
 from rljob_trainer.gpu_metrics import GpuUse
 from rljob_trainer.metrics import StepMetrics
 
@@ -60,8 +61,8 @@ class RunRecord(_Line):
     lost_steps: int = 0
     """steps of earlier attempts after that checkpoint, which are repeated"""
     lost_seconds: float = 0.0
-    manifest: dict[str, Any]
-    """the RLJob with its defaults filled in"""
+    manifest: Annotated[dict[str, Any], AfterValidator(without_values)]
+    """the RLJob with its defaults filled in, and without the values of environment variables"""
     phase_seconds: PhaseSeconds = Field(default_factory=dict)
     """before this record [s]"""
 

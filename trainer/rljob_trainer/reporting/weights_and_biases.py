@@ -12,6 +12,7 @@ from typing import Any, Final
 import wandb
 from wandb.errors import AuthenticationError, CommError, UsageError
 
+from rljob_api.credentials import without_values
 from rljob_api.sections import RLJob, Wandb, WandbMode
 from rljob_trainer.reporting.errors import TrackingError
 from rljob_trainer.reporting.records import EndRecord, Record
@@ -72,7 +73,7 @@ def opened(directory: Path, job: RLJob, settings: Wandb, mode: WandbMode | None)
         resume="allow",
         dir=str(directory),
         mode=MODES[mode],
-        config=job.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=KEPT_HERE),
+        config=without_values(job.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=KEPT_HERE)),
         settings=wandb.Settings(
             api_key=key(settings.api_key_file),
             console="off",

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import re
 from dataclasses import replace
 from html import unescape
@@ -14,6 +15,7 @@ import pytest
 
 from rljob_trainer.metric_table import Metric, table
 from rljob_trainer.metrics import StepMetrics
+from rljob_trainer.reporting.events import rewind
 from rljob_trainer.reporting.history import History, read_history
 from rljob_trainer.reporting.html import MOST_SAMPLES, duration, figures, render, visible, write_report
 from rljob_trainer.reporting.plots import Figure
@@ -253,3 +255,32 @@ def test_a_duration_is_written_for_people(seconds: float, text: str) -> None:
 
 def digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+SECRETS = ("hf_SECRETSECRET", "sk-SECRET2", "AWSSECRET3", "hunter2")
+
+
+def with_secrets(run: Path) -> Path:
+    """Return a run whose events an earlier version wrote, which kept the manifest as it was."""
+    events = run / "events.jsonl"
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "run":
+            spec = line["manifest"]["spec"]
+            env = {"HF_TOKEN": SECRETS[0], "JUDGE_AUTHORIZATION": f"Bearer {SECRETS[1]}", "PLAIN": SECRETS[2]}
+            spec.setdefault("runtime", {})["env"] = env
+            spec["reward"]["remote"] = {"url": f"https://user:{SECRETS[3]}@judge.corp/score"}
+    events.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return run
+
+
+def test_no_value_of_a_variable_and_no_password_of_a_url_is_on_the_page(tmp_path: Path) -> None:
+    page = write_report(with_secrets(Path(finished_run(tmp_path)))).read_text()
+    assert [secret for secret in SECRETS if secret in page] == []
+    assert "HF_TOKEN" in page
+
+
+def test_a_resumed_run_leaves_no_secret_in_its_events(tmp_path: Path) -> None:
+    events = with_secrets(Path(finished_run(tmp_path))) / "events.jsonl"
+    rewind(events, 3)
+    assert [secret for secret in SECRETS if secret in events.read_text()] == []

@@ -17,7 +17,7 @@ from rljob_trainer.reporting.records import EndRecord, EvaluationRecord, StepRec
 from rljob_trainer.reporting.weights_and_biases import WeightsAndBiases
 from support.api.bad_manifests import table
 
-JOB = load(table()["good"].replace("  reward:\n", "  runtime: {env: {TOKEN: s3cr3t}}\n  reward:\n"))
+JOB = load(table()["good"].replace("  reward:\n", "  runtime: {env: {PLAIN: s3cr3t}}\n  reward:\n"))
 OFFLINE = Wandb(project="sums", group="tiny", tags=("a", "b"), mode=WandbMode.OFFLINE)
 BLOCK, HEADER = 32768, 7
 END = EndRecord(time=9.0, step=2, outcome="finished")
