@@ -24,6 +24,7 @@ from rljob_api.control import DRAIN, ENGINE, STATUS, EngineOrder, Message, Statu
 from rljob_api.failures.known import KnownFailure, without_line
 from rljob_api.foreign_text import said
 from rljob_api.reported import ReportError, read_status
+from rljob_trainer.own_files import appended
 from rljob_trainer.processes.tether import tethered
 from rljob_trainer.rundir.logs import AttemptLogs
 
@@ -91,7 +92,7 @@ class Driver:
         self._log = log
         self._token = token
         self._events = events
-        with log.open("ab") as output:
+        with appended(log) as output:
             self._process = subprocess.Popen(
                 tethered(command),
                 stdin=subprocess.DEVNULL,

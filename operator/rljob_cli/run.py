@@ -36,6 +36,7 @@ from rljob_cli.rundir import RunDirectory, RunLockedError, locked, rundir
 from rljob_cli.summary import recorded, summary, warnings
 from rljob_cli.supervisor import TIMING, Display, RunResult, Supervisor, Timing
 from rljob_cli.validate import read
+from rljob_trainer.own_files import PRIVATE, AppendingHandler, appended, write_whole
 from rljob_trainer.processes import leftovers
 from rljob_trainer.processes.guard import guard_command
 from rljob_trainer.rundir.logs import AttemptLogs
@@ -67,10 +68,10 @@ def run(manifest: Path, display: Display, driver: Sequence[str] = DRIVER, timing
         return Exit.BAD_MANIFEST
     directory = rundir(job)
     # Into a file: lines on the terminal would break the display.
-    logging.basicConfig(filename=directory.supervisor_log, level=logging.INFO, format=LOG_FORMAT)
+    logging.basicConfig(handlers=[AppendingHandler(directory.supervisor_log)], level=logging.INFO, format=LOG_FORMAT)
     try:
         with locked(directory) as lock:
-            _replace(directory.manifest, kept(text, job.spec))
+            write_whole(directory.manifest, kept(text, job.spec).encode(), PRIVATE)
             for field in only_in_a_cluster(job.spec):
                 display.note(f"{field} applies to a cluster only; it has no effect on one machine")
             for name in job.spec.runtime.env.keys() - job.spec.runtime.texts.keys():
@@ -159,7 +160,7 @@ class _Run:
 
     @contextmanager
     def _guarded(self, lock: int) -> Iterator[None]:
-        with (self.directory.path / "logs" / "guard.log").open("ab") as output:
+        with appended(self.directory.path / "logs" / "guard.log") as output:
             guard = subprocess.Popen(
                 guard_command(self.id, self.directory.path),
                 stdin=subprocess.DEVNULL,
@@ -182,13 +183,6 @@ class _Run:
         for warning in warnings(records):
             self.display.note(warning)
         self.display.note(summary(records, seconds, self.directory.report, outcome.exit_code))
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replace a file atomically: it is never half written, even on a full disk."""
-    draft = path.with_suffix(".draft")
-    draft.write_text(text)
-    draft.replace(path)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import psutil
 
 from rljob_api.control import ADDRESS_FILE, DRIVER_LOG
 from rljob_api.sections import RLJob
+from rljob_trainer.own_files import changed, private_directory
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +76,9 @@ def rundir(job: RLJob) -> RunDirectory:
     """Return the directory of the job, which is made if it does not exist. Raises RunDirectoryError."""
     path = Path(job.spec.checkpoint.directory or Path("runs") / job.metadata.name).resolve()
     try:
-        (path / "logs").mkdir(parents=True, exist_ok=True)
-        (path / LOCK).touch()
+        private_directory(path)
+        (path / "logs").mkdir(exist_ok=True)
+        changed(path / LOCK).close()
     except OSError as error:
         raise RunDirectoryError(f"spec.checkpoint.directory: {path} cannot be used: {error.strerror}") from error
     return RunDirectory(path)
@@ -88,7 +90,7 @@ def locked(directory: RunDirectory) -> Iterator[int]:
 
     Raises RunLockedError at once while another supervisor lives; if that was killed, waits until its guard has cleaned.
     """
-    with (directory.path / LOCK).open("a+") as file:
+    with changed(directory.path / LOCK) as file:
         deadline = time.monotonic() + GUARD_FINISHES_S
         while not _acquired(file.fileno()):
             file.seek(0)
@@ -97,8 +99,9 @@ def locked(directory: RunDirectory) -> Iterator[int]:
                 raise RunLockedError(f"{directory.path}: already in use by `rljob run` with pid {holder}")
             log.info("action=wait lock=%s reason=GuardCleans", directory.path)
             time.sleep(0.2)
-        file.truncate(0)
-        file.write(str(os.getpid()))
+        file.seek(0)
+        file.truncate()
+        file.write(str(os.getpid()).encode())
         file.flush()
         yield file.fileno()
 

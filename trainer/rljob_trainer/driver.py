@@ -45,6 +45,7 @@ from rljob_trainer.learners.errors import (
 )
 from rljob_trainer.loop import train
 from rljob_trainer.losses import AwayError
+from rljob_trainer.own_files import AppendingHandler, private_directory
 from rljob_trainer.preflight import PreflightError
 from rljob_trainer.processes.garbage import collect_rarely
 from rljob_trainer.reporting.errors import TrackingError
@@ -96,6 +97,7 @@ def main(arguments: Sequence[str]) -> Exit:
     logs, cores = AttemptLogs(options.directory), NewCores(options.directory.resolve())
     steps = _Steps(logs)
     try:
+        private_directory(options.directory)
         _log_to(options.log)
         with ExitStack() as stack:
             job = with_adjustments(with_engines(load(options.manifest.read_text()), options.engines), os.environ)
@@ -105,6 +107,7 @@ def main(arguments: Sequence[str]) -> Exit:
             listen = replace(options.listen, metrics_port=options.metrics_port)
             fence = Fence(options.directory.resolve(), Name(options.origin, options.attempt))
             fence.claim()
+            stack.enter_context(fence.at_work())
             run = build(job, fence, listen, os.environ, stack)
             run.foundation.report.also_to(steps)
             collect_rarely()
@@ -177,7 +180,7 @@ def _log_to(file: Path | None) -> None:
     handlers: list[logging.Handler] = [logging.StreamHandler()]
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        handlers.append(logging.FileHandler(file))
+        handlers.append(AppendingHandler(file))
     line = "%(asctime)s %(levelname)s %(name)s %(message)s"
     for handler in handlers:
         handler.setFormatter(TokenlessFormatter(line))

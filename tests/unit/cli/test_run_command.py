@@ -7,7 +7,7 @@ from pathlib import Path
 from rljob_api.control import Status
 from rljob_api.exits import Exit
 from rljob_api.reading.manifest import load, parse
-from rljob_cli.run import _interrupts_go_to, _replace, kept, run
+from rljob_cli.run import _interrupts_go_to, kept, run
 from rljob_cli.rundir import locked, rundir
 from support.operator.operator_world import raw_job
 
@@ -52,13 +52,6 @@ def test_a_directory_in_use_is_left_alone(tmp_path: Path):
         assert run(path, shown, driver=("false",)) == Exit.IN_USE
     assert "already in use" in shown.notes[0]
     assert not directory.manifest.exists()
-
-
-def test_a_file_is_replaced_as_a_whole(tmp_path: Path):
-    path = tmp_path / "manifest.yaml"
-    path.write_text("old")
-    _replace(path, "new")
-    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("manifest.yaml", "new")]
 
 
 def test_signals_reach_the_supervisor_while_a_run_lasts():

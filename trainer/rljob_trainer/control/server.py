@@ -38,6 +38,7 @@ from rljob_api.control import (
 )
 from rljob_trainer.control.orders import GenerationError, OrderBook, ScaleError, UnknownEngineError
 from rljob_trainer.control.status_store import StatusStore
+from rljob_trainer.own_files import PRIVATE, write_whole
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Wait = Callable[[asyncio.Event, float], Awaitable[None]]
@@ -111,7 +112,7 @@ class ControlServer:
         bound_host, bound_port = self._runner.addresses[0][:2]
         url = f"http://{bound_host}:{bound_port}"
         self._address_file = directory / ADDRESS_FILE
-        _write_private(self._address_file, json.dumps({"url": url, "pid": os.getpid()}))
+        write_whole(self._address_file, json.dumps({"url": url, "pid": os.getpid()}).encode(), PRIVATE)
         return url
 
     async def close(self) -> None:
@@ -242,12 +243,3 @@ def _answered(message: Message, status: int = 200) -> web.Response:
 
 def _refused(status: int, refusal: Refusal) -> web.Response:
     return _answered(refusal, status)
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, so that readers see all of it or none."""
-    draft = path.with_suffix(".draft")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    draft.replace(path)

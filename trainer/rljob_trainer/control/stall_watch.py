@@ -15,6 +15,7 @@ from rljob_api.control import STACKS_LOG, RunState
 from rljob_api.recovery import stall_deadline_s
 from rljob_api.sections import Recovery
 from rljob_trainer.control.status_store import StatusStore
+from rljob_trainer.own_files import appended
 from rljob_trainer.processes.stacks import Stacks, place, text, thread_stacks
 
 log = logging.getLogger(__name__)
@@ -67,8 +68,8 @@ class StallWatch:
         where = summary(driver, ranks)
         log.error("action=stall phase=%s silent_s=%.0f where=%r file=%s", phase, silent_s, where, file)
         try:
-            with (self.directory / file).open("a") as stacks_log:
-                stacks_log.write(head + "".join(text(title, stacks) for title, stacks in titled))
+            with appended(self.directory / file) as stacks_log:
+                stacks_log.write((head + "".join(text(title, stacks) for title, stacks in titled)).encode())
         except OSError as error:  # a volume that hangs or is full may be the cause of the stall
             return f"{where}; cannot write {file}: {error}"
         return f"{where}; stacks in {file}"

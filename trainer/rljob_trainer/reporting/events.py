@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
+from rljob_trainer.own_files import appended, changed, write_whole
 from rljob_trainer.reporting.records import (
     KINDS,
     CheckpointRecord,
@@ -45,7 +46,7 @@ class EventLog:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _cut_torn_line(path)
-        self._file = path.open("ab")
+        self._file = appended(path)
 
     def record(self, record: Record) -> None:
         self._file.write(record.model_dump_json().encode() + b"\n")
@@ -98,7 +99,8 @@ def rewind(path: Path, step: int) -> Lost:
         elif isinstance(record, StepRecord):
             lost_steps += 1
             lost_seconds += record.seconds
-    _replace(path, b"".join(record.model_dump_json().encode() + b"\n" for record in kept))
+    content = b"".join(record.model_dump_json().encode() + b"\n" for record in kept)
+    write_whole(path, content, is_synced=True)
     return Lost(lost_steps, lost_seconds)
 
 
@@ -123,15 +125,6 @@ def _belongs_to_step(record: Record) -> bool:
 def _cut_torn_line(path: Path) -> None:
     if not path.exists():
         return
-    with path.open("r+b") as file:
+    with changed(path) as file:
         content = file.read()
         file.truncate(content.rfind(b"\n") + 1)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

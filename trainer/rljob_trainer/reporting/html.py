@@ -18,6 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from rljob_trainer.metric_table import Style, table
+from rljob_trainer.own_files import write_whole
 from rljob_trainer.reporting.history import History, read_history, result
 from rljob_trainer.reporting.phases import OTHER, PHASES
 from rljob_trainer.reporting.plots import Bar, Figure, Mark, Series, line_figure, share_bar, stacked_figure
@@ -39,9 +40,7 @@ def write_report(run_directory: Path) -> Path:
     """
     page = render(read_history(run_directory))
     path = run_directory / FILE_NAME
-    draft = path.with_suffix(".draft")
-    draft.write_text(page, encoding="utf-8")
-    draft.replace(path)
+    write_whole(path, page.encode())
     return path
 
 

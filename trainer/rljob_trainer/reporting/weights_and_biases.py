@@ -14,6 +14,7 @@ from wandb.errors import AuthenticationError, CommError, UsageError
 
 from rljob_api.credentials import without_values
 from rljob_api.sections import RLJob, Wandb, WandbMode
+from rljob_trainer.own_files import write_whole
 from rljob_trainer.reporting.errors import TrackingError
 from rljob_trainer.reporting.records import EndRecord, Record
 from rljob_trainer.reporting.tensorboard import scalars
@@ -90,9 +91,7 @@ def run_id(directory: Path) -> str:
     """Return the id of the run in a directory; the first attempt creates it."""
     path = directory / ID_FILE
     if not path.exists():
-        draft = path.with_suffix(".draft")
-        draft.write_text(secrets.token_hex(4))
-        draft.replace(path)
+        write_whole(path, secrets.token_hex(4).encode())
     return path.read_text().strip()
 
 

@@ -3,15 +3,12 @@
 import os
 from pathlib import Path
 
+from rljob_trainer.own_files import write_whole
+
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
     """Write a file so that readers see the old content or the new one, also after a crash."""
-    draft = path.with_suffix(".draft")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    write_whole(path, content, is_synced=True)
     sync_directory(path.parent)
 
 

@@ -6,13 +6,22 @@ held by the file system itself: https://martin.kleppmann.com/2016/02/08/how-to-d
 """
 
 import json
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rljob_trainer.rundir.atomic_files import write_atomically
 from rljob_trainer.rundir.patient_reading import PATIENT, Patience
 
+log = logging.getLogger(__name__)
+
 FILE_NAME = "driver.json"
+BEAT_S = 60.0
+"""between two touches of the file. The operator's Job that deletes directories keeps one that was touched lately [s]"""
 
 
 class FencedError(RuntimeError):
@@ -52,6 +61,24 @@ class Fence:
         newest = self._newest()
         if newest != self.mine:
             raise FencedError(f"{self.directory}: {newest or 'another run'} has taken it over from {self.mine}")
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Touch the file now and then: others see a run that writes nothing for long."""
+        ended = threading.Event()
+        beating = threading.Thread(target=self._beat, args=(ended,), name="fence", daemon=True)
+        beating.start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+    def _beat(self, ended: threading.Event) -> None:
+        while not ended.wait(BEAT_S):
+            try:
+                os.utime(self.directory / FILE_NAME, follow_symlinks=False)
+            except OSError as error:
+                log.warning("action=touch file=%s outcome=failed, will try again: %s", FILE_NAME, error)
 
     def _newest(self) -> Name | None:
         file = self.directory / FILE_NAME

@@ -60,8 +60,8 @@ PASSING: Final = frozenset(
     }
 )
 """what network file systems and their clients report while a server, a link or a mount is away"""
-OF_CONTENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EUCLEAN, errno.EBADMSG})
-"""what the file system says of a file, not of itself: it is not there, or is not what was written"""
+OF_CONTENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EUCLEAN, errno.EBADMSG})
+"""what the file system says of a file, not of itself: it is not there, is a link, or is not what was written"""
 
 
 class StorageError(AwayError):

@@ -14,10 +14,12 @@ Nothing of a user's is deleted: what is not gone on from moves to `set-aside-N` 
 import logging
 import shutil
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rljob_api.sections import Checkpoint as Wish
 from rljob_api.sections import Resume
+from rljob_trainer import own_files
 from rljob_trainer.reporting import events
 from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.rundir import journal, rollout_files
@@ -91,6 +93,8 @@ def begin(directory: Path, wish: Wish, origin: str, patience: Patience = PATIENT
     StorageError when the volume does not say what is there.
     """
     checkpoints = directory / DIRECTORY
+    for place in (directory, checkpoints):
+        patience(place, partial(own_files.remove_drafts, place))
     remove_drafts(checkpoints, patience)
     aside = None if origin == _last_origin(directory, patience) else _prepare(directory, wish, patience)
     found = newest(checkpoints, patience)

@@ -1,6 +1,7 @@
 """A driver that was left behind writes nothing any more."""
 
 import errno
+import os
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from rljob_trainer.rundir.fence import Fence, FencedError, Name
 from rljob_trainer.rundir.journal import Journal
 from rljob_trainer.rundir.patient_reading import Patience
+from support.waiting import eventually
 
 
 def fence(directory: Path, attempt: int, origin: str = "7f3a") -> Fence:
@@ -48,6 +50,21 @@ def test_the_same_attempt_of_another_job_is_another_driver(tmp_path):
     fence(tmp_path, 1, "8c2b").check()
     with pytest.raises(FencedError, match="attempt 1 of 8c2b has taken it over from attempt 1 of 7f3a"):
         old.check()
+
+
+def test_a_driver_at_work_touches_its_file(tmp_path, monkeypatch, caplog):
+    """The operator's Job that deletes run directories looks at its time."""
+    monkeypatch.setattr("rljob_trainer.rundir.fence.BEAT_S", 0.001)
+    mine, file = fence(tmp_path, 1), tmp_path / "driver.json"
+    os.utime(file, (1, 1))
+    with mine.at_work():
+        eventually(lambda: file.stat().st_mtime, lambda at: at > 1, poll_s=0.01)
+        file.unlink()
+        eventually(lambda: caplog.text, lambda text: "action=touch" in text, poll_s=0.01)
+        mine.claim()
+        os.utime(file, (1, 1))
+        eventually(lambda: file.stat().st_mtime, lambda at: at > 1, poll_s=0.01)
+    mine.check()
 
 
 DRIVERS = st.builds(Name, st.sampled_from(["", "7f3a", "8c2b"]), st.integers(0, 3))
