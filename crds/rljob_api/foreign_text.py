@@ -25,6 +25,11 @@ def printable(text: str, longest: int | None = None) -> str:
     return text if text.isprintable() and not _BIDIRECTIONAL & set(text) else "".join(map(_printable, text))
 
 
+def first_bytes(text: str, longest: int) -> str:
+    """Return as many whole characters as fit into so many bytes of UTF-8."""
+    return text.encode(errors="replace")[:longest].decode(errors="ignore")
+
+
 def said(error: BaseException, longest: int = LONGEST) -> str:
     """Return type and message of an exception of others; never its `repr`, which may hold the headers of a request."""
     text = str(error)[: longest * 2]

@@ -16,6 +16,7 @@ from rljob_api.sections import MOST_EVALUATION_SETS, NotNegative, Section, keyed
 
 UNSEEN = -1
 """generation that no operator has seen. Objects begin with it: kstatus takes one without any status for done"""
+MOST_CONDITIONS = 32
 MOST_ATTEMPTS = 100
 """more than both budgets of restarts together: the recovery policy counts these"""
 MOST_STEPS_OF_RECOVERY = 50
@@ -283,7 +284,9 @@ class Status(Section):
     Suspended, Succeeded, Failed"""
     phase_since: datetime | None = None
     """start of this phase"""
-    conditions: Annotated[tuple[Condition, ...], Field(max_length=32, json_schema_extra=keyed("type"))] = ()
+    conditions: Annotated[
+        tuple[Condition, ...], Field(max_length=MOST_CONDITIONS, json_schema_extra=keyed("type"))
+    ] = ()
     """conditions of the job; for example `kubectl wait --for=condition=Succeeded`"""
     attempt: NotNegative = 0
     """number of the current attempt of the driver; above 0 most fields of the spec cannot change"""

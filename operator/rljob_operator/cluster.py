@@ -14,7 +14,8 @@ from typing import Any, Self
 import aiohttp
 from kubernetes.aio import client, config
 
-from rljob_api.foreign_text import said
+from rljob_api.foreign_text import first_bytes, said
+from rljob_api.reading.job_status import dumped, written
 from rljob_api.status import Status
 from rljob_operator.api_json import LONGEST_LINE, decoded, lines
 from rljob_operator.events import Event
@@ -37,6 +38,7 @@ PAGE = 500
 MOST_OF_PAGE = 2 * 2**20
 """of one page with more than one object: a larger one is asked for again, with fewer objects [bytes]"""
 MERGE = "application/merge-patch+json"
+INVALID = 422
 EVENT_LIFE_S = 3600.0
 """how long an API server keeps events, usually [s]"""
 LONGEST_NOTE, LONGEST_REASON = 1024, 128
@@ -242,12 +244,25 @@ class Cluster:
             return
 
     async def write_status(self, job: Job, status: Status) -> Manifest:
-        """Write the whole status; raise ConflictError if the job has changed since it was read."""
+        """Write the whole status; raise ConflictError if the job has changed since it was read.
+
+        What another version has put there stays, as long as the API server still takes it.
+        """
+        whole = written(status, job.given_status)
+        try:
+            return await self._write_status(job, whole)
+        except ClusterError as error:
+            if error.status != INVALID or whole == dumped(status):
+                raise
+            log.warning("action=write-status outcome=refused writes what this version knows alone: %s", error)
+            return await self._write_status(job, dumped(status))
+
+    async def _write_status(self, job: Job, status: Manifest) -> Manifest:
         body = {
             "apiVersion": API_VERSION,
             "kind": KIND,
             "metadata": {"name": job.name, "namespace": job.namespace, "resourceVersion": job.resource_version},
-            "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+            "status": status,
         }
         where = f"{path('RLJob', job.namespace, job.name)}/status"
         return await self.request("PATCH", where, [MANAGER, ("force", "true")], body, APPLY)
@@ -279,8 +294,8 @@ class Cluster:
             "reportingInstance": self._identity[:128],
             "type": event.kind,
             "action": event.action,
-            "reason": _first_bytes(event.reason, LONGEST_REASON),
-            "note": _first_bytes(event.note, LONGEST_NOTE),
+            "reason": first_bytes(event.reason, LONGEST_REASON),
+            "note": first_bytes(event.note, LONGEST_NOTE),
             "regarding": {
                 "apiVersion": API_VERSION,
                 "kind": KIND,
@@ -375,11 +390,6 @@ async def _read(response: aiohttp.ClientResponse, where: str, most: int) -> byte
             raise TooLargeError(f"GET {where}: more than {most} bytes", 0)
     response.release()
     return bytes(content)
-
-
-def _first_bytes(text: str, longest: int) -> str:
-    """Return as many whole characters as fit into so many bytes of UTF-8."""
-    return text.encode(errors="replace")[:longest].decode(errors="ignore")
 
 
 def path(kind: str, namespace: str | None, name: str | None = None) -> str:

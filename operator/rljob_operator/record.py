@@ -15,6 +15,7 @@ from rljob_api.adjustments import in_words
 from rljob_api.control import EngineState
 from rljob_api.exits import Cause, Exit
 from rljob_api.failures.known import KnownFailure
+from rljob_api.foreign_text import first_bytes
 from rljob_api.recovery import RestartEngine
 from rljob_api.sections import Placement
 from rljob_api.sizing.topology import REST, topology
@@ -45,7 +46,7 @@ from rljob_operator.world import Driver
 NOT_WAITING = (Reason.FINISHED, Reason.SUSPENDED, Reason.DIRECTORY_IN_USE)
 """reasons of QuotaReserved of a job that neither holds room nor waits for it"""
 LONGEST_TEXT = 2000
-"""of a message; a job has many, and etcd has little room [characters]"""
+"""of a message; a job has many, and etcd has little room [bytes]"""
 
 
 def history_of(status: Status) -> JobHistory:
@@ -362,4 +363,6 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
+    """Return a text of others as it fits into a status: etcd takes 1.5 MiB, and there are hundreds of texts."""
+    whole = len(text.encode(errors="replace")) <= LONGEST_TEXT
+    return text if whole else f"{first_bytes(text, LONGEST_TEXT - len('…'.encode()))}…"

@@ -12,6 +12,7 @@ from typing import Any
 from rljob_api import control
 from rljob_api.errors import ABSENT, UNREADABLE, ManifestError, Problem
 from rljob_api.foreign_text import said
+from rljob_api.reading import job_status
 from rljob_api.reading.leniently import Readable, readable
 from rljob_api.reading.manifest import parse
 from rljob_api.sections import OUR_MANAGER, Spec
@@ -48,7 +49,7 @@ class Job:
     manifest: Manifest
     """what the driver reads: the object without what the API server adds"""
     status: Manifest
-    """as it was written last: the operator's whole memory of the job"""
+    """as it was written last, as far as this version can read it: the operator's whole memory of the job"""
     created: str = ""
     """RFC 3339"""
     is_deleting: bool = False
@@ -58,6 +59,8 @@ class Job:
     """the controller that acts on it, also where the manifest breaks a rule"""
     readable: Readable | None = None
     """what can be read of a manifest that is refused although the job has begun; None: nothing, or it is not refused"""
+    given_status: Manifest = field(default_factory=dict)
+    """the status as it is in the cluster: another version, or a person, may have written what this one cannot read"""
 
     def is_left_to(self, release: str) -> str | None:
         """Return the other release that the job belongs to; None: it belongs to this one, or to none yet."""
@@ -247,9 +250,10 @@ def job_of(raw: Manifest) -> Job:
         "spec": with_labels(raw.get("spec", {}), metadata.get("labels") or {}),
     }
     spec, problems = _parsed(manifest)
-    status = raw.get("status", {})
+    given = raw.get("status") or {}
+    status = job_status.readable(given)
     found = _readable(manifest) if spec is None and status.get("attempts") else None
-    if was_suspended(raw):
+    if was_suspended({**raw, "status": status}):
         spec = spec.model_copy(update={"suspend": True}) if spec is not None else None
         found = replace(found, spec=found.spec.model_copy(update={"suspend": True})) if found is not None else None
     return Job(
@@ -267,6 +271,7 @@ def job_of(raw: Manifest) -> Job:
         scheduler_labels=scheduler_labels(raw),
         managed_by=manager(raw),
         readable=found,
+        given_status=given,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from rljob_api.status import Status
 from rljob_operator.cluster import Cluster, ClusterError, ConflictError, GoneError, TooLargeError, _error, path
 from rljob_operator.events import Event
 from rljob_operator.identity import Manifest
@@ -205,3 +206,38 @@ def test_only_a_page_of_several_objects_is_refused_for_its_size(tmp_path: Path, 
             asyncio.run(scenario())
     else:
         assert len(asyncio.run(scenario())["items"]) == 1
+
+
+class OlderCrd(Cluster):
+    """An API server that refuses a field which a newer CRD had."""
+
+    def __init__(self) -> None:
+        super().__init__(cast(Any, None), "operator-0")
+        self.written: list[Manifest] = []
+
+    async def request(self, method: str, where: str, query: Any = (), body: Any = None, *_: Any) -> Manifest:
+        self.written.append(body["status"])
+        if "goodput" in body["status"]:
+            raise ClusterError(f"PATCH {where}: 422 .status.goodput: field not declared in schema", 422)
+        return dict(body)
+
+
+def test_a_status_is_written_without_what_the_api_server_does_not_take_any_more() -> None:
+    cluster = OlderCrd()
+    job = job_of({**raw_job(), "status": {"goodput": {"seconds": 3}}})
+    asyncio.run(cluster.write_status(job, Status(attempt=1)))
+    assert ["goodput" in each for each in cluster.written] == [True, False]
+    assert cluster.written[1]["attempt"] == 1
+
+
+def test_a_status_that_is_refused_for_what_this_version_writes_is_refused() -> None:
+    with pytest.raises(ClusterError):
+        asyncio.run(RefusesAll().write_status(job_of(raw_job()), Status(attempt=1)))
+
+
+class RefusesAll(Cluster):
+    def __init__(self) -> None:
+        super().__init__(cast(Any, None), "operator-0")
+
+    async def request(self, *_: Any) -> Manifest:
+        raise ClusterError("PATCH: 422 invalid", 422)

@@ -1,5 +1,6 @@
 """What a driver says, in the job's status."""
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.control import CurvePoint, EngineState, PerplexityPoint, Progress, SetAccuracy
+from rljob_api.control import CurvePoint, EngineState, EngineStatus, PerplexityPoint, Progress, SetAccuracy
 from rljob_api.exits import Exit
 from rljob_api.status import MOST_ENGINES, Status
 from rljob_operator import record
@@ -252,7 +253,7 @@ def test_a_long_message_is_cut():
     around.world = replace(around.world, refused="x" * 5000)
     around.step()
     message = around.condition("ClusterReady")["message"]
-    assert len(message) == 2000
+    assert len(message.encode()) == 2000
     assert message.endswith("x…")
 
 
@@ -326,3 +327,18 @@ def test_a_suspension_is_no_restart_and_no_recovery():
     around.step()
     assert (around.status["attempt"], around.status["restarts"]) == (2, 0)
     assert not around.status.get("recovery")
+
+
+@pytest.mark.parametrize("char", ["x", "\u2501", "\ud800"])
+def test_a_status_fits_into_etcd_whatever_the_errors_of_its_engines_are_written_in(char: str):
+    around = Surroundings(raw_job(rollout={"engines": 256, "promptsPerStep": 256, "samplesPerPrompt": 4})).to_running()
+    engines = tuple(
+        EngineStatus(
+            name=f"engine-{index}", state=EngineState.DEAD, since=around.now, generation=1, last_error=char * 4_000
+        )
+        for index in range(256)
+    )
+    around.runs(running(engines=engines))
+    around.world = replace(around.world, progress_due_at=0.0)
+    around.step()
+    assert len(json.dumps(around.status, ensure_ascii=False).encode(errors="replace")) < 2**20

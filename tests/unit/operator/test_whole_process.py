@@ -34,6 +34,7 @@ from support.operator.operator_world import raw_job
 from support.operator.small_api_server import SmallApiServer, served
 from support.waiting import becomes_true, until
 
+NOON = "2026-11-27T12:00:00Z"
 RENEWAL = ("PUT", "apis/coordination.k8s.io/v1/namespaces/ops/leases/rljob")
 OPTIONS = (
     "--lease-namespace=ops",
@@ -404,3 +405,37 @@ def test_a_process_whose_watch_ends_by_a_bug_releases_the_lease_and_fails(operat
 
     assert operate(api)(scenario) == TASK_ENDED
     assert (api.get("Lease", "ops", "rljob") or {})["spec"]["holderIdentity"] == ""
+
+
+def test_an_older_and_a_newer_operator_over_the_same_jobs_lose_nothing(operate):
+    """The newer one had one more field, phase and condition; the older one follows its jobs, and keeps all of it."""
+    api = SmallApiServer(raw_job(), raw_job("waits"))
+    of_newer = {
+        "observedGeneration": 1,
+        "phase": "Warming",
+        "goodput": {"seconds": 3},
+        "conditions": [{"type": "Warm", "status": "True", "reason": "A", "message": "", "lastTransitionTime": NOON}],
+    }
+
+    async def scenario(house: House) -> Manifest:
+        await house.phase_comes("Provisioning")
+        house.pods_come()
+        await house.phase_comes("Training")
+        found = api.get("RLJob", "ml", "sums")
+        assert found is not None
+        newer = {**found["status"], "goodput": {"seconds": 3}}
+        newer["attempts"] = [{**each, "zone": "b"} for each in newer["attempts"]]
+        api.put({**found, "status": newer, "spec": {**found["spec"], "suspend": True}})
+        await house.phase_comes("Suspending")
+        await house.comes(lambda: house.job("waits").get("phase") == "Provisioning")
+        await house.stops()
+        return house.job()
+
+    waiting = api.get("RLJob", "ml", "waits")
+    assert waiting is not None
+    api.put({**waiting, "metadata": {**waiting["metadata"], "uid": "another"}, "status": of_newer})
+    status = operate(api)(scenario)
+    assert (status["goodput"], status["attempts"][0]["zone"]) == ({"seconds": 3}, "b")
+    kept = (api.get("RLJob", "ml", "waits") or {})["status"]
+    assert kept["goodput"] == {"seconds": 3}
+    assert [each["status"] for each in kept["conditions"] if each["type"] == "Warm"] == ["True"]
