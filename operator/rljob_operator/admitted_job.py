@@ -45,6 +45,8 @@ class AdmittedJob:
     egress: tuple[Mapping[str, Any], ...] | None
     """what its pods may reach besides each other and DNS, as in a NetworkPolicy; None: everything"""
 
+    longest_grace_s: int = 1800
+    """the longest time that its pods may take to end [s]"""
     has_ray_token: bool = True
     """whether Ray in its pods asks for a token; false with a RayCluster of an older operator"""
     token_key: str | None = None
@@ -107,5 +109,6 @@ def admitted_job(job: Job, spec: Spec, defaults: Defaults, clusters: Sequence[Ma
         release=defaults.release,
         operator_namespace=defaults.operator_namespace,
         egress=defaults.egress,
+        longest_grace_s=int(defaults.longest_drain_s),
         scheduler_labels=job.scheduler_labels,
     )

@@ -36,6 +36,12 @@ class AttemptView:
     """whether a pod of its RayCluster is left, those included that are being deleted"""
     workload: Workload | None = None
     """what Kueue says about its RayCluster; None: nothing"""
+    is_in_kueue: bool = False
+    """whether Kueue decides when its pods start; otherwise somebody has suspended the RayCluster by hand"""
+    has_lost_head: bool = False
+    """whether its head's pod should have ended, and has not: its node is lost"""
+    is_token_sure: bool = True
+    """whether the operator's token is surely that of its pods"""
 
     @property
     def has_live_driver(self) -> bool:
@@ -49,7 +55,7 @@ class AttemptView:
     @property
     def is_suspended(self) -> bool:
         """Whether its RayCluster is suspended. The operator never does that; Kueue does, before it admits the job and
-        when it evicts it.
+        when it evicts it, and an administrator can.
         """
         return self.cluster is not None and self.cluster["spec"].get("suspend") is True
 
@@ -61,6 +67,7 @@ class AttemptView:
 def attempt_view(record: AttemptRecord, job: AdmittedJob, world: World) -> AttemptView:
     """Return the attempt with what is observed of it."""
     wanted, cluster = submission_id(job.name, job.uid, record.number), world.child("RayCluster", record.cluster)
+    workload = next((each for each in world.workloads if each.cluster == record.cluster), None)
     return AttemptView(
         record=record,
         driver=world.driver if world.driver is not None and world.driver.submission_id == wanted else None,
@@ -71,8 +78,11 @@ def attempt_view(record: AttemptRecord, job: AdmittedJob, world: World) -> Attem
         others=_others(record.cluster, world),
         refused=world.refused,
         pod_events=world.pod_events,
-        has_pods=any(pod.cluster == record.cluster for pod in world.pods),
-        workload=next((each for each in world.workloads if each.cluster == record.cluster), None),
+        has_pods=any(pod.cluster == record.cluster and not world.has_lost(pod) for pod in world.pods),
+        workload=workload,
+        is_in_kueue=job.spec.scheduling.queue is not None or workload is not None,
+        has_lost_head=any(pod.is_head and pod.cluster == record.cluster and world.has_lost(pod) for pod in world.pods),
+        is_token_sure=world.is_token_sure,
     )
 
 
@@ -84,7 +94,8 @@ def built_from(cluster: Manifest) -> str | None:
 
 def _others(cluster: str, world: World) -> tuple[str, ...]:
     names = {child["metadata"]["name"] for child in world.rayclusters()}
-    pods = {pod.name for pod in world.pods if pod.cluster not in {cluster, *names}}
+    left = (pod for pod in world.pods if not world.has_lost(pod))
+    pods = {pod.name for pod in left if pod.cluster not in {cluster, *names}}
     return (
         *(f"RayCluster {name}" for name in sorted(names - {cluster})),
         *(f"pod {name}" for name in sorted(pods)),

@@ -16,7 +16,7 @@ from rljob_api.exits import Cause, Exit, camel_case
 from rljob_api.failures.known import without_line
 from rljob_api.recovery import BACKOFF, Done, GiveUp, RestartDriver
 from rljob_api.sections import Recovery, Spec
-from rljob_api.status import MOST_ATTEMPTS
+from rljob_api.status import MOST_ATTEMPTS, ConditionType
 from rljob_operator import escalation, resuming
 from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.attempt_view import AttemptView, attempt_view
@@ -24,10 +24,13 @@ from rljob_operator.causes import cause_of
 from rljob_operator.diagnosing import failure_of
 from rljob_operator.history import AttemptRecord, JobHistory, Outcome
 from rljob_operator.identity import cluster_name, secret_name, token_key
-from rljob_operator.world import ALIVE, ENDED, Driver, DriverState, World
+from rljob_operator.world import ALIVE, ENDED, SILENT_S, Driver, DriverState, World
 
 FIRST_ANSWER_S = 30.0
 """how long the operator waits for a driver's first answer before it stops a suspended job's driver [s]"""
+
+HEAD_S = 900.0
+"""how long Ray may be silent while its head's pod is not ready: a new pod may have to get its image [s]"""
 
 LAST_LINE = "; its last words: "
 LONGEST_REASON = 500
@@ -51,8 +54,8 @@ def advance(history: JobHistory, job: AdmittedJob, world: World, now: float) -> 
         return history if job.is_suspended else _begin(history, job, None, now, 0.0)
     view = attempt_view(history.attempt, job, world)
     if history.attempt.is_open:
-        judged = _judged(view, job, _is_over(history, job.spec, now), now)
-        return history.with_newest(escalation.timed(history.attempt, judged, job.is_suspended, now))
+        judged = _judged(view, job, _is_over(history, job.spec, now), world.defaults.longest_drain_s, now)
+        return history.with_newest(escalation.timed(history.attempt, judged, view.driver, job.is_suspended, now))
     return _followed(history, view, job, now)
 
 
@@ -71,7 +74,7 @@ def _observed(attempt: AttemptView, job: AdmittedJob, is_over: bool, now: float)
     """Return the record of the open attempt with what is observed of its driver."""
     record, driver = attempt.record, attempt.driver
     if record.started is None:
-        record = _once_admitted(record, attempt)
+        record = _once_admitted(record, attempt, now)
         if job.is_suspended and (driver is None or driver.state not in (*ALIVE, *ENDED)):
             return _ended(record, Exit.PREEMPTED, f"{_suspended(job)} {SUSPENDED_EARLY}", now)
         if is_over:
@@ -80,9 +83,12 @@ def _observed(attempt: AttemptView, job: AdmittedJob, is_over: bool, now: float)
         return _lost(attempt, f"RayCluster {record.cluster} is gone", now)
     elif attempt.is_suspended and not attempt.has_pods:
         return _evicted(attempt, now)
+    elif _has_lost_its_head(attempt, now):
+        lost = _lost(attempt, "Ray does not answer, and its head's pod is not ready or its node is lost", now)
+        return replace(lost, is_abandoned=True)
     if (driver is None or driver.state not in ENDED) and escalation.is_stop_overdue(record, driver, now):
         return _abandoned(record, now)
-    if escalation.is_locked_out(record, driver, now):
+    if escalation.is_locked_out(record, driver, attempt.is_token_sure, now):
         return _locked_out(attempt, job, now)
     if driver is None or driver.state in (DriverState.UNKNOWN, DriverState.PENDING):
         return record
@@ -104,12 +110,21 @@ def _observed(attempt: AttemptView, job: AdmittedJob, is_over: bool, now: float)
     return record
 
 
-def _once_admitted(record: AttemptRecord, attempt: AttemptView) -> AttemptRecord:
+def _has_lost_its_head(attempt: AttemptView, now: float) -> bool:
+    """Return whether Ray is silent and the API server shows why: neither alone ends a run."""
+    driver = attempt.driver
+    if driver is None or driver.state is not DriverState.UNKNOWN or attempt.is_suspended:
+        return False
+    silent_s = now - driver.turned
+    return (silent_s >= HEAD_S and not attempt.has_ready_head) or (silent_s >= SILENT_S and attempt.has_lost_head)
+
+
+def _once_admitted(record: AttemptRecord, attempt: AttemptView, now: float) -> AttemptRecord:
     """Return the record of an attempt that has not begun: it is due when Kueue admits it, however long that takes."""
     admitted_at = attempt.workload.admitted_at if attempt.workload else None
     if admitted_at is None or admitted_at <= record.start_after:
         return record
-    return replace(record, start_after=math.ceil(admitted_at))
+    return replace(record, start_after=max(record.start_after, math.ceil(min(admitted_at, now))))
 
 
 def _evicted(attempt: AttemptView, now: float) -> AttemptRecord:
@@ -125,9 +140,8 @@ def _locked_out(attempt: AttemptView, job: AdmittedJob, now: float) -> AttemptRe
     """Return the attempt as ended because its driver refuses the operator; the pods' own hooks let it save."""
     key = token_key(attempt.cluster) if attempt.cluster is not None else None
     name = secret_name(job.name, job.uid, key)
-    reason = (
-        f"the driver refuses the token of Secret {name}, which was deleted and made again: its RayCluster is deleted"
-    )
+    why = "whose key the operator does not have" if key is not None else "which was deleted and made again"
+    reason = f"the driver refuses the token of Secret {name}, {why}: its RayCluster is deleted"
     return replace(_ended(attempt.record, Exit.PREEMPTED, reason, now), reason=reason, is_abandoned=True)
 
 
@@ -194,8 +208,8 @@ def _ended(record: AttemptRecord, exit_code: int, reason: str, now: float) -> At
     return replace(record, ended=int(now), exit_code=int(exit_code), reason=reason[:LONGEST_REASON])
 
 
-def _judged(attempt: AttemptView, job: AdmittedJob, is_over: bool, now: float) -> AttemptRecord:
-    """Return the record of the open attempt, with a verdict if it has to be ended."""
+def _judged(attempt: AttemptView, job: AdmittedJob, is_over: bool, longest_s: float, now: float) -> AttemptRecord:
+    """Return the record of the open attempt, with a verdict if it has to be ended; `longest_s` bounds a drain."""
     record, driver, spec = attempt.record, attempt.driver, job.spec
     if record.verdict is not None or record.started is None or driver is None:
         return record
@@ -203,34 +217,37 @@ def _judged(attempt: AttemptView, job: AdmittedJob, is_over: bool, now: float) -
         return replace(record, verdict=Exit.STALLED, reason=OVERDUE)
     if attempt.is_suspended:
         return record  # KubeRay ends its pods within their grace period
-    if job.is_suspended and escalation.is_drain_overdue(record, driver, spec.recovery, now):
-        waited_s = escalation.drain_deadline_s(driver.status, spec.recovery)
+    ends = job.is_suspended or escalation.is_draining(driver) is True
+    if ends and escalation.is_drain_overdue(record, driver, spec.recovery, longest_s, now):
+        waited_s = escalation.drain_deadline_s(driver.status, spec.recovery, longest_s)
         return replace(
             record, verdict=Exit.PREEMPTED, reason=f"{_suspended(job)}, and not ended within {waited_s:.0f} s"
         )
-    if driver.state not in ALIVE or driver.refuses_since is not None:
-        return record  # one that refuses the operator lives
+    if driver.state not in ALIVE or now - driver.refused_at < SILENT_S:
+        return record  # what refuses the operator now may be a mesh, behind which the driver is well
     if job.is_suspended and _is_mute(driver, now):
         return replace(record, verdict=Exit.PREEMPTED, reason=f"{_suspended(job)} {SUSPENDED_EARLY}")
     silent_s = now - max(driver.since, driver.beat_at, record.started)
-    if (stall := recovery.stalled(driver.status, silent_s, spec.recovery)) is not None:
+    stall = recovery.stalled(driver.status, silent_s, spec.recovery)
+    if stall is not None and not driver.grace:
         return replace(record, verdict=Exit.STALLED, reason=stall[:LONGEST_REASON])
     return _without_engines(record, driver, spec.recovery, now)
 
 
 def _suspended(job: AdmittedJob) -> str:
-    return "preempted" if job.is_held else "suspended"
+    return "preempted" if job.is_held else "suspended" if job.is_suspended else "suspended for a moment"
 
 
 def _is_mute(driver: Driver, now: float) -> bool:
     """Return whether a driver, which never answered, cannot be asked to save."""
-    return driver.status is None and now - driver.since > FIRST_ANSWER_S
+    return driver.status is None and now - driver.turned > FIRST_ANSWER_S
 
 
 def _without_engines(record: AttemptRecord, driver: Driver, policy: Recovery, now: float) -> AttemptRecord:
     if driver.status is None or driver.status.state in (RunState.FINISHED, RunState.FAILED):
         return record
-    orders = recovery.decide(driver.status.engines, recovery.history_of(driver.status), policy, now)
+    past = recovery.history_of(driver.status)
+    orders = recovery.decide(driver.status.engines, past, policy, driver.clock(now))
     lost = next((order for order in orders if isinstance(order, RestartDriver)), None)
     return record if lost is None else replace(record, verdict=Exit.LOST_PEER, reason=lost.reason[:LONGEST_REASON])
 
@@ -241,6 +258,8 @@ def _followed(history: JobHistory, last: AttemptView, job: AdmittedJob, now: flo
     assert ended is not None
     if _is_over(history, job.spec, now) and exit_code != Exit.OK:
         return replace(history, outcome=Outcome(False, "DeadlineExceeded", OVERDUE, int(now)))
+    if last.record.has_never_started and not _has_left(last, job):
+        return history
     if last.record.for_policy().cause is Cause.SUSPENDED:
         return history if job.is_suspended else _begin(history, job, last, now, 0.0)
     if resuming.seen_by_fence(last.record, job.uid) is not None:
@@ -256,6 +275,11 @@ def _followed(history: JobHistory, last: AttemptView, job: AdmittedJob, now: flo
             return replace(history, outcome=Outcome(False, camel_case(code), message, ended))
         case RestartDriver(_, delay_s):
             return history if job.is_suspended else _begin(history, job, last, ended, delay_s)
+
+
+def _has_left(last: AttemptView, job: AdmittedJob) -> bool:
+    """Return whether an attempt that did not start has freed its pods and, in the queue, given back its room."""
+    return last.lost_its_cluster and not last.has_pods and not job.status.is_true(ConditionType.QUOTA_RESERVED)
 
 
 def _begin(history: JobHistory, job: AdmittedJob, last: AttemptView | None, now: float, delay_s: float) -> JobHistory:
@@ -282,7 +306,7 @@ def _can_be_used_again(last: AttemptView, history: JobHistory) -> bool:
     if last.lost_its_cluster or not last.is_built_for_spec:
         return False
     if last.is_suspended:
-        return True  # it is in Kueue's queue; its pods are gone
+        return last.is_in_kueue  # its pods are gone, and its place in the queue stays
     if last.record.exit_code == Exit.PREEMPTED:
         return False
     if last.record.is_abandoned:

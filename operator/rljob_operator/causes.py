@@ -14,8 +14,11 @@ from rljob_operator.world import Pod
 def cause_of(ended: AttemptRecord, attempt: AttemptView, earlier: Sequence[AttemptRecord], job: AdmittedJob) -> Cause:
     """Return what the end of an attempt counts as, from what is observed of it and the attempts before it."""
     if ended.exit_code == Exit.PREEMPTED:
-        return Cause.SUSPENDED if job.is_suspended or attempt.is_suspended else Cause.INFRASTRUCTURE
-    if ended.exit_code == Exit.OUT_OF_MEMORY or any(pod.ran_out_of_memory for pod in attempt.pods):
+        # An order to save and end cannot be taken back, so an end after it is a suspension, also where nobody wants it
+        # any more.
+        is_asked = job.is_suspended or attempt.is_suspended or ended.ending_since is not None
+        return Cause.SUSPENDED if is_asked else Cause.INFRASTRUCTURE
+    if ended.exit_code == Exit.OUT_OF_MEMORY or any(_ran_out_of_memory(pod, ended) for pod in attempt.pods):
         return Cause.APPLICATION
     if has_lost_pods(attempt, job):
         return Cause.INFRASTRUCTURE
@@ -27,6 +30,11 @@ def cause_of(ended: AttemptRecord, attempt: AttemptView, earlier: Sequence[Attem
     is_lost_by_ray = ended.verdict is None and (attempt.driver is None or attempt.driver.exit_code is None)
     got_further = before.is_behind(ended.for_policy(), counts_steps=True)
     return Cause.INFRASTRUCTURE if is_lost_by_ray or got_further else Cause.APPLICATION
+
+
+def _ran_out_of_memory(pod: Pod, attempt: AttemptRecord) -> bool:
+    """Return whether a pod ran out of memory in this attempt: its status shows that also long after it."""
+    return pod.out_of_memory_at is not None and attempt.started is not None and pod.out_of_memory_at >= attempt.started
 
 
 def has_lost_pods(attempt: AttemptView, job: AdmittedJob) -> bool:

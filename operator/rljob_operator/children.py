@@ -29,6 +29,7 @@ from rljob_operator.identity import (
     ATTEMPT_ANNOTATION,
     CONTROL_PORT,
     DASHBOARD_PORT,
+    HEAD_CONTAINER,
     JOB_LABEL,
     KEY_ANNOTATION,
     MANAGED_BY,
@@ -40,6 +41,7 @@ from rljob_operator.identity import (
     SPEC_ANNOTATION,
     TOOL_POD_OWNER_ANNOTATION,
     TOOLS_DIGEST_KEY,
+    WORKER_CONTAINER,
     Manifest,
     job_name,
     service_name,
@@ -49,7 +51,7 @@ from rljob_operator.owned import owned
 from rljob_operator.pod_roles import HEAD, with_role
 from rljob_operator.pods import ENVIRONMENT, container_security, pod_security, scratch
 from rljob_operator.rollout_pods import RolloutPods
-from rljob_operator.sized_pods import HEAD_CONTAINER, WORKER_CONTAINER, head_resources, worker_resources, worker_role
+from rljob_operator.sized_pods import head_resources, worker_resources, worker_role
 from rljob_operator.tool_pods import (
     OWNERS,
     driver_variable,
@@ -110,6 +112,11 @@ def children(job: AdmittedJob, cluster: str, attempt: int, pods: RolloutPods) ->
         *tool_children(job, cluster),
         raycluster(job, cluster, pods),
     )
+
+
+def around(job: AdmittedJob, cluster: str, attempt: int) -> tuple[Manifest, ...]:
+    """Return the children that any RayCluster of this name needs around it, whatever spec it was built from."""
+    return service(job, cluster, attempt), network_policy(job)
 
 
 def configmap(job: AdmittedJob, cluster: str) -> Manifest:
@@ -246,7 +253,7 @@ def _head_template(job: AdmittedJob, cluster: str) -> Manifest:
     container["ports"] = [{"name": name, "containerPort": port} for name, port in ports.items()]
     container["volumeMounts"].append({"name": "rljob-manifest", "mountPath": MANIFEST_DIRECTORY, "readOnly": True})
     template["spec"]["volumes"].append({"name": "rljob-manifest", "configMap": {"name": cluster}})
-    return with_role(template, job.spec, HEAD, cluster, "")
+    return _bounded(with_role(template, job.spec, HEAD, cluster, ""), job)
 
 
 def _worker_group(job: AdmittedJob, cluster: str, shape: tuple[str, int], pods: RolloutPods) -> Manifest:
@@ -265,7 +272,7 @@ def _worker_group(job: AdmittedJob, cluster: str, shape: tuple[str, int], pods: 
         # Named and counted in one write: otherwise KubeRay would choose which pods to delete.
         "scaleStrategy": {"workersToDelete": list(pods.leaving)},
         "rayStartParams": _ray_slots(on_cpu, gpu, size),
-        "template": with_role(template, job.spec, worker_role(group), cluster, group),
+        "template": _bounded(with_role(template, job.spec, worker_role(group), cluster, group), job),
     }
 
 
@@ -277,7 +284,17 @@ def _ray_slots(on_cpu: bool, gpu: str, size: int) -> Manifest:
 
 
 def _eviction_hook(job: AdmittedJob, has_only_engines: bool) -> Manifest:
-    return pod_parts.eviction_hook(job.spec.scheduling.termination_grace_period_seconds, has_only_engines)
+    grace_s = min(job.spec.scheduling.termination_grace_period_seconds, job.longest_grace_s)
+    return pod_parts.eviction_hook(grace_s, has_only_engines)
+
+
+def _bounded(template: Manifest, job: AdmittedJob) -> Manifest:
+    """Return a pod template whose pods end in time: another job may wait for their room."""
+    pod = template["spec"]
+    grace_s = pod.get("terminationGracePeriodSeconds")
+    if not isinstance(grace_s, int) or grace_s <= job.longest_grace_s:
+        return template
+    return {**template, "spec": {**pod, "terminationGracePeriodSeconds": job.longest_grace_s}}
 
 
 def _template(job: AdmittedJob, container: str, resources: Mapping[str, Any]) -> Manifest:

@@ -35,6 +35,7 @@ class Reason(StrEnum):
     EVICTED = "Evicted"
     UNREACHABLE = "Unreachable"
     SUSPENDED = "Suspended"
+    SUSPENDED_BY_HAND = "RayClusterSuspended"
     QUEUED = "Queued"
     PREEMPTED = "Preempted"
     NEVER_FITS = "NeverFits"
@@ -52,6 +53,7 @@ class Reason(StrEnum):
     AS_EXPECTED = "AsExpected"
     NOTHING_FOUND = "NothingFound"
     IN_PROGRESS = "InProgress"
+    OPERATOR_ERROR = "OperatorError"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from rljob_operator.cluster_shape import num_pods
 from rljob_operator.history import AttemptRecord, JobHistory
 from rljob_operator.pods import HOOK_MARGIN_S
 from rljob_operator.turn import Standing
-from rljob_operator.waiting import before_driver, counted, in_driver, in_kueue, queue_text
+from rljob_operator.waiting import before_driver, by_hand, counted, in_driver, in_kueue, queue_text
 from rljob_operator.world import Driver, DriverState
 
 
@@ -91,6 +91,9 @@ def quota_reserved(history: JobHistory, job: AdmittedJob) -> Claims:
             return {Type.QUOTA_RESERVED: Claim("False", Reason.SUSPENDED, "the job is suspended and holds nothing")}
         if (held := directory_in_use(job)) is not None:
             return {Type.QUOTA_RESERVED: held}
+        if history.attempt is not None and history.attempt.has_never_started and job.turn.is_reserved:
+            text = f"attempt {history.attempt.number} did not start in time and has given back its room"
+            return {Type.QUOTA_RESERVED: Claim("False", Reason.QUEUED, text)}
     if job.turn.is_reserved:
         return {Type.QUOTA_RESERVED: Claim("True", Reason.RESERVED, job.turn.text)}
     return {Type.QUOTA_RESERVED: Claim("False", job.turn.standing, queue_text(job.turn))}
@@ -109,7 +112,7 @@ def cluster_ready(history: JobHistory, attempt: AttemptView | None, job: Admitte
         return Claim("False", Reason.FINISHED, "the job has ended and its pods are freed")
     if attempt is None or not attempt.record.is_open:
         suspended = Claim("False", Reason.SUSPENDED, "the job is suspended and has no pods")
-        return directory_in_use(job) or _held(job) or suspended
+        return directory_in_use(job) or _held(job) or _unstarted(history, job) or suspended
     return pods_ready(attempt, job, now)
 
 
@@ -121,10 +124,20 @@ def directory_in_use(job: AdmittedJob) -> Claim | None:
     return Claim("False", Reason.DIRECTORY_IN_USE, f"{where}; this job begins when that one has ended or is deleted")
 
 
+def _unstarted(history: JobHistory, job: AdmittedJob) -> Claim | None:
+    """Return that a job frees the pods of an attempt that did not start in time, before it begins another one."""
+    last = history.attempt
+    if last is None or not last.has_never_started or job.spec.suspend:
+        return None
+    return Claim("False", Reason.BACK_OFF, f"attempt {last.number} frees its pods: {last.reason}")
+
+
 def pods_ready(attempt: AttemptView, job: AdmittedJob, now: float) -> Claim:
     """Return whether all pods of an open attempt are ready, and no others are left."""
     if attempt.others:
         return Claim("False", Reason.PREVIOUS_CLUSTER, f"{', '.join(attempt.others)} of an earlier attempt still exist")
+    if attempt.is_suspended and not attempt.is_in_kueue:
+        return Claim("False", Reason.SUSPENDED_BY_HAND, by_hand(attempt.record.cluster))
     if attempt.is_suspended:
         return Claim("False", Reason.QUEUED, in_kueue(attempt.workload).sentence)
     wanted = num_pods(job.spec) + num_tool_pods(job.spec)
@@ -139,7 +152,8 @@ def training(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob,
     if history.outcome is not None:
         return Claim("False", Reason.FINISHED, history.outcome.message)
     if attempt is None or not attempt.record.is_open:
-        return directory_in_use(job) or _held(job) or Claim("False", Reason.SUSPENDED, _suspended(job))
+        suspended = Claim("False", Reason.SUSPENDED, _suspended(job))
+        return directory_in_use(job) or _held(job) or _unstarted(history, job) or suspended
     record, name = attempt.record, f"attempt {attempt.record.number}"
     if record.verdict is not None:
         return Claim("False", Reason.ENDING, f"{name} is being stopped: {record.reason}")
@@ -147,7 +161,7 @@ def training(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob,
         if now < record.start_after and history.attempts[:-1]:
             return Claim("False", Reason.BACK_OFF, f"{name} waits: {history.attempts[-2].reason}")
         if attempt.is_suspended:
-            return Claim("False", Reason.QUEUED, cluster.message)
+            return Claim("False", cluster.reason, cluster.message)
         if cluster.status != "True" and not attempt.has_live_driver:
             return Claim("False", Reason.CLUSTER_NOT_READY, cluster.message)
         return Claim("False", Reason.STARTING, f"{name} starts")

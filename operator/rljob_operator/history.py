@@ -50,6 +50,11 @@ class AttemptRecord:
     def is_open(self) -> bool:
         return self.ended is None
 
+    @property
+    def has_never_started(self) -> bool:
+        """Whether it was ended because its pods or its driver did not start in time."""
+        return self.ended is not None and self.started is None and self.exit_code == Exit.STALLED
+
     def for_policy(self) -> recovery.EndedAttempt:
         """Return an ended attempt as the recovery policy wants it."""
         assert self.exit_code is not None, "the attempt has not ended"

@@ -37,6 +37,11 @@ RAY_CLUSTER_LABEL = "ray.io/cluster"
 RAY_GROUP_LABEL = "ray.io/group"
 RAY_NODE_TYPE_LABEL = "ray.io/node-type"
 
+HEAD_CONTAINER = "ray-head"
+WORKER_CONTAINER = "ray-worker"
+RAY_CONTAINERS = (HEAD_CONTAINER, WORKER_CONTAINER)
+"""of Ray in a job's pods; further ones are the user's, or a mesh's"""
+
 CONTROL_PORT = 8643
 """of the driver's control protocol, on the head"""
 METRICS_PORT = 8644

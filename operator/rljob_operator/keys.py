@@ -58,6 +58,9 @@ class Keys:
         """The id of the key of new RayClusters."""
         return self._current
 
+    def __contains__(self, key: str) -> bool:
+        return key in self._by_id
+
     def token(self, job: Job, key: str) -> str:
         """Return a job's control token by the key with this id; by the current one if the key is not known here."""
         secret = self._by_id.get(key) or self._by_id[self._current]

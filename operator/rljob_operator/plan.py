@@ -2,8 +2,8 @@
 
     job, world, now ─► admission ─► AdmittedJob ─► attempts.advance ─► JobHistory, AttemptView ─► Plan
 
-A plan is carried out in the order of its fields, and the status comes first. It is the operator's memory, and it is
-written only if the job has not changed since it was read. Planning again on what a plan produces gives an empty plan.
+The status is the operator's memory, and it is written only if the job has not changed since it was read. Planning
+again on what a plan produces gives an empty plan.
 """
 
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from rljob_api import recovery
 from rljob_api.control import RunState, Scale
 from rljob_api.control import Status as DriverStatus
+from rljob_api.foreign_text import said
 from rljob_api.recovery import RestartEngine
 from rljob_api.status import Status, ToolPodOwner
 from rljob_operator import attempts, children, kueue, pods, record, run_claims, storage
@@ -21,6 +22,7 @@ from rljob_operator.attempt_view import AttemptView, attempt_view
 from rljob_operator.claims import Claim
 from rljob_operator.cluster_shape import can_scale
 from rljob_operator.conditions import conditions, pods_ready, refused
+from rljob_operator.driver_news import bare
 from rljob_operator.events import Event, events_between
 from rljob_operator.history import JobHistory, Outcome
 from rljob_operator.identity import KIND, TOOLS_LABEL, Manifest, secret_name, service_name, submission_id, token_key
@@ -40,6 +42,8 @@ PROGRESS_PER_S = 10
 """the same for all jobs together [1/s]; each write takes an API server 30 ms of a core"""
 LOOK_AGAIN_S = 30.0
 """the longest time between two looks at a running job: only the clock reveals silence [s]"""
+LOST_POD_S = 300.0
+"""a pod that should have ended for so long is on a lost node; clocks of nodes may differ by less [s]"""
 REPLACE_S = 10.0
 """the shortest life of a pod for tools that has failed: a node that refuses such pods gets few of them [s]"""
 
@@ -85,8 +89,10 @@ NO_ORDERS = Orders()
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What has to be done, in this order."""
+    """What has to be done; `execution.py` says in which order, and what waits for the status."""
 
+    attempt: int = 0
+    """the newest attempt; 0: none"""
     status: Status | None = None
     """to write; None: it has not changed"""
     delete: tuple[Target, ...] = ()
@@ -98,6 +104,8 @@ class Plan:
     orders: Orders = NO_ORDERS
     waiting: Waiting | None = None
     """what the job waits for before it trains; None: for nothing that is known"""
+    left_out: str | None = None
+    """why nothing was planned on what the driver says of itself; None: it was"""
     requeue_after_s: float | None = None
     """reconcile again after this time at the latest [s]; None: only when something changes"""
 
@@ -121,11 +129,18 @@ def plan(job: Job, world: World, now: float, known: AdmittedJob | Claim | None =
     found = admitted(job, world) if known is None else known
     if isinstance(found, Claim):
         return _refused(job, found, world, now)
+    world = replace(world, lost_before=now - LOST_POD_S)
     found = found.with_turn(world.turn)
     is_undecided = found.is_held and world.turn is not None and world.turn.standing is Standing.UNDECIDED
     if is_undecided and found.status.completion_time is None:
         return Plan()  # the queue looks at it in a moment
-    return _plan(found, world, now)
+    try:
+        return _plan(found, world, now)
+    except Exception as error:
+        # A driver and its Ray say what their owner likes. Without that there is less to show; all deadlines hold.
+        if world.driver is None or (barely := bare(world.driver)) == world.driver:
+            raise
+        return replace(_plan(found, replace(world, driver=barely), now), left_out=said(error))
 
 
 def admitted(job: Job, world: World) -> AdmittedJob | Claim:
@@ -163,7 +178,10 @@ def _plan(job: AdmittedJob, world: World, now: float) -> Plan:
     known = record.history_of(job.status)
     history = attempts.advance(rebuilt(known, job, world, now), job, world, now)
     attempt = attempt_view(history.attempt, job, world) if history.attempt is not None else None
-    history = with_start_deadline(history, attempt, job, now) if attempt is not None else history
+    if attempt is not None:
+        history = with_start_deadline(history, attempt, job, world.defaults.longest_start_s, now)
+    if attempt is not None and history.attempt is not None:
+        attempt = replace(attempt, record=history.attempt)
     todo = _actions(history, attempt, job, world, now)
     if known.outcome is not None and job.objection is not None:
         return todo  # what has ended stays as it was written
@@ -205,11 +223,12 @@ def _actions(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob,
     if history.outcome is not None:
         return _finished(history.outcome, job, world, now)
     if attempt is None or not attempt.record.is_open:
-        look_again_s = LOOK_AGAIN_S if job.held_by is not None else None
+        look_again_s = LOOK_AGAIN_S if job.held_by is not None or history.has_stopped else None
         gone = tuple(_clusters_but(None, job, world))
         return Plan(delete=gone, waiting=in_queue(job, now), requeue_after_s=look_again_s)
     due = attempts.deadline(history, job.spec)
     return Plan(
+        attempt=attempt.record.number,
         delete=(
             *_clusters_but(attempt.record.cluster, job, world),
             *_queued_tools(attempt, job, world),
@@ -296,12 +315,14 @@ def _failed_sandboxes(attempt: AttemptView, job: AdmittedJob, world: World, now:
 
 def _missing(attempt: AttemptView, job: AdmittedJob, world: World) -> Iterator[Manifest]:
     """Return the children that are absent or differ from what we want."""
-    if not job.can_build:
-        return
     if attempt.others:
         return  # two clusters at once would want twice the GPUs, and two drivers would write the same checkpoints
-    if attempt.cluster is not None and not attempt.is_built_for_spec:
-        return  # built from another spec: it serves until its attempt has ended
+    if not job.can_build or (attempt.cluster is not None and not attempt.is_built_for_spec):
+        # Built from another spec: it serves until its attempt has ended, and has to be reached and fenced off so long.
+        if attempt.cluster is not None:
+            needed = children.around(job, attempt.record.cluster, attempt.record.number)
+            yield from (each for each in needed if world.child(each["kind"], each["metadata"]["name"]) is None)
+        return
     for wanted in _children(attempt, _with_tokens(attempt, job, world)):
         seen = world.child(wanted["kind"], wanted["metadata"]["name"])
         if wanted["kind"] in OWNERS and _is_queued(attempt, job):
@@ -357,7 +378,8 @@ def _orders(attempt: AttemptView, history: JobHistory, job: AdmittedJob, now: fl
         return NO_ORDERS
     if driver.status.state in (RunState.FINISHED, RunState.FAILED):
         return NO_ORDERS
-    healing = recovery.decide(driver.status.engines, recovery.history_of(driver.status), spec.recovery, now)
+    past = recovery.history_of(driver.status)
+    healing = recovery.decide(driver.status.engines, past, spec.recovery, driver.clock(now))
     return Orders(
         drain=job.is_suspended and driver.status.state is not RunState.DRAINING,
         engines=tuple(order for order in healing if isinstance(order, RestartEngine)),

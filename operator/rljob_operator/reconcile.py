@@ -1,12 +1,19 @@
-"""Reconciles a job with its cluster: read the world, plan, carry the plan out."""
+"""Reconciles a job with its cluster: read the world, plan, carry the plan out.
+
+read ─► plan ─┬──────────────────────────► execution
+              └─ raises ─► fallback_plan ─►
+"""
 
 import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from rljob_operator.cache import Cache, Freshness, Key
-from rljob_operator.cluster import Cluster, ClusterError, ConflictError
+from rljob_api.foreign_text import said
+from rljob_operator.cache import Cache, Key, key_of
+from rljob_operator.cluster import Cluster, ClusterError
 from rljob_operator.drivers import Drivers
+from rljob_operator.execution import Execution
+from rljob_operator.fallback import Ending, ending_of, fallback_plan
 from rljob_operator.identity import Manifest
 from rljob_operator.keys import Keys
 from rljob_operator.metrics import Metrics
@@ -14,9 +21,10 @@ from rljob_operator.plan import Plan, admitted, plan, progress_s
 from rljob_operator.pod_events import PodEvents
 from rljob_operator.releases import OtherReleases
 from rljob_operator.reservations import Reservations
+from rljob_operator.statuses import dumped
 from rljob_operator.tokens import Tokens
 from rljob_operator.watch_liveness import WatchLiveness
-from rljob_operator.world import Defaults, Job, World, job_of
+from rljob_operator.world import Defaults, Job, World, bare_job, job_of
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +54,8 @@ class Reconciler:
         self._defaults = defaults
         self._clock = clock
         self._tokens = Tokens(cluster, keys, clock)
-        self._progress_due_at: dict[Key, float] = {}
-        self._refused: dict[Key, str] = {}
+        self._execution = Execution(cluster, cache, drivers, watches, metrics, self._tokens, clock)
+        self._endings: dict[Key, Ending] = {}
         self._pod_events = PodEvents(cluster, clock)
         self._releases = OtherReleases(cluster, clock)
 
@@ -64,92 +72,107 @@ class Reconciler:
             raise
 
     async def _reconcile(self, key: Key) -> float | None:
-        raw = self._cache.job(key)
-        if raw is None:
+        stored = self._cache.job(key)
+        if stored is None:
             await self._forget(key)
             return None
-        job = job_of(raw)
-        world = await self._read_world(job)
+        raw = self._execution.statuses.known(key, stored)
+        try:
+            job = job_of(raw)
+            world, unread = await self._read_world(job)
+            todo = self._planned(job, raw, world)
+        except Exception as error:  # whatever it is, the job's pods are not held for ever because of it
+            await self._do_the_least(raw, stored, error)
+            raise
+        self._endings.pop(key, None)
+        if todo.status is not None and todo.status.attempt > job.status.get("attempt", 0):
+            self._cache.begins({**raw, "status": dumped(todo.status)})
+        self._metrics.waits(key, todo.waiting.blocker if todo.waiting else None)
+        await self._execution.carry_out(job, stored, world, todo)
+        if unread is not None:
+            raise unread
+        return todo.requeue_after_s
+
+    def _planned(self, job: Job, raw: Manifest, world: World) -> Plan:
+        """Return the plan; raise whatever planning raises."""
         known = admitted(job, world)
         if self._reservations is not None:
             # Nothing is awaited between the decision that is read here and the plan.
             world = replace(world, turn=self._reservations.turn(job, raw, world, known))
         todo = plan(job, world, self._clock(), known)
-        if todo.status is not None and todo.status.attempt > job.status.get("attempt", 0):
-            self._cache.begins({**raw, "status": todo.status.model_dump(mode="json", by_alias=True, exclude_none=True)})
-        self._metrics.waits(key, todo.waiting.blocker if todo.waiting else None)
-        await self._carry_out(job, world, todo)
-        return todo.requeue_after_s
+        if todo.left_out is not None:
+            log.warning("action=plan outcome=failed the driver's report is left out: %s", todo.left_out)
+        return todo
+
+    async def _do_the_least(self, raw: Manifest, stored: Manifest, error: Exception) -> None:
+        """Do what a job relies on that cannot be planned."""
+        job, key, now = bare_job(raw), key_of(raw), self._clock()
+        if job.is_deleting or not job.is_ours or job.is_left_to(self._defaults.release) is not None:
+            return
+        world = World(
+            children=self._cache.children(job),
+            pods=self._cache.pods(job),
+            driver=self._drivers.driver(key),
+            defaults=self._defaults,
+        )
+        turn = self._reservations.known_turn(key) if self._reservations is not None else None
+        ending = ending_of(raw, world, turn, self._endings.get(key), now)
+        if ending is None:
+            self._endings.pop(key, None)
+        else:
+            self._endings[key] = ending
+        todo = fallback_plan(raw, world, ending, said(error), now)
+        try:
+            await self._execution.carry_out(job, stored, world, todo)
+        except ClusterError as refused:
+            log.warning("action=fall-back outcome=failed will try again: %s", refused)
 
     def progress_due_s(self, key: Key) -> float:
         """Return how long mere progress of a job can wait, because it was written recently [s]."""
-        return max(0.0, self._progress_due_at.get(key, 0.0) - self._clock())
+        return max(0.0, self._progress_due_at(key) - self._clock())
 
-    async def _read_world(self, job: Job) -> World:
+    def _progress_due_at(self, key: Key) -> float:
+        waiting = self._reservations.waiting if self._reservations is not None else 0
+        pace_s = progress_s(self._drivers.followed + waiting)
+        return self._execution.written_at.get(key, -pace_s) + pace_s
+
+    async def _read_world(self, job: Job) -> tuple[World, ClusterError | None]:
+        """Return the world, and what could not be read: nothing then waits for it."""
         pods, driver = self._cache.pods(job), self._drivers.driver(job.key)
         other = job.is_left_to(self._defaults.release)
         tool_pods, children = self._cache.tool_pods(job), self._cache.children(job)
-        return World(
+        has_secret, unread = True, None
+        try:
+            has_secret = await self._tokens.has_secret(job, children, (*pods, *tool_pods), driver)
+        except ClusterError as error:
+            unread = error
+        world = World(
             children=children,
             pods=pods,
             workloads=self._cache.workloads(job),
             tool_pods=tool_pods,
             pod_events=await self._pod_events.of(job.key, job.namespace, (*pods, *tool_pods)),
             driver=driver,
-            has_secret=await self._tokens.has_secret(job, children, (*pods, *tool_pods), driver),
+            has_secret=has_secret,
             token=self._tokens.token(job),
             secret_key=self._tokens.key_of_secret(job),
             token_key=self._tokens.key,
             defaults=self._defaults,
-            refused=self._refused.get(job.key),
+            refused=self._execution.refused(job.key),
             runs=self._cache.runs,
             is_other_release_gone=other is not None and await self._releases.is_gone(other),
-            progress_due_at=self._progress_due_at.get(job.key, 0.0),
+            progress_due_at=self._progress_due_at(job.key),
+            written_at=self._execution.written_at.get(job.key, 0.0),
+            is_token_sure=self._tokens.is_sure(job),
         )
-
-    async def _carry_out(self, job: Job, world: World, todo: Plan) -> None:
-        if todo.status is not None:
-            self._keep(await self._cluster.write_status(job, todo.status))
-            waiting = self._reservations.waiting if self._reservations is not None else 0
-            self._progress_due_at[job.key] = self._clock() + progress_s(self._drivers.followed + waiting)
-            self._metrics.count(job.status, todo.status)
-        for target in todo.delete:
-            log.info("action=delete kind=%s name=%s", target.kind, target.name)
-            await self._cluster.delete(target)
-            if target.kind == "Secret":
-                self._tokens.forget(job.key)
-        if todo.secret is not None:
-            await self._tokens.create(job, todo.secret)
-        for wanted in todo.apply:
-            kind, name = wanted["kind"], wanted["metadata"]["name"]
-            log.info("action=apply kind=%s name=%s", kind, name)
-            await self._apply(job, wanted, force=world.child(kind, name) is not None)
-        for event in todo.events:
-            log.info("action=event kind=%s reason=%s note=%r", event.action, event.reason, event.note)
-            await self._cluster.record(job, event)
-        await self._drivers.follow(job.key, todo.follow, self._tokens.token(job))
-        self._drivers.give(job.key, todo.orders)
-
-    async def _apply(self, job: Job, wanted: Manifest, force: bool) -> None:
-        try:
-            self._keep(await self._cluster.apply(wanted, force))
-        except ClusterError as error:
-            # A conflict passes by itself. The author has to see every other error, also 500, which wrong types cause.
-            if error.status and not isinstance(error, ConflictError):
-                self._refused[job.key] = str(error)
-            raise
-        self._refused.pop(job.key, None)
-
-    def _keep(self, raw: Manifest) -> None:
-        if self._cache.put(raw) is not Freshness.STALE:
-            self._watches.expect(raw)
+        return world, unread
 
     async def _forget(self, key: Key) -> None:
         if self._reservations is not None:
             self._reservations.forget(key)
         await self._drivers.follow(key, None, "")
-        self._progress_due_at.pop(key, None)
-        self._refused.pop(key, None)
+        self._execution.forget(key)
+        self._endings.pop(key, None)
         self._tokens.forget(key)
         self._pod_events.forget(key)
         self._metrics.waits(key, None)

@@ -75,6 +75,14 @@ def objected_status(old: Status, generation: int, why: Claim, now: float) -> Sta
     return old.model_copy(update={"observed_generation": generation, "conditions": conditions})
 
 
+def failed_status(old: Status, generation: int, why: str, now: float) -> Status:
+    """Return the status of a job that the operator cannot plan: kstatus shows it as failed; the rest stays."""
+    before = {each.type: Claim(each.status, each.reason, each.message) for each in old.conditions}
+    said = (Reason.OPERATOR_ERROR, f"the operator cannot plan this job: {why}")
+    named = {ConditionType.READY: Claim("False", *said), ConditionType.STALLED: Claim("True", *said)}
+    return old.model_copy(update={"conditions": _conditions(old, {**before, **named}, generation, now)})
+
+
 def status_of(
     job: AdmittedJob,
     history: JobHistory,

@@ -84,6 +84,10 @@ class Reservations:
         self._basis[job.key] = basis, is_queued_here(admitted)
         return self._ledger.turn(job.key) if is_queued_here(admitted) else None
 
+    def known_turn(self, key: Key) -> Turn | None:
+        """Return the turn of a job that cannot be planned, as it was last; None: it is not known."""
+        return self._ledger.turn(key) if key in self._ledger and self._basis.get(key, (None, False))[1] else None
+
     def forget(self, key: Key) -> None:
         """A job is gone; its pods count until they are gone, too."""
         self._settled.discard(key)

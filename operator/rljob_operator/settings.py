@@ -71,6 +71,8 @@ def settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
             release=f"{namespace}/{given.lease}",
             egress=given.egress,
             ttl_after_deletion_s=given.run_directory_ttl,
+            longest_start_s=given.start_seconds,
+            longest_drain_s=given.drain_seconds,
             tool_pod_owner=ToolPodOwner.SANDBOX if given.agent_sandbox else ToolPodOwner.STATEFUL_SET,
         ),
     )
@@ -120,6 +122,8 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--queue", default="On", choices=["On", "Off"], help="whether jobs wait for quota and nodes in a queue")
     add("--queue-patience", type=float, default=600.0, help="seconds for which the first in the queue may be overtaken")
     add("--fair-share", action="store_true", help="of one priority, the namespace with the fewest GPUs comes first")
+    add("--start-seconds", type=float, default=3600.0, help="longest start of an attempt's pods and driver")
+    add("--drain-seconds", type=float, default=1800.0, help="longest time that a driver may save, and a pod may end")
     add("--agent-sandbox", action="store_true", help="agent-sandbox makes the pods for tools of jobs that begin now")
     add_autoscaler(parser)
     add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])

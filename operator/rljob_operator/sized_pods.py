@@ -12,12 +12,9 @@ from rljob_api.sizing.topology import gpu_resource
 from rljob_operator import storage
 from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.cluster_shape import is_of_engines, worker_groups
-from rljob_operator.identity import Manifest
+from rljob_operator.identity import HEAD_CONTAINER, WORKER_CONTAINER, Manifest
 from rljob_operator.pod_roles import HEAD, Role, role_of, with_role
 from rljob_operator.pods import container_security, scheduled
-
-HEAD_CONTAINER = "ray-head"
-WORKER_CONTAINER = "ray-worker"
 
 
 def sized_pods(job: AdmittedJob) -> Iterator[tuple[str, int, Manifest]]:

@@ -74,6 +74,11 @@ class Tokens:
         known = self._of(job)
         return known.token if known is not None else self._keys.token(job, self.key)
 
+    def is_sure(self, job: Job) -> bool:
+        """Return whether the token is surely that of the pods: otherwise a driver that refuses it may be right."""
+        known = self._of(job)
+        return known is None or (known.key is not None and known.key in self._keys)
+
     async def has_secret(
         self, job: Job, children: Iterable[Manifest], pods: tuple[Pod, ...], driver: Driver | None
     ) -> bool:

@@ -107,6 +107,8 @@ def before_driver(attempt: AttemptView, job: AdmittedJob, now: float) -> Waiting
         return Waiting(Blocker.PREVIOUS_CLUSTER, f"{', '.join(attempt.others)} of an earlier attempt still exist")
     if attempt.refused is not None:
         return Waiting(Blocker.REFUSED, attempt.refused)
+    if attempt.is_suspended and not attempt.is_in_kueue:
+        return Waiting(Blocker.RAY_CLUSTER, by_hand(attempt.record.cluster))
     if attempt.is_suspended:
         return in_kueue(attempt.workload)
     failure = _failure_of(attempt.cluster)
@@ -125,6 +127,11 @@ def before_driver(attempt: AttemptView, job: AdmittedJob, now: float) -> Waiting
         text = f"{missing} of {for_tools} pods for tools do not exist; `kubectl describe {kind}` says why"
         return Waiting(Blocker.TOOLS, text)
     return None
+
+
+def by_hand(cluster: str) -> str:
+    """Return in words that neither the operator nor Kueue has suspended a RayCluster."""
+    return f"RayCluster {cluster} is suspended, and not by Kueue: set its spec.suspend to false, or suspend the job"
 
 
 def in_kueue(workload: Workload | None) -> Waiting:

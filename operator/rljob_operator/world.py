@@ -19,6 +19,7 @@ from rljob_api.sections import OUR_MANAGER, Spec
 from rljob_api.status import ToolPodOwner
 from rljob_operator.identity import (
     RAY_CLUSTER_LABEL,
+    RAY_CONTAINERS,
     RAY_GROUP_LABEL,
     RAY_NODE_TYPE_LABEL,
     TOOLS_LABEL,
@@ -99,8 +100,10 @@ class Pod:
     """None: not assigned yet"""
     created: float = 0.0
     """[unix s]"""
-    ran_out_of_memory: bool = False
-    """whether one of its containers was killed for its memory and started again"""
+    out_of_memory_at: float | None = None
+    """when Ray's container was killed for its memory; None: it was not [unix s]"""
+    gone_by: float | None = None
+    """when it should have ended, because it was deleted; None: it was not deleted [unix s]"""
     node: str | None = None
     """name of its node; None: the scheduler has not bound it"""
     trouble: tuple[str, ...] = ()
@@ -135,7 +138,7 @@ class Driver:
 
     submission_id: str
     since: float
-    """when the operator began to watch it [unix s]"""
+    """when the operator began to watch it; nothing that Ray answers moves it [unix s]"""
     state: DriverState = DriverState.UNKNOWN
     exit_code: int | None = None
     message: str = ""
@@ -148,6 +151,28 @@ class Driver:
     """whether Ray has accepted an order to end it"""
     refuses_since: float | None = None
     """since when it refuses the operator's control token; None: it does not [unix s]"""
+    refused_at: float = 0.0
+    """when it refused the token last; 0: never [unix s]"""
+    turned_at: float = 0.0
+    """when Ray last began to answer, or ceased to; its owner can move this at will [unix s]"""
+    grace: int | None = None
+    """answers of Ray after a silence that are still awaited before a driver without a sign of life counts as hung;
+    None: there was no silence since its last sign of life"""
+
+    @property
+    def turned(self) -> float:
+        """When Ray last began to answer, or ceased to, as far as this process knows [unix s]."""
+        return max(self.since, self.turned_at)
+
+    def clock(self, now: float) -> float:
+        """Return what the driver's own clock shows at `now`, as its report dates what it says [unix s].
+
+        Its newest sign of life was seen at `beat_at` on the operator's clock, and soon after it happened.
+        """
+        if self.status is None or not self.beat_at:
+            return now
+        dated = max((self.status.heartbeat, *(engine.since for engine in self.status.engines)))
+        return now - self.beat_at + dated if dated > 0 else now
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +210,10 @@ class Defaults:
     """of the pods of all jobs, beside their own, see `job_defaults.py`"""
     release: str = "default/rljob-operator"
     """of this operator: namespace and name of its Lease"""
+    longest_start_s: float = 3600.0
+    """how long the pods and the driver of an attempt may take to start while they hold room [s]"""
+    longest_drain_s: float = 1800.0
+    """how long a driver may take to save and end, and a pod to end, whatever its manifest says [s]"""
     ttl_after_deletion_s: int | None = None
     """time from the deletion of a job to that of its run directory; None: never [s]"""
 
@@ -223,10 +252,20 @@ class World:
     """what the queue has decided about the job; None: it is in no queue of ours"""
     progress_due_at: float = 0.0
     """when mere progress may be written into the status again, as far as this process knows [unix s]"""
+    written_at: float = 0.0
+    """when the status was written last, as far as this process knows [unix s]"""
+    lost_before: float = 0.0
+    """pods that should have ended before this time are on lost nodes [unix s]"""
+    is_token_sure: bool = True
+    """whether the token is surely that of the RayCluster's pods: the operator has the key that the RayCluster names"""
 
     def child(self, kind: str, name: str) -> Manifest | None:
         """Return the child of this kind and name."""
         return next((c for c in self.children if c["kind"] == kind and c["metadata"]["name"] == name), None)
+
+    def has_lost(self, pod: Pod) -> bool:
+        """Return whether a pod should have ended long ago: a kubelet would have ended it, so its node is lost."""
+        return pod.gone_by is not None and pod.gone_by < self.lost_before
 
     def rayclusters(self) -> tuple[Manifest, ...]:
         return tuple(child for child in self.children if child["kind"] == "RayCluster")
@@ -275,6 +314,24 @@ def job_of(raw: Manifest) -> Job:
     )
 
 
+def bare_job(raw: Manifest) -> Job:
+    """Return a job of which only the metadata and the raw status are read; never raises for what the API server has."""
+    metadata, status = raw["metadata"], raw.get("status")
+    return Job(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 1),
+        resource_version=metadata.get("resourceVersion", ""),
+        spec=None,
+        problems=(),
+        manifest={},
+        status=status if isinstance(status, dict) else {},
+        is_deleting=is_deleting(raw),
+        managed_by=manager(raw) if isinstance(raw.get("spec", {}), dict) else OUR_MANAGER,
+    )
+
+
 def _parsed(manifest: Manifest) -> tuple[Spec | None, tuple[Problem, ...]]:
     try:
         return parse(manifest).spec, ()
@@ -305,16 +362,21 @@ def pod_of(raw: Manifest) -> Pod:
         group=labels.get(RAY_GROUP_LABEL, ""),
         ip=status.get("podIP"),
         created=seconds(created) if (created := raw["metadata"].get("creationTimestamp")) else 0.0,
-        ran_out_of_memory=any(_was_killed_for_memory(each) for each in status.get("containerStatuses", [])),
+        out_of_memory_at=max(map(_killed_for_memory, status.get("containerStatuses", [])), default=0.0) or None,
+        gone_by=seconds(deleted) if (deleted := raw["metadata"].get("deletionTimestamp")) else None,
         node=raw.get("spec", {}).get("nodeName"),
         trouble=trouble_of(raw),
         tools_of=labels.get(TOOLS_LABEL, ""),
     )
 
 
-def _was_killed_for_memory(container: Manifest) -> bool:
-    ends = (container.get(when, {}).get("terminated", {}) for when in ("state", "lastState"))
-    return any(end.get("reason") == "OOMKilled" for end in ends)
+def _killed_for_memory(container: Manifest) -> float:
+    """Return when the container of Ray was killed for its memory last; 0: it was not [unix s]."""
+    if container.get("name") not in RAY_CONTAINERS:
+        return 0.0
+    ends = (container.get(when, {}).get("terminated") or {} for when in ("state", "lastState"))
+    killed = (end.get("finishedAt") for end in ends if end.get("reason") == "OOMKilled")
+    return max((seconds(at) for at in killed if at), default=0.0)
 
 
 def _condition(status: Manifest, kind: str) -> Manifest:

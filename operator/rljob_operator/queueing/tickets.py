@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from rljob_api.exits import Exit
 from rljob_api.sizing.topology import topology
 from rljob_api.status import ConditionType
 from rljob_operator import resuming
@@ -49,7 +50,7 @@ def ticket_of(job: AdmittedJob, created: float, pods: Sequence[Pod], has_pods: b
     return Ticket(
         key=f"{job.namespace}/{job.name}",
         namespace=job.namespace,
-        created=created,
+        created=_first_asked(job, created),
         pods=held,
         gpus=topology(job.with_engines(held_engines).spec).gpus,
         holding=holding,
@@ -63,6 +64,14 @@ def ticket_of(job: AdmittedJob, created: float, pods: Sequence[Pod], has_pods: b
         first_since=known.first_since.timestamp() if known is not None and known.first_since is not None else None,
         preempted_for=preempted_for if holding is Holding.LEAVING else None,
     )
+
+
+def _first_asked(job: AdmittedJob, created: float) -> float:
+    """Return since when a job asks for room [unix s]: one that did not start in it comes after those that wait."""
+    last = job.status.attempts[-1] if job.status.attempts else None
+    if last is None or last.ended is None or last.started is not None or last.exit_code != Exit.STALLED:
+        return created
+    return max(created, last.ended.timestamp())
 
 
 def shows(job: AdmittedJob, granted: Turn) -> bool:

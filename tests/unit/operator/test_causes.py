@@ -50,9 +50,27 @@ def test_a_pod_that_is_as_old_as_the_driver_is_no_successor(around):
 
 
 def test_running_out_of_memory_is_the_run_s_own_failure(around):
-    change_a_pod(around, is_ready=False, ran_out_of_memory=True)
+    change_a_pod(around, is_ready=False, out_of_memory_at=NOW + 1)
     around.ends(Exit.LOST_PEER)
     assert cause(around) == "Application"
+
+
+def test_what_ran_out_of_memory_before_the_attempt_says_nothing_about_it(around):
+    change_a_pod(around, is_ready=False, out_of_memory_at=NOW - 1)
+    around.ends(Exit.LOST_PEER)
+    assert cause(around) == "Infrastructure"
+
+
+def test_a_drain_whose_suspension_is_taken_back_is_still_a_suspension():
+    around = Surroundings(raw_job(recovery={"infrastructureRestarts": 0})).to_running()
+    around.edit(suspend=True)
+    around.step()
+    around.edit(suspend=False)
+    around.step()
+    around.ends(Exit.PREEMPTED)
+    assert cause(around) == "Suspended"
+    assert around.status["restarts"] == 0
+    assert around.condition("Failed")["status"] == "Unknown"
 
 
 def test_a_driver_that_reports_it_ran_out_of_memory_is_believed(around):

@@ -6,6 +6,7 @@ import pytest
 
 from rljob_api.control import EngineState, RunState, SavedCheckpoint
 from rljob_operator.driver_news import (
+    GRACE,
     News,
     RayAnswer,
     after_answer,
@@ -92,11 +93,26 @@ def test_the_first_report_is_a_sign_of_life():
 
 
 @pytest.mark.parametrize(
-    ("before", "since"), [(DriverState.UNKNOWN, NOW + 9), (DriverState.PENDING, NOW), (DriverState.RUNNING, NOW)]
+    ("before", "turned"), [(DriverState.UNKNOWN, NOW + 9), (DriverState.PENDING, NOW), (DriverState.RUNNING, NOW)]
 )
-def test_silence_counts_from_the_first_answer_after_an_unreachable_time(before: DriverState, since: float):
+def test_an_answer_says_what_became_of_the_driver_and_never_moves_the_begin_of_the_watch(before, turned):
     seen = after_answer(replace(DRIVER, state=before), RayAnswer(DriverState.FAILED, 5, "its end"), NOW + 9)
-    assert (seen.since, seen.state, seen.exit_code, seen.message) == (since, DriverState.FAILED, 5, "its end")
+    assert (seen.since, seen.turned) == (NOW, turned)
+    assert (seen.state, seen.exit_code, seen.message) == (DriverState.FAILED, 5, "its end")
+
+
+def test_one_silence_gives_a_driver_time_to_report_and_the_next_ones_give_no_more():
+    silent, answer = replace(DRIVER, state=DriverState.UNKNOWN), RayAnswer(DriverState.RUNNING)
+    seen = after_answer(silent, answer, NOW)
+    for _ in range(GRACE):
+        seen = after_answer(replace(seen, state=DriverState.RUNNING), answer, NOW)
+    assert after_answer(replace(seen, state=DriverState.UNKNOWN), answer, NOW).grace == 0
+
+
+def test_a_sign_of_life_gives_the_next_silence_its_time():
+    seen = after_report(replace(DRIVER, grace=0), running(step=3, heartbeat=NOW + 5), attempt=1, now=NOW + 6)
+    assert seen is not None
+    assert seen.grace is None
 
 
 @pytest.mark.parametrize("silent_s", [0, SILENT_S])
@@ -105,7 +121,7 @@ def test_one_failed_request_does_not_make_a_driver_unreachable(silent_s: float):
 
 
 def test_a_driver_is_unreachable_after_20_seconds_without_an_answer():
-    assert after_no_answer(DRIVER, NOW, NOW + 20.5) == replace(DRIVER, state=DriverState.UNKNOWN)
+    assert after_no_answer(DRIVER, NOW, NOW + 20.5) == replace(DRIVER, state=DriverState.UNKNOWN, turned_at=NOW)
 
 
 def test_the_progress_of_a_driver_without_healthy_engines_is_a_change():
@@ -118,7 +134,14 @@ def test_the_progress_of_a_driver_without_healthy_engines_is_a_change():
 def test_a_refusal_counts_from_the_first_one():
     first = after_refusal(DRIVER, NOW)
     assert first.refuses_since == NOW
-    assert after_refusal(first, NOW + 30) is first
+    assert after_refusal(first, NOW + 30) == replace(first, refused_at=NOW + 30)
+    assert news_of(first, after_refusal(first, NOW + 30)) is News.NOTHING
+
+
+@pytest.mark.parametrize(("later_s", "refuses"), [(5, True), (SILENT_S + 1, False)])
+def test_ray_s_answer_ends_a_refusal_that_is_over(later_s: float, refuses: bool):
+    seen = after_answer(after_refusal(DRIVER, NOW), RayAnswer(DriverState.RUNNING), NOW + later_s)
+    assert (seen.refuses_since is not None) is refuses
 
 
 def test_a_report_ends_a_refusal():

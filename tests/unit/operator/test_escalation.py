@@ -3,12 +3,16 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rljob_api.exits import Exit
 from rljob_api.sections import Recovery
-from rljob_operator.escalation import STOP_S, drain_deadline_s
+from rljob_operator.driver_news import GRACE, RayAnswer, after_answer, after_no_answer
+from rljob_operator.escalation import SHORTEST_DRAIN_S, STOP_S, drain_deadline_s
+from rljob_operator.turn import Standing, Turn
 from rljob_operator.world import DriverState
-from support.operator.operator_world import Surroundings, raw_job, running
+from support.operator.operator_world import DEFAULTS, Surroundings, raw_job, running
 
 
 @pytest.fixture
@@ -98,10 +102,36 @@ def test_a_suspension_that_is_taken_back_stops_nothing(around):
     around.edit(suspend=True)
     around.step()
     around.edit(suspend=False)
+    around.runs()
     around.step()
     assert "endingSince" not in around.status["attempts"][0]
     wait(around, 1000)
     assert verdict(around) is None
+
+
+def test_a_driver_that_saves_by_order_has_its_deadline_also_when_the_suspension_is_taken_back(around):
+    around.edit(suspend=True)
+    around.step()
+    around.edit(suspend=False)
+    wait(around, 299)
+    assert verdict(around) is None
+    wait(around, 1)
+    assert verdict(around) == Exit.PREEMPTED
+
+
+@pytest.mark.parametrize("sections", [{"recovery": {"startTimeoutSeconds": 2**31 - 1}}, {}], ids=["manifest", "driver"])
+def test_no_manifest_and_no_driver_chooses_the_time_that_a_job_of_higher_priority_waits(sections):
+    around = Surroundings(raw_job(**sections)).to_running()
+    slow = {} if sections else {"train": 1e9}
+    known = running()
+    around.runs(known.model_copy(update={"progress": known.progress.model_copy(update={"last_step_seconds": slow})}))
+    turn = Turn(Standing.PREEMPTED, "another needs it", preempted_for="ml/urgent")
+    around.world = replace(around.world, turn=turn)
+    around.step()
+    wait(around, DEFAULTS.longest_drain_s)
+    assert verdict(around) == Exit.PREEMPTED
+    wait(around, STOP_S)
+    assert is_cluster_deleted(around)
 
 
 def test_a_head_that_answers_again_has_the_whole_time_to_save(around):
@@ -109,9 +139,72 @@ def test_a_head_that_answers_again_has_the_whole_time_to_save(around):
     around.step()
     around.driver(state=DriverState.UNKNOWN)
     wait(around, 200)
-    around.driver(state=DriverState.RUNNING, since=around.now)
+    around.driver(state=DriverState.RUNNING, turned_at=around.now)
     wait(around, 299)
     assert verdict(around) is None
+
+
+SILENCES = st.lists(st.tuples(st.sampled_from([15, 19, 21, 25, 60, 250]), st.booleans()), min_size=1, max_size=8)
+
+
+def flapped(around: Surroundings, pattern: list[tuple[int, bool]], most_s: float) -> float:
+    """Ray answers in this pattern, again and again, until the RayCluster is deleted; return how long that took [s]."""
+    began, answered_at = around.now, around.now
+    while around.now - began <= most_s and not is_cluster_deleted(around):
+        for pause_s, answers in pattern:
+            around.now += pause_s
+            driver = around.world.driver
+            if driver is None:
+                break
+            known = after_no_answer(driver, answered_at, around.now)
+            if answers:
+                known, answered_at = after_answer(known, RayAnswer(DriverState.RUNNING), around.now), around.now
+            around.world = replace(around.world, driver=replace(known, is_stopping=False))
+            around.step()
+    return around.now - began
+
+
+@given(SILENCES)
+@settings(max_examples=25, deadline=None)
+def test_a_suspension_ends_in_time_whatever_ray_answers_and_when(pattern):
+    around = Surroundings().to_running()
+    around.edit(suspend=True)
+    around.step()
+    longest_s = 2 * SHORTEST_DRAIN_S + STOP_S
+    most_s = longest_s + 2 * sum(pause_s for pause_s, _ in pattern)
+    assert flapped(around, pattern, most_s) <= most_s
+
+
+@given(SILENCES)
+@settings(max_examples=25, deadline=None)
+def test_a_stop_that_is_ignored_ends_in_time_whatever_ray_answers_and_when(pattern):
+    around = Surroundings(raw_job(scheduling={"activeDeadlineSeconds": 1})).to_running()
+    around.now += 2
+    around.step()
+    most_s = STOP_S + 2 * sum(pause_s for pause_s, _ in pattern)
+    assert flapped(around, pattern, most_s) <= most_s
+
+
+@given(SILENCES.filter(lambda pattern: any(answers for _, answers in pattern)))
+@settings(max_examples=25, deadline=None)
+def test_a_driver_that_hangs_is_stopped_in_time_if_ray_answers_now_and_then(pattern):
+    around = Surroundings().to_running()
+    answers = sum(answers for _, answers in pattern)
+    rounds = GRACE / answers + 4
+    most_s = 60 + STOP_S + rounds * sum(pause_s for pause_s, _ in pattern)
+    assert flapped(around, pattern, most_s) <= most_s
+
+
+def test_a_healthy_run_survives_an_hour_without_any_answer(around):
+    around.driver(state=DriverState.UNKNOWN, turned_at=around.now)
+    around.now += 3600
+    around.step()
+    around.world = replace(
+        around.world, driver=after_answer(around.world.driver, RayAnswer(DriverState.RUNNING), around.now)
+    )
+    around.step()
+    assert verdict(around) is None
+    assert len(around.status["attempts"]) == 1
 
 
 def test_a_new_operator_looks_before_it_deletes(around):
@@ -134,8 +227,8 @@ def test_a_drain_has_the_measured_time_of_a_step_and_a_save(phases, save_s, dead
     known = running()
     progress = known.progress.model_copy(update={"last_step_seconds": phases})
     status = known.model_copy(update={"progress": progress, "save_seconds": save_s})
-    assert drain_deadline_s(status, Recovery()) == deadline_s
+    assert drain_deadline_s(status, Recovery(), 3600) == deadline_s
 
 
 def test_a_drain_without_any_answer_has_the_time_of_a_start():
-    assert drain_deadline_s(None, Recovery(start_timeout_seconds=700)) == 700
+    assert drain_deadline_s(None, Recovery(start_timeout_seconds=700), 3600) == 700

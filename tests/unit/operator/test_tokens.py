@@ -270,13 +270,15 @@ def test_a_pod_that_waits_for_something_else_changes_no_secret(vault, text):
     assert vault.cluster.deleted == []
 
 
-def refusing(after_s: float, **sections: Any) -> Surroundings:
+def refusing(after_s: float, is_sure: bool = False, **sections: Any) -> Surroundings:
     """Return a job whose running driver has refused the token for this time."""
     around = Surroundings(raw_job(**sections)).to_running()
     around.runs(running(step=3, checkpoint=2))
     around.step()
     around.driver(refuses_since=around.now, status=None)
     around.now += after_s
+    around.driver(refused_at=around.now)
+    around.world = replace(around.world, is_token_sure=is_sure)
     return around
 
 
@@ -285,6 +287,7 @@ def test_a_driver_that_refuses_the_token_after_a_silence_lives():
     around.now += 40
     around.driver(refuses_since=around.now)
     around.now += 30
+    around.driver(refused_at=around.now)
     assert not around.step().orders.stop
     assert around.condition("Training")["reason"] == "Unreachable"
 
@@ -297,6 +300,23 @@ def test_a_driver_that_refuses_the_token_is_not_stalled_and_says_so():
     long_ago = replace(around.world, driver=replace(around.world.driver, since=NOW - 1e6, beat_at=NOW - 1e6))
     history = history_of(admitted(around.raw).status)
     assert advance(history, admitted(around.raw), long_ago, around.now).attempts[-1].verdict is None
+
+
+def test_a_refusal_of_a_token_that_is_surely_right_ends_no_run():
+    """A mesh or a proxy answers `403 RBAC: access denied`, too."""
+    around = refusing(7 * 86400.0, is_sure=True)
+    around.driver(state=DriverState.UNKNOWN)
+    around.step()
+    assert len(around.status["attempts"]) == 1
+    assert all("deletionTimestamp" not in cluster["metadata"] for cluster in around.world.rayclusters())
+
+
+@pytest.mark.parametrize(("keys", "is_sure"), [(b"k", True), (b"n", False)], ids=["known", "lost"])
+def test_a_token_is_surely_right_while_the_operator_has_the_key_of_the_pods(vault, keys, is_sure):
+    vault.keys = Keys.of(keys * 32)
+    vault.restart()
+    vault.has_secret()
+    assert vault.tokens.is_sure(vault.job) is is_sure
 
 
 def test_a_head_whose_ray_refuses_the_token_gets_a_new_cluster_too():

@@ -42,17 +42,22 @@ def test_the_head_is_known_by_its_label():
     assert pod_of(raw_pod({"ray.io/node-type": "head"})).is_head
 
 
+KILLED = {"reason": "OOMKilled", "finishedAt": "2027-01-15T08:00:00Z"}
+
+
 @pytest.mark.parametrize(
     ("container", "ran_out"),
     [
-        ({"name": "ray", "state": {"terminated": {"reason": "OOMKilled"}}}, True),
-        ({"name": "ray", "state": {"running": {}}, "lastState": {"terminated": {"reason": "OOMKilled"}}}, True),
-        ({"name": "ray", "state": {"running": {}}, "lastState": {"terminated": {"reason": "Error"}}}, False),
-        ({"name": "ray"}, False),
+        ({"name": "ray-head", "state": {"terminated": KILLED}}, True),
+        ({"name": "ray-worker", "state": {"running": {}}, "lastState": {"terminated": KILLED}}, True),
+        ({"name": "ray-head", "state": {"running": {}}, "lastState": {"terminated": {"reason": "Error"}}}, False),
+        ({"name": "istio-proxy", "state": {"running": {}}, "lastState": {"terminated": KILLED}}, False),
+        ({"name": "ray-head"}, False),
     ],
 )
-def test_a_pod_that_ran_out_of_memory_is_known_by_the_end_of_its_container(container: dict[str, Any], ran_out: bool):
-    assert pod_of(raw_pod(containerStatuses=[container])).ran_out_of_memory == ran_out
+def test_a_pod_that_ran_out_of_memory_is_known_by_the_end_of_ray_s_container(container: dict[str, Any], ran_out: bool):
+    found = pod_of(raw_pod(containerStatuses=[container])).out_of_memory_at
+    assert found == (1_800_000_000.0 if ran_out else None)
 
 
 def test_the_age_of_a_pod_is_read():
