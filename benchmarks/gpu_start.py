@@ -24,6 +24,7 @@ import yaml
 from gpu_runs import Bench
 
 from rljob_api import kernels
+from rljob_api.control import TOKEN_VARIABLE
 from rljob_api.reading.manifest import load
 from rljob_trainer.engines.command import EngineCommand, engine_command
 from rljob_trainer.engines.server import EngineServer
@@ -52,6 +53,7 @@ def main() -> None:
         os.environ.update(
             {name: value.replace(kernels.DIRECTORY, str(directory)) for name, value in kernels.ENVIRONMENT.items()}
         )
+        os.environ.setdefault(TOKEN_VARIABLE, "of this benchmark")  # pods keep kernels by a key that is made of it
         os.environ["HOME"] = place  # caches that no variable moves
         starts: dict[str, Callable[[], str]] = {
             "engine": lambda: engine(options),

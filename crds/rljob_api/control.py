@@ -18,6 +18,7 @@ Whatever is refused is answered with a Refusal.
 
 import hashlib
 import hmac
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -390,6 +391,22 @@ class Refusal(Message):
 def eviction_token(token: str) -> str:
     """Return the token that permits only to report evictions, derived from the token of the control protocol."""
     return hmac.new(token.encode(), b"evict", hashlib.sha256).hexdigest()
+
+
+def eviction_token_of(environ: Mapping[str, str]) -> str | None:
+    """Return the eviction token of a pod with this environment; None: it has none."""
+    if TOKEN_VARIABLE in environ:
+        return eviction_token(environ[TOKEN_VARIABLE])
+    return environ.get(EVICTION_TOKEN_VARIABLE)
+
+
+def kernels_key(environ: Mapping[str, str]) -> bytes | None:
+    """Return the key of the compiled kernels that the pods of a job keep for each other; None: there is none.
+
+    Every pod of the job derives the same one, in every attempt with the same control token.
+    """
+    token = eviction_token_of(environ)
+    return hmac.digest(token.encode(), b"kernels", "sha256") if token else None
 
 
 def ray_token(token: str) -> str:

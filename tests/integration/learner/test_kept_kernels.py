@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from rljob_trainer.processes.kernel_archive import KeptKernels
-from support.trainer.kept_kernels import kernels_around_a_save
+from support.trainer.kept_kernels import kept, kernels_around_a_save
 from support.trainer.learner_data import learner_config
 from support.trainer.learner_ranks import run_ranks
 
@@ -13,7 +12,7 @@ def test_ranks_find_the_kernels_that_were_kept_and_one_keeps_theirs(tiny_llama_d
     earlier, machine = tmp_path / "earlier", tmp_path / "machine"
     earlier.mkdir()
     (earlier / "kernel.cubin").write_bytes(b"cubin")
-    KeptKernels(earlier, archive).pack()
+    kept(earlier, archive).pack()
     config = learner_config(tiny_llama_dir, kernels=archive)
     first, second = run_ranks(kernels_around_a_save, 2, config, machine, tmp_path / "saved")
     assert first == (["kernel.cubin"], True)

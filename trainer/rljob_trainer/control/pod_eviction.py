@@ -24,7 +24,7 @@ from rljob_api.control import (
     TOKEN_VARIABLE,
     Eviction,
     EvictionResult,
-    eviction_token,
+    eviction_token_of,
 )
 
 HEAD_VARIABLE = "FQ_RAY_IP"
@@ -92,13 +92,6 @@ def _reason_to_end(answer: Answer, waited_s: float, is_silent: bool) -> str | No
             return "the run continues without this pod" if waited_s >= NEIGHBOURS_S else None
 
 
-def token_of(environ: Mapping[str, str]) -> str | None:
-    """Return the eviction token of a pod; None: it has none."""
-    if TOKEN_VARIABLE in environ:
-        return eviction_token(environ[TOKEN_VARIABLE])
-    return environ.get(EVICTION_TOKEN_VARIABLE)
-
-
 def post(url: str, token: str, eviction: Eviction) -> Answer:
     """Report the eviction once."""
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
@@ -116,7 +109,7 @@ def post(url: str, token: str, eviction: Eviction) -> Answer:
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
     """Run the hook."""
     options = _parser().parse_args(arguments)
-    token, head, name = token_of(environ), environ.get(HEAD_VARIABLE, "127.0.0.1"), socket.gethostname()
+    token, head, name = eviction_token_of(environ), environ.get(HEAD_VARIABLE, "127.0.0.1"), socket.gethostname()
     if token is None:
         say(f"{name}: no {EVICTION_TOKEN_VARIABLE}, so the driver cannot be asked to save")
         return

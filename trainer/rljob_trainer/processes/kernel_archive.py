@@ -5,25 +5,33 @@
 There is one archive. Whoever packs adds what it lacks. The directories are those of `rljob_api.kernels`. A problem with
 the archive is logged and costs time, never a start. If an engine does not start, the archive is removed, because it may
 be the reason.
+
+What it holds is code, and others may write to the run's volume: each file has a seal by a key of the job's pods. An
+archive with any other file is not taken, and is replaced.
 """
 
+import hashlib
+import hmac
 import io
+import json
 import logging
 import os
+import secrets
 import shutil
 import tarfile
 import tempfile
 import threading
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from xxhash import xxh3_128_hexdigest
-
+from rljob_api.control import kernels_key
+from rljob_api.foreign_text import printable
 from rljob_api.kernels import DIRECTORY_VARIABLE
 from rljob_api.sections import Device
+from rljob_trainer.own_files import created, draft_of
 from rljob_trainer.processes.file_lock import locked
 
 log = logging.getLogger(__name__)
@@ -35,8 +43,12 @@ THREAD = "kernels"
 MARK = ".rljob-"
 """begins names of files of ours in a machine's directory"""
 LOCK, UNPACKED = f"{MARK}lock", f"{MARK}unpacked"
-DIGEST = "RLJOB.xxh3"
+DIGEST = "RLJOB.sha256"
 """header with the digest of a file: a node that crashes may leave zeros in it"""
+SEAL = "RLJOB.seal"
+"""header with an HMAC of a file's name, size, time and digest"""
+OF_THIS_PROCESS = secrets.token_bytes(32)
+"""a key that no other process has"""
 TIME = "RLJOB.mtime"
 """header with a file's time [ns]. Ninja builds again what is newer than it has noted, and tar's own time is rounded"""
 MOST_BYTES = 1 << 30
@@ -66,6 +78,8 @@ class KeptKernels:
     directory: Path
     """of the machine"""
     archive: Path
+    key: bytes = field(default=OF_THIS_PROCESS, repr=False)
+    """of all processes that trust each other's files"""
 
     def unpack(self) -> bool:
         """Fill the machine's directory from the archive, once; return whether that was done now."""
@@ -77,10 +91,12 @@ class KeptKernels:
                     return False
                 (directory / UNPACKED).touch()
                 with tempfile.TemporaryDirectory(prefix=MARK, dir=directory) as staging:
-                    _extract(archive, Path(staging))
+                    _extract(archive, Path(staging), self.key)
                     _move_missing(Path(staging), directory)
-        except (OSError, tarfile.TarError, KeyError) as error:
-            log.warning("action=unpack_kernels archive=%s reason=%s", archive, error)
+        except (OSError, ValueError, tarfile.TarError) as error:
+            log.warning("action=unpack_kernels archive=%s reason=%s", archive, printable(str(error)))
+            if isinstance(error, tarfile.TarError):  # nobody can use it, and as long as it is there none replaces it
+                _remove(archive)
             return False
         log.info("action=unpack_kernels archive=%s bytes=%d", archive, archive.stat().st_size)
         return True
@@ -88,10 +104,10 @@ class KeptKernels:
     def pack(self) -> bool:
         """Write the archive if the machine's directory has files that it lacks; return whether that was done."""
         archive = self.archive
-        writing = archive.with_name(f"{archive.name}.{os.uname().nodename}-{os.getpid()}")
+        writing = draft_of(archive)
         try:
             files = {str(path.relative_to(self.directory)): path for path in _files(self.directory)}
-            sizes = _sizes(archive)
+            sizes = _sizes(archive, self.key)
             if files.keys() <= sizes.keys():
                 return False
             before = {name: _version(path) for name, path in files.items()}
@@ -102,16 +118,15 @@ class KeptKernels:
             if num_bytes + sum(others.values()) > MOST_BYTES:  # some are of earlier versions
                 others = {}
             archive.parent.mkdir(parents=True, exist_ok=True)
-            with tarfile.open(writing, "w") as tar:
-                _add(tar, files, before)
-                _copy(tar, archive, others)
+            with created(writing) as file, tarfile.open(fileobj=file, mode="w") as tar:
+                _add(tar, files, before, self.key)
+                _copy(tar, archive, others, self.key)
             if {name: _version(path) for name, path in files.items()} != before:
                 raise OSError("files have changed meanwhile")
             writing.rename(archive)
         except (OSError, tarfile.TarError) as error:
-            log.warning("action=pack_kernels archive=%s reason=%s", archive, error)
-            with suppress(OSError):
-                writing.unlink()
+            log.warning("action=pack_kernels archive=%s reason=%s", archive, printable(str(error)))
+            _remove(writing)
             return False
         log.info("action=pack_kernels archive=%s files=%d bytes=%d", archive, len(files), num_bytes)
         return True
@@ -153,27 +168,45 @@ def archive_of(directory: Path, device: Device) -> Path | None:
 
 
 def kernels_of(environ: Mapping[str, str], archive: Path | None) -> Kernels:
-    """Return the kernels of a process with this environment; None: it compiles none that are worth keeping."""
-    directory = environ.get(DIRECTORY_VARIABLE)
-    return KeptKernels(Path(directory), archive) if directory and archive else NoKernels()
+    """Return the kernels of a process with this environment; it may compile none that are worth keeping."""
+    directory, key = environ.get(DIRECTORY_VARIABLE), kernels_key(environ)
+    return KeptKernels(Path(directory), archive, key) if directory and archive and key else NoKernels()
 
 
-def _add(tar: tarfile.TarFile, files: Mapping[str, Path], versions: Mapping[str, tuple[int, int]]) -> None:
-    """Add these files by name, with their exact times and digests."""
+def _add(tar: tarfile.TarFile, files: Mapping[str, Path], versions: Mapping[str, tuple[int, int]], key: bytes) -> None:
+    """Add these files by name, with their exact times, digests and seals."""
     for name in sorted(files):
         member = tar.gettarinfo(files[name], name)
         content = files[name].read_bytes()
-        member.pax_headers = {TIME: str(versions[name][1]), DIGEST: xxh3_128_hexdigest(content)}
+        member.size = len(content)
+        member.pax_headers = {TIME: str(versions[name][1]), DIGEST: hashlib.sha256(content).hexdigest()}
+        member.pax_headers[SEAL] = _seal(member, key)
         tar.addfile(member, io.BytesIO(content))
 
 
-def _extract(archive: Path, directory: Path) -> None:
-    """Extract all files, with their exact times. Raises tarfile.TarError if one is damaged."""
+def _seal(member: tarfile.TarInfo, key: bytes) -> str:
+    """Return the seal of a file, whatever seal it has."""
+    text = json.dumps([member.name, member.size, *(member.pax_headers.get(name) for name in (TIME, DIGEST))])
+    return hmac.digest(key, text.encode(errors="surrogateescape"), "sha256").hex()
+
+
+def _is_sealed(member: tarfile.TarInfo, key: bytes) -> bool:
+    """Return whether a file is one that a process with this key has added; its content may still be another one."""
+    seal = member.pax_headers.get(SEAL, "")
+    return member.isreg() and hmac.compare_digest(seal.encode(errors="replace"), _seal(member, key).encode())
+
+
+def _extract(archive: Path, directory: Path, key: bytes) -> None:
+    """Extract all files, with their exact times. Raises tarfile.TarError if one is damaged, or of somebody else."""
     with tarfile.open(archive) as tar:
-        tar.extractall(directory, filter="data")
-        for member in tar:
+        members = tar.getmembers()
+        for member in members:
+            if not _is_sealed(member, key):
+                raise tarfile.TarError(f"{printable(member.name, 200)} is of another job, or of nobody")
+        tar.extractall(directory, members, filter="data")
+        for member in members:
             file, when = directory / member.name, int(member.pax_headers[TIME])
-            if xxh3_128_hexdigest(file.read_bytes()) != member.pax_headers[DIGEST]:
+            if hashlib.sha256(file.read_bytes()).hexdigest() != member.pax_headers[DIGEST]:
                 raise tarfile.TarError(f"{member.name} is damaged")
             os.utime(file, ns=(when, when))
 
@@ -187,13 +220,13 @@ def _move_missing(source: Path, target: Path) -> None:
             file.rename(wanted)
 
 
-def _copy(tar: tarfile.TarFile, archive: Path, names: Collection[str]) -> None:
-    """Add what another archive has by these names."""
+def _copy(tar: tarfile.TarFile, archive: Path, names: Collection[str], key: bytes) -> None:
+    """Add what another archive has by these names, with the seals that it has."""
     if not names:
         return
     with tarfile.open(archive) as other:
         for member in other:
-            if member.name in names:
+            if member.name in names and _is_sealed(member, key):
                 tar.addfile(member, other.extractfile(member))
 
 
@@ -209,10 +242,16 @@ def _version(file: Path) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def _sizes(archive: Path) -> dict[str, int]:
-    """Return the files in an archive with their sizes [bytes]; none if it cannot be read."""
+def _sizes(archive: Path, key: bytes) -> dict[str, int]:
+    """Return the sealed files in an archive with their sizes [bytes]; none if it cannot be read."""
     try:
         with tarfile.open(archive) as tar:
-            return {member.name: member.size for member in tar}
-    except (OSError, tarfile.TarError):
+            return {member.name: member.size for member in tar if _is_sealed(member, key)}
+    except (OSError, ValueError, tarfile.TarError):
         return {}
+
+
+def _remove(file: Path) -> None:
+    """Remove a file, if that is possible."""
+    with suppress(OSError):
+        file.unlink()

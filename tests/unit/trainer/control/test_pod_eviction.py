@@ -5,8 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.control import EVICT, EVICTION_TOKEN_VARIABLE, TOKEN_VARIABLE, Eviction, EvictionResult, eviction_token
-from rljob_trainer.control.pod_eviction import Answer, NoAnswer, await_end, post, say, token_of
+from rljob_api.control import (
+    EVICT,
+    EVICTION_TOKEN_VARIABLE,
+    TOKEN_VARIABLE,
+    Eviction,
+    EvictionResult,
+    eviction_token,
+    eviction_token_of,
+)
+from rljob_trainer.control.pod_eviction import Answer, NoAnswer, await_end, post, say
 from rljob_trainer.processes.ports import free_ports
 
 DRAINING, UNNEEDED = EvictionResult(outcome="Draining"), EvictionResult(outcome="Unneeded")
@@ -58,7 +66,7 @@ def test_a_head_without_a_driver_ends_at_once() -> None:
     ],
 )
 def test_the_head_derives_its_token_and_other_pods_have_it(environ: dict[str, str], token: str | None) -> None:
-    assert token_of(environ) == token
+    assert eviction_token_of(environ) == token
 
 
 def test_a_port_at_which_nothing_listens_means_that_there_is_no_driver() -> None:

@@ -1,5 +1,6 @@
 """Compiled kernels travel to machines that start later, whole or not at all."""
 
+import hashlib
 import io
 import os
 import shutil
@@ -7,11 +8,13 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rljob_api import kernels
+from rljob_api.control import EVICTION_TOKEN_VARIABLE, TOKEN_VARIABLE, eviction_token, kernels_key
 from rljob_trainer.engines import server
 from rljob_trainer.engines.command import EngineCommand
 from rljob_trainer.engines.server import EngineServer, EngineStartError
@@ -28,6 +31,12 @@ def compiled(tmp_path: Path) -> Path:
     (directory / "tvm-ffi").mkdir()
     (directory / "tvm-ffi" / "main.so").write_bytes(b"so")
     return directory
+
+
+def key_of(token: str) -> bytes:
+    key = kernels_key({TOKEN_VARIABLE: token})
+    assert key is not None
+    return key
 
 
 @pytest.fixture
@@ -181,6 +190,102 @@ def test_files_of_this_machine_stay_when_the_archive_is_unpacked(compiled: Path,
     assert content(second) == content(compiled) | {"tvm-ffi/main.so": b"own"}
 
 
+Change = Callable[[tarfile.TarInfo, bytes], tuple[tarfile.TarInfo, bytes]]
+
+
+def rewritten(archive: Path, change: Change) -> None:
+    """Change one file of an archive, as somebody may who writes to the volume; all its headers stay otherwise."""
+    with tarfile.open(archive) as tar:
+        found = [(member, tar.extractfile(member).read()) for member in tar]  # type: ignore[union-attr]
+    with tarfile.open(archive, "w") as tar:
+        for index, (member, held) in enumerate(found):
+            one, content = change(member, held) if index == 0 else (member, held)
+            tar.addfile(one, io.BytesIO(content))
+
+
+def with_content(member: tarfile.TarInfo, held: bytes, has_digest: bool) -> tuple[tarfile.TarInfo, bytes]:
+    evil = b"EVIL!"[: len(held)]
+    if has_digest:
+        member.pax_headers[kernel_archive.DIGEST] = hashlib.sha256(evil).hexdigest()
+    return member, evil
+
+
+def with_header(name: str, value: str | None) -> Change:
+    def changed(member: tarfile.TarInfo, held: bytes) -> tuple[tarfile.TarInfo, bytes]:
+        member.pax_headers = {key: each for key, each in member.pax_headers.items() if key != name}
+        member.pax_headers |= {} if value is None else {name: value}
+        return member, held
+
+    return changed
+
+
+def renamed(member: tarfile.TarInfo, held: bytes) -> tuple[tarfile.TarInfo, bytes]:
+    member.name = "tvm-ffi/other.so"
+    return member, held
+
+
+CHANGES: dict[str, Change] = {
+    "its content": lambda member, held: with_content(member, held, has_digest=False),
+    "its content and digest": lambda member, held: with_content(member, held, has_digest=True),
+    "its name": renamed,
+    "its time": with_header(kernel_archive.TIME, "1"),
+    "no seal": with_header(kernel_archive.SEAL, None),
+    "an empty seal": with_header(kernel_archive.SEAL, ""),
+    "a seal in another script": with_header(kernel_archive.SEAL, "\u00e9" * 64),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_of_an_archive_that_somebody_has_changed_nothing_is_taken_and_it_is_replaced(
+    compiled: Path, archive: Path, tmp_path: Path, change: Change, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert KeptKernels(compiled, archive).pack()
+    rewritten(archive, change)
+    second = tmp_path / "second"
+    assert not KeptKernels(second, archive).unpack()
+    assert content(second) == {}
+    assert "action=unpack_kernels" in caplog.text
+    assert KeptKernels(compiled, archive).pack(), "what is not ours is not there"
+    third = tmp_path / "third"
+    assert KeptKernels(third, archive).unpack()
+    assert content(third) == content(compiled)
+
+
+def test_an_archive_of_another_job_is_not_taken(compiled: Path, archive: Path, tmp_path: Path) -> None:
+    assert KeptKernels(compiled, archive, key_of("of another job")).pack()
+    assert not KeptKernels(tmp_path / "second", archive, key_of("of this job")).unpack()
+    assert content(tmp_path / "second") == {}
+
+
+def test_all_pods_of_a_job_have_the_key_and_no_other_job() -> None:
+    head, worker = {TOKEN_VARIABLE: "a token"}, {EVICTION_TOKEN_VARIABLE: eviction_token("a token")}
+    assert kernels_key(head) == kernels_key(worker) == key_of("a token")
+    assert key_of("another") != key_of("a token")
+    assert kernels_key({}) is None
+    assert kernels_key({EVICTION_TOKEN_VARIABLE: ""}) is None
+
+
+def test_packing_leaves_out_what_somebody_has_added(compiled: Path, archive: Path, tmp_path: Path) -> None:
+    assert KeptKernels(compiled, archive).pack()
+    with tarfile.open(archive, "a") as tar:
+        entry = tarfile.TarInfo("triton/EVIL/launcher.so")
+        entry.size = 4
+        tar.addfile(entry, io.BytesIO(b"evil"))
+    (compiled / "more").write_bytes(b"more")
+    assert KeptKernels(compiled, archive).pack()
+    with tarfile.open(archive) as tar:
+        assert sorted(tar.getnames()) == sorted(content(compiled))
+
+
+def test_an_archive_is_written_through_no_link(compiled: Path, archive: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("secret")
+    archive.parent.mkdir(parents=True)
+    archive.symlink_to(victim)
+    assert KeptKernels(compiled, archive).pack()
+    assert victim.read_text() == "secret"
+
+
 def test_an_archive_writes_nothing_outside(archive: Path, tmp_path: Path) -> None:
     archive.parent.mkdir(parents=True)
     with tarfile.open(archive, "w") as tar:
@@ -250,7 +355,8 @@ def test_an_engine_finds_the_kernels_and_leaves_them(
         (directory / "more").write_bytes(b"more")
         return trouble
 
-    KeptKernels(compiled, archive).pack()
+    KeptKernels(compiled, archive, key_of("a token")).pack()
+    monkeypatch.setenv(EVICTION_TOKEN_VARIABLE, eviction_token("a token"))
     monkeypatch.setattr(server, "KeptProcess", Process)
     monkeypatch.setattr(server, "_wait_ready", ready)
     monkeypatch.setattr(KeptKernels, "pack_soon", KeptKernels.pack)
@@ -278,13 +384,16 @@ def test_an_engine_starts_where_nothing_is_kept(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("directory", [None, "", "machine"])
 @pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("has_token", [True, False])
 def test_kernels_are_kept_in_pods_for_processes_that_compile(
-    archive: Path, tmp_path: Path, directory: str | None, named: bool
+    archive: Path, tmp_path: Path, directory: str | None, named: bool, has_token: bool
 ) -> None:
     environ = {} if directory is None else {kernels.DIRECTORY_VARIABLE: directory and str(tmp_path / directory)}
+    environ |= {TOKEN_VARIABLE: "a token"} if has_token else {}
     found = kernels_of(environ, archive if named else None)
-    if directory and named:
-        assert found == KeptKernels(tmp_path / directory, archive)
+    if directory and named and has_token:
+        assert found == KeptKernels(tmp_path / directory, archive, key_of("a token"))
+        assert key_of("a token").hex() not in repr(found)
     else:
         assert isinstance(found, NoKernels)
         assert not found.unpack()
