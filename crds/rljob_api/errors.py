@@ -1,10 +1,15 @@
 """The format of every problem with a manifest."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 
 LONGEST_VALUE = 60
+LONGEST_FIELD = 200
+MOST_PROBLEMS = 20
+"""of a manifest: nobody reads more at once, and a search for what was meant takes milliseconds for each"""
 
 
 UNREADABLE = (
@@ -44,13 +49,28 @@ class Problem:
     def __str__(self) -> str:
         value = "" if self.value is ABSENT else f"{shown(self.value)} "
         nearest = "" if self.nearest is None else f"; nearest valid: {self.nearest}"
-        return f"{self.field}: {value}{self.rule}{nearest}"
+        return f"{cut(self.field, LONGEST_FIELD)}: {value}{self.rule}{nearest}"
 
 
 def shown(value: object) -> str:
     """Return the value as a manifest would write it, on one line and not too long."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+    return cut(json.dumps(value, ensure_ascii=False, default=str), LONGEST_VALUE)
+
+
+def cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}…"
+
+
+def first_problems(found: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Return the first problems, and one that says that there are more. Takes no further ones from `found`."""
+    first = tuple(islice(found, MOST_PROBLEMS + 1))
+    return first if len(first) <= MOST_PROBLEMS else (*first[:MOST_PROBLEMS], more())
+
+
+def more(number: int | None = None) -> Problem:
+    """Return the last problem of a manifest that has more than are listed; None: they are not counted."""
+    many = "more problems" if number is None else f"{number} more problem{'s' * (number > 1)}"
+    return Problem("manifest", ABSENT, f"has {many}; these are the first {MOST_PROBLEMS}")
 
 
 class ManifestError(ValueError):

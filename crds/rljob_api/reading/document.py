@@ -8,8 +8,9 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 import yaml
+from yaml.composer import Composer
 
-from rljob_api.errors import ABSENT, ManifestError, Problem
+from rljob_api.errors import ABSENT, ManifestError, Problem, first_problems
 
 Document = dict[str, Any]
 
@@ -31,12 +32,27 @@ SCALARS = (
 )
 
 
-class Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with YAML 1.2's scalars, which notes keys that occur twice."""
+TOO_MANY = Problem("manifest", ABSENT, f"stands for more than {MOST_VALUES} values, with its aliases in full")
+
+
+class Loader(Composer, yaml.CSafeLoader):
+    """PyYAML's safe loader with YAML 1.2's scalars, which notes keys that occur twice.
+
+    libyaml reads the text, four times as fast. Python composes the nodes: libyaml's composer has no limit of nesting,
+    and ends the process.
+    """
 
     def __init__(self, text: str) -> None:
-        super().__init__(text)
+        yaml.CSafeLoader.__init__(self, text)
+        Composer.__init__(self)
         self.duplicates: list[Problem] = []
+        self.values = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.values += 1
+        if self.values > MOST_VALUES:
+            raise ManifestError((TOO_MANY,))
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: dict[str, yaml.Mark] = {}
@@ -79,7 +95,7 @@ def document(text: str) -> Document:
     except (ValueError, KeyError) as error:  # an explicit tag, such as `!!int abc`
         raise ManifestError((Problem("manifest", ABSENT, f"not YAML: {error}"),)) from error
     if duplicates:
-        raise ManifestError(tuple(duplicates))
+        raise ManifestError(first_problems(duplicates))
     if len(documents) != 1:
         found = "is empty" if not documents else f"holds {len(documents)} documents"
         raise ManifestError((Problem("manifest", ABSENT, f"{found}; one RLJob is expected"),))
@@ -107,8 +123,7 @@ def check_size(root: yaml.Node) -> None:
     """Raise ManifestError if the document has too many values, each alias in full, or one contains itself."""
     sizes: dict[int, int | None] = {}
     if size(root, sizes) > MOST_VALUES:
-        rule = f"stands for more than {MOST_VALUES} values, with its aliases in full"
-        raise ManifestError((Problem("manifest", ABSENT, rule),))
+        raise ManifestError((TOO_MANY,))
 
 
 def size(node: yaml.Node, sizes: dict[int, int | None]) -> int:

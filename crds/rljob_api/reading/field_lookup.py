@@ -3,17 +3,17 @@
 The names of other systems are read from the texts of the fields (`slime: --lr`).
 """
 
-import difflib
 import re
 import typing
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from types import UnionType
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rljob_api.rules import arguments
+from rljob_api.rules.likeness import LONGEST_COMPARED, similar
 from rljob_api.sections import RLJob
 
 Path = tuple[str, ...]
@@ -160,10 +160,12 @@ def flags() -> dict[str, tuple[Path, ...]]:
     return found
 
 
-def outside_lists() -> list[Entry]:
-    return [entry for entry in entries().values() if not entry.in_list]
+@cache
+def outside_lists() -> tuple[Entry, ...]:
+    return tuple(entry for entry in entries().values() if not entry.in_list)
 
 
+@lru_cache(256)  # there are fewer sections; others have no fields
 def siblings(section: Path) -> tuple[str, ...]:
     """Return the names of the fields directly in a section."""
     return tuple(path[-1] for path in entries() if path[:-1] == section)
@@ -171,6 +173,8 @@ def siblings(section: Path) -> tuple[str, ...]:
 
 def meant(section: Path, name: str) -> str | None:
     """Return what somebody most likely meant by an unknown name in a section, or None."""
+    if len(name) > LONGEST_COMPARED:
+        return None
     word = spelled(name)
     here = {spelled(sibling): dotted((*section, sibling)) for sibling in siblings(section)}
     return here.get(word) or exactly(word) or close(word, here) or close(word, anywhere())
@@ -194,14 +198,15 @@ def named(word: str) -> tuple[Path, ...]:
     return tuple(entry.path for entry in outside_lists() if spelled(entry.path[-1]) == word)
 
 
+@cache
 def anywhere() -> dict[str, str]:
     fields = {spelled(entry.path[-1]): dotted(entry.path) for entry in outside_lists()}
     return {flag: dotted(paths[0]) for flag, paths in flags().items()} | fields
 
 
 def close(word: str, candidates: dict[str, str]) -> str | None:
-    matches = difflib.get_close_matches(word, candidates, n=1, cutoff=0.75)
-    return candidates[matches[0]] if matches else None
+    near = similar(word, candidates, cutoff=0.75)
+    return candidates[near] if near is not None else None
 
 
 def spelled(name: str) -> str:

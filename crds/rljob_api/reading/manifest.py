@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from rljob_api.errors import ABSENT, ManifestError, Problem
+from rljob_api.errors import ABSENT, MOST_PROBLEMS, ManifestError, Problem, first_problems, more
 from rljob_api.reading import depth, field_lookup, field_types
 from rljob_api.reading.document import document
 from rljob_api.reading.field_lookup import Path, section_of
@@ -29,8 +29,8 @@ from rljob_api.sections import LONGEST_NAME, NOT_A_NAME, RLJob, Spec
 STATUS = "status"
 """written by the operator and printed by `kubectl get -o yaml`; ignored here"""
 MOST_KEPT = 8 * 2**20
-"""of the valid manifests whose jobs are kept: the operator parses an object at every event, and specs seldom change.
-A job takes twice its text [characters]"""
+"""of the manifests whose jobs or problems are kept: the operator parses an object at every event, and specs seldom
+change. A job takes twice its text [characters]"""
 MOST_NAMED = 8
 """parts of the path to a value that is nested too deep"""
 KINDS = {
@@ -66,24 +66,25 @@ def parse(content: Mapping[str, Any]) -> RLJob:
 
     Raises ManifestError with all its problems.
     """
+    text = as_json(content)
+    found = _kept.get(text)
+    if found is None:
+        found = _checked(content, text)
+        _kept.put(text, found)
+    if isinstance(found, RLJob):
+        return found
+    raise ManifestError(found)
+
+
+_kept: Kept[RLJob | tuple[Problem, ...]] = Kept(MOST_KEPT)
+
+
+def _checked(content: Mapping[str, Any], text: str) -> RLJob | tuple[Problem, ...]:
     try:
-        return _checked(as_json(content))
+        job: RLJob = RLJob.model_validate_json(text, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise ManifestError(invalid(content, error.errors(include_url=False))) from error
-
-
-_kept: Kept[RLJob] = Kept(MOST_KEPT)
-
-
-def _checked(text: str) -> RLJob:
-    known = _kept.get(text)
-    if known is not None:
-        return known
-    job: RLJob = RLJob.model_validate_json(text, strict=True, by_alias=True, by_name=False)
-    if broken := registry.check(job.spec):
-        raise ManifestError(broken)
-    _kept.put(text, job)
-    return job
+        return invalid(content, error.errors(include_url=False))
+    return registry.check(job.spec) or job
 
 
 def as_json(content: Mapping[str, Any]) -> str:
@@ -116,11 +117,14 @@ def _too_deep(place: depth.Place) -> Problem:
 
 
 def invalid(content: Mapping[str, Any], errors: list[ErrorDetails]) -> tuple[Problem, ...]:
-    """Return the problems of fields, and of those rules that read none of the wrong fields."""
+    """Return the first problems of fields, and of those rules that read none of the wrong fields."""
+    found = [translated(error) for error in errors[:MOST_PROBLEMS]]
+    if len(errors) > MOST_PROBLEMS:
+        return (*found, more(len(errors) - MOST_PROBLEMS))
     wrong = {path for error in errors for path in touched(error)}
     spec = content.get("spec")
     related = judged(spec, wrong) if isinstance(spec, Mapping) else ()
-    return (*(translated(error) for error in errors), *related)
+    return first_problems((*found, *related))
 
 
 def touched(error: ErrorDetails) -> set[Path]:
@@ -135,16 +139,14 @@ def judged(content: Mapping[str, Any], wrong: set[Path]) -> tuple[Problem, ...]:
     """Return the problems of the rules that can be judged without the wrong fields."""
     spec = without(Spec, content, ("spec",), wrong)
     assert isinstance(spec, Spec)
-    return tuple(problem for rule in registry.RULES for problem in judged_by(rule, spec))
+    return first_problems(problem for rule in registry.RULES for problem in judged_by(rule, spec))
 
 
-def judged_by(rule: Rule, spec: Spec) -> list[Problem]:
-    found: list[Problem] = []
+def judged_by(rule: Rule, spec: Spec) -> tuple[Problem, ...]:
     try:
-        found.extend(rule(spec))
+        return first_problems(rule(spec))
     except AttributeError:
-        return []  # it reads a missing or wrong field, which is reported already
-    return found
+        return ()  # it reads a missing or wrong field, which is reported already
 
 
 def without(model: type[BaseModel], content: Mapping[str, Any], path: Path, wrong: set[Path]) -> BaseModel:

@@ -5,15 +5,15 @@ is free, or owned by a field of the manifest, or set by rljob itself; only free 
 free ones are listed, for many of its fields belong to other models and layers and would be ignored.
 """
 
-import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
 from rljob_api.errors import ABSENT, Problem
+from rljob_api.rules.likeness import similar
 
 System = Literal["sglang", "megatron"]
 Arguments = Mapping[str, Any]
@@ -178,9 +178,9 @@ def passed_through(word: str) -> str | None:
     return f"spec.extraArgs.megatron.{snake}" if snake in MEGATRON_FREE else None
 
 
-def problems(system: System, given: Arguments) -> tuple[Problem, ...]:
-    """Return what is wrong with the arguments to pass through to a system."""
-    return tuple(found for name, value in given.items() if (found := problem(system, name, value)))
+def problems(system: System, given: Arguments) -> Iterator[Problem]:
+    """Yield what is wrong with the arguments to pass through to a system."""
+    return (found for name, value in given.items() if (found := problem(system, name, value)))
 
 
 def problem(system: System, name: str, value: object) -> Problem | None:
@@ -196,8 +196,8 @@ def problem(system: System, name: str, value: object) -> Problem | None:
         return Problem(path, value, f"must be of type {found.kind} (default {found.default})")
     wrong = [item for item in (value if isinstance(value, list) else [value]) if str(item) not in found.choices]
     if found.choices and wrong:
-        close = difflib.get_close_matches(str(wrong[0]), found.choices, n=1, cutoff=0.0)
-        return Problem(path, wrong[0], f"is none of {', '.join(found.choices)}", close[0])
+        near = similar(str(wrong[0]), found.choices, cutoff=0.0)
+        return Problem(path, wrong[0], f"is none of {', '.join(found.choices)}", near)
     return None
 
 
@@ -223,10 +223,10 @@ def unknown(system: System, path: str, name: str) -> Problem:
         return Problem(path, ABSENT, rule)
     word = name.lstrip("-").lower().replace("-", separator).replace("_", separator)
     options = known(system) if system == "sglang" else MEGATRON_FREE
-    matches = difflib.get_close_matches(word.removeprefix(f"sglang{separator}"), options, n=1, cutoff=0.7)
+    near = similar(word.removeprefix(f"sglang{separator}"), options, cutoff=0.7)
     version = contents()["versions"][package]
     rule = f"is no argument of {package} {version}"
-    return Problem(path, ABSENT, rule, f"spec.extraArgs.{system}.{matches[0]}" if matches else None)
+    return Problem(path, ABSENT, rule, f"spec.extraArgs.{system}.{near}" if near else None)
 
 
 def fits(value: object, kind: str) -> bool:

@@ -4,6 +4,8 @@ import json
 import re
 from typing import Final
 
+LONGEST: Final = 100
+"""of a value that is obvious [characters]"""
 INTEGER: Final = re.compile(r"-?\d{1,18}(\.0*)?")
 NUMBER: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 BOOLEANS: Final = {
@@ -18,7 +20,8 @@ def meant(value: object, kind: str) -> str | None:
 
     `kind` is `integer`, `number`, `boolean`, `string` or `list`; of any other type nothing is obvious.
     """
-    text = str(value)
+    if not isinstance(value, int | float | str) or len(text := str(value)) > LONGEST:
+        return None
     match kind:
         case "integer" if INTEGER.fullmatch(text):
             return text.partition(".")[0]

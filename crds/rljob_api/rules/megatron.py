@@ -5,12 +5,12 @@ What stands here is what megatron-core 0.16.1 reads of them (`TransformerConfig.
 at all, see `arguments.MEGATRON_OURS`.
 """
 
-import difflib
 from collections.abc import Iterator
 from typing import Any
 
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules.claims import FREE_MAPPING, only_in_python
+from rljob_api.rules.likeness import similar
 from rljob_api.sections import Device, Precision, Recompute, Spec
 
 PATH = "spec.extraArgs.megatron."
@@ -61,7 +61,7 @@ def selective(given: dict[str, Any], whole: bool) -> Iterator[Problem]:
         if module in NOT_WITHIN:
             yield Problem(PATH + MODULES, module, f"cannot be used: it {NOT_WITHIN[module]}", ", ".join(WITHIN))
         elif module not in WITHIN:
-            (close,) = difflib.get_close_matches(str(module), WITHIN, n=1, cutoff=0.0)
+            close = similar(str(module), WITHIN, cutoff=0.0)
             yield Problem(PATH + MODULES, module, f"is none of {', '.join(WITHIN)}", close)
 
 

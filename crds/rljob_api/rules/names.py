@@ -1,10 +1,10 @@
 """What a user may name: functions of their own, and words of which the closest is suggested."""
 
-import difflib
 import re
 from collections.abc import Iterable
 
 from rljob_api.rules.claims import Search
+from rljob_api.rules.likeness import LONGEST_COMPARED, similar
 from rljob_api.rules.terms import Field
 
 WORD = "[A-Za-z_][A-Za-z0-9_]*"  # not \w, which is ASCII in CEL and is not in Python
@@ -15,8 +15,8 @@ FUNCTION = re.compile(rf"{WORD}([.]{WORD})*:{WORD}")
 def closest(word: str, options: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the option that a word resembles most, in any case and with any separators."""
     by_letters = {letters(option): option for option in options}
-    close = difflib.get_close_matches(letters(word), by_letters, n=1, cutoff=cutoff)
-    return by_letters[close[0]] if close else None
+    close = similar(letters(word), by_letters, cutoff) if len(word) <= LONGEST_COMPARED else None
+    return by_letters[close] if close is not None else None
 
 
 def letters(text: str) -> str:

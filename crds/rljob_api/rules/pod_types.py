@@ -38,8 +38,10 @@ VALUES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("VolumeMount", "recursiveReadOnly"): ("Disabled", "IfPossible", "Enabled"),
 }
 """by type and field: the only values, beside the empty text, which counts as absent"""
-QUANTITY = re.compile(r"([+-]?(?:[0-9]+[.]?[0-9]*|[.][0-9]+))(?:[eE]([+-]?[0-9]{1,2})|([KMGTPE]i|[numkMGTPE]))?")
+QUANTITY = re.compile(r"([+-]?(?:[0-9]+(?:[.][0-9]*)?|[.][0-9]+))(?:[eE]([+-]?[0-9]{1,2})|([KMGTPE]i|[numkMGTPE]))?")
 """number, and power of ten or suffix: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/"""
+LONGEST_QUANTITY = 100
+"""characters: an amount of a machine has fewer digits"""
 VOLUME_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -192,31 +194,37 @@ def _object(path: str, given: object, kind: str, is_patch: bool) -> Iterator[Pro
     if not isinstance(given, Mapping):
         yield Problem(path, given, "has the wrong type; expected: mapping")
         return
-    known, found = fields(kind), []
+    known, is_right = fields(kind), True
     for name, value in given.items():
         where = f"{path}.{name}"
         if is_patch and name.startswith("$"):
             continue  # a directive of the merge
         if name not in known:
-            found.append(Problem(where, ABSENT, "unknown field", closest(name, known)))
+            is_right = False
+            yield Problem(where, ABSENT, "unknown field", closest(name, known))
             continue
-        found.extend(wrong_types(where, value, known[name], is_patch))
+        for problem in wrong_types(where, value, known[name], is_patch):
+            is_right = False
+            yield problem
         options = VALUES.get((kind, name))
         if options and isinstance(value, str) and value not in ("", *options):
-            near = closest(value, options, 0.3)
-            found.append(Problem(where, value, f"is none of {', '.join(options)}", near))
-    if not is_patch:
-        missing = [name for name in required(kind) if given.get(name) is None]
-        found.extend(Problem(f"{path}.{name}", ABSENT, "is missing") for name in missing)
-    yield from found
-    if not found and not is_patch:
+            is_right = False
+            yield Problem(where, value, f"is none of {', '.join(options)}", closest(value, options, 0.3))
+    if is_patch:
+        return
+    if missing := [name for name in required(kind) if given.get(name) is None]:
+        is_right = False
+        yield from (Problem(f"{path}.{name}", ABSENT, "is missing") for name in missing)
+    if is_right:
         for claim in CLAIMS.get(kind, ()):
             if not claim.holds(given):
                 yield Problem(f"{path}.{claim.field}", given[claim.field] if claim.shows else ABSENT, claim.says)
 
 
 def _amount(path: str, amount: object) -> Iterator[Problem]:
-    if isinstance(amount, bool) or not QUANTITY.fullmatch(str(amount)):
+    if len(str(amount)) > LONGEST_QUANTITY:
+        yield Problem(path, amount, f"has more than {LONGEST_QUANTITY} characters")
+    elif isinstance(amount, bool) or not QUANTITY.fullmatch(str(amount)):
         unit = re.fullmatch(r"([0-9.]+) *([KMGTPEkmgtpe]?)i?[Bb]?", str(amount))
         near = f"{unit[1]}{unit[2].upper()}{'i' * bool(unit[2])}" if unit else None
         yield Problem(path, amount, "is no quantity of Kubernetes", near)

@@ -1,6 +1,8 @@
 """All rules between the fields of a spec, in the order in which their problems are listed."""
 
-from rljob_api.errors import Problem
+from itertools import chain
+
+from rljob_api.errors import Problem, first_problems
 from rljob_api.rules import (
     algorithm,
     checkpoint,
@@ -35,5 +37,5 @@ RULES: tuple[Rule, ...] = (
 
 
 def check(spec: Spec) -> tuple[Problem, ...]:
-    """Return every problem between the fields of a spec."""
-    return tuple(problem for rule in RULES for problem in rule(spec))
+    """Return the first problems between the fields of a spec."""
+    return first_problems(chain.from_iterable(rule(spec) for rule in RULES))

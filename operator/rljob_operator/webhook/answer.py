@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from rljob_api.errors import Problem
 from rljob_api.sections import Placement, Spec
@@ -46,7 +47,7 @@ def answer(request: Manifest, defaults: Defaults, seen: Snapshot | None) -> Answ
     namespace = request.get("namespace", "")
     job = _job(raw, namespace)
     problems = _new(job.problems, _job(old, namespace).problems if old else ())
-    warnings = list(pruned(raw))
+    warnings = list(islice(pruned(raw), MOST_WARNINGS))
     if problems:
         return Answer("; ".join(map(str, problems)), _cut(warnings), "BadManifest")
     if job.spec is None:

@@ -18,7 +18,7 @@ def pruned(raw: Manifest) -> Iterator[str]:
     text = (raw["metadata"].get("annotations") or {}).get(APPLIED)
     try:
         applied = json.loads(text) if text else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return
     spec = applied.get("spec") if isinstance(applied, Mapping) else None
     if isinstance(spec, Mapping):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rljob_api.errors import ManifestError
+from rljob_api.errors import MOST_PROBLEMS, ManifestError
 from rljob_api.reading.document import document
 from rljob_api.reading.manifest import load
 
@@ -57,14 +57,25 @@ def test_all_keys_that_occur_twice_are_reported():
     assert [problem.field for problem in caught.value.problems] == ["line 2, column 1", "line 3, column 11"]
 
 
+def test_of_very_many_keys_that_occur_twice_the_first_are_reported():
+    with pytest.raises(ManifestError) as caught:
+        document("a: 1\n" * 1000)
+
+    assert str(caught.value.problems[-1]) == "manifest: has more problems; these are the first 20"
+    assert len(caught.value.problems) == MOST_PROBLEMS + 1
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: [1", "line 1, column 6: not YAML: while parsing a flow sequence, expected ',' or ']', but got "),
-        ("a: \x01", "character 3: not YAML: special characters are not allowed"),
+        ("a: [1", "line 2, column 1: not YAML: while parsing a flow sequence, did not find expected ',' or ']'"),
+        ("a: \x01", "character 3: not YAML: control characters are not allowed"),
         ("? [a]\n: 1", "line 1, column 3: not YAML: while constructing a mapping, found unhashable key"),
         ("a: !mine 1", "line 1, column 4: not YAML: could not determine a constructor for the tag '!mine'"),
         ("[" * 1500, "manifest: is nested too deeply"),
+        ("[" * 700_000, "manifest: is nested too deeply"),
+        ("- " * 700_000, "manifest: is nested too deeply"),
+        ('"\\ud800"', "line 1, column 4: not YAML: while parsing a quoted scalar, found invalid Unicode character"),
         ("- 1", "manifest: [1] is not a mapping; an RLJob is expected"),
         ("", "manifest: is empty; one RLJob is expected"),
         ("a: 1\n---\nb: 1", "manifest: holds 2 documents; one RLJob is expected"),
@@ -85,7 +96,6 @@ def test_other_text_is_refused_in_one_problem_that_says_where(text, said):
         ("!!float abc", "not YAML: could not convert"),
         ("!!binary aGk=", "holds what JSON has no form for"),
         ("!!set {a}", "holds what JSON has no form for"),
-        ('"\\ud800"', "holds text that is not Unicode"),
         ("9" * 5000, "not YAML: Exceeds the limit"),
     ],
 )

@@ -20,7 +20,7 @@ from rljob_api.rules.arguments import MEGATRON_FIELDS, MEGATRON_FREE, MEGATRON_O
     ],
 )
 def test_a_free_argument_of_sglang_passes(given):
-    assert arguments.problems("sglang", given) == ()
+    assert tuple(arguments.problems("sglang", given)) == ()
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_free_argument_of_sglang_passes(given):
     ],
 )
 def test_a_free_argument_of_megatron_passes(given):
-    assert arguments.problems("megatron", given) == ()
+    assert tuple(arguments.problems("megatron", given)) == ()
 
 
 @pytest.mark.parametrize(
