@@ -235,6 +235,13 @@ FLEET = Dashboard(
                     thresholds={0: "green", 60: "red"},
                 ),
                 Panel(
+                    "Loop lag",
+                    "Longest stop of the event loop in the last minute. Everything waits meanwhile, the Lease too.",
+                    {"{{pod}}": "rljob_operator_loop_lag_seconds"},
+                    unit="s",
+                    thresholds={0: "green", 0.5: "red"},
+                ),
+                Panel(
                     "Memory",
                     "Of each replica.",
                     {"{{pod}}": "process_resident_memory_bytes and on (instance) rljob_operator_is_leader"},

@@ -15,6 +15,7 @@ from rljob_api.errors import UNREADABLE
 from rljob_api.foreign_text import said
 from rljob_api.reading.depth import shallow
 from rljob_operator.identity import GROUP, JOB_LABEL, KIND, Manifest, job_name
+from rljob_operator.job_rows import JobRow, row_of
 from rljob_operator.kueue import Workload, job_of_workload, workload_of
 from rljob_operator.run_claims import RunIndex, Runs, claim_of
 from rljob_operator.world import Job, Pod, pod_of
@@ -99,6 +100,8 @@ class Cache:
         self._gone: dict[str, int] = {}
         """the version at which an object was gone, by its uid"""
         self._runs = RunIndex()
+        self._rows: dict[str, JobRow] = {}
+        """of each job, by its uid"""
 
     @property
     def runs(self) -> Runs:
@@ -123,6 +126,7 @@ class Cache:
         content = _content(raw)
         if kind == KIND:
             self._claim(raw)
+            self._rows[uid] = row_of(raw)
         known = objects[uid] = Known(kind, raw["metadata"].get("resourceVersion", "0"), content, _edition(raw))
         if before is None:
             return Freshness.CHANGED
@@ -159,11 +163,16 @@ class Cache:
         for key in keys:
             for uid in self._objects.pop(key):
                 self._runs.remove(uid)
+                self._rows.pop(uid, None)
         return keys
 
     def jobs(self) -> tuple[Key, ...]:
         """Return every job that exists, or of which objects are left."""
         return tuple(self._objects)
+
+    def rows(self) -> tuple[JobRow, ...]:
+        """Return what metrics show of all jobs; for any thread."""
+        return tuple(self._rows.values())
 
     def job(self, key: Key) -> Manifest | None:
         """Return the RLJob itself."""
@@ -215,6 +224,7 @@ class Cache:
 
     def _remove(self, key: Key, uid: str, version: int) -> None:
         self._runs.remove(uid)
+        self._rows.pop(uid, None)
         self._gone[uid] = version
         if len(self._gone) > REMEMBERED:
             del self._gone[next(iter(self._gone))]

@@ -260,6 +260,7 @@ async def lead(
             return tasks.failed
         for number in range(operator.settings.workers):
             tasks.start(f"worker-{number}", operator.work())
+        tasks.start("loop-lag", operator.metrics.loop_lag.watch())
         tasks.start("resync", operator.resync_for_ever())
         tasks.start("sweep", operator.sweep_for_ever())
         if operator.reservations is not None:

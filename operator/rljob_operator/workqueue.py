@@ -31,7 +31,8 @@ class WorkQueue:
     def waiting_s(self) -> tuple[float, ...]:
         """Return how long each key that is due and not in work has been so [s]."""
         now = self._clock()
-        return tuple(now - due for key, due in self._due.items() if due <= now and key not in self._working)
+        # Metrics ask from another thread: a copy is made by one operation.
+        return tuple(now - due for key, due in tuple(self._due.items()) if due <= now and key not in self._working)
 
     def add(self, key: Key, after_s: float = 0.0) -> None:
         """Queue a key for this time from now, or earlier if it was queued so already.
