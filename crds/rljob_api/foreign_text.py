@@ -5,6 +5,8 @@ Everything that stands between such text and a terminal, a log or a status calls
 
 import logging
 import re
+from collections.abc import Mapping
+from typing import Any
 
 LONGEST = 2_000
 """[characters]"""
@@ -22,7 +24,21 @@ def printable(text: str, longest: int | None = None) -> str:
     """
     if longest is not None and len(text) > longest:
         text = text[: max(0, longest - 1)] + "…"
-    return text if text.isprintable() and not _BIDIRECTIONAL & set(text) else "".join(map(_printable, text))
+    plain = text.replace("\n", "").replace("\t", "")
+    return text if plain.isprintable() and not _BIDIRECTIONAL & set(plain) else "".join(map(_printable, text))
+
+
+def printable_value(value: Any) -> Any:
+    """Return a value of JSON with all its texts printable, names of fields among them."""
+    match value:
+        case str():
+            return printable(value)
+        case Mapping():
+            return {printable_value(key): printable_value(each) for key, each in value.items()}
+        case list():
+            return [printable_value(each) for each in value]
+        case _:
+            return value
 
 
 def first_bytes(text: str, longest: int) -> str:

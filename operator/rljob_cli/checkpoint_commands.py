@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 
 from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
 from rljob_cli.options import Output, OutputOption
+from rljob_cli.screen import console, say, say_json
 
 PIPE_WIDTH = 200
 """columns of a table that goes to a file or a pipe"""
@@ -44,14 +44,13 @@ def inspect(
     try:
         found = inspection.inspect(path)
     except inspection.NothingFoundError as error:
-        typer.echo(str(error), err=True)
+        say(str(error), err=True)
         raise typer.Exit(Exit.BAD_INPUT if path.exists() else Exit.USAGE) from error
     if output is Output.JSON:
-        typer.echo(as_json(found))
+        say_json(as_json(found))
     else:
         terminal = sys.stdout.isatty()
-        console = Console() if terminal else Console(width=PIPE_WIDTH)
-        console.print(as_tables(found, boxes=terminal))
+        console(PIPE_WIDTH).print(as_tables(found, boxes=terminal))
     raise typer.Exit(Exit.BAD_INPUT if any(facts.problems for facts in found) else Exit.OK)
 
 
@@ -61,12 +60,12 @@ def _inspect_model(path: Path, output: Output) -> NoReturn:
     try:
         facts = model_view.facts_of(path)
     except ManifestError as error:
-        typer.echo(str(error), err=True)
+        say(str(error), err=True)
         raise typer.Exit(Exit.BAD_INPUT) from error
     if output is Output.JSON:
-        typer.echo(model_view.as_json(facts))
+        say_json(model_view.as_json(facts))
     else:
-        (Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)).print(model_view.as_table(facts))
+        console(PIPE_WIDTH).print(model_view.as_table(facts))
     raise typer.Exit(Exit.BAD_INPUT if facts.problems else Exit.OK)
 
 

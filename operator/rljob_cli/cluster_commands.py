@@ -26,6 +26,7 @@ from rljob_cli.options import (
     OutputOption,
     job_names,
 )
+from rljob_cli.screen import say
 
 PACKAGE = "this command needs the package kubernetes: pip install 'rljob[cluster]'"
 EVENTS = "events.jsonl"
@@ -176,10 +177,10 @@ def cluster_verbs() -> Iterator[ModuleType]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("kubernetes", "urllib3"):
             raise
-        typer.echo(PACKAGE, err=True)
+        say(PACKAGE, err=True)
         raise typer.Exit(Exit.SETUP) from error
     try:
         yield cluster_verbs
     except ClusterError as error:
-        typer.echo(str(error), err=True)
+        say(str(error), err=True)
         raise typer.Exit(error.exit) from error

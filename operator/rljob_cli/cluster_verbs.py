@@ -3,16 +3,15 @@
 They change nothing, except that `logs` starts a pod where a job has none any more, and deletes it.
 """
 
-import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from rljob_api.exits import Exit
 from rljob_api.failures.occurrences import Scanned
@@ -39,6 +38,7 @@ from rljob_cli.job_page import as_page
 from rljob_cli.job_table import as_table
 from rljob_cli.jobs import Job, Manifest
 from rljob_cli.resuming import NotResumableError
+from rljob_cli.screen import console, say, say_json
 from rljob_cli.why import Why, with_course
 from rljob_operator.identity import DASHBOARD_PORT, JOB_LABEL, RAY_TOKEN_KEY, service_name
 from rljob_operator.pod_evidence import trouble_of
@@ -84,7 +84,7 @@ def table(where: Scope, *, as_json: bool, watch: bool) -> None:
     elif jobs:
         screen.show(_table(where, jobs))
     else:
-        typer.echo(f"no RLJobs in {f'namespace {where.namespace}' if where.namespace else 'any namespace'}", err=True)
+        say(f"no RLJobs in {f'namespace {where.namespace}' if where.namespace else 'any namespace'}", err=True)
 
 
 def page(where: Scope, name: str, *, as_json: bool, watch: bool) -> Exit:
@@ -115,7 +115,7 @@ def top(where: Scope, *, queues: bool, as_json: bool) -> None:
     elif screen.is_terminal():
         _interruptible(
             lambda: watching.live(
-                Console(), ((picture(jobs), trouble) for jobs, trouble in watching.looks(where.jobs)), whole_screen=True
+                console(), ((picture(jobs), trouble) for jobs, trouble in watching.looks(where.jobs)), whole_screen=True
             ),
             Exit.OK,
         )
@@ -143,7 +143,7 @@ def resume(where: Scope, name: str) -> None:
     except NotResumableError as error:
         raise ClusterError(str(error), Exit.USAGE) from error
     where.cluster.change_job(namespace, name, patch)
-    typer.echo(resuming.says(raw, namespace))
+    say(resuming.says(raw, namespace))
 
 
 def logs(where: Scope, name: str, wanted: Wanted, *, follow: bool, tail: int | None) -> None:
@@ -153,7 +153,7 @@ def logs(where: Scope, name: str, wanted: Wanted, *, follow: bool, tail: int | N
         log = job_logs.wanted_log(job, wanted)
     except NoSuchLogError as error:
         raise ClusterError(str(error), Exit.NOT_FOUND) from error
-    _interruptible(lambda: _write(_shown(where.cluster, job, log, follow, tail)), Exit.INTERRUPTED)
+    _interruptible(lambda: screen.write_log(_shown(where.cluster, job, log, follow, tail)), Exit.INTERRUPTED)
 
 
 def _with_steps(cluster: Cluster, job: Job, found: Why) -> Why:
@@ -223,7 +223,7 @@ def _from_volume(cluster: Cluster, job: Job, log: Log, tail: int | None) -> Iter
     pod = log_reader.reader(job, log) if job.has_ended or job.status.phase is Phase.SUSPENDED else None
     if pod is None:
         raise ClusterError(job_logs.without_pods(job, log), Exit.NOT_FOUND)
-    typer.echo(f"{job.key} has no pods; starting one that reads its volume", err=True)
+    say(f"{job.key} has no pods; starting one that reads its volume", err=True)
     try:
         with cluster.running(pod) as there:
             yield from _from_files(cluster, job, log, there, False, tail)
@@ -329,11 +329,14 @@ def _watch(watch: _Watch, as_json: bool) -> list[Job]:
     def lines() -> None:
         for jobs, _ in until_over():
             for job in watching.changed(last, jobs):
-                typer.echo(_json_line(job) if as_json else watching.line(job))
+                if as_json:
+                    say_json(_json_line(job))
+                else:
+                    say(watching.line(job))
 
     def pictures() -> None:
         shown = ((watch.picture(jobs), trouble) for jobs, trouble in until_over())
-        watching.live(Console(), shown, whole_screen=False)
+        watching.live(console(), shown, whole_screen=False)
 
     _interruptible(pictures if screen.is_terminal() and not as_json else lines, watch.interrupted)
     return last
@@ -345,12 +348,6 @@ def _interruptible(work: Callable[[], None], code: Exit) -> None:
         work()
     except KeyboardInterrupt as error:
         raise typer.Exit(code) from error
-
-
-def _write(chunks: Iterable[bytes]) -> None:
-    for chunk in chunks:
-        sys.stdout.buffer.write(chunk)
-        sys.stdout.buffer.flush()
 
 
 def _table(where: Scope, jobs: list[Job]) -> RenderableType:
@@ -366,7 +363,7 @@ def _json_line(job: Job) -> str:
 
 
 def _write_json(value: object) -> None:
-    typer.echo(job_json.as_json(value))
+    say_json(job_json.as_json(value))
 
 
 def _now() -> datetime:

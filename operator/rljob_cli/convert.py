@@ -4,9 +4,8 @@ import os
 import time
 from pathlib import Path
 
-import typer
-
 from rljob_api.exits import Exit
+from rljob_cli.screen import say
 from rljob_trainer.data.packages import ModelError, cache_directory
 from rljob_trainer.data.packages import checkpoint as model_directory
 from rljob_trainer.learners.conversion import ConversionError, Converted, hugging_face, megatron
@@ -26,9 +25,9 @@ def convert(source: Path, target: Path, model: str | None) -> Exit:
     try:
         done = converted(source, target, model)
     except (CheckpointError, ConversionError, UnsupportedModelError, ModelError, EventsError, OSError) as error:
-        typer.echo(str(error), err=True)
+        say(str(error), err=True)
         return Exit.BAD_INPUT if source.exists() else Exit.USAGE
-    typer.echo(summary(done, time.monotonic() - began))
+    say(summary(done, time.monotonic() - began))
     return Exit.OK
 
 

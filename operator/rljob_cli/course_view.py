@@ -10,6 +10,7 @@ import typer
 from rljob_api.exits import Exit
 from rljob_cli.course import Course, Number, course
 from rljob_cli.rundir import in_use
+from rljob_cli.screen import say, say_json
 from rljob_trainer.reporting.events import EventsError
 from rljob_trainer.reporting.history import History, NotARunError, read_history
 
@@ -19,10 +20,13 @@ def show_run(directory: Path, as_json: bool) -> None:
     try:
         history = read_history(directory)
     except (NotARunError, EventsError, OSError) as error:
-        typer.echo(str(error), err=True)
+        say(str(error), err=True)
         raise typer.Exit(Exit.BAD_INPUT) from error
     found = course(history, in_use(directory))
-    typer.echo(as_value(history, found) if as_json else as_text(history, found))
+    if as_json:
+        say_json(as_value(history, found))
+    else:
+        say(as_text(history, found))
 
 
 def as_text(history: History, found: Course) -> str:

@@ -18,8 +18,10 @@ from rich.control import Control
 from rich.live import Live
 
 from rljob_api.control import Status
+from rljob_api.foreign_text import printable
 from rljob_cli.lines import LineDisplay
 from rljob_cli.panels import RunFacts, View, picture
+from rljob_cli.screen import Printable
 
 log = logging.getLogger(__name__)
 
@@ -137,12 +139,12 @@ class Lasting:
 def export_svg(view: View, path: Path, width: int = 100) -> None:
     """Write what the display would show as an SVG file."""
     with Path(os.devnull).open("w") as nowhere:
-        console = Console(file=nowhere, record=True, width=width, force_terminal=True, color_system="truecolor")
+        console = Printable(file=nowhere, record=True, width=width, force_terminal=True, color_system="truecolor")
         console.print(picture(view, width))
         console.save_svg(str(path), title="rljob run")
 
 
 def _write_line(line: str) -> None:
     # Flushed: a pipe or a CI log should show a step when it is finished.
-    sys.stdout.write(f"{line}\n")
+    sys.stdout.write(f"{printable(line)}\n")
     sys.stdout.flush()

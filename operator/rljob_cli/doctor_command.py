@@ -13,6 +13,7 @@ from rljob_cli import doctor as reading
 from rljob_cli import doctor_view as view
 from rljob_cli.cluster_commands import cluster_verbs
 from rljob_cli.options import Context, Kubeconfig, Namespace, Output, OutputOption, job_names
+from rljob_cli.screen import say, say_json
 from rljob_trainer.rundir.cores import cores, open_with
 from rljob_trainer.rundir.logs import SUFFIXES
 
@@ -74,8 +75,10 @@ def dumps(targets: list[str]) -> list[str]:
 
 def show(diagnosis: Diagnosis, logs: list[Scanned], notes: list[str], output: Output) -> None:
     """Write the diagnosis, and end with 0 if a failure is known, otherwise with 1, as grep does."""
-    shown = view.as_json if output is Output.JSON else view.as_text
-    typer.echo(shown(diagnosis, logs, notes))
+    if output is Output.JSON:
+        say_json(view.as_json(diagnosis, logs, notes))
+    else:
+        say(view.as_text(diagnosis, logs, notes))
     raise typer.Exit(Exit.OK if diagnosis.findings else Exit.FAILED)
 
 

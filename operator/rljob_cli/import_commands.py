@@ -9,6 +9,7 @@ import typer
 from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
 from rljob_cli.options import readable
+from rljob_cli.screen import say
 
 
 def add_to(app: typer.Typer) -> None:
@@ -40,9 +41,9 @@ def import_(
     from rljob_cli import scripts
 
     read = scripts.imported(script, variables(assigned or ()))
-    typer.echo(read.summary, err=True)
+    say(read.summary, err=True)
     if read.manifest:
-        typer.echo(read.manifest, nl=False)
+        say(read.manifest, nl=False)
     raise typer.Exit(read.exit_code)
 
 
@@ -55,9 +56,9 @@ def export_slime(
     from rljob_cli import scripts
 
     try:
-        typer.echo(scripts.exported(manifest), nl=False)
+        say(scripts.exported(manifest), nl=False)
     except ManifestError as error:
-        typer.echo(str(error), err=True)
+        say(str(error), err=True)
         raise typer.Exit(Exit.BAD_MANIFEST) from error
 
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from rljob_api.control import EngineState
+from rljob_api.foreign_text import printable, printable_value
 from rljob_api.sections import OUR_MANAGER
 from rljob_api.status import AttemptStatus, Condition, ConditionType, Engine, Phase, Status
 
@@ -109,7 +110,10 @@ class Job:
 
 
 def job_of(raw: Manifest) -> Job:
-    """Return the RLJob that an object of the API server is. Fields of a newer operator's status are ignored."""
+    """Return the RLJob that an object of the API server is, with printable texts.
+
+    Fields of a newer operator's status are ignored.
+    """
     metadata, spec = raw["metadata"], raw["spec"]
     return Job(
         namespace=metadata["namespace"],
@@ -120,8 +124,8 @@ def job_of(raw: Manifest) -> Job:
         steps=spec["training"]["steps"],
         engines=spec["rollout"]["engines"],
         is_deleting="deletionTimestamp" in metadata,
-        status=Status.model_validate(raw.get("status", {}), extra="ignore"),
-        managed_by=spec.get("managedBy") or OUR_MANAGER,
+        status=Status.model_validate(printable_value(raw.get("status", {})), extra="ignore"),
+        managed_by=printable(spec.get("managedBy") or OUR_MANAGER),
         runtime=spec.get("runtime", {}),
     )
 

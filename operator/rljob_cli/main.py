@@ -6,10 +6,10 @@ only the base dependencies are installed.
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from typer.core import TyperGroup
 
 from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
@@ -19,6 +19,7 @@ from rljob_cli import explain as explaining
 from rljob_cli import plan as planning
 from rljob_cli import validate as validation
 from rljob_cli.options import Output, OutputOption, all_readable, readable
+from rljob_cli.screen import console, printable_errors, say, say_json, tell
 from rljob_trainer.data.hub import HubError
 from rljob_trainer.preflight import look_at_files, look_at_machine
 from rljob_trainer.preflight.downloads import download, references
@@ -39,8 +40,22 @@ PLUGIN = "kubectl rljob"
 AS_WRITTEN = "\b"
 """in front of a paragraph of a help text: do not wrap it"""
 
+
+class Commands(TyperGroup):
+    """The verbs; what is wrong with a command line may name files of others."""
+
+    def make_context(self, *arguments: Any, **settings: Any) -> Any:
+        with printable_errors():
+            return super().make_context(*arguments, **settings)
+
+    def invoke(self, ctx: Any) -> Any:
+        with printable_errors():
+            return super().invoke(ctx)
+
+
 app = typer.Typer(
     name="rljob",
+    cls=Commands,
     help="Post-train language models with reinforcement learning, from one manifest.",
     epilog=f"{AS_WRITTEN}\nExamples:\n{EXAMPLES}\n\n{AS_WRITTEN}\nExit codes:\n{CODES}",
     no_args_is_help=True,
@@ -59,6 +74,7 @@ RunDirectory = Annotated[
 
 def main() -> None:
     """Run the command line; the process ends with an exit code of `rljob_api.exits`."""
+    sys.excepthook = tell
     app(prog_name=PLUGIN if Path(sys.argv[0]).name == "kubectl-rljob" else None)
 
 
@@ -66,7 +82,7 @@ def main() -> None:
 def validate(manifests: Manifests) -> None:
     """Check manifests and print each problem."""
     text, code = validation.validate(manifests)
-    typer.echo(text)
+    say(text)
     raise typer.Exit(code)
 
 
@@ -76,11 +92,10 @@ def plan(manifest: Manifest, output: OutputOption = Output.TABLE) -> None:
     job, files = checked(manifest)
     planned = planning.plan(job, files, look_at_files(job, files, here=False), teacher_shape(job.spec))
     if output is Output.JSON:
-        typer.echo(plan_view.as_json(planned))
+        say_json(plan_view.as_json(planned))
         raise typer.Exit(Exit.BAD_INPUT if planned.problems else Exit.OK)
     terminal = sys.stdout.isatty()
-    console = Console() if terminal else Console(width=PIPE_WIDTH)
-    console.print(plan_view.as_tables(planned, boxes=terminal))
+    console(PIPE_WIDTH).print(plan_view.as_tables(planned, boxes=terminal))
     raise typer.Exit(Exit.BAD_INPUT if planned.problems else Exit.OK)
 
 
@@ -100,17 +115,17 @@ def run(manifest: ManifestFile) -> None:
     try:
         directory = rundir(job)
     except RunDirectoryError as error:
-        typer.echo(str(error), err=True)
+        say(str(error), err=True)
         raise typer.Exit(Exit.BAD_INPUT) from error
     left = bool(leftovers.find(leftovers.run_id(directory.path)))
     findings = look_at_files(job, files, here=True)
     findings += look_at_machine(job, files, directory.path, has_leftovers=left)
     for warning in findings.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
     if findings.problems:
-        typer.echo("\n".join(map(str, findings.problems)), err=True)
+        say("\n".join(map(str, findings.problems)), err=True)
         raise typer.Exit(Exit.BAD_INPUT)
-    with display_for(run_facts(job, directory.path), Console()) as display:
+    with display_for(run_facts(job, directory.path), console()) as display:
         code = running.run(manifest, display)
     raise typer.Exit(code)
 
@@ -200,9 +215,10 @@ def explain(
     found = explaining.explained(word)
     if not found:
         raise typer.BadParameter(explaining.unknown(word or ""), param_hint="NAME")
-    typer.echo(
-        explaining.as_json(found) if output is Output.JSON else explaining.as_text(found, whole=word is not None)
-    )
+    if output is Output.JSON:
+        say_json(explaining.as_json(found))
+    else:
+        say(explaining.as_text(found, whole=word is not None))
 
 
 doctor_command.add_to(app)
@@ -218,7 +234,7 @@ def need_downloads(spec: Spec) -> None:
     except HubError as error:
         problems = [str(error)]
     if problems:
-        typer.echo("\n".join(problems), err=True)
+        say("\n".join(problems), err=True)
         raise typer.Exit(Exit.BAD_INPUT)
 
 
@@ -227,7 +243,7 @@ def checked(path: Path) -> tuple[RLJob, ModelFiles | None]:
     try:
         return validation.load(path)
     except ManifestError as error:
-        typer.echo(str(error), err=True)
+        say(str(error), err=True)
         raise typer.Exit(Exit.BAD_MANIFEST) from error
 
 

@@ -11,6 +11,7 @@ from rljob_cli.job_json import as_json
 from rljob_cli.jobs import Job, nearest
 from rljob_cli.options import Format
 from rljob_cli.plot_view import Curve, Metric, as_charts, as_svg, as_value
+from rljob_cli.screen import say, say_json
 from rljob_trainer.reporting.curve import stepwise
 from rljob_trainer.reporting.events import FILE_NAME, EventsError
 from rljob_trainer.reporting.history import NotARunError, read_history
@@ -36,7 +37,7 @@ def local_curve(directory: Path) -> Curve:
     try:
         history = read_history(directory)
     except (NotARunError, EventsError, OSError) as error:
-        typer.echo(str(error), err=True)
+        say(str(error), err=True)
         raise typer.Exit(Exit.BAD_INPUT) from error
     state = f"step {history.step}/{history.run.steps}, {history.outcome or 'not finished'}"
     return Curve(history.run.job, state, stepwise(history.steps, (*history.evaluations, *history.perplexities)))
@@ -51,9 +52,9 @@ def show(curve: Curve, wanted: Sequence[Metric], output: Format) -> None:
     """Write the curve to the standard output; without metrics: all but speed, if there is any."""
     chosen = wanted or curve.measured()
     if output is Format.JSON:
-        typer.echo(as_json(as_value(curve)))
+        say_json(as_json(as_value(curve)))
     elif output is Format.SVG:
-        typer.echo(as_svg(curve, (chosen or (Metric.REWARD,))[0]))
+        say(as_svg(curve, (chosen or (Metric.REWARD,))[0]))
     else:
         columns, lines = screen.size()
         screen.show(as_charts(curve, chosen, columns, lines - 2, screen.ascii_only()))

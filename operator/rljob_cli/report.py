@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from rljob_api.exits import Exit
 from rljob_cli.report_view import as_json, as_table
+from rljob_cli.screen import console, say, say_json
 from rljob_trainer.reporting.events import EventsError
 from rljob_trainer.reporting.history import NotARunError, read_history
 from rljob_trainer.reporting.html import write_report
@@ -32,11 +32,11 @@ def report(
         path = write_report(run_directory)
         history = read_history(run_directory)
     except (NotARunError, EventsError, OSError) as error:
-        typer.echo(str(error), err=True)
+        say(str(error), err=True)
         raise typer.Exit(Exit.BAD_INPUT) from error
     if output is Output.JSON:
-        typer.echo(as_json(history, path))
+        say_json(as_json(history, path))
     else:
-        Console().print(as_table(history, path))
+        console().print(as_table(history, path))
     if open_browser:
         webbrowser.open(path.resolve().as_uri())

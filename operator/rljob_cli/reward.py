@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import typer
-from rich.console import Console
-
 from rljob_api.exits import Exit
 from rljob_api.sections import RLJob
 from rljob_cli.options import Output
 from rljob_cli.reward_view import as_json, as_table
+from rljob_cli.screen import console, say, say_json
 from rljob_trainer.assembly.reward_trial import Texts, Trial, prompts, trial, usual_texts
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.packages import ModelError
@@ -39,7 +37,7 @@ def test(job: RLJob, rows: int, given: Sequence[str], file: Path | None, output:
         try:
             done = judged(job, rows, given, file, log, stack)
         except (DataError, ModelError, RewardError, ResponsesError) as error:
-            typer.echo(str(error), err=True)
+            say(str(error), err=True)
             return Exit.BAD_INPUT
         finally:
             stack.close()
@@ -88,13 +86,12 @@ def responses(file: Path) -> list[Texts]:
 def show_log(log: Path) -> None:
     """Pass on what users' functions have printed."""
     if log.exists():
-        typer.echo(log.read_text("utf-8", "replace"), err=True, nl=False)
+        say(log.read_text("utf-8", "replace"), err=True, nl=False)
 
 
 def show(done: Trial, output: Output) -> None:
     if output is Output.JSON:
-        typer.echo(as_json(done))
+        say_json(as_json(done))
         return
     terminal = sys.stdout.isatty()
-    console = Console() if terminal else Console(width=PIPE_WIDTH)
-    console.print(as_table(done, boxes=terminal))
+    console(PIPE_WIDTH).print(as_table(done, boxes=terminal))

@@ -1,20 +1,17 @@
 """`rljob rollout test MANIFEST`: samples of real rows in the manifest's way, by one engine, and their rewards."""
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-
-import typer
-from rich.console import Console
 
 from rljob_api.exits import Exit
 from rljob_api.sections import RLJob
 from rljob_cli.options import Output
 from rljob_cli.reward import LOG, PIPE_WIDTH, become_driver, show_log
 from rljob_cli.rollout_view import as_json, as_text
+from rljob_cli.screen import console, say, say_json
 from rljob_trainer.assembly.rollout_trial import RolloutTrial, engine, groups, judged, prompts
 from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.data.errors import DataError
@@ -37,10 +34,10 @@ def test(job: RLJob, rows: int, samples: int, greedy: bool, url: str | None, out
         try:
             done = tried(job, rows, samples, greedy, url, Path(directory), log)
         except WRONG as error:
-            typer.echo(str(error), err=True)
+            say(str(error), err=True)
             return Exit.BAD_INPUT
         except GONE as error:
-            typer.echo(str(error), err=True)
+            say(str(error), err=True)
             return Exit.LOST_PEER
         finally:
             show_log(log)
@@ -67,14 +64,13 @@ def serving(job: RLJob, model: Path, url: str | None, directory: Path) -> Iterat
     if url is not None:
         yield url.rstrip("/")
         return
-    typer.echo("starting an engine", err=True)
+    say("starting an engine", err=True)
     with engine(job.spec, model, directory / "engine.log", os.environ.get("PYTHONPATH", "")) as address:
         yield address
 
 
 def show(done: RolloutTrial, output: Output) -> None:
     if output is Output.JSON:
-        typer.echo(as_json(done))
+        say_json(as_json(done))
         return
-    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
-    console.print(as_text(done))
+    console(PIPE_WIDTH).print(as_text(done))

@@ -3,11 +3,10 @@
 import time
 from dataclasses import asdict, replace
 
-import typer
-
 from rljob_cli.cluster import Cluster
 from rljob_cli.course_view import table
 from rljob_cli.jobs import Job, job_of
+from rljob_cli.screen import say
 from rljob_cli.why import Seen, Why, stuck, why
 from rljob_operator.capacity.queues import queues
 from rljob_operator.capacity.snapshot import ALIVE
@@ -53,11 +52,11 @@ def explain(cluster: Cluster, namespace: str, name: str) -> tuple[Job, Why]:
 
 def show(job: Job, found: Why) -> None:
     """Print the sentence, and the evidence below it."""
-    typer.echo(f"{job.key} is {job.status.phase or 'new'}: {found.sentence}")
+    say(f"{job.key} is {job.status.phase or 'new'}: {found.sentence}")
     for line in table(found.numbers):
-        typer.echo(line)
+        say(line)
     for kind, text in found.evidence:
-        typer.echo(f"  {kind:9}  {text}")
+        say(f"  {kind:9}  {text}")
 
 
 def value(job: Job, found: Why) -> dict[str, object]:

@@ -15,7 +15,7 @@ from rljob_api.adjustments import in_words
 from rljob_api.control import EngineState
 from rljob_api.exits import Cause, Exit
 from rljob_api.failures.known import KnownFailure
-from rljob_api.foreign_text import first_bytes
+from rljob_api.foreign_text import first_bytes, printable
 from rljob_api.recovery import RestartEngine
 from rljob_api.sections import Placement
 from rljob_api.sizing.topology import REST, topology
@@ -272,7 +272,7 @@ def _progress(status: control.Status | None, history: JobHistory) -> JobProgress
         accuracy=_rounded(accuracy),
         perplexity=_rounded(now.perplexities[-1]) if now.perplexities else None,
         held_out_perplexity=_rounded(now.held_out_perplexity[-1].perplexity) if now.held_out_perplexity else None,
-        evaluation_sets={name: round(each.sampled, 4) for name, each in now.evaluation_sets.items()} or None,
+        evaluation_sets={_cut(name): round(each.sampled, 4) for name, each in now.evaluation_sets.items()} or None,
         tokens_per_second=now.tokens_per_second,
         step_seconds=_step_seconds(now.last_step_seconds),
         weight_version=now.weight_version,
@@ -310,7 +310,7 @@ def _engines(job: AdmittedJob, status: control.Status | None) -> Engines:
         selector=f"{JOB_LABEL}={job.name},{RAY_GROUP_LABEL} in ({group},{group}{REST})",
         items=tuple(
             Engine(
-                name=engine.name,
+                name=_cut(engine.name),
                 state=engine.state,
                 since=_time(engine.since),
                 version=engine.version,
@@ -326,10 +326,10 @@ def _checkpoint(old: Status, status: control.Status | None, now: float) -> LastC
     saved = status.checkpoint if status else None
     if saved is None:
         return None
-    known = old.last_checkpoint
-    is_known = known is not None and (known.step, known.path) == (saved.step, saved.path)
+    known, path = old.last_checkpoint, _cut(saved.path)
+    is_known = known is not None and (known.step, known.path) == (saved.step, path)
     time = known.time if is_known and known else _time(now)
-    return LastCheckpoint(step=saved.step, path=saved.path, verified=saved.verified, time=time)
+    return LastCheckpoint(step=saved.step, path=path, verified=saved.verified, time=time)
 
 
 def _recovery(
@@ -371,6 +371,10 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _cut(text: str) -> str:
-    """Return a text of others as it fits into a status: etcd takes 1.5 MiB, and there are hundreds of texts."""
-    whole = len(text.encode(errors="replace")) <= LONGEST_TEXT
-    return text if whole else f"{first_bytes(text, LONGEST_TEXT - len('…'.encode()))}…"
+    """Return a text of others as it fits into a status: etcd takes 1.5 MiB, and there are hundreds of texts.
+
+    It has no control characters, which a driver may have said.
+    """
+    clean = printable(text, LONGEST_TEXT)
+    whole = len(clean.encode(errors="replace")) <= LONGEST_TEXT
+    return clean if whole else f"{first_bytes(clean, LONGEST_TEXT - len('…'.encode()))}…"
