@@ -14,6 +14,7 @@ from enum import Enum, auto
 from rljob_api.errors import UNREADABLE
 from rljob_api.foreign_text import said
 from rljob_api.reading.depth import shallow
+from rljob_operator.configmaps import digested
 from rljob_operator.identity import GROUP, JOB_LABEL, KIND, Manifest, job_name
 from rljob_operator.job_rows import JobRow, row_of
 from rljob_operator.kueue import Workload, job_of_workload, workload_of
@@ -24,8 +25,15 @@ log = logging.getLogger(__name__)
 
 Key = str
 """NAMESPACE/NAME of a job"""
+MOST_OF_NAMESPACE = 256 * 2**20
+"""of the objects of one namespace: a job that runs has 20 kB, so 5,000 have 100 MB. Without a quota its author can
+write objects without an end, and all namespaces share the operator's memory [bytes]"""
 REMEMBERED = 10_000
 """uids of deleted objects: the response to our own write may arrive after the watch has reported the deletion"""
+
+
+class TooManyError(ValueError):
+    """A namespace has too many objects, or too large ones."""
 
 
 class Freshness(Enum):
@@ -100,6 +108,8 @@ class Cache:
         self._gone: dict[str, int] = {}
         """the version at which an object was gone, by its uid"""
         self._runs = RunIndex()
+        self._bytes: dict[str, int] = {}
+        """of all objects of a namespace"""
         self._rows: dict[str, JobRow] = {}
         """of each job, by its uid"""
 
@@ -119,20 +129,35 @@ class Cache:
             return Freshness.STALE
         # A newer version: its label was removed and put back, so for a watch by label it was gone meanwhile.
         self._gone.pop(uid, None)
-        objects = self._objects.setdefault(key_of(raw), {})
-        before = objects.get(uid)
+        before = self._objects.get(key_of(raw), {}).get(uid)
         if before is not None and _number(before.version) >= version_of(raw):
             return Freshness.STALE
         content = _content(raw)
+        self._make_room(raw["metadata"]["namespace"], before, size_of(content))
         if kind == KIND:
             self._claim(raw)
             self._rows[uid] = row_of(raw)
-        known = objects[uid] = Known(kind, raw["metadata"].get("resourceVersion", "0"), content, _edition(raw))
+        version = str(raw["metadata"].get("resourceVersion", "0"))
+        known = self._objects.setdefault(key_of(raw), {})[uid] = Known(kind, version, content, _edition(raw))
         if before is None:
             return Freshness.CHANGED
         if before.edition != known.edition:
             return Freshness.EDITED
         return Freshness.UNCHANGED if before.content == content else Freshness.CHANGED
+
+    def _make_room(self, namespace: str, before: Known | None, size: int) -> None:
+        """Count an object; raise TooManyError if its namespace then has more than it may."""
+        more = size - (size_of(before.content) if before is not None else 0)
+        total = self._bytes.get(namespace, 0) + more
+        if more > 0 and total > MOST_OF_NAMESPACE:
+            raise TooManyError(f"the objects of namespace {namespace} have more than {MOST_OF_NAMESPACE} bytes")
+        self._bytes[namespace] = total
+
+    def _free(self, key: Key, known: Known) -> None:
+        namespace = key.partition("/")[0]
+        self._bytes[namespace] -= size_of(known.content)
+        if not self._bytes[namespace]:
+            del self._bytes[namespace]
 
     def remove(self, raw: Manifest) -> None:
         """Forget an object."""
@@ -161,7 +186,8 @@ class Cache:
         """Forget all objects of a namespace, as if they had never been seen; return their jobs."""
         keys = tuple(key for key in self._objects if key.startswith(f"{namespace}/"))
         for key in keys:
-            for uid in self._objects.pop(key):
+            for uid, known in self._objects.pop(key).items():
+                self._free(key, known)
                 self._runs.remove(uid)
                 self._rows.pop(uid, None)
         return keys
@@ -229,9 +255,26 @@ class Cache:
         if len(self._gone) > REMEMBERED:
             del self._gone[next(iter(self._gone))]
         objects = self._objects.get(key, {})
-        objects.pop(uid, None)
+        known = objects.pop(uid, None)
+        if known is not None:
+            self._free(key, known)
         if not objects:
             self._objects.pop(key, None)
+
+
+def size_of(content: bytes | Pod | Workload) -> int:
+    """Return about how much memory the content of an object takes [bytes]."""
+    match content:
+        case bytes():
+            return len(content)
+        case Pod():
+            return SMALL + sum(map(len, content.trouble)) + len(content.stage.text if content.stage else "")
+        case Workload():
+            return SMALL + len(content.message) + len(content.eviction)
+
+
+SMALL = 1000
+"""of a pod or Workload without its texts [bytes]"""
 
 
 def _number(version: str) -> int:
@@ -277,6 +320,8 @@ def _read(raw: Manifest) -> Manifest:
         return {**raw, "metadata": metadata}
     if raw["kind"] in ONLY_METADATA:
         return {"apiVersion": raw["apiVersion"], "kind": raw["kind"], "metadata": metadata}
+    if raw["kind"] == "ConfigMap":
+        raw = digested(raw)
     conditions = raw.get("status", {}).get("conditions")
     status = {"status": {"conditions": conditions}} if conditions else {}
     return {**{key: value for key, value in raw.items() if key != "status"}, "metadata": metadata, **status}

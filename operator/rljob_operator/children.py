@@ -25,6 +25,7 @@ from rljob_operator import pods as pod_parts
 from rljob_operator import storage
 from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.cluster_shape import ROLLOUT, is_of_engines, worker_groups
+from rljob_operator.configmaps import MANIFEST_KEY, digested
 from rljob_operator.identity import (
     ATTEMPT_ANNOTATION,
     CONTROL_PORT,
@@ -67,7 +68,6 @@ RAY_VERSION = "2.60.0"
 TOKEN_KEY = "token"
 EVICTION_TOKEN_KEY = "evictionToken"
 CACHE_VARIABLE = "RLJOB_CACHE"
-MANIFEST_KEY = "manifest.yaml"
 MANIFEST_DIRECTORY = "/etc/rljob"
 ONLY_FOR_OPERATOR = ("pods", "suspend", "managedBy")
 ONLY_FOR_OPERATOR_IN = (
@@ -220,7 +220,11 @@ def metrics_port(spec: Spec) -> int:
 
 def is_as_wanted(seen: Manifest, wanted: Manifest) -> bool:
     """Return whether a child has all that we want."""
-    return is_current(seen, wanted) if wanted["kind"] in OWNERS else contains(seen, wanted)
+    if wanted["kind"] in OWNERS:
+        return is_current(seen, wanted)
+    if wanted["kind"] == "ConfigMap":
+        return contains(digested(seen), digested(wanted))
+    return contains(seen, wanted)
 
 
 def contains(there: object, wanted: object) -> bool:

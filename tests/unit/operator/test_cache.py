@@ -1,8 +1,12 @@
 """The cache and the liveness of the watches: the newest version wins, and every change has to come as an event."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rljob_operator.cache import Cache, Freshness, is_ours, key_of
+from rljob_operator import cache as cache_module
+from rljob_operator.cache import Cache, Freshness, TooManyError, is_ours, key_of, size_of
+from rljob_operator.children import is_as_wanted
 from rljob_operator.watch_liveness import DEAD_AFTER_S, WatchLiveness
 from rljob_operator.world import is_deleting, job_of
 from support.operator.operator_world import raw_job
@@ -291,3 +295,83 @@ def test_what_is_withdrawn_is_no_longer_expected():
     now[0] = DEAD_AFTER_S + 1
     watch.withdraw(["uid-of-sums-7f3a1-1", "another"])
     assert watch.is_alive
+
+
+def configmap(number: int, size: int, job: str = "sums") -> dict:
+    raw = child(f"{job}-7f3a1-{number}", version="5", kind="ConfigMap")
+    raw["metadata"]["labels"]["rljob.dev/job"] = job
+    return raw | {"data": {"manifest.yaml": "x" * size, "other": "y" * size}, "binaryData": {"a": "eA==" * size}}
+
+
+def test_of_a_configmap_only_a_digest_is_kept():
+    """Whoever may write ConfigMaps can give 900 of them the label of a job, with 1 MiB each."""
+    cache = Cache()
+    for number in range(20):
+        assert cache.put(configmap(number, 300_000, job=f"none-{number}")) is Freshness.CHANGED
+    assert cache._bytes["ml"] < 20 * 1000
+
+
+def test_a_change_of_a_configmap_is_news():
+    cache = Cache()
+    cache.put(configmap(1, 5))
+    assert cache.put(versioned(configmap(1, 5), "6")) is Freshness.UNCHANGED
+    assert cache.put(versioned(configmap(1, 6), "7")) is Freshness.CHANGED
+
+
+def test_a_configmap_as_it_is_kept_is_as_wanted_only_with_the_same_manifest():
+    cache = Cache()
+    wanted = {"kind": "ConfigMap", "metadata": {"name": "sums-7f3a1-1"}, "data": {"manifest.yaml": "x" * 5}}
+    cache.put(configmap(1, 5))
+    (kept,) = cache.children(JOB)
+    assert is_as_wanted(kept, wanted)
+    assert not is_as_wanted(kept, wanted | {"data": {"manifest.yaml": "x" * 6}})
+    del kept["digests"]["manifest.yaml"]
+    assert not is_as_wanted(kept, wanted)
+
+
+def large(name: str, namespace: str, size: int, version: str = "5") -> dict:
+    raw = child(name, version)
+    raw["metadata"] |= {"namespace": namespace, "uid": f"{namespace}/{name}"}
+    return raw | {"spec": {"text": "x" * size}}
+
+
+def test_a_namespace_with_too_many_objects_costs_no_other(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cache_module, "MOST_OF_NAMESPACE", 10_000)
+    cache = Cache()
+    cache.put(large("a", "evil", 4_000))
+    cache.put(large("b", "evil", 4_000))
+    with pytest.raises(TooManyError, match="namespace evil"):
+        cache.put(large("c", "evil", 4_000))
+    with pytest.raises(TooManyError):
+        cache.put(large("b", "evil", 8_000, "6"))
+    assert cache.put(large("b", "evil", 3_000, "7")) is Freshness.CHANGED, "it may become smaller"
+    assert cache.put(large("c", "good", 4_000)) is Freshness.CHANGED
+    cache.remove(large("a", "evil", 4_000, "8"))
+    assert cache.put(large("c", "evil", 4_000, "9")) is Freshness.CHANGED, "what is gone has made room"
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["put", "remove", "missing", "forget"]), st.integers(0, 3), st.integers(0, 500)),
+        max_size=30,
+    )
+)
+def test_the_bytes_of_a_namespace_are_those_of_its_objects(steps: list[tuple[str, int, int]]):
+    cache = Cache()
+    for version, (step, which, size) in enumerate(steps, 1):
+        raw = large(f"n{which}", f"ns{which % 2}", size, str(version))
+        match step:
+            case "put":
+                cache.put(raw)
+            case "remove":
+                cache.remove(raw)
+            case "missing":
+                cache.remove_missing("RayCluster", [raw["metadata"]["uid"]], str(version))
+            case _:
+                cache.forget(f"ns{which % 2}")
+    held: dict[str, int] = {}
+    for key, objects in cache._objects.items():
+        for known in objects.values():
+            namespace = key.partition("/")[0]
+            held[namespace] = held.get(namespace, 0) + size_of(known.content)
+    assert cache._bytes == held
