@@ -7,9 +7,9 @@ needs can be loaded. Tensors and `common.pt` are read by torch with `weights_onl
 
 import io
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from megatron.core.dist_checkpointing.strategies import torch as torch_strategy
@@ -54,6 +54,8 @@ _CLASSES = (
     _MEM_FORMAT_ENCODING,
     _StorageInfo,
 )
+_MADE = tuple(each for each in _CLASSES if each is not _MEM_FORMAT_ENCODING)
+"""classes of which a pickle makes instances; an enum has its members"""
 _ALLOWED: Mapping[tuple[str, str], Any] = {
     **{(each.__module__, each.__qualname__): each for each in _CLASSES},
     ("builtins", "getattr"): _memory_format,
@@ -74,8 +76,8 @@ def read_metadata(directory: Path) -> Metadata:
     """Return what the checkpoint's metadata says. Raises CheckpointFormatError if it holds anything else."""
     path = directory / METADATA
     try:
-        with path.open("rb") as file:
-            metadata = _Unpickler(file).load()
+        # From memory: sizes that a pickle names are then bounded by its own.
+        metadata = _Unpickler(io.BytesIO(path.read_bytes())).load()
     except OSError:
         raise  # of the disk, not of the content: the driver may try again
     except Exception as error:  # a damaged pickle raises errors of any kind
@@ -107,7 +109,22 @@ class Reader(FileSystemReader):
         return self._metadata
 
 
-class _Unpickler(pickle.Unpickler):
+def _build(unpickler: Any) -> None:
+    """Set the attributes of an object; only of one that this pickle has made, for classes are everybody's."""
+    changed = unpickler.stack[-2] if len(unpickler.stack) > 1 else None
+    if not isinstance(changed, _MADE):
+        raise pickle.UnpicklingError(f"changes {changed!r:.200}, which no checkpoint needs")
+    _BUILD_OF_PICKLE(unpickler)
+
+
+_BUILD_OF_PICKLE: Callable[[Any], None] = pickle._Unpickler.dispatch[pickle.BUILD[0]]
+
+
+class _Unpickler(pickle._Unpickler):
+    """The unpickler in Python, which lets a subclass judge each BUILD: 0.1 ms for a shard, three times that of C."""
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {**pickle._Unpickler.dispatch, pickle.BUILD[0]: _build}
+
     def find_class(self, module: str, name: str) -> Any:
         try:
             return _ALLOWED[module, name]

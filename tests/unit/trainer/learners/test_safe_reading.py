@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
+from torch.serialization import _get_layout
 
 from rljob_trainer.learners import checkpoint
 from rljob_trainer.learners.config import Layout, OptimizerSettings
@@ -201,3 +203,42 @@ def test_the_whole_state_is_read_as_it_was_written(rank: Rank, saved: Path) -> N
     rank.ddp.module.matrix.data.zero_()
     assert rank.load(saved) == {"step": 3}
     assert torch.equal(rank.ddp.module.matrix, before)
+
+
+def named(module: str, name: str) -> bytes:
+    return f"c{module}\n{name}\n".encode()
+
+
+def a_text(text: str) -> bytes:
+    return b"X" + struct.pack("<I", len(text)) + text.encode()
+
+
+OF_TORCH = "torch.distributed.checkpoint.metadata"
+METADATA, LAYOUT_OF = named(OF_TORCH, "Metadata"), named("torch.serialization", "_get_layout")
+MEMBER = named(OF_TORCH, "_MEM_FORMAT_ENCODING") + b"K\x00\x85R"
+CHANGES = {
+    "an attribute of a class": METADATA + b"N}" + a_text("POLLUTED") + a_text("yes") + b"s\x86b",
+    "a method of a class": METADATA + b"N}" + a_text("__eq__") + LAYOUT_OF + b"s\x86b",
+    "the dictionary of a class": METADATA + b"}" + a_text("__eq__") + LAYOUT_OF + b"sb",
+    "a function": LAYOUT_OF + b"N}" + a_text("__name__") + a_text("x") + b"s\x86b",
+    "the member of an enum": MEMBER + b"}" + a_text("POLLUTED") + a_text("yes") + b"sb",
+    "a type of torch": named("torch", "float32") + b"N}" + a_text("POLLUTED") + a_text("yes") + b"s\x86b",
+    "nothing": b"b",
+}
+
+
+@pytest.mark.parametrize("opcodes", CHANGES.values(), ids=CHANGES)
+def test_metadata_changes_nothing_that_is_there(tmp_path: Path, opcodes: bytes) -> None:
+    """A class is everybody's: what it has for a method, everybody calls."""
+    before = dict(vars(Metadata)), _get_layout.__name__, len(vars(next(iter(_MEM_FORMAT_ENCODING))))
+    (tmp_path / ".metadata").write_bytes(b"\x80\x04" + opcodes + b".")
+    with pytest.raises(CheckpointFormatError):
+        read_metadata(tmp_path)
+    assert (dict(vars(Metadata)), _get_layout.__name__, len(vars(next(iter(_MEM_FORMAT_ENCODING))))) == before
+
+
+@pytest.mark.parametrize("size", [b"\x95" + struct.pack("<Q", 2**62), b"\x8d" + struct.pack("<Q", 2**40)])
+def test_metadata_that_names_a_size_takes_no_more_memory_than_it_has_bytes(tmp_path: Path, size: bytes) -> None:
+    (tmp_path / ".metadata").write_bytes(b"\x80\x04" + size + b".")
+    with pytest.raises(CheckpointFormatError):
+        read_metadata(tmp_path)
