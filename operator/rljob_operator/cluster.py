@@ -35,6 +35,8 @@ SILENCE_S = 150.0
 """a watch of which nothing is heard for so long is broken: a bookmark comes every minute [s]"""
 PAGE = 500
 """objects in one page of a list"""
+FIRST_PAGE = 50
+"""objects in the first page; later ones grow while they are small: an API server reads a page whole"""
 MOST_OF_PAGE = 2 * 2**20
 """of one page with more than one object: a larger one is asked for again, with fewer objects [bytes]"""
 MERGE = "application/merge-patch+json"
@@ -154,7 +156,7 @@ class Cluster:
     async def lists(self, where: str, query: Sequence[tuple[str, str]], limit: int = PAGE) -> AsyncIterator[Manifest]:
         """Yield the answers to a list request, each with at most `limit` items, and fewer where these are large."""
         token: str | None = ""
-        items = limit
+        items = min(limit, FIRST_PAGE)
         while token is not None:
             try:
                 page = await self.request("GET", where, [("limit", str(items)), *query, ("continue", token)])

@@ -145,9 +145,10 @@ class SmallApiServer:
         if selector in self.broken:
             return web.json_response({})
         items = [each for each in self._objects.values() if place.holds(each) and _is_selected(each, selector)]
+        items, following = _page(items, int(request.query.get("limit") or 0), request.query.get("continue", ""))
         prefix = self.kinds[place.kind][0]
         api_version = prefix.partition("/")[2]
-        metadata = {"resourceVersion": str(self._version)}
+        metadata = {"resourceVersion": str(self._version), "continue": following}
         found = {"apiVersion": api_version, "kind": f"{place.kind}List", "metadata": metadata, "items": items}
         return web.Response(text=self._json(found), content_type="application/json")
 
@@ -243,6 +244,14 @@ def _stored(place: Place, body: Manifest) -> Manifest:
     return {**given, **secret, "kind": place.kind, "metadata": {**body.get("metadata", {}), **where}}
 
 
+def _page(objects: list[Manifest], limit: int, after: str) -> tuple[list[Manifest], str]:
+    """Return so many objects after the one of this name, and the name after which the next page begins; 0: all."""
+    named = sorted(((_name_of(each), each) for each in objects), key=lambda entry: entry[0])
+    left = [(name, each) for name, each in named if name > after]
+    page = left[:limit] if limit else left
+    return [each for _, each in page], page[-1][0] if len(page) < len(left) else ""
+
+
 def _is_selected(raw: Manifest, selector: str) -> bool:
     labels: dict[str, Any] = raw["metadata"].get("labels", {})
     for each in filter(None, selector.split(",")):
@@ -266,3 +275,7 @@ async def served(application: web.Application) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+def _name_of(raw: Manifest) -> str:
+    return f"{raw['metadata'].get('namespace', '')}/{raw['metadata']['name']}"
