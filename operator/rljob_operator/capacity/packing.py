@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from sys import intern
-from typing import Any
+from typing import Any, Literal
 
 from rljob_operator.capacity.demand import Pods, total
 from rljob_operator.capacity.finding import Finding, Outcome
@@ -17,6 +17,8 @@ from rljob_operator.identity import Manifest
 
 MOST_PLACES = 5_000
 """that the search tries before it gives up"""
+MOST_COMPARED = 6
+"""groups of pods of which all combinations are compared with nodes; a job has four or five"""
 PASSING = "node.kubernetes.io/"
 """taints of this prefix go away when the node is well again"""
 
@@ -231,10 +233,18 @@ def _search(pods: Sequence[Pods], nodes: Sequence[Node], now: bool) -> "_Search"
     return _Search(order, nodes, now)
 
 
-def places(pods: Sequence[Pods], nodes: Sequence[Node]) -> tuple[tuple[Pods, int], ...] | None:
-    """Return the index of a node for each pod at once, as nodes are now; None: none was found in the time allowed."""
-    search = _search(pods, nodes, now=True)
-    return search.path() if search.place() else None
+Places = tuple[tuple[Pods, int], ...]
+"""pods, each with the index of its node"""
+
+
+def places(pods: Sequence[Pods], nodes: Sequence[Node], now: bool = True) -> Places | Literal[False] | None:
+    """Return the index of a node for each pod at once, as nodes are now or as if they were empty.
+
+    False: the pods have no places; None: none were found in the time allowed.
+    """
+    search = _search(pods, nodes, now)
+    found = search.place()
+    return search.path() if found else found
 
 
 def lets_in(node: Node, pods: Pods) -> bool:
@@ -250,7 +260,8 @@ class _Search:
     """Depth first, over groups of pods that are alike: the one with the least room to spare goes first.
 
     A step is a node that gets some number of pods, at first as many as fit. So ten thousand pods take no longer than
-    ten. Of nodes that are alike, none gets more pods than the one before it.
+    ten. Of nodes that are alike, none gets more pods than the one before it. Nodes that the fewest groups can use come
+    first. A search that gives up still says no where some groups together ask for more than their nodes have.
     """
 
     def __init__(self, order: Sequence[tuple[Pods, Mapping[str, int]]], nodes: Sequence[Node], now: bool) -> None:
@@ -263,10 +274,12 @@ class _Search:
             for (pods, sizes), each in zip(order, self._open, strict=True)
         ]
         """how many pods of a group each node has room for"""
+        useful = [sum(map(bool, fits)) for fits in zip(*self._fits, strict=True)]
+        self._order = sorted(range(len(nodes)), key=useful.__getitem__)
         self._found: list[tuple[int, Spread]] = []
         self._left = MOST_PLACES + 2 * len(nodes) * len(order)
 
-    def path(self) -> tuple[tuple[Pods, int], ...]:
+    def path(self) -> Places:
         """Return the pods with their nodes, after `place` has found them."""
         return tuple(
             (self._groups[group][0], node)
@@ -276,7 +289,32 @@ class _Search:
         )
 
     def place(self) -> bool | None:
-        return self._place(frozenset(range(len(self._groups))))
+        found = self._place(frozenset(range(len(self._groups))))
+        return False if found is None and self._is_short() else found
+
+    def _is_short(self) -> bool:
+        """Return whether some groups together ask for more than the nodes have that let one of them in."""
+        self._rooms = [node.free if self._now else node.allocatable for node in self._nodes]
+        count = len(self._groups)
+        masks = range(1, 1 << count) if count <= MOST_COMPARED else [1 << group for group in range(count)]
+        return any(self._lacks([group for group in range(count) if mask >> group & 1]) for mask in masks)
+
+    def _lacks(self, groups: Sequence[int]) -> bool:
+        sizes = [(self._groups[group][0].count, self._groups[group][1]) for group in groups]
+        fits = [
+            any(self._open[group][node] and _has(room, self._groups[group][1]) for group in groups)
+            for node, room in enumerate(self._rooms)
+        ]
+        rooms = [room for room, fit in zip(self._rooms, fits, strict=True) if fit]
+        for name in {name for _, size in sizes for name in size}:
+            if sum(count * size.get(name, 0) for count, size in sizes) > sum(
+                max(0, room.get(name, 0)) for room in rooms
+            ):
+                return True
+            least = min(size.get(name, 0) for _, size in sizes)
+            if least and sum(count for count, _ in sizes) > sum(max(0, room.get(name, 0)) // least for room in rooms):
+                return True
+        return False
 
     def _place(self, groups: frozenset[int]) -> bool | None:
         if not groups:
@@ -305,7 +343,7 @@ class _Search:
     def _spreads(self, group: int) -> Iterator[Spread]:
         """Yield the ways to spread the pods of a group over the nodes, until the search gives up."""
         fits = self._fits[group]
-        nodes = [node for node, number in enumerate(fits) if number]
+        nodes = [node for node in self._order if fits[node]]
         self._left -= len(nodes)
         beyond = [0, *accumulate(fits[node] for node in reversed(nodes))][::-1]
         left, chosen = self._groups[group][0].count, list[int]()
@@ -332,10 +370,13 @@ class _Search:
 
     def _twins(self, nodes: Sequence[int]) -> Mapping[int, int]:
         """Return, for places in a list of nodes, the place before it with a node that is alike."""
+        wanted = total(tuple(pods for pods, _ in self._groups))  # what nobody could use makes no difference
         last: dict[Hashable, int] = {}
         found = {}
         for place, node in enumerate(nodes):
-            kind = (*(each[node] for each in self._open), tuple(sorted(self._rooms[node].items())))
+            room = self._rooms[node]
+            has = tuple(min(room.get(name, 0), amount) for name, amount in wanted.items())
+            kind = (*(each[node] for each in self._open), has)
             if kind in last:
                 found[place] = last[kind]
             last[kind] = place

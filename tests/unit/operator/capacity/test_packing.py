@@ -3,7 +3,7 @@
 import pytest
 
 from rljob_operator.capacity.demand import Container, Pods
-from rljob_operator.capacity.packing import Node, Nodes, lets_in, node_of, placed
+from rljob_operator.capacity.packing import Node, Nodes, lets_in, node_of, placed, places
 
 TAINT = {"key": "team", "value": "b", "effect": "NoSchedule"}
 
@@ -84,3 +84,31 @@ def test_nodes_are_grouped_by_the_labels_that_are_asked_for_each_time():
         [("a", 2), ("b", 1)],
         [("a", 3)],
     ]
+
+
+def in_two_pools(trainers: int, engines: int) -> tuple[tuple[Pods, ...], tuple[Node, ...]]:
+    """Return pods of which some may be in one of two pools only, and nodes of both whose CPU is used differently."""
+    nodes = tuple(
+        Node(f"n{i}", {"gpu": 8, "cpu": 96, "pods": 110_000}, {"pool": "a" if i < 4 else "b"}, used={"cpu": i + 1})
+        for i in range(12)
+    )
+    wanted = (
+        pods(group="head", cpu=4),
+        pods(group="trainer", count=trainers, gpu=8, cpu=32),
+        pods(group="rollout", count=engines, selector={"pool": "a"}, gpu=8, cpu=16),
+    )
+    return wanted, nodes
+
+
+def test_pods_for_anywhere_leave_a_pool_to_those_that_need_it():
+    wanted, nodes = in_two_pools(trainers=8, engines=4)
+    found = places(wanted, nodes)
+    assert isinstance(found, tuple)
+    assert {node for each, node in found if each.group == "rollout"} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(("trainers", "engines"), [(9, 4), (7, 5), (12, 1), (1, 12)])
+def test_a_job_that_is_too_large_for_two_pools_is_refused_and_not_given_up(trainers: int, engines: int):
+    wanted, nodes = in_two_pools(trainers, engines)
+    assert places(wanted, nodes) is False
+    assert placed(wanted, nodes) is False
