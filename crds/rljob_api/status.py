@@ -232,6 +232,12 @@ class Queue(Section):
     """job of a higher priority for which it saves and ends; absent: it was not preempted"""
     engines: NotNegative | None = None
     """number of engines that its reservation has room for; absent: it holds none"""
+    granted: str | None = None
+    """digest of what the pods request that its reservation is for; absent: it holds none"""
+    revoked: NotNegative | None = None
+    """reservations that it gave back since it ran last, because its pods did not get nodes"""
+    retry_at: datetime | None = None
+    """time until which it gets no pods for which there are no nodes; it starts earlier if there is room"""
 
 
 class ToolPodOwner(StrEnum):

@@ -130,6 +130,9 @@ def queue(job: AdmittedJob, conditions: Claims, now: float) -> Queue | None:
         first_since=_time(turn.first_since) if turn.first_since is not None else None,
         preempted_for=turn.preempted_for,
         engines=job.spec.rollout.engines if turn.is_reserved else None,
+        granted=turn.granted if turn.is_reserved else None,
+        revoked=turn.revoked or None,
+        retry_at=_time(turn.retry_at) if turn.retry_at else None,
     )
 
 

@@ -63,12 +63,14 @@ class Reservations:
 
     def turn(self, job: Job, raw: Manifest, world: World, admitted: AdmittedJob | Claim) -> Turn | None:
         """Take in a job, and return its turn; None: it is in no queue of ours."""
-        has_pods = self._cache.has_pods(job.key) or bool(world.rayclusters())
+        clusters = world.rayclusters()
+        has_pods = self._cache.has_pods(job.key) or bool(clusters)
         granted = self._ledger.granted(job.key)
         # Whether a job that does not run may have its directory depends on other jobs.
         runs = job.has_begun and "completionTime" not in job.status
         pods = (*world.pods, *world.tool_pods)
-        basis = job.uid, job.resource_version, job.is_deleting, pods, has_pods, granted
+        versions = tuple(each["metadata"].get("resourceVersion") for each in clusters)
+        basis = job.uid, job.resource_version, job.is_deleting, pods, has_pods, granted, versions
         known, is_here = self._basis.get(job.key, (None, False))
         if runs and known == basis and job.key in self._ledger:
             return self._ledger.turn(job.key) if is_here else None
@@ -78,7 +80,7 @@ class Reservations:
             self._basis.pop(job.key, None)
             self._note(self._ledger.leave(job.key, has_pods))
             return None
-        ticket = ticket_of(admitted, _created(raw), pods, has_pods, granted)
+        ticket = ticket_of(admitted, _created(raw), pods, has_pods, granted, clusters)
         is_shown = granted is not None and shows(admitted, granted)
         self._note(self._ledger.put(ticket, is_shown))
         self._basis[job.key] = basis, is_queued_here(admitted)

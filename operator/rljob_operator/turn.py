@@ -12,6 +12,8 @@ class Standing(StrEnum):
     QUEUED = "Queued"
     PREEMPTED = "Preempted"
     """its room is for another job: it saves, ends, and is queued again"""
+    REVOKED = "Revoked"
+    """its pods have not got nodes in time: it gives its room back, and is queued again"""
     NEVER = "NeverFits"
     """it waits, but hinders nobody: more than the whole quota, or all nodes"""
     UNDECIDED = "Undecided"
@@ -33,6 +35,12 @@ class Turn:
     """the job for which it is sent away"""
     engines: int | None = None
     """engines that it holds room for; None: as many as its spec says"""
+    revoked: int = 0
+    """reservations that it gave back since it ran last, because its pods did not start"""
+    retry_at: float | None = None
+    """until then it gets no pods for which there are no nodes [unix s]; None: it may get them"""
+    granted: str | None = None
+    """digest of what the pods request that it holds room for; None: it holds none, or that is not known"""
 
     @property
     def is_reserved(self) -> bool:

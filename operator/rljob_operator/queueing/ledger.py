@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from rljob_operator.capacity.demand import Pods
 from rljob_operator.capacity.snapshot import Snapshot
+from rljob_operator.queueing.lease import LEASE_S
 from rljob_operator.queueing.schedule import preempted, reserved, schedule
 from rljob_operator.queueing.ticket import Holding, Rules, Ticket
 from rljob_operator.turn import Standing, Turn
@@ -56,6 +57,8 @@ class Ledger:
             ticket = replace(ticket, first_since=turn.first_since)
         if ticket.holding is Holding.RESERVED and ticket.since is None and before is not None:
             ticket = replace(ticket, since=before.since)
+        if ticket.holding is Holding.LEAVING and before is not None and before.holding is not Holding.NOTHING:
+            ticket = replace(ticket, pods=before.pods, gpus=before.gpus)  # what leaves is what there was
         self._tickets[ticket.key] = ticket
         return before is None or _matters(before) != _matters(ticket)
 
@@ -81,6 +84,9 @@ class Ledger:
             return replace(known, engines=ticket.held_engines)
         if ticket.holding is Holding.LEAVING and ticket.preempted_for is not None:
             return preempted(ticket.preempted_for)
+        granted = self._granted.get(key)
+        if ticket.holding is Holding.LEAVING and granted is not None and not granted.is_reserved:
+            return granted
         if not ticket.wants:
             return IDLE
         return UNDECIDED if turn is None or turn.is_reserved else turn
@@ -92,19 +98,45 @@ class Ledger:
 
     def decide(self, seen: Snapshot, rules: Rules, now: float) -> "Changes":
         """Make a pass; return the jobs whose turns have changed."""
-        found = schedule(self._tickets.values(), seen, rules, now)
+        return self.adopt(self.asked(now), schedule(self._tickets.values(), seen, rules, now), now)
+
+    def asked(self, now: float) -> Mapping[str, Ticket]:
+        """Return the tickets for a pass that begins now.
+
+        What was given to a job counts no longer when its status has not shown it for long: it cannot be written.
+        """
+        for key, turn in list(self._granted.items()):
+            ticket = self._tickets[key]
+            if turn.is_reserved and ticket.holding is Holding.RESERVED and now - (ticket.since or now) >= LEASE_S:
+                del self._granted[key]
+                self._tickets[key] = replace(ticket, holding=Holding.NOTHING, since=None, wants=False)
+        return dict(self._tickets)
+
+    def adopt(self, asked: Mapping[str, Ticket], found: Mapping[str, Turn], now: float) -> "Changes":
+        """Take in the turns that a pass has found for these tickets; return the jobs whose turns have changed.
+
+        Nothing is decided about a job that has changed since. Nor about any, if a job has come to hold room since.
+        """
+        if any(_holds(ticket) and not _holds(asked.get(key)) for key, ticket in self._tickets.items()):
+            return Changes()
+        found = {key: turn for key, turn in found.items() if self._is_still(key, asked[key])}
         changed = {key: before for key, turn in found.items() if (before := self.turn(key)) != turn}
         moved = {key: None for key, before in changed.items() if found[key].differs_in_place_only(before)}
         for key, turn in found.items():
             self._note(self._tickets[key], turn, now)
-        self._turns = dict(found)
+        self._turns = {**{key: turn for key, turn in self._turns.items() if key not in asked}, **found}
         return Changes(tuple(key for key in changed if key not in moved), tuple(moved))
+
+    def _is_still(self, key: str, asked: Ticket) -> bool:
+        ticket = self._tickets.get(key)
+        return ticket is asked or (ticket is not None and _matters(ticket) == _matters(asked))
 
     def _note(self, ticket: Ticket, turn: Turn, now: float) -> None:
         """Let what was decided count from now on."""
         if turn.is_reserved and ticket.holding is Holding.NOTHING:
             self._granted[ticket.key] = turn
-            self._tickets[ticket.key] = replace(ticket, holding=Holding.RESERVED, since=now, first_since=None)
+            given = replace(ticket, holding=Holding.RESERVED, since=now, first_since=turn.first_since)
+            self._tickets[ticket.key] = given
         elif turn.is_reserved and ticket.more and turn.engines == ticket.engines:
             self._granted[ticket.key] = turn
             held = _together(ticket)
@@ -113,6 +145,14 @@ class Ledger:
             self._granted[ticket.key] = turn
             leaving = replace(ticket, holding=Holding.LEAVING, preempted_for=turn.preempted_for, more=())
             self._tickets[ticket.key] = leaving
+        elif turn.standing is Standing.REVOKED and ticket.holding is Holding.RESERVED:
+            self._granted[ticket.key] = turn
+            again = replace(ticket, holding=Holding.LEAVING, more=(), first_since=turn.first_since)
+            self._tickets[ticket.key] = replace(again, revoked=turn.revoked, retry_at=turn.retry_at or 0.0)
+
+
+def _holds(ticket: Ticket | None) -> bool:
+    return ticket is not None and ticket.holding is not Holding.NOTHING
 
 
 def _together(ticket: Ticket) -> tuple[Pods, ...]:
@@ -124,4 +164,4 @@ def _together(ticket: Ticket) -> tuple[Pods, ...]:
 
 def _matters(ticket: Ticket) -> Ticket:
     """Return the ticket without what changes no turn."""
-    return replace(ticket, first_since=None, since=None)
+    return replace(ticket, first_since=None, since=None, due=None)

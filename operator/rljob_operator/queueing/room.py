@@ -4,19 +4,26 @@ In the quotas that a Room is made of, `used` is what pods of others take. What j
 their pods' requests: the API server counts the same, but later.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from rljob_operator.capacity.demand import Pods
 from rljob_operator.capacity.finding import Finding, Outcome
-from rljob_operator.capacity.packing import Node, against_empty_nodes, lets_in, places
+from rljob_operator.capacity.packing import Node, against_empty_nodes, lets_in, placed, places
 from rljob_operator.capacity.quantities import shown
 from rljob_operator.capacity.quotas import Quota, against_limits, against_quotas, completed, counts
 from rljob_operator.capacity.snapshot import Snapshot
 
+Value = TypeVar("Value")
 Amounts = Mapping[str, int]
 Spots = tuple[tuple[Pods, int], ...]
 """pods, each with the index of its node"""
+Pool = frozenset[Hashable]
+"""nodes by index; pods that no node could let in stand for the nodes that they wait for"""
+
+
+GAVE_UP = "the search for places on nodes has given up: there may be some"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,8 @@ class Shortage:
     findings: tuple[Finding, ...]
     of_quota: bool
     """whether a quota or a limit range is short; otherwise nodes are"""
+    is_unknown: bool = False
+    """whether the search for places has given up: there may be some"""
 
 
 @dataclass(slots=True)
@@ -50,6 +59,10 @@ class Room:
         self._index = {node.name: index for index, node in enumerate(nodes)}
         self._taken: dict[str, Taken] = {}
         self._closed: frozenset[int] = frozenset()
+        self._short: dict[Hashable, Shortage] = {}
+        """nodes that were not found, by the shape of the pods: until somebody gives room back there are none"""
+        self._known: dict[Hashable, Any] = {}
+        """what does not depend on what is taken; all copies share it"""
 
     def copy(self) -> "Room":
         """Return a room that can be changed apart from this one."""
@@ -57,7 +70,7 @@ class Room:
         other._seen, other._index, other._closed = self._seen, self._index, self._closed
         other._quotas = {place: list(found) for place, found in self._quotas.items()}
         other._nodes = None if self._nodes is None else list(self._nodes)
-        other._taken = dict(self._taken)
+        other._taken, other._short, other._known = dict(self._taken), dict(self._short), self._known
         return other
 
     def find(self, namespace: str, pods: Sequence[Pods]) -> Spots | Shortage:
@@ -69,13 +82,67 @@ class Room:
             return _shortage(found, of_quota=True)
         if self._nodes is None:
             return ()
-        there = [index for index in range(len(self._nodes)) if index not in self._closed]
-        if self._may_have(whole, there):
-            spots = places(whole, [self._nodes[index] for index in there])
-            if spots is not None:
-                return tuple((each, there[index]) for each, index in spots)
+        shape = shape_of(whole)
+        if shape not in self._short:
+            spots = self._find_nodes(whole, self._nodes)
+            if not isinstance(spots, Shortage):
+                return spots
+            self._short[shape] = spots
+        return self._short[shape]
+
+    def _find_nodes(self, whole: Sequence[Pods], nodes: Sequence[Node]) -> Spots | Shortage:
+        there = [index for index in range(len(nodes)) if index not in self._closed]
+        spots = places(whole, [nodes[index] for index in there])
+        if isinstance(spots, tuple):
+            return tuple((each, there[index]) for each, index in spots)
         never = against_empty_nodes(whole, self._seen.nodes or (), self._seen.coming)
-        return _shortage(never or (self._short_now(whole, there),), of_quota=False)
+        if never:
+            return _shortage(never, of_quota=False)
+        if spots is None:
+            return Shortage(Outcome.LATER, (Finding(Outcome.LATER, GAVE_UP),), of_quota=False, is_unknown=True)
+        return _shortage([self._short_now(whole, there)], of_quota=False)
+
+    def pool(self, namespace: str, pods: Sequence[Pods]) -> Pool:
+        """Return the nodes that the pods with the rarest resources may be on, whatever is taken there now."""
+        whole = self._whole(namespace, pods)
+        rare = [each for each in whole if any("/" in name for name, amount in each.requests.items() if amount > 0)]
+        found = self.suitable(rare or whole)
+        return found or frozenset(shape_of([replace(each, count=1)]) for each in rare or whole)
+
+    def suitable(self, pods: Sequence[Pods]) -> frozenset[int]:
+        """Return the nodes that one of these pods may be on, whatever is taken there now."""
+        nodes = self._nodes or ()
+        return self._once(
+            ("suitable", shape_of(pods)),
+            lambda: frozenset(index for index, node in enumerate(nodes) if any(_could_be(node, each) for each in pods)),
+        )
+
+    def could_fit(self, namespace: str, pods: Sequence[Pods]) -> bool:
+        """Return whether the nodes that there are would have room for pods if all others left."""
+        whole, nodes = self._whole(namespace, pods), self._nodes or ()
+        return self._once(("empty", shape_of(whole)), lambda: placed(whole, nodes) is not False)
+
+    def could_grow(self, namespace: str, pods: Sequence[Pods]) -> bool:
+        """Return whether pods may have room when all nodes have come that an autoscaler can bring."""
+        coming = self._seen.coming
+        if coming is None or self._nodes is None:
+            return self._nodes is not None
+        return bool(coming) and placed(self._whole(namespace, pods), [*self._nodes, *coming], now=True) is not False
+
+    def _once(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        if key not in self._known:
+            self._known[key] = make()
+        found: Value = self._known[key]
+        return found
+
+    def nodes_of(self, key: str) -> frozenset[int]:
+        """Return the nodes on which a job has taken something."""
+        taken = self._taken.get(key)
+        return frozenset(index for index, _ in taken.on) if taken is not None else frozenset()
+
+    def close(self, nodes: frozenset[int]) -> None:
+        """Let nobody else find room on these nodes."""
+        self._closed |= nodes
 
     def take(self, key: str, namespace: str, pods: Sequence[Pods], spots: Spots) -> None:
         """Take room, whether or not it is there."""
@@ -90,8 +157,10 @@ class Room:
             taken = Taken(namespace, (*before.pods, *whole), [*before.on, *taken.on])
         self._taken[key] = taken
 
-    def hold(self, key: str, namespace: str, pods: Sequence[Pods], bound: Mapping[str, tuple[str, ...]]) -> None:
-        """Take what a job holds, on the nodes where its pods are; those without a node get one if there is one."""
+    def hold(
+        self, key: str, namespace: str, pods: Sequence[Pods], bound: Mapping[str, tuple[str, ...]]
+    ) -> tuple[Pods, ...]:
+        """Take what a job holds, on the nodes where its pods are; return its pods that are on none."""
         whole = self._whole(namespace, pods)
         spots: list[tuple[Pods, int]] = []
         rest: list[Pods] = []
@@ -102,18 +171,25 @@ class Room:
                 rest.append(replace(each, count=each.count - len(on)))
         # More pods than there shall be: the job was scaled down, and they are leaving.
         self.take(key, namespace, [_at_least(each, bound) for each in pods], tuple(spots))
+        return tuple(rest)
+
+    def place(self, key: str, rest: Sequence[Pods]) -> tuple[Pods, ...]:
+        """Take nodes for pods of a holder that are on none yet; return those for which there are none."""
         if self._nodes is None or not rest:
-            return
+            return ()
+        found, without = self._as_many_as_fit(rest, self._nodes)
         taken = self._taken[key]
-        for each, index in self._as_many_as_fit(rest):
+        for each, index in found:
             self._use(index, each.requests, 1)
             taken.on.append((index, each.requests))
+        return without
 
     def give_back(self, key: str) -> None:
         """Free what a job has taken."""
         taken = self._taken.pop(key, None)
         if taken is None:
             return
+        self._short.clear()
         self._count(taken.namespace, taken.pods, -1)
         for index, requests in taken.on:
             self._use(index, requests, -1)
@@ -121,32 +197,37 @@ class Room:
     def keep(self, key: str, namespace: str, pods: Sequence[Pods], with_nodes: bool) -> None:
         """Keep room for a job that has to wait: its part of the quotas, and nodes on which it would fit alone.
 
-        These are the nodes with the most room left, so what others give back there is never given to a third.
+        These are the nodes with the most room left, so what others give back there is never given to a third. Nodes
+        that are kept for an older one are used only if there are not enough of others.
         """
         self.take(key, namespace, pods, ())
         if self._nodes is None or not with_nodes:
             return
-        whole = self._whole(namespace, pods)
-        there = [index for index in range(len(self._nodes)) if index not in self._closed]
-        nodes = self._nodes
-        there.sort(key=lambda index: _roominess(nodes[index], whole))
-        empty = [replace(nodes[index], used={}) for index in there]
-        spots = places(whole, empty)
-        self._closed |= {there[index] for _, index in spots or ()}
+        whole, nodes = self._whole(namespace, pods), self._nodes
+        by_room = sorted(range(len(nodes)), key=lambda index: _roominess(nodes[index], whole))
+        for there in ([index for index in by_room if index not in self._closed], by_room):
+            spots = places(whole, [nodes[index] for index in there], now=False)
+            if spots:
+                self._closed |= {there[index] for _, index in spots}
+                return
 
-    def _as_many_as_fit(self, rest: Sequence[Pods]) -> Iterator[tuple[Pods, int]]:
-        """Yield a node for each of these pods that finds one: all at once, or else one after the other."""
-        assert self._nodes is not None
-        spots = places(rest, self._nodes)
-        if spots is not None:
-            yield from spots
-            return
+    def _as_many_as_fit(self, rest: Sequence[Pods], nodes: Sequence[Node]) -> tuple[Spots, tuple[Pods, ...]]:
+        """Return nodes for these pods, all at once or else as many as find one, and those that find none."""
+        spots = places(rest, nodes)
+        if spots:
+            return spots, ()
+        left, found, without = list(nodes), list[tuple[Pods, int]](), list[Pods]()
         for each in rest:
-            for _ in range(each.count):
-                one = places([replace(each, count=1)], self._nodes)
-                if one is None:
+            for number in range(each.count):
+                one = places([replace(each, count=1)], left)
+                if not one:
+                    without.append(replace(each, count=each.count - number))
                     break
-                yield one[0]
+                index = one[0][1]
+                used = {name: left[index].used.get(name, 0) + amount for name, amount in each.requests.items()}
+                left[index] = replace(left[index], used={**left[index].used, **used})
+                found.append((each, index))
+        return tuple(found), tuple(without)
 
     def _whole(self, namespace: str, pods: Sequence[Pods]) -> tuple[Pods, ...]:
         limits = self._seen.limits.get(namespace, ())
@@ -165,24 +246,6 @@ class Room:
         used = {name: node.used.get(name, 0) + sign * amount for name, amount in requests.items()}
         self._nodes[index] = replace(node, used={**node.used, **used})
 
-    def _may_have(self, pods: Sequence[Pods], there: Iterable[int]) -> bool:
-        """Return whether nodes together have as much as pods ask for; a search is much slower."""
-        assert self._nodes is not None
-        wanted: dict[str, int] = {}
-        for each in pods:
-            for name, amount in each.requests.items():
-                wanted[name] = wanted.get(name, 0) + amount * each.count
-        left = {name: amount for name, amount in wanted.items() if amount > 0}
-        for index in there:
-            node = self._nodes[index]
-            for name in list(left):
-                left[name] -= max(0, node.allocatable.get(name, 0) - node.used.get(name, 0))
-                if left[name] <= 0:
-                    del left[name]
-            if not left:
-                return True
-        return not left
-
     def _short_now(self, pods: Sequence[Pods], there: Sequence[int]) -> Finding:
         """Return what nodes lack at present."""
         assert self._nodes is not None
@@ -195,6 +258,26 @@ class Room:
             if amount > room:
                 return Finding(Outcome.LATER, f"matching nodes have {shown(name, room)} free", name)
         return Finding(Outcome.LATER, "matching nodes have enough free, but not on single nodes")
+
+
+def shape_of(pods: Sequence[Pods]) -> Hashable:
+    """Return the same value for pods that are alike, whatever their groups are called."""
+    return tuple((each.count, *_one(each)) for each in pods)
+
+
+def _one(pods: Pods) -> tuple[Hashable, ...]:
+    return (
+        tuple(sorted(pods.requests.items())),
+        tuple(sorted(pods.node_selector.items())),
+        repr(pods.tolerations) if pods.tolerations else "",
+    )
+
+
+def _could_be(node: Node, pods: Pods) -> bool:
+    """Return whether a pod may be on a node that is empty."""
+    return lets_in(node, pods) and all(
+        node.allocatable.get(name, 0) >= amount for name, amount in pods.requests.items()
+    )
 
 
 def _at_least(pods: Pods, bound: Mapping[str, tuple[str, ...]]) -> Pods:

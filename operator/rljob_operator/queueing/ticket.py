@@ -48,6 +48,16 @@ class Ticket:
     """since when it has been first in the queue without finding room [unix s]"""
     preempted_for: str | None = None
     """the job for which it leaves, or left; None: it was not preempted"""
+    due: float | None = None
+    """when its pods were to be made [unix s]; None: not known"""
+    has_started: bool = False
+    """whether the driver of its newest attempt has started: its pods were all there"""
+    revoked: int = 0
+    """reservations that it gave back since it ran last, because its pods did not start"""
+    retry_at: float = 0.0
+    """until then it gets no pods for which there are no nodes [unix s]"""
+    granted: str | None = None
+    """digest of what its pods request; a reservation is for these"""
 
     @property
     def waits(self) -> bool:

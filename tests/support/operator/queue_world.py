@@ -94,11 +94,14 @@ class Queue:
         if turn.is_reserved and each.holding is Holding.NOTHING:
             self.order.append(each.key)
             bound = self._bound(each.pods)
-            each = replace(each, holding=Holding.RESERVED, since=self.now, first_since=None, bound=bound)
+            each = replace(each, holding=Holding.RESERVED, since=self.now, first_since=turn.first_since, bound=bound)
         elif turn.is_reserved and each.more and turn.engines == each.engines:
             each = replace(each, pods=(*each.pods, *each.more), more=(), held_engines=each.engines)
         elif turn.standing is Standing.PREEMPTED and each.holding is Holding.RESERVED:
             each = replace(each, holding=Holding.LEAVING, preempted_for="another", since=None)
+        elif turn.standing is Standing.REVOKED and each.holding is Holding.RESERVED:
+            again = {"revoked": turn.revoked, "retry_at": turn.retry_at or 0.0, "first_since": turn.first_since}
+            each = replace(each, holding=Holding.LEAVING, since=None, **again)  # type: ignore[arg-type]
         elif turn.standing is Standing.QUEUED:
             each = replace(each, first_since=turn.first_since)
         self.tickets[each.key] = each

@@ -101,8 +101,8 @@ class Fleet:
         around, key = self.jobs[number], f"ml/job-{number}"
         job, pods = admitted(around.raw, DEFAULTS), around.world.pods
         granted = self.ledger.granted(key)
-        has_pods = bool(pods or around.world.rayclusters())
-        ticket = ticket_of(job, NOW + number, pods, has_pods, granted)
+        clusters = around.world.rayclusters()
+        ticket = ticket_of(job, NOW + number, pods, bool(pods or clusters), granted, clusters)
         self.ledger.put(ticket, granted is not None and shows(job, granted))
         self.known.add(number)
         around.world = replace(around.world, turn=self.ledger.turn(key))

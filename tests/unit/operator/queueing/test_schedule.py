@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from rljob_operator.capacity.snapshot import Snapshot
-from rljob_operator.queueing.schedule import CREDIT_S
 from rljob_operator.queueing.ticket import Holding
 from rljob_operator.turn import Standing
 from support.operator.queue_world import NOW, RULES, holder, node, nodes, quotas, reserved, ticket, turns, workers
@@ -189,13 +188,6 @@ def test_no_job_waits_for_nodes_while_pods_of_another_have_none_yet():
     assert reserved(turns(nodes(8, 8, coming=None), *two)) == {"a"}
     first = holder("a", workers(8, 2), bound={"workers": ("node-0",)})
     assert reserved(turns(nodes(8, 8, coming=None), first, two[1])) == {"a"}
-
-
-@pytest.mark.parametrize(("waited_s", "starts"), [(CREDIT_S - 1, False), (CREDIT_S, True)])
-def test_the_next_job_waits_for_nodes_when_the_last_one_has_waited_long(waited_s, starts):
-    full = holder("a", workers(8, 2), at=-9999), holder("b", workers(8, 2))
-    found = turns(nodes(8, 8, coming=None), *full, ticket("c", workers(8, 2), at=1), at=waited_s)
-    assert ("c" in reserved(found)) is starts
 
 
 def test_a_job_behind_the_one_that_waits_for_nodes_gets_what_is_free():
