@@ -23,7 +23,7 @@ from local_cluster import home, node
 from rljob_api.sections import Tools
 from rljob_api.tool_protocol import PORT, host, tools_token
 from rljob_trainer.conversations.isolation import sandbox_for
-from rljob_trainer.conversations.toolbox import ToolProcess
+from rljob_trainer.conversations.namespace_place import NamespacePlace
 from support.operator.tools_on_a_node import CONTROL_TOKEN, PODS, POOL, tools_on_a_node
 
 PYTHON = "rljob_trainer.tools.python:python"
@@ -84,7 +84,8 @@ def in_namespaces(
     """Return the latencies of calls in processes of this machine [s]."""
     settings = Tools(functions=("python",), memory_mib=256)
     box = sandbox_for(settings, [path])
-    processes = [ToolProcess(settings, box, log) for _ in range(places)]
+    assert box is not None
+    processes = [NamespacePlace(settings, box, log) for _ in range(places)]
     found: list[float] = latencies(processes, path, arguments, seconds, pause, WARM_UP)
     for process in processes:
         process.close()

@@ -1,5 +1,6 @@
 """What hostile code may try from inside of a sandbox. Each attempt raises an error if it does not succeed."""
 
+import ctypes
 import textwrap
 from collections.abc import Mapping
 
@@ -60,6 +61,68 @@ ESCAPES = {
     "a socket of the run": "socket.socket(socket.AF_UNIX).connect(RUN + '/socket')",
     "raw packets": "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
     "shared memory of the machine": "open('/dev/shm/' + SHARED, 'rb')",
+    "a socket of any other family": "others()",
+    "a socket of a virtual machine": "socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)",
+    "a pair of another family": "syscall(53, 30, 1, 0, (ctypes.c_int * 2)())",
+    "a longer queue of a socket": "socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 17)",
+    # keys
+    "a key of the user": "text = ctypes.create_string_buffer(64); syscall(250, 11, KEY, text, 64, 0)",
+    "a key found by its name": "syscall(250, 10, -3, b'user', b'rljob-test', 0)",
+    "a key of its own": "syscall(248, b'user', b'x', b'y', 1, -3)",
+    "a key from outside": "syscall(249, b'user', b'rljob-test', 0, -3)",
+    # memory
+    "shared memory": "touch(mmap.mmap(-1, 2**30))",
+    "a little shared memory, which it need not map": "mmap.mmap(-1, 4096)",
+    "shared memory of a device": "mmap.mmap(os.open('/dev/zero', os.O_RDWR), 4096)",
+    "memory of System V": "syscall(29, 0, 600 << 20, 0o1600)",
+    "files in memory": "[os.write(os.memfd_create('x'), bytes(2**20)) for _ in range(60)]",
+    "secret memory": "syscall(447, 0)",
+    "memory of many processes": "in_processes(6, lambda: touch(mmap.mmap(-1, 180 << 20, mmap.MAP_PRIVATE)))",
+    "tables of pages that nobody wrote to": "touch(mmap.mmap(-1, 2**38, mmap.MAP_PRIVATE, mmap.PROT_READ), 2**21)",
+    "memory in queues of sockets": "in_processes(12, lambda: [fill_queues() for _ in range(110)])",
+    "huge pages": "mmap.mmap(-1, 2**21, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000)[0]",
+    "to be the last that ends when memory is short": "open('/proc/self/oom_score_adj', 'w').write('0')",
+    "the same by the older name": "open('/proc/self/oom_adj', 'w').write('-17')",
+    # the kernel
+    "rings of requests": "syscall(425, 8, (ctypes.c_uint32 * 30)())",
+    "registering with a ring": "syscall(427, 0, 0, 0, 0)",
+    "a namespace by clone3": "syscall(435, (ctypes.c_uint64 * 11)(0x10000000, 0, 0, 0, 17), 88)",
+    "another time": "syscall(272, 0x80)",
+    "a namespace of the first process": "syscall(308, os.pidfd_open(1), 0x40000000)",
+    "a copy of the mounts": "syscall(428, -100, b'/', 1)",
+    "a new file system": "syscall(430, b'tmpfs', 0)",
+    "writable mounts": "syscall(442, -100, b'/usr', 0, (ctypes.c_uint64 * 4)(0, 1, 0, 0), 32)",
+    "moving mounts": "syscall(429, 3, b'', -100, b'/tmp', 4)",
+    "files by their numbers": "syscall(304, -100, (ctypes.c_uint32 * 4)(8, 1, 2, 0), 0)",
+    "watching files of others": "syscall(300, 0, 0)",
+    "programs in the kernel": "syscall(321, 0, (ctypes.c_uint32 * 20)(1, 4, 4, 1), 80)",
+    "measuring the machine": "syscall(298, (ctypes.c_uint32 * 32)(1, 128), 0, -1, -1, 0)",
+    "page faults": "syscall(323, 0)",
+    "judging the calls of others": "syscall(317, 1, 8, (ctypes.c_uint64 * 2)())",
+    "being traced": "syscall(101, 0, 0, 0, 0)",
+    "ending the memory of a process": "syscall(448, os.pidfd_open(os.getppid()), 0)",
+    "comparing itself with the first process": "syscall(312, 1, os.getpid(), 1, 0, 0)",
+    "another personality": "syscall(135, 0x0400000)",
+    "its own segments": "syscall(154, 0, ctypes.create_string_buffer(64), 64)",
+    "a module of the kernel": "syscall(313, 0, b'', 0)",
+    "swapping": "syscall(167, b'/tmp/x', 0)",
+    "another clock": "syscall(305, 0, (ctypes.c_uint64 * 26)(1))",
+    "first place at the processor": "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))",
+    "first place at the disk": "syscall(251, 1, 0, 1 << 13)",
+    "queues of messages": "syscall(68, 0, 0o1600)",
+    "a queue with a name": "syscall(240, b'x', 0o102, 0o600, 0)",
+    "semaphores of System V": "syscall(64, 0, 1, 0o1600)",
+    "calls of 32 bits": "old_call()",
+    "calls that a newer kernel has: mounts": "syscall(457, (ctypes.c_uint64 * 4)(24, 1, 1), 0, 0, 0)",
+    "calls that no kernel has yet": "syscall(600)",
+    "typing into a terminal": "fcntl.ioctl(0, 0x5412, b'x')",
+    # names of the machine's paths
+    "where its files lie": "open('/proc/self/mountinfo').read()",
+    "where they lie, by the older list": "open('/proc/thread-self/mounts').read()",
+    "where they lie, by the statistics": "open('/proc/self/mountstats').read()",
+    "where its parent's files lie": "open(f'/proc/{os.getppid()}/mountinfo').read()",
+    "where the first process's files lie": "open('/proc/1/mounts').read()",
+    "its own memory's map": "open('/proc/self/maps').read()",
 }
 IN_PODS = {
     # The kernel counts the processes of a user on the whole node, so a pod sets no such limit.
@@ -84,7 +147,7 @@ IN_PODS = {
 }
 """in a pod of tools"""
 HELPERS = """
-import ctypes, os, resource, socket, sys, threading
+import ctypes, fcntl, mmap, os, resource, socket, subprocess, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 def fail(): raise OSError(ctypes.get_errno(), 'refused')
 def syscall(*arguments):
@@ -94,7 +157,6 @@ def numbers(): return [int(name) for name in os.listdir('/proc') if name.isdigit
 def bomb():
     while True:
         if os.fork() == 0:
-            import time
             time.sleep(60)
             os._exit(0)
 def fill():
@@ -102,6 +164,36 @@ def fill():
         for i in range(64): open(f'x{i}', 'wb').write(bytes(2**22))
     finally:
         for name in os.listdir(): os.unlink(name)
+def touch(memory, step=4096):
+    for i in range(0, len(memory), step):
+        if step == 4096: memory[i] = 1
+        else: memory[i]
+def in_processes(num, work):
+    for _ in range(num):
+        if os.fork() == 0:
+            kept = work()
+            time.sleep(5)
+            os._exit(0)
+    time.sleep(5)
+def fill_queues():
+    pair = socket.socketpair()
+    for each in pair:
+        each.setblocking(False)
+        try:
+            while True: each.send(bytes(2**15))
+        except BlockingIOError: pass
+    return pair
+def others():
+    made = []
+    for family, kind in [(f, k) for f in range(2, 50) for k in (1, 2, 3, 5)]:
+        try: made.append(socket.socket(family, kind))
+        except OSError: pass
+    assert made, 'none'
+def old_call():
+    code = 'import ctypes, mmap; m = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE, 7); '
+    code += 'm.write(bytes.fromhex("b814000000cd80c3")); '
+    code += 'ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()'
+    assert subprocess.run([sys.executable, '-c', code]).returncode == 0, 'killed'
 def threads():
     stop = threading.Event()
     try:
@@ -119,3 +211,18 @@ def attempt(escape: str, machine: Mapping[str, object]) -> str:
         "except (OSError, LookupError, ValueError, AssertionError, RuntimeError, MemoryError) as error:\n"
         "    print('KEPT', error)\n"
     )
+
+
+def key_of_the_session() -> int:
+    """Put a key into a new session keyring, as Kerberos does, and return its number; -1: no keys here."""
+    libc = ctypes.CDLL(None)
+    libc.syscall(250, 1, None)
+    return int(libc.syscall(248, b"user", b"rljob-test", b"ticket", 6, -3))
+
+
+LIMITS = ("processes and threads were started", "of memory were needed")
+
+
+def held(said: str) -> bool:
+    """Return whether an attempt has failed, or met a limit."""
+    return said.startswith("KEPT") or (said.startswith("Error: more than ") and said.endswith(LIMITS))

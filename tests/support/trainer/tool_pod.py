@@ -28,6 +28,7 @@ def tool_pod(log: Path) -> Iterator[Pool]:
         read_only=tuple(packages),
         environment={"PYTHONPATH": os.pathsep.join(packages), DIGEST_VARIABLE: digest(TOKEN)},
         processes=resource.getrlimit(resource.RLIMIT_NPROC)[1],  # a pod has no limit of its own
+        restricts_itself=True,
         file_bytes=1 << 26,  # /tmp has twice as much, as in a pod
     )
     command = sandbox.command_line(box, [sys.executable, "-m", MODULE, "--listen=fd:0"])

@@ -1,4 +1,4 @@
-"""The process of one call in a pod of tools: started ahead and watched. Only the standard library is used.
+"""The process of one call in a sandbox: started ahead and watched. Only the standard library is used.
 
 A container has no limit of its processes that it could set itself, and a limit of its memory ends the whole container.
 So this program looks at all processes again and again while a call runs.
@@ -24,7 +24,14 @@ MOST_PROCESSES = 64
 """at once, threads included"""
 MOST_ANSWER = 1 << 20
 """of a result [bytes]"""
+SOCKET_BYTES = 1 << 18
+"""that a unix socket may hold for others: belongs to no process, and longer queues are refused (`system_calls.py`)"""
 PROC = Path("/proc")
+FORGED = "the tool has written into its own answer"
+OURS = 8
+"""unix sockets of the server, at most"""
+KINDS = ("RssAnon", "RssShmem", "VmSwap", "VmPTE", "HugetlbPages")
+"""of memory, in /proc/PID/status; tables of pages (VmPTE) also cost where nothing was written"""
 ENVIRONMENT = {
     "HOME": "/tmp",
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -69,7 +76,8 @@ def verdict(usage: Usage, passed_s: float, limits: Limits) -> str | None:
 def usage(proc: Path = PROC) -> Usage:
     """Return what all processes but the first have; those that end meanwhile do not count."""
     found = [each for each in _each(proc) if each is not None]
-    return Usage(sum(threads for threads, _ in found), sum(memory for _, memory in found))
+    in_sockets = SOCKET_BYTES * max(0, _unix_sockets(proc) - OURS)
+    return Usage(sum(threads for threads, _ in found), sum(memory for _, memory in found) + in_sockets)
 
 
 def _each(proc: Path) -> Iterator[tuple[int, int] | None]:
@@ -78,15 +86,23 @@ def _each(proc: Path) -> Iterator[tuple[int, int] | None]:
             yield _of_process(directory)
 
 
+def _unix_sockets(proc: Path) -> int:
+    """Return how many unix sockets there are, in all processes or on their way between two; gVisor may not say."""
+    try:
+        return (proc / "net" / "unix").read_bytes().count(b"\n") - 1  # a heading
+    except OSError:
+        return 0
+
+
 def _of_process(directory: Path) -> tuple[int, int] | None:
     """Return threads, and memory that is not of files [bytes]."""
     try:
-        lines = (line.partition(":") for line in (directory / "status").read_text().splitlines())
+        lines = (line.partition(":") for line in (directory / "status").read_text(errors="replace").splitlines())
     except OSError:
         return None
     facts = {name: value.split() for name, _, value in lines}
     # gVisor shows the sum alone, and a process that ends nothing.
-    kinds = ("RssAnon", "RssShmem") if "RssAnon" in facts else ("VmRSS",)
+    kinds = KINDS if "RssAnon" in facts else ("VmRSS",)
     memory_kib = sum(int(facts[kind][0]) for kind in kinds if kind in facts)
     return int(facts["Threads"][0]) if "Threads" in facts else 1, memory_kib << 10
 
@@ -176,11 +192,12 @@ class CallProcess:
     def _read(self, said: bytes) -> Mapping[str, Any]:
         try:
             facts = dict(json.loads(said))
-        except (ValueError, TypeError):
-            return _error("the tool has written into its own answer")
+        except (ValueError, TypeError, RecursionError):
+            return _error(FORGED)
         if facts.get("memory"):
             return _error(f"more than {self.memory_bytes >> 20} MiB of memory were needed")
-        return {key: str(facts[key]) for key in ("text", "refused") if key in facts}
+        texts = {key: facts[key] for key in ("text", "refused") if key in facts}
+        return texts if all(isinstance(text, str) for text in texts.values()) else _error(FORGED)
 
 
 def ended_with(code: int) -> str:

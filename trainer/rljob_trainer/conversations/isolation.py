@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from rljob_api.errors import Problem
 from rljob_api.sections import Tools, ToolSandbox
 from rljob_api.sizing.tool_pods import needs_isolation
+from rljob_trainer.conversations.call_process import MOST_PROCESSES
 from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.processes import sandbox
 from rljob_trainer.processes.function_workers import ONE_THREAD
 
 ENVIRONMENT = {**ONE_THREAD, "PYTHONDONTWRITEBYTECODE": "1"}
 """a sandbox limits threads, too"""
+OF_THE_SERVER = 8
+"""threads of the server, which take part in the limit of processes"""
 
 
 def sandbox_for(settings: Tools, paths: Sequence[str]) -> sandbox.Settings | None:
@@ -24,8 +27,12 @@ def sandbox_for(settings: Tools, paths: Sequence[str]) -> sandbox.Settings | Non
     if (problem := sandbox_problem(settings)) is not None:
         raise GenerateError(str(problem))
     modules = {path.partition(":")[0].partition(".")[0] for path in paths}
-    places = [place for module in sorted({"rljob_trainer", *modules}) for place in places_of(module)]
-    return sandbox.Settings(read_only=(*places, *settings.read_only_paths), environment=ENVIRONMENT)
+    places = [place for module in sorted({"rljob_api", "rljob_trainer", *modules}) for place in places_of(module)]
+    return sandbox.Settings(
+        read_only=(*places, *settings.read_only_paths),
+        processes=MOST_PROCESSES + OF_THE_SERVER,
+        environment=ENVIRONMENT,
+    )
 
 
 def sandbox_problem(settings: Tools, *, has_pods: bool = False) -> Problem | None:

@@ -1,4 +1,4 @@
-"""One call of a tool, in a process of its own: `python -I -S pod_call.py ANSWER`, started by `pod_server.py`.
+"""One call of a function, in a process of its own: `python -I -S pod_call.py ANSWER`, started by `pod_server.py`.
 
 Standard input has a line with the settings, and later the request; the answer goes to the descriptor ANSWER. All are
 JSON. Tools of the settings are imported while the process waits for the request. Of other modules only those of the
@@ -37,7 +37,7 @@ def main(descriptor: int) -> None:
 def restrict(memory_bytes: int) -> None:
     """Give up what no tool needs, before any code of a tool is imported."""
     # Our own modules can be imported only now.
-    from rljob_trainer.processes import system_calls
+    from rljob_trainer.processes import file_access, system_calls
 
     with suppress(OSError):  # where the kernel has to choose, it ends this process before the server
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -50,6 +50,7 @@ def restrict(memory_bytes: int) -> None:
     for name, most in limits.items():
         resource.setrlimit(name, (most, most))
     system_calls.close_memory()
+    file_access.restrict()
     system_calls.restrict()
 
 

@@ -1,7 +1,9 @@
-"""The server in a pod of tools: `python -m rljob_trainer.conversations.pod_server`, the first process of its container.
+"""The server in a sandbox: `python -m rljob_trainer.conversations.pod_server`, the first process of its container.
 
     driver ── POST /v1/call, bearer token ──► this server ── asks ──► pod_call.py ── calls ──► the tool
                                                   └ kills all processes and removes all files before it answers
+
+The container is that of a pod, or namespaces on one machine (`namespace_place.py`).
 
 One call at a time: whatever a call starts or leaves belongs to it. When all of it is gone, the process of the next call
 is started, which imports the tools while the model generates. The tool has the same user as this server, and still
@@ -13,6 +15,7 @@ import argparse
 import hmac
 import json
 import os
+import re
 import socket
 import sys
 import threading
@@ -35,6 +38,8 @@ LOAD_S = 120.0
 """longest time for a tool's module to be imported [s]"""
 SCRATCH = (Path("/tmp"), Path("/dev/shm"))  # the pod's own
 """all directories that can be written to"""
+ESCAPED = re.compile(r"\\([0-7]{3})")
+"""a space or a backslash in a path of mountinfo"""
 
 
 class RequestError(Exception):
@@ -61,6 +66,8 @@ class ToolServer:
         self._next: CallProcess | None = None
         self._imports: dict[str, None] = {}
         """tools that have been used, imported ahead of the next call"""
+        self._mounts = mounts(scratch)
+        """modules of tools, where the sandbox has them below a directory that can be written to"""
 
     def answer(self, where: str, authorization: str, body: bytes) -> Mapping[str, Any]:
         """Return the answer to a POST. Raises RequestError."""
@@ -78,8 +85,10 @@ class ToolServer:
     def clear(self) -> None:
         """End all other processes of the container, and remove all files. Raises OSError if that is impossible."""
         end_all_others()
+        if mounts(self._scratch) != self._mounts:
+            raise OSError("the modules of tools have been moved")
         for directory in self._scratch:
-            remove_all(directory)
+            remove_all(directory, self._mounts)
 
     def _run(self, request: Request) -> Mapping[str, Any]:
         process, self._next = self._next, None
@@ -110,8 +119,15 @@ def read(where: str, body: bytes) -> Request:
         given = json.loads(body)
         limits = Limits(float(given.get("timeoutSeconds", LOAD_S)), int(given["memoryMib"]) << 20)
         return Request(str(given["path"]), dict(given["arguments"]) if where == CALL else None, limits)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RequestError(HTTPStatus.BAD_REQUEST, f"{type(error).__name__}: {error}") from error
+
+
+def mounts(directories: Sequence[Path], mountinfo: Path = Path("/proc/self/mountinfo")) -> frozenset[str]:
+    """Return the mounts inside of these directories."""
+    places = (line.split(" ")[4] for line in mountinfo.read_text(errors="surrogateescape").splitlines())
+    paths = (Path(ESCAPED.sub(lambda found: chr(int(found[1], 8)), place)) for place in places)
+    return frozenset(str(path) for path in paths if any(directory in path.parents for directory in directories))
 
 
 def end_all_others() -> None:
@@ -164,7 +180,10 @@ def serve(server: ToolServer, door: socket.socket) -> None:
             self.end_headers()
             self.wfile.write(text)
 
-    listener = ThreadingHTTPServer(("", 0), Handler, bind_and_activate=False)
+    class Listener(ThreadingHTTPServer):
+        address_family = door.family  # that of the network is refused in namespaces
+
+    listener = Listener(("", 0), Handler, bind_and_activate=False)
     listener.socket.close()
     listener.socket = door
     listener.serve_forever()

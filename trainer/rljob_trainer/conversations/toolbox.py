@@ -5,6 +5,7 @@ The model makes the calls, so it receives their errors as the tool's result. The
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,11 +21,12 @@ from rljob_api.sizing.tool_pods import needs_isolation
 from rljob_trainer import user_code
 from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.conversations.isolation import sandbox_for
+from rljob_trainer.conversations.namespace_place import NamespacePlace
 from rljob_trainer.conversations.tool_calls import BadCall, ToolCall
 from rljob_trainer.conversations.tool_pods import PodAwayError, PodLostError, Pool, ToolPod
-from rljob_trainer.processes import sandbox
-from rljob_trainer.processes.function_worker import LAST, Reply, Setup
-from rljob_trainer.processes.function_workers import LOOK_S, FunctionError, Running, start
+from rljob_trainer.processes.answers import Reply
+from rljob_trainer.processes.function_worker import Setup
+from rljob_trainer.processes.function_workers import FORGED, LOOK_S, NUMBER_BYTES, FunctionError, Running, start
 
 log = logging.getLogger(__name__)
 
@@ -81,29 +83,36 @@ def tool(field: str, given: str) -> Tool:
 
 @dataclass
 class ToolProcess:
-    """One process, started at its first call and again after it was killed."""
+    """One process without a sandbox, started at its first call and again after it was killed."""
 
     settings: Tools
-    box: sandbox.Settings | None
-    """the sandbox; None: none"""
     log: Path
     clock: Callable[[], float] = time.monotonic
     _running: Running | None = field(default=None, init=False)
-    _calls: int = field(default=0, init=False)
 
     def call(self, path: str, arguments: Mapping[str, Any]) -> str:
-        """Return the tool's result or its error; blocks until the time limit at most. Raises FunctionError."""
-        running = self._running = self._running or start(self._setup(), self.log, lambda: None, box=self.box)
-        self._calls += 1
+        """Return the tool's result or its error. Raises FunctionError.
+
+        Blocks until the time limit at most, or twice as long: after an answer that is not ours, which the call before
+        may have left, the call is made once more in a new process.
+        """
+        said = self._called(path, arguments)
+        return said if said is not None else self._called(path, arguments) or f"Error: the tool's process {FORGED}"
+
+    def _called(self, path: str, arguments: Mapping[str, Any]) -> str | None:
+        """Return the result or the error; None: the process has been killed for an answer that is not ours."""
+        running = self._running = self._running or start(self._setup(), self.log, lambda: None)
+        number = secrets.token_hex(NUMBER_BYTES)
         deadline = self.clock() + self.settings.timeout_seconds
         with suppress(OSError):  # it has ended: seen below
-            running.send((self._calls, (path, arguments)))
+            running.send((number, (path, arguments)))
         while (left_s := deadline - self.clock()) > 0:
             answer = running.receive(min(LOOK_S, left_s))
-            if answer is not None:
-                if LAST in answer:
-                    self.close()
+            if answer is not None and answer["number"] == number:
                 return self._said(answer)
+            if answer is not None or running.is_forged:
+                self.close()
+                return None
             if (end := running.end) is not None:
                 self.close()
                 return f"Error: the tool's process {end}"
@@ -137,7 +146,6 @@ class ToolProcess:
             timeout_s=self.settings.timeout_seconds,
             memory_bytes=self.settings.memory_mib << 20,
             returns_text=True,
-            is_sandboxed=self.box is not None,
         )
 
 
@@ -167,7 +175,9 @@ def places(
     if pool is not None and needs_isolation(settings):
         return [ToolPod(address, pool.token, settings) for address in pool.addresses]
     box = sandbox_for(settings, [each.path for each in known])
-    return [ToolProcess(settings, box, log_file, clock) for _ in range(settings.concurrency)]
+    if box is None:
+        return [ToolProcess(settings, log_file, clock) for _ in range(settings.concurrency)]
+    return [NamespacePlace(settings, box, log_file) for _ in range(settings.concurrency)]
 
 
 class Toolbox:

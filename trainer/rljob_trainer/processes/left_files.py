@@ -6,14 +6,23 @@ import stat
 from pathlib import Path
 
 
-def remove_all(directory: Path) -> None:
+def remove_all(directory: Path, kept: frozenset[str] = frozenset()) -> None:
     """Remove all that is in a directory, whatever its depth and permissions.
 
-    Raises OSError if something stays, and before it touches a mount inside. Directories are moved up before they are
-    emptied: a path may be longer than the kernel takes, and a recursion deeper than Python's.
+    `kept` are mounts inside: they stay, with the directories that they lie in. Raises OSError if something else stays,
+    and before it touches another mount. Directories are moved up before they are emptied: a path may be longer than
+    the kernel takes, and a recursion deeper than Python's.
     """
     device, number = directory.stat().st_dev, 0
-    while entries := list(os.scandir(directory)):
+    ways = {str(parent) for path in kept for parent in Path(path).parents if parent.is_relative_to(directory)}
+    stays = kept | ways
+    for way in sorted(ways - {str(directory)}):
+        Path(way).chmod(0o700)
+        for entry in [each for each in os.scandir(way) if each.path not in stays]:
+            _opened(entry, device)
+            number = _free(directory, number + 1)
+            Path(entry.path).rename(_name(directory, number))
+    while entries := [each for each in os.scandir(directory) if each.path not in stays]:
         for entry in entries:
             if not _opened(entry, device):
                 Path(entry.path).unlink()

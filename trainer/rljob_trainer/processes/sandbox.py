@@ -1,4 +1,4 @@
-"""Runs a command that may be hostile: `python -I -S sandbox.py SETTINGS COMMAND...` runs COMMAND in new namespaces.
+"""Runs a command that may be hostile: `command_line` returns the command that runs it in new namespaces.
 
 It needs Linux 5.12 and no privileges; root gives up its own.
 
@@ -9,13 +9,16 @@ It needs Linux 5.12 and no privileges; root gives up its own.
 | an empty network | the machine's network, localhost included, and its abstract sockets |
 | its own processes, of which it is the first | the others' processes, their /proc and environments |
 | the environment that SETTINGS gives | the environment of this program |
-| an unprivileged user | capabilities, set-uid programs |
+| an unprivileged user | capabilities, set-uid programs, the keys of the user outside |
+| the system calls and files that a program needs | others (`system_calls.py`, `file_access.py`) |
 
     this process ── unshare ──► new user, mounts, network, IPC ── fork ──► new process tree ── exec ──► COMMAND
          └ a child outside of the namespaces writes the user's map, for which root needs its own rights
 
 If the kernel forbids one of the steps, the program prints why and exits with REFUSED. The kernel kills all processes of
-the tree when the command ends. Only the standard library is imported.
+the tree when the command ends. Only the standard library is imported, and our own modules that do the same.
+
+Memory is not limited here: a command that runs others watches them (`call_process.py`).
 """
 
 import ctypes
@@ -33,6 +36,8 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from rljob_trainer.processes import file_access, system_calls
+
 REFUSED = 71
 """exit code: the kernel does not allow the sandbox (sysexits.h: EX_OSERR)"""
 SYSTEM = (
@@ -47,9 +52,12 @@ SYSTEM = (
     "/etc/localtime",
 )
 """what programs of the machine need; none of it is a secret"""
-DEVICES = ("null", "zero", "random", "urandom")
-CONNECTION = "{connection}"
-"""in COMMAND: stands for `fd:N`, the connection to `Settings.connect`"""
+DEVICES = ("null", "random", "urandom")
+"""not zero: a shared mapping of it is memory that no process need have"""
+DOOR = "{door}"
+"""in COMMAND: stands for `fd:N`, the socket `Settings.door`"""
+WAITING = 8
+"""connections to a door that are not accepted yet"""
 USER = 1000
 """inside"""
 NOBODY = 65534
@@ -66,6 +74,13 @@ ATTR_RDONLY, ATTR_NOSUID = 1, 2
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
 
 LIBC = ctypes.CDLL(None, use_errno=True)
+PROGRAM = """
+import json, sys
+sys.path.append(sys.argv[1])
+from rljob_trainer.processes.sandbox import Settings, main
+sys.exit(main(Settings(**json.loads(sys.argv[2])), sys.argv[3:]))
+"""
+"""what the interpreter runs, with the place of our package, SETTINGS and COMMAND"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +90,10 @@ class Settings:
     read_only: tuple[str, ...] = ()
     """files and directories, at the same place inside"""
     environment: Mapping[str, str] = field(default_factory=dict)
-    connect: str | None = None
-    """path of a unix socket to connect to, from outside"""
+    door: str | None = None
+    """path of a unix socket to listen on, outside"""
+    restricts_itself: bool = False
+    """whether the command is a server of ours, which takes system calls and files from what it runs by itself"""
     processes: int = 64
     """most processes and threads at once"""
     file_bytes: int = 1 << 26
@@ -89,7 +106,8 @@ class Refused(Exception):  # noqa: N818  # a verdict on the machine
 
 def command_line(settings: Settings, command: Sequence[str]) -> list[str]:
     """Return the command line that runs `command` in a sandbox."""
-    return [sys.executable, "-I", "-S", __file__, json.dumps(asdict(settings)), *command]
+    package = str(Path(__file__).parents[2])
+    return [sys.executable, "-I", "-S", "-c", PROGRAM, package, json.dumps(asdict(settings)), *command]
 
 
 def refusal() -> str | None:
@@ -101,10 +119,11 @@ def refusal() -> str | None:
 
 def main(settings: Settings, command: Sequence[str]) -> int:
     """Run the command and return its exit code; end by the same signal if one has ended it."""
-    channel = connected(settings.connect) if settings.connect else None
+    channel = listening(settings.door) if settings.door else None
     try:
+        system_calls.leave_keyring()
         enter(settings)
-    except Refused as error:
+    except (Refused, system_calls.FilterError) as error:
         sys.stderr.write(f"sandbox: {error}\n")
         return REFUSED
     outside, inside = os.pipe()
@@ -115,8 +134,7 @@ def main(settings: Settings, command: Sequence[str]) -> int:
     os.close(inside)
     if channel is not None:
         os.close(channel)
-    for number in (signal.SIGUSR1, signal.SIGTERM):
-        signal.signal(number, lambda received, _: os.kill(child, received))
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))  # it is the first process of its tree
     with os.fdopen(outside) as report:
         if reason := report.read():
             sys.stderr.write(f"sandbox: {reason}\n")
@@ -128,11 +146,12 @@ def main(settings: Settings, command: Sequence[str]) -> int:
     return code
 
 
-def connected(path: str) -> int:
-    """Return a descriptor of a connection to a unix socket."""
-    channel = socket.socket(socket.AF_UNIX)
-    channel.connect(path)
-    return channel.detach()
+def listening(path: str) -> int:
+    """Return a descriptor of a unix socket that listens."""
+    door = socket.socket(socket.AF_UNIX)
+    door.bind(path)
+    door.listen(WAITING)
+    return door.detach()
 
 
 def enter(settings: Settings) -> None:
@@ -236,8 +255,8 @@ def become(settings: Settings, command: Sequence[str], channel: int | None, repo
     """Become the command, as the first process of a new tree; on an error report it and exit."""
     try:
         attempt("a tie to its parent", LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
-        # A container may forbid it: then there is no /proc.
-        LIBC.mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
+        # Who watches the memory of processes finds it there.
+        attempt("a /proc of its own", LIBC.mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None))
         attempt("leaving the old root", LIBC.umount2(b"/old", MNT_DETACH))
         Path("/old").rmdir()
         read_only_root()
@@ -252,7 +271,10 @@ def become(settings: Settings, command: Sequence[str], channel: int | None, repo
             os.set_inheritable(channel, True)
             descriptors.add(channel)
         close_others(descriptors)
-        argv = [part.replace(CONNECTION, f"fd:{channel}") for part in command]
+        argv = [part.replace(DOOR, f"fd:{channel}") for part in command]
+        if not settings.restricts_itself:
+            file_access.restrict()
+            system_calls.restrict()
         os.execve(argv[0], argv, {"HOME": "/tmp", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **settings.environment})
     except (OSError, Refused, ValueError) as error:
         os.write(report, str(error).encode())
@@ -295,8 +317,3 @@ def attempt(what: str, status: int) -> None:
     """Raise Refused if a system call has failed."""
     if status != 0:
         raise Refused(f"the kernel refuses {what}: {os.strerror(ctypes.get_errno())}")
-
-
-if __name__ == "__main__":
-    given = json.loads(sys.argv[1])
-    sys.exit(main(Settings(**given), sys.argv[2:]))

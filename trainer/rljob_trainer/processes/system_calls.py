@@ -1,16 +1,19 @@
 """A filter of system calls for code that may be hostile: no network, no reach to processes that are not its own.
 
 It needs no privileges, and holds for the process that asks for it and for all that it starts, until they end. It is
-meant for a process whose user also runs the program that watches it. Each call of a tool in a pod imports this anew: so
-only what the standard library loads fast is imported.
+meant for a process whose user also runs the program that watches it. Each call of a tool imports this anew: so only
+what the standard library loads fast is imported.
+
+What is not allowed (`allowed_calls.py`) is refused. Some calls are judged by their arguments:
 
 | refused | why |
 |---|---|
-| sockets other than unix ones | the network, localhost included |
-| io_uring, new namespaces, tracing | ways around the filter, and into other processes |
-| limits, priorities and CPUs of other processes | the watching program could be starved |
-| System V and POSIX IPC | it outlasts the processes |
-| memory files | no limit of a process counts them |
+| sockets other than unix ones | the network, localhost included; netlink, vsock and all that the kernel will add |
+| new namespaces by clone | ways around the filter; flags of clone3 cannot be read: programs then take clone |
+| limits and CPUs of other processes | the watching program could be starved |
+| shared memory without a file | a process may keep it and not map it, where no limit counts it |
+| input for a terminal | whoever reads the terminal would run it |
+| longer queues of sockets | what they hold belongs to no process (`call_process.py` counts the sockets) |
 """
 
 import ctypes
@@ -18,106 +21,74 @@ import errno
 import os
 import signal
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from rljob_trainer.processes.allowed_calls import AARCH64, LAST_KNOWN, X86_64, allowed
+
 PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 4, 38, 22, 2
-LOAD, EQUAL, ANY_BIT, AT_LEAST, RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
-"""instructions: load a word of the call's data, compare it, return a verdict"""
-NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16
+LOAD, EQUAL, AT_LEAST, AND, RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
+"""instructions: load a word of the call's data, compare it, mask it, return a verdict"""
+NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
 """where a call's data has these [bytes]"""
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 X32 = 0x40000000
 """numbers from here on are the same calls by other names, on x86-64"""
 NEW_NAMESPACES = 0x7E020000
 """of clone: all CLONE_NEW* flags"""
+WORD = 0xFFFFFFFF
+"""the half of an argument that the kernel reads, in all calls that are judged by one"""
 AF_UNIX = 1
 """family of sockets"""
+MAP_SHARED, MAP_ANONYMOUS = 0x01, 0x20
+TIOCSTI, TIOCLINUX = 0x5412, 0x541C
+"""requests to a terminal: take this as typed"""
+SO_SNDBUF, SO_SNDBUFFORCE = 7, 32
+JOIN_SESSION_KEYRING = 1
+"""what keyctl is asked to do"""
 
 
 class Machine(NamedTuple):
     """An architecture: its number for the kernel, and those of its system calls."""
 
     audit: int
-    forbidden: Mapping[str, int]
-    """calls that are refused"""
-    only_own: Mapping[str, int]
-    """calls whose first argument is a process: only 0, the caller, is allowed"""
-    sockets: Mapping[str, int]
+    allowed: frozenset[int]
+    """whatever their arguments are"""
+    only_own: tuple[int, ...]
+    """calls whose first argument is a process: only 0, the caller, is allowed (sched_setparam, sched_setscheduler,
+    sched_setaffinity, sched_setattr, prlimit64)"""
+    sockets: tuple[int, ...]
+    """socket, socketpair"""
     clone: int
-    clone3: int
+    mmap: int
+    ioctl: int
+    setsockopt: int
+    keyctl: int
+    clone3: int = 435
 
 
 MACHINES: Mapping[str, Machine] = {
     "x86_64": Machine(
         audit=0xC000003E,
-        forbidden={
-            "shmget": 29,
-            "semget": 64,
-            "msgget": 68,
-            "ptrace": 101,
-            "setpriority": 141,
-            "mq_open": 240,
-            "add_key": 248,
-            "request_key": 249,
-            "keyctl": 250,
-            "ioprio_set": 251,
-            "unshare": 272,
-            "perf_event_open": 298,
-            "setns": 308,
-            "process_vm_readv": 310,
-            "process_vm_writev": 311,
-            "memfd_create": 319,
-            "bpf": 321,
-            "userfaultfd": 323,
-            "io_uring_setup": 425,
-            "pidfd_getfd": 438,
-        },
-        only_own={
-            "sched_setparam": 142,
-            "sched_setscheduler": 144,
-            "sched_setaffinity": 203,
-            "prlimit64": 302,
-            "sched_setattr": 314,
-        },
-        sockets={"socket": 41, "socketpair": 53},
+        allowed=allowed(X86_64),
+        only_own=(142, 144, 203, 314, 302),
+        sockets=(41, 53),
         clone=56,
-        clone3=435,
+        mmap=9,
+        ioctl=16,
+        setsockopt=54,
+        keyctl=250,
     ),
     "aarch64": Machine(
         audit=0xC00000B7,
-        forbidden={
-            "ioprio_set": 30,
-            "unshare": 97,
-            "ptrace": 117,
-            "setpriority": 140,
-            "mq_open": 180,
-            "msgget": 186,
-            "semget": 190,
-            "shmget": 194,
-            "add_key": 217,
-            "request_key": 218,
-            "keyctl": 219,
-            "perf_event_open": 241,
-            "setns": 268,
-            "process_vm_readv": 270,
-            "process_vm_writev": 271,
-            "memfd_create": 279,
-            "bpf": 280,
-            "userfaultfd": 282,
-            "io_uring_setup": 425,
-            "pidfd_getfd": 438,
-        },
-        only_own={
-            "sched_setparam": 118,
-            "sched_setscheduler": 119,
-            "sched_setaffinity": 122,
-            "prlimit64": 261,
-            "sched_setattr": 274,
-        },
-        sockets={"socket": 198, "socketpair": 199},
+        allowed=allowed(AARCH64),
+        only_own=(118, 119, 122, 274, 261),
+        sockets=(198, 199),
         clone=220,
-        clone3=435,
+        mmap=222,
+        ioctl=29,
+        setsockopt=208,
+        keyctl=219,
     ),
 }
 
@@ -130,16 +101,26 @@ class FilterError(OSError):
 
 
 def restrict() -> None:
-    """Refuse these calls to this process and all that it starts, from now on. Raises FilterError."""
-    machine = MACHINES.get(os.uname().machine)
-    if machine is None:
-        raise FilterError(errno.ENOSYS, f"no filter of system calls for {os.uname().machine}")
-    program = b"".join(struct.pack("HBBI", *each) for each in instructions(machine))
+    """Allow these calls alone to this process and all that it starts, from now on. Raises FilterError."""
+    program = b"".join(struct.pack("HBBI", *each) for each in instructions(_machine()))
     code = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HP", len(program) // 8, ctypes.addressof(code))
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 or libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, header) != 0:
         raise FilterError(ctypes.get_errno(), f"filter of system calls: {os.strerror(ctypes.get_errno())}")
+
+
+def leave_keyring() -> None:
+    """Take a new session keyring: one that was inherited has the user's keys, of Kerberos for example."""
+    # A kernel without keys refuses it, and has nothing to hide.
+    ctypes.CDLL(None).syscall(_machine().keyctl, JOIN_SESSION_KEYRING, None)
+
+
+def _machine() -> Machine:
+    machine = MACHINES.get(os.uname().machine)
+    if machine is None:
+        raise FilterError(errno.ENOSYS, f"no filter of system calls for {os.uname().machine}")
+    return machine
 
 
 def close_memory() -> None:
@@ -162,26 +143,53 @@ def _instructions(machine: Machine) -> Iterator[Instruction]:
     yield LOAD, 0, 0, NUMBER
     yield AT_LEAST, 0, 1, X32
     yield refuse
-    for number in machine.forbidden.values():
-        yield EQUAL, 0, 1, number
-        yield refuse
     yield EQUAL, 0, 1, machine.clone3
     yield absent  # its flags are in memory, which no filter reads; C libraries then take clone
-    yield from _first_argument(machine.clone, (ANY_BIT, 1, 0, NEW_NAMESPACES), refuse)
-    for number in machine.only_own.values():
-        yield from _first_argument(number, (EQUAL, 0, 1, 0), refuse)
-    for number in machine.sockets.values():
-        yield from _first_argument(number, (EQUAL, 0, 1, AF_UNIX), refuse)
-    yield RETURN, 0, 0, ALLOW
-
-
-def _first_argument(number: int, check: Instruction, refuse: Instruction) -> Iterator[Instruction]:
-    """Judge a call by its first argument: the check goes on to the next instruction if it is allowed."""
-    yield EQUAL, 0, 4, number
-    yield LOAD, 0, 0, FIRST_ARGUMENT
-    yield check
-    yield RETURN, 0, 0, ALLOW
+    yield from _only(machine.clone, 0, 0, NEW_NAMESPACES)
+    yield from _never(machine.mmap, 3, (MAP_SHARED | MAP_ANONYMOUS,), MAP_SHARED | MAP_ANONYMOUS)
+    yield from _never(machine.ioctl, 1, (TIOCSTI, TIOCLINUX))
+    yield from _never(machine.setsockopt, 2, (SO_SNDBUF, SO_SNDBUFFORCE))
+    for number in machine.only_own:
+        yield from _only(number, 0, 0)
+    for number in machine.sockets:
+        yield from _only(number, 0, AF_UNIX)
+    for first, last in ranges(machine.allowed):
+        yield AT_LEAST, 1, 0, first
+        yield refuse  # between this range and the one before
+        yield AT_LEAST, 1, 0, last + 1
+        yield RETURN, 0, 0, ALLOW
+    yield AT_LEAST, 0, 1, LAST_KNOWN + 1
+    yield absent
     yield refuse
+
+
+def ranges(numbers: frozenset[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last of numbers that follow each other, in order."""
+    ordered = sorted(numbers)
+    starts = [number for number in ordered if number - 1 not in numbers]
+    ends = [number for number in ordered if number + 1 not in numbers]
+    return zip(starts, ends, strict=True)
+
+
+def _only(number: int, argument: int, value: int, mask: int = WORD) -> Iterator[Instruction]:
+    """Allow a call if this argument, masked, has this value."""
+    yield EQUAL, 0, 5, number
+    yield LOAD, 0, 0, ARGUMENTS + 8 * argument
+    yield AND, 0, 0, mask
+    yield EQUAL, 0, 1, value
+    yield RETURN, 0, 0, ALLOW
+    yield _error(errno.EPERM)
+
+
+def _never(number: int, argument: int, values: Sequence[int], mask: int = WORD) -> Iterator[Instruction]:
+    """Allow a call unless this argument, masked, has one of these values."""
+    yield EQUAL, 0, len(values) + 4, number
+    yield LOAD, 0, 0, ARGUMENTS + 8 * argument
+    yield AND, 0, 0, mask
+    for left, value in zip(range(len(values), 0, -1), values, strict=True):
+        yield EQUAL, left, 0, value
+    yield RETURN, 0, 0, ALLOW
+    yield _error(errno.EPERM)
 
 
 def _error(number: int) -> Instruction:

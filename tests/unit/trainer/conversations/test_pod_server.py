@@ -20,7 +20,7 @@ from rljob_trainer.conversations.tool_pods import Pool, ToolPod
 from rljob_trainer.conversations.toolbox import Tool, Toolbox
 from rljob_trainer.processes.left_files import remove_all
 from support.trainer import pod_tools
-from support.trainer.escapes import IN_PODS, attempt
+from support.trainer.escapes import IN_PODS, attempt, held, key_of_the_session
 from support.trainer.tool_pod import TOKEN, tool_pod
 from support.waiting import eventually
 
@@ -43,6 +43,7 @@ def machine(tmp_path_factory):
             "RUN": str(run),
             "HOME": str(Path.home()),
             "DRIVER": os.getpid(),
+            "KEY": key_of_the_session(),
             "PORT": server.getsockname()[1],
             "ABSTRACT": f"\0rljob-pod-{os.getpid()}",
             "SHARED": "rljob-of-others",
@@ -65,8 +66,7 @@ def pod(pool):
 @pytest.mark.parametrize("escape", IN_PODS)
 def test_code_of_a_model_does_not_get_out(escape, pod, machine):
     said = pod.call(PYTHON, {"code": attempt(IN_PODS[escape], machine)})
-    kept = said.startswith("KEPT") or "processes and threads were started" in said or "of memory were needed" in said
-    assert kept, said
+    assert held(said), said
     assert pod.call(PYTHON, {"code": "print(6 * 7)"}) == "42", "the server goes on"
 
 
@@ -223,6 +223,40 @@ def test_all_files_of_a_directory_are_removed_and_none_outside(tmp_path):
     remove_all(left)
     assert list(left.iterdir()) == []
     assert (tmp_path / "kept" / "file").exists()
+
+
+def test_mounts_stay_with_the_directories_above_them(tmp_path):
+    left, module = tmp_path / "left", tmp_path / "left" / "a" / "b" / "module.py"
+    module.parent.mkdir(parents=True)
+    module.touch()
+    for name in ("file", "a/file", "a/b/file", "a/c/file", "a/b/d/e/file", ".left-1"):
+        (left / name).parent.mkdir(parents=True, exist_ok=True)
+        (left / name).touch()
+    (left / "a" / "b" / "d").chmod(0)
+    (left / "a").chmod(0)
+    remove_all(left, frozenset({str(module)}))
+    assert [str(path.relative_to(left)) for path in sorted(left.rglob("*"))] == ["a", "a/b", "a/b/module.py"]
+
+
+def test_mounts_inside_of_directories_are_found_with_their_names(tmp_path):
+    (tmp_path / "mountinfo").write_text(
+        "1 0 0:1 / / rw - tmpfs none rw\n"
+        "2 1 0:1 /tmp /tmp rw - tmpfs none rw\n"
+        "3 2 0:2 /home/x /tmp/my\\040tools/x.py ro - ext4 /dev/vda rw\n"
+        "4 2 0:2 /home/y /usr/lib/y ro - ext4 /dev/vda rw\n"
+    )
+    assert pod_server.mounts((Path("/tmp"), Path("/dev/shm")), tmp_path / "mountinfo") == {"/tmp/my tools/x.py"}
+
+
+def test_memory_counts_that_no_page_of_a_process_shows(tmp_path):
+    (tmp_path / "2").mkdir()
+    status = (
+        "Threads:\t1\nRssAnon:\t  1 kB\nRssShmem:\t  2 kB\nVmSwap:\t  4 kB\nVmPTE:\t  8 kB\nHugetlbPages:\t  16 kB\n"
+    )
+    (tmp_path / "2" / "status").write_text(status)
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "unix").write_text("Num\n" + "socket\n" * (call_process.OURS + 3))
+    assert usage(tmp_path) == Usage(1, (31 << 10) + 3 * call_process.SOCKET_BYTES)
 
 
 def toolbox(pool: Pool, log: Path, **limits) -> Toolbox:

@@ -20,11 +20,12 @@ from rljob_trainer.preflight.findings import Findings
 from rljob_trainer.preflight.sandbox import look_at_sandbox
 from rljob_trainer.processes import sandbox
 from support.processes import gone
-from support.trainer.escapes import ESCAPES, HELPERS, attempt
+from support.trainer.escapes import ESCAPES, HELPERS, attempt, held, key_of_the_session
 from support.waiting import until
 
 QUICKSTART = Path(__file__).parents[4] / "docs" / "examples" / "quickstart.yaml"
 SECRET = "token-of-the-control-endpoint"  # of nothing
+FORGED = "Error: the tool has written into its own answer"
 OWN = '''
 import os
 
@@ -36,6 +37,16 @@ def finds(path: str) -> str:
         path: where
     """
     return str(os.path.exists(path)) + " " + str(os.environ.get("RLJOB_SECRET"))
+
+def runs(code: str) -> str:
+    """
+    Run code in this process, as careless tools do.
+
+    Args:
+        code: what
+    """
+    exec(code)
+    return "done"
 '''
 
 
@@ -57,6 +68,7 @@ def machine(tmp_path_factory):
             "RUN": str(run),
             "HOME": str(Path.home()),
             "DRIVER": os.getpid(),
+            "KEY": key_of_the_session(),
             "PORT": server.getsockname()[1],
             "ABSTRACT": f"\0rljob-{os.getpid()}",
             "SHARED": memory.name,
@@ -72,7 +84,12 @@ def say(machine):
         patch.setenv("RLJOB_SECRET", SECRET)
         patch.syspath_prepend(machine["RUN"])
         patch.chdir(machine["RUN"])
-        given = Tools(functions=("python", "handbook_tools:finds"), memory_mib=512, concurrency=1, timeout_seconds=20)
+        given = Tools(
+            functions=("python", "handbook_tools:finds", "handbook_tools:runs"),
+            memory_mib=512,
+            concurrency=1,
+            timeout_seconds=20,
+        )
         box = Toolbox(tools(given), given, Path(machine["RUN"]) / "tools.log")
         stack.callback(box.close)
         yield lambda name, **arguments: asyncio.run(box.result(ToolCall(name, arguments)))
@@ -81,7 +98,8 @@ def say(machine):
 @pytest.mark.parametrize("escape", ESCAPES)
 def test_code_of_a_model_does_not_get_out(escape, say, machine):
     said = say("python", code=attempt(ESCAPES[escape], machine))
-    assert said.startswith("KEPT"), said
+    assert held(said), said
+    assert say("python", code="print(6 * 7)") == "42", "the sandbox goes on"
 
 
 def test_the_same_code_does_get_out_without_a_sandbox(machine, monkeypatch):
@@ -121,7 +139,7 @@ def test_a_call_leaves_neither_files_nor_processes_to_the_next(say):
         code="import os; print(*map(os.listdir, ('/tmp', '/dev/shm')), sum(n.isdigit() for n in os.listdir('/proc')))",
     )
     assert "left" not in seen
-    assert seen.endswith("[] 2")  # the first process, and the one that runs the code
+    assert seen.endswith("[] 3")  # the first process, the call, and the one that runs the code
 
 
 def test_what_cannot_be_removed_ends_the_sandbox_and_the_next_call_gets_a_new_one(say):
@@ -133,6 +151,33 @@ def test_what_cannot_be_removed_ends_the_sandbox_and_the_next_call_gets_a_new_on
 def test_a_tool_of_the_user_sees_its_module_and_no_neighbour_of_it(say, machine):
     assert say("finds", path=f"{machine['RUN']}/handbook_tools.py") == "True None"
     assert say("finds", path=f"{machine['RUN']}/secret.txt") == "False None"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("""b'{"text": "early"}' + end""", "early"),
+        ("""b'{"text": "early"}' + end + b'{"text": "FORGED"}' + end""", FORGED),
+        ("b'[' * 100_000 + end", FORGED),
+        ("""b'{"text": {"a": 1}}' + end""", FORGED),
+        ("b'[1, 2]' + end", FORGED),
+        ("b'{}' * 600_000", "Error: the result has more than 1 MiB"),
+    ],
+)
+def test_code_in_the_process_of_a_tool_answers_its_own_call_at_most(answer, said, say):
+    write = f"    try: os.write(fd, {answer})\n    except OSError: pass"
+    assert (
+        say("runs", code=f"import os, time\nend = bytes([10])\nfor fd in range(3, 64):\n{write}\ntime.sleep(60)")
+        == said
+    )
+    assert say("finds", path="/usr") == "True None"
+
+
+def test_code_that_moves_the_modules_of_tools_ends_its_sandbox(say, machine):
+    top = "/".join(machine["RUN"].split("/")[:3])
+    moved = f"import os; os.rename({top!r}, '/tmp/elsewhere')"
+    assert say("python", code=moved) in ("(nothing was printed)", "Error: the tool ended the pod that ran it")
+    assert say("finds", path="/tmp/elsewhere") == "False None"
 
 
 def test_paths_that_the_author_names_can_be_read(machine, tmp_path):
@@ -153,14 +198,14 @@ def test_a_sandbox_ends_with_all_its_processes_when_the_toolbox_closes(tmp_path)
     given = Tools(functions=("python",), concurrency=1)
     box = Toolbox(tools(given), given, tmp_path / "tools.log")
     asyncio.run(box.result(ToolCall("python", {"code": "pass"})))
-    running = box._places[0]._running
-    assert running is not None
-    pid = running.process.pid
+    started = box._places[0]._started
+    assert started is not None
+    pid = started.process.pid
     box.close()
     until(lambda: gone(pid))
 
 
-def test_code_that_takes_too_long_is_ended_and_its_stacks_are_logged(tmp_path):
+def test_code_that_takes_too_long_is_ended(tmp_path):
     given = Tools(functions=("python",), concurrency=1, timeout_seconds=1)
     box = Toolbox(tools(given), given, tmp_path / "tools.log")
     try:
@@ -168,7 +213,6 @@ def test_code_that_takes_too_long_is_ended_and_its_stacks_are_logged(tmp_path):
     finally:
         box.close()
     assert said == "Error: no result within 1 s"
-    assert "in python" in (tmp_path / "tools.log").read_text()
 
 
 def test_a_machine_that_allows_no_sandbox_refuses_the_run_with_the_reason(tmp_path, monkeypatch):
@@ -180,13 +224,11 @@ def test_a_machine_that_allows_no_sandbox_refuses_the_run_with_the_reason(tmp_pa
         Toolbox(tools(given), given, tmp_path / "tools.log")
 
 
-def test_why_there_is_no_sandbox_comes_from_the_kernel(tmp_path):
+def test_why_there_is_no_sandbox_comes_from_the_kernel():
     # The kernel knows no namespace of this number.
-    source = Path(sandbox.__file__).read_text().replace("LIBC.unshare(NAMESPACES)", "LIBC.unshare(1)")
-    program = tmp_path / "sandbox.py"
-    program.write_text(source)
+    program = "from rljob_trainer.processes import sandbox as s; s.NAMESPACES = 1; exit(s.main(s.Settings(), ['x']))"
     tried = subprocess.run(
-        [sys.executable, "-I", "-S", str(program), "{}", sys.executable, "-c", ""],
+        [sys.executable, "-c", program],
         capture_output=True,
         text=True,
         check=False,

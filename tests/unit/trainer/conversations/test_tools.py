@@ -281,6 +281,7 @@ class Hangs:
     """A process that answers no call, on a clock of its own."""
 
     end = None
+    is_forged = False
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -303,6 +304,6 @@ def test_a_tool_is_waited_for_until_its_time_is_over_and_no_longer(tmp_path, mon
     hangs = Hangs()
     monkeypatch.setattr("rljob_trainer.conversations.toolbox.start", lambda *_, **__: hangs)
     given = Tools(functions=("calculator",), timeout_seconds=3, sandbox="None")
-    process = ToolProcess(given, None, tmp_path / "tools.log", lambda: hangs.now_s)
+    process = ToolProcess(given, tmp_path / "tools.log", lambda: hangs.now_s)
     assert process.call("own_tools:does", {}) == "Error: no result within 3 s"
     assert (hangs.now_s, hangs.did) == (pytest.approx(103.0), ["send", "trace", "stop"])
