@@ -22,8 +22,12 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 MOST_RUNS = 3
 SECONDS = 5
 MEMORY_BYTES = 512 * 2**20
+"""of each process"""
 MOST_SHOWN = 1000
 """characters of what a block has printed"""
+MOST_READ = 2**20
+"""of it [bytes]: a block that prints more has ended"""
+LIMITS = Settings(file_bytes=MOST_SHOWN * 100, processes=4)
 
 
 async def generate(conversation: Conversation) -> None:
@@ -40,21 +44,36 @@ async def printed(code: str) -> str:
     """Return what the code prints, or how it ended."""
     with tempfile.TemporaryDirectory() as directory:
         process = await asyncio.create_subprocess_exec(
-            *command_line(Settings(file_bytes=MOST_SHOWN * 100), [sys.executable, "-I", "-c", code]),
+            *command_line(LIMITS, [sys.executable, "-I", "-c", code]),
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             env={}, cwd=directory, start_new_session=True, preexec_fn=limit,
         )  # fmt: skip
+        pipe = process.stdout
+        assert pipe is not None
         try:
-            output, _ = await asyncio.wait_for(process.communicate(), SECONDS)
+            output = await asyncio.wait_for(read(pipe), SECONDS)
+            if len(output) > MOST_READ:
+                return f"(more than {MOST_READ >> 20} MiB)"
+            await asyncio.wait_for(process.wait(), SECONDS)
         except TimeoutError:
             return f"(nothing within {SECONDS} s)"
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+            while await pipe.read(2**16):  # a pipe that is full is never closed
+                continue
             await process.wait()
     if process.returncode in (-signal.SIGKILL, -signal.SIGXCPU):  # its time on a core was over a moment earlier
         return f"(nothing within {SECONDS} s)"
     return output.decode(errors="replace").strip()[-MOST_SHOWN:] or "(nothing)"
+
+
+async def read(pipe: asyncio.StreamReader) -> bytes:
+    """Return what comes through a pipe until it ends, or until it is too much."""
+    output = bytearray()
+    while len(output) <= MOST_READ and (part := await pipe.read(2**16)):
+        output += part
+    return bytes(output)
 
 
 def limit() -> None:

@@ -8,7 +8,6 @@ function prints goes to the log that standard output is. Only the standard libra
 """
 
 import asyncio
-import ctypes
 import faulthandler
 import importlib
 import inspect
@@ -22,23 +21,19 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
-PR_SET_DUMPABLE = 4
 MOST_SHOWN = 100
 """characters of a value that is no number"""
+LONGEST = 50_000
+"""of a text that is answered, which `answers.py` limits [characters]"""
 TRACE_SIGNAL = signal.SIGUSR1
 """writes the stacks of all threads to the log, whatever the process is doing"""
 
-LAST = "last"
-"""in an answer: the process ends, because its sandbox could not be cleaned"""
-
-Call = tuple[int, tuple[Any, ...]]
-"""number of the call, arguments"""
+Call = tuple[str, tuple[Any, ...]]
+"""number of the call, which nobody can guess, and arguments"""
 Reply = dict[str, Any]
 
 
@@ -56,8 +51,6 @@ class Setup:
     memory_bytes: int
     returns_text: bool = False
     """whether it returns a text instead: a tool does"""
-    is_sandboxed: bool = False
-    """whether the process is the first one of a sandbox, with a /tmp of its own (`sandbox.py`)"""
 
 
 class Refused(Exception):  # noqa: N818  # a verdict on the manifest
@@ -75,12 +68,10 @@ def main(path: str) -> None:
     setup = Setup(*given)
     sys.path[:] = search_path
     limit(setup.memory_bytes)
-    if setup.is_sandboxed:
-        protect()
     try:
         function = load(setup)
     except Refused as error:
-        return send(connection, refused=str(error))
+        return send(connection, refused=str(error)[:LONGEST])
     is_async = inspect.iscoroutinefunction(function)
     send(connection, ready=True, is_async=is_async)
     try:
@@ -94,11 +85,7 @@ def main(path: str) -> None:
 
 
 def connect(path: str) -> Connection:
-    """Connect to a unix socket; `fd:N` is a descriptor that is connected to it already."""
-    if path.startswith("fd:"):
-        descriptor = int(path.removeprefix("fd:"))
-        os.set_inheritable(descriptor, False)
-        return Connection(descriptor)
+    """Connect to a unix socket."""
     with socket.socket(socket.AF_UNIX) as channel:
         channel.connect(path)
         return Connection(channel.detach())
@@ -112,50 +99,6 @@ def limit(memory_bytes: int) -> None:
     wanted = memory_bytes if most == resource.RLIM_INFINITY else min(memory_bytes, most)
     resource.setrlimit(resource.RLIMIT_DATA, (wanted, wanted))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def protect() -> None:
-    """Keep programs that the function starts from our memory and descriptors, and from interrupting us."""
-    if ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
-        raise OSError("prctl(PR_SET_DUMPABLE)")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def tidied() -> bool:
-    """Remove what a call has left in the sandbox, processes and files, so that the next one does not meet it.
-
-    Returns whether everything could be removed.
-    """
-    while True:
-        try:
-            os.kill(-1, signal.SIGKILL)  # all but this process
-        except ProcessLookupError:
-            break
-        with suppress(ChildProcessError):
-            os.waitpid(-1, 0)
-    try:
-        for directory in ("/tmp", "/dev/shm"):  # the sandbox's own
-            clear(Path(directory), Path(directory).stat().st_dev)
-    except (OSError, RecursionError):
-        return False
-    return True
-
-
-def clear(directory: Path, device: int) -> bool:
-    """Remove all that is in a directory, whatever its permissions, except mounts; return whether it is empty then."""
-    is_empty = True
-    for entry in list(directory.iterdir()):
-        if entry.lstat().st_dev != device:
-            is_empty = False
-        elif entry.is_symlink() or not entry.is_dir():
-            entry.unlink()
-        else:
-            entry.chmod(0o700)
-            if clear(entry, device):
-                entry.rmdir()
-            else:
-                is_empty = False
-    return is_empty
 
 
 def load(setup: Setup) -> Callable[..., Any]:
@@ -191,10 +134,7 @@ def serve(connection: Connection, setup: Setup, function: Callable[..., Any]) ->
             facts = judged(setup, arguments, function(*arguments))
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, it is the answer
             facts = failed(error)
-        is_last = setup.is_sandboxed and not tidied()  # then this process ends, and the sandbox with it
-        send(connection, number=number, **facts, **({LAST: True} if is_last else {}))
-        if is_last:
-            return
+        send(connection, number=number, **facts)
 
 
 async def serve_together(connection: Connection, setup: Setup, function: Callable[..., Any]) -> None:
@@ -202,7 +142,7 @@ async def serve_together(connection: Connection, setup: Setup, function: Callabl
     loop, ended = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
     under_way: set[asyncio.Task[None]] = set()
 
-    async def answer(number: int, arguments: tuple[Any, ...]) -> None:
+    async def answer(number: str, arguments: tuple[Any, ...]) -> None:
         try:
             async with asyncio.timeout(setup.timeout_s) as timer:
                 value = await function(*arguments)
@@ -233,7 +173,7 @@ def received(connection: Connection) -> Call:
 def judged(setup: Setup, arguments: Sequence[Any], value: Any) -> Reply:
     """Return the scores that a value stands for, or what is wrong with it; a text as it is, where one is wanted."""
     if setup.returns_text:
-        return {"text": str(value)}
+        return {"text": str(value)[:LONGEST]}
     if not setup.by_group:
         score = number(value)
         return {"returned": shown(value)} if score is None else {"scores": [score]}
@@ -268,7 +208,7 @@ def shown(value: Any) -> str:
 def failed(error: BaseException) -> Reply:
     """Return what an exception says; where it came from goes to the log."""
     traceback.print_exception(error)
-    return {"raised": f"{type(error).__name__}: {error}", "memory": isinstance(error, MemoryError)}
+    return {"raised": f"{type(error).__name__}: {error}"[:LONGEST], "memory": isinstance(error, MemoryError)}
 
 
 def send(connection: Connection, **facts: Any) -> None:

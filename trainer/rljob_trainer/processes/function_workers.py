@@ -4,10 +4,10 @@ It is started once, and again after it had to be killed. Its keeper (`keeper.py`
 when it ends, when it is stopped, and when this process dies.
 """
 
-import json
 import logging
 import os
 import pickle
+import secrets
 import shutil
 import socket
 import struct
@@ -21,14 +21,17 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from rljob_trainer.processes import function_worker, sandbox
-from rljob_trainer.processes.function_worker import Reply, Setup
+from rljob_trainer.processes import answers, function_worker
+from rljob_trainer.processes.answers import Reply
+from rljob_trainer.processes.function_worker import Setup
 from rljob_trainer.processes.kept_process import LOG_FOLLOWS, KeptProcess, ProcessError
 
 log = logging.getLogger(__name__)
 
 START_S = 300.0
 """longest time for the function's module to be imported [s]"""
+NUMBER_BYTES = 16
+"""of the number of a call"""
 LOOK_S = 0.2
 """between two looks whether the process is still there [s]"""
 STOPS_S = 5.0
@@ -38,9 +41,13 @@ GRACE_S = 1.0
 REST_S = 1.0
 """longest time for the rest of an answer that has begun [s]"""
 SILENT = "does not talk any more"
-NONE: frozenset[int] = frozenset()
-MOST_BYTES = 2**24
-"""of an answer"""
+FORGED = "gave an answer that was not ours"
+NONE: frozenset[str] = frozenset()
+PART_BYTES = 1 << 16
+"""read at once"""
+SCORES = frozenset({"scores", "late", "returned", "length", "raised"})
+TEXT = frozenset({"text", "raised"})
+"""results that a function may have: of a reward, of a tool"""
 MOST_SHOWN = 4000
 """characters of a log in a message"""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -89,7 +96,6 @@ class Worker:
     """called again and again during calls, whose time is limited"""
     clock: Callable[[], float] = time.monotonic
     _running: "Running | None" = field(default=None, init=False)
-    _calls: int = field(default=0, init=False)
 
     @property
     def is_async(self) -> bool:
@@ -103,14 +109,14 @@ class Worker:
 
     def results(self, calls: Sequence[Asked]) -> Iterator[Result]:
         """Yield the result of each call, in order. Raises FunctionError when the process cannot be started again."""
-        waiting = deque(enumerate(calls))
-        pending: dict[int, Pending] = {}
+        waiting = deque(Waiting(index, call) for index, call in enumerate(calls))
+        pending: dict[str, Pending] = {}
         done: dict[int, Result] = {}
         try:
             for index in range(len(calls)):
                 while index not in done:
                     self._ask(waiting, pending)
-                    done |= self._answers(pending)
+                    done |= self._answers(waiting, pending)
                 yield done.pop(index)
         finally:
             if pending:  # nobody waits for them any more
@@ -122,28 +128,33 @@ class Worker:
             self._running.stop()
             self._running = None
 
-    def _ask(self, waiting: "deque[tuple[int, Asked]]", pending: "dict[int, Pending]") -> None:
+    def _ask(self, waiting: "deque[Waiting]", pending: "dict[str, Pending]") -> None:
+        if not pending and self._running is not None and self._running.has_said_more:
+            self.close()  # a call that is over has left something
         running = self.start()
         room = self.concurrency if running.is_async else 1
         limit_s = self.setup.timeout_s + (GRACE_S if running.is_async else 0.0)
         while waiting and len(pending) < room:
-            index, call = waiting.popleft()
-            self._calls += 1
-            pending[self._calls] = Pending(index, call, self.clock() + limit_s)
+            asked, number = waiting.popleft(), secrets.token_hex(NUMBER_BYTES)
+            pending[number] = Pending(asked, self.clock() + limit_s)
             try:
-                running.send((self._calls, call.arguments))
+                running.send((number, asked.call.arguments))
             except OSError:
                 return  # it has ended, or reads no more: its answer will not come either
 
-    def _answers(self, pending: "dict[int, Pending]") -> dict[int, Result]:
-        """Wait for an answer, or for the end of the process or of somebody's time; return what is known then."""
+    def _answers(self, waiting: "deque[Waiting]", pending: "dict[str, Pending]") -> dict[int, Result]:
+        """Wait for an answer, or for the end of the process or of somebody's time; return what is known then.
+
+        After an answer that is not ours all calls under way are made once more: one that is over may have written it.
+        """
         running = self.start()
         while True:
             self.alive()
             answer = running.receive(min(LOOK_S, self._time_left_s(pending)))
-            if answer is not None:
-                call = pending.pop(answer.get("number", 0), None)
-                return {call.index: self._result(call.call, answer)} if call else self._give_up(pending, NONE, SILENT)
+            if answer is not None and (known := pending.pop(answer["number"], None)) is not None:
+                return {known.asked.index: self._result(known.asked.call, answer)}
+            if answer is not None or running.is_forged:
+                return self._once_more(waiting, pending)
             if (end := running.end) is not None:
                 return self._give_up(pending, NONE, end)
             if self._time_left_s(pending) == 0.0:
@@ -152,19 +163,28 @@ class Worker:
                 late = frozenset(number for number, call in pending.items() if call.deadline <= now)
                 return self._give_up(pending, late, "was killed")
 
-    def _time_left_s(self, pending: "dict[int, Pending]") -> float:
+    def _time_left_s(self, pending: "dict[str, Pending]") -> float:
         """Return the time until the first of the calls is late [s]."""
         return max(0.0, min(call.deadline for call in pending.values()) - self.clock())
 
-    def _give_up(self, pending: "dict[int, Pending]", late: Set[int], end: str) -> dict[int, Result]:
+    def _once_more(self, waiting: "deque[Waiting]", pending: "dict[str, Pending]") -> dict[int, Result]:
+        """Kill the process and let calls wait again, except those that had to already: return their failures."""
+        first = {number: call for number, call in pending.items() if not call.asked.is_second}
+        for number, call in reversed(first.items()):
+            waiting.appendleft(replace(call.asked, is_second=True))
+            del pending[number]
+        return self._give_up(pending, NONE, FORGED)
+
+    def _give_up(self, pending: "dict[str, Pending]", late: Set[str], end: str) -> dict[int, Result]:
         """Kill the process; return failures for all that it was doing."""
         log_tail = self.start().stop()
         self._running = None
         log.warning("action=kill_worker reward=%s calls=%d", self.name, len(pending))
         failures: dict[int, Result] = {}
         for number, call in pending.items():
-            failure = self._late(call.call) if number in late else self._gone(call.call, end, len(pending) - 1)
-            failures[call.index] = FailedCall(f"{failure.reason}{LOG_FOLLOWS}\n{log_tail}")
+            asked = call.asked.call
+            failure = self._late(asked) if number in late else self._gone(asked, end, len(pending) - 1)
+            failures[call.asked.index] = FailedCall(f"{failure.reason}{LOG_FOLLOWS}\n{log_tail}")
         pending.clear()
         return failures
 
@@ -184,8 +204,10 @@ class Worker:
 
     def _result(self, call: Asked, answer: Reply) -> Result:
         match answer:
+            case {"scores": scores} if len(scores) == self._num_scores(call):
+                return tuple(map(float, scores))
             case {"scores": scores}:
-                return tuple(scores)
+                return self._gone(call, FORGED, 0)
             case {"late": True}:
                 return self._late(call)
             case {"returned": value}:
@@ -201,14 +223,26 @@ class Worker:
             case _:
                 return FailedCall(f"{self.name} failed on {_on(call)}: {answer['raised']}")
 
+    def _num_scores(self, call: Asked) -> int:
+        return len(call.arguments[1]) if self.setup.by_group else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A call that is to be sent."""
+
+    index: int
+    """of the call, in its batch"""
+    call: Asked
+    is_second: bool = False
+    """whether it was sent to a process before that gave a wrong answer"""
+
 
 @dataclass(frozen=True, slots=True)
 class Pending:
     """A call that has been sent."""
 
-    index: int
-    """of the call, in its batch"""
-    call: Asked
+    asked: Waiting
     deadline: float
     """on the worker's clock [s]"""
 
@@ -219,8 +253,16 @@ class Running:
 
     process: KeptProcess
     connection: Connection
-    is_async: bool
+    kinds: frozenset[str]
+    """results that a call may have"""
+    is_async: bool = False
+    is_forged: bool = field(default=False, init=False)
+    """whether it has written what our own program does not write: it has to be killed"""
     _broken: bool = field(default=False, init=False)
+    _received: bytes = field(default=b"", init=False)
+    """begin of a message"""
+    _began: float = field(default=0.0, init=False)
+    """when that began [s]"""
 
     def send(self, call: function_worker.Call) -> None:
         """Send a call; raise OSError when it is not taken."""
@@ -231,12 +273,37 @@ class Running:
             raise
 
     def receive(self, timeout_s: float) -> Reply | None:
-        """Return an answer, or None if there is none in time."""
+        """Return an answer, or None if there is none in time, or one that is forged."""
+        message = self.message(timeout_s)
         try:
-            return read(self.connection) if self.connection.poll(timeout_s) else None
-        except (EOFError, OSError, ValueError):  # ended, or the function has written into our connection
+            return None if message is None else answers.result(message, self.kinds)
+        except answers.AnswerError:
+            self.is_forged = True
+            return None
+
+    def message(self, timeout_s: float) -> bytes | None:
+        """Return a message, or None if there is no whole one in time. Never waits for the rest of one."""
+        try:
+            message, self._received = answers.split(self._received)
+            if message is None and not self._broken and self.connection.poll(timeout_s):
+                self._began = self._began if self._received else time.monotonic()
+                if not (part := os.read(self.connection.fileno(), PART_BYTES)):
+                    self._broken = True
+                message, self._received = answers.split(self._received + part)
+        except OSError:  # ended
             self._broken = True
             return None
+        except answers.AnswerError:
+            self.is_forged = True
+            return None
+        if message is None and self._received and time.monotonic() - self._began > REST_S:
+            self.is_forged = True
+        return message
+
+    @property
+    def has_said_more(self) -> bool:
+        """Whether something came after the last answer."""
+        return bool(self._received) or (not self._broken and self.connection.poll(0))
 
     @property
     def end(self) -> str | None:
@@ -274,25 +341,20 @@ def start(
     log_file: Path,
     alive: Callable[[], None],
     clock: Callable[[], float] = time.monotonic,
-    box: sandbox.Settings | None = None,
 ) -> Running:
-    """Start a process, in a sandbox if one is given, and have it load the function. Raises FunctionError."""
+    """Start a process, and have it load the function. Raises FunctionError."""
     directory = tempfile.mkdtemp(prefix="rljob-")  # short, and nobody else's: it holds a unix socket
     try:
         with socket.socket(socket.AF_UNIX) as door:
             door.bind(f"{directory}/reward")
             door.listen(1)
             door.settimeout(LOOK_S)
-            command = [sys.executable, "-u", function_worker.__file__]
-            if box is None:
-                command += [f"{directory}/reward"]
-            else:
-                inside = [*command, sandbox.CONNECTION]
-                command = sandbox.command_line(replace(box, connect=f"{directory}/reward"), inside)
+            command = [sys.executable, "-u", function_worker.__file__, f"{directory}/reward"]
             process = KeptProcess(command, few_threads(os.environ), log_file)
             try:
                 connection = accepted(door, process, setup, clock)
-                return introduced(process, connection, setup, alive, clock)
+                running = Running(process, connection, TEXT if setup.returns_text else SCORES)
+                return introduced(running, setup, alive, clock)
             except BaseException:
                 process.stop()
                 raise
@@ -310,9 +372,8 @@ def accepted(door: socket.socket, process: KeptProcess, setup: Setup, clock: Cal
         except TimeoutError:
             continue
         channel.settimeout(None)
-        # A process that hangs reads nothing, and one that is out of its mind may write half an answer: we do not hang.
+        # A process that hangs reads nothing: we do not hang.
         channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval(setup.timeout_s))
-        channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval(REST_S))
         return Connection(channel.detach())
     raise FunctionError(
         f"reward.function {setup.function}: its process does not start{LOG_FOLLOWS}\n{last_lines(process)}"
@@ -324,25 +385,21 @@ def timeval(seconds: float) -> bytes:
     return struct.pack("ll", int(seconds), max(1, int(seconds % 1 * 1e6)))  # 0 would be for ever
 
 
-def introduced(
-    process: KeptProcess,
-    connection: Connection,
-    setup: Setup,
-    alive: Callable[[], None],
-    clock: Callable[[], float],
-) -> Running:
+def introduced(running: Running, setup: Setup, alive: Callable[[], None], clock: Callable[[], float]) -> Running:
     """Send the process what to load, and wait until it has."""
-    name = f"reward.function {setup.function}"
+    name, process = f"reward.function {setup.function}", running.process
     try:
-        connection.send_bytes(pickle.dumps((sys.path, *astuple(setup))))
-        deadline = clock() + START_S
-        while not connection.poll(LOOK_S) and clock() < deadline:
+        running.connection.send_bytes(pickle.dumps((sys.path, *astuple(setup))))
+        deadline, message = clock() + START_S, None
+        while (message := running.message(LOOK_S)) is None and clock() < deadline:
+            if running.is_forged or running.end is not None:
+                raise EOFError
             alive()
-        if clock() > deadline:
+        if message is None or clock() > deadline:
             raise FunctionError(
                 f"{name}: its import took longer than {START_S:g} s{LOG_FOLLOWS}\n{last_lines(process)}"
             )
-        answer = read(connection)
+        answer = answers.introduction(message)
     except (EOFError, OSError, ValueError) as error:
         ended = process.wait(STOPS_S)
         said = ended_with(ended.code) if ended else "does not answer"
@@ -351,14 +408,8 @@ def introduced(
         ) from error
     if "refused" in answer:
         raise FunctionError(answer["refused"])
-    return Running(process, connection, answer["is_async"])
-
-
-def read(connection: Connection) -> Reply:
-    answer: Reply = json.loads(connection.recv_bytes(MOST_BYTES))
-    if not isinstance(answer, dict):
-        raise ValueError(answer)
-    return answer
+    running.is_async = answer["is_async"]
+    return running
 
 
 def last_lines(process: KeptProcess) -> str:

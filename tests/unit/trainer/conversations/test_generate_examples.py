@@ -73,6 +73,7 @@ def test_the_sandbox_runs_blocks_and_replies_with_what_they_print(made):
         ("while True: pass", r"\(nothing within 1 s\)", 1),
         ("import subprocess; subprocess.Popen(['sleep', '60'])", r"\(nothing", 1),
         ("print('x' * 10**6)", "x{100}<", 60),
+        ("while True: print('x' * 10**6)", r"\(more than 1 MiB\)", 60),
     ],
 )
 def test_the_sandbox_survives_what_models_write(code, said, seconds, made, monkeypatch):
