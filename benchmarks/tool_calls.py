@@ -23,7 +23,8 @@ from local_cluster import home, node
 from rljob_api.sections import Tools
 from rljob_api.tool_protocol import PORT, host, tools_token
 from rljob_trainer.conversations.isolation import sandbox_for
-from rljob_trainer.conversations.namespace_place import NamespacePlace
+from rljob_trainer.conversations.tool_pods import NamespacePlace
+from rljob_trainer.sandboxes.namespaces import NamespaceServer
 from support.operator.tools_on_a_node import CONTROL_TOKEN, PODS, POOL, tools_on_a_node
 
 PYTHON = "rljob_trainer.tools.python:python"
@@ -85,7 +86,7 @@ def in_namespaces(
     settings = Tools(functions=("python",), memory_mib=256)
     box = sandbox_for(settings, [path])
     assert box is not None
-    processes = [NamespacePlace(settings, box, log) for _ in range(places)]
+    processes = [NamespacePlace(settings, NamespaceServer(box, settings.memory_mib, log)) for _ in range(places)]
     found: list[float] = latencies(processes, path, arguments, seconds, pause, WARM_UP)
     for process in processes:
         process.close()

@@ -250,6 +250,9 @@ class Remote(Section):
     """headers of the request, each with the file that holds its value, for example a mounted Secret"""
 
 
+SecretNames = Annotated[tuple[Text, ...], Field(max_length=16)]
+
+
 class Judging(Section):
     """One reward: how a response is scored, and what happens if that fails."""
 
@@ -276,8 +279,15 @@ class Judging(Section):
     """maximum data of the process of kind `Python` or `Math`, RLIMIT_DATA [MiB]; above it, Python raises
     MemoryError"""
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = CONCURRENCY
-    """maximum number of concurrent calls of an `async def` function of kind `Python`, or of concurrent requests of
-    kind `Remote`"""
+    """maximum number of concurrent calls of an `async def` function of kind `Python`, of sandboxes for it, or of
+    concurrent requests of kind `Remote`"""
+    sandbox: Literal["Namespaces"] | None = None
+    """`Namespaces`: each call of a function of kind `Python` runs in a sandbox of the machine, without network, without
+    the run's files and environment, as tools do; for functions that run code of the model. Refused where the kernel or
+    the container forbids user namespaces, as most pods do. Absent: the function can do what the run can"""
+    secret_env: SecretNames = ()
+    """names of environment variables that the function of kind `Python` gets although they are named like secrets, for
+    example OPENAI_API_KEY; other such variables, the run's tokens for example, it does not get"""
     failure_score: float | None = None
     """reward of a response that `Python`, `Math` or `Remote` fails to score: an exception, no number, timeout or
     out of memory. Each is logged and counted in `rljob_reward_failures_total`. Absent: a failure ends the run"""
@@ -503,6 +513,8 @@ class Tools(Section):
     in a cluster, `Namespaces` elsewhere"""
     read_only_paths: Annotated[tuple[Text, ...], Field(max_length=16)] = ()
     """files and directories that tools in `Namespaces` can read, besides Python and the modules of `functions`"""
+    secret_env: SecretNames = ()
+    """names of environment variables that tools get with `sandbox: None` although they are named like secrets"""
 
 
 class Async(Section):

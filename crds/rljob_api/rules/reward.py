@@ -35,6 +35,8 @@ USED_BY = {
     "timeout_seconds": (RewardKind.PYTHON, RewardKind.MATH, RewardKind.REMOTE),
     "memory_mib": (RewardKind.PYTHON, RewardKind.MATH),
     "concurrency": (RewardKind.PYTHON, RewardKind.REMOTE),
+    "sandbox": (RewardKind.PYTHON,),
+    "secret_env": (RewardKind.PYTHON,),
     "failure_score": (RewardKind.PYTHON, RewardKind.MATH, RewardKind.REMOTE),
 }
 """fields of a reward that only some kinds read"""
@@ -62,6 +64,11 @@ SETTINGS = tuple(
     for name, kinds in USED_BY.items()
 )
 HEADERS = "spec.reward.remote.headersFromEnv or headersFromFile"
+SECRETS = unused(
+    reward.secret_env,
+    ~has(reward.sandbox),
+    f"would not be given: a sandbox has no environment of the run; leave it out, or {reward.sandbox.at}",
+)
 SERVICE = (
     needs(reward.remote, kind != RewardKind.REMOTE, f"is missing: kind {RewardKind.REMOTE} needs its `url`"),
     unused(
@@ -149,7 +156,7 @@ def reward_parts(spec: Spec) -> Iterator[Problem]:
         if part.name in [other.name for other in parts[:index]]:
             yield Problem(f"{path}.name", part.name, "is the name of another part already")
         alone = spec.model_copy(update={"reward": part})
-        yield from elsewhere((*FUNCTIONS, *SETTINGS, *SERVICE, THRESHOLD, *TASK), alone, reward.at, path)
+        yield from elsewhere((*FUNCTIONS, *SETTINGS, SECRETS, *SERVICE, THRESHOLD, *TASK), alone, reward.at, path)
 
 
 RULES = (
@@ -165,6 +172,7 @@ RULES = (
     ),
     *FUNCTIONS,
     *SETTINGS,
+    SECRETS,
     *SERVICE,
     headers,
     reward_parts,

@@ -148,6 +148,12 @@ SEVERAL_STEPS = (
         ~has(rollout.tools) | (or_else(rollout.tools.sandbox, ToolSandbox.NAMESPACES) != ToolSandbox.PODS),
         "would not be used: pods of tools have the files of the image, and no others; leave it out",
     ),
+    unused(
+        rollout.tools.secret_env,
+        ~has(rollout.tools) | (or_else(rollout.tools.sandbox, ToolSandbox.NAMESPACES) == ToolSandbox.NONE),
+        "would not be given: a sandbox has no environment of the run"
+        f"; nearest valid: sandbox {ToolSandbox.NONE}, or leave it out",
+    ),
 )
 
 

@@ -194,6 +194,8 @@ REWARDS: dict[str, tuple[Any, ...]] = {
     "spec.reward.timeoutSeconds": (60, 5),
     "spec.reward.memoryMib": (4096, 512),
     "spec.reward.concurrency": (64, 8),
+    "spec.reward.sandbox": ("Namespaces",),
+    "spec.reward.secretEnv": (["OPENAI_API_KEY"],),
     "spec.reward.failureScore": (0, -1.5),
     "spec.data.metadataKey": ("metadata",),
 }

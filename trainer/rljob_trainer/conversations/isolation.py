@@ -1,20 +1,13 @@
 """Which tools run in a sandbox, and what they can read in it."""
 
-import importlib.util
 from collections.abc import Sequence
 
 from rljob_api.errors import Problem
 from rljob_api.sections import Tools, ToolSandbox
 from rljob_api.sizing.tool_pods import needs_isolation
-from rljob_trainer.conversations.call_process import MOST_PROCESSES
 from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.processes import sandbox
-from rljob_trainer.processes.function_workers import ONE_THREAD
-
-ENVIRONMENT = {**ONE_THREAD, "PYTHONDONTWRITEBYTECODE": "1"}
-"""a sandbox limits threads, too"""
-OF_THE_SERVER = 8
-"""threads of the server, which take part in the limit of processes"""
+from rljob_trainer.sandboxes.namespaces import box
 
 
 def sandbox_for(settings: Tools, paths: Sequence[str]) -> sandbox.Settings | None:
@@ -26,13 +19,7 @@ def sandbox_for(settings: Tools, paths: Sequence[str]) -> sandbox.Settings | Non
         return None
     if (problem := sandbox_problem(settings)) is not None:
         raise GenerateError(str(problem))
-    modules = {path.partition(":")[0].partition(".")[0] for path in paths}
-    places = [place for module in sorted({"rljob_api", "rljob_trainer", *modules}) for place in places_of(module)]
-    return sandbox.Settings(
-        read_only=(*places, *settings.read_only_paths),
-        processes=MOST_PROCESSES + OF_THE_SERVER,
-        environment=ENVIRONMENT,
-    )
+    return box(paths, settings.read_only_paths)
 
 
 def sandbox_problem(settings: Tools, *, has_pods: bool = False) -> Problem | None:
@@ -54,11 +41,3 @@ def sandbox_problem(settings: Tools, *, has_pods: bool = False) -> Problem | Non
         return None
     without = "None; then the tools can read the run's files and environment and use its network"
     return Problem(field, ToolSandbox.NAMESPACES, f"is impossible here: {reason}", without)
-
-
-def places_of(module: str) -> list[str]:
-    """Return the files and directories of a module at the top level, without importing it."""
-    found = importlib.util.find_spec(module)
-    if found is None:
-        return []
-    return [*found.submodule_search_locations] if found.submodule_search_locations else [str(found.origin)]

@@ -3,7 +3,7 @@
     driver ── POST /v1/call, bearer token ──► this server ── asks ──► pod_call.py ── calls ──► the tool
                                                   └ kills all processes and removes all files before it answers
 
-The container is that of a pod, or namespaces on one machine (`namespace_place.py`).
+The container is that of a pod, or namespaces on one machine (`sandboxes/namespaces.py`).
 
 One call at a time: whatever a call starts or leaves belongs to it. When all of it is gone, the process of the next call
 is started, which imports the tools while the model generates. The tool has the same user as this server, and still
@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.tool_protocol import CALL, DIGEST_VARIABLE, HEALTH, LOAD, PORT, digest
-from rljob_trainer.conversations.call_process import CallProcess, Limits
 from rljob_trainer.processes.left_files import remove_all
 from rljob_trainer.processes.system_calls import close_memory
+from rljob_trainer.sandboxes.call_process import CallProcess, Limits
 
 MOST_REQUEST = 1 << 24
 """[bytes]"""

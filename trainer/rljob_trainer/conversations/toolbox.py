@@ -21,16 +21,18 @@ from rljob_api.sizing.tool_pods import needs_isolation
 from rljob_trainer import user_code
 from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.conversations.isolation import sandbox_for
-from rljob_trainer.conversations.namespace_place import NamespacePlace
 from rljob_trainer.conversations.tool_calls import BadCall, ToolCall
-from rljob_trainer.conversations.tool_pods import PodAwayError, PodLostError, Pool, ToolPod
+from rljob_trainer.conversations.tool_pods import NamespacePlace, Pool, ToolPod
 from rljob_trainer.processes.answers import Reply
+from rljob_trainer.processes.call_results import FORGED
 from rljob_trainer.processes.function_worker import Setup
-from rljob_trainer.processes.function_workers import FORGED, LOOK_S, NUMBER_BYTES, FunctionError, Running, start
+from rljob_trainer.processes.function_workers import LOOK_S, NUMBER_BYTES, FunctionError, Running, start
+from rljob_trainer.sandboxes.client import PodAwayError, PodLostError
+from rljob_trainer.sandboxes.namespaces import NamespaceServer
 
 log = logging.getLogger(__name__)
 
-CALL = "rljob_trainer.conversations.tool_worker:call"
+CALL = "rljob_trainer.sandboxes.tool_worker:call"
 MOST_SHOWN = 10_000
 """characters of a result"""
 AWAY_S = 300.0
@@ -146,6 +148,7 @@ class ToolProcess:
             timeout_s=self.settings.timeout_seconds,
             memory_bytes=self.settings.memory_mib << 20,
             returns_text=True,
+            secret_env=self.settings.secret_env,
         )
 
 
@@ -177,7 +180,8 @@ def places(
     box = sandbox_for(settings, [each.path for each in known])
     if box is None:
         return [ToolProcess(settings, log_file, clock) for _ in range(settings.concurrency)]
-    return [NamespacePlace(settings, box, log_file) for _ in range(settings.concurrency)]
+    servers = [NamespaceServer(box, settings.memory_mib, log_file) for _ in range(settings.concurrency)]
+    return [NamespacePlace(settings, server) for server in servers]
 
 
 class Toolbox:

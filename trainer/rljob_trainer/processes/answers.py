@@ -30,6 +30,9 @@ TYPES: Mapping[str, type] = {
 """all fields"""
 RESULTS = frozenset({"scores", "text", "late", "returned", "length", "raised"})
 """of which the answer to a call has one"""
+SCORES = frozenset({"scores", "late", "returned", "length", "raised"})
+TEXT = frozenset({"text", "raised"})
+"""results that a function may have: of a reward, of a tool"""
 
 Reply = Mapping[str, Any]
 

@@ -51,6 +51,8 @@ class Setup:
     memory_bytes: int
     returns_text: bool = False
     """whether it returns a text instead: a tool does"""
+    secret_env: tuple[str, ...] = ()
+    """variables that it gets although they are named like secrets"""
 
 
 class Refused(Exception):  # noqa: N818  # a verdict on the manifest

@@ -15,14 +15,15 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import astuple, dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
+from rljob_api.credentials import is_secret
 from rljob_trainer.processes import answers, function_worker
-from rljob_trainer.processes.answers import Reply
+from rljob_trainer.processes.answers import SCORES, TEXT, Reply
+from rljob_trainer.processes.call_results import FORGED, Asked, CallResults, FailedCall, Result
 from rljob_trainer.processes.function_worker import Setup
 from rljob_trainer.processes.kept_process import LOG_FOLLOWS, KeptProcess, ProcessError
 
@@ -41,13 +42,9 @@ GRACE_S = 1.0
 REST_S = 1.0
 """longest time for the rest of an answer that has begun [s]"""
 SILENT = "does not talk any more"
-FORGED = "gave an answer that was not ours"
 NONE: frozenset[str] = frozenset()
 PART_BYTES = 1 << 16
 """read at once"""
-SCORES = frozenset({"scores", "late", "returned", "length", "raised"})
-TEXT = frozenset({"text", "raised"})
-"""results that a function may have: of a reward, of a tool"""
 MOST_SHOWN = 4000
 """characters of a log in a message"""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -56,29 +53,8 @@ TRACE_S = 0.1
 """for the stacks of a process that hangs to reach its log [s]"""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One call of the function."""
-
-    prompt: str
-    """uid of the prompt, for messages"""
-    arguments: tuple[Any, ...]
-
-
 class FunctionError(Exception):
     """A function cannot be used: its process does not start, or does not load it. The text names the function."""
-
-
-@dataclass(frozen=True, slots=True)
-class FailedCall:
-    """Stands for the scores of a call that failed."""
-
-    reason: str
-    """which function failed on which prompt, and how"""
-
-
-Result = tuple[float, ...] | FailedCall
-"""the scores of a call"""
 
 
 @dataclass
@@ -96,6 +72,10 @@ class Worker:
     """called again and again during calls, whose time is limited"""
     clock: Callable[[], float] = time.monotonic
     _running: "Running | None" = field(default=None, init=False)
+
+    @property
+    def _read(self) -> CallResults:
+        return CallResults(self.name, self.setup)
 
     @property
     def is_async(self) -> bool:
@@ -152,7 +132,7 @@ class Worker:
             self.alive()
             answer = running.receive(min(LOOK_S, self._time_left_s(pending)))
             if answer is not None and (known := pending.pop(answer["number"], None)) is not None:
-                return {known.asked.index: self._result(known.asked.call, answer)}
+                return {known.asked.index: self._read.result(known.asked.call, answer)}
             if answer is not None or running.is_forged:
                 return self._once_more(waiting, pending)
             if (end := running.end) is not None:
@@ -183,48 +163,10 @@ class Worker:
         failures: dict[int, Result] = {}
         for number, call in pending.items():
             asked = call.asked.call
-            failure = self._late(asked) if number in late else self._gone(asked, end, len(pending) - 1)
+            failure = self._read.late(asked) if number in late else self._read.gone(asked, end, len(pending) - 1)
             failures[call.asked.index] = FailedCall(f"{failure.reason}{LOG_FOLLOWS}\n{log_tail}")
         pending.clear()
         return failures
-
-    def _late(self, call: Asked) -> FailedCall:
-        return FailedCall(f"{self.name} took longer than {self.setup.timeout_s:g} s (timeoutSeconds) on {_on(call)}")
-
-    def _gone(self, call: Asked, end: str, others: int) -> FailedCall:
-        beside = f", with {others} other calls under way" if others else ""
-        return FailedCall(f"the process of {self.name} {end} on {_on(call)}{beside}")
-
-    def _wanted(self, call: Asked) -> str:
-        if self.setup.by_group:
-            return (
-                f"with judges: Group a list of {len(call.arguments[1])} finite numbers is wanted, one for each response"
-            )
-        return "a finite number is wanted (a function of all responses at once has judges: Group)"
-
-    def _result(self, call: Asked, answer: Reply) -> Result:
-        match answer:
-            case {"scores": scores} if len(scores) == self._num_scores(call):
-                return tuple(map(float, scores))
-            case {"scores": scores}:
-                return self._gone(call, FORGED, 0)
-            case {"late": True}:
-                return self._late(call)
-            case {"returned": value}:
-                return FailedCall(f"{self.name} returned {value} for {_on(call)}; {self._wanted(call)}")
-            case {"length": length}:
-                wanted = len(call.arguments[1])
-                return FailedCall(
-                    f"{self.name} returned a list of {length} for {_on(call)}, which has {wanted} responses"
-                )
-            case {"memory": True}:
-                memory = f"{self.setup.memory_bytes >> 20} MiB (memoryMib)"
-                return FailedCall(f"{self.name} needed more than {memory} on {_on(call)}")
-            case _:
-                return FailedCall(f"{self.name} failed on {_on(call)}: {answer['raised']}")
-
-    def _num_scores(self, call: Asked) -> int:
-        return len(call.arguments[1]) if self.setup.by_group else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,9 +273,10 @@ class Running:
         return last_lines(self.process)
 
 
-def few_threads(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a process of a function gets beside the trainer's own."""
-    return {name: number for name, number in ONE_THREAD.items() if name not in environ}
+def variables(environ: Mapping[str, str], secret_env: Collection[str]) -> dict[str, str | None]:
+    """Return how the environment of a function differs from the trainer's: it has no secrets but these."""
+    withheld = {name: None for name, value in environ.items() if is_secret(name, value) and name not in secret_env}
+    return {name: number for name, number in ONE_THREAD.items() if name not in environ} | withheld
 
 
 def start(
@@ -350,7 +293,7 @@ def start(
             door.listen(1)
             door.settimeout(LOOK_S)
             command = [sys.executable, "-u", function_worker.__file__, f"{directory}/reward"]
-            process = KeptProcess(command, few_threads(os.environ), log_file)
+            process = KeptProcess(command, variables(os.environ, setup.secret_env), log_file)
             try:
                 connection = accepted(door, process, setup, clock)
                 running = Running(process, connection, TEXT if setup.returns_text else SCORES)
@@ -421,7 +364,3 @@ def ended_with(code: int | None) -> str:
     if code is None:
         return "was killed"
     return f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-
-
-def _on(call: Asked) -> str:
-    return f"prompt {call.prompt}"

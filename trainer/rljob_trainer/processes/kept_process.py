@@ -49,18 +49,20 @@ class Exit:
 class KeptProcess:
     """One server process; it dies with the process that made this object."""
 
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str | None], log: Path) -> None:
+        """`environment` differs from ours by these variables; None: the process does not get it."""
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log = log
         self._argv = " ".join(argv)
         self._exit: Exit | None = None
         self._ended = threading.Event()
         self._scratch = tempfile.mkdtemp(prefix="rljob-")  # short: SGLang makes unix sockets in it
+        variables = {**os.environ, **environment, "TMPDIR": self._scratch}
         self._keeper = subprocess.Popen(
             [sys.executable, "-I", "-S", keeper.__file__, self._scratch, str(log), *argv],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **environment, "TMPDIR": self._scratch},
+            env={name: value for name, value in variables.items() if value is not None},
         )
         self.pid, self._keeper_pid = self._first_line()
         threading.Thread(target=self._await_exit, name="await-exit", daemon=True).start()

@@ -58,6 +58,8 @@ DOOR = "{door}"
 """in COMMAND: stands for `fd:N`, the socket `Settings.door`"""
 WAITING = 8
 """connections to a door that are not accepted yet"""
+SCRATCH = ("/tmp", "/dev/shm")  # of its own
+"""where the command may write"""
 USER = 1000
 """inside"""
 NOBODY = 65534
@@ -215,12 +217,12 @@ def build(
     mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, size)
     for path, source in {**sources, **devices}.items():
         place(root / path[1:], source)
-    for path, target in real.items():
-        link(root / path[1:], target)
     for name in ("tmp", "dev/shm", "proc"):
         (root / name).mkdir(parents=True, exist_ok=True)
     for path in sources:
         read_only(root / path[1:])
+    for path, target in real.items():
+        link(root, path, target)
     old = root / "old"
     old.mkdir()
     attempt("a new root", LIBC.syscall(SYS_PIVOT_ROOT, bytes(root), bytes(old)))
@@ -237,11 +239,23 @@ def place(target: Path, source: int) -> None:
     mount(f"/proc/self/fd/{source}", target, None, MS_BIND | MS_REC, None)
 
 
-def link(place: Path, target: str) -> None:
-    """Repeat a link: /lib is often /usr/lib, and a virtual environment's Python is another's."""
-    if not os.path.lexists(place):
-        place.parent.mkdir(parents=True, exist_ok=True)
+def link(root: Path, path: str, target: str) -> None:
+    """Repeat a link: /lib is often /usr/lib, and a virtual environment's Python is another's.
+
+    Where the command may remove files it is a mount instead.
+    """
+    place = root / path[1:]
+    if os.path.lexists(place):
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if not path.startswith(tuple(f"{directory}/" for directory in SCRATCH)):
         place.symlink_to(target)
+    elif (source := root / target[1:]).is_dir():
+        place.mkdir()
+        mount(str(source), place, None, MS_BIND | MS_REC, None)
+    else:
+        place.touch()
+        mount(str(source), place, None, MS_BIND, None)
 
 
 def read_only(path: Path) -> None:
@@ -283,7 +297,7 @@ def become(settings: Settings, command: Sequence[str], channel: int | None, repo
 
 def read_only_root() -> None:
     """Only /tmp and /dev/shm can be written to: they become mounts of their own, and the root read-only."""
-    for path in ("/tmp", "/dev/shm"):  # of its own
+    for path in SCRATCH:
         mount(path, Path(path), None, MS_BIND | MS_REC, None)
     attributes = (ctypes.c_uint64 * 4)(ATTR_RDONLY, 0, 0, 0)
     attempt(

@@ -10,21 +10,34 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Protocol
 
 from rljob_api.sections import CONCURRENCY, Judges, Judging, RewardKind
+from rljob_trainer.processes.call_results import Asked, FailedCall, Result
 from rljob_trainer.processes.function_worker import Setup
-from rljob_trainer.processes.function_workers import Asked, FailedCall, FunctionError, Worker
+from rljob_trainer.processes.function_workers import FunctionError, Worker
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rewards.function import Failure, Response, Score
+from rljob_trainer.rewards.sandboxed import SandboxedFunction
 
 MATH = "rljob_trainer.rewards.math_answer:math_answer"
+
+
+class Caller(Protocol):
+    """Where a function is called."""
+
+    def results(self, calls: Sequence[Asked]) -> Iterator[Result]:
+        """Yield the result of each call, in order. Raises FunctionError."""
+
+    def close(self) -> None:
+        """End what runs there. Raises FunctionError."""
 
 
 @dataclass(frozen=True, slots=True)
 class PythonReward:
     """Judges by a function in a worker."""
 
-    worker: Worker
+    worker: Caller
     by_group: bool
 
     def __call__(self, responses: Sequence[Response]) -> Iterator[Score]:
@@ -56,8 +69,12 @@ def python_reward(
         by_group=by_group,
         timeout_s=spec.timeout_seconds,
         memory_bytes=spec.memory_mib << 20,
+        secret_env=spec.secret_env,
     )
     name = "math-verify" if spec.kind is RewardKind.MATH else function
+    if spec.sandbox is not None:
+        with _errors_of_rewards():
+            return PythonReward(SandboxedFunction.start(setup, log, spec.concurrency, alive), by_group)
     worker = Worker(name, setup, log, spec.concurrency, alive, clock)
     with _errors_of_rewards():
         is_async = worker.is_async

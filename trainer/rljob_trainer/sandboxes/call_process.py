@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rljob_trainer.conversations import pod_call
+from rljob_trainer.sandboxes import pod_call
 
 LOOK_S = 0.02
 """between two looks at the processes [s]"""

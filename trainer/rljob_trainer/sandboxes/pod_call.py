@@ -1,4 +1,4 @@
-"""One call of a function, in a process of its own: `python -I -S pod_call.py ANSWER`, started by `pod_server.py`.
+"""One call of a function, in a process of its own: `python -I -S pod_call.py ANSWER`, started by `call_process.py`.
 
 Standard input has a line with the settings, and later the request; the answer goes to the descriptor ANSWER. All are
 JSON. Tools of the settings are imported while the process waits for the request. Of other modules only those of the
@@ -62,7 +62,7 @@ def tool(path: str) -> Any:
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Return the result of the tool, or why it cannot be used."""
-    from rljob_trainer.conversations import tool_worker
+    from rljob_trainer.sandboxes import tool_worker
 
     try:
         tool(request["path"])

@@ -139,6 +139,8 @@ def test_an_unknown_algorithm_gets_the_nearest_known_one(name, nearest):
         PARTS | {"spec.reward.parts": [{"name": "a", "kind": str(RewardKind.F1), "threshold": 0.5}]},
         PYTHON | {"spec.data.metadataKey": "meta"},
         PYTHON | {"spec.reward.concurrency": 3, "spec.reward.memoryMib": 64, "spec.reward.failureScore": 0},
+        PYTHON | {"spec.reward.sandbox": "Namespaces", "spec.reward.concurrency": 3},
+        PYTHON | {"spec.reward.secretEnv": ["OPENAI_API_KEY"]},
         REMOTE | {"spec.reward.concurrency": 3, "spec.reward.timeoutSeconds": 3},
         {"spec.reward": {"kind": str(RewardKind.F1), "threshold": 0.5}},
         {"spec.reward": {"kind": str(RewardKind.MATH), "memoryMib": 64, "timeoutSeconds": 3, "failureScore": 0}},

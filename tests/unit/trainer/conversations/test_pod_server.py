@@ -12,13 +12,14 @@ import pytest
 
 from rljob_api.sections import Tools
 from rljob_api.tool_protocol import CALL, HEALTH
-from rljob_trainer.conversations import call_process, pod_server
-from rljob_trainer.conversations.call_process import CallProcess, Limits, Usage, usage, verdict
+from rljob_trainer.conversations import pod_server
 from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.conversations.tool_calls import ToolCall
 from rljob_trainer.conversations.tool_pods import Pool, ToolPod
 from rljob_trainer.conversations.toolbox import Tool, Toolbox
 from rljob_trainer.processes.left_files import remove_all
+from rljob_trainer.sandboxes import call_process
+from rljob_trainer.sandboxes.call_process import CallProcess, Limits, Usage, usage, verdict
 from support.trainer import pod_tools
 from support.trainer.escapes import IN_PODS, attempt, held, key_of_the_session
 from support.trainer.tool_pod import TOKEN, tool_pod

@@ -198,9 +198,7 @@ def test_a_sandbox_ends_with_all_its_processes_when_the_toolbox_closes(tmp_path)
     given = Tools(functions=("python",), concurrency=1)
     box = Toolbox(tools(given), given, tmp_path / "tools.log")
     asyncio.run(box.result(ToolCall("python", {"code": "pass"})))
-    started = box._places[0]._started
-    assert started is not None
-    pid = started.process.pid
+    pid = box._places[0].server.pid
     box.close()
     until(lambda: gone(pid))
 

@@ -238,6 +238,21 @@ def test_numpy_in_a_function_has_one_thread_unless_the_manifest_says_otherwise(
     assert omp == openblas == float(chosen or 1)
 
 
+SECRETS = {"RLJOB_TOKEN": "of nothing", "RAY_AUTH_TOKEN": "of nothing", "HF_TOKEN": "of nothing", "JUDGE_KEY": "secret"}
+
+
+@pytest.mark.parametrize(("kept", "seen"), [((), 0.0), (("JUDGE_KEY",), 1.0)])
+def test_a_function_gets_no_secret_of_the_driver_that_it_does_not_name(
+    make: Make, monkeypatch: pytest.MonkeyPatch, kept: tuple[str, ...], seen: float
+):
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MAX_TOKENS", "7")
+    in_new_process = make("judge", secret_env=kept, memory_mib=311 + len(kept))
+    asked = f"sum(name in os.environ for name in {list(SECRETS)})"
+    assert list(in_new_process(responses(asked, "int(os.environ['MAX_TOKENS'])"))) == [seen, 7.0]
+
+
 @pytest.mark.parametrize(("text", "worth"), [("True", 1.0), ("1", 1.0), ("Decimal('0.5')", 0.5)])
 def test_any_kind_of_number_is_a_reward(make: Make, text: str, worth: float):
     assert list(make()(responses(text))) == [worth]
