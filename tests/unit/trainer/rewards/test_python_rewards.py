@@ -23,7 +23,7 @@ from support.trainer.judging import prompt, responses, write_module
 from support.waiting import until
 
 JUDGES = """
-    import asyncio, json, os, subprocess, sys, tempfile, time
+    import asyncio, os, subprocess, sys, tempfile, time
     from decimal import Decimal
     from pathlib import Path
 
@@ -66,23 +66,6 @@ JUDGES = """
         if response == "block":
             hang()
         return eval(response)
-
-    def write(message):
-        ours = [fd for fd in range(3, 99) if os.path.realpath(f'/proc/self/fd/{fd}').count('socket:')]
-        os.write(ours[0], len(message).to_bytes(4, "big") + message)
-
-    def own_number():
-        import inspect
-        return next(each.frame.f_locals["number"] for each in inspect.stack() if each.function == "serve")
-
-    def forge(question, response, label, metadata):
-        \"\"\"Answer, before the process does, with what the response says, or return it.\"\"\"
-        if response.startswith("early"):
-            write(json.dumps({"number": own_number(), "scores": [9.0]}).encode())
-            return 0.5
-        if not response.startswith("="):
-            write(response.encode() * (100_000 if len(response) == 1 else 1))
-        return float(response.removeprefix("=")) if response.startswith("=") else 0.0
 
     def narrow(response, label):
         return 0.0
@@ -329,33 +312,6 @@ def test_a_function_that_writes_into_the_connection_fails_and_hangs_nobody(make:
     failed, number = reasons(list(make(timeout_seconds=21)(responses(f"os.write({ours}, {junk})", "2.5"))))
     assert failed.startswith("the process of judges:judge ")
     assert number == 2.5
-
-
-FORGED = (
-    "[",
-    '{"number": {}, "scores": [1.0]}',
-    '{"number": 1, "scores": [1.0]}',
-    '{"number": "1", "scores": ["x"]}',
-    '{"number": "1"}',
-    '{"number": "1", "scores": [1.0], "late": true}',
-    '{"scores": [1.0]}',
-    '{"ready": true, "is_async": false}',
-    "null",
-    "NaN",
-    '{"number": "1", "scores": [1e999]}',
-    '{"number": "1", "text": "9"}',
-)
-
-
-@pytest.mark.parametrize("forged", FORGED)
-def test_an_answer_that_is_forged_fails_its_own_call_and_no_other(make: Make, forged: str):
-    before, failed, after = reasons(list(make("forge")(responses("=1.5", forged, "=2.5"))))
-    assert failed.startswith("the process of judges:forge gave an answer that was not ours on prompt 0:")
-    assert (before, after) == (1.5, 2.5)
-
-
-def test_what_a_call_leaves_in_the_connection_is_not_the_result_of_the_next(make: Make):
-    assert list(make("forge")(responses("early", "=2.5", "=3.5"))) == [9.0, 2.5, 3.5]
 
 
 def test_what_a_function_prints_is_in_the_log_and_cannot_stop_it(make: Make, judges: Path):

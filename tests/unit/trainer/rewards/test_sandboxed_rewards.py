@@ -18,6 +18,7 @@ JUDGES = """
     import os
     import subprocess
     import sys
+    import time
 
     def runs(question, response, label, metadata):
         return eval(response)
@@ -34,7 +35,7 @@ JUDGES = """
         for fd in range(3, 64):
             try: os.write(fd, answer + bytes([10]))
             except OSError: pass
-        return 0.0
+        time.sleep(60)
 """
 TRIED = ("own environment", "the run's files", "localhost", "a key of the user", "shared memory", "a fork bomb")
 
@@ -74,7 +75,7 @@ def test_a_function_in_a_sandbox_scores(judge: PythonReward):
         ("os._exit(3)", "boxed:runs failed on prompt 0:0: the tool's process ended with code 3"),
         ("bytearray(10**9)", "boxed:runs needed more than 256 MiB (memoryMib) on prompt 0:0"),
         ("forge(b'[' * 100_000)", "boxed:runs failed on prompt 0:0: the tool has written into its own answer"),
-        ("forge(b'{}')", "boxed:runs "),
+        ("forge(b'{}')", "the process of boxed:runs gave an answer that was not ours on prompt 0:0"),
         ("'1.0'", "boxed:runs returned '1.0' for prompt 0:0"),
     ],
 )
