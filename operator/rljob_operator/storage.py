@@ -123,6 +123,7 @@ def _first(name: str, image: str, command: Sequence[str], mount: Manifest) -> Ma
     """Return an init container with this mount. The pod needs no more than without it."""
     return {
         **small_container(name, image, command, "64Mi"),
+        "imagePullPolicy": "IfNotPresent",
         # The pod's status then says why it failed.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [mount],

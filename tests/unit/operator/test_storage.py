@@ -70,7 +70,7 @@ def test_no_container_of_a_program_sees_another_job_s_run(pod: dict):
 def test_the_containers_that_see_other_runs_have_the_operator_s_image(pod: dict):
     assert pod["containers"][0]["image"] == "evil"
     assert [first["image"] for first in pod["initContainers"]] == [DEFAULTS.image, DEFAULTS.image]
-    assert all("imagePullPolicy" not in first for first in pod["initContainers"])
+    assert {first["imagePullPolicy"] for first in pod["initContainers"]} == {"IfNotPresent"}
 
 
 def make(*directories: Path) -> subprocess.CompletedProcess[str]:

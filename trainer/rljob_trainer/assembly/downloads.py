@@ -5,6 +5,7 @@ attempt that resumes uses the same.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import TypeVar
 
 from rljob_api import hub
 from rljob_api.sections import RLJob, Source
-from rljob_trainer.data.hub import Hub, fetched
+from rljob_trainer.data.hub import Hub, HubError, fetched
 from rljob_trainer.rundir.atomic_files import write_atomically
 
 FILE_NAME = "revisions.json"
 """in the run's directory: commit by reference"""
+COMMIT = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 S = TypeVar("S", bound=Source)
 
 
@@ -26,7 +28,7 @@ def with_local_files(job: RLJob, source: Hub, directory: Path, resumes: bool, be
     `directory` is the run's; `beat` is called while a download lasts.
     """
     record = directory / FILE_NAME
-    known: Mapping[str, str] = json.loads(record.read_text()) if resumes and record.is_file() else {}
+    known = recorded_revisions(directory) if resumes else {}
     used: dict[str, str] = {}
 
     def local(text: str, wanted: hub.Reference | None) -> str:
@@ -42,6 +44,21 @@ def with_local_files(job: RLJob, source: Hub, directory: Path, resumes: bool, be
     if used:
         write_atomically(record, json.dumps(used, indent=2).encode())
     return placed
+
+
+def recorded_revisions(directory: Path) -> Mapping[str, str]:
+    """Return the commits that an earlier attempt has recorded, by reference; none were. Raises HubError."""
+    record = directory / FILE_NAME
+    if not record.is_file():
+        return {}
+    try:
+        known = json.loads(record.read_bytes())
+    except (ValueError, RecursionError):
+        known = None
+    if not isinstance(known, dict) or not all(COMMIT.fullmatch(str(each)) for each in known.values()):
+        rule = "does not hold the commits that the run began with; restore it, or remove it to use today's"
+        raise HubError(f"{record}: {rule}")
+    return known
 
 
 def commit_of(path: Path) -> str:

@@ -83,6 +83,15 @@ class Fence:
     def _newest(self) -> Name | None:
         file = self.directory / FILE_NAME
         try:
-            return Name(**json.loads(self.patience(file, file.read_bytes)))
+            return _name_in(self.patience(file, file.read_bytes))
         except FileNotFoundError:
             return None
+
+
+def _name_in(content: bytes) -> Name | None:
+    """Return the name in a file; None: there is none, so it is damaged, and whoever wrote it writes there no more."""
+    try:
+        found = Name(**json.loads(content))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return found if isinstance(found.origin, str) and type(found.attempt) is int else None

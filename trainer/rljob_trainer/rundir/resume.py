@@ -108,7 +108,7 @@ def begin(directory: Path, wish: Wish, origin: str, patience: Patience = PATIENT
 def _last_origin(directory: Path, patience: Patience) -> str | None:
     path = directory / ORIGIN
     try:
-        return patience(path, path.read_text).removesuffix("\n")
+        return patience(path, path.read_bytes).decode(errors="replace").removesuffix("\n")
     except FileNotFoundError:
         return None
 

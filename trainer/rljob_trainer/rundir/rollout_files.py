@@ -120,7 +120,7 @@ class Dump:
         header, groups = _parsed(body, where)
         _check_header(header, step, where)
         if last != {DIGEST: xxhash.xxh3_128_hexdigest(body)}:
-            expected = f"expected {sum(header['rounds'])} groups and a last line with the {DIGEST} of all before it"
+            expected = f"expected {_promised(header)} groups and a last line with the {DIGEST} of all before it"
             found = f"the digest {last[DIGEST]}, which is not theirs" if last else "no such line"
             raise DumpError(f"{where}: damaged or cut off: {expected}, found {found}")
         return header, groups
@@ -215,6 +215,12 @@ def _tuples(value: Any) -> Any:
 def _line(content: Mapping[str, Any]) -> bytes:
     # json writes the shortest decimal that reads back to the same double, and lone surrogates as escapes.
     return json.dumps(content, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def _promised(header: Mapping[str, Any]) -> int | str:
+    """Return how many groups a header promises, which may be damaged, too."""
+    rounds = header.get("rounds")
+    return sum(rounds) if isinstance(rounds, list) and all(isinstance(each, int) for each in rounds) else "its"
 
 
 def _parted(content: bytes) -> tuple[bytes, dict[str, Any]]:

@@ -8,8 +8,8 @@ import pytest
 
 from rljob_api.reading.manifest import load
 from rljob_api.sections import RLJob
-from rljob_trainer.assembly.downloads import FILE_NAME, with_local_files
-from rljob_trainer.data.hub import Hub
+from rljob_trainer.assembly.downloads import FILE_NAME, recorded_revisions, with_local_files
+from rljob_trainer.data.hub import Hub, HubError
 from support.trainer.hub_server import HubServer, hub_server
 
 MODEL, TEACHER, QUESTIONS = "hf://org/tiny", "hf://org/large@v1", "hf://datasets/org/sums/train.jsonl"
@@ -91,3 +91,17 @@ def test_a_manifest_without_references_asks_nothing(server: HubServer, job: RLJo
     assert placed(server, local, tmp_path, resumes=True) == local
     assert server.requests == []
     assert not (tmp_path / FILE_NAME).exists()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"\xff", b'{"hf://org/tiny": 7}', b'{"hf://org/tiny": "../../../home"}', b"[" * 10**5]
+)
+def test_commits_that_are_none_are_refused(tmp_path: Path, content: bytes) -> None:
+    """Whoever may write into the run directory would have a run read another directory."""
+    (tmp_path / FILE_NAME).write_bytes(content)
+    with pytest.raises(HubError, match=r"revisions.json: does not hold the commits"):
+        recorded_revisions(tmp_path)
+
+
+def test_a_run_without_references_has_recorded_none(tmp_path: Path) -> None:
+    assert recorded_revisions(tmp_path) == {}

@@ -52,6 +52,17 @@ def test_the_same_attempt_of_another_job_is_another_driver(tmp_path):
         old.check()
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"7", b"\xff", b'{"origin": "7f3a"}', b'{"origin": 7, "attempt": "9"}', b"[" * 10**5]
+)
+def test_a_damaged_name_is_nobody_s(tmp_path, content):
+    first = fence(tmp_path, 1)
+    (tmp_path / "driver.json").write_bytes(content)
+    with pytest.raises(FencedError, match="another run has taken it over"):
+        first.check()
+    fence(tmp_path, 2).check()
+
+
 def test_a_driver_at_work_touches_its_file(tmp_path, monkeypatch, caplog):
     """The operator's Job that deletes run directories looks at its time."""
     monkeypatch.setattr("rljob_trainer.rundir.fence.BEAT_S", 0.001)
