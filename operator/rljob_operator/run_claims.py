@@ -173,17 +173,35 @@ def _place(namespace: str, source: Mapping[str, Any], inside: PurePosixPath) -> 
     return namespace, json.dumps(same, sort_keys=True), str(PurePosixPath(*directory.parts[:DEEPEST]))
 
 
+def have_same_files(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two sources of volumes show files of one export, host path or the like.
+
+    Not so for claims: a namespace has its own.
+    """
+    if any(kind in source for kind in (*NOT_SHARED, "persistentVolumeClaim") for source in (one, other)):
+        return False
+    (first, here), (second, there) = _root(one), _root(other)
+    return first == second and (here.is_relative_to(there) or there.is_relative_to(here))
+
+
 def _root(source: Mapping[str, Any]) -> tuple[Mapping[str, Any], PurePosixPath]:
     """Return what identifies a volume, and the directory in it that a source shows: two sources may overlap."""
     match source:
         case {"persistentVolumeClaim": {"claimName": name}}:
             return {"persistentVolumeClaim": name}, PurePosixPath()
-        case {"nfs": {"server": server, "path": str(path)}}:
-            return {"nfs": server}, PurePosixPath(normpath(path.lstrip("/")))
+        case {"nfs": {"server": str(server), "path": str(path)}}:
+            return {"nfs": server.lower().rstrip(".")}, PurePosixPath(normpath(path.lstrip("/")))
         case {"hostPath": {"path": str(path)}}:
             return {"hostPath": {}}, PurePosixPath(normpath(path.lstrip("/")))
         case _:
-            return source, PurePosixPath()
+            return {kind: _without_mode(each) for kind, each in source.items()}, PurePosixPath()
+
+
+def _without_mode(source: Any) -> Any:
+    """Return a source of some kind without how it is mounted."""
+    return (
+        {name: each for name, each in source.items() if name != "readOnly"} if isinstance(source, Mapping) else source
+    )
 
 
 def holder(mine: RunClaim, others: Iterable[RunClaim]) -> RunClaim | None:
