@@ -21,6 +21,8 @@ from rljob_operator.suspension import was_suspended
 
 NOT_SHARED = ("emptyDir", "ephemeral")
 """volumes that each pod has for itself"""
+NEVER_FITS = "NeverFits"
+"""reason of QuotaReserved of a job that is too large for the cluster"""
 
 Place = tuple[str, str, str]
 """namespace, source of the volume as JSON, and directory in the volume"""
@@ -134,9 +136,16 @@ def claim_of(raw: Manifest) -> RunClaim | None:
     if where is None:
         return None
     has_begun = bool(status.get("attempts"))
-    may_begin = not (has_begun or raw["spec"].get("suspend") or was_suspended(raw) or status.get("phase") == "Invalid")
+    is_kept_out = status.get("phase") == "Invalid" or _never_fits(status)
+    may_begin = not (has_begun or raw["spec"].get("suspend") or was_suspended(raw) or is_kept_out)
     created = metadata.get("creationTimestamp", "")
     return RunClaim(metadata["name"], metadata["uid"], where, has_begun, may_begin, created)
+
+
+def _never_fits(status: Manifest) -> bool:
+    """Return whether a job is too large for the cluster: others may have the directory before it."""
+    conditions = status.get("conditions", ())
+    return any(each.get("type") == "QuotaReserved" and each.get("reason") == NEVER_FITS for each in conditions)
 
 
 def place(
