@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -173,7 +174,7 @@ def test_a_child_does_the_work_of_a_moment_and_is_replaced():
 def test_a_child_holds_no_connection_of_the_webhook():
     async def scenario() -> bytes:
         with socket.create_server(("127.0.0.1", 0)):
-            children = Children(lambda _: str(len(os.listdir("/proc/self/fd"))).encode())
+            children = Children(lambda _: str(len(list(Path("/proc/self/fd").iterdir()))).encode())
             found = await children.run(b"")
             children.close()
             return found
