@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rljob_api.foreign_text import said
+from rljob_api.reading.job_status import dumped
 from rljob_operator.cache import Cache, Key, key_of
 from rljob_operator.cluster import Cluster, ClusterError
 from rljob_operator.drivers import Drivers
@@ -21,7 +22,6 @@ from rljob_operator.plan import Plan, admitted, plan, progress_s
 from rljob_operator.pod_events import PodEvents
 from rljob_operator.releases import OtherReleases
 from rljob_operator.reservations import Reservations
-from rljob_operator.statuses import dumped
 from rljob_operator.tokens import Tokens
 from rljob_operator.watch_liveness import WatchLiveness
 from rljob_operator.world import Defaults, Job, World, bare_job, job_of

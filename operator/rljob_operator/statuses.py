@@ -8,8 +8,9 @@ that has ended stays ended. Every look tries the whole status again. After a res
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rljob_api.reading.job_status import dumped, read
 from rljob_api.status import Status
 from rljob_operator.cache import Key
 from rljob_operator.cluster import Cluster, ClusterError, ConflictError
@@ -84,6 +85,7 @@ class Statuses:
         wanted = wanted if wanted is not None or known is None else known.wanted
         if wanted is None:
             return Written(stored)
+        job = replace(job, given_status=stored.get("status", {}))
         try:
             written = await self._cluster.write_status(job, wanted)
         except ClusterError as error:
@@ -104,7 +106,7 @@ class Statuses:
 
     async def _write_less(self, job: Job, stored: Manifest, wanted: Status) -> Manifest:
         """Write as much of a refused status as the API server takes; return the job as it is stored then."""
-        for less in less_of(_parsed(stored.get("status", {})), wanted):
+        for less in less_of(read(stored.get("status")), wanted):
             if dumped(less) == stored.get("status", {}):
                 return stored
             try:
@@ -119,16 +121,3 @@ class Statuses:
     def _is_stuck(self, key: Key) -> bool:
         """Return whether writes of a job's status have been conflicts for long: somebody changes it all the time."""
         return self._clock() - self._conflicts.setdefault(key, self._clock()) >= PATIENCE_S
-
-
-def dumped(status: Status) -> Manifest:
-    """Return a status as the API server shows it."""
-    found: Manifest = status.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return found
-
-
-def _parsed(stored: Manifest) -> Status:
-    try:
-        return Status.model_validate(stored)
-    except ValueError:
-        return Status()

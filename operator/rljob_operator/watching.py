@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 FORBIDDEN, ABSENT = 403, 404
 OF_OTHERS = (*OF_KUEUE, *OF_AGENT_SANDBOX)
 """kinds of projects without which most jobs run; the operator runs without their CRDs, too"""
+IDENTITY = ("name", "namespace", "uid")
+"""what an object cannot be kept without"""
 FORGET_S = 900.0
 """after this time without a right to read its jobs, a namespace is gone: its objects hold nothing any more [s]"""
 
@@ -110,6 +112,8 @@ class Inbox:
     def _guarded(self, put: Callable[[Manifest], None], raw: Manifest, kind: str) -> None:
         """Skip an object that cannot be read, and say which: all others are seen."""
         try:
+            if not all(isinstance(raw["metadata"].get(part), str) for part in IDENTITY):
+                raise TypeError(f"its metadata lacks one of {', '.join(IDENTITY)}")
             put(raw)
         except UNREADABLE as error:
             log.warning("action=read kind=%s name=%s outcome=skipped: %s", kind, named(raw), said(error))
