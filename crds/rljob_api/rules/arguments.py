@@ -29,7 +29,61 @@ SGLANG_FIELDS = {
     "tp-size": "spec.rollout.gpusPerEngine",
 }
 VERIFIED = "engines hold what the learner publishes, verified tensor by tensor; spec.rollout.quantization quantises it"
+TENSORS_ONLY = "an engine is parallel over tensors only"
+WHOLE_EXPERTS = "an engine shares each expert over its tensor ranks, and is verified so"
+OVER_HTTP = "the run speaks plain HTTP with its engines, at the paths that SGLang has by itself"
+PUBLISHED = "engines hold what the learner publishes, tensor by tensor under SGLang's own names"
 SGLANG_OURS = {
+    **dict.fromkeys(
+        (
+            *("cp-strategy", "dcp-comm-backend", "dcp-replicate-q-proj", "disable-attn-tp-gather"),
+            *("dsa-prefill-cp-mode", "enable-attn-tp-input-scattered", "enable-cp-decode-attn-tp"),
+            *("enable-dp-attention", "enable-dp-attention-local-control-broadcast", "enable-dp-lm-head"),
+            *("enable-dsa-cache-layer-split", "enable-dsa-prefill-context-parallel", "enable-dynamic-chunking"),
+            *("enable-nsa-prefill-context-parallel", "enable-prefill-context-parallel", "enable-prefill-cp"),
+            *("load-balance-method", "moe-dense-tp-size", "nsa-prefill-cp-mode", "pp-async-batch-depth"),
+            *("pp-max-micro-batch-size", "prefill-cp-mode", "speculative-skip-dp-mlp-sync"),
+        ),
+        TENSORS_ONLY,
+    ),
+    **dict.fromkeys(
+        (
+            *("deepep-config", "deepep-dispatcher-output-dtype", "deepep-mode", "elastic-ep-backend"),
+            *("elastic-ep-initial-size", "elastic-ep-join-mode", "elastic-ep-join-rank-offset", "elastic-ep-rejoin"),
+            *("elastic-ep-scale-timeout", "enable-elastic-expert-backup", "enable-eplb", "enable-single-batch-overlap"),
+            *("enable-two-batch-overlap", "enable-waterfill", "ep-dispatch-algorithm", "ep-num-redundant-experts"),
+            *("eplb-algorithm", "eplb-min-rebalancing-utilization-threshold", "eplb-rebalance-layers-per-chunk"),
+            *("eplb-rebalance-num-iterations", "fuseep-mode", "init-expert-location", "max-ep-size", "moe-a2a-backend"),
+            *("mooncake-ib-device", "speculative-moe-a2a-backend", "tbo-token-distribution-threshold"),
+        ),
+        WHOLE_EXPERTS,
+    ),
+    **dict.fromkeys(
+        (
+            *("decoupled-spec-bind-endpoint", "decoupled-spec-connect-endpoints", "decoupled-spec-rank"),
+            *("decoupled-spec-role", "enable-adaptive-dispatch-to-encoder", "enable-http2", "enable-ssl-refresh"),
+            *("encoder-bootstrap-port", "encoder-register-urls", "encoder-transfer-backend", "encoder-urls"),
+            *("fastapi-root-path", "grpc-mode", "grpc-port", "sidecar", "sidecar-args", "smg-grpc-mode"),
+            *("smg-http-sidecar-port", "ssl-ca-certs", "ssl-certfile", "ssl-keyfile", "ssl-keyfile-password"),
+        ),
+        OVER_HTTP,
+    ),
+    **dict.fromkeys(
+        (
+            *("checkpoint-engine-wait-weights-before-ready", "cpu-offload-gb", "custom-weight-loader"),
+            *("decrypted-config-file", "delete-ckpt-after-loading", "dllm-algorithm", "dllm-algorithm-config"),
+            *("dllm-fdfo", "enable-lora", "kt-cpuinfer", "kt-max-deferred-experts-per-token", "kt-method"),
+            *("kt-num-gpu-experts", "kt-threadpool-count", "kt-weight-path", "lora-paths"),
+            *("model-impl", "modelexpress-config", "modelopt-checkpoint-restore-path"),
+            *("modelopt-checkpoint-save-path", "modelopt-export-path", "offload-group-size", "offload-mode"),
+            *("offload-num-in-group", "offload-prefetch-step", "remote-instance-weight-loader-backend"),
+            "remote-instance-weight-loader-seed-instance-ip",
+            "remote-instance-weight-loader-start-seed-via-transfer-engine",
+            *("remote-instance-weight-loader-seed-instance-service-port", "weight-cache-mode", "weight-cache-socket"),
+            *("remote-instance-weight-loader-send-weights-group-ports", "revision", "weight-cache-timeout"),
+        ),
+        PUBLISHED,
+    ),
     "admin-api-key": "engines answer only inside the run",
     "api-key": "engines answer only inside the run",
     "attn-cp-size": "an engine is parallel over tensors only",

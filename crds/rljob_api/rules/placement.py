@@ -13,6 +13,8 @@ from rljob_api.sections import MOST_GPUS_PER_NODE, MOST_RANKS, Device, Placement
 rollout, sync, gpus = SPEC.rollout, SPEC.weight_sync, SPEC.training.gpus_per_node
 engine, ahead = rollout.gpus_per_engine, rollout.asynchronous
 is_apart = SPEC.placement != Placement.COLOCATED
+WHOLE_NODE = 8
+"""of a learner with so many GPUs on each machine these are all that a machine has"""
 engine_gpus = named(rollout.engines * engine)
 
 ENGINES = (
@@ -26,6 +28,11 @@ ENGINES = (
         engine,
         (SPEC.runtime.device != Device.CPU) | (engine == 1),
         f"must be 1 on {Device.CPU}: SGLang has no tensor parallelism there; nearest valid: 1",
+    ),
+    requires(
+        engine,
+        ~is_apart | (gpus < WHOLE_NODE) | (engine <= gpus),
+        f"is more than gpusPerNode {gpus}, and an engine is in one pod, on one node; nearest valid: {gpus}",
     ),
     requires(
         engine,

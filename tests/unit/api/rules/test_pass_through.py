@@ -1,5 +1,7 @@
 """Arguments of SGLang and Megatron that pass through, and those that do not."""
 
+import re
+
 import pytest
 
 from rljob_api.reading import field_lookup
@@ -79,6 +81,21 @@ def test_a_command_line_is_what_argparse_reads():
         *("--disable-radix-cache", "--no-dllm-fdfo", "--page-size", "16"),
         *("--cuda-graph-bs-decode", "1", "2", "--cuda-graph-config", '{"decode": {"max_bs": 64}}'),
     )
+
+
+SPREADS = re.compile(r"(^|-)(ep|eplb|dp|pp|cp|dcp|a2a|deepep|kt|lora|ssl|grpc|elastic|offload)(-|$)")
+"""words in the names of arguments that change the layout of weights, or how engines are reached"""
+HARMLESS = {
+    *("lora-backend", "lora-drain-wait-threshold", "lora-eviction-policy", "lora-strict-loading"),
+    *("lora-target-modules", "lora-use-virtual-experts", "enable-lora-overlap-loading", "max-lora-chunk-size"),
+    *("max-lora-rank",),  # of no effect without enable-lora
+    *("disaggregation-decode-enable-offload-kvcache", "mm-enable-dp-encoder"),
+}
+
+
+def test_no_argument_that_spreads_weights_otherwise_is_free():
+    spreads = {each.canonical for name, each in arguments.known("sglang").items() if SPREADS.search(name)}
+    assert spreads - set(SGLANG_OURS) - set(SGLANG_FIELDS) == HARMLESS
 
 
 @pytest.mark.parametrize("name", sorted({*SGLANG_FIELDS, *SGLANG_OURS}))
