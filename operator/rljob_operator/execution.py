@@ -20,6 +20,7 @@ from rljob_operator.cluster import Cluster, ClusterError, ConflictError
 from rljob_operator.drivers import Drivers
 from rljob_operator.identity import Manifest
 from rljob_operator.metrics import Metrics
+from rljob_operator.pace import Pace
 from rljob_operator.plan import Plan, Target
 from rljob_operator.statuses import PATIENCE_S, Statuses
 from rljob_operator.tokens import Tokens
@@ -55,17 +56,20 @@ class Execution:
         self._clock = clock
         self._refused: dict[str, str] = {}
         self.statuses = Statuses(cluster, self._keep, clock)
-        self.written_at: dict[str, float] = {}
-        """by job, when its status was written last [unix s]"""
+        self._paces: dict[str, Pace] = {}
 
     def refused(self, key: str) -> str | None:
         """Return why the API server refused a child of a job; None: it refused none."""
         return self._refused.get(key)
 
+    def pace(self, key: str) -> Pace:
+        """Return when the status of a job was written lately."""
+        return self._paces.get(key, Pace())
+
     def forget(self, key: str) -> None:
         """Forget a job."""
         self._refused.pop(key, None)
-        self.written_at.pop(key, None)
+        self._paces.pop(key, None)
         self.statuses.forget(key)
 
     async def carry_out(self, job: Job, stored: Manifest, world: World, todo: Plan) -> None:
@@ -76,7 +80,7 @@ class Execution:
         await self._drivers.follow(job.key, todo.follow, self._tokens.token(job))
         written = await self.statuses.write(job, stored, todo.status)
         if written.stored is not stored:
-            self.written_at[job.key] = self._clock()
+            self._paces[job.key] = self.pace(job.key).after_write(self._clock())
         if todo.status is not None:
             self._metrics.count(job.status, todo.status)
         is_stored = todo.attempt in {each["number"] for each in written.stored.get("status", {}).get("attempts", ())}

@@ -171,7 +171,7 @@ def _refused(job: Job, why: Claim, world: World, now: float) -> Plan:
         new = record.objected_status(old, job.generation, why, now)
     else:
         new = record.refused_status(old, job.generation, refused(why), world.defaults.release, now)
-    return _with_status(Plan(), old, new, world.progress_due_at, now)
+    return _with_status(Plan(), old, new, world, now)
 
 
 def _plan(job: AdmittedJob, world: World, now: float) -> Plan:
@@ -190,7 +190,7 @@ def _plan(job: AdmittedJob, world: World, now: float) -> Plan:
     found = conditions(history, attempt, job, now)
     driver = attempt.driver if attempt is not None else None
     new = record.status_of(job, history, driver, found, todo.orders.engines, now)
-    return _with_status(todo, job.status, new, world.progress_due_at, now)
+    return _with_status(todo, job.status, new, world, now)
 
 
 def _is_unseen(attempt: AttemptView, now: float) -> bool:
@@ -209,13 +209,17 @@ def progress_s(jobs: int) -> float:
     return max(PROGRESS_S, jobs / PROGRESS_PER_S)
 
 
-def _with_status(todo: Plan, old: Status, new: Status, progress_due_at: float, now: float) -> Plan:
-    """Return the plan with the new status and its events; mere progress waits until it is due."""
-    wait_s = progress_due_at - now
-    if new != old and wait_s > 0 and record.with_progress_of(new, old) == old:
+def _with_status(todo: Plan, old: Status, new: Status, world: World, now: float) -> Plan:
+    """Return the plan with the new status and its events; mere progress waits until it is due, and so does flapping."""
+    if new == old:
+        return todo
+    wait_s = world.pace.wait_s(old, new, now)
+    if world.progress_due_at > now and record.with_progress_of(new, old) == old:
+        wait_s = world.progress_due_at - now
+    if wait_s > 0:
         requeue_s = todo.requeue_after_s
         return replace(todo, requeue_after_s=wait_s if requeue_s is None else min(wait_s, requeue_s))
-    return replace(todo, status=new if new != old else None, events=tuple(events_between(old, new)))
+    return replace(todo, status=new, events=tuple(events_between(old, new)))
 
 
 def _actions(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob, world: World, now: float) -> Plan:

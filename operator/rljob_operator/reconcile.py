@@ -134,7 +134,8 @@ class Reconciler:
     def _progress_due_at(self, key: Key) -> float:
         waiting = self._reservations.waiting if self._reservations is not None else 0
         pace_s = progress_s(self._drivers.followed + waiting)
-        return self._execution.written_at.get(key, -pace_s) + pace_s
+        written_at = self._execution.pace(key).written_at
+        return written_at + pace_s if written_at else 0.0
 
     async def _read_world(self, job: Job) -> tuple[World, ClusterError | None]:
         """Return the world, and what could not be read: nothing then waits for it."""
@@ -162,7 +163,7 @@ class Reconciler:
             runs=self._cache.runs,
             is_other_release_gone=other is not None and await self._releases.is_gone(other),
             progress_due_at=self._progress_due_at(job.key),
-            written_at=self._execution.written_at.get(job.key, 0.0),
+            pace=self._execution.pace(job.key),
             is_token_sure=self._tokens.is_sure(job),
         )
         return world, unread

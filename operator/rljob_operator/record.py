@@ -143,11 +143,21 @@ def with_progress_of(status: Status, old: Status) -> Status:
     """
     if old.progress:
         status = status.model_copy(update={"progress": old.progress, "curve": old.curve})
+    before = {each.type: each for each in old.conditions}
+    # Findings quote numbers that change with every step.
+    found = (_with_numbers_of(each, before.get(each.type)) for each in status.conditions)
+    status = status.model_copy(update={"conditions": tuple(found)})
     if status.queue is None or old.queue is None or status.queue.position is None or old.queue.position is None:
         return status
-    before = {each.type: each for each in old.conditions}
     conditions = tuple(_with_message_of(each, before.get(each.type)) for each in status.conditions)
     return status.model_copy(update={"queue": old.queue, "conditions": conditions})
+
+
+def _with_numbers_of(condition: Condition, old: Condition | None) -> Condition:
+    """Return a condition with its old message if it follows the findings, and these are the same by name."""
+    follows = condition.type in (ConditionType.SOUND, ConditionType.DEGRADED)
+    is_same = old is not None and (condition.status, condition.reason) == (old.status, old.reason)
+    return _with_message_of(condition, old) if follows and is_same else condition
 
 
 def _with_message_of(condition: Condition, old: Condition | None) -> Condition:

@@ -28,6 +28,7 @@ from rljob_operator.identity import (
     scheduler_labels,
 )
 from rljob_operator.kueue import Workload, with_labels
+from rljob_operator.pace import Pace
 from rljob_operator.pod_evidence import trouble_of
 from rljob_operator.pod_stage import PodEvent, PodStage, stage_of
 from rljob_operator.run_claims import Runs
@@ -252,8 +253,8 @@ class World:
     """what the queue has decided about the job; None: it is in no queue of ours"""
     progress_due_at: float = 0.0
     """when mere progress may be written into the status again, as far as this process knows [unix s]"""
-    written_at: float = 0.0
-    """when the status was written last, as far as this process knows [unix s]"""
+    pace: Pace = field(default_factory=Pace)
+    """when the status was written lately, as far as this process knows"""
     lost_before: float = 0.0
     """pods that should have ended before this time are on lost nodes [unix s]"""
     is_token_sure: bool = True

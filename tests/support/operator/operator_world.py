@@ -147,7 +147,8 @@ class Surroundings:
     def act(self, todo: Plan) -> None:
         if todo.status is not None:
             self.raw = {**self.raw, "status": todo.status.model_dump(mode="json", by_alias=True, exclude_none=True)}
-            self.world = replace(self.world, progress_due_at=self.now + PROGRESS_S)
+            pace = self.world.pace.after_write(self.now)
+            self.world = replace(self.world, progress_due_at=self.now + PROGRESS_S, pace=pace)
         for target in todo.delete:
             self._mark_deleted(target.kind, target.name)
         self.world = replace(self.world, has_secret=self.world.has_secret or todo.secret is not None)

@@ -1,0 +1,79 @@
+"""How often the status of a job is written: the first changes at once, and what goes on changing now and then. Pure.
+
+attempts, their ends and orders            ─► at once: orders depend on them
+what engines and findings say of the run   ─► at once, and after some writes every 5 s
+everything else                            ─► at once, and after some writes every second
+"""
+
+from dataclasses import dataclass
+
+from rljob_api.status import Condition, ConditionType, Phase, Status
+
+PROMPT = 8
+"""writes that come at once"""
+VIEW_S = 5.0
+"""between two writes after them of what engines and findings say [s]"""
+SHORTEST_S = 1.0
+"""the same of everything else [s]"""
+
+VIEWS = (
+    ConditionType.ENGINES_READY,
+    ConditionType.DEGRADED,
+    ConditionType.SOUND,
+    ConditionType.READY,
+    ConditionType.RECONCILING,
+    ConditionType.STALLED,
+)
+"""conditions that follow engines and findings"""
+TRAINS = (Phase.TRAINING, Phase.RECOVERING)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How much of its writes a job has used up. Each write uses up one, and time gives them back."""
+
+    written_at: float = 0.0
+    """when its status was written last, as far as this process knows; 0: never [unix s]"""
+    views_back_at: float = 0.0
+    """when it has all prompt writes of a view again [unix s]"""
+    others_back_at: float = 0.0
+    """the same of everything else [unix s]"""
+
+    def after_write(self, now: float) -> "Pace":
+        return Pace(now, _used(self.views_back_at, VIEW_S, now), _used(self.others_back_at, SHORTEST_S, now))
+
+    def wait_s(self, old: Status, new: Status, now: float) -> float:
+        """Return how long a status has to wait before it is written [s]; 0 or less: it is due."""
+        if _memory(new) != _memory(old):
+            return 0.0
+        if with_view_of(new, old) == old:
+            return self.views_back_at - now - (PROMPT - 1) * VIEW_S
+        return self.others_back_at - now - (PROMPT - 1) * SHORTEST_S
+
+
+def _used(back_at: float, apart_s: float, now: float) -> float:
+    return min(max(back_at, now) + apart_s, now + PROMPT * apart_s)
+
+
+def with_view_of(status: Status, old: Status) -> Status:
+    """Return the status with what engines and findings said before."""
+    before = {each.type: each for each in old.conditions}
+    update: dict[str, object] = {
+        "progress": old.progress,
+        "curve": old.curve,
+        "engines": old.engines,
+        "conditions": tuple(_view_of(each, before.get(each.type)) for each in status.conditions),
+    }
+    if status.phase in TRAINS and old.phase in TRAINS:
+        update |= {"phase": old.phase, "phase_since": old.phase_since}
+    return status.model_copy(update=update)
+
+
+def _view_of(condition: Condition, old: Condition | None) -> Condition:
+    return old if old is not None and condition.type in VIEWS else condition
+
+
+def _memory(status: Status) -> tuple[object, ...]:
+    """Return what orders depend on, and what is said only once."""
+    ended = status.completion_time
+    return status.attempt, status.attempts, status.start_time, ended, status.recovery, status.began, status.release
