@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rljob_api.control import DecidedBy, Decision, EngineState
 from rljob_api.exits import Exit
 from rljob_api.sections import Recovery
 from rljob_operator.driver_news import GRACE, RayAnswer, after_answer, after_no_answer
 from rljob_operator.escalation import SHORTEST_DRAIN_S, STOP_S, drain_deadline_s
 from rljob_operator.turn import Standing, Turn
 from rljob_operator.world import DriverState
-from support.operator.operator_world import DEFAULTS, Surroundings, raw_job, running
+from support.operator.operator_world import DEFAULTS, Surroundings, engines, pods, raw_job, running
 
 
 @pytest.fixture
@@ -232,3 +233,59 @@ def test_a_drain_has_the_measured_time_of_a_step_and_a_save(phases, save_s, dead
 
 def test_a_drain_without_any_answer_has_the_time_of_a_start():
     assert drain_deadline_s(None, Recovery(start_timeout_seconds=700), 3600) == 700
+
+
+@pytest.mark.parametrize("how", ["field", "patch"])
+def test_no_pod_takes_longer_to_end_than_the_cluster_allows(how):
+    endless = {"terminationGracePeriodSeconds": 2**31 - 1}
+    patch = {"pods": {role: {"template": {"spec": endless}} for role in ("head", "trainer", "rollout")}}
+    found = pods(**({"scheduling": endless} if how == "field" else patch))
+    assert {pod["terminationGracePeriodSeconds"] for pod in found} == {int(DEFAULTS.longest_drain_s)}
+
+
+def test_a_head_on_a_lost_node_ends_its_attempt_and_does_not_hold_up_the_next_one(around):
+    lost = tuple(replace(pod, is_deleting=True, gone_by=around.now, is_ready=False) for pod in around.world.pods)
+    around.world = replace(around.world, pods=lost)
+    around.driver(state=DriverState.UNKNOWN, turned_at=around.now)
+    around.now += 299
+    around.step()
+    assert len(around.status["attempts"]) == 1
+    around.now += 2
+    around.step()
+    assert around.status["attempts"][0]["cause"] == "Infrastructure"
+    left = tuple(cluster for cluster in around.world.children if "deletionTimestamp" not in cluster["metadata"])
+    around.world = replace(around.world, children=left)
+    around.step()
+    assert [cluster["metadata"]["name"] for cluster in around.world.rayclusters()] == ["sums-7f3a1-2"]
+
+
+@pytest.mark.parametrize(("has_head", "attempts"), [(True, 1), (False, 2)])
+def test_silence_ends_a_run_only_if_the_api_server_shows_no_ready_head(around, has_head, attempts):
+    if not has_head:
+        seen = tuple(replace(pod, is_ready=pod.is_ready and not pod.is_head) for pod in around.world.pods)
+        around.world = replace(around.world, pods=seen)
+    around.driver(state=DriverState.UNKNOWN, turned_at=around.now)
+    around.now += 900
+    around.step()
+    assert len(around.status["attempts"]) == attempts
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, 0.0, 3600.0])
+def test_the_back_off_of_an_engine_counts_on_the_clock_of_its_driver(around, ahead_s):
+    died = around.now + ahead_s
+    dead = engines(EngineState.HEALTHY, EngineState.DEAD, since=died)
+    before = Decision(time=died - 5, step=3, engine="engine-1", generation=0, by=DecidedBy.SUPERVISOR, reason="it died")
+    around.runs(running(engines=dead, heartbeat=died, decisions=(before,)))
+    assert around.plan().orders.engines == ()
+    around.now += 1
+    assert [order.engine for order in around.plan().orders.engines] == ["engine-1"]
+
+
+@pytest.mark.parametrize(
+    "section", [{"scheduling": {"tolerations": [{"operator": "Exists"}]}}, {"pods": {"trainer": {}}}]
+)
+def test_service_and_network_policy_are_made_again_also_after_an_edit(around, section):
+    around.edit(**section)
+    kept = tuple(child for child in around.world.children if child["kind"] not in ("Service", "NetworkPolicy"))
+    around.world = replace(around.world, children=kept)
+    assert [wanted["kind"] for wanted in around.plan().apply][:2] == ["Service", "NetworkPolicy"]

@@ -51,6 +51,7 @@ EVERYTHING = (
     *("--egress", '[{"ports":[{"port":443}]}]'),
     *("--service-url", "http://proxy/{namespace}/{service}/{port}", "--log-level", "DEBUG"),
     *("--run-directory-ttl", "86400", "--sweep-seconds", "5", "--kueue", "--agent-sandbox"),
+    *("--start-seconds", "7200", "--drain-seconds", "900"),
 )
 
 
@@ -76,6 +77,8 @@ def test_every_option_has_its_effect():
             head_resources={"requests": {"memory": "8Gi"}},
             worker_resources={"limits": {"cpu": "4"}},
             ttl_after_deletion_s=86400,
+            longest_start_s=7200,
+            longest_drain_s=900,
             has_kueue=True,
             tool_pod_owner=ToolPodOwner.SANDBOX,
             release="rljob/mine",

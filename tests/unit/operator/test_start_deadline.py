@@ -6,8 +6,11 @@ import pytest
 
 from rljob_api.exits import Exit
 from rljob_operator.pod_stage import PodStage, Stage
+from rljob_operator.queueing.ticket import Holding
+from rljob_operator.queueing.tickets import ticket_of
+from rljob_operator.turn import Standing, Turn
 from rljob_operator.world import Driver, DriverState
-from support.operator.operator_world import Surroundings, raw_job
+from support.operator.operator_world import DEFAULTS, NOW, Surroundings, admitted, raw_job
 
 LIMIT_S = 100
 
@@ -77,6 +80,112 @@ def test_a_later_attempt_may_wait_longer(around):
     around.now += 10 * LIMIT_S
     around.step()
     assert around.condition("Failed")["status"] == "Unknown"
+
+
+@pytest.fixture
+def held() -> Surroundings:
+    """Return a job that holds room in the queue, and one pod of whose first RayCluster does not start."""
+    held = Surroundings()
+    held.world = replace(held.world, turn=Turn(Standing.RESERVED, "holds room", engines=2))
+    held.step()
+    held.pods_ready(2)
+    return held
+
+
+def wait_stage(around: Surroundings, stage: Stage) -> None:
+    pods = (pod if pod.is_ready else replace(pod, stage=PodStage(stage, 0.0, "why")) for pod in around.world.pods)
+    around.world = replace(around.world, pods=tuple(pods))
+
+
+def test_an_attempt_that_does_not_start_frees_its_pods_and_gives_back_its_room(held):
+    wait_stage(held, Stage.IMAGE)
+    held.now += DEFAULTS.longest_start_s - 1
+    held.step()
+    assert not any("deletionTimestamp" in cluster["metadata"] for cluster in held.world.rayclusters())
+    held.now += 1
+    held.step()
+    (first,) = held.status["attempts"]
+    assert first["reason"].startswith("no driver has started within 3600 s; waited for: 2 of 3 pods are ready")
+    assert (first["cause"], first["exitCode"]) == ("Infrastructure", Exit.STALLED)
+    assert all("deletionTimestamp" in cluster["metadata"] for cluster in held.world.rayclusters())
+    assert held.condition("QuotaReserved")["status"] == "False"
+    assert held.condition("Training")["reason"] == "BackOff"
+
+
+def test_the_next_attempt_begins_with_new_room_once_the_pods_are_gone(held):
+    wait_stage(held, Stage.IMAGE)
+    held.now += DEFAULTS.longest_start_s
+    held.step()
+    held.step()
+    assert held.status["attempt"] == 1
+    held.deletions_done()
+    held.step()
+    assert held.status["attempt"] == 2
+    assert [cluster["metadata"]["name"] for cluster in held.world.rayclusters()] == ["sums-7f3a1-2"]
+
+
+def test_one_that_did_not_start_comes_after_those_that_wait(held):
+    wait_stage(held, Stage.IMAGE)
+    held.now += DEFAULTS.longest_start_s
+    held.step()
+    ticket = ticket_of(admitted(held.raw), NOW, (), False, None)
+    assert (ticket.holding, ticket.created) == (Holding.NOTHING, held.now)
+
+
+def test_a_job_whose_pods_never_start_fails_in_the_end():
+    around = Surroundings(raw_job(recovery={"infrastructureRestarts": 1}))
+    for _ in range(2):
+        around.step()
+        around.pods_ready(2)
+        around.world = replace(around.world, pods=tuple(replace(pod, node="n") for pod in around.world.pods))
+        wait_stage(around, Stage.IMAGE)
+        around.now += DEFAULTS.longest_start_s + 60
+        around.step()
+        around.deletions_done()
+        around.step()
+    assert around.status["phase"] == "Failed"
+    assert "no driver has started within 3600 s" in around.condition("Failed")["message"]
+
+
+def test_the_want_of_nodes_is_nobody_s_failure(held):
+    wait_stage(held, Stage.SCHEDULING)
+    held.now += DEFAULTS.longest_start_s
+    held.step()
+    assert held.status["attempts"][0]["cause"] == "Suspended"
+
+
+def test_a_job_in_no_queue_that_holds_no_node_waits_for_a_scheduler_as_long_as_it_takes():
+    around = Surroundings()
+    around.step()
+    around.pods_ready(0)
+    wait_stage(around, Stage.SCHEDULING)
+    around.now += 30 * 86400
+    around.step()
+    assert "ended" not in around.status["attempts"][0]
+
+
+def test_a_later_attempt_has_the_same_bound():
+    around = Surroundings().to_running()
+    around.ends(Exit.FAILED)
+    around.step()
+    around.pods_ready(2)
+    around.world = replace(around.world, pods=tuple(replace(pod, node="n") for pod in around.world.pods))
+    around.now += DEFAULTS.longest_start_s + 60
+    around.step()
+    assert "ended" in around.status["attempts"][1]
+
+
+def test_a_raycluster_that_is_suspended_by_hand_is_named_and_replaced_in_time(held):
+    held.world.rayclusters()[0]["spec"]["suspend"] = True
+    held.world = replace(held.world, pods=())
+    held.step()
+    assert held.condition("Training")["reason"] == "RayClusterSuspended"
+    held.now += DEFAULTS.longest_start_s
+    held.step()
+    assert all("deletionTimestamp" in cluster["metadata"] for cluster in held.world.rayclusters())
+    held.deletions_done()
+    held.step()
+    assert held.status["attempts"][1]["cluster"] == "sums-7f3a1-2"
 
 
 def test_a_suspension_starts_the_time_again(around):
