@@ -7,6 +7,7 @@ manager, and fails with a ClusterError that names the request, the object and th
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -153,7 +154,9 @@ class Cluster:
                 objects = ({"apiVersion": page["apiVersion"], "kind": kind, **item} for item in page["items"])
                 yield Page(tuple(objects), page["metadata"]["resourceVersion"])
 
-    async def lists(self, where: str, query: Sequence[tuple[str, str]], limit: int = PAGE) -> AsyncIterator[Manifest]:
+    async def lists(
+        self, where: str, query: Sequence[tuple[str, str]], limit: int = PAGE
+    ) -> AsyncGenerator[Manifest, None]:
         """Yield the answers to a list request, each with at most `limit` items, and fewer where these are large."""
         token: str | None = ""
         items = min(limit, FIRST_PAGE)
@@ -209,9 +212,14 @@ class Cluster:
         return await self.read("Secret", namespace, name)
 
     async def pod_events(self, namespace: str, pod: str) -> Sequence[Manifest]:
-        """Return the events about a pod."""
-        query = [("fieldSelector", f"regarding.kind=Pod,regarding.name={pod}"), ("limit", str(PAGE))]
-        found: Sequence[Manifest] = (await self.request("GET", path("Event", namespace), query))["items"]
+        """Return the events about a pod; the first few hundred."""
+        query = [("fieldSelector", f"regarding.kind=Pod,regarding.name={pod}")]
+        found: list[Manifest] = []
+        async with aclosing(self.lists(path("Event", namespace), query)) as pages:
+            async for page in pages:
+                found += page.get("items") or ()
+                if len(found) >= PAGE:
+                    break
         return found
 
     async def create_secret(self, wanted: Manifest) -> Manifest:

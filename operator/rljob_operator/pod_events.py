@@ -1,11 +1,14 @@
 """Reads the events of one pod of a job, and only while its status does not say why it does not start."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from rljob_api.errors import UNREADABLE
+from rljob_api.foreign_text import said
 from rljob_operator.cache import Key
 from rljob_operator.cluster import Cluster, ClusterError
+from rljob_operator.identity import Manifest
 from rljob_operator.pod_stage import PodEvent, pod_event_of
 from rljob_operator.waiting import pod_to_ask
 from rljob_operator.world import Pod
@@ -54,7 +57,16 @@ class PodEvents:
 
     async def _read(self, namespace: str, pod: str) -> tuple[PodEvent, ...]:
         try:
-            return tuple(pod_event_of(raw) for raw in await self._cluster.pod_events(namespace, pod))
+            return tuple(_readable(await self._cluster.pod_events(namespace, pod)))
         except ClusterError as error:
             log.warning("action=explain pod=%s outcome=failed: %s", pod, error)
             return ()
+
+
+def _readable(events: Sequence[Manifest]) -> Iterator[PodEvent]:
+    """Yield the events that can be read: everybody may write events about a pod of his."""
+    for raw in events:
+        try:
+            yield pod_event_of(raw)
+        except UNREADABLE as error:
+            log.warning("action=explain outcome=skipped: %s", said(error))

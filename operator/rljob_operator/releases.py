@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from rljob_api.errors import UNREADABLE
+from rljob_api.foreign_text import said
 from rljob_operator.cluster import Cluster, ClusterError
 from rljob_operator.identity import Manifest
 
@@ -62,8 +64,8 @@ class OtherReleases:
             namespace, _, name = release.partition("/")
             try:
                 look = seen(await self._cluster.read_lease(namespace, name), look, now)
-            except ClusterError as error:
-                log.warning("action=look release=%s outcome=failed its jobs are left alone: %s", release, error)
+            except (ClusterError, *UNREADABLE) as error:
+                log.warning("action=look release=%s outcome=failed its jobs are left alone: %s", release, said(error))
                 look = Seen(now, now)
             self._seen[release] = look
         return is_gone(look, now)

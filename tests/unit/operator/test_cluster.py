@@ -241,3 +241,22 @@ class RefusesAll(Cluster):
 
     async def request(self, *_: Any) -> Manifest:
         raise ClusterError("PATCH: 422 invalid", 422)
+
+
+class ManyEvents(Cluster):
+    """An API server with 2,000 events about a pod."""
+
+    def __init__(self) -> None:
+        super().__init__(cast(Any, None), "operator-0")
+
+    async def request(self, method: str, where: str, query: Any = (), *_: Any) -> Manifest:
+        asked = dict(query)
+        assert asked["fieldSelector"] == "regarding.kind=Pod,regarding.name=a"
+        begin, limit = int(asked["continue"] or 0), int(asked["limit"])
+        return {"items": list(range(begin, begin + limit)), "metadata": {"continue": str(begin + limit)}}
+
+
+def test_of_the_events_about_a_pod_the_first_hundreds_are_read() -> None:
+    found: Any = asyncio.run(ManyEvents().pod_events("ml", "a"))
+    assert found == list(range(len(found)))
+    assert 500 <= len(found) < 1000

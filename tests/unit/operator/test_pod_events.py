@@ -19,13 +19,17 @@ class Events:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.error: ClusterError | None = None
+        self.odd: list[Any] = []
         self.now = 100.0
 
     async def pod_events(self, namespace: str, pod: str) -> list[dict[str, Any]]:
         self.asked.append(f"{namespace}/{pod}")
         if self.error:
             raise self.error
-        return [{"metadata": {}, "reason": "FailedMount", "note": "no secret", "eventTime": "1970-01-01T00:00:09Z"}]
+        return [
+            *self.odd,
+            {"metadata": {}, "reason": "FailedMount", "note": "no secret", "eventTime": "1970-01-01T00:00:09Z"},
+        ]
 
 
 @pytest.fixture
@@ -58,3 +62,8 @@ def test_pods_that_explain_themselves_are_not_asked(cluster, events):
 def test_an_operator_without_the_right_explains_less(cluster, events):
     cluster.error = ClusterError("GET events: 403", 403)
     assert read(events) == {"a": ()}
+
+
+def test_an_event_that_cannot_be_read_hides_no_other(cluster, events):
+    cluster.odd = [{}, {"metadata": {}, "eventTime": "soon"}, 5]
+    assert read(events) == {"a": (PodEvent("FailedMount", "no secret", 9.0),)}
