@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rljob_operator.capacity.snapshot import OthersUse, Snapshot, snapshot
+from rljob_operator.capacity.inventory import Kind
+from rljob_operator.capacity.others import Others
+from rljob_operator.capacity.snapshot import Snapshot
 from rljob_operator.queueing.schedule import schedule
 from rljob_operator.queueing.ticket import Ticket
 from support.operator.queue_world import GPU, NOW, RULES, holder, ticket, workers
@@ -49,10 +51,16 @@ def queue_pass(nodes: int, pods: int, waiting: int) -> QueuePass:
 
 
 def _look(nodes: list[dict[str, Any]], pods: list[dict[str, Any]]) -> Snapshot:
-    use = OthersUse(())
-    for each in pods:
-        use.add(each)
-    return snapshot((), (), nodes, use.of_nodes, ())
+    others = Others(())
+    for number, each in enumerate(nodes):
+        others.put(Kind.NODES, _with_uid(each, number))
+    for number, each in enumerate(pods):
+        others.put_pod(_with_uid(each, number), job="")
+    return others.seen(lambda _: False, with_nodes=True)
+
+
+def _with_uid(raw: dict[str, Any], number: int) -> dict[str, Any]:
+    return {**raw, "metadata": {"uid": str(number), "namespace": "other", **raw["metadata"]}}
 
 
 def _tickets(nodes: int, pods: int, waiting: int) -> list[Ticket]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rljob_operator.admitted_job import AdmittedJob
-from rljob_operator.cache import Cache, Key, is_ours, key_of
+from rljob_operator.cache import Cache, Key
 from rljob_operator.claims import Claim
 from rljob_operator.cluster import ClusterError
 from rljob_operator.driver_news import News
@@ -121,6 +121,12 @@ class Reservations:
 
     async def run(self) -> None:
         """Make passes for ever: after changes, and every few seconds while a job waits."""
+        try:
+            await self._pass_for_ever()
+        finally:
+            await self._sight.close()
+
+    async def _pass_for_ever(self) -> None:
         while True:
             self._has_met_all = self._has_met_all or self.is_complete
             try:
@@ -137,7 +143,7 @@ class Reservations:
         now = self._clock()
         if self._look is None or now - self._looked_at >= LOOK_S:
             try:
-                self._look = await self._sight.look_at_others(self._is_other)
+                self._look = await self._sight.look_at_others(self._ledger.__contains__)
             except ClusterError as error:
                 log.warning("action=look-at-capacity outcome=failed will try again: %s", error)
                 await asyncio.sleep(RETRY_S)
@@ -183,10 +189,6 @@ class Reservations:
     def _note(self, has_changed: bool) -> None:
         if has_changed:
             self._dirty.set()
-
-    def _is_other(self, pod: Manifest) -> bool:
-        raw = {**pod, "kind": "Pod"}
-        return not is_ours(raw) or key_of(raw) not in self._ledger
 
 
 def _created(raw: Manifest) -> float:

@@ -104,7 +104,11 @@ class Inventory:
         if not takes_room(raw):
             self._remove_pod(uid)
             return
-        where, requests = raw["spec"]["nodeName"], requests_of(raw["spec"])
+        self.place_pod(uid, raw["spec"]["nodeName"], requests_of(raw["spec"]))
+
+    def place_pod(self, uid: str, where: str, requests: dict[str, int]) -> None:
+        """Keep what a pod requests of a node; `remove` forgets it."""
+        self._snapshot = None
         if self._pods.get(uid) == (where, requests):
             return
         self._remove_pod(uid)

@@ -1,17 +1,16 @@
 """From objects of the API server to the capacity of each namespace. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from rljob_operator.capacity.demand import Container, Pods, alike, containers_of
+from rljob_operator.capacity.demand import Container, Pods, containers_of
 from rljob_operator.capacity.packing import Node, Nodes, node_of
 from rljob_operator.capacity.quantities import PODS, amounts
 from rljob_operator.capacity.queues import Queues
-from rljob_operator.capacity.quotas import Limit, Quota, counts, limits_of, quota_of
+from rljob_operator.capacity.quotas import Limit, Quota, limits_of, quota_of
 from rljob_operator.capacity.verdict import Capacity
 from rljob_operator.identity import Manifest
-from rljob_operator.pod_roles import HEAD
 
 ENDED = ("Succeeded", "Failed")
 NOT_TERMINATING = "NotTerminating"
@@ -91,39 +90,6 @@ def requests_of(pod: Manifest) -> dict[str, int]:
     for name, amount in amounts(pod.get("overhead")).items():
         requests[name] = requests.get(name, 0) + amount
     return {**requests, PODS: 1000}
-
-
-class OthersUse:
-    """What pods outside the queue take of quotas and nodes. A big cluster has many pods, so each is counted and
-    forgotten."""
-
-    def __init__(self, quotas: Iterable[Manifest]) -> None:
-        self.of_nodes: dict[str, dict[str, int]] = {}
-        self._quotas: dict[str, list[Quota]] = {}
-        for raw in quotas:
-            unused = replace(quota_of(raw), used={})
-            self._quotas.setdefault(raw["metadata"]["namespace"], []).append(unused)
-
-    def add(self, pod: Manifest) -> None:
-        """Count a pod."""
-        add_used(self.of_nodes, pod)
-        quotas = self._quotas.get(pod["metadata"]["namespace"], [])
-        if not quotas or pod.get("status", {}).get("phase") in ENDED:
-            return
-        one = alike(HEAD, 1, pod["spec"])  # KubeRay adds no container to pods of that group
-        for index, quota in enumerate(quotas):
-            if "activeDeadlineSeconds" in pod["spec"] and any(
-                s["scopeName"] == NOT_TERMINATING for s in quota.selector
-            ):
-                continue
-            taken = counts(quota, [one])
-            used = {line: quota.used.get(line, 0) + amount for line, amount in taken.items()}
-            quotas[index] = replace(quota, used={**quota.used, **used})
-
-    @property
-    def quotas(self) -> dict[str, tuple[Quota, ...]]:
-        """The quotas of each namespace, used by the pods that were counted."""
-        return {namespace: tuple(found) for namespace, found in self._quotas.items()}
 
 
 def coming_of(given: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:

@@ -56,13 +56,25 @@ class Lists:
         self.found = {"resourcequotas": [QUOTA], **found}
         self.refused: dict[str, int] = {}
         self.asked: list[str] = []
+        self.happens: dict[str, asyncio.Queue[tuple[str, Manifest]]] = {}
 
-    async def lists(self, where: str, query: Sequence[tuple[str, str]]) -> Any:
+    async def lists(self, where: str, query: Sequence[tuple[str, str]], page: int) -> Any:
         name = where.rpartition("/")[2]
         self.asked.append(where)
         if name in self.refused:
             raise ClusterError(f"GET {where}: refused", self.refused[name])
-        yield {"items": self.found.get(name, ())}
+        found = [_with_uid(name, raw) for raw in self.found.get(name, ())]
+        yield {"metadata": {"resourceVersion": "1"}, "items": found}
+
+    async def events(self, where: str, query: Sequence[tuple[str, str]], version: str) -> Any:
+        while True:
+            kind, raw = await self.happens.setdefault(where, asyncio.Queue()).get()
+            yield {"type": kind, "object": _with_uid(where.rpartition("/")[2], raw)}
+
+
+def _with_uid(name: str, raw: Manifest) -> Manifest:
+    metadata = raw["metadata"]
+    return {**raw, "metadata": {"uid": f"{name}/{metadata['name']}", "resourceVersion": "1", **metadata}}
 
 
 class Setting:
@@ -288,6 +300,7 @@ def test_a_job_that_is_gone_frees_its_room():
 
 def test_a_look_that_fails_is_repeated(monkeypatch):
     monkeypatch.setattr("rljob_operator.reservations.RETRY_S", 0.001)
+    monkeypatch.setattr("rljob_operator.following.RETRY_S", 0.001)
 
     async def scenario() -> None:
         lists = Lists(nodes=[NODE])
@@ -303,14 +316,38 @@ def test_a_look_that_fails_is_repeated(monkeypatch):
     asyncio.run(scenario())
 
 
+def test_pods_of_others_that_come_and_go_are_seen_without_another_list():
+    spec = {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "4"}}}], "nodeName": "n"}
+    other = {"metadata": {"name": "x", "namespace": "ml"}, "spec": spec, "status": {"phase": "Running"}}
+
+    async def scenario() -> None:
+        lists = Lists(nodes=[NODE])
+        sight = Sight(cast(Cluster, lists), (), ())
+
+        async def used() -> int:
+            quota = (await sight.look_at_others(lambda _: False)).seen.quotas["ml"][0]
+            return quota.used.get("requests.nvidia.com/gpu", 0) // 1000
+
+        assert await used() == 0
+        asked = list(lists.asked)
+        for kind, expected in (("ADDED", 4), ("MODIFIED", 4), ("DELETED", 0)):
+            lists.happens.setdefault("api/v1/pods", asyncio.Queue()).put_nowait((kind, other))
+            await others_run()
+            assert await used() == expected
+        assert lists.asked == asked
+        await sight.close()
+
+    asyncio.run(scenario())
+
+
 class WithoutRights(Lists):
     """An API server that refuses everything in one namespace: it was deleted, and the operator's Role with it."""
 
-    async def lists(self, where: str, query: Sequence[tuple[str, str]]) -> Any:
+    async def lists(self, where: str, query: Sequence[tuple[str, str]], page: int) -> Any:
         if "/namespaces/gone/" in where:
             raise ClusterError(f"GET {where}: 403 Forbidden", 403)
-        async for page in super().lists(where, query):
-            yield page
+        async for found in super().lists(where, query, page):
+            yield found
 
 
 def test_a_namespace_without_rights_does_not_stop_the_queue_of_the_others():
