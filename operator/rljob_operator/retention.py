@@ -23,7 +23,7 @@ from typing import Any
 from rljob_api.sections import OUR_MANAGER
 from rljob_operator.identity import GROUP, MANAGED_BY, Manifest, manager
 from rljob_operator.pods import VOLUME, pod_security, small_container
-from rljob_operator.run_claims import OWN_NAMES, Place, is_run_directory, place
+from rljob_operator.run_claims import OWN_NAMES, Place, by_path, is_run_directory, place
 from rljob_operator.world import Defaults, Storage
 
 RUN_LABEL = f"{GROUP}/run-of"
@@ -81,10 +81,11 @@ class RunRecord:
         return f"rljob-run-{_digest(self.directory)}"
 
     @property
-    def place(self) -> Place | None:
-        """The directory, to compare with those of jobs; None: it is in no volume that pods share."""
+    def place(self) -> Place:
+        """The directory, to compare with those of jobs."""
         volume = {"source": json.loads(self.volume), "path": self.path}
-        return place(self.namespace, {"directory": self.directory, "volume": volume}, (), ())
+        found = place(self.namespace, {"directory": self.directory, "volume": volume}, (), ())
+        return found or by_path(self.namespace, self.directory)
 
     @property
     def sealed_text(self) -> str:
@@ -141,9 +142,9 @@ def directories(raw: Manifest, storage: Storage) -> tuple[str, ...]:
 
 
 def used_places(raw: Manifest, storage: Storage) -> tuple[Place, ...]:
-    """Return the directories that an RLJob uses, in the operator's volume and in volumes of its own.
+    """Return the directories that an RLJob uses: by path, in the operator's volume and in volumes of its own.
 
-    A directory counts in both: which one its pods see there is not always known.
+    A directory counts in all: which one its pods see there is not always known.
     """
     namespace, runtime = raw["metadata"]["namespace"], raw["spec"].get("runtime", {})
     resolved = raw.get("status", {}).get("resolved", {}).get("volume")
@@ -154,7 +155,7 @@ def used_places(raw: Manifest, storage: Storage) -> tuple[Place, ...]:
         for each in directories(raw, storage)
         for volume in (today, resolved, None)
     }
-    return tuple(each for each in found if each is not None)
+    return (*filter(None, found), *(by_path(namespace, each) for each in directories(raw, storage)))
 
 
 def step(record: RunRecord, is_used: bool, now: float) -> Step:

@@ -167,6 +167,11 @@ def place(
     return _place(namespace, {key: value for key, value in source.items() if key != "name"}, inside)
 
 
+def by_path(namespace: str, directory: str) -> Place:
+    """Return a directory by its path in the pods, where nothing is known of its volume."""
+    return namespace, "", str(PurePosixPath(*PurePosixPath(normpath(directory)).parts[:DEEPEST]))
+
+
 def is_run_directory(place: PurePosixPath, namespace: PurePosixPath) -> bool:
     """Return whether a path names a run directory in this directory of a namespace."""
     if ".." in place.parts or namespace not in place.parents:

@@ -7,7 +7,7 @@ are still looked at.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -87,15 +87,17 @@ class Sweeper:
             before = known.get(key)
             if before is None or before.ttl_s != record.ttl_s:
                 await self._try(record, self._write(record), refused)
-        recorded = _places(known.values())
+        recorded = Places()
+        for record in known.values():
+            recorded.add(record.place)
         for key, record in known.items():
             if record.namespace in runs.unreadable:
                 continue
             place = record.place
             # A directory inside of it that has a record, too, goes first: it may have more time.
-            is_used = place is None or runs.used.overlap(place) or recorded.has_inside(place)
+            is_used = runs.used.overlap(place) or recorded.has_inside(place)
             await self._try(record, self._look(record, is_used, storage, image), refused)
-            if place is not None and runs.kept.overlap(place) and key not in runs.wanted:
+            if runs.kept.overlap(place) and key not in runs.wanted:
                 await self._try(record, self._forget(record), refused)
         for namespace, count in refused.items():
             log.warning("action=sweep namespace=%s outcome=refused records=%d, will try again", namespace, count)
@@ -196,7 +198,7 @@ class Sweeper:
             for raw in page.objects:
                 for each in retention.used_places(raw, storage):
                     used.add(each)
-        return place is None or used.overlap(place)
+        return used.overlap(place)
 
     async def _write(self, record: RunRecord) -> Manifest:
         wanted = retention.manifest(record)
@@ -205,12 +207,3 @@ class Sweeper:
 
     async def _forget(self, record: RunRecord) -> None:
         await self._cluster.delete(Target("ConfigMap", record.namespace, record.name, record.uid))
-
-
-def _places(records: Iterable[RunRecord]) -> Places:
-    """Return the directories of records."""
-    places = Places()
-    for record in records:
-        if record.place is not None:
-            places.add(record.place)
-    return places

@@ -292,3 +292,25 @@ def test_a_job_that_cannot_be_read_keeps_all_directories_of_its_namespace_alone(
     assert place.api.of("Job") == []
     assert [each["metadata"]["namespace"] for each in place.api.of("ConfigMap")] == ["ml", "b"]
     assert "job=ml/odd outcome=unreadable" in caplog.text
+
+
+def test_the_directory_of_a_volume_that_pods_do_not_share_is_told_apart_by_its_path():
+    defaults = replace(DEFAULTS, storage=Storage({"emptyDir": {}}))
+    jobs = begun(), begun("sums-2"), begun("sums-3")
+    jobs[2]["status"]["directory"] = "/rljob/ml/sums/inner"
+    for job in jobs:
+        job["status"]["resolved"]["volume"]["source"] = {"emptyDir": {}}
+    place = Place(*jobs, defaults=defaults)
+    place.sweep()
+    place.delete(jobs[0])
+    place.at += 3600
+    place.sweep(2)
+    place.at += 3600
+    place.sweep()
+    assert place.api.of("Job") == []
+    place.delete(jobs[2])
+    place.sweep(2)
+    place.at += 3600
+    place.sweep(2)
+    (cleaner,) = place.api.of("Job")
+    assert cleaner["spec"]["template"]["spec"]["containers"][0]["command"][-1] == "/rljob/ml/sums/inner"
