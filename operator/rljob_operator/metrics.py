@@ -52,11 +52,7 @@ class Metrics:
         self.reconcile_errors = Counter(
             "rljob_operator_reconcile_errors", "Reconciles that failed, by error", ["error"], registry=registry
         )
-        self.unreadable = Counter(
-            "rljob_operator_unreadable_objects",
-            "Objects of the API server that could not be read and were skipped",
-            registry=registry,
-        )
+        self.unreadable = _unreadable(registry)
         self._submissions = Counter(
             "rljob_operator_driver_submissions", "Drivers that were submitted to Ray", registry=registry
         )
@@ -94,9 +90,7 @@ class Metrics:
         self.resync_seconds = Gauge(
             "rljob_operator_resync_seconds", "Duration of the last list of all objects", registry=registry
         )
-        self.loop_lag = LoopLag(time.monotonic)
-        text = "Longest time in the last minute for which the event loop stood still"
-        Gauge("rljob_operator_loop_lag_seconds", text, registry=registry).set_function(lambda: self.loop_lag.worst_s)
+        self.loop_lag = _loop_lag(registry)
         self._register_queue(queue, watches)
         self.pass_seconds, self.preemptions = _of_reservations(registry)
         self._waiting: dict[Key, str] = {}
@@ -190,6 +184,18 @@ def exit_name(code: int | None) -> str:
         return "Signal"
     name = next((known.name for known in Exit if known == code), "UNKNOWN")
     return "".join(word.capitalize() for word in name.split("_"))
+
+
+def _loop_lag(registry: CollectorRegistry) -> LoopLag:
+    lag = LoopLag(time.monotonic)
+    text = "Longest time in the last minute for which the event loop stood still"
+    Gauge("rljob_operator_loop_lag_seconds", text, registry=registry).set_function(lambda: lag.worst_s)
+    return lag
+
+
+def _unreadable(registry: CollectorRegistry) -> Counter:
+    text = "Objects of the API server that could not be read and were skipped"
+    return Counter("rljob_operator_unreadable_objects", text, registry=registry)
 
 
 def _of_reservations(registry: CollectorRegistry) -> tuple[Histogram, Counter]:

@@ -430,3 +430,41 @@ def test_a_failing_job_waits_for_its_back_off_unless_its_author_changes_it():
     operator.seen({**edit, "metadata": {**edit["metadata"], "generation": 2}}, False)
     now[0] += 0.5
     assert queued(operator) == ["ml/sums"]
+
+
+class WithoutPods:
+    """An API server that refuses to list pods in one of the namespaces, and has a job in each."""
+
+    def __init__(self) -> None:
+        self.refused = True
+
+    async def pages(self, kind: str, namespaces: Any) -> Any:
+        (namespace,) = namespaces
+        if kind == "Pod" and namespace == "b" and self.refused:
+            raise ClusterError("GET pods: 403 Forbidden", 403)
+        raw = raw_job()
+        raw["metadata"].update(namespace=namespace, uid=f"of-{namespace}")
+        yield Page((raw,) if kind == "RLJob" else (), "5")
+
+
+def test_a_job_whose_pods_were_never_listed_is_left_alone_and_the_queue_does_not_wait_for_it():
+    """It would look as if it had lost them."""
+    cluster, reconciled, skipped = WithoutPods(), list[str](), list[str]()
+
+    async def reconcile(key: str) -> None:
+        reconciled.append(key)
+
+    parts: Any = SimpleNamespace(reconcile=reconcile, skip=skipped.append)
+    settings: Any = SimpleNamespace(namespaces=("a", "b"), defaults=Defaults())
+    operator = replace(operator_of(cluster), settings=settings, reconciler=parts, reservations=parts)
+
+    async def looks() -> list[str]:
+        await operator.resync()
+        for key in operator.cache.jobs():
+            await operator._reconcile(key)
+        return reconciled
+
+    assert asyncio.run(looks()) == ["a/sums"]
+    assert skipped == ["b/sums"]
+    cluster.refused = False
+    assert asyncio.run(looks()) == ["a/sums", "a/sums", "b/sums"]
