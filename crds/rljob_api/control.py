@@ -227,6 +227,9 @@ class Progress(Message):
     """expected time from the end of the newest step until that of the last one [s]"""
     last_step_seconds: dict[str, float] = Field(default_factory=dict)
     """duration of each phase of the last step [s]"""
+    losses: dict[str, int] = Field(default_factory=dict)
+    """what the whole run has lost to the world around it, by cause: samples (`Generate`, `Refused`, `Judge`, `Group`)
+    and operations on files that were repeated (`Storage`) or left for later (`Cleaning`)"""
 
 
 class SavedCheckpoint(Message):
@@ -334,6 +337,10 @@ class Status(Message):
     """why the driver ends, in words; set just before it does"""
     stacks: str | None = None
     """while the main thread makes no progress: where the driver and each rank stand, and the file with their stacks"""
+    waits_for: str | None = None
+    """what the driver waits for outside the run, in words: a judge, a pod for tools, a volume; absent: nothing"""
+    waited_seconds: Annotated[float, NOT_NEGATIVE] = 0.0
+    """how long this attempt has waited for such things so far [s]"""
     eviction: str | None = None
     """why the driver saves and ends, if a pod is being evicted: names the pod"""
 

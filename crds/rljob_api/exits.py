@@ -37,7 +37,7 @@ class Exit(IntEnum):
     DIVERGED = 10, "training diverged: too many non-finite gradients; lower the learning rate"
     """more than `training.optimizer.maxSkippedSteps` of the last 100 optimizer steps were skipped"""
     AWAY = 11, "a judge, tools or a volume outside the run were away for too long"
-    """longer than `recovery.outageSeconds`; started again"""
+    """longer than `recovery.outageSeconds`, or more samples were lost than `recovery.lostSamples` allows; restarted"""
     NOT_FOUND = 66, "no such job, engine or log in the cluster"
     """EX_NOINPUT of sysexits.h; the message names the nearest existing one"""
     UNREACHABLE = 69, "the cluster or the job does not respond; retry later"

@@ -293,8 +293,10 @@ def stalled(
         return f"no progress for {silent_s:.0f} s in phase {phase}{where}"
     if status is None or phase == "evaluate" or phase not in status.progress.last_step_seconds:
         return None
+    # What a phase has waited for judges, tools and volumes is not its own time; how much of that, the manifest says.
+    waited_s = min(status.waited_seconds, recovery.outage_seconds)
     lasts_s = status.heartbeat - status.phase_since
-    if lasts_s > max(recovery.start_timeout_seconds, STALL_FACTOR * status.longest_phase_seconds):
+    if lasts_s > max(recovery.start_timeout_seconds, STALL_FACTOR * status.longest_phase_seconds) + waited_s:
         longest = f"the longest phase before took {status.longest_phase_seconds:.0f} s"
         return f"phase {phase} is alive and has not ended for {lasts_s:.0f} s; {longest}"
     return None

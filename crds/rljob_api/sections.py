@@ -290,7 +290,8 @@ class Judging(Section):
     example OPENAI_API_KEY; other such variables, the run's tokens for example, it does not get"""
     failure_score: float | None = None
     """reward of a response that `Python`, `Math` or `Remote` fails to score: an exception, no number, timeout or
-    out of memory. Each is logged and counted in `rljob_reward_failures_total`. Absent: a failure ends the run"""
+    out of memory. Each is logged and counted in `rljob_reward_failures_total`. Absent: the response is left out of its
+    group, and not trained on; see `recovery.lostSamples`"""
 
 
 class Part(Judging):
@@ -797,8 +798,12 @@ class Recovery(Section):
     start_timeout_seconds: Positive = 600
     """maximum time for an engine to become ready [s]. slime: --rollout-health-check-first-wait"""
     outage_seconds: Positive = 1800
-    """longest outage of the volume of `checkpoint.directory` that an attempt waits for [s]; after it, another attempt
-    is started"""
+    """longest outage that an attempt waits for: of the service of a reward, of `rollout.generate`, of the pods of
+    tools, of the volume of `checkpoint.directory` [s]; `rljob status` names it meanwhile. After it, another attempt is
+    started"""
+    lost_samples: Fraction = 0.1
+    """largest share of the samples of the last 10 steps that may be lost because a function, an engine or a judge
+    failed on them: they are not trained on, and counted by cause. Above it, another attempt is started"""
     grace_seconds: NotNegative = 10
     """time that the driver waits for a decision of the operator or supervisor [s]; after it, the driver decides by
     the same policy"""

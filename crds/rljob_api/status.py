@@ -86,6 +86,10 @@ class StepSeconds(Section):
     """publication of the new weights to the engines [s]"""
 
 
+MOST_LOSSES = 20
+"""causes"""
+
+
 class JobProgress(Section):
     """Progress of the training; written at most every few seconds."""
 
@@ -109,6 +113,10 @@ class JobProgress(Section):
     """weights version of the healthy engines"""
     eta_seconds: NotNegative | None = None
     """estimated time to the end of the last step [s]"""
+    losses: Annotated[dict[str, NotNegative], Field(max_length=MOST_LOSSES)] | None = None
+    """samples and operations on files that the run has lost to the world around it, by cause, for example `Judge`"""
+    waits_for: str | None = None
+    """judge, function, pod for tools or volume that the run waits for at present"""
 
 
 class Engine(Section):

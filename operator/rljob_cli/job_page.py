@@ -65,6 +65,10 @@ def _rows(job: Job, now: datetime, bars: bool, marks: str) -> Iterator[tuple[str
         yield "sets", Text("  ".join(f"{name} {value:.2f}" for name, value in progress.evaluation_sets.items()))
     if (sound := job.condition(ConditionType.SOUND)) and sound.status == "False":
         yield "found", Text(sound.message, style="yellow")
+    if progress and progress.waits_for:
+        yield "waits for", Text(progress.waits_for, style="yellow")
+    if progress and progress.losses:
+        yield "lost", Text("  ".join(f"{cause} {number}" for cause, number in progress.losses.items()))
     if progress and progress.tokens_per_second:
         speeds = progress.tokens_per_second
         yield "tokens/s", Text(f"rollout {rate(speeds.rollout)}   train {rate(speeds.train)}")

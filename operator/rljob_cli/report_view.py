@@ -72,7 +72,7 @@ def _rows(history: History) -> list[tuple[str, str]]:
         if len(measured := tuple(history.accuracies(name).values())) > 1:
             rows.append((f"on {name}", accuracy_change(measured[0], measured[-1])))
     if failures := reward_failures(history):
-        rows.append(("not judged", f"{failures} judgements failed and got reward.failureScore"))
+        rows.append(("not judged", f"{failures} judgements failed"))
     checks = history.first_step.checks if history.first_step else ()
     rows += [("first step", check.summary) for check in checks if check.breached]
     for finding in history.findings:

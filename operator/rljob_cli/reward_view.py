@@ -46,11 +46,11 @@ def notes(trial: Trial) -> Iterator[str]:
     for verdict in trial.verdicts:
         yield from (f"failed: row {verdict.row}, {name}: {reason}" for name, reason in failures(verdict))
     for name in trial.useless:
-        yield f"{name} failed on every response: a run would end here, whatever failureScore is"
+        yield f"{name} failed on every response: a run would end at its first step, whatever failureScore is"
     if trial.run_would_end and not trial.useless:
         can_have_score = any(name != TOTAL for verdict in trial.verdicts for name in verdict.failures)
         instead = "; reward.failureScore gives such responses a score instead" if can_have_score else ""
-        yield f"a run would end at the first failure{instead}"
+        yield f"a run would leave such responses out{instead}"
     times = [f"{name} {1000 * seconds / len(trial.verdicts):.1f} ms" for name, seconds in trial.seconds.items()]
     yield f"time for one response: {', '.join(times)}"
 

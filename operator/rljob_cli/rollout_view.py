@@ -39,7 +39,7 @@ def as_text(trial: RolloutTrial) -> RenderableType:
     for each in trial.tried:
         shown += [Text(headline(each), style="bold"), conversation(each), *map(Text, failures(each)), Text("")]
     if trial.run_would_end:
-        shown.append(Text("a run would end at the first failure; reward.failureScore gives such samples a score"))
+        shown.append(Text("a run would leave such samples out; reward.failureScore gives them a score instead"))
     return Group(*shown)
 
 

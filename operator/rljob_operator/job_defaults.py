@@ -121,11 +121,7 @@ def pull_secrets(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def lines(given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the settings, one a line: `scheduling.nodeSelector: {"pool": "gpu"}`.
-
-    Of variables only the names: everybody who may try a manifest reads these lines, and a value may be a secret.
-    """
+    """Yield the settings, one a line: `runtime.env: {"HF_HOME": "/cache"}`."""
     for section, fields in given.items():
         for field, value in fields.items():
-            is_environment = (section, field) == ("runtime", "env")
-            yield f"{section}.{field}: {', '.join(value) if is_environment else json.dumps(value)}"
+            yield f"{section}.{field}: {json.dumps(value)}"

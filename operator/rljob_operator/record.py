@@ -17,10 +17,11 @@ from rljob_api.exits import Cause, Exit
 from rljob_api.failures.known import KnownFailure
 from rljob_api.foreign_text import first_bytes, printable
 from rljob_api.recovery import RestartEngine
-from rljob_api.sections import Placement
+from rljob_api.sections import INT32, Placement
 from rljob_api.sizing.topology import REST, topology
 from rljob_api.status import (
     MOST_ENGINES,
+    MOST_LOSSES,
     MOST_STEPS_OF_RECOVERY,
     AttemptFailure,
     AttemptStatus,
@@ -47,6 +48,8 @@ NOT_WAITING = (Reason.FINISHED, Reason.SUSPENDED, Reason.DIRECTORY_IN_USE)
 """reasons of QuotaReserved of a job that neither holds room nor waits for it"""
 LONGEST_TEXT = 2000
 """of a message; a job has many, and etcd has little room [bytes]"""
+LONGEST_CAUSE = 40
+"""characters of the name of a cause of losses"""
 
 
 def history_of(status: Status) -> JobHistory:
@@ -275,9 +278,11 @@ def _written(
 
 
 def _progress(status: control.Status | None, history: JobHistory) -> JobProgress | None:
-    if status is None or (status.progress.step == 0 and not status.progress.last_step_seconds):
+    if status is None:
         return None
-    now = status.progress
+    now, waits_for = status.progress, status.waits_for
+    if now.step == 0 and not now.last_step_seconds and waits_for is None:
+        return None
     accuracy = now.accuracy_sampled[-1].accuracy if now.accuracy_sampled else None
     return JobProgress(
         step=now.step,
@@ -289,8 +294,16 @@ def _progress(status: control.Status | None, history: JobHistory) -> JobProgress
         tokens_per_second=now.tokens_per_second,
         step_seconds=_step_seconds(now.last_step_seconds),
         weight_version=now.weight_version,
+        losses=_losses(now.losses),
+        waits_for=_cut(waits_for) if waits_for and not history.outcome else None,
         eta_seconds=None if now.eta_seconds is None or history.outcome else max(0, round(now.eta_seconds)),
     )
+
+
+def _losses(losses: Mapping[str, int]) -> dict[str, int] | None:
+    """Return what a run has lost, by cause; a driver may say anything."""
+    causes = sorted(losses)[:MOST_LOSSES]
+    return {printable(cause, LONGEST_CAUSE): min(max(0, losses[cause]), INT32) for cause in causes} or None
 
 
 def _step_seconds(phases: Mapping[str, float]) -> StepSeconds | None:

@@ -10,6 +10,7 @@ the job that was read.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 
 from rljob_api.errors import UNREADABLE
 from rljob_api.foreign_text import said
@@ -31,16 +32,15 @@ class Seen:
     at: float
     """[unix s]"""
     alive_at: float
-    """when this operator first saw it as it is: the clock of its holder may be wrong [unix s]"""
-    renewed: str | None = None
-    """what the Lease says, on its holder's clock; None: there is no Lease"""
+    """when it was renewed last; without a Lease, when that was seen first [unix s]"""
 
 
 def seen(lease: Manifest | None, before: Seen | None, now: float) -> Seen:
     """Return what a look at a Lease shows at `now` [unix s]; None: there is no Lease."""
     renewed: str | None = lease["spec"].get("renewTime") if lease is not None else None
-    is_same = before is not None and before.renewed == renewed
-    return Seen(now, before.alive_at if before is not None and is_same else now, renewed)
+    if renewed is not None:
+        return Seen(now, datetime.fromisoformat(renewed).timestamp())
+    return Seen(now, before.alive_at if before is not None else now)
 
 
 def is_gone(look: Seen, now: float) -> bool:

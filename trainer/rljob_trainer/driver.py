@@ -44,11 +44,11 @@ from rljob_trainer.learners.errors import (
     UnsupportedModelError,
 )
 from rljob_trainer.loop import train
-from rljob_trainer.losses import AwayError
 from rljob_trainer.own_files import AppendingHandler, private_directory
 from rljob_trainer.preflight import PreflightError
 from rljob_trainer.processes.garbage import collect_rarely
 from rljob_trainer.reporting.errors import TrackingError
+from rljob_trainer.reporting.losses import AwayError
 from rljob_trainer.reporting.records import Record, StepRecord
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rundir.checkpoints import CheckpointError

@@ -1,10 +1,11 @@
-"""The lines of the table of metrics that GPUs have, and what one GPU did in a step; `metrics.py` has the others."""
+"""The lines of the table of metrics for what is around the training: what one GPU did in a step, and what the world
+outside has cost; `metrics.py` has the others."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from rljob_trainer.metric_table import Metric, Plot, derived
+from rljob_trainer.metric_table import Metric, Plot, derived, metric
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,3 +124,23 @@ class GpuMetrics:
     )
     def gpu_ecc_errors(self) -> int:
         return sum(use.ecc_errors for use in self.gpus.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostMetrics:
+    """Since the last step, evaluations included."""
+
+    lost_samples: int = metric(
+        "Samples that were lost to a function, an engine or a judge that failed, and were not used",
+        default=0,
+        counter="rljob_lost_samples",
+        tag="rollout/lost_samples",
+    )
+    storage_errors: int = metric(
+        "Operations on the run directory that failed and were repeated, or left for later",
+        default=0,
+        counter="rljob_storage_errors",
+        tag="perf/storage_errors",
+    )
+    losses: Mapping[str, int] = field(default_factory=dict)
+    """the same by cause, see `losses.Cause`"""

@@ -14,7 +14,7 @@ from math import exp
 from typing import Any
 
 from rljob_trainer.expert_metrics import ExpertMetrics
-from rljob_trainer.gpu_metrics import GpuMetrics
+from rljob_trainer.gpu_metrics import GpuMetrics, LostMetrics
 from rljob_trainer.metric_table import Metric, Plot, derived, last, metric, table
 
 MOST_SURPRISE = 700.0
@@ -36,7 +36,7 @@ class SampleMetrics:
     reward_parts: Mapping[str, float] = field(default_factory=dict)
     """mean of each of several rewards, before its weight; empty where there is one reward"""
     reward_failures: int = metric(
-        "Judgements that failed and got reward.failureScore",
+        "Judgements that failed; without reward.failureScore the sample is left out",
         default=0,
         counter="rljob_reward_failures",
         tag="rollout/reward_failures",
@@ -233,7 +233,7 @@ class OptimizerStep(LearnerMetrics):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepMetrics(LearnerMetrics, SampleMetrics, GpuMetrics):
+class StepMetrics(LearnerMetrics, SampleMetrics, GpuMetrics, LostMetrics):
     """What one turn of the loop measured. None: this job does not compute it, or it was not finite."""
 
     staleness: float | None = metric(
@@ -440,7 +440,9 @@ class Accuracy:
     greedy: float | None
     questions: int
     failures: int = 0
-    """judgements that failed and got the score that the manifest has for them, those of `sets` among them"""
+    """judgements that failed, those of `sets` among them"""
+    lost: int = 0
+    """samples that were not made or not judged, and do not count in the means, those of `sets` among them"""
     sets: Mapping[str, "Accuracy"] = field(default_factory=dict)
     """of each further set of questions, by its name"""
     perplexity: float | None = None

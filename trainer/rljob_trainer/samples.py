@@ -119,7 +119,7 @@ class ScoredGroup:
     parts_G: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """what each of several rewards says, before its weight; empty where there is one reward"""
     failures: int = 0
-    """judgements that failed and got the score that the manifest has for them"""
+    """judgements that failed; they got the score that the manifest has for them, or their sample was left out"""
 
     @property
     def is_mixed(self) -> bool:

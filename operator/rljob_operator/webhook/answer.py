@@ -31,7 +31,7 @@ class Answer:
     """for its author; None: it is allowed"""
     warnings: tuple[str, ...] = ()
     outcome: str = "Allowed"
-    """for the metric: `Allowed`, `Unchanged`, `BadManifest`, `Never`, `TooMuch`"""
+    """for the metric: `Allowed`, `Unchanged`, `BadManifest`, `Never`"""
 
 
 UNCHANGED = Answer(outcome="Unchanged")

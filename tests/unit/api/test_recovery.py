@@ -407,6 +407,8 @@ ALIVE_FOR_LONG = Status(
         ({"phase": "evaluate"}, False),
         ({"phase": "start"}, False),
         ({"progress": Progress(step=0)}, False),
+        ({"waited_seconds": 2.0}, False),
+        ({"waited_seconds": 2000.0, "phase_since": 9000.0 - 302.0 - 1800.0}, True),
     ],
 )
 def test_a_phase_that_is_alive_and_never_ends_is_stalled(changes, is_stalled):

@@ -179,3 +179,11 @@ def test_on_a_terminal_the_steps_are_a_bar_whose_colour_says_whether_all_are_don
     bars = [part for part in console.render(shown) if set(part.text) == {"━"} and part.style is not None]
     assert bars[0].style is not None and bars[0].style.color == colour
     assert len(bars[0].text) == max(1, BAR * step // 200)
+
+
+def test_what_was_lost_and_what_is_awaited_is_shown() -> None:
+    assert SAMPLE.progress is not None
+    changes = {"losses": {"Generate": 3, "Judge": 41}, "waits_for": "the judge http://judge: connection refused"}
+    shown = page(job(progress=SAMPLE.progress.model_copy(update=changes)))
+    assert "Generate 3  Judge 41" in shown
+    assert "the judge http://judge: connection refused" in shown

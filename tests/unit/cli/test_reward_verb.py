@@ -131,7 +131,7 @@ def test_a_response_that_cannot_be_judged_ends_a_run_and_the_others_are_judged_a
     result = tried(PYTHON, "--rows", "1", "--response", "fail", "--response", "1")
     assert result.exit_code == Exit.BAD_INPUT
     assert "judges:judge failed on prompt 0: ValueError: no judgement" in result.stdout
-    assert "a run would end at the first failure" in result.stdout
+    assert "a run would leave such responses out" in result.stdout
     assert re.search(r"fail +failed\n.* 1 +1\n", result.stdout)
     assert "ValueError: no judgement" in result.stderr
 
@@ -146,7 +146,9 @@ def test_a_failure_with_a_score_does_not_end_a_run():
 def test_when_everything_fails_a_run_ends_whatever_a_failure_is_worth():
     result = tried(PYTHON | {"failureScore": -1}, "--rows", "2", "--response", "fail")
     assert result.exit_code == Exit.BAD_INPUT
-    assert "reward failed on every response: a run would end here, whatever failureScore is" in result.stdout
+    assert (
+        "reward failed on every response: a run would end at its first step, whatever failureScore is" in result.stdout
+    )
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,6 @@ def test_an_engine_that_refuses_and_one_that_is_not_there_are_distinguished(mode
 
 def test_people_read_that_a_run_would_end_and_programs_one_value_a_line():
     ending, going = (rollout_view.as_text(RolloutTrial((), ends)) for ends in (True, False))
-    assert "a run would end at the first failure; reward.failureScore gives such samples a score" in text(ending)
+    assert "a run would leave such samples out; reward.failureScore gives them a score instead" in text(ending)
     assert text(going).strip() == ""
     assert rollout_view.as_json(RolloutTrial((), True)).splitlines()[1] == '  "run_would_end": true,'

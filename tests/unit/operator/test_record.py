@@ -342,3 +342,15 @@ def test_a_status_fits_into_etcd_whatever_the_errors_of_its_engines_are_written_
     around.world = replace(around.world, progress_due_at=0.0)
     around.step()
     assert len(json.dumps(around.status, ensure_ascii=False).encode(errors="replace")) < 2**20
+
+
+def test_what_a_run_has_lost_and_waits_for_is_in_its_progress():
+    around = trains()
+    around.now += 60
+    lost = PROGRESS.model_copy(update={"losses": {"Judge": 41, "Generate": 2**40, "x" * 99: -1}})
+    around.runs(running().model_copy(update={"progress": lost, "waits_for": "the judge\x1b[2J: refused"}))
+    around.step()
+    progress = around.status["progress"]
+    assert (progress["losses"]["Judge"], progress["losses"]["Generate"]) == (41, 2**31 - 1)
+    assert max(map(len, progress["losses"])) <= 41
+    assert progress["waitsFor"] == "the judge\\x1b[2J: refused"

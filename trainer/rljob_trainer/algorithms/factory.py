@@ -1,5 +1,6 @@
 """Chooses the algorithm that the manifest names: one of ours by its name, a user's by `module:object`."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,8 @@ from rljob_api.algorithms import KNOWN
 from rljob_trainer import user_code
 from rljob_trainer.algorithms.algorithm import Advantage, Algorithm, GroupOutcome, Make, Value
 from rljob_trainer.algorithms.errors import AlgorithmError
+
+log = logging.getLogger(__name__)
 
 LARGEST = float(np.finfo(np.float32).max)
 """of an advantage: the learner computes in fp32"""
@@ -51,6 +54,27 @@ def tried(algorithm: Algorithm, samples: int) -> None:
     algorithm.advantage(
         [GroupOutcome(tuple(map(float, rewards_G)), (LENGTH,) * samples, none, none) for rewards_G in rewards]
     )
+
+
+def smallest_group(algorithm: Algorithm, samples: int) -> int:
+    """Return how many samples of a group the algorithm needs when some were lost: two, or all `samples`.
+
+    Ours need two. A user's may take it that all groups are equally large.
+    """
+    if not isinstance(algorithm.advantage, Checked):
+        return 2
+    none = (np.zeros(LENGTH),) * samples
+    sizes = sorted({2, max(2, samples // 2), max(2, samples - 1), samples})
+    uneven = [
+        GroupOutcome(tuple(float(sample % 2) for sample in range(size)), (LENGTH,) * size, none[:size], none[:size])
+        for size in sizes
+    ]
+    try:
+        groups = algorithm.advantage(uneven)
+    except AlgorithmError as error:
+        log.warning("action=keep_whole_groups samples=%d reason=%s", samples, error)
+        return samples
+    return 2 if [len(group) for group in groups] == sizes else samples
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,10 +35,10 @@ from rljob_trainer.data.packages import cache_directory, checkpoint
 from rljob_trainer.data.prompt_scheduler import PromptScheduler
 from rljob_trainer.data.tokenizer import import_in_background
 from rljob_trainer.engines import placement
-from rljob_trainer.losses import Losses
 from rljob_trainer.parts import Parts
 from rljob_trainer.processes import leftovers
 from rljob_trainer.reporting.events import FILE_NAME, last_step
+from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.rundir.checkpoints import CheckpointError, Found
 from rljob_trainer.rundir.fence import Fence

@@ -1,6 +1,6 @@
 """What is wrapped around the loop's parts: rollouts that are dumped or chosen, rewards that are shaped, a first look.
 
-    loop ─► first step ─► shaping ─► dynamic sampling ─► dumping ─► rollouts, rewards, learner, report
+    loop ─► first step ─► shaping ─► dynamic sampling ─► leaving out ─► dumping ─► rollouts, rewards, learner, report
 
 `decorators` decides which and in which order; `decorated` applies them, innermost first.
 """
@@ -11,6 +11,7 @@ from enum import Enum, auto
 
 from rljob_api.sections import Spec
 from rljob_api.sizing.batch import batch
+from rljob_trainer.algorithms.factory import smallest_group
 from rljob_trainer.assembly.foundation import Foundation
 from rljob_trainer.assembly.stages import Material
 from rljob_trainer.learners.group import LearnerGroup
@@ -19,6 +20,7 @@ from rljob_trainer.reporting.first_step import format_of
 from rljob_trainer.rewards.overlong import Shaped, shaping
 from rljob_trainer.rollouts.dynamic_sampling import DynamicRollouts, ReportWithDropped
 from rljob_trainer.rollouts.first_step import FirstStep
+from rljob_trainer.rollouts.left_out import LeavingOut
 from rljob_trainer.rollouts.recorded import Dumping
 from rljob_trainer.rollouts.supervised import FirstReferences
 
@@ -26,6 +28,8 @@ from rljob_trainer.rollouts.supervised import FirstReferences
 class Decorator(Enum):
     DUMPING = auto()
     """writes groups and rewards to disk"""
+    LEAVING_OUT = auto()
+    """drops what was lost, within a budget"""
     DYNAMIC_SAMPLING = auto()
     """chooses groups by their rewards"""
     SHAPING = auto()
@@ -55,6 +59,7 @@ def decorators(spec: Spec, first: int) -> tuple[Decorator, ...]:
     """
     wanted = {
         Decorator.DUMPING: spec.has_engines and spec.debug.dump_rollouts,
+        Decorator.LEAVING_OUT: not spec.is_sft,
         Decorator.DYNAMIC_SAMPLING: spec.algorithm.dynamic_sampling is not None,
         Decorator.SHAPING: True,
         Decorator.FIRST_STEP: first == 0 and not spec.is_sft,
@@ -81,6 +86,9 @@ def _wrapped(
             groups = spec.rollout.prompts_per_step
             dumping = Dumping(core.rollouts, core.rewards, material.dump, material.made, groups)
             return replace(core, rollouts=dumping, rewards=dumping)
+        case Decorator.LEAVING_OUT:
+            leaving = _leaving_out(core, foundation, material)
+            return replace(core, rollouts=leaving, rewards=leaving)
         case Decorator.DYNAMIC_SAMPLING:
             return _with_dynamic_sampling(core, foundation)
         case Decorator.SHAPING:
@@ -90,6 +98,19 @@ def _wrapped(
             return replace(core, learner=look, report=look)
         case Decorator.FIRST_REFERENCES:
             return replace(core, report=FirstReferences(core.report, first_step, material.fingerprint))
+
+
+def _leaving_out(core: Core, foundation: Foundation, material: Material) -> LeavingOut:
+    rollout = foundation.spec.rollout
+    return LeavingOut(
+        source=core.rollouts,
+        rewards=core.rewards,
+        prompts_per_step=rollout.prompts_per_step,
+        samples_per_prompt=rollout.samples_per_prompt,
+        share=foundation.spec.recovery.lost_samples,
+        losses=foundation.losses,
+        smallest=smallest_group(material.algorithm, rollout.samples_per_prompt),
+    )
 
 
 def _with_dynamic_sampling(core: Core, foundation: Foundation) -> Core:

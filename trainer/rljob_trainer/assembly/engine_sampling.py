@@ -62,9 +62,12 @@ def engine_source(foundation: Foundation, model: Path, data: Dataset) -> EngineS
         environ=foundation.environ,
         with_metadata=spec.data.metadata_key is not None,
         alive=foundation.status_store.beat,
+        losses=foundation.losses,
+        outage=foundation.outage,
     )
     loaded = rewards(spec.reward, context, stack)
-    function = conversations.function(spec, foundation.directory / "logs" / "tools.log", stack, foundation.environ)
+    log_file, beat = foundation.directory / "logs" / "tools.log", foundation.status_store.beat
+    function = conversations.function(spec, log_file, stack, foundation.environ, foundation.losses, beat)
     return EngineSource(foundation, loaded, function)
 
 
@@ -150,14 +153,16 @@ class EngineSampling:
         spec, beat = self.foundation.spec, self.foundation.status_store.beat
         # A prompt may outlive an engine: time for two answers and a restart between them.
         patience_s: float = 2 * spec.rollout.request_timeout_seconds + spec.recovery.start_timeout_seconds
+        outage = self.foundation.outage
         generator: Generator = RouterGenerator(router, spec.rollout.request_timeout_seconds)
         if self.function is not None:
             model, url = self.material.model, self.fleet.client.url
             generator = conversations.function_generator(
-                self.function, spec, model, url, patience_s, beat, self.foundation.stack
+                self.function, spec, model, url, patience_s, beat, self.foundation.stack, outage(self.function.name)
             )
             patience_s = math.inf  # a prompt takes as many answers as it takes: the generator watches the engines
-        return Sampler(generator, patience_s, lambda: publisher.version, beat, learner.check)
+        answers = outage("the answer of the engines")
+        return Sampler(generator, patience_s, lambda: publisher.version, beat, learner.check, outage=answers)
 
     def _evaluation(self, sampler: Sampler) -> Evaluation:
         spec, data = self.foundation.spec, self.material.data

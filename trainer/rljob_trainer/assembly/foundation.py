@@ -12,9 +12,9 @@ from rljob_api.sizing.topology import Topology, topology
 from rljob_trainer.control.orders import OrderBook
 from rljob_trainer.control.status_store import StatusStore
 from rljob_trainer.engines.commands import PoolCommands
-from rljob_trainer.losses import Losses
 from rljob_trainer.processes import leftovers
 from rljob_trainer.processes.background import Background
+from rljob_trainer.reporting.losses import TRIES, Losses, Outage
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.reporting.report import Report, open_report, weights_and_biases
 from rljob_trainer.rundir.cores import make_place
@@ -57,6 +57,12 @@ class Foundation:
     def directory(self) -> Path:
         """The run's directory."""
         return self.fence.directory
+
+    def outage(self, what: str, tries: int = TRIES) -> Outage:
+        """Return what tells an outage of something from failures of single requests; `what` is in words."""
+        beat, longest_s = self.status_store.beat, self.spec.recovery.outage_seconds
+        has_worked = self.report.progress().step > 0
+        return Outage(what, self.losses, longest_s, tries, has_worked, beat)
 
     @property
     def run_id(self) -> str:

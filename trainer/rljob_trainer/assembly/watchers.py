@@ -29,7 +29,10 @@ def start_watchers(
 ) -> StatusUpdater:
     """Start all watchers; return the one that updates the status."""
     store, report = foundation.status_store, foundation.report
-    updater = StatusUpdater(store, report.progress, report.findings, sampling.engines, report.engines)
+    report.with_losses(foundation.losses.lost)
+    updater = StatusUpdater(
+        store, report.progress, report.findings, sampling.engines, report.engines, foundation.losses
+    )
     recovery = FallbackRecovery(
         store, foundation.orders, server.attendance, foundation.spec.recovery, leave=_end_process
     )

@@ -55,7 +55,10 @@ class Batches:
     """experts of all layers that a token is sent to, for updates that use those of the rollout; 0: they do not"""
 
     def __call__(self, groups: Sequence[ScoredGroup]) -> tuple[StepBatch, ...]:
-        """Return the optimizer steps; every sample counts in exactly one of them."""
+        """Return the optimizer steps; every sample counts in exactly one of them.
+
+        Where samples were lost, all steps lose some: a last step of one sample would weigh as much as the others.
+        """
         penalised, values = self.penalties(groups), self.values(groups)
         outcomes = [
             GroupOutcome(
@@ -73,8 +76,8 @@ class Batches:
                 group.group.samples_G, advantages, self._value_targets(outcome), strict=True
             )
         ]
-        size, kl = self.global_batch_size, penalised.kl if penalised else None
-        return tuple(self._step(samples[start : start + size], kl) for start in range(0, len(samples), size))
+        kl = penalised.kl if penalised else None
+        return tuple(self._step(samples[start:end], kl) for start, end in shares(len(samples), self.global_batch_size))
 
     def _value_targets(self, outcome: GroupOutcome) -> list[ValueTargets | None]:
         """Return what the critic is fitted to on each sample of a group."""
@@ -103,6 +106,12 @@ class Batches:
         ]
         packed = pack(sequences, self.data_parallel, self.max_tokens, in_step=self.in_step, multiple=self.multiple)
         return StepBatch(packed, len(samples), sum(len(sequence.tokens) for sequence in sequences), kl)
+
+
+def shares(samples: int, size: int) -> tuple[tuple[int, int], ...]:
+    """Return beginnings and ends of as few parts as possible of at most `size`, which differ by one at most."""
+    steps = -(-samples // size)
+    return tuple((part * samples // steps, (part + 1) * samples // steps) for part in range(steps))
 
 
 def experts_of(sample: Sample, choices: int) -> npt.NDArray[np.int16]:

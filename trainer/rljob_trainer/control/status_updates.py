@@ -6,13 +6,14 @@ Phase and heartbeat are not copied here. The main thread sets them itself, so a 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from rljob_api import control
 from rljob_trainer.control.status_store import StatusStore
 from rljob_trainer.engines.records import EngineSnapshot
 from rljob_trainer.processes.kept_process import LOG_FOLLOWS
 from rljob_trainer.reporting.finding import Finding
+from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.reporting.progress import RunProgress
 from rljob_trainer.reporting.records import EvaluationRecord
 
@@ -29,6 +30,7 @@ class StatusUpdater:
     engines: Callable[[], Sequence[EngineSnapshot]]
     count_engines: Callable[[dict[str, int]], None]
     """is called with the number of engines in each state"""
+    losses: Losses = field(default_factory=Losses)
     clock: Callable[[], float] = time.time
 
     async def run(self) -> None:
@@ -41,7 +43,7 @@ class StatusUpdater:
         """Update the status store now."""
         progress, status = self.progress(), self.status_store.status
         engines = engines_of(self.engines(), status.engines, self.clock())
-        changes = changes_to(status, progress, self.findings(), engines)
+        changes = changes_to(status, progress, self.findings(), engines, self.losses)
         if changes:
             self.status_store.update(**changes)
         if "engines" in changes:
@@ -53,6 +55,7 @@ def changes_to(
     progress: RunProgress,
     findings: Sequence[Finding],
     engines: tuple[control.EngineStatus, ...],
+    losses: Losses,
 ) -> dict[str, object]:
     """Return the fields of the status that are out of date."""
     now = {
@@ -60,6 +63,8 @@ def changes_to(
         "engines": engines,
         "checkpoint": checkpoint_of(progress),
         "findings": tuple(control.Finding(**asdict(finding)) for finding in findings),
+        "waits_for": losses.waiting_for,
+        "waited_seconds": float(int(losses.waited_s)),
     }
     return {name: value for name, value in now.items() if value != getattr(status, name)}
 
@@ -110,6 +115,7 @@ def progress_of(progress: RunProgress) -> control.Progress:
         weight_version=progress.version,
         eta_seconds=progress.eta_seconds,
         last_step_seconds=dict(progress.phase_seconds),
+        losses=dict(progress.losses),
     )
 
 

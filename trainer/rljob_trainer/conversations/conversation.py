@@ -80,7 +80,8 @@ class Conversation:
         self._answers: list[Continuation] = []
         self._over = self._outgrown = False
         self._clock = clock
-        self._began, self._waited_s = clock(), 0.0
+        self._began: float | None = None
+        self._waited_s = 0.0
         self._waits_since: float | None = None
 
     @property
@@ -130,9 +131,15 @@ class Conversation:
         self._over = True
         raise ConversationOverError(f"prompt {self.prompt.uid}: cut off")
 
+    def begin(self) -> None:
+        """Note that the function begins to run: it may have waited for its turn, behind others."""
+        self._began = self._clock()
+
     @property
     def own_s(self) -> float:
-        """Time spent in the function so far, without waiting for the model [s]."""
+        """Time spent in the function so far, without waiting for its turn or for the model [s]."""
+        if self._began is None:
+            return 0.0
         since = self._waits_since
         waited_s = self._waited_s + (self._clock() - since if since is not None else 0.0)
         return self._clock() - self._began - waited_s

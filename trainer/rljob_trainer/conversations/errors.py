@@ -5,5 +5,9 @@ class GenerateError(Exception):
     """A sample cannot be made; the text names the function and the prompt."""
 
 
+class TooSlowError(GenerateError):
+    """A generate function did not end in its time; another try would take as long."""
+
+
 class ConversationOverError(Exception):
     """No token fits any more. A generate function need not catch this: the sample ends here."""

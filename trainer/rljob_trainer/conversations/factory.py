@@ -22,20 +22,37 @@ from rljob_trainer.conversations.turns import Turns
 from rljob_trainer.data.tokenizer import load_config, load_tokenizer
 from rljob_trainer.engines.client import RouterClient, open_session
 from rljob_trainer.processes.background import Background
+from rljob_trainer.reporting.losses import Losses, Outage
 
 log = logging.getLogger(__name__)
 
 CLOSE_S = 10.0
 
 
-def function(spec: Spec, log_file: Path, stack: ExitStack, environ: Mapping[str, str]) -> Function | None:
-    """Return what makes samples in several steps; None: the model answers once. Raises GenerateError.
+def function(
+    spec: Spec,
+    log_file: Path,
+    stack: ExitStack,
+    environ: Mapping[str, str],
+    losses: Losses | None = None,
+    alive: Callable[[], None] = lambda: None,
+) -> Function | None:
+    """Return what makes samples in several steps; None: the model answers once. Raises GenerateError and AwayError.
 
     What tools print goes to `log_file`; `stack` ends their processes. `environ` says whether there are pods for tools.
+    `losses` learns what calls wait for, and `alive` is called meanwhile.
     """
     rollout = spec.rollout
     if rollout.tools is not None:
-        toolbox = Toolbox(tools(rollout.tools), rollout.tools, log_file, pool=pool_of(spec, environ))
+        toolbox = Toolbox(
+            tools(rollout.tools),
+            rollout.tools,
+            log_file,
+            pool=pool_of(spec, environ),
+            losses=losses,
+            longest_s=spec.recovery.outage_seconds,
+            alive=alive,
+        )
         stack.callback(toolbox.close)
         toolbox.load()
         return Function("rollout.tools", ToolLoop(toolbox, rollout.tools.max_turns))
@@ -64,10 +81,12 @@ def function_generator(
     patience_s: float,
     alive: Callable[[], None],
     stack: ExitStack,
+    outage: Outage | None = None,
 ) -> FunctionGenerator:
     """Return a generator that has `function` make samples with the engines behind a router; `stack` ends its loop.
 
-    `patience_s` is the longest time without any answer [s]; `alive` is called on every answer.
+    `patience_s` is the longest time without any answer [s]; `alive` is called on every answer. `outage` decides which
+    samples are lost; None: an error of one is an error of all.
     """
     tokenizer, rollout = load_tokenizer(model), spec.rollout
     apart = stack.enter_context(own_loop())
@@ -84,6 +103,7 @@ def function_generator(
             overflow=rollout.overflow,
         ),
         apart=apart.loop,
+        outage=outage,
     )
 
 

@@ -10,6 +10,7 @@ from rljob_trainer.conversations.conversation import Conversation
 from rljob_trainer.conversations.errors import ConversationOverError, GenerateError
 from rljob_trainer.engines.client import EngineError
 from rljob_trainer.generator import GenerationFailedError, RolloutTimeoutError
+from rljob_trainer.reporting.losses import AwayError
 from rljob_trainer.samples import Sample
 
 log = logging.getLogger(__name__)
@@ -17,7 +18,7 @@ log = logging.getLogger(__name__)
 Generate = Callable[[Conversation], Awaitable[str | None]]
 """makes one sample of the prompt; returns what is judged, or None for the model's last answer"""
 
-OURS = (GenerateError, GenerationFailedError, RolloutTimeoutError, EngineError)
+OURS = (GenerateError, GenerationFailedError, RolloutTimeoutError, EngineError, AwayError)
 """not the function's fault, or already clear"""
 
 
@@ -30,7 +31,8 @@ class Function:
     call: Generate
 
     async def sample(self, conversation: Conversation) -> Sample:
-        """Make a sample. Raises GenerateError and the errors of the engines."""
+        """Make a sample. Raises GenerateError, AwayError and the errors of the engines."""
+        conversation.begin()
         try:
             judged = await self.call(conversation)
         except ConversationOverError:

@@ -2,18 +2,19 @@
 
 Functions run in their own event loop. A function that computes, or blocks without `await`, delays other samples, but
 not the driver's heartbeat or control server. Unanswered requests are retried without the function's knowledge. A sample
-whose turns come from different weights is started again.
+whose turns come from different weights is started again. A function that fails is called again, some times; then its
+sample is lost, and the others stay.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rljob_api.sections import Sampling
 from rljob_trainer.conversations.conversation import Conversation, Limits
-from rljob_trainer.conversations.errors import GenerateError
+from rljob_trainer.conversations.errors import GenerateError, TooSlowError
 from rljob_trainer.conversations.function import Function
 from rljob_trainer.conversations.turns import Tokenizer, Turns
 from rljob_trainer.engines.client import (
@@ -26,6 +27,7 @@ from rljob_trainer.engines.client import (
 from rljob_trainer.engines.generation import token_request
 from rljob_trainer.generator import RETRY_PAUSE_S, GenerationFailedError, RolloutTimeoutError
 from rljob_trainer.processes.background import Background
+from rljob_trainer.reporting.losses import Cause, Outage, Trouble
 from rljob_trainer.samples import Prompt, Sample
 
 log = logging.getLogger(__name__)
@@ -112,37 +114,60 @@ class FunctionGenerator:
     apart: Background
     """where functions run"""
     clock: Callable[[], float] = time.monotonic
+    outage: Outage | None = field(default_factory=lambda: Outage("the generate function"))
+    """decides which samples are lost; None: an error of one is an error of all"""
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     async def generate(self, prompt: Prompt, sampling: Sampling, num_samples: int, greedy: bool) -> tuple[Sample, ...]:
-        """Return `num_samples` samples.
+        """Return `num_samples` samples, less those that are lost.
 
-        Raises GenerateError where the function cannot make one, EngineRefusedError where it asks for what no engine
-        can do, RolloutTimeoutError where no engine answers.
+        Raises RolloutTimeoutError where no engine answers, AwayError where the function fails for too long. If nothing
+        may be lost: GenerateError where the function cannot make a sample, EngineRefusedError where it asks for what no
+        engine can do.
         """
         self.engines.begin()
         model = SampledModel(self.engines, prompt, sampling, greedy)
         asked = [asyncio.ensure_future(self._sample(prompt, model, greedy)) for _ in range(num_samples)]
         try:
-            return tuple(await asyncio.gather(*asked))
+            return tuple(sample for sample in await asyncio.gather(*asked) if sample is not None)
         finally:
             for task in asked:
                 task.cancel()
 
-    async def _sample(self, prompt: Prompt, model: SampledModel, greedy: bool) -> Sample:
+    async def _sample(self, prompt: Prompt, model: SampledModel, greedy: bool) -> Sample | None:
+        """Return a sample; None: it is lost."""
+        failing = self.outage.trouble() if self.outage else None
         while True:
             conversation = Conversation(prompt, greedy, model, self.tokenizer, self.turns, self.limits, self.clock)
             try:
-                return await self._made(conversation)
+                sample = await self._made(conversation)
             except GenerationFailedError as error:
                 log.info("action=begin_again prompt=%s reason=%s", prompt.uid, error)
-            await asyncio.sleep(RETRY_PAUSE_S)
+                await asyncio.sleep(RETRY_PAUSE_S)
+            except (GenerateError, EngineRefusedError) as error:
+                if self.outage is None or failing is None:
+                    raise
+                if (pause_s := self._pause_s(self.outage, failing, error)) is None:
+                    log.warning("action=lose_sample prompt=%s reason=%s", prompt.uid, error)
+                    cause = Cause.REFUSED if isinstance(error, EngineRefusedError) else Cause.GENERATE
+                    self.outage.losses.note(cause, 1, error)
+                    return None
+                log.info("action=try_again prompt=%s seconds=%.1f reason=%s", prompt.uid, pause_s, error)
+                await self.pause(pause_s)
+            else:
+                if self.outage is not None:
+                    self.outage.worked()
+                return sample
+
+    def _pause_s(self, outage: Outage, failing: Trouble, error: Exception) -> float | None:
+        return None if isinstance(error, TooSlowError) else outage.pause_s(failing, str(error))
 
     async def _made(self, conversation: Conversation) -> Sample:
         making = asyncio.wrap_future(self.apart.submit(self.function.sample(conversation)))
         try:
             while not (await asyncio.wait({making}, timeout=LOOK_S))[0]:
                 if conversation.own_s > self.own_time_s:
-                    raise GenerateError(
+                    raise TooSlowError(
                         f"{self.function.name}: prompt {conversation.prompt.uid}: took longer than "
                         f"{self.own_time_s:g} s (generateTimeoutSeconds), beside waiting for the model"
                     )

@@ -27,6 +27,7 @@ from rljob_trainer.processes.answers import Reply
 from rljob_trainer.processes.call_results import FORGED
 from rljob_trainer.processes.function_worker import Setup
 from rljob_trainer.processes.function_workers import LOOK_S, NUMBER_BYTES, FunctionError, Running, start
+from rljob_trainer.reporting.losses import AwayError, Losses
 from rljob_trainer.sandboxes.client import PodAwayError, PodLostError
 from rljob_trainer.sandboxes.namespaces import NamespaceServer
 
@@ -36,9 +37,10 @@ CALL = "rljob_trainer.sandboxes.tool_worker:call"
 MOST_SHOWN = 10_000
 """characters of a result"""
 AWAY_S = 300.0
-"""longest time without any pod that takes a call [s]"""
+"""longest time without any pod that takes a call, where no run says how long it waits [s]"""
 PAUSE_S = 0.5
-"""before the next pod is tried [s]"""
+LONGEST_PAUSE_S = 10.0
+"""before the next pod is tried, first and later [s]"""
 MOST_LOST = 2
 """pods that one call may cost"""
 
@@ -195,11 +197,18 @@ class Toolbox:
         clock: Callable[[], float] = time.monotonic,
         pool: Pool | None = None,
         pause: Callable[[float], None] = time.sleep,
+        losses: Losses | None = None,
+        longest_s: float = AWAY_S,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
-        """`pool` are the pods for tools; None: there are none."""
+        """`pool` are the pods for tools; None: there are none. `longest_s` is how long a call waits for one [s].
+
+        `losses` learns that calls wait, and `alive` is called meanwhile.
+        """
         self._paths = {each.name: each.path for each in known}
         self._places = places(known, settings, pool, log_file, clock)
-        self._clock, self._pause = clock, pause
+        self._clock, self._pause, self._alive = clock, pause, alive
+        self._losses, self._longest_s = losses or Losses(), longest_s
         self._idle: SimpleQueue[Place] = SimpleQueue()
         for place in self._places:
             self._idle.put(place)
@@ -207,7 +216,7 @@ class Toolbox:
         self._threads = ThreadPoolExecutor(len(self._places), thread_name_prefix="tools")
 
     async def result(self, call: ToolCall | BadCall) -> str:
-        """Return the result of a call, or its error, as the model sees it. Raises GenerateError."""
+        """Return the result of a call, or its error, as the model sees it. Raises GenerateError and AwayError."""
         if isinstance(call, BadCall):
             return f"Error: {call.reason}"
         if call.name not in self._paths:
@@ -230,17 +239,24 @@ class Toolbox:
             raise GenerateError(f"the process of the tools cannot be ended: {error}") from error
 
     def load(self) -> None:
-        """Load every tool where it will run. Raises GenerateError if that is impossible."""
+        """Load every tool where it will run. Raises GenerateError if that is impossible, and AwayError."""
         for path in self._paths.values():
             self._somewhere(partial(_load, path))
 
     def _called(self, call: ToolCall) -> str:
-        """Return the result of a call. Raises GenerateError."""
+        """Return the result of a call. Raises GenerateError and AwayError."""
         return self._somewhere(lambda place: place.call(self._paths[call.name], call.arguments))
 
     def _somewhere(self, ask: Callable[[Place], str]) -> str:
-        """Return the answer of the first place that takes a request. Raises GenerateError if none does for long."""
-        deadline, lost = self._clock() + AWAY_S, 0
+        """Return the answer of the first place that takes a request. Raises AwayError if none does for long."""
+        who = object()
+        try:
+            return self._asked(ask, who)
+        finally:
+            self._losses.waits(who, None)
+
+    def _asked(self, ask: Callable[[Place], str], who: object) -> str:
+        deadline, pause_s, lost = self._clock() + self._longest_s, PAUSE_S, 0
         while True:
             place = self._idle.get()
             try:
@@ -255,8 +271,11 @@ class Toolbox:
                 self._idle.put(place)
             log.info("action=next_pod reason=%s", reason)
             if self._clock() > deadline:
-                raise GenerateError(f"no pod has taken a call of a tool for {AWAY_S:g} s: {reason}")
-            self._pause(PAUSE_S)
+                raise AwayError(f"no pod has taken a call of a tool for {self._longest_s:g} s: {reason}")
+            self._losses.waits(who, f"a pod for tools: {reason}")
+            self._alive()
+            self._pause(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def _load(path: str, place: Place) -> str:

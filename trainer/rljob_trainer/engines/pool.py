@@ -203,15 +203,12 @@ class EnginePool:
         return tuple(engine.served.url for engine in self._engines.values() if engine.routed and engine.served)
 
     async def release_memory(self) -> None:
-        """Free all GPU memory of every engine that answers; one that fails is out of service. Raises EngineError."""
+        """Free all GPU memory of every engine that answers; one that fails is out of service."""
         await self._all_hold(memory.NOTHING)
 
     async def resume_memory(self) -> None:
-        """Let engines have memory for the next publication, until which its content is undefined.
-
-        The KV cache comes with it, or where the learner leaves the GPU, after it. An engine that fails is out of
-        service.
-        """
+        """Let engines have memory for the next publication, until which its content is undefined: KV cache included,
+        or where the learner leaves the GPU, not yet."""
         await self._turns.trained()
         await self._all_hold(self._turns.publishing)
 
@@ -410,8 +407,7 @@ class EnginePool:
             engine.incident = None
 
     async def _all_hold(self, wanted: memory.Parts) -> None:
-        """Let all engines have these parts; those that fail are out of service, and their memory is free when this
-        returns: the process is gone."""
+        """Let all engines have these parts; those that fail are out of service, and their processes gone."""
         engines = [engine for engine in self._engines.values() if _answers(engine)]
         generations = {engine.name: engine.state.generation for engine in engines}
         failed = await self._hold(engines, wanted)

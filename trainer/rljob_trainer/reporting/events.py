@@ -3,11 +3,14 @@
 A line is complete when it ends with a newline. A last line without one was cut off by a crash and is ignored.
 """
 
+import logging
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -24,7 +27,11 @@ from rljob_trainer.reporting.records import (
     StepRecord,
 )
 
+log = logging.getLogger(__name__)
+
 FILE_NAME = "events.jsonl"
+MOST_WAITING = 10_000
+"""records of a volume that has failed for days; the oldest are dropped first"""
 _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
 
 
@@ -41,20 +48,58 @@ class Lost:
 
 
 class EventLog:
-    """Appends records to a file; each is on the disk when `record` returns."""
+    """Appends records to a file; each is on the disk when `record` returns, or is written with the next one.
+
+    A volume that fails costs no record and ends no run: nothing depends on this file.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _cut_torn_line(path)
-        self._file = appended(path)
+        self._path = path
+        self._file: BinaryIO | None = appended(path)
+        self._size = path.stat().st_size
+        """of what is on the disk [bytes]"""
+        self._waiting: deque[bytes] = deque(maxlen=MOST_WAITING)
 
     def record(self, record: Record) -> None:
-        self._file.write(record.model_dump_json().encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._waiting.append(record.model_dump_json().encode() + b"\n")
+        try:
+            self._write()
+        except OSError as error:
+            log.warning("action=record file=%s outcome=later records=%d reason=%s", self._path, self._number, error)
+            self._leave()
 
     def close(self) -> None:
-        self._file.close()
+        if self._waiting:
+            try:
+                self._write()
+            except OSError as error:
+                log.warning("action=close file=%s lost=%d reason=%s", self._path, self._number, error)
+        self._leave()
+
+    @property
+    def _number(self) -> int:
+        return len(self._waiting)
+
+    def _write(self) -> None:
+        if self._file is None:
+            with changed(self._path) as file:
+                file.truncate(self._size)  # of a write that has failed, nothing stays
+            self._file = appended(self._path)
+        lines = b"".join(self._waiting)
+        self._file.write(lines)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._size += len(lines)
+        self._waiting.clear()
+
+    def _leave(self) -> None:
+        """Close the file: after an error its handle may be stale."""
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):
+                file.close()
 
 
 def read_events(path: Path) -> Iterator[Record]:

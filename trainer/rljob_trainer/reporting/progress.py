@@ -57,6 +57,8 @@ class RunProgress:
     """the newest"""
     outcome: str | None = None
     """how the run ended"""
+    losses: Mapping[str, int] = field(default_factory=dict)
+    """what the whole run has lost to the world around it, by cause"""
 
 
 class ProgressHolder:
@@ -138,4 +140,11 @@ def _after_step(progress: RunProgress, record: StepRecord) -> RunProgress:
         train_tokens_per_second=record.train_tokens_per_second,
         version=record.version,
         phase_seconds=record.phase_seconds,
+        losses=_sum(progress.losses, record.losses),
     )
+
+
+def _sum(some: Mapping[str, int], others: Mapping[str, int]) -> Mapping[str, int]:
+    if not others:
+        return some
+    return {cause: some.get(cause, 0) + others.get(cause, 0) for cause in sorted({*some, *others})}

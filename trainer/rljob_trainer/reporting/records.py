@@ -40,6 +40,7 @@ class StepRecord(_Line, StepMetrics):
     reward_parts: Mapping[str, float] = Field(default_factory=dict)
     engine_samples: Mapping[str, int] = Field(default_factory=dict)
     gpus: Mapping[str, GpuUse] = Field(default_factory=dict)
+    losses: Mapping[str, int] = Field(default_factory=dict)
     phase_seconds: PhaseSeconds
 
 
@@ -97,7 +98,9 @@ class EvaluationRecord(AccuracyRecord):
     step: int
     """0: before the first step"""
     reward_failures: int = 0
-    """judgements that failed and got `reward.failureScore`, in all sets"""
+    """judgements that failed, in all sets"""
+    lost_samples: int = 0
+    """samples that were not made or not judged, and do not count, in all sets"""
     sets: Mapping[str, AccuracyRecord] = Field(default_factory=dict)
     """of each of `data.evaluationSets`, by its name"""
 

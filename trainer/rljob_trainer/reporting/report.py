@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from rljob_api.control import Incident
+from rljob_api.foreign_text import said
 from rljob_api.sections import RLJob, Source, Wandb
 from rljob_api.sizing.topology import topology
-from rljob_trainer.gpu_metrics import GpuUse
+from rljob_trainer.gpu_metrics import GpuUse, LostMetrics
 from rljob_trainer.metrics import Accuracy, LearnerMetrics, Publication
 from rljob_trainer.reporting.errors import TrackingError
 from rljob_trainer.reporting.events import FILE_NAME, EventLog, Lost, read_events, rewind
@@ -79,6 +80,7 @@ class Report:
         self._watching = watching
         self._sinks: tuple[Sink, ...] = (*files, metrics, progress)
         self._gpus: Callable[[], Mapping[str, GpuUse]] = dict
+        self._lost: Callable[[], LostMetrics] = LostMetrics
         self._lock = threading.Lock()
 
     def also_to(self, sink: Sink) -> None:
@@ -89,6 +91,10 @@ class Report:
     def with_gpus(self, gpus: Callable[[], Mapping[str, GpuUse]]) -> None:
         """Record what `gpus` returns with each later step: the use of each GPU since its last call."""
         self._gpus = gpus
+
+    def with_losses(self, lost: Callable[[], LostMetrics]) -> None:
+        """Record what `lost` returns with each later step: what was lost since its last call."""
+        self._lost = lost
 
     def progress(self) -> RunProgress:
         """Return the current progress."""
@@ -136,7 +142,8 @@ class Report:
         self._step = step
         newest = step - 1 if self._job.spec.ahead else None
         metrics = step_metrics(groups, training, publication, dropped, newest)
-        record = StepRecord(**{**vars(metrics), "phase_seconds": lap, "gpus": self._gpus()}, time=now, step=step)
+        measured = {**vars(metrics), **vars(self._lost()), "phase_seconds": lap, "gpus": self._gpus()}
+        record = StepRecord(**measured, time=now, step=step)
         self._record(record)
         for engine, tokens in nonfinite_logprobs((*groups, *dropped)).items():
             log.warning("action=count_nonfinite_logprobs step=%d engine=%s tokens=%d", step, engine, tokens)
@@ -186,6 +193,7 @@ class Report:
                     greedy=accuracy.greedy,
                     n=accuracy.questions,
                     reward_failures=accuracy.failures,
+                    lost_samples=accuracy.lost,
                     sets={
                         name: AccuracyRecord(sampled=each.sampled, greedy=each.greedy, n=each.questions)
                         for name, each in accuracy.sets.items()
@@ -238,7 +246,10 @@ class Report:
     def _record(self, record: Record) -> None:
         with self._lock:
             for sink in self._sinks:
-                sink.record(record)
+                try:
+                    sink.record(record)
+                except OSError as error:  # nothing that is trained depends on a sink
+                    log.warning("action=record sink=%s outcome=lost reason=%s", type(sink).__name__, said(error))
 
 
 def open_report(

@@ -7,10 +7,11 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rljob_api.sections import Part, Reward, RewardKind
+from rljob_trainer.reporting.losses import Cause, Losses, Outage
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rewards.function import Failure, Judge, Response, Score
 from rljob_trainer.samples import Group, Prompt, ScoredGroup
@@ -33,7 +34,7 @@ class PartReward:
     threshold: float | None = None
     first_line: bool = False
     failure_score: float | None = None
-    """reward of a response that could not be judged; None: that is an error"""
+    """reward of a response that could not be judged; None: it is left out"""
 
     def scores(self, responses: Sequence[Response]) -> Iterator[Score]:
         """Yield a score, after the threshold, or a failure for each response. A score that is not finite stays it."""
@@ -42,25 +43,24 @@ class PartReward:
             yield score if isinstance(score, Failure) else self._settled(score)
 
     def rewards(self, responses: Sequence[Response]) -> "Judged":
-        """Return a reward for each response. Raises RewardError at the first failure, unless failures have a score.
+        """Return a reward for each response. The score of failures hides no judge that fails on all of several."""
+        found = list(self.scores(responses))
+        if len(found) != len(responses):
+            raise ValueError(f"{self.name}: {len(found)} scores for {len(responses)} responses: one is shorter")
+        failed = [score.reason if isinstance(score, Failure) else None for score in found]
+        instead = None if len(failed) > 1 and all(failed) else self.failure_score
+        scores = [instead if isinstance(score, Failure) else score for score in found]
+        for response, score, reason in zip(responses, scores, failed, strict=True):
+            if reason is not None:
+                self._log(response, score, reason)
+        return Judged(scores, failed)
 
-        If all responses fail, an error is raised even if failures have a score.
-        """
-        scores: list[float] = []
-        failures: list[Failure | None] = []
-        for response, score in zip(responses, self.scores(responses), strict=True):
-            scores.append(self._failed(response, score) if isinstance(score, Failure) else score)
-            failures.append(score if isinstance(score, Failure) else None)
-        if len(failures) > 1 and all(failures) and (last := failures[-1]):
-            raise RewardError(f"not one of {len(failures)} responses could be judged; the last: {last.reason}")
-        return Judged(scores, [failure is not None for failure in failures])
-
-    def _failed(self, response: Response, failure: Failure) -> float:
-        if self.failure_score is None:
-            raise RewardError(failure.reason)
-        fields = self.name, response.prompt.uid, self.failure_score, failure.reason.partition("\n")[0]
-        log.warning("action=score_failure part=%s prompt=%s score=%g reason=%s", *fields)
-        return self.failure_score
+    def _log(self, response: Response, score: float | None, reason: str) -> None:
+        what = "left_out" if score is None else f"{score:g}"
+        log.warning(
+            "action=score_failure part=%s prompt=%s score=%s reason=%s",
+            self.name, response.prompt.uid, what, reason.partition("\n")[0],
+        )  # fmt: skip
 
     def _judged(self, text: str) -> str:
         return first_line(text) if self.first_line else text
@@ -71,11 +71,12 @@ class PartReward:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The scores of one part for all responses, in order."""
+    """What one part says of all responses, in order."""
 
-    scores: Sequence[float]
-    failed: Sequence[bool]
-    """whether a score stands for a failure"""
+    scores: Sequence[float | None]
+    """None: the response is left out"""
+    failed: Sequence[str | None]
+    """why a response could not be judged; None: it was"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +84,52 @@ class Rewards:
     """Scores groups while the loop waits: judging takes far less time than generating."""
 
     parts: tuple[PartReward, ...]
+    losses: Losses = field(default_factory=Losses)
 
     def score(self, groups: Sequence[Group]) -> tuple[ScoredGroup, ...]:
-        """Return the groups with a reward for each sample, in the same order. Raises RewardError."""
+        """Return the groups with a reward for each sample, in the same order, without samples that were not judged.
+
+        Raises RewardError and AwayError.
+        """
         responses = [Response(group.prompt, sample.text) for group in groups for sample in group.samples_G]
         judged = [part.rewards(responses) for part in self.parts]
+        totals = [self._total(response, judged, row) for row, response in enumerate(responses)]
         scored, first = [], 0
         for group in groups:
             rows = range(first, first + len(group.samples_G))
-            scored.append(self._scored(group, judged, rows))
+            scored.append(self._scored(group, judged, totals, rows))
             first = rows.stop
         return tuple(scored)
 
-    def _scored(self, group: Group, judged: Sequence[Judged], rows: range) -> ScoredGroup:
-        by_part = list(zip(self.parts, judged, strict=True))
+    def _total(self, response: Response, judged: Sequence[Judged], row: int) -> float | None:
+        """Return the reward of a response; None: it is left out."""
+        scores = [said.scores[row] for said in judged]
+        given = [score for score in scores if score is not None]
+        if len(given) == len(scores):
+            try:
+                return combined(self.parts, given, response.prompt)
+            except RewardError as error:
+                log.warning("action=score_failure prompt=%s score=left_out reason=%s", response.prompt.uid, error)
+                self.losses.note(Cause.JUDGE, 1, error)
+                return None
+        reason = next(said.failed[row] for said in judged if said.scores[row] is None)
+        self.losses.note(Cause.JUDGE, 1, RewardError(reason))
+        return None
+
+    def _scored(
+        self, group: Group, judged: Sequence[Judged], totals: Sequence[float | None], rows: range
+    ) -> ScoredGroup:
+        kept = [row for row in rows if totals[row] is not None]
+        samples_G = tuple(group.samples_G[row - rows.start] for row in kept)
+        by_part = zip(self.parts, judged, strict=True) if len(self.parts) > 1 else ()
         return ScoredGroup(
-            group=group,
-            rewards_G=tuple(combined(self.parts, [said.scores[row] for said in judged], group.prompt) for row in rows),
-            parts_G={part.name: tuple(said.scores[row] for row in rows) for part, said in by_part if len(by_part) > 1},
-            failures=sum(said.failed[row] for said in judged for row in rows),
+            group=group if len(kept) == len(rows) else replace(group, samples_G=samples_G),
+            rewards_G=tuple(total for row in kept if (total := totals[row]) is not None),
+            parts_G={
+                part.name: tuple(score for row in kept if (score := said.scores[row]) is not None)
+                for part, said in by_part
+            },
+            failures=sum(said.failed[row] is not None for said in judged for row in rows),
         )
 
 
@@ -134,6 +162,9 @@ class RewardContext:
     """whether services get the metadata of prompts"""
     alive: Callable[[], None] = lambda: None
     """called regularly while responses are judged"""
+    losses: Losses = field(default_factory=Losses)
+    outage: Callable[[str, int], Outage] | None = None
+    """makes, for a service in words and its number of tries, what waits for it; None: nobody does"""
 
 
 def rewards(spec: Reward, around: RewardContext, stack: ExitStack) -> Rewards:
@@ -141,7 +172,7 @@ def rewards(spec: Reward, around: RewardContext, stack: ExitStack) -> Rewards:
 
     Raises RewardError if a reward cannot be loaded.
     """
-    return Rewards(tuple(part_reward(part, around, stack) for part in spec.judgings))
+    return Rewards(tuple(part_reward(part, around, stack) for part in spec.judgings), around.losses)
 
 
 def part_reward(part: Part, around: RewardContext, stack: ExitStack) -> PartReward:
@@ -180,7 +211,9 @@ def judge(part: Part, around: RewardContext, stack: ExitStack) -> Judge:
         case RewardKind.REMOTE:
             from rljob_trainer.rewards.remote import remote_reward
 
-            return remote_reward(part, around.with_metadata, around.environ, around.alive)
+            assert part.remote is not None, "the manifest's rules ask for it"
+            outage = around.outage and around.outage(f"the judge {part.remote.url}", part.remote.retries + 1)
+            return remote_reward(part, around.with_metadata, around.environ, around.alive, outage)
 
 
 def first_line(text: str) -> str:

@@ -30,6 +30,6 @@ class Judge(Protocol):
     def __call__(self, responses: Sequence[Response]) -> Iterable[Score]:
         """Return one finite number or failure for each response, in order; responses to one prompt are neighbours.
 
-        Scores may come one by one, so that a caller without `failureScore` can stop at the first failure. Raises
-        RewardError if no response at all can be judged.
+        Scores may come one by one, so that a caller can stop. Raises RewardError if nothing can be judged in this way,
+        and AwayError if what judges is away for too long.
         """

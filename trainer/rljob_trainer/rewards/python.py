@@ -16,6 +16,7 @@ from rljob_api.sections import CONCURRENCY, Judges, Judging, RewardKind
 from rljob_trainer.processes.call_results import Asked, FailedCall, Result
 from rljob_trainer.processes.function_worker import Setup
 from rljob_trainer.processes.function_workers import FunctionError, Worker
+from rljob_trainer.reporting.losses import AwayError
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rewards.function import Failure, Response, Score
 from rljob_trainer.rewards.sandboxed import SandboxedFunction
@@ -41,9 +42,12 @@ class PythonReward:
     by_group: bool
 
     def __call__(self, responses: Sequence[Response]) -> Iterator[Score]:
-        """Yield the scores; a failed call over a group fails all of its responses. Raises RewardError."""
+        """Yield the scores; a failed call over a group fails all of its responses.
+
+        Raises AwayError when the worker, which has run before, cannot be started again.
+        """
         asked = [_by_group(group) for group in _groups(responses)] if self.by_group else list(map(_alone, responses))
-        with _errors_of_rewards():
+        with _errors(AwayError):
             for call, result in zip(asked, self.worker.results(asked), strict=True):
                 if isinstance(result, FailedCall):
                     yield from [Failure(result.reason)] * (len(call.arguments[1]) if self.by_group else 1)
@@ -52,7 +56,7 @@ class PythonReward:
 
     def close(self) -> None:
         """End the worker. Raises RewardError."""
-        with _errors_of_rewards():
+        with _errors(RewardError):
             self.worker.close()
 
 
@@ -73,10 +77,10 @@ def python_reward(
     )
     name = "math-verify" if spec.kind is RewardKind.MATH else function
     if spec.sandbox is not None:
-        with _errors_of_rewards():
+        with _errors(RewardError):
             return PythonReward(SandboxedFunction.start(setup, log, spec.concurrency, alive), by_group)
     worker = Worker(name, setup, log, spec.concurrency, alive, clock)
-    with _errors_of_rewards():
+    with _errors(RewardError):
         is_async = worker.is_async
     if not is_async and spec.concurrency != CONCURRENCY:
         worker.close()
@@ -88,12 +92,12 @@ def python_reward(
 
 
 @contextmanager
-def _errors_of_rewards() -> Iterator[None]:
-    """Raise RewardError where the function's worker cannot be used."""
+def _errors(kind: type[Exception]) -> Iterator[None]:
+    """Raise this kind of error where the function's worker cannot be used."""
     try:
         yield
     except FunctionError as error:
-        raise RewardError(str(error)) from error
+        raise kind(str(error)) from error
 
 
 def _groups(responses: Sequence[Response]) -> Iterator[list[Response]]:

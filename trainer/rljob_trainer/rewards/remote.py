@@ -8,7 +8,6 @@ JSON number, or an object with the number in `remote.answerKey`.
 import asyncio
 import json
 import math
-import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -18,17 +17,23 @@ from typing import Any
 import aiohttp
 
 from rljob_api.sections import Judging, Remote
+from rljob_trainer.reporting.losses import Outage
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rewards.function import Failure, Response, Score
 
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 30.0
 BEAT_S = 1.0
 MOST_BYTES = 2**20
 """of an answer"""
 MOST_SHOWN = 200
 """characters of an answer that is not one"""
 TRANSIENT = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+GATEWAY = (
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
+"""what stands before a service says this while the service is away, whatever was asked"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +50,11 @@ class RemoteReward:
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     """waits so long before the service is asked again [s]"""
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    outage: Outage | None = None
+    """None: nobody waits for a service that is away"""
 
     def __call__(self, responses: Sequence[Response]) -> Iterator[Score]:
-        """Yield the scores. Raises RewardError when a header cannot be had."""
+        """Yield the scores. Raises RewardError when a header cannot be had, and AwayError."""
         headers = self.headers()
         with asyncio.Runner(loop_factory=self.new_loop) as runner:
             session = runner.run(self._open(headers))
@@ -84,11 +91,7 @@ class RemoteReward:
     async def _ask(self, session: aiohttp.ClientSession, responses: Sequence[Response]) -> list["asyncio.Task[Score]"]:
         room = asyncio.Semaphore(self.concurrency)
 
-        async def score(response: Response) -> Score:
-            async with room:
-                return await self._score(session, response)
-
-        return [asyncio.create_task(score(response)) for response in responses]
+        return [asyncio.create_task(self._score(session, response, room)) for response in responses]
 
     async def _result(self, task: "asyncio.Task[Score]") -> Score:
         while not task.done():
@@ -96,28 +99,35 @@ class RemoteReward:
             await asyncio.wait({task}, timeout=BEAT_S)
         return task.result()
 
-    async def _score(self, session: aiohttp.ClientSession, response: Response) -> Score:
-        body, trouble = self._body(response), ""
-        for attempt in range(self.remote.retries + 1):
-            if attempt:
-                await self.pause(_pause_s(attempt))
+    async def _score(self, session: aiohttp.ClientSession, response: Response, room: asyncio.Semaphore) -> Score:
+        """Return the score, or a failure of this response alone: others have room while it pauses. Raises AwayError."""
+        body, outage = self._body(response), self.outage or Outage(self.remote.url, tries=self.remote.retries + 1)
+        failing = outage.trouble()
+        while True:
+            is_away = False
             try:
-                status, text = await self._post(session, body)
+                async with room:
+                    status, text = await self._post(session, body)
             except TimeoutError:
                 trouble = f"no answer within {self.timeout_s:g} s"
-                continue
             except aiohttp.InvalidURL as error:
-                return self._failure(response, f"no address: {error}", attempt)
+                return self._failure(response, f"no address: {error}", failing.tries)
             except (aiohttp.ClientError, OSError) as error:
-                trouble = f"{type(error).__name__}: {error}"
-                continue
-            if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-                found = self._number(text)
-                return self._failure(response, f"answered {_shown(text)}", attempt) if found is None else found
-            trouble = f"answered {status}: {_shown(text)}"
-            if status not in TRANSIENT and status < HTTPStatus.INTERNAL_SERVER_ERROR:
-                return self._failure(response, trouble, attempt)
-        return self._failure(response, trouble, self.remote.retries)
+                trouble, is_away = f"{type(error).__name__}: {error}", self.outage is not None
+            else:
+                if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
+                    outage.worked()
+                    found = self._number(text)
+                    wrong = self._failure(response, f"answered {_shown(text)}", failing.tries)
+                    return wrong if found is None else found
+                trouble = f"answered {status}: {_shown(text)}"
+                if status not in TRANSIENT and status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                    return self._failure(response, trouble, failing.tries)
+                is_away = status in GATEWAY and self.outage is not None
+            pause_s = outage.pause_s(failing, trouble, is_away=is_away)
+            if pause_s is None:
+                return self._failure(response, trouble, failing.tries - 1)
+            await self.pause(pause_s)
 
     def _body(self, response: Response) -> bytes:
         prompt = response.prompt
@@ -160,11 +170,17 @@ class RemoteReward:
 
 
 def remote_reward(
-    spec: Judging, with_metadata: bool, environ: Mapping[str, str], alive: Callable[[], None]
+    spec: Judging,
+    with_metadata: bool,
+    environ: Mapping[str, str],
+    alive: Callable[[], None],
+    outage: Outage | None = None,
 ) -> RemoteReward:
     """Return the reward; raise RewardError if one of its headers cannot be had."""
     assert spec.remote is not None, "the manifest's rules ask for it"
-    made = RemoteReward(spec.remote, spec.timeout_seconds, spec.concurrency, with_metadata, environ, alive)
+    made = RemoteReward(
+        spec.remote, spec.timeout_seconds, spec.concurrency, with_metadata, environ, alive, outage=outage
+    )
     made.headers()
     return made
 
@@ -174,11 +190,6 @@ async def _end(session: aiohttp.ClientSession, tasks: Sequence["asyncio.Task[Sco
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await session.close()
-
-
-def _pause_s(attempt: int) -> float:
-    """Return twice as long each time, and not the same for all who wait."""
-    return min(FIRST_PAUSE_S * 2.0 ** (attempt - 1), LONGEST_PAUSE_S) * random.uniform(0.5, 1.5)
 
 
 def _shown(text: str) -> str:

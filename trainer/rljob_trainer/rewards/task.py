@@ -4,21 +4,20 @@ import logging
 from collections.abc import Sequence
 
 from rljob_trainer.data.procedural import RECIPE, verifier
-from rljob_trainer.rewards.errors import RewardError
-from rljob_trainer.rewards.function import Response
+from rljob_trainer.rewards.function import Failure, Response, Score
 
 log = logging.getLogger(__name__)
 
 
-def task_score(responses: Sequence[Response]) -> list[float]:
-    """Return the verifier's score of each response, usually between 0 and 1."""
+def task_score(responses: Sequence[Response]) -> list[Score]:
+    """Return the verifier's score of each response, usually between 0 and 1; a failure for a row without a task."""
     return [_score(response) for response in responses]
 
 
-def _score(response: Response) -> float:
+def _score(response: Response) -> Score:
     row = dict(response.prompt.metadata)
     if RECIPE not in row:
-        raise RewardError(
+        return Failure(
             f"prompt {response.prompt.uid}: reward.kind Task judges questions from data.*.reasoningGym; "
             f"the row has {', '.join(map(str, row)) or 'nothing'}"
         )

@@ -32,7 +32,12 @@ class HeldOut:
             greedy=mean_reward(greedy) if greedy else None,
             questions=len(self.prompts),
             failures=sum(group.failures for group in (*sampled, *greedy)),
+            lost=self._lost(sampled, self.samples_per_prompt) + self._lost(greedy, 1),
         )
+
+    def _lost(self, groups: Sequence[ScoredGroup], num_samples: int) -> int:
+        """Return how many samples of the groups were not made, or not judged."""
+        return sum(max(0, num_samples - len(group.rewards_G)) for group in groups)
 
     def _scored(self, num_samples: int, greedy: bool) -> tuple[ScoredGroup, ...]:
         work = self.sampler.groups(self.prompts, self.sampling, num_samples, greedy)
@@ -51,7 +56,8 @@ class WithSets:
         accuracy = self.held_out.measure()
         sets = {name: each.measure() for name, each in self.sets.items()}
         failures = accuracy.failures + sum(each.failures for each in sets.values())
-        return replace(accuracy, failures=failures, sets=sets)
+        lost = accuracy.lost + sum(each.lost for each in sets.values())
+        return replace(accuracy, failures=failures, lost=lost, sets=sets)
 
 
 def with_sets(held_out: HeldOut, sets: Sequence[EvaluationSet], prompts: Mapping[str, Sequence[Prompt]]) -> WithSets:
@@ -77,7 +83,7 @@ class NoHeldOut:
         return Accuracy(sampled=None, greedy=None, questions=0)
 
 
-def mean_reward(groups: Sequence[ScoredGroup]) -> float:
-    """Return the mean over all samples of all groups."""
+def mean_reward(groups: Sequence[ScoredGroup]) -> float | None:
+    """Return the mean over all samples that were judged; None: none was."""
     rewards = [reward for group in groups for reward in group.rewards_G]
-    return sum(rewards) / len(rewards)
+    return sum(rewards) / len(rewards) if rewards else None

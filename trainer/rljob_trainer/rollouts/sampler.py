@@ -2,17 +2,20 @@
 
 A failed request is retried: the router picks another engine. A prompt is journaled before its first request and
 answered exactly once, so nothing is lost or repeated. Samples of a weights version that may not be trained on are
-rejected and retried: only an engine that is out of service could have made them.
+rejected and retried: only an engine that is out of service could have made them. A prompt that engines refuse again and
+again is lost: its group is empty.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 
 from rljob_api.sections import Sampling
+from rljob_trainer.engines.client import EngineRefusedError
 from rljob_trainer.generator import RETRY_PAUSE_S, GenerationFailedError, Generator, RolloutTimeoutError
+from rljob_trainer.reporting.losses import Cause, Outage
 from rljob_trainer.samples import Group, Prompt, Sample
 
 log = logging.getLogger(__name__)
@@ -36,6 +39,10 @@ class Sampler:
     check: Callable[[], None]
     """raises when waiting is pointless: without the learner no restarted engine gets weights"""
     clock: Callable[[], float] = time.monotonic
+    outage: Outage = field(default_factory=lambda: Outage("the engines' answer"))
+    """decides which prompts are lost because engines refuse them"""
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    """before a prompt that was refused is sent again"""
     retries: int = 0
     _last_answer_s: float = 0.0
     """when any prompt was answered last, or asked [s]"""
@@ -48,7 +55,7 @@ class Sampler:
         greedy: bool = False,
         oldest: int | None = None,
     ) -> tuple[Group, ...]:
-        """Return one group for each prompt, in the order of the prompts.
+        """Return one group for each prompt, in the order of the prompts, less the samples that are lost.
 
         All tokens are of the current weights version; with `oldest`, of that or any later one.
         Raises RolloutTimeoutError when no prompt at all is answered for `timeout_s`, however long all of them take, and
@@ -82,7 +89,7 @@ class Sampler:
     async def _until_answered(
         self, prompt: Prompt, sampling: Sampling, num_samples: int, greedy: bool, oldest: int | None
     ) -> tuple[Sample, ...]:
-        logged = ""
+        logged, refused = "", self.outage.trouble()
         while True:
             try:
                 samples = await self.generator.generate(prompt, sampling, num_samples, greedy)
@@ -90,11 +97,21 @@ class Sampler:
                 self.retries += 1
                 if logged != (logged := str(error)):  # without engines the same error repeats for minutes
                     log.info("action=retry prompt=%s reason=%s", prompt.uid, logged)
+            except EngineRefusedError as error:
+                if (longer_s := self.outage.pause_s(refused, str(error))) is None:
+                    log.warning("action=lose_prompt prompt=%s samples=%d reason=%s", prompt.uid, num_samples, error)
+                    self.outage.losses.note(Cause.REFUSED, num_samples, error)
+                    return ()
+                log.info("action=try_again prompt=%s seconds=%.1f reason=%s", prompt.uid, longer_s, error)
+                await self.pause(longer_s)
+                continue
             else:
                 version = self.version()
                 if all(_is_of(sample, version if oldest is None else oldest, version) for sample in samples):
                     self._last_answer_s = self.clock()
                     self.answered()
+                    if samples:
+                        self.outage.worked()
                     return samples
                 self.retries += 1
                 log.warning("action=retry prompt=%s reason=WrongVersion wanted=%s", prompt.uid, version)

@@ -30,7 +30,7 @@ from typing import Protocol
 import xxhash
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rljob_trainer.losses import Cause
+from rljob_trainer.reporting.losses import Cause
 from rljob_trainer.rundir.atomic_files import sync_directory, write_atomically
 from rljob_trainer.rundir.journal import Journal
 from rljob_trainer.rundir.patient_reading import PATIENT, Patience

@@ -237,7 +237,7 @@ def of_rollouts(directory: Path, steps: Sequence[int]) -> RolloutFacts:
         path=str(directory if len(steps) > 1 else dump.path(steps[0])),
         steps=facts,
         made=header.get("made", {}),
-        sample=_sample(steps[-1], lines[0]) if lines else None,
+        sample=_sample(steps[-1], made) if (made := next((line for line in lines if line["samples"]), None)) else None,
         problems=tuple(problem for fact in facts for problem in fact.problems),
     )
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from rljob_trainer.losses import AwayError, Cause, Losses
+from rljob_trainer.reporting.losses import AwayError, Cause, Losses
 
 log = logging.getLogger(__name__)
 

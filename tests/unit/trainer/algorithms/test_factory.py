@@ -19,7 +19,7 @@ from rljob_api.sections import ImportanceBound, ImportanceLevel, NormalizeBy
 from rljob_trainer.algorithms import factory
 from rljob_trainer.algorithms.algorithm import CISPO, CLIP, GSPO, LIKELIHOOD, Algorithm, GroupOutcome, PerGroup
 from rljob_trainer.algorithms.errors import AlgorithmError
-from rljob_trainer.algorithms.factory import algorithm
+from rljob_trainer.algorithms.factory import Checked, algorithm, smallest_group
 from rljob_trainer.assembly.settings import chosen_algorithm, loss_settings
 from rljob_trainer.batches.loss_weights import by_token
 from rljob_trainer.learners.config import ImportanceSettings, KlSettings, LossSettings
@@ -248,3 +248,19 @@ def test_an_algorithm_of_a_user_is_tried_before_anything_starts(bring):
     message = r"mine:failing: objective mine:objective: failed on a trial: AttributeError.*nearest: clip_low"
     with pytest.raises(AlgorithmError, match=message):
         chosen_algorithm(spec_with(name="mine:failing"))
+
+
+def test_our_algorithms_need_two_samples_of_a_group():
+    assert smallest_group(algorithm(Settings(name="grpo")), 8) == 2
+
+
+@pytest.mark.parametrize(
+    ("advantage", "smallest"),
+    [
+        (lambda outcomes: [[0.0] * len(outcome.rewards_G) for outcome in outcomes], 2),
+        (lambda outcomes: np.asarray([outcome.rewards_G for outcome in outcomes]), 8),
+        (lambda outcomes: [[0.0] * 8 for _ in outcomes], 8),
+    ],
+)
+def test_an_algorithm_of_a_user_s_that_takes_groups_of_one_size_gets_whole_groups(advantage, smallest):
+    assert smallest_group(Algorithm(Checked("own:own", advantage)), 8) == smallest

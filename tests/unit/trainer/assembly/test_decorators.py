@@ -5,15 +5,21 @@ from types import SimpleNamespace
 import pytest
 
 from rljob_api.reading.manifest import parse
+from rljob_trainer.algorithms.factory import algorithm
 from rljob_trainer.assembly.decorators import Core, Decorator, decorated, decorators
+from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.rewards.overlong import Shaped
 from rljob_trainer.rollouts.dynamic_sampling import DynamicRollouts, ReportWithDropped
 from rljob_trainer.rollouts.first_step import FirstStep
+from rljob_trainer.rollouts.left_out import LeavingOut
 from rljob_trainer.rollouts.recorded import Dumping
 from support.trainer.whole_run import manifest
 
 DYNAMIC = {"dynamicSampling": {"overSample": 1.5}}
 DUMP = {"dumpRollouts": True}
+
+
+LOST = "LEAVING_OUT"
 
 
 def spec_of(directory, **sections):
@@ -23,11 +29,11 @@ def spec_of(directory, **sections):
 @pytest.mark.parametrize(
     ("sections", "first", "expected"),
     [
-        ({}, 3, ["SHAPING"]),
-        ({}, 0, ["SHAPING", "FIRST_STEP"]),
-        ({"debug": DUMP}, 3, ["DUMPING", "SHAPING"]),
-        ({"algorithm": DYNAMIC}, 3, ["DYNAMIC_SAMPLING", "SHAPING"]),
-        ({"algorithm": DYNAMIC, "debug": DUMP}, 0, ["DUMPING", "DYNAMIC_SAMPLING", "SHAPING", "FIRST_STEP"]),
+        ({}, 3, [LOST, "SHAPING"]),
+        ({}, 0, [LOST, "SHAPING", "FIRST_STEP"]),
+        ({"debug": DUMP}, 3, ["DUMPING", LOST, "SHAPING"]),
+        ({"algorithm": DYNAMIC}, 3, [LOST, "DYNAMIC_SAMPLING", "SHAPING"]),
+        ({"algorithm": DYNAMIC, "debug": DUMP}, 0, ["DUMPING", LOST, "DYNAMIC_SAMPLING", "SHAPING", "FIRST_STEP"]),
     ],
 )
 def test_a_run_wraps_what_its_manifest_and_first_step_ask_for(sections, first, expected, tmp_path):
@@ -44,8 +50,8 @@ def test_sft_shows_its_first_responses_instead_of_comparing_with_engines(tmp_pat
 def wrapped(spec, order) -> Core:
     """Return all parts, each replaced by its name, with decorators around them."""
     report = SimpleNamespace(first_step=None)
-    foundation = SimpleNamespace(spec=spec, report=report)
-    material = SimpleNamespace(dump="dump", made={}, fingerprint="")
+    foundation = SimpleNamespace(spec=spec, report=report, losses=Losses())
+    material = SimpleNamespace(dump="dump", made={}, fingerprint="", algorithm=algorithm(spec.algorithm))
     learner = SimpleNamespace(logprobs=None)
     core = Core(rollouts="engines", rewards="judge", learner="learner", report=report)
     return decorated(core, order, foundation, material, learner)
@@ -55,9 +61,12 @@ def test_a_dump_holds_what_engines_made_and_the_reward_judged(tmp_path):
     spec = spec_of(tmp_path, algorithm=DYNAMIC, debug=DUMP)
     core = wrapped(spec, decorators(spec, 0))
     assert isinstance(core.rollouts, DynamicRollouts)
-    assert isinstance(core.rollouts.source, Dumping)
-    assert core.rollouts.source is core.rollouts.rewards
-    assert (core.rollouts.source.source, core.rollouts.source.rewards) == ("engines", "judge")
+    leaving = core.rollouts.source
+    assert isinstance(leaving, LeavingOut)
+    assert leaving is core.rollouts.rewards
+    assert isinstance(leaving.source, Dumping)
+    assert leaving.source is leaving.rewards
+    assert (leaving.source.source, leaving.source.rewards) == ("engines", "judge")
 
 
 def test_groups_are_chosen_before_their_rewards_are_shaped(tmp_path):

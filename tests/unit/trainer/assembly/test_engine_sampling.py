@@ -9,6 +9,7 @@ from rljob_api.reading.manifest import parse
 from rljob_trainer.assembly.engine_sampling import EngineSampling
 from rljob_trainer.assembly.fleet import CatchUp
 from rljob_trainer.engines.carrying import Carrying, Gated
+from rljob_trainer.reporting.losses import Outage
 from rljob_trainer.rollouts.asynchronous import AsyncRollouts
 from rljob_trainer.rollouts.evaluation import NoHeldOut
 from rljob_trainer.rollouts.synchronous import SyncRollouts
@@ -48,7 +49,7 @@ def stage(tmp_path, tiny_llama_dir):
         sections = {"placement": "Disaggregated", "rollout": {"async": asynchronous}} if asynchronous else {}
         spec = parse(manifest(tiny_llama_dir, tmp_path, **sections)).spec
         foundation = SimpleNamespace(
-            spec=spec, background="loop", stack=ExitStack(), status_store=SimpleNamespace(beat=None)
+            spec=spec, background="loop", stack=ExitStack(), status_store=SimpleNamespace(beat=None), outage=Outage
         )
         material = SimpleNamespace(model=tiny_llama_dir, first=4, data=SimpleNamespace(held_out=()))
         pool = SimpleNamespace(cut="cut", serving_urls=None)

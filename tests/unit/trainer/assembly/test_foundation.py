@@ -9,8 +9,10 @@ from rljob_api import control
 from rljob_api.reading.manifest import parse
 from rljob_trainer.assembly.foundation import lay
 from rljob_trainer.control.status_store import StatusStore
+from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.rundir.fence import Fence, Name
+from rljob_trainer.rundir.patient_reading import PATIENT
 from support.trainer.whole_run import manifest
 
 GPU = {"runtime": {"device": "Gpu"}}
@@ -22,5 +24,5 @@ def test_core_dumps_have_a_place_before_a_process_starts(debug, has_place, tmp_p
     fence = Fence(tmp_path / "run", Name("here", 1))
     fence.directory.mkdir()
     with ExitStack() as stack:
-        lay(job, fence, {}, stack, StatusStore(control.Status(attempt=1)), Phases(lambda: 0.0), 0)
+        lay(job, fence, {}, stack, StatusStore(control.Status(attempt=1)), Phases(lambda: 0.0), Losses(), PATIENT, 0)
     assert (fence.directory / "cores").is_dir() is has_place

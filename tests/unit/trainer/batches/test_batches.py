@@ -6,13 +6,15 @@ from functools import partial
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rljob_api.sections import NormalizeBy
 from rljob_trainer.algorithms.grpo import GroupRelative
 from rljob_trainer.algorithms.ppo import GeneralizedAdvantage
 from rljob_trainer.algorithms.reinforce_plus_plus import returns_whitened
 from rljob_trainer.algorithms.sft import ones
-from rljob_trainer.batches.batches import Batches
+from rljob_trainer.batches.batches import Batches, shares
 from rljob_trainer.batches.loss_weights import by_constant, by_sample, by_token
 from rljob_trainer.batches.packing import UNKNOWN
 from rljob_trainer.batches.penalties import Penalised, no_penalties
@@ -191,7 +193,7 @@ def test_results_that_are_not_one_for_each_sample_are_refused(changes):
 def test_the_samples_of_a_step_are_those_that_follow_each_other():
     groups = tuple(scored(f"0:{row}", (1.0, 0.0), length=row + 1) for row in range(3))
     steps = batches(global_batch_size=4, keep_zero_advantage=True)(groups)
-    assert [(step.samples, step.tokens) for step in steps] == [(4, 2 * (3 + 1) + 2 * (3 + 2)), (2, 2 * (3 + 3))]
+    assert [(step.samples, step.tokens) for step in steps] == [(3, 2 * (3 + 1) + (3 + 2)), (3, (3 + 2) + 2 * (3 + 3))]
 
 
 def test_ranks_and_micro_batches_are_as_many_as_the_settings_say():
@@ -250,3 +252,17 @@ def test_without_the_field_nobody_looks_at_experts():
 def test_an_engine_that_does_not_say_all_experts_is_named(given: str, number: int):
     with pytest.raises(ValueError, match=f"engine engine-0 returned {number} experts .* multiple of the 2"):
         batches(choices=2)((with_experts(given, given),))
+
+
+@given(st.integers(1, 50), st.integers(1, 20))
+def test_whole_steps_are_those_that_follow_each_other(size, steps):
+    assert shares(size * steps, size) == tuple((start, start + size) for start in range(0, size * steps, size))
+
+
+@given(st.integers(0, 2000), st.integers(1, 300))
+def test_where_samples_are_missing_every_step_has_nearly_as_many(samples, size):
+    parts = shares(samples, size)
+    sizes = [end - start for start, end in parts]
+    assert [number for start, end in parts for number in range(start, end)] == list(range(samples))
+    assert len(parts) == -(-samples // size)
+    assert max(sizes, default=0) <= size and max(sizes, default=0) - min(sizes, default=0) <= 1

@@ -25,6 +25,10 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerBa
     return load_tokenizer(tiny_tokenizer(tmp_path_factory.mktemp("tokenizer")))
 
 
+async def no_pause(seconds: float) -> None:
+    """Let nobody wait."""
+
+
 @pytest.fixture
 def made(tokenizer):
     """Return a function that makes samples with a script, and what was asked meanwhile."""
@@ -39,6 +43,7 @@ def made(tokenizer):
             patience_s=30.0,
             sampling=SAMPLING,
             clock=lambda: 0.0,
+            outage=None,
         ):
             router = ScriptedRouter(tokenizer, script)
             generator = FunctionGenerator(
@@ -50,6 +55,8 @@ def made(tokenizer):
                 limits=Limits(1024, sampling.max_new_tokens),
                 apart=apart,
                 clock=clock,
+                outage=outage,
+                pause=no_pause,
             )
             tokens = tuple(tokenizer.encode(OPENED, add_special_tokens=False))
             prompt = Prompt("0:0", "1 + 1 =", OPENED, tokens, "2", {})

@@ -17,6 +17,7 @@ from rljob_trainer.conversations.turns import Turns
 from rljob_trainer.engines.client import EngineRefusedError
 from rljob_trainer.generator import RolloutTimeoutError
 from rljob_trainer.processes.background import Background
+from rljob_trainer.reporting.losses import AwayError, Outage
 from rljob_trainer.rollouts.sampler import Sampler
 from rljob_trainer.samples import Prompt
 from support.trainer.scripted_model import LOST, Says, ScriptedRouter
@@ -204,3 +205,76 @@ def test_the_sampler_takes_such_samples_as_it_takes_others(tokenizer):
         prompts = [replace(Prompt("", "1 + 1 =", OPENED, tokens, "2", {}), uid=f"0:{row}") for row in range(4)]
         groups = asyncio.run(sampler.groups(prompts, SAMPLING, 2))
     assert [(group.prompt.uid, len(group.samples_G)) for group in groups] == [(prompt.uid, 2) for prompt in prompts]
+
+
+class Environment:
+    """Fails the first calls, or those of some numbers."""
+
+    def __init__(self, *failing: int) -> None:
+        self.failing, self.calls = failing, 0
+
+    async def __call__(self, conversation):
+        self.calls += 1
+        number = self.calls
+        await conversation.model()
+        if number in self.failing:
+            raise ConnectionResetError("the sandbox service has reset the connection")
+
+
+def test_an_environment_that_fails_once_costs_nothing(made):
+    outage = Outage("the environment")
+    samples, _ = made(Environment(2), lambda text: Says("2"), num_samples=4, outage=outage)
+    assert len(samples) == 4
+    assert outage.losses.take() == {}
+
+
+def test_samples_whose_environment_always_fails_are_lost_and_end_nothing(made):
+    outage = Outage("the environment")
+    samples, _ = made(Environment(*range(100)), lambda text: Says("2"), num_samples=3, outage=outage)
+    assert samples == ()
+    assert outage.losses.take() == {"Generate": 3}
+    assert "own:function: prompt 0:0: failed with ConnectionResetError" in str(outage.losses.last)
+
+
+def test_an_environment_that_has_worked_and_is_away_is_waited_for(made):
+    outage = Outage("the environment", has_worked=True)
+    environment = Environment(*range(20))
+    samples, _ = made(environment, lambda text: Says("2"), outage=outage)
+    assert (len(samples), environment.calls) == (1, 20)
+
+
+def test_one_that_stays_away_ends_the_attempt(made):
+    outage = Outage("the environment", has_worked=True, longest_s=60.0)
+    with pytest.raises(AwayError, match=r"the environment has not worked for \d+ s .*ConnectionResetError"):
+        made(Environment(*range(1000)), lambda text: Says("2"), num_samples=2, outage=outage)
+
+
+def test_a_request_that_engines_refuse_costs_its_sample(made):
+    outage = Outage("the environment")
+    refused = EngineRefusedError("router: POST /generate: 400 too long")
+    samples, _ = made(asks_twice, [refused] * 3, outage=outage)
+    assert (samples, outage.losses.take()) == ((), {"Refused": 1})
+
+
+def test_a_function_that_is_too_slow_is_not_called_again(made, monkeypatch):
+    monkeypatch.setattr("rljob_trainer.conversations.generator.LOOK_S", 0.01)
+    outage, clock, calls = Outage("the environment", has_worked=True), Clock(), []
+
+    async def hangs(conversation):
+        calls.append(conversation)
+        clock.now += 100.0
+        await asyncio.Event().wait()
+
+    samples, _ = made(hangs, [], own_time_s=30.0, clock=clock, outage=outage)
+    assert (samples, len(calls), outage.losses.take()) == ((), 1, {"Generate": 1})
+
+
+def test_waiting_for_one_s_turn_is_not_time_of_one_s_own(made):
+    clock = Clock()
+
+    async def computes(conversation):
+        clock.now += 0.2  # without giving way to the others
+        await conversation.model()
+
+    samples, _ = made(computes, lambda text: Says("2"), num_samples=400, own_time_s=30.0, clock=clock)
+    assert (len(samples), round(clock.now)) == (400, 80)

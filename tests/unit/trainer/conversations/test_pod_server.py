@@ -18,10 +18,12 @@ from rljob_trainer.conversations.tool_calls import ToolCall
 from rljob_trainer.conversations.tool_pods import Pool, ToolPod
 from rljob_trainer.conversations.toolbox import Tool, Toolbox
 from rljob_trainer.processes.left_files import remove_all
+from rljob_trainer.reporting.losses import AwayError, Losses
 from rljob_trainer.sandboxes import call_process
 from rljob_trainer.sandboxes.call_process import CallProcess, Limits, Usage, usage, verdict
 from support.trainer import pod_tools
 from support.trainer.escapes import IN_PODS, attempt, held, key_of_the_session
+from support.trainer.synthetic_run import Clock
 from support.trainer.tool_pod import TOKEN, tool_pod
 from support.waiting import eventually
 
@@ -284,7 +286,7 @@ def test_a_run_ends_when_no_pod_takes_a_call_for_long(tmp_path):
     pool = Pool((gone,), TOKEN)
     box = Toolbox(known, given, tmp_path / "log", clock=lambda: next(passed), pool=pool, pause=pauses.append)
     try:
-        with pytest.raises(GenerateError, match=r"no pod has taken a call of a tool for 300 s: pod 127\.0\.0\.1"):
+        with pytest.raises(AwayError, match=r"no pod has taken a call of a tool for 300 s: pod 127\.0\.0\.1"):
             asyncio.run(box.result(ToolCall("python", {"code": ""})))
     finally:
         box.close()
@@ -335,3 +337,27 @@ def test_tools_get_no_variable_with_a_secret():
     assert set(call_process.ENVIRONMENT) == {
         "HOME", "PATH", "LANG", "PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
     }  # fmt: skip
+
+
+def test_what_a_call_waits_for_is_known_and_the_run_is_alive(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        gone = door.getsockname()
+    known, given, losses = (Tool("python", PYTHON, {}),), Tools(functions=("python",)), Losses()
+    clock, seen, pauses = Clock(), [], []
+
+    def pause(seconds: float) -> None:
+        clock.now += seconds
+        pauses.append(seconds)
+
+    box = Toolbox(
+        known, given, tmp_path / "log", clock, Pool((gone,), TOKEN), pause, losses, 60.0,
+        lambda: seen.append(losses.waiting_for),
+    )  # fmt: skip
+    try:
+        with pytest.raises(AwayError, match="no pod has taken a call of a tool for 60 s"):
+            box.load()
+    finally:
+        box.close()
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, *[10.0] * 5]
+    assert len(seen) == 10 and all("a pod for tools: pod 127.0.0.1" in each for each in seen)
+    assert losses.waiting_for is None

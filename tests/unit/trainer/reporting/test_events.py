@@ -1,12 +1,15 @@
 """events.jsonl: whole lines only, each step once, and anything a model can say."""
 
+import errno
 import json
+import os
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from rljob_trainer.expert_metrics import ExpertMetrics
+from rljob_trainer.gpu_metrics import LostMetrics
 from rljob_trainer.reporting.events import EventLog, EventsError, Lost, read_events, rewind
 from rljob_trainer.reporting.records import (
     AccuracyRecord,
@@ -47,7 +50,7 @@ EARLIER = """
  "time": 1760000000.0, "step": 7, "phase_seconds": {"rollout": 4.0, "train": 2.0}}
 """
 """a line of a run before metrics had a table"""
-LATER = dict.fromkeys(each.name for each in fields(ExpertMetrics))
+LATER = dict.fromkeys(each.name for each in fields(ExpertMetrics)) | vars(LostMetrics())
 """metrics that there were not yet"""
 
 
@@ -166,3 +169,31 @@ def test_rewinding_drops_what_is_done_again_and_says_how_much_that_is(tmp_path: 
 
 def test_rewinding_where_nothing_was_recorded_loses_nothing(tmp_path: Path) -> None:
     assert rewind(tmp_path / "events.jsonl", 0) == Lost(steps=0, seconds=0.0)
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["after the line was written", "before"])
+def test_an_error_of_the_volume_costs_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps: bool) -> None:
+    log, real, failing = EventLog(tmp_path / "events.jsonl"), os.fsync, [True, False, True]
+
+    def fsync(descriptor: int) -> None:
+        if failing and failing.pop(0):
+            if not keeps:
+                os.ftruncate(descriptor, os.fstat(descriptor).st_size - 7)
+            raise OSError(errno.ESTALE, "Stale file handle")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for number in range(1, 5):
+        log.record(step(number))
+    log.close()
+    assert [record.step for record in read_events(tmp_path / "events.jsonl")] == [1, 2, 3, 4]
+
+
+def test_records_that_still_wait_are_written_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+        log.record(step(1))
+        log.record(step(2))
+    log.close()
+    assert [record.step for record in read_events(tmp_path / "events.jsonl")] == [1, 2]

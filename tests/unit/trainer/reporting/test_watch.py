@@ -15,6 +15,7 @@ from rljob_trainer.reporting.events import read_events
 from rljob_trainer.reporting.first_step import MEAN_LIMIT
 from rljob_trainer.reporting.history import read_history
 from rljob_trainer.reporting.html import render
+from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.reporting.measurements import repeated, spread
 from rljob_trainer.reporting.records import FindingRecord, StepRecord
 from rljob_trainer.reporting.watch import AT_ONCE, NAMES, AnomalyMonitor, anomaly_monitor, findings, held
@@ -396,7 +397,9 @@ def test_the_driver_shows_what_holds(tmp_path: Path):
     synthetic = SyntheticRun(tmp_path, steps=40)
     for step in range(1, 13):
         synthetic.take(step)
-    found = changes_to(control.Status(), synthetic.report.progress(), synthetic.report.findings(), ())["findings"]
+    found = changes_to(control.Status(), synthetic.report.progress(), synthetic.report.findings(), (), Losses())[
+        "findings"
+    ]
     assert [finding.name for finding in found] == ["Mismatch"]
     assert "watch.mismatch" in found[0].evidence
 

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from rljob_api.sections import Judging, Remote, RewardKind
 from rljob_trainer.processes.background import Background
+from rljob_trainer.reporting.losses import AwayError, Losses, Outage
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rewards.function import Failure, Response
 from rljob_trainer.rewards.remote import RemoteReward, remote_reward
@@ -283,3 +284,45 @@ def test_a_header_that_cannot_be_had_is_refused_before_the_run(headers: dict[str
     spec = Judging(kind=RewardKind.REMOTE, remote=Remote(url="http://localhost", **headers))
     with pytest.raises(RewardError, match=said):
         remote_reward(spec, False, {}, lambda: None)
+
+
+def patient(service: Service, outage: Outage, retries: int = 2, concurrency: int = 8) -> RemoteReward:
+    async def pause(seconds: float) -> None:
+        await others_run()
+
+    remote = Remote(url=service.url, retries=retries)
+    outage.tries = retries + 1
+    return RemoteReward(remote, 60.0, concurrency, False, {}, lambda: None, pause, outage=outage)
+
+
+@pytest.mark.parametrize("wrong", [always(503, "busy"), always(502, ""), always(429, "slow down"), hang_up])
+def test_a_judge_that_is_away_is_waited_for_although_it_has_never_answered(service: Service, wrong: Answers):
+    service.answers, losses = first(wrong, times=30), Losses()
+    assert list(patient(service, Outage("the judge", losses))(responses("1", "2", "3"))) == [1.0, 2.0, 3.0]
+    assert (losses.take(), losses.waiting_for) == ({}, None)
+
+
+@pytest.mark.parametrize("wrong", [always(500, "oh"), always(503, "busy"), hang_up])
+def test_one_that_stays_away_ends_the_attempt_and_not_the_job(service: Service, wrong: Answers):
+    service.answers = wrong
+    outage = Outage("the judge", has_worked=True, longest_s=300.0)
+    with pytest.raises(AwayError, match=r"^the judge has not worked for 3\d\d s \(recovery\.outageSeconds\)"):
+        list(patient(service, outage)(responses("1", "2")))
+
+
+def test_a_response_that_breaks_a_judge_fails_alone(service: Service):
+    async def broken_by_seven(service: Service, body: dict[str, Any]) -> web.StreamResponse:
+        if body["response"] == "7":
+            return web.Response(status=500, text="stack overflow")
+        return await number_of_the_response(service, body)
+
+    service.answers = broken_by_seven
+    one, seven, two = patient(service, Outage("the judge"), concurrency=1)(responses("1", "7", "2"))
+    assert (one, two) == (1.0, 2.0)
+    assert isinstance(seven, Failure) and "answered 500: 'stack overflow' (asked 3 times)" in seven.reason
+
+
+def test_a_judge_that_has_only_ever_failed_is_not_waited_for(service: Service):
+    service.answers = always(500, "no such model")
+    assert isinstance(next(iter(patient(service, Outage("the judge"))(responses("1")))), Failure)
+    assert len(service.bodies) == 3

@@ -7,7 +7,7 @@ import pytest
 
 from rljob_api.sections import Data, Part, ReasoningGym, Remote, Reward, RewardKind, Source
 from rljob_trainer.data.sources import questions
-from rljob_trainer.rewards.errors import RewardError
+from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.rewards.f1 import token_f1
 from rljob_trainer.rewards.factory import PartReward, RewardContext, Rewards, rewards
 from rljob_trainer.rewards.function import Failure
@@ -82,9 +82,9 @@ def test_the_verifier_follows_the_settings_of_the_task():
     assert scores(TASK, group(far, of=exact))[0][0] < 1.0
 
 
-def test_a_row_without_a_task_is_reported_with_the_field_to_change():
-    with pytest.raises(RewardError, match=r"prompt 0:7: reward\.kind Task judges .*reasoningGym.* the row has level"):
-        scores(TASK, group("83", of=prompt(level=3)))
+def test_a_row_without_a_task_is_reported_with_the_field_to_change(caplog):
+    assert scores(TASK, group("83", of=prompt(level=3))) == [()]
+    assert "prompt 0:7: reward.kind Task judges questions from data.*.reasoningGym; the row has level" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,29 @@ def judging(*said: float | Failure, score: float | None) -> PartReward:
     return PartReward(lambda responses: said, failure_score=score)
 
 
-def test_a_failure_ends_the_run_unless_the_manifest_has_a_score_for_it():
-    with pytest.raises(RewardError, match="judge broke"):
-        several(judging(1.0, Failure("judge broke"), score=None)).score([group("", "")])
+def test_a_response_that_could_not_be_judged_is_left_out_unless_the_manifest_has_a_score_for_it(caplog):
+    losses = Losses()
+    made = Rewards((judging(1.0, Failure("judge broke"), 0.0, score=None),), losses)
+    (scored,) = made.score([group("a", "b", "c")])
+    assert [sample.text for sample in scored.group.samples_G] == ["a", "c"]
+    assert (scored.rewards_G, scored.failures) == ((1.0, 0.0), 1)
+    assert "part=reward prompt=0:7 score=left_out reason=judge broke" in caplog.text
+    assert (losses.take(), str(losses.last)) == ({"Judge": 1}, "judge broke")
+
+
+def test_a_response_that_one_of_several_judges_fails_on_is_left_out_of_all_parts():
+    made = several(
+        PartReward(lambda responses: [1.0, 0.0, 1.0], name="answer"),
+        PartReward(lambda responses: [0.5, Failure("timeout"), 0.25], name="style"),
+    )
+    (scored,) = made.score([group("a", "b", "c")])
+    assert scored.rewards_G == (1.5, 1.25)
+    assert scored.parts_G == {"answer": (1.0, 1.0), "style": (0.5, 0.25)}
+
+
+def test_without_failures_a_group_is_the_very_one_that_was_judged():
+    asked = group("", "")
+    assert several(judging(1.0, 0.0, score=None)).score([asked])[0].group is asked
 
 
 def test_a_failure_with_a_score_is_counted_and_reported_and_no_threshold_changes_it(caplog):
@@ -160,8 +180,10 @@ def test_failures_belong_to_their_group():
 
 
 def test_when_everything_fails_the_score_of_a_failure_does_not_hide_it():
-    with pytest.raises(RewardError, match="not one of 2 responses could be judged; the last: second"):
-        several(judging(Failure("first"), Failure("second"), score=0.0)).score([group("", "")])
+    losses = Losses()
+    (scored,) = Rewards((judging(Failure("first"), Failure("second"), score=0.0),), losses).score([group("", "")])
+    assert (scored.group.samples_G, scored.rewards_G, scored.failures) == ((), (), 2)
+    assert (losses.take(), str(losses.last)) == ({"Judge": 2}, "second")
 
 
 def test_a_score_for_each_response_is_wanted():
@@ -191,11 +213,13 @@ def judged(score: float, **settings) -> PartReward:
         ([judged(1e308), judged(-1e308)] * 2 + [judged(2e30)], "2e+30, which is 1 x 1e+308 (reward)"),
     ],
 )
-def test_a_reward_that_is_not_finite_ends_the_run_with_question_and_function(parts, says):
-    with pytest.raises(RewardError) as caught:
-        several(*parts).score([group("", "")])
-    assert str(caught.value).startswith(f"prompt 0:7: the reward is {says}")
-    assert str(caught.value).endswith("Question: '47 + 36'")
+def test_a_reward_that_is_not_finite_is_left_out_with_question_and_function_in_the_log(parts, says, caplog):
+    losses = Losses()
+    (scored,) = Rewards(tuple(parts), losses).score([group("a", "b")])
+    assert [sample.text for sample in scored.group.samples_G] == ["a"]
+    assert str(losses.last).startswith(f"prompt 0:7: the reward is {says}")
+    assert str(losses.last).endswith("Question: '47 + 36'")
+    assert str(losses.last) in caplog.text
 
 
 def test_a_large_reward_is_used_as_it_is():
@@ -203,10 +227,9 @@ def test_a_large_reward_is_used_as_it_is():
 
 
 def test_the_score_of_a_failure_is_checked_too():
-    with pytest.raises(RewardError, match=r"the reward is -inf, which is 1000 x -1e\+307 \(reward\)"):
-        several(PartReward(lambda responses: [Failure("x"), 1.0], failure_score=-1e307, weight=1000)).score(
-            [group("", "")]
-        )
+    made = several(PartReward(lambda responses: [Failure("x"), 1.0], failure_score=-1e307, weight=1000))
+    assert len(made.score([group("", "")])[0].rewards_G) == 1
+    assert "the reward is -inf, which is 1000 x -1e+307 (reward)" in str(made.losses.last)
 
 
 @pytest.mark.parametrize(
@@ -224,5 +247,4 @@ def test_a_part_knows_what_judges_for_it(part, function):
 def test_a_verifier_that_returns_nan_is_no_reward(monkeypatch):
     asked = task_prompt("chain_sum")
     monkeypatch.setattr("rljob_trainer.rewards.task.verifier", lambda recipe: lambda answer, row: NAN)
-    with pytest.raises(RewardError, match=r"prompt 0:7: the reward is nan, which is 1 x nan \(Task\)"):
-        scores(TASK, group("1", "2", of=asked))
+    assert scores(TASK, group("1", "2", of=asked)) == [()]

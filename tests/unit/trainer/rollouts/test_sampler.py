@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 
 from rljob_api.sections import Sampling
+from rljob_trainer.engines.client import EngineRefusedError
 from rljob_trainer.generator import GenerationFailedError, RolloutTimeoutError
 from rljob_trainer.learners.errors import LearnerLostError
 from rljob_trainer.rollouts import sampler
@@ -111,3 +112,30 @@ def test_a_rollout_may_take_longer_than_its_deadline_while_answers_come(monkeypa
     result, _ = groups(Slow(), timeout_s=10.0, clock=clock, **signs)
     assert len(result) == len(PROMPTS)
     assert clock.now == 35.0
+
+
+class Refusing(Engine):
+    """Refuses a prompt, some times or always."""
+
+    def __init__(self, uid: str, times: int) -> None:
+        super().__init__()
+        self.uid, self.times = uid, times
+
+    async def generate(self, prompt, sampling, num_samples, greedy):
+        if prompt.uid == self.uid and self.asked.count(prompt.uid) < self.times:
+            self.asked.append(prompt.uid)
+            raise EngineRefusedError("router: POST /generate: 400 too long")
+        return await super().generate(prompt, sampling, num_samples, greedy)
+
+
+async def no_pause(seconds: float) -> None:
+    """Let nobody wait."""
+
+
+@pytest.mark.parametrize(("times", "made", "lost"), [(1, [3] * 5, {}), (1000, [3, 3, 0, 3, 3], {"Refused": 3})])
+def test_a_prompt_that_engines_refuse_is_asked_again_and_then_lost_alone(times, made, lost):
+    engine = Refusing("0:2", times)
+    asks = Sampler(engine, 30.0, lambda: 0, lambda: None, lambda: None, pause=no_pause)
+    result = asyncio.run(asks.groups(PROMPTS, SAMPLING, num_samples=3))
+    assert [len(group.samples_G) for group in result] == made
+    assert asks.outage.losses.take() == lost

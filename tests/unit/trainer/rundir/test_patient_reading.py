@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig
 
-from rljob_trainer.losses import Losses
+from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.rundir.patient_reading import PAUSES_S, Patience, StorageError, patiently
 from support.trainer.synthetic_run import Clock
 

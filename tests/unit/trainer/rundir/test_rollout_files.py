@@ -308,3 +308,24 @@ def test_a_step_is_on_the_disk_before_anything_is_trained_on_it(tmp_path):
     dumping = Dumping(live, live, dump, MADE, prompts_per_step=3)
     dumping.score(dumping.collect(0))
     assert dump.steps() == (0,)
+
+
+class Lossy(Live):
+    """Rollouts that lack samples of some prompts, or all."""
+
+    def collect_round(self, step, num_prompts):
+        groups = super().collect_round(step, num_prompts)
+        return (replace(groups[0], samples_G=()), replace(groups[1], samples_G=groups[1].samples_G[:1]), *groups[2:])
+
+    def score(self, groups):
+        return tuple(ScoredGroup(group, (0.25, 0.1)[: len(group.samples_G)]) for group in groups)
+
+
+def test_a_replay_lacks_the_samples_that_were_lost_and_no_prompt(tmp_path):
+    live = Lossy(stream(), Journal(tmp_path / "live.jsonl"))
+    dump = Dump(tmp_path / "rollouts").rewind(0, MADE)
+    made = steps(Dumping(live, live, dump, MADE, prompts_per_step=3), 0, 3)
+    assert [len(scored.group.samples_G) for scored in made[0]] == [0, 1, 2]
+    replay = replay_of(dump, stream(), Journal(tmp_path / "replay.jsonl"))
+    assert steps(replay, 0, 3) == made
+    assert (tmp_path / "replay.jsonl").read_bytes() == (tmp_path / "live.jsonl").read_bytes()
