@@ -20,6 +20,7 @@ from rljob_trainer.learners.config import OptimizerSettings
 from rljob_trainer.learners.host_optimizer import HostOptimizer
 from rljob_trainer.learners.movable import HostMemory, memory_of
 from rljob_trainer.learners.optimizer_state import MOMENTS, Flat, gathered, length_of, master_of, whole_state
+from rljob_trainer.learners.replicas import average_gradients
 
 DECAY_STYLES = {Schedule.CONSTANT: "constant", Schedule.LINEAR: "linear", Schedule.COSINE: "cosine"}
 """Megatron's names"""
@@ -48,6 +49,7 @@ def is_alone(ranks: int, expert_ranks: int, experts: int | None) -> bool:
 def _finalize(model: list[Any], num_tokens: object, **groups: Any) -> None:
     """Sum the gradients over ranks. The loss is normalised over the whole step, so no token count divides them."""
     finalize_model_grads(model, None, **groups)
+    average_gradients(model)
 
 
 def _nothing(*_: object, **__: object) -> None:
