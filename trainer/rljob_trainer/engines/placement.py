@@ -10,14 +10,16 @@ topology are GPUs of one machine.
 import asyncio
 import logging
 import os
+import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import ray_constants
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -32,6 +34,7 @@ SHARE = 0.4
 """of a slot for one process: a learner rank and an engine fit in one"""
 OBJECT_STORE_BYTES = 512 * 2**20
 """on one machine; batches and small messages are all that goes through it"""
+LOOPBACK, LOOPBACK_INTERFACE = "127.0.0.1", "lo"
 NODE_GROUP = "ray.io/node-group"
 """Ray's label for the worker group of a pod; KubeRay has it set"""
 WAIT_SLICE_S = 1
@@ -123,15 +126,21 @@ class EngineReservation:
 
 
 def connect(topology: Topology, device: Device, address: str | None, temp_dir: Path) -> None:
-    """Join the Ray cluster at `address`, or start one on this machine when there is none."""
+    """Join the Ray cluster at `address`, or start one on this machine when there is none.
+
+    One of our own listens on the loopback interface, as do all servers that ask Ray for the address of their machine,
+    and wants a token of its own: other users of the machine have none.
+    """
     if address:
         ray.init(address=address, log_to_driver=True)
         return
     if device is Device.CPU:
         os.environ.update(NOTHING_COMPILED)  # which what Ray starts inherits
+    stay_on_loopback(os.environ)
     slots = topology.gpus
     ray.init(
         address="local",
+        _node_ip_address=LOOPBACK,
         num_cpus=slots,
         num_gpus=slots if device is Device.GPU else 0,
         include_dashboard=False,
@@ -139,6 +148,19 @@ def connect(topology: Topology, device: Device, address: str | None, temp_dir: P
         object_store_memory=OBJECT_STORE_BYTES,
         _temp_dir=str(temp_dir),
     )
+
+
+def stay_on_loopback(environ: MutableMapping[str, str]) -> None:
+    """Keep what Ray and the ranks start from the network, and give Ray a token.
+
+    Ray 2.60 takes the address of the network card for 127.0.0.1, except where it expects no cluster. It wants a token
+    by default, one for all runs of a user, and hands ours on to what it starts.
+    """
+    ray_constants.ENABLE_RAY_CLUSTER = False  # for this process, which has read the variable already
+    environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        environ.setdefault(name, LOOPBACK_INTERFACE)
+    environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex())
 
 
 def reserve(topology: Topology, device: Device, timeout_s: float) -> Slots:

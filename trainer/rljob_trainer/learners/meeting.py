@@ -4,17 +4,23 @@ Rank 0's process opens it before any other rank gets its address, on a port that
 found free can be taken by another program before it is used; then rank 0 fails, and all others wait for it in vain.
 """
 
+import socket
 from datetime import timedelta
 
 import torch.distributed as dist
 
+WAITING = 2048
+"""connections that are not accepted yet, as torch has it"""
 _opened: dict[int, dist.TCPStore] = {}
 """the store of this process that nobody has used yet, by its port"""
 
 
 def open_store(host: str) -> int:
     """Serve a store on `host`, and return its port; one that was opened before and never used is closed."""
-    store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    # torch would listen on all interfaces.
+    door = socket.create_server((host, 0), backlog=WAITING)
+    port, descriptor = door.getsockname()[1], door.detach()
+    store = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
     _opened.clear()
     _opened[store.port] = store
     return int(store.port)
