@@ -3,6 +3,7 @@
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules.claims import FREE_MAPPING, only_in_python, requires
@@ -60,6 +61,13 @@ OF_TOOLS = (
     ),
 )
 """what pods of tools may have"""
+
+LETS_OUT = "would let the code of a model out of its pod; leave it out"
+HELD = (
+    *("$patch", "automountServiceAccountToken", "hostIPC", "hostNetwork", "hostPID", "hostUsers", "securityContext"),
+    *("serviceAccount", "serviceAccountName"),
+)
+"""fields of a pod's spec that hold the code of a model"""
 
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 CAPABILITY = re.compile(r"[A-Z][A-Z0-9_]*")
@@ -178,6 +186,34 @@ def role_template(spec: Spec, path: str, name: str, role: PodRole) -> Iterator[P
     yield from ray_container(f"{path}.spec.containers", patch.get("containers"), RAY_CONTAINERS[name], spec)
 
 
+@only_in_python(FREE_MAPPING)
+def tools_template(spec: Spec) -> Iterator[Problem]:
+    """What OF_TOOLS refuses, and all else that would let the code of a model out, is refused in the template, too."""
+    tools = spec.pods.tools if spec.pods else None
+    if tools is None or tools.template is None:
+        return
+    path, patch = "spec.pods.tools.template.spec", tools.template.spec
+    for key in (key for key in HELD if key in patch and patch[key] is not False):
+        yield Problem(f"{path}.{key}", ABSENT, LETS_OUT)
+    for key in CONTAINERS:
+        for index, container in mappings_of(patch.get(key)):
+            place = f"{path}.{key}[{index}]"
+            if "securityContext" in container:
+                yield Problem(f"{place}.securityContext", ABSENT, LETS_OUT)
+            for number, port in mappings_of(container.get("ports")):
+                if port.get("hostPort"):
+                    yield Problem(f"{place}.ports[{number}].hostPort", port["hostPort"], LETS_OUT)
+    for index, volume in mappings_of(patch.get("volumes")):
+        if "hostPath" in volume:
+            yield Problem(f"{path}.volumes[{index}].hostPath", ABSENT, LETS_OUT)
+
+
+def mappings_of(given: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for index, entry in enumerate(given if isinstance(given, list) else ()):
+        if isinstance(entry, Mapping):
+            yield index, entry
+
+
 def entries_of(path: str, given: object, merged_by: str) -> Iterator[Problem]:
     for index, entry in enumerate(given if isinstance(given, list) else ()):
         if not isinstance(entry, Mapping) or not isinstance(entry.get(merged_by), str):
@@ -236,4 +272,5 @@ RULES = (
     role_resources,
     role_capabilities,
     role_template,
+    tools_template,
 )

@@ -218,3 +218,32 @@ def test_an_exception_from_a_rule_is_accepted(edits):
 )
 def test_this_and_only_this_field_is_refused(edits, field):
     assert broken(edits) == [field]
+
+
+TOOL_TEMPLATES: dict[str, dict[str, Any]] = {
+    "hostNetwork": {"hostNetwork": True},
+    "hostPID": {"hostPID": True},
+    "hostIPC": {"hostIPC": True},
+    "hostUsers": {"hostUsers": True},
+    "securityContext": {"securityContext": {"runAsUser": 0}},
+    "serviceAccountName": {"serviceAccountName": "admin"},
+    "automountServiceAccountToken": {"automountServiceAccountToken": True},
+    "$patch": {"$patch": "replace"},
+    "containers[0].securityContext": {"containers": [{"name": "tools", "securityContext": {"privileged": True}}]},
+    "initContainers[1].securityContext": {
+        "initContainers": [{"name": "a"}, {"name": "b", "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]
+    },
+    "containers[0].ports[0].hostPort": {"containers": [{"name": "x", "ports": [{"containerPort": 1, "hostPort": 1}]}]},
+    "volumes[0].hostPath": {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]},
+}
+
+
+@pytest.mark.parametrize(("field", "patch"), TOOL_TEMPLATES.items())
+def test_no_template_lets_the_code_of_a_model_out_of_its_pod(field, patch):
+    edits = TOOLS | {"spec.pods.tools.template": {"spec": patch}}
+    assert broken(edits) == [f"spec.pods.tools.template.spec.{field}"]
+
+
+def test_a_template_of_tools_may_have_what_does_not_let_code_out():
+    patch = {"hostNetwork": False, "runtimeClassName": "gvisor", "containers": [{"name": "tools", "env": []}]}
+    assert broken(TOOLS | {"spec.pods.tools.template": {"spec": patch}}) == []
