@@ -21,10 +21,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- define "rljob.image" -}}
+{{- $repository := required "image.repository is empty: build the image and name it, for example --set image.repository=REGISTRY/rljob-operator" .Values.image.repository -}}
 {{- with .Values.image.digest -}}
-{{ $.Values.image.repository }}@{{ . }}
+{{ $repository }}@{{ . }}
 {{- else -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ $repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 {{- end }}
 

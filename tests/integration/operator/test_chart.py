@@ -198,6 +198,21 @@ def test_namespaces_narrow_the_rights_to_them():
     assert found["RoleBinding/rl-operator"]["roleRef"]["kind"] == "Role"
 
 
+def test_the_image_has_no_default_that_somebody_else_could_own():
+    with pytest.raises(RuntimeError, match=r"image\.repository is empty: build the image and name it"):
+        helm("template", "rl", "--set", "image.repository=")
+
+
+def test_the_podmonitor_of_jobs_limits_what_a_job_shows():
+    spec = rendered("--set", "monitoring.podMonitors.enabled=true")["PodMonitor/rl-operator-jobs"]["spec"]
+    assert (spec["sampleLimit"], spec["labelLimit"], spec["bodySizeLimit"]) == (10000, 40, "8MB")
+
+
+def test_no_secret_of_a_job_is_readable_by_default():
+    rules = rendered("--api-versions", "ray.io/v1/RayCluster")["ClusterRole/rl-operator"]["rules"]
+    assert [each["verbs"] for each in rules if each["resources"] == ["secrets"]] == [["create", "delete"]]
+
+
 def test_the_webhook_is_on_unless_it_would_need_rights_that_were_not_given():
     assert "ValidatingWebhookConfiguration/rl-webhook" in rendered()
     assert "Deployment/rl-webhook" not in rendered("--set", "namespaces={a}")

@@ -70,7 +70,7 @@ def test_running_and_ended_jobs_outlast_an_upgrade(
     assert (len(lives), before["attempt"]) == (4, 2)
 
     upgrade()
-    upgrade_rights(kubectl, namespace, "--set", f"namespaces={{{namespace}}}")
+    upgrade_rights(kubectl, namespace, "--set", f"namespaces={{{namespace}}},readableSecrets=null")
     random = token_of(kubectl, namespace)
     start()
     head = heads.head(namespace)

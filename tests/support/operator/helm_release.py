@@ -9,7 +9,7 @@ import yaml
 
 from local_cluster.binaries import binary
 from local_cluster.kubectl import Kubectl, Manifest
-from support.operator.operator_process import ROOT, helm
+from support.operator.operator_process import IMAGE, ROOT, helm
 
 CHART = ROOT / "charts" / "rljob"
 
@@ -24,7 +24,7 @@ class Release:
 
     def install(self, *options: str) -> str:
         """Install it, wait until its pods are ready, and return the notes."""
-        return self._helm(["install", self.namespace, str(self._chart), "--wait", "--timeout=2m", *options])
+        return self._helm(["install", self.namespace, str(self._chart), "--wait", "--timeout=2m", IMAGE, *options])
 
     def upgrade(self, chart: Path, *options: str) -> str:
         """Upgrade it to another chart with the same values."""

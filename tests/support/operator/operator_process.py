@@ -27,6 +27,10 @@ def install_rights(kubectl: Kubectl, namespace: str, *values: str) -> None:
     _apply_rights(kubectl, rendered)
 
 
+IMAGE = "--set=image.repository=registry.example/rljob-operator"
+"""names the image that somebody has built"""
+
+
 def upgrade_rights(kubectl: Kubectl, namespace: str, *values: str) -> None:
     """Do the same as `helm upgrade` would, which looks into the cluster."""
     looking = ("--dry-run=server", "--api-versions=ray.io/v1/RayCluster", f"--kubeconfig={kubectl.kubeconfig}")
@@ -46,7 +50,7 @@ def helm(verb: str, *arguments: str) -> str:
     """Run the real helm on the chart; `template` takes the release's name first."""
     name = arguments[:1] if verb == "template" else ()
     # helm knows only the Kubernetes that it was built with, and ours was built from a module that does not say.
-    server = () if verb == "package" else (f"--kube-version={KUBERNETES}",)
+    server = () if verb == "package" else (f"--kube-version={KUBERNETES}", IMAGE)
     chart = str(ROOT / "charts" / "rljob")
     command = [str(binary("helm", os.environ)), verb, *name, chart, *server, *arguments[len(name) :]]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
