@@ -8,11 +8,12 @@ All that the operator has to know after a restart is in the status; it keeps not
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from math import isfinite
 from typing import Literal
 
 from rljob_api import control
 from rljob_api.adjustments import in_words
-from rljob_api.control import EngineState
+from rljob_api.control import EngineState, TokenRates
 from rljob_api.exits import Cause, Exit
 from rljob_api.failures.known import KnownFailure
 from rljob_api.foreign_text import first_bytes, printable
@@ -291,7 +292,7 @@ def _progress(status: control.Status | None, history: JobHistory) -> JobProgress
         perplexity=_rounded(now.perplexities[-1]) if now.perplexities else None,
         held_out_perplexity=_rounded(now.held_out_perplexity[-1].perplexity) if now.held_out_perplexity else None,
         evaluation_sets={_cut(name): round(each.sampled, 4) for name, each in now.evaluation_sets.items()} or None,
-        tokens_per_second=now.tokens_per_second,
+        tokens_per_second=_finite(now.tokens_per_second),
         step_seconds=_step_seconds(now.last_step_seconds),
         weight_version=now.weight_version,
         losses=_losses(now.losses),
@@ -304,6 +305,12 @@ def _losses(losses: Mapping[str, int]) -> dict[str, int] | None:
     """Return what a run has lost, by cause; a driver may say anything."""
     causes = sorted(losses)[:MOST_LOSSES]
     return {printable(cause, LONGEST_CAUSE): min(max(0, losses[cause]), INT32) for cause in causes} or None
+
+
+def _finite(rates: TokenRates) -> TokenRates:
+    """Return the rates that JSON can hold."""
+    known = {name: each if each is not None and isfinite(each) else None for name, each in rates}
+    return TokenRates.model_construct(**known)
 
 
 def _step_seconds(phases: Mapping[str, float]) -> StepSeconds | None:
@@ -343,7 +350,7 @@ def _engines(job: AdmittedJob, status: control.Status | None) -> Engines:
                 restarts=engine.restarts,
                 last_error=_cut(engine.last_error) if engine.last_error else None,
             )
-            for engine in engines[:MOST_ENGINES]
+            for engine in tuple({each.name: each for each in engines}.values())[:MOST_ENGINES]
         ),
     )
 

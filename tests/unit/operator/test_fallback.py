@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.control import EngineState
+from rljob_api.control import EngineState, TokenRates
 from rljob_api.exits import Exit
 from rljob_operator.escalation import SHORTEST_DRAIN_S, STOP_S
 from rljob_operator.fallback import ENDED_S, Ending, ending_of, fallback_plan
@@ -135,6 +135,18 @@ def test_the_reconciler_falls_back_and_raises(monkeypatch):
     assert house.deleted == ["RayCluster"]
     ready = next(each for each in house.stored["conditions"] if each["type"] == "Ready")
     assert "RecursionError" in ready["message"]
+
+
+def test_what_json_or_the_api_server_cannot_hold_is_not_in_a_status():
+    around = Surroundings().to_running()
+    twins = tuple(each.model_copy(update={"name": "engine-0"}) for each in running().engines)
+    rates = TokenRates.model_construct(rollout=float("nan"), train=2.0)
+    progress = running().progress.model_copy(update={"tokens_per_second": rates})
+    around.runs(running(engines=twins, progress=progress))
+    around.now += 60
+    around.step()
+    assert around.status["progress"]["tokensPerSecond"] == {"train": 2.0}
+    assert [each["name"] for each in around.status["engines"]["items"]] == ["engine-0"]
 
 
 @pytest.mark.parametrize("lie", [{"weight_version": -1}, {"step": 3_000_000_000}, {"eta_seconds": float("inf")}])
