@@ -32,20 +32,27 @@ class Seen:
     at: float
     """[unix s]"""
     alive_at: float
-    """when it was renewed last; without a Lease, when that was seen first [unix s]"""
+    """when it was renewed last, on its holder's clock; without a Lease, when that was seen first [unix s]"""
+    same_since: float = 0.0
+    """when this operator first saw it as it is [unix s]"""
 
 
 def seen(lease: Manifest | None, before: Seen | None, now: float) -> Seen:
     """Return what a look at a Lease shows at `now` [unix s]; None: there is no Lease."""
     renewed: str | None = lease["spec"].get("renewTime") if lease is not None else None
-    if renewed is not None:
-        return Seen(now, datetime.fromisoformat(renewed).timestamp())
-    return Seen(now, before.alive_at if before is not None else now)
+    if renewed is None:
+        return Seen(now, before.alive_at if before is not None else now)
+    alive_at = datetime.fromisoformat(renewed).timestamp()
+    is_same = before is not None and before.alive_at == alive_at
+    return Seen(now, alive_at, before.same_since if before is not None and is_same else now)
 
 
 def is_gone(look: Seen, now: float) -> bool:
-    """Return whether a release is gone at `now` [unix s], so that its jobs may be taken over."""
-    return now - look.alive_at >= GONE_S
+    """Return whether a release is gone at `now` [unix s], so that its jobs may be taken over.
+
+    One that is alive renews its Lease every few seconds, whatever its clock shows.
+    """
+    return now - look.alive_at >= GONE_S and look.at - look.same_since >= LOOK_S
 
 
 class OtherReleases:

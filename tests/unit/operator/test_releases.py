@@ -48,6 +48,17 @@ def test_a_release_is_gone_when_its_lease_was_not_renewed_for_15_minutes():
     assert looks(Leases(lease()), RENEWED, RENEWED + GONE_S - 1, RENEWED + GONE_S) == [False, False, True]
 
 
+def test_a_release_that_renews_its_lease_is_alive_however_slow_its_clock_is():
+    leases, now = Leases(lease()), RENEWED + GONE_S
+    releases = OtherReleases(leases, lambda: now)  # type: ignore[arg-type]
+    found = []
+    for second in range(5):
+        leases.found = lease(f"2027-01-15T08:00:0{second}.000000Z")
+        found.append(asyncio.run(releases.is_gone(OTHER)))
+        now += LOOK_S
+    assert found == [False] * 5
+
+
 def test_without_a_lease_the_time_counts_from_the_first_look():
     assert looks(Leases(None), 0.0, LOOK_S, GONE_S - 1, GONE_S) == [False, False, False, True]
 
