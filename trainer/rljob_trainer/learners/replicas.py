@@ -3,8 +3,8 @@
 Each rank computes their gradients by itself, and two ranks get other last bits: on GPUs the samples of a prompt add
 their gradients to its last token in any order, and data-parallel sums may run over another network. AdamW divides a
 gradient by its own size: where that is hardly more than rounding, two ranks step in different directions, and their
-copies drift apart. Megatron makes these gradients equal only where tensor ranks share out tokens, and those of the norms
-of queries and keys.
+copies drift apart. Megatron makes these gradients equal only where tensor ranks share out tokens, and those of the
+norms of queries and keys.
 """
 
 from collections.abc import Iterator, Sequence
