@@ -13,7 +13,7 @@ from dataclasses import replace
 from rljob_api import recovery
 from rljob_api.control import RunState
 from rljob_api.exits import Cause, Exit, camel_case
-from rljob_api.failures.known import without_line
+from rljob_api.failures.known import KnownFailure, without_line
 from rljob_api.recovery import BACKOFF, Done, GiveUp, RestartDriver
 from rljob_api.sections import Recovery, Spec
 from rljob_api.status import MOST_ATTEMPTS, ConditionType
@@ -21,8 +21,8 @@ from rljob_operator import escalation, resuming
 from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.attempt_view import AttemptView, attempt_view
 from rljob_operator.causes import cause_of
-from rljob_operator.diagnosing import failure_of
-from rljob_operator.history import AttemptRecord, JobHistory, Outcome
+from rljob_operator.diagnosing import evidence_of, failure_in
+from rljob_operator.history import AttemptRecord, Evidence, JobHistory, Outcome
 from rljob_operator.identity import cluster_name, secret_name, token_key
 from rljob_operator.world import ALIVE, ENDED, SILENT_S, Driver, DriverState, World
 
@@ -49,7 +49,12 @@ def advance(history: JobHistory, job: AdmittedJob, world: World, now: float) -> 
     if history.attempt is not None and history.attempt.is_open:
         view = attempt_view(history.attempt, job, world)
         record = _observed(view, job, _is_over(history, job.spec, now), now)
-        history = history.with_newest(record if record.is_open else _explained(record, view, history, job))
+        if record.is_open:
+            history = history.with_newest(record)
+        elif isinstance(found := _failure(record, view, world), Evidence):
+            return replace(history, undiagnosed=found)
+        else:
+            history = history.with_newest(_explained(record, view, history, job, found))
     if history.attempt is None:
         return history if job.is_suspended else _begin(history, job, None, now, 0.0)
     view = attempt_view(history.attempt, job, world)
@@ -164,14 +169,26 @@ def _lost(attempt: AttemptView, reason: str, now: float) -> AttemptRecord:
     return _ended(attempt.record, Exit.LOST_PEER, reason, now)
 
 
-def _explained(record: AttemptRecord, attempt: AttemptView, history: JobHistory, job: AdmittedJob) -> AttemptRecord:
+def _failure(ended: AttemptRecord, attempt: AttemptView, world: World) -> KnownFailure | Evidence | None:
+    """Return the known failure that ended an attempt, or the evidence that has to be read first."""
+    found = evidence_of(ended, attempt)
+    if not isinstance(found, Evidence):
+        return found
+    if world.diagnosed is None:
+        return failure_in(found)
+    return world.diagnosed.get(ended.number, found)
+
+
+def _explained(
+    record: AttemptRecord, attempt: AttemptView, history: JobHistory, job: AdmittedJob, failure: KnownFailure | None
+) -> AttemptRecord:
     """Return the record of an attempt that has just ended, with what it reached and what its end counts as."""
     reported = attempt.driver.status if attempt.driver else None
     written = job.status.progress
     step = reported.progress.step if reported else written.step if written else None
     record = replace(record, step=step)
     cause = cause_of(record, attempt, history.attempts[:-1], job)
-    return replace(record, cause=cause, failure=failure_of(record, attempt))
+    return replace(record, cause=cause, failure=failure)
 
 
 def _end_of(driver: Driver) -> tuple[int, str]:

@@ -1,14 +1,15 @@
 """Which known failure ended an attempt, from what the operator can see of it. Pure.
 
 The driver reads its own logs before it ends, and logs what it recognises. If it was killed, there are still the end of
-its output, which Ray keeps, and what Kubernetes says of the pods.
+its output, which Ray keeps, and what Kubernetes says of the pods. Reading these takes seconds: `diagnoses.py` has it
+done in another process.
 """
 
 from rljob_api.exits import Exit
 from rljob_api.failures.known import KnownFailure, known_failure, logged
 from rljob_api.failures.scan import scan
 from rljob_operator.attempt_view import AttemptView
-from rljob_operator.history import AttemptRecord
+from rljob_operator.history import AttemptRecord, Evidence
 
 IN_ORDER = (Exit.OK, Exit.PREEMPTED)
 """ends that need no explanation"""
@@ -16,16 +17,25 @@ NO_NEWS = "Job entrypoint command failed"
 """what Ray says of every driver that fails"""
 
 
-def failure_of(ended: AttemptRecord, attempt: AttemptView) -> KnownFailure | None:
-    """Return the failure that ended an attempt; None: it ended in order, or no failure is recognised."""
+MOST_TEXT = 16_000
+"""of what is said of the pods: each container may end with 4,096 bytes of its own [characters]"""
+
+
+def evidence_of(ended: AttemptRecord, attempt: AttemptView) -> Evidence | KnownFailure | None:
+    """Return what has to be read, or the failure that the driver has logged; None: the attempt ended in order."""
     if ended.exit_code in IN_ORDER:
         return None
     output = attempt.driver.message if attempt.driver else ""
     if found := logged(output):
         return found
     said = [line for line in (*output.splitlines(), ended.reason) if not line.startswith(NO_NEWS)]
-    seen = {"driver": "\n".join(said), "pods": "\n".join(_of_pods(attempt))}
-    return known_failure([scan(name, text.encode()) for name, text in seen.items()])
+    return Evidence("\n".join(said), "\n".join(_of_pods(attempt))[-MOST_TEXT:])
+
+
+def failure_in(evidence: Evidence) -> KnownFailure | None:
+    """Return the failure that the evidence shows; None: none is recognised. Takes up to some seconds."""
+    seen = {"driver": evidence.driver, "pods": evidence.pods}
+    return known_failure([scan(name, text.encode(errors="replace")) for name, text in seen.items()])
 
 
 def _of_pods(attempt: AttemptView) -> list[str]:

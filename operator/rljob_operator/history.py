@@ -65,6 +65,16 @@ class AttemptRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """What may show why an attempt has ended."""
+
+    driver: str
+    """the end of its driver's output, and its reason"""
+    pods: str
+    """what Kubernetes says of its pods, a line each"""
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How the job has ended."""
 
@@ -84,6 +94,8 @@ class JobHistory:
     outcome: Outcome | None = None
     started: int | None = None
     """when the first driver that ran was seen running; its attempt may be forgotten [unix s]"""
+    undiagnosed: Evidence | None = None
+    """of the newest attempt, which has ended: it stays open until this was read"""
 
     @property
     def attempt(self) -> AttemptRecord | None:

@@ -24,7 +24,7 @@ from rljob_operator.cluster_shape import can_scale
 from rljob_operator.conditions import conditions, pods_ready, refused
 from rljob_operator.driver_news import bare
 from rljob_operator.events import Event, events_between
-from rljob_operator.history import JobHistory, Outcome
+from rljob_operator.history import Evidence, JobHistory, Outcome
 from rljob_operator.identity import KIND, TOOLS_LABEL, Manifest, secret_name, service_name, submission_id, token_key
 from rljob_operator.pod_stage import Stage
 from rljob_operator.rebuilt import rebuilt
@@ -106,6 +106,8 @@ class Plan:
     """what the job waits for before it trains; None: for nothing that is known"""
     left_out: str | None = None
     """why nothing was planned on what the driver says of itself; None: it was"""
+    diagnose: Evidence | None = None
+    """of the newest attempt, which has ended: nothing else is planned until it was read"""
     requeue_after_s: float | None = None
     """reconcile again after this time at the latest [s]; None: only when something changes"""
 
@@ -177,6 +179,8 @@ def _refused(job: Job, why: Claim, world: World, now: float) -> Plan:
 def _plan(job: AdmittedJob, world: World, now: float) -> Plan:
     known = record.history_of(job.status)
     history = attempts.advance(rebuilt(known, job, world, now), job, world, now)
+    if history.undiagnosed is not None and history.attempt is not None:
+        return Plan(attempt=history.attempt.number, diagnose=history.undiagnosed)
     attempt = attempt_view(history.attempt, job, world) if history.attempt is not None else None
     if attempt is not None:
         history = with_start_deadline(history, attempt, job, world.defaults.longest_start_s, now)

@@ -20,6 +20,7 @@ from rljob_operator import logs
 from rljob_operator.background_tasks import TASK_ENDED, BackgroundTasks
 from rljob_operator.cache import Cache, Key
 from rljob_operator.cluster import CHILDREN, OF_AGENT_SANDBOX, OF_KUEUE, Cluster, ClusterError, ConflictError, GoneError
+from rljob_operator.diagnoses import Diagnoses
 from rljob_operator.driver_news import News
 from rljob_operator.drivers import Drivers
 from rljob_operator.following import uid_of
@@ -188,7 +189,10 @@ def joined(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession)
         sight = Sight(cluster, settings.namespaces, settings.coming)
         reservations = Reservations(cache, sight, settings.queue, metrics, time.time, changed)
     keys = Keys()
-    reconciler = Reconciler(cluster, cache, drivers, watches, metrics, settings.defaults, keys, time.time, reservations)
+    diagnoses = Diagnoses(queue.add)
+    reconciler = Reconciler(
+        cluster, cache, drivers, watches, metrics, settings.defaults, keys, time.time, reservations, diagnoses
+    )
     sweeper = Sweeper(cluster, cache, settings.namespaces, settings.defaults, time.time, keys)
     return Operator(settings, cluster, cache, queue, watches, drivers, metrics, reconciler, sweeper, reservations, keys)
 
@@ -269,6 +273,7 @@ async def lead(
     finally:
         await tasks.close(STOP_S)
         await operator.drivers.close()
+        await operator.reconciler.close()
         holding.cancel()
     return tasks.failed or failed
 

@@ -12,6 +12,7 @@ from rljob_api.foreign_text import said
 from rljob_api.reading.job_status import dumped
 from rljob_operator.cache import Cache, Key, key_of
 from rljob_operator.cluster import Cluster, ClusterError
+from rljob_operator.diagnoses import Diagnoses
 from rljob_operator.drivers import Drivers
 from rljob_operator.execution import Execution
 from rljob_operator.fallback import Ending, ending_of, fallback_plan
@@ -43,8 +44,11 @@ class Reconciler:
         keys: Keys,
         clock: Callable[[], float],
         reservations: Reservations | None = None,
+        diagnoses: Diagnoses | None = None,
     ) -> None:
-        """`clock` returns unix seconds. Without reservations no job waits for others."""
+        """`clock` returns unix seconds. Without reservations no job waits for others; without `diagnoses`, the loop
+        waits while evidence of failures is read."""
+        self._diagnoses = diagnoses
         self._reservations = reservations
         self._cluster = cluster
         self._cache = cache
@@ -85,6 +89,9 @@ class Reconciler:
             await self._do_the_least(raw, stored, error)
             raise
         self._endings.pop(key, None)
+        if todo.diagnose is not None and self._diagnoses is not None:
+            self._diagnoses.ask(key, todo.attempt, todo.diagnose)
+            return None  # the diagnosis calls for another reconcile, soon
         if todo.status is not None and todo.status.attempt > job.status.get("attempt", 0):
             self._cache.begins({**raw, "status": dumped(todo.status)})
         self._metrics.waits(key, todo.waiting.blocker if todo.waiting else None)
@@ -127,6 +134,11 @@ class Reconciler:
         except ClusterError as refused:
             log.warning("action=fall-back outcome=failed will try again: %s", refused)
 
+    async def close(self) -> None:
+        """End what reads evidence of failures."""
+        if self._diagnoses is not None:
+            await self._diagnoses.close()
+
     def progress_due_s(self, key: Key) -> float:
         """Return how long mere progress of a job can wait, because it was written recently [s]."""
         return max(0.0, self._progress_due_at(key) - self._clock())
@@ -160,6 +172,7 @@ class Reconciler:
             token_key=self._tokens.key,
             defaults=self._defaults,
             refused=self._execution.refused(job.key),
+            diagnosed=self._diagnoses.found(job.key) if self._diagnoses is not None else None,
             runs=self._cache.runs,
             is_other_release_gone=other is not None and await self._releases.is_gone(other),
             progress_due_at=self._progress_due_at(job.key),
@@ -172,6 +185,8 @@ class Reconciler:
         if self._reservations is not None:
             self._reservations.forget(key)
         await self._drivers.follow(key, None, "")
+        if self._diagnoses is not None:
+            self._diagnoses.forget(key)
         self._execution.forget(key)
         self._endings.pop(key, None)
         self._tokens.forget(key)

@@ -11,6 +11,7 @@ from typing import Any
 
 from rljob_api import control
 from rljob_api.errors import ABSENT, UNREADABLE, ManifestError, Problem
+from rljob_api.failures.known import KnownFailure
 from rljob_api.foreign_text import said
 from rljob_api.reading import job_status
 from rljob_api.reading.leniently import Readable, readable
@@ -243,6 +244,9 @@ class World:
     defaults: Defaults = Defaults()
     refused: str | None = None
     """why the API server refused a child; None: it refused none"""
+    diagnosed: Mapping[int, KnownFailure | None] | None = None
+    """failures that were found in the evidence of ended attempts, by number; None: planning reads the evidence itself,
+    which takes seconds"""
     is_other_release_gone: bool = False
     """whether the release that the job belongs to, if it is another one, has left its jobs"""
     runs: Runs = field(default_factory=dict)
