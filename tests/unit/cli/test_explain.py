@@ -103,7 +103,7 @@ def test_everything_is_listed_without_a_code():
         ("EngineDwon", "nearest: EngineDown"),
         ("stuck", "nearest: RLJobStuck"),
         ("quuux", "`rljob explain` lists all, docs/manifest.md the fields"),
-        ("11", "`rljob explain` lists all"),
+        ("12", "`rljob explain` lists all"),
         ("training.stepss", "nearest: training.steps"),
         ("spec.traning.steps", "nearest: training.steps"),
         ("samplesPerPromt", "nearest: rollout.samplesPerPrompt"),
