@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from rljob_api.errors import cut
 from rljob_api.reading import field_types
 from rljob_api.reading.field_lookup import item_of, section_of
 from rljob_api.rules import pod_types, registry
@@ -177,13 +178,19 @@ def validation(claim: Cel, base: str) -> Schema:
     return {"rule": claim.holds, **where, **messages(claim.says, claim.nearest)}
 
 
+SHORTENED = 40
+"""of a message that stands in for another one [characters]"""
+
+
 def messages(says: str, nearest: tuple[str, ...]) -> Schema:
     """Return the messages of a validation; no CEL where the sentence has no value.
 
     kubectl keeps the whole CRD in an annotation of limited size.
     """
-    made = {"messageExpression": sentence(says, nearest)} if has_values(says, nearest) else {}
-    return made | {"message": plain(says)}
+    if not has_values(says, nearest):
+        return {"message": plain(says)}
+    # Where the expression fails, a few words of the message have to do.
+    return {"messageExpression": sentence(says, nearest), "message": cut(plain(says), SHORTENED)}
 
 
 def frozen_in_flight() -> list[Schema]:
