@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rljob_api.reading.depth import DEEPEST_OBJECT, too_deep
 from rljob_operator import cache as cache_module
 from rljob_operator.cache import Cache, Freshness, TooManyError, is_ours, key_of, size_of
 from rljob_operator.children import is_as_wanted
@@ -375,3 +376,16 @@ def test_the_bytes_of_a_namespace_are_those_of_its_objects(steps: list[tuple[str
             namespace = key.partition("/")[0]
             held[namespace] = held.get(namespace, 0) + size_of(known.content)
     assert cache._bytes == held
+
+
+@pytest.mark.parametrize("depth", [300, 900])
+def test_what_is_kept_of_an_object_can_be_read_by_what_recurses(depth: int):
+    value: list = []
+    for _ in range(depth):
+        value = [value]
+    cache, raw = Cache(), raw_job()
+    cache.put(raw | {"spec": {**raw["spec"], "extraArgs": value}})
+    kept = cache.job(JOB.key)
+    assert kept is not None
+    assert too_deep(kept, DEEPEST_OBJECT) is None
+    assert job_of(kept).spec is None
