@@ -10,8 +10,10 @@ from functools import partial
 from typing import Any, Literal
 
 from rljob_api.errors import ABSENT, ManifestError, Problem
+from rljob_api.foreign_text import printable, said
 from rljob_api.sections import Device, Placement, Spec
 from rljob_api.sizing import recomputation
+from rljob_api.sizing.config_sizes import EXPERTS, wrong_sizes
 from rljob_api.sizing.families import FAMILIES, LOCAL, REFUSED, Family, faults, layer_types, rope_type
 from rljob_api.sizing.latent import Latent, latent_of
 
@@ -171,21 +173,32 @@ class Shape:
 
 def shape(config: Mapping[str, Any]) -> Shape:
     """Return the shape that a `config.json` describes. Raises ManifestError for one that the learner cannot train."""
+    try:
+        return _shape(config)
+    except KeyError as error:
+        raise ManifestError((Problem(CHECKPOINT, ABSENT, f"config.json has no {error.args[0]}"),)) from error
+    except ManifestError:
+        raise
+    except (TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        # A value of another type than the file has it: there are dozens of settings, and anybody writes them.
+        raise ManifestError((Problem(CHECKPOINT, "config.json", f"cannot be understood: {said(error)}"),)) from error
+
+
+def _shape(config: Mapping[str, Any]) -> Shape:
     architecture = next(iter(config.get("architectures") or ()), "none")
     if architecture not in FAMILIES:
         why = f": {REFUSED[architecture]}" if architecture in REFUSED else ""
         rule = f"is not an architecture that the learner trains ({' and '.join(FAMILIES)}){why}"
         raise ManifestError((Problem(CHECKPOINT, architecture, rule),))
     family = FAMILIES[architecture]
+    if wrong := list(wrong_sizes(config)):
+        raise ManifestError((Problem(CHECKPOINT, "config.json", f"says {', '.join(wrong)}"),))
     if (rope := rope_type(config)) not in family.ropes:
         rule = f"config.json says rope_type {rope}, and {architecture} is trained with {' or '.join(family.ropes)}"
         raise ManifestError((Problem(CHECKPOINT, ABSENT, rule),))
-    try:
-        if wrong := list(faults(config, family)):
-            raise ManifestError((Problem(CHECKPOINT, ABSENT, f"config.json says {', '.join(wrong)}"),))
-        return read(config, family)
-    except KeyError as error:
-        raise ManifestError((Problem(CHECKPOINT, ABSENT, f"config.json has no {error.args[0]}"),)) from error
+    if wrong := list(faults(config, family)):
+        raise ManifestError((Problem(CHECKPOINT, ABSENT, f"config.json says {', '.join(wrong)}"),))
+    return read(config, family)
 
 
 def quantised(config: Mapping[str, Any]) -> Problem | None:
@@ -193,7 +206,9 @@ def quantised(config: Mapping[str, Any]) -> Problem | None:
     if (said := config.get("quantization_config")) is None:
         return None
     method = said.get("quant_method", "unnamed") if isinstance(said, Mapping) else said
-    rule = f"has a quantization_config ({method}): the learner trains weights that are not quantised"
+    rule = (
+        f"has a quantization_config ({printable(str(method), 60)}): the learner trains weights that are not quantised"
+    )
     near = "a bf16 version of it" if method == "fp8" else "the checkpoint that it was made from"
     return Problem(CHECKPOINT, "config.json", rule, near)
 
@@ -250,8 +265,7 @@ def mixture_of(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
 
 def experts_of(config: Mapping[str, Any]) -> int:
     """Return the number of experts; families, and transformers 5, write it under other names."""
-    names = ("num_experts", "n_routed_experts", "num_local_experts")
-    number: int = config[next((name for name in names if name in config), names[-1])]
+    number: int = config[next((name for name in EXPERTS if name in config), EXPERTS[-1])]
     return number
 
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from jinja2 import TemplateError
 
 from rljob_trainer.conversations.errors import GenerateError
+from rljob_trainer.data.safe_template import try_apart
 
 QUESTION = {"role": "user", "content": "question-marker"}
 MARKER = "answer-marker"
@@ -22,6 +23,10 @@ MARKER = "answer-marker"
 
 class Tokenizer(Protocol):
     """The part of a transformers tokenizer that is needed here."""
+
+    @property
+    def chat_template(self) -> Any:
+        """None or empty: it has none."""
 
     def apply_chat_template(
         self, conversation: list[dict[str, Any]], *, tokenize: bool, add_generation_prompt: bool, tools: Any
@@ -61,6 +66,7 @@ class Turns:
     def _behind_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
         conversation = [QUESTION, {"role": "assistant", "content": MARKER}, *map(dict, messages)]
         try:
+            try_apart(self.tokenizer, conversation, True, self.tools or None)
             text: str = self.tokenizer.apply_chat_template(
                 conversation, tokenize=False, add_generation_prompt=True, tools=list(self.tools) or None
             )

@@ -16,7 +16,9 @@ from rljob_api.sections import Data
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.messages import ASSISTANT, TOOL_CALLS, Message
 from rljob_trainer.data.rows import Row, require_response
+from rljob_trainer.data.safe_template import try_apart
 from rljob_trainer.data.template import ASSISTANT_1, USER_1, assistant_end, default_system_turn, opens_assistant_turn
+from rljob_trainer.processes.text_makers import ForeignFileError
 from rljob_trainer.samples import Prompt, Segment
 
 QUESTION = "{question}"
@@ -152,7 +154,7 @@ class Renderer:
     def _tokens(self, text: str, row: Row, special: bool) -> tuple[int, ...]:
         try:
             return tuple(self._tokenizer.encode(text, add_special_tokens=special))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, ForeignFileError) as error:
             raise DataError(f"{row.place}: the tokenizer cannot encode it: {error}") from error
 
     def _plain(self, row: Row) -> str:
@@ -225,9 +227,12 @@ class Renderer:
     ) -> str:
         conversation = [{"role": message.role, "content": message.content, **message.more} for message in messages]
         try:
+            try_apart(self._tokenizer, conversation, open_assistant_turn, tools)
             text: str = self._tokenizer.apply_chat_template(
                 conversation, tokenize=False, add_generation_prompt=open_assistant_turn, tools=tools
             )
+        except ForeignFileError as error:
+            raise DataError(f"the chat template cannot be used for these turns: {error}") from error
         except (TemplateError, TypeError, KeyError) as error:
             roles = ", ".join(message.role for message in messages)
             raise DataError(f"the chat template refuses turns of {roles}: {error}") from error

@@ -6,6 +6,7 @@ that is not on this machine is no error here: the manifest may be meant for anot
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ from rljob_api.sizing.model_shape import CHECKPOINT
 from rljob_trainer.data.packages import cache_directory, on_this_machine
 
 Json = Mapping[str, Any]
+LONGEST_FILE = 2**26
+"""of a JSON file or a template [bytes]: the longest list tokens"""
+NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,27 +76,37 @@ def contents(directory: Path, name: str) -> Json | None:
     if not path.is_file():
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = json.loads(small_text(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise ManifestError((Problem(CHECKPOINT, str(path), f"cannot be read: {error}"),)) from error
     if not isinstance(found, dict):
         raise ManifestError((Problem(CHECKPOINT, str(path), "is not a JSON object"),))
     return found
 
 
+def small_text(path: Path) -> str:
+    """Return the text of a file that describes a model. Raises OSError, and ValueError for what is no such text."""
+    with path.open("rb") as file:
+        content = file.read(LONGEST_FILE + 1)
+    if len(content) > LONGEST_FILE:
+        raise ValueError(f"it has more than {LONGEST_FILE} bytes")
+    return content.decode("utf-8")
+
+
 def eos_ids(config: Json, source: str) -> tuple[StopToken, ...]:
     given = config.get("eos_token_id")
-    ids = given if isinstance(given, list) else [] if given is None else [given]
-    return tuple(StopToken(token, source) for token in ids)
+    ids = given if isinstance(given, list) else [given]
+    return tuple(StopToken(token, source) for token in ids if isinstance(token, int))
 
 
 def eos_of_tokenizer(config: Json) -> tuple[StopToken, ...]:
     """Return the tokenizer's end token, looked up among the tokens that the file lists."""
     given = config.get("eos_token")
     text = given.get("content") if isinstance(given, dict) else given
-    listed: Json = config.get("added_tokens_decoder", {})
+    listed = config.get("added_tokens_decoder")
+    entries = listed.items() if isinstance(listed, dict) and isinstance(text, str) else ()
     return tuple(
         StopToken(int(token), "tokenizer_config.json")
-        for token, entry in listed.items()
-        if text is not None and entry.get("content") == text
+        for token, entry in entries
+        if isinstance(entry, dict) and entry.get("content") == text and NUMBER.fullmatch(token)
     )

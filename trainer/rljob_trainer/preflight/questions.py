@@ -18,7 +18,14 @@ from rljob_trainer.preflight.findings import Findings, total
 from rljob_trainer.preflight.model_files import ModelFiles
 from rljob_trainer.preflight.prompts import habits, judge_lengths, judge_stops, judge_template
 from rljob_trainer.preflight.rows import Rows, judge_rows, judge_split, read_rows
-from rljob_trainer.preflight.tokenizer import TokenizerFileError, judge_teacher, judge_vocabulary, read_tokenizer
+from rljob_trainer.preflight.tokenizer import (
+    FileTokenizer,
+    TokenizerFileError,
+    judge_teacher,
+    judge_vocabulary,
+    read_tokenizer,
+)
+from rljob_trainer.processes.text_makers import CostlyTemplateError, ForeignFileError
 
 LOOKED_AT = 20_000
 """rows of a large file; a run checks all of them when it starts"""
@@ -67,7 +74,17 @@ def look_at_prompts(spec: Spec, directory: Path, files: ModelFiles, rows: Sequen
     if tokenizer is None:
         return Findings(unseen=("the tokenizer has no tokenizer.json, so it was not looked at",))
     try:
+        return look_at_tokenizer(spec, tokenizer, files, rows)
+    except ForeignFileError as error:
+        return Findings((Problem(CHECKPOINT, str(directory), f"has a tokenizer that cannot be used: {error}"),))
+
+
+def look_at_tokenizer(spec: Spec, tokenizer: FileTokenizer, files: ModelFiles, rows: Sequence[Rows]) -> Findings:
+    """Look at a tokenizer, at its chat template, and at the questions as prompts. Raises ForeignFileError."""
+    try:
         found = habits(tokenizer) if spec.data.chat_template and tokenizer.chat_template else None
+    except CostlyTemplateError as error:
+        return Findings((Problem(CHECKPOINT, "chat template", f"cannot be used: {error}"),))
     except TemplateError as error:
         return Findings(unseen=(f"the chat template refuses a plain conversation, so it was not looked at: {error}",))
     wrong = tuple(judge_vocabulary(tokenizer, files.config))

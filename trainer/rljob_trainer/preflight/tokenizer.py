@@ -1,23 +1,20 @@
 """A checkpoint's tokenizer and chat template, from its files, with the libraries that transformers itself uses.
 
-transformers would do the same, after seconds of importing torch. A template is rendered as there (5.12): in jinja2's
-sandbox, with trimmed blocks.
+Both are of strangers: what they do happens in a process of its own, with limits (`processes/text_makers.py`).
 """
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-from jinja2 import TemplateError
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import Tokenizer
 
 from rljob_api.errors import Problem
 from rljob_api.sizing.model_shape import CHECKPOINT, TEACHER
 from rljob_trainer.data.vocabulary import difference
+from rljob_trainer.preflight.model_files import small_text
+from rljob_trainer.processes.text_makers import MAKER, ForeignFileError
 
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 
@@ -26,11 +23,15 @@ class TokenizerFileError(Exception):
     """The files of a tokenizer cannot be used; the argument is a Problem."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FileTokenizer:
-    """What the trainer's renderer needs of a tokenizer, and what preflight asks of it besides."""
+    """What the trainer's renderer needs of a tokenizer, and what preflight asks of it besides.
 
-    tokens: Tokenizer
+    All that its files decide is computed apart: its methods raise ForeignFileError.
+    """
+
+    tokens: Path
+    """`tokenizer.json`"""
     settings: Mapping[str, Any]
     """`tokenizer_config.json`"""
     chat_template: str | None
@@ -46,17 +47,17 @@ class FileTokenizer:
     @property
     def adds_bos(self) -> bool:
         """Whether text without a template gets a begin-of-text token."""
-        return self.bos_token is not None and self.encode("a")[:1] == [self.tokens.token_to_id(self.bos_token)]
+        return self.bos_token is not None and self.encode("a")[:1] == [self.vocabulary.get(self.bos_token)]
 
-    @property
+    @cached_property
     def special(self) -> dict[str, int]:
         """Tokens that no ordinary text is split into, by their texts."""
-        return {token.content: number for number, token in self.tokens.get_added_tokens_decoder().items()}
+        return MAKER.added(self.tokens)
 
-    @property
+    @cached_property
     def vocabulary(self) -> dict[str, int]:
         """All tokens by their texts, added ones too."""
-        return dict(self.tokens.get_vocab(with_added_tokens=True))
+        return MAKER.vocabulary(self.tokens)
 
     @property
     def highest_id(self) -> int:
@@ -72,12 +73,12 @@ class FileTokenizer:
     ) -> str:
         """Return the rendered text. Raises jinja2's TemplateError."""
         names = {name: text for name in SPECIAL if (text := text_of(self.settings.get(name))) is not None}
-        template = ENVIRONMENT.from_string(self.chat_template or "")
-        return template.render(messages=conversation, add_generation_prompt=add_generation_prompt, tools=tools, **names)
+        given = {"messages": conversation, "add_generation_prompt": add_generation_prompt, "tools": tools}
+        return MAKER.render(self.chat_template or "", {**given, **names})
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the tokens of a text."""
-        return list(self.tokens.encode(text, add_special_tokens=add_special_tokens).ids)
+        return MAKER.encode(self.tokens, text, add_special_tokens)
 
 
 def read_tokenizer(directory: Path) -> FileTokenizer | None:
@@ -85,32 +86,40 @@ def read_tokenizer(directory: Path) -> FileTokenizer | None:
     path = directory / "tokenizer.json"
     if not path.is_file():
         return None
+    settings = read_settings(directory / "tokenizer_config.json")
+    found = FileTokenizer(path, settings, template(directory, settings))
     try:
-        tokens = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library, which is Rust, raises nothing more special
+        _ = found.special
+    except (ForeignFileError, OSError) as error:
         raise TokenizerFileError(
             Problem(CHECKPOINT, path.name, f"cannot be read: {error}", "fetch it again")
         ) from error
-    settings = read_settings(directory / "tokenizer_config.json")
-    return FileTokenizer(tokens, settings, template(directory, settings))
+    return found
 
 
 def read_settings(path: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (OSError, ValueError) as error:
+        found = json.loads(small_text(path)) if path.is_file() else {}
+    except (OSError, ValueError, RecursionError) as error:
         raise TokenizerFileError(Problem(CHECKPOINT, path.name, f"cannot be read: {error}")) from error
     return found if isinstance(found, dict) else {}
 
 
 def template(directory: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the chat template: a file of its own, or one of the settings; of several, the default."""
+    """Return the chat template: a file of its own, or one of the settings; of several, the default.
+
+    Raises TokenizerFileError.
+    """
     own = directory / "chat_template.jinja"
     if own.is_file():
-        return own.read_text(encoding="utf-8")
+        try:
+            return small_text(own)
+        except (OSError, ValueError) as error:
+            raise TokenizerFileError(Problem(CHECKPOINT, own.name, f"cannot be read: {error}")) from error
     given = settings.get("chat_template")
     if isinstance(given, list):
-        given = next((each.get("template") for each in given if each.get("name") == "default"), None)
+        several = (each for each in given if isinstance(each, dict) and each.get("name") == "default")
+        given = next((each.get("template") for each in several), None)
     return given if isinstance(given, str) else None
 
 
@@ -137,18 +146,3 @@ def judge_teacher(student: FileTokenizer, directory: Path) -> Iterator[Problem]:
         return
     if teacher is not None and (found := difference(student.vocabulary, teacher.vocabulary)):
         yield Problem(TEACHER, str(directory), f"has not the student's tokenizer: {found}")
-
-
-def environment() -> ImmutableSandboxedEnvironment:
-    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    made.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
-    made.globals["raise_exception"] = refuse
-    return made
-
-
-def refuse(message: str) -> str:
-    """Let a template say no."""
-    raise TemplateError(message)
-
-
-ENVIRONMENT = environment()

@@ -14,12 +14,14 @@ from rljob_api.foreign_text import said
 from rljob_api.sizing.model_shape import CHECKPOINT, quantised, shape
 from rljob_api.sizing.tensors import tensors_of
 from rljob_trainer.preflight.findings import Findings
+from rljob_trainer.preflight.model_files import small_text
 from rljob_trainer.text import some
 
 INDEX = "model.safetensors.index.json"
 LFS_POINTER = b"version https://git-lfs"
-LONGEST_HEADER = 100_000_000
-"""bytes; the limit of the safetensors library"""
+LONGEST_HEADER = 2**25
+"""bytes; a file with 250,000 tensors has such a header, and reading it takes seconds"""
+LARGEST_AXIS = 2**48
 NAMED = 3
 """tensors that a message names"""
 
@@ -59,8 +61,8 @@ def read_index(path: Path) -> tuple[dict[str, str] | None, str]:
     if not path.is_file():
         return None, ""
     try:
-        return {str(name): str(file) for name, file in json.loads(path.read_bytes())["weight_map"].items()}, ""
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return {str(name): str(file) for name, file in json.loads(small_text(path))["weight_map"].items()}, ""
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return None, f"has no readable weight_map: {said(error)}"
 
 
@@ -84,7 +86,9 @@ def read_header(path: Path) -> WeightFile:
         entries = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
         shapes = {name: tuple(int(axis) for axis in entry["shape"]) for name, entry in entries.items()}
         end = max((int(entry["data_offsets"][1]) for entry in entries.values()), default=0)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        if any(not 0 <= axis < LARGEST_AXIS for axes in shapes.values() for axis in axes):
+            raise ValueError("an axis has no size that a file could hold")
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         return WeightFile(path.name, size, fault=f"has a damaged header: {said(error)}")
     return WeightFile(path.name, size, shapes, 8 + length + end)
 

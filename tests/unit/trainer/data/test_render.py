@@ -157,3 +157,18 @@ def test_a_template_without_turns_for_results_is_refused(tokenizer):
     tokenizer.chat_template = HERMES.replace("in messages %}", "in messages if message['role'] != 'tool' %}")
     with pytest.raises(DataError, match="shows no turns of the role tool"):
         with_tools(tokenizer)
+
+
+BOMBS = {
+    "memory": "{{ 'x' * (messages | length * 10**10) }}",
+    "time": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_template_that_explodes_for_one_row_fails_that_row_and_no_other(tokenizer, bomb):
+    condition = "{% if messages[-1].content == 'bomb' %}" + BOMBS[bomb] + "{% endif %}"
+    tokenizer.chat_template = condition + tokenizer.chat_template
+    with pytest.raises(DataError, match=r"q\.jsonl:1: the chat template cannot be used for these turns: it takes"):
+        prompt(tokenizer, "bomb")
+    assert prompt(tokenizer).text.startswith("<|im_start|>user\n1 + 1")
