@@ -16,6 +16,11 @@ NO_DIRECTORY_IMAGE = (
     "the administrator sets --directory-image or trainer.image of the chart"
 )
 
+OTHERS_RUNS = (
+    "has files of the operator's own volume, with the runs of all namespaces; leave it out: a job without "
+    "checkpoint.directory has a directory there, or name one below"
+)
+
 NO_KUEUE = "needs Kueue, and the operator does not work with it: leave it out, or set kueue.enabled of the chart"
 
 
@@ -40,7 +45,7 @@ def admission(job: Job, defaults: Defaults, clusters: Sequence[Manifest] = ()) -
 
 
 def _missing(admitted: AdmittedJob, defaults: Defaults) -> Claim | None:
-    """Return what a job lacks: an image, a volume for its directory, or Kueue."""
+    """Return what a job lacks: an image, a volume for its directory, or Kueue; or which volume it must not have."""
     queue = admitted.spec.scheduling.queue
     if queue is not None and not defaults.has_kueue:
         return Claim("False", Reason.NO_KUEUE, f"spec.scheduling.queue: {queue} {NO_KUEUE}")
@@ -49,6 +54,9 @@ def _missing(admitted: AdmittedJob, defaults: Defaults) -> Claim | None:
         return Claim("False", Reason.NO_IMAGE, NO_IMAGE)
     if resolved.volume is not None and resolved.volume.sub_path is not None and resolved.directory_image is None:
         return Claim("False", Reason.NO_IMAGE, NO_DIRECTORY_IMAGE)
+    whole = defaults.storage
+    if whole is not None and (path := storage.others_volume(admitted, whole.source)) is not None:
+        return Claim("False", Reason.BAD_MANIFEST, f"{path}: {OTHERS_RUNS} {whole.path}/{admitted.namespace}/")
     where = storage.directory(admitted)
     if not storage.is_shared(where, admitted):
         volume = defaults.storage

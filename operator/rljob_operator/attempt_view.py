@@ -80,7 +80,7 @@ def attempt_view(record: AttemptRecord, job: AdmittedJob, world: World) -> Attem
         pod_events=world.pod_events,
         has_pods=any(pod.cluster == record.cluster and not world.has_lost(pod) for pod in world.pods),
         workload=workload,
-        is_in_kueue=job.spec.scheduling.queue is not None or workload is not None,
+        is_in_kueue=job.spec.scheduling.queue is not None or (workload is not None and workload.queue != ""),
         has_lost_head=any(pod.is_head and pod.cluster == record.cluster and world.has_lost(pod) for pod in world.pods),
         is_token_sure=world.is_token_sure,
     )

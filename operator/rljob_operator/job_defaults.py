@@ -121,7 +121,11 @@ def pull_secrets(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def lines(given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the settings, one a line: `runtime.env: {"HF_HOME": "/cache"}`."""
+    """Yield the settings, one a line: `scheduling.nodeSelector: {"pool": "gpu"}`.
+
+    Of variables only the names: everybody who may try a manifest reads these lines, and a value may be a secret.
+    """
     for section, fields in given.items():
         for field, value in fields.items():
-            yield f"{section}.{field}: {json.dumps(value)}"
+            is_environment = (section, field) == ("runtime", "env")
+            yield f"{section}.{field}: {', '.join(value) if is_environment else json.dumps(value)}"

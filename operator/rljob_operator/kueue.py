@@ -44,6 +44,8 @@ class Workload:
     """when Kueue let its pods start [unix s]; None: it does not let them"""
     eviction: str = ""
     """why it was evicted; empty: it was not, since it was admitted last"""
+    queue: str = ""
+    """the LocalQueue that it names; empty: none, so Kueue never admits it"""
 
     @property
     def sentence(self) -> str:
@@ -117,6 +119,8 @@ def workload_of(raw: Manifest) -> Workload:
         condition = conditions.get("Admitted", condition)
     if reserved and (checks := _checks(raw)):
         condition = {**(condition or {}), "reason": "UnsatisfiedAdmissionChecks", "message": checks}
+    if admitted and _is_true(evicted) and (_at(evicted or {}) or 0.0) >= (_at(conditions["Admitted"]) or 0.0):
+        admitted, condition = False, evicted  # its quota is reserved until its pods are gone
     if raw.get("spec", {}).get("active") is False:
         condition = evicted or {"reason": "Deactivated", "message": "its Workload is deactivated: spec.active is false"}
     condition = condition or {}
@@ -128,6 +132,7 @@ def workload_of(raw: Manifest) -> Workload:
         since=_at(condition),
         admitted_at=_at(conditions["Admitted"]) if admitted else None,
         eviction=_eviction(evicted) if _is_true(evicted) else "",
+        queue=raw.get("spec", {}).get("queueName") or "",
     )
 
 

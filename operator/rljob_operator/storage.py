@@ -7,8 +7,10 @@ from typing import Any
 from rljob_api.status import DefaultVolume
 from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.identity import Manifest
+from rljob_operator.pod_roles import ROLES, role_of
 from rljob_operator.pods import VOLUME, small_container
 from rljob_operator.resolved import FIRST
+from rljob_operator.run_claims import have_same_files
 
 WHOLE_VOLUME = "/rljob-volume"
 """where the init containers mount the operator's volume: the first all of it, the second the part of the namespace"""
@@ -74,6 +76,22 @@ def volume_mounts(job: AdmittedJob) -> tuple[Mapping[str, Any], ...]:
     """Return where every container mounts them."""
     volume = job.resolved.volume
     return (*job.spec.runtime.volume_mounts, *(_mounts(volume, _name(job)) if volume else []))
+
+
+def others_volume(job: AdmittedJob, source: Mapping[str, Any]) -> str | None:
+    """Return a volume of the job's own with files of this source, which has the runs of all namespaces; None: none."""
+    named = [(f"spec.runtime.volumes[{index}]", each) for index, each in enumerate(job.spec.runtime.volumes)]
+    for role in ROLES:
+        patch = role_of(job.spec, role).template
+        given = patch.spec.get("volumes") if patch is not None else None
+        where = f"spec.pods.{role}.template.spec.volumes"
+        named += [(f"{where}[{index}]", each) for index, each in enumerate(given if isinstance(given, list) else ())]
+    sources = ((path, _source(each)) for path, each in named if isinstance(each, Mapping))
+    return next((path for path, each in sources if have_same_files(each, source)), None)
+
+
+def _source(volume: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {kind: each for kind, each in volume.items() if kind != "name" and each is not None}
 
 
 def _name(job: AdmittedJob) -> str:

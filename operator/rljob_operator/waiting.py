@@ -25,6 +25,9 @@ from rljob_operator.world import DriverState, Pod, seconds
 
 PATIENCE_S = 20.0
 """a pod that is being created, or starts, is worth a word after this time [s]"""
+REFUSED_S = 60.0
+"""KubeRay makes pods within seconds, and writes no status of a RayCluster that it refuses [s]"""
+UNHEARD = "KubeRay has made no pod of the RayCluster and has not written its status: it refuses it, or does not run"
 ASK_S = 5.0
 """the events of a pod that is being created are read after this time [s]"""
 USUAL = (Stage.CREATING, Stage.INIT, Stage.PROBES)
@@ -117,6 +120,10 @@ def before_driver(attempt: AttemptView, job: AdmittedJob, now: float) -> Waiting
     blocked = _pod(attempt, now)
     if blocked is not None:
         return blocked
+    if attempt.cluster is not None and _is_ignored(attempt, now):
+        return Waiting(
+            Blocker.RAY_CLUSTER, f"{UNHEARD}; `kubectl describe raycluster {attempt.record.cluster}` says why"
+        )
     missing = num_pods(job.spec) - len(attempt.pods)
     if missing > 0 and attempt.cluster is not None and now >= _due(attempt) + PATIENCE_S:
         return Waiting(Blocker.RAY_CLUSTER, f"KubeRay has not created {missing} of {num_pods(job.spec)} pods yet")
@@ -129,9 +136,19 @@ def before_driver(attempt: AttemptView, job: AdmittedJob, now: float) -> Waiting
     return None
 
 
+def _is_ignored(attempt: AttemptView, now: float) -> bool:
+    """Return whether KubeRay has neither made a pod of a RayCluster nor written a word into its status."""
+    cluster = attempt.cluster or {}
+    is_silent = not cluster.get("status", {}).get("conditions")
+    return is_silent and not attempt.has_pods and now >= _due(attempt) + REFUSED_S
+
+
 def by_hand(cluster: str) -> str:
-    """Return in words that neither the operator nor Kueue has suspended a RayCluster."""
-    return f"RayCluster {cluster} is suspended, and not by Kueue: set its spec.suspend to false, or suspend the job"
+    """Return in words that a RayCluster is suspended, though its job is in no queue of Kueue."""
+    return (
+        f"RayCluster {cluster} is suspended, and the job names no queue of Kueue. Kueue does that for ever with "
+        "manageJobsWithoutQueueName: set spec.scheduling.queue. If it was done by hand, set its spec.suspend to false"
+    )
 
 
 def in_kueue(workload: Workload | None) -> Waiting:

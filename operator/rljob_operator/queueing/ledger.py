@@ -98,7 +98,8 @@ class Ledger:
 
     def decide(self, seen: Snapshot, rules: Rules, now: float) -> "Changes":
         """Make a pass; return the jobs whose turns have changed."""
-        return self.adopt(self.asked(now), schedule(self._tickets.values(), seen, rules, now), now)
+        asked = self.asked(now)
+        return self.adopt(asked, schedule(asked.values(), seen, rules, now), now) or Changes()
 
     def asked(self, now: float) -> Mapping[str, Ticket]:
         """Return the tickets for a pass that begins now.
@@ -112,13 +113,13 @@ class Ledger:
                 self._tickets[key] = replace(ticket, holding=Holding.NOTHING, since=None, wants=False)
         return dict(self._tickets)
 
-    def adopt(self, asked: Mapping[str, Ticket], found: Mapping[str, Turn], now: float) -> "Changes":
+    def adopt(self, asked: Mapping[str, Ticket], found: Mapping[str, Turn], now: float) -> "Changes | None":
         """Take in the turns that a pass has found for these tickets; return the jobs whose turns have changed.
 
-        Nothing is decided about a job that has changed since. Nor about any, if a job has come to hold room since.
+        Nothing is decided about a job that has changed since. None: nor about any, because a job has come to hold room.
         """
         if any(_holds(ticket) and not _holds(asked.get(key)) for key, ticket in self._tickets.items()):
-            return Changes()
+            return None
         found = {key: turn for key, turn in found.items() if self._is_still(key, asked[key])}
         changed = {key: before for key, turn in found.items() if (before := self.turn(key)) != turn}
         moved = {key: None for key, before in changed.items() if found[key].differs_in_place_only(before)}

@@ -55,6 +55,8 @@ def ticket_of(
     is_edited = holding is not Holding.NOTHING and built is not None and not _is_alike(job, built, held)
     if is_edited and built is not None:
         held = built
+    if not pods and any(each["spec"].get("suspend") is True for each in clusters):
+        held, is_edited = (), True  # KubeRay makes no pods, until Kueue or somebody lets it
     preempted_for = known.preempted_for if known is not None else None
     if granted is not None and granted.preempted_for is not None:
         preempted_for = granted.preempted_for

@@ -15,6 +15,7 @@ from rljob_operator.webhook.answer import answer
 from rljob_operator.webhook.keeping import Keeper
 from rljob_operator.webhook.metrics import Metrics
 from rljob_operator.webhook.mounted import Mounted
+from rljob_operator.webhook.secret_path import PathKeeper
 from rljob_operator.webhook.server import Server
 from rljob_operator.webhook.settings import Settings, settings
 from rljob_operator.webhook.supply import Supply
@@ -39,10 +40,13 @@ async def main(given: Settings) -> int:
         port, pages = await server.start(given.host, given.port, given.pages)
         log.info("action=serve port=%d pages=%d", port, pages)
         keeping = asyncio.create_task(_certificate(given, cluster, server).keep())
+        telling = asyncio.create_task(
+            PathKeeper(cluster, given.path_secret, given.configuration, server.use_path).keep()
+        )
         following = asyncio.create_task(supply.keep())
         collecting = asyncio.create_task(garbage.collect_now_and_then())
         ending = asyncio.create_task(stop.wait())
-        working = {keeping, following, collecting}
+        working = {keeping, telling, following, collecting}
         done, _ = await asyncio.wait({*working, ending}, return_when=asyncio.FIRST_COMPLETED)
         if ending not in done:  # a task that never ends has failed
             done.pop().result()

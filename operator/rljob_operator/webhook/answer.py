@@ -31,7 +31,7 @@ class Answer:
     """for its author; None: it is allowed"""
     warnings: tuple[str, ...] = ()
     outcome: str = "Allowed"
-    """for the metric: `Allowed`, `Unchanged`, `BadManifest`, `Never`"""
+    """for the metric: `Allowed`, `Unchanged`, `BadManifest`, `Never`, `TooMuch`"""
 
 
 UNCHANGED = Answer(outcome="Unchanged")

@@ -9,7 +9,7 @@ that still has the older certificate is trusted, too.
 import asyncio
 import base64
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -68,8 +68,8 @@ class Keeper:
     ) -> None:
         """`secret` is (namespace, name); `use` serves a pair from now on."""
         self._cluster = cluster
-        self._secret = "api/v1/namespaces/{}/secrets/{}".format(*secret)
-        self._configuration = f"apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/{configuration}"
+        self._secret = secret_at(secret)
+        self._configuration = configuration_at(configuration)
         self._hosts = hosts
         self._use = use
         self._clock = clock
@@ -77,15 +77,7 @@ class Keeper:
 
     async def keep(self) -> None:
         """Look after the certificate for ever."""
-        while True:
-            try:
-                await self.look()
-                await asyncio.sleep(LOOK_S)
-            except ConflictError:
-                continue
-            except ClusterError as error:
-                log.warning("action=keep-certificate outcome=failed: %s", error)
-                await asyncio.sleep(RETRY_S)
+        await keep_looking(self.look, "keep-certificate")
 
     async def look(self) -> None:
         """Renew the certificate if that is due, and serve it; raise ClusterError."""
@@ -114,6 +106,29 @@ class Keeper:
             body: Any = changes
             await self._cluster.request("PATCH", self._configuration, (), body, JSON_PATCH)
             log.info("action=trust configuration=%s", self._configuration.rpartition("/")[2])
+
+
+def secret_at(secret: tuple[str, str]) -> str:
+    """Return the path of a Secret, (namespace, name), at the API server."""
+    return "api/v1/namespaces/{}/secrets/{}".format(*secret)
+
+
+def configuration_at(name: str) -> str:
+    """Return the path of a webhook configuration at the API server."""
+    return f"apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/{name}"
+
+
+async def keep_looking(look: Callable[[], Awaitable[None]], action: str) -> None:
+    """Look for ever: at once where another replica was first, soon where the API server fails."""
+    while True:
+        try:
+            await look()
+            await asyncio.sleep(LOOK_S)
+        except ConflictError:
+            continue
+        except ClusterError as error:
+            log.warning("action=%s outcome=failed: %s", action, error)
+            await asyncio.sleep(RETRY_S)
 
 
 def _kept(data: dict[str, str]) -> Kept | None:

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0)
-OUTCOMES = ("Allowed", "Unchanged", "BadManifest", "Never", "Error")
+OUTCOMES = ("Allowed", "Unchanged", "BadManifest", "Never", "TooMuch", "Busy", "Error")
 
 
 class Metrics:

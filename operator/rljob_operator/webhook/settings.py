@@ -20,6 +20,7 @@ class Settings:
     pages: int
     names: tuple[str, ...]
     secret: tuple[str, str]
+    path_secret: tuple[str, str]
     configuration: str
     directory: Path | None
     namespaces: tuple[str, ...]
@@ -38,6 +39,7 @@ def settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
         pages=given.pages_port,
         names=tuple(given.name),
         secret=(given.secret_namespace, given.secret),
+        path_secret=(given.secret_namespace, given.path_secret),
         configuration=given.configuration,
         directory=given.certificate_directory,
         namespaces=tuple(given.namespace),
@@ -55,9 +57,10 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--port", type=int, default=8443, help="of the webhook, HTTPS")
     add("--pages-port", type=int, default=8080, help="of /healthz and /metrics, HTTP")
     add("--name", action="append", default=[], help="host of the certificate; may be given again")
-    add("--secret-namespace", default="default", help="of the Secret")
+    add("--secret-namespace", default="default", help="of both Secrets")
     add("--secret", default="rljob-webhook", help="that keeps the certificate and its authority")
-    add("--configuration", default="rljob-webhook", help="ValidatingWebhookConfiguration that trusts the authority")
+    add("--path-secret", default="rljob-webhook-path", help="that keeps the path which the API server is told")
+    add("--configuration", default="rljob-webhook", help="ValidatingWebhookConfiguration of this webhook")
     add("--certificate-directory", type=Path, help="with tls.crt and tls.key that another program renews")
     add("--namespace", action="append", default=[], help="with jobs; may be given again; absent: all")
     add_autoscaler(parser)

@@ -29,12 +29,13 @@ class Supply:
     ) -> None:
         """No namespaces: all. `coming` are the nodes that an autoscaler can bring; None: not known."""
         self._inventory = Inventory(coming, has_kueue)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._followed = [self._follow(cluster, kind, where) for kind, where in paths(namespaces, has_kueue)]
 
     @property
     def seen(self) -> Snapshot | None:
         """What limits pods now; None: it is not all known, or too old to refuse a job by it."""
-        now = asyncio.get_running_loop().time()
+        now = (self._loop or asyncio.get_running_loop()).time()  # a child that judges has no loop that runs
         heard = (each.heard_at for each in self._followed)
         return self._inventory.snapshot if all(at is not None and now - at < OLD_S for at in heard) else None
 
@@ -45,6 +46,7 @@ class Supply:
 
     async def keep(self) -> None:
         """Follow the cluster for ever."""
+        self._loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as group:
             for each in self._followed:
                 group.create_task(each.follow())

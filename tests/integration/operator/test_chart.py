@@ -134,7 +134,7 @@ def test_the_operator_understands_what_the_chart_passes_to_it():
     given = settings(container["args"], {})
     assert (given.defaults.image, given.namespaces, given.lease) == ("t:1", ("a", "b"), "rl-operator")
     assert given.defaults.storage == Storage({"persistentVolumeClaim": {"claimName": "runs"}})
-    assert given.defaults.head_resources == {"requests": {"cpu": 2}}
+    assert given.defaults.head_resources == {"requests": {"cpu": 2, "memory": "2Gi"}}
     assert given.defaults.worker_resources == {"limits": {"memory": "8Gi"}}
     assert given.defaults.ttl_after_deletion_s == 604800
     assert given.defaults.tool_pod_owner is ToolPodOwner.STATEFUL_SET

@@ -1,8 +1,12 @@
 """The webhook behind a real API server, with the chart's rights: what a user reads in the terminal."""
 
+import base64
 import json
 import os
+import ssl
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
@@ -113,6 +117,49 @@ def test_a_bundle_and_a_certificate_that_somebody_removed_come_back(
     kubectl("patch", "secret", f"{webhook.name}-certificate", "-n", namespace, "--type=json", "-p", empty)
     eventually(webhook.bundle, lambda bundle: bundle not in ("", before), 120)
     assert "denied the request" in apply(**TYPO).stderr
+
+
+def test_who_does_not_know_the_secret_path_gets_no_answer(webhook: WebhookProcess) -> None:
+    trusted = ssl.create_default_context(cadata=base64.b64decode(webhook.bundle()).decode())
+    review = json.dumps({"request": {"uid": "u", "operation": "CREATE", "namespace": "other", "object": None}})
+
+    def status(path: str) -> int:
+        asked = urllib.request.Request(f"https://127.0.0.1:{webhook.port}{path}", review.encode())
+        try:
+            with urllib.request.urlopen(asked, timeout=10, context=trusted) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    assert [status(path) for path in ("/", "/validate", webhook.path()[:-1], webhook.path())] == [404, 404, 404, 200]
+    assert webhook.path().strip("/") not in webhook.log
+
+
+@pytest.mark.parametrize(
+    ("change", "is_allowed"),
+    [
+        ([{"op": "replace", "path": "/webhooks/0/rules/0/resources", "value": ["*"]}], False),
+        ([{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Fail"}], False),
+        ([{"op": "remove", "path": "/webhooks/0/namespaceSelector"}], False),
+        ([{"op": "replace", "path": "/webhooks/0/clientConfig/url", "value": "https://elsewhere:1/x"}], False),
+        ([{"op": "add", "path": "/metadata/labels/other", "value": "x"}], False),
+        ([{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": ""}], True),
+    ],
+)
+def test_the_webhook_may_change_bundle_and_path_of_its_configuration_and_nothing_else(
+    kubectl: Kubectl, namespace: str, webhook: WebhookProcess, change: list[dict[str, Any]], is_allowed: bool
+) -> None:
+    as_webhook = f"--as=system:serviceaccount:{namespace}:{webhook.name}"
+    patch = ("patch", "validatingwebhookconfiguration", webhook.name, "--type=json", "-p", json.dumps(change))
+    done = subprocess.run(
+        [str(kubectl.program), *patch, as_webhook, "--dry-run=server"],
+        env={**os.environ, **kubectl.environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode == 0) == is_allowed, done.stderr
+    assert is_allowed or "the webhook changes nothing but caBundle and path" in done.stderr
 
 
 def test_a_certificate_that_expired_while_no_replica_ran_is_replaced(

@@ -5,6 +5,7 @@ import json
 import urllib.error
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from local_cluster.kubectl import Kubectl, Manifest
 from local_cluster.ports import free_port
@@ -13,7 +14,12 @@ from support.operator.operator_process import STORAGE, kubeconfig_of
 from support.operator.python_programs import forked
 from support.waiting import eventually
 
-NEEDED = ("ServiceAccount", "Secret", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+RELEASED = "rljob"
+"""the namespace that the chart is rendered for"""
+NEEDED = (
+    *("ServiceAccount", "Secret", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"),
+    *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
+)
 
 
 class WebhookProcess:
@@ -25,7 +31,7 @@ class WebhookProcess:
         """`values` are for the chart, as helm takes them; `mounted` has the certificate, if somebody else makes it."""
         self._kubectl, self._namespace = kubectl, namespace
         self.name = f"{namespace}-webhook"
-        self._port, self._pages = free_port(), free_port()
+        self.port, self._pages = free_port(), free_port()
         chart = rendered("--set", "webhook.enabled=true", *values, release=namespace)
         mine = [each for name, each in chart.items() if name.partition("/")[2].startswith(self.name)]
         self._configuration = self._local(chart[f"ValidatingWebhookConfiguration/{self.name}"])
@@ -35,18 +41,23 @@ class WebhookProcess:
         arguments = [
             f"--kubeconfig={kubeconfig}",
             "--host=127.0.0.1",
-            f"--port={self._port}",
+            f"--port={self.port}",
             f"--pages-port={self._pages}",
-            *([f"--certificate-directory={mounted}"] if mounted else self._own_certificate()),
+            *([f"--certificate-directory={mounted}"] if mounted else ["--name=127.0.0.1"]),
+            f"--secret-namespace={namespace}",
+            f"--secret={self.name}-certificate",
+            f"--path-secret={self.name}-path",
+            f"--configuration={self.name}",
             "--image=rljob/trainer:test",
             f"--storage={STORAGE}",
         ]
         self._process = forked(["-m", "rljob_operator.webhook", *arguments], self._log)
 
     def until_ready(self) -> None:
-        """Wait until it has a certificate that the API server trusts."""
+        """Wait until it has a certificate that the API server trusts, and the API server knows its path."""
         eventually(self._status, lambda status: status == 200)
         eventually(self.bundle, bool)
+        eventually(self.path, bool)
 
     def trust(self, bundle: str) -> None:
         """Have the API server trust these authorities, as cert-manager does."""
@@ -58,6 +69,11 @@ class WebhookProcess:
         found = self._kubectl.get("validatingwebhookconfiguration", self.name)
         bundle: str = found["webhooks"][0]["clientConfig"].get("caBundle", "")
         return bundle
+
+    def path(self) -> str:
+        """Return the path that the API server was told."""
+        found = self._kubectl.get("validatingwebhookconfiguration", self.name)
+        return urlsplit(found["webhooks"][0]["clientConfig"]["url"]).path
 
     @property
     def log(self) -> str:
@@ -80,14 +96,8 @@ class WebhookProcess:
         self._process.join()
         for kind in ("validatingwebhookconfiguration", "clusterrolebinding", "clusterrole"):
             self._kubectl("delete", kind, self.name, "--ignore-not-found")
-
-    def _own_certificate(self) -> list[str]:
-        return [
-            "--name=127.0.0.1",
-            f"--secret-namespace={self._namespace}",
-            f"--secret={self.name}-certificate",
-            f"--configuration={self.name}",
-        ]
+        for kind in ("validatingadmissionpolicybinding", "validatingadmissionpolicy"):
+            self._kubectl("delete", kind, f"{self.name}-own", "--ignore-not-found")
 
     def _status(self) -> int:
         try:
@@ -102,14 +112,16 @@ class WebhookProcess:
     def _local(self, configuration: Manifest) -> Manifest:
         """Return the configuration for a process on this machine, and for this namespace only."""
         (hook,) = configuration["webhooks"]
-        hook["clientConfig"] = {"url": f"https://127.0.0.1:{self._port}{hook['clientConfig']['service']['path']}"}
+        hook["clientConfig"] = {"url": f"https://127.0.0.1:{self.port}"}
         hook["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": self._namespace}}
         return configuration
 
 
 def _in(namespace: str, manifest: Manifest) -> Manifest:
     """Return a manifest of the chart in this namespace instead of the one that it was rendered for."""
-    found: Manifest = json.loads(json.dumps(manifest))
+    found: Manifest = json.loads(
+        json.dumps(manifest).replace(f"serviceaccount:{RELEASED}:", f"serviceaccount:{namespace}:")
+    )
     if "namespace" in found["metadata"]:
         found["metadata"]["namespace"] = namespace
     for subject in found.get("subjects", ()):

@@ -110,7 +110,8 @@ def test_a_job_whose_status_is_lost_keeps_its_cluster():
 
 
 def test_the_plan_of_a_dry_run_shows_them():
-    assert list(lines({"runtime": {"env": {"A": "1"}}})) == ['runtime.env: {"A": "1"}']
+    given = {"runtime": {"env": {"A": "secret", "B": {"valueFrom": {}}}}, "scheduling": {"nodeSelector": {"pool": "x"}}}
+    assert list(lines(given)) == ["runtime.env: A, B", 'scheduling.nodeSelector: {"pool": "x"}']
 
 
 @pytest.mark.parametrize(

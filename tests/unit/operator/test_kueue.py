@@ -1,6 +1,7 @@
 """A job whose RayCluster Kueue suspends: before it admits the job, and when it evicts it."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -310,6 +311,17 @@ def test_an_evicted_workload_says_why_until_it_is_admitted_again():
     waits = condition("QuotaReserved", "False", "Pending", "no room")
     assert workload(waits, gone).sentence == "Kueue has evicted the job (Preempted: for another); no room"
     assert workload(waits, {**gone, "status": "False"}).sentence == "no room"
+
+
+@pytest.mark.parametrize(("evicted_at", "admitted_at"), [(NOW, None), (NOW - 60, NOW)])
+def test_of_admitted_and_evicted_the_newer_one_counts(evicted_at: float, admitted_at: float | None):
+    at = datetime.fromtimestamp(evicted_at, UTC).isoformat()
+    found = workload(
+        condition("QuotaReserved", "True", "QuotaReserved", "in gpus"),
+        condition("Admitted", "True", "Admitted", "it is"),
+        {**condition("Evicted", "True", "Preempted", "for another"), "lastTransitionTime": at},
+    )
+    assert (found.admitted_at, found.message) == (admitted_at, "it is" if admitted_at else "for another")
 
 
 def test_a_deactivated_workload_says_so():

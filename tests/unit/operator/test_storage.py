@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from rljob_api.exits import Exit
 from rljob_operator import storage
-from rljob_operator.world import Storage
-from support.operator.operator_world import DEFAULTS, admitted, cluster_of, pods, raw_job
+from rljob_operator.admission import admission
+from rljob_operator.claims import Claim
+from rljob_operator.world import Storage, job_of
+from support.operator.operator_world import DEFAULTS, Surroundings, admitted, cluster_of, pods, raw_job
 
 
 @pytest.mark.parametrize(
@@ -138,3 +141,58 @@ def test_a_claim_is_one_volume_of_a_pod_also_where_the_job_has_its_data_on_it(cl
         mounts = {each["mountPath"]: each for each in container["volumeMounts"]}
         assert mounts["/rljob/ml/sums"] == {"name": name, "mountPath": "/rljob/ml/sums", "subPath": "ml/sums"}
         assert mounts["/data"] == DATA["volumeMounts"][0]
+
+
+NFS = {"nfs": {"server": "files", "path": "/exports/runs"}}
+HOST = {"hostPath": {"path": "/data/runs"}}
+CSI = {"csi": {"driver": "d", "volumeAttributes": {"share": "runs"}}}
+SAME = [
+    (NFS, {"nfs": {"server": "files", "path": "/exports/runs", "readOnly": True}}),
+    (NFS, {"nfs": {"server": "FILES.", "path": "/exports//runs/b/"}}),
+    (NFS, {"nfs": {"server": "files", "path": "/"}}),
+    (HOST, {"hostPath": {"path": "/data/x/../runs/b/victim", "type": "Directory"}}),
+    (HOST, {"hostPath": {"path": "/"}}),
+    (CSI, {"csi": {**CSI["csi"], "readOnly": True}}),
+]
+OTHERS = [
+    (NFS, {"nfs": {"server": "files", "path": "/exports/runs2"}}),
+    (NFS, {"nfs": {"server": "other", "path": "/exports/runs"}}),
+    (HOST, {"hostPath": {"path": "/models"}}),
+    (CSI, {"csi": {"driver": "d", "volumeAttributes": {"share": "data"}}}),
+    (CLAIM.source, CLAIM.source),
+    (NFS, {"emptyDir": {}}),
+]
+
+
+def refused(whole: dict, **sections: object) -> str | None:
+    found = admission(job_of(raw_job(**sections)), replace(DEFAULTS, storage=Storage(whole)))
+    return found.message if isinstance(found, Claim) else None
+
+
+@pytest.mark.parametrize(("whole", "own"), SAME, ids=str)
+def test_a_job_names_no_volume_with_the_runs_of_all_namespaces(whole: dict, own: dict):
+    volume = {"name": "mine", **own}
+    message = refused(whole, runtime={"volumes": [volume]})
+    assert message is not None
+    assert message.startswith("spec.runtime.volumes[0]: has files of the operator's own volume")
+    patched = refused(whole, pods={"head": {"template": {"spec": {"volumes": [{"name": "a"}, volume]}}}})
+    assert patched is not None
+    assert patched.startswith("spec.pods.head.template.spec.volumes[1]: has files of the operator's own volume")
+
+
+@pytest.mark.parametrize(("whole", "own"), OTHERS, ids=str)
+def test_other_volumes_are_the_job_s_to_name(whole: dict, own: dict):
+    assert refused(whole, runtime={"volumes": [{"name": "mine", **own}]}) is None
+
+
+def test_a_job_that_has_begun_gets_no_new_pods_with_such_a_volume():
+    around = Surroundings().to_running()
+    around.world = replace(around.world, defaults=replace(DEFAULTS, storage=Storage(NFS)))
+    around.edit(pods={"head": {"template": {"spec": {"volumes": [{"name": "mine", **NFS}]}}}})
+    around.step()
+    assert around.condition("Admitted")["reason"] == "RefusedNow"
+    around.ends(Exit.PREEMPTED)
+    around.step()
+    around.deletions_done()
+    around.step()
+    assert around.world.rayclusters() == ()

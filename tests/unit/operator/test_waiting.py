@@ -7,8 +7,9 @@ import pytest
 
 from rljob_api.control import EngineState, EngineStatus, RunState
 from rljob_operator.identity import Manifest
+from rljob_operator.kueue import Workload
 from rljob_operator.pod_stage import PodEvent, PodStage, Stage, pod_event_of, stage_of, with_events
-from rljob_operator.waiting import PATIENCE_S, Blocker, Waiting, pod_to_ask
+from rljob_operator.waiting import PATIENCE_S, REFUSED_S, UNHEARD, Blocker, Waiting, pod_to_ask
 from rljob_operator.world import DriverState, Pod
 from support.operator.operator_world import NOW, Surroundings, raw_job, running
 
@@ -235,6 +236,31 @@ def test_pods_that_kuberay_does_not_make_are_counted():
     assert around.plan().waiting is None
     around.now += 1
     assert around.plan().waiting == Waiting(Blocker.RAY_CLUSTER, "KubeRay has not created 3 of 3 pods yet")
+
+
+def test_a_raycluster_that_kuberay_ignores_is_named():
+    around = Surroundings()
+    around.step()
+    around.now += REFUSED_S
+    found = around.plan().waiting
+    assert found is not None
+    assert found.text == f"{UNHEARD}; `kubectl describe raycluster sums-7f3a1-1` says why"
+    (cluster,) = around.world.rayclusters()
+    cluster["status"] = {"conditions": [{"type": "HeadPodReady", "status": "False", "reason": "x", "message": "y"}]}
+    found = around.plan().waiting
+    assert found is not None
+    assert found.text == "KubeRay has not created 3 of 3 pods yet"
+
+
+def test_a_raycluster_that_kueue_suspends_although_its_job_names_no_queue_is_named():
+    around = Surroundings()
+    around.step()
+    for workloads in ((), (Workload("sums-7f3a1-1"),)):
+        around.world.rayclusters()[0]["spec"]["suspend"] = True
+        around.world = replace(around.world, workloads=workloads)
+        found = around.plan().waiting
+        assert found is not None
+        assert "manageJobsWithoutQueueName: set spec.scheduling.queue" in found.text
 
 
 def test_a_child_that_the_api_server_refuses_comes_first():

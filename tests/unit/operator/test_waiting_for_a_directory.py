@@ -8,6 +8,7 @@ from rljob_api.exits import Exit
 from rljob_operator.plan import LOOK_AGAIN_S
 from rljob_operator.queueing.ledger import IDLE
 from rljob_operator.run_claims import RunIndex, claim_of
+from rljob_operator.turn import Standing, Turn
 from rljob_operator.world import Storage, World
 from support.operator.operator_world import DEFAULTS, Surroundings, raw_job
 
@@ -56,6 +57,17 @@ def test_it_holds_no_room_in_the_queue_meanwhile():
     assert second.condition("QuotaReserved")["reason"] == "DirectoryInUse"
     assert second.condition("Ready")["reason"] == "DirectoryInUse"
     assert "queue" not in second.status
+
+
+def test_it_does_not_wait_for_a_job_that_never_fits():
+    _, second = pair()
+    big = Surroundings(raw_job("big", checkpoint={"directory": "/rljob/ml/first"}), second.world)
+    big.raw["metadata"]["uid"] = FIRST_UID
+    big.world = replace(big.world, turn=Turn(Standing.NEVER, "needs 64 GPUs"))
+    big.step()
+    sees(second, big)
+    second.step()
+    assert [attempt["number"] for attempt in second.status["attempts"]] == [1]
 
 
 @pytest.mark.parametrize("stopped", [lambda first: failed(first), lambda first: first.raw.update(status={})])

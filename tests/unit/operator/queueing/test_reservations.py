@@ -1,21 +1,29 @@
 """The queue's loop: it waits for all jobs to be known, looks at capacity, and passes on what has changed."""
 
 import asyncio
+import time
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
 
 from rljob_operator.cache import Cache
+from rljob_operator.capacity.packing import Node, Nodes
+from rljob_operator.capacity.quotas import Quota
+from rljob_operator.capacity.snapshot import Snapshot
+from rljob_operator.claims import Claim
 from rljob_operator.cluster import Cluster, ClusterError
 from rljob_operator.driver_news import News
 from rljob_operator.identity import Manifest
 from rljob_operator.metrics import Metrics
 from rljob_operator.plan import admitted
-from rljob_operator.queueing.ticket import Rules
+from rljob_operator.queueing.ticket import Rules, Ticket
+from rljob_operator.queueing.tickets import ticket_of
 from rljob_operator.requests import Requests
 from rljob_operator.reservations import Reservations
-from rljob_operator.sight import Sight
+from rljob_operator.sight import Look, Sight
 from rljob_operator.turn import Standing, Turn
 from rljob_operator.watch_liveness import WatchLiveness
 from rljob_operator.workqueue import WorkQueue
@@ -75,6 +83,7 @@ class Setting:
     def __init__(self, lists: Lists, *names: str, namespaces: Sequence[str] = ()) -> None:
         self.cache, self.now, self.changed, self.moved = Cache(), NOW, list[str](), list[str]()
         metrics = Metrics(self.cache, WorkQueue(lambda: 0.0), WatchLiveness(lambda: 0.0), Requests(), "ml/rljob")
+        self.metrics = metrics
         sight = Sight(cast(Cluster, lists), namespaces, ())
         self.queue = Reservations(self.cache, sight, Rules(), metrics, lambda: self.now, self._note)
         self.names = names
@@ -89,6 +98,13 @@ class Setting:
         assert raw is not None
         job, world = job_of(raw), World(defaults=DEFAULTS)
         return self.queue.turn(job, raw, world, admitted(job, world))
+
+    def ticket(self, name: str) -> Ticket:
+        """Return the ticket of a job that nobody has asked about yet."""
+        job = job_of(_job(name, 0))
+        found = admitted(job, World(defaults=DEFAULTS))
+        assert not isinstance(found, Claim)
+        return ticket_of(found, NOW, (), has_pods=False, granted=None)
 
     def standings(self) -> list[Standing | None]:
         found = [self.reconcile(name) for name in self.names]
@@ -344,3 +360,48 @@ def test_pods_of_a_cluster_that_may_not_be_read_are_not_taken_for_none():
     lists.refused = {"pods": 403}
     with pytest.raises(ClusterError):
         asyncio.run(Sight(cast(Cluster, lists), (), None).look_at_others(lambda _: True))
+
+
+class LargeSight:
+    """Sees 3,000 namespaces with quotas, and 1,000 full nodes."""
+
+    def __init__(self) -> None:
+        four = Quota("gpus", {"requests.nvidia.com/gpu": 4000}, {})
+        full = {"nvidia.com/gpu": 8000}
+        there = Nodes(Node(f"n{i}", {"pods": 110_000, **full}, used=full) for i in range(1000))
+        self.look = Look(Snapshot({f"team-{i}": (four,) for i in range(3000)}, {}, there, None))
+
+    async def look_at_others(self, is_other: object) -> Look:
+        return self.look
+
+
+def test_a_pass_over_thousands_of_jobs_and_namespaces_never_stops_the_loop(caplog):
+    """Measured is the time of the loop's own thread: other work on this machine does not count."""
+    setting = Setting(Lists())
+    rules = Rules()
+    queue = Reservations(
+        setting.cache, cast(Sight, LargeSight()), rules, setting.metrics, lambda: NOW, lambda key, news: None
+    )
+    template = setting.ticket("a")
+    for number in range(5000):
+        key = f"team-{number % 3000}/job-{number}"
+        each = replace(template, key=key, namespace=key.partition("/")[0], created=NOW + number)
+        queue._ledger.put(each, is_shown=False)
+    caplog.set_level("WARNING")
+
+    at: list[float] = []
+
+    async def scenario() -> None:
+        passing, loop = asyncio.create_task(queue._pass()), asyncio.get_running_loop()
+
+        def tick() -> None:
+            at.append(time.thread_time())
+            if not passing.done():
+                loop.call_soon(tick)
+
+        tick()
+        await passing
+
+    asyncio.run(scenario())
+    assert queue.waiting == 4999  # one of them is lent nodes
+    assert max(later - earlier for earlier, later in pairwise(at)) < 0.25

@@ -7,7 +7,9 @@ import pytest
 
 from rljob_api.exits import Exit
 from rljob_operator.admitted_job import AdmittedJob
+from rljob_operator.queueing.lease import LEASE_S
 from rljob_operator.queueing.ledger import UNDECIDED, Changes, Ledger
+from rljob_operator.queueing.schedule import schedule
 from rljob_operator.queueing.ticket import Holding, Ticket
 from rljob_operator.queueing.tickets import is_queued_here, shows, ticket_of
 from rljob_operator.turn import Standing, Turn
@@ -156,6 +158,84 @@ def test_engines_that_are_taken_away_ask_for_nothing():
     granted = replace(RESERVED, engines=6)
     assert of(job, granted=granted).held_engines == 6
     assert of(scaled(2), granted=granted).more == ()
+
+
+# A reservation is for the pods that were granted.
+
+
+def seen(around: Surroundings, granted: Turn | None = None) -> Ticket:
+    pods, clusters = around.world.pods, around.world.rayclusters()
+    return ticket_of(admitted(around.raw), NOW, pods, bool(pods or clusters), granted, clusters)
+
+
+def gpus_of(ticket: Ticket, resource: str) -> int:
+    return sum(each.count * each.requests.get(resource, 0) // 1000 for each in ticket.pods)
+
+
+def training() -> Surroundings:
+    around = Surroundings(raw_job(runtime={"device": "Gpu"}, placement="Colocated", rollout={"engines": 2}))
+    around.world = replace(around.world, turn=replace(RESERVED, granted=of(admitted(around.raw)).granted))
+    return around.to_running()
+
+
+@pytest.mark.parametrize("edit", [{"pods": {"gpuResource": "amd.com/gpu"}}, {"training": {"nodes": 4}}])
+def test_an_edit_changes_nothing_of_what_pods_that_exist_take(edit):
+    around = training()
+    before = gpus_of(seen(around), "nvidia.com/gpu")
+    around.edit(**edit)
+    assert (seen(around).holding, seen(around).more) == (Holding.RESERVED, ())
+    assert gpus_of(seen(around), "nvidia.com/gpu") == before > 0
+
+
+def test_a_reservation_is_not_for_pods_that_were_edited_before_they_were_made():
+    small = Surroundings(raw_job(placement="Colocated", runtime={"device": "Gpu"}, rollout={"engines": 1}))
+    granted = replace(RESERVED, granted=seen(small).granted, engines=None)
+    small.edit(training={"gpusPerNode": 8, "nodes": 2}, rollout={"engines": 16})
+    assert seen(small, granted).holding is Holding.NOTHING
+
+
+def test_a_status_names_what_was_granted_and_an_edit_before_the_raycluster_is_made_gives_it_back():
+    around = Surroundings(raw_job(placement="Colocated", runtime={"device": "Gpu"}, rollout={"engines": 1}))
+    around.world = replace(around.world, turn=replace(RESERVED, granted=seen(around).granted, engines=None))
+    todo = around.plan()
+    around.raw["status"] = todo.status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert seen(around).holding is Holding.RESERVED
+    around.edit(training={"gpusPerNode": 8}, rollout={"engines": 8})
+    assert seen(around).holding is Holding.NOTHING
+
+
+def test_a_raycluster_that_somebody_suspends_takes_no_room():
+    around = Surroundings(raw_job())
+    around.world = replace(around.world, turn=RESERVED)
+    around.step()
+    (cluster,) = around.world.rayclusters()
+    assert seen(around).pods != ()
+    cluster["spec"]["suspend"] = True
+    assert (seen(around).pods, seen(around).more) == ((), ())
+
+
+def test_what_was_given_back_is_in_the_status_until_the_job_runs():
+    lost = Turn(Standing.REVOKED, "no nodes", revoked=2, retry_at=NOW + 60, first_since=NOW - 5)
+    found = of(job_with(lost))
+    assert (found.revoked, found.retry_at, found.first_since) == (2, NOW + 60, NOW - 5)
+    assert of(job_with(RESERVED), granted=lost).holding is Holding.LEAVING
+
+
+def test_a_reservation_that_no_status_shows_ends():
+    found = ledger(ticket("a", workers(8)), ticket("b", workers(8), at=1))
+    found.decide(quotas(ml=8), RULES, NOW)
+    found.decide(quotas(ml=8), RULES, NOW + LEASE_S)
+    assert (found.turn("ml/a").is_reserved, found.turn("ml/b").is_reserved) == (False, True)
+
+
+def test_nothing_is_decided_about_a_job_that_has_changed_during_the_pass():
+    found = ledger(ticket("a", workers(8)))
+    asked = found.asked(NOW)
+    found.put(ticket("a", workers(4)), is_shown=False)
+    found.adopt(asked, schedule(asked.values(), quotas(ml=8), RULES, NOW), NOW)
+    assert found.turn("ml/a") == UNDECIDED
+    found.put(holder("b", workers(8)), is_shown=False)
+    assert found.adopt(asked, {}, NOW) is None
 
 
 def test_a_priority_class_is_read_from_the_pods():

@@ -18,9 +18,10 @@ from rljob_operator.webhook.certificate import AUTHORITY_DAYS, SERVER_DAYS, Pair
 from rljob_operator.webhook.keeping import Keeper, Kept, renewed
 from rljob_operator.webhook.metrics import Metrics
 from rljob_operator.webhook.mounted import Mounted
-from rljob_operator.webhook.server import PATH, Server
+from rljob_operator.webhook.server import Server
 
 HOSTS = ("rl-webhook.rljob.svc", "127.0.0.1")
+PATH = "/" + "p" * 43
 NOW = datetime.now(UTC)
 
 
@@ -144,6 +145,7 @@ def test_a_certificate_is_replaced_while_the_server_runs(kept):
         server = Server(lambda request: Answer(), Metrics())
         port, pages = await server.start("127.0.0.1", 0, 0)
         url = f"https://127.0.0.1:{port}{PATH}"
+        server.use_path(PATH)
         async with aiohttp.ClientSession() as session:
             async with session.get(f"http://127.0.0.1:{pages}/healthz") as reply:
                 assert reply.status == 503
@@ -169,6 +171,7 @@ def test_what_cannot_be_judged_is_left_to_the_failure_policy(kept, body: bytes, 
     async def scenario() -> None:
         server = Server(judge, Metrics())
         server.use(kept.server)
+        server.use_path(PATH)
         port, _ = await server.start("127.0.0.1", 0, 0)
         trusts = ssl.create_default_context(cadata=kept.authority.certificate)
         connector = aiohttp.TCPConnector(ssl=trusts)

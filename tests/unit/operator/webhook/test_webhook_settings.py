@@ -32,7 +32,11 @@ def test_without_options_it_listens_on_all_addresses_and_judges_jobs_of_all_name
         (["--pages-port", "2"], {"pages": 2}),
         (["--name", "a", "--name", "b"], {"names": ("a", "b")}),
         (["--namespace", "ml", "--namespace", "x"], {"namespaces": ("ml", "x")}),
-        (["--secret-namespace", "ops", "--secret", "s"], {"secret": ("ops", "s")}),
+        (
+            ["--secret-namespace", "ops", "--secret", "s"],
+            {"secret": ("ops", "s"), "path_secret": ("ops", "rljob-webhook-path")},
+        ),
+        (["--path-secret", "p"], {"path_secret": ("default", "p")}),
         (["--configuration", "c"], {"configuration": "c"}),
         (["--certificate-directory", "/c"], {"directory": Path("/c")}),
         (["--kubeconfig", "/k"], {"kubeconfig": "/k"}),
