@@ -32,6 +32,7 @@ ONLY_IN_PYTHON = (
     "spec.pods.head.",
     "spec.pods.trainer.",
     "spec.pods.rollout.",
+    "spec.pods.tools.template.",
 )
 OF_NODES = "cannot be verified on nodes with"
 """labels of nodes, which are a free mapping, decide on another field"""
