@@ -49,8 +49,6 @@ def install(cluster: NodeCluster, environ: Mapping[str, str], *values: str) -> N
         "trainer.image": trainer,
         "trainer.storage.persistentVolumeClaim.claimName": CLAIM,
         "trainer.storagePath": str(MOUNT),
-        # Its tests run it beside the control plane.
-        "webhook.enabled": "false",
     }
     given = [f"--set={name}={value}" for name, value in settings.items()]
     helm(cluster.kubectl, "upgrade", "--install", RELEASE, "charts/rljob", *HELM_OPTIONS, *given, *values)

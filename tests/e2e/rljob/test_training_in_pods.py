@@ -24,12 +24,12 @@ min(servers, key=lambda process: process.create_time()).kill()
 
 
 def scrape_configs(job: JobInPods) -> list[dict[str, Any]]:
-    """Return what the chart's PodMonitors make of the pods that there are: the operator's, and the job's.
+    """Return what the PodMonitors of operator and jobs make of the pods that there are.
 
     Their NetworkPolicies let in namespaces, and this Prometheus is no pod: policies of its own let it in.
     """
-    chart = rendered("--set=monitoring.podMonitors.enabled=true", "--set=webhook.enabled=false", release=RELEASE)
-    monitors = [each for each in chart.values() if each["kind"] == "PodMonitor"]
+    chart = rendered("--set=monitoring.podMonitors.enabled=true", release=RELEASE)
+    monitors = [chart[f"PodMonitor/{RELEASE}-{name}"] for name in ("operator", "operator-jobs")]
     pods = [*job.kubectl.get("pods", "-n", NAMESPACE)["items"], *job.pods()]
     found = [(monitor, targets_of(monitor, pods)) for monitor in monitors]
     (_, operators), (_, heads) = found
