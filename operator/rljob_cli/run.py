@@ -36,7 +36,7 @@ from rljob_cli.rundir import RunDirectory, RunLockedError, locked, rundir
 from rljob_cli.summary import recorded, summary, warnings
 from rljob_cli.supervisor import TIMING, Display, RunResult, Supervisor, Timing
 from rljob_cli.validate import read
-from rljob_trainer.own_files import PRIVATE, AppendingHandler, appended, write_whole
+from rljob_trainer.own_files import AppendingHandler, appended, write_whole
 from rljob_trainer.processes import leftovers
 from rljob_trainer.processes.guard import guard_command
 from rljob_trainer.rundir.logs import AttemptLogs
@@ -71,7 +71,7 @@ def run(manifest: Path, display: Display, driver: Sequence[str] = DRIVER, timing
     logging.basicConfig(handlers=[AppendingHandler(directory.supervisor_log)], level=logging.INFO, format=LOG_FORMAT)
     try:
         with locked(directory) as lock:
-            write_whole(directory.manifest, kept(text, job.spec).encode(), PRIVATE)
+            write_whole(directory.manifest, kept(text, job.spec).encode())
             for field in only_in_a_cluster(job.spec):
                 display.note(f"{field} applies to a cluster only; it has no effect on one machine")
             for name in job.spec.runtime.env.keys() - job.spec.runtime.texts.keys():

@@ -1,7 +1,8 @@
 """Files that a process of a run writes into its directory.
 
 Others may be able to write there, too: none of these files is opened through a link, so that nobody can have a run
-write elsewhere. A draft has a name that nobody can foresee.
+write elsewhere. A draft has a name that nobody can foresee. What a run says, it says to its owner: a manifest, a log or
+a record may hold what nobody else should read.
 """
 
 import io
@@ -13,9 +14,8 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 READABLE = 0o666
-"""what the umask leaves of it"""
+"""for weights and what describes them, which users share; what the umask leaves of it"""
 PRIVATE = 0o600
-"""for secrets"""
 DRAFT = ".draft"
 """ends the names of files that are not whole yet"""
 
@@ -25,17 +25,17 @@ def private_directory(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def appended(path: Path, mode: int = READABLE) -> BinaryIO:
+def appended(path: Path, mode: int = PRIVATE) -> BinaryIO:
     """Return a file, opened to append; it is made if it is not there. Raises OSError if it is a link."""
     return _opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, mode, "ab")
 
 
-def changed(path: Path, mode: int = READABLE) -> BinaryIO:
+def changed(path: Path, mode: int = PRIVATE) -> BinaryIO:
     """Return a file, opened to read and to change; it is made if it is not there. Raises OSError if it is a link."""
     return _opened(path, os.O_RDWR | os.O_CREAT, mode, "r+b")
 
 
-def created(path: Path, mode: int = READABLE) -> BinaryIO:
+def created(path: Path, mode: int = PRIVATE) -> BinaryIO:
     """Return a new file. Raises FileExistsError if there is one, or a link."""
     return _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, "wb")
 
@@ -53,7 +53,7 @@ def draft_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}{DRAFT}")
 
 
-def write_whole(path: Path, content: bytes | memoryview, mode: int = READABLE, is_synced: bool = False) -> None:
+def write_whole(path: Path, content: bytes | memoryview, mode: int = PRIVATE, is_synced: bool = False) -> None:
     """Write a file so that readers see the old content or the new one; `is_synced`: also after a crash."""
     draft = draft_of(path)
     try:

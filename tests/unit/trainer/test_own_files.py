@@ -17,6 +17,7 @@ from rljob_trainer.rundir.atomic_files import write_atomically
 from rljob_trainer.rundir.fence import Fence, Name
 from rljob_trainer.rundir.journal import Journal
 from rljob_trainer.rundir.resume import begin
+from rljob_trainer.rundir.rollout_files import Dump
 
 SECRET = "ssh-ed25519 AAAA"
 
@@ -115,9 +116,38 @@ def test_a_run_directory_is_its_owner_s_alone_and_an_older_one_stays_as_it_is(tm
         assert (tmp_path / name).stat().st_mode & 0o777 == (before or 0o700)
 
 
-def test_a_secret_has_its_owner_s_rights_alone(tmp_path: Path):
-    write_whole(tmp_path / "secret", b"x", own_files.PRIVATE)
-    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+def kept_program(path: Path) -> None:
+    assert KeptProcess(["echo", "hello"], {}, path).wait(60)
+
+
+def rewound(path: Path) -> None:
+    path.write_text("")
+    rewind(path, 0)
+
+
+PRIVATE: dict[str, Callable[[Path], object]] = {
+    **APPENDING,
+    "a file that is replaced": lambda path: write_whole(path, b"x"),
+    "events after a resume": rewound,
+    "rollouts": lambda path: Dump(path.parent).write(1, [[]], {}).replace(path),
+    "the log of a program": kept_program,
+}
+
+
+@pytest.mark.parametrize("write", PRIVATE.values(), ids=PRIVATE)
+def test_what_a_run_says_is_its_owner_s_alone_in_a_directory_that_others_may_read(
+    tmp_path: Path, write: Callable[[Path], object]
+):
+    tmp_path.chmod(0o755)
+    write(tmp_path / "file")
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+
+
+def test_weights_and_what_describes_them_can_be_shared(tmp_path: Path):
+    write_atomically(tmp_path / "manifest.json", b"{}")
+    changed(tmp_path / "weights.bin", own_files.READABLE).close()
+    (tmp_path / "as the umask says").touch()
+    assert len({each.stat().st_mode & 0o777 for each in tmp_path.iterdir()}) == 1
 
 
 def test_the_next_attempt_removes_drafts_that_a_crash_has_left(tmp_path: Path):

@@ -38,7 +38,7 @@ from rljob_api.control import (
 )
 from rljob_trainer.control.orders import GenerationError, OrderBook, ScaleError, UnknownEngineError
 from rljob_trainer.control.status_store import StatusStore
-from rljob_trainer.own_files import PRIVATE, write_whole
+from rljob_trainer.own_files import write_whole
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Wait = Callable[[asyncio.Event, float], Awaitable[None]]
@@ -112,7 +112,7 @@ class ControlServer:
         bound_host, bound_port = self._runner.addresses[0][:2]
         url = f"http://{bound_host}:{bound_port}"
         self._address_file = directory / ADDRESS_FILE
-        write_whole(self._address_file, json.dumps({"url": url, "pid": os.getpid()}).encode(), PRIVATE)
+        write_whole(self._address_file, json.dumps({"url": url, "pid": os.getpid()}).encode())
         return url
 
     async def close(self) -> None:

@@ -41,7 +41,7 @@ def main(scratch: Path, log: Path, argv: list[str]) -> int:
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans of the tree come to us, so that we find and reap them
     # As `own_files.appended`, of which this program without packages knows nothing.
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-    with os.fdopen(os.open(log, flags, 0o666), "ab") as output:
+    with os.fdopen(os.open(log, flags, 0o600), "ab") as output:
         server = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,

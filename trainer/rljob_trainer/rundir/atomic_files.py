@@ -3,12 +3,12 @@
 import os
 from pathlib import Path
 
-from rljob_trainer.own_files import write_whole
+from rljob_trainer.own_files import READABLE, write_whole
 
 
-def write_atomically(path: Path, content: bytes | memoryview) -> None:
+def write_atomically(path: Path, content: bytes | memoryview, mode: int = READABLE) -> None:
     """Write a file so that readers see the old content or the new one, also after a crash."""
-    write_whole(path, content, is_synced=True)
+    write_whole(path, content, mode, is_synced=True)
     sync_directory(path.parent)
 
 

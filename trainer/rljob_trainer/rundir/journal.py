@@ -19,6 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
+from rljob_trainer.own_files import PRIVATE
 from rljob_trainer.rundir.patient_reading import PATIENT, Patience
 
 FILE_NAME = "journal.jsonl"
@@ -208,7 +209,7 @@ class Journal:
     def _open(self) -> int:
         if self._descriptor is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, PRIVATE)
         return self._descriptor
 
 

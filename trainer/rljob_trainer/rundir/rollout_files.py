@@ -25,6 +25,7 @@ from typing import Any
 import pyarrow
 import xxhash
 
+from rljob_trainer.own_files import PRIVATE
 from rljob_trainer.rundir.atomic_files import write_atomically
 from rljob_trainer.rundir.patient_reading import PATIENT, Patience
 from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup, Segment
@@ -75,7 +76,7 @@ class Dump:
         content = b"".join(_line(each) for each in (header, *(_record(group) for groups in rounds for group in groups)))
         path, whole = self.path(step), _compressed(content + _line({DIGEST: xxhash.xxh3_128_hexdigest(content)}))
         try:
-            self.patience(path, lambda: write_atomically(path, whole))
+            self.patience(path, lambda: write_atomically(path, whole, PRIVATE))
         except OSError as error:
             raise DumpError(f"{path}: step {step} cannot be written: {error}") from error
         return path

@@ -21,7 +21,7 @@ from rljob_api.sizing.tensors import ITEM_BYTES
 from rljob_trainer.engines import weight_delta
 from rljob_trainer.engines.weight_copy import Delta, WeightFiles, digest
 from rljob_trainer.engines.weight_delta import Bytes
-from rljob_trainer.own_files import changed
+from rljob_trainer.own_files import READABLE, changed
 from rljob_trainer.sync.layout import TensorSpec
 from rljob_trainer.sync.sender import SendError, safetensors_header
 
@@ -53,7 +53,7 @@ class DeltaWriter:
         directory.mkdir(parents=True, exist_ok=True)
         base, self._digest = self._digest, None
         writing = directory / f"delta-{WRITING}"
-        with closing(export), changed(writing) as file:
+        with closing(export), changed(writing, READABLE) as file:
             file.truncate(0)
             output = _Output(file, 0 if base is None else int(MOST_SHARE * len(self._weights)))
             for name, tensor in export:
@@ -76,7 +76,7 @@ class DeltaWriter:
         if files.whole_path.exists():
             return
         writing = files.directory / f"whole-{WRITING}"
-        with changed(writing) as file:
+        with changed(writing, READABLE) as file:
             file.truncate(0)
             file.write(self._weights.data)
         writing.rename(files.whole_path)

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from rljob_api.sizing.tensors import ITEM_BYTES
-from rljob_trainer.own_files import changed
+from rljob_trainer.own_files import READABLE, changed
 from rljob_trainer.sync.digest import Digest, host_bytes, tensor_digest
 from rljob_trainer.sync.group import Backend, abandon_group, join_group
 from rljob_trainer.sync.layout import EngineTensor, Sharding, TensorSpec, buckets, engine_tensors
@@ -110,7 +110,7 @@ class WeightSender:
         writing, whole = directory / WRITING, directory / FILE_NAME
         if whole.exists():
             whole.rename(writing)
-        with closing(self.digested(tensors)) as export, changed(writing) as file:
+        with closing(self.digested(tensors)) as export, changed(writing, READABLE) as file:
             os.pwrite(file.fileno(), header, 0)
             for name, tensor in export:
                 _write_at(file.fileno(), tensor.cpu(), offsets[name])
