@@ -3,10 +3,12 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from rljob_api.errors import ABSENT, ManifestError, Problem
 from rljob_api.exits import Exit
 from rljob_api.reading import manifest
+from rljob_api.reading.document import MOST_CHARACTERS
 from rljob_api.sections import RLJob
 from rljob_api.sizing import model_shape, quantised
 from rljob_trainer.preflight import Findings, look_at_files
@@ -14,6 +16,8 @@ from rljob_trainer.preflight.model_files import ModelFiles, model_files
 from rljob_trainer.preflight.teacher import teacher_shape
 
 STDIN = Path("-")
+MOST_BYTES = 4 * MOST_CHARACTERS
+"""of a manifest: the longest character of UTF-8 has four"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +87,20 @@ def load(path: Path) -> tuple[RLJob, ModelFiles | None]:
 def read(path: Path) -> str:
     """Return a manifest's text; `-` is the standard input. Raises ManifestError when there is no text to be had."""
     try:
-        return (sys.stdin.buffer.read() if path == STDIN else path.read_bytes()).decode("utf-8")
+        if path == STDIN:
+            return of_file(sys.stdin.buffer)
+        with path.open("rb") as file:
+            return of_file(file)
     except OSError as error:
         raise ManifestError((Problem("manifest", ABSENT, f"cannot be read: {error.strerror}"),)) from error
     except UnicodeDecodeError as error:
         raise ManifestError((Problem("manifest", ABSENT, f"is not UTF-8: {error.reason}"),)) from error
+
+
+def of_file(file: BinaryIO) -> str:
+    """Return the text of an open file. Raises ManifestError before more of it is read than a manifest can have."""
+    content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        rule = f"has more than {MOST_CHARACTERS} characters: is it a manifest?"
+        raise ManifestError((Problem("manifest", ABSENT, rule),))
+    return content.decode("utf-8")

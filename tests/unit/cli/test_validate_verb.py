@@ -84,6 +84,30 @@ def test_a_file_that_is_not_text_is_refused(tmp_path):
     )
 
 
+@pytest.mark.parametrize("verb", [["validate"], ["plan"], ["export", "slime"], ["run"]], ids=" ".join)
+def test_of_a_file_without_end_no_more_is_read_than_a_manifest_can_have(tmp_path, monkeypatch, verb):
+    monkeypatch.chdir(tmp_path)
+
+    result = rljob(*verb, "/dev/zero")
+
+    assert (result.exit_code, list(tmp_path.iterdir())) == (Exit.BAD_MANIFEST, [])
+    assert "manifest: has more than 1500000 characters" in result.output
+
+
+def test_nor_of_a_standard_input():
+    result = rljob("validate", "-", stdin=" " * 6_000_001)
+    assert (result.exit_code, result.stdout) == (
+        Exit.BAD_MANIFEST,
+        "stdin: manifest: has more than 1500000 characters: is it a manifest?\n",
+    )
+
+
+def test_a_manifest_of_the_most_characters_is_read_whatever_their_bytes(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(GOOD + "#" + "\N{GRINNING FACE}" * (1_500_000 - len(GOOD) - 1))
+    assert rljob("validate", path).stdout.startswith(f"{path}: valid")
+
+
 def test_a_manifest_is_checked_against_its_model(written, tmp_path):
     config = {
         "architectures": ["LlamaForCausalLM"],
