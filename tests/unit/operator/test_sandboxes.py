@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from rljob_operator.handlers import resource, watching
 
 from rljob_api.sizing.tool_pods import num_tool_pods
 from rljob_api.status import ToolPodOwner
@@ -12,7 +11,7 @@ from rljob_api.tool_protocol import host
 from rljob_operator import children, tool_pods
 from rljob_operator.cache import Cache
 from rljob_operator.capacity.demand import demand
-from rljob_operator.cluster import CHILDREN, OF_AGENT_SANDBOX
+from rljob_operator.cluster import CHILDREN, LABELLED, OF_AGENT_SANDBOX, path
 from rljob_operator.pod_stage import PodStage, Stage
 from rljob_operator.world import Defaults
 from support.operator.operator_world import DEFAULTS, NOW, Surroundings, admitted, raw_job
@@ -133,8 +132,8 @@ def test_of_a_sandbox_only_the_metadata_is_kept():
 def test_sandboxes_of_others_are_not_watched():
     assert OF_AGENT_SANDBOX == ("Sandbox",)
     assert "Sandbox" not in CHILDREN
-    assert resource("Sandbox") == ("agents.x-k8s.io", "v1beta1", "sandboxes")
-    assert watching().watching.label_selectors[resource("Sandbox")] == "rljob.dev/job"
+    assert path("Sandbox", "ml") == "apis/agents.x-k8s.io/v1beta1/namespaces/ml/sandboxes"
+    assert "Sandbox" in LABELLED
 
 
 # Which jobs have them.
