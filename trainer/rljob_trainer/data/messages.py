@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_trainer.data.errors import DataError
+from rljob_trainer.data.nesting import is_deep
 
 ASSISTANT = "assistant"
 TOOL_CALLS = "tool_calls"
@@ -67,7 +68,7 @@ def _call(call: Any, where: str) -> Mapping[str, Any]:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
             arguments = None
-    if not name or not isinstance(arguments, Mapping):
+    if not name or not isinstance(arguments, Mapping) or is_deep(arguments):
         raise DataError(
             f"{where}: a call in `{TOOL_CALLS}` wants a function with a `name` and `arguments`, which are an object or "
             f"the JSON of one; is {call!r:.200}"

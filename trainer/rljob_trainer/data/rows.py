@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 from rljob_api.sections import Data
@@ -11,6 +12,8 @@ from rljob_trainer.data.messages import ASSISTANT, Message, kind_of, message
 RawRow = Mapping[str, Any]
 LABELS = frozenset((str, int, float))
 """types of a label; bool is none, although Python takes it for an int"""
+NAMED, LONGEST_KEY = 50, 100
+"""keys in a message, and characters of each"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +89,10 @@ def _find(raw: RawRow, key: str, field: str, place: str) -> Any:
 
 
 def _paths(raw: RawRow) -> str:
-    nested = [f"{key}.{inner}" for key, value in raw.items() if isinstance(value, Mapping) for inner in value]
-    return ", ".join(f"`{key}`" for key in [*raw, *nested]) or "no keys at all"
+    nested = (f"{key}.{inner}" for key, value in raw.items() if isinstance(value, Mapping) for inner in value)
+    first = list(islice(chain(raw, nested), NAMED + 1))
+    more = f" and more, of {len(raw)} at the top" if len(first) > NAMED else ""
+    return f"{', '.join(f'`{key:.{LONGEST_KEY}}`' for key in first[:NAMED])}{more}" or "no keys at all"
 
 
 def _turns(question: Any, key: str, place: str) -> tuple[Message, ...]:

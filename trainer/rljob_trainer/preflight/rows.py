@@ -6,6 +6,7 @@ Reads what `spec.data` names with the trainer's readers, which need neither torc
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules.names import closest
@@ -18,6 +19,10 @@ from rljob_trainer.text import some
 TRAIN = "spec.data.train."
 NAMED = 3
 """rows that a message names"""
+MOST_FAULTS = 10_000
+"""rows that cannot be used; the rest of such a source is not read"""
+COMPARED = 100
+"""such rows, and keys of each, in which a key is looked for that was probably meant"""
 EXACT = (RewardKind.MATH, RewardKind.EXACT_MATCH)
 
 
@@ -45,7 +50,9 @@ def read_rows(field: str, rows: Iterable[tuple[str, RawRow]], data: Data, conver
                 good.append(row(raw, place, data, conversations))
             except DataError as error:
                 faults.append((place, str(error).removeprefix(f"{place}: ")))
-                nearest = nearest or near(raw, data)
+                nearest = nearest or (near(raw, data) if len(faults) <= COMPARED else None)
+                if len(faults) == MOST_FAULTS:
+                    break
     except DataError as error:  # invalid JSON, or an unreadable file
         place, _, reason = str(error).partition(": ")
         faults.append((place, reason))
@@ -57,7 +64,7 @@ def near(raw: RawRow, data: Data) -> str | None:
     asked = {"inputKey": data.input_key, "labelKey": data.label_key, "metadataKey": data.metadata_key}
     for name, key in asked.items():
         if key is not None and key not in raw and key.partition(".")[0] not in raw:
-            meant = closest(key, tuple(raw))
+            meant = closest(key, tuple(islice(raw, COMPARED)))
             return f"spec.data.{name}: {meant}" if meant else None
     return None
 

@@ -1,6 +1,7 @@
 """Questions from files and generators: what is read, what is refused, and in which words."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,10 @@ import pyarrow.parquet
 import pytest
 
 from rljob_api.sections import Data, EvaluationSet, ReasoningGym, Source
+from rljob_trainer.data import index, json_lines, sources
 from rljob_trainer.data.errors import DataError
+from rljob_trainer.data.json_lines import JsonLines
+from rljob_trainer.data.scan import scanned
 from rljob_trainer.data.sources import questions
 
 CHAIN_SUM = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
@@ -99,6 +103,86 @@ def test_a_line_that_is_not_json_is_reported_with_its_number(tmp_path):
     (tmp_path / "q.jsonl").write_text('{"question": "a", "answer": "b"}\n{"question": \n')
     with pytest.raises(DataError, match=r"q\.jsonl:2: not JSON"):
         questions(Data(train=Source(jsonl=str(tmp_path / "q.jsonl"))))
+
+
+@pytest.fixture(params=[False, True], ids=["held", "in its file"])
+def file_of(request, tmp_path, monkeypatch) -> Callable[[bytes], Data]:
+    """Writes a file of rows, whose rows are all held, or looked at in parts by other processes."""
+    if request.param:
+        monkeypatch.setattr(sources, "HELD_BYTES", 0)
+        monkeypatch.setattr(json_lines, "PART_BYTES", 1000)
+        monkeypatch.setattr(index, "_worked", lambda task: [scanned(JsonLines(task.path), p, task) for p in task.parts])
+
+    def write(content: bytes) -> Data:
+        (tmp_path / "q.jsonl").write_bytes(content)
+        return Data(train=Source(jsonl=str(tmp_path / "q.jsonl")))
+
+    return write
+
+
+GOOD = b'{"question": "a", "answer": "b"}\n'
+
+
+ENDLESS = {
+    "letters": b"x" * 9000,
+    "spaces": b" " * 9000,
+    "nothing": b"\0" * 9000 + b"\n" + GOOD,
+    "rows": GOOD.strip() * 300,
+}
+
+
+@pytest.mark.parametrize("rest", ENDLESS.values(), ids=ENDLESS)
+def test_a_row_without_end_is_refused_before_more_of_it_is_read(file_of, monkeypatch, rest):
+    monkeypatch.setattr(json_lines, "MOST_ROW_BYTES", 3000)
+    with pytest.raises(DataError, match=r"q\.jsonl:3: has more than 3000 bytes; a row ends with its line$"):
+        questions(file_of(GOOD + GOOD + rest))
+
+
+def test_a_row_of_the_most_bytes_is_read(file_of, monkeypatch):
+    row = json.dumps({"question": "a" * 5000, "answer": "b"}).encode() + b"\n"
+    monkeypatch.setattr(json_lines, "MOST_ROW_BYTES", len(row))
+    assert len(questions(file_of(row + GOOD + row)).train) == 3
+
+
+def test_a_file_without_end_is_refused(monkeypatch):
+    monkeypatch.setattr(json_lines, "MOST_ROW_BYTES", 10**6)
+    with pytest.raises(DataError, match=r"^/dev/zero:1: has more than 1000000 bytes"):
+        questions(Data(train=Source(jsonl="/dev/zero")))
+
+
+def test_a_row_of_more_values_than_memory_is_for_is_refused_before_it_is_parsed(file_of, monkeypatch):
+    monkeypatch.setattr(json_lines, "MOST_VALUES", 1000)
+    with pytest.raises(DataError, match=r"q\.jsonl:2: has 2\d{3} commas and brackets in 4\d{3} bytes; at most 1000$"):
+        questions(file_of(GOOD + b'{"question": "a", "answer": "b", "x": [' + b"[], " * 999 + b"[]]}\n"))
+
+
+@pytest.mark.parametrize("levels", [100, 900, 5000, 10**5])
+@pytest.mark.parametrize("pair", [(b"[", b"]"), (b'{"a":', b"}")], ids=["lists", "objects"])
+def test_a_row_that_is_nested_too_deep_is_refused_by_its_line(file_of, levels, pair):
+    opened, closed = pair
+    row = b'{"question": "a", "answer": "b", "x": %s1%s}\n' % (opened * levels, closed * levels)
+    with pytest.raises(DataError, match=r"q\.jsonl:2: is nested over more than 100 levels$"):
+        questions(file_of(GOOD + row + GOOD))
+
+
+def test_many_brackets_are_no_nesting(file_of):
+    row = {"question": "[" * 5000, "answer": "b", "x": [{"y": [{}]}] * 500, "z": json.loads("[" * 99 + "]" * 99)}
+    assert len(questions(file_of(json.dumps(row).encode())).train) == 1
+
+
+def test_arguments_of_a_call_that_are_nested_too_deep_are_refused(tmp_path):
+    arguments = '{"a": ' + "[" * 500 + "]" * 500 + "}"
+    calls = [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": arguments}]}]
+    source = jsonl(tmp_path / "q.jsonl", {"question": [*calls, {"role": "user", "content": "a"}], "answer": "b"})
+    with pytest.raises(DataError, match=r"q\.jsonl:1: .* wants a function with a `name` and `arguments`"):
+        questions(Data(train=source))
+
+
+def test_of_many_keys_a_message_names_some(tmp_path):
+    source = jsonl(tmp_path / "q.jsonl", {f"{'k' * 200}{number}": {"inner": 1} for number in range(10_000)})
+    with pytest.raises(DataError, match=r"the row has `kkk.* and more, of 10000 at the top$") as raised:
+        questions(Data(train=source))
+    assert len(str(raised.value)) < 6000
 
 
 def test_a_missing_file_is_reported(tmp_path):

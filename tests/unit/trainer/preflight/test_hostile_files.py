@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
 
 from rljob_api.errors import ManifestError
+from rljob_api.sections import Data, Source
+from rljob_trainer.preflight import rows
 from support.trainer.preflight_place import Place, template
 from support.trainer.tiny_models import CHAT_TEMPLATE
 
@@ -87,3 +90,10 @@ def test_numbers_of_tokens_that_are_none_are_passed_over(place: Place) -> None:
     place.edit("tokenizer_config.json", lambda file: file.update(changed))
     (place.root / "model" / "generation_config.json").write_text(json.dumps({"eos_token_id": [[1], "x", None, {}]}))
     place.look()
+
+
+def test_of_a_file_of_faulty_rows_no_more_are_kept_than_a_message_needs(monkeypatch):
+    monkeypatch.setattr(rows, "MOST_FAULTS", 1000)
+    endless = ((f"q.jsonl:{number}", {f"key{each}": number for each in range(3)}) for number in count(1))
+    found = rows.read_rows("spec.data.train.jsonl", endless, Data(train=Source(jsonl="q.jsonl")))
+    assert (len(found.faults), found.good) == (1000, ())
