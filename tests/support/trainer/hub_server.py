@@ -5,7 +5,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -35,6 +35,10 @@ class HubServer:
     """path -> a lie about its blob"""
     sha: str = ""
     """a lie about the commit of each revision"""
+    moved: bool = False
+    """whether what is asked of the API is answered elsewhere, and files are, too"""
+    answer: tuple[int, dict[str, str], bytes] | None = None
+    """what the API answers instead: status, headers, and a piece that is repeated without end"""
     requests: list[str] = field(default_factory=list)
     url: str = ""
 
@@ -88,6 +92,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.served.requests.append(f"{self.command} {path}")
+        if self.served.moved and not path.startswith("/elsewhere"):
+            return self._send(b"", {"Location": f"/elsewhere{self.path}"}, 307)
+        path = path.removeprefix("/elsewhere")
+        if self.served.answer is not None and path.startswith("/api/"):
+            return self._go_on(*self.served.answer)
         if found := re.fullmatch(r"/api/(models|datasets)/([^/]+/[^/]+)/(revision|tree)/(.+)", path):
             return self._listing(f"{found[1]}/{found[2]}", found[3], found[4])
         if found := re.fullmatch(r"/(datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
@@ -154,6 +163,16 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(body[: len(body) // 2] if cut else body)
         self.close_connection = cut
+
+    def _go_on(self, status: int, headers: Mapping[str, str], piece: bytes) -> None:
+        self.send_response(status)
+        for name, value in {"Connection": "close", **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        with suppress(OSError):
+            while self.command == "GET":
+                self.wfile.write(piece)
+        self.close_connection = True
 
     def _refuse(self, status: int, code: str, commit: str = "") -> None:
         headers = {"X-Error-Code": code, "X-Error-Message": code}

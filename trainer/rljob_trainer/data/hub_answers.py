@@ -1,6 +1,7 @@
 """Judges what a hub answers before huggingface_hub makes paths of it.
 
-The library joins names of files, the commit and the `ETag` to directories of the cache, and checks only the first.
+The library joins names of files, the commit and the `ETag` to directories of the cache, and checks only the first. It
+reads an answer whole, whatever its length; what is no file is read up to a limit here, and never decompressed.
 """
 
 import re
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 COMMIT = re.compile(r"[0-9a-fA-F]{7,64}")
 BLOB_HEADERS = ("ETag", "X-Linked-ETag")
 COMMIT_HEADER = "X-Repo-Commit"
+MOST_BYTES = 64 * 2**20
+"""of an answer that is no file: the names and sizes of half a million files"""
+FILE = re.compile(r"/resolve/")
+API = re.compile(r"/api/(?:models|datasets|spaces)/")
+"""in the path of a request; an endpoint may have a path of its own before it"""
+IS_FILE = "rljob.file"
+"""of a request, and of those to which it is redirected: whether a file was asked for"""
 LONGEST_NAME = 200
 """of a name in a message [characters]"""
 
@@ -33,22 +41,33 @@ def judge_answers() -> None:
 
     def client() -> "httpx.Client":
         made = default_client_factory()
-        made.event_hooks = {**made.event_hooks, "response": [*made.event_hooks["response"], judge]}
+        hooks = made.event_hooks
+        made.event_hooks = {"request": [*hooks["request"], note_what], "response": [*hooks["response"], judge]}
+        made.headers["Accept-Encoding"] = "identity"
         return made
 
     set_client_factory(client)
 
 
+def note_what(request: "httpx.Request") -> None:
+    """Note whether a file is asked for, which a redirection does not change."""
+    path = request.url.path
+    request.extensions.setdefault(IS_FILE, bool(FILE.search(path)) and not API.search(path))
+
+
 def judge(response: "httpx.Response") -> None:
-    """Raise HubAnswerError if an answer names a file, a blob or a commit that could lie outside the cache."""
+    """Raise HubAnswerError if an answer names a file, a blob or a commit that could lie outside the cache, or is long.
+
+    Reads all answers but files.
+    """
     if (commit := response.headers.get(COMMIT_HEADER)) and not COMMIT.fullmatch(commit):
         raise _refusal("the commit", commit)
     if response.request.method == "HEAD":
         for header in BLOB_HEADERS:
             _judge_blob(response.headers.get(header, "").removeprefix("W/").strip('"'))
-    elif response.is_success and response.request.url.path.startswith("/api/"):
-        response.read()
-        for named in _mappings(response):
+    elif not response.is_success or not response.request.extensions[IS_FILE]:
+        _read(response)
+        for named in _mappings(response) if response.is_success else ():
             _judge_names(named)
 
 
@@ -61,6 +80,23 @@ def is_plain(path: object) -> bool:
         and not PurePosixPath(path).is_absolute()
         and not {"", ".", ".."} & set(path.split("/"))
     )
+
+
+def _read(response: "httpx.Response") -> None:
+    """Read an answer that is no file. Raises HubAnswerError if it is too long or compressed."""
+    import httpx
+
+    from rljob_trainer.data.limited_answer import AnswerTooLongError, LimitedBody
+
+    path = response.request.url.path
+    if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+        raise HubAnswerError(f"its answer to {path} is compressed ({printable(encoding[:20])}), which nobody asked for")
+    assert isinstance(response.stream, httpx.SyncByteStream), "huggingface_hub's client is not asynchronous"
+    response.stream = LimitedBody(response.stream, MOST_BYTES)
+    try:
+        response.read()
+    except AnswerTooLongError as error:
+        raise HubAnswerError(f"its answer to {path} has more than {MOST_BYTES} bytes") from error
 
 
 def _mappings(response: "httpx.Response") -> Iterator[dict[str, object]]:

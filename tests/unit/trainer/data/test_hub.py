@@ -1,5 +1,6 @@
 """Models and files of the hub, over a real socket and with the real library."""
 
+import gzip
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -173,6 +174,41 @@ def test_a_commit_that_is_a_path_is_refused(server: HubServer, hub: Hub, victim:
     with pytest.raises(HubError, match="its answer names the commit"):
         fetched(hub, TINY)
     assert [path.name for path in victim.parent.glob("*.json")] == [victim.name]
+
+
+@pytest.mark.parametrize("status", [200, 307, 401, 404])
+def test_an_answer_without_end_is_refused(
+    server: HubServer, hub: Hub, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(hub_answers, "MOST_BYTES", 2**20)
+    server.answer = status, {"Location": "/elsewhere"} if status == 307 else {}, b" " * 2**16
+    with pytest.raises(HubError, match=r"cannot be trusted: its answer to /api/models/.* has more than 1048576 bytes"):
+        fetched(hub, TINY)
+
+
+def test_a_compressed_answer_is_refused(server: HubServer, hub: Hub) -> None:
+    server.answer = 200, {"Content-Encoding": "gzip"}, gzip.compress(b" " * 2**20)
+    with pytest.raises(HubError, match=r"its answer to /api/models/.* is compressed \(gzip\), which nobody asked for"):
+        fetched(hub, TINY)
+
+
+def test_weights_may_be_longer_than_an_answer(server: HubServer, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_answers, "MOST_BYTES", 10_000)
+    assert contents(fetched(hub, TINY))[WEIGHTS] == FILES[WEIGHTS]
+
+
+def test_a_hub_that_has_moved_is_followed(server: HubServer, hub: Hub) -> None:
+    server.moved = True
+    assert contents(fetched(hub, TINY))[WEIGHTS] == FILES[WEIGHTS]
+
+
+@pytest.mark.parametrize("where", ["moved", "below"])
+def test_a_listing_is_judged_wherever_it_comes_from(server: HubServer, hub: Hub, victim: Path, where: str) -> None:
+    server.moved = where == "moved"
+    server.listed["config.json"] = f"../../../../{victim.name}"
+    with pytest.raises(HubError, match=r"cannot be trusted: its answer names the file"):
+        fetched(replace(hub, endpoint=f"{server.url}/elsewhere") if where == "below" else hub, TINY)
+    assert victim.read_text() == "the user's own"
 
 
 def test_a_link_out_of_the_cache_is_not_removed(server: HubServer, hub: Hub, victim: Path) -> None:
