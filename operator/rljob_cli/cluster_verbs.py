@@ -15,7 +15,6 @@ from rich.console import RenderableType
 
 from rljob_api.exits import Exit
 from rljob_api.failures.occurrences import Scanned
-from rljob_api.failures.scan import scan
 from rljob_api.status import Phase
 from rljob_cli import (
     job_evidence,
@@ -32,6 +31,7 @@ from rljob_cli import (
 )
 from rljob_cli.cluster import Cluster, ClusterError, LostError, NoObjectError, NotPossibleError, connect
 from rljob_cli.course import course
+from rljob_cli.doctor import limited
 from rljob_cli.job_evidence import names_of
 from rljob_cli.job_logs import EVENTS, Log, NoSuchLogError, Wanted, whole_lines
 from rljob_cli.job_page import as_page
@@ -191,10 +191,10 @@ def evidence(where: Scope, name: str) -> tuple[list[Scanned], list[str]]:
         *job_evidence.event_lines(events or (), names_of(job)),
         *(line for pod in pods or () for line in trouble_of(pod)),
     ]
-    known = scan("status", "\n".join([*lines, *job_evidence.status_lines(job)]).encode())
+    known = limited("status", "\n".join([*lines, *job_evidence.status_lines(job)]).encode())
     try:
         log = job_logs.driver_log(job, None)
-        driver = scan(log.what, b"".join(_read(where.cluster, job, log, follow=False, tail=None)))
+        driver = limited(log.what, b"".join(_read(where.cluster, job, log, follow=False, tail=None)))
     except (NoSuchLogError, ClusterError) as error:
         return [known], [*notes, str(error)]
     return [driver, known], notes

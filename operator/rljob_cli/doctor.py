@@ -3,6 +3,7 @@
 import mmap
 import shutil
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -13,6 +14,9 @@ from rljob_trainer.rundir.logs import SUFFIXES, is_log, newest_attempt
 
 EVENTS: Final = "events.jsonl"
 MOST_FILES: Final = 2000
+LEAST_S: Final = 3.0
+BYTES_PER_S: Final = 2**20
+"""of the processor for a log; one in which every line has a failure's signature is read three times as fast"""
 
 
 class NoLogError(ValueError):
@@ -41,10 +45,31 @@ def scanned(path: Path, name: str) -> Scanned:
     if not path.stat().st_size:
         return scan(name, b"")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        result = scan(name, data)
+        result = limited(name, data)
     if path.name == EVENTS:  # of all attempts: it says whether the run succeeded, not why the newest one failed
         result.found.clear()
     return result
+
+
+def limited(name: str, data: bytes | mmap.mmap) -> Scanned:
+    """Return what a log contains, as far as it can be read in its time: anybody may have written it."""
+    until = time.process_time() + seconds(len(data))
+    return scan(name, data, lambda: time.process_time() < until)
+
+
+def seconds(size: int) -> float:
+    """Return how long the processor may take for a log of so many bytes."""
+    return LEAST_S + size / BYTES_PER_S
+
+
+def left_out(logs: Sequence[Scanned]) -> list[str]:
+    """Return of which logs a part was not read, because it takes too long."""
+    return [
+        f"{log.name}: {log.unread} of {log.size} bytes were not read, and {log.unjudged} exceptions not looked up: "
+        f"it takes more than {seconds(log.size):.0f} s of the processor"
+        for log in logs
+        if log.unread or log.unjudged
+    ]
 
 
 def streamed(stream: BinaryIO, name: str) -> Scanned:

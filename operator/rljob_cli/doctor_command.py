@@ -47,7 +47,7 @@ def doctor(
             logs, notes = verbs.evidence(verbs.scope(kubeconfig, context, namespace, False), given[0])
     else:
         logs, notes = local(given), dumps(given)
-    show(diagnose(logs), logs, notes, output)
+    show(diagnose(logs), logs, [*reading.left_out(logs), *notes], output)
 
 
 def is_job(target: str) -> bool:

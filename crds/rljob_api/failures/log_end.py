@@ -1,7 +1,7 @@
 """Says how a log ends, and what its exceptions and last errors are about that no signature knows."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from mmap import mmap
 from typing import Final
 
@@ -148,13 +148,17 @@ def _look_for_topic(data: bytes | mmap, seen: Occurrence, last: int, result: Sca
         (result.last_errors if ruled else result.last_likely).setdefault(code, []).append(seen)
 
 
-def look_at_exceptions(data: bytes | mmap, result: Scanned) -> None:
-    """Set what the exceptions are that no signature knows."""
+def look_at_exceptions(data: bytes | mmap, result: Scanned, goes_on: Callable[[], bool]) -> None:
+    """Set what the exceptions are that no signature knows; after `goes_on` says no, only what the last one is."""
     unknown = [*result.found.get(UNKNOWN, ()), *([result.last_words] if result.last_words else [])]
     known = {
         each.start for code, found in result.found.items() if not _says_little(catalogue()[code]) for each in found
     }
-    for start, each in {each.start: each for each in unknown if each.start not in known}.items():
+    asked = {each.start: each for each in unknown if each.start not in known}
+    for start, each in asked.items():
+        if start != max(asked) and not goes_on():
+            result.unjudged += 1
+            continue
         raised = RAISED.search(each.text)
         if FRAME.match(each.text):
             before = read(data, max(0, start - BEFORE), start)

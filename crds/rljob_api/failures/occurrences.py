@@ -37,6 +37,10 @@ class Scanned:
     lines: int = 0
     size: int = 0
     """bytes"""
+    unread: int = 0
+    """bytes that were not searched, because that would take too long; how the log ends is known nevertheless"""
+    unjudged: int = 0
+    """exceptions of which it was not looked up what they are, for the same reason"""
     succeeded_at: int = -1
     """offset of the last line that says that the run ended well, if it is near the end; -1: none"""
     progress_at: int = -1

@@ -6,7 +6,7 @@ contain one. A log may be mapped from a file: of 1 GB no more than a chunk is in
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from mmap import mmap
@@ -117,8 +117,8 @@ class _Search:
     """which failure each of the last texts clears"""
 
 
-def scan(name: str, data: bytes | mmap) -> Scanned:
-    """Return what a log contains."""
+def scan(name: str, data: bytes | mmap, goes_on: Callable[[], bool] = lambda: True) -> Scanned:
+    """Return what a log contains; of what comes after `goes_on` says no, only how the log ends."""
     result = Scanned(name, size=len(data))
     search = _search()
     cleared: dict[str, int] = {}
@@ -127,11 +127,15 @@ def scan(name: str, data: bytes | mmap) -> Scanned:
         chunk = data[start:end]
         counted, lines = 0, result.lines
         line: _Line | None = None
-        for index, offset, _ in search.texts.find_matches_as_indexes(chunk, overlapping=True):
+        found = () if result.unread else search.texts.find_matches_as_indexes(chunk, overlapping=True)
+        for index, offset, _ in found:
             if index in search.clearing:
                 cleared[search.clearing[index]] = start + offset
                 continue
             if line is None or not line.first <= offset <= line.reach:
+                if not goes_on():
+                    result.unread = len(data) - start - offset
+                    break
                 line = _line(chunk, offset)
             for probe in search.probes[index]:
                 if probe.number in line.judged:
@@ -151,7 +155,7 @@ def scan(name: str, data: bytes | mmap) -> Scanned:
         result.found[code] = [each for each in result.found.get(code, ()) if each.start > offset]
     result.found = {code: [_with_time(data, each) for each in found] for code, found in result.found.items() if found}
     look_at_end(data, result)
-    look_at_exceptions(data, result)
+    look_at_exceptions(data, result, goes_on)
     return result
 
 

@@ -1,13 +1,16 @@
 """`rljob doctor`: files, directories and streams, for people and for programs."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
+from rljob_api.failures.scan import scan
 from rljob_api.status import AttemptFailure, ConditionType
+from rljob_cli import doctor as reading
 from rljob_cli.doctor import named
 from rljob_cli.doctor_command import is_job
 from rljob_cli.job_evidence import event_lines, names_of, status_lines
@@ -254,3 +257,24 @@ def test_what_failed_before_a_pod_started_is_over(reason: str, pod: str, at: int
 
     lines = event_lines([event("Started", "job-1-worker", 2), event(reason, pod, at)], ["job-1"])
     assert any(reason in line for line in lines) == shown
+
+
+def test_of_a_log_that_takes_too_long_the_end_is_read_and_the_rest_is_counted(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(reading, "LEAST_S", -1e9)
+    (tmp_path / "run.log").write_text(f"begin\n{OOM}\n" * 1000 + "KeyError: 'the end'\n")
+    said = doctor(str(tmp_path / "run.log"))
+    assert re.match(r"note: run\.log: 11\d{4} of 116020 bytes were not read, and 0 exceptions not looked", said.stdout)
+    assert "KeyError: 'the end'" in said.stdout
+
+
+def test_exceptions_that_take_too_long_to_look_up_are_counted_and_the_last_one_is_looked_up():
+    answers = iter([True] * 50)
+    raised = b'Traceback (most recent call last):\n  File "x.py", line 1, in f\nValueError: number\n'
+    found = scan("run.log", raised * 60, lambda: next(answers, False))
+    assert (found.unread > 0, found.unjudged > 0, found.lines) == (True, True, 180)
+    assert found.last_exception is not None and found.last_exception.line == 180
+
+
+def test_a_log_without_anything_to_judge_is_read_whole_however_long_it_takes():
+    found = scan("run.log", b"step 1 loss 2.0\n" * 1000, lambda: False)
+    assert (found.unread, found.unjudged, found.lines) == (0, 0, 1000)
