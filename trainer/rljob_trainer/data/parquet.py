@@ -15,14 +15,22 @@ from rljob_trainer.data.row_file import Digest, FoundRow, Part
 
 BATCH_ROWS = 1024
 PIECE_BYTES = 2**20
+BATCH_BYTES = 2**30
+"""what the rows of a batch can take, if each of them is the largest text of its column"""
+DECODED_BYTES, DECODED_TIMES = 2**33, 100
+"""what all rows of a file may take that are held: so much in any case, and so many times the file"""
 
 
 def parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each row with its place; raise DataError if the file is missing or is not Parquet."""
     try:
         with ParquetFile(path) as file:
-            number = 0
-            for batch in file.iter_batches(batch_size=BATCH_ROWS):
+            number = decoded = 0
+            most = max(DECODED_BYTES, DECODED_TIMES * path.stat().st_size)
+            for batch in file.iter_batches(batch_size=_batch_rows(file.metadata)):
+                decoded += batch.nbytes
+                if decoded > most:
+                    raise DataError(f"{path} row {number + 1}: more than {most} bytes up to here; the file explodes")
                 for raw in batch.to_pylist():
                     number += 1
                     yield f"{path} row {number}", raw
@@ -120,3 +128,10 @@ class ParquetRows:
 
 def _groups(metadata: FileMetaData) -> list[Any]:
     return [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+
+
+def _batch_rows(metadata: FileMetaData) -> int:
+    """Return how many rows to decode at once: a text that stands once in a file can be that of every row."""
+    columns = [group.column(index) for group in _groups(metadata) for index in range(group.num_columns)]
+    largest = max((each.total_uncompressed_size for each in columns), default=0)
+    return max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, largest)))
