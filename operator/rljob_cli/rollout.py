@@ -12,11 +12,12 @@ from rljob_cli.options import Output
 from rljob_cli.reward import LOG, PIPE_WIDTH, become_driver, show_log
 from rljob_cli.rollout_view import as_json, as_text
 from rljob_cli.screen import console, say, say_json
-from rljob_trainer.assembly.rollout_trial import RolloutTrial, engine, groups, judged, prompts
+from rljob_trainer.assembly.rollout_trial import Door, RolloutTrial, engine, groups, judged, prompts
 from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.packages import ModelError, cache_directory, checkpoint
 from rljob_trainer.engines.client import EngineError, EngineRefusedError
+from rljob_trainer.engines.key import KEY_VARIABLE
 from rljob_trainer.engines.server import EngineStartError
 from rljob_trainer.generator import GenerationFailedError, RolloutTimeoutError
 from rljob_trainer.rewards.errors import RewardError
@@ -53,20 +54,20 @@ def tried(
     asked = prompts(spec, model, rows)
     with ExitStack() as stack:
         scoring = rewards(spec.reward, RewardContext(log, os.environ, spec.data.metadata_key is not None), stack)
-        with serving(job, model, url, directory) as address:
-            made = groups(spec, model, address, asked, samples, greedy, log)
+        with serving(job, model, url, directory) as door:
+            made = groups(spec, model, door, asked, samples, greedy, log)
         return judged(scoring, made)
 
 
 @contextmanager
-def serving(job: RLJob, model: Path, url: str | None, directory: Path) -> Iterator[str]:
-    """Give the address of an engine: the one at `url`, or one that is started."""
+def serving(job: RLJob, model: Path, url: str | None, directory: Path) -> Iterator[Door]:
+    """Give an engine: the one at `url`, with the key of the environment, or one that is started."""
     if url is not None:
-        yield url.rstrip("/")
+        yield Door(url.rstrip("/"), os.environ.get(KEY_VARIABLE, ""))
         return
     say("starting an engine", err=True)
-    with engine(job.spec, model, directory / "engine.log", os.environ.get("PYTHONPATH", "")) as address:
-        yield address
+    with engine(job.spec, model, directory / "engine.log", os.environ.get("PYTHONPATH", "")) as door:
+        yield door
 
 
 def show(done: RolloutTrial, output: Output) -> None:

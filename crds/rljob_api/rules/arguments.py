@@ -115,6 +115,7 @@ SGLANG_OURS = {
     "quantize-and-serve": VERIFIED,
     "rl-quant-profile": VERIFIED,
     "skip-tokenizer-init": "stop strings need the tokenizer",
+    "tokenizer-worker-num": "engines answer only inside the run, and several tokenizer processes answer everybody",
     "torchao-config": VERIFIED,
     "use-ray": "engines are placed by the run",
     "weight-version": "the learner's publications count it",

@@ -17,7 +17,6 @@ import ray
 
 from rljob_trainer.batches.batches import StepBatch
 from rljob_trainer.batches.packing import TrainingSequence, pack
-from rljob_trainer.engines.client import EngineClient
 from rljob_trainer.engines.command import ANY_SITE, CPU_SITE
 from rljob_trainer.engines.weight_copy import HELD, WEIGHTS, WeightFiles
 from rljob_trainer.learners.config import layout
@@ -127,7 +126,7 @@ def test_an_engine_that_answers_gives_its_memory_back_when_it_is_idle(fleet: Fle
         return len(await answers)
 
     generations = [engine.generation for engine in fleet.engines()]
-    clients = [EngineClient(fleet.session, engine.name, engine.url or "") for engine in fleet.engines()]
+    clients = [fleet.client(engine.name) for engine in fleet.engines()]
     assert fleet.run(hands_over(), 120) == 8
     assert [engine.generation for engine in fleet.engines()] == generations
     assert fleet.generate(tokens=4)

@@ -14,7 +14,7 @@ from rljob_trainer.processes.kept_process import Exit
 from support.trainer import virtual_time
 from support.trainer.http_answers import HttpAnswers
 
-COMMAND = EngineCommand({}, {})
+COMMAND = EngineCommand({}, {}, key="a key")
 EPOCH = 1_700_000_000.0
 """unix time when the loop's clock says 0 [s]"""
 PROBE_S = 10.0
@@ -94,7 +94,7 @@ class Scene:
         self.happened: list[str] = []
         self.hosts: dict[str, FakeHost] = {}
         self.router = FakeRouter(self.happened)
-        self.http = HttpAnswers({"/v1/loads?include=core": {"loads": []}})
+        self.http = HttpAnswers({"/v1/loads?include=core": {"loads": []}}, key=COMMAND.key)
         self.incidents: list[Incident] = []
         self.version: int | None = None
         self.held: dict[str, int] = {}

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from rljob_api.sections import Quantization, Replay, RLJob, RouterPolicy
 from rljob_trainer.assembly.engine_weights import quantised, quantization_config
 from rljob_trainer.engines.client import Continuation, EngineClient, EngineError, TokenRequest, open_session
 from rljob_trainer.engines.command import engine_command
+from rljob_trainer.engines.key import new_key
 from rljob_trainer.engines.pool import EnginePool
 from rljob_trainer.engines.records import EngineSnapshot, Incident, PoolSettings
 from rljob_trainer.engines.router import Router, RouterSettings
@@ -105,13 +107,13 @@ class Fleet:
         settings = RouterSettings(
             RouterPolicy.ROUND_ROBIN, request_timeout_s=60.0, health_interval_s=1.0, health_timeout_s=5.0
         )
-        self.router = Router(settings, directory / "router.log", self.session, HOST)
+        self.key = new_key()
+        self.router = Router(settings, directory / "router.log", self.session, HOST, self.key)
+        command = engine_command(spec, checkpoint, threads=1, quantization_config=quantization_config(spec, checkpoint))
         self.pool = EnginePool(
             names=names,
             host=self._host,
-            command=engine_command(
-                spec, checkpoint, threads=1, quantization_config=quantization_config(spec, checkpoint)
-            ),
+            command=replace(command, key=self.key),
             routing=self.router,
             session=self.session,
             settings=PoolSettings(3, probe_interval_s=0.5, probe_timeout_s=5.0, start_timeout_s=START_S),
@@ -166,7 +168,10 @@ class Fleet:
 
     def num_requests(self, name: str) -> int:
         """Return how many requests an engine has."""
-        return self.run(EngineClient(self.session, name, self.engine(name).url or "").num_requests(10), 15)
+        return self.run(self.client(name).num_requests(10), 15)
+
+    def client(self, name: str) -> EngineClient:
+        return EngineClient(self.session, name, self.engine(name).url or "", self.key)
 
     def heal(self) -> None:
         """Restart what is dead and wait until all serve."""

@@ -2,10 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
+
+from rljob_trainer.engines.key import with_key
 
 Answer = Any
 """a value: JSON with status 200; an exception, which the request raises; a `Reply`; or a function that returns one"""
@@ -34,8 +36,13 @@ class HttpAnswers:
     """by the end of the url, the longest that fits; `{}` for any other"""
     asked: list[Asked] = field(default_factory=list)
 
-    def request(self, method: str, url: str, json: Any, timeout: Any) -> "_Exchange":
+    key: str = ""
+    """that each request needs"""
+
+    def request(self, method: str, url: str, json: Any, headers: Mapping[str, str], timeout: Any) -> "_Exchange":
         self.asked.append(Asked(method, url, json, timeout.total))
+        if headers != with_key(self.key):
+            return _Exchange(Reply(401, {"error": "Unauthorized"}))
         end = max((end for end in self.answers if url.endswith(end)), key=len, default=None)
         found = {} if end is None else self.answers[end]
         return _Exchange(found() if callable(found) else found)

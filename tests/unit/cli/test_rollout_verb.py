@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -17,8 +18,11 @@ from typer.testing import CliRunner
 from rljob_api.exits import Exit
 from rljob_cli import rollout_view
 from rljob_cli.main import app
+from rljob_trainer.assembly import rollout_trial
 from rljob_trainer.assembly.rollout_trial import RolloutTrial
 from rljob_trainer.data.tokenizer import load_tokenizer
+from rljob_trainer.engines.key import KEY_VARIABLE, with_key
+from rljob_trainer.engines.server import Served
 from rljob_trainer.processes.background import Background
 from support.cli.sample_job import text
 from support.trainer.tiny_models import tiny_llama
@@ -46,6 +50,7 @@ class FakeEngine:
         self.tokenizer = load_tokenizer(model)
         self.asked: list[dict[str, Any]] = []
         self.status = 200
+        self.key = ""
 
     def answer(self, before: str) -> str:
         if "calculator" in before:
@@ -53,6 +58,8 @@ class FakeEngine:
         return "9" if "Well?" in before else "Hm.\x1b[2J"
 
     async def generate(self, request: web.Request) -> web.Response:
+        if request.headers.get("Authorization", "") != with_key(self.key).get("Authorization", ""):
+            return web.json_response({"error": "Unauthorized"}, status=401)
         asked = await request.json()
         self.asked.append(asked)
         if self.status != 200:
@@ -99,13 +106,13 @@ def engine(model: Path) -> Iterator[tuple[FakeEngine, str]]:
 
 
 def tried(
-    model: Path, url: str, *options: str, data: Mapping[str, Any] = MappingProxyType({}), **rollout: Any
+    model: Path, url: str | None, *options: str, data: Mapping[str, Any] = MappingProxyType({}), **rollout: Any
 ) -> Result:
     content = manifest(
         model, Path.cwd(), data=dict(data), rollout={"contextLength": 128, "sampling": {"maxNewTokens": 64}, **rollout}
     )
     Path("job.yaml").write_text(yaml.safe_dump(content))
-    return CliRunner().invoke(app, ["rollout", "test", "job.yaml", "--url", url, *options])
+    return CliRunner().invoke(app, ["rollout", "test", "job.yaml", *([] if url is None else ["--url", url]), *options])
 
 
 def test_every_sample_is_shown_with_what_is_trained_on_of_it(model, engine):
@@ -125,6 +132,32 @@ def test_every_sample_is_shown_with_what_is_trained_on_of_it(model, engine):
     assert "             Well?<|im_end|>" in lines
     assert "model        9<|im_end|>" in lines
     assert any(line.startswith("row 1, label 10, reward 0, stop, ") for line in lines)
+
+
+@pytest.mark.parametrize("generate", [None, "own_generate:generate"])
+def test_a_server_that_demands_a_key_is_shown_the_one_of_the_environment(model, engine, monkeypatch, generate):
+    fake, url = engine
+    fake.key = "a key"
+    refused = tried(model, url, "--rows", "1", generate=generate)
+    assert (refused.exit_code, fake.asked) == (Exit.LOST_PEER, [])
+    monkeypatch.setenv(KEY_VARIABLE, "a key")
+    result = tried(model, url, "--rows", "1", generate=generate)
+    assert result.exit_code == Exit.OK, result.output
+    assert "a key" not in result.output + refused.output
+
+
+def test_an_engine_that_is_started_for_it_demands_a_key_of_its_own(model, engine, monkeypatch):
+    fake, url = engine
+
+    def start(command, _):
+        fake.key = command.key
+        return Served(url, pid=1, seconds=0.0)
+
+    monkeypatch.setattr(rollout_trial, "EngineServer", lambda *_: Mock(start=start))
+    monkeypatch.setenv(KEY_VARIABLE, "of another engine")
+    result = tried(model, None, "--rows", "1")
+    assert result.exit_code == Exit.OK, result.output
+    assert len(fake.key) == 64
 
 
 def test_programs_get_the_same_as_json(model, engine):

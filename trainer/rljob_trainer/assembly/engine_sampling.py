@@ -156,9 +156,9 @@ class EngineSampling:
         outage = self.foundation.outage
         generator: Generator = RouterGenerator(router, spec.rollout.request_timeout_seconds)
         if self.function is not None:
-            model, url = self.material.model, self.fleet.client.url
+            model, client = self.material.model, self.fleet.client
             generator = conversations.function_generator(
-                self.function, spec, model, url, patience_s, beat, self.foundation.stack, outage(self.function.name)
+                self.function, spec, model, client, patience_s, beat, self.foundation.stack, outage(self.function.name)
             )
             patience_s = math.inf  # a prompt takes as many answers as it takes: the generator watches the engines
         answers = outage("the answer of the engines")

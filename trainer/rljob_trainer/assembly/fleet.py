@@ -7,7 +7,7 @@ order book ─► PoolCommands ─► EnginePool ─► IncidentReporter ─► 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import aiohttp
 import ray
@@ -21,7 +21,8 @@ from rljob_trainer.assembly.stages import Material
 from rljob_trainer.control.incidents import IncidentReporter
 from rljob_trainer.engines import placement
 from rljob_trainer.engines.client import EngineClient, RouterClient, open_session
-from rljob_trainer.engines.command import engine_command
+from rljob_trainer.engines.command import EngineCommand, engine_command
+from rljob_trainer.engines.key import new_key
 from rljob_trainer.engines.placement import Slots
 from rljob_trainer.engines.pool import EnginePool
 from rljob_trainer.engines.router import Router
@@ -68,21 +69,15 @@ def start_fleet(foundation: Foundation, material: Material, slots: Slots) -> Fle
     session = background.run(_session(), timeout_s=10)
     stack.callback(lambda: background.run(session.close(), timeout_s=10))
     log_file = foundation.directory / "logs" / "router.log"
-    router = Router(router_settings(spec), log_file, session, ray.util.get_node_ip_address())
+    key = new_key()
+    router = Router(router_settings(spec), log_file, session, ray.util.get_node_ip_address(), key)
     catch_up = CatchUp()
     turns = InTurns() if spec.learner_leaves else None
     hosts: dict[str, RayHost] = {}
     pool = EnginePool(
         names=tuple(engine.name for engine in foundation.topology.engines),
         host=_hosts(foundation, slots, hosts),
-        command=engine_command(
-            spec,
-            material.model,
-            cpu_threads(foundation).engine,
-            foundation.environ.get("PYTHONPATH", ""),
-            foundation.directory,
-            quantization_config(spec, material.model),
-        ),
+        command=replace(_command(foundation, material), key=key),
         routing=router,
         session=session,
         settings=pool_settings(spec),
@@ -94,6 +89,17 @@ def start_fleet(foundation: Foundation, material: Material, slots: Slots) -> Fle
     stack.callback(lambda: background.run(router.stop(), timeout_s=30))
     stack.callback(lambda: background.run(pool.stop(), timeout_s=60))
     return Fleet(router, pool, hosts, background.submit(_both(router.start(), pool.start())), catch_up, turns)
+
+
+def _command(foundation: Foundation, material: Material) -> EngineCommand:
+    return engine_command(
+        foundation.spec,
+        material.model,
+        cpu_threads(foundation).engine,
+        foundation.environ.get("PYTHONPATH", ""),
+        foundation.directory,
+        quantization_config(foundation.spec, material.model),
+    )
 
 
 def _hosts(foundation: Foundation, slots: Slots, made: dict[str, RayHost]) -> Callable[[str], RayHost]:

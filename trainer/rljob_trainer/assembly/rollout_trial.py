@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rljob_api.sections import Sampling, Spec
@@ -21,6 +21,7 @@ from rljob_trainer.data.tokenizer import load_tokenizer
 from rljob_trainer.engines.client import RouterClient
 from rljob_trainer.engines.command import engine_command
 from rljob_trainer.engines.generation import RouterGenerator
+from rljob_trainer.engines.key import new_key
 from rljob_trainer.engines.server import EngineServer
 from rljob_trainer.generator import Generator
 from rljob_trainer.rewards.factory import Rewards
@@ -30,6 +31,15 @@ from rljob_trainer.samples import Group, Prompt, Sample
 HOST = "127.0.0.1"
 PATIENCE_S = 60.0
 """longest time without an answer of the engine, beside that of one request [s]"""
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where an engine or router is asked."""
+
+    url: str
+    key: str = field(repr=False)
+    """that it demands; empty: none"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +67,24 @@ def prompts(spec: Spec, model: Path, rows: int) -> tuple[Prompt, ...]:
 
 
 @contextmanager
-def engine(spec: Spec, model: Path, log: Path, python_path: str) -> Iterator[str]:
-    """Run one engine meanwhile; give its address. Raises EngineStartError."""
+def engine(spec: Spec, model: Path, log: Path, python_path: str) -> Iterator[Door]:
+    """Run one engine meanwhile, with a key of its own. Raises EngineStartError."""
     server = EngineServer("engine-0", log, HOST)
     directory = log.parent.resolve()
     if spec.debug.cuda_launch_blocking:
         make_place(directory)
-    command = engine_command(spec, model, len(os.sched_getaffinity(0)), python_path, directory)
+    key = new_key()
+    command = replace(engine_command(spec, model, len(os.sched_getaffinity(0)), python_path, directory), key=key)
     try:
-        yield server.start(command, spec.recovery.start_timeout_seconds).url
+        yield Door(server.start(command, spec.recovery.start_timeout_seconds).url, key)
     finally:
         server.stop()
 
 
 def groups(
-    spec: Spec, model: Path, url: str, asked: Sequence[Prompt], samples: int, greedy: bool, log: Path
+    spec: Spec, model: Path, door: Door, asked: Sequence[Prompt], samples: int, greedy: bool, log: Path
 ) -> tuple[Group, ...]:
-    """Return samples of each prompt, by the engine or router at `url` and in the manifest's way.
+    """Return samples of each prompt, by the engine or router behind `door` and in the manifest's way.
 
     What tools print goes to `log`.
     Raises GenerateError, EngineError, GenerationFailedError, RolloutTimeoutError.
@@ -81,10 +92,11 @@ def groups(
     with ExitStack() as stack:
         function = conversations.function(spec, log, stack, environ={})
         apart = stack.enter_context(conversations.own_loop())
-        generator: Generator = RouterGenerator(RouterClient(apart.session, url), spec.rollout.request_timeout_seconds)
+        client = RouterClient(apart.session, door.url, door.key)
+        generator: Generator = RouterGenerator(client, spec.rollout.request_timeout_seconds)
         if function is not None:
             generator = conversations.function_generator(
-                function, spec, model, url, PATIENCE_S, alive=lambda: None, stack=stack
+                function, spec, model, client, PATIENCE_S, alive=lambda: None, stack=stack
             )
         return apart.loop.run(_groups(generator, asked, spec.rollout.sampling, samples, greedy), timeout_s=None)
 

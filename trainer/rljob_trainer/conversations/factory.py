@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ def function_generator(
     function: Function,
     spec: Spec,
     model: Path,
-    router_url: str,
+    router: RouterClient,
     patience_s: float,
     alive: Callable[[], None],
     stack: ExitStack,
@@ -85,12 +85,12 @@ def function_generator(
 ) -> FunctionGenerator:
     """Return a generator that has `function` make samples with the engines behind a router; `stack` ends its loop.
 
-    `patience_s` is the longest time without any answer [s]; `alive` is called on every answer. `outage` decides which
-    samples are lost; None: an error of one is an error of all.
+    `router` is asked over connections of that loop. `patience_s` is the longest time without any answer [s]; `alive`
+    is called on every answer. `outage` decides which samples are lost; None: an error of one is an error of all.
     """
     tokenizer, rollout = load_tokenizer(model), spec.rollout
     apart = stack.enter_context(own_loop())
-    engines = Engines(RouterClient(apart.session, router_url), rollout.request_timeout_seconds, patience_s, alive)
+    engines = Engines(replace(router, session=apart.session), rollout.request_timeout_seconds, patience_s, alive)
     return FunctionGenerator(
         function=function,
         own_time_s=rollout.generate_timeout_seconds if rollout.tools is None else math.inf,  # tools have their own

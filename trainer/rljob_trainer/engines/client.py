@@ -8,11 +8,13 @@ import asyncio
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import aiohttp
 import orjson
+
+from rljob_trainer.engines.key import with_key
 
 Json = dict[str, Any]
 PauseMode = Literal["abort", "retract", "in_place"]
@@ -123,13 +125,14 @@ class _Http:
     session: aiohttp.ClientSession
     who: str
     url: str
+    key: str = field(repr=False)
 
     async def ask(self, method: str, path: str, deadline_s: float, body: Json | None = None) -> Any:
         """Return the answer, parsed when it is JSON; raise EngineError."""
         wanted = f"{self.who}: {method} {path}"
-        timeout = aiohttp.ClientTimeout(total=deadline_s)
+        timeout, headers, url = aiohttp.ClientTimeout(total=deadline_s), with_key(self.key), self.url + path
         try:
-            async with self.session.request(method, self.url + path, json=body, timeout=timeout) as answer:
+            async with self.session.request(method, url, json=body, headers=headers, timeout=timeout) as answer:
                 is_json = answer.content_type == "application/json"
                 content = await (answer.json(loads=orjson.loads) if is_json else answer.text())
         except TimeoutError as error:
@@ -150,6 +153,8 @@ class EngineClient:
     session: aiohttp.ClientSession
     name: str
     url: str
+    key: str = field(default="", repr=False)
+    """that the engine demands"""
 
     async def generate(self, request: TokenRequest, deadline_s: float) -> tuple[Continuation, ...]:
         """Return `request.num_samples` continuations."""
@@ -263,7 +268,7 @@ class EngineClient:
 
     @property
     def _http(self) -> _Http:
-        return _Http(self.session, f"engine {self.name}", self.url)
+        return _Http(self.session, f"engine {self.name}", self.url, self.key)
 
     async def _post(self, path: str, deadline_s: float, body: Json) -> Any:
         return await self._http.ask("POST", path, deadline_s, body)
@@ -275,6 +280,8 @@ class RouterClient:
 
     session: aiohttp.ClientSession
     url: str
+    key: str = field(default="", repr=False)
+    """that the router and its engines demand"""
 
     async def generate(self, request: TokenRequest, deadline_s: float) -> tuple[Continuation, ...]:
         """Return `request.num_samples` continuations by whichever engine the router picks."""
@@ -295,7 +302,8 @@ class RouterClient:
 
     async def add_worker(self, url: str) -> None:
         """Ask for an engine to be listed; the answer comes before it is."""
-        await self._http.ask("POST", "/workers", ROUTER_DEADLINE_S, {"url": url})
+        key = {"api_key": self.key} if self.key else {}
+        await self._http.ask("POST", "/workers", ROUTER_DEADLINE_S, {"url": url, **key})
 
     async def remove_worker(self, worker_id: str) -> None:
         """Ask for an engine to be taken off the list; the answer comes before it is."""
@@ -303,7 +311,7 @@ class RouterClient:
 
     @property
     def _http(self) -> _Http:
-        return _Http(self.session, "router", self.url)
+        return _Http(self.session, "router", self.url, self.key)
 
 
 def open_session() -> aiohttp.ClientSession:

@@ -5,7 +5,7 @@ Ports and host are not known here: they belong to the machine that the server wi
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ class EngineCommand:
     environment: Mapping[str, str]
     kernels: Path | None = None
     """archive of compiled kernels, see `kernel_archive`; None: they are not kept"""
+    key: str = field(default="", repr=False)
+    """that the server demands; empty: it serves everybody"""
 
     def argv(self, python: str, host: str, port: int, nccl_port: int) -> list[str]:
         """Return the command line."""

@@ -425,7 +425,7 @@ class EnginePool:
 
     def _client(self, engine: _Engine) -> EngineClient:
         assert engine.served is not None, "an engine that was started has a url"
-        return EngineClient(self._session, engine.name, engine.served.url)
+        return EngineClient(self._session, engine.name, engine.served.url, self._command.key)
 
     def _spawn(self, engine: _Engine, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -17,6 +17,7 @@ import aiohttp
 
 from rljob_api.sections import RouterPolicy
 from rljob_trainer.engines.client import EngineError, RouterClient
+from rljob_trainer.engines.key import KEY_VARIABLE
 from rljob_trainer.processes.kept_process import KeptProcess, ProcessError
 from rljob_trainer.processes.ports import free_ports
 
@@ -69,11 +70,15 @@ def router_argv(settings: RouterSettings, host: str, port: int, metrics_port: in
 class Router:
     """A router process on this machine. Start it early: it takes many seconds."""
 
-    def __init__(self, settings: RouterSettings, log_file: Path, session: aiohttp.ClientSession, host: str) -> None:
+    def __init__(
+        self, settings: RouterSettings, log_file: Path, session: aiohttp.ClientSession, host: str, key: str = ""
+    ) -> None:
+        """`key`: what it demands, and its engines demand of it; empty: it serves everybody."""
         self._settings = settings
         self._log_file = log_file
         self._session = session
         self._host = host
+        self._key = key
         self._ports = (0, 0)
         self._process: KeptProcess | None = None
         self.client: RouterClient | None = None
@@ -81,7 +86,7 @@ class Router:
     async def start(self) -> None:
         """Start the process and wait until it answers; raise EngineError."""
         self._ports = free_ports(self._host)
-        self.client = RouterClient(self._session, f"http://{self._host}:{self._ports[0]}")
+        self.client = RouterClient(self._session, f"http://{self._host}:{self._ports[0]}", self._key)
         await self._start()
 
     async def keep(self, urls: Callable[[], Sequence[str]]) -> None:
@@ -142,7 +147,7 @@ class Router:
 
     async def _start(self) -> None:
         argv = router_argv(self._settings, self._host, *self._ports)
-        self._process = await asyncio.to_thread(KeptProcess, argv, {}, self._log_file)
+        self._process = await asyncio.to_thread(KeptProcess, argv, {KEY_VARIABLE: self._key}, self._log_file)
         assert self.client is not None
         await self._until_alive(self.client, self._process)
 

@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from rljob_trainer.engines import weight_copy
 from rljob_trainer.engines.client import EngineError, EngineUnreachableError
 from rljob_trainer.engines.command import EngineCommand
+from rljob_trainer.engines.key import KEY_VARIABLE
 from rljob_trainer.engines.weight_copy import WeightFiles
 from rljob_trainer.engines.weight_delta import DeltaError
 from rljob_trainer.processes import kernel_archive
@@ -72,12 +74,12 @@ class EngineServer:
             port, nccl_port = free_ports(self._host)
             process = KeptProcess(
                 command.argv(sys.executable, self._host, port, nccl_port),
-                {**command.environment, **self._environment},
+                {**command.environment, **self._environment, KEY_VARIABLE: command.key},
                 self._log_file,
             )
             self._process = process
             url = f"http://{self._host}:{port}"
-            trouble = _wait_ready(process, url, started + timeout_s)
+            trouble = _wait_ready(process, url, started + timeout_s, demands_key=command.key != "")
             if trouble is None:
                 kernels.pack_soon()
                 return Served(url, process.pid, time.monotonic() - started)
@@ -236,14 +238,24 @@ class RayHost:
         return await getattr(self._actor, method).remote(*arguments)
 
 
-def _wait_ready(process: KeptProcess, url: str, deadline: float) -> str | None:
+def _wait_ready(process: KeptProcess, url: str, deadline: float, demands_key: bool) -> str | None:
     """Return None when the server answers, or what is wrong with it."""
     while time.monotonic() < deadline:
         if (exit_ := process.wait(READY_POLL_S)) is not None:
             return str(exit_)
         try:
             with NO_PROXY.open(f"{url}/health", timeout=2.0):
-                return None
+                pass
+            return "it serves requests without the key of the run" if demands_key and _serves_anybody(url) else None
         except (urllib.error.URLError, TimeoutError, ConnectionError):
             continue
     return f"not ready in time; log:\n{process.log_tail()}"
+
+
+def _serves_anybody(url: str) -> bool:
+    """Return whether it answers without a key: SGLang goes on where a plugin cannot be applied."""
+    try:
+        with NO_PROXY.open(f"{url}/model_info", timeout=2.0):
+            return True
+    except urllib.error.HTTPError as error:
+        return error.code != HTTPStatus.UNAUTHORIZED

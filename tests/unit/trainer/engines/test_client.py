@@ -119,6 +119,32 @@ def test_an_engine_is_asked_in_the_words_of_sglang(question: Ask, method: str, p
     assert asked == Asked(method, f"http://a:1{path}", body, 5.0)
 
 
+@pytest.mark.parametrize(("question", "answer"), [(question, {}) for question, *_ in QUESTIONS.values()], ids=QUESTIONS)
+def test_an_engine_is_shown_the_key_that_it_demands(question: Ask, answer: Any) -> None:
+    http = cast(Any, HttpAnswers({"": answer}, key="a key"))
+    asyncio.run(cast(Any, question)(EngineClient(http, "a", "http://a:1", "a key")))
+    for engine in (EngineClient(http, "a", "http://a:1"), EngineClient(http, "a", "http://a:1", "another")):
+        with pytest.raises(EngineError, match=r"^engine a: .* 401 Unauthorized$"):
+            asyncio.run(cast(Any, question)(engine))
+
+
+def test_the_router_is_shown_the_key_and_told_to_show_it_to_its_engines() -> None:
+    http = HttpAnswers({"/workers": {"workers": []}, "/generate": ANSWER}, key="a key")
+    router = RouterClient(cast(Any, http), "http://router", "a key")
+    asyncio.run(router.add_worker("http://a:1"))
+    asyncio.run(router.remove_worker("7"))
+    assert asyncio.run(router.workers()) == ()
+    assert len(asyncio.run(router.generate(REQUEST, 5.0))) == 1
+    assert http.asked[0].body == {"url": "http://a:1", "api_key": "a key"}
+
+
+def test_a_key_is_not_shown_with_its_client() -> None:
+    http = cast(Any, None)
+    made = [EngineClient(http, "a", "http://a:1", "a key"), RouterClient(http, "http://router", "a key")]
+    assert "a key" not in repr(made)
+    assert all(each.key == "a key" for each in made)
+
+
 def test_an_engine_gives_memory_back_once_it_is_idle() -> None:
     http = HttpAnswers({"": {}})
     asyncio.run(EngineClient(cast(Any, http), "a", "http://a:1").release_memory({"weights", "kv_cache"}, 5.0))

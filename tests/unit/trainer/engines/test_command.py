@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,12 @@ def test_an_engine_sees_the_plugins_of_its_device_only() -> None:
     assert on_cpu["PYTHONPATH"] == f"{CPU_SITE}:{ANY_SITE}:/mine"
     assert on_gpu["PYTHONPATH"] == f"{GPU_SITE}:{ANY_SITE}:/mine"
     assert engine_command(spec(), Path("/m"), 2).environment["PYTHONPATH"] == f"{GPU_SITE}:{ANY_SITE}"
+
+
+def test_a_key_is_in_no_command_line_and_not_shown() -> None:
+    command = replace(engine_command(spec(), Path("/m"), 2), key="a key")
+    assert "a key" not in " ".join(command.argv("python", "127.0.0.1", 21000, 21001))
+    assert "a key" not in repr(command)
 
 
 def test_kernels_are_kept_in_the_run_directory_on_gpus() -> None:

@@ -1,5 +1,6 @@
 """The router's own launcher: what it does not import, and that it reads the command line that we write."""
 
+import os
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 
 from rljob_api.sections import RouterPolicy
 from rljob_trainer.engines import router_process
+from rljob_trainer.engines.key import KEY_VARIABLE
 from rljob_trainer.engines.router import RouterSettings, router_argv
 
 
@@ -17,7 +19,8 @@ def test_it_starts_without_sglang():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_our_command_line_reaches_the_router(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("key", ["a key", ""])
+def test_our_command_line_and_our_key_reach_the_router(monkeypatch: pytest.MonkeyPatch, key: str):
     made = []
 
     class Router:
@@ -34,7 +37,10 @@ def test_our_command_line_reaches_the_router(monkeypatch: pytest.MonkeyPatch):
         RouterSettings(RouterPolicy.ROUND_ROBIN, 30.0, 1.0, 5.0), "127.0.0.1", 8000, 9000
     )
     assert (python, flag, module) == (sys.executable, "-m", router_process.__name__)
+    assert "key" not in " ".join(arguments)
+    monkeypatch.setenv(KEY_VARIABLE, key)
     router_process.main(arguments)
+    assert KEY_VARIABLE not in os.environ
     settings, started = made
     assert (settings.host, settings.port, settings.prometheus_port, settings.policy) == (
         "127.0.0.1",
@@ -43,4 +49,5 @@ def test_our_command_line_reaches_the_router(monkeypatch: pytest.MonkeyPatch):
         "round_robin",
     )
     assert settings.disable_circuit_breaker
+    assert settings.api_key == (key or None)
     assert started == "started"
