@@ -33,8 +33,8 @@ RIGHTS: Rights = (
     ("", "secrets", ("create", "delete")),
     ("batch", "jobs", ("get", "create", "delete")),
     ("coordination.k8s.io", "leases", ("get",)),
-    ("", "resourcequotas", ("list",)),
-    ("", "limitranges", ("list",)),
+    ("", "resourcequotas", ("list", "watch")),
+    ("", "limitranges", ("list", "watch")),
     ("events.k8s.io", "events", ("list", "create", "patch")),
 )
 """All that the operator does. The chart gives it exactly these, as a test sees to."""

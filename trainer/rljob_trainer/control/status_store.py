@@ -70,7 +70,7 @@ class StatusStore:
             current = self._status
             changes = {**changes_to(current), "revision": current.revision + 1}
             # model_copy would take any field and any value.
-            self._status = Status.model_validate({**dict(current), **changes})
+            self._status = Status.model_validate({**dict(current), **changes}, extra="forbid")
             watchers = tuple(self._watchers)
         for wake in watchers:
             wake()

@@ -97,8 +97,13 @@ def test_a_lost_rank_hides_what_its_router_says():
 
 ROOT = Path(__file__).parents[4]
 SOURCES = (ROOT / "trainer" / "rljob_trainer", ROOT / "operator" / "rljob_operator")
-PASSED_ON = {"LearnerError", "EventsError"}
-"""errors whose own class says nothing: what a rank raised, and a record of events that cannot be read"""
+PASSED_ON = {
+    *("LearnerError", "EventsError"),
+    *("BusyError", "CostlyTemplateError", "ForeignFileError", "TooLargeError", "TooManyError", "TooMuchError"),
+    *("AnswerTooLongError", "StorageError", "TooSlowError"),
+}
+"""errors whose own class says nothing: what a rank raised, a record of events that cannot be read, and what the caller
+handles or passes on with the words of its cause; StorageError has those of the operating system"""
 END = "2026-11-20 10:00:00,123 ERROR rljob_trainer.driver action=end reason=Any"
 
 

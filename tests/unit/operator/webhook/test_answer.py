@@ -97,7 +97,8 @@ def test_a_job_that_has_to_wait_is_allowed_with_a_warning():
 
 
 def test_the_pods_of_a_job_that_has_begun_are_not_counted_twice():
-    old = {**raw_job(), "status": {"attempts": [{}]}}
+    attempt = {"number": 1, "cluster": "sums-7f3a1-1", "startAfter": "2026-11-27T10:00:00Z"}
+    old = {**raw_job(), "status": {"attempts": [attempt]}}
     assert asked({**raw_job(recovery={"resumes": 1}), "status": old["status"]}, old, quota(2)).refusal is None
 
 
