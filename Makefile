@@ -34,7 +34,7 @@ demo: $(READY) ## Train SmolLM2-135M on arithmetic on this machine, in about ten
 test: lint unit integration ## Run lint, unit tests, and integration tests with real Ray, SGLang, router, Megatron and Kubernetes
 
 unit: $(READY) ## Run the unit tests: no engine, no cluster
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/unit
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not long" tests/unit
 
 integration: integration-cluster integration-learner integration-trainer ## Run all integration tests, one group after the other
 
@@ -49,7 +49,7 @@ integration-trainer: $(READY) | $(GO) ## Run tests with real Ray, SGLang, router
 
 soak: $(READY) ## Run for two hours: kills, injected faults, random jobs and manifests; RLJOB_KILLS, RLJOB_JOBS, RLJOB_FUZZ, RLJOB_SEED
 	$(BIN)/python -m pytest -q -s tests/soak
-	$(BIN)/python -m pytest -q -m long tests/integration tests/e2e
+	$(BIN)/python -m pytest -q -m long tests/unit tests/integration tests/e2e
 
 mutants: $(READY) ## Mutate PACKAGE (rljob_trainer.engines.pool) and print what its unit tests miss; SAMPLE, SEED, WORKERS, TESTS
 	$(BIN)/python tests/mutants $(PACKAGE) $(if $(SAMPLE),--sample $(SAMPLE)) --seed $(or $(SEED),1) --workers $(or $(WORKERS),2) $(if $(TESTS),--tests $(TESTS))
