@@ -19,7 +19,7 @@ WITH_FP8: Final = (8, 9)
 """compute capability of the first GPUs that multiply FP8 numbers: Ada; before them SGLang takes Marlin"""
 ROUNDING: Final = 10
 """major compute capability of GPUs for which DeepGEMM takes scales that are powers of two (UE8M0): B200, B300, GB200"""
-GEMM, EXPERTS, ALL_TO_ALL = "fp8-gemm-backend", "moe-runner-backend", "moe-a2a-backend"
+GEMM, EXPERTS = "fp8-gemm-backend", "moe-runner-backend"
 ARCHITECTURES: Final = (
     ((12, 0), "Blackwell"),
     ((11, 0), "Blackwell"),
@@ -99,9 +99,8 @@ def refusal(spec: Spec, rule: str, nearest: str) -> Problem:
 def rounded(spec: Spec) -> dict[str, str]:
     """Return the arguments of SGLang by which DeepGEMM rounds scales, with values by which it does not."""
     given = spec.extra_args.sglang
-    experts, shared_out = given.get(EXPERTS, "auto"), given.get(ALL_TO_ALL) in ("deepep", "mooncake", "nixl")
     changes = {
         GEMM: given.get(GEMM, "auto") in ("auto", "deep_gemm"),
-        EXPERTS: experts == "deep_gemm" or (experts == "auto" and shared_out),
+        EXPERTS: given.get(EXPERTS) == "deep_gemm",
     }
     return {name: "triton" for name, holds in changes.items() if holds}

@@ -84,11 +84,6 @@ TRITON = {"fp8-gemm-backend": "triton"}
         ({"fp8-gemm-backend": "flashinfer_trtllm"}, None),
         (TRITON | {"moe-runner-backend": "deep_gemm"}, f"{EXPERTS} as well"),
         ({"moe-runner-backend": "deep_gemm"}, f"{GEMM} and {EXPERTS} as well"),
-        (TRITON | {"moe-a2a-backend": "deepep"}, f"{EXPERTS} as well"),
-        (TRITON | {"moe-a2a-backend": "mooncake"}, f"{EXPERTS} as well"),
-        (TRITON | {"moe-a2a-backend": "nixl"}, f"{EXPERTS} as well"),
-        (TRITON | {"moe-a2a-backend": "none"}, None),
-        (TRITON | {"moe-a2a-backend": "deepep", "moe-runner-backend": "triton"}, None),
     ],
 )
 def test_other_kernels_keep_the_scales_on_blackwell(good, sglang, nearest):
