@@ -159,12 +159,12 @@ def test_a_head_that_stops_answering_makes_a_driver_unknown_and_not_absent():
     async def scenario(drivers: Followed, clock: Clock) -> None:
         await drivers.obey(Orders(submit=COMMAND))
         await until(drivers, lambda driver: driver.state is DriverState.RUNNING)
-        heads.are_down = True
+        heads.are_down, began = True, clock.now
         clock.now += SILENT_S + 1
         await until(drivers, lambda driver: driver.state is DriverState.UNKNOWN)
         heads.are_down = False
         back = await until(drivers, lambda driver: driver.state is DriverState.RUNNING)
-        assert back.since == clock.now
+        assert (back.since, back.turned) == (began, clock.now), "answers begin no deadline anew"
 
     with serving(heads) as url:
         with_drivers(url, scenario)
