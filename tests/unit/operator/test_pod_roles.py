@@ -222,7 +222,8 @@ def of_operator(pod: Manifest) -> Manifest:
 @pytest.mark.parametrize("patch", GREEDY, ids=str)
 def test_no_patch_of_a_job_that_has_begun_reaches_more_of_the_operator_s_volume(patch: dict):
     """Admission refuses these patches. A job that has begun goes on, also with a manifest that is refused now."""
-    raw = {**raw_job(pods={"head": {"template": {"spec": patch}}}), "status": {"attempts": [{}]}}
+    attempt = {"number": 1, "cluster": "sums-7f3a1-1", "startAfter": "2026-11-27T10:00:00Z"}
+    raw = {**raw_job(pods={"head": {"template": {"spec": patch}}}), "status": {"attempts": [attempt]}}
     job = job_of(raw)
     assert job.spec is None
     assert job.readable is not None

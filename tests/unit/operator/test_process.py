@@ -38,6 +38,10 @@ def thresholds() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
+async def closed() -> None:
+    """There is nothing to end."""
+
+
 def full_collections() -> int:
     return int(gc.get_stats()[2]["collections"])
 
@@ -162,7 +166,7 @@ async def waits(*_: Any) -> None:
 )
 def test_a_background_task_that_ends_ends_the_leader_by_its_name(monkeypatch: pytest.MonkeyPatch, work: str, name: str):
     leader = Leader(NewCluster())
-    parts: dict[str, Any] = {"reconciler": SimpleNamespace(reconcile=waits)}
+    parts: dict[str, Any] = {"reconciler": SimpleNamespace(reconcile=waits, close=closed)}
     if work:
         monkeypatch.setattr(Operator, work, ends)
     else:
@@ -205,7 +209,7 @@ def test_every_worker_takes_a_job():
             leader.stop.set()
         await waits()
 
-    parts: Any = SimpleNamespace(reconcile=reconcile)
+    parts: Any = SimpleNamespace(reconcile=reconcile, close=closed)
     leader.operator = replace(leader.operator, reconciler=parts)
     leader.operator.queue.add("ml/b")
     leader.run()

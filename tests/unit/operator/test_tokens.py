@@ -26,13 +26,16 @@ DRIVER = Driver("sums-7f3a1-attempt-1", since=NOW, state=DriverState.RUNNING)
 REFUSING = replace(DRIVER, refuses_since=NOW)
 
 
+ATTEMPT = {"number": 1, "cluster": "sums-7f3a1-1", "startAfter": "2026-11-27T10:00:00Z"}
+
+
 class Vault:
     """Tokens of one job that has begun, whose RayCluster names the current key."""
 
     def __init__(self) -> None:
         raw = raw_job()
         self.now, self.cluster, self.keys = NOW, FakeCluster(raw), Keys.of(b"k" * 32, b"o" * 32)
-        self.job = job_of({**raw, "status": {"attempts": [{"number": 1}]}})
+        self.job = job_of({**raw, "status": {"attempts": [ATTEMPT]}})
         self.admitted = admitted(raw)
         self.raycluster: Manifest | None = raycluster(1, self.keys.current)
         self.restart()

@@ -28,7 +28,7 @@ def test_a_pod_of_tools_has_nothing_of_the_job():
     found = pod(
         runtime={
             "image": "trainer:1",
-            "env": {"HF_TOKEN": "secret", "PYTHONPATH": "/code"},
+            "env": {"HF_HOME": "/cache", "PYTHONPATH": "/code"},
             "volumes": [{"name": "data", "emptyDir": {}}],
             "volumeMounts": [{"name": "data", "mountPath": "/data"}],
         }

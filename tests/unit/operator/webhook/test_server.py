@@ -189,7 +189,7 @@ def test_a_review_that_recurses_is_left_to_the_failure_policy(kept: Kept):
 
 def test_a_child_that_hangs_is_replaced_and_probes_are_answered_beside_it(kept: Kept):
     async def scenario() -> None:
-        server = Server(judge, Metrics(), Limits(wait_s=0.5))
+        server = Server(judge, Metrics(), Limits(wait_s=3.0))
         server.use(kept.server)
         server.use_path(PATH)
         port, pages = await server.start("127.0.0.1", 0, 0)

@@ -350,7 +350,7 @@ def test_an_engine_finds_the_kernels_and_leaves_them(
     directory = tmp_path / "second"
     found: list[dict[str, bytes]] = []
 
-    def ready(*_: object) -> str | None:
+    def ready(*_: object, **__: object) -> str | None:
         found.append(content(directory))
         (directory / "more").write_bytes(b"more")
         return trouble
@@ -375,7 +375,7 @@ def test_an_engine_finds_the_kernels_and_leaves_them(
 
 def test_an_engine_starts_where_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "KeptProcess", Process)
-    monkeypatch.setattr(server, "_wait_ready", lambda *_: None)
+    monkeypatch.setattr(server, "_wait_ready", lambda *_, **__: None)
     monkeypatch.delenv(kernels.DIRECTORY_VARIABLE, raising=False)
     archive = tmp_path / "run" / "kernels.tar"
     EngineServer("engine-0", tmp_path / "log", "127.0.0.1").start(EngineCommand({}, {}, archive), 10)
