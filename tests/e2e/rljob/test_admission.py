@@ -12,7 +12,7 @@ from local_cluster.project import NAMESPACE
 from support.operator.operator_world import raw_job
 from support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 NESTED = "NESTED"
 """stands for what is nested too deeply for Python's writer of JSON"""
