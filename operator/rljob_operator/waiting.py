@@ -159,8 +159,9 @@ def in_kueue(workload: Workload | None) -> Waiting:
 
 
 def _due(attempt: AttemptView) -> float:
-    """Return when the attempt was due [unix s]."""
-    return float(attempt.record.start_after)
+    """Return when the attempt was due, or its RayCluster was made again after that [unix s]."""
+    made = (attempt.cluster or {}).get("metadata", {}).get("creationTimestamp")
+    return max(float(attempt.record.start_after), seconds(made) if made else 0.0)
 
 
 def _failure_of(raycluster: Manifest | None) -> Waiting | None:

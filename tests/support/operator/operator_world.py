@@ -6,6 +6,7 @@ import copy
 import itertools
 import json
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from rljob_api.control import (
@@ -153,13 +154,17 @@ class Surroundings:
             self._mark_deleted(target.kind, target.name)
         self.world = replace(self.world, has_secret=self.world.has_secret or todo.secret is not None)
         for wanted in todo.apply:
-            self._apply(wanted)
+            made = {"creationTimestamp": datetime.fromtimestamp(self.now, UTC).isoformat()}
+            self._apply({**wanted, "metadata": {**made, **wanted["metadata"]}} if self._is_new(wanted) else wanted)
         if todo.follow is None:
             self.world = replace(self.world, driver=None)
         elif self.world.driver is None or self.world.driver.submission_id != todo.follow.submission_id:
             self.world = replace(self.world, driver=Driver(todo.follow.submission_id, since=self.now))
         self._obey(todo)
         self.events.extend(todo.events)
+
+    def _is_new(self, wanted: Manifest) -> bool:
+        return wanted["kind"] == "RayCluster" and self.world.child("RayCluster", wanted["metadata"]["name"]) is None
 
     def _obey(self, todo: Plan) -> None:
         driver = self.world.driver
