@@ -1,8 +1,8 @@
 """How often the status of a job is written: the first changes at once, and what goes on changing now and then. Pure.
 
 attempts, their ends and orders            ─► at once: orders depend on them
-what engines and findings say of the run   ─► at once, and after some writes every 5 s
-everything else                            ─► at once, and after some writes every second
+what engines and findings say of the run   ─► a second after the last write, and after some writes every 5 s
+everything else                            ─► a second after the last write
 """
 
 from dataclasses import dataclass
@@ -46,9 +46,10 @@ class Pace:
         """Return how long a status has to wait before it is written [s]; 0 or less: it is due."""
         if _memory(new) != _memory(old):
             return 0.0
+        soon_s = self.written_at + SHORTEST_S - now
         if with_view_of(new, old) == old:
-            return self.views_back_at - now - (PROMPT - 1) * VIEW_S
-        return self.others_back_at - now - (PROMPT - 1) * SHORTEST_S
+            return max(soon_s, self.views_back_at - now - (PROMPT - 1) * VIEW_S)
+        return max(soon_s, self.others_back_at - now - (PROMPT - 1) * SHORTEST_S)
 
 
 def _used(back_at: float, apart_s: float, now: float) -> float:

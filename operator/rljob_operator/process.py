@@ -29,6 +29,7 @@ from rljob_operator.identity import KIND, Manifest
 from rljob_operator.keys import Keys
 from rljob_operator.leader import LOST, Election
 from rljob_operator.metrics import Metrics
+from rljob_operator.plan import Follow
 from rljob_operator.probes import Probes
 from rljob_operator.reconcile import Reconciler
 from rljob_operator.reservations import Reservations
@@ -182,7 +183,11 @@ def joined(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession)
     def answered(order: Order, is_accepted: bool) -> None:
         metrics.count_order(order, is_accepted)
 
-    drivers = Drivers(session, settings.resolve, time.time, changed, answered)
+    def url_of(key: Key, wanted: Follow, port: int) -> str | None:
+        pod = cache.head_ip(key, wanted.cluster)
+        return settings.resolve(wanted.namespace, wanted.service, pod, port)
+
+    drivers = Drivers(session, url_of, time.time, changed, answered)
     metrics = Metrics(cache, queue, watches, cluster.requests, settings.defaults.release)
     reservations = None
     if settings.queue is not None:

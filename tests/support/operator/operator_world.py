@@ -24,6 +24,7 @@ from rljob_operator import children, cluster_shape
 from rljob_operator.admitted_job import AdmittedJob, admitted_job
 from rljob_operator.events import Event
 from rljob_operator.identity import TOOLS_LABEL, Manifest
+from rljob_operator.pace import SHORTEST_S
 from rljob_operator.plan import PROGRESS_S, Plan, plan
 from rljob_operator.rollout_pods import RolloutPods
 from rljob_operator.world import ALIVE, Defaults, Driver, DriverState, Job, Pod, Storage, World, job_of
@@ -123,6 +124,8 @@ class Surroundings:
     """what Ray knows, whether or not it can be reached"""
     torn: list[str] = field(default_factory=list)
     """pods that were taken from under an engine"""
+    is_hurried: bool = False
+    """whether two steps may be less than a second apart; otherwise they are not, even where the clock stands"""
 
     @property
     def job(self) -> Job:
@@ -149,6 +152,7 @@ class Surroundings:
         if todo.status is not None:
             self.raw = {**self.raw, "status": todo.status.model_dump(mode="json", by_alias=True, exclude_none=True)}
             pace = self.world.pace.after_write(self.now)
+            pace = pace if self.is_hurried else replace(pace, written_at=self.now - SHORTEST_S)
             self.world = replace(self.world, progress_due_at=self.now + PROGRESS_S, pace=pace)
         for target in todo.delete:
             self._mark_deleted(target.kind, target.name)

@@ -36,7 +36,7 @@ EVIL, GOOD = "ml/sums", "good/trains"
 
 
 NODE = {
-    "metadata": {"name": "n", "labels": {}},
+    "metadata": {"name": "n", "uid": "of-n", "labels": {}},
     "spec": {},
     "status": {
         "allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110"},
@@ -58,8 +58,12 @@ class Town(FakeCluster):
         raw["metadata"].update(namespace=job.namespace, uid=job.uid)
         return self._versioned({**raw, "status": self.statuses[job.key]})
 
-    async def lists(self, where: str, query: Sequence[tuple[str, str]]) -> Any:
-        yield {"items": [NODE] if where.endswith("/nodes") else ()}
+    async def lists(self, where: str, query: Sequence[tuple[str, str]], limit: int) -> Any:
+        yield {"metadata": {"resourceVersion": "5"}, "items": [NODE] if where.endswith("/nodes") else ()}
+
+    async def events(self, where: str, query: Sequence[tuple[str, str]], version: str) -> Any:
+        await asyncio.Event().wait()
+        yield {}
 
     async def pod_events(self, namespace: str, name: str) -> Sequence[Manifest]:
         return ()
@@ -79,8 +83,8 @@ class City:
         watches, cluster = WatchLiveness(clock), cast(Cluster, self.town)
         self.metrics = Metrics(self.cache, self.queue, watches, Requests(), DEFAULTS.release)
         drivers = FakeDrivers()
-        sight = Sight(cluster, (), ())
-        self.reservations = Reservations(self.cache, sight, Rules(), self.metrics, clock, lambda key, news: None)
+        self.sight = Sight(cluster, (), ())
+        self.reservations = Reservations(self.cache, self.sight, Rules(), self.metrics, clock, lambda key, news: None)
         reconciler = Reconciler(
             cluster,
             self.cache,
@@ -205,6 +209,7 @@ def reconciled(objects: Sequence[Manifest]) -> City:
         for raw in (*objects, good()):
             city.operator.seen(raw, is_gone=False)
         await city.settles()
+        await city.sight.close()
         return city
 
     return asyncio.run(scenario())

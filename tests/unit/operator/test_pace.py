@@ -1,6 +1,7 @@
 """How often a status is written: the first changes at once, and what flaps now and then."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -8,6 +9,12 @@ from rljob_api.control import EngineState, Finding, Progress
 from rljob_operator.pace import Pace
 from rljob_operator.plan import Plan
 from support.operator.operator_world import Surroundings, running
+
+
+def trains() -> Surroundings:
+    around = Surroundings().to_running()
+    around.is_hurried = True
+    return around
 
 
 def flapped(around: Surroundings, seconds: int, every_s: int = 1) -> list[Plan]:
@@ -54,13 +61,13 @@ def test_no_pace_holds_up_the_end_of_an_attempt_or_an_order():
 
 
 def test_a_job_that_is_edited_all_the_time_is_written_every_second_at_most():
-    around = Surroundings().to_running()
+    around = trains()
     writes = 0
     for _ in range(100):
         around.now += 0.1
         around.edit()
         writes += around.step().status is not None
-    assert writes <= 18
+    assert writes <= 11
 
 
 @pytest.mark.parametrize("comes_and_goes", [False, True])
@@ -82,4 +89,32 @@ def test_what_another_process_has_written_is_no_reason_to_wait():
     flapped(around, 30)
     around.world = replace(around.world, pace=Pace())
     around.runs(running(EngineState.HEALTHY, EngineState.SUSPECT))
+    assert around.step().status is not None
+
+
+@pytest.mark.parametrize("every_s", [0.05, 0.3, 0.9])
+def test_two_writes_of_what_orders_do_not_depend_on_are_a_second_apart(every_s: float):
+    around, written = trains(), list[float]()
+    for number in range(200):
+        around.now += every_s
+        around.runs(running(EngineState.SUSPECT if number % 2 else EngineState.HEALTHY, EngineState.HEALTHY))
+        if number % 7 == 0:
+            around.edit()
+        if around.step().status is not None:
+            written.append(around.now)
+    apart = [later - earlier for earlier, later in pairwise(written)]
+    assert len(apart) >= 5
+    assert min(apart) >= 1.0 - 1e-6
+
+
+def test_what_waits_for_its_second_is_looked_at_again_when_it_is_due():
+    around = trains()
+    around.now += 5
+    around.edit()
+    assert around.step().status is not None
+    around.now += 0.25
+    around.edit()
+    todo = around.step()
+    assert (todo.status, todo.requeue_after_s) == (None, pytest.approx(0.75))
+    around.now += 0.75
     assert around.step().status is not None
