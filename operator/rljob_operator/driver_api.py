@@ -39,7 +39,7 @@ STATES: Mapping[str, DriverState] = {
 
 
 Head = Callable[[], str]
-"""returns the URL of a head's port now, since its pod may be replaced; raises DriverUnreachableError if there is none"""
+"""returns the URL of a head's port now, as its pod may be replaced; raises DriverUnreachableError if there is none"""
 
 
 class DriverUnreachableError(RuntimeError):
