@@ -23,6 +23,7 @@ from rljob_operator.events import Event
 from rljob_operator.identity import API_VERSION, FIELD_MANAGER, GROUP, JOB_LABEL, KIND, PLURAL, VERSION, Manifest
 from rljob_operator.plan import Target
 from rljob_operator.requests import APPLY, Requests
+from rljob_operator.server_clock import ServerClock
 from rljob_operator.tool_pods import SANDBOX_API
 from rljob_operator.world import Job
 
@@ -121,6 +122,7 @@ class Cluster:
     def __init__(self, api: client.ApiClient, identity: str) -> None:
         """`identity` names this process in events."""
         self.requests = Requests()
+        self.clock = ServerClock()
         self._api = api
         self._identity = identity
         self._recorded: dict[str, RecordedEvent] = {}
@@ -368,6 +370,7 @@ class Cluster:
         try:
             answer = await self._api.call_api(*asked, _request_timeout=REQUEST_S)
             code = answer.status
+            self.clock.heard(answer.response.headers.get("Date"))
             content = await _read(answer.response, where, _most_of(query))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise ClusterError(f"{method} {where}: {said(error)}", 0) from error

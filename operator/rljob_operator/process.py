@@ -187,18 +187,18 @@ def joined(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession)
         pod = cache.head_ip(key, wanted.cluster)
         return settings.resolve(wanted.namespace, wanted.service, pod, port)
 
-    drivers = Drivers(session, url_of, time.time, changed, answered)
+    drivers = Drivers(session, url_of, cluster.clock, changed, answered)
     metrics = Metrics(cache, queue, watches, cluster.requests, settings.defaults.release)
     reservations = None
     if settings.queue is not None:
         sight = Sight(cluster, settings.namespaces, settings.coming)
-        reservations = Reservations(cache, sight, settings.queue, metrics, time.time, changed)
+        reservations = Reservations(cache, sight, settings.queue, metrics, cluster.clock, changed)
     keys = Keys()
     diagnoses = Diagnoses(queue.add)
     reconciler = Reconciler(
-        cluster, cache, drivers, watches, metrics, settings.defaults, keys, time.time, reservations, diagnoses
+        cluster, cache, drivers, watches, metrics, settings.defaults, keys, cluster.clock, reservations, diagnoses
     )
-    sweeper = Sweeper(cluster, cache, settings.namespaces, settings.defaults, time.time, keys)
+    sweeper = Sweeper(cluster, cache, settings.namespaces, settings.defaults, cluster.clock, keys)
     return Operator(settings, cluster, cache, queue, watches, drivers, metrics, reconciler, sweeper, reservations, keys)
 
 

@@ -7,9 +7,11 @@ import asyncio
 import base64
 import copy
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,8 @@ class SmallApiServer:
         """by plural: how many requests that name no object are answered with 500"""
         self.waits_for: dict[str, Callable[[], bool]] = {}
         """by plural: what has to hold before a list is answered"""
+        self.ahead_s = 0.0
+        """what its clock is ahead of this process's"""
         self._version = 0
         self._objects: dict[Place, Manifest] = {}
         self._changes: list[tuple[int, str, Manifest]] = []
@@ -108,6 +112,7 @@ class SmallApiServer:
         """Serve on this loop; gives a kubeconfig."""
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", self._answer)
+        application.on_response_prepare.append(self._date)
         async with served(application) as url:
             config = {
                 "apiVersion": "v1",
@@ -151,6 +156,9 @@ class SmallApiServer:
         metadata = {"resourceVersion": str(self._version), "continue": following}
         found = {"apiVersion": api_version, "kind": f"{place.kind}List", "metadata": metadata, "items": items}
         return web.Response(text=self._json(found), content_type="application/json")
+
+    async def _date(self, _: web.Request, answer: web.StreamResponse) -> None:
+        answer.headers["Date"] = formatdate(time.time() + self.ahead_s, usegmt=True)
 
     def _json(self, value: Manifest) -> str:
         return json.dumps(value).replace('"DEEP"', "[" * self.depth + "]" * self.depth)

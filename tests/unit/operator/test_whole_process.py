@@ -8,9 +8,11 @@ import logging
 import os
 import re
 import signal
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +217,19 @@ def test_mere_progress_of_a_driver_is_not_reconciled_at_every_step(operate):
         return after - before
 
     assert operate(SmallApiServer(raw_job()))(scenario) < reports / 4
+
+
+def test_its_time_is_the_api_server_s_whose_clock_dates_the_pods(operate):
+    async def scenario(house: House) -> None:
+        await house.phase_comes("Provisioning")
+        await house.stops()
+
+    api = SmallApiServer(raw_job())
+    api.ahead_s = 600.0
+    before = time.time() + 600.0
+    operate(api)(scenario)
+    begun = datetime.fromisoformat(api.get("RLJob", "ml", "sums")["status"]["attempts"][0]["startAfter"]).timestamp()
+    assert begun == pytest.approx(before, abs=60.0)
 
 
 def small_node() -> Manifest:
