@@ -207,6 +207,12 @@ FLEET = Dashboard(
                     unit="ops",
                 ),
                 Panel(
+                    "Jobs that fail",
+                    "Each look at them has failed for 10 minutes. The log names them.",
+                    {"jobs": "max(rljob_operator_failing_jobs)"},
+                    thresholds=BAD_FROM_1,
+                ),
+                Panel(
                     "Failed orders",
                     "Orders that Ray or a driver has not accepted. The operator sends them again.",
                     {"{{order}}": f"sum by (order) (rate(rljob_operator_order_failures_total{RATE}))"},

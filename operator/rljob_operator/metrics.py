@@ -34,6 +34,8 @@ START_BUCKETS_S = (1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600)
 ERRORS = ("ClusterError", "ConflictError")
 ORDERS = ("Submit", "Stop", "Drain", "RestartEngine", "Scale")
 ENDED = (Phase.SUCCEEDED, Phase.FAILED)
+FAILING_S = 600.0
+"""a job whose looks have all failed for so long is shown [s]"""
 
 
 class Metrics:
@@ -106,6 +108,9 @@ class Metrics:
             "rljob_operator_queue_oldest_seconds", "How long the job that waits longest is due", registry=self._registry
         )
         oldest.set_function(lambda: max(queue.waiting_s(), default=0.0))
+        text = f"Jobs whose looks have all failed for {FAILING_S / 60:.0f} minutes"
+        failing = Gauge("rljob_operator_failing_jobs", text, registry=self._registry)
+        failing.set_function(lambda: sum(each >= FAILING_S for each in queue.failing_s()))
         silence = Gauge(
             "rljob_operator_watch_silence_seconds",
             "How long the oldest expected watch event is late",

@@ -25,6 +25,7 @@ class WorkQueue:
         self._order = itertools.count()
         self._working: set[Key] = set()
         self._failures: dict[Key, int] = {}
+        self._failing_since: dict[Key, float] = {}
         self._backs_off_until: dict[Key, float] = {}
         self._changed = asyncio.Event()
 
@@ -33,6 +34,11 @@ class WorkQueue:
         now = self._clock()
         # Metrics ask from another thread: a copy is made by one operation.
         return tuple(now - due for key, due in tuple(self._due.items()) if due <= now and key not in self._working)
+
+    def failing_s(self) -> tuple[float, ...]:
+        """Return for how long each key has failed whose last work has failed [s]."""
+        now = self._clock()
+        return tuple(now - since for since in tuple(self._failing_since.values()))
 
     def add(self, key: Key, after_s: float = 0.0) -> None:
         """Queue a key for this time from now, or earlier if it was queued so already.
@@ -64,6 +70,7 @@ class WorkQueue:
     def done(self, key: Key, again_s: float | None) -> None:
         """Note that the work on a key has succeeded; queue it again after this time, if any."""
         self._failures.pop(key, None)
+        self._failing_since.pop(key, None)
         self._backs_off_until.pop(key, None)
         self._finish(key)
         if again_s is not None:
@@ -72,6 +79,7 @@ class WorkQueue:
     def failed(self, key: Key) -> float:
         """Note that the work on a key has failed; return the time until it is retried [s]."""
         times = self._failures[key] = self._failures.get(key, 0) + 1
+        self._failing_since.setdefault(key, self._clock())
         self._finish(key)
         wait_s = min(LONGEST_S, FIRST_S * 2.0 ** min(times - 1, 16))
         self._backs_off_until[key] = self._clock() + wait_s

@@ -76,6 +76,10 @@ class SmallApiServer:
         for each in objects:
             self.put(each)
 
+    def now(self) -> float:
+        """Return what its clock shows [unix s]."""
+        return time.time() + self.ahead_s
+
     def put(self, raw: Manifest) -> Manifest:
         """Create or replace an object, unless it is the same."""
         metadata = raw["metadata"]
@@ -158,7 +162,7 @@ class SmallApiServer:
         return web.Response(text=self._json(found), content_type="application/json")
 
     async def _date(self, _: web.Request, answer: web.StreamResponse) -> None:
-        answer.headers["Date"] = formatdate(time.time() + self.ahead_s, usegmt=True)
+        answer.headers["Date"] = formatdate(self.now(), usegmt=True)
 
     def _json(self, value: Manifest) -> str:
         return json.dumps(value).replace('"DEEP"', "[" * self.depth + "]" * self.depth)

@@ -174,6 +174,21 @@ def test_the_queue_shows_what_is_due_and_for_how_long_but_not_what_is_planned(sh
     assert shown.samples()["rljob_operator_queue_depth"] == 0
 
 
+def test_a_job_whose_looks_all_fail_is_counted_after_ten_minutes_until_one_succeeds(shown):
+    series = "rljob_operator_failing_jobs"
+    for name in ("ml/a", "ml/b"):
+        shown.queue.failed(name)
+    shown.clock.now += 599
+    assert shown.samples()[series] == 0
+    shown.clock.now += 1
+    shown.queue.failed("ml/a")
+    assert shown.samples()[series] == 2
+    shown.queue.retry("ml/a")
+    assert shown.samples()[series] == 2, "an edit is no success"
+    shown.queue.done("ml/b", None)
+    assert shown.samples()[series] == 1
+
+
 @pytest.mark.parametrize(
     ("method", "where", "content_type", "verb", "resource"),
     [
