@@ -4,16 +4,18 @@ LocalQueue ─► ClusterQueue ─► cohort: what the queue has of its own, and
 says before what Kueue can never admit.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+from rljob_api.errors import UNREADABLE
 from rljob_operator.capacity.demand import Pods, total
 from rljob_operator.capacity.finding import Finding, Outcome
 from rljob_operator.capacity.quantities import PODS, shown, thousandths
 from rljob_operator.identity import Manifest
 
 FIELD = "spec.scheduling.queue"
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +61,37 @@ class Queues:
 
 
 def queues(local: Iterable[Manifest], clusters: Iterable[Manifest], cohorts: Iterable[Manifest]) -> Queues:
-    """Return the queues that these objects of `v1beta2` show."""
-    named, stopped = {}, set()
-    for raw in local:
-        key = (raw["metadata"]["namespace"], raw["metadata"]["name"])
-        named[key] = raw["spec"].get("clusterQueue", "")
-        if raw["spec"].get("stopPolicy", "None") != "None":
-            stopped.add(key)
+    """Return the queues that these objects of `v1beta2` show; one that cannot be read counts as absent."""
+    named = tuple(_readable(local, _local_queue))
     above = tuple(cohorts)
     return Queues(
-        local=named,
-        stopped=frozenset(stopped),
-        clusters={queue.name: queue for queue in map(_cluster_queue, clusters)},
-        cohorts={queue.name: queue for queue in map(_cluster_queue, above)},
-        parents={raw["metadata"]["name"]: raw["spec"].get("parentName", "") for raw in above if "spec" in raw},
+        local={key: cluster for key, cluster, _ in named},
+        stopped=frozenset(key for key, _, is_stopped in named if is_stopped),
+        clusters={queue.name: queue for queue in _readable(clusters, _cluster_queue)},
+        cohorts={queue.name: queue for queue in _readable(above, _cluster_queue)},
+        parents=dict(_readable(above, _parent)),
     )
+
+
+def _readable(raws: Iterable[Manifest], read: Callable[[Manifest], Read]) -> Iterator[Read]:
+    """Yield what can be read. The objects are of many users, and of a project whose versions we do not choose."""
+    for raw in raws:
+        try:
+            yield read(raw)
+        except UNREADABLE:
+            continue
+
+
+def _local_queue(raw: Manifest) -> tuple[tuple[str, str], str, bool]:
+    """Return namespace and name of a LocalQueue, its ClusterQueue, and whether it is stopped."""
+    spec = raw.get("spec", {})
+    key = (raw["metadata"]["namespace"], raw["metadata"]["name"])
+    return key, str(spec.get("clusterQueue", "")), spec.get("stopPolicy", "None") != "None"
+
+
+def _parent(raw: Manifest) -> tuple[str, str]:
+    """Return the name of a cohort, and of the one above it."""
+    return raw["metadata"]["name"], str(raw.get("spec", {}).get("parentName", ""))
 
 
 def _cluster_queue(raw: Manifest) -> ClusterQueue:

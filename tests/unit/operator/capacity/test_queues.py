@@ -121,3 +121,16 @@ def test_what_kuberay_adds_to_the_pods_later_is_not_counted(cores: str, outcome:
 def test_a_job_without_a_queue_is_not_measured_by_queues():
     known = queues([LOCAL], [queue("team-a", quota("h100", 1))], [])
     assert verdict(admitted(raw_job(**TWELVE)), Capacity(namespace="ml", queues=known)).outcome is Outcome.FITS
+
+
+@pytest.mark.parametrize("part", [None, 5, "x", [5]])
+def test_an_object_of_another_shape_hides_no_other_queue(part: Any):
+    odd = [{"metadata": {"name": "odd", "namespace": "ml"}, "spec": part, "status": part}, {"metadata": part}, {}]
+    broken = queue("broken", quota("h100", 8))
+    broken["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] = "eight"
+    good = queue("team-a", quota("h100", 12), cohortName="lab")
+    cohort = {"metadata": {"name": "lab"}, "spec": {"parentName": "all"}}
+    found = queues([*odd, LOCAL], [*odd, broken, good], [*odd, cohort])
+    assert found.local["ml", "gpus"] == "team-a"
+    assert "team-a" in found.clusters and "broken" not in found.clusters
+    assert found.parents["lab"] == "all"
