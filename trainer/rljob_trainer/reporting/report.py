@@ -295,7 +295,9 @@ def weights_and_biases(directory: Path, job: RLJob, settings: Wandb) -> Sink:
     try:
         from rljob_trainer.reporting.weights_and_biases import WeightsAndBiases
     except ModuleNotFoundError as error:
-        raise TrackingError(f"spec.tracking.wandb: {error.name} is not installed; pip install rljob[wandb]") from error
+        raise TrackingError(
+            f"spec.tracking.wandb: {error.name} is not installed; install rljob with its extra `wandb`"
+        ) from error
     return WeightsAndBiases(directory, job, settings)
 
 
