@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_api.control import DecidedBy, Decision, EngineState
+from rljob_api.control import DecidedBy, Decision, EngineState, Progress
 from rljob_api.exits import Exit
 from rljob_api.sections import Recovery
 from rljob_operator.driver_news import GRACE, RayAnswer, after_answer, after_no_answer
@@ -229,6 +229,14 @@ def test_a_drain_has_the_measured_time_of_a_step_and_a_save(phases, save_s, dead
     progress = known.progress.model_copy(update={"last_step_seconds": phases})
     status = known.model_copy(update={"progress": progress, "save_seconds": save_s})
     assert drain_deadline_s(status, Recovery(), 3600) == deadline_s
+
+
+@pytest.mark.parametrize("longest_s", [300.0, 900.0, 1800.0])
+def test_no_measured_time_and_no_manifest_gives_a_drain_more_than_the_cluster_does(longest_s: float):
+    phases = {"train": 1e6}
+    slow = running(progress=Progress(step=4, steps=10, last_step_seconds=phases), save_seconds=1e6)
+    assert drain_deadline_s(slow, Recovery(start_timeout_seconds=10**6), longest_s) == longest_s
+    assert drain_deadline_s(None, Recovery(start_timeout_seconds=10**6), longest_s) == longest_s
 
 
 def test_a_drain_without_any_answer_has_the_time_of_a_start():

@@ -118,3 +118,14 @@ def test_what_waits_for_its_second_is_looked_at_again_when_it_is_due():
     assert (todo.status, todo.requeue_after_s) == (None, pytest.approx(0.75))
     around.now += 0.75
     assert around.step().status is not None
+
+
+def test_what_orders_depend_on_is_written_at_once():
+    around = trains()
+    around.now += 5
+    around.edit()
+    assert around.step().status is not None
+    around.now += 0.1
+    around.ends(4)
+    assert around.step().status is not None
+    assert around.status["attempts"][-1]["exitCode"] == 4
