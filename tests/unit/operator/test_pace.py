@@ -128,4 +128,4 @@ def test_what_orders_depend_on_is_written_at_once():
     around.now += 0.1
     around.ends(4)
     assert around.step().status is not None
-    assert around.status["attempts"][-1]["exitCode"] == 4
+    assert around.status["attempts"][0]["exitCode"] == 4
