@@ -1,4 +1,4 @@
-"""Reads the JSON of an API server, whatever somebody has written into one object of it. Pure.
+"""Reads answers, and the JSON of an API server whatever somebody has written into one object of it. Pure.
 
 An API server keeps objects that are nested 10,000 levels deep. Python's own reader ends at about a thousand, and with
 it the whole page in which such an object comes. Nothing here recurses; what is nested deeper than that is cut.
@@ -60,6 +60,16 @@ def _cut(content: bytes) -> bytes:
                     begin = found.end()
                 depth -= 1
     return b"".join([*kept, content[begin:]])
+
+
+async def whole(chunks: AsyncIterable[bytes], most: int) -> bytes | None:
+    """Return a stream as a whole; None: it has more than `most` bytes, and is read no further."""
+    content = bytearray()
+    async for chunk in chunks:
+        content += chunk
+        if len(content) > most:
+            return None
+    return bytes(content)
 
 
 async def lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:

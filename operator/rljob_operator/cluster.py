@@ -18,7 +18,7 @@ from kubernetes.aio import client, config
 from rljob_api.foreign_text import first_bytes, said
 from rljob_api.reading.job_status import dumped, written
 from rljob_api.status import Status
-from rljob_operator.api_json import LONGEST_LINE, decoded, lines
+from rljob_operator.api_json import LONGEST_LINE, decoded, lines, whole
 from rljob_operator.events import Event
 from rljob_operator.identity import API_VERSION, FIELD_MANAGER, GROUP, JOB_LABEL, KIND, PLURAL, VERSION, Manifest
 from rljob_operator.plan import Target
@@ -395,14 +395,12 @@ def _most_of(query: Sequence[tuple[str, str]]) -> int:
 
 async def _read(response: aiohttp.ClientResponse, where: str, most: int) -> bytes:
     """Return the whole answer; raise TooLargeError when it has more bytes than `most`."""
-    content = bytearray()
-    async for chunk in response.content.iter_any():
-        content += chunk
-        if len(content) > most:
-            response.close()
-            raise TooLargeError(f"GET {where}: more than {most} bytes", 0)
+    content = await whole(response.content.iter_any(), most)
+    if content is None:
+        response.close()
+        raise TooLargeError(f"GET {where}: more than {most} bytes", 0)
     response.release()
-    return bytes(content)
+    return content
 
 
 def path(kind: str, namespace: str | None, name: str | None = None) -> str:

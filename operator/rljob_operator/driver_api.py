@@ -14,6 +14,7 @@ import aiohttp
 from rljob_api.control import DRAIN, ENGINE, SCALE, STATUS, EngineOrder, Scale, Status, ray_token
 from rljob_api.foreign_text import printable, said
 from rljob_api.reported import ReportError, read_status
+from rljob_operator.api_json import whole
 from rljob_operator.driver_news import RayAnswer
 from rljob_operator.world import DriverState
 
@@ -193,10 +194,8 @@ async def _body(answer: aiohttp.ClientResponse, what: str) -> bytes:
     """Return the body of an answer, which is read no further than to the limit."""
     if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise DriverUnreachableError(f"{what}: the answer is compressed, and nobody asked for that", 0)
-    content = bytearray()
-    async for chunk in answer.content.iter_any():
-        content += chunk
-        if len(content) > LONGEST_ANSWER:
-            answer.close()
-            raise DriverUnreachableError(f"{what}: the answer has more than {LONGEST_ANSWER:,} bytes", 0)
-    return bytes(content)
+    content = await whole(answer.content.iter_any(), LONGEST_ANSWER)
+    if content is None:
+        answer.close()
+        raise DriverUnreachableError(f"{what}: the answer has more than {LONGEST_ANSWER:,} bytes", 0)
+    return content
