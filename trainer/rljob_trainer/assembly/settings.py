@@ -142,6 +142,7 @@ def learner_config(
         seed=spec.seed,
         num_threads=num_threads,
         leaves=spec.learner_leaves,
+        longest_outage_s=spec.recovery.outage_seconds,
         kernels=archive_of(directory, spec.runtime.device),
         megatron_args=RECOMPUTE[spec.training.recompute] | spec.extra_args.megatron,
     )

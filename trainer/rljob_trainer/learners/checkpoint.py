@@ -5,7 +5,6 @@ Any layout loads what any other has written. Optimizer state is stored by parame
 (12 bytes for each parameter of the model-parallel rank), and gives every rank the same while it loads.
 """
 
-import pickle
 import queue
 import random
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ from rljob_trainer.learners.config import Layout
 from rljob_trainer.learners.critic import Critic
 from rljob_trainer.learners.errors import CheckpointFormatError, CriticMismatchError
 from rljob_trainer.learners.optimizer import Optimizer, restore_steps
+from rljob_trainer.rundir.patient_reading import PATIENT, Patience, StorageError
 
 _FORMAT = "fully_reshardable"
 _WEIGHTS = "weights"
@@ -66,22 +66,27 @@ def save_weights(directory: Path, module: Any) -> None:
 def load_weights(directory: Path, module: Any) -> None:
     """Read the weights alone, of a checkpoint with or without the rest, by any layout. Collective.
 
-    Raises CheckpointFormatError if the checkpoint holds code.
+    Raises CheckpointFormatError if the checkpoint holds code, and StorageError.
     """
-    state = _read({"model": module.sharded_state_dict()}, directory)
+    state = _read({"model": module.sharded_state_dict()}, directory, PATIENT)
     module.load_state_dict(state["model"])
 
 
 @torch.no_grad()
 def load(
-    directory: Path, chunks: Sequence[Any], optimizer: Optimizer, layout: Layout, critic: Critic | None = None
+    directory: Path,
+    chunks: Sequence[Any],
+    optimizer: Optimizer,
+    layout: Layout,
+    critic: Critic | None = None,
+    patience: Patience = PATIENT,
 ) -> dict[str, Any]:
     """Read the state and return its counters. Collective.
 
-    Raises CheckpointFormatError or CriticMismatchError before anything has changed. Random state is of ranks, so
-    another layout keeps its own: without dropout nothing in a step is random.
+    Raises CheckpointFormatError or CriticMismatchError before anything has changed, and StorageError. Random state is
+    of ranks, so another layout keeps its own: without dropout nothing in a step is random.
     """
-    common = _common(directory)
+    common = safe_reading.read_common(directory, patience)
     if common.get("format") != _FORMAT:
         raise CheckpointFormatError(
             f"{directory} holds optimizer state in format {common.get('format')}; this version reads {_FORMAT}"
@@ -90,7 +95,7 @@ def load(
     wanted = _state(chunks, optimizer, is_loading=True) | _critic_state(critic, is_loading=True)
     if common["layout"] != str(layout):
         del wanted["random"]
-    state = _read(wanted, directory)
+    state = _read(wanted, directory, patience)
     _restore(chunks, optimizer, state)
     if critic is not None:
         _restore(critic.chunks, critic.optimizer, state["critic"])
@@ -99,23 +104,15 @@ def load(
     return dict(common["counters"])
 
 
-def _common(directory: Path) -> dict[str, Any]:
-    try:
-        state: dict[str, Any] = dist_checkpointing.load_common_state_dict(str(directory))
-    except pickle.UnpicklingError as error:
-        raise CheckpointFormatError(f"{directory}/common.pt: {safe_reading.MORE_THAN_VALUES}") from error
-    return state
-
-
-def _read(wanted: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """Return the wanted parts of a checkpoint. Raises CheckpointFormatError."""
-    safe_reading.install()
-    safe_reading.read_metadata(directory)  # before anything changes
+def _read(wanted: dict[str, Any], directory: Path, patience: Patience) -> dict[str, Any]:
+    """Return the wanted parts of a checkpoint. Raises CheckpointFormatError and StorageError."""
+    safe_reading.install(patience)
+    safe_reading.read_metadata(directory, patience)  # before anything changes
     try:
         state: dict[str, Any] = dist_checkpointing.load(wanted, str(directory))
     except CheckpointException as error:
         for cause, _ in error.failures.values():
-            if isinstance(cause, CheckpointFormatError):
+            if isinstance(cause, CheckpointFormatError | StorageError):
                 raise cause from error
         raise
     return state

@@ -36,6 +36,7 @@ from rljob_trainer.learners.errors import (
 from rljob_trainer.learners.skips import Skips, after
 from rljob_trainer.metrics import LearnerMetrics, OptimizerStep, over_steps, perplexity_of
 from rljob_trainer.processes.stacks import Stacks, thread_stacks
+from rljob_trainer.rundir.patient_reading import StorageError
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,8 @@ GONE_WITHIN_S = 5.0
 """within which Ray reports that a process is gone"""
 OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory")
 """what torch says of CUDA's memory and of the host's"""
+REFUSALS = (UnsupportedModelError, CheckpointFormatError, CriticMismatchError, StorageError, LinkError)
+"""what a rank raises for the driver to judge"""
 
 
 class RankHost:
@@ -80,7 +83,7 @@ class LearnerGroup:
     """All ranks. Methods block and may be called from any thread.
 
     They raise LearnerError, LearnerLostError or LearnerStalledError, and what a rank refuses as it is:
-    UnsupportedModelError, CheckpointFormatError, CriticMismatchError, LinkError, MemoryError.
+    UnsupportedModelError, CheckpointFormatError, CriticMismatchError, StorageError, LinkError, MemoryError.
     """
 
     def __init__(
@@ -287,7 +290,7 @@ def _result(reference: Any, rank: int) -> Any:
     except RayTaskError as error:
         if isinstance(error.cause, MemoryError) or any(words in str(error) for words in OUT_OF_MEMORY):
             raise MemoryError(f"learner rank {rank}: {error}") from error
-        if isinstance(error.cause, UnsupportedModelError | CheckpointFormatError | CriticMismatchError | LinkError):
+        if isinstance(error.cause, REFUSALS):
             raise error.cause from error
         raise LearnerError(f"learner rank {rank}: {error}") from error
     except GetTimeoutError as error:

@@ -51,6 +51,7 @@ from rljob_trainer.learners.teacher import Teacher
 from rljob_trainer.learners.weight_files import further_tensors
 from rljob_trainer.metrics import OptimizerStep
 from rljob_trainer.processes.kernel_archive import kernels_of
+from rljob_trainer.rundir.patient_reading import Patience
 
 
 class LearnerRank:
@@ -243,11 +244,13 @@ class LearnerRank:
             self._kernels.pack_soon()
 
     def load(self, directory: Path) -> int:
-        """Continue from a checkpoint; return its step. Raises CheckpointFormatError."""
+        """Continue from a checkpoint; return its step. Raises CheckpointFormatError and StorageError."""
         self._state.need(optimizer=True, changes=True)
         self._state.need_optimizer()
         with self._runtime():
-            counters = checkpoint.load(directory, self._ddp, self._optimizer, self.layout, self._critic)
+            counters = checkpoint.load(
+                directory, self._ddp, self._optimizer, self.layout, self._critic, Patience(self._config.outage_s)
+            )
         self.step, self.skipped = counters["step"], counters["skipped"]
         self.skips = tuple(counters.get("skips", ()))  # which older checkpoints do not have
         return self.step

@@ -3,19 +3,28 @@
 torch unpickles `.metadata` and the objects of ranks, and a pickle can call any function. A run directory lies on a
 volume that others may write to, and digests without a key are no defence: so only the names that a checkpoint of ours
 needs can be loaded. Tensors and `common.pt` are read by torch with `weights_only` anyway.
+
+Every file is read with patience: a rank that fails ends the attempt of all.
 """
 
 import io
+import json
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 import torch
+from megatron.core.dist_checkpointing import serialization
+from megatron.core.dist_checkpointing.core import CONFIG_FNAME, CheckpointingConfig
 from megatron.core.dist_checkpointing.strategies import torch as torch_strategy
+from megatron.core.dist_checkpointing.strategies.base import StrategyAction, get_default_strategy
+from megatron.core.dist_checkpointing.strategies.common import COMMON_STATE_FNAME, TorchCommonLoadStrategy
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint._traverse import set_element
-from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.filesystem import FileSystem, _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     _MEM_FORMAT_ENCODING,
     BytesStorageMetadata,
@@ -30,6 +39,8 @@ from torch.distributed.checkpoint.planner import ReadItem
 from torch.serialization import _get_layout
 
 from rljob_trainer.learners.errors import CheckpointFormatError
+from rljob_trainer.rundir.patient_file import patient_file
+from rljob_trainer.rundir.patient_reading import Patience
 
 METADATA = ".metadata"
 MORE_THAN_VALUES = "holds more than tensors and plain values; nothing of it was run: use a checkpoint of rljob"
@@ -66,20 +77,50 @@ _ALLOWED: Mapping[tuple[str, str], Any] = {
 """by module and name: all that metadata may name. Whatever a pickle does with these, none runs code or opens a file"""
 
 
-def install() -> None:
+def install(patience: Patience) -> None:
     """Let Megatron read checkpoints with the classes of this module. It offers no parameter for them."""
-    torch_strategy._get_filesystem_reader = lambda directory, cache_metadata=False: Reader(directory)
+    torch_strategy._get_filesystem_reader = lambda directory, cache_metadata=False: Reader(directory, patience)
     torch_strategy.MCoreLoadPlanner = _Planner
+    # Its own takes a directory that cannot be looked at for one that is not there.
+    serialization.verify_checkpoint_and_load_strategy = lambda directory, *_: _strategies(Path(directory), patience)
 
 
-def read_metadata(directory: Path) -> Metadata:
+def _strategies(directory: Path, patience: Patience) -> tuple[Any, TorchCommonLoadStrategy]:
+    """Return what reads the tensors, and what reads all else."""
+    path = directory / CONFIG_FNAME
+    saved = CheckpointingConfig(**json.loads(patience(path, path.read_bytes)))
+    tensors = get_default_strategy(StrategyAction.LOAD_SHARDED, saved.sharded_backend, saved.sharded_backend_version)
+    return tensors, _CommonState(patience)
+
+
+class _CommonState(TorchCommonLoadStrategy):
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+
+    def load_common(self, checkpoint_dir: str | Path) -> dict[str, Any]:
+        """Return the state that all ranks have."""
+        return read_common(Path(checkpoint_dir), self._patience)
+
+
+def read_common(directory: Path, patience: Patience) -> dict[str, Any]:
+    """Return the state that all ranks have. Raises CheckpointFormatError if it holds more than values."""
+    path = directory / COMMON_STATE_FNAME
+    # From memory: torch's own reader tells an error of the volume as one of the content.
+    content = io.BytesIO(patience(path, path.read_bytes))
+    try:
+        state: dict[str, Any] = torch.load(content, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise CheckpointFormatError(f"{path}: {MORE_THAN_VALUES}") from error
+    return state
+
+
+def read_metadata(directory: Path, patience: Patience) -> Metadata:
     """Return what the checkpoint's metadata says. Raises CheckpointFormatError if it holds anything else."""
     path = directory / METADATA
+    content = patience(path, path.read_bytes)
     try:
         # From memory: sizes that a pickle names are then bounded by its own.
-        metadata = _Unpickler(io.BytesIO(path.read_bytes())).load()
-    except OSError:
-        raise  # of the disk, not of the content: the driver may try again
+        metadata = _Unpickler(io.BytesIO(content)).load()
     except Exception as error:  # a damaged pickle raises errors of any kind
         raise CheckpointFormatError(f"{path}: {error}; nothing of it was run: use a checkpoint of rljob") from error
     if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
@@ -94,15 +135,34 @@ def _is_beside(name: object) -> bool:
     return isinstance(name, str) and name not in ("", "..") and PurePath(name).name == name
 
 
+class _Files(FileSystem):
+    """The files of a volume that may fail for a while."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+
+    @contextmanager
+    def create_stream(self, path: str | PathLike[str], mode: str) -> Iterator[io.IOBase]:
+        """Open a file to read."""
+        assert mode == "rb", "a reader writes nothing"
+        with patient_file(Path(path), self._patience) as file:
+            yield file
+
+
 class Reader(FileSystemReader):
     """Reads a checkpoint's files; the metadata only once."""
 
     _metadata: Metadata | None = None
 
+    def __init__(self, directory: str | Path, patience: Patience) -> None:
+        super().__init__(directory)
+        self.fs = _Files(patience)
+        self._patience = patience
+
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Return the metadata. Raises CheckpointFormatError."""
         if self._metadata is None:
-            metadata = read_metadata(Path(self.path))
+            metadata = read_metadata(Path(self.path), self._patience)
             metadata.storage_meta = metadata.storage_meta or StorageMeta()
             metadata.storage_meta.load_id = self.load_id
             self._metadata = metadata

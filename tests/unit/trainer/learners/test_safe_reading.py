@@ -18,6 +18,7 @@ from rljob_trainer.learners.config import Layout, OptimizerSettings
 from rljob_trainer.learners.errors import CheckpointFormatError
 from rljob_trainer.learners.optimizer import Optimizer, data_parallel
 from rljob_trainer.learners.safe_reading import read_metadata
+from rljob_trainer.rundir.patient_reading import PATIENT
 from support.trainer.lone_rank import SmallModel, lone_rank
 
 pytestmark = [
@@ -128,7 +129,7 @@ def test_metadata_may_name_nothing_but_what_it_consists_of(tmp_path: Path, modul
     texts = b"".join(b"\x8c" + bytes([len(text)]) + text.encode() for text in (module, name))
     (tmp_path / ".metadata").write_bytes(b"\x80\x04" + texts + b"\x93.")
     with pytest.raises(CheckpointFormatError, match=f"names {module}.{name}"):
-        read_metadata(tmp_path)
+        read_metadata(tmp_path, PATIENT)
 
 
 class Attribute:
@@ -145,11 +146,11 @@ def test_metadata_that_another_python_3_11_has_written_can_be_read(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = metadata(saved)
-    written = read_metadata(saved)
+    written = read_metadata(saved, PATIENT)
     monkeypatch.setattr(_MEM_FORMAT_ENCODING, "__reduce_ex__", lambda self, _: (getattr, (type(self), self.name)))
     (saved / ".metadata").write_bytes(pickle.dumps(there))
     assert b"getattr" in (saved / ".metadata").read_bytes()
-    assert read_metadata(saved) == written
+    assert read_metadata(saved, PATIENT) == written
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ def test_metadata_that_another_python_3_11_has_written_can_be_read(
 def test_metadata_may_ask_for_no_other_attribute(saved: Path, asked: Attribute) -> None:
     (saved / ".metadata").write_bytes(pickle.dumps(asked))
     with pytest.raises(CheckpointFormatError, match="which no checkpoint needs"):
-        read_metadata(saved)
+        read_metadata(saved, PATIENT)
 
 
 @pytest.mark.parametrize("path", ["../other/__0_0.distcp", "/runs/other/__0_0.distcp", "..", "a/b"])
@@ -174,19 +175,19 @@ def test_metadata_may_name_no_file_of_another_directory(saved: Path, path: str) 
     there.storage_data[key] = replace(info, relative_path=path)
     (saved / ".metadata").write_bytes(pickle.dumps(there))
     with pytest.raises(CheckpointFormatError, match="names the file"):
-        read_metadata(saved)
+        read_metadata(saved, PATIENT)
 
 
 @pytest.mark.parametrize("content", [pickle.dumps({"a": 1}), b"", b"junk", pickle.dumps([1])])
 def test_what_is_no_metadata_is_refused_with_its_path(tmp_path: Path, content: bytes) -> None:
     (tmp_path / ".metadata").write_bytes(content)
     with pytest.raises(CheckpointFormatError, match=r"\.metadata: "):
-        read_metadata(tmp_path)
+        read_metadata(tmp_path, PATIENT)
 
 
 def test_a_disk_that_cannot_be_read_is_no_bad_input(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        read_metadata(tmp_path)
+        read_metadata(tmp_path, PATIENT)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -233,7 +234,7 @@ def test_metadata_changes_nothing_that_is_there(tmp_path: Path, opcodes: bytes) 
     before = dict(vars(Metadata)), _get_layout.__name__, len(vars(next(iter(_MEM_FORMAT_ENCODING))))
     (tmp_path / ".metadata").write_bytes(b"\x80\x04" + opcodes + b".")
     with pytest.raises(CheckpointFormatError):
-        read_metadata(tmp_path)
+        read_metadata(tmp_path, PATIENT)
     assert (dict(vars(Metadata)), _get_layout.__name__, len(vars(next(iter(_MEM_FORMAT_ENCODING))))) == before
 
 
@@ -241,4 +242,4 @@ def test_metadata_changes_nothing_that_is_there(tmp_path: Path, opcodes: bytes) 
 def test_metadata_that_names_a_size_takes_no_more_memory_than_it_has_bytes(tmp_path: Path, size: bytes) -> None:
     (tmp_path / ".metadata").write_bytes(b"\x80\x04" + size + b".")
     with pytest.raises(CheckpointFormatError):
-        read_metadata(tmp_path)
+        read_metadata(tmp_path, PATIENT)

@@ -14,36 +14,15 @@ from rljob_api.sections import Checkpoint as Wish
 from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.rundir import atomic_files
 from rljob_trainer.rundir.checkpoints import _Chunks, complete, digests_of, newest
-from rljob_trainer.rundir.patient_reading import PASSING, Patience, StorageError
+from rljob_trainer.rundir.patient_reading import PASSING, StorageError
 from rljob_trainer.rundir.resume import begin
 from support.trainer.checkpoint_store import checkpoints
-from support.trainer.synthetic_run import Clock
+from support.trainer.failing_calls import failing, patient
 
 
 def unreadable(path: Path) -> None:
     path.unlink()
     path.symlink_to("/proc/self/mem")
-
-
-def failing(monkeypatch, name: str, *errors: int) -> None:
-    """Let the next calls of an `os` function on a directory's files fail with these errors."""
-    real, left = getattr(os, name), list(errors)
-
-    def call(*args, **kwargs):
-        if left:
-            raise OSError(number := left.pop(0), os.strerror(number))
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(os, name, call)
-
-
-def patient(losses: Losses | None = None, longest_s: float = 600.0) -> Patience:
-    clock = Clock()
-
-    def pause(seconds: float) -> None:
-        clock.now += seconds
-
-    return Patience(longest_s, losses, pause=pause, clock=clock)
 
 
 @pytest.mark.parametrize("number", sorted(PASSING), ids=errno.errorcode.__getitem__)
