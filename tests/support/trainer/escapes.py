@@ -116,6 +116,73 @@ ESCAPES = {
     "calls that a newer kernel has: mounts": "syscall(457, (ctypes.c_uint64 * 4)(24, 1, 1), 0, 0, 0)",
     "calls that no kernel has yet": "syscall(600)",
     "typing into a terminal": "fcntl.ioctl(0, 0x5412, b'x')",
+    # calls whose arguments ask for more than programs need
+    "a message out of band": "one, other = socket.socketpair(); one.send(b'x', socket.MSG_OOB); other.recv(1)",
+    "the same by the other call": "one, other = socket.socketpair(); one.sendmsg([b'x'], [], socket.MSG_OOB)",
+    "a filter of packets": "one, other = socket.socketpair(); one.setsockopt(1, 26, packet_filter())",
+    "a pipe for the kernel's notes": "syscall(293, (ctypes.c_int * 2)(), 0x80)",
+    "pages shared with those of others": "mmap.mmap(-1, 4096, mmap.MAP_PRIVATE).madvise(12)",
+    "the same for all its pages": "libc.prctl(67, 1, 0, 0, 0) == 0 or fail()",
+    "a page that the machine takes as broken": "mmap.mmap(-1, 4096, mmap.MAP_PRIVATE).madvise(100)",
+    "the page at address zero": "mapped_at_zero()",
+    "memory that the kernel may drop": "touch(mmap.mmap(-1, 2**30, flags=0x08))",
+    "namespaces behind the high half of flags": "syscall(56, ctypes.c_long(1 << 40 | 0x10000000 | 17), 0, 0, 0, 0)",
+    "a call behind the high half of a number": "syscall(ctypes.c_long(1 << 32 | 101), 16, os.getppid(), 0, 0)",
+    "a program of 32 bits": "run_32_bits()",
+    "a right that its programs keep": "libc.prctl(47, 2, 21, 0, 0) == 0 or fail()",
+    "all rights": "syscall(126, (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)(*[0xFFFFFFFF] * 6))",
+    "root's programs with root's rights": "libc.prctl(28, 0x2F, 0, 0, 0) == 0 or fail()",
+    "another program's name for itself": "libc.prctl(35, 13, os.open('/usr/bin/env', 0), 0, 0) == 0 or fail()",
+    "a processor with others": "libc.prctl(62, 2, 1, 1, 0) == 0 or fail()",
+    # processes, by other ways than the usual ones
+    "writing the parent's memory": "syscall(311, os.getppid(), 0, 0, 0, 0, 0)",
+    "advice for the parent's memory": "syscall(440, os.pidfd_open(os.getppid()), 0, 0, 21, 0)",
+    "moving the parent's memory": "syscall(279, os.getppid(), 0, 0, 0, 0, 0)",
+    "a signal to the driver with words of its own": "syscall(129, DRIVER, 9, ctypes.create_string_buffer(128))",
+    "a signal by way of a descriptor": "fcntl.fcntl(os.pipe()[0], 8, DRIVER)",
+    "joining the parent's group": "os.setpgid(0, os.getpgid(os.getppid()))",
+    "the parent's locks": "syscall(274, os.getppid(), (ctypes.c_long * 1)(), (ctypes.c_long * 1)())",
+    "another process's number in a message": (
+        "socket.socketpair()[0].sendmsg([b'x'], [(1, 2, (ctypes.c_int * 3)(os.getppid(), 0, 0))])"
+    ),
+    "a program that has the rights of root": (
+        "assert subprocess.run(['/bin/su', '-c', 'true'], stdin=-3, stderr=-3).returncode == 0, 'refused'"
+    ),
+    "a dump of its memory": "resource.setrlimit(resource.RLIMIT_CORE, (2**20, 2**20))",
+    "more descriptors": "resource.setrlimit(resource.RLIMIT_NOFILE, (10**5, 10**5))",
+    "larger files": "resource.setrlimit(resource.RLIMIT_FSIZE, (2**40, 2**40))",
+    "a directory left open from outside": "[os.fchdir(n) for n in range(256) if is_directory(n)][0]",
+    "a socket left open from outside": "[socket.socket(fileno=n) for n in range(256) if is_socket(n)][0]",
+    "keys for its parent": "syscall(250, 18, 0, 0, 0, 0)",
+    # files, devices and the kernel's own
+    "watching which programs run": "syscall(254, syscall(294, 0), b'/usr/bin', 0x20)",
+    "watching a directory by a signal": "fcntl.fcntl(os.open('/usr/bin', 0), fcntl.F_NOTIFY, 1)",
+    "a file that nobody can delete": (
+        "fcntl.ioctl(os.open('x', os.O_CREAT | os.O_RDWR), 0x40086602, (ctypes.c_long * 1)(0x10))"
+    ),
+    "the rights of a file": "os.chmod('/usr/bin/env', 0o4777)",
+    "the time of a file": "os.utime('/usr/bin/env')",
+    "rights in an attribute of a file": (
+        "open('x', 'w').close(); os.setxattr('x', 'security.capability', bytes([1, 0, 0, 2]) + bytes([255] * 16))"
+    ),
+    "memory in attributes of files": (
+        "open('x', 'w').close(); [os.setxattr('x', f'user.{i}', bytes(2**16)) for i in range(10**4)]"
+    ),
+    "directories without end": "[os.mkdir(f'x{i}') for i in range(10**5)]",
+    "a namespace of its parent": "os.open(f'/proc/{os.getppid()}/ns/net', 0)",
+    "the user outside": "open('/proc/self/uid_map', 'w').write('0 0 1')",
+    "the kernel's switch": "open('/proc/sysrq-trigger', 'w').write('h')",
+    "the machine's connections": "open('/proc/self/net/tcp').read()",
+    "the place among the machine's groups": "open('/proc/self/cgroup').read()",
+    "page faults by a device": "os.open('/dev/userfaultfd', os.O_RDWR)",
+    "a virtual machine": "os.open('/dev/kvm', os.O_RDWR)",
+    "a terminal of its own": "os.openpty()",
+    "the kernel's messages by a device": "os.open('/dev/kmsg', os.O_RDONLY)",
+    "file systems of programs": "os.open('/dev/fuse', os.O_RDWR)",
+    "rights over ports of the machine": "syscall(172, 3)",
+    "a new root by turning": "syscall(155, b'/tmp', b'/tmp')",
+    "unmounting": "syscall(166, b'/tmp', 2)",
+    "a file's number": "syscall(303, -100, b'/usr/bin/env', ctypes.create_string_buffer(160), (ctypes.c_int * 1)(), 0)",
     # names of the machine's paths
     "where its files lie": "open('/proc/self/mountinfo').read()",
     "where they lie, by the older list": "open('/proc/thread-self/mounts').read()",
@@ -147,7 +214,7 @@ IN_PODS = {
 }
 """in a pod of tools"""
 HELPERS = """
-import ctypes, fcntl, mmap, os, resource, socket, subprocess, sys, threading, time
+import ctypes, fcntl, mmap, os, resource, socket, stat, struct, subprocess, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 def fail(): raise OSError(ctypes.get_errno(), 'refused')
 def syscall(*arguments):
@@ -194,6 +261,27 @@ def old_call():
     code += 'm.write(bytes.fromhex("b814000000cd80c3")); '
     code += 'ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()'
     assert subprocess.run([sys.executable, '-c', code]).returncode == 0, 'killed'
+def mapped_at_zero():
+    libc.mmap.restype = ctypes.c_void_p
+    assert libc.mmap(None, 4096, 3, 0x32, -1, 0) != 2**64 - 1, 'refused'
+def packet_filter():
+    global kept
+    kept = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 65535))
+    return struct.pack('H6xQ', 1, ctypes.addressof(kept))
+def is_directory(number):
+    try: return stat.S_ISDIR(os.fstat(number).st_mode)
+    except OSError: return False
+def is_socket(number):
+    try: return stat.S_ISSOCK(os.fstat(number).st_mode)
+    except OSError: return False
+def run_32_bits():
+    code = bytes.fromhex('b801000000 31db cd80')
+    sizes = (0x8054, 52, 0, 0, 52, 32, 1, 0, 0, 0)
+    header = struct.pack('<4s5B7xHHIIIIIHHHHHH', b'\\x7fELF', 1, 1, 1, 0, 0, 2, 3, 1, *sizes)
+    program = struct.pack('<8I', 1, 0, 0x8000, 0x8000, 84 + len(code), 84 + len(code), 5, 4096)
+    open('x32', 'wb').write(header + program + code)
+    os.chmod('x32', 0o700)
+    assert subprocess.run(['./x32']).returncode == 0, 'killed'
 def threads():
     stop = threading.Event()
     try:

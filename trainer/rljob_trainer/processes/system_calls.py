@@ -14,6 +14,9 @@ What is not allowed (`allowed_calls.py`) is refused. Some calls are judged by th
 | shared memory without a file | a process may keep it and not map it, where no limit counts it |
 | input for a terminal | whoever reads the terminal would run it |
 | longer queues of sockets | what they hold belongs to no process (`call_process.py` counts the sockets) |
+| filters of sockets, messages out of band, pipes for the kernel's notes | seldom used, and kernels had faults in them |
+| pages that the kernel merges with equal ones | how long a write takes tells what others have in memory |
+| notes of what happens in a directory | programs of the system are the machine's own: it tells who runs which |
 """
 
 import ctypes
@@ -44,6 +47,22 @@ MAP_SHARED, MAP_ANONYMOUS = 0x01, 0x20
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 """requests to a terminal: take this as typed"""
 SO_SNDBUF, SO_SNDBUFFORCE = 7, 32
+SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF = 26, 50, 51, 52
+REFUSED_OPTIONS = (
+    SO_SNDBUF,
+    SO_SNDBUFFORCE,
+    SO_ATTACH_FILTER,
+    SO_ATTACH_BPF,
+    SO_ATTACH_REUSEPORT_CBPF,
+    SO_ATTACH_REUSEPORT_EBPF,
+)
+MSG_OOB = 1
+"""flag of a message: out of band (CVE-2025-38236)"""
+O_NOTIFICATION_PIPE = 0x80
+"""flag of a pipe: the kernel writes into it (CVE-2022-0995)"""
+MADV_MERGEABLE, PR_SET_MEMORY_MERGE, PR_SCHED_CORE = 12, 67, 62
+F_NOTIFY = 1026
+"""what fcntl is asked to do: a signal when something in a directory changes"""
 JOIN_SESSION_KEYRING = 1
 """what keyctl is asked to do"""
 
@@ -64,6 +83,13 @@ class Machine(NamedTuple):
     ioctl: int
     setsockopt: int
     keyctl: int
+    madvise: int
+    fcntl: int
+    pipe2: int
+    prctl: int
+    sendto: int
+    sendmsg: int
+    sendmmsg: int
     clone3: int = 435
 
 
@@ -78,6 +104,13 @@ MACHINES: Mapping[str, Machine] = {
         ioctl=16,
         setsockopt=54,
         keyctl=250,
+        madvise=28,
+        fcntl=72,
+        pipe2=293,
+        prctl=157,
+        sendto=44,
+        sendmsg=46,
+        sendmmsg=307,
     ),
     "aarch64": Machine(
         audit=0xC00000B7,
@@ -89,6 +122,13 @@ MACHINES: Mapping[str, Machine] = {
         ioctl=29,
         setsockopt=208,
         keyctl=219,
+        madvise=233,
+        fcntl=25,
+        pipe2=59,
+        prctl=167,
+        sendto=206,
+        sendmsg=211,
+        sendmmsg=269,
     ),
 }
 
@@ -148,7 +188,13 @@ def _instructions(machine: Machine) -> Iterator[Instruction]:
     yield from _only(machine.clone, 0, 0, NEW_NAMESPACES)
     yield from _never(machine.mmap, 3, (MAP_SHARED | MAP_ANONYMOUS,), MAP_SHARED | MAP_ANONYMOUS)
     yield from _never(machine.ioctl, 1, (TIOCSTI, TIOCLINUX))
-    yield from _never(machine.setsockopt, 2, (SO_SNDBUF, SO_SNDBUFFORCE))
+    yield from _never(machine.setsockopt, 2, REFUSED_OPTIONS)
+    yield from _never(machine.madvise, 2, (MADV_MERGEABLE,))
+    yield from _never(machine.fcntl, 1, (F_NOTIFY,))
+    yield from _never(machine.pipe2, 1, (O_NOTIFICATION_PIPE,), O_NOTIFICATION_PIPE)
+    yield from _never(machine.prctl, 0, (PR_SET_MEMORY_MERGE, PR_SCHED_CORE))
+    for number, argument in ((machine.sendto, 3), (machine.sendmsg, 2), (machine.sendmmsg, 3)):
+        yield from _never(number, argument, (MSG_OOB,), MSG_OOB)
     for number in machine.only_own:
         yield from _only(number, 0, 0)
     for number in machine.sockets:

@@ -12,6 +12,9 @@ EPERM, ENOSYS, KILLED = 0x00050001, 0x00050026, 0x80000000
 HEADER = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
 INTEL, ARM = MACHINES["x86_64"], MACHINES["aarch64"]
 
+JUDGED = ("clone", "mmap", "ioctl", "setsockopt", "madvise", "fcntl", "pipe2", "prctl", "sendto", "sendmsg", "sendmmsg")
+"""calls whose arguments decide"""
+
 
 def verdict(machine, number, *arguments, audit=None):
     """Return what the kernel would do with a call: the filter, run as the kernel runs it."""
@@ -40,8 +43,8 @@ def test_instructions_are_those_that_are_run_here():
 
 @pytest.mark.parametrize(("machine", "column"), [(INTEL, X86_64), (ARM, AARCH64)])
 def test_all_calls_but_those_of_the_list_are_refused(machine, column):
-    judged = {*machine.only_own, *machine.sockets, machine.clone, machine.mmap, machine.ioctl, machine.setsockopt}
-    others = [number for number in range(1000) if number not in judged | {machine.clone3}]
+    judged = {*machine.only_own, *machine.sockets, machine.clone3, *(getattr(machine, name) for name in JUDGED)}
+    others = [number for number in range(1000) if number not in judged]
     wanted = [ALLOW if number in allowed(column) else ENOSYS if number > LAST_KNOWN else EPERM for number in others]
     assert [verdict(machine, number) for number in others] == wanted
 
@@ -65,6 +68,21 @@ def test_all_calls_but_those_of_the_list_are_refused(machine, column):
         ("setsockopt", (3, 1, 9), ALLOW),
         ("setsockopt", (3, 1, 7), EPERM),
         ("setsockopt", (3, 1, 32), EPERM),
+        ("setsockopt", (3, 1, 26), EPERM),
+        ("setsockopt", (3, 1, 52), EPERM),
+        ("madvise", (0, 4096, 4), ALLOW),
+        ("madvise", (0, 4096, 12), EPERM),
+        ("fcntl", (3, 2, 1), ALLOW),
+        ("fcntl", (3, 1026, 1), EPERM),
+        ("pipe2", (0, 0o2000000), ALLOW),
+        ("pipe2", (0, 0o2000200), EPERM),
+        ("prctl", (15, 0), ALLOW),
+        ("prctl", (67, 1), EPERM),
+        ("sendto", (3, 0, 1, 0x4000), ALLOW),
+        ("sendto", (3, 0, 1, 0x4001), EPERM),
+        ("sendmsg", (3, 0, 0), ALLOW),
+        ("sendmsg", (3, 0, 1), EPERM),
+        ("sendmmsg", (3, 0, 1, 1), EPERM),
     ],
 )
 def test_calls_are_judged_by_their_arguments(machine, call, arguments, wanted):
