@@ -38,6 +38,11 @@ _FORMS = re.compile(
     r"(?i:(?:bearer|basic)\s+[\w.~+/=-]{6,})|-----BEGIN [A-Z ]*PRIVATE KEY-----"
     r"|\b(?:hf_|sk-|gh[pousr]_|glpat-|xox[abprs]-|github_pat_)[\w-]{12,}|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
 )
+_MARKS = ("bearer", "basic", "private key-----", "akia", "asia", "hf_", "sk-", "glpat-", "github_pat_", "xox")
+_MARKS_OF_GITHUB = ("ghp_", "gho_", "ghu_", "ghs_", "ghr_")
+"""each of these forms has one of these marks, folded. To look for them first takes a hundredth of the time, and a
+manifest can have a megabyte of variables"""
+_MARKS_OF_URLS = ("://", "?", "&")
 _IN_URL = re.compile(
     rf"(?i)(?P<begin>\b[a-z][a-z0-9+.-]{{0,20}}://)(?:[^/?#\s\"'@]*@)|(?P<query>[?&]{_QUERY}=)[^&#\s\"']+",
 )
@@ -56,7 +61,10 @@ def names_secret(name: str) -> bool:
 def holds_secret(text: str) -> bool:
     """Return whether a text has the form of a secret, or holds one: a bearer token, a URL with a password."""
     looked_at = text[:MOST_LOOKED_AT]
-    return _FORMS.search(looked_at) is not None or _IN_URL.search(looked_at) is not None
+    folded = looked_at.casefold()
+    return (any(mark in folded for mark in (*_MARKS, *_MARKS_OF_GITHUB)) and _FORMS.search(looked_at) is not None) or (
+        any(mark in folded for mark in _MARKS_OF_URLS) and _IN_URL.search(looked_at) is not None
+    )
 
 
 def is_secret(name: str, value: str) -> bool:

@@ -11,6 +11,7 @@ import yaml
 from yaml.composer import Composer
 
 from rljob_api.errors import ABSENT, ManifestError, Problem, first_problems
+from rljob_api.reading.amount import MOST_NAMED, Amount, is_of_the_cluster
 
 Document = dict[str, Any]
 
@@ -47,12 +48,26 @@ class Loader(Composer, yaml.CSafeLoader):
         Composer.__init__(self)
         self.duplicates: list[Problem] = []
         self.values = 0
+        self._amount = Amount()
+        self._place: list[str] = []
+        """keys on the way to the node that is being composed; a list has none"""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self.values += 1
         if self.values > MOST_VALUES:
             raise ManifestError((TOO_MANY,))
-        return super().compose_node(parent, index)
+        if not is_of_the_cluster(self._place):
+            self._amount.add(tuple(self._place[:MOST_NAMED]), 1)
+            if self._amount.is_too_much:
+                raise ManifestError((self._amount.problem,))
+        key: object = index
+        if not isinstance(key, yaml.ScalarNode):
+            return super().compose_node(parent, index)
+        self._place.append(key.value)
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._place.pop()
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: dict[str, yaml.Mark] = {}

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rljob_api.errors import ABSENT, MOST_PROBLEMS, ManifestError, Problem, first_problems, more
-from rljob_api.reading import depth, field_lookup, field_types
+from rljob_api.reading import amount, depth, field_lookup, field_types
 from rljob_api.reading.document import document
 from rljob_api.reading.field_lookup import Path, section_of
 from rljob_api.reading.kept import Kept
@@ -33,6 +33,8 @@ MOST_KEPT = 8 * 2**20
 change. A job takes twice its text [characters]"""
 MOST_NAMED = 8
 """parts of the path to a value that is nested too deep"""
+HALF_OF_A_PAIR = "\\ud"
+"""begins what JSON writes for a character outside of 16 bits, and for half of one, which is no Unicode"""
 KINDS = {
     "int_type": "integer",
     "int_from_float": "integer",
@@ -88,11 +90,14 @@ def _checked(content: Mapping[str, Any], text: str) -> RLJob | tuple[Problem, ..
 
 
 def as_json(content: Mapping[str, Any]) -> str:
+    if (too_large := amount.problem_of(content)) is not None:
+        raise ManifestError((too_large,))
     try:
         text = json.dumps(content)
         if (place := depth.too_deep(content)) is not None:
             raise ManifestError((_too_deep(place),))
-        json.dumps(content, ensure_ascii=False).encode()
+        if HALF_OF_A_PAIR in text:
+            json.dumps(content, ensure_ascii=False).encode()
         return text
     except RecursionError as error:
         raise ManifestError((_too_deep(depth.too_deep(content) or ()),)) from error

@@ -3,8 +3,11 @@
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from yaml import safe_load
 
+from rljob_api import credentials
 from rljob_api.credentials import HIDDEN, WITH_SECRET, holds_secret, is_secret, names_secret, without_values
 from rljob_api.reading.leniently import readable
 from rljob_api.reading.manifest import problems
@@ -122,6 +125,29 @@ def test_a_text_with_the_form_of_a_secret_is_one_under_any_name(value: str):
 )
 def test_other_texts_are_none(value: str):
     assert not is_secret("PLAIN", value)
+
+
+PARTS = ["Bearer", "bAsic", "BAſIC", " ", "abcdef", "hf_", "sk-", "ghp_", "ghx_", "xoxb-", "AKIA", "ASIA", "Q" * 16]
+PARTS += [
+    "x" * 12,
+    "://",
+    "?",
+    "&",
+    "api_key=",
+    "=",
+    "@",
+    "a",
+    "-----BEGIN ",
+    "RSA ",
+    "PRIVATE KEY-----",
+    "github_pat_",
+]
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=6).map("".join))
+def test_the_fast_look_finds_what_the_patterns_find(text: str):
+    by_patterns = credentials._FORMS.search(text) or credentials._IN_URL.search(text)
+    assert holds_secret(text) == (by_patterns is not None)
 
 
 def test_what_people_see_has_no_values_of_variables_passwords_or_tokens():
