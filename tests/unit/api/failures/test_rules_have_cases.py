@@ -8,7 +8,7 @@ import pytest
 from rljob_api.failures import topics
 from rljob_api.failures.scan import scan
 from unit.api.failures import test_own_messages, test_topics
-from unit.api.failures.test_logs_of_users import FAILING, PROGRAMS, THREADS
+from unit.api.failures.test_logs_of_users import FAILING, logs
 from unit.api.failures.test_source_errors import ROWS, log_of
 
 
@@ -31,6 +31,7 @@ def run_other_cases() -> None:
         test_own_messages.first_code(f"rljob_trainer/{path}", f"ValueError: {error}")
 
 
+@pytest.mark.long  # it judges all labelled logs once more, and the rules do not change
 def test_every_rule_decides_a_labelled_error(monkeypatch: pytest.MonkeyPatch):
     decided: set[int] = set()
     of_exception, of_line = topics.rule_of_exception, topics.rule_of_line
@@ -47,7 +48,8 @@ def test_every_rule_decides_a_labelled_error(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(topics, "rule_of_exception", noted_exception)
     monkeypatch.setattr(topics, "rule_of_line", noted_line)
-    for text in (*(log_of(*row[2:]) for row in ROWS), *(text for _, text in (*FAILING, *THREADS, *PROGRAMS))):
+    labelled = (*FAILING, *logs("logs_of_threads.txt"), *logs("logs_of_programs.txt"))
+    for text in (*(log_of(*row[2:]) for row in ROWS), *(text for _, text in labelled)):
         scan("log", text.encode())
     run_other_cases()
     without = [
