@@ -234,7 +234,7 @@ async def watching(api: Api, watches: Mapping[str, Callable[[dict[str, Any]], No
 
 @contextmanager
 def busy_heads(step_s: float) -> Iterator[str]:
-    """Run the fake heads; gives the value of the operator's `--driver-url`."""
+    """Run the fake heads; gives the value of the operator's `--service-url`."""
     program = [sys.executable, str(Path(__file__).with_name("heads.py")), "--step-s", str(step_s)]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

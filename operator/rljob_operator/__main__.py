@@ -7,17 +7,20 @@ import sys
 import uvloop
 
 from rljob_operator import logs
+from rljob_operator.cache import Cache
 from rljob_operator.cluster import Cluster
 from rljob_operator.driver_api import open_session
+from rljob_operator.head_resolver import HeadResolver
 from rljob_operator.process import run
 from rljob_operator.settings import Settings, settings
 
 
 async def main(given: Settings) -> int:
-    cluster = await Cluster.connect(given.kubeconfig, given.identity)
+    cluster, cache = await Cluster.connect(given.kubeconfig, given.identity), Cache()
+    resolver = HeadResolver(cache) if given.heads_by_pod else None
     try:
-        async with open_session() as session:
-            return await run(given, cluster, session)
+        async with open_session(resolver) as session:
+            return await run(given, cluster, session, cache=cache)
     finally:
         await cluster.close()
 

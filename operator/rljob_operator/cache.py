@@ -210,13 +210,10 @@ class Cache:
         owned = (raw for raw in found if _is_owned(raw, job))
         return tuple(sorted(owned, key=lambda raw: (raw["kind"], raw["metadata"]["name"])))
 
-    def head_ip(self, key: Key, cluster: str) -> str | None:
-        """Return the IP address of the head of a job's RayCluster; None: it has none now.
-
-        The kubelet sets it. Where a Service leads is for those to choose who may edit it.
-        """
+    def head_ip(self, key: Key, children: str) -> str | None:
+        """Return the IP address of a job's head; None: it has none now. `children` is what `job_name` calls them."""
         pods = (known.content for known in self._of(key))
-        heads = (pod for pod in pods if isinstance(pod, Pod) and pod.is_head and pod.cluster == cluster)
+        heads = (pod for pod in pods if isinstance(pod, Pod) and pod.is_head and pod.cluster.startswith(f"{children}-"))
         newest = max(heads, key=lambda pod: (not pod.is_deleting, pod.created), default=None)
         return newest.ip if newest is not None else None
 

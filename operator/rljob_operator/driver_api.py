@@ -6,10 +6,11 @@ redirect is not followed.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
+from aiohttp.abc import AbstractResolver
 
 from rljob_api.control import DRAIN, ENGINE, SCALE, STATUS, EngineOrder, Scale, Status, ray_token
 from rljob_api.foreign_text import printable, said
@@ -39,10 +40,6 @@ STATES: Mapping[str, DriverState] = {
 }
 
 
-Head = Callable[[], str]
-"""returns the URL of a head's port now, as its pod may be replaced; raises DriverUnreachableError if there is none"""
-
-
 class DriverUnreachableError(RuntimeError):
     """Ray or the driver did not answer, or refused. `DriverUnreachableError(text, status)`; status 0: no answer."""
 
@@ -57,10 +54,10 @@ class DriverUnreachableError(RuntimeError):
 class RayJobs:
     """The Ray Jobs API of one head."""
 
-    def __init__(self, session: aiohttp.ClientSession, head: Head, token: str) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, token: str) -> None:
         """`token` is that of the control protocol. Ray gets the one derived from it; older clusters ignore it."""
         self._session = session
-        self._head = head
+        self._url = url
         self._headers = {"Authorization": f"Bearer {ray_token(token)}"}
 
     async def look(self, submission_id: str) -> RayAnswer:
@@ -74,7 +71,7 @@ class RayJobs:
             raise
         answer = _ray_answer(content)
         if answer is None:
-            raise DriverUnreachableError(f"{submission_id}: the answer is not Ray's: {content[:200]!r}", 0)
+            raise DriverUnreachableError(f"{self._url}: the answer is not Ray's: {content[:200]!r}", 0)
         return answer
 
     async def submit(self, submission_id: str, entrypoint: str) -> bool:
@@ -93,22 +90,22 @@ class RayJobs:
         await self._request("POST", f"{submission_id}/stop")
 
     async def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
-        return await request(self._session, method, f"{self._head()}/api/jobs/{path}", body, self._headers)
+        return await request(self._session, method, f"{self._url}/api/jobs/{path}", body, self._headers)
 
 
 class Control:
     """The control protocol of one driver."""
 
-    def __init__(self, session: aiohttp.ClientSession, head: Head, token: str) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, token: str) -> None:
         self._session = session
-        self._head = head
+        self._url = url
         self._headers = {"Authorization": f"Bearer {token}"}
 
     async def status(self, since: int | None) -> Status:
         """Return the driver's status; with a revision, once it differs or some seconds have passed."""
         query = "" if since is None else f"?since={since}&wait={POLL_WAIT_S}"
         timeout_s = ANSWER_S + (0 if since is None else POLL_WAIT_S)
-        url = f"{self._head()}{STATUS}{query}"
+        url = f"{self._url}{STATUS}{query}"
         content = await request(self._session, "GET", url, headers=self._headers, timeout_s=timeout_s)
         try:
             return read_status(content)
@@ -117,17 +114,17 @@ class Control:
 
     async def drain(self) -> None:
         """Ask the driver to save and end."""
-        await request(self._session, "POST", self._head() + DRAIN, headers=self._headers)
+        await request(self._session, "POST", self._url + DRAIN, headers=self._headers)
 
     async def order(self, engine: str, order: EngineOrder) -> None:
         """Order a state of an engine."""
         body = json.loads(order.model_dump_json(by_alias=True))
-        await request(self._session, "PUT", self._head() + ENGINE.format(name=engine), body, self._headers)
+        await request(self._session, "PUT", self._url + ENGINE.format(name=engine), body, self._headers)
 
     async def scale(self, order: Scale) -> None:
         """Order so many engines."""
         body = json.loads(order.model_dump_json(by_alias=True))
-        await request(self._session, "PUT", self._head() + SCALE, body, self._headers)
+        await request(self._session, "PUT", self._url + SCALE, body, self._headers)
 
 
 def _ray_answer(content: bytes) -> RayAnswer | None:
@@ -155,14 +152,14 @@ def _shortened(message: str) -> str:
     return f"{first[:200]}\n{message[-LONGEST_OUTPUT:]}"
 
 
-def open_session() -> aiohttp.ClientSession:
-    """Return the HTTP session for all heads and drivers.
+def open_session(resolver: AbstractResolver | None = None) -> aiohttp.ClientSession:
+    """Return the HTTP session for all heads and drivers; `resolver` finds their addresses, None: DNS does.
 
     Connections are not limited: a long-poll holds one for each driver until its status changes. Nothing is
     decompressed: it may fill a thousand times what came over the wire. Cookies are not kept, because others would get
     them.
     """
-    connector = aiohttp.TCPConnector(limit=0)
+    connector = aiohttp.TCPConnector(limit=0, resolver=resolver, use_dns_cache=resolver is None)
     return aiohttp.ClientSession(connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar())
 
 

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import aiohttp
 
@@ -34,8 +33,8 @@ REFUSALS = (401, 403)
 """the answers of a driver or Ray to a wrong token; Ray's is 403, and 401 to none"""
 
 
-Resolver = Callable[[Key, Follow, int], str | None]
-"""from a job, its driver and a port of its head to a URL; None: the head has no address now"""
+Resolver = Callable[[str, str, int], str]
+"""from namespace, Service and port to a URL"""
 
 
 class Watcher:
@@ -186,8 +185,8 @@ class Drivers:
         if wanted is None:
             return
         self._tokens[key] = token
-        jobs = RayJobs(self._session, partial(self._url, key, wanted, DASHBOARD_PORT), token)
-        control = Control(self._session, partial(self._url, key, wanted, CONTROL_PORT), token)
+        jobs = RayJobs(self._session, self._resolve(wanted.namespace, wanted.service, DASHBOARD_PORT), token)
+        control = Control(self._session, self._resolve(wanted.namespace, wanted.service, CONTROL_PORT), token)
         changed = lambda news: self._changed(key, news)  # noqa: E731
         watcher = Watcher(wanted, jobs, control, self._clock, changed, self._answered)
         self._watchers[key] = watcher, asyncio.create_task(_kept_running(watcher, key))
@@ -196,13 +195,6 @@ class Drivers:
         """Have these orders sent to the job's driver, and none of the earlier ones; an unwatched driver gets none."""
         if key in self._watchers:
             self._watchers[key][0].give(orders)
-
-    def _url(self, key: Key, wanted: Follow, port: int) -> str:
-        """Return the URL of a port of a driver's head now."""
-        url = self._resolve(key, wanted, port)
-        if url is None:
-            raise DriverUnreachableError(f"RayCluster {wanted.cluster} has no head with an address", 0)
-        return url
 
     async def close(self) -> None:
         """End all watchers."""

@@ -55,10 +55,9 @@ def fallback_plan(raw: Manifest, world: World, ending: Ending | None, why: str, 
     """Return what is done about a job for which `plan` raises; `why` says how."""
     metadata, driver, attempt = raw["metadata"], world.driver, _attempt(raw, world)
     follow = None
-    cluster = next((each["metadata"]["name"] for each in world.rayclusters() if not is_deleting(each)), None)
-    if attempt and cluster is not None:
+    if attempt and any(not is_deleting(each) for each in world.rayclusters()):
         name, uid, namespace = metadata["name"], metadata["uid"], metadata["namespace"]
-        follow = Follow(submission_id(name, uid, attempt), attempt, namespace, service_name(name, uid), cluster)
+        follow = Follow(submission_id(name, uid, attempt), attempt, namespace, service_name(name, uid))
     said = why if ending is None else f"{why}; it has to end: {ending.why}"
     usual = Plan(
         status=_named(raw, said, now),

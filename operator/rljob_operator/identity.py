@@ -79,6 +79,9 @@ def manager(raw: Manifest) -> str:
     return named or OUR_MANAGER
 
 
+OF_SERVICE = "-driver"
+
+
 def scheduler_labels(raw: Manifest) -> dict[str, str]:
     """Return the labels of an RLJob that are for a batch scheduler."""
     labels: dict[str, str] = raw["metadata"].get("labels") or {}
@@ -122,4 +125,11 @@ def submission_id(name: str, uid: str, attempt: int) -> str:
 
 def service_name(name: str, uid: str) -> str:
     """Return the name of the Service in front of the head: Ray Jobs API and control protocol."""
-    return f"{job_name(name, uid)}-driver"
+    return f"{job_name(name, uid)}{OF_SERVICE}"
+
+
+def job_of_service(service: str) -> tuple[str, str] | None:
+    """Return the name of the job with a Service of this name, and what `job_name` calls its children; None: no job."""
+    children = service.removesuffix(OF_SERVICE)
+    name = children.rpartition("-")[0]
+    return (name, children) if children != service and name else None

@@ -67,8 +67,6 @@ class Follow:
     attempt: int
     namespace: str
     service: str
-    cluster: str
-    """its RayCluster"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +371,7 @@ def _follow(attempt: AttemptView, job: AdmittedJob) -> Follow | None:
     if not (attempt.has_ready_head or attempt.record.started is not None or attempt.has_live_driver):
         return None
     name = submission_id(job.name, job.uid, number)
-    return Follow(name, number, job.namespace, service_name(job.name, job.uid), attempt.record.cluster)
+    return Follow(name, number, job.namespace, service_name(job.name, job.uid))
 
 
 def _orders(attempt: AttemptView, history: JobHistory, job: AdmittedJob, now: float) -> Orders:

@@ -29,7 +29,6 @@ from rljob_operator.identity import KIND, Manifest
 from rljob_operator.keys import Keys
 from rljob_operator.leader import LOST, Election
 from rljob_operator.metrics import Metrics
-from rljob_operator.plan import Follow
 from rljob_operator.probes import Probes
 from rljob_operator.reconcile import Reconciler
 from rljob_operator.reservations import Reservations
@@ -67,6 +66,8 @@ class Operator:
     reservations: Reservations | None = None
     """None: jobs do not wait for others"""
     keys: Keys = field(default_factory=Keys)
+    diagnoses: Diagnoses | None = None
+    """None: planning reads evidence itself"""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -173,9 +174,9 @@ class Operator:
                 log.warning("action=sweep failed, will try again: %s", error)
 
 
-def joined(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession) -> Operator:
+def joined(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession, cache: Cache) -> Operator:
     """Return an operator with all its parts connected."""
-    cache, queue, watches = Cache(), WorkQueue(time.monotonic), WatchLiveness(time.monotonic)
+    queue, watches = WorkQueue(time.monotonic), WatchLiveness(time.monotonic)
 
     def changed(key: Key, news: News) -> None:
         queue.add(key, reconciler.progress_due_s(key) if news is News.PROGRESS else 0.0)
@@ -183,11 +184,7 @@ def joined(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession)
     def answered(order: Order, is_accepted: bool) -> None:
         metrics.count_order(order, is_accepted)
 
-    def url_of(key: Key, wanted: Follow, port: int) -> str | None:
-        pod = cache.head_ip(key, wanted.cluster)
-        return settings.resolve(wanted.namespace, wanted.service, pod, port)
-
-    drivers = Drivers(session, url_of, cluster.clock, changed, answered)
+    drivers = Drivers(session, settings.resolve, cluster.clock, changed, answered)
     metrics = Metrics(cache, queue, watches, cluster.requests, settings.defaults.release)
     reservations = None
     if settings.queue is not None:
@@ -199,7 +196,9 @@ def joined(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession)
         cluster, cache, drivers, watches, metrics, settings.defaults, keys, cluster.clock, reservations, diagnoses
     )
     sweeper = Sweeper(cluster, cache, settings.namespaces, settings.defaults, cluster.clock, keys)
-    return Operator(settings, cluster, cache, queue, watches, drivers, metrics, reconciler, sweeper, reservations, keys)
+    return Operator(
+        settings, cluster, cache, queue, watches, drivers, metrics, reconciler, sweeper, reservations, keys, diagnoses
+    )
 
 
 async def run(
@@ -207,13 +206,14 @@ async def run(
     cluster: Cluster,
     session: aiohttp.ClientSession,
     die: Callable[[int], None] = os._exit,
+    cache: Cache | None = None,
 ) -> int:
     """Run until SIGTERM, and return the exit code. A lost Lease ends the process at once, by `die`.
 
-    `session` carries the requests to heads and drivers.
+    `session` carries the requests to heads and drivers. `cache` is filled; None: nobody else reads it.
     """
     stop = _stop_on_signals()
-    operator = joined(settings, cluster, session)
+    operator = joined(settings, cluster, session, cache or Cache())
     probes = Probes(lambda: operator.watches.is_alive, operator.metrics.text)
     port = await probes.start("0.0.0.0", settings.port)
     log.info("action=serve port=%d", port)
@@ -278,7 +278,8 @@ async def lead(
     finally:
         await tasks.close(STOP_S)
         await operator.drivers.close()
-        await operator.reconciler.close()
+        if operator.diagnoses is not None:
+            await operator.diagnoses.close()
         holding.cancel()
     return tasks.failed or failed
 

@@ -134,11 +134,6 @@ class Reconciler:
         except ClusterError as refused:
             log.warning("action=fall-back outcome=failed will try again: %s", refused)
 
-    async def close(self) -> None:
-        """End what reads evidence of failures."""
-        if self._diagnoses is not None:
-            await self._diagnoses.close()
-
     def progress_due_s(self, key: Key) -> float:
         """Return how long mere progress of a job can wait, because it was written recently [s]."""
         return max(0.0, self._progress_due_at(key) - self._clock())

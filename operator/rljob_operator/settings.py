@@ -32,8 +32,9 @@ class Settings:
     identity: str
     port: int
     workers: int
-    driver_url: str
-    """of a port of a job's head; {pod} is the address of its pod"""
+    service_url: str
+    heads_by_pod: bool
+    """whether a head is reached at the address of its pod, and not by its Service"""
     sweep_s: float
     log_level: str
     defaults: Defaults
@@ -42,12 +43,9 @@ class Settings:
     coming: tuple[Node, ...] | None
     """nodes that an autoscaler can bring; None: not known"""
 
-    def resolve(self, namespace: str, service: str, pod: str | None, port: int) -> str | None:
-        """Return the URL of a port of a job's head, whose pod has this IP address; None: it needs one, and has none."""
-        if pod is None and "{pod}" in self.driver_url:
-            return None
-        host = f"[{pod}]" if pod is not None and ":" in pod else pod
-        return self.driver_url.format(namespace=namespace, service=service, pod=host, port=port)
+    def resolve(self, namespace: str, service: str, port: int) -> str:
+        """Return the URL of a job's Service."""
+        return self.service_url.format(namespace=namespace, service=service, port=port)
 
 
 def settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
@@ -63,7 +61,8 @@ def settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
         identity=given.identity,
         port=given.port,
         workers=given.workers,
-        driver_url=given.driver_url,
+        service_url=given.service_url,
+        heads_by_pod=given.head_address == "Pod",
         sweep_s=given.sweep_seconds,
         log_level=given.log_level,
         queue=Rules(given.queue_patience, given.fair_share) if given.queue == "On" else None,
@@ -121,11 +120,8 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--scrapers", type=_labels, help="labels, as JSON, of the namespaces whose pods may read drivers' metrics")
     add("--egress", type=_rules, help="what jobs' pods may reach besides each other and DNS, as in a NetworkPolicy")
     add("--run-directory-ttl", type=int, help="seconds from a job's deletion to its directory's; absent: never")
-    add(
-        "--driver-url",
-        default="http://{pod}:{port}",
-        help="how a job's head is reached; {service}.{namespace}: by Service",
-    )
+    add("--service-url", default="http://{service}.{namespace}.svc:{port}", help="how a job's Service is reached")
+    add("--head-address", default="Pod", choices=["Pod", "Service"], help="where the names of jobs' Services lead")
     add("--sweep-seconds", type=float, default=60.0, help="between two looks at run directories of deleted jobs")
     add("--queue", default="On", choices=["On", "Off"], help="whether jobs wait for quota and nodes in a queue")
     add("--queue-patience", type=float, default=600.0, help="seconds for which the first in the queue may be overtaken")

@@ -17,7 +17,7 @@ from rljob_operator.sender import Order, Submit
 from rljob_operator.world import SILENT_S, Driver, DriverState
 from support.operator.fake_head import FakeHeads, Head, serving
 
-FOLLOW = Follow("sums-7f3a1-attempt-1", 1, "ml", "sums-7f3a1-driver", "sums-7f3a1-1")
+FOLLOW = Follow("sums-7f3a1-attempt-1", 1, "ml", "sums-7f3a1-driver")
 COMMAND = "exec python -m rljob_trainer.driver --attempt 1"
 TOKEN = "a token of more than twenty characters"
 
@@ -34,7 +34,7 @@ class Followed(Drivers):
     """Drivers, and the orders that they have accepted."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, clock: Clock) -> None:
-        resolve = lambda _, follow, port: url.format(namespace=follow.namespace, service=follow.service)  # noqa: E731
+        resolve = lambda namespace, service, _: url.format(namespace=namespace, service=service)  # noqa: E731
         super().__init__(session, resolve, clock, changed=lambda *_: None, answered=self._note)
         self.answered: list[tuple[Order, bool]] = []
 
@@ -150,7 +150,7 @@ def test_the_driver_of_another_attempt_is_not_taken_for_ours(attempt: int):
         await until(drivers, lambda driver: driver.status is not None and driver.status.attempt == 2)
 
     with serving(heads) as url:
-        with_drivers(url, scenario, Follow("sums-7f3a1-attempt-2", 2, "ml", "sums-7f3a1-driver", "sums-7f3a1-1"))
+        with_drivers(url, scenario, Follow("sums-7f3a1-attempt-2", 2, "ml", "sums-7f3a1-driver"))
 
 
 def test_a_head_that_stops_answering_makes_a_driver_unknown_and_not_absent():
@@ -214,7 +214,7 @@ def test_drivers_with_nothing_to_report_do_not_make_another_one_wait(monkeypatch
     async def scenario(drivers: Followed, _: Clock) -> None:
         for number in range(MANY):
             name = f"job-{number}"
-            await drivers.follow(name, Follow(name, 1, "ml", name, name), TOKEN)
+            await drivers.follow(name, Follow(name, 1, "ml", name), TOKEN)
             await drivers.obey(Orders(submit=COMMAND), name)
         async with asyncio.timeout(20):
             while heads.most < MANY:
@@ -256,7 +256,7 @@ def test_heads_that_accept_connections_and_never_answer_hold_up_no_other_head():
             drivers._resolve = lambda *_: f"http://127.0.0.1:{hole}"
             for number in range(BLACK_HOLES):
                 name = f"ml/silent-{number}"
-                await drivers.follow(name, Follow(name, 1, "ml", name, name), TOKEN)
+                await drivers.follow(name, Follow(name, 1, "ml", name), TOKEN)
                 drivers.give(name, Orders(submit=COMMAND))
             await drivers.obey(Orders(submit=COMMAND))
             assert drivers.answered == [(Submit(COMMAND), True)]
@@ -276,7 +276,7 @@ def test_what_is_not_rays_answer_is_no_answer(text: str):
         application = web.Application()
         application.add_routes([web.get("/api/jobs/x", answer)])
         async with TestServer(application) as server, aiohttp.ClientSession() as session:
-            await RayJobs(session, lambda: str(server.make_url("")).rstrip("/"), TOKEN).look("x")
+            await RayJobs(session, str(server.make_url("")).rstrip("/"), TOKEN).look("x")
 
     with pytest.raises(DriverUnreachableError, match="not Ray's"):
         asyncio.run(ask())
@@ -285,7 +285,7 @@ def test_what_is_not_rays_answer_is_no_answer(text: str):
 def test_a_404_that_is_not_rays_does_not_make_a_driver_absent():
     async def ask(url: str) -> None:
         async with aiohttp.ClientSession() as session:
-            await RayJobs(session, lambda: url.partition("/{")[0] + "/elsewhere", TOKEN).look("x")
+            await RayJobs(session, url.partition("/{")[0] + "/elsewhere", TOKEN).look("x")
 
     with serving(FakeHeads()) as url, pytest.raises(DriverUnreachableError, match="404"):
         asyncio.run(ask(url))

@@ -101,7 +101,7 @@ def test_ray_lets_in_nobody_without_the_job_s_token(head: str, authorization: st
 def test_an_operator_without_the_token_is_told_so(head: str) -> None:
     async def look() -> RayAnswer:
         async with open_session() as session:
-            return await RayJobs(session, lambda: head, "another token").look("x")
+            return await RayJobs(session, head, "another token").look("x")
 
     with pytest.raises(DriverUnreachableError, match="403 Forbidden: Invalid authentication token"):
         asyncio.run(look())
@@ -113,7 +113,7 @@ def test_the_operator_starts_a_driver(head: str) -> None:
 
     async def look() -> RayAnswer:
         async with open_session() as session:
-            jobs = RayJobs(session, lambda: head, TOKEN)
+            jobs = RayJobs(session, head, TOKEN)
             try:
                 answer = await jobs.look("driver")
                 if answer.state is DriverState.ABSENT:

@@ -267,6 +267,6 @@ class FakeHeads:
 
 @contextmanager
 def serving(heads: FakeHeads, host: str = "127.0.0.1") -> Iterator[str]:
-    """Serve in a thread; gives the value of the operator's `--driver-url`."""
+    """Serve in a thread; gives the value of the operator's `--service-url`."""
     with served_in_thread(heads.application(), host) as url:
         yield f"{url}/{{namespace}}/{{service}}"

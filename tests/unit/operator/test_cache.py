@@ -44,22 +44,22 @@ def head(version: str, ip: str | None, cluster: str = "sums-7f3a1-1", is_deletin
 
 def test_the_address_of_a_head_is_that_of_its_newest_pod_that_stays():
     cache = Cache()
-    assert cache.head_ip(JOB.key, "sums-7f3a1-1") is None
-    cache.put(head("1", "10.0.0.9", "sums-7f3a1-2"))
-    assert cache.head_ip(JOB.key, "sums-7f3a1-1") is None, "of another RayCluster"
+    assert cache.head_ip(JOB.key, "sums-7f3a1") is None
+    cache.put(head("1", "10.0.0.9", "sums-7f3a12-1"))
+    assert cache.head_ip(JOB.key, "sums-7f3a1") is None, "of another job"
     cache.put(head("2", "10.0.0.1", at=1))
-    assert cache.head_ip(JOB.key, "sums-7f3a1-1") == "10.0.0.1"
+    assert cache.head_ip(JOB.key, "sums-7f3a1") == "10.0.0.1"
     cache.put(head("3", None, at=2))
-    assert cache.head_ip(JOB.key, "sums-7f3a1-1") is None, "the newest has no address yet"
+    assert cache.head_ip(JOB.key, "sums-7f3a1") is None, "the newest has no address yet"
     cache.put(head("4", "10.0.0.2", is_deleting=True, at=2))
-    assert cache.head_ip(JOB.key, "sums-7f3a1-1") == "10.0.0.1"
+    assert cache.head_ip(JOB.key, "sums-7f3a1") == "10.0.0.1"
 
 
 def test_the_address_of_a_head_is_not_that_of_a_worker():
     cache, worker = Cache(), head("1", "10.0.0.3")
     worker["metadata"]["labels"]["ray.io/node-type"] = "worker"
     cache.put(worker)
-    assert cache.head_ip(JOB.key, "sums-7f3a1-1") is None
+    assert cache.head_ip(JOB.key, "sums-7f3a1") is None
 
 
 def test_an_older_version_does_not_replace_a_newer_one():

@@ -25,7 +25,7 @@ from support.operator.fake_head import trains
 from support.operator.operator_world import DEFAULTS, NOW, raw_job
 from support.waiting import becomes_true
 
-FOLLOW = Follow("sums-attempt-1", 1, "ml", "sums-driver", "sums-1")
+FOLLOW = Follow("sums-attempt-1", 1, "ml", "sums-driver")
 SILENT = 20
 WORKERS = 8
 
@@ -98,7 +98,7 @@ def test_twenty_heads_that_never_answer_an_order_do_not_delay_the_reconcile_of_a
         heads = Heads(lambda method, url: method == "POST" and "silent" in url)
         drivers = Drivers(
             cast(Any, heads),
-            lambda key, follow, port: f"http://{follow.service}",
+            lambda namespace, service, port: f"http://{service}",
             clock,
             lambda key, news: queue.add(key),
             lambda order, is_accepted: None,
@@ -167,52 +167,12 @@ def watcher(heads: Heads, news: list[News], answered: list[tuple[Order, bool]]) 
     session: Any = heads
     return Watcher(
         FOLLOW,
-        RayJobs(session, lambda: "http://ray", "token"),
-        Control(session, lambda: "http://driver", "a token"),
+        RayJobs(session, "http://ray", "token"),
+        Control(session, "http://driver", "a token"),
         lambda: NOW,
         news.append,
         lambda order, is_accepted: answered.append((order, is_accepted)),
     )
-
-
-def test_each_request_goes_to_the_address_that_the_head_has_then():
-    async def scenario() -> None:
-        heads, address = Heads(lambda *_: False), "http://10.0.0.1"
-        drivers = Drivers(
-            cast(Any, heads),
-            lambda key, follow, port: address,
-            lambda: NOW,
-            lambda key, news: None,
-            lambda order, is_accepted: None,
-        )
-        await drivers.follow("ml/sums", FOLLOW, "token")
-        drivers.give("ml/sums", Orders(submit="exec python"))
-        await becomes_true(lambda: "http://10.0.0.1/api/jobs/" in heads.submitted)
-        address = "http://10.0.0.2"
-        drivers.give("ml/sums", Orders(stop=True))
-        await becomes_true(lambda: "http://10.0.0.2/api/jobs/sums-attempt-1/stop" in heads.submitted)
-        await drivers.close()
-
-    asyncio.run(scenario())
-
-
-def test_no_request_is_sent_while_the_head_has_no_address():
-    async def scenario() -> None:
-        heads, answered = Heads(lambda *_: False), list[bool]()
-        drivers = Drivers(
-            cast(Any, heads),
-            lambda key, follow, port: None,
-            lambda: NOW,
-            lambda key, news: None,
-            lambda order, is_accepted: answered.append(is_accepted),
-        )
-        await drivers.follow("ml/sums", FOLLOW, "token")
-        drivers.give("ml/sums", Orders(submit="exec python"))
-        await becomes_true(lambda: answered == [False])
-        await drivers.close()
-        assert not heads.asked
-
-    asyncio.run(scenario())
 
 
 def test_a_watcher_begins_with_what_it_follows():

@@ -62,7 +62,7 @@ def looked_at(handler: Handler) -> RayAnswer:
 
     async def scenario() -> RayAnswer:
         async with served(handler) as url, driver_api.open_session() as session:
-            return await RayJobs(session, lambda: url, TOKEN).look("sums-1")
+            return await RayJobs(session, url, TOKEN).look("sums-1")
 
     return asyncio.run(scenario())
 
@@ -123,7 +123,7 @@ def test_a_redirect_is_not_followed(status: int, order: str) -> None:
                 return web.Response(status=status, headers={"Location": f"{elsewhere}/latest/meta-data"})
 
             async with served(redirect) as url:
-                jobs, control = RayJobs(session, lambda: url, TOKEN), Control(session, lambda: url, TOKEN)
+                jobs, control = RayJobs(session, url, TOKEN), Control(session, url, TOKEN)
                 calls: dict[str, Callable[[], Awaitable[object]]] = {
                     "look": lambda: jobs.look("a"),
                     "submit": lambda: jobs.submit("a", "exec true"),
@@ -151,7 +151,7 @@ def test_cookies_of_one_head_reach_no_other() -> None:
     async def scenario() -> None:
         async with served(handler) as url, driver_api.open_session() as session:
             for _ in range(2):
-                await RayJobs(session, lambda: url.replace("127.0.0.1", "localhost"), TOKEN).look("a")
+                await RayJobs(session, url.replace("127.0.0.1", "localhost"), TOKEN).look("a")
 
     asyncio.run(scenario())
     assert got == [None, None]
@@ -224,7 +224,7 @@ def test_no_answer_brings_a_token_into_the_log(answer: bytes, caplog: pytest.Log
     async def scenario() -> None:
         failed = asyncio.Event()
         async with answered(answer) as url, driver_api.open_session() as session:
-            jobs, control = RayJobs(session, lambda: url, TOKEN), Control(session, lambda: url, TOKEN)
+            jobs, control = RayJobs(session, url, TOKEN), Control(session, url, TOKEN)
             sender = Sender("sums-1", jobs, control, lambda: 1e9, lambda *_: failed.set())
             sender.give(replace(Orders(), drain=True))
             sending = asyncio.create_task(sender.run())
@@ -267,7 +267,7 @@ def test_a_driver_that_answers_at_once_is_polled_once_a_second() -> None:
 
     async def scenario() -> None:
         ray, driver = cast(RayJobs, head), cast(Control, head)
-        follow = Follow("sums-1", 1, "ml", "sums", "sums")
+        follow = Follow("sums-1", 1, "ml", "sums")
         watcher = Watcher(follow, ray, driver, lambda: 1e9, news.append, lambda *_: None)
         watching = asyncio.create_task(watcher.run())
         await asyncio.sleep(60.0)
@@ -318,7 +318,7 @@ def random_answer(draw: random.Random) -> bytes:
 
 
 async def outcome(url: str, session: aiohttp.ClientSession) -> None:
-    for call in (RayJobs(session, lambda: url, TOKEN).look("a"), Control(session, lambda: url, TOKEN).status(None)):
+    for call in (RayJobs(session, url, TOKEN).look("a"), Control(session, url, TOKEN).status(None)):
         try:
             await call
         except DriverUnreachableError as error:

@@ -304,10 +304,10 @@ def test_a_running_job_is_drained_once_and_only_when_it_is_suspended():
 
 def test_the_operator_follows_the_driver_of_the_newest_attempt():
     around = Surroundings().to_running()
-    assert around.plan().follow == Follow("sums-7f3a1-attempt-1", 1, "ml", "sums-7f3a1-driver", "sums-7f3a1-1")
+    assert around.plan().follow == Follow("sums-7f3a1-attempt-1", 1, "ml", "sums-7f3a1-driver")
     around.ends(Exit.LOST_PEER)
     around.step()
-    assert around.plan().follow == Follow("sums-7f3a1-attempt-2", 2, "ml", "sums-7f3a1-driver", "sums-7f3a1-1")
+    assert around.plan().follow == Follow("sums-7f3a1-attempt-2", 2, "ml", "sums-7f3a1-driver")
 
 
 def test_a_plan_wakes_up_for_the_deadline():

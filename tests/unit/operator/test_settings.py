@@ -49,7 +49,8 @@ EVERYTHING = (
         '{"limits":{"cpu":"4"}}',
     ),
     *("--egress", '[{"ports":[{"port":443}]}]'),
-    *("--driver-url", "http://proxy/{namespace}/{service}/{port}", "--log-level", "DEBUG"),
+    *("--service-url", "http://proxy/{namespace}/{service}/{port}", "--log-level", "DEBUG"),
+    *("--head-address", "Service"),
     *("--run-directory-ttl", "86400", "--sweep-seconds", "5", "--kueue", "--agent-sandbox"),
     *("--start-seconds", "7200", "--drain-seconds", "900"),
 )
@@ -65,7 +66,8 @@ def test_every_option_has_its_effect():
         identity="one",
         port=9090,
         workers=3,
-        driver_url="http://proxy/{namespace}/{service}/{port}",
+        service_url="http://proxy/{namespace}/{service}/{port}",
+        heads_by_pod=False,
         sweep_s=5.0,
         log_level="DEBUG",
         defaults=Defaults(
@@ -88,21 +90,6 @@ def test_every_option_has_its_effect():
     )
 
 
-@pytest.mark.parametrize(
-    ("template", "pod", "url"),
-    [
-        (None, "10.0.0.7", "http://10.0.0.7:8265"),
-        (None, "fd00::7", "http://[fd00::7]:8265"),
-        (None, None, None),
-        ("http://{service}.{namespace}.svc:{port}", None, "http://sums-driver.ml.svc:8265"),
-        ("http://{service}.{namespace}.svc:{port}", "10.0.0.7", "http://sums-driver.ml.svc:8265"),
-    ],
-)
-def test_a_head_is_reached_by_its_pods_address_unless_the_cluster_wants_services(template, pod, url):
-    given = settings([*(("--driver-url", template) if template else ()), "--lease-namespace", "rljob"], {})
-    assert given.resolve("ml", "sums-driver", pod, 8265) == url
-
-
 def test_without_options_it_runs_as_in_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "namespace").write_text("rljob\n")
     monkeypatch.setattr(command_line, "IN_CLUSTER_NAMESPACE", tmp_path / "namespace")
@@ -116,7 +103,8 @@ def test_without_options_it_runs_as_in_a_pod(tmp_path: Path, monkeypatch: pytest
         identity=f"{socket.gethostname()}-{os.getpid()}",
         port=8080,
         workers=8,
-        driver_url="http://{pod}:{port}",
+        service_url="http://{service}.{namespace}.svc:{port}",
+        heads_by_pod=True,
         sweep_s=60.0,
         log_level="INFO",
         defaults=Defaults(
@@ -153,7 +141,7 @@ def test_the_environment_names_a_kubeconfig_and_storage_has_a_usual_path():
 def test_a_service_is_reached_by_its_url():
     given = settings(EVERYTHING, {})
 
-    assert given.resolve("ml", "sums-driver", None, 8265) == "http://proxy/ml/sums-driver/8265"
+    assert given.resolve("ml", "sums-driver", 8265) == "http://proxy/ml/sums-driver/8265"
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def operate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog) -> Callable
             url = await stack.enter_async_context(served(application))
             session = await stack.enter_async_context(open_session())
             monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-            places = (f"--kubeconfig={kubeconfig}", f"--driver-url={url}/{{namespace}}/{{service}}")
+            places = (f"--kubeconfig={kubeconfig}", f"--service-url={url}/{{namespace}}/{{service}}")
             given = settings([*OPTIONS, *places, *options], {})
             cluster = await Cluster.connect(given.kubeconfig, given.identity)
             stack.push_async_callback(cluster.close)
