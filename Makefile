@@ -43,13 +43,13 @@ unit: $(READY) ## Run the unit tests: no engine, no cluster
 integration: integration-cluster integration-learner integration-trainer ## Run all integration tests, one group after the other
 
 integration-cluster: $(READY) | $(GO) ## Run tests with a real Kubernetes control plane and KubeRay
-	$(BIN)/python -m pytest -q --durations=25 -n 4 --dist loadfile --no-loadscope-reorder -m "not long" tests/integration --ignore=tests/integration/trainer --ignore=tests/integration/learner
+	$(BIN)/python -m pytest -q --timeout=900 --durations=25 -n 4 --dist loadfile --no-loadscope-reorder -m "not long" tests/integration --ignore=tests/integration/trainer --ignore=tests/integration/learner
 
 integration-learner: $(READY) ## Run tests with Megatron ranks and no engines
-	$(BIN)/python -m pytest -q --durations=25 -n 2 --dist worksteal -m "not long" tests/integration/learner
+	$(BIN)/python -m pytest -q --timeout=900 --durations=25 -n 2 --dist worksteal -m "not long" tests/integration/learner
 
 integration-trainer: $(READY) | $(GO) ## Run tests with real Ray, SGLang, router and Megatron
-	$(BIN)/python -m pytest -q --durations=25 -n $(TRAINER_TESTS_AT_ONCE) -m "not long" tests/integration/trainer
+	$(BIN)/python -m pytest -q --timeout=900 --durations=25 -n $(TRAINER_TESTS_AT_ONCE) -m "not long" tests/integration/trainer
 
 soak: $(READY) ## Run for two hours: kills, injected faults, random jobs and manifests; RLJOB_KILLS, RLJOB_JOBS, RLJOB_FUZZ, RLJOB_SEED
 	$(BIN)/python -m pytest -q -s tests/soak
@@ -59,7 +59,7 @@ mutants: $(READY) ## Mutate PACKAGE (rljob_trainer.engines.pool) and print what 
 	$(BIN)/python tests/mutants $(PACKAGE) $(if $(SAMPLE),--sample $(SAMPLE)) --seed $(or $(SEED),1) --workers $(or $(WORKERS),2) $(if $(TESTS),--tests $(TESTS))
 
 e2e: $(READY) | $(GO) ## Run tests on a cluster with a real node; as root, after `make cluster-packages`
-	$(BIN)/python -m pytest -q -m "not long" tests/e2e
+	$(BIN)/python -m pytest -q --timeout=1800 -m "not long" tests/e2e
 
 cluster: $(READY) | $(GO) ## Start Kubernetes on this machine and print how to use it (PROFILE=node: with a kubelet)
 	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster up --profile $(or $(PROFILE),control-plane)

@@ -10,7 +10,7 @@ TURNS = 50
 """more than any chain of awaits in our tests has links"""
 
 
-def eventually(look: Callable[[], T], until: Callable[[T], bool], deadline_s: float = 60.0, poll_s: float = 0.2) -> T:
+def eventually(look: Callable[[], T], until: Callable[[T], bool], deadline_s: float = 180.0, poll_s: float = 0.2) -> T:
     """Return what `look` returns once `until` holds for it; raise AssertionError with the last look if it is late."""
     deadline = time.monotonic() + deadline_s
     while not until(seen := look()):

@@ -29,7 +29,7 @@ def name() -> str:
 def test_after_a_killed_start_down_leaves_nothing(name: str) -> None:
     directory = home.clusters_of_this_user() / name
     starter = subprocess.Popen(_command("up", name), env={**os.environ, **IMPORTABLE})
-    eventually(lambda: _names(directory), lambda names: {"etcd", "kube-apiserver"} <= set(names))
+    eventually(lambda: _names(directory), lambda names: {"etcd", "kube-apiserver"} <= set(names), deadline_s=300.0)
     starter.kill()
     starter.wait()
     assert {"etcd", "kube-apiserver"} <= set(_names(directory))

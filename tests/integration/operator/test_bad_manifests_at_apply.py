@@ -22,7 +22,7 @@ TAKEN = {
 }
 """what is no error here, and why"""
 LEAST = 120
-pytestmark = pytest.mark.timeout(600)  # the first test applies all of them
+pytestmark = pytest.mark.timeout(900)  # the first test applies all of them
 
 
 def reaches_the_server(case: Case) -> bool:

@@ -35,7 +35,7 @@ def kubectl(server: ApiServer) -> Kubectl:
     return control_plane.complete(server, os.environ, control_plane.simulated(2))
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_an_outage_of_the_api_server_restarts_nothing(
     kubectl: Kubectl,
     server: ApiServer,

@@ -107,7 +107,7 @@ def test_an_operator_without_the_token_is_told_so(head: str) -> None:
         asyncio.run(look())
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_operator_starts_a_driver(head: str) -> None:
     """Ray runs it by an actor, so the processes of the cluster accept each other, too."""
 

@@ -18,7 +18,7 @@ from support.operator.fake_head import FakeHeads, serving
 from support.operator.helm_release import CHART, Release, rendered
 from support.operator.operator_process import OperatorProcess, check, kubeconfig_of_operator
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 CRD = "rljobs.rljob.dev"
 
 

@@ -14,7 +14,7 @@ from support.operator.older_operator import FAILED, SUCCEEDED, TRAINS, make_olde
 from support.operator.operator_process import upgrade_rights
 from support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 KEPT = ("attempt", "startTime", "lastCheckpoint", "directory", "curve")
 KEPT_AT_THE_END = (*KEPT, "phase", "phaseSince", "completionTime")
 CRD = "rljobs.rljob.dev"

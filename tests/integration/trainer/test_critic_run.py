@@ -9,7 +9,7 @@ import pytest
 from rljob_api.exits import Exit
 from support.trainer.whole_run import WholeRun
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 STEPS = 12
 PPO: dict[str, Any] = {

@@ -19,7 +19,7 @@ from support.trainer.fleet import PROMPT, Fleet, start_ray
 from support.trainer.tiny_models import NUM_LAYERS, tiny
 from support.trainer.whole_run import WholeRun
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 NAME, TOKENS, CHOICES, STEPS = "engine-0", 24, NUM_LAYERS * 2, 4
 

@@ -37,21 +37,21 @@ def test_the_makefile_starts_these_programs() -> None:
     ]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_step_of_the_learner_is_measured(tmp_path: Path) -> None:
     found = figures(tmp_path, "learner_gpu.py", "--rows", "ours", "--loads", "mixed", file="learner.json")
     assert found["mixed/ours"]["ms"] > 0
     assert "| mixed | ours |" in (tmp_path / "learner.md").read_text()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_step_and_a_checkpoint_of_a_layout_are_measured(tmp_path: Path) -> None:
     found = figures(tmp_path, "learner_parallel.py", "--rows", "one", file="parallel-one.json")
     assert found["ms"] > 0 and found["checkpoint s"] > 0
     assert found["loss"][0] == pytest.approx(found["loss"][2], abs=1e-3), "the same samples, and tiny steps"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_publications_of_a_run_are_measured(tmp_path: Path) -> None:
     found = figures(tmp_path, "gpu_runs.py", "--rows", "publish-0.6B-Disk", file="publish-0.6B-Disk.json")
     assert found["steps"] == 14
@@ -60,7 +60,7 @@ def test_publications_of_a_run_are_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_colocated_steps_in_turns_are_measured_with_a_learner_that_leaves(tmp_path: Path) -> None:
     found = figures(tmp_path, "gpu_turns.py", "--row", "host-0.6B", file="turns-host-0.6B.json")
     assert found["learner leaves"] and found["same greedy answer after a round trip"]
@@ -70,7 +70,7 @@ def test_colocated_steps_in_turns_are_measured_with_a_learner_that_leaves(tmp_pa
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_first_steps_of_a_learner_are_timed_in_new_and_later_pods(tmp_path: Path) -> None:
     output = printed(tmp_path, "gpu_start.py", "--what", "learner")
     lines = [line for line in output.splitlines() if line.startswith("learner, ")]

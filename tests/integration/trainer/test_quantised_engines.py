@@ -18,7 +18,7 @@ from support.trainer.fleet import PROMPT, Fleet, cpu_job, start_ray
 from support.trainer.quantised_values import dequantised
 from support.trainer.tiny_models import tiny
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 NAME, TOKENS = "engine-0", 48
 RESPONSES = 6

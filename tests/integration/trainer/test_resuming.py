@@ -15,7 +15,7 @@ import yaml
 from rljob_api.exits import Exit
 from support.trainer.whole_run import PROMPTS_PER_STEP, WholeRun, expected_journal, imitation, uids
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 STEPS, INTERVAL = 16, 2
 JOURNAL = expected_journal(STEPS, PROMPTS_PER_STEP, INTERVAL, uids())

@@ -11,7 +11,7 @@ import pytest
 from rljob_api.exits import Exit
 from support.trainer.whole_run import PROMPTS_PER_STEP, WholeRun, expected_journal, uids
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 Begin = Callable[..., WholeRun]
 STEPS = 12

@@ -15,7 +15,7 @@ from support.operator.helm_release import rendered
 from support.operator.prometheus_server import Prometheus, Target, queries, running, scrape_config
 from support.trainer.whole_run import HELD_OUT, PROMPTS_PER_STEP, WholeRun, expected_journal, uids
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 Begin = Callable[..., WholeRun]
 Scrape = Callable[[WholeRun], Prometheus]

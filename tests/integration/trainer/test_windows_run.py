@@ -10,7 +10,7 @@ from rljob_api.exits import Exit
 from support.trainer.tiny_models import tiny
 from support.trainer.whole_run import WholeRun
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 STEPS = 6
 
