@@ -28,7 +28,9 @@ from rljob_api.control import (
     Scale,
     Status,
     TokenRates,
+    ray_token,
 )
+from support import secrets_in_logs
 from support.http_in_thread import served_in_thread
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -263,6 +265,8 @@ class FakeHeads:
         if token != head.token:
             raise web.HTTPUnauthorized()
         head.tokens.add(token)
+        secrets_in_logs.note(token)
+        secrets_in_logs.note(ray_token(token))
 
 
 @contextmanager

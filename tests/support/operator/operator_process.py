@@ -13,6 +13,7 @@ from pathlib import Path
 
 from local_cluster.binaries import binary
 from local_cluster.kubectl import Kubectl
+from support import secrets_in_logs
 from support.operator.python_programs import Start, forked
 
 ROOT = Path(__file__).parents[3]
@@ -67,6 +68,7 @@ def kubeconfig_of_operator(kubectl: Kubectl, namespace: str, directory: Path) ->
 def kubeconfig_of(kubectl: Kubectl, namespace: str, account: str, directory: Path) -> Path:
     """Return a kubeconfig that is this ServiceAccount, in its namespace."""
     token = kubectl("create", "token", account, "-n", namespace, "--duration=1h").strip()
+    secrets_in_logs.note(token)
     admin = json.loads(kubectl("config", "view", "--raw", "--flatten", "-o", "json"))
     cluster = admin["clusters"][0]
     config = {
