@@ -49,6 +49,9 @@ class RowFile(Protocol):
     def parts(self, limit: int | None) -> Sequence[Part]:
         """Return what to scan for the first `limit` rows, in order. Raises OSError."""
 
+    def limit_process(self) -> None:
+        """Limit what this process, which only scans, may take for it."""
+
     def scan(self, part: Part, keys: Sequence[str], digest: Digest) -> Iterator[FoundRow]:
         """Yield the rows of a part, with at least what stands under `keys`; hash them.
 

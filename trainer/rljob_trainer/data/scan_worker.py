@@ -13,6 +13,7 @@ def main() -> None:
     """Do the task."""
     task: Task = pickle.load(sys.stdin.buffer)
     file = task.kind(task.path)
+    file.limit_process()
     pickle.dump([scanned(file, part, task) for part in task.parts], sys.stdout.buffer)
 
 

@@ -105,7 +105,7 @@ def _placed_rows(source: Source) -> Iterator[PlacedRow]:
     if source.parquet is not None:
         from rljob_trainer.data.parquet import parquet_rows
 
-        return parquet_rows(Path(source.parquet))
+        return parquet_rows(Path(source.parquet), source.limit)
     assert source.reasoning_gym is not None, "the manifest's rules ask for exactly one source"
     from rljob_trainer.data.procedural import distinct_rows
 

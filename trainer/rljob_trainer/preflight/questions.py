@@ -3,7 +3,6 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 from jinja2 import TemplateError
@@ -50,8 +49,8 @@ def read_sources(spec: Spec) -> list[Rows]:
             kind, _ = given
             local = source.model_copy(update={kind: str(there)})
             is_large = large_file(local) is not None
-            raw = islice(raw_rows(local), LOOKED_AT) if is_large else raw_rows(local)
-            found = read_rows(f"{field}.{kind}", raw, spec.data, spec.is_sft)
+            first = local.model_copy(update={"limit": LOOKED_AT}) if is_large else local
+            found = read_rows(f"{field}.{kind}", raw_rows(first), spec.data, spec.is_sft)
             rows.append(replace(found, is_whole=not is_large))
     return rows
 

@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from rljob_api.sections import Data, EvaluationSet, ReasoningGym, Source
-from rljob_trainer.data import index, json_lines, parquet, sources
+from rljob_trainer.data import index, json_lines, sources
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.json_lines import JsonLines
 from rljob_trainer.data.scan import scanned
@@ -206,17 +206,6 @@ def test_parquet_rows_equal_json_rows(tmp_path):
     from_parquet = questions(Data(train=Source(parquet=str(tmp_path / "q.parquet")))).train
     from_json = questions(Data(train=jsonl(tmp_path / "q.jsonl", *rows))).train
     assert [(row.messages, row.label) for row in from_parquet] == [(row.messages, row.label) for row in from_json]
-
-
-def test_a_parquet_file_that_explodes_is_refused_before_its_rows_fill_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet, "DECODED_BYTES", 2**24)
-    monkeypatch.setattr(parquet, "BATCH_BYTES", 2**22)
-    text = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 20_000, pyarrow.int32()), ["x" * 2**20])
-    table = pyarrow.table({"question": text, "answer": text})
-    pyarrow.parquet.write_table(table, tmp_path / "q.parquet", compression="zstd", store_schema=False)
-    assert (tmp_path / "q.parquet").stat().st_size < 10_000
-    with pytest.raises(DataError, match=r"q\.parquet row \d+: more than 16777216 bytes up to here; the file explodes"):
-        questions(Data(train=Source(parquet=str(tmp_path / "q.parquet"))))
 
 
 def test_a_missing_parquet_column_is_reported_with_the_row(tmp_path):
