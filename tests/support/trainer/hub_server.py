@@ -39,6 +39,14 @@ class HubServer:
     """whether what is asked of the API is answered elsewhere, and files are, too"""
     answer: tuple[int, dict[str, str], bytes] | None = None
     """what the API answers instead: status, headers, and a piece that is repeated without end"""
+    drips: frozenset[str] = frozenset()
+    """paths whose content comes byte by byte, and so does that of the API for `api`"""
+    pages: bool = False
+    """whether each listing has a next page"""
+    longer: int | None = None
+    """bytes that follow each file in chunks, whose end nothing says"""
+    packed: bool = False
+    """whether files come compressed"""
     requests: list[str] = field(default_factory=list)
     url: str = ""
 
@@ -129,7 +137,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         listed = self.served.listed
         entries = [_entry(path, content) | {"path": listed.get(path, path)} for path, content in files.items()]
-        self._send(json.dumps(entries).encode())
+        page = {"Link": f'<{self.served.url}{self.path}?cursor={len(self.served.requests)}>; rel="next"'}
+        self._send(json.dumps(entries).encode(), page if self.served.pages else {})
 
     def _file(self, repo: str, revision: str, path: str) -> None:
         commit = self._allowed(repo, revision)
@@ -151,7 +160,24 @@ class _Handler(BaseHTTPRequestHandler):
         is_cut = self.command == "GET" and self.served.cut.get(path, 0) > 0
         if is_cut:
             self.served.cut[path] -= 1
-        self._send(content[begin:], headers, 206 if begin else 200, is_cut)
+        if self.command == "GET" and self.served.packed:
+            headers |= {"Content-Encoding": "gzip"}
+        if self.command == "GET" and self.served.longer is not None:
+            self._in_chunks(content[begin:], headers)
+        else:
+            self._send(content[begin:], headers, 206 if begin else 200, is_cut)
+
+    def _in_chunks(self, content: bytes, headers: Mapping[str, str]) -> None:
+        self.send_response(200)
+        for name, value in {"Transfer-Encoding": "chunked", **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        for piece in (content, b"x" * (self.served.longer or 0)):
+            if piece:
+                with suppress(OSError):
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        with suppress(OSError):
+            self.wfile.write(b"0\r\n\r\n")
 
     def _send(
         self, body: bytes, headers: Mapping[str, str] | None = None, status: int = 200, cut: bool = False
@@ -160,9 +186,19 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
-        if self.command == "GET":
+        path = urlsplit(self.path).path
+        if self.command == "GET" and (Path(path).name in self.served.drips or path.split("/")[1] in self.served.drips):
+            self._drip(body)
+        elif self.command == "GET":
             self.wfile.write(body[: len(body) // 2] if cut else body)
         self.close_connection = cut
+
+    def _drip(self, body: bytes) -> None:
+        with suppress(OSError):
+            for place in range(len(body)):
+                self.wfile.write(body[place : place + 1])
+                self.wfile.flush()
+                threading.Event().wait(0.02)
 
     def _go_on(self, status: int, headers: Mapping[str, str], piece: bytes) -> None:
         self.send_response(status)

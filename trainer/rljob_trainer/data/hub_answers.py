@@ -1,7 +1,8 @@
 """Judges what a hub answers before huggingface_hub makes paths of it.
 
 The library joins names of files, the commit and the `ETag` to directories of the cache, and checks only the first. It
-reads an answer whole, whatever its length; what is no file is read up to a limit here, and never decompressed.
+reads an answer whole, whatever its length; what is no file is read up to a limit here, and a file up to the length that
+was said of it. Nothing is decompressed, nothing may drip, and a listing has so many pages.
 """
 
 import re
@@ -25,6 +26,10 @@ API = re.compile(r"/api/(?:models|datasets|spaces)/")
 """in the path of a request; an endpoint may have a path of its own before it"""
 IS_FILE = "rljob.file"
 """of a request, and of those to which it is redirected: whether a file was asked for"""
+PATH = "rljob.path"
+"""of a request, and of those to which it is redirected: the path that was asked for"""
+MOST_PAGES = 1000
+"""of a listing: a million files"""
 LONGEST_NAME = 200
 """of a name in a message [characters]"""
 
@@ -50,23 +55,28 @@ def judge_answers() -> None:
 
 
 def note_what(request: "httpx.Request") -> None:
-    """Note whether a file is asked for, which a redirection does not change."""
+    """Note what is asked for, which a redirection does not change."""
     path = request.url.path
     request.extensions.setdefault(IS_FILE, bool(FILE.search(path)) and not API.search(path))
+    request.extensions.setdefault(PATH, path)
 
 
 def judge(response: "httpx.Response") -> None:
     """Raise HubAnswerError if an answer names a file, a blob or a commit that could lie outside the cache, or is long.
 
-    Reads all answers but files.
+    Reads all answers but files; these raise when they are read, if they are longer than was said.
     """
     if (commit := response.headers.get(COMMIT_HEADER)) and not COMMIT.fullmatch(commit):
         raise _refusal("the commit", commit)
     if response.request.method == "HEAD":
         for header in BLOB_HEADERS:
             _judge_blob(response.headers.get(header, "").removeprefix("W/").strip('"'))
-    elif not response.is_success or not response.request.extensions[IS_FILE]:
+        _note_length(response)
+    elif response.is_success and response.request.extensions[IS_FILE]:
+        _limit(response, _lengths.get(response.request.extensions[PATH]))
+    else:
         _read(response)
+        _count_page(response)
         for named in _mappings(response) if response.is_success else ():
             _judge_names(named)
 
@@ -82,21 +92,49 @@ def is_plain(path: object) -> bool:
     )
 
 
+_lengths: dict[str, int] = {}
+"""of files, by the paths that were asked for, as the answers to HEAD say [bytes]"""
+_pages: list[str] = []
+"""of a listing that goes on"""
+
+
+def _note_length(response: "httpx.Response") -> None:
+    """Note how long a file is, if the answer says so: of one kept elsewhere its own header does."""
+    linked = response.headers.get("X-Linked-Size")
+    length = linked or (response.headers.get("Content-Length") if response.is_success else None)
+    if length and length.isdecimal():
+        _lengths[response.request.extensions[PATH]] = int(length)
+
+
 def _read(response: "httpx.Response") -> None:
     """Read an answer that is no file. Raises HubAnswerError if it is too long or compressed."""
+    _limit(response, MOST_BYTES)
+    response.read()
+
+
+def _limit(response: "httpx.Response", most_bytes: int | None) -> None:
+    """Let reading an answer raise HubAnswerError if it is too long. Raises it if the answer is compressed."""
     import httpx
 
-    from rljob_trainer.data.limited_answer import AnswerTooLongError, LimitedBody
+    from rljob_trainer.data.limited_answer import LimitedBody
 
     path = response.request.url.path
     if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
         raise HubAnswerError(f"its answer to {path} is compressed ({printable(encoding[:20])}), which nobody asked for")
     assert isinstance(response.stream, httpx.SyncByteStream), "huggingface_hub's client is not asynchronous"
-    response.stream = LimitedBody(response.stream, MOST_BYTES)
-    try:
-        response.read()
-    except AnswerTooLongError as error:
-        raise HubAnswerError(f"its answer to {path} has more than {MOST_BYTES} bytes") from error
+    too_long = HubAnswerError(f"its answer to {path} has more than {most_bytes} bytes")
+    response.stream = LimitedBody(response.stream, most_bytes, too_long)
+
+
+def _count_page(response: "httpx.Response") -> None:
+    """Raise HubAnswerError for a listing that never ends."""
+    if "next" not in response.links:
+        _pages.clear()
+        return
+    _pages.append(response.request.url.path)
+    if len(_pages) > MOST_PAGES:
+        _pages.clear()
+        raise HubAnswerError(f"its listing {response.request.url.path} has more than {MOST_PAGES} pages")
 
 
 def _mappings(response: "httpx.Response") -> Iterator[dict[str, object]]:

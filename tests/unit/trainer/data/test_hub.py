@@ -1,18 +1,21 @@
 """Models and files of the hub, over a real socket and with the real library."""
 
 import gzip
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 from huggingface_hub import set_client_factory
 from huggingface_hub.utils._http import default_client_factory
 
 from rljob_api.hub import Reference
 from rljob_trainer.data import hub as hubs
-from rljob_trainer.data import hub_answers
+from rljob_trainer.data import hub_answers, limited_answer
 from rljob_trainer.data.hub import SMALL, Hub, HubAwayError, HubError, cached, fetched, hub_of
+from rljob_trainer.data.limited_answer import LimitedBody
 from support.trainer.hub_server import HubServer, hub_server
 
 REPO = "models/org/tiny"
@@ -195,6 +198,59 @@ def test_a_compressed_answer_is_refused(server: HubServer, hub: Hub) -> None:
 def test_weights_may_be_longer_than_an_answer(server: HubServer, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_answers, "MOST_BYTES", 10_000)
     assert contents(fetched(hub, TINY))[WEIGHTS] == FILES[WEIGHTS]
+
+
+@pytest.mark.parametrize("what", [WEIGHTS, "api"])
+def test_what_drips_is_given_up_and_the_next_start_goes_on(
+    server: HubServer, hub: Hub, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(limited_answer, "WINDOW_S", 0.5)
+    server.drips = frozenset({what})
+    with pytest.raises(
+        HubAwayError, match=r"cannot be reached \(SlowAnswerError: \d+ bytes in \d+ s; at least 4096 bytes in a"
+    ):
+        fetched(hub, TINY)
+    assert server.downloads(WEIGHTS) <= 1, "not tried again for ever"
+    server.drips = frozenset()
+    assert contents(fetched(hub, TINY))[WEIGHTS] == FILES[WEIGHTS]
+
+
+def test_what_the_reader_does_meanwhile_is_no_slowness(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limited_answer, "WINDOW_S", 0.05)
+    pieces = iter(LimitedBody(httpx.ByteStream(b"a"), None, ValueError()))
+    assert next(pieces) == b"a"
+    threading.Event().wait(0.1)
+    assert list(pieces) == []
+
+
+def test_a_listing_without_end_is_refused(server: HubServer, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_answers, "MOST_PAGES", 5)
+    server.pages = True
+    with pytest.raises(HubError, match=r"cannot be trusted: its listing /api/models/.* has more than 5 pages"):
+        fetched(hub, TINY)
+    server.pages = False
+    assert fetched(hub, TINY).is_dir()
+
+
+@pytest.mark.parametrize("name", ["config.json", WEIGHTS])
+def test_a_file_that_is_longer_than_was_said_is_refused_before_the_disk_is_full(
+    server: HubServer, hub: Hub, name: str
+) -> None:
+    server.longer = 50_000_000
+    with pytest.raises(HubError, match=rf"be trusted: its answer to /.*{name} has more than {len(FILES[name])} "):
+        fetched(hub, Reference("org/tiny", "model", path=name))
+    assert hubs._bytes_in(hub.cache) <= len(FILES[name])
+
+
+def test_a_file_in_chunks_of_the_length_that_was_said_is_used(server: HubServer, hub: Hub) -> None:
+    server.longer = 0
+    assert contents(fetched(hub, TINY))[WEIGHTS] == FILES[WEIGHTS]
+
+
+def test_a_compressed_file_is_refused(server: HubServer, hub: Hub) -> None:
+    server.packed = True
+    with pytest.raises(HubError, match=r"its answer to /.* is compressed \(gzip\), which nobody asked for"):
+        fetched(hub, TINY)
 
 
 def test_a_hub_that_has_moved_is_followed(server: HubServer, hub: Hub) -> None:
