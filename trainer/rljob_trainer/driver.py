@@ -56,7 +56,7 @@ from rljob_trainer.rundir.cores import NewCores
 from rljob_trainer.rundir.fence import Fence, FencedError, Name
 from rljob_trainer.rundir.journal import JournalError
 from rljob_trainer.rundir.logs import AttemptLogs
-from rljob_trainer.rundir.patient_reading import passes
+from rljob_trainer.rundir.patient_reading import PATIENT, passes
 from rljob_trainer.rundir.rollout_files import DumpError
 from rljob_trainer.sync.transport import TransferError
 
@@ -80,9 +80,10 @@ EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((LearnerError,), Exit.FAILED),
 )
 """What an exception says of the run. BAD_MANIFEST, BAD_INPUT and DIVERGED are never retried, so an error belongs there
-only if another attempt must end the same way. `exit_of` makes two exceptions:
+only if another attempt must end the same way. `exit_of` makes three exceptions:
 
     caused by an error of a file system that passes, or by a full one    AWAY: the file may be as it should be
+    such an error itself, of no connection                               AWAY: nobody was patient with that file
     by what users gave, when steps have been trained with it             FAILED: it was good for these steps
 """
 PROVEN_BY_STEPS = (AlgorithmError, EngineRefusedError, GenerateError, RewardError)
@@ -97,11 +98,12 @@ def main(arguments: Sequence[str]) -> Exit:
     logs, cores = AttemptLogs(options.directory), NewCores(options.directory.resolve())
     steps = _Steps(logs)
     try:
-        private_directory(options.directory)
+        PATIENT(options.directory, lambda: private_directory(options.directory))
         _log_to(options.log)
         with ExitStack() as stack:
-            job = with_adjustments(with_engines(load(options.manifest.read_text()), options.engines), os.environ)
-            (options.directory / "logs").mkdir(parents=True, exist_ok=True)
+            manifest = PATIENT(options.manifest, options.manifest.read_text)
+            job = with_adjustments(with_engines(load(manifest), options.engines), os.environ)
+            PATIENT(options.directory, lambda: (options.directory / "logs").mkdir(parents=True, exist_ok=True))
             if options.preflight:
                 preflight.require(job, options.directory)
             listen = replace(options.listen, metrics_port=options.metrics_port)
@@ -162,6 +164,8 @@ def with_adjustments(job: RLJob, environment: Mapping[str, str]) -> RLJob:
 def exit_of(error: BaseException, steps_done: int = 0) -> Exit:
     """Return the exit code that says what went wrong, after so many steps of the run."""
     code = next((code for kinds, code in EXITS if isinstance(error, kinds)), Exit.FAILED)
+    if code is Exit.FAILED and passes(error) and not isinstance(error, ConnectionError):
+        return Exit.AWAY
     if code not in (Exit.BAD_INPUT, Exit.BAD_MANIFEST):
         return code
     if any(isinstance(each, OSError) and (passes(each) or each.errno in FULL) for each in _causes(error)):

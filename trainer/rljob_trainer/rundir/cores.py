@@ -30,10 +30,19 @@ class NewCores:
     def __init__(self, directory: Path) -> None:
         """`directory` is the run's, and need not exist yet."""
         self._directory = directory
-        self._old = cores(directory)
+        try:
+            self._old = cores(directory)
+        except OSError as error:  # of the volume, for which the attempt will wait
+            log.warning("action=look_at_cores directory=%s outcome=failed: %s", directory, error)
+            self._old = ()
 
     def report(self) -> None:
         """Log where each new core dump is, and how it is opened."""
-        for core in cores(self._directory):
+        try:
+            found = cores(self._directory)
+        except OSError as error:
+            log.warning("action=look_at_cores directory=%s outcome=failed: %s", self._directory, error)
+            return
+        for core in found:
             if core not in self._old:
                 log.error("action=keep_core file=%s open=%r", core, open_with(core))

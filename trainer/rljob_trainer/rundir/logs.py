@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,10 @@ ROLLOUTS: Final = frozenset({"rollouts", "dumps", "checkpoints"})
 """folders of a run with data, not logs"""
 MOST_READ: Final = 1 << 25
 """bytes at the end of a log that an attempt reads before it ends: a third of a second"""
+MOST_FILES: Final = 1000
+"""logs of an attempt that are read; those that changed last"""
+LONGEST_S: Final = 20.0
+"""for all of them [s]; of what is left then, only the ends are judged"""
 
 
 def is_log(path: Path, root: Path) -> bool:
@@ -43,9 +48,12 @@ def newest_attempt(files: Iterable[Path]) -> list[Path]:
 class AttemptLogs:
     """What one attempt adds to the logs of a run. Make it before the attempt begins."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
         """`directory` is the run's; its logs are in `logs`, and it need not exist yet."""
         self._directory = directory / "logs"
+        self._clock = clock
+        self._old: dict[Path, int] = {}
+        self._last: dict[Path, int] = {}
         self._old = self._last = self._sizes()
 
     def step_finished(self) -> None:
@@ -57,17 +65,27 @@ class AttemptLogs:
 
     def known_failure(self) -> KnownFailure | None:
         """Return the failure that ended the attempt; None: none is known, or the logs cannot be read."""
+        end = self._clock() + LONGEST_S
         try:
-            return known_failure([scan(path.name, added) for path in self._files() if (added := self._added(path))])
+            added = ((path.name, content) for path in self._files() if (content := self._added(path)))
+            return known_failure([scan(name, content, lambda: self._clock() < end) for name, content in added])
         except OSError as error:
             log.warning("action=diagnose outcome=failed directory=%s: %s", self._directory, error)
             return None
 
     def _sizes(self) -> dict[Path, int]:
-        return {path: _size(path) for path in self._files()}
+        """Return how long each log is; as long as before, if the volume does not say now."""
+        try:
+            return {path: _size(path) for path in self._files()}
+        except OSError as error:
+            log.warning("action=look_at_logs directory=%s outcome=failed: %s", self._directory, error)
+            return self._last
 
     def _files(self) -> list[Path]:
-        return newest_attempt(path for path in sorted(self._directory.rglob("*")) if is_log(path, self._directory))
+        found = [path for path in sorted(self._directory.rglob("*")) if is_log(path, self._directory)]
+        if len(found) > MOST_FILES:
+            found = sorted(sorted(found, key=_changed)[-MOST_FILES:])
+        return newest_attempt(found)
 
     def _added(self, path: Path) -> bytes:
         with path.open("rb") as file:
@@ -80,3 +98,10 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:  # it was removed just now
         return 0
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

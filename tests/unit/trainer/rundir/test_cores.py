@@ -1,5 +1,6 @@
 """Core dumps of GPUs have a place, and are named where an attempt ends."""
 
+import errno
 import logging
 import os
 from pathlib import Path
@@ -37,3 +38,8 @@ def test_an_attempt_logs_the_core_dumps_that_it_adds(tmp_path: Path, caplog):
         found.report()
     (message,) = caplog.messages
     assert message == f"action=keep_core file={new} open=\"cuda-gdb -ex 'target cudacore {new}'\""
+
+
+def test_a_volume_that_does_not_list_them_ends_nothing(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(Path, "glob", lambda self, _: (_ for _ in ()).throw(OSError(errno.ESTALE, "stale")))
+    NewCores(tmp_path).report()

@@ -1,5 +1,8 @@
 """What an attempt has added to the logs of its run, and the failure that they show."""
 
+import errno
+import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -76,3 +79,32 @@ def test_a_log_that_cannot_be_read_ends_nothing(run: Path, monkeypatch: pytest.M
     write(run, "driver-attempt-1.log", OOM)
     monkeypatch.setattr(AttemptLogs, "_added", lambda *_: (_ for _ in ()).throw(OSError("stale handle")))
     assert attempt.known_failure() is None
+
+
+def test_logs_that_take_too_long_are_not_searched_to_their_end(run: Path):
+    text = OOM + NAN + "fine\n" * 20_000
+    found = {}
+    for name, step_s in (("in time", 0.0), ("late", 2 * logs.LONGEST_S)):
+        attempt = AttemptLogs(run / name, itertools.count(0.0, step_s).__next__)
+        (run / name / "logs").mkdir(parents=True)
+        write(run / name, "engine-0.log", text)
+        found[name] = attempt.known_failure()
+    assert found["in time"].code == "TrainOutOfMemory"
+    assert found["late"] is None or found["late"].code != "TrainOutOfMemory"
+
+
+def test_of_many_logs_those_that_changed_last_are_read(run: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(logs, "MOST_FILES", 3)
+    attempt = AttemptLogs(run)
+    for number in range(10):
+        path = run / "logs" / f"engine-{9 - number}.log"
+        path.write_text("x\n")
+        os.utime(path, (2e9 + number, 2e9 + number))
+    assert [path.name for path in attempt._files()] == ["engine-0.log", "engine-1.log", "engine-2.log"]
+
+
+def test_a_volume_that_does_not_list_the_logs_ends_no_step(run: Path, monkeypatch: pytest.MonkeyPatch):
+    attempt = AttemptLogs(run)
+    monkeypatch.setattr(Path, "rglob", lambda self, _: (_ for _ in ()).throw(OSError(errno.ESTALE, "stale")))
+    attempt.step_finished()
+    assert AttemptLogs(run).known_failure() is None
