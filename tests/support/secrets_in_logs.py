@@ -5,6 +5,7 @@ head gets and those of kubeconfigs. What looks like one: a bearer token, a token
 name of such a variable.
 """
 
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from rljob_operator.pods import RAY_TOKEN_VARIABLE
 from rljob_trainer.engines.key import KEY_VARIABLE
 
 VARIABLES = (TOKEN_VARIABLE, EVICTION_TOKEN_VARIABLE, RAY_TOKEN_VARIABLE, KEY_VARIABLE)
-LOGS = re.compile(r"(?:\.(?:log|out|err)(?:\.\d+)?|(?:^|/)(?:stdout|stderr|output|log))$")
+LOGS = re.compile(r"(?:\.(?:log|out|err)(?:\.\d+)?|^(?:stdout|stderr|output|log))$")
 """names of files that processes write what happens into"""
 SHORTEST = 16
 """of what can be looked for: no other text is by chance as long [characters]"""
@@ -72,8 +73,13 @@ def watching_processes() -> Iterator[None]:
 
 def found_in(directory: Path) -> list[str]:
     """Return `FILE:LINE: what` for each secret in a log below a directory, without the secret."""
-    logs = (path for path in directory.rglob("*") if LOGS.search(str(path)) and path.is_file())
-    return [f"{path}:{number}: {what}" for path in sorted(logs) for number, what in found(path.read_bytes())]
+    logs = (Path(place, name) for place, _, names in os.walk(directory) for name in names if LOGS.search(name))
+    return [
+        f"{path}:{number}: {what}"
+        for path in sorted(logs)
+        if path.is_file()
+        for number, what in found(path.read_bytes())
+    ]
 
 
 def found(content: bytes) -> Iterator[tuple[int, str]]:
