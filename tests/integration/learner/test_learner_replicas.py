@@ -19,7 +19,8 @@ CASES: list[tuple[Model, dict[str, Any]]] = [
     (("llama", True), {"pipeline_parallel": 2}),
     (("qwen3_moe", False), {"expert_parallel": 2}),
     (("deepseek_v3", False), {"context_parallel": 2}),
-    (("gemma3_text", True), {"tensor_parallel": 4}),
+    (("gemma3_text", True), {}),
+    (("deepseek_v3", False), {"tensor_parallel": 4}),
 ]
 """models and layouts of four ranks; tensorParallel is 2 where none is given"""
 
