@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from mmap import mmap
-from typing import Final
-
-from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
+from typing import TYPE_CHECKING, Final
 
 from rljob_api.failures.catalogue import catalogue
 from rljob_api.failures.entry import Failure, Signature
@@ -35,6 +33,9 @@ CHUNK: Final = 1 << 24
 """bytes that are searched at once"""
 MOST_KEPT: Final = 100
 """occurrences of a failure that are kept of a log, without the last"""
+
+if TYPE_CHECKING:
+    from ahocorasick_rs import BytesAhoCorasick
 
 COLOUR = b"\x1b"
 ESCAPES = (b"\\u001b", b'\\"')
@@ -110,7 +111,7 @@ class _Probe:
 class _Search:
     """What is looked for in a log."""
 
-    texts: BytesAhoCorasick
+    texts: "BytesAhoCorasick"
     probes: tuple[tuple[_Probe, ...], ...]
     """what each text means, by its index"""
     clearing: dict[int, str]
@@ -246,6 +247,9 @@ def _search() -> _Search:
             for each in _spellings(sought):
                 by_text.setdefault(each, []).append(probe)
     clearing = [(each, failure.code) for failure in catalogue().values() for each in failure.cleared]
+    # Here: every process imports this module, and few of them ever read a log.
+    from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
+
     patterns = [each.encode() for each in (*by_text, *(each for each, _ in clearing))]
     return _Search(
         BytesAhoCorasick(patterns, matchkind=MatchKind.Standard, implementation=Implementation.DFA),
