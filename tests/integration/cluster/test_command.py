@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,17 +22,21 @@ IMPORTABLE = {"PYTHONPATH": str(Path(local_cluster.__file__).parents[1])}
 
 
 @pytest.fixture
-def name() -> str:
-    return f"test-{uuid.uuid4().hex[:8]}"
+def name() -> Iterator[str]:
+    """The name of a cluster, of which nothing is left after the test, however that ends."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    yield name
+    home.remove(home.clusters_of_this_user() / name)
 
 
 @pytest.mark.usefixtures("kubectl")  # has everything built
 def test_after_a_killed_start_down_leaves_nothing(name: str) -> None:
     directory = home.clusters_of_this_user() / name
-    starter = subprocess.Popen(_command("up", name), env={**os.environ, **IMPORTABLE})
-    eventually(lambda: _names(directory), lambda names: {"etcd", "kube-apiserver"} <= set(names), deadline_s=300.0)
-    starter.kill()
-    starter.wait()
+    with subprocess.Popen(_command("up", name), env={**os.environ, **IMPORTABLE}) as starter:
+        try:
+            eventually(lambda: _names(directory), lambda names: {"etcd", "kube-apiserver"} <= set(names), 300.0)
+        finally:
+            starter.kill()
     assert {"etcd", "kube-apiserver"} <= set(_names(directory))
     subprocess.run(_command("down", name), env={**os.environ, **IMPORTABLE}, check=True)
     assert _names(directory) == []
