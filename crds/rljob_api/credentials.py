@@ -50,6 +50,8 @@ _WORDS = re.compile("[_-]")
 """in names of variables and arguments, and in no field's"""
 MOST_LOOKED_AT = 10_000
 """of a text [characters]: what is longer is no token"""
+MOST_OF_ALL = 200_000
+"""of all variables of a manifest together, shared out evenly [characters]; a manifest can have a megabyte of them"""
 
 
 def names_secret(name: str) -> bool:
@@ -58,23 +60,27 @@ def names_secret(name: str) -> bool:
     return _NAME.search(upper) is not None and _COUNTED.search(upper) is None
 
 
-def holds_secret(text: str) -> bool:
-    """Return whether a text has the form of a secret, or holds one: a bearer token, a URL with a password."""
-    looked_at = text[:MOST_LOOKED_AT]
+def holds_secret(text: str, most: int = MOST_LOOKED_AT) -> bool:
+    """Return whether a text has the form of a secret, or holds one: a bearer token, a URL with a password.
+
+    It is looked at to its first `most` characters.
+    """
+    looked_at = text[:most]
     folded = looked_at.casefold()
     return (any(mark in folded for mark in (*_MARKS, *_MARKS_OF_GITHUB)) and _FORMS.search(looked_at) is not None) or (
         any(mark in folded for mark in _MARKS_OF_URLS) and _IN_URL.search(looked_at) is not None
     )
 
 
-def is_secret(name: str, value: str) -> bool:
-    """Return whether a variable with this value keeps a secret where it stands."""
-    return holds_secret(value) or (names_secret(name) and _PLAIN.fullmatch(value) is None)
+def is_secret(name: str, value: str, most: int = MOST_LOOKED_AT) -> bool:
+    """Return whether a variable with this value keeps a secret where it stands; `most` is as in `holds_secret`."""
+    return holds_secret(value, most) or (names_secret(name) and _PLAIN.fullmatch(value) is None)
 
 
 def secret_names(variables: Mapping[str, object]) -> Iterator[str]:
     """Yield the names of the variables whose texts are secrets."""
-    return (name for name, value in variables.items() if isinstance(value, str) and is_secret(name, value))
+    most = min(MOST_LOOKED_AT, MOST_OF_ALL // max(1, len(variables)))
+    return (name for name, value in variables.items() if isinstance(value, str) and is_secret(name, value, most))
 
 
 def without_values(manifest: Mapping[str, Any]) -> dict[str, Any]:

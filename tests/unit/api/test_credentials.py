@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from yaml import safe_load
 
 from rljob_api import credentials
-from rljob_api.credentials import HIDDEN, WITH_SECRET, holds_secret, is_secret, names_secret, without_values
+from rljob_api.credentials import (
+    HIDDEN,
+    WITH_SECRET,
+    holds_secret,
+    is_secret,
+    names_secret,
+    secret_names,
+    without_values,
+)
 from rljob_api.reading.leniently import readable
 from rljob_api.reading.manifest import problems
 from support.api.bad_manifests import table
@@ -193,3 +201,22 @@ def test_a_running_job_with_a_secret_goes_on():
     found = readable({**content, "spec": safe_load(text)["spec"]})
     assert found is not None
     assert (found.spec.runtime.texts, found.left_out) == ({"HF_TOKEN": "hf_1"}, ())
+
+
+@pytest.mark.parametrize(("others", "behind", "found"), [(0, 9_000, True), (19, 9_000, True), (999, 150, True)])
+def test_of_many_variables_the_begin_of_each_is_looked_at(others: int, behind: int, found: bool):
+    variables = {f"OTHER_{number}": "x" for number in range(others)}
+    secret = "x " * (behind // 2) + "Bearer abcdefghijkl"
+    assert ("HIDES" in secret_names({**variables, "HIDES": secret})) is found
+
+
+def test_a_megabyte_of_variables_costs_what_a_fifth_of_it_does():
+    seen: list[int] = []
+
+    class Text(str):
+        def __getitem__(self, part):
+            seen.append(len(str(self)[part]))
+            return str(self)[part]
+
+    assert list(secret_names({f"NAME_{number}": Text("sk-? a://" * 141) for number in range(1_000)})) == []
+    assert sum(seen) <= credentials.MOST_OF_ALL
