@@ -12,7 +12,7 @@ from typing import Any
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.reading.depth import DEEPEST
 
-MOST_VALUES = 9_000
+MOST_VALUES = 10_500
 """of a manifest. 1,000 variables that all come from Secrets have 8,000"""
 MOST_NAMED = 3
 """parts of the path to the field that has so many"""
