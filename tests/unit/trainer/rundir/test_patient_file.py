@@ -1,8 +1,8 @@
 """A file that a library reads goes on where it was when the volume fails."""
 
 import errno
-import os
 import io
+import os
 from pathlib import Path
 
 import pytest
