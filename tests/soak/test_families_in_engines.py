@@ -15,7 +15,7 @@ from rljob_api.sizing.tensors import ROUTER_BIAS
 from support.trainer.fleet import PROMPT, Fleet, start_ray
 from support.trainer.tiny_models import VARIANTS, tiny
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 NAME, TOKENS = "engine-0", 48
 ENOUGH = ("llama, rope llama3", "glm4, no bias", "glm4_moe, one group", "gemma3, linear")

@@ -99,7 +99,7 @@ def judged(rljobs: RLJobs) -> list[tuple[Manifest, Answer]]:
         return list(zip(contents, pool.map(rljobs.judge, contents), strict=True))
 
 
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(900)
 def test_the_api_server_and_python_say_the_same_of_every_manifest(judged: list[tuple[Manifest, Answer]]):
     found = [said for content, answer in judged if (said := disagreement(content, answer))]
 
