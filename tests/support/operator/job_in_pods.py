@@ -11,7 +11,7 @@ from local_cluster.project import CLAIM, Workspace
 from support.trainer.tiny_models import tiny_llama
 from support.trainer.whole_run import QUESTIONS, REWARD, manifest, merged
 
-DEADLINE_S = 400.0
+DEADLINE_S = 1200.0
 DATA = PurePosixPath("/data")
 """where the pods see model, questions and reward: of the operator's volume they see only the run's own directory"""
 ENDED = ("Succeeded", "Failed", "Invalid")
