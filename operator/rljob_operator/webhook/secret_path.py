@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 
 ENTRY = "path"
 """of the Secret"""
-PATH = re.compile(r"/[A-Za-z0-9_-]{40,100}")
+PATH = re.compile(r"/[a-z0-9]{40,63}")
+"""an API server takes only names of DNS as the parts of a Service's path: no capitals, no underscores"""
 
 
 class PathKeeper:
@@ -49,7 +50,7 @@ class PathKeeper:
         raw = await self._cluster.request("GET", self._secret)
         path = _path(raw.get("data") or {})
         if path is None:
-            path = f"/{secrets.token_urlsafe(32)}"
+            path = f"/{secrets.token_hex(24)}"
             raw["data"] = {ENTRY: base64.b64encode(path.encode()).decode()}
             await self._cluster.request("PUT", self._secret, body=raw)
             log.info("action=choose-path")

@@ -1,5 +1,6 @@
 """The webhook behind a real API server, with the chart's rights: what a user reads in the terminal."""
 
+import asyncio
 import base64
 import json
 import os
@@ -16,9 +17,11 @@ from typing import Any
 import pytest
 
 from local_cluster.kubectl import Kubectl
+from rljob_operator.cluster import Cluster
 from rljob_operator.webhook import certificate
 from rljob_operator.webhook.certificate import SERVER_DAYS, Pair
 from rljob_operator.webhook.keeping import encoded, renewed
+from rljob_operator.webhook.secret_path import PathKeeper
 from support.operator.operator_world import raw_job
 from support.operator.webhook_process import WebhookProcess
 from support.waiting import eventually
@@ -117,6 +120,31 @@ def test_a_bundle_and_a_certificate_that_somebody_removed_come_back(
     kubectl("patch", "secret", f"{webhook.name}-certificate", "-n", namespace, "--type=json", "-p", empty)
     eventually(webhook.bundle, lambda bundle: bundle not in ("", before), 120)
     assert "denied the request" in apply(**TYPO).stderr
+
+
+def test_the_api_server_takes_the_path_for_a_service(kubectl: Kubectl, namespace: str) -> None:
+    """The chart names a Service, and the parts of a Service's path have to be names of DNS."""
+    client = {"caBundle": "", "service": {"name": "absent", "namespace": namespace, "port": 443}}
+    hook = {"name": "path.rljob.dev", "clientConfig": client, "sideEffects": "None", "failurePolicy": "Ignore"}
+    hook |= {"admissionReviewVersions": ["v1"], "namespaceSelector": {"matchLabels": {"rljob.dev/none": "none"}}}
+    api = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
+    kubectl.apply({**api, "metadata": {"name": namespace}, "webhooks": [hook]})
+    kubectl.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "path", "namespace": namespace}})
+    used: list[str] = []
+
+    async def look() -> None:
+        cluster = await Cluster.connect(str(kubectl.kubeconfig), "webhook")
+        try:
+            await PathKeeper(cluster, (namespace, "path"), namespace, used.append).look()
+        finally:
+            await cluster.close()
+
+    try:
+        asyncio.run(look())
+        known = kubectl.get("validatingwebhookconfiguration", namespace)["webhooks"][0]["clientConfig"]["service"]
+        assert known["path"] == used[0]
+    finally:
+        kubectl("delete", "validatingwebhookconfiguration", namespace)
 
 
 def test_who_does_not_know_the_secret_path_gets_no_answer(webhook: WebhookProcess) -> None:

@@ -86,7 +86,9 @@ def test_a_path_that_somebody_removed_is_told_again():
     assert objects.told == used[0]
 
 
-@pytest.mark.parametrize("kept", ["", "/", "/short", "no path", "/" + "x" * 43 + "\n"])
+@pytest.mark.parametrize(
+    "kept", ["", "/", "/short", "no path", "/" + "x" * 43 + "\n", "/GXri7aOjuvDKp49rXyp3EH5UVlgOP658kpjJAzKk8Oc"]
+)
 def test_what_is_no_secret_path_is_replaced(kept: str):
     objects = Objects()
     objects.secret["data"] = {"path": base64.b64encode(kept.encode()).decode()}
