@@ -79,9 +79,6 @@ def manager(raw: Manifest) -> str:
     return named or OUR_MANAGER
 
 
-OF_SERVICE = "-driver"
-
-
 def scheduler_labels(raw: Manifest) -> dict[str, str]:
     """Return the labels of an RLJob that are for a batch scheduler."""
     labels: dict[str, str] = raw["metadata"].get("labels") or {}
@@ -121,6 +118,10 @@ def token_key(cluster: Manifest) -> str | None:
 def submission_id(name: str, uid: str, attempt: int) -> str:
     """Return Ray's id for the driver of an attempt. Ray refuses a second one: there are never two drivers for one."""
     return f"{job_name(name, uid)}-attempt-{attempt}"
+
+
+OF_SERVICE = "-driver"
+"""ends the name of the Service in front of a head"""
 
 
 def service_name(name: str, uid: str) -> str:

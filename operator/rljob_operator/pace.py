@@ -36,11 +36,10 @@ class Pace:
     """when its status was written last, as far as this process knows; 0: never [unix s]"""
     views_back_at: float = 0.0
     """when it has all prompt writes of a view again [unix s]"""
-    others_back_at: float = 0.0
-    """the same of everything else [unix s]"""
 
     def after_write(self, now: float) -> "Pace":
-        return Pace(now, _used(self.views_back_at, VIEW_S, now), _used(self.others_back_at, SHORTEST_S, now))
+        back_at = max(self.views_back_at, now) + VIEW_S
+        return Pace(now, min(back_at, now + PROMPT * VIEW_S))
 
     def wait_s(self, old: Status, new: Status, now: float) -> float:
         """Return how long a status has to wait before it is written [s]; 0 or less: it is due."""
@@ -49,11 +48,7 @@ class Pace:
         soon_s = self.written_at + SHORTEST_S - now
         if with_view_of(new, old) == old:
             return max(soon_s, self.views_back_at - now - (PROMPT - 1) * VIEW_S)
-        return max(soon_s, self.others_back_at - now - (PROMPT - 1) * SHORTEST_S)
-
-
-def _used(back_at: float, apart_s: float, now: float) -> float:
-    return min(max(back_at, now) + apart_s, now + PROMPT * apart_s)
+        return soon_s
 
 
 def with_view_of(status: Status, old: Status) -> Status:

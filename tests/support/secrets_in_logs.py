@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from rljob_api.control import EVICTION_TOKEN_VARIABLE, TOKEN_VARIABLE
 from rljob_operator.pods import RAY_TOKEN_VARIABLE
 from rljob_trainer.engines.key import KEY_VARIABLE
@@ -88,3 +90,12 @@ def found(content: bytes) -> Iterator[tuple[int, str]]:
     places += [(match.start(), "is a token of this session") for match in WORD.finditer(content) if match[0] in _known]
     for start, what in sorted(places):
         yield content.count(b"\n", 0, start) + 1, what
+
+
+@pytest.fixture(scope="session", autouse=True)
+def logs_without_secrets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail at the end of a session whose suites import this, when all processes have ended."""
+    with watching_processes():
+        yield
+    found = found_in(tmp_path_factory.getbasetemp())
+    assert not found, "\n".join(["secrets in logs:", *found[:50]])
