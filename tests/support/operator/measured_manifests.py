@@ -5,7 +5,6 @@ Memory is that of the whole process beyond what it had before: so it needs a pro
 
 import json
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from rljob_api.reading import manifest
 from rljob_operator.webhook.answer import answer
 from support.api.costly_manifests import COSTLY, LARGEST, costly
 from support.operator.operator_world import DEFAULTS, Surroundings, raw_job
+from support.processor_time import measured
 
 
 def by_webhook(raw: dict[str, Any]) -> object:
@@ -39,9 +39,10 @@ def cost(judge: Callable[[dict[str, Any]], object], raw: dict[str, Any]) -> tupl
     """Return CPU time [s], memory beyond what was taken before [MiB], and what was found."""
     manifest._kept.__init__(manifest.MOST_KEPT)  # type: ignore[misc]
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins again
-    before_mib, begun = resident_mib("VmRSS"), time.process_time()
-    found = judge(raw)
-    return time.process_time() - begun, resident_mib("VmHWM") - before_mib, found
+    before_mib = resident_mib("VmRSS")
+    with measured() as spent:
+        found = judge(raw)
+    return spent.seconds, resident_mib("VmHWM") - before_mib, found
 
 
 def resident_mib(which: str) -> float:
@@ -53,12 +54,12 @@ def resident_mib(which: str) -> float:
 def main() -> None:
     by_operator(raw_job())  # what is read once
     by_validate(costly({"unknown": 1}))
-    measured = {
+    costs = {
         f"{name} by {judge.__name__[3:]}": cost(judge, {**raw_job(), "spec": costly(edits)["spec"]})
         for name, edits in {**COSTLY, **LARGEST}.items()
         for judge in (by_validate, by_webhook, by_operator)
     }
-    print(json.dumps(measured))
+    print(json.dumps(costs))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The largest manifests that an API server keeps cost webhook and operator neither time nor memory.
 
-An answer may take 0.2 s of the processor and 60 MiB; the limits of time here are generous, as the machine may be busy.
+An answer may take 0.2 s of the processor and 60 MiB; the limits of time are generous, as other tests run beside it.
 """
 
 import json
