@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from rljob_api.sizing.token_limits import new_tokens
 from rljob_trainer.conversations.errors import ConversationOverError, GenerateError
-from rljob_trainer.conversations.turns import Tokenizer, Turns
+from rljob_trainer.conversations.turns import Tokenizer, Turns, decoded, encoded
 from rljob_trainer.engines.client import Continuation
 from rljob_trainer.generator import GenerationFailedError
 from rljob_trainer.samples import Prompt, Sample, Segment
@@ -115,7 +115,7 @@ class Conversation:
 
         Raises ConversationOverError if it leaves the model no room.
         """
-        self._given(self._tokenizer.encode(text, add_special_tokens=False))
+        self._given(encoded(self._tokenizer, text))
 
     def reply(self, *messages: Mapping[str, Any]) -> None:
         """Append turns, `{"role": "user", "content": ...}`, in the chat template's form, and open the model's next.
@@ -194,7 +194,7 @@ class Conversation:
             return
         self._tokens += tokens
         self._logprobs += logprobs
-        self._segments.append(Segment(len(tokens), self._tokenizer.decode(list(tokens)), by_model))
+        self._segments.append(Segment(len(tokens), decoded(self._tokenizer, tokens), by_model))
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:

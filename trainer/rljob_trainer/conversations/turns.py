@@ -15,7 +15,8 @@ from typing import Any, Protocol
 from jinja2 import TemplateError
 
 from rljob_trainer.conversations.errors import GenerateError
-from rljob_trainer.data.safe_template import try_apart
+from rljob_trainer.data.trials import try_decoding, try_encoding, try_template
+from rljob_trainer.processes.text_makers import ForeignFileError
 
 QUESTION = {"role": "user", "content": "question-marker"}
 MARKER = "answer-marker"
@@ -59,14 +60,14 @@ class Turns:
             raise GenerateError("there are no turns to reply with: data.chatTemplate is false; use give()")
         if last is None:
             raise GenerateError("there is nothing to reply to: the model was not asked yet")
-        tokens = self.tokenizer.encode(self._behind_answer(messages), add_special_tokens=False)
+        tokens = encoded(self.tokenizer, self._behind_answer(messages))
         # A model that ended its turn by itself has written that token; one that was cut off, or stopped, has not.
         return tuple(tokens[1:] if tokens[:1] == [last] else tokens)
 
     def _behind_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
         conversation = [QUESTION, {"role": "assistant", "content": MARKER}, *map(dict, messages)]
         try:
-            try_apart(self.tokenizer, conversation, True, self.tools or None)
+            try_template(self.tokenizer, conversation, True, self.tools or None)
             text: str = self.tokenizer.apply_chat_template(
                 conversation, tokenize=False, add_generation_prompt=True, tools=list(self.tools) or None
             )
@@ -79,3 +80,21 @@ class Turns:
                 "the chat template does not quote the assistant's turn, so the conversation cannot continue"
             )
         return behind
+
+
+def encoded(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the tokens of what the environment says. Raises GenerateError where the tokenizer takes too much."""
+    try:
+        try_encoding(tokenizer, text, special=False)
+    except ForeignFileError as error:
+        raise GenerateError(f"the model's tokenizer cannot encode {len(text)} characters: {error}") from error
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+def decoded(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
+    """Return the text of tokens. Raises GenerateError where the tokenizer takes too much."""
+    try:
+        try_decoding(tokenizer, tokens)
+    except ForeignFileError as error:
+        raise GenerateError(f"the model's tokenizer cannot decode {len(tokens)} tokens: {error}") from error
+    return tokenizer.decode(list(tokens))

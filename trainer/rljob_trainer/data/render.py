@@ -16,8 +16,8 @@ from rljob_api.sections import Data
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.messages import ASSISTANT, TOOL_CALLS, Message
 from rljob_trainer.data.rows import Row, require_response
-from rljob_trainer.data.safe_template import try_apart
 from rljob_trainer.data.template import ASSISTANT_1, USER_1, assistant_end, default_system_turn, opens_assistant_turn
+from rljob_trainer.data.trials import try_encoding, try_template
 from rljob_trainer.processes.text_makers import ForeignFileError
 from rljob_trainer.samples import Prompt, Segment
 
@@ -153,6 +153,7 @@ class Renderer:
 
     def _tokens(self, text: str, row: Row, special: bool) -> tuple[int, ...]:
         try:
+            try_encoding(self._tokenizer, text, special)
             return tuple(self._tokenizer.encode(text, add_special_tokens=special))
         except (TypeError, ValueError, ForeignFileError) as error:
             raise DataError(f"{row.place}: the tokenizer cannot encode it: {error}") from error
@@ -227,7 +228,7 @@ class Renderer:
     ) -> str:
         conversation = [{"role": message.role, "content": message.content, **message.more} for message in messages]
         try:
-            try_apart(self._tokenizer, conversation, open_assistant_turn, tools)
+            try_template(self._tokenizer, conversation, open_assistant_turn, tools)
             text: str = self._tokenizer.apply_chat_template(
                 conversation, tokenize=False, add_generation_prompt=open_assistant_turn, tools=tools
             )

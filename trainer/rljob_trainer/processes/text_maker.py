@@ -88,6 +88,13 @@ class Maker:
             raise ValueError(f"it makes {len(tokens)} tokens; at most {self._longest} are taken")
         return list(tokens)
 
+    def decode(self, path: str, state: str, tokens: list[int]) -> int:
+        """Return the number of characters."""
+        length = len(self._tokenizer(path, state).decode(tokens, skip_special_tokens=False))
+        if length > self._longest:
+            raise ValueError(f"it makes {length} characters; at most {self._longest} are taken")
+        return length
+
     def vocabulary(self, path: str, state: str) -> dict[str, int]:
         return dict(self._tokenizer(path, state).get_vocab(with_added_tokens=True))
 

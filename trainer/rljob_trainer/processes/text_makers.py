@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,10 @@ class TextMaker:
     def encode(self, path: Path, text: str, special: bool) -> list[int]:
         """Return the tokens of a text. Raises ForeignFileError."""
         return list(self._asked("encode", ENCODE_S, path=path, text=text, special=special))
+
+    def decode(self, path: Path, tokens: Sequence[int]) -> int:
+        """Return how many characters tokens make. Raises ForeignFileError."""
+        return int(self._asked("decode", ENCODE_S, path=path, tokens=list(tokens)))
 
     def vocabulary(self, path: Path) -> dict[str, int]:
         """Return all tokens of a tokenizer by their texts. Raises ForeignFileError."""

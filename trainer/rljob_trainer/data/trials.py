@@ -1,9 +1,11 @@
-"""Tries a model's chat template on a conversation before this process renders it.
+"""Tries a model's chat template and tokenizer on a conversation or a text before this process uses them.
 
-A template of a stranger can take all memory or never end, and may do so for a single conversation.
+Files of a stranger can take all memory or never end, and may do so for a single conversation or text. So each is tried
+in a process with limits first. What this process then computes is the same.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from jinja2 import TemplateError
@@ -19,7 +21,7 @@ class Templated(Protocol):
         """A text; anything else is left to the tokenizer's library."""
 
 
-def try_apart(
+def try_template(
     tokenizer: Templated,
     conversation: Sequence[Mapping[str, Any]],
     opens_turn: bool,
@@ -44,3 +46,22 @@ def try_apart(
         raise
     except TemplateError:
         return
+
+
+def try_encoding(tokenizer: object, text: str, special: bool) -> None:
+    """Tokenise in a process with limits. Raises ForeignFileError where the tokenizer takes too much, or fails."""
+    if (file := file_of(tokenizer)) is not None:
+        MAKER.encode(file, text, special)
+
+
+def try_decoding(tokenizer: object, tokens: Sequence[int]) -> None:
+    """Make text of tokens in a process with limits. Raises ForeignFileError as `try_encoding` does."""
+    if (file := file_of(tokenizer)) is not None:
+        MAKER.decode(file, tokens)
+
+
+def file_of(tokenizer: object) -> Path | None:
+    """Return the file that decides what the tokenizer does; None where its own code does."""
+    directory = getattr(tokenizer, "name_or_path", "")
+    file = Path(directory or "/") / "tokenizer.json"
+    return file if file.is_file() else None
