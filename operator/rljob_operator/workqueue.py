@@ -55,6 +55,8 @@ class WorkQueue:
 
     async def get(self) -> Key:
         """Return the next key that is due and not in work; it is in work until `done` or `failed`."""
+        # Work on a job that only reads what is cached never waits: the renewal of the Lease and probes come between.
+        await asyncio.sleep(0)
         while True:
             if (key := self._take()) is not None:
                 return key

@@ -12,7 +12,6 @@ YARDSTICK_S = 0.033
 class Spent:
     seconds = float("inf")
     slowness = 1.0
-    """how many times slower the processor is than the one of the limits"""
 
 
 @contextmanager
@@ -26,20 +25,20 @@ def measured() -> Iterator[Spent]:
     gc.collect()
     gc.freeze()
     spent = Spent()
-    before = yardstick()
+    before = slowness()
     begun = time.thread_time()
     try:
         yield spent
     finally:
         took = time.thread_time() - begun
         gc.unfreeze()
-        spent.slowness = max(1.0, before / YARDSTICK_S, yardstick() / YARDSTICK_S)
+        spent.slowness = max(before, slowness())
         spent.seconds = took / spent.slowness
 
 
-def yardstick() -> float:
-    """Return for how long [s] some plain work keeps the processor busy."""
+def slowness() -> float:
+    """Return how many times slower the processor is than that of the limits; at least 1."""
     begun, found = time.thread_time(), 0
     for number in range(400_000):
         found += number % 7
-    return time.thread_time() - begun
+    return max(1.0, (time.thread_time() - begun) / YARDSTICK_S)

@@ -7,11 +7,9 @@ The pauses between requests are taken out, so that thousands of answers come in 
 import asyncio
 import json
 import logging
-import re
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 from rljob_operator import driver_api, drivers, logs
 from rljob_operator.driver_news import News
@@ -19,27 +17,11 @@ from rljob_operator.drivers import Drivers
 from rljob_operator.loop_lag import LoopLag
 from rljob_operator.plan import plan
 from rljob_operator.sender import Order
+from support.operator.loop_stops import Stops, peak_mib
 from support.operator.operator_world import NOW, Surroundings
 
 JOBS = 20
 TOKEN = "CONTROL-TOKEN-OF-THE-JOB"
-
-
-class Stops:
-    """For how long a step of any task held the loop, in time of the processor: other programs do not count."""
-
-    longest_s = 0.0
-
-    def watch(self) -> None:
-        """Time all steps from now on."""
-        run = asyncio.Handle._run
-
-        def timed(handle: asyncio.Handle) -> None:
-            begun = time.thread_time()
-            run(handle)
-            self.longest_s = max(self.longest_s, time.thread_time() - begun)
-
-        asyncio.Handle._run = timed  # type: ignore[method-assign]
 
 
 class Operator:
@@ -85,19 +67,13 @@ async def follow(url: str) -> dict[str, object]:
         await operator.drivers.close()
     watching.cancel()
     return {
-        "peak_mib": resident_mib(),
-        "stop_s": round(stops.longest_s, 3),
+        "peak_mib": peak_mib(),
+        "stop_s": stops.longest_s,
         "lag_s": round(lag.worst_s, 3),
         "plans": operator.plans,
         "states": sorted(operator.states),
         "errors": operator.errors[:5],
     }
-
-
-def resident_mib() -> float:
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1]) // 1024
 
 
 def main() -> None:

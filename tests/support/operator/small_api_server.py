@@ -8,10 +8,12 @@ import base64
 import copy
 import json
 import time
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from email.utils import formatdate
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +174,7 @@ class SmallApiServer:
         await stream.prepare(request)
         since, selector = int(request.query["resourceVersion"]), request.query.get("labelSelector", "")
         while request.transport is not None and not request.transport.is_closing():
-            for version, change, raw in [each for each in self._changes if each[0] > since]:
+            for version, change, raw in self._changes[bisect_right(self._changes, since, key=itemgetter(0)) :]:
                 since = version
                 if place.holds(raw) and _is_selected(raw, selector):
                     await stream.write(self._json({"type": change, "object": raw}).encode() + b"\n")
