@@ -178,14 +178,20 @@ def test_the_webhook_may_change_bundle_and_path_of_its_configuration_and_nothing
     kubectl: Kubectl, namespace: str, webhook: WebhookProcess, change: list[dict[str, Any]], is_allowed: bool
 ) -> None:
     as_webhook = f"--as=system:serviceaccount:{namespace}:{webhook.name}"
-    patch = ("patch", "validatingwebhookconfiguration", webhook.name, "--type=json", "-p", json.dumps(change))
-    done = subprocess.run(
-        [str(kubectl.program), *patch, as_webhook, "--dry-run=server"],
-        env={**os.environ, **kubectl.environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+
+    def patched(wanted: list[dict[str, Any]]) -> subprocess.CompletedProcess[str]:
+        patch = ("patch", "validatingwebhookconfiguration", webhook.name, "--type=json", "-p", json.dumps(wanted))
+        return subprocess.run(
+            [str(kubectl.program), *patch, as_webhook, "--dry-run=server"],
+            env={**os.environ, **kubectl.environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    label = [{"op": "add", "path": "/metadata/labels/other", "value": "x"}]
+    eventually(lambda: patched(label).returncode, bool)  # an API server knows a policy a moment after it has stored it
+    done = patched(change)
     assert (done.returncode == 0) == is_allowed, done.stderr
     assert is_allowed or "the webhook changes nothing but caBundle and path" in done.stderr
 
