@@ -21,7 +21,7 @@ from rljob_cli import validate as validation
 from rljob_cli.options import Output, OutputOption, all_readable, readable
 from rljob_cli.screen import console, printable_errors, say, say_json, tell
 from rljob_trainer.data.hub import HubError
-from rljob_trainer.preflight import look_at_files, look_at_machine
+from rljob_trainer.preflight import look_at_machine
 from rljob_trainer.preflight.downloads import download, references
 from rljob_trainer.preflight.model_files import ModelFiles
 from rljob_trainer.preflight.teacher import teacher_shape
@@ -90,7 +90,7 @@ def validate(manifests: Manifests) -> None:
 def plan(manifest: Manifest, output: OutputOption = Output.TABLE) -> None:
     """Show processes, batches, tokens and memory."""
     job, files = checked(manifest)
-    planned = planning.plan(job, files, look_at_files(job, files, here=False), teacher_shape(job.spec))
+    planned = planning.plan(job, files, validation.looked(job, files, here=False), teacher_shape(job.spec))
     if output is Output.JSON:
         say_json(plan_view.as_json(planned))
         raise typer.Exit(Exit.BAD_INPUT if planned.problems else Exit.OK)
@@ -118,7 +118,7 @@ def run(manifest: ManifestFile) -> None:
         say(str(error), err=True)
         raise typer.Exit(Exit.BAD_INPUT) from error
     left = bool(leftovers.find(leftovers.run_id(directory.path)))
-    findings = look_at_files(job, files, here=True)
+    findings = validation.looked(job, files, here=True)
     findings += look_at_machine(job, files, directory.path, has_leftovers=left)
     for warning in findings.warnings:
         say(f"warning: {warning}", err=True)

@@ -64,7 +64,19 @@ def verdict(path: Path) -> Verdict:
         job, files = load(path)
     except ManifestError as error:
         return Verdict(name, error.problems, Findings())
-    return Verdict(name, (), look_at_files(job, files, here=False))
+    return Verdict(name, (), looked(job, files, here=False))
+
+
+def looked(job: RLJob, files: ModelFiles | None, *, here: bool) -> Findings:
+    """Return what the files are like; one that this machine cannot read now is a problem."""
+    try:
+        return look_at_files(job, files, here=here)
+    except OSError as error:
+        return Findings((unread(error),))
+
+
+def unread(error: OSError) -> Problem:
+    return Problem("manifest", str(error.filename or ABSENT), f"names a file that cannot be read: {error.strerror}")
 
 
 def load(path: Path) -> tuple[RLJob, ModelFiles | None]:
@@ -73,8 +85,10 @@ def load(path: Path) -> tuple[RLJob, ModelFiles | None]:
     Raises ManifestError with all that is wrong, also with what the model does not allow.
     """
     job = manifest.load(read(path))
-    files = model_files(job.spec.model.checkpoint)
-    teacher = teacher_shape(job.spec)
+    try:
+        files, teacher = model_files(job.spec.model.checkpoint), teacher_shape(job.spec)
+    except OSError as error:
+        raise ManifestError((unread(error),)) from error
     if files:
         model = model_shape.shape(files.config)
         beside = model_shape.teacher_problems(teacher, model, job.spec) if teacher else ()

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +56,7 @@ from rljob_trainer.rundir.cores import NewCores
 from rljob_trainer.rundir.fence import Fence, FencedError, Name
 from rljob_trainer.rundir.journal import JournalError
 from rljob_trainer.rundir.logs import AttemptLogs
-from rljob_trainer.rundir.patient_reading import PATIENT, passes
+from rljob_trainer.rundir.patient_reading import PATIENT, causes, passes
 from rljob_trainer.rundir.rollout_files import DumpError
 from rljob_trainer.sync.transport import TransferError
 
@@ -168,16 +168,9 @@ def exit_of(error: BaseException, steps_done: int = 0) -> Exit:
         return Exit.AWAY
     if code not in (Exit.BAD_INPUT, Exit.BAD_MANIFEST):
         return code
-    if any(isinstance(each, OSError) and (passes(each) or each.errno in FULL) for each in _causes(error)):
+    if any(isinstance(each, OSError) and (passes(each) or each.errno in FULL) for each in causes(error)):
         return Exit.AWAY
     return Exit.FAILED if steps_done and isinstance(error, PROVEN_BY_STEPS) else code
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, and those that it was raised from."""
-    while error is not None:
-        yield error
-        error = error.__cause__
 
 
 def _log_to(file: Path | None) -> None:

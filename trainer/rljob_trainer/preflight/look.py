@@ -2,6 +2,7 @@
 
 import logging
 import os
+from functools import partial
 from pathlib import Path
 
 from rljob_api import hub
@@ -17,6 +18,7 @@ from rljob_trainer.preflight.model_files import ModelFiles, model_files
 from rljob_trainer.preflight.sandbox import look_at_sandbox
 from rljob_trainer.preflight.teacher import look_at_weights
 from rljob_trainer.preflight.weights import judge_weights, read_weights
+from rljob_trainer.rundir.patient_reading import PATIENT
 
 log = logging.getLogger(__name__)
 
@@ -26,18 +28,25 @@ class PreflightError(RuntimeError):
 
 
 def require(job: RLJob, directory: Path) -> None:
-    """Look at all that a run in `directory` on this machine needs; raise PreflightError, and log what is doubtful."""
+    """Look at all that a run in `directory` on this machine needs; log what is doubtful.
+
+    Raises PreflightError for what is wrong, and StorageError where a volume stays away.
+    """
     if (away := download(job.spec)).problems:
         raise PreflightError("; ".join(map(str, away.problems)))
-    try:
-        files = model_files(job.spec.model.checkpoint)
-    except ManifestError as error:
-        raise PreflightError("; ".join(map(str, error.problems))) from error
-    found = look_at_files(job, files, here=True) + look_at_machine(job, files, directory)
+    found = PATIENT("the files that the manifest names", partial(_look, job, directory))
     for warning in found.warnings:
         log.warning("action=preflight warning=%r", str(warning))
     if found.problems:
         raise PreflightError("; ".join(map(str, found.problems)))
+
+
+def _look(job: RLJob, directory: Path) -> Findings:
+    try:
+        files = model_files(job.spec.model.checkpoint)
+    except ManifestError as error:
+        return Findings(error.problems)
+    return look_at_files(job, files, here=True) + look_at_machine(job, files, directory)
 
 
 def look_at_files(job: RLJob, files: ModelFiles | None, *, here: bool) -> Findings:

@@ -17,6 +17,7 @@ from rljob_api.errors import ManifestError, Problem
 from rljob_api.sizing.known_models import KNOWN, ON_THE_HUB
 from rljob_api.sizing.model_shape import CHECKPOINT
 from rljob_trainer.data.packages import cache_directory, on_this_machine
+from rljob_trainer.rundir.patient_reading import judge_volume
 
 Json = Mapping[str, Any]
 LONGEST_FILE = 2**26
@@ -71,13 +72,17 @@ def model_files(checkpoint: str) -> ModelFiles | None:
 
 
 def contents(directory: Path, name: str) -> Json | None:
-    """Return a JSON object from a file; None when there is no such file."""
+    """Return a JSON object from a file; None when there is no such file.
+
+    Raises ManifestError for the file, and OSError for a volume that is away.
+    """
     path = directory / name
     if not path.is_file():
         return None
     try:
         found = json.loads(small_text(path))
     except (OSError, ValueError, RecursionError) as error:
+        judge_volume(error)
         raise ManifestError((Problem(CHECKPOINT, str(path), f"cannot be read: {error}"),)) from error
     if not isinstance(found, dict):
         raise ManifestError((Problem(CHECKPOINT, str(path), "is not a JSON object"),))

@@ -14,6 +14,7 @@ from rljob_api.sections import Data, RewardKind, Spec
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.rows import RawRow, Row, row
 from rljob_trainer.preflight.findings import Findings, total
+from rljob_trainer.rundir.patient_reading import judge_volume
 from rljob_trainer.text import some
 
 TRAIN = "spec.data.train."
@@ -54,6 +55,7 @@ def read_rows(field: str, rows: Iterable[tuple[str, RawRow]], data: Data, conver
                 if len(faults) == MOST_FAULTS:
                     break
     except DataError as error:  # invalid JSON, or an unreadable file
+        judge_volume(error)
         place, _, reason = str(error).partition(": ")
         faults.append((place, reason))
     return Rows(field, tuple(good), tuple(faults), nearest)

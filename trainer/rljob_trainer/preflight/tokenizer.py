@@ -15,6 +15,7 @@ from rljob_api.sizing.model_shape import CHECKPOINT, TEACHER
 from rljob_trainer.data.vocabulary import difference
 from rljob_trainer.preflight.model_files import small_text
 from rljob_trainer.processes.text_makers import MAKER, ForeignFileError
+from rljob_trainer.rundir.patient_reading import judge_volume
 
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 
@@ -91,6 +92,7 @@ def read_tokenizer(directory: Path) -> FileTokenizer | None:
     try:
         _ = found.special
     except (ForeignFileError, OSError) as error:
+        judge_volume(error)
         raise TokenizerFileError(
             Problem(CHECKPOINT, path.name, f"cannot be read: {error}", "fetch it again")
         ) from error
@@ -101,6 +103,7 @@ def read_settings(path: Path) -> Mapping[str, Any]:
     try:
         found = json.loads(small_text(path)) if path.is_file() else {}
     except (OSError, ValueError, RecursionError) as error:
+        judge_volume(error)
         raise TokenizerFileError(Problem(CHECKPOINT, path.name, f"cannot be read: {error}")) from error
     return found if isinstance(found, dict) else {}
 
@@ -115,6 +118,7 @@ def template(directory: Path, settings: Mapping[str, Any]) -> str | None:
         try:
             return small_text(own)
         except (OSError, ValueError) as error:
+            judge_volume(error)
             raise TokenizerFileError(Problem(CHECKPOINT, own.name, f"cannot be read: {error}")) from error
     given = settings.get("chat_template")
     if isinstance(given, list):

@@ -15,6 +15,7 @@ from rljob_api.sizing.model_shape import CHECKPOINT, quantised, shape
 from rljob_api.sizing.tensors import tensors_of
 from rljob_trainer.preflight.findings import Findings
 from rljob_trainer.preflight.model_files import small_text
+from rljob_trainer.rundir.patient_reading import judge_volume
 from rljob_trainer.text import some
 
 INDEX = "model.safetensors.index.json"
@@ -63,6 +64,7 @@ def read_index(path: Path) -> tuple[dict[str, str] | None, str]:
     try:
         return {str(name): str(file) for name, file in json.loads(small_text(path))["weight_map"].items()}, ""
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        judge_volume(error)
         return None, f"has no readable weight_map: {said(error)}"
 
 

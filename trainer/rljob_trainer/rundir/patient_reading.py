@@ -11,7 +11,7 @@ So an error of the volume is never taken for damage of what lies on it.
 import errno
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -71,6 +71,20 @@ class StorageError(AwayError):
 def passes(error: BaseException) -> bool:
     """Return whether an error of a file system usually goes away without anything being done."""
     return isinstance(error, OSError) and error.errno in PASSING
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and those that it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def judge_volume(error: BaseException) -> None:
+    """Raise the error of a volume, one that passes, from which this one comes, if any: it says nothing of a file."""
+    for each in causes(error):
+        if passes(each):
+            raise each
 
 
 def _nothing() -> None:
