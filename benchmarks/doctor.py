@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Final
 
-from rljob_api.failures.catalogue import catalogue
-from rljob_api.failures.scan import scan
 from rljob_cli.doctor import scanned
+from rljob_doctor.catalogue import catalogue
+from rljob_doctor.scan import scan
 
 HEALTHY = """\
 (SGLangEngine pid=811) [2026-03-04 10:25:31 TP0] Decode batch, #running-req: 52, #token: 40112, #queue-req: 0

@@ -14,7 +14,6 @@ import typer
 from rich.console import RenderableType
 
 from rljob_api.exits import Exit
-from rljob_api.failures.occurrences import Scanned
 from rljob_api.status import Phase
 from rljob_cli import (
     job_evidence,
@@ -31,7 +30,6 @@ from rljob_cli import (
 )
 from rljob_cli.cluster import Cluster, ClusterError, LostError, NoObjectError, NotPossibleError, connect
 from rljob_cli.course import course
-from rljob_cli.doctor import limited
 from rljob_cli.job_evidence import names_of
 from rljob_cli.job_logs import EVENTS, Log, NoSuchLogError, Wanted, whole_lines
 from rljob_cli.job_page import as_page
@@ -180,8 +178,10 @@ def _shown(cluster: Cluster, job: Job, log: Log, follow: bool, tail: int | None)
         yield from deque(log.lines(_read(cluster, job, log, follow, None)), maxlen=tail)
 
 
-def evidence(where: Scope, name: str) -> tuple[list[Scanned], list[str]]:
-    """Return what the driver's newest log, events, pods and status of a job contain, and notes on what was not read."""
+def evidence(where: Scope, name: str) -> tuple[dict[str, bytes], list[str]]:
+    """Return the driver's newest log, and what events, pods and status of a job say, by their names; and notes on what
+    was not read.
+    """
     job = where.job(name)
     inside = f"api/v1/namespaces/{job.namespace}"
     events = where.cluster.readable(f"{inside}/events")
@@ -191,13 +191,13 @@ def evidence(where: Scope, name: str) -> tuple[list[Scanned], list[str]]:
         *job_evidence.event_lines(events or (), names_of(job)),
         *(line for pod in pods or () for line in trouble_of(pod)),
     ]
-    known = limited("status", "\n".join([*lines, *job_evidence.status_lines(job)]).encode())
+    known = {"status": "\n".join([*lines, *job_evidence.status_lines(job)]).encode()}
     try:
         log = job_logs.driver_log(job, None)
-        driver = limited(log.what, b"".join(_read(where.cluster, job, log, follow=False, tail=None)))
+        driver = {log.what: b"".join(_read(where.cluster, job, log, follow=False, tail=None))}
     except (NoSuchLogError, ClusterError) as error:
-        return [known], [*notes, str(error)]
-    return [driver, known], notes
+        return known, [*notes, str(error)]
+    return driver | known, notes
 
 
 def _read(cluster: Cluster, job: Job, log: Log, follow: bool, tail: int | None) -> Iterator[bytes]:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from rljob_api.failures.occurrences import Scanned
-from rljob_api.failures.scan import scan
+from rljob_doctor.occurrences import Scanned
+from rljob_doctor.scan import scan
 from rljob_trainer.rundir.logs import SUFFIXES, is_log, newest_attempt
 
 EVENTS: Final = "events.jsonl"

@@ -1,21 +1,26 @@
-"""Arguments and options of `rljob doctor`; `doctor` and `cluster_verbs` do the work."""
+"""Arguments and options of `rljob doctor`; `doctor` and `cluster_verbs` do the work.
+
+The doctor's catalogue takes a second to read: only this command, and a run that has failed, import it.
+"""
+
+from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rljob_api.exits import Exit
-from rljob_api.failures.diagnosis import Diagnosis, diagnose
-from rljob_api.failures.occurrences import Scanned
-from rljob_cli import doctor as reading
-from rljob_cli import doctor_view as view
 from rljob_cli.cluster_commands import cluster_verbs
 from rljob_cli.options import Context, Kubeconfig, Namespace, Output, OutputOption, job_names
 from rljob_cli.screen import say, say_json
 from rljob_trainer.rundir.cores import cores, open_with
 from rljob_trainer.rundir.logs import SUFFIXES
+
+if TYPE_CHECKING:
+    from rljob_doctor.diagnosis import Diagnosis
+    from rljob_doctor.occurrences import Scanned
 
 STDIN = "-"
 NO_INPUT = "give a job, a run directory or a log; - reads stdin"
@@ -41,13 +46,17 @@ def doctor(
     given = targets or ([] if sys.stdin.isatty() else [STDIN])
     if not given:
         raise typer.BadParameter(NO_INPUT)
+    from rljob_cli.doctor import left_out, limited
+    from rljob_doctor.diagnosis import diagnose
+
     notes: list[str] = []
     if len(given) == 1 and is_job(given[0]):
         with cluster_verbs() as verbs:
-            logs, notes = verbs.evidence(verbs.scope(kubeconfig, context, namespace, False), given[0])
+            texts, notes = verbs.evidence(verbs.scope(kubeconfig, context, namespace, False), given[0])
+        logs = [limited(name, text) for name, text in texts.items()]
     else:
         logs, notes = local(given), dumps(given)
-    show(diagnose(logs), logs, [*reading.left_out(logs), *notes], output)
+    show(diagnose(logs), logs, [*left_out(logs), *notes], output)
 
 
 def is_job(target: str) -> bool:
@@ -57,6 +66,8 @@ def is_job(target: str) -> bool:
 
 def local(targets: list[str]) -> list[Scanned]:
     """Return what files, directories and the standard input contain."""
+    from rljob_cli import doctor as reading
+
     if STDIN in targets and len(targets) > 1:
         raise typer.BadParameter("- excludes other logs")
     if targets == [STDIN]:
@@ -75,6 +86,8 @@ def dumps(targets: list[str]) -> list[str]:
 
 def show(diagnosis: Diagnosis, logs: list[Scanned], notes: list[str], output: Output) -> None:
     """Write the diagnosis, and end with 0 if a failure is known, otherwise with 1, as grep does."""
+    from rljob_cli import doctor_view as view
+
     if output is Output.JSON:
         say_json(view.as_json(diagnosis, logs, notes))
     else:

@@ -3,9 +3,9 @@
 import json
 from collections.abc import Sequence
 
-from rljob_api.failures.diagnosis import Diagnosis, Finding
-from rljob_api.failures.entry import Level
-from rljob_api.failures.occurrences import Occurrence, Scanned
+from rljob_doctor.diagnosis import Diagnosis, Finding
+from rljob_doctor.entry import Level
+from rljob_doctor.occurrences import Occurrence, Scanned
 
 PAGE = "docs/troubleshooting.md"
 MOST_SHOWN = 3

@@ -21,8 +21,8 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from rljob_api.control import DRAIN, ENGINE, STATUS, EngineOrder, Message, Status
-from rljob_api.failures.known import KnownFailure, without_line
 from rljob_api.foreign_text import said
+from rljob_api.known_failure import KnownFailure, without_line
 from rljob_api.reported import ReportError, read_status
 from rljob_trainer.own_files import appended
 from rljob_trainer.processes.tether import tethered

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from textwrap import indent
 
-from rljob_api.generated.explained_fields import fields, nearest_fields, paths
-from rljob_api.generated.explanations import Explanation, Kind, everything, explanations, nearest
 from rljob_api.reading import field_lookup
+from rljob_cli.explained_fields import fields, nearest_fields, paths
+from rljob_cli.explanations import Explanation, Kind, everything, explanations, nearest
 
 
 def explained(word: str | None) -> tuple[Explanation, ...]:

@@ -18,6 +18,7 @@ from rljob_cli import checkpoint_commands, cluster_commands, doctor_command, imp
 from rljob_cli import explain as explaining
 from rljob_cli import plan as planning
 from rljob_cli import validate as validation
+from rljob_cli.extras import extra_of
 from rljob_cli.options import Output, OutputOption, all_readable, readable
 from rljob_cli.screen import console, printable_errors, say, say_json, tell
 from rljob_trainer.data.hub import HubError
@@ -75,7 +76,13 @@ RunDirectory = Annotated[
 def main() -> None:
     """Run the command line; the process ends with an exit code of `rljob_api.exits`."""
     sys.excepthook = tell
-    app(prog_name=PLUGIN if Path(sys.argv[0]).name == "kubectl-rljob" else None)
+    try:
+        app(prog_name=PLUGIN if Path(sys.argv[0]).name == "kubectl-rljob" else None)
+    except ModuleNotFoundError as error:
+        if (extra := extra_of(error.name or "")) is None:
+            raise
+        say(f"this needs the package {error.name}: install rljob with its extra `{extra}`", err=True)
+        sys.exit(Exit.SETUP)
 
 
 @app.command(epilog="Example: rljob validate docs/examples/*.yaml")

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from rljob_api.control import ADDRESS_FILE, DRIVER_LOG
 from rljob_api.sections import RLJob
 from rljob_trainer.own_files import changed, private_directory
@@ -126,6 +124,8 @@ def _acquired(descriptor: int) -> bool:
 def _alive(pid: int) -> bool:
     if pid == 0:  # the holder has the lock and has not written its number yet
         return True
+    import psutil  # only `rljob run` locks a directory
+
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rljob_api.exits import Exit
-from rljob_api.importing.draft import NoteKind
-from rljob_api.importing.export_slime import text as slime_text
-from rljob_api.importing.finish import Imported
-from rljob_api.importing.manifest_text import text as manifest_text
-from rljob_api.importing.script import NoTrainingError
-from rljob_api.importing.script import imported as import_text
-from rljob_api.importing.shell import Files
 from rljob_api.reading import manifest
 from rljob_cli.validate import STDIN
 from rljob_cli.validate import read as read_manifest
+from rljob_importing.draft import NoteKind
+from rljob_importing.export_slime import text as slime_text
+from rljob_importing.finish import Imported
+from rljob_importing.manifest_text import text as manifest_text
+from rljob_importing.script import NoTrainingError
+from rljob_importing.script import imported as import_text
+from rljob_importing.shell import Files
 
 MOST_BYTES = 2**20
 """of a script or a sourced file"""

@@ -17,7 +17,7 @@ from typing import Protocol
 from rljob_api.adjustments import Adjustments, adjustments, in_words
 from rljob_api.control import EngineOrder, RunState, Status
 from rljob_api.exits import Exit
-from rljob_api.failures.known import KnownFailure
+from rljob_api.known_failure import KnownFailure
 from rljob_api.recovery import (
     BACKOFF,
     SHORTEST_STALL_S,
@@ -222,8 +222,10 @@ class _DriverSupervision:
         error = self._status.exit_reason if self._status is not None else None
         if self.verdict is None and not self._has_ended and (error := self._driver.last_words()):
             self._display.note(error)
+        from rljob_doctor.known import is_general
+
         found = self._driver.known_failure()
-        if found and not (error and found.is_general):
+        if found and not (error and is_general(found)):
             self._display.note(str(found))
         return code, found
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from rljob_api import recovery
 from rljob_api.control import RunState
 from rljob_api.exits import Cause, Exit, camel_case
-from rljob_api.failures.known import KnownFailure, without_line
+from rljob_api.known_failure import KnownFailure, without_line
 from rljob_api.recovery import BACKOFF, Done, GiveUp, RestartDriver
 from rljob_api.sections import Recovery, Spec
 from rljob_api.status import MOST_ATTEMPTS, ConditionType
@@ -172,8 +172,8 @@ def _lost(attempt: AttemptView, reason: str, now: float) -> AttemptRecord:
 def _failure(ended: AttemptRecord, attempt: AttemptView, world: World) -> KnownFailure | Evidence | None:
     """Return the known failure that ended an attempt, or the evidence that has to be read first."""
     found = evidence_of(ended, attempt)
-    if not isinstance(found, Evidence):
-        return found
+    if found is None:
+        return None
     if world.diagnosed is None:
         return failure_in(found)
     return world.diagnosed.get(ended.number, found)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
-from rljob_api.failures.known import KnownFailure
+from rljob_api.known_failure import KnownFailure
 from rljob_operator.cache import Key
 from rljob_operator.diagnosing import failure_in
 from rljob_operator.history import Evidence

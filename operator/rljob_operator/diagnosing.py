@@ -6,8 +6,7 @@ done in another process.
 """
 
 from rljob_api.exits import Exit
-from rljob_api.failures.known import KnownFailure, known_failure, logged
-from rljob_api.failures.scan import scan
+from rljob_api.known_failure import KnownFailure
 from rljob_operator.attempt_view import AttemptView
 from rljob_operator.history import AttemptRecord, Evidence
 
@@ -21,19 +20,25 @@ MOST_TEXT = 16_000
 """of what is said of the pods: each container may end with 4,096 bytes of its own [characters]"""
 
 
-def evidence_of(ended: AttemptRecord, attempt: AttemptView) -> Evidence | KnownFailure | None:
-    """Return what has to be read, or the failure that the driver has logged; None: the attempt ended in order."""
+def evidence_of(ended: AttemptRecord, attempt: AttemptView) -> Evidence | None:
+    """Return what has to be read; None: the attempt ended in order."""
     if ended.exit_code in IN_ORDER:
         return None
     output = attempt.driver.message if attempt.driver else ""
-    if found := logged(output):
-        return found
     said = [line for line in (*output.splitlines(), ended.reason) if not line.startswith(NO_NEWS)]
     return Evidence("\n".join(said), "\n".join(_of_pods(attempt))[-MOST_TEXT:])
 
 
 def failure_in(evidence: Evidence) -> KnownFailure | None:
-    """Return the failure that the evidence shows; None: none is recognised. Takes up to some seconds."""
+    """Return the failure that the driver has logged, or that the evidence shows; None: none is recognised.
+
+    Takes up to some seconds, of which the first call spends one on importing the doctor.
+    """
+    from rljob_doctor.known import known_failure, logged
+    from rljob_doctor.scan import scan
+
+    if found := logged(evidence.driver):
+        return found
     seen = {"driver": evidence.driver, "pods": evidence.pods}
     return known_failure([scan(name, text.encode(errors="replace")) for name, text in seen.items()])
 

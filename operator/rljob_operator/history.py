@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from rljob_api import recovery
 from rljob_api.adjustments import Adjustments, adjustments
 from rljob_api.exits import Cause, Exit
-from rljob_api.failures.known import KnownFailure
+from rljob_api.known_failure import KnownFailure
 from rljob_api.sections import Spec
 
 

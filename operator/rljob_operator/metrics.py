@@ -15,7 +15,6 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rljob_api.exits import Exit
-from rljob_api.failures.catalogue import catalogue
 from rljob_api.recovery import RestartEngine
 from rljob_api.status import Phase, Status
 from rljob_operator.cache import Cache, Key
@@ -177,8 +176,7 @@ class Metrics:
             self._order_failures.labels(order)
         for code in (*Exit, -1, None):
             self._driver_exits.labels(exit_name(code))
-        for failure in (*catalogue(), UNKNOWN):
-            self._failures.labels(failure)
+        self._failures.labels(UNKNOWN)
         for phase in ENDED:
             self._jobs_finished.labels(phase)
 

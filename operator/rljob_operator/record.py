@@ -15,8 +15,8 @@ from rljob_api import control
 from rljob_api.adjustments import in_words
 from rljob_api.control import EngineState, TokenRates
 from rljob_api.exits import Cause, Exit
-from rljob_api.failures.known import KnownFailure
 from rljob_api.foreign_text import first_bytes, printable
+from rljob_api.known_failure import KnownFailure
 from rljob_api.recovery import RestartEngine
 from rljob_api.sections import INT32, Placement
 from rljob_api.sizing.topology import REST, topology

@@ -11,8 +11,8 @@ from typing import Any
 
 from rljob_api import control
 from rljob_api.errors import ABSENT, UNREADABLE, ManifestError, Problem
-from rljob_api.failures.known import KnownFailure
 from rljob_api.foreign_text import said
+from rljob_api.known_failure import KnownFailure
 from rljob_api.reading import job_status
 from rljob_api.reading.leniently import Readable, readable
 from rljob_api.reading.manifest import parse

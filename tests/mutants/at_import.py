@@ -22,8 +22,8 @@ from report import Mutant, Outcome
 from workspace import Target, Workspace
 
 PACKAGES = (
-    "rljob_api.failures.catalogue",
-    "rljob_api.failures.scan",
+    "rljob_doctor.catalogue",
+    "rljob_doctor.scan",
     "rljob_api.reading.field_lookup",
     "rljob_api.rules",
     "rljob_api.sizing.known_models",

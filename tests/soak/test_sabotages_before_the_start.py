@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from rljob_api.exits import Exit
-from rljob_api.failures.diagnosis import diagnose
-from rljob_api.failures.scan import scan
+from rljob_doctor.diagnosis import diagnose
+from rljob_doctor.scan import scan
 from support.trainer.sabotaged_run import (
     Prepare,
     finish,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rljob_api.importing.finish import Imported
+from rljob_importing.finish import Imported
 
 
 def difference(after: Imported, before: Imported) -> list[str]:

@@ -7,9 +7,9 @@ import pytest
 
 from rljob_api import adjustments
 from rljob_api.adjustments import OF_ENGINE, OF_LEARNER, adjusted, in_words, read, written
-from rljob_api.failures.catalogue import catalogue
 from rljob_api.reading.manifest import parse
 from rljob_api.sections import Spec
+from rljob_doctor.catalogue import catalogue
 from support.trainer.whole_run import manifest
 
 

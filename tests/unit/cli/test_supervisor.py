@@ -9,7 +9,7 @@ import pytest
 from rljob_api.adjustments import Adjustments
 from rljob_api.control import EngineOrder, EngineState, EngineStatus, Progress, RunState, SavedCheckpoint, Status
 from rljob_api.exits import Exit
-from rljob_api.failures.known import KnownFailure
+from rljob_api.known_failure import KnownFailure
 from rljob_api.reading.manifest import parse
 from rljob_api.recovery import Backoff
 from rljob_api.sections import Recovery

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rljob_api.failures.known import KnownFailure
+from rljob_api.known_failure import KnownFailure
 from rljob_operator import diagnoses
 from rljob_operator.diagnoses import Diagnoses
 from rljob_operator.diagnosing import MOST_TEXT, Evidence

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rljob_api.exits import Exit
-from rljob_api.failures.catalogue import catalogue
+from rljob_doctor.catalogue import catalogue
 from rljob_operator.pod_stage import PodEvent
 from rljob_operator.world import DriverState
 from support.operator.operator_world import Surroundings, raw_job

@@ -11,9 +11,9 @@ import yaml
 from rljob_api.adjustments import VARIABLE, written
 from rljob_api.errors import ManifestError, Problem
 from rljob_api.exits import Exit
-from rljob_api.failures.known import known_failure, logged
-from rljob_api.failures.scan import scan
 from rljob_api.reading.manifest import parse
+from rljob_doctor.known import known_failure, logged
+from rljob_doctor.scan import scan
 from rljob_trainer.algorithms.errors import AlgorithmError
 from rljob_trainer.assembly.serving import LOCAL, Address
 from rljob_trainer.conversations.errors import GenerateError

@@ -24,8 +24,8 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, models
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
-from rljob_api.failures.diagnosis import diagnose
-from rljob_api.failures.scan import scan
+from rljob_doctor.diagnosis import diagnose
+from rljob_doctor.scan import scan
 
 
 def model(directory: Path, config: str | None) -> Path:

@@ -4,9 +4,6 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Final
 
-from rljob_api.failures.catalogue import catalogue
-from rljob_api.failures.known import known_failure
-from rljob_api.failures.scan import scan
 from rljob_api.sections import Watch
 from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.reporting.records import StepRecord
@@ -21,6 +18,9 @@ def xid_finding(gpu: str, bus: str, number: int) -> Finding | None:
     """Return the finding of an Xid error, named as the catalogue does; None: the error says nothing new."""
     if number in CLEANUP:
         return None
+    from rljob_doctor.known import known_failure
+    from rljob_doctor.scan import scan
+
     evidence = f"GPU {gpu} reported NVRM: Xid (PCI:{bus}): {number}"
     known = known_failure([scan("driver", evidence.encode())])
     assert known is not None, "the catalogue has an entry for all other numbers"
@@ -29,6 +29,8 @@ def xid_finding(gpu: str, bus: str, number: int) -> Finding | None:
 
 def ecc_finding(gpu: str, errors: int) -> Finding:
     """Return the finding of memory errors that could not be corrected."""
+    from rljob_doctor.catalogue import catalogue
+
     entry = catalogue()[ECC]
     evidence = f"GPU {gpu} has {errors} new uncorrectable ECC error{'s' if errors != 1 else ''}"
     return Finding(ECC, evidence, f"{_sentence(entry.title)} {entry.remedy[0]}.")

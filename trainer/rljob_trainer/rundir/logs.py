@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from rljob_api.failures.known import KnownFailure, known_failure
-from rljob_api.failures.scan import scan
+from rljob_api.known_failure import KnownFailure
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +64,13 @@ class AttemptLogs:
 
     def known_failure(self) -> KnownFailure | None:
         """Return the failure that ended the attempt; None: none is known, or the logs cannot be read."""
+        try:
+            from rljob_doctor.known import known_failure
+            from rljob_doctor.scan import scan
+        except ModuleNotFoundError as error:
+            log.warning("action=diagnose outcome=failed %s is not installed", error.name)
+            return None
+
         end = self._clock() + LONGEST_S
         try:
             added = ((path.name, content) for path in self._files() if (content := self._added(path)))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.failures.catalogue import catalogue
-from rljob_api.failures.known import known_failure
-from rljob_api.failures.scan import scan
 from rljob_api.sections import Watch
+from rljob_doctor.catalogue import catalogue
+from rljob_doctor.known import known_failure
+from rljob_doctor.scan import scan
 from rljob_trainer.gpu_metrics import GpuUse
 from rljob_trainer.gpus.monitor import GpuMonitor
 from rljob_trainer.gpus.readings import Looked, Reading, Xid

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from rljob_api.failures.diagnosis import diagnose
-from rljob_api.failures.scan import scan
+from rljob_doctor.diagnosis import diagnose
+from rljob_doctor.scan import scan
 from rljob_trainer.preflight import Findings
 from support.trainer.preflight_place import Place, set_spec
 from support.trainer.whole_run import REWARD

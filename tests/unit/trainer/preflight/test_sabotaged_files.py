@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from rljob_api.errors import Problem
-from rljob_api.failures.diagnosis import diagnose
-from rljob_api.failures.scan import scan
+from rljob_doctor.diagnosis import diagnose
+from rljob_doctor.scan import scan
 from rljob_trainer.preflight import Findings
 from support.trainer.preflight_place import FIRST, INDEX, ROWS, SECOND, Place, set_spec, template
 from support.trainer.tiny_models import CHAT_TEMPLATE

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from rljob_api.failures.diagnosis import diagnose
-from rljob_api.failures.scan import scan
 from rljob_api.sections import Quantization
 from rljob_api.sizing.quantised import FORMATS, Quantised
 from rljob_api.sizing.tensors import ITEM_BYTES
+from rljob_doctor.diagnosis import diagnose
+from rljob_doctor.scan import scan
 from rljob_trainer.sync.layout import LayoutError, TensorSpec
 from rljob_trainer.sync.quantised.encoding import PARTS, AsTrained, check, encoding
 from rljob_trainer.sync.sender import DTYPE_CODES, SendError, specs_of

@@ -1,0 +1,202 @@
+"""The keys of verl's `main_ppo`, and the fields of an RLJob that they are."""
+
+import re
+from dataclasses import replace
+
+from rljob_importing.mapping import (
+    DIRECTORY,
+    LOGGING,
+    MEMORY,
+    ON,
+    PACKED,
+    REAL,
+    TEXT,
+    WHOLE,
+    Entry,
+    Field,
+    Joint,
+    Lost,
+    Needless,
+    chosen,
+    same,
+)
+from rljob_importing.megatron_flags import LORA, RECOMPUTE
+
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+OVERRIDES = f"{ACTOR}.megatron.override_transformer_config"
+ESTIMATORS = {
+    "gae": "ppo",
+    "grpo": "grpo",
+    "rloo": "rloo",
+    "reinforce_plus_plus": "reinforcePlusPlus",
+    "reinforce_plus_plus_baseline": "reinforcePlusPlusBaseline",
+}
+KL_TYPES = {"kl": "k1", "k1": "k1", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
+EVALUATION = Lost("an evaluation samples like the training, with rollout.sampling")
+LAYOUT = Lost("the learner is Megatron-core: see spec.training for its layout", ("1", "-1", "false"))
+
+KEYS: dict[str, Entry] = {
+    "actor_rollout_ref.model.path": Field("model.checkpoint", DIRECTORY),
+    "data.train_files": Joint("data.train"),
+    "data.val_files": Joint("data.heldOut, data.evaluationSets"),
+    "data.prompt_key": Field("data.inputKey", TEXT),
+    "data.shuffle": Field("data.shuffle", ON),
+    "data.seed": Field("seed", WHOLE),
+    "data.train_batch_size": Field("rollout.promptsPerStep", WHOLE),
+    "data.gen_batch_size": Joint("algorithm.dynamicSampling.overSample"),
+    "data.max_response_length": Field("rollout.sampling.maxNewTokens", WHOLE),
+    "data.max_prompt_length": Joint("rollout.contextLength"),
+    "data.train_max_samples": Joint("data.train.limit"),
+    "data.val_max_samples": Joint("data.heldOut.limit"),
+    **same(
+        Needless("questions are rendered and checked before the start; a prompt that is too long is refused"),
+        (
+            *("data.filter_overlong_prompts", "data.truncation", "data.return_raw_chat", "data.val_batch_size"),
+            *("data.filter_overlong_prompts_workers", "data.dataloader_num_workers", "data.return_raw_input_ids"),
+        ),
+    ),
+    "algorithm.adv_estimator": Joint("algorithm.name"),
+    "algorithm.gamma": Joint("algorithm.critic.gamma"),
+    "algorithm.lam": Joint("algorithm.critic.lambda"),
+    "algorithm.norm_adv_by_std_in_grpo": Joint("algorithm.normalizeBy"),
+    **same(
+        Joint("algorithm.kl"),
+        (
+            *("algorithm.use_kl_in_reward", "algorithm.kl_ctrl.kl_coef", "algorithm.kl_penalty"),
+            *(f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_coef", f"{ACTOR}.kl_loss_type"),
+        ),
+    ),
+    "algorithm.kl_ctrl.type": Lost("the weight of the penalty is fixed", ("fixed",)),
+    "algorithm.filter_groups.enable": Joint("algorithm.dynamicSampling"),
+    "algorithm.filter_groups.max_num_gen_batches": Joint("algorithm.dynamicSampling.maxRounds"),
+    "algorithm.filter_groups.metric": Needless("groups with different rewards are kept"),
+    f"{ACTOR}.policy_loss.loss_mode": Joint("algorithm.name"),
+    f"{ACTOR}.ppo_mini_batch_size": Joint("training.globalBatchSize"),
+    f"{ACTOR}.ppo_epochs": Lost("each sample is trained on once", ("1",)),
+    f"{ACTOR}.ppo_max_token_len_per_gpu": Field("training.maxTokensPerGpu", WHOLE),
+    f"{ACTOR}.clip_ratio": Joint("algorithm.clipLow, algorithm.clipHigh"),
+    f"{ACTOR}.clip_ratio_low": Joint("algorithm.clipLow"),
+    f"{ACTOR}.clip_ratio_high": Joint("algorithm.clipHigh"),
+    f"{ACTOR}.clip_ratio_c": Joint("algorithm.dualClip"),
+    f"{ACTOR}.entropy_coeff": Field("algorithm.entropyCoefficient", REAL),
+    f"{ACTOR}.loss_agg_mode": Field(
+        "algorithm.lossBy",
+        chosen({"token-mean": "Token", "seq-mean-token-mean": "Sample", "seq-mean-token-sum-norm": "Constant"}),
+    ),
+    f"{ACTOR}.use_token_level_loss": Needless("the mean over tokens is the default, spec.algorithm.lossBy"),
+    f"{ACTOR}.grad_clip": Field("training.optimizer.clipGrad", REAL),
+    f"{ACTOR}.optim.clip_grad": Field("training.optimizer.clipGrad", REAL),
+    f"{ACTOR}.optim.lr": Field("training.optimizer.learningRate", REAL),
+    f"{ACTOR}.optim.min_lr": Field("training.optimizer.minLearningRate", REAL),
+    f"{ACTOR}.optim.weight_decay": Field("training.optimizer.weightDecay", REAL),
+    f"{ACTOR}.optim.betas": Joint("training.optimizer.beta1, training.optimizer.beta2"),
+    **same(
+        Joint("training.optimizer.warmupSteps"),
+        (f"{ACTOR}.optim.lr_warmup_steps", f"{ACTOR}.optim.lr_warmup_steps_ratio"),
+    ),
+    **same(
+        Field("training.optimizer.schedule", chosen({"constant": "Constant", "cosine": "Cosine", "linear": "Linear"})),
+        (f"{ACTOR}.optim.warmup_style", f"{ACTOR}.optim.lr_scheduler_type", f"{ACTOR}.optim.lr_decay_style"),
+    ),
+    f"{ACTOR}.megatron.tensor_model_parallel_size": Field("training.tensorParallel", WHOLE),
+    f"{ACTOR}.megatron.pipeline_model_parallel_size": Field("training.pipelineParallel", WHOLE),
+    f"{ACTOR}.megatron.virtual_pipeline_model_parallel_size": Joint("training.virtualPipeline"),
+    f"{ACTOR}.megatron.context_parallel_size": Field("training.contextParallel", WHOLE),
+    f"{ACTOR}.megatron.expert_model_parallel_size": Field("training.expertParallel", WHOLE),
+    f"{ACTOR}.megatron.expert_tensor_parallel_size": Field("training.expertTensorParallel", WHOLE),
+    f"{ACTOR}.megatron.sequence_parallel": Field("training.sequenceParallel", ON),
+    **{f"{OVERRIDES}.{flag.replace('-', '_')}": entry for flag, entry in RECOMPUTE.items()},
+    "actor_rollout_ref.model.enable_gradient_checkpointing": Field(
+        "training.recompute", chosen({"true": "Full", "false": "None"})
+    ),
+    f"{ACTOR}.router_replay.mode": Field("training.experts.replay", chosen({"r2": "Learner", "r3": "Rollout"})),
+    f"{ROLLOUT}.n": Field("rollout.samplesPerPrompt", WHOLE),
+    f"{ROLLOUT}.temperature": Field("rollout.sampling.temperature", REAL),
+    f"{ROLLOUT}.top_p": Field("rollout.sampling.topP", REAL),
+    f"{ROLLOUT}.top_k": Field("rollout.sampling.topK", WHOLE),
+    f"{ROLLOUT}.tensor_model_parallel_size": Joint("rollout.gpusPerEngine, rollout.engines"),
+    f"{ROLLOUT}.gpu_memory_utilization": Field("rollout.memoryFraction", REAL),
+    f"{ROLLOUT}.max_model_len": Field("rollout.contextLength", WHOLE),
+    f"{ROLLOUT}.val_kwargs.n": Field("evaluation.samplesPerPrompt", WHOLE),
+    f"{ROLLOUT}.name": Lost("engines are SGLang servers", ("sglang",)),
+    f"{ROLLOUT}.mode": Needless("requests to the engines are always concurrent"),
+    "trainer.nnodes": Field("training.nodes", WHOLE),
+    "trainer.n_gpus_per_node": Field("training.gpusPerNode", WHOLE),
+    "trainer.total_training_steps": Field("training.steps", WHOLE),
+    "trainer.total_epochs": Joint("training.steps"),
+    "trainer.save_freq": Joint("checkpoint.interval"),
+    "trainer.test_freq": Joint("evaluation.interval"),
+    "trainer.default_local_dir": Field("checkpoint.directory", DIRECTORY),
+    "trainer.max_actor_ckpt_to_keep": Field("checkpoint.keep", WHOLE),
+    "trainer.resume_mode": Field("checkpoint.resume", chosen({"auto": "Auto", "disable": "Fresh"})),
+    "trainer.critic_warmup": Joint("algorithm.critic.warmupSteps"),
+    **same(Joint("tracking.wandb"), ("trainer.logger", "trainer.project_name", "trainer.experiment_name")),
+    "trainer.val_before_train": Lost("rljob always evaluates before the first step", ("true",)),
+    "trainer.balance_batch": PACKED,
+    "trainer.device": Needless("spec.runtime.device"),
+    "critic.optim.lr": Joint("algorithm.critic.learningRate"),
+    **same(Joint("reward.function"), ("custom_reward_function.path", "custom_reward_function.name")),
+    "reward_model.enable": Lost("a reward model is a service here: reward.kind Remote", ("false",)),
+    "reward_model.reward_manager": Lost("reward.kind decides", ("naive", "dapo")),
+    "reward_model.launch_reward_fn_async": Needless("responses are scored while others are sampled"),
+}
+OVERLONG = re.compile(r"(.*\.)?overlong_buffer(_cfg)?\.(enable|len|penalty_factor|log)")
+FAMILIES: tuple[tuple[re.Pattern[str], Entry], ...] = (
+    (OVERLONG, Joint("algorithm.overlong")),
+    (
+        re.compile(r".*micro_batch_size(_per_gpu)?|.*use_dynamic_bsz|.*use_remove_padding|.*max_token_len_per_gpu"),
+        PACKED,
+    ),
+    (re.compile(r".*\.val_kwargs\..*"), EVALUATION),
+    (
+        re.compile(r"actor_rollout_ref\.actor\..*(param|grad|optimizer)_offload"),
+        Needless("spec.training.offload decides whether a Colocated learner leaves the GPU during rollouts"),
+    ),
+    (
+        re.compile(r".*offload.*|.*enable_gradient_checkpointing|.*recompute.*"),
+        replace(MEMORY, harmless=("false",)),
+    ),
+    (re.compile(r".*(fsdp|ulysses|context_parallel|expert_.*parallel|virtual_pipeline|strategy|megatron\.).*"), LAYOUT),
+    (
+        re.compile(r"actor_rollout_ref\.ref\..*"),
+        Needless("the reference is the initial policy, in the learner's layout"),
+    ),
+    (re.compile(r".*lora.*|.*target_modules"), replace(LORA, harmless=("0",))),
+    (
+        re.compile(r".*(multi_turn|agent|tool).*"),
+        Lost("rollout.tools and rollout.generate make samples of several turns"),
+    ),
+    (
+        re.compile(r".*(rollout_correction|rollout_is|imp_ratio|tis_).*"),
+        Lost("see spec.algorithm.importanceSampling"),
+    ),
+    (
+        re.compile(rf"{re.escape(ROLLOUT)}\..*"),
+        Lost("engines are SGLang servers; extraArgs.sglang has their arguments"),
+    ),
+    (re.compile(r"critic\..*"), Needless("the critic shares the policy's ranks, layout and batches")),
+    (re.compile(r"trainer\..*(log|profile|ckpt|experiment).*|.*\.checkpoint\..*"), LOGGING),
+    (re.compile(r"(ray_init|ray_kwargs|global_profiler|transfer_queue)\..*"), Needless("the run starts its own Ray")),
+    (re.compile(r"data\.(image|video|custom_cls|sampler|apply_chat_template).*"), Lost("questions are text columns")),
+    (re.compile(r"reward(_model)?\..*"), Lost("see docs/rewards.md")),
+    (re.compile(r"actor_rollout_ref\.model\..*"), Needless("the checkpoint describes its model")),
+    (
+        re.compile(rf"{re.escape(ACTOR)}\..*|algorithm\..*"),
+        Lost("the algorithm has no such setting", ("false", "null", "0")),
+    ),
+)
+"""keys that are treated alike, the first that fits; asked only for keys that are not in the table"""
+
+DEFAULTS: dict[str, object] = {
+    "data.inputKey": "prompt",
+    "data.labelKey": "reward_model.ground_truth",
+    "rollout.promptsPerStep": 1024,
+    "rollout.samplesPerPrompt": 1,
+    "rollout.sampling.maxNewTokens": 512,
+    "training.gpusPerNode": 8,
+    "training.sequenceParallel": True,
+    "training.optimizer.learningRate": 1e-6,
+    "training.optimizer.weightDecay": 0.01,
+    "training.optimizer.beta2": 0.999,
+}
+"""what verl does where nothing is set, and an RLJob without the field does something else"""

@@ -1,0 +1,82 @@
+"""The generated pages about failures are current, and every known problem has a test or says that it is not done."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from rljob_doctor.catalogue import catalogue
+from rljob_doctor.page import page
+from support.api import failure_coverage
+from support.api.failure_coverage import Provoked, Row
+
+ROOT = Path(__file__).parents[3]
+_, ROWS = failure_coverage.content()
+each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row.number))
+
+
+PROVOKED = failure_coverage.provoked()
+
+
+def functions(file: Path) -> set[str]:
+    return {
+        node.name
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def test_the_page_about_troubleshooting_is_current():
+    assert (ROOT / "docs" / "troubleshooting.md").read_text() == page()
+
+
+def test_the_page_about_known_problems_is_current():
+    assert (ROOT / "docs" / "failure-coverage.md").read_text() == failure_coverage.page()
+
+
+def test_a_message_can_be_searched_for_on_the_page():
+    whole = page()
+    texts = [each.text for failure in catalogue().values() for each in failure.signatures]
+    assert [text for text in texts if text not in whole] == []
+
+
+def test_all_problems_have_a_row():
+    assert [row.number for row in ROWS] == list(range(1, 64))
+
+
+@each_row
+def test_a_row_has_a_test_or_says_that_it_is_not_done(row: Row):
+    assert row.tests or row.missing
+
+
+@each_row
+def test_the_tests_of_a_row_exist(row: Row):
+    split = [test.partition("::") for test in row.tests]
+    absent = [
+        f"{file}::{name}"
+        for file, _, name in split
+        if not (ROOT / "tests" / file).is_file() or (name and name not in functions(ROOT / "tests" / file))
+    ]
+    assert absent == []
+
+
+@each_row
+def test_the_diagnosis_of_a_row_exists(row: Row):
+    assert not row.diagnosed or row.diagnosed in catalogue()
+
+
+def test_a_source_that_is_a_row_is_one_of_the_table():
+    rows = {row.number for row in ROWS}
+    named = [failure.source for failure in catalogue().values() if failure.source.startswith("row ")]
+    assert [source for source in named if int(source.removeprefix("row ")) not in rows] == []
+
+
+def test_at_least_thirty_failures_are_provoked_in_running_jobs():
+    assert len({each.failure for each in PROVOKED}) == len(PROVOKED) >= 30
+
+
+@pytest.mark.parametrize("each", PROVOKED, ids=lambda each: each.failure)
+def test_the_test_of_a_provoked_failure_exists_and_has_its_case(each: Provoked):
+    file, _, name = each.test.partition("::")
+    assert name in functions(ROOT / "tests" / file)
+    assert each.case in (ROOT / "tests" / file).read_text()
