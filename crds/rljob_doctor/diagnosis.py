@@ -29,6 +29,8 @@ class Finding:
     count: int
     is_earlier: bool
     """the run went on for long after it"""
+    is_likely: bool = False
+    """no signature knows the line: words, frames or likeness say what it is about, and no more"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ def diagnose(logs: Sequence[Scanned]) -> Diagnosis:
     shown = [(failure, found) for failure, found in occurrences if failure.code not in hidden]
     begins = _episodes(shown, [log.name for log in logs])
     counts = {failure.code: sum(log.counts.get(failure.code, 0) for log in logs) for failure, _ in shown}
-    findings = [_finding(failure, found, counts[failure.code], begins) for failure, found in shown]
+    findings = [_finding(failure, found, counts[failure.code], begins, logs) for failure, found in shown]
     findings = _with_end(findings, occurrences, logs)
     order = {log.name: index for index, log in enumerate(logs)}
     exceptions = [log.last_exception for log in logs if log.last_exception]
@@ -122,7 +124,7 @@ def _unexplained(seen: Mapping[str, Sequence[Occurrence]], known: Set[tuple[str,
     """Return findings of lines at the end of logs that no hint explains; `known` are the hints' logs and lines."""
     left = {code: [each for each in lines if (each.log, each.line) not in known] for code, lines in seen.items()}
     return [
-        Finding(catalogue()[code], tuple(lines[:MOST_EVIDENCE]), len(lines), is_earlier=False)
+        Finding(catalogue()[code], tuple(lines[:MOST_EVIDENCE]), len(lines), False, is_likely=code != UNKNOWN)
         for code, lines in left.items()
         if lines
     ]
@@ -230,10 +232,13 @@ def _episodes(shown: Sequence[tuple[Failure, Sequence[Occurrence]]], names: Sequ
     return begins
 
 
-def _finding(failure: Failure, found: Sequence[Occurrence], count: int, begins: dict[str, int]) -> Finding:
+def _finding(
+    failure: Failure, found: Sequence[Occurrence], count: int, begins: dict[str, int], logs: Sequence[Scanned]
+) -> Finding:
     recent = [each for each in found if failure.lasting or each.line >= begins[each.log]]
     ordered = sorted(recent or found, key=lambda each: (bool(WRAPPER.search(each.text)), each.time))
-    return Finding(failure, tuple(ordered[:MOST_EVIDENCE]), count, is_earlier=not recent)
+    is_likely = not any(failure.code in log.found for log in logs)
+    return Finding(failure, tuple(ordered[:MOST_EVIDENCE]), count, is_earlier=not recent, is_likely=is_likely)
 
 
 def _rank(finding: Finding, order: dict[str, int]) -> tuple[object, ...]:

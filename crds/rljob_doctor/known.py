@@ -7,7 +7,7 @@ from rljob_api.known_failure import LOGGED, KnownFailure
 from rljob_doctor.catalogue import catalogue
 from rljob_doctor.diagnosis import diagnose
 from rljob_doctor.entry import Level
-from rljob_doctor.occurrences import Scanned
+from rljob_doctor.occurrences import UNKNOWN, Scanned
 
 LONGEST_EVIDENCE: Final = 300
 """[characters]"""
@@ -16,14 +16,15 @@ LONGEST_EVIDENCE: Final = 300
 def known_failure(logs: Sequence[Scanned]) -> KnownFailure | None:
     """Return the failure that ended the attempt whose logs these are; None: none is known.
 
-    A failure that the attempt survived, and one that only makes a run slow, end no attempt.
+    A failure that the attempt survived, and one that only makes a run slow, end no attempt. What is only likely is not
+    known, since a wrong cause costs its reader more than none: an exception is then one of Python's, a line none.
     """
     found = diagnose(logs).findings
     first = next((each for each in found if each.failure.level is not Level.HINT and not each.is_earlier), None)
-    if first is None:
+    if first is None or (first.is_likely and UNKNOWN not in first.failure.over):
         return None
     seen = first.evidence[0]
-    return _of(first.failure.code, f"{seen.log}: {seen.text}")
+    return _of(UNKNOWN if first.is_likely else first.failure.code, f"{seen.log}: {seen.text}")
 
 
 def logged(output: str) -> KnownFailure | None:

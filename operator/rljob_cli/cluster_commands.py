@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from rljob_api.exits import Exit
 from rljob_cli.job_logs import Wanted
 from rljob_cli.options import (
     AllNamespaces,
@@ -28,7 +27,6 @@ from rljob_cli.options import (
 )
 from rljob_cli.screen import say
 
-PACKAGE = "this command needs the package kubernetes: install rljob with its extra `cluster`"
 EVENTS = "events.jsonl"
 """what makes a directory that of a run"""
 METRICS = "reward, held-out, perplexity, held-out-perplexity or tokens (generated per second); repeatable."
@@ -171,14 +169,9 @@ def add_to(app: typer.Typer) -> None:
 @contextmanager
 def cluster_verbs() -> Iterator[ModuleType]:
     """Yield `cluster_verbs`; on a ClusterError, print it and exit with its code."""
-    try:
-        from rljob_cli import cluster_verbs
-        from rljob_cli.cluster import ClusterError
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("kubernetes", "urllib3"):
-            raise
-        say(PACKAGE, err=True)
-        raise typer.Exit(Exit.SETUP) from error
+    from rljob_cli import cluster_verbs
+    from rljob_cli.cluster import ClusterError
+
     try:
         yield cluster_verbs
     except ClusterError as error:

@@ -92,7 +92,7 @@ def show(diagnosis: Diagnosis, logs: list[Scanned], notes: list[str], output: Ou
         say_json(view.as_json(diagnosis, logs, notes))
     else:
         say(view.as_text(diagnosis, logs, notes))
-    raise typer.Exit(Exit.OK if diagnosis.findings else Exit.FAILED)
+    raise typer.Exit(Exit.FAILED if all(each.is_likely for each in diagnosis.findings) else Exit.OK)
 
 
 def add_to(app: typer.Typer) -> None:

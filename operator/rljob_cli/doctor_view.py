@@ -37,10 +37,15 @@ def number_shown(findings: Sequence[Finding]) -> int:
 
 def paragraph(number: int, finding: Finding) -> str:
     failure = finding.failure
-    lines = [f"{number}. {failure.code}: {failure.title}", f"   cause: {failure.cause}"]
+    if finding.is_likely:
+        lines = [f"{number}. not recognised; the words are those of: {failure.area}"]
+    else:
+        lines = [f"{number}. {failure.code}: {failure.title}", f"   cause: {failure.cause}"]
     lines += [f"   seen:  {where(each)}  {each.text[:WIDTH]}" for each in finding.evidence]
     if finding.count > len(finding.evidence):
         lines.append(f"          {finding.count} lines in all")
+    if finding.is_likely:
+        return "\n".join(lines)
     lines += [f"   do:    {each}" for each in failure.remedy]
     if failure.knob:
         lines.append(f"   field: {failure.knob}")
@@ -49,6 +54,8 @@ def paragraph(number: int, finding: Finding) -> str:
 
 def line(finding: Finding) -> str:
     kind = "earlier" if finding.is_earlier else LATER[finding.failure.level]
+    if finding.is_likely:
+        return f"{kind}: not recognised; {finding.failure.area} ({where(finding.evidence[0])})"
     return f"{kind}: {finding.failure.code}: {finding.failure.title} ({where(finding.evidence[0])})"
 
 
@@ -76,6 +83,9 @@ def as_json(diagnosis: Diagnosis, logs: Sequence[Scanned], notes: Sequence[str] 
 
 def value_of(finding: Finding) -> dict[str, object]:
     failure = finding.failure
+    evidence = {"count": finding.count, "evidence": [evidence_value(each) for each in finding.evidence]}
+    if finding.is_likely:
+        return {"code": None, "area": failure.area, "earlier": finding.is_earlier, **evidence}
     return {
         "code": failure.code,
         "title": failure.title,
@@ -88,8 +98,7 @@ def value_of(finding: Finding) -> dict[str, object]:
         "metric": failure.metric,
         "source": failure.source,
         "link": link(finding),
-        "count": finding.count,
-        "evidence": [evidence_value(each) for each in finding.evidence],
+        **evidence,
     }
 
 

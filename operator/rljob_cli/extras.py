@@ -8,9 +8,9 @@ PREFERRED = ("cluster", "doctor", "operator", "trainer")
 """of several extras that bring it, the first of these: the smaller ones"""
 
 
-def extra_of(module: str) -> str | None:
-    """Return the extra that brings a module's package; None: none does."""
-    wanted = plain(module.partition(".")[0])
+def extra_of(package: str) -> str | None:
+    """Return the extra that brings a package; None: none does."""
+    wanted = plain(package)
     try:
         found = [each for line in requires("rljob") or () if (each := REQUIREMENT.match(line))]
     except PackageNotFoundError:  # a checkout on PYTHONPATH

@@ -79,9 +79,10 @@ def main() -> None:
     try:
         app(prog_name=PLUGIN if Path(sys.argv[0]).name == "kubectl-rljob" else None)
     except ModuleNotFoundError as error:
-        if (extra := extra_of(error.name or "")) is None:
+        package = (error.name or "").partition(".")[0]
+        if (extra := extra_of(package)) is None:
             raise
-        say(f"this needs the package {error.name}: install rljob with its extra `{extra}`", err=True)
+        say(f"this command needs the package {package}: install rljob with its extra `{extra}`", err=True)
         sys.exit(Exit.SETUP)
 
 

@@ -83,6 +83,20 @@ def test_nothing_found_ends_with_one_as_grep_does():
     )
 
 
+def test_what_is_only_likely_is_shown_as_its_line_without_a_cause_or_a_remedy():
+    line = "mpirun noticed that process rank 3 on node gpu-2 exited on signal 9 (Killed)."
+    said = doctor("-", stdin=f"{line}\n")
+    head, seen = said.stdout.splitlines()
+    assert (head, seen) == (
+        "1. not recognised; the words are those of: Kubernetes and KubeRay",
+        f"   seen:  stdin:1  {line}",
+    )
+    assert said.exit_code == Exit.FAILED
+    (found,) = json.loads(doctor("-", "-o", "json", stdin=f"{line}\n").stdout)["failures"]
+    assert (found["code"], found["evidence"][0]["text"]) == (None, line)
+    assert not {"cause", "remedy", "title"} & found.keys()
+
+
 def test_an_exception_that_is_in_no_entry_is_shown_with_its_own_message():
     said = doctor("-", stdin="all is well\nown.OddError: so odd\n")
     assert said.exit_code == Exit.OK

@@ -77,15 +77,15 @@ def test_other_verbs_name_their_extra(tmp_path: Path, arguments: tuple[str, ...]
     (tmp_path / "log.txt").write_text("x\n")
     (tmp_path / "job.yaml").write_text((EXAMPLES / "quickstart.yaml").read_text())
     done = rljob(tmp_path, *arguments)
-    assert done.stderr == f"this needs the package {package}: install rljob with its extra `{extra}`\n"
+    assert done.stderr == f"this command needs the package {package}: install rljob with its extra `{extra}`\n"
     assert done.returncode == Exit.SETUP
 
 
 @pytest.mark.parametrize(
-    ("module", "extra"),
+    ("package", "extra"),
     [
-        ("torch.nn", "trainer"),
-        ("kubernetes.aio", "cluster"),
+        ("torch", "trainer"),
+        ("kubernetes", "cluster"),
         ("ahocorasick_rs", "doctor"),
         ("wandb", "wandb"),
         ("pytest", None),
@@ -93,5 +93,5 @@ def test_other_verbs_name_their_extra(tmp_path: Path, arguments: tuple[str, ...]
         ("nothing", None),
     ],
 )
-def test_an_extra_is_named_where_one_brings_the_package(module: str, extra: str | None) -> None:
-    assert extra_of(module) == extra
+def test_an_extra_is_named_where_one_brings_the_package(package: str, extra: str | None) -> None:
+    assert extra_of(package) == extra

@@ -4,7 +4,7 @@ import pytest
 
 from rljob_api.known_failure import KnownFailure, without_line
 from rljob_doctor.catalogue import catalogue
-from rljob_doctor.diagnosis import EPISODE
+from rljob_doctor.diagnosis import EPISODE, diagnose
 from rljob_doctor.known import LONGEST_EVIDENCE, known_failure, logged
 from rljob_doctor.scan import scan
 
@@ -31,6 +31,17 @@ def test_an_exception_without_an_entry_is_named_with_its_own_message():
     failure = found("fine", "ValueError: something of the user's")
     assert failure is not None
     assert (failure.code, failure.evidence) == ("PythonException", "rank-0.log: ValueError: something of the user's")
+
+
+def test_what_is_only_likely_is_not_known():
+    line = "mpirun noticed that process rank 3 on node gpu-2 exited on signal 9 (Killed)."
+    assert [each.is_likely for each in diagnose([scan("log", line.encode())]).findings] == [True]
+    assert found(line) is None
+
+    frames = 'Traceback (most recent call last):\n  File "/x/sglang/srt/models/qwen3.py", line 1, in load_weights'
+    failure = found(frames, "KeyError: 'model.layers.0.mlp'")
+    assert diagnose([scan("log", f"{frames}\nKeyError: 'model.layers.0.mlp'".encode())]).findings[0].is_likely
+    assert failure is not None and (failure.code, failure.evidence[-20:]) == ("PythonException", "'model.layers.0.mlp'")
 
 
 def test_a_failure_that_the_attempt_survived_did_not_end_it():

@@ -4,13 +4,13 @@ import ast
 from pathlib import Path
 
 import pytest
-from unit.api.failures.test_source_errors import log_of
 
 from rljob_doctor.catalogue import catalogue
 from rljob_doctor.diagnosis import diagnose
 from rljob_doctor.entry import Failure
 from rljob_doctor.scan import scan
 from support.api.bad_manifests import Case, cases
+from unit.doctor.test_source_errors import log_of
 
 OF_THE_TEXT = ("manifest: stands for more than", "manifest: contains itself")
 """attacks on the reader, which no user meets by mistake"""

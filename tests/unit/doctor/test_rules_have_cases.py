@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from unit.api.failures import test_own_messages, test_topics
-from unit.api.failures.test_logs_of_users import FAILING, logs
-from unit.api.failures.test_source_errors import ROWS, log_of
 
 from rljob_doctor import topics
 from rljob_doctor.scan import scan
+from unit.doctor import test_own_messages, test_topics
+from unit.doctor.test_logs_of_users import FAILING, logs
+from unit.doctor.test_source_errors import ROWS, log_of
 
 
 def cases_of(test: Callable[..., Any]) -> Any:
