@@ -18,6 +18,15 @@ WITHOUT_EFFECT = re.compile(
 ARGUMENT = re.compile(r".*, (\S+ )?line \d+", re.DOTALL)
 """the origin of a field that an argument sets; others are defaults"""
 MOST_ROUNDS = 50
+OTHER_FAMILY = re.compile(
+    r"minimax|qwen-?3[-_.]?next|qwen-?3\.[5-9]|qwen-?[23](?:\.5)?[-_.]?(?:vl|omni|audio)|gpt-?oss|glm-?5|glm-?4\.\d+[-_]?flash"
+    r"|glm-?4\.7-30b|glm-?4(?:\.\d)?v\b|gemma-?2\b|gemma-?3n|gemma-?3-(?:4|12|27)b|deepseek-?v(?:2|3\.2|4)|llama-?4"
+    r"|mamba|jamba|\bphi-?\d|mimo|step-?3|olmo|falcon|internlm|baichuan|chatglm|hunyuan|ernie|seed-oss|smollm3|exaone",
+    re.IGNORECASE,
+)
+"""in the names of checkpoints whose families rljob does not train"""
+OWN_TURN = re.compile(r"qwen-?2|qwq|llama-?3\.[1-3]|smollm-?2?\b", re.IGNORECASE)
+"""in the names of checkpoints whose chat templates begin with a system turn of their own"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +53,7 @@ class Imported:
 def finished(draft: Draft, name: str) -> Imported:
     """Return the manifest of a draft. The draft changes: settings without effect are left out, with a note."""
     metadata = {"name": manifest.dns_label(name) or UNNAMED}
+    _judge_model(draft)
     for _ in range(MOST_ROUNDS):
         content = {"apiVersion": API_VERSION, "kind": "RLJob", "metadata": metadata, "spec": draft.spec}
         problems = problems_of(content)
@@ -51,6 +61,19 @@ def finished(draft: Draft, name: str) -> Imported:
         if not [_left_out(draft, problem) for problem in idle if _is_ours(draft, problem)]:
             break
     return Imported(content, draft.origins, tuple(draft.notes), problems, draft.arguments, draft.listed)
+
+
+def _judge_model(draft: Draft) -> None:
+    """Note what the name of the checkpoint says, which may not be here to be read."""
+    name = str(draft.spec.get("model", {}).get("checkpoint", "")).rpartition("/")[2]
+    data = draft.spec.get("data", {})
+    origin = draft.origins.get("model.checkpoint", "")
+    if found := OTHER_FAMILY.search(name):
+        why = f"{found[0]} names a family that rljob does not train; docs/models.md has those that it trains"
+        draft.notes.append(Note(NoteKind.LOST, origin, why))
+    elif OWN_TURN.search(name) and data.get("chatTemplate", True) and "systemPrompt" not in data:
+        why = "its chat template adds a system turn by itself, which rljob leaves out; spec.data.systemPrompt sets one"
+        draft.notes.append(Note(NoteKind.CHECK, origin, why))
 
 
 def problems_of(content: Mapping[str, Any]) -> tuple[Problem, ...]:

@@ -3,6 +3,7 @@
 from rljob_importing.mapping import REAL, TEXT, WHOLE, Entry, Field, Joint, Lost, Needless, chosen, means, same
 
 FROM_CHECKPOINT = Needless("the architecture is read from the checkpoint")
+OTHER_FAMILY = Lost("rljob does not train such layers: docs/models.md has the families that it trains")
 MIXTURE = Lost("the learner's mixture of experts has no such setting")
 PREDICTION = Lost("the learner has no multi-token prediction")
 LORA = Lost("rljob has no LoRA, and trains all parameters")
@@ -67,38 +68,35 @@ EXPERTS: dict[str, Entry] = {
     ),
     "custom-model-provider-path": Lost("models are those of the families that rljob knows"),
 }
-ARCHITECTURE: dict[str, Entry] = same(
-    FROM_CHECKPOINT,
-    (
-        *("num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads", "num-query-groups", "kv-channels"),
-        *("group-query-attention", "swiglu", "normalization", "norm-epsilon", "layernorm-epsilon", "rotary-base"),
-        *("rotary-percent", "use-rotary-position-embeddings", "position-embedding-type", "disable-bias-linear"),
-        *("add-qkv-bias", "qk-layernorm", "vocab-size", "untie-embeddings-and-output-weights", "seq-length"),
-        *("max-position-embeddings", "make-vocab-size-divisible-by", "tokenizer-type", "tokenizer-model", "spec"),
-        *("apply-layernorm-1p", "attention-output-gate", "rotary-scaling-factor", "use-rope-scaling", "rope-type"),
-        *("multi-latent-attention", "q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim", "v-head-dim"),
-        *(
-            "mscale",
-            "mscale-all-dim",
-            "beta-fast",
-            "beta-slow",
-            "rope-scaling-factor",
-            "original-max-position-embeddings",
+ARCHITECTURE: dict[str, Entry] = {
+    **same(
+        FROM_CHECKPOINT,
+        (
+            *("num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads", "num-query-groups", "kv-channels"),
+            *("group-query-attention", "swiglu", "normalization", "norm-epsilon", "layernorm-epsilon", "rotary-base"),
+            *("rotary-percent", "use-rotary-position-embeddings", "position-embedding-type", "disable-bias-linear"),
+            *("add-qkv-bias", "qk-layernorm", "vocab-size", "untie-embeddings-and-output-weights", "seq-length"),
+            *("max-position-embeddings", "make-vocab-size-divisible-by", "tokenizer-type", "tokenizer-model"),
+            *("apply-layernorm-1p", "rotary-scaling-factor", "use-rope-scaling", "rope-type", "multi-latent-attention"),
+            *("q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim", "v-head-dim", "mscale"),
+            *("mscale-all-dim", "beta-fast", "beta-slow", "rope-scaling-factor", "original-max-position-embeddings"),
+            *("rotary-interleaved", "window-size", "window-attn-skip-freq", "softmax-type", "padded-vocab-size"),
+            *("post-self-attn-layernorm", "post-mlp-layernorm", "enable-experimental", "add-bias-linear", "model-type"),
+            "init-method-std",
         ),
-        *("rotary-interleaved", "no-rope-freq", "window-size", "window-attn-skip-freq", "softmax-type", "quick-geglu"),
-        *("post-self-attn-layernorm", "post-mlp-layernorm", "glu-linear-offset", "activation-func-clamp-value"),
-        *("experimental-attention-variant", "linear-attention-freq", "linear-conv-kernel-dim", "padded-vocab-size"),
-        *("linear-key-head-dim", "linear-value-head-dim", "linear-num-key-heads", "linear-num-value-heads"),
-        *(
-            "enable-experimental",
-            "use-gated-attention",
-            "full-attention-interval",
-            "squared-relu",
-            "hybrid-override-pattern",
-        ),
-        *("add-bias-linear", "model-type", "is-hybrid-model", "mamba-num-heads", "init-method-std"),
     ),
-)
+    **same(
+        OTHER_FAMILY,
+        (
+            *("attention-output-gate", "use-gated-attention", "experimental-attention-variant", "no-rope-freq"),
+            *("full-attention-interval", "linear-attention-freq", "linear-conv-kernel-dim", "linear-key-head-dim"),
+            *("linear-value-head-dim", "linear-num-key-heads", "linear-num-value-heads", "squared-relu", "quick-geglu"),
+            *("glu-linear-offset", "activation-func-clamp-value", "hybrid-override-pattern", "is-hybrid-model"),
+            "mamba-num-heads",
+        ),
+    ),
+    "spec": Joint("none: the layers of a model are its family's"),
+}
 RECOMPUTE: dict[str, Entry] = {
     "recompute-granularity": Field("training.recompute", chosen({"full": "Full"})),
     "recompute-method": Field("extraArgs.megatron.recompute_method", TEXT),

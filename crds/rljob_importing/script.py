@@ -12,7 +12,7 @@ from rljob_importing.shell import Files
 from rljob_importing.shell_words import ShellError, TooMuchError
 from rljob_importing.words import Given
 
-YAML = (".yaml", ".yml")
+YAML, PYTHON = (".yaml", ".yml"), ".py"
 MOST_BASES = 10
 """configurations that one builds on, one after the other"""
 BASE = "defaults"
@@ -29,6 +29,10 @@ def imported(text: str, name: str, files: Files, given: Mapping[str, str]) -> Im
     Raises NoTrainingError.
     """
     stem = name.rpartition("/")[2].rpartition(".")[0] or name
+    if name.endswith(PYTHON):
+        raise NoTrainingError(
+            "is a launcher in Python, which is not read: import the command that it prints or runs, as a bash script"
+        )
     draft = from_configuration(text, files) if name.endswith(YAML) else from_script(text, files, given)
     return finish.finished(draft, stem.removeprefix("run-").removeprefix("run_"))
 

@@ -52,6 +52,8 @@ REDIRECTS = frozenset({"<", ">", "<<", "<<-", "<<<", ">>", "&>", "<&", ">&"})
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 SHELLS = re.compile(r"(.*/)?(?:ba|z|da)?sh")
 RUNS_TEXT = re.compile(r"-[a-z]*c")
+READ, READ_LINES = "read", ("mapfile", "readarray")
+"""what sets variables from text that only a run could know"""
 BATCH, BATCH_COMMAND = "sbatch", "COMMAND"
 """NeMo-RL's way to start: `COMMAND="uv run …" sbatch ray.sub`"""
 PARAMETER = re.compile(r"(\w+|[@*#?$!-])(\[[^\]]*\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
@@ -79,6 +81,8 @@ class Shell:
     arrays: set[str] = field(default_factory=set)
     commands: list[Command] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    read: set[str] = field(default_factory=set)
+    """variables that `read` sets"""
     depth: int = 0
     """how many conditions and loops are open"""
     sourced: int = 0
@@ -86,6 +90,12 @@ class Shell:
     nested: int = 0
     """how many defaults of variables are open"""
     work: int = 0
+
+    def note(self, line: int, why: str) -> None:
+        """Note what is not known at a line of the file that is read, once."""
+        note = f"{self.file} line {line}: {why}".strip()
+        if note not in self.notes:
+            self.notes.append(note)
 
     def made(self, characters: int, line: int) -> None:
         """Count what was made. Raises TooMuchError."""
@@ -166,6 +176,9 @@ def _run(shell: Shell, words: Sequence[RawWord | Array], is_conditional: bool) -
     rest = [word for word in words[declares + options + len(assigned) :] if isinstance(word, RawWord)]
     if declares or not rest:
         return
+    if rest[0].plain in (READ, *READ_LINES):
+        _is_read(shell, [word.plain for word in rest[1:] if word.plain and not word.plain.startswith("-")])
+        return
     if rest[0].plain in ("source", ".") and len(rest) > 1:
         _source(shell, rest[1])
         return
@@ -177,6 +190,14 @@ def _run(shell: Shell, words: Sequence[RawWord | Array], is_conditional: bool) -
         texts.append(shell.variables[BATCH_COMMAND][0])
     for text in texts:
         _read_text(shell, text)
+
+
+def _is_read(shell: Shell, names: Sequence[str]) -> None:
+    """Forget variables that the script fills from the output of a program or from a file."""
+    for name in names:
+        shell.variables.pop(name, None)
+        shell.arrays.discard(name)
+        shell.read.add(name)
 
 
 def _runs_a_text(command: Command, index: int) -> bool:
@@ -217,7 +238,7 @@ def _assign(shell: Shell, word: RawWord | Array, is_conditional: bool) -> None:
         items = tuple(expanded for each in word.words for expanded in _expand(shell, each))
         before = shell.variables.get(word.name, ()) if word.appends else ()
         if is_conditional:
-            shell.notes.append(f"line {word.line}: the array {word.name} is set under a condition; used as it stands")
+            shell.note(word.line, f"the array {word.name} is set under a condition; used as it stands")
         if len(before) + len(items) > MOST_WORDS:
             raise TooMuchError(f"line {word.line}: the array {word.name} has more than {MOST_WORDS} words")
         shell.variables[word.name] = (*before, *items)
@@ -255,7 +276,7 @@ def _source(shell: Shell, word: RawWord) -> None:
     path = _joined(shell, word.pieces, word.line).text
     text = shell.files(path) if shell.sourced < MOST_FILES else None
     if text is None:
-        shell.notes.append(f"line {word.line}: the sourced file {path} was not found; its arguments are missing")
+        shell.note(word.line, f"the sourced file {path} was not found; its arguments are missing")
         return
     shell.sourced += 1
     outer, shell.file = shell.file, path.rpartition("/")[2]
@@ -355,7 +376,11 @@ def _parameter(shell: Shell, piece: Piece, line: int) -> list[Word]:
         if action.endswith("="):
             shell.variables[name] = (value,)
         return [value]
-    if index in ("[@]", "[*]") or name in ("@", "*"):
+    if name in ("@", "*"):
+        return []
+    if index in ("[@]", "[*]"):
+        why = "is read while the script runs" if name in shell.read else "is not set in the script"
+        shell.note(line, f"the array {name} {why}; its arguments are missing")
         return []
     return [Word(written, line, shell.file, (f"${name} is not set in the script",))]
 

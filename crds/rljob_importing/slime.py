@@ -7,6 +7,7 @@ from rljob_api.rules import arguments as passing
 from rljob_api.sections import Evaluation
 from rljob_importing.draft import Arguments, Draft, NoteKind, carry_over, origin
 from rljob_importing.mapping import function
+from rljob_importing.megatron_flags import FROM_CHECKPOINT, OTHER_FAMILY
 from rljob_importing.slime_flags import DEFAULTS, ESTIMATORS, FLAGS, ONE_NODE, OTHER_FUNCTION, REWARDS, RL_DEFAULTS
 from rljob_importing.words import Given, Word
 
@@ -21,11 +22,21 @@ SFT_ROLLOUT = "sft_rollout"
 FULLY_ASYNC = "fully_async_rollout"
 QUANTISED = re.compile(r"[-_](fp8|int4)$", re.IGNORECASE)
 """end of the name of a quantised checkpoint, in slime's scripts and on the hub"""
+FP8_BLOCK = 128
 FORMATS = {"fp8": "Fp8", "int4": "Int4"}
 WITHOUT_QAT = (
     "; experts and all other linear layers are quantised, in groups of 32, and the learner does not train with weights"
     " that are rounded like theirs (slime: OPEN_TRAINING_INT4_FAKE_QAT_FLAG, OPEN_TRAINING_INT4_GROUP_SIZE)"
 )
+OUR_WORDS = {
+    "training.precision": {"bfloat16": "bf16", "float32": "fp32", "float": "fp32"},
+    "runtime.device": {"cuda": "Gpu", "cpu": "Cpu"},
+}
+"""fields with other words than the arguments of SGLang that they stand for"""
+OUR_LAYERS = re.compile(
+    r"glm4(_?moe|_5)?|llama\w*|qwen[23](_?moe)?|mistral|mixtral|deepseek_?v3|moonlight|kimi_?k2|gemma3?"
+)
+"""modules with the layers of families that rljob trains"""
 SET_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -43,6 +54,8 @@ def draft(given: Sequence[Given], program: Word) -> Draft:
     _asynchronous(made, arguments, program)
     _placement(made, arguments)
     _virtual_stages(made, arguments)
+    _stages(made, arguments)
+    _layers(made, arguments)
     _warmup(made, arguments)
     _balance(made, arguments)
     _biases(made, arguments)
@@ -66,12 +79,27 @@ def _sglang(made: Draft, given: Given) -> bool:
         return True
     value = _typed(given, declared.kind)
     if path := passing.owner_of("sglang", declared.canonical):
-        made.put(path.removeprefix("spec."), value, origin(given))
+        _owned(made, given, path.removeprefix("spec."), value)
     elif problem := passing.problem("sglang", name, value):
         made.note(NoteKind.LOST, given, problem.rule)
     else:
         made.put(f"extraArgs.sglang.{name}", value, origin(given))
     return True
+
+
+def _owned(made: Draft, given: Given, path: str, value: object) -> None:
+    """Set the field that stands for an argument of SGLang, in the field's own words."""
+    words = OUR_WORDS.get(path)
+    if words is None:
+        made.put(path, value, origin(given))
+    elif value == "auto":
+        made.note(NoteKind.NEEDLESS, given, f"spec.{path} decides it")
+    elif str(value) not in words:
+        made.note(NoteKind.LOST, given, f"spec.{path} has {', '.join(sorted({*words.values()}))}")
+    else:
+        made.put(path, words[str(value)], origin(given))
+        if words[str(value)] == "fp32":
+            made.note(NoteKind.CHECK, given, "learner and engines have one precision")
 
 
 def _typed(given: Given, kind: str) -> object:
@@ -105,6 +133,19 @@ def _quantization(made: Draft, arguments: Arguments) -> None:
     begins = f"the learner begins with the checkpoint in bf16, whose name has no {found[1]} at its end"
     made.note(NoteKind.CHECK, given, begins + (WITHOUT_QAT if kind == "Int4" else ""))
     made.put("rollout.quantization", kind, origin(given))
+    if kind == "Fp8":
+        _cut_experts(made, arguments)
+
+
+def _cut_experts(made: Draft, arguments: Arguments) -> None:
+    """FP8 has a scale for each block of 128 x 128, which the ranks of an engine may not cut."""
+    width, ranks = arguments.whole("moe-ffn-hidden-size"), arguments.whole("rollout-num-gpus-per-engine") or 1
+    if not width or width % (ranks * FP8_BLOCK) == 0:
+        return
+    nearest = max((each for each in range(1, ranks) if width % (each * FP8_BLOCK) == 0), default=None)
+    why = f"{ranks} GPUs of an engine cut experts of {width} into pieces that are no multiple of {FP8_BLOCK}"
+    fits = f"; nearest valid: spec.rollout.gpusPerEngine {nearest}" if nearest else ""
+    made.note(NoteKind.LOST, arguments.get("rollout-num-gpus-per-engine"), f"{why}, a block of FP8{fits}")
 
 
 def _algorithm(made: Draft, arguments: Arguments) -> None:
@@ -112,6 +153,8 @@ def _algorithm(made: Draft, arguments: Arguments) -> None:
     if loss == "sft_loss" or SFT_ROLLOUT in (arguments.text("rollout-function-path") or ""):
         chosen = arguments.get("loss-type") or arguments["rollout-function-path"]
         made.put("algorithm.name", "sft", origin(chosen))
+        if SFT_ROLLOUT in (arguments.text("rollout-function-path") or ""):
+            made.put("data.chatTemplate", True, f"{SFT_ROLLOUT} always renders with the chat template")
         return
     if loss not in (None, "policy_loss"):
         made.note(NoteKind.LOST, arguments["loss-type"], "algorithm.name can be a function of your own")
@@ -316,7 +359,9 @@ def _placement(made: Draft, arguments: Arguments) -> None:
         rule = f"{gpus} GPUs are no multiple of {engine}, the GPUs of an engine; the rest is left over"
         made.note(NoteKind.CHECK, arguments.get("rollout-num-gpus"), rule)
     source = arguments.get("rollout-num-gpus")
-    made.put("rollout.engines", max(1, gpus // engine), origin(source) if source else f"{gpus} GPUs, {engine} for each")
+    named = "" if "actor-num-gpus-per-node" in arguments else f"; {DEFAULT}: the script names no GPUs"
+    shares = f"{gpus} GPUs, {engine} for each{named}"
+    made.put("rollout.engines", max(1, gpus // engine), origin(source) if source else shares)
 
 
 def _placed_by(arguments: Arguments, colocated: bool) -> str:
@@ -335,6 +380,39 @@ def _virtual_stages(made: Draft, arguments: Arguments) -> None:
     else:
         why = "set spec.training.virtualPipeline to the layers of a pipeline stage, divided by this number"
         made.note(NoteKind.UNKNOWN, source, why)
+
+
+def _layers(made: Draft, arguments: Arguments) -> None:
+    """`--spec MODULE FUNCTION` builds the layers of a model that Megatron does not have itself."""
+    if (given := arguments.get("spec")) is None:
+        return
+    module = (given.words[0].text if given.words else "").rpartition(".")[2]
+    if OUR_LAYERS.fullmatch(module):
+        made.note(NoteKind.NEEDLESS, given, FROM_CHECKPOINT.why)
+    else:
+        made.note(NoteKind.LOST, given, OTHER_FAMILY.why)
+
+
+def _stages(made: Draft, arguments: Arguments) -> None:
+    """Megatron gives the first or last stage its own number of layers, and shares the rest equally."""
+    first, last = (arguments.get(f"decoder-{which}-pipeline-num-layers") for which in ("first", "last"))
+    given = first or last
+    if given is None:
+        return
+    layers, stages = arguments.whole("num-layers"), arguments.whole("pipeline-model-parallel-size") or 1
+    ends = [arguments.whole(each.name) for each in (first, last) if each]
+    if not layers or None in ends or "training.virtualPipeline" in made.origins or stages <= len(ends):
+        why = "set spec.training.pipelineLayers: the number of layers of each stage, in order"
+        made.note(NoteKind.UNKNOWN, given, why)
+        return
+    between, rest = divmod(layers - sum(filter(None, ends)), stages - len(ends))
+    if rest or between < 1:
+        why = f"the other {stages - len(ends)} stages cannot share the layers that are left of {layers} equally"
+        made.note(NoteKind.UNKNOWN, given, f"{why}; set spec.training.pipelineLayers")
+        return
+    middle = [between] * (stages - len(ends))
+    numbers = [*(ends[:1] if first else []), *middle, *(ends[-1:] if last else [])]
+    made.put("training.pipelineLayers", numbers, origin(given))
 
 
 def _warmup(made: Draft, arguments: Arguments) -> None:

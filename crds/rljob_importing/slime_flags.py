@@ -262,10 +262,8 @@ LAYOUT: dict[str, Entry] = {
     "expert-tensor-parallel-size": Field("training.expertTensorParallel", WHOLE),
     "context-parallel-size": Field("training.contextParallel", WHOLE),
     "sequence-parallel": Field("training.sequenceParallel", ON),
-    **same(
-        Lost("set training.pipelineLayers: the number of layers of each stage"),
-        ("decoder-last-pipeline-num-layers", "decoder-first-pipeline-num-layers", "pipeline-model-parallel-layout"),
-    ),
+    **same(Joint("training.pipelineLayers"), ("decoder-last-pipeline-num-layers", "decoder-first-pipeline-num-layers")),
+    "pipeline-model-parallel-layout": Lost("set training.pipelineLayers: the number of layers of each stage"),
     "num-virtual-stages-per-pipeline-rank": Field("training.virtualPipeline", WHOLE),
     "num-layers-per-virtual-pipeline-stage": Joint("training.virtualPipeline"),
     **RECOMPUTE,

@@ -422,3 +422,156 @@ def test_notes_of_many_unknown_parts_are_short():
 def test_only_the_first_unknown_names_are_compared_with_the_known_ones():
     unlisted = notes(" ".join(f"--num-rolloutt{index} 1" for index in range(2_000)), NoteKind.UNLISTED)
     assert ["did you mean" in note for note in unlisted] == [True] * 100 + [False] * 1_900
+
+
+STAGES = "--num-layers 61 --pipeline-model-parallel-size 4"
+
+
+@pytest.mark.parametrize(
+    ("words", "layers"),
+    [
+        (f"{STAGES} --decoder-last-pipeline-num-layers 13", [16, 16, 16, 13]),
+        (f"{STAGES} --decoder-first-pipeline-num-layers 13", [13, 16, 16, 16]),
+        (f"{STAGES} --decoder-first-pipeline-num-layers 15 --decoder-last-pipeline-num-layers 14", [15, 16, 16, 14]),
+        ("--num-layers 10 --pipeline-model-parallel-size 2 --decoder-last-pipeline-num-layers 4", [6, 4]),
+    ],
+)
+def test_uneven_stages_are_counted(words: str, layers: list[int]):
+    assert spec_of(words)["training"]["pipelineLayers"] == layers
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"{STAGES} --decoder-last-pipeline-num-layers 12",
+        "--pipeline-model-parallel-size 4 --decoder-last-pipeline-num-layers 12",
+        "--num-layers 61 --decoder-last-pipeline-num-layers 12",
+        f"{STAGES} --decoder-last-pipeline-num-layers $LAST",
+        f"{STAGES} --decoder-last-pipeline-num-layers 61",
+    ],
+)
+def test_uneven_stages_that_cannot_be_counted_are_named(words: str):
+    assert "pipelineLayers" not in spec_of(words)["training"]
+    assert [each for each in notes(words, NoteKind.UNKNOWN) if "spec.training.pipelineLayers" in each]
+
+
+def test_a_supervised_rollout_always_renders_with_the_chat_template():
+    words = "--rollout-function-path slime.rollout.sft_rollout.generate_rollout --loss-type sft_loss"
+    assert spec_of(words, "train_async.py")["data"]["chatTemplate"] is True
+    assert spec_of("")["data"]["chatTemplate"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "section", "field", "value"),
+    [
+        ("--sglang-dtype bfloat16", "training", "precision", "bf16"),
+        ("--sglang-dtype float32", "training", "precision", "fp32"),
+        ("--sglang-dtype auto", "training", "precision", None),
+        ("--sglang-dtype float16", "training", "precision", None),
+        ("--sglang-device cuda", "runtime", "device", "Gpu"),
+        ("--sglang-device cpu", "runtime", "device", "Cpu"),
+        ("--sglang-device xpu", "runtime", "device", None),
+    ],
+)
+def test_words_of_sglang_become_those_of_the_field(words: str, section: str, field: str, value: str | None):
+    found = from_words(f"{SMALL} {words}")
+    assert found.content["spec"].get(section, {}).get(field) == value
+    assert not [problem for problem in found.problems if problem.field == f"spec.{section}.{field}"]
+    assert value or [each for each in found.notes if f"spec.{section}.{field}" in each.why]
+
+
+@pytest.mark.parametrize(
+    ("words", "is_named"),
+    [
+        ("--spec slime_plugins.models.qwen3_next get_qwen3_next_spec", True),
+        ("--spec slime_plugins.models.glm4 get_glm_spec", False),
+        ("--attention-output-gate", True),
+        ("--linear-attention-freq 4", True),
+        ("--multi-latent-attention", False),
+    ],
+)
+def test_layers_of_a_family_that_is_not_trained_are_named(words: str, is_named: bool):
+    lost = notes(words, NoteKind.LOST)
+    assert bool([each for each in lost if "docs/models.md" in each]) is is_named
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("MiniMax-M2", "Qwen3-Next-80B-A3B", "Qwen3.5-35B-A3B", "GLM-5", "glm5-744B-A40B", "GLM-4.7-Flash"),
+        *("gpt-oss-20b", "Qwen2.5-VL-7B-Instruct", "DeepSeek-V3.2", "gemma-3-4b-it", "Llama-4-Scout", "GLM-4.5V"),
+    ],
+)
+def test_a_checkpoint_of_a_family_that_is_not_trained_is_named(name: str):
+    found = from_words(f"{SMALL} --hf-checkpoint /m/{name}")
+    assert [each for each in found.notes if each.kind is NoteKind.LOST and "does not train" in each.why]
+
+
+OURS = (
+    "Qwen3-30B-A3B",
+    "Qwen2.5-7B",
+    "Meta-Llama-3-8B",
+    "GLM-4.5-Air",
+    "GLM-4.7",
+    "GLM-Z1-9B-0414",
+    "DeepSeek-V3-0324",
+)
+
+
+@pytest.mark.parametrize("name", [*OURS, "Kimi-K2-Instruct", "Mixtral-8x7B", "gemma-3-1b-it", "Moonlight-16B-A3B"])
+def test_a_checkpoint_of_a_family_that_is_trained_is_not(name: str):
+    found = from_words(f"{SMALL} --hf-checkpoint /m/{name}")
+    assert not [each for each in found.notes if "does not train" in each.why]
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "is_said"),
+    [
+        ("Qwen2.5-7B-Instruct", "--apply-chat-template", True),
+        ("Llama-3.1-8B-Instruct", "--apply-chat-template", True),
+        ("Qwen2.5-7B-Instruct", "", False),
+        ("Qwen3-8B", "--apply-chat-template", False),
+    ],
+)
+def test_a_system_turn_that_a_template_adds_by_itself_is_named(name: str, words: str, is_said: bool):
+    found = from_words(f"{SMALL} --hf-checkpoint /m/{name} {words}")
+    assert bool([each for each in found.notes if "spec.data.systemPrompt" in each.why]) is is_said
+
+
+@pytest.mark.parametrize(
+    ("width", "ranks", "nearest"), [(768, 8, 6), (768, 2, None), (1536, 8, 6), (2048, 8, None), (100, 2, 0)]
+)
+def test_fp8_blocks_that_an_engine_would_cut_are_named(width: int, ranks: int, nearest: int | None):
+    words = f"--hf-checkpoint /m/MoE-FP8 --moe-ffn-hidden-size {width} --rollout-num-gpus-per-engine {ranks} --colocate"
+    cut = [each for each in notes(words, NoteKind.LOST) if "block of FP8" in each]
+    assert bool(cut) is (nearest is not None)
+    assert not nearest or f"gpusPerEngine {nearest}" in cut[0]
+
+
+def test_a_launcher_in_python_is_refused_as_one():
+    with pytest.raises(NoTrainingError, match="a launcher in Python, which is not read"):
+        imported("U.execute_train(train_args='--lr 1e-6')", "run_qwen3.py", lambda path: None, {})
+
+
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        ('read -ra MODEL_ARGS <<< "$(python3 args.py)"', "is read while the script runs"),
+        ("mapfile -t MODEL_ARGS < <(python3 args.py)", "is read while the script runs"),
+        ("readarray -t MODEL_ARGS < args.txt", "is read while the script runs"),
+        ("X=1", "is not set in the script"),
+    ],
+)
+def test_arguments_that_only_a_run_could_know_are_missed(before: str, why: str):
+    text = f"{before}\npython3 train.py {SMALL} ${{MODEL_ARGS[@]}} --colocate\n"
+    found = imported(text, "run.sh", lambda path: None, {})
+    assert f"line 2: the array MODEL_ARGS {why}; its arguments are missing" in [str(each) for each in found.notes]
+    assert found.content["spec"]["placement"] == "Colocated"
+
+
+def test_a_note_on_a_sourced_file_names_that_file():
+    model = "\nif [ $BIG ]; then\n  MODEL_ARGS=(--num-layers 4)\nfi\n"
+    text = f"source models/small.sh\npython3 train.py {SMALL} ${{MODEL_ARGS[@]}}\n"
+    found = imported(text, "run.sh", {"models/small.sh": model}.get, {})
+    why = "the array MODEL_ARGS is set under a condition; used as it stands"
+    assert f"small.sh line 3: {why}" in [str(each) for each in found.notes]
