@@ -4,6 +4,7 @@ A verb that needs the trainer's packages imports them when it runs, so `validate
 only the base dependencies are installed.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -118,6 +119,7 @@ def run(manifest: ManifestFile) -> None:
     from rljob_cli.display import display_for
     from rljob_cli.panels import run_facts
     from rljob_cli.rundir import RunDirectoryError, rundir
+    from rljob_trainer.preflight.gpus import look_at_gpus
     from rljob_trainer.processes import leftovers
 
     try:
@@ -127,7 +129,7 @@ def run(manifest: ManifestFile) -> None:
         raise typer.Exit(Exit.BAD_INPUT) from error
     left = bool(leftovers.find(leftovers.run_id(directory.path)))
     findings = validation.looked(job, files, here=True)
-    findings += look_at_machine(job, files, directory.path, has_leftovers=left)
+    findings += look_at_machine(job, files, directory.path, has_leftovers=left) + look_at_gpus(job.spec, os.environ)
     for warning in findings.warnings:
         say(f"warning: {warning}", err=True)
     if findings.problems:
