@@ -7,11 +7,10 @@ from typing import Any
 
 from rljob_api.sections import Data
 from rljob_trainer.data.errors import DataError
+from rljob_trainer.data.labels import is_label, label
 from rljob_trainer.data.messages import ASSISTANT, Message, kind_of, message
 
 RawRow = Mapping[str, Any]
-LABELS = frozenset((str, int, float))
-"""types of a label; bool is none, although Python takes it for an int"""
 NAMED, LONGEST_KEY = 50, 100
 """keys in a message, and characters of each"""
 
@@ -56,18 +55,18 @@ def row(raw: RawRow, place: str, data: Data, conversations: bool = False) -> Row
     if conversations and turns[-1].role == ASSISTANT:
         _only(raw, data, place)
         messages, answers = _split(turns, data.input_key, place)
-        label = "\n".join(text for turn in answers for text in turn.said)
+        answer = "\n".join(text for turn in answers for text in turn.said)
     else:
         messages, answers = _asked(turns, data.input_key, place), ()
-        label = _label(_find(raw, data.label_key, "labelKey", place), data.label_key, place)
-    return Row(place, messages, answers, isinstance(question, str), label, metadata)
+        answer = label(_find(raw, data.label_key, "labelKey", place), data, place, conversations)
+    return Row(place, messages, answers, isinstance(question, str), answer, metadata)
 
 
 def is_plain(raw: RawRow, data: Data) -> bool:
     """Return whether a row is a text with a label, of which `row` has nothing to say; a quick look at most rows."""
-    question, label = raw.get(data.input_key), raw.get(data.label_key)
+    question = raw.get(data.input_key)
     is_text = type(question) is str and bool(question.strip())
-    return is_text and type(label) in LABELS and data.metadata_key is None
+    return is_text and is_label(raw.get(data.label_key)) and data.metadata_key is None
 
 
 def require_response(found: Row) -> None:
@@ -142,11 +141,3 @@ def _only(raw: RawRow, data: Data, place: str) -> None:
         f"{place}: `{data.input_key}` ends with an answer of the assistant's, and `{data.label_key}` (data.labelKey) "
         "is there as well: remove that message, or the label"
     )
-
-
-def _label(value: Any, key: str, place: str) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
-    raise DataError(f"{place}: `{key}` (data.labelKey) is {kind_of(value)}, not a string or a number")

@@ -63,7 +63,7 @@ def test_a_missing_key_is_reported_with_file_line_and_the_keys_found(tmp_path):
             "the last message .* must be the user's",
         ),
         ({"question": "a", "answer": None}, r"`answer` \(data\.labelKey\) is null"),
-        ({"question": "a", "answer": ["b"]}, "of type list, not a string or a number"),
+        ({"question": "a", "answer": ["b"]}, "is a list, and rewards compare with one answer"),
         ([1], "a JSON object is wanted, found list"),
     ],
 )
