@@ -4,11 +4,12 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import orjson
 
 from rljob_trainer.data.errors import DataError
+from rljob_trainer.data.foreign_files import HEAD, no_json_lines
 from rljob_trainer.data.nesting import MOST_LEVELS, is_deep
 from rljob_trainer.data.row_file import PLACE, Digest, FoundRow, Part, unreadable
 from rljob_trainer.data.rows import RawRow
@@ -22,10 +23,16 @@ MOST_VALUES = 2**24
 CONTAINERS = frozenset((dict, list))
 
 
+class Peekable(Protocol):
+    def peek(self, size: int, /) -> bytes:
+        """Return what comes next, without taking it."""
+
+
 def json_lines(path: Path) -> Iterator[tuple[str, RawRow]]:
     """Yield each row with its place; raise DataError at the first that is not a JSON object."""
     try:
         with path.open("rb") as file:
+            _require_lines(file, path)
             for number, line in enumerate(_lines(file), start=1):
                 if not line.isspace() or len(line) > MOST_ROW_BYTES:
                     yield f"{path}:{number}", json_object(line, f"{path}:{number}")
@@ -38,6 +45,8 @@ def json_object(line: bytes, place: str) -> RawRow:
     _judge_size(line, place)
     try:
         value = json.loads(line)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place}: not JSON: not UTF-8 from byte {error.start} on; write the file as UTF-8") from error
     except ValueError as error:
         raise DataError(f"{place}: not JSON: {error}") from error
     except RecursionError as error:
@@ -69,7 +78,9 @@ class JsonLines:
         """Yield the lines that begin in the part; a blank line has no row. Raises DataError where one is no object."""
         with self.path.open("rb") as file:
             place = 0
-            if part.start:
+            if not part.start:
+                _require_lines(file, self.path)
+            else:
                 file.seek(part.start - 1)
                 # A line that goes on behind the part is judged where it begins.
                 place = part.start - 1 + len(file.readline(part.stop - part.start + 1))
@@ -93,6 +104,12 @@ class JsonLines:
                 file.seek(place)
                 rows.append(json_object(file.readline(MOST_ROW_BYTES + 1), f"{self.path} at byte {place}"))
         return rows
+
+
+def _require_lines(file: Peekable, path: Path) -> None:
+    """Raise DataError where the beginning of a file shows that it is of another kind."""
+    if (fault := no_json_lines(file.peek(HEAD))) is not None:
+        raise DataError(f"{path}: not JSON lines: it {fault}")
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:

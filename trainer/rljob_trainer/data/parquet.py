@@ -19,6 +19,7 @@ from pyarrow import RecordBatch
 from pyarrow.parquet import FileMetaData, ParquetFile, read_metadata
 
 from rljob_trainer.data.errors import DataError
+from rljob_trainer.data.foreign_files import HEAD, no_file, no_parquet
 from rljob_trainer.data.json_lines import MOST_ROW_BYTES
 from rljob_trainer.data.row_file import Digest, FoundRow, Part
 
@@ -46,12 +47,28 @@ def parquet_rows(path: Path, limit: int | None = None) -> Iterator[tuple[str, di
     They are decoded in a process with limits first: what that process survives takes no more here. Raises DataError if
     the file is missing, is not Parquet or takes too much.
     """
+    _require_parquet(path)
     _try_apart(path, limit, path.stat().st_mtime_ns if path.exists() else 0)
     number = 0
-    for batch in batches(path, limit):
-        for raw in islice(_rows(batch), None if limit is None else limit - number):
-            number += 1
-            yield f"{path} row {number}", raw
+    try:
+        for batch in batches(path, limit):
+            for raw in islice(_rows(batch), None if limit is None else limit - number):
+                number += 1
+                yield f"{path} row {number}", raw
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} row {number + 1}: has a text that is not UTF-8: {error.reason}") from error
+
+
+def _require_parquet(path: Path) -> None:
+    """Raise DataError where a path, or the beginning of the file, shows that it is no Parquet."""
+    try:
+        if (fault := no_file(path)) is None:
+            with path.open("rb") as file:
+                fault = no_parquet(file.read(HEAD))
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if fault is not None:
+        raise DataError(f"{path}: cannot be read as Parquet: it {fault}")
 
 
 def batches(path: Path, limit: int | None, begun: Callable[[int], None] | None = None) -> Iterator[RecordBatch]:
@@ -123,7 +140,11 @@ def _rows(batch: RecordBatch) -> Iterator[dict[str, Any]]:
     """Yield rows one by one where all at once would take much."""
     pieces = [batch] if size(batch) <= MOST_ROW_BYTES else [batch.slice(row, 1) for row in range(batch.num_rows)]
     for piece in pieces:
-        yield from piece.to_pylist()
+        try:
+            rows = iter(piece.to_pylist())
+        except UnicodeDecodeError:  # again one by one: it is raised in place of the row that has such a text
+            rows = (piece.slice(row, 1).to_pylist()[0] for row in range(piece.num_rows))
+        yield from rows
 
 
 @cache
@@ -205,7 +226,7 @@ class ParquetRows:
                         if place < part.stop:
                             yield place, place - part.start + 1, raw
                         place += 1
-        except pyarrow.ArrowException as error:
+        except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             raise unreadable(self.path, error, number) from error
 
     def read(self, places: Sequence[int]) -> list[Mapping[str, Any]]:
@@ -220,12 +241,13 @@ class ParquetRows:
                     table = file.read_row_group(number, use_threads=False)
                     offsets = [place - self._starts[number] for place in inside]
                     found.update(zip(inside, table.take(offsets).to_pylist(), strict=True))
-        except pyarrow.ArrowException as error:
+        except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             raise unreadable(self.path, error) from error
         return [found[place] for place in places]
 
     @cached_property
     def _metadata(self) -> FileMetaData:
+        _require_parquet(self.path)
         try:
             return read_metadata(self.path)
         except (OSError, pyarrow.ArrowException) as error:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rljob_trainer.data.errors import DataError
+from rljob_trainer.data.foreign_files import no_file
 from rljob_trainer.data.rows import RawRow
 
 PLACE = "\0"
@@ -16,7 +17,9 @@ FoundRow = tuple[int, int, RawRow | None]
 
 def unreadable(path: Path, error: OSError) -> DataError:
     """Return the error for a file that cannot be opened or read."""
-    return DataError(f"{path}: cannot be read: {error.strerror}")
+    of_path = isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError)
+    fault = no_file(path) if of_path else None
+    return DataError(f"{path}: cannot be read: {f'it {fault}' if fault else error.strerror}")
 
 
 class Digest(Protocol):

@@ -59,14 +59,29 @@ def row(raw: RawRow, place: str, data: Data, conversations: bool = False) -> Row
     else:
         messages, answers = _asked(turns, data.input_key, place), ()
         answer = label(_find(raw, data.label_key, "labelKey", place), data, place, conversations)
-    return Row(place, messages, answers, isinstance(question, str), answer, metadata)
+    found = Row(place, messages, answers, isinstance(question, str), answer, metadata)
+    if not all(map(_is_whole, (answer, *(text for turn in found.turns for text in turn.said)))):
+        raise DataError(
+            f"{place}: has half a character (a surrogate such as \\ud83d without its other half), which is no text: "
+            "was it cut between two halves? Write the row again from its source, or remove it"
+        )
+    return found
 
 
 def is_plain(raw: RawRow, data: Data) -> bool:
     """Return whether a row is a text with a label, of which `row` has nothing to say; a quick look at most rows."""
     question = raw.get(data.input_key)
-    is_text = type(question) is str and bool(question.strip())
-    return is_text and is_label(raw.get(data.label_key)) and data.metadata_key is None
+    answer = raw.get(data.label_key)
+    is_text = type(question) is str and bool(question.strip()) and _is_whole(question)
+    return is_text and is_label(answer) and _is_whole(str(answer)) and data.metadata_key is None
+
+
+def _is_whole(text: str) -> bool:
+    """Return whether a text has a form in UTF-8. JSON can have one that has not, and no tokenizer takes it."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def require_response(found: Row) -> None:

@@ -64,7 +64,6 @@ def test_a_missing_key_is_reported_with_file_line_and_the_keys_found(tmp_path):
         ),
         ({"question": "a", "answer": None}, r"`answer` \(data\.labelKey\) is null"),
         ({"question": "a", "answer": ["b"]}, "is a list, and rewards compare with one answer"),
-        ([1], "a JSON object is wanted, found list"),
     ],
 )
 def test_an_unusable_row_is_refused_with_its_place(tmp_path, row, said):
