@@ -42,12 +42,22 @@ def message(turn: Any, where: str) -> Message:
             pass
         case {"role": str(role), "tool_calls": [_, *_]} if turn.get("content") is None:
             content = ""
+        case {"role": str(_), "content": list(parts)}:
+            raise DataError(f"{where} {_fault_of_parts(parts)}")
         case _:
             raise DataError(f"{where} wants a `role` and a `content`, both text; is {turn!r:.200}")
     more = {name: value for name, value in turn.items() if name not in ("role", "content") and value is not None}
     if TOOL_CALLS in more:
         more[TOOL_CALLS] = _calls(more[TOOL_CALLS], where)
     return Message(role, content, more)
+
+
+def _fault_of_parts(parts: list[Any]) -> str:
+    kinds = {str(part.get("type")) for part in parts if isinstance(part, Mapping)} - {"text", "None"}
+    rule = "has a `content` of several parts, not text"
+    if kinds:
+        return f"{rule}; parts of type {', '.join(sorted(kinds))} are not used: models are trained on text alone"
+    return f"{rule}: join them into one text"
 
 
 def _calls(calls: Any, where: str) -> list[Mapping[str, Any]]:

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rljob_api import hub
+from rljob_trainer.data.foreign_files import no_directory
 from rljob_trainer.data.hub import HubError, cached, fetched, hub_of
 from rljob_trainer.processes.file_lock import locked
 
@@ -70,7 +71,7 @@ def checked(directory: Path, field: str = "model.checkpoint") -> Path:
     """Return the directory if it holds a complete checkpoint; raise ModelError naming what is missing and found."""
     if not directory.is_dir():
         wanted = f"{field} wants one, or {hub.MODEL_FORM}, or {SCHEME}{PACKAGE}"
-        raise ModelError(f"{directory}: no such directory ({wanted})")
+        raise ModelError(f"{directory}: {no_directory(directory) or 'no such directory'} ({wanted})")
     missing = [*_missing_config(directory), *_missing_tokenizer(directory), *_missing_weights(directory)]
     if missing:
         found = ", ".join(sorted(path.name for path in directory.iterdir())) or "nothing"

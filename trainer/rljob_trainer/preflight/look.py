@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from rljob_api.errors import ManifestError, Problem
 from rljob_api.sections import RLJob, Spec
 from rljob_api.sizing.known_models import KNOWN
 from rljob_api.sizing.model_shape import CHECKPOINT, TEACHER, quantised, shape
+from rljob_trainer.data.foreign_files import no_directory, no_file
 from rljob_trainer.preflight.downloads import download, file_of, file_on_this_machine
 from rljob_trainer.preflight.findings import Findings
 from rljob_trainer.preflight.functions import look_at_functions
@@ -18,7 +20,7 @@ from rljob_trainer.preflight.model_files import ModelFiles, model_files
 from rljob_trainer.preflight.sandbox import look_at_sandbox
 from rljob_trainer.preflight.teacher import look_at_weights
 from rljob_trainer.preflight.weights import judge_weights, read_weights
-from rljob_trainer.rundir.patient_reading import PATIENT
+from rljob_trainer.rundir.patient_reading import PATIENT, judge_volume
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +62,7 @@ def look_at_files(job: RLJob, files: ModelFiles | None, *, here: bool) -> Findin
     found += look_at_functions(spec, here) + look_at_sandbox(spec, here, os.environ)
     for field, source in spec.data.sources.items():
         if (file := file_of(source)) and file_on_this_machine(file[1]) is None:
-            found += elsewhere(f"{field}.{file[0]}", file[1], here)
+            found += look_at_path(f"{field}.{file[0]}", file[1], no_file, here)
     try:
         # Only here, because it needs packages of the trainer.
         from rljob_trainer.preflight.questions import look_at_questions
@@ -79,6 +81,21 @@ def look_at_machine(job: RLJob, files: ModelFiles | None, directory: Path, *, ha
     return judge_machine(job.spec, shape(files.config) if files else None, machine) + own_dump(job.spec, directory)
 
 
+def look_at_path(field: str, path: str, fault_of: Callable[[Path], str | None], here: bool) -> Findings:
+    """Return what it means that a path leads to nothing that can be used: `fault_of` says what else is there.
+
+    Raises OSError where its volume is away.
+    """
+    try:
+        fault = None if hub.is_reference(path) else fault_of(Path(path))
+    except OSError as error:
+        judge_volume(error)
+        fault = f"cannot be looked at: {error.strerror}"
+    if fault is None:
+        return elsewhere(field, path, here)
+    return Findings((Problem(field, path, fault),))
+
+
 def elsewhere(field: str, path: str, here: bool) -> Findings:
     """Return what a path that does not exist means: a mistake, if the run is to be on this machine."""
     if here:
@@ -94,7 +111,7 @@ def look_at_model(spec: Spec, files: ModelFiles | None, here: bool) -> Findings:
         problem = quantised(files.config) if files else None
         return Findings((problem,) if problem else ())
     if files is None:
-        return elsewhere(CHECKPOINT, checkpoint, here)
+        return look_at_path(CHECKPOINT, checkpoint, no_directory, here)
     return judge_weights(read_weights(Path(checkpoint), files.config))
 
 
@@ -106,7 +123,7 @@ def look_at_teacher(spec: Spec, here: bool) -> Findings:
     if hub.is_reference(teacher.checkpoint):
         return Findings()
     if teacher.checkpoint not in KNOWN and not Path(teacher.checkpoint).is_dir():
-        return elsewhere(TEACHER, teacher.checkpoint, here)
+        return look_at_path(TEACHER, teacher.checkpoint, no_directory, here)
     return look_at_weights(spec)
 
 
@@ -116,7 +133,7 @@ def look_at_dump(spec: Spec, here: bool) -> Findings:
         return Findings()
     field, directory = "spec.debug.replay", Path(spec.debug.replay)
     if not directory.is_dir():
-        return elsewhere(field, str(directory), here)
+        return look_at_path(field, str(directory), no_directory, here)
     steps = len(list(directory.glob("step-*.jsonl.zst")))
     if not steps:
         rule = "holds no rollouts; a run with spec.debug.dumpRollouts writes them to rollouts/ in its directory"

@@ -13,6 +13,7 @@ from rljob_api.rules.names import closest
 from rljob_api.sections import Data, RewardKind, Spec
 from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.rows import RawRow, Row, row
+from rljob_trainer.preflight import unused
 from rljob_trainer.preflight.findings import Findings, total
 from rljob_trainer.rundir.patient_reading import judge_volume
 from rljob_trainer.text import some
@@ -40,15 +41,24 @@ class Rows:
     """a key that the rows have in place of one that they have not"""
     is_whole: bool = True
     """whether these are all rows of the source"""
+    media: tuple[tuple[str, str], ...] = ()
+    """(place, what) of rows with pictures, videos or sounds"""
+    tools: tuple[tuple[str, str], ...] = ()
+    """(place, column) of rows that describe tools of their own"""
 
 
 def read_rows(field: str, rows: Iterable[tuple[str, RawRow]], data: Data, conversations: bool = False) -> Rows:
     """Check every row, which with `conversations` may be a whole one; what ends the reading itself is a fault, too."""
     good, faults, nearest = [], [], None
+    media, tools = [], []
     try:
         for place, raw in rows:
             try:
-                good.append(row(raw, place, data, conversations))
+                good.append(found := row(raw, place, data, conversations))
+                if (medium := unused.media(raw, found)) is not None:
+                    media.append((place, medium))
+                if (column := unused.tools(raw, data)) is not None:
+                    tools.append((place, column))
             except DataError as error:
                 faults.append((place, str(error).removeprefix(f"{place}: ")))
                 nearest = nearest or (near(raw, data) if len(faults) <= COMPARED else None)
@@ -58,7 +68,7 @@ def read_rows(field: str, rows: Iterable[tuple[str, RawRow]], data: Data, conver
         judge_volume(error)
         place, _, reason = str(error).partition(": ")
         faults.append((place, reason))
-    return Rows(field, tuple(good), tuple(faults), nearest)
+    return Rows(field, tuple(good), tuple(faults), nearest, media=tuple(media), tools=tuple(tools))
 
 
 def near(raw: RawRow, data: Data) -> str | None:
@@ -73,7 +83,7 @@ def near(raw: RawRow, data: Data) -> str | None:
 
 def judge_rows(spec: Spec, rows: Rows) -> Findings:
     """Return what is wrong with the rows of one source."""
-    problems, warnings = [*refused(rows)], [*repeated(rows)]
+    problems, warnings = [*refused(rows)], [*repeated(rows), *ignored(spec, rows)]
     if unlabelled := [each.place for each in rows.good if not each.label.strip()]:
         rule = "no label (spec.data.labelKey is empty there)"
         exact = [part.kind for part in spec.reward.judgings if part.kind in EXACT]
@@ -125,6 +135,18 @@ def repeated(rows: Rows) -> Iterator[Problem]:
         yield about(rows, twice, "a question again: it weighs more than others")
     if contradicted:
         yield about(rows, contradicted, "a question again with another label: one of them is wrong")
+
+
+def ignored(spec: Spec, rows: Rows) -> Iterator[Problem]:
+    """Yield what rows have that is not used."""
+    if rows.media:
+        rule = "images, videos and audio are not used: models are trained on text alone"
+        yield about(rows, [place for place, _ in rows.media], f"has {rows.media[0][1]}; {rule}")
+    if rows.tools and spec.rollout.generate is None:  # a function of the user's own gets the row
+        rule = "tools of a row are not used: the model does not see them"
+        if not spec.is_sft:
+            rule += "; spec.rollout.tools.functions names what it may call"
+        yield about(rows, [place for place, _ in rows.tools], f"has `{rows.tools[0][1]}`; {rule}")
 
 
 def about(rows: Rows, where: Sequence[str], rule: str, nearest: str | None = None) -> Problem:
