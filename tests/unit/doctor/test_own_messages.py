@@ -50,6 +50,31 @@ def test_a_request_that_is_sent_again_is_no_failure_of_the_router():
     assert diagnose([scan("driver", f"{failed}\n".encode())]).findings[0].failure.code == "RouterNoWorkers"
 
 
+OF_DATA = {
+    "line 1: `a` (data.labelKey) is null, not a string or a number; no answer stands there": "DataFormatWrong",
+    "line 1: `a` (data.labelKey) is a list, and rewards compare with one answer": "DataFormatWrong",
+    "line 1: `a` (data.labelKey) names an object with keys b, c, not a string or a number": "DataFormatWrong",
+    "line 3: has half a character (a surrogate such as \\ud83d without its other half)": "DataFormatWrong",
+    "not JSON lines: it is a JSON array; JSON lines have one object a line": "DataNotJson",
+    "row 2: has a text that is not UTF-8: invalid continuation byte": "DataNotJson",
+    '"/d" is a directory; one file is wanted, and neither directories nor patterns': "PathNotFound",
+    '"/d" is a link to gone, which is not there': "PathNotFound",
+}
+
+
+@pytest.mark.parametrize("said", OF_DATA)
+def test_a_fault_of_the_data_is_a_known_failure(said: str):
+    found = diagnose([scan("output", f"spec.data.train.jsonl: {said}\n".encode())]).findings
+    assert found[0].failure.code == OF_DATA[said]
+
+
+@pytest.mark.parametrize("field", ["spec.model.checkpoint", "spec.algorithm.teacher.checkpoint"])
+@pytest.mark.parametrize("said", ["is a file; a directory is wanted", "is a link to gone, which is not there"])
+def test_a_path_that_leads_to_no_model_is_a_known_failure(field: str, said: str):
+    found = diagnose([scan("output", f'{field}: "/m" {said}\n'.encode())]).findings
+    assert found[0].failure.code == "ModelNotFound"
+
+
 @pytest.mark.parametrize("failure", catalogue().values(), ids=lambda failure: failure.code)
 def test_an_event_that_names_a_failure_proves_no_other(failure: Failure):
     said = f"attempt 1: {failure.title}. {failure.remedy[0]}. Seen: driver.log: what happened"
