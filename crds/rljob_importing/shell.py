@@ -19,6 +19,8 @@ from rljob_importing.shell_words import (
     ShellError,
     Token,
     TooMuchError,
+    expansions,
+    split,
     tokens,
 )
 from rljob_importing.shell_words import pieces as split_pieces
@@ -54,9 +56,13 @@ SHELLS = re.compile(r"(.*/)?(?:ba|z|da)?sh")
 RUNS_TEXT = re.compile(r"-[a-z]*c")
 READ, READ_LINES = "read", ("mapfile", "readarray")
 """what sets variables from text that only a run could know"""
+MISSING = "; its arguments are missing"
+"""end of a note on what should have had arguments"""
 BATCH, BATCH_COMMAND = "sbatch", "COMMAND"
 """NeMo-RL's way to start: `COMMAND="uv run …" sbatch ray.sub`"""
 PARAMETER = re.compile(r"(\w+|[@*#?$!-])(\[[^\]]*\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
+NOT_EVALUATED = " is not evaluated"
+REASON = re.compile(r"\$(\w+) (?:is not set in the script|is set under a condition|has a value for each pass)")
 SCRIPT_DIRECTORY = re.compile(r"""dirname\b[^()]*(?:BASH_SOURCE|\$0|\$\{0)[^()]*\)?["']?((?:/\.\.)*)""")
 """the usual ways to ask for the script's own directory, or one above it"""
 
@@ -160,7 +166,7 @@ def _keywords(shell: Shell, words: Sequence[RawWord | Array]) -> int:
     if leading < len(plain) and plain[leading] in ("for", "select", "case", "function"):
         if plain[leading] in ("for", "select") and len(plain) > leading + 1:
             reason = f"${plain[leading + 1]} has a value for each pass of a loop"
-            shell.variables[plain[leading + 1]] = (Word(f"${plain[leading + 1]}", 0, unknown=(reason,)),)
+            shell.variables[plain[leading + 1]] = (Word(f"${{{plain[leading + 1]}}}", 0, unknown=(reason,)),)
         return len(plain)
     return leading
 
@@ -276,7 +282,7 @@ def _source(shell: Shell, word: RawWord) -> None:
     path = _joined(shell, word.pieces, word.line).text
     text = shell.files(path) if shell.sourced < MOST_FILES else None
     if text is None:
-        shell.note(word.line, f"the sourced file {path} was not found; its arguments are missing")
+        shell.note(word.line, f"the sourced file {path} was not found{MISSING}")
         return
     shell.sourced += 1
     outer, shell.file = shell.file, path.rpartition("/")[2]
@@ -316,11 +322,30 @@ def _split(values: list[Word], piece: Piece) -> list[Word]:
     """Return values as they are in quotes, and otherwise split at blanks."""
     if piece.kind is not PieceKind.PARAMETER or piece.quoted:
         return values
+    return [part for value in values for part in _parts(value)]
+
+
+def _parts(value: Word) -> list[Word]:
+    """Return a value split at blanks. A part has those reasons that are of its own text, or of no part's."""
+    texts = split(value.text)
+    if not value.unknown:
+        return [Word(text, value.line, value.file) for text in texts]
+    reasons = {expansion_of(reason): reason for reason in value.unknown}
+    found = [tuple(dict.fromkeys(name for name in expansions(text) if name in reasons)) for text in texts]
+    placed = {name for names in found for name in names}
+    others = tuple(reason for name, reason in reasons.items() if name not in placed)
     return [
-        Word(text, value.line, value.file, value.unknown)
-        for value in values
-        for text in ([value.text] if value.unknown else value.text.split())
+        replace(value, text=text, unknown=(*(reasons[name] for name in names), *others))
+        for text, names in zip(texts, found, strict=True)
     ]
+
+
+def expansion_of(reason: str) -> str:
+    """Return what a reason is about, as it stands in the text: `${A}` for `$A is not set in the script`."""
+    if reason.endswith(NOT_EVALUATED):
+        return reason.removesuffix(NOT_EVALUATED)
+    found = REASON.match(reason)
+    return f"${{{found[1]}}}" if found else reason
 
 
 def _whole(shell: Shell, parts: Sequence[Word], line: int) -> Word:
@@ -354,7 +379,7 @@ def _known(shell: Shell, name: str) -> str | None:
 
 
 def _unknown(shell: Shell, written: str, line: int) -> Word:
-    return Word(written, line, shell.file, (f"{written} is not evaluated",))
+    return Word(written, line, shell.file, (f"{written}{NOT_EVALUATED}",))
 
 
 def _parameter(shell: Shell, piece: Piece, line: int) -> list[Word]:
@@ -380,7 +405,7 @@ def _parameter(shell: Shell, piece: Piece, line: int) -> list[Word]:
         return []
     if index in ("[@]", "[*]"):
         why = "is read while the script runs" if name in shell.read else "is not set in the script"
-        shell.note(line, f"the array {name} {why}; its arguments are missing")
+        shell.note(line, f"the array {name} {why}{MISSING}")
         return []
     return [Word(written, line, shell.file, (f"${name} is not set in the script",))]
 

@@ -16,6 +16,9 @@ ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 HEREDOCS = ("<<", "<<-")
 PLAIN = re.compile(r"""[^\\"'$`\s;|&<>()]+""")
+OPENED = re.compile(r"\$([{(])")
+BRACKETS = {"{": re.compile(r"[{}]"), "(": re.compile(r"[()]")}
+NOT_BLANK = re.compile(r"\S+")
 PLAIN_IN_QUOTES = re.compile(r"""[^\\"$`]+""")
 
 
@@ -86,6 +89,40 @@ def tokens(text: str) -> Iterator[Token]:
 def pieces(text: str, *, quoted: bool) -> tuple[Piece, ...]:
     """Return the pieces of one word, for example of the default in `${NAME:-default}`. Raises ShellError."""
     return tuple(Splitter(text).pieces(quoted=quoted, until=""))
+
+
+def split(text: str) -> list[str]:
+    """Return expanded text split at blanks; an expansion that is left in it, `$(a b)`, is not split."""
+    whole: list[str] = []
+    last = 0
+    for begin, end in _spans(text):
+        whole += [text[last:begin], "x" * (end - begin)]
+        last = end
+    bare = "".join([*whole, text[last:]])
+    return [text[found.start() : found.end()] for found in NOT_BLANK.finditer(bare)]
+
+
+def expansions(text: str) -> list[str]:
+    """Return the expansions that are left in expanded text, `${A}` and `$(a b)`."""
+    return [text[begin:end] for begin, end in _spans(text)]
+
+
+def _spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where the outermost expansions begin and end; one that is never closed ends with the text."""
+    at = 0
+    while found := OPENED.search(text, at):
+        at = _closed(text, found.end() - 1, BRACKETS[found[1]])
+        yield found.start(), at
+
+
+def _closed(text: str, at: int, brackets: re.Pattern[str]) -> int:
+    """Return the place after the bracket that closes the one here."""
+    depth = 0
+    for found in brackets.finditer(text, at):
+        depth += 1 if found[0] in "{(" else -1
+        if depth == 0:
+            return found.end()
+    return len(text)
 
 
 class Splitter:

@@ -201,3 +201,36 @@ def test_the_place_of_a_script_is_looked_for_only_in_short_commands():
 
 def test_an_expression_that_is_too_long_is_not_computed():
     assert unknown(f"run $(({'1+' * 1_000}1))") != []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('A="x=$HOME/m y=2"\nrun $A', [("x=${HOME}/m", "$HOME is not set in the script"), ("y=2", "")]),
+        (
+            'B=${B:-$HOME/m}\nA="x=$B/q \\\n  y=2"\nrun $A',
+            [("x=${HOME}/m/q", "$HOME is not set in the script"), ("y=2", "")],
+        ),
+        ('A="x=$(ls a b) y=2"\nrun $A', [("x=$(ls a b)", "$(ls a b) is not evaluated"), ("y=2", "")]),
+        ('A="x=$(ls {) y=2"\nrun $A', [("x=$(ls {)", "$(ls {) is not evaluated"), ("y=2", "")]),
+        ('A="x=1 y=${B%.y}"\nrun $A', [("x=1", ""), ("y=${B%.y}", "${B%.y} is not evaluated")]),
+        ('A="x=$((B + 1)) y=2"\nrun $A', [("x=$((B + 1))", "$((B + 1)) is not evaluated"), ("y=2", "")]),
+        ('[ $X ] && B=1\nA="x=$B y=2"\nrun $A', [("x=${B}", "$B is set under a condition, line 1"), ("y=2", "")]),
+        (
+            'A="x=$B y=$B z"\nrun $A',
+            [("x=${B}", "$B is not set in the script"), ("y=${B}", "$B is not set in the script"), ("z", "")],
+        ),
+        ("run $A", [("${A}", "$A is not set in the script")]),
+        ('A="x=$B y=2"\nrun "$A"', [("x=${B} y=2", "$B is not set in the script")]),
+        ('A="x=$B y=2"\nC=($A)\nrun "${C[@]}"', [("x=${B}", "$B is not set in the script"), ("y=2", "")]),
+    ],
+)
+def test_a_list_with_an_unknown_part_is_split_and_only_that_part_is_unknown(text, expected):
+    command = read(text, {}.get, {}).commands[-1]
+    assert [(word.text, "; ".join(word.unknown)) for word in command[1:]] == expected
+
+
+def test_a_long_list_with_unknown_parts_is_split_in_a_moment():
+    listed = " ".join(f"x{index}=$(a{index})" for index in range(3_000))
+    command = read(f'A="{listed}"\nrun $A', {}.get, {}).commands[-1]
+    assert [len(word.unknown) for word in command[1:]] == [1] * 3_000
