@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from rljob_importing.entries import NEMO_RL, VERL
 from rljob_importing.shell import Command
 from rljob_importing.words import Given, Word
 
@@ -17,10 +18,12 @@ class System(StrEnum):
 
 PROGRAMS = {
     re.compile(r"(.*/)?train(_async)?\.py"): System.SLIME,
-    re.compile(r"verl\.trainer\.main_ppo\w*|(.*/)?main_(ppo|dapo)\.py|[\w.]*\.main_dapo"): System.VERL,
-    re.compile(r"(.*/)?run_(grpo|grpo_math|grpo_rm|sft|vlm_grpo)\.py"): System.NEMO_RL,
+    VERL: System.VERL,
+    NEMO_RL: System.NEMO_RL,
 }
-LOOKED_FOR = "train.py or train_async.py (slime, Miles), verl.trainer.main_ppo (verl), run_grpo.py (NeMo-RL)"
+LOOKED_FOR = (
+    "train.py or train_async.py (slime, Miles), verl.trainer.main_ppo or sft_trainer (verl), run_grpo.py (NeMo-RL)"
+)
 OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.@/-]*)=(.*)", re.DOTALL)
 
 
@@ -90,12 +93,17 @@ def _given(flag: Word, values: Sequence[Word]) -> Given:
 
 
 def overrides(words: Sequence[Word]) -> Iterator[Given]:
-    """Yield Hydra's overrides `a.b=c`; other words are passed over."""
+    """Yield Hydra's overrides `a.b=c`; `others` returns the other words."""
     for word in words:
         found = OVERRIDE.fullmatch(word.text)
         if found:
             value = Word(_unquoted(found[2]), word.line, word.file, word.unknown)
             yield Given(found[1], (value,), word.text, word.line, word.file)
+
+
+def others(words: Sequence[Word]) -> tuple[Word, ...]:
+    """Return the words that are no overrides: options of Hydra, and what cannot be read."""
+    return tuple(word for word in words if word.text and not OVERRIDE.fullmatch(word.text))
 
 
 def _unquoted(text: str) -> str:

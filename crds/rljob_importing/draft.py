@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from rljob_api.credentials import holds_secret
+from rljob_api.errors import ABSENT, Problem
 from rljob_importing.mapping import Entry, Field, Joint, Lost, Needless, Table, number, whole
 from rljob_importing.words import Given
 
@@ -18,6 +19,8 @@ MOST_REASONS = 10
 """that one argument is told to be unknown for"""
 MOST_SUGGESTIONS = 100
 """of names that are near an unknown one: each costs milliseconds"""
+ALGORITHM = "algorithm."
+"""fields whose default must not stand for another value: one that cannot be read is kept as it is, and refused"""
 LONGEST_NAME = 100
 """of a name that may be near another one [characters]"""
 SECRET = re.compile(r"wandb-key|api[-_]?key|password|secret|(^|[-_.])token$")
@@ -57,6 +60,8 @@ class Draft:
     origins: dict[str, str] = field(default_factory=dict)
     """by the path of the field, `rollout.promptsPerStep`"""
     notes: list[Note] = field(default_factory=list)
+    undecided: list[Problem] = field(default_factory=list)
+    """what changes the algorithm and cannot be carried over: its author has to decide before the manifest is valid"""
     arguments: int = 0
     """how many were read"""
     listed: int = 0
@@ -83,6 +88,11 @@ class Draft:
         for other in [each for each in self.origins if each == path or each.startswith(f"{path}.")]:
             del self.origins[other]
 
+    def leave_open(self, path: str, given: Given, why: str) -> None:
+        """Note an argument without counterpart that changes the algorithm. The manifest is not valid with it."""
+        self.note(NoteKind.LOST, given, why)
+        self.undecided.append(Problem(f"spec.{path}", ABSENT, f"leaves out {origin(given)}: {why}"))
+
     def note(self, kind: NoteKind, given: Given | None, why: str) -> None:
         self.notes.append(Note(kind, origin(given) if given else "", why))
 
@@ -99,7 +109,7 @@ def _removed(here: dict[str, Any], path: Sequence[str]) -> None:
 def origin(given: Given) -> str:
     """Return `--lr 1e-6, line 12`; a secret is not shown, and of a long argument the beginning is."""
     shown = given.shown if len(given.shown) <= LONGEST else f"{given.shown[:LONGEST]}…"
-    if SECRET.search(given.name) or holds_secret(given.shown):
+    if SECRET.search(given.name) or holds_secret(given.text):
         shown = f"{shown.split()[0].split('=')[0]} (hidden)"
     return f"{shown}, {given.place}"
 
@@ -196,6 +206,8 @@ def into_field(draft: Draft, given: Given, entry: Field) -> None:
         draft.put(entry.path, entry.conversion.read(given), origin(given))
     except ValueError as error:
         draft.note(NoteKind.UNKNOWN, given, f"{error}; set spec.{entry.path}")
+        if entry.path.startswith(ALGORITHM):
+            draft.put(entry.path, given.text, origin(given))
         return
     if entry.check:
         draft.note(NoteKind.CHECK, given, entry.check)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rljob_api.errors import ManifestError, Problem
@@ -18,6 +18,9 @@ WITHOUT_EFFECT = re.compile(
 ARGUMENT = re.compile(r".*, (\S+ )?line \d+", re.DOTALL)
 """the origin of a field that an argument sets; others are defaults"""
 MOST_ROUNDS = 50
+SAMPLES = "spec.rollout.samplesPerPrompt"
+WITHOUT_GROUPS = ("ppo", "distillation", "reinforcePlusPlus")
+"""algorithms that do not compare the responses of a prompt"""
 OTHER_FAMILY = re.compile(
     r"minimax|qwen-?3[-_.]?next|qwen-?3\.[5-9]|qwen-?[23](?:\.5)?[-_.]?(?:vl|omni|audio)|gpt-?oss|glm-?5|glm-?4\.\d+[-_]?flash"
     r"|glm-?4\.7-30b|glm-?4(?:\.\d)?v\b|gemma-?2\b|gemma-?3n|gemma-?3-(?:4|12|27)b|deepseek-?v(?:2|3\.2|4)|llama-?4"
@@ -60,7 +63,19 @@ def finished(draft: Draft, name: str) -> Imported:
         idle = [each for each in problems if WITHOUT_EFFECT.match(each.rule)]
         if not [_left_out(draft, problem) for problem in idle if _is_ours(draft, problem)]:
             break
-    return Imported(content, draft.origins, tuple(draft.notes), problems, draft.arguments, draft.listed)
+    left = tuple(_with_reason(draft, problem) for problem in (*problems, *draft.undecided))
+    return Imported(content, draft.origins, tuple(draft.notes), left, draft.arguments, draft.listed)
+
+
+def _with_reason(draft: Draft, problem: Problem) -> Problem:
+    """Say why one sample is not enough for an algorithm that compares none, and what makes as many samples."""
+    name = draft.spec.get("algorithm", {}).get("name")
+    if (problem.field, problem.value) != (SAMPLES, 1) or name not in WITHOUT_GROUPS:
+        return problem
+    why = (
+        f"{name} needs no group, but rljob makes at least 2 responses to each prompt; half of promptsPerStep keeps the"
+    )
+    return replace(problem, rule=f"{problem.rule}: {why} number of samples")
 
 
 def _judge_model(draft: Draft) -> None:

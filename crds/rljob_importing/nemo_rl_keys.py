@@ -25,6 +25,9 @@ from rljob_importing.mapping import (
 from rljob_importing.megatron_flags import LORA, MIXTURE, PREDICTION
 
 GENERATION = "policy.generation"
+SHAPING, ESTIMATOR = "grpo.reward_shaping", "grpo.adv_estimator"
+NOTHING = ("false", "null", "none", "0", "0.0", "{}", "[]", "")
+DESCRIBED = "config.json of spec.model.checkpoint describes the model"
 LAYOUT = Lost("the learner's layout has no such setting: see spec.training", ("1", "false"))
 
 KEYS: dict[str, Entry] = {
@@ -44,29 +47,80 @@ KEYS: dict[str, Entry] = {
     "grpo.use_dynamic_sampling": Joint("algorithm.dynamicSampling"),
     "grpo.dynamic_sampling_max_gen_batches": Joint("algorithm.dynamicSampling.maxRounds"),
     "grpo.batch_multiplier": Joint("algorithm.dynamicSampling.overSample"),
+    **same(
+        Joint("algorithm.overlong"),
+        (
+            *(f"{SHAPING}.enabled", f"{SHAPING}.overlong_buffer_length", f"{SHAPING}.overlong_buffer_penalty"),
+            f"{SHAPING}.max_response_length",
+        ),
+    ),
+    f"{SHAPING}.stop_properly_penalty_coef": Lost("a truncated response has no other reward", NOTHING),
+    f"{ESTIMATOR}.name": Joint("algorithm.name"),
+    f"{ESTIMATOR}.normalize_rewards": Joint("algorithm.name, algorithm.normalizeBy"),
+    f"{ESTIMATOR}.use_leave_one_out_baseline": Joint("algorithm.name"),
+    f"{ESTIMATOR}.minus_baseline": Joint("algorithm.name"),
+    f"{ESTIMATOR}.gae_lambda": Joint("algorithm.critic.lambda"),
+    f"{ESTIMATOR}.gae_gamma": Joint("algorithm.critic.gamma"),
+    f"{ESTIMATOR}.normalize_advantages": Lost("advantages of ppo are always whitened", ("true",)),
+    "grpo.policy_training_start_step": Joint("algorithm.critic.warmupSteps"),
+    **same(Lost("each sample is trained on once", ("1",)), ("grpo.ppo_epochs", "grpo.critic_ppo_epochs")),
+    "grpo.skip_reference_policy_logprobs_calculation": Needless("there is a reference model only with algorithm.kl"),
+    "grpo.val_at_end": Needless("rljob always evaluates after the last step"),
+    **same(
+        Needless("held-out rows are measured all at once"),
+        ("grpo.val_batches", "grpo.val_global_batch_size", "grpo.val_micro_batch_size"),
+    ),
+    "grpo.topk_logits_k": Needless("the divergence is that of the sampled tokens"),
+    "teacher.model_name": Joint("algorithm.teacher.checkpoint"),
+    "loss_fn.kl_type": Joint("algorithm.name"),
+    **same(
+        Needless("they belong to a divergence over several tokens of the vocabulary"),
+        ("loss_fn.mixed_kl_weight", "loss_fn.zero_outside_topk"),
+    ),
+    "value.model_name": Joint("model.checkpoint"),
+    **same(Joint("algorithm.critic.learningRate"), ("value.optimizer.kwargs.lr", "value.megatron_cfg.optimizer.lr")),
+    "value.max_grad_norm": Joint("algorithm.critic.clipGrad"),
+    "value_loss_fn.cliprange": Joint("algorithm.critic.valueClip"),
+    "value_loss_fn.scale": Needless("Adam is not changed by the scale of a loss of its own"),
     "grpo.async_grpo.enabled": Joint("rollout.async"),
     "grpo.async_grpo.max_trajectory_age_steps": Joint("rollout.async.maxStaleness"),
     "grpo.async_grpo.in_flight_weight_updates": Joint("rollout.async.partial"),
     "loss_fn.reference_policy_kl_penalty": Joint("algorithm.kl"),
     "loss_fn.reference_policy_kl_type": Joint("algorithm.kl.estimator"),
-    "loss_fn.ratio_clip_min": Field("algorithm.clipLow", REAL),
+    "loss_fn.ratio_clip_min": Joint("algorithm.clipLow"),
     "loss_fn.ratio_clip_max": Field("algorithm.clipHigh", REAL),
     "loss_fn.ratio_clip_c": Field("algorithm.dualClip", REAL),
     "loss_fn.token_level_loss": Field("algorithm.lossBy", chosen({"true": "Token", "false": "Sample"})),
     "loss_fn.sequence_level_importance_ratios": Joint("algorithm.name"),
+    "loss_fn.use_cispo": Joint("algorithm.name"),
+    "loss_fn.use_kl_in_reward": Joint("algorithm.kl.addedTo"),
+    "loss_fn.kl_output_clamp_value": Joint("algorithm.kl.clamp"),
+    "loss_fn.kl_input_clamp_value": Needless("the estimate of a token has its limit with algorithm.kl.clamp"),
+    "loss_fn.truncated_importance_sampling_type": Joint("algorithm.importanceSampling.kind"),
+    "loss_fn.truncated_importance_sampling_ratio_min": Joint("algorithm.importanceSampling.low"),
+    "loss_fn.disable_ppo_ratio": Joint("algorithm.name"),
     "loss_fn.use_importance_sampling_correction": Joint("algorithm.importanceSampling"),
     "loss_fn.truncated_importance_sampling_ratio": Joint("algorithm.importanceSampling.high"),
     "policy.model_name": Field("model.checkpoint", DIRECTORY),
-    "policy.tokenizer.name": Needless("the tokenizer is that of the checkpoint"),
+    "policy.tokenizer.name": Joint("model.checkpoint"),
+    "policy.tokenizer.chat_template": Lost(
+        "the template is that of the checkpoint; spec.data.chatTemplate turns it off", ("default",)
+    ),
     "policy.train_global_batch_size": Field("training.globalBatchSize", WHOLE),
-    "policy.max_total_sequence_length": Field("rollout.contextLength", WHOLE),
+    "policy.max_total_sequence_length": Joint("rollout.contextLength"),
+    "policy.megatron_cfg.optimizer.optimizer_cpu_offload": Joint("training.optimizer.offload"),
     "policy.precision": Field("training.precision", chosen({"bfloat16": "bf16", "float32": "fp32"})),
     "policy.max_grad_norm": Field("training.optimizer.clipGrad", REAL),
     "policy.dtensor_cfg.tensor_parallel_size": Joint("training.tensorParallel"),
     "policy.megatron_cfg.enabled": Needless("the learner is Megatron-core"),
     "policy.dtensor_cfg.enabled": Lost("the learner is Megatron-core, not DTensor", ("false",)),
     "policy.sequence_packing.train_mb_tokens": Joint("training.maxTokensPerGpu"),
-    f"{GENERATION}.max_new_tokens": Field("rollout.sampling.maxNewTokens", WHOLE),
+    f"{GENERATION}.max_new_tokens": Joint("rollout.sampling.maxNewTokens"),
+    **same(
+        Lost("an evaluation samples like the training, with rollout.sampling"),
+        (f"{GENERATION}.val_temperature", f"{GENERATION}.val_top_p", f"{GENERATION}.val_top_k"),
+    ),
+    f"{GENERATION}.vllm_cfg.max_model_len": Joint("rollout.contextLength"),
     f"{GENERATION}.temperature": Field("rollout.sampling.temperature", REAL),
     f"{GENERATION}.top_p": Field("rollout.sampling.topP", REAL),
     f"{GENERATION}.top_k": Field("rollout.sampling.topK", WHOLE),
@@ -81,15 +135,32 @@ KEYS: dict[str, Entry] = {
         ),
     ),
     f"{GENERATION}.vllm_cfg.gpu_memory_utilization": Field("rollout.memoryFraction", REAL),
-    "data.train_data_path": Joint("data.train"),
-    "data.val_data_path": Joint("data.heldOut"),
-    "data.input_key": Field("data.inputKey", TEXT),
-    "data.output_key": Field("data.labelKey", TEXT),
+    **same(Joint("data.train"), ("data.train_data_path", "data.train.data_path")),
+    **same(Joint("data.heldOut"), ("data.val_data_path", "data.validation.data_path")),
+    **same(
+        Field("data.inputKey", TEXT),
+        ("data.default.input_key", "data.input_key", "data.train.input_key", "data.chat_key", "data.train.chat_key"),
+    ),
+    **same(Field("data.labelKey", TEXT), ("data.default.output_key", "data.output_key", "data.train.output_key")),
     "data.shuffle": Field("data.shuffle", ON),
-    "data.dataset_name": Lost("data sets have no names here: set spec.data.train to a file", ("responsedataset",)),
-    "data.max_input_seq_length": Needless("spec.rollout.contextLength limits prompt and response"),
-    "data.prompt_file": Lost("write its text in spec.data.promptTemplate"),
-    "data.system_prompt_file": Lost("write its text in spec.data.systemPrompt"),
+    **same(
+        Lost("data sets have no names here: set spec.data.train and spec.data.heldOut to a file", ("responsedataset",)),
+        ("data.dataset_name", *(f"data.{part}.dataset_name" for part in ("train", "validation", "default"))),
+    ),
+    "data.max_input_seq_length": Joint("rollout.contextLength, rollout.sampling.maxNewTokens"),
+    **same(
+        Lost("write its text in spec.data.promptTemplate"),
+        ("data.prompt_file", *(f"data.{part}.prompt_file" for part in ("train", "validation", "default"))),
+    ),
+    **same(
+        Lost("write its text in spec.data.systemPrompt"),
+        (
+            "data.system_prompt_file",
+            *(f"data.{part}.system_prompt_file" for part in ("train", "validation", "default")),
+        ),
+    ),
+    "data.system_prompt": Field("data.systemPrompt", TEXT),
+    "data.num_workers": Needless("rows are read ahead by themselves"),
     "cluster.gpus_per_node": Joint("training.gpusPerNode"),
     "cluster.num_nodes": Joint("training.nodes"),
     "checkpointing.enabled": Lost("rljob always saves", ("true",)),
@@ -132,6 +203,22 @@ FAMILIES: tuple[tuple[re.Pattern[str], Entry], ...] = (
     ),
     (re.compile(r"policy\.megatron_cfg\.moe_router_bias_update_rate"), Joint("training.experts.biasUpdateRate")),
     (
+        re.compile(r"policy\.hf_config_overrides\.(max_position_embeddings|.*rope.*)"),
+        Lost(
+            f"{DESCRIBED}: write it there in a copy of the checkpoint (max_position_embeddings, rope_scaling) if"
+            " spec.rollout.contextLength is more than the checkpoint was made for, or that is refused"
+        ),
+    ),
+    (re.compile(r"policy\.hf_config_overrides(\..*)?"), Lost(f"{DESCRIBED}: set it there", NOTHING)),
+    (re.compile(r"policy\.tokenizer\..*"), Lost("the tokenizer and its template are those of the checkpoint", NOTHING)),
+    (
+        re.compile(r"policy\.megatron_cfg\.num_layers_in_(first|last)_pipeline_stage"),
+        Lost("equally many layers in each stage, unless spec.training.pipelineLayers has the layers of each"),
+    ),
+    (re.compile(r"teacher\..*"), Needless("the learner's ranks hold the teacher, in the student's layout")),
+    (re.compile(r"value\..*"), Needless("the critic shares the policy's ranks, layout, batches and optimizer")),
+    (re.compile(r"value_loss_fn\..*"), Lost("the critic has no such setting", NOTHING)),
+    (
         re.compile(r"policy\.megatron_cfg\.moe_router_load_balancing_type"),
         Lost("the loss has a field: set spec.training.experts.balanceLoss", ("none",)),
     ),
@@ -153,7 +240,7 @@ FAMILIES: tuple[tuple[re.Pattern[str], Entry], ...] = (
     (re.compile(r".*mtp.*"), replace(PREDICTION, harmless=("false",))),
     (re.compile(r".*(moe|expert|router).*"), replace(MIXTURE, harmless=("false",))),
     (
-        re.compile(r"policy\.(megatron_cfg|dtensor_cfg|hf_config_overrides|tokenizer)\..*"),
+        re.compile(r"policy\.(megatron_cfg|dtensor_cfg|automodel_cfg)\..*"),
         Needless("the learner decides"),
     ),
     (
@@ -162,7 +249,7 @@ FAMILIES: tuple[tuple[re.Pattern[str], Entry], ...] = (
     ),
     (re.compile(r"logger\..*|checkpointing\..*"), LOGGING),
     (re.compile(r"env\..*"), Joint("reward")),
-    (re.compile(r"(grpo|loss_fn)\..*"), Lost("the algorithm has no such setting", ("false", "0", "0.0"))),
+    (re.compile(r"(grpo|loss_fn)\..*"), Lost("the algorithm has no such setting", NOTHING)),
     (re.compile(r"(data|policy|cluster|defaults|reward_model)(\..*)?"), Lost("rljob has no such setting", ("false",))),
 )
 """keys that are treated alike, the first that fits; asked only for keys that are not in the table"""

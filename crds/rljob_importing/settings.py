@@ -14,7 +14,7 @@ from rljob_api.errors import ManifestError
 from rljob_api.reading.document import Loader, check_size
 from rljob_importing.words import Given, Word
 
-REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
+REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_][\w.]*)\}")
 INTERPOLATION = re.compile(r"\$\{[^{}]*[:$][^{}]*\}?")
 MOST_REFERENCES = 10
 """how far a reference may lead to another one"""
@@ -91,7 +91,10 @@ def followed(settings: Sequence[Given]) -> tuple[Given, ...]:
     """Return the settings with their references followed, as far as they stay within the bounds."""
     follower = _Follower({given.name: given.text for given in settings if given.words})
     return tuple(
-        replace(given, words=tuple(map(follower.followed, given.words))) if given.words else given for given in settings
+        replace(given, words=tuple(follower.followed(word, given.name) for word in given.words))
+        if given.words
+        else given
+        for given in settings
     )
 
 
@@ -100,10 +103,11 @@ class _Follower:
     values: dict[str, str]
     work: int = 0
 
-    def followed(self, word: Word) -> Word:
+    def followed(self, word: Word, name: str) -> Word:
+        """Return a word of the setting of this name. `${.b}` in `a.c` is `a.b`, as each further dot is a level up."""
         text = word.text
         for _ in range(MOST_REFERENCES):
-            step = self._step(text)
+            step = self._step(text, name)
             if step is None or step == text:
                 break
             text = step
@@ -111,14 +115,26 @@ class _Follower:
         known = word.unknown or ((f"{left[0]} is not evaluated",) if left else ())
         return replace(word, text=text, unknown=known)
 
-    def _step(self, text: str) -> str | None:
+    def _step(self, text: str, name: str) -> str | None:
         """Return the text with each reference replaced by its value; None: it would be too long."""
-        length = len(text) + sum(len(self.values.get(found[1], found[0])) for found in REFERENCE.finditer(text))
+
+        def value(found: re.Match[str]) -> str:
+            return self.values.get(_absolute(found, name), found[0])
+
+        length = len(text) + sum(len(value(found)) for found in REFERENCE.finditer(text))
         self.work += len(text)
         if length > len(text) + LONGEST_VALUE or self.work + length > MOST_WORK:
             return None
         self.work += length
-        return REFERENCE.sub(lambda found: self.values.get(found[1], found[0]), text)
+        return REFERENCE.sub(value, text)
+
+
+def _absolute(found: re.Match[str], name: str) -> str:
+    """Return the full name of a reference that stands in the setting of this name."""
+    levels, parts = len(found[1]), name.split(".")
+    if not levels:
+        return found[2]
+    return ".".join([*parts[:-levels], found[2]]) if levels <= len(parts) else found[0]
 
 
 def items(given: Given) -> tuple[str, ...]:

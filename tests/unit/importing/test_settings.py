@@ -106,3 +106,12 @@ def test_references_stop_where_values_become_too_long(text: str):
     found = followed(from_yaml(text))
     assert sum(len(given.text) for given in found) < 2**25
     assert found[-1].unknown
+
+
+@pytest.mark.parametrize(
+    ("reference", "value"),
+    [("${..c}", "1"), ("${.d}", "2"), ("${b.d}", "2"), ("${...c}", "${...c}"), ("x${.d}y", "x2y")],
+)
+def test_a_reference_with_dots_is_relative_to_its_setting(reference: str, value: str):
+    found = followed(from_yaml(f"c: 1\nb: {{d: 2, e: '{reference}'}}\n"))
+    assert found[-1].text == value

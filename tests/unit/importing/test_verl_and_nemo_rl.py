@@ -65,8 +65,8 @@ def test_every_setting_of_nemo_rl_s_example_is_a_field_or_explained():
     found = imported(NEMO, "grpo_math_1B.yaml", lambda path: None, {})
 
     assert unlisted(found) == []
-    assert [problem.field for problem in found.problems] == ["spec.data.train", "spec.rollout.contextLength"]
-    assert found.origin_of(found.problems[1]) == "policy.max_total_sequence_length: 512, line 21"
+    assert [problem.field for problem in found.problems] == ["spec.data.train"]
+    assert found.origins["rollout.contextLength"] == "policy.max_total_sequence_length: 512, line 21"
     assert found.arguments > 80
 
 
@@ -151,7 +151,202 @@ def test_verl_s_yaml_is_read_like_its_overrides():
 def test_ppo_of_verl_has_its_critic():
     critic = verl_spec("algorithm.adv_estimator=gae algorithm.lam=0.95 critic.optim.lr=2e-5")["algorithm"]["critic"]
 
-    assert critic == {"learningRate": 2e-5, "lambda": 0.95}
+    assert critic == {"learningRate": 2e-5, "valueClip": 0.5, "lambda": 0.95}
+
+
+TAUGHT = "distillation.enabled=True distillation.teacher_models.a.model_path=/m/a"
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        ("algorithm.adv_estimator=remax", "algorithm.name"),
+        ("algorithm.adv_estimator=gpg", "algorithm.name"),
+        ("algorithm.adv_estimator=$ADV", "algorithm.name"),
+        ("actor_rollout_ref.actor.policy_loss.loss_mode=sapo", "algorithm.name"),
+        ("actor_rollout_ref.actor.policy_loss.loss_mode=rloo", "algorithm.name"),
+        ("algorithm.adv_estimator=rloo actor_rollout_ref.actor.policy_loss.loss_mode=cispo", "algorithm.name"),
+        ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum", "algorithm.lossBy"),
+        ("actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_type=abs", "algorithm.kl.estimator"),
+        ("algorithm.rollout_correction.rollout_is=geometric", "algorithm.importanceSampling.level"),
+        (f"{TAUGHT} distillation.distillation_loss.loss_mode=forward_kl_topk", "algorithm.name"),
+        (f"{TAUGHT} distillation.distillation_loss.use_policy_gradient=False", "algorithm.name"),
+        (f"{TAUGHT} distillation.distillation_loss.distillation_loss_coef=0", "algorithm.name"),
+        (f"{TAUGHT} distillation.teacher_models.b.model_path=/m/b", "algorithm.teacher.checkpoint"),
+    ],
+)
+def test_what_changes_the_algorithm_and_has_no_counterpart_is_never_valid(words, field):
+    assert [problem.field for problem in verl(f"{SMALL_VERL} {words}").problems] == [f"spec.{field}"]
+
+
+@pytest.mark.parametrize(
+    "words", ["actor_rollout_ref.actor.policy_loss.loss_mode=vanilla", TAUGHT, f"{TAUGHT} data.max_prompt_length=64"]
+)
+def test_what_has_a_counterpart_is_valid(words):
+    assert verl(f"{SMALL_VERL} {words}").problems == ()
+
+
+@pytest.mark.parametrize(("estimator", "is_explained"), [("gae", True), ("reinforce_plus_plus", True), ("grpo", False)])
+def test_one_sample_is_too_few_with_the_reason(estimator, is_explained):
+    words = SMALL_VERL.replace("=grpo", f"={estimator}").replace("rollout.n=4", "rollout.n=1")
+    (problem,) = verl(words).problems
+    assert problem.field == "spec.rollout.samplesPerPrompt"
+    assert ("half of promptsPerStep" in problem.rule) is is_explained
+
+
+def entry(program, words, before="python3 -m"):
+    return imported(f"{before} {program} {words}\n", "run.sh", lambda path: None, {})
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "verl.trainer.main_ppo",
+        "verl.trainer.main_ppo_sync",
+        "recipe.dapo.main_dapo",
+        "recipe.entropy.main_entropy",
+        "recipe.transfer_queue.main_ppo",
+        "verl/trainer/main_ppo.py",
+        "/opt/verl/recipe/dapo/main_dapo.py",
+        "/opt/verl/verl/trainer/main_ppo.py",
+        "main_ppo.py",
+    ],
+)
+def test_a_program_with_the_keys_of_main_ppo_is_read(program):
+    assert entry(program, SMALL_VERL).content["spec"] == verl(SMALL_VERL).content["spec"]
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ("recipe.prime.main_prime", "is verl's recipe prime, which rljob does not train"),
+        ("recipe.spin.main_spin", "is verl's recipe spin, which rljob does not train"),
+        ("recipe.gkd.main_gkd", "is verl's recipe gkd, which rljob does not train"),
+        ("recipe.mine.main_ppo", "is verl's recipe mine, which rljob does not train"),
+        ("/w/verl/recipe/spin/main_spin.py", "is verl's recipe spin, which rljob does not train"),
+        ("verl.experimental.vla.main_ppo", "is verl's main_ppo, which rljob does not train"),
+        ("recipe.r1.main_eval", "of verl measures or samples, and trains nothing"),
+        ("verl.trainer.main_generation", "of verl measures or samples, and trains nothing"),
+        ("examples/run_dpo.py", "is NeMo-RL's dpo, which rljob does not train"),
+        ("examples/run_rm.py", "is NeMo-RL's rm, which rljob does not train"),
+    ],
+)
+def test_a_program_whose_training_is_lacking_is_refused_by_name(program, says):
+    with pytest.raises(NoTrainingError, match=f"line 1: {program} {says}"):
+        entry(program, SMALL_VERL)
+
+
+def test_a_training_beside_a_measurement_is_read():
+    text = f"python3 -m verl.trainer.main_generation a=1\npython3 -m verl.trainer.main_ppo {SMALL_VERL}\n"
+    found = imported(text, "run.sh", lambda path: None, {})
+    assert found.problems == ()
+    assert "a second training" not in " ".join(map(str, found.notes))
+
+
+APART = "trainer.n_gpus_per_node=6 actor_rollout_ref.rollout.tensor_model_parallel_size=2"
+
+
+@pytest.mark.parametrize("prefix", ["rollout", "actor_rollout_ref.rollout"])
+@pytest.mark.parametrize(
+    "program", ["verl.experimental.one_step_off_policy.main_ppo", "recipe.one_step_off_policy.main_ppo"]
+)
+def test_one_step_off_policy_has_engines_of_its_own_and_samples_a_step_ahead(program, prefix):
+    words = f"{SMALL_VERL} {APART} {prefix}.nnodes=2 {prefix}.n_gpus_per_node=2"
+    found = entry(
+        program,
+        words.replace("train_batch_size=8", "train_batch_size=12").replace("mini_batch_size=4", "mini_batch_size=6"),
+    )
+    spec = found.content["spec"]
+    assert found.problems == ()
+    assert (spec["placement"], spec["training"]["gpusPerNode"]) == ("Disaggregated", 6)
+    assert (spec["rollout"]["engines"], spec["rollout"]["gpusPerEngine"]) == (2, 2)
+    assert spec["rollout"]["async"] == {"maxStaleness": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "asynchronous"),
+    [
+        (
+            "async_training.staleness_threshold=0.5 async_training.partial_rollout=True",
+            {"maxStaleness": 6, "updateInterval": 4, "partial": True},
+        ),
+        ("async_training.partial_rollout=False", {"maxStaleness": 4, "updateInterval": 4}),
+        ("async_training.trigger_parameter_sync_step=1", {"maxStaleness": 2, "updateInterval": 1, "partial": True}),
+    ],
+)
+def test_a_fully_asynchronous_run_is_a_stream_of_mini_batches(words, asynchronous):
+    more = "trainer.n_gpus_per_node=4 rollout.n_gpus_per_node=4 rollout.total_rollout_steps=80"
+    program = "verl.experimental.fully_async_policy.fully_async_main"
+    found = entry(program, f"{SMALL_VERL} {more} async_training.require_batches=2 {words}")
+    spec = found.content["spec"]
+    assert found.problems == ()
+    assert (spec["rollout"]["promptsPerStep"], spec["training"]["globalBatchSize"]) == (8, 16)
+    assert (spec["training"]["steps"], spec["rollout"]["async"]) == (10, asynchronous)
+
+
+SMALL_SFT = "data.train_files=t.parquet data.train_batch_size=8 optim.lr=1e-5 trainer.total_training_steps=20"
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("verl.trainer.sft_trainer", "model.path=m data.messages_key=messages trainer.n_gpus_per_node=8"),
+        ("verl.trainer.fsdp_sft_trainer", "model.partial_pretrain=m"),
+    ],
+)
+def test_a_supervised_training_of_verl_is_read(program, words):
+    found = entry(program, f"{SMALL_SFT} data.max_length=2048 {words}", "torchrun --nnodes=1 --nproc_per_node 8 -m")
+    spec = found.content["spec"]
+    assert (found.problems, unlisted(found)) == ((), [])
+    assert (spec["algorithm"], spec["model"]) == ({"name": "sft"}, {"checkpoint": "m"})
+    assert (spec["rollout"]["contextLength"], spec["rollout"]["sampling"]["maxNewTokens"]) == (2048, 1536)
+    assert (spec["training"]["gpusPerNode"], spec["data"]["inputKey"]) == (8, "messages")
+
+
+def test_an_argument_that_cannot_be_read_is_named_and_no_default_is_stated_as_a_fact():
+    found = entry("verl.trainer.main_ppo", f"{SMALL_VERL} $MORE")
+    (note,) = [str(note) for note in found.notes if note.kind is NoteKind.UNKNOWN]
+    assert note == "${MORE}, line 1: $MORE is not set in the script: arguments in it are missing here"
+    assert not [said for said in found.origins.values() if "verl's default" in said]
+    assert found.origins["training.optimizer.learningRate"] == "a guess: ${MORE} of line 1 may set it"
+
+
+@pytest.mark.parametrize(
+    ("before", "word", "what"),
+    [
+        ('read -ra MORE <<< "$(python3 x.py)"\n', "${MORE[@]}", "the array MORE"),
+        ("", "${MORE[@]}", "the array MORE"),
+        ("source more.sh\n", "", "the sourced file more.sh"),
+    ],
+)
+def test_defaults_that_a_list_of_unknown_arguments_may_replace_are_guesses(before, word, what):
+    text = f"{before}python3 -m verl.trainer.main_ppo {SMALL_VERL} {word}\n"
+    found = imported(text, "run.sh", lambda path: None, {})
+    assert found.origins["training.optimizer.learningRate"] == f"a guess: {what} may set it"
+    assert not [said for said in found.origins.values() if "verl's default" in said]
+
+
+def test_arguments_in_a_variable_with_an_unknown_part_are_all_read():
+    text = 'MORE="actor_rollout_ref.model.path=$HOME/q \\\n actor_rollout_ref.actor.optim.lr=3e-6"\n'
+    text += f"python3 -m verl.trainer.main_ppo {SMALL_VERL} $MORE\n"
+    found = imported(text, "run.sh", lambda path: None, {})
+    assert found.content["spec"]["model"] == {"checkpoint": "${HOME}/q"}
+    assert found.content["spec"]["training"]["optimizer"]["learningRate"] == 3e-6
+    assert found.origins["training.optimizer.weightDecay"] == "verl's default"
+
+
+@pytest.mark.parametrize(
+    ("words", "is_named"),
+    [
+        ("--config-path=/c --config-name=mine", True),
+        ("--config-name mine.yaml", True),
+        ("--config-path=./config --config-name=ppo_trainer", False),
+        ("--config-name='ppo_megatron_trainer.yaml'", False),
+    ],
+)
+def test_a_configuration_that_is_not_verl_s_own_is_named(words, is_named):
+    notes = [str(note) for note in verl(f"{SMALL_VERL} {words}").notes if note.kind is NoteKind.UNKNOWN]
+    assert ["its settings are not read" in note for note in notes] == [True] * is_named
 
 
 def test_a_small_manifest_of_nemo_rl_is_valid():
@@ -240,7 +435,7 @@ def test_layers_that_the_back_end_of_nemo_rl_computes_again_are_computed_again(b
         ({"moe_router_dtype": "fp64"}, "the learner's mixture of experts has no such setting"),
         ({"peft": {"enabled": True}}, "rljob has no LoRA"),
         ({"fp8_cfg": {"enabled": True}}, "of engines see spec.rollout.quantization"),
-        ({"num_layers_in_first_pipeline_stage": 3}, "see spec.training"),
+        ({"num_layers_in_first_pipeline_stage": 3}, "spec.training.pipelineLayers has the layers of each"),
     ],
 )
 def test_what_has_no_counterpart_is_lost_with_its_own_reason(setting, why):
@@ -256,7 +451,7 @@ def test_references_of_a_configuration_are_followed_and_other_interpolations_nam
     found = imported(NEMO, "grpo_math_1B.yaml", lambda path: None, {})
     unknown = [str(note) for note in found.notes if note.kind is NoteKind.UNKNOWN]
 
-    assert found.content["spec"]["rollout"]["sampling"]["maxNewTokens"] == 512
+    assert found.content["spec"]["rollout"]["sampling"]["maxNewTokens"] == 384
     assert any("${mul:512, 4} is not evaluated" in note for note in unknown)
 
 
@@ -285,3 +480,124 @@ def test_an_unknown_key_gets_the_nearest_known_one():
 def test_a_configuration_of_something_else_is_refused(content):
     with pytest.raises(NoTrainingError):
         imported(content, "x.yaml", lambda path: None, {})
+
+
+def of_section(section, keys=(), name="c.yaml", **sections):
+    """Return what is made of a small configuration whose training has another section than `grpo`."""
+    settings = {head: content for head, content in SMALL_NEMO.items() if head != "grpo"}
+    settings |= {section: {**SMALL_NEMO["grpo"], **dict(keys)}, **sections}
+    return imported(yaml.safe_dump(settings), name, lambda path: None, {})
+
+
+VALUE = {"model_name": "m", "optimizer": {"kwargs": {"lr": 1e-5}}, "max_grad_norm": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("value", "critic"),
+    [
+        (VALUE, {"learningRate": 1e-5, "clipGrad": 0.5}),
+        ({"model_name": "m"}, {"learningRate": 1e-6}),
+        (
+            {**VALUE, "megatron_cfg": {"enabled": True, "optimizer": {"lr": 3e-5}}},
+            {"learningRate": 3e-5, "clipGrad": 0.5},
+        ),
+    ],
+)
+def test_the_section_ppo_of_nemo_rl_is_read_and_value_is_its_critic(value, critic):
+    found = of_section("ppo", value=value)
+    assert (found.problems, unlisted(found)) == ((), [])
+    assert found.content["spec"]["algorithm"] == {"name": "ppo", "critic": critic}
+    assert found.content["spec"]["rollout"]["samplesPerPrompt"] == 4
+
+
+def test_the_critic_of_nemo_rl_has_its_settings():
+    estimator = {"name": "gae", "gae_lambda": 0.95, "gae_gamma": 0.9, "normalize_advantages": True}
+    keys = {"adv_estimator": estimator, "policy_training_start_step": 3, "ppo_epochs": 1}
+    found = of_section("ppo", keys, value=VALUE)
+    critic = found.content["spec"]["algorithm"]["critic"]
+    assert critic == {"learningRate": 1e-5, "gamma": 0.9, "lambda": 0.95, "clipGrad": 0.5, "warmupSteps": 3}
+    assert [str(note) for note in found.notes if note.kind is NoteKind.LOST] == []
+
+
+def test_the_asynchronous_settings_of_ppo_are_those_of_grpo():
+    found = of_section("ppo", {"async_ppo": {"enabled": True}}, value=VALUE)
+    assert found.content["spec"]["rollout"]["async"] == {"maxStaleness": 1}
+
+
+def test_a_value_model_of_its_own_is_named():
+    (lost,) = [
+        note for note in of_section("ppo", value={**VALUE, "model_name": "v"}).notes if note.kind is NoteKind.LOST
+    ]
+    assert "the critic begins with spec.model.checkpoint" in lost.why
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_valid"), [({}, True), ({"kl_type": "reverse"}, True), ({"kl_type": "mixed"}, False)]
+)
+def test_the_section_distillation_of_nemo_rl_is_read_and_only_its_reverse_divergence_is_valid(loss, is_valid):
+    found = of_section("distillation", {"topk_logits_k": 64}, teacher={"model_name": "/m/t"}, loss_fn=loss)
+    assert unlisted(found) == []
+    assert found.content["spec"]["algorithm"] == {"name": "distillation", "teacher": {"checkpoint": "/m/t"}}
+    assert (found.problems == ()) is is_valid
+
+
+def test_the_section_sft_of_nemo_rl_is_read():
+    settings = {
+        "sft": {"max_num_steps": 60, "max_num_epochs": 1, "val_period": 10, "val_batches": 8, "seed": 42},
+        "policy": {
+            "model_name": "m",
+            "train_global_batch_size": 32,
+            "max_total_sequence_length": 1024,
+            "optimizer": {"kwargs": {"lr": 5e-6}},
+        },
+        "data": {"train_data_path": "t.jsonl", "val_data_path": "v.jsonl", "chat_key": "messages"},
+        "cluster": {"gpus_per_node": 1, "num_nodes": 1},
+    }
+    found = imported(yaml.safe_dump(settings), "sft.yaml", lambda path: None, {})
+    spec = found.content["spec"]
+    assert (found.problems, unlisted(found)) == ((), [])
+    assert (spec["algorithm"], spec["data"]["inputKey"]) == ({"name": "sft"}, "messages")
+    assert (spec["training"]["steps"], spec["rollout"]["promptsPerStep"]) == (60, 32)
+    assert (spec["rollout"]["contextLength"], spec["rollout"]["sampling"]) == (1024, {"maxNewTokens": 768})
+    assert spec["evaluation"] == {"interval": 10}
+
+
+@pytest.mark.parametrize("section", ["dpo", "rm"])
+def test_a_section_whose_training_is_lacking_is_refused_by_name(section):
+    with pytest.raises(NoTrainingError, match=f"is NeMo-RL's {section}, which rljob does not train"):
+        of_section(section)
+
+
+def test_of_two_sections_the_one_that_is_not_of_the_base_counts():
+    found = of_section("ppo", grpo={"num_prompts_per_step": 99}, value=VALUE)
+    assert found.content["spec"]["rollout"]["promptsPerStep"] == 4
+    needless = [str(note) for note in found.notes if "the training is that of the section ppo" in note.why]
+    assert needless == ["grpo.num_prompts_per_step: 99, line 10: the training is that of the section ppo"]
+
+
+@pytest.mark.parametrize(
+    ("program", "name"), [("run_grpo.py", "grpo"), ("run_vlm_grpo.py", "grpo"), ("run_ppo.py", "ppo")]
+)
+def test_the_program_of_nemo_rl_says_which_section_counts(program, name):
+    both = {**SMALL_NEMO, "ppo": SMALL_NEMO["grpo"], "value": VALUE}
+    found = imported(f"uv run examples/{program} --config c.yaml", "x.sh", {"c.yaml": yaml.safe_dump(both)}.get, {})
+    assert found.content["spec"].get("algorithm", {}).get("name", "grpo") == name
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"grpo": {"adv_estimator": {"name": "gdpo"}}},
+        {"loss_fn": {"disable_ppo_ratio": True}},
+        {"loss_fn": {"reference_policy_kl_penalty": 0.1, "reference_policy_kl_type": "k9"}},
+        {"loss_fn": {"use_importance_sampling_correction": True, "truncated_importance_sampling_type": "seq-mask-tis"}},
+    ],
+)
+def test_what_nemo_rl_changes_the_algorithm_by_and_has_no_counterpart_is_never_valid(settings):
+    (problem,) = nemo(**settings).problems
+    assert problem.field.startswith("spec.algorithm.")
+
+
+def test_arguments_of_nemo_rl_that_are_not_known_are_named():
+    found = nemo_with("$MORE")
+    assert "${MORE}, line 1: $MORE is not set in the script: arguments in it are missing here" in map(str, found.notes)
