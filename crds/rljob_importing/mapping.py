@@ -67,6 +67,8 @@ Entry = Field | Joint | Needless | Lost
 MEMORY = Lost("rljob does not save memory in this way; `rljob plan` shows what a run needs")
 PACKED = Needless("samples are always packed, up to spec.training.maxTokensPerGpu")
 LOGGING = Needless("reports, metrics and samples are always kept in the run directory")
+EPOCHS = "the number of steps depends on the rows: set spec.training.steps to epochs x rows / promptsPerStep"
+"""why a number of epochs is not carried over"""
 Table = Mapping[str, Entry]
 
 
@@ -82,6 +84,14 @@ def number(text: str) -> float:
     if not _is_number(text):
         raise ValueError(f"{shortened(text)!r} is no number")
     return float(text)
+
+
+def number_or_text(text: str) -> float | str:
+    """Return a number, or the text, which the rules refuse where a number is wanted."""
+    try:
+        return number(text)
+    except ValueError:
+        return text
 
 
 def _is_number(text: str) -> bool:

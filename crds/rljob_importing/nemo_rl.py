@@ -21,6 +21,7 @@ from rljob_importing.nemo_rl_keys import (
     SCHEDULES,
     SHAPING,
 )
+from rljob_importing.objectives import foreign, note_critic, note_longest_scored, put_lower_clip
 from rljob_importing.settings import items
 from rljob_importing.words import Given
 
@@ -33,8 +34,6 @@ PROGRAM = re.compile(r"(?:.*/)?run_(?:\w+_)?(grpo|ppo|sft|distillation)(?:_\w+)?
 BOTH, NEW, INPUT = "policy.max_total_sequence_length", f"{GENERATION}.max_new_tokens", "data.max_input_seq_length"
 KL_LIMIT = 10.0
 TRAIN, HELD_OUT = ("data.train.data_path", "data.train_data_path"), ("data.validation.data_path", "data.val_data_path")
-CLIPPED = 1.0
-"""lower range of a ratio, which is above 0, that clips nothing"""
 SIGNAL = "the divergence is the reverse one, estimated from the sampled tokens by k1, and put into the policy gradient"
 
 
@@ -146,15 +145,13 @@ def _estimator(made: Draft, arguments: Arguments) -> None:
         return
     if not given.unknown:
         made.note(NoteKind.LOST, given, "has no counterpart; these have: grpo, reinforce_plus_plus")
-    known = f"NeMo-RL {name}" if name in algorithms.KNOWN or ":" in name else name
-    made.put("algorithm.name", f"{name}+{objective}" if objective else known, origin(given))
+    made.put("algorithm.name", f"{name}+{objective}" if objective else foreign("NeMo-RL", name), origin(given))
 
 
 def _clipping(made: Draft, arguments: Arguments) -> None:
     name = "loss_fn.ratio_clip_min"
     if (low := arguments.number(name)) is not None:
-        said = origin(arguments[name])
-        made.put("algorithm.clipLow", min(low, CLIPPED), f"{said}: above 1 is none" if low > CLIPPED else said)
+        put_lower_clip(made, low, arguments[name])
 
 
 def _critic(made: Draft, arguments: Arguments) -> None:
@@ -177,9 +174,7 @@ def _critic(made: Draft, arguments: Arguments) -> None:
             made.put(f"algorithm.critic.{path}", value, origin(arguments[key]))
     if warmup := arguments.whole("grpo.policy_training_start_step"):
         made.put("algorithm.critic.warmupSteps", warmup, origin(arguments["grpo.policy_training_start_step"]))
-    model = arguments.get("value.model_name")
-    if model is not None and model.text != arguments.text("policy.model_name"):
-        made.note(NoteKind.LOST, model, "the critic begins with spec.model.checkpoint, like the policy")
+    note_critic(made, arguments.get("value.model_name"), arguments.text("policy.model_name"))
 
 
 def _teacher(made: Draft, arguments: Arguments) -> None:
@@ -235,8 +230,7 @@ def _overlong(made: Draft, arguments: Arguments) -> None:
     scored = f"{SHAPING}.max_response_length"
     ours = made.spec.get("rollout", {}).get("sampling", {}).get("maxNewTokens")
     if arguments.whole(scored) not in (None, ours) and ours is not None:
-        why = f"the penalty is largest at spec.rollout.sampling.maxNewTokens, {ours} tokens, and not at this length"
-        made.note(NoteKind.CHECK, arguments[scored], why)
+        note_longest_scored(made, arguments[scored], ours)
 
 
 def _model(made: Draft, arguments: Arguments) -> None:

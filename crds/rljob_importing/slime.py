@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rljob_api.rules import arguments as passing
 from rljob_api.sections import Evaluation
 from rljob_importing.draft import Arguments, Draft, NoteKind, carry_over, origin
-from rljob_importing.mapping import function
+from rljob_importing.mapping import EPOCHS, function
 from rljob_importing.megatron_flags import FROM_CHECKPOINT, OTHER_FAMILY
 from rljob_importing.slime_flags import DEFAULTS, ESTIMATORS, FLAGS, ONE_NODE, OTHER_FUNCTION, REWARDS, RL_DEFAULTS
 from rljob_importing.words import Given, Word
@@ -418,8 +418,7 @@ def _stages(made: Draft, arguments: Arguments) -> None:
 def _warmup(made: Draft, arguments: Arguments) -> None:
     """A fraction of the optimizer steps needs their number."""
     if "num-epoch" in arguments and "num-rollout" not in arguments:
-        why = "the number of steps depends on the rows: set spec.training.steps to epochs x rows / promptsPerStep"
-        made.note(NoteKind.UNKNOWN, arguments["num-epoch"], why)
+        made.note(NoteKind.UNKNOWN, arguments["num-epoch"], EPOCHS)
     share = arguments.number("lr-warmup-fraction")
     if share is None:
         return

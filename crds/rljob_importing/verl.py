@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from rljob_api import algorithms
 from rljob_importing.draft import Arguments, Draft, NoteKind, by_family, carry_over, origin
 from rljob_importing.entries import Training
-from rljob_importing.mapping import NUMBER
-from rljob_importing.settings import items
+from rljob_importing.mapping import EPOCHS, number_or_text
+from rljob_importing.objectives import foreign, note_critic, note_longest_scored, put_lower_clip
 from rljob_importing.verl_apart import ahead, apart
 from rljob_importing.verl_distillation import distillation
-from rljob_importing.verl_given import DEFAULT, on, shown
+from rljob_importing.verl_given import DEFAULT, kind_of, listed, on, put_betas, put_source, shown
 from rljob_importing.verl_keys import (
     ACTOR,
     CORRECTION,
@@ -82,21 +82,16 @@ def _algorithm(made: Draft, arguments: Arguments) -> None:
     if advantages is None and not arguments[name].unknown:
         made.note(NoteKind.LOST, arguments[name], f"has no counterpart; these have: {', '.join(ESTIMATORS)}")
     if mode == "vanilla":
-        made.put("algorithm.name", advantages or _refused(estimator), shown(arguments, name))
+        made.put("algorithm.name", advantages or foreign("verl", estimator), shown(arguments, name))
     elif mode in OBJECTIVES and advantages == "grpo":
         made.put("algorithm.name", mode, origin(arguments[loss]))
     else:
         if not arguments[loss].unknown:
             made.note(NoteKind.LOST, arguments[loss], OTHER_OBJECTIVE)
         both = mode if advantages == "grpo" else f"{estimator}+{mode}"
-        made.put("algorithm.name", _refused(both), origin(arguments[loss]))
+        made.put("algorithm.name", foreign("verl", both), origin(arguments[loss]))
     if (arguments.text("algorithm.norm_adv_by_std_in_grpo") or "").lower() == "false":
         made.put("algorithm.normalizeBy", "None", origin(arguments["algorithm.norm_adv_by_std_in_grpo"]))
-
-
-def _refused(name: str) -> str:
-    """Return the name of an algorithm of theirs so that it is none of ours."""
-    return f"verl {name}" if name in algorithms.KNOWN or ":" in name else name
 
 
 def _clipping(made: Draft, arguments: Arguments) -> None:
@@ -108,8 +103,8 @@ def _clipping(made: Draft, arguments: Arguments) -> None:
         value = arguments.number(source)
         if value is None and both is not None:
             source, value = f"{prefix}.clip_ratio", both
-        if value is not None and end == "low" and value > 1:
-            made.put("algorithm.clipLow", 1.0, f"{origin(arguments[source])}: above 1 is none")
+        if value is not None and end == "low":
+            put_lower_clip(made, value, arguments[source])
         elif value is not None:
             made.put(f"algorithm.{path}", value, origin(arguments[source]))
     dual = f"{ACTOR}.clip_ratio_c"
@@ -134,9 +129,7 @@ def _critic(made: Draft, arguments: Arguments) -> None:
             made.put(f"algorithm.critic.{path}", value, origin(arguments[key]))
     if warmup := arguments.whole("trainer.critic_warmup"):
         made.put("algorithm.critic.warmupSteps", warmup, origin(arguments["trainer.critic_warmup"]))
-    model = "critic.model.path"
-    if model in arguments and arguments.text(model) != arguments.text("actor_rollout_ref.model.path"):
-        made.note(NoteKind.LOST, arguments[model], "the critic begins with spec.model.checkpoint, like the policy")
+    note_critic(made, arguments.get("critic.model.path"), arguments.text("actor_rollout_ref.model.path"))
 
 
 def _kl(made: Draft, arguments: Arguments) -> None:
@@ -190,8 +183,7 @@ def _correction(made: Draft, arguments: Arguments, training: Training) -> None:
     made.put("algorithm.importanceSampling.level", levels.get(level, level), origin(arguments[weighs]))
     for path, text in (("low", low), ("high", high)):
         if text and not (bound in arguments and arguments[bound].unknown):
-            value = float(text) if NUMBER.fullmatch(text) else text
-            made.put(f"algorithm.importanceSampling.{path}", value, shown(arguments, bound))
+            made.put(f"algorithm.importanceSampling.{path}", number_or_text(text), shown(arguments, bound))
 
 
 def _sampling(made: Draft, arguments: Arguments) -> None:
@@ -222,29 +214,21 @@ def _longest_scored(made: Draft, arguments: Arguments) -> None:
     given = next((each for name, each in arguments.items() if LONGEST_SCORED.fullmatch(name)), None)
     longest = arguments.whole("data.max_response_length") or RESPONSE
     if given is not None and arguments.whole(given.name) not in (None, longest):
-        why = f"the penalty is largest at spec.rollout.sampling.maxNewTokens, {longest} tokens, and not at this length"
-        made.note(NoteKind.CHECK, given, why)
+        note_longest_scored(made, given, longest)
 
 
 def _data(made: Draft, arguments: Arguments) -> None:
     sources = {"data.train_files": "data.train", "data.val_files": "data.heldOut"}
     for name, path in sources.items():
-        files = items(arguments[name]) if name in arguments else ()
+        files = listed(arguments, name)
         if not files:
             continue
-        made.put(f"{path}.{_kind(files[0])}", files[0], origin(arguments[name]))
-        limit = f"{name.removesuffix('_files')}_max_samples"
-        if (arguments.whole(limit) or 0) > 0:
-            made.put(f"{path}.limit", arguments.whole(limit), origin(arguments[limit]))
+        put_source(made, arguments, name, path, files[0])
         if path == "data.train" and len(files) > 1:
             made.note(NoteKind.LOST, arguments[name], "spec.data.train is one file; join them")
         elif len(files) > 1:
-            sets = [{"name": _set_name(file, index), _kind(file): file} for index, file in enumerate(files[1:])]
+            sets = [{"name": _set_name(file, index), kind_of(file): file} for index, file in enumerate(files[1:])]
             made.put("data.evaluationSets", sets, origin(arguments[name]))
-
-
-def _kind(path: str) -> str:
-    return "jsonl" if path.endswith((".jsonl", ".json")) else "parquet"
 
 
 def _set_name(path: str, index: int) -> str:
@@ -342,10 +326,7 @@ def _optimizer(made: Draft, arguments: Arguments) -> None:
     if (ratio := arguments.number(least)) is not None:
         rate = arguments.number(f"{ACTOR}.optim.lr") or LEARNING_RATE
         made.put("training.optimizer.minLearningRate", ratio * rate, f"{origin(arguments[least])}: x the learning rate")
-    betas = f"{ACTOR}.optim.betas"
-    values = items(arguments[betas]) if betas in arguments else ()
-    for path, value in zip(("beta1", "beta2"), values, strict=False):
-        made.put(f"training.optimizer.{path}", float(value), origin(arguments[betas]))
+    put_betas(made, arguments, f"{ACTOR}.optim.betas")
 
 
 def _trainer(made: Draft, arguments: Arguments) -> None:
@@ -356,8 +337,7 @@ def _trainer(made: Draft, arguments: Arguments) -> None:
         elif value is not None:
             made.note(NoteKind.CHECK, arguments[name], f"spec.{path} has its default: rljob always saves and evaluates")
     if "trainer.total_epochs" in arguments and "trainer.total_training_steps" not in arguments:
-        why = "the number of steps depends on the rows: set spec.training.steps to epochs x rows / promptsPerStep"
-        made.note(NoteKind.UNKNOWN, arguments["trainer.total_epochs"], why)
+        made.note(NoteKind.UNKNOWN, arguments["trainer.total_epochs"], EPOCHS)
     if "wandb" in (arguments.text("trainer.logger") or ""):
         made.put(
             "tracking.wandb.project",

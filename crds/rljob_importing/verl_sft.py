@@ -12,6 +12,7 @@ from rljob_importing.command import Launch
 from rljob_importing.draft import Arguments, Draft, NoteKind, by_family, carry_over, origin
 from rljob_importing.mapping import (
     DIRECTORY,
+    EPOCHS,
     LOGGING,
     PACKED,
     REAL,
@@ -25,8 +26,7 @@ from rljob_importing.mapping import (
     chosen,
     same,
 )
-from rljob_importing.settings import items
-from rljob_importing.verl_given import DEFAULT, shown
+from rljob_importing.verl_given import DEFAULT, listed, put_betas, put_source, shown
 from rljob_importing.verl_keys import NOTHING, POSITIONS
 from rljob_importing.words import Given, Word
 
@@ -99,32 +99,18 @@ def draft(given: Sequence[Given], launch: Launch) -> Draft:
     made.put("algorithm.name", SFT, f"{launch.program.text}, line {launch.program.line}")
     _data(made, arguments)
     _processes(made, arguments, launch.before)
-    betas = "optim.betas"
-    for path, value in zip(("beta1", "beta2"), items(arguments[betas]) if betas in arguments else (), strict=False):
-        made.put(f"training.optimizer.{path}", value_of(value), origin(arguments[betas]))
+    put_betas(made, arguments, "optim.betas")
     _trainer(made, arguments)
     made.fill(DEFAULTS, DEFAULT)
     return made
 
 
-def value_of(text: str) -> object:
-    """Return a number, or the text, which is refused."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
 def _data(made: Draft, arguments: Arguments) -> None:
     for name, path in (("data.train_files", "data.train"), ("data.val_files", "data.heldOut")):
-        files = items(arguments[name]) if name in arguments else ()
+        files = listed(arguments, name)
         if not files or files[0].lower() in NOTHING:
             continue
-        kind = "jsonl" if files[0].endswith((".jsonl", ".json")) else "parquet"
-        made.put(f"{path}.{kind}", files[0], origin(arguments[name]))
-        limit = f"{name.removesuffix('_files')}_max_samples"
-        if (arguments.whole(limit) or 0) > 0:
-            made.put(f"{path}.limit", arguments.whole(limit), origin(arguments[limit]))
+        put_source(made, arguments, name, path, files[0])
         if len(files) > 1:
             made.note(NoteKind.LOST, arguments[name], f"spec.{path} is one file; join them")
     key = next((name for name in KEYS if KEYS[name] == Joint("data.inputKey") and name in arguments), None)
@@ -151,8 +137,7 @@ def _trainer(made: Draft, arguments: Arguments) -> None:
         if (arguments.whole(name) or 0) > 0:
             made.put(path, arguments.whole(name), origin(arguments[name]))
     if "trainer.total_epochs" in arguments and "training.steps" not in made.origins:
-        why = "the number of steps depends on the rows: set spec.training.steps to epochs x rows / promptsPerStep"
-        made.note(NoteKind.UNKNOWN, arguments["trainer.total_epochs"], why)
+        made.note(NoteKind.UNKNOWN, arguments["trainer.total_epochs"], EPOCHS)
     if "wandb" in (arguments.text("trainer.logger") or "") and "trainer.project_name" in arguments:
         name = "trainer.project_name"
         made.put("tracking.wandb.project", arguments[name].text, origin(arguments[name]))
