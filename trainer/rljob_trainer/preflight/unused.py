@@ -16,6 +16,8 @@ PLACEHOLDER = re.compile(r"<(image|video|audio)(?:_?\d+)?>|<\|(?:image|video|aud
 """what stands in a text for one of them"""
 TOOLS = frozenset(("tools", "tools_kwargs", "tool_schemas", "tool_definitions", "available_tools", "functions"))
 """columns that describe tools in data of OpenAI, slime and verl"""
+LONGEST = 2**20
+"""of a text that is read as JSON [characters]; a row may have hundreds of megabytes"""
 
 
 def media(raw: RawRow, found: Row) -> str | None:
@@ -52,7 +54,7 @@ def _describes(value: Any) -> bool:
     """Return whether there are descriptions: objects, or their JSON; a list of words may be anything."""
     if isinstance(value, str):
         try:
-            value = json.loads(value) if value.lstrip()[:1] in ("[", "{") else None
+            value = json.loads(value) if len(value) <= LONGEST and value.lstrip()[:1] in ("[", "{") else None
         except (ValueError, RecursionError):
             return False
     if isinstance(value, Mapping):

@@ -1,9 +1,11 @@
 """Pictures and tools in rows, which no model gets: the author of the manifest is told."""
 
+import json
 from typing import Any
 
 import pytest
 
+from rljob_trainer.preflight.unused import LONGEST
 from support.trainer.preflight_place import Place
 
 TOOL = {"type": "function", "function": {"name": "search", "parameters": {}}}
@@ -25,6 +27,7 @@ WARNED: dict[str, tuple[dict[str, Any], str]] = {
     "functions": ({"functions": [TOOL["function"]]}, f"has `functions`; {TOOLS}"),
 }
 SILENT: dict[str, dict[str, Any]] = {
+    "a text that is too long to be looked into": {"tools": json.dumps(["x" * LONGEST])},
     "no pictures": {"images": [], "image": None},
     "no tools": {"tools": [], "metadata": {"tools": None}, "extra_info": {"tools_kwargs": {"search": None}}},
     "HTML": {"question": "What does <video></video> do?"},
