@@ -38,6 +38,9 @@ TOKEN_VARIABLE = "RLJOB_TOKEN"
 EVICTION_TOKEN_VARIABLE = "RLJOB_EVICTION_TOKEN"
 """environment variable of every pod that holds the eviction token"""
 
+RAY_ADDRESS = "RAY_ADDRESS"
+"""environment variable of a driver that Ray has started: there is a Ray cluster, and perhaps more than one machine"""
+
 ADDRESS_FILE = "control.json"
 """in the run's directory: `{"url": ..., "pid": ...}` of the driver that listens"""
 

@@ -16,11 +16,12 @@ from pathlib import Path
 import ray
 
 from rljob_api import control
+from rljob_api.control import RAY_ADDRESS
 from rljob_api.sections import Placement, RLJob, Spec
 from rljob_trainer.assembly.decorators import Core, decorated, decorators
 from rljob_trainer.assembly.downloads import with_local_files
 from rljob_trainer.assembly.engine_gpus import require_kept_weights
-from rljob_trainer.assembly.foundation import RAY_ADDRESS, Foundation, lay, report_start, track
+from rljob_trainer.assembly.foundation import Foundation, lay, report_start, track
 from rljob_trainer.assembly.material import gather
 from rljob_trainer.assembly.mode import mode_of
 from rljob_trainer.assembly.run import Run

@@ -24,9 +24,6 @@ from rljob_trainer.rundir.resume import Start
 
 log = logging.getLogger(__name__)
 
-RAY_ADDRESS = "RAY_ADDRESS"
-"""environment variable of a driver that Ray has started: there is a Ray cluster, and perhaps more than one machine"""
-
 
 @dataclass(frozen=True, slots=True)
 class Foundation:

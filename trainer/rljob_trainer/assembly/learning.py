@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from rljob_api.control import RAY_ADDRESS
 from rljob_api.sections import Device, KlTarget, Placement, Spec
 from rljob_api.sizing.batch import batch
 from rljob_api.sizing.topology import Topology, sizes
 from rljob_trainer.assembly.cpu_threads import Threads, threads
 from rljob_trainer.assembly.engine_weights import choices, quantised
-from rljob_trainer.assembly.foundation import RAY_ADDRESS, Foundation
+from rljob_trainer.assembly.foundation import Foundation
 from rljob_trainer.assembly.null_parts import NoBatches, NoCheckpoints, NoGpuSharing, NoLearner, SameWeights
 from rljob_trainer.assembly.settings import layout_of, learner_config, learner_environment, loss_settings, sharding
 from rljob_trainer.assembly.stages import Material

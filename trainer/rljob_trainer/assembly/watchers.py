@@ -4,10 +4,11 @@ import logging
 import os
 from collections.abc import Awaitable, Sequence
 
+from rljob_api.control import RAY_ADDRESS
 from rljob_api.exits import Exit
 from rljob_api.foreign_text import said
 from rljob_api.sections import Device
-from rljob_trainer.assembly.foundation import RAY_ADDRESS, Foundation
+from rljob_trainer.assembly.foundation import Foundation
 from rljob_trainer.assembly.stages import Sampling
 from rljob_trainer.control.fallback_recovery import FallbackRecovery
 from rljob_trainer.control.server import ControlServer

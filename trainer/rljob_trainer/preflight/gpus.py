@@ -5,19 +5,20 @@ from typing import Any, Final
 
 import pynvml
 
+from rljob_api.control import RAY_ADDRESS
 from rljob_api.errors import Problem
 from rljob_api.sections import Device, Spec
 from rljob_api.sizing.topology import topology
 from rljob_trainer.preflight.findings import Findings
 
-RAY_ADDRESS: Final = "RAY_ADDRESS"
-"""names a Ray that was started before, whose machines have GPUs of their own"""
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 FIELD: Final = "spec.runtime.device"
 
 
 def look_at_gpus(spec: Spec, environ: Mapping[str, str], library: Any = pynvml) -> Findings:
-    """Return whether there are enough GPUs; of a run that starts no Ray of its own nothing is known."""
+    """Return whether there are enough GPUs; of a run that starts no Ray of its own nothing is known,
+    for other machines may have them.
+    """
     if spec.runtime.device is not Device.GPU or RAY_ADDRESS in environ:
         return Findings()
     wanted = topology(spec).gpus
