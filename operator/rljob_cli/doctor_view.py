@@ -37,15 +37,12 @@ def number_shown(findings: Sequence[Finding]) -> int:
 
 def paragraph(number: int, finding: Finding) -> str:
     failure = finding.failure
-    if finding.is_likely:
-        lines = [f"{number}. not recognised; the words are those of: {failure.area}"]
-    else:
-        lines = [f"{number}. {failure.code}: {failure.title}", f"   cause: {failure.cause}"]
-    lines += [f"   seen:  {where(each)}  {each.text[:WIDTH]}" for each in finding.evidence]
+    seen = [f"   seen:  {where(each)}  {each.text[:WIDTH]}" for each in finding.evidence]
     if finding.count > len(finding.evidence):
-        lines.append(f"          {finding.count} lines in all")
+        seen.append(f"          {finding.count} lines in all")
     if finding.is_likely:
-        return "\n".join(lines)
+        return "\n".join([f"{number}. not recognised; the words are those of: {failure.area}", *seen])
+    lines = [f"{number}. {failure.code}: {failure.title}", f"   cause: {failure.cause}", *seen]
     lines += [f"   do:    {each}" for each in failure.remedy]
     if failure.knob:
         lines.append(f"   field: {failure.knob}")

@@ -1,7 +1,5 @@
 """The command as a whole: its help, and what it can do without the trainer's packages."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,39 +8,13 @@ from typer.testing import CliRunner
 from rljob_api.exits import Exit
 from rljob_cli.main import app
 from support.api.bad_manifests import table
+from support.cli.installed_extras import rljob
 
 ROOT = Path(__file__).parents[3]
-WITHOUT_THE_TRAINER = """
-import sys
-
-ABSENT = {
-    "aiohttp", "jinja2", "kubernetes", "mbridge", "megatron", "numpy", "prometheus_client", "psutil", "pyarrow", "ray",
-    "reasoning_gym", "safetensors", "sglang", "tensorboard", "torch", "transformers",
-}
-
-
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ABSENT:
-            raise ModuleNotFoundError(f"only the base dependencies are installed here: {name}", name=name)
-
-
-sys.meta_path.insert(0, Refuse())
-from rljob_cli.main import main
-main()
-"""
 
 
 def with_base_dependencies(*arguments):
-    paths = f"{ROOT / 'crds'}:{ROOT / 'operator'}:{ROOT / 'trainer'}"
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT_THE_TRAINER, *arguments],
-        input=table()["good"],
-        env={"PYTHONPATH": paths, "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return rljob("", ROOT, *arguments, given=table()["good"])
 
 
 @pytest.mark.parametrize(
