@@ -12,6 +12,8 @@ from support.trainer.tiny_models import tiny_llama
 from support.trainer.whole_run import QUESTIONS, REWARD, manifest, merged
 
 DEADLINE_S = 1200.0
+POLL_S = 1.0
+"""between two looks: each is a kubectl, which takes a tenth of a second of the cores that the job trains on"""
 DATA = PurePosixPath("/data")
 """where the pods see model, questions and reward: of the operator's volume they see only the run's own directory"""
 ENDED = ("Succeeded", "Failed", "Invalid")
@@ -71,7 +73,7 @@ class JobInPods:
         while not holds():
             assert self.phase not in ENDED[1:], self.report()
             assert time.monotonic() < deadline, self.report()
-            time.sleep(0.3)
+            time.sleep(POLL_S)
 
     def succeed(self, timeout_s: float = DEADLINE_S) -> None:
         """Wait for its success."""
