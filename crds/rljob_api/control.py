@@ -7,7 +7,6 @@ generation, so giving one twice is harmless. Times are unix seconds of the drive
     GET  /v1/metrics                              Prometheus text
     PUT  /v1/engines/{name}                       EngineOrder -> OrderResult
     PUT  /v1/scale                                Scale -> OrderResult
-    POST /v1/checkpoint                           save after the current step -> OrderResult
     POST /v1/drain                                finish the current step, save and end -> OrderResult
     POST /v1/evict                                a pod of the run is about to end: Eviction -> EvictionResult
 
@@ -29,7 +28,6 @@ STATUS = "/v1/status"
 METRICS = "/v1/metrics"
 ENGINE = "/v1/engines/{name}"
 SCALE = "/v1/scale"
-CHECKPOINT = "/v1/checkpoint"
 DRAIN = "/v1/drain"
 EVICT = "/v1/evict"
 
@@ -353,8 +351,8 @@ class EngineOrder(Message):
 
     generation: Annotated[int, NOT_NEGATIVE]
     """the generation that shall run: the present one plus one; an order for the present or an older one is done"""
-    desired: Literal["Running", "Restarted"]
-    """`Running`: replace the process if the engine is Dead; `Restarted`: replace it also when it works"""
+    desired: Literal["Running"]
+    """replace the process if the engine is Dead"""
     reason: str = ""
     """why, in words; recorded with the decision"""
 

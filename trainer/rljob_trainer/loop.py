@@ -37,8 +37,8 @@ def train(parts: Parts, first: int, steps: int) -> bool:
         if parts.cadence.evaluates(step + 1):
             with measure("evaluate"):
                 parts.report.evaluation(step + 1, parts.evaluation.measure())
-        wanted, ends = parts.orders.pop_checkpoint_request(), parts.orders.requested
-        if parts.cadence.saves(step + 1) or wanted or ends:
+        ends = parts.orders.requested
+        if parts.cadence.saves(step + 1) or ends:
             with measure("checkpoint"), parts.gpu_sharing.saving():
                 parts.checkpoints.save(step + 1)
         if ends:

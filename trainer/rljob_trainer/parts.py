@@ -69,9 +69,6 @@ class Orders(Protocol):
     def requested(self) -> bool:
         """Whether the loop should save and end after this step."""
 
-    def pop_checkpoint_request(self) -> bool:
-        """Return whether a checkpoint is wanted now, and forget it."""
-
 
 class Source(Rollouts, Protocol):
     """Rollouts that can also be asked for less than a step, as dynamic sampling does."""

@@ -192,9 +192,6 @@ class Nobody:
 
     requested = False
 
-    def pop_checkpoint_request(self) -> bool:
-        return False
-
 
 @dataclass
 class Ended:

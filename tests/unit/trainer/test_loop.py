@@ -31,11 +31,6 @@ class Recorder:
     events: list[str] = field(default_factory=list)
     requested: bool = False
     stop_at: int | None = None
-    wants_checkpoint: bool = False
-
-    def pop_checkpoint_request(self) -> bool:
-        wanted, self.wants_checkpoint = self.wants_checkpoint, False
-        return wanted
 
     def collect(self, step: int):
         self.events.append(f"take {step}")
@@ -130,12 +125,6 @@ def test_the_loop_saves_and_evaluates_at_its_intervals_and_at_the_end():
     assert due == ["evaluate 0", "save 2", "evaluate 3", "evaluate 4", "save 4"]
 
 
-def test_an_ordered_checkpoint_is_saved_once():
-    recorder = Recorder(wants_checkpoint=True)
-    train(parts_of(recorder), first=0, steps=1)
-    assert [event for event in recorder.events if event.startswith("save")] == ["save 1"]
-
-
 def test_a_stop_saves_and_ends_after_the_running_step():
     recorder = Recorder(stop_at=1)
     assert not train(parts_of(recorder), first=0, steps=4)
@@ -165,9 +154,3 @@ def test_an_order_to_end_before_the_first_step_is_followed_at_once():
     recorder = Recorder(requested=True)
     assert not train(parts_of(recorder), first=0, steps=4)
     assert recorder.events == []
-
-
-def test_an_order_for_a_checkpoint_is_fulfilled_by_a_save_that_is_due_anyway():
-    recorder = Recorder(wants_checkpoint=True)
-    train(replace(parts_of(recorder), cadence=Cadence(4, 1, 3)), first=0, steps=2)
-    assert [event for event in recorder.events if event.startswith("save")] == ["save 1", "save 2"]

@@ -1,4 +1,4 @@
-"""Orders to the driver: restart an engine as a generation, scale, save a checkpoint, drain.
+"""Orders to the driver: restart an engine as a generation, scale, drain.
 
 Orders over HTTP and the driver's own orders go through the same book, so each is carried out once.
 """
@@ -59,7 +59,6 @@ class OrderBook:
         self._scale = scale
         self._clock = clock
         self._ordered: dict[str, int] = {}
-        self._checkpoint = False
         self._drain = False
 
     @property
@@ -83,17 +82,6 @@ class OrderBook:
             self.drain()
         return EvictionResult(outcome="Draining", stalled=is_stalled(status, self._clock()))
 
-    def checkpoint(self) -> None:
-        """Ask the loop to save after this step."""
-        with self._lock:
-            self._checkpoint = True
-
-    def pop_checkpoint_request(self) -> bool:
-        """Return whether a checkpoint is wanted, and forget it."""
-        with self._lock:
-            wanted, self._checkpoint = self._checkpoint, False
-            return wanted
-
     def engine(self, name: str, order: EngineOrder, by: DecidedBy) -> bool:
         """Accept the order and have it carried out; return False if it is done already or on its way.
 
@@ -102,7 +90,7 @@ class OrderBook:
         with self._lock:
             engine = self._engine(name)
             known = max(engine.generation, self._ordered.get(name, 0))
-            if order.generation <= known or (order.desired == "Running" and engine.state is not EngineState.DEAD):
+            if order.generation <= known or engine.state is not EngineState.DEAD:
                 return False
             if order.generation != known + 1:
                 rule = f"must be at most {known + 1}, the generation after the present one"

@@ -18,7 +18,6 @@ from pydantic import ValidationError
 
 from rljob_api.control import (
     ADDRESS_FILE,
-    CHECKPOINT,
     DRAIN,
     ENGINE,
     EVICT,
@@ -130,7 +129,6 @@ class ControlServer:
                 web.get(METRICS, self._show_metrics),
                 web.put(ENGINE, self._engine),
                 web.put(SCALE, self._scale),
-                web.post(CHECKPOINT, self._checkpoint),
                 web.post(DRAIN, self._drain),
                 web.post(EVICT, self._evict),
             ]
@@ -192,10 +190,6 @@ class ControlServer:
         except (ScaleError, GenerationError) as error:
             return _refused(409, error.args[0])
         return _answered(OrderResult(outcome="Accepted" if accepted else "Unchanged"), 202 if accepted else 200)
-
-    async def _checkpoint(self, request: web.Request) -> web.Response:
-        self._orders.checkpoint()
-        return _answered(OrderResult(outcome="Accepted"), 202)
 
     async def _drain(self, request: web.Request) -> web.Response:
         if self._orders.requested:

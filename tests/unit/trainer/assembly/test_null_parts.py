@@ -41,9 +41,6 @@ class Rest:
     def step(self, step, groups, training, publication):
         self.calls.append(("step", step, training, publication))
 
-    def pop_checkpoint_request(self):
-        return False
-
 
 def parts(rest: Rest, directory: Path, weights) -> Parts:
     return Parts(

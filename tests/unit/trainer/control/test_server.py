@@ -85,8 +85,8 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
         close()
 
 
-def order(generation: int = 3, desired: str = "Running") -> dict[str, Any]:
-    return {"generation": generation, "desired": desired, "reason": "it died"}
+def order(generation: int = 3) -> dict[str, Any]:
+    return {"generation": generation, "desired": "Running", "reason": "it died"}
 
 
 def test_the_status_is_written_in_camel_case(driver):
@@ -102,7 +102,7 @@ def test_nobody_is_let_in_without_the_token(driver, method, path, token):
     assert not driver.desired.requested
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/status"), ("POST", "/v1/drain"), ("POST", "/v1/checkpoint")])
+@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/status"), ("POST", "/v1/drain")])
 def test_the_eviction_token_permits_nothing_but_to_report_an_eviction(driver, method, path):
     code, _ = driver.ask(method, path, token=f"Bearer {eviction_token(TOKEN)}")
     assert (code, driver.desired.requested) == (401, False)
@@ -209,12 +209,11 @@ def test_an_order_that_skips_a_generation_is_refused(driver):
     )
 
 
-@pytest.mark.parametrize(("desired", "restarts"), [("Running", []), ("Restarted", [("engine-0", 3, "it died")])])
-def test_an_engine_that_works_is_replaced_only_if_a_restart_is_asked_for(driver, desired, restarts):
+def test_an_engine_that_works_is_not_replaced(driver):
     healthy = driver.status_store.status.engines[0].model_copy(update={"state": EngineState.HEALTHY})
     driver.status_store.update(engines=(healthy,))
-    driver.ask("PUT", "/v1/engines/engine-0", order(desired=desired))
-    assert driver.restarts == restarts
+    driver.ask("PUT", "/v1/engines/engine-0", order())
+    assert driver.restarts == []
 
 
 def test_an_unknown_engine_is_refused_with_the_known_names(driver):
@@ -241,11 +240,6 @@ def test_a_drain_asks_the_loop_to_end_and_shows_in_the_status(driver):
     assert answers == [(202, {"outcome": "Accepted"}), (200, {"outcome": "Unchanged"})]
     assert driver.desired.requested
     assert driver.status_store.status.state is RunState.DRAINING
-
-
-def test_a_checkpoint_is_wanted_once(driver):
-    driver.ask("POST", "/v1/checkpoint")
-    assert [driver.desired.pop_checkpoint_request(), driver.desired.pop_checkpoint_request()] == [True, False]
 
 
 def test_metrics_come_with_their_content_type(driver):
