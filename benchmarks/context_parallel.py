@@ -18,7 +18,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from rljob_trainer.batches.packing import TrainingSequence, pack
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
-from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.learners.rank.rank import LearnerRank
 from rljob_trainer.processes.ports import free_ports
 
 LENGTHS = (1024, 700, 513, 256, 127, 31, 9, 2)

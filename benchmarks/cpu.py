@@ -12,7 +12,7 @@ from statistics import median
 import torch
 
 from rljob_trainer.engines.command import CPU_SITE
-from rljob_trainer.learners import matrices
+from rljob_trainer.learners.rank.replacements import matrices
 
 sys.path.insert(0, str(CPU_SITE))
 import rljob_sglang_matrices

@@ -4,7 +4,7 @@
 
 Each cycle asks for 256 short responses, releases the memory of the KV cache when the last one is there, and takes it
 again. Rows: SGLang as it is; asked to flush its cache first, which waits until it is idle; and this with the plugin of
-`rljob_trainer/engines/gpu_site`, as in a run. Needs one GPU of NVIDIA.
+`rljob_trainer/engines/inside/gpu`, as in a run. Needs one GPU of NVIDIA.
 """
 
 import argparse

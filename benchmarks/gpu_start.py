@@ -26,8 +26,8 @@ from gpu_runs import Bench
 from rljob_api import kernels
 from rljob_api.control import TOKEN_VARIABLE
 from rljob_api.reading.manifest import load
+from rljob_trainer.engines.actor.server import EngineServer
 from rljob_trainer.engines.command import EngineCommand, engine_command
-from rljob_trainer.engines.server import EngineServer
 from rljob_trainer.processes.kernel_archive import NAME, THREAD, KeptKernels
 
 TIMEOUT_S = 400.0

@@ -35,10 +35,11 @@ from rljob_trainer.algorithms import factory
 from rljob_trainer.assembly.settings import learner_config, pool_settings, sharding
 from rljob_trainer.batches.packing import MicroBatch, pack
 from rljob_trainer.data.tokenizer import load_config
+from rljob_trainer.engines.actor.server import EngineServer
 from rljob_trainer.engines.client import EngineClient, TokenRequest, open_session
 from rljob_trainer.engines.command import EngineCommand, engine_command
 from rljob_trainer.engines.pool import EnginePool
-from rljob_trainer.engines.server import EngineServer, Served
+from rljob_trainer.engines.served import Served
 from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.processes.background import Background
 from rljob_trainer.processes.kept_process import Exit
@@ -46,7 +47,7 @@ from rljob_trainer.processes.ports import free_ports
 from rljob_trainer.sync.gpu_sharing import GpuSharing, InTurns
 from rljob_trainer.sync.learner_link import LearnerLink
 from rljob_trainer.sync.publisher import Publisher
-from rljob_trainer.sync.rank import PublishingRank
+from rljob_trainer.sync.rank.rank import PublishingRank
 from rljob_trainer.sync.transport import Ipc
 from rljob_trainer.sync.weights import EngineWeights
 
@@ -76,7 +77,7 @@ class Local:
 
 
 class LocalHost:
-    """An engine's server on this machine, as `server.RayHost` has it."""
+    """An engine's server on this machine, as `ray_host.RayHost` has it."""
 
     node: str | None = HOST
 

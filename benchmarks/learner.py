@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from rljob_trainer.batches.packing import TrainingSequence as Sample
 from rljob_trainer.batches.packing import pack
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
-from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.learners.rank.rank import LearnerRank
 from rljob_trainer.processes.ports import free_ports
 
 LEARNING_RATE = 2e-5

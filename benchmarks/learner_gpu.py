@@ -35,10 +35,12 @@ from rljob_api.sizing.families import FAMILIES
 from rljob_api.sizing.flops import peak_flops, training_flops
 from rljob_api.sizing.model_shape import read
 from rljob_trainer.batches.packing import TrainingSequence, pack
-from rljob_trainer.learners import flash, logprobs, model
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
-from rljob_trainer.learners.fused_head import FusedHead
-from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.learners.rank.attention import flash
+from rljob_trainer.learners.rank.head import logprobs
+from rljob_trainer.learners.rank.head.fused_head import FusedHead
+from rljob_trainer.learners.rank.model import model
+from rljob_trainer.learners.rank.rank import LearnerRank
 from rljob_trainer.processes.ports import free_ports
 
 Json = dict[str, Any]

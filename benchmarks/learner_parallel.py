@@ -25,9 +25,9 @@ import learner_gpu
 import torch
 
 from rljob_trainer.batches.packing import TrainingSequence, pack
-from rljob_trainer.learners import model
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
-from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.learners.rank.model import model
+from rljob_trainer.learners.rank.rank import LearnerRank
 from rljob_trainer.metrics import OptimizerStep
 from rljob_trainer.processes.ports import free_ports
 

@@ -24,10 +24,10 @@ import numpy as np
 import torch
 
 from rljob_trainer.batches.packing import TrainingSequence, pack
-from rljob_trainer.learners import optimizer
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
-from rljob_trainer.learners.rank import LearnerRank
-from rljob_trainer.learners.replicas import differing
+from rljob_trainer.learners.rank.optimizer import optimizer
+from rljob_trainer.learners.rank.optimizer.replicas import differing
+from rljob_trainer.learners.rank.rank import LearnerRank
 from rljob_trainer.processes.ports import free_ports
 
 Json = dict[str, Any]

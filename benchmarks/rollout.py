@@ -15,11 +15,11 @@ import aiohttp
 
 from rljob_api.sections import RLJob
 from rljob_trainer.assembly.settings import router_settings
+from rljob_trainer.engines.actor.server import EngineServer
 from rljob_trainer.engines.client import EngineClient, open_session
 from rljob_trainer.engines.command import engine_command
 from rljob_trainer.engines.generation import RouterGenerator, token_request
 from rljob_trainer.engines.router import Router
-from rljob_trainer.engines.server import EngineServer
 from rljob_trainer.rollouts.sampler import Sampler
 from rljob_trainer.samples import Group, Prompt
 

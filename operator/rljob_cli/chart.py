@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
-from rljob_trainer.reporting.scales import Scale, label, ticks, whole_ticks
+from rljob_trainer.reporting.reading.scales import Scale, label, ticks, whole_ticks
 
 Point = tuple[float, float]
 

@@ -42,7 +42,7 @@ from rljob_operator.identity import DASHBOARD_PORT, JOB_LABEL, RAY_TOKEN_KEY, se
 from rljob_operator.pod_evidence import trouble_of
 from rljob_operator.pods import secret_of_ray
 from rljob_trainer.reporting.events import EventsError, records
-from rljob_trainer.reporting.history import NotARunError, history_of
+from rljob_trainer.reporting.reading.history import NotARunError, history_of
 
 LOOK_S = 5.0
 """between two looks at a job whose log is followed [s]"""

@@ -8,8 +8,8 @@ from rljob_api.exits import Exit
 from rljob_cli.screen import say
 from rljob_trainer.data.packages import ModelError, cache_directory
 from rljob_trainer.data.packages import checkpoint as model_directory
-from rljob_trainer.learners.conversion import ConversionError, Converted, hugging_face, megatron
 from rljob_trainer.learners.errors import UnsupportedModelError
+from rljob_trainer.learners.rank.conversion import ConversionError, Converted, hugging_face, megatron
 from rljob_trainer.reporting.events import FILE_NAME, EventsError, read_events
 from rljob_trainer.reporting.records import RunRecord
 from rljob_trainer.rundir import checkpoints

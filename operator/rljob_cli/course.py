@@ -11,7 +11,7 @@ from rljob_api.sections import RLJob
 from rljob_cli.glyphs import seconds
 from rljob_trainer.metrics import BETWEEN_STEPS
 from rljob_trainer.reporting.finding import Finding
-from rljob_trainer.reporting.history import History
+from rljob_trainer.reporting.reading.history import History
 from rljob_trainer.reporting.records import EngineRecord, StepRecord
 from rljob_trainer.reporting.watch import anomaly_monitor, findings
 

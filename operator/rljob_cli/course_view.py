@@ -12,7 +12,7 @@ from rljob_cli.course import Course, Number, course
 from rljob_cli.rundir import in_use
 from rljob_cli.screen import say, say_json
 from rljob_trainer.reporting.events import EventsError
-from rljob_trainer.reporting.history import History, NotARunError, read_history
+from rljob_trainer.reporting.reading.history import History, NotARunError, read_history
 
 
 def show_run(directory: Path, as_json: bool) -> None:

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from rljob_api.control import CurvePoint
 from rljob_cli.chart import chart
-from rljob_trainer.reporting.plots import HEIGHT, WIDTH, Series, line_figure
-from rljob_trainer.reporting.scales import label
+from rljob_trainer.reporting.reading.plots import HEIGHT, WIDTH, Series, line_figure
+from rljob_trainer.reporting.reading.scales import label
 
 STYLE = """\
 svg{font:11px system-ui,sans-serif;background:#fff}.grid{stroke:#e3e6ea}.axis{stroke:#8a929c}.tick{fill:#5c646e}

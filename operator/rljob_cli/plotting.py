@@ -14,7 +14,7 @@ from rljob_cli.plot_view import Curve, Metric, as_charts, as_svg, as_value
 from rljob_cli.screen import say, say_json
 from rljob_trainer.reporting.curve import stepwise
 from rljob_trainer.reporting.events import FILE_NAME, EventsError
-from rljob_trainer.reporting.history import NotARunError, read_history
+from rljob_trainer.reporting.reading.history import NotARunError, read_history
 
 
 def metrics(names: Sequence[str]) -> tuple[Metric, ...]:

@@ -11,8 +11,8 @@ from rljob_api.exits import Exit
 from rljob_cli.report_view import as_json, as_table
 from rljob_cli.screen import console, say, say_json
 from rljob_trainer.reporting.events import EventsError
-from rljob_trainer.reporting.history import NotARunError, read_history
-from rljob_trainer.reporting.html import write_report
+from rljob_trainer.reporting.reading.history import NotARunError, read_history
+from rljob_trainer.reporting.reading.html import write_report
 
 
 class Output(StrEnum):

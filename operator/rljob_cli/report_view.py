@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rljob_cli.glyphs import rate, seconds
-from rljob_trainer.reporting.history import History, accuracy_change, result
+from rljob_trainer.reporting.reading.history import History, accuracy_change, result
 from rljob_trainer.reporting.records import EvaluationRecord, PerplexityRecord, StepRecord
 
 NAMED_SHARE = 0.005

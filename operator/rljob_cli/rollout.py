@@ -18,7 +18,7 @@ from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.packages import ModelError, cache_directory, checkpoint
 from rljob_trainer.engines.client import EngineError, EngineRefusedError
 from rljob_trainer.engines.key import KEY_VARIABLE
-from rljob_trainer.engines.server import EngineStartError
+from rljob_trainer.engines.served import EngineStartError
 from rljob_trainer.generator import GenerationFailedError, RolloutTimeoutError
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rewards.factory import RewardContext, rewards

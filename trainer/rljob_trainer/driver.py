@@ -32,7 +32,7 @@ from rljob_trainer.data.hub import HubAwayError, HubError
 from rljob_trainer.data.packages import ModelError
 from rljob_trainer.engines.client import EngineError, EngineRefusedError
 from rljob_trainer.engines.placement import PlacementError
-from rljob_trainer.engines.server import EngineStartError
+from rljob_trainer.engines.served import EngineStartError
 from rljob_trainer.generator import RolloutTimeoutError
 from rljob_trainer.learners.errors import (
     CheckpointFormatError,

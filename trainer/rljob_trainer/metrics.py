@@ -2,10 +2,11 @@
 
 A field with `metric(...)` is a line of the table, see `metric_table.py`.
 
-    micro-batches ─ learners/reduction.py ─► OptimizerStep ─ over_steps ─► LearnerMetrics ─┐
-    rewards, responses, publication ─ reporting/measurements.py ───────────────────────────┴─► StepMetrics ─► sinks
+    micro-batches ─ learners/rank/loss ─► OptimizerStep ─ over_steps ─► LearnerMetrics ─┐
+    rewards, responses, publication ─ reporting/measurements.py ────────────────────────┴─► StepMetrics ─► sinks
 
-A new metric is a line here and a line where it is measured: in `learners/loss.py` or in `reporting/measurements.py`.
+A new metric is a line here and a line where it is measured: in `learners/rank/loss/loss.py` or in
+`reporting/measurements.py`.
 """
 
 from collections.abc import Mapping, Sequence

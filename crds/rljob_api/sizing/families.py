@@ -1,6 +1,6 @@
 """What the architectures that the learner trains have of their own, and what of their `config.json` it refuses. Pure.
 
-A new one is a line in `FAMILIES`, and a file in `rljob_trainer.learners.families`.
+A new one is a line in `FAMILIES`, and a file in `rljob_trainer.learners.rank.weights.families`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ class Family:
     """What one architecture has of its own."""
 
     model_type: str
-    """its name in `config.json`, and of its file in `rljob_trainer.learners.families`"""
+    """its name in `config.json`, and of its file in `rljob_trainer.learners.rank.weights.families`"""
     qk_norm: Literal["never", "always", "optional"] = "never"
     """whether queries and keys are normalised; optional: `use_qk_norm` says so"""
     qkv_bias: Literal["never", "always", "optional"] = "never"

@@ -2,7 +2,7 @@
 
     spec.rollout.quantization ─► FORMATS: Fp8, Int4 ─► `config.json` of engines, memory plan, what is published
 
-`sync/quantised/` of the trainer computes the numbers. `linear.py` says which matrices are quantised.
+`sync/rank/quantised/` of the trainer computes the numbers. `linear.py` says which matrices are quantised.
 """
 
 import math

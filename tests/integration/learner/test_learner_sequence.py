@@ -19,7 +19,7 @@ from rljob_api.sections import Recompute
 from rljob_trainer.assembly.settings import RECOMPUTE
 from rljob_trainer.batches.packing import pack
 from rljob_trainer.learners.config import CriticSettings, LearnerConfig, OptimizerSettings, RoutingSettings
-from rljob_trainer.learners.layout import token_layout
+from rljob_trainer.learners.rank.attention.layout import token_layout
 from support.trainer.family_scenarios import called, kept_bytes, one_after_the_other
 from support.trainer.learner_data import learner_config, sequences, valued
 from support.trainer.learner_ranks import run_ranks

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rljob_trainer.batches.packing import pack
-from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.learners.rank.rank import LearnerRank
 from rljob_trainer.processes.ports import free_ports
 from support.trainer.learner_data import learner_config, sequences
 

@@ -17,13 +17,15 @@ import ray
 
 from rljob_trainer.batches.batches import StepBatch
 from rljob_trainer.batches.packing import TrainingSequence, pack
+from rljob_trainer.engines.actor.weight_copy import HELD, WEIGHTS
 from rljob_trainer.engines.command import ANY_SITE, CPU_SITE
-from rljob_trainer.engines.weight_copy import HELD, WEIGHTS, WeightFiles
+from rljob_trainer.engines.weight_offer import WeightFiles
 from rljob_trainer.learners.config import layout
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.sync.layout import Sharding
-from rljob_trainer.sync.learner_link import LearnerLink, publishing_rank
+from rljob_trainer.sync.learner_link import LearnerLink
 from rljob_trainer.sync.publisher import Transport
+from rljob_trainer.sync.rank_makers import publishing_rank
 from rljob_trainer.sync.transport import Broadcast, Delta, Disk, Ipc
 from support.processes import gone
 from support.trainer.fleet import (

@@ -17,8 +17,9 @@ import ray
 from rljob_trainer.batches.batches import StepBatch
 from rljob_trainer.batches.packing import pack
 from rljob_trainer.learners.config import Layout, layout
-from rljob_trainer.learners.group import LearnerError, LearnerGroup, LearnerLostError, TrainingDivergedError
-from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.learners.errors import LearnerError, LearnerLostError, TrainingDivergedError
+from rljob_trainer.learners.group import LearnerGroup
+from rljob_trainer.learners.rank.rank import LearnerRank
 from rljob_trainer.processes.background import Background
 from rljob_trainer.processes.stacks import place
 from support.trainer.falling_rank import FallingRank

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from rljob_api.sections import Quantization
 from rljob_trainer.assembly.engine_weights import quantised
 from rljob_trainer.engines.client import Continuation
-from rljob_trainer.sync.quantised.encoding import encoding
+from rljob_trainer.sync.rank.quantised.encoding import encoding
 from support.trainer.fleet import PROMPT, Fleet, cpu_job, start_ray
 from support.trainer.quantised_values import dequantised
 from support.trainer.tiny_models import tiny

@@ -10,7 +10,7 @@ from functools import cache
 import torch
 
 from rljob_trainer.algorithms.algorithm import GroupOutcome
-from rljob_trainer.learners.loss import Targets
+from rljob_trainer.learners.rank.loss.loss import Targets
 
 NUM_BATCHES = 100
 LONGEST = 5

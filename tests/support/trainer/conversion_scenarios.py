@@ -7,7 +7,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from rljob_cli.main import app
-from rljob_trainer.learners import conversion
+from rljob_trainer.learners.rank import conversion
 
 
 def convert_there_and_back(rank: int, world_size: int, port: int, source: Path, directory: Path) -> list[Any]:

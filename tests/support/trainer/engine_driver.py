@@ -9,7 +9,7 @@ from pathlib import Path
 import ray
 
 from rljob_trainer.engines.command import engine_command
-from rljob_trainer.engines.server import RayHost
+from rljob_trainer.engines.ray_host import RayHost
 from support.trainer.fleet import HOST, NAMES, START_S, FreeReservation, cpu_job
 
 

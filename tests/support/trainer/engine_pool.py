@@ -8,7 +8,7 @@ from rljob_trainer.engines.client import EngineClient, EngineError
 from rljob_trainer.engines.command import EngineCommand
 from rljob_trainer.engines.pool import EnginePool
 from rljob_trainer.engines.records import Incident, PoolSettings
-from rljob_trainer.engines.server import EngineStartError, Served
+from rljob_trainer.engines.served import EngineStartError, Served
 from rljob_trainer.metrics import Publication
 from rljob_trainer.processes.kept_process import Exit
 from support.trainer import virtual_time

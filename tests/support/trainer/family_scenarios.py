@@ -11,11 +11,11 @@ from megatron.core import parallel_state
 from megatron.core.models import backends
 
 from rljob_trainer.batches.packing import TrainingSequence
-from rljob_trainer.learners import rank as learner_rank
-from rljob_trainer.learners.attention import PaddedKernel
 from rljob_trainer.learners.config import LearnerConfig
-from rljob_trainer.learners.grouped_experts import GroupedExperts
-from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.learners.rank import rank as learner_rank
+from rljob_trainer.learners.rank.attention.attention import PaddedKernel
+from rljob_trainer.learners.rank.experts.grouped_experts import GroupedExperts
+from rljob_trainer.learners.rank.rank import LearnerRank
 from rljob_trainer.metrics import OptimizerStep
 from support.trainer.learner_scenarios import Steps, _gradients, _share, _step, train_and_export, weights
 

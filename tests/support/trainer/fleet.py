@@ -20,9 +20,9 @@ from rljob_trainer.engines.client import Continuation, EngineClient, EngineError
 from rljob_trainer.engines.command import engine_command
 from rljob_trainer.engines.key import new_key
 from rljob_trainer.engines.pool import EnginePool
+from rljob_trainer.engines.ray_host import ActorPlacement, RayHost
 from rljob_trainer.engines.records import EngineSnapshot, Incident, PoolSettings
 from rljob_trainer.engines.router import Router, RouterSettings
-from rljob_trainer.engines.server import ActorPlacement, RayHost
 from rljob_trainer.metrics import Publication
 from rljob_trainer.processes.background import Background
 from rljob_trainer.sync.publisher import Publisher

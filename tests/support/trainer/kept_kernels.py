@@ -6,7 +6,7 @@ from unittest.mock import patch
 from rljob_api.control import TOKEN_VARIABLE, kernels_key
 from rljob_api.kernels import DIRECTORY_VARIABLE
 from rljob_trainer.learners.config import LearnerConfig
-from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.learners.rank.rank import LearnerRank
 from rljob_trainer.processes.kernel_archive import KeptKernels
 
 TOKEN = "a token"

@@ -9,11 +9,13 @@ from unittest.mock import patch
 import torch
 
 from rljob_trainer.batches.packing import TrainingSequence, pack
-from rljob_trainer.learners import layer_kernels, logprobs, model, query_key, token_statistics
 from rljob_trainer.learners.config import LearnerConfig
-from rljob_trainer.learners.fused_head import FusedHead
-from rljob_trainer.learners.head_settings import HeadSettings, VocabularyShard
-from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.learners.rank.attention import query_key
+from rljob_trainer.learners.rank.head import logprobs, token_statistics
+from rljob_trainer.learners.rank.head.fused_head import FusedHead
+from rljob_trainer.learners.rank.head.head_settings import HeadSettings, VocabularyShard
+from rljob_trainer.learners.rank.model import layer_kernels, model
+from rljob_trainer.learners.rank.rank import LearnerRank
 from rljob_trainer.metrics import OptimizerStep
 from rljob_trainer.processes.ports import free_ports
 

@@ -15,7 +15,7 @@ import torch
 
 from rljob_trainer.processes.ports import free_ports
 
-PRELOADED = ["rljob_trainer.learners.rank"]
+PRELOADED = ["rljob_trainer.learners.rank.rank"]
 """imported once, in the server that the ranks are forked from: torch and Megatron take seconds"""
 
 _ROOT = os.path.join(os.path.dirname(__file__), "..", "..", "..")  # noqa: PTH118, PTH120  # for an environment variable

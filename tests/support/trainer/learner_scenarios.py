@@ -10,13 +10,14 @@ import torch
 import torch.distributed as dist
 
 from rljob_trainer.batches.packing import MicroBatch, TrainingSequence, pack
-from rljob_trainer.learners import matrices, optimizer_state
 from rljob_trainer.learners.config import LearnerConfig, LossSettings
-from rljob_trainer.learners.head_settings import VocabularyShard
-from rljob_trainer.learners.layout import token_layout
-from rljob_trainer.learners.logprobs import logprobs_and_entropy
 from rljob_trainer.learners.objectives import objective
-from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.learners.rank.attention.layout import token_layout
+from rljob_trainer.learners.rank.head.head_settings import VocabularyShard
+from rljob_trainer.learners.rank.head.logprobs import logprobs_and_entropy
+from rljob_trainer.learners.rank.optimizer import optimizer_state
+from rljob_trainer.learners.rank.rank import LearnerRank
+from rljob_trainer.learners.rank.replacements import matrices
 from rljob_trainer.metrics import OptimizerStep
 from support.trainer.learner_data import engine_logprobs
 

@@ -11,7 +11,7 @@ from megatron.core.dist_checkpointing import ShardedTensor
 from megatron.core.enums import ModelType
 from megatron.core.transformer import TransformerConfig
 
-from rljob_trainer.learners.cpu import megatron_on_cpu
+from rljob_trainer.learners.rank.replacements.cpu import megatron_on_cpu
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_trainer.learners.config import LearnerConfig
-from rljob_trainer.learners.rank import LearnerRank
+from rljob_trainer.learners.rank.rank import LearnerRank
 from support.trainer import learner_scenarios
 from support.trainer.learner_scenarios import Steps, look, weights
 

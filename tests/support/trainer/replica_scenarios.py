@@ -6,8 +6,8 @@ import torch
 from megatron.core import parallel_state
 
 from rljob_trainer.learners.config import LearnerConfig
-from rljob_trainer.learners.rank import LearnerRank
-from rljob_trainer.learners.replicas import differing
+from rljob_trainer.learners.rank.optimizer.replicas import differing
+from rljob_trainer.learners.rank.rank import LearnerRank
 from support.trainer.learner_scenarios import Steps, _step
 
 

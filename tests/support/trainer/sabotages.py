@@ -226,17 +226,17 @@ def one_token_for_ever(generation: Any, directory: Path) -> None:
 
 SABOTAGES: dict[str, tuple[str, Break]] = {
     "spoiled weights": ("sglang.srt.model_executor.model_runner_components.weight_updater", spoil_updates),
-    "another reference": ("rljob_trainer.learners.reference", another_reference),
-    "nothing loaded": ("rljob_trainer.learners.families.local_bridge", nothing_loaded),
+    "another reference": ("rljob_trainer.learners.rank.weights.reference", another_reference),
+    "nothing loaded": ("rljob_trainer.learners.rank.weights.families.local_bridge", nothing_loaded),
     "shifted mask": ("rljob_trainer.batches.packing", shifted_mask),
     "shifted turns": ("rljob_trainer.samples", shifted_turns),
     "shifted log-probabilities": ("rljob_trainer.batches.packing", shifted_logprobs),
-    "forgotten temperature": ("rljob_trainer.learners.logprobs", forgotten_temperature),
+    "forgotten temperature": ("rljob_trainer.learners.rank.head.logprobs", forgotten_temperature),
     "flipped advantages": ("rljob_trainer.algorithms.grpo", flipped_advantages),
     "advantages of others": ("rljob_trainer.algorithms.grpo", advantages_of_others),
     "flipped objective": ("rljob_trainer.learners.objectives.clip", flipped_objective),
-    "gradient not finite": ("rljob_trainer.learners.rank", loss_times(float("nan"), 2)),
-    "gradient exploded": ("rljob_trainer.learners.rank", loss_times(1000.0, 5)),
+    "gradient not finite": ("rljob_trainer.learners.rank.rank", loss_times(float("nan"), 2)),
+    "gradient exploded": ("rljob_trainer.learners.rank.rank", loss_times(1000.0, 5)),
     "answers of others": ("rljob_trainer.engines.generation", answers_of_others),
     "one token for ever": ("rljob_trainer.engines.generation", one_token_for_ever),
 }

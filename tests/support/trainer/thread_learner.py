@@ -11,15 +11,15 @@ from safetensors.torch import load_file
 
 from rljob_api.sizing.model_shape import shape
 from rljob_api.sizing.quantised import Quantised
-from rljob_trainer.engines.weight_copy import WeightFiles
-from rljob_trainer.learners.meeting import open_store
-from rljob_trainer.learners.weight_files import is_further
-from rljob_trainer.sync.delta import DeltaWriter
-from rljob_trainer.sync.digest import cpu_digest
-from rljob_trainer.sync.group import Backend
+from rljob_trainer.engines.weight_offer import WeightFiles
+from rljob_trainer.learners.rank.meet.meeting import open_store
+from rljob_trainer.learners.rank.weights.weight_files import is_further
 from rljob_trainer.sync.layout import Sharding, TensorSpec
-from rljob_trainer.sync.quantised.encoding import encoding
-from rljob_trainer.sync.sender import FILE_NAME, SendError, WeightSender, specs_of
+from rljob_trainer.sync.rank.delta import DeltaWriter
+from rljob_trainer.sync.rank.digest import cpu_digest
+from rljob_trainer.sync.rank.quantised.encoding import encoding
+from rljob_trainer.sync.rank.sender import FILE_NAME, SendError, WeightSender, specs_of
+from rljob_trainer.sync.rank_calls import Backend
 from rljob_trainer.sync.transport import TransferError
 
 T = TypeVar("T")

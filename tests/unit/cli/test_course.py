@@ -16,7 +16,7 @@ from rljob_cli.course import Course, course
 from rljob_cli.course_view import as_value
 from rljob_cli.rundir import in_use, locked, rundir
 from rljob_trainer.reporting.events import EventLog
-from rljob_trainer.reporting.history import read_history
+from rljob_trainer.reporting.reading.history import read_history
 from rljob_trainer.reporting.records import EndRecord, EngineRecord, Record, RunRecord, StepRecord
 from support.trainer.synthetic_run import finished_run, job
 

@@ -16,9 +16,9 @@ from rljob_trainer.control.status_updates import progress_of
 from rljob_trainer.data.render import SftResponse
 from rljob_trainer.metrics import Accuracy, LearnerMetrics, Publication
 from rljob_trainer.reporting.events import FILE_NAME
-from rljob_trainer.reporting.history import read_history, result
-from rljob_trainer.reporting.html import figures
 from rljob_trainer.reporting.phases import Phases
+from rljob_trainer.reporting.reading.history import read_history, result
+from rljob_trainer.reporting.reading.html import figures
 from rljob_trainer.reporting.records import PerplexityRecord
 from rljob_trainer.reporting.report import Report, open_report
 from rljob_trainer.reporting.tensorboard import scalars

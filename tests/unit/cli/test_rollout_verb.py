@@ -22,7 +22,7 @@ from rljob_trainer.assembly import rollout_trial
 from rljob_trainer.assembly.rollout_trial import RolloutTrial
 from rljob_trainer.data.tokenizer import load_tokenizer
 from rljob_trainer.engines.key import KEY_VARIABLE, with_key
-from rljob_trainer.engines.server import Served
+from rljob_trainer.engines.served import Served
 from rljob_trainer.processes.background import Background
 from support.cli.sample_job import text
 from support.trainer.tiny_models import tiny_llama

@@ -182,7 +182,11 @@ def test_each_class_of_errors_of_rljob_is_a_known_failure(path: str, name: str):
             "CheckpointError: /c/7: spec.debug.rolloutOnly starts no learner to load it",
         ),
         ("CheckpointDamaged", "rundir/checkpoints.py", "CheckpointError: /c/7: a file cannot be read: Input"),
-        ("CheckpointLayout", "learners/checkpoint.py", "CriticMismatchError: /c/7 was written with a critic"),
+        (
+            "CheckpointLayout",
+            "learners/rank/checkpoint/checkpoint.py",
+            "CriticMismatchError: /c/7 was written with a critic",
+        ),
         ("ModelNotFound", "data/hub.py", "HubError: model own/tiny: own/tiny has no file config.json at main"),
         (
             "CheckpointShardsMissing",
@@ -200,15 +204,15 @@ def test_each_class_of_errors_of_rljob_is_a_known_failure(path: str, name: str):
         ),
         ("RewardFunctionFailed", "processes/function_workers.py", "FunctionError: own: its process does not start: x"),
         ("RouterNoWorkers", "engines/router.py", "EngineError: router: start: no answer within 60 s; log: own"),
-        ("WeightSyncTimeout", "engines/weight_copy.py", "DeltaError: /w does not have 8 bytes"),
+        ("WeightSyncTimeout", "engines/actor/weight_copy.py", "DeltaError: /w does not have 8 bytes"),
         (
             "TrainPartitionMismatch",
-            "learners/bridges.py",
+            "learners/rank/weights/bridges.py",
             "UnsupportedModelError: tensorParallel=3 does not divide 14 heads",
         ),
         (
             "LearnerModelUnsupported",
-            "learners/bridges.py",
+            "learners/rank/weights/bridges.py",
             "UnsupportedModelError: /m: model type own is not supported",
         ),
         ("ReadOnlyVolume", "processes/leftovers.py", "LeftoverError: /tmp/rljob belongs to another user"),

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from rljob_trainer.learners import reduction
 from rljob_trainer.learners.group import summary
+from rljob_trainer.learners.rank.loss import reduction
 from rljob_trainer.metric_table import Metric, Plot, metric, table
 from rljob_trainer.metrics import LearnerMetrics, OptimizerStep, StepMetrics, combined, over_steps
 from rljob_trainer.reporting.events import EventLog
-from rljob_trainer.reporting.history import read_history
-from rljob_trainer.reporting.html import figures
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.reporting.prometheus import Metrics
+from rljob_trainer.reporting.reading.history import read_history
+from rljob_trainer.reporting.reading.html import figures
 from rljob_trainer.reporting.records import StepRecord
 from rljob_trainer.reporting.tensorboard import scalars
 from support.operator.metrics_page import families, scalars_section

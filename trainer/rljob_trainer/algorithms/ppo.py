@@ -3,7 +3,7 @@ https://arxiv.org/abs/1506.02438.
 
     d_t = r_t + gamma V_{t+1} - V_t                  V_t: the critic's value before token t; after the last one, 0
     A_t = d_t + gamma lambda A_{t+1}
-    return_t = A_t + V_t                             what the critic is fitted to: `learners/value_loss.py`
+    return_t = A_t + V_t                             what the critic is fitted to: `learners/rank/loss/value_loss.py`
 
 The reward r_t is the sample's at its last token, less each token's penalty (`kl.addedTo: Reward`), else 0. The policy
 gets A whitened over all response tokens of the rollout: (A - mean(A)) / sqrt(var(A) + 1e-8), var unbiased.

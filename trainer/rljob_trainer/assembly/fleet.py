@@ -25,8 +25,8 @@ from rljob_trainer.engines.command import EngineCommand, engine_command
 from rljob_trainer.engines.key import new_key
 from rljob_trainer.engines.placement import Slots
 from rljob_trainer.engines.pool import EnginePool
+from rljob_trainer.engines.ray_host import RayHost
 from rljob_trainer.engines.router import Router
-from rljob_trainer.engines.server import RayHost
 from rljob_trainer.metrics import Publication
 from rljob_trainer.sync.gpu_sharing import InTurns
 from rljob_trainer.sync.publisher import Publisher

@@ -34,8 +34,9 @@ from rljob_trainer.processes import leftovers
 from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.rundir.checkpoints import DIRECTORY, Checkpoints
 from rljob_trainer.sync.gpu_sharing import GpuSharing
-from rljob_trainer.sync.learner_link import LearnerLink, checkpoint_files, publishing_rank
+from rljob_trainer.sync.learner_link import LearnerLink
 from rljob_trainer.sync.publisher import Transport
+from rljob_trainer.sync.rank_makers import checkpoint_files, publishing_rank
 from rljob_trainer.sync.transport import Broadcast, Delta, Disk, Ipc, Receiver
 from rljob_trainer.sync.weights import EngineWeights
 

@@ -18,11 +18,11 @@ from rljob_trainer.conversations import factory as conversations
 from rljob_trainer.data.render import Renderer
 from rljob_trainer.data.sources import questions
 from rljob_trainer.data.tokenizer import load_tokenizer
+from rljob_trainer.engines.actor.server import EngineServer
 from rljob_trainer.engines.client import RouterClient
 from rljob_trainer.engines.command import engine_command
 from rljob_trainer.engines.generation import RouterGenerator
 from rljob_trainer.engines.key import new_key
-from rljob_trainer.engines.server import EngineServer
 from rljob_trainer.generator import Generator
 from rljob_trainer.rewards.factory import Rewards
 from rljob_trainer.rundir.cores import make_place

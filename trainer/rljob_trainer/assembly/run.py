@@ -9,7 +9,7 @@ from rljob_trainer.control.orders import OrderBook
 from rljob_trainer.control.status_updates import StatusUpdater
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.parts import Parts
-from rljob_trainer.reporting.html import write_report
+from rljob_trainer.reporting.reading.html import write_report
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """From the manifest to the command line and environment of one SGLang server. Pure.
 
-Ports and host are not known here: they belong to the machine that the server will run on, see `server.py`.
+Ports and host are not known here: they belong to the machine that the server will run on, see `actor/server.py`.
 """
 
 import json
@@ -14,9 +14,9 @@ from rljob_api.rules.arguments import sglang_command_line
 from rljob_api.sections import Device, Placement, Precision, Replay, Spec
 from rljob_trainer.processes.kernel_archive import archive_of
 
-CPU_SITE = Path(__file__).parent / "cpu_site"
-GPU_SITE = Path(__file__).parent / "gpu_site"
-ANY_SITE = Path(__file__).parent / "any_site"
+CPU_SITE = Path(__file__).parent / "inside" / "cpu"
+GPU_SITE = Path(__file__).parent / "inside" / "gpu"
+ANY_SITE = Path(__file__).parent / "inside" / "any"
 """go on PYTHONPATH of SGLang processes on CPUs, on GPUs, and on both, and of nothing else"""
 NCCL = {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
 """SGLang sets both in itself; when they differ between learner and engine the first broadcast hangs for ever"""

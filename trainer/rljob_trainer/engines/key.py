@@ -3,7 +3,7 @@
 import secrets
 
 KEY_VARIABLE = "RLJOB_ENGINE_KEY"
-"""known to `any_site/rljob_sglang_key.py` too, which runs where this package is not imported"""
+"""known to `inside/any/rljob_sglang_key.py` too, which runs where this package is not imported"""
 
 
 def new_key() -> str:

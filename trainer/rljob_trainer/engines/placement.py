@@ -26,7 +26,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rljob_api.sections import Device, Placement
 from rljob_api.sizing.topology import REST, NodeGroup, Slot, Topology
 from rljob_trainer.engines.command import NOTHING_COMPILED
-from rljob_trainer.engines.server import ActorPlacement
+from rljob_trainer.engines.ray_host import ActorPlacement
 
 log = logging.getLogger(__name__)
 

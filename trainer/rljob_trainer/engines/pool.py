@@ -20,7 +20,7 @@ from rljob_trainer.engines.client import EngineClient, EngineError, each
 from rljob_trainer.engines.command import EngineCommand
 from rljob_trainer.engines.records import EngineSnapshot, Incident, PoolSettings
 from rljob_trainer.engines.scaling import Member, joining, leaving
-from rljob_trainer.engines.server import EngineStartError, Served
+from rljob_trainer.engines.served import EngineStartError, Served
 from rljob_trainer.metrics import Publication
 from rljob_trainer.processes.kept_process import Exit
 
@@ -35,7 +35,7 @@ EXIT_S = 1.0
 
 
 class Host(Protocol):
-    """Where one engine's server runs, see `server.RayHost`."""
+    """Where one engine's server runs, see `ray_host.RayHost`."""
 
     async def start(self, command: EngineCommand, timeout_s: float) -> Served:
         """Start the server; raise EngineStartError."""

@@ -1,21 +1,16 @@
 """The learner as the publisher sees it: coroutines that take part in a publication, over the learner's group."""
 
-from __future__ import annotations
-
 import asyncio
-import warnings
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
-from rljob_trainer.engines.weight_copy import WeightFiles
+from rljob_trainer.engines.weight_offer import WeightFiles
 from rljob_trainer.learners.errors import LearnerError, LearnerLostError, LearnerStalledError
 from rljob_trainer.learners.group import LearnerGroup
+from rljob_trainer.sync.rank_calls import Backend
 from rljob_trainer.sync.transport import Digests, TransferError
-
-if TYPE_CHECKING:
-    from rljob_trainer.sync.group import Backend  # imports torch
 
 T = TypeVar("T")
 
@@ -71,22 +66,6 @@ class LearnerLink:
 
     async def _call(self, method: str, *arguments: object) -> list[Digests]:
         return await _translated(asyncio.to_thread(self.learner.call, method, *arguments))
-
-
-def publishing_rank(**arguments: Any) -> Any:
-    """Make a rank that can publish, in its actor: the driver itself need not load Megatron."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # Megatron misses Apex and Transformer Engine, and says so often
-        from rljob_trainer.sync.rank import PublishingRank
-
-    return PublishingRank(**arguments)
-
-
-def checkpoint_files(**arguments: Any) -> Any:
-    """Make what stands for the learner where nothing is trained, in its actor: the driver need not load torch."""
-    from rljob_trainer.sync.files import CheckpointFiles
-
-    return CheckpointFiles(**arguments)
 
 
 async def _translated(work: Awaitable[T]) -> T:

@@ -3,8 +3,6 @@
 All bring the weights to as many engines as possible: one that fails is named with its reason and left behind.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets
@@ -12,15 +10,13 @@ import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rljob_trainer.engines.client import EngineClient, EngineError, EngineUnreachableError, GroupAddress, each
-from rljob_trainer.engines.weight_copy import WeightFiles
 from rljob_trainer.engines.weight_delta import DeltaError
+from rljob_trainer.engines.weight_offer import WeightFiles
 from rljob_trainer.sync.layout import TensorSpec, buckets
-
-if TYPE_CHECKING:
-    from rljob_trainer.sync.group import Backend  # imports torch
+from rljob_trainer.sync.rank_calls import Backend
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +85,7 @@ class Offerer(Protocol):
 
 
 class Receiver(Protocol):
-    """An engine's machine, which keeps a copy of the weights in a directory, see `engines.weight_copy`.
+    """An engine's machine, which keeps a copy of the weights in a directory, see `engines.actor.weight_copy`.
 
     Both return how many bytes it has read, and raise EngineError.
     """

@@ -10,8 +10,8 @@ from rljob_trainer.algorithms.algorithm import CLIP, GroupOutcome
 from rljob_trainer.algorithms.factory import algorithm
 from rljob_trainer.batches.loss_weights import by_token
 from rljob_trainer.learners.config import LossSettings
-from rljob_trainer.learners.loss import Targets, policy_loss
 from rljob_trainer.learners.objectives import objective
+from rljob_trainer.learners.rank.loss.loss import Targets, policy_loss
 from support.trainer.algorithm_batches import NUM_BATCHES, Batch, batch
 
 SEEDS = range(NUM_BATCHES)

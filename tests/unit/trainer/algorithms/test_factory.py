@@ -23,8 +23,8 @@ from rljob_trainer.algorithms.factory import Checked, algorithm, smallest_group
 from rljob_trainer.assembly.settings import chosen_algorithm, loss_settings
 from rljob_trainer.batches.loss_weights import by_token
 from rljob_trainer.learners.config import ImportanceSettings, KlSettings, LossSettings
-from rljob_trainer.learners.loss import policy_loss
 from rljob_trainer.learners.objectives import objective
+from rljob_trainer.learners.rank.loss.loss import policy_loss
 from support.api.bad_manifests import table
 from support.trainer.algorithm_batches import batch
 

@@ -11,7 +11,7 @@ from rljob_trainer.control.stall_watch import StallWatch, summary
 from rljob_trainer.control.status_store import StatusStore
 from rljob_trainer.processes.stacks import Frame, Stacks, place, text, thread_stacks
 
-LEARNERS = "/opt/rljob_trainer/learners/rank.py"
+LEARNERS = "/opt/rljob_trainer/learners/rank/rank.py"
 TRAIN, REDUCE = Frame(LEARNERS, 120, "train"), Frame("/torch/distributed_c10d.py", 2806, "all_reduce")
 ACTOR = Frame("/opt/rljob_trainer/learners/group.py", 70, "call")
 STAYS = [Frame("/opt/rljob_trainer/learners/group.py", 80, "stay"), Frame("/python/threading.py", 320, "wait")]

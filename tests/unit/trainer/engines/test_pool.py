@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rljob_trainer.engines.records import EngineSnapshot
-from rljob_trainer.engines.server import EngineStartError
+from rljob_trainer.engines.served import EngineStartError
 from rljob_trainer.metrics import Publication
 from support.trainer import virtual_time
 from support.trainer.engine_pool import COMMAND, EPOCH, SETTINGS, Engines, Scene, play

@@ -9,13 +9,16 @@ import pytest
 from aiohttp import web
 from ray.exceptions import RayActorError, RayTaskError
 
-from rljob_trainer.engines import server
+from rljob_trainer.engines.actor import server
+from rljob_trainer.engines.actor.server import EngineServer
+from rljob_trainer.engines.actor.weight_copy import HELD
 from rljob_trainer.engines.client import EngineError, EngineUnreachableError
 from rljob_trainer.engines.command import EngineCommand
 from rljob_trainer.engines.key import KEY_VARIABLE
-from rljob_trainer.engines.server import EngineServer, EngineStartError, RayHost
-from rljob_trainer.engines.weight_copy import HELD, WeightFiles, digest
+from rljob_trainer.engines.ray_host import RayHost
+from rljob_trainer.engines.served import EngineStartError
 from rljob_trainer.engines.weight_delta import DeltaError
+from rljob_trainer.engines.weight_offer import WeightFiles, digest
 from support.http_in_thread import served_in_thread
 from support.trainer import virtual_time
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rljob_trainer.learners.config import Layout, layout
-from rljob_trainer.learners.layout import share_length
+from rljob_trainer.learners.rank.attention.layout import share_length
 from support.trainer.learner_data import learner_config
 
 

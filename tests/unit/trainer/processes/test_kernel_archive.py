@@ -15,9 +15,10 @@ import pytest
 
 from rljob_api import kernels
 from rljob_api.control import EVICTION_TOKEN_VARIABLE, TOKEN_VARIABLE, eviction_token, kernels_key
-from rljob_trainer.engines import server
+from rljob_trainer.engines.actor import server
+from rljob_trainer.engines.actor.server import EngineServer
 from rljob_trainer.engines.command import EngineCommand
-from rljob_trainer.engines.server import EngineServer, EngineStartError
+from rljob_trainer.engines.served import EngineStartError
 from rljob_trainer.processes import kernel_archive
 from rljob_trainer.processes.kernel_archive import KeptKernels, NoKernels, kernels_of
 

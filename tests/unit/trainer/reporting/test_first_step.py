@@ -19,9 +19,9 @@ from rljob_trainer.batches.penalties import no_penalties
 from rljob_trainer.metrics import LearnerMetrics, Publication
 from rljob_trainer.reporting.events import read_events
 from rljob_trainer.reporting.first_step import LearnerView, checks, perplexity, rendered
-from rljob_trainer.reporting.history import read_history
-from rljob_trainer.reporting.html import render
 from rljob_trainer.reporting.measurements import repeated, step_metrics
+from rljob_trainer.reporting.reading.history import read_history
+from rljob_trainer.reporting.reading.html import render
 from rljob_trainer.reporting.records import FirstStepRecord
 from rljob_trainer.rollouts.first_step import FirstStep, contradictions, view
 from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup, Segment

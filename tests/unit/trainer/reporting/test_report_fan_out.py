@@ -11,9 +11,9 @@ from rljob_api.control import SetAccuracy
 from rljob_trainer.control.status_updates import progress_of
 from rljob_trainer.metrics import Accuracy, LearnerMetrics, Publication, combined
 from rljob_trainer.reporting.events import read_events
-from rljob_trainer.reporting.history import read_history
-from rljob_trainer.reporting.html import figures
 from rljob_trainer.reporting.measurements import chosen_samples, step_metrics
+from rljob_trainer.reporting.reading.history import read_history
+from rljob_trainer.reporting.reading.html import figures
 from rljob_trainer.reporting.records import (
     CheckpointRecord,
     EndRecord,

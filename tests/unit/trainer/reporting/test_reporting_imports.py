@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-MODULES = ("report", "html", "tensorboard", "weights_and_biases", "prometheus", "events", "phases")
+MODULES = ("report", "reading.html", "tensorboard", "weights_and_biases", "prometheus", "events", "phases")
 FORBIDDEN = {"torch", "tensorflow", "ray", "megatron", "sglang"}
 
 

@@ -12,8 +12,8 @@ from rljob_cli.main import app
 from rljob_trainer.metrics import Accuracy
 from rljob_trainer.processes.background import Background
 from rljob_trainer.reporting.events import read_events
-from rljob_trainer.reporting.history import read_history
-from rljob_trainer.reporting.html import figures, write_report
+from rljob_trainer.reporting.reading.history import read_history
+from rljob_trainer.reporting.reading.html import figures, write_report
 from rljob_trainer.reporting.records import SamplesRecord, StepRecord
 from rljob_trainer.rollouts.evaluation import HeldOut
 from rljob_trainer.samples import ScoredGroup

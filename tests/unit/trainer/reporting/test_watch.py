@@ -13,10 +13,10 @@ from rljob_trainer.control.status_updates import changes_to
 from rljob_trainer.gpu_metrics import GpuUse
 from rljob_trainer.reporting.events import read_events
 from rljob_trainer.reporting.first_step import MEAN_LIMIT
-from rljob_trainer.reporting.history import read_history
-from rljob_trainer.reporting.html import render
 from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.reporting.measurements import repeated, spread
+from rljob_trainer.reporting.reading.history import read_history
+from rljob_trainer.reporting.reading.html import render
 from rljob_trainer.reporting.records import FindingRecord, StepRecord
 from rljob_trainer.reporting.watch import AT_ONCE, NAMES, AnomalyMonitor, anomaly_monitor, findings, held
 from rljob_trainer.reporting.watch_limits import EASE, Bounds, eased, eased_bounds

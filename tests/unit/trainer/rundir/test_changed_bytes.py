@@ -1,6 +1,6 @@
 """A changed byte of a file that a run reads back from its directory: it is refused by name, ignored, or harmless.
 
-Kernels are in `processes/test_kernel_archive.py`, pickles in `learners/test_safe_reading.py`.
+Kernels are in `processes/test_kernel_archive.py`, pickles in `learners/rank/checkpoint/test_safe_reading.py`.
 """
 
 import shutil

@@ -5,7 +5,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_trainer.sync.digest import tensor_digest
 from rljob_trainer.sync.layout import (
     EngineTensor,
     LayoutError,
@@ -16,6 +15,7 @@ from rljob_trainer.sync.layout import (
     engine_name,
     engine_tensors,
 )
+from rljob_trainer.sync.rank.digest import tensor_digest
 
 LAYER = "model.layers.0"
 SPECS = tuple(

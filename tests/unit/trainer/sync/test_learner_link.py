@@ -9,11 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from rljob_trainer.engines.weight_copy import WeightFiles
+from rljob_trainer.engines.weight_offer import WeightFiles
 from rljob_trainer.learners.errors import LearnerError, LearnerLostError, LearnerStalledError
-from rljob_trainer.sync.files import CheckpointFiles
 from rljob_trainer.sync.layout import Sharding
-from rljob_trainer.sync.learner_link import LearnerLink, checkpoint_files, publishing_rank
+from rljob_trainer.sync.learner_link import LearnerLink
+from rljob_trainer.sync.rank.files import CheckpointFiles
+from rljob_trainer.sync.rank_makers import checkpoint_files, publishing_rank
 from rljob_trainer.sync.transport import TransferError
 
 
@@ -85,7 +86,7 @@ class NoisyModule:
 
 
 def test_a_rank_is_made_without_the_warnings_of_its_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rljob_trainer.sync.rank", cast(Any, NoisyModule()))
+    monkeypatch.setitem(sys.modules, "rljob_trainer.sync.rank.rank", cast(Any, NoisyModule()))
     assert publishing_rank(rank=1, world_size=2) == {"rank": 1, "world_size": 2}
     with pytest.warns(UserWarning, match="later ones are shown"):
         warnings.warn("later ones are shown", UserWarning, stacklevel=1)

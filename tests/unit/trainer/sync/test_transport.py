@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from rljob_trainer.engines import weight_copy
 from rljob_trainer.engines.client import EngineError, EngineUnreachableError, GroupAddress
-from rljob_trainer.engines.weight_copy import WeightFiles
 from rljob_trainer.engines.weight_delta import DeltaError
-from rljob_trainer.learners.group import RankHost
+from rljob_trainer.engines.weight_offer import Delta as OfferedDelta
+from rljob_trainer.engines.weight_offer import WeightFiles
+from rljob_trainer.learners.rank_host import RankHost
 from rljob_trainer.sync.layout import TensorSpec
 from rljob_trainer.sync.transport import Broadcast, Delta, Disk, Ipc, Transfer, TransferError
 from support.trainer import virtual_time
@@ -23,7 +23,7 @@ SPECS = [
     TensorSpec("q", (4, 5), "bfloat16"),
     TensorSpec("norm", (3,), "float32"),
 ]
-OFFERED = WeightFiles(Path("/far"), "d1", 1000, weight_copy.Delta("d0", "x", 30), "o1")
+OFFERED = WeightFiles(Path("/far"), "d1", 1000, OfferedDelta("d0", "x", 30), "o1")
 COPY = Path("/dev/shm/copy")
 HANGS = "hangs"
 Trouble = Exception | str | None

@@ -1,7 +1,7 @@
 """What a policy objective is: a loss for each response token, from log-probabilities and advantages.
 
 How the losses of tokens are weighted against each other is not its business (`aggregation.py`), nor are penalties and
-corrections (`loss.py`). Axes: R response tokens of a micro-batch, S its sequences.
+corrections (`rank/loss/loss.py`). Axes: R response tokens of a micro-batch, S its sequences.
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,8 @@
+"""What runs inside SGLang's processes: plugins, which SGLang finds by entry points in directories on PYTHONPATH.
+
+    any/    on all machines
+    cpu/    on machines without GPUs
+    gpu/    on GPUs
+
+They import SGLang and torch. They import nothing of ours and are imported by nothing of ours.
+"""

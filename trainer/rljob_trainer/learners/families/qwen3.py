@@ -1,9 +1,0 @@
-"""Qwen3, dense."""
-
-from mbridge.models.qwen3 import Qwen3Bridge
-
-from rljob_trainer.learners.families.local_bridge import LocalBridge
-
-
-class Bridge(LocalBridge, Qwen3Bridge):
-    """Qwen3's names."""

@@ -1,0 +1,1 @@
+"""A rank's state as files in Megatron's distributed format, read without running code that they may hold."""

@@ -1,0 +1,1 @@
+"""Mixtures of experts: layers, routers, and what routers do beside choosing."""

@@ -1,0 +1,1 @@
+"""The output layer: log-probabilities and entropies of the response tokens."""

@@ -1,0 +1,1 @@
+"""How ranks find each other, and how fast the network between them is."""

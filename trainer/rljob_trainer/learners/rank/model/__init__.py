@@ -1,0 +1,1 @@
+"""The layers of the policy, as Megatron runs them; on GPUs with our kernels between its modules."""

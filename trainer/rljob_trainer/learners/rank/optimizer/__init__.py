@@ -1,0 +1,1 @@
+"""The optimizer and its state, and where its memory is while engines use the GPU."""

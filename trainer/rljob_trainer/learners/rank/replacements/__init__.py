@@ -1,0 +1,1 @@
+"""Replacements for parts of torch and Megatron that need CUDA, a compiler or Apex."""

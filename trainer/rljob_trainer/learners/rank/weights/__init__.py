@@ -1,0 +1,1 @@
+"""The policy's weights: from a Hugging Face checkpoint, back to one, and the copy that is the reference."""
