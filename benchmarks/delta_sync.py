@@ -32,6 +32,7 @@ from rljob_trainer.engines.client import EngineClient
 from rljob_trainer.processes import leftovers
 from rljob_trainer.sync.learner_link import LearnerLink
 from rljob_trainer.sync.publisher import Transport
+from rljob_trainer.sync.rank_calls import WritingRank
 from rljob_trainer.sync.transport import Broadcast, Delta, Disk, Receiver, Transfer
 
 QUICKSTART = Path(__file__).parents[1] / "docs/examples/quickstart.yaml"
@@ -62,7 +63,7 @@ class InTurns:
 
 def in_turns(learner: Learner, receivers: Mapping[str, Receiver]) -> Transport:
     """Stand in for `Learner.transport`."""
-    link, specs = LearnerLink(learner.group), learner.group.call("weight_specs")[0]
+    link, specs = LearnerLink(learner.group), learner.group.call(WritingRank.weight_specs)[0]
     directory, copy = learner.foundation.directory, leftovers.shared_memory(learner.foundation.run_id) / "copy"
     ways: Mapping[str, Transport] = {
         "Broadcast": Broadcast(link, specs, "gloo", 1, 512 * 2**20),

@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -71,9 +71,9 @@ class Local:
     def __init__(self, rank: PublishingRank) -> None:
         self.rank = rank
 
-    def call(self, method: str, *arguments: object) -> list[Any]:
+    def call(self, method: Callable[..., Any], *arguments: object) -> list[Any]:
         """Return the rank's answer."""
-        return [getattr(self.rank, method)(*arguments)]
+        return [getattr(self.rank, method.__name__)(*arguments)]
 
 
 class LocalHost:

@@ -22,9 +22,11 @@ from rljob_trainer.engines.command import ANY_SITE, CPU_SITE
 from rljob_trainer.engines.weight_offer import WeightFiles
 from rljob_trainer.learners.config import layout
 from rljob_trainer.learners.group import LearnerGroup
+from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.sync.layout import Sharding
 from rljob_trainer.sync.learner_link import LearnerLink
 from rljob_trainer.sync.publisher import Transport
+from rljob_trainer.sync.rank_calls import WritingRank
 from rljob_trainer.sync.rank_makers import publishing_rank
 from rljob_trainer.sync.transport import Broadcast, Delta, Disk, Ipc
 from support.processes import gone
@@ -322,7 +324,7 @@ def test_engines_hold_what_a_learner_of_any_layout_has_trained(
         learner.start()
         samples = sequences(8)
         link = LearnerLink(learner)
-        specs = learner.call("weight_specs")[0]
+        specs = learner.call(WritingRank.weight_specs)[0]
         transports: list[Transport] = [Broadcast(link, specs, "gloo", 1, bucket_bytes=100_000), Disk(link, tmp_path)]
         transports += [Delta(link, tmp_path / "deltas", tmp_path / "copy", fleet.hosts)] * 2
         if world == len(NAMES):  # a rank for each engine, as on shared slots
@@ -337,7 +339,7 @@ def test_engines_hold_what_a_learner_of_any_layout_has_trained(
         answers = fleet.generate(tokens=12, requests=8)
         assert {answer.engine for answer in answers} == set(NAMES)
         ((batch,),) = pack([scored(answer.tokens_T, answer.logprobs_T) for answer in answers], 1, 1024)
-        ours_R = learner.call("logprobs", [batch])[ranks.output_rank(0)][0]
+        ours_R = learner.call(Rank.logprobs, [batch], None)[ranks.output_rank(0)][0]
         np.testing.assert_allclose(ours_R, batch.logprobs_R, atol=1e-4)
     finally:
         learner.stop()

@@ -85,7 +85,7 @@ def test_two_steps_of_one_rollout_use_the_probabilities_before_the_first(group: 
     assert abs(metrics.loss - on_policy) > 1e-5, "the second step's ratio is to the policy before the first"
     assert metrics.skipped == 0
     assert metrics.train_tokens == step(0).tokens + step(1).tokens
-    assert group.call("pid")[0] != group.call("pid")[1]
+    assert group.call(Rank.pid)[0] != group.call(Rank.pid)[1]
 
 
 def test_more_skipped_steps_than_allowed_are_an_error(group: LearnerGroup) -> None:
@@ -106,7 +106,7 @@ def test_a_rank_that_is_killed_is_noticed_by_those_who_wait_for_something_else(
             watching = background.submit(group.watch())
             group.train([step(0)])
             group.check()
-            os.kill(group.call("pid")[1], signal.SIGKILL)
+            os.kill(group.call(Rank.pid)[1], signal.SIGKILL)
             watching.result(timeout=30)
         with pytest.raises(LearnerLostError, match="learner rank 1: its process is gone"):
             group.check()
@@ -120,12 +120,12 @@ def test_a_rank_that_is_killed_ends_the_wait_whatever_the_others_do(cluster: Non
         started(FallingRank, Layout(tensor=WORLD, pipeline=1, data=1)) as group,
         pytest.raises(LearnerLostError, match="learner rank 1: its process is gone"),
     ):
-        group.call(others)
+        group.call(getattr(FallingRank, others))
 
 
 def test_the_stacks_of_the_ranks_show_who_hangs_while_the_others_wait_for_it(cluster: None) -> None:
     with started(FallingRank, Layout(tensor=WORLD, pipeline=1, data=1)) as group, ThreadPoolExecutor() as pool:
-        waiting = pool.submit(group.call, "stick")
+        waiting = pool.submit(group.call, FallingRank.stick)
         until(lambda: "in stick (falling_rank.py:" in place(group.stacks(5.0)[1]))
         assert place(group.stacks(5.0)[0]) == "idle"
         waiting.result(timeout=30)

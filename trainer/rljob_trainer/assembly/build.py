@@ -36,6 +36,7 @@ from rljob_trainer.data.packages import cache_directory, checkpoint
 from rljob_trainer.data.prompt_scheduler import PromptScheduler
 from rljob_trainer.data.tokenizer import import_in_background
 from rljob_trainer.engines import placement
+from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.parts import Parts
 from rljob_trainer.processes import leftovers
 from rljob_trainer.reporting.events import FILE_NAME, last_step
@@ -125,7 +126,7 @@ def start_in_turns(
     """Start the engines when the learner has resumed and left the GPU: they measure what is free for their KV cache."""
     learns = learning()
     resume(learns)
-    learns.group.call("leave", True)
+    learns.group.call(Rank.leave, True)
     beat()
     samples = sampling()
     samples.wait_until_ready()

@@ -15,6 +15,7 @@ from rljob_trainer.algorithms.factory import smallest_group
 from rljob_trainer.assembly.foundation import Foundation
 from rljob_trainer.assembly.stages import Material
 from rljob_trainer.learners.group import LearnerGroup
+from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.parts import Learner, Report, Rewards, Source
 from rljob_trainer.reporting.first_step import format_of
 from rljob_trainer.rewards.overlong import Shaped, shaping
@@ -127,7 +128,7 @@ def _first_step(core: Core, foundation: Foundation, material: Material, learner:
     return FirstStep(
         learner=core.learner,
         logprobs=learner.logprobs,
-        zeros=lambda: learner.call("zeros")[0],
+        zeros=lambda: learner.call(Rank.zeros)[0],
         report=core.report,
         record=foundation.report.first_step,
         fingerprint=material.fingerprint,

@@ -29,6 +29,7 @@ from rljob_trainer.learners.actor_critic import ActorCritic
 from rljob_trainer.learners.config import Layout, layout
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.learners.link_report import SHARE, LinkReport, in_words, slow
+from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.parts import Trained, Weights
 from rljob_trainer.processes import leftovers
 from rljob_trainer.reporting.finding import Finding
@@ -36,6 +37,7 @@ from rljob_trainer.rundir.checkpoints import DIRECTORY, Checkpoints
 from rljob_trainer.sync.gpu_sharing import GpuSharing
 from rljob_trainer.sync.learner_link import LearnerLink
 from rljob_trainer.sync.publisher import Transport
+from rljob_trainer.sync.rank_calls import WritingRank
 from rljob_trainer.sync.rank_makers import checkpoint_files, publishing_rank
 from rljob_trainer.sync.transport import Broadcast, Delta, Disk, Ipc, Receiver
 from rljob_trainer.sync.weights import EngineWeights
@@ -59,7 +61,7 @@ class Learner:
     def transport(self, receivers: Mapping[str, Receiver]) -> Transport:
         """Return how its weights reach engines. Engines and learner on one machine may share files in memory."""
         spec, link = self.foundation.spec, LearnerLink(self.group)
-        specs = self.group.call("weight_specs")[0]
+        specs = self.group.call(WritingRank.weight_specs)[0]
         if spec.transport in ("Disk", "Delta"):
             directory = _shared_directory(self.foundation, sum(each.nbytes for each in specs))
             if spec.transport == "Disk":
@@ -163,7 +165,7 @@ class CheckpointWeights:
         """Let engines read the checkpoint's own files, or quantised ones that are made of them."""
         if self.foundation.spec.rollout.quantization is None:
             return Disk(LearnerLink(self.group), self.material.model)
-        specs = self.group.call("weight_specs")[0]
+        specs = self.group.call(WritingRank.weight_specs)[0]
         return Disk(LearnerLink(self.group), _shared_directory(self.foundation, sum(each.nbytes for each in specs)))
 
     def gpu_sharing(self, weights: EngineWeights, pool: EnginePool) -> SharedGpus:
@@ -204,7 +206,7 @@ def start_learner(foundation: Foundation, material: Material, slots: Slots) -> L
         max_skipped=spec.training.optimizer.max_skipped_steps,
     )
     learner = Learner(foundation, material, _started(foundation, group))
-    report_links(group.call("links")[0], foundation.report.found, material.first)
+    report_links(group.call(Rank.links)[0], foundation.report.found, material.first)
     return learner
 
 

@@ -6,10 +6,10 @@ It makes a new actor when the old one is lost with its machine.
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
@@ -20,9 +20,13 @@ from rljob_trainer.engines.command import EngineCommand
 from rljob_trainer.engines.served import EngineStartError, Served
 from rljob_trainer.engines.weight_delta import DeltaError
 from rljob_trainer.engines.weight_offer import WeightFiles
+from rljob_trainer.processes.actor_calls import ask
 from rljob_trainer.processes.kept_process import STOP_S, Exit
 
 log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 WAIT_SLICE_S = 3600.0
 
@@ -66,8 +70,8 @@ class RayHost:
     async def start(self, command: EngineCommand, timeout_s: float) -> Served:
         """Start the server, in a new actor when there is none; raise EngineStartError."""
         try:
-            self._node = await self._ask("address")
-            return await self._ask("start", command, timeout_s)  # type: ignore[no-any-return]  # Ray's calls are untyped
+            self._node = await self._ask(EngineServer.address)
+            return await self._ask(EngineServer.start, command, timeout_s)
         except RayTaskError as error:
             raise EngineStartError(str(error.cause)) from error
         except RayActorError as error:
@@ -79,8 +83,8 @@ class RayHost:
         actor = self._actor
         try:
             while True:
-                if (exit_ := await actor.wait.remote(WAIT_SLICE_S)) is not None:
-                    return exit_  # type: ignore[no-any-return]  # Ray's calls are untyped
+                if (exit_ := await ask(actor, EngineServer.wait, WAIT_SLICE_S)) is not None:
+                    return exit_
         except RayActorError as error:
             if self._actor is actor:  # and not already its successor
                 self._actor = None
@@ -93,7 +97,7 @@ class RayHost:
         actor, self._actor = self._actor, None
         try:
             async with asyncio.timeout(STOP_S + 5.0):
-                await actor.stop.remote()
+                await ask(actor, EngineServer.stop)
         except (RayError, TimeoutError) as error:
             log.info("engine=%s action=stop reason=%s detail=%s", self._name, type(error).__name__, error)
         finally:
@@ -106,23 +110,25 @@ class RayHost:
 
     async def apply_delta(self, files: WeightFiles, copy: Path, timeout_s: float) -> int:
         """Bring the copy on its machine up to date; return the bytes read. Raises DeltaError and EngineError."""
-        return await self._receive("apply_delta", files, copy, timeout_s)
+        return await self._receive(EngineServer.apply_delta, files, copy, timeout_s)
 
     async def copy_whole(self, files: WeightFiles, copy: Path, timeout_s: float) -> int:
         """Copy the whole weights to its machine; return the bytes read. Raises EngineError."""
-        return await self._receive("copy_whole", files, copy, timeout_s)
+        return await self._receive(EngineServer.copy_whole, files, copy, timeout_s)
 
     async def actor_pid(self) -> int:
         """Return the pid of the actor's process, on its own machine."""
-        return int(await self._ask("actor_pid"))
+        return await self._ask(EngineServer.actor_pid)
 
-    async def _receive(self, method: str, files: WeightFiles, copy: Path, timeout_s: float) -> int:
-        wanted = f"engine {self._name}: {method}"
+    async def _receive(
+        self, method: Callable[[EngineServer, WeightFiles, Path], int], files: WeightFiles, copy: Path, timeout_s: float
+    ) -> int:
+        wanted = f"engine {self._name}: {method.__name__}"
         if self._actor is None:
             raise EngineUnreachableError(f"{wanted}: its actor is lost")
         try:
             async with asyncio.timeout(timeout_s):
-                return int(await getattr(self._actor, method).remote(files, copy))
+                return await ask(self._actor, method, files, copy)
         except RayTaskError as error:
             kind = DeltaError if isinstance(error.cause, DeltaError) else EngineError
             raise kind(f"{wanted}: {error.cause}") from error
@@ -131,10 +137,10 @@ class RayHost:
         except TimeoutError as error:
             raise EngineUnreachableError(f"{wanted}: not done within {timeout_s:g} s") from error
 
-    async def _ask(self, method: str, *arguments: Any) -> Any:
+    async def _ask(self, method: Callable[Concatenate[EngineServer, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         if self._actor is None:
             # Threads: `stop` and `status` must be answered while `wait` waits.
             placement = await self._reservation.acquire()
             actor_class = ray.remote(EngineServer).options(max_concurrency=4, max_restarts=0, **placement.options)
             self._actor = actor_class.remote(self._name, self._log_file, self._host, placement.environment)
-        return await getattr(self._actor, method).remote(*arguments)
+        return await ask(self._actor, method, *args, **kwargs)

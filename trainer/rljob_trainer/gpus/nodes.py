@@ -10,6 +10,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rljob_trainer.gpus.nvml import open_reader
 from rljob_trainer.gpus.readings import Looked, names_of
+from rljob_trainer.processes.actor_calls import ask
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class RayNodes:
 
     async def _ask(self, name: str, reader: Any) -> Looked | None:
         try:
-            looked: Looked = await asyncio.wait_for(reader.look.remote(), ANSWER_S)
+            looked = await asyncio.wait_for(ask(reader, NodeReader.look), ANSWER_S)
         except (TimeoutError, RayError) as error:
             if name not in self._silent:
                 log.warning("action=read_gpus node=%s outcome=no_answer reason=%r", name, error)

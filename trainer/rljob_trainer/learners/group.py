@@ -8,15 +8,13 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple
 
-import numpy as np
-import numpy.typing as npt
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
@@ -33,13 +31,19 @@ from rljob_trainer.learners.errors import (
     TrainingDivergedError,
     UnsupportedModelError,
 )
+from rljob_trainer.learners.rank_calls import Rank, Values_R
 from rljob_trainer.learners.rank_host import RankHost
 from rljob_trainer.learners.skips import Skips, after
 from rljob_trainer.metrics import LearnerMetrics, OptimizerStep, over_steps, perplexity_of
+from rljob_trainer.processes.actor_calls import ask
 from rljob_trainer.processes.stacks import Stacks
 from rljob_trainer.rundir.patient_reading import StorageError
 
 log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 INTERRUPT_S = 30.0
 GONE_WITHIN_S = 5.0
@@ -83,14 +87,16 @@ class LearnerGroup:
             address, port = self.address()
             world = len(self._hosts)
             self._wait(
-                [host.build.remote(self._make, rank, world, address, port) for rank, host in enumerate(self._hosts)]
+                [
+                    ask(host, RankHost.build, self._make, rank, world, address, port)
+                    for rank, host in enumerate(self._hosts)
+                ]
             )
 
     def address(self) -> tuple[str, int]:
         """Return the address of rank 0's machine and a port where it waits for others to meet it."""
         with self._lock:
-            address: tuple[str, int] = self._wait([self._hosts[0].address.remote()])[0]
-        return address
+            return self._wait([ask(self._hosts[0], RankHost.address)])[0]
 
     def train(self, batches: Sequence[StepBatch]) -> LearnerMetrics:
         """Take one optimizer step for each batch.
@@ -110,58 +116,56 @@ class LearnerGroup:
         """Take one optimizer step of the critic for each batch. Raises TrainingDivergedError, as `train` does."""
         with self._lock:
             shares = [batch.micro_batches_by_rank for batch in batches if any(batch.micro_batches_by_rank)]
-            steps = [self._on_shares("train_critic", [(list(share),) for share in each])[0] for each in shares]
+            steps = [self._on_shares(Rank.train_critic, [(list(share),) for share in each])[0] for each in shares]
         self._count_skipped(steps)
         return steps
 
-    def values(self, shares: Sequence[Sequence[MicroBatch]]) -> list[list[npt.NDArray[np.float32]]]:
+    def values(self, shares: Sequence[Sequence[MicroBatch]]) -> list[list[Values_R]]:
         """Return the critic's value before each of the micro-batches' targets, for each data-parallel share."""
         with self._lock:
-            return self._outputs(self._on_shares("values", [(list(share),) for share in shares]))
+            return self._outputs(self._on_shares(Rank.values, [(list(share),) for share in shares]))
 
-    def kl(
-        self, shares: Sequence[Sequence[MicroBatch]], estimator: Estimator, clamp: bool
-    ) -> list[list[npt.NDArray[np.float32]]]:
+    def kl(self, shares: Sequence[Sequence[MicroBatch]], estimator: Estimator, clamp: bool) -> list[list[Values_R]]:
         """Return the KL estimate against the reference of each micro-batch's targets, for each data-parallel share."""
         with self._lock:
-            return self._outputs(self._on_shares("kl", [(list(share), estimator, clamp) for share in shares]))
+            return self._outputs(self._on_shares(Rank.kl, [(list(share), estimator, clamp) for share in shares]))
 
-    def divergence(self, shares: Sequence[Sequence[MicroBatch]]) -> list[list[npt.NDArray[np.float32]]]:
+    def divergence(self, shares: Sequence[Sequence[MicroBatch]]) -> list[list[Values_R]]:
         """Return policy less teacher log-probability of each micro-batch's targets, for each data-parallel share."""
         with self._lock:
-            return self._outputs(self._on_shares("divergence", [(list(share),) for share in shares]))
+            return self._outputs(self._on_shares(Rank.divergence, [(list(share),) for share in shares]))
 
-    def logprobs(self, shares: Sequence[Sequence[MicroBatch]]) -> list[list[npt.NDArray[np.float32]]]:
+    def logprobs(self, shares: Sequence[Sequence[MicroBatch]]) -> list[list[Values_R]]:
         """Return the log-probability of each of the micro-batches' targets, for each data-parallel share."""
         with self._lock:
             return self._logprobs(shares)
 
     def save(self, directory: Path) -> None:
         """Write a checkpoint of all ranks."""
-        self.call("save", directory)
+        self.call(Rank.save, directory)
 
     def load(self, directory: Path) -> int:
         """Continue from a checkpoint; return the optimizer steps that it holds."""
-        steps = int(self.call("load", directory)[0])
-        self._skips = self.call("recent_skips")[0]
+        steps = self.call(Rank.load, directory)[0]
+        self._skips = self.call(Rank.recent_skips)[0]
         return steps
 
     def write_hf(self, directory: Path) -> None:
         """Write the weights as a Hugging Face checkpoint."""
-        self.call("write_hf", directory)
+        self.call(Rank.write_hf, directory)
 
-    def call(self, method: str, *arguments: Any, timeout_s: float | None = None) -> list[Any]:
-        """Call a collective method on all ranks; return their answers in order of rank."""
+    def call(self, method: Callable[Concatenate[Any, P], R], *args: P.args, **kwargs: P.kwargs) -> list[R]:
+        """Call a collective method on all ranks, such as `Rank.links`; return their answers in order of rank."""
         with self._lock:
-            return self._wait([host.call.remote(method, arguments, {}) for host in self._hosts], timeout_s)
+            return self._wait([_call(host, method, args, kwargs) for host in self._hosts])
 
-    def interrupt(self, method: str) -> None:
+    def interrupt(self, method: Callable[[Any], object]) -> None:
         """Call a method of rank 0 that ends what another call hangs in."""
-        self._wait([self._hosts[0].call.remote(method, (), {})], INTERRUPT_S)
+        self._wait([_call(self._hosts[0], method, (), {})], INTERRUPT_S)
 
     def stacks(self, timeout_s: float) -> list[Stacks | None]:
         """Return the stacks of each rank, while others wait for the ranks; None: it does not answer."""
-        references = [host.stacks.remote() for host in self._hosts]
+        references = [ask(host, RankHost.stacks) for host in self._hosts]
         if not references:
             return []
         ready, _ = ray.wait(references, num_returns=len(references), timeout=timeout_s)
@@ -196,31 +200,29 @@ class LearnerGroup:
                 f"training.optimizer.maxSkippedSteps allows {self._max_skipped}"
             )
 
-    def _logprobs(
-        self, shares: Sequence[Sequence[MicroBatch]], number: int | None = None
-    ) -> list[list[npt.NDArray[np.float32]]]:
-        return self._outputs(self._on_shares("logprobs", [(list(share), number) for share in shares]))
+    def _logprobs(self, shares: Sequence[Sequence[MicroBatch]], number: int | None = None) -> list[list[Values_R]]:
+        return self._outputs(self._on_shares(Rank.logprobs, [(list(share), number) for share in shares]))
 
-    def _outputs(self, answers: list[Any]) -> list[Any]:
+    def _outputs(self, answers: list[R]) -> list[R]:
         """Return what the ranks that hold the output say, one for each data-parallel share."""
         return [answers[self._layout.output_rank(share)] for share in range(self._layout.data)]
 
-    def _train(self, batch: StepBatch, old_logprobs: list[Any] | None, number: int) -> OptimizerStep:
-        old = old_logprobs or [None] * self._layout.data
+    def _train(self, batch: StepBatch, old_logprobs: list[list[Values_R]] | None, number: int) -> OptimizerStep:
+        old: Sequence[list[Values_R] | None] = old_logprobs or [None] * self._layout.data
         arguments = [(list(share), old[index], number) for index, share in enumerate(batch.micro_batches_by_rank)]
-        first: OptimizerStep = self._on_shares("train", arguments)[0]
-        return first
+        return self._on_shares(Rank.train, arguments)[0]
 
-    def _on_shares(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        stored = [ray.put(share) for share in arguments]
+    def _on_shares(self, method: Callable[[Any, *Ts], R], arguments: Sequence[tuple[*Ts]]) -> list[R]:
+        """Call a method on all ranks, each with the arguments of its data-parallel share."""
+        stored: list[Any] = [ray.put(share) for share in arguments]
         references = [
-            host.call.remote(method, stored[self._layout.data_rank(rank)], {}) for rank, host in enumerate(self._hosts)
+            _call(host, method, stored[self._layout.data_rank(rank)], {}) for rank, host in enumerate(self._hosts)
         ]
         return self._wait(references)
 
-    def _wait(self, references: list[Any], timeout_s: float | None = None) -> list[Any]:
+    def _wait(self, references: Sequence[Awaitable[R]], timeout_s: float | None = None) -> list[R]:
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
-        answers: dict[int, Any] = {}
+        answers: dict[int, R] = {}
         pending = {reference: rank for rank, reference in enumerate(references)}
         while pending:
             ready, _ = ray.wait(list(pending), timeout=max(0.0, deadline - time.monotonic()))
@@ -236,6 +238,11 @@ class LearnerGroup:
         return [answers[rank] for rank in range(len(references))]
 
 
+def _call(host: Any, method: Callable[..., R], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Awaitable[R]:
+    """Call a method of the rank in a host. By its name: ranks have it from classes that the driver does not import."""
+    return ask(host, RankHost.call, method.__name__, arguments, options)
+
+
 def _stacks_of(reference: Any) -> Stacks | None:
     try:
         stacks: Stacks = ray.get(reference, timeout=1.0)
@@ -247,7 +254,7 @@ def _stacks_of(reference: Any) -> Stacks | None:
 async def _gone(host: Any, rank: int) -> LearnerLostError:
     """Return that the process of a rank is gone, once it is."""
     try:
-        await host.stay.remote()
+        await ask(host, RankHost.stay)
     except RayActorError as error:
         return LearnerLostError(f"learner rank {rank}: its process is gone: {error}")
     raise AssertionError("stay never returns")

@@ -20,6 +20,7 @@ from typing import Any
 from rljob_trainer.engines import memory
 from rljob_trainer.engines.pool import EnginePool
 from rljob_trainer.learners.group import LearnerGroup
+from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.processes.background import Background
 from rljob_trainer.sync.weights import EngineWeights
 
@@ -44,7 +45,7 @@ class InTurns:
 
     async def _leave(self, *, weights: bool) -> None:
         if self.learner is not None:
-            await asyncio.to_thread(self.learner.call, "leave", weights)
+            await asyncio.to_thread(self.learner.call, Rank.leave, weights)
 
 
 @dataclass(frozen=True, slots=True)

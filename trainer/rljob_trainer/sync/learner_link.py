@@ -1,17 +1,18 @@
 """The learner as the publisher sees it: coroutines that take part in a publication, over the learner's group."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rljob_trainer.engines.weight_offer import WeightFiles
 from rljob_trainer.learners.errors import LearnerError, LearnerLostError, LearnerStalledError
 from rljob_trainer.learners.group import LearnerGroup
-from rljob_trainer.sync.rank_calls import Backend
-from rljob_trainer.sync.transport import Digests, TransferError
+from rljob_trainer.sync.rank_calls import Backend, Digests, SendingRank, WritingRank
+from rljob_trainer.sync.transport import TransferError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -29,43 +30,47 @@ class LearnerLink:
         self, address: str, port: int, world_size: int, name: str, backend: Backend, timeout_s: float
     ) -> None:
         """Meet the engines."""
-        await self._call("connect", address, port, world_size, name, backend, timeout_s)
+        await self._call(SendingRank.connect, address, port, world_size, name, backend, timeout_s)
 
     async def send(self, bucket_bytes: int) -> Digests:
         """Broadcast the weights."""
-        return (await self._call("send", bucket_bytes))[0]
+        return await self._of_rank_0(SendingRank.send, bucket_bytes)
 
     async def write(self, directory: Path) -> None:
         """Write the weights."""
-        await self._call("write", directory)
+        await self._call(WritingRank.write, directory)
 
     async def written(self) -> Digests:
         """Return the digests of what was written."""
-        return (await self._call("written"))[0]
+        return await self._of_rank_0(WritingRank.written)
 
     async def offer(self, directory: Path) -> WeightFiles:
         """Write what has changed; return what was written."""
-        files: WeightFiles = (await _translated(asyncio.to_thread(self.learner.call, "offer", directory)))[0]
-        return files
+        return await self._of_rank_0(SendingRank.offer, directory)
 
     async def write_whole(self, files: WeightFiles) -> None:
         """Write the weights of the last offer as a whole."""
-        await self._call("write_whole", files)
+        await self._call(SendingRank.write_whole, files)
 
     async def share(self, index: int, bucket_bytes: int) -> Sequence[str]:
         """Put a bucket into memory that engines can map; return each rank's handle."""
-        return await _translated(asyncio.to_thread(self.learner.call, "share", index, bucket_bytes))
+        return await self._call(SendingRank.share, index, bucket_bytes)
 
     async def shared(self) -> Digests:
         """Return the digests of all that was shared."""
-        return (await self._call("shared"))[0]
+        return await self._of_rank_0(SendingRank.shared)
 
     async def disconnect(self) -> None:
         """Leave the group, also while `send` hangs."""
-        await _translated(asyncio.to_thread(self.learner.interrupt, "disconnect"))
+        await _translated(asyncio.to_thread(self.learner.interrupt, SendingRank.disconnect))
 
-    async def _call(self, method: str, *arguments: object) -> list[Digests]:
-        return await _translated(asyncio.to_thread(self.learner.call, method, *arguments))
+    async def _of_rank_0(self, method: Callable[Concatenate[Any, P], T | None], *args: P.args, **kwargs: P.kwargs) -> T:
+        answer = (await self._call(method, *args, **kwargs))[0]
+        assert answer is not None, "rank 0 answers"
+        return answer
+
+    async def _call(self, method: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> list[T]:
+        return await _translated(asyncio.to_thread(lambda: self.learner.call(method, *args, **kwargs)))
 
 
 async def _translated(work: Awaitable[T]) -> T:

@@ -14,7 +14,8 @@ from typing import Protocol
 
 from rljob_trainer.engines.client import EngineClient, PauseMode, each
 from rljob_trainer.metrics import Publication
-from rljob_trainer.sync.transport import Digests, Transfer, TransferError
+from rljob_trainer.sync.rank_calls import Digests
+from rljob_trainer.sync.transport import Transfer, TransferError
 from rljob_trainer.text import some
 
 log = logging.getLogger(__name__)

@@ -16,14 +16,11 @@ from rljob_trainer.engines.client import EngineClient, EngineError, EngineUnreac
 from rljob_trainer.engines.weight_delta import DeltaError
 from rljob_trainer.engines.weight_offer import WeightFiles
 from rljob_trainer.sync.layout import TensorSpec, buckets
-from rljob_trainer.sync.rank_calls import Backend
+from rljob_trainer.sync.rank_calls import Backend, Digests
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-Digests = Sequence[Mapping[str, str]]
-"""for each rank of an engine: tensor name -> digest"""
 
 PROBE_S = 5.0
 GRACE_S = 0.5

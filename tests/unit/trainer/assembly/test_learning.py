@@ -22,6 +22,7 @@ from rljob_trainer.learners.link_report import Link, LinkReport
 from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.sync.layout import TensorSpec
 from rljob_trainer.sync.learner_link import LearnerLink
+from rljob_trainer.sync.rank_calls import WritingRank
 from rljob_trainer.sync.transport import Delta, Disk
 from support.trainer.whole_run import manifest
 
@@ -100,7 +101,7 @@ class Exports:
     specs: tuple[TensorSpec, ...] = (TensorSpec("w", (10,), "float32"),)
 
     def call(self, method):
-        assert method == "weight_specs"
+        assert method == WritingRank.weight_specs
         return [self.specs, self.specs]
 
 

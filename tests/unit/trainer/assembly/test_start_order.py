@@ -12,7 +12,7 @@ from rljob_trainer.preflight import PreflightError
 
 def order(start: Start) -> list[str]:
     happened: list[str] = []
-    group = SimpleNamespace(call=lambda *arguments: happened.append(" ".join(map(str, arguments))))
+    group = SimpleNamespace(call=lambda method, weights: happened.append(f"{method.__name__} {weights}"))
     learning = cast(Any, SimpleNamespace(group=group))
     sampling = cast(Any, SimpleNamespace(wait_until_ready=lambda: happened.append("engines ready")))
 

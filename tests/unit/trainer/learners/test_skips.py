@@ -4,6 +4,7 @@ import pytest
 
 from rljob_trainer.learners.errors import TrainingDivergedError
 from rljob_trainer.learners.group import LearnerGroup
+from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.learners.skips import WINDOW, after
 from rljob_trainer.metrics import OptimizerStep
 
@@ -11,7 +12,7 @@ from rljob_trainer.metrics import OptimizerStep
 def group(monkeypatch, resumed: tuple[int, ...] = ()) -> LearnerGroup:
     """Return a group without ranks, which has loaded a checkpoint."""
     made = LearnerGroup(make=object, actor_options=[], layout=None, timeout_s=1.0, max_skipped=5)
-    answers = {"load": [7], "recent_skips": [resumed]}
+    answers = {Rank.load: [7], Rank.recent_skips: [resumed]}
     monkeypatch.setattr(made, "call", lambda method, *_: answers[method])
     made.load("iter_0000007")
     return made

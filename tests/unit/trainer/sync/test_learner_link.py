@@ -29,12 +29,12 @@ class FakeGroup:
         self._call("address")
         return ("10.0.0.9", 23456)
 
-    def call(self, *call: object) -> list[object]:
-        self._call(*call)
+    def call(self, method: Callable[..., object], *arguments: object) -> list[object]:
+        self._call(method.__name__, *arguments)
         return [[{"w": "1"}], None]
 
-    def interrupt(self, method: str) -> None:
-        self._call("interrupt", method)
+    def interrupt(self, method: Callable[..., object]) -> None:
+        self._call("interrupt", method.__name__)
 
     def _call(self, *call: object) -> None:
         self.calls.append(call)

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.metrics import Publication
 from rljob_trainer.sync.gpu_sharing import GpuSharing, InTurns
 from rljob_trainer.sync.weights import EngineWeights
@@ -106,7 +107,7 @@ def test_a_learner_in_turns_leaves_weights_for_the_publication_alone() -> None:
     turns = InTurns(cast(Any, learner))
     asyncio.run(turns.trained())
     asyncio.run(turns.published())
-    assert learner.calls == [("leave", False), ("leave", True)]
+    assert learner.calls == [(Rank.leave, False), (Rank.leave, True)]
 
 
 def test_nobody_leaves_before_learner_and_engines_have_met() -> None:

@@ -51,13 +51,14 @@ from rljob_trainer.learners.rank.weights import export
 from rljob_trainer.learners.rank.weights.bridges import bridge
 from rljob_trainer.learners.rank.weights.reference import ReferenceWeights
 from rljob_trainer.learners.rank.weights.weight_files import further_tensors
+from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.learners.skips import Skips, after
 from rljob_trainer.metrics import OptimizerStep
 from rljob_trainer.processes.kernel_archive import kernels_of
 from rljob_trainer.rundir.patient_reading import Patience
 
 
-class LearnerRank:
+class LearnerRank(Rank):
     """Holds this rank's part of the policy and trains it."""
 
     def __init__(

@@ -17,10 +17,11 @@ from rljob_trainer.learners.rank.weights.weight_files import DTYPES, NOT_LOADED,
 from rljob_trainer.sync.layout import Sharding, TensorSpec
 from rljob_trainer.sync.rank.digest import digest_on
 from rljob_trainer.sync.rank.quantised.encoding import encoding
-from rljob_trainer.sync.rank.sender import Digests, WeightSender
+from rljob_trainer.sync.rank.sender import WeightSender
+from rljob_trainer.sync.rank_calls import Digests, WritingRank
 
 
-class CheckpointFiles:
+class CheckpointFiles(WritingRank):
     """All safetensors files of a Hugging Face checkpoint, in the type that engines serve."""
 
     def __init__(
@@ -47,7 +48,7 @@ class CheckpointFiles:
         self.specs = self._encoding.specs(self._specs())
         self._sender = WeightSender(self.specs, sharding, digest_on(device))
 
-    def weight_specs(self) -> tuple[object, ...]:
+    def weight_specs(self) -> tuple[TensorSpec, ...]:
         """Return names, shapes and types of what engines must hold."""
         return self.specs
 

@@ -13,18 +13,18 @@ from rljob_api.sizing.quantised import Quantised
 from rljob_trainer.engines.weight_offer import WeightFiles
 from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.rank.rank import LearnerRank
-from rljob_trainer.sync.layout import Sharding
+from rljob_trainer.sync.layout import Sharding, TensorSpec
 from rljob_trainer.sync.rank.delta import DeltaWriter
 from rljob_trainer.sync.rank.digest import digest_on
 from rljob_trainer.sync.rank.quantised.encoding import encoding
-from rljob_trainer.sync.rank.sender import Digests, Named, SendError, WeightSender, checked, specs_of
+from rljob_trainer.sync.rank.sender import Named, SendError, WeightSender, checked, specs_of
 from rljob_trainer.sync.rank.sharing import SharedMemory, Sharing
-from rljob_trainer.sync.rank_calls import Backend
+from rljob_trainer.sync.rank_calls import Backend, Digests, SendingRank
 
 T = TypeVar("T")
 
 
-class PublishingRank(LearnerRank):
+class PublishingRank(LearnerRank, SendingRank):
     """Adds the sending of weights to a learner rank."""
 
     def __init__(
@@ -53,7 +53,7 @@ class PublishingRank(LearnerRank):
         self.specs = specs
         """names, shapes and types of what is published, in order"""
 
-    def weight_specs(self) -> tuple[object, ...]:
+    def weight_specs(self) -> tuple[TensorSpec, ...]:
         """Return names, shapes and types of what is published, in order."""
         return self.specs
 

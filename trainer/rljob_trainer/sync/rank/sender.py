@@ -7,7 +7,7 @@ announces the tensors to engines and compares the digests, is `sync/publisher.py
 import json
 import os
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -23,12 +23,10 @@ from rljob_trainer.own_files import READABLE, changed
 from rljob_trainer.sync.layout import EngineTensor, Sharding, TensorSpec, buckets, engine_tensors
 from rljob_trainer.sync.rank.digest import Digest, host_bytes, tensor_digest
 from rljob_trainer.sync.rank.group import abandon_group, join_group
-from rljob_trainer.sync.rank_calls import Backend
+from rljob_trainer.sync.rank_calls import Backend, Digests
 
 Named = Iterable[tuple[str, torch.Tensor]]
 Bucket = list[tuple[str, torch.Tensor]]
-Digests = tuple[Mapping[str, str], ...]
-"""for each rank of an engine: tensor name -> digest"""
 
 DIGEST_THREADS = 2
 FILE_NAME = "model.safetensors"

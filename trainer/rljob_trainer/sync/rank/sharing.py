@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from rljob_trainer.sync.layout import TensorSpec, buckets
-from rljob_trainer.sync.rank.sender import Digesting, Digests
+from rljob_trainer.sync.rank.sender import Digesting
+from rljob_trainer.sync.rank_calls import Digests
 
 Export = Generator[tuple[str, torch.Tensor], None, None]
 """of tensors as announced, see `sender.checked`"""

@@ -19,7 +19,8 @@ from rljob_trainer.sync.layout import LayoutError, Sharding
 from rljob_trainer.sync.rank.digest import cpu_digest
 from rljob_trainer.sync.rank.quantised.encoding import encoding
 from rljob_trainer.sync.rank.rank import PublishingRank
-from rljob_trainer.sync.rank.sender import FILE_NAME, Digests, SendError, WeightSender, specs_of
+from rljob_trainer.sync.rank.sender import FILE_NAME, SendError, WeightSender, specs_of
+from rljob_trainer.sync.rank_calls import Digests
 
 LAYER = "model.layers.0.self_attn"
 TENSORS = {
