@@ -17,9 +17,9 @@ from jobs import PODS_OF_JOB, create
 from jobs import name as job_name
 from measures import busy_heads, peak_mb, settled, training
 
-from rljob_operator.cluster import path
+from rljob_operator.cluster.cluster import path
+from rljob_operator.cluster.requests import APPLY
 from rljob_operator.identity import FIELD_MANAGER, JOB_LABEL, Manifest
-from rljob_operator.requests import APPLY
 from support.operator.operator_process import OperatorProcess
 from support.operator.operator_world import Surroundings
 

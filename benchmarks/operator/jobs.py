@@ -8,11 +8,11 @@ from typing import Any
 from api import RLJOBS, Api, all_of
 from arena import NAMESPACE
 
-from rljob_operator.cluster import path
+from rljob_operator.cluster.cluster import path
+from rljob_operator.cluster.requests import APPLY
 from rljob_operator.identity import API_VERSION, FIELD_MANAGER, KIND
 from rljob_operator.plan import plan
-from rljob_operator.requests import APPLY
-from rljob_operator.world import World, job_of
+from rljob_operator.world.world import World, job_of
 from support.operator.operator_world import DEFAULTS, NOW, raw_job
 
 PODS_OF_JOB = 3

@@ -16,8 +16,8 @@ import yaml
 from api import RLJOBS, Api, all_of, connected
 from arena import Arena, Shares, arena
 
+from rljob_operator.cluster.requests import APPLY
 from rljob_operator.identity import FIELD_MANAGER
-from rljob_operator.requests import APPLY
 from support.operator.operator_world import Surroundings
 
 JOBS = 20

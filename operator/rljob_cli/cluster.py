@@ -23,7 +23,7 @@ from urllib3.exceptions import HTTPError
 from rljob_api.exits import Exit
 from rljob_cli.jobs import Job, Manifest, job_of, nearest
 from rljob_operator.identity import GROUP, JOB_LABEL, PLURAL, RAY_NODE_TYPE_LABEL, VERSION
-from rljob_operator.world import pod_of
+from rljob_operator.world.world import pod_of
 
 CONNECT_S, ANSWER_S = 5.0, 30.0
 """longest waits for a connection and for an answer [s]"""

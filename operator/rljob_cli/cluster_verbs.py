@@ -39,8 +39,8 @@ from rljob_cli.resuming import NotResumableError
 from rljob_cli.screen import console, say, say_json
 from rljob_cli.why import Why, with_course
 from rljob_operator.identity import DASHBOARD_PORT, JOB_LABEL, RAY_TOKEN_KEY, service_name
-from rljob_operator.pod_evidence import trouble_of
-from rljob_operator.pods import secret_of_ray
+from rljob_operator.job.pods import secret_of_ray
+from rljob_operator.world.pod_evidence import trouble_of
 from rljob_trainer.reporting.events import EventsError, records
 from rljob_trainer.reporting.reading.history import NotARunError, history_of
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from rljob_api.status import ConditionType
 from rljob_cli.jobs import Job, Manifest
-from rljob_operator.pod_stage import MEANING, Stage
+from rljob_operator.world.pod_stage import MEANING, Stage
 
 BEFORE_START = (Stage.SANDBOX, Stage.VOLUMES)
 """what a pod has behind it when a container of it has started"""

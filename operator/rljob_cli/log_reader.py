@@ -10,8 +10,8 @@ from typing import Any
 
 from rljob_cli.job_logs import Log
 from rljob_cli.jobs import Job, Manifest
-from rljob_operator.job_defaults import pull_secrets
-from rljob_operator.pods import pod_security, small_container
+from rljob_operator.job.job_defaults import pull_secrets
+from rljob_operator.job.pods import pod_security, small_container
 
 LIFE_S = 600
 """of the pod, at most [s]"""

@@ -13,18 +13,18 @@ from rljob_api.status import ConditionType, Phase, Status
 from rljob_cli import training
 from rljob_cli.course import Course, Number
 from rljob_cli.jobs import Job, Manifest
-from rljob_operator.admitted_job import AdmittedJob, admitted_job
-from rljob_operator.attempt_view import AttemptView, attempt_view
+from rljob_operator.attempts.attempt_view import AttemptView, attempt_view
 from rljob_operator.capacity.finding import Outcome
 from rljob_operator.capacity.queues import Queues
 from rljob_operator.capacity.snapshot import snapshot, used_by_node
 from rljob_operator.capacity.verdict import Verdict, verdict
 from rljob_operator.identity import RAY_CLUSTER_LABEL
-from rljob_operator.kueue import workload_of
-from rljob_operator.pod_stage import PodEvent, with_events
-from rljob_operator.record import history_of
-from rljob_operator.waiting import Blocker, Waiting, before_driver, words
-from rljob_operator.world import Defaults, Pod, World, job_of, pod_of
+from rljob_operator.job.admitted_job import AdmittedJob, admitted_job
+from rljob_operator.status.record import history_of
+from rljob_operator.status.waiting import Blocker, Waiting, before_driver, words
+from rljob_operator.world.kueue import workload_of
+from rljob_operator.world.pod_stage import PodEvent, with_events
+from rljob_operator.world.world import Defaults, Pod, World, job_of, pod_of
 
 WAITS = (Phase.QUEUED, Phase.PROVISIONING, Phase.STARTING, Phase.RECOVERING)
 """phases in which pods may be what is missing"""

@@ -11,7 +11,7 @@ from rljob_cli.why import Seen, Why, stuck, why
 from rljob_operator.capacity.queues import queues
 from rljob_operator.capacity.snapshot import ALIVE
 from rljob_operator.identity import JOB_LABEL
-from rljob_operator.pod_stage import PodEvent, pod_event_of
+from rljob_operator.world.pod_stage import PodEvent, pod_event_of
 
 KUEUE = "apis/kueue.x-k8s.io/v1beta2"
 ASKED = 3

@@ -6,12 +6,12 @@ import sys
 
 import uvloop
 
-from rljob_operator import logs
-from rljob_operator.cache import Cache
-from rljob_operator.cluster import Cluster
-from rljob_operator.driver_api import open_session
-from rljob_operator.head_resolver import HeadResolver
+from rljob_operator.cache.cache import Cache
+from rljob_operator.cluster.cluster import Cluster
+from rljob_operator.drivers.driver_api import open_session
+from rljob_operator.drivers.head_resolver import HeadResolver
 from rljob_operator.process import run
+from rljob_operator.runtime import logs
 from rljob_operator.settings import Settings, settings
 
 

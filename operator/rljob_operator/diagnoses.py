@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from rljob_api.known_failure import KnownFailure
-from rljob_operator.cache import Key
-from rljob_operator.diagnosing import failure_in
-from rljob_operator.history import Evidence
+from rljob_operator.attempts.diagnosing import failure_in
+from rljob_operator.cache.cache import Key
+from rljob_operator.world.history import Evidence
 
 log = logging.getLogger(__name__)
 

@@ -16,15 +16,15 @@ from rljob_api.control import RunState
 from rljob_api.recovery import RestartEngine
 from rljob_api.sections import Recovery
 from rljob_api.status import Status
-from rljob_operator import escalation
-from rljob_operator.claims import Reason
-from rljob_operator.events import Event
+from rljob_operator.attempts import escalation
+from rljob_operator.children.tool_pods import OWNERS
 from rljob_operator.identity import ATTEMPT_ANNOTATION, Manifest, attempt_of_cluster, service_name, submission_id
 from rljob_operator.plan import LOOK_AGAIN_S, NO_ORDERS, Follow, Orders, Plan, Target
-from rljob_operator.record import failed_status
-from rljob_operator.tool_pods import OWNERS
-from rljob_operator.turn import Standing, Turn
-from rljob_operator.world import ALIVE, ENDED, Driver, DriverState, World, is_deleting, seconds
+from rljob_operator.status.events import Event
+from rljob_operator.status.record import failed_status
+from rljob_operator.world.claims import Reason
+from rljob_operator.world.turn import Standing, Turn
+from rljob_operator.world.world import ALIVE, ENDED, Driver, DriverState, World, is_deleting, seconds
 
 ENDED_S = 60.0
 """how long the pods of a driver that has ended are kept for a plan that succeeds [s]"""

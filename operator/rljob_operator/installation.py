@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 
-from rljob_operator.cluster import Cluster, ClusterError, path
+from rljob_operator.cluster.cluster import Cluster, ClusterError, path
 from rljob_operator.identity import GROUP
-from rljob_operator.leader import LEASE_S
-from rljob_operator.world import seconds
+from rljob_operator.runtime.leader import LEASE_S
+from rljob_operator.world.world import seconds
 
 Rights = Sequence[tuple[str, str, Sequence[str]]]
 """API group, resource, verbs"""

@@ -17,16 +17,16 @@ from prometheus_client.registry import Collector
 from rljob_api.exits import Exit
 from rljob_api.recovery import RestartEngine
 from rljob_api.status import Phase, Status
-from rljob_operator.cache import Cache, Key
-from rljob_operator.diagnosing import IN_ORDER
+from rljob_operator.attempts.diagnosing import IN_ORDER
+from rljob_operator.cache.cache import Cache, Key
+from rljob_operator.cache.watch_liveness import WatchLiveness
+from rljob_operator.cache.workqueue import WorkQueue
+from rljob_operator.cluster.requests import Requests
+from rljob_operator.drivers.sender import Order, Submit
 from rljob_operator.identity import Manifest
-from rljob_operator.job_rows import NEW, UNKNOWN, JobRow
-from rljob_operator.loop_lag import LoopLag
-from rljob_operator.requests import Requests
-from rljob_operator.sender import Order, Submit
-from rljob_operator.waiting import BLOCKERS
-from rljob_operator.watch_liveness import WatchLiveness
-from rljob_operator.workqueue import WorkQueue
+from rljob_operator.runtime.loop_lag import LoopLag
+from rljob_operator.status.job_rows import NEW, UNKNOWN, JobRow
+from rljob_operator.status.waiting import BLOCKERS
 
 BUCKETS_S = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 START_BUCKETS_S = (1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600)

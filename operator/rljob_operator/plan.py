@@ -15,26 +15,30 @@ from rljob_api.control import Status as DriverStatus
 from rljob_api.foreign_text import said
 from rljob_api.recovery import RestartEngine
 from rljob_api.status import Status, ToolPodOwner
-from rljob_operator import attempts, children, kueue, pods, record, run_claims, storage
-from rljob_operator.admission import admission
-from rljob_operator.admitted_job import AdmittedJob
-from rljob_operator.attempt_view import AttemptView, attempt_view
-from rljob_operator.claims import Claim
-from rljob_operator.cluster_shape import can_scale
-from rljob_operator.conditions import conditions, pods_ready, refused
-from rljob_operator.driver_news import bare
-from rljob_operator.events import Event, events_between
-from rljob_operator.history import Evidence, JobHistory, Outcome
+from rljob_operator.attempts import attempts
+from rljob_operator.attempts.attempt_view import AttemptView, attempt_view
+from rljob_operator.attempts.rebuilt import rebuilt
+from rljob_operator.children import children
+from rljob_operator.children.rollout_pods import rollout_pods
+from rljob_operator.children.tool_pods import OWNERS
 from rljob_operator.identity import KIND, TOOLS_LABEL, Manifest, secret_name, service_name, submission_id, token_key
-from rljob_operator.pod_stage import Stage
-from rljob_operator.rebuilt import rebuilt
-from rljob_operator.rollout_pods import rollout_pods
-from rljob_operator.run_claims import RunClaim
-from rljob_operator.start_deadline import with_start_deadline
-from rljob_operator.tool_pods import OWNERS
-from rljob_operator.turn import Standing
-from rljob_operator.waiting import Waiting, in_queue, waiting
-from rljob_operator.world import ALIVE, SILENT_S, DriverState, Job, World, is_deleting
+from rljob_operator.job import pods, storage
+from rljob_operator.job.admission import admission
+from rljob_operator.job.admitted_job import AdmittedJob
+from rljob_operator.job.cluster_shape import can_scale
+from rljob_operator.status import record
+from rljob_operator.status.conditions import conditions, pods_ready, refused
+from rljob_operator.status.events import Event, events_between
+from rljob_operator.status.start_deadline import with_start_deadline
+from rljob_operator.status.waiting import Waiting, in_queue, waiting
+from rljob_operator.world import kueue, run_claims
+from rljob_operator.world.claims import Claim
+from rljob_operator.world.driver_news import bare
+from rljob_operator.world.history import Evidence, JobHistory, Outcome
+from rljob_operator.world.pod_stage import Stage
+from rljob_operator.world.run_claims import RunClaim
+from rljob_operator.world.turn import Standing
+from rljob_operator.world.world import ALIVE, SILENT_S, DriverState, Job, World, is_deleting
 
 PROGRESS_S = 15.0
 """the shortest time between two writes of mere progress of a job [s]"""

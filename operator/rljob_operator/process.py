@@ -16,29 +16,37 @@ from functools import cached_property, partial
 import aiohttp
 
 from rljob_api.status import ToolPodOwner
-from rljob_operator import logs
-from rljob_operator.background_tasks import TASK_ENDED, BackgroundTasks
-from rljob_operator.cache import Cache, Key
-from rljob_operator.cluster import CHILDREN, OF_AGENT_SANDBOX, OF_KUEUE, Cluster, ClusterError, ConflictError, GoneError
+from rljob_operator.cache.cache import Cache, Key
+from rljob_operator.cache.watch_liveness import WatchLiveness
+from rljob_operator.cache.workqueue import WorkQueue
+from rljob_operator.cluster.cluster import (
+    CHILDREN,
+    OF_AGENT_SANDBOX,
+    OF_KUEUE,
+    Cluster,
+    ClusterError,
+    ConflictError,
+    GoneError,
+)
+from rljob_operator.cluster.following import uid_of
 from rljob_operator.diagnoses import Diagnoses
-from rljob_operator.driver_news import News
-from rljob_operator.drivers import Drivers
-from rljob_operator.following import uid_of
-from rljob_operator.garbage import collect_young_garbage_only
+from rljob_operator.drivers.drivers import Drivers
+from rljob_operator.drivers.sender import Order
+from rljob_operator.execution.keys import Keys
 from rljob_operator.identity import KIND, Manifest
-from rljob_operator.keys import Keys
-from rljob_operator.leader import LOST, Election
 from rljob_operator.metrics import Metrics
-from rljob_operator.probes import Probes
 from rljob_operator.reconcile import Reconciler
 from rljob_operator.reservations import Reservations
-from rljob_operator.sender import Order
+from rljob_operator.runtime import logs
+from rljob_operator.runtime.background_tasks import TASK_ENDED, BackgroundTasks
+from rljob_operator.runtime.garbage import collect_young_garbage_only
+from rljob_operator.runtime.leader import LOST, Election
+from rljob_operator.runtime.probes import Probes
 from rljob_operator.settings import Settings
-from rljob_operator.sight import Sight
 from rljob_operator.sweeper import Sweeper
-from rljob_operator.watch_liveness import WatchLiveness
-from rljob_operator.watching import FORBIDDEN, OF_OTHERS, Inbox, Place, follow, places
-from rljob_operator.workqueue import WorkQueue
+from rljob_operator.watches.sight import Sight
+from rljob_operator.watches.watching import FORBIDDEN, OF_OTHERS, Inbox, Place, follow, places
+from rljob_operator.world.driver_news import News
 
 log = logging.getLogger(__name__)
 

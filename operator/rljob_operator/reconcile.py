@@ -10,22 +10,22 @@ from dataclasses import replace
 
 from rljob_api.foreign_text import said
 from rljob_api.reading.job_status import dumped
-from rljob_operator.cache import Cache, Key, key_of
-from rljob_operator.cluster import Cluster, ClusterError
+from rljob_operator.cache.cache import Cache, Key, key_of
+from rljob_operator.cache.watch_liveness import WatchLiveness
+from rljob_operator.cluster.cluster import Cluster, ClusterError
 from rljob_operator.diagnoses import Diagnoses
-from rljob_operator.drivers import Drivers
-from rljob_operator.execution import Execution
+from rljob_operator.drivers.drivers import Drivers
+from rljob_operator.execution.execution import Execution
+from rljob_operator.execution.keys import Keys
+from rljob_operator.execution.releases import OtherReleases
+from rljob_operator.execution.tokens import Tokens
 from rljob_operator.fallback import Ending, ending_of, fallback_plan
 from rljob_operator.identity import Manifest
-from rljob_operator.keys import Keys
 from rljob_operator.metrics import Metrics
 from rljob_operator.plan import Plan, admitted, plan, progress_s
-from rljob_operator.pod_events import PodEvents
-from rljob_operator.releases import OtherReleases
 from rljob_operator.reservations import Reservations
-from rljob_operator.tokens import Tokens
-from rljob_operator.watch_liveness import WatchLiveness
-from rljob_operator.world import Defaults, Job, World, bare_job, job_of
+from rljob_operator.watches.pod_events import PodEvents
+from rljob_operator.world.world import Defaults, Job, World, bare_job, job_of
 
 log = logging.getLogger(__name__)
 

@@ -9,20 +9,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from rljob_operator.admitted_job import AdmittedJob
-from rljob_operator.cache import Cache, Key
-from rljob_operator.claims import Claim
-from rljob_operator.cluster import ClusterError
-from rljob_operator.driver_news import News
+from rljob_operator.cache.cache import Cache, Key
+from rljob_operator.cluster.cluster import ClusterError
 from rljob_operator.identity import Manifest
+from rljob_operator.job.admitted_job import AdmittedJob
 from rljob_operator.metrics import Metrics
 from rljob_operator.queueing.ledger import Ledger
 from rljob_operator.queueing.schedule import schedule
 from rljob_operator.queueing.ticket import Priority, Rules
 from rljob_operator.queueing.tickets import is_queued_here, shows, ticket_of
-from rljob_operator.sight import LOOK_S, Look, Sight
-from rljob_operator.turn import Standing, Turn
-from rljob_operator.world import Job, World, seconds
+from rljob_operator.watches.sight import LOOK_S, Look, Sight
+from rljob_operator.world.claims import Claim
+from rljob_operator.world.driver_news import News
+from rljob_operator.world.turn import Standing, Turn
+from rljob_operator.world.world import Job, World, seconds
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from typing import Any
 from rljob_api.status import ToolPodOwner
 from rljob_operator.capacity.packing import Node
 from rljob_operator.capacity.snapshot import coming_of
-from rljob_operator.job_defaults import job_defaults
+from rljob_operator.job.job_defaults import job_defaults
 from rljob_operator.queueing.ticket import Rules
-from rljob_operator.world import Defaults, Storage
+from rljob_operator.world.world import Defaults, Storage
 
 IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 

@@ -1,4 +1,4 @@
-"""Keeps the records of run directories, and deletes directories whose time is over. See `retention.py`.
+"""Keeps the records of run directories, and deletes directories whose time is over. See `job/retention.py`.
 
 What the API server refuses costs its record, and what cannot be read costs its namespace: the directories of all others
 are still looked at.
@@ -12,16 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from rljob_api.foreign_text import said
-from rljob_operator import retention
-from rljob_operator.cache import Cache
-from rljob_operator.cluster import Cluster, ClusterError, ConflictError
+from rljob_operator.cache.cache import Cache
+from rljob_operator.cluster.cluster import Cluster, ClusterError, ConflictError
+from rljob_operator.execution.keys import Keys
 from rljob_operator.identity import KIND, Manifest
-from rljob_operator.job_defaults import pull_secrets
-from rljob_operator.keys import Keys
+from rljob_operator.job import retention
+from rljob_operator.job.job_defaults import pull_secrets
+from rljob_operator.job.retention import RUN_LABEL, SEAL, RunRecord, Step
 from rljob_operator.plan import Target
-from rljob_operator.retention import RUN_LABEL, SEAL, RunRecord, Step
-from rljob_operator.run_claims import Places
-from rljob_operator.world import Defaults, Storage
+from rljob_operator.world.run_claims import Places
+from rljob_operator.world.world import Defaults, Storage
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from rljob_api.control import EVICTION_TOKEN_VARIABLE, TOKEN_VARIABLE
-from rljob_operator.pods import RAY_TOKEN_VARIABLE
+from rljob_operator.job.pods import RAY_TOKEN_VARIABLE
 from rljob_trainer.engines.key import KEY_VARIABLE
 
 VARIABLES = (TOKEN_VARIABLE, EVICTION_TOKEN_VARIABLE, RAY_TOKEN_VARIABLE, KEY_VARIABLE)

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rljob_api.sizing.tool_pods import num_tool_pods
-from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.capacity.quantities import PODS, amounts
+from rljob_operator.children.sized_pods import sized_pods
+from rljob_operator.children.tool_pods import template
 from rljob_operator.identity import Manifest, cluster_name
-from rljob_operator.pod_roles import HEAD, TOOLS
-from rljob_operator.sized_pods import sized_pods
-from rljob_operator.tool_pods import template
+from rljob_operator.job.admitted_job import AdmittedJob
+from rljob_operator.job.pod_roles import HEAD, TOOLS
 
 INIT = {"cpu": "200m", "memory": "256Mi"}
 """what the init container requests that KubeRay 1.6 adds to every worker"""

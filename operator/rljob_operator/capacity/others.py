@@ -14,7 +14,7 @@ from rljob_operator.capacity.packing import Node
 from rljob_operator.capacity.quotas import Quota, counts, quota_of
 from rljob_operator.capacity.snapshot import ENDED, NOT_TERMINATING, Snapshot, requests_of
 from rljob_operator.identity import Manifest
-from rljob_operator.pod_roles import HEAD
+from rljob_operator.job.pod_roles import HEAD
 
 MOST_SIZES = 10_000
 """sizes of pods that are kept to be shared: a cluster has many pods, and few kinds of them"""

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from rljob_api.errors import ManifestError
 from rljob_api.reading.manifest import parse
 from rljob_api.sections import Placement, Spec
-from rljob_operator.admitted_job import AdmittedJob
 from rljob_operator.capacity.demand import Pods, as_kueue_counts, demand, total
 from rljob_operator.capacity.finding import Finding, Outcome
 from rljob_operator.capacity.packing import Node, against_nodes
@@ -14,6 +13,7 @@ from rljob_operator.capacity.quantities import shown
 from rljob_operator.capacity.queues import Queues, against_queue
 from rljob_operator.capacity.quotas import Limit, Quota, against_limits, against_quotas, completed
 from rljob_operator.identity import Manifest
+from rljob_operator.job.admitted_job import AdmittedJob
 
 MOST_TRIED = 24
 """settings that are tried for the nearest one that fits"""

@@ -25,7 +25,7 @@ from rljob_operator.queueing.order import Line, rank
 from rljob_operator.queueing.room import Pool, Room, Shortage, Spots, shape_of
 from rljob_operator.queueing.ticket import Holding, Rules, Ticket
 from rljob_operator.queueing.victims import fewest
-from rljob_operator.turn import Standing, Turn
+from rljob_operator.world.turn import Standing, Turn
 
 MOST_TRIES = 256
 """jobs for which a pass looks for others to send away"""

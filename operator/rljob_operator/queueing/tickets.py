@@ -7,15 +7,15 @@ from dataclasses import replace
 from rljob_api.exits import Exit
 from rljob_api.sizing.topology import topology
 from rljob_api.status import ConditionType
-from rljob_operator import resuming
-from rljob_operator.admitted_job import AdmittedJob
+from rljob_operator.attempts import resuming
 from rljob_operator.capacity.demand import Pods, alike, demand
-from rljob_operator.cluster_shape import can_scale, is_of_engines
 from rljob_operator.identity import Manifest
-from rljob_operator.pod_roles import HEAD, TOOLS
+from rljob_operator.job.admitted_job import AdmittedJob
+from rljob_operator.job.cluster_shape import can_scale, is_of_engines
+from rljob_operator.job.pod_roles import HEAD, TOOLS
 from rljob_operator.queueing.ticket import Holding, Ticket
-from rljob_operator.turn import Turn
-from rljob_operator.world import Pod
+from rljob_operator.world.turn import Turn
+from rljob_operator.world.world import Pod
 
 
 def is_queued_here(job: AdmittedJob) -> bool:

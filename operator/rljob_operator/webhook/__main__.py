@@ -8,13 +8,13 @@ import sys
 
 import uvloop
 
-from rljob_operator import garbage, logs
-from rljob_operator.cluster import Cluster
+from rljob_operator.cluster.cluster import Cluster
+from rljob_operator.runtime import garbage, logs
 from rljob_operator.webhook import certificate
-from rljob_operator.webhook.answer import answer
 from rljob_operator.webhook.keeping import Keeper
 from rljob_operator.webhook.metrics import Metrics
 from rljob_operator.webhook.mounted import Mounted
+from rljob_operator.webhook.review.answer import answer
 from rljob_operator.webhook.secret_path import PathKeeper
 from rljob_operator.webhook.server import Server
 from rljob_operator.webhook.settings import Settings, settings

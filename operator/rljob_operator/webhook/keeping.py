@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from rljob_operator.cluster import Cluster, ClusterError, ConflictError
+from rljob_operator.cluster.cluster import Cluster, ClusterError, ConflictError
 from rljob_operator.webhook import certificate
 from rljob_operator.webhook.certificate import Pair
 

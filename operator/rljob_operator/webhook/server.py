@@ -12,12 +12,12 @@ from aiohttp import web
 
 from rljob_operator.identity import Manifest
 from rljob_operator.webhook import certificate
-from rljob_operator.webhook.answer import Answer
 from rljob_operator.webhook.certificate import Pair
 from rljob_operator.webhook.child import USUAL, BusyError, Children, Limits, TooMuchError
 from rljob_operator.webhook.connections import HANDSHAKE_S, Connections
 from rljob_operator.webhook.metrics import Metrics
-from rljob_operator.webhook.reviewing import FAILED, Reviewed, received, reviewed, too_much
+from rljob_operator.webhook.review.answer import Answer
+from rljob_operator.webhook.review.reviewing import FAILED, Reviewed, received, reviewed, too_much
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rljob_operator.capacity.packing import Node
 from rljob_operator.settings import add_autoscaler, add_defaults, defaults_of
-from rljob_operator.world import Defaults
+from rljob_operator.world.world import Defaults
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ import pytest
 from local_cluster.fixtures import temporary_namespace
 from local_cluster.kubectl import Kubectl, Manifest
 from local_cluster.node import NodeCluster
-from rljob_operator import children, tool_pods
-from rljob_operator.admitted_job import AdmittedJob
+from rljob_operator.children import children, tool_pods
+from rljob_operator.job.admitted_job import AdmittedJob
 from support.cluster.busybox import pod
 from support.cluster.python_image import IMAGE, python_archive
 from support.operator.operator_world import DEFAULTS, admitted, raw_job

@@ -11,7 +11,7 @@ from local_cluster.agent_sandbox import CRD
 from local_cluster.errors import ClusterError
 from local_cluster.kubectl import Kubectl, Manifest
 from rljob_api.tool_protocol import host
-from rljob_operator.tool_pods import SANDBOX_API
+from rljob_operator.children.tool_pods import SANDBOX_API
 from support.operator.fake_head import FakeHeads
 from support.operator.operator_job import Job
 from support.operator.operator_process import check

@@ -11,11 +11,11 @@ import pytest
 from local_cluster.binaries import manifests
 from local_cluster.kubectl import Kubectl
 from rljob_api.status import ToolPodOwner
-from rljob_operator.children import OPERATOR_LABELS
+from rljob_operator.children.children import OPERATOR_LABELS
 from rljob_operator.identity import CONTROL_PORT, DASHBOARD_PORT
 from rljob_operator.settings import settings
 from rljob_operator.webhook.settings import settings as webhook_settings
-from rljob_operator.world import Storage
+from rljob_operator.world.world import Storage
 from support.operator.helm_release import rendered
 from support.operator.operator_process import ROOT, helm
 

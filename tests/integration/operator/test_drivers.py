@@ -9,12 +9,12 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from rljob_api.control import Scale, ray_token
-from rljob_operator import driver_api
-from rljob_operator.driver_api import DriverUnreachableError, RayJobs, open_session
-from rljob_operator.drivers import Drivers
+from rljob_operator.drivers import driver_api
+from rljob_operator.drivers.driver_api import DriverUnreachableError, RayJobs, open_session
+from rljob_operator.drivers.drivers import Drivers
+from rljob_operator.drivers.sender import Order, Submit
 from rljob_operator.plan import Follow, Orders
-from rljob_operator.sender import Order, Submit
-from rljob_operator.world import SILENT_S, Driver, DriverState
+from rljob_operator.world.world import SILENT_S, Driver, DriverState
 from support.operator.fake_head import FakeHeads, Head, serving
 
 FOLLOW = Follow("sums-7f3a1-attempt-1", 1, "ml", "sums-7f3a1-driver")

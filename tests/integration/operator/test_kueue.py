@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from local_cluster.kubectl import Kubectl, Manifest
-from rljob_operator.kueue import QUEUE_LABEL
+from rljob_operator.world.kueue import QUEUE_LABEL
 from support.cli.command import rljob
 from support.operator.fake_head import FakeHeads
 from support.operator.operator_job import Job

@@ -5,7 +5,7 @@ import asyncio
 import aiohttp
 import pytest
 
-from rljob_operator.probes import Probes
+from rljob_operator.runtime.probes import Probes
 
 
 @pytest.mark.parametrize(("is_alive", "status"), [(True, 200), (False, 503)])

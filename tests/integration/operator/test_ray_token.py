@@ -17,10 +17,10 @@ import pytest
 
 from local_cluster.ports import free_port
 from rljob_api.control import ray_token
-from rljob_operator import pods
-from rljob_operator.driver_api import DriverUnreachableError, RayJobs, open_session
-from rljob_operator.driver_news import RayAnswer
-from rljob_operator.world import ENDED, DriverState
+from rljob_operator.drivers.driver_api import DriverUnreachableError, RayJobs, open_session
+from rljob_operator.job import pods
+from rljob_operator.world.driver_news import RayAnswer
+from rljob_operator.world.world import ENDED, DriverState
 from support.waiting import eventually
 
 TOKEN = "a token of more than twenty characters"

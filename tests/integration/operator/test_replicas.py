@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 
 from local_cluster.kubectl import Kubectl
-from rljob_operator.background_tasks import TASK_ENDED
+from rljob_operator.runtime.background_tasks import TASK_ENDED
 from support.operator import dying_resync
 from support.waiting import eventually
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from local_cluster.kubectl import Kubectl
-from rljob_operator.cluster import Cluster
+from rljob_operator.cluster.cluster import Cluster
 from rljob_operator.webhook import certificate
 from rljob_operator.webhook.certificate import SERVER_DAYS, Pair
 from rljob_operator.webhook.keeping import encoded, renewed

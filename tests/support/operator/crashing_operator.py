@@ -13,9 +13,9 @@ from typing import Any
 
 import aiohttp
 
-from rljob_operator import logs
-from rljob_operator.cluster import Cluster, ConflictError, GoneError
+from rljob_operator.cluster.cluster import Cluster, ConflictError, GoneError
 from rljob_operator.process import run
+from rljob_operator.runtime import logs
 from rljob_operator.settings import Settings, settings
 
 BURNT = 99

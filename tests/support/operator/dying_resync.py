@@ -4,8 +4,9 @@ import asyncio
 import os
 import sys
 
-from rljob_operator import logs, process
+from rljob_operator import process
 from rljob_operator.__main__ import main
+from rljob_operator.runtime import logs
 from rljob_operator.settings import settings
 
 

@@ -8,11 +8,11 @@ import itertools
 from typing import Any
 
 from rljob_api.status import Status
-from rljob_operator.cluster import ClusterError, ConflictError
-from rljob_operator.events import Event
+from rljob_operator.cluster.cluster import ClusterError, ConflictError
 from rljob_operator.identity import Manifest
 from rljob_operator.plan import Follow, Orders, Target
-from rljob_operator.world import Driver, Job
+from rljob_operator.status.events import Event
+from rljob_operator.world.world import Driver, Job
 
 
 class FakeCluster:

@@ -11,12 +11,13 @@ import sys
 import time
 from dataclasses import replace
 
-from rljob_operator import driver_api, drivers, logs
-from rljob_operator.driver_news import News
-from rljob_operator.drivers import Drivers
-from rljob_operator.loop_lag import LoopLag
+from rljob_operator.drivers import driver_api, drivers
+from rljob_operator.drivers.drivers import Drivers
+from rljob_operator.drivers.sender import Order
 from rljob_operator.plan import plan
-from rljob_operator.sender import Order
+from rljob_operator.runtime import logs
+from rljob_operator.runtime.loop_lag import LoopLag
+from rljob_operator.world.driver_news import News
 from support.operator.loop_stops import Stops, peak_mib
 from support.operator.operator_world import NOW, Surroundings
 

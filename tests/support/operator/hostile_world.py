@@ -14,20 +14,20 @@ from rljob_api.control import EngineState, Progress, RunState
 from rljob_api.control import Status as Report
 from rljob_api.exits import Exit
 from rljob_api.status import Status
-from rljob_operator.cache import Cache
-from rljob_operator.cluster import Cluster, ClusterError, ConflictError
-from rljob_operator.driver_news import RayAnswer, after_answer, after_no_answer, after_refusal, after_report
-from rljob_operator.drivers import Drivers
-from rljob_operator.events import Event
+from rljob_operator.cache.cache import Cache
+from rljob_operator.cache.watch_liveness import WatchLiveness
+from rljob_operator.cache.workqueue import WorkQueue
+from rljob_operator.cluster.cluster import Cluster, ClusterError, ConflictError
+from rljob_operator.cluster.requests import Requests
+from rljob_operator.drivers.drivers import Drivers
+from rljob_operator.execution.keys import Keys
 from rljob_operator.identity import Manifest
-from rljob_operator.keys import Keys
 from rljob_operator.metrics import Metrics
 from rljob_operator.plan import Follow, Orders, Target
 from rljob_operator.reconcile import Reconciler
-from rljob_operator.requests import Requests
-from rljob_operator.watch_liveness import WatchLiveness
-from rljob_operator.workqueue import WorkQueue
-from rljob_operator.world import ALIVE, Driver, DriverState, Job
+from rljob_operator.status.events import Event
+from rljob_operator.world.driver_news import RayAnswer, after_answer, after_no_answer, after_refusal, after_report
+from rljob_operator.world.world import ALIVE, Driver, DriverState, Job
 from support.operator.operator_world import DEFAULTS, NOW, raw_job, running
 
 ERRORS = (

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from local_cluster.kubectl import Manifest
-from rljob_operator.kueue import Workload
-from rljob_operator.world import DriverState
+from rljob_operator.world.kueue import Workload
+from rljob_operator.world.world import DriverState
 from support.operator.operator_world import DEFAULTS, NOW, Surroundings, running
 
 WITH_KUEUE = replace(DEFAULTS, has_kueue=True)

@@ -4,12 +4,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from rljob_api.status import ToolPodOwner
-from rljob_operator.cache import Cache
-from rljob_operator.cluster import GoneError, Page
+from rljob_operator.cache.cache import Cache
+from rljob_operator.cache.watch_liveness import WatchLiveness
+from rljob_operator.cache.workqueue import WorkQueue
+from rljob_operator.cluster.cluster import GoneError, Page
 from rljob_operator.process import Operator
-from rljob_operator.watch_liveness import WatchLiveness
-from rljob_operator.workqueue import WorkQueue
-from rljob_operator.world import Defaults
+from rljob_operator.world.world import Defaults
 from support.operator.operator_world import raw_job
 
 

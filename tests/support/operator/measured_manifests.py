@@ -11,7 +11,7 @@ from typing import Any
 
 from rljob_api.errors import ManifestError
 from rljob_api.reading import manifest
-from rljob_operator.webhook.answer import answer
+from rljob_operator.webhook.review.answer import answer
 from support.api.costly_manifests import COSTLY, LARGEST, costly
 from support.operator.operator_world import DEFAULTS, Surroundings, raw_job
 from support.processor_time import measured

@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rljob_operator import logs, process
+from rljob_operator import process
 from rljob_operator.__main__ import main
+from rljob_operator.runtime import logs
 from rljob_operator.settings import settings
 from support.operator.loop_stops import Stops, peak_mib
 

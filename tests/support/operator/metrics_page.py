@@ -9,12 +9,12 @@ from pathlib import Path
 from prometheus_client.metrics_core import Metric
 
 from rljob_api.generated.manifest_page import cells
-from rljob_operator.cache import Cache
+from rljob_operator.cache.cache import Cache
+from rljob_operator.cache.watch_liveness import WatchLiveness
+from rljob_operator.cache.workqueue import WorkQueue
+from rljob_operator.cluster.requests import Requests
 from rljob_operator.metrics import Metrics
-from rljob_operator.requests import Requests
-from rljob_operator.watch_liveness import WatchLiveness
 from rljob_operator.webhook.metrics import Metrics as WebhookMetrics
-from rljob_operator.workqueue import WorkQueue
 from rljob_trainer.metric_table import table
 from rljob_trainer.metrics import StepMetrics
 from rljob_trainer.reporting.prometheus import Metrics as DriverMetrics

@@ -20,14 +20,15 @@ from rljob_api.control import (
     Scale,
     Status,
 )
-from rljob_operator import children, cluster_shape
-from rljob_operator.admitted_job import AdmittedJob, admitted_job
-from rljob_operator.events import Event
+from rljob_operator.children import children
+from rljob_operator.children.rollout_pods import RolloutPods
 from rljob_operator.identity import TOOLS_LABEL, Manifest
-from rljob_operator.pace import SHORTEST_S
+from rljob_operator.job import cluster_shape
+from rljob_operator.job.admitted_job import AdmittedJob, admitted_job
 from rljob_operator.plan import PROGRESS_S, Plan, plan
-from rljob_operator.rollout_pods import RolloutPods
-from rljob_operator.world import ALIVE, Defaults, Driver, DriverState, Job, Pod, Storage, World, job_of
+from rljob_operator.status.events import Event
+from rljob_operator.world.pace import SHORTEST_S
+from rljob_operator.world.world import ALIVE, Defaults, Driver, DriverState, Job, Pod, Storage, World, job_of
 
 NOW = 1_800_000_000.0
 PER_NODE = 2

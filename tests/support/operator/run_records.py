@@ -3,15 +3,15 @@
 import asyncio
 from typing import Any
 
-from rljob_operator import retention
-from rljob_operator.cache import Cache
-from rljob_operator.cluster import ConflictError
+from rljob_operator.cache.cache import Cache
+from rljob_operator.cluster.cluster import ConflictError
+from rljob_operator.execution.keys import Keys
 from rljob_operator.identity import Manifest
-from rljob_operator.keys import Keys
+from rljob_operator.job import retention
+from rljob_operator.job.retention import RunRecord
 from rljob_operator.plan import Target
-from rljob_operator.retention import RunRecord
 from rljob_operator.sweeper import OF_THIS_PROCESS, Sweeper
-from rljob_operator.world import Defaults, Storage
+from rljob_operator.world.world import Defaults, Storage
 from support.operator.operator_world import raw_job
 
 STORAGE = Storage({"persistentVolumeClaim": {"claimName": "runs"}})

@@ -19,7 +19,7 @@ from typing import Any
 
 from aiohttp import web
 
-from rljob_operator.cluster import KINDS, OF_AGENT_SANDBOX, OF_KUEUE
+from rljob_operator.cluster.cluster import KINDS, OF_AGENT_SANDBOX, OF_KUEUE
 from rljob_operator.identity import Manifest
 
 OTHERS = {

@@ -14,7 +14,7 @@ from local_cluster.fixtures import temporary_namespace
 from local_cluster.kubectl import Kubectl, Manifest
 from local_cluster.node import NodeCluster
 from rljob_api.tool_protocol import PORT, host, tools_token
-from rljob_operator import children, tool_pods
+from rljob_operator.children import children, tool_pods
 from support.cluster.busybox import busybox_archive, pod
 from support.cluster.python_image import CODE, IMAGE, python_archive
 from support.operator.operator_world import DEFAULTS, admitted, raw_job

@@ -4,18 +4,18 @@ import json
 
 from rljob_api.errors import ManifestError
 from rljob_api.reading.manifest import parse
-from rljob_operator.admitted_job import admitted_job
 from rljob_operator.capacity.packing import Node
 from rljob_operator.capacity.quantities import amounts
 from rljob_operator.capacity.snapshot import Snapshot
-from rljob_operator.children import children
-from rljob_operator.cluster_shape import num_rollout_pods
+from rljob_operator.children.children import children
+from rljob_operator.children.rollout_pods import RolloutPods
 from rljob_operator.identity import Manifest
-from rljob_operator.kueue import with_labels
-from rljob_operator.rollout_pods import RolloutPods
-from rljob_operator.webhook.answer import LONGEST_WARNING, answer, review
-from rljob_operator.webhook.pruned import APPLIED
-from rljob_operator.world import job_of
+from rljob_operator.job.admitted_job import admitted_job
+from rljob_operator.job.cluster_shape import num_rollout_pods
+from rljob_operator.webhook.review.answer import LONGEST_WARNING, answer, review
+from rljob_operator.webhook.review.pruned import APPLIED
+from rljob_operator.world.kueue import with_labels
+from rljob_operator.world.world import job_of
 from support.operator.operator_world import DEFAULTS
 
 NODES = tuple(Node(f"n{i}", amounts({"nvidia.com/gpu": 8, "cpu": 64, "memory": "256Gi", "pods": 110})) for i in (1, 2))

@@ -15,7 +15,7 @@ from rljob_cli.doctor_command import is_job
 from rljob_cli.job_evidence import event_lines, names_of, status_lines
 from rljob_cli.main import app
 from rljob_doctor.scan import scan
-from rljob_operator.pod_evidence import trouble_of
+from rljob_operator.world.pod_evidence import trouble_of
 from support.api.sample_rljob_status import NOON
 from support.cli.sample_job import SAMPLE, job
 

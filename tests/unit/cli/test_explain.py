@@ -17,8 +17,8 @@ from rljob_cli.explained_fields import paths
 from rljob_cli.explanations import Explanation, Kind, everything
 from rljob_cli.main import app
 from rljob_doctor.catalogue import catalogue
-from rljob_operator.conditions import Reason
-from rljob_operator.events import Event
+from rljob_operator.status.conditions import Reason
+from rljob_operator.status.events import Event
 from rljob_trainer.reporting.prometheus import CAUSES
 from rljob_trainer.reporting.watch import NAMES
 

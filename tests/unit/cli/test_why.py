@@ -10,7 +10,7 @@ from rljob_api.status import AttemptFailure, Condition, ConditionType, Phase
 from rljob_cli import training
 from rljob_cli.jobs import Job, Manifest, job_of
 from rljob_cli.why import Seen, stuck, why
-from rljob_operator.pod_stage import PodEvent
+from rljob_operator.world.pod_stage import PodEvent
 from support.api.sample_rljob_status import NOON, SAMPLE
 from support.cli.sample_job import in_phase, raw
 from support.cli.sample_job import job as sample_job

@@ -6,8 +6,8 @@ import pytest
 
 from rljob_api.control import TOKEN_VARIABLE, eviction_token, ray_token
 from rljob_api.tool_protocol import digest, tools_token
-from rljob_operator import children
-from rljob_operator.pods import secret_of_ray
+from rljob_operator.children import children
+from rljob_operator.job.pods import secret_of_ray
 from support.operator.operator_world import DEFAULTS, admitted, cluster_of, pods, raw_job
 
 OF_JOB = {"matchLabels": {"rljob.dev/job": "sums"}}

@@ -8,8 +8,8 @@ from rljob_api.control import EngineState, Finding, Progress, RunState, Status
 from rljob_api.exits import Exit
 from rljob_api.status import MOST_ATTEMPTS, MOST_STEPS_OF_RECOVERY
 from rljob_api.status import Status as RLJobStatus
-from rljob_operator.events import events_between
-from rljob_operator.world import DriverState
+from rljob_operator.status.events import events_between
+from rljob_operator.world.world import DriverState
 from support.operator.operator_world import NOW, Surroundings, engines, raw_job, running
 
 DEAD, HEALTHY = EngineState.DEAD, EngineState.HEALTHY

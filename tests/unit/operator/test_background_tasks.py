@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from rljob_operator import background_tasks
-from rljob_operator.background_tasks import TASK_ENDED, BackgroundTasks
+from rljob_operator.runtime import background_tasks
+from rljob_operator.runtime.background_tasks import TASK_ENDED, BackgroundTasks
 
 
 async def for_ever() -> None:

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.reading.depth import DEEPEST_OBJECT, too_deep
-from rljob_operator import cache as cache_module
-from rljob_operator.cache import Cache, Freshness, TooManyError, is_ours, key_of, size_of
-from rljob_operator.children import is_as_wanted
-from rljob_operator.watch_liveness import DEAD_AFTER_S, WatchLiveness
-from rljob_operator.world import is_deleting, job_of
+from rljob_operator.cache import cache as cache_module
+from rljob_operator.cache.cache import Cache, Freshness, TooManyError, is_ours, key_of, size_of
+from rljob_operator.cache.watch_liveness import DEAD_AFTER_S, WatchLiveness
+from rljob_operator.children.children import is_as_wanted
+from rljob_operator.world.world import is_deleting, job_of
 from support.operator.operator_world import raw_job
 
 JOB = job_of(raw_job())

@@ -6,7 +6,7 @@ import pytest
 
 from rljob_api.control import EngineState
 from rljob_api.exits import Exit
-from rljob_operator.world import DriverState
+from rljob_operator.world.world import DriverState
 from support.operator.operator_world import NOW, Surroundings, raw_job, running
 
 

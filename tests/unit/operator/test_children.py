@@ -8,11 +8,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rljob_api import kernels
-from rljob_operator import children, cluster_shape, storage
-from rljob_operator.admitted_job import AdmittedJob
+from rljob_operator.children import children
+from rljob_operator.children.rollout_pods import RolloutPods
 from rljob_operator.identity import LONGEST_RAYCLUSTER, cluster_name, service_name
-from rljob_operator.rollout_pods import RolloutPods
-from rljob_operator.world import Defaults
+from rljob_operator.job import cluster_shape, storage
+from rljob_operator.job.admitted_job import AdmittedJob
+from rljob_operator.world.world import Defaults
 from support.operator.operator_world import DEFAULTS, Surroundings, admitted, cluster_of, pods, raw_job
 
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from rljob_api.status import Status
-from rljob_operator.cluster import Cluster, ClusterError, ConflictError, GoneError, TooLargeError, _error, path
-from rljob_operator.events import Event
+from rljob_operator.cluster.cluster import Cluster, ClusterError, ConflictError, GoneError, TooLargeError, _error, path
 from rljob_operator.identity import Manifest
-from rljob_operator.world import job_of
+from rljob_operator.status.events import Event
+from rljob_operator.world.world import job_of
 from support.operator.operator_world import raw_job
 from support.operator.small_api_server import SmallApiServer
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rljob_api.exits import Exit
-from rljob_operator.world import DriverState
+from rljob_operator.world.world import DriverState
 from support.operator.operator_world import Surroundings, running
 
 

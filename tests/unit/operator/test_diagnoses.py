@@ -9,10 +9,10 @@ import pytest
 
 from rljob_api.known_failure import KnownFailure
 from rljob_operator import diagnoses
+from rljob_operator.attempts.diagnosing import MOST_TEXT, Evidence
 from rljob_operator.diagnoses import Diagnoses
-from rljob_operator.diagnosing import MOST_TEXT, Evidence
 from rljob_operator.plan import Plan
-from rljob_operator.world import DriverState
+from rljob_operator.world.world import DriverState
 from support.operator.operator_world import Surroundings, running
 
 MEMORY = Evidence("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "")

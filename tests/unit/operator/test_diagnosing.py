@@ -6,8 +6,8 @@ import pytest
 
 from rljob_api.exits import Exit
 from rljob_doctor.catalogue import catalogue
-from rljob_operator.pod_stage import PodEvent
-from rljob_operator.world import DriverState
+from rljob_operator.world.pod_stage import PodEvent
+from rljob_operator.world.world import DriverState
 from support.operator.operator_world import Surroundings, raw_job
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 18.55 GiB. GPU 0 has a total capacity of 79 GiB"

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rljob_api.control import EngineState, RunState, SavedCheckpoint
-from rljob_operator.driver_news import (
+from rljob_operator.world.driver_news import (
     GRACE,
     News,
     RayAnswer,
@@ -15,7 +15,7 @@ from rljob_operator.driver_news import (
     after_report,
     news_of,
 )
-from rljob_operator.world import SILENT_S, Driver, DriverState
+from rljob_operator.world.world import SILENT_S, Driver, DriverState
 from support.operator.operator_world import NOW, engines, running
 
 DRIVER = Driver("sums-7f3a1-attempt-1", since=NOW, state=DriverState.RUNNING, status=running(step=3))

@@ -4,22 +4,22 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
-from rljob_operator.cache import Cache, Key
-from rljob_operator.cluster import Cluster
-from rljob_operator.driver_api import Control, RayJobs
-from rljob_operator.driver_news import News
-from rljob_operator.drivers import Drivers, Watcher
+from rljob_operator.cache.cache import Cache, Key
+from rljob_operator.cache.watch_liveness import WatchLiveness
+from rljob_operator.cache.workqueue import WorkQueue
+from rljob_operator.cluster.cluster import Cluster
+from rljob_operator.cluster.requests import Requests
+from rljob_operator.drivers.driver_api import Control, RayJobs
+from rljob_operator.drivers.drivers import Drivers, Watcher
+from rljob_operator.drivers.sender import Order, Submit
+from rljob_operator.execution.keys import Keys
 from rljob_operator.identity import Manifest
-from rljob_operator.keys import Keys
 from rljob_operator.metrics import Metrics
 from rljob_operator.plan import Follow, Orders
 from rljob_operator.process import Operator
 from rljob_operator.reconcile import Reconciler
-from rljob_operator.requests import Requests
-from rljob_operator.sender import Order, Submit
-from rljob_operator.watch_liveness import WatchLiveness
-from rljob_operator.workqueue import WorkQueue
-from rljob_operator.world import DriverState
+from rljob_operator.world.driver_news import News
+from rljob_operator.world.world import DriverState
 from support.operator.fake_cluster import FakeCluster, pod
 from support.operator.fake_head import trains
 from support.operator.operator_world import DEFAULTS, NOW, raw_job
@@ -184,7 +184,7 @@ def test_a_watcher_begins_with_what_it_follows():
 
 
 def test_ray_is_asked_at_once_when_a_driver_that_has_answered_no_longer_does(monkeypatch):
-    monkeypatch.setattr("rljob_operator.drivers.LOOK_S", 3600.0)
+    monkeypatch.setattr("rljob_operator.drivers.drivers.LOOK_S", 3600.0)
 
     async def scenario() -> None:
         watched = watcher(cast(Any, Trains()), [], [])

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from rljob_api.control import DecidedBy, Decision, EngineState, Progress
 from rljob_api.exits import Exit
 from rljob_api.sections import Recovery
-from rljob_operator.driver_news import GRACE, RayAnswer, after_answer, after_no_answer
-from rljob_operator.escalation import SHORTEST_DRAIN_S, STOP_S, drain_deadline_s
-from rljob_operator.turn import Standing, Turn
-from rljob_operator.world import DriverState
+from rljob_operator.attempts.escalation import SHORTEST_DRAIN_S, STOP_S, drain_deadline_s
+from rljob_operator.world.driver_news import GRACE, RayAnswer, after_answer, after_no_answer
+from rljob_operator.world.turn import Standing, Turn
+from rljob_operator.world.world import DriverState
 from support.operator.operator_world import DEFAULTS, Surroundings, engines, pods, raw_job, running
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rljob_api.status import Condition, Engines, RecoveryStep, Status
-from rljob_operator.events import Event, events_between
+from rljob_operator.status.events import Event, events_between
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 

@@ -4,7 +4,7 @@ import pytest
 
 from rljob_api.control import Progress, RunState
 from rljob_api.exits import Exit
-from rljob_operator.world import DriverState
+from rljob_operator.world.world import DriverState
 from support.operator.operator_world import Surroundings, running
 
 

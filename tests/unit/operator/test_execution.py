@@ -9,22 +9,22 @@ import pytest
 from rljob_api.control import EngineState
 from rljob_api.exits import Exit
 from rljob_api.status import Status
-from rljob_operator import children
-from rljob_operator.admitted_job import AdmittedJob
-from rljob_operator.cache import Cache
-from rljob_operator.cluster import Cluster, ClusterError, ConflictError
-from rljob_operator.drivers import Drivers
-from rljob_operator.escalation import SHORTEST_DRAIN_S, STOP_S
-from rljob_operator.events import Event
+from rljob_operator.attempts.escalation import SHORTEST_DRAIN_S, STOP_S
+from rljob_operator.cache.cache import Cache
+from rljob_operator.cache.watch_liveness import WatchLiveness
+from rljob_operator.cache.workqueue import WorkQueue
+from rljob_operator.children import children
+from rljob_operator.cluster.cluster import Cluster, ClusterError, ConflictError
+from rljob_operator.cluster.requests import Requests
+from rljob_operator.drivers.drivers import Drivers
+from rljob_operator.execution.keys import Keys
+from rljob_operator.execution.statuses import PATIENCE_S
 from rljob_operator.identity import Manifest
-from rljob_operator.keys import Keys
+from rljob_operator.job.admitted_job import AdmittedJob
 from rljob_operator.metrics import Metrics
 from rljob_operator.reconcile import Reconciler
-from rljob_operator.requests import Requests
-from rljob_operator.statuses import PATIENCE_S
-from rljob_operator.watch_liveness import WatchLiveness
-from rljob_operator.workqueue import WorkQueue
-from rljob_operator.world import Driver, DriverState, Job
+from rljob_operator.status.events import Event
+from rljob_operator.world.world import Driver, DriverState, Job
 from support.operator.fake_cluster import FakeCluster, FakeDrivers, pod
 from support.operator.operator_world import DEFAULTS, NOW, raw_job, running
 
@@ -269,7 +269,7 @@ def test_a_secret_that_cannot_be_looked_for_stops_no_order(house: House, monkeyp
     async def has_secret(*_: object) -> None:
         raise DENIED
 
-    monkeypatch.setattr("rljob_operator.tokens.Tokens.has_secret", has_secret)
+    monkeypatch.setattr("rljob_operator.execution.tokens.Tokens.has_secret", has_secret)
     house.edit(suspend=True)
     assert house.look() is DENIED
     assert house.drivers.orders[-1].drain

@@ -6,9 +6,9 @@ from typing import cast
 
 import pytest
 
-from rljob_operator import following
-from rljob_operator.cluster import Cluster, ClusterError
-from rljob_operator.following import PAGE, Followed, Kept
+from rljob_operator.cluster import following
+from rljob_operator.cluster.cluster import Cluster, ClusterError
+from rljob_operator.cluster.following import PAGE, Followed, Kept
 from rljob_operator.identity import Manifest
 from support.waiting import becomes_true
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from rljob_operator.cache import Cache
-from rljob_operator.driver_api import DriverUnreachableError, RayJobs, open_session
-from rljob_operator.head_resolver import HeadResolver
+from rljob_operator.cache.cache import Cache
+from rljob_operator.drivers.driver_api import DriverUnreachableError, RayJobs, open_session
+from rljob_operator.drivers.head_resolver import HeadResolver
 from rljob_operator.identity import job_of_service, service_name
-from rljob_operator.world import DriverState
+from rljob_operator.world.world import DriverState
 from support.operator.fake_cluster import pod
 from support.operator.small_api_server import served
 

@@ -15,13 +15,14 @@ import pytest
 from aiohttp import web
 
 from rljob_api.control import EngineState, EngineStatus, Status
-from rljob_operator import driver_api, logs
-from rljob_operator.driver_api import LONGEST_ANSWER, LONGEST_OUTPUT, Control, DriverUnreachableError, RayJobs
-from rljob_operator.driver_news import RayAnswer
-from rljob_operator.drivers import Watcher
+from rljob_operator.drivers import driver_api
+from rljob_operator.drivers.driver_api import LONGEST_ANSWER, LONGEST_OUTPUT, Control, DriverUnreachableError, RayJobs
+from rljob_operator.drivers.drivers import Watcher
+from rljob_operator.drivers.sender import Sender
 from rljob_operator.plan import Follow, Orders
-from rljob_operator.sender import Sender
-from rljob_operator.world import DriverState
+from rljob_operator.runtime import logs
+from rljob_operator.world.driver_news import RayAnswer
+from rljob_operator.world.world import DriverState
 from support.trainer import virtual_time
 
 TOKEN = "CONTROL-TOKEN-OF-THE-JOB"

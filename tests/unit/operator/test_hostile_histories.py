@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rljob_api.exits import Exit
-from rljob_operator.escalation import SHORTEST_DRAIN_S, STOP_S
-from rljob_operator.statuses import PATIENCE_S
+from rljob_operator.attempts.escalation import SHORTEST_DRAIN_S, STOP_S
+from rljob_operator.execution.statuses import PATIENCE_S
 from support.operator.hostile_world import CALLS, GRACE_S, STEP_S, Faults, HostileWorld
 from support.operator.operator_world import DEFAULTS
 

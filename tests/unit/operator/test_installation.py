@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_operator.cluster import Cluster, ClusterError, GoneError
+from rljob_operator.cluster.cluster import Cluster, ClusterError, GoneError
 from rljob_operator.identity import Manifest
 from rljob_operator.installation import AGENT_SANDBOX, KUEUE, RIGHTS, main
-from rljob_operator.leader import LEASE_S
+from rljob_operator.runtime.leader import LEASE_S
 from support.trainer import virtual_time
 
 LEASE = ("--lease-namespace=ops", "--lease=rljob")

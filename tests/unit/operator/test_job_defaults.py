@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rljob_api.sections import Spec
-from rljob_operator.job_defaults import job_defaults, lines, with_defaults
+from rljob_operator.job.job_defaults import job_defaults, lines, with_defaults
 from rljob_operator.settings import settings
 from support.operator.operator_world import DEFAULTS, Surroundings, admitted, raw_job
 

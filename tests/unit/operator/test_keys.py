@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from rljob_operator.cluster import Cluster, ClusterError, ConflictError
+from rljob_operator.cluster.cluster import Cluster, ClusterError, ConflictError
+from rljob_operator.execution.keys import Keys
 from rljob_operator.identity import Manifest
-from rljob_operator.keys import Keys
 
 
 class Secrets:

@@ -8,13 +8,14 @@ import pytest
 
 from rljob_api.control import EngineState
 from rljob_api.status import ToolPodOwner
-from rljob_operator import children, kueue
-from rljob_operator.admission import admission
-from rljob_operator.claims import Claim
-from rljob_operator.cluster_shape import digest
+from rljob_operator.children import children
 from rljob_operator.identity import Manifest
-from rljob_operator.kueue import Workload, job_of_workload, kept, workload_of
-from rljob_operator.world import Defaults, DriverState, job_of
+from rljob_operator.job.admission import admission
+from rljob_operator.job.cluster_shape import digest
+from rljob_operator.world import kueue
+from rljob_operator.world.claims import Claim
+from rljob_operator.world.kueue import Workload, job_of_workload, kept, workload_of
+from rljob_operator.world.world import Defaults, DriverState, job_of
 from support.operator.operator_world import DEFAULTS, NOW, Surroundings, admitted, raw_job, running
 
 WITH_KUEUE = replace(DEFAULTS, has_kueue=True)

@@ -13,8 +13,8 @@ from rljob_operator.capacity.finding import Outcome
 from rljob_operator.capacity.packing import Node, Nodes, against_nodes, placed, places
 from rljob_operator.capacity.snapshot import Snapshot
 from rljob_operator.plan import plan
-from rljob_operator.webhook.answer import answer
-from rljob_operator.world import World, job_of
+from rljob_operator.webhook.review.answer import answer
+from rljob_operator.world.world import World, job_of
 from support.operator.operator_world import DEFAULTS, NOW, raw_job
 
 LARGEST = {

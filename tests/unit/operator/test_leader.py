@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from rljob_operator.cluster import Cluster, ClusterError, ConflictError
+from rljob_operator.cluster.cluster import Cluster, ClusterError, ConflictError
 from rljob_operator.identity import Manifest
-from rljob_operator.leader import LEASE_S, LOST, RENEW_DEADLINE_S, Election, Observed, may_take, taken
+from rljob_operator.runtime.leader import LEASE_S, LOST, RENEW_DEADLINE_S, Election, Observed, may_take, taken
 
 NOBODY = cast(Cluster, None)
 """no request is made"""

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from rljob_operator import loop_lag
-from rljob_operator.loop_lag import LoopLag
+from rljob_operator.runtime import loop_lag
+from rljob_operator.runtime.loop_lag import LoopLag
 from support.waiting import becomes_true
 
 

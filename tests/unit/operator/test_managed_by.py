@@ -5,9 +5,9 @@ import pytest
 from rljob_api.exits import Exit
 from rljob_api.reading.manifest import problems
 from rljob_api.sections import OUR_MANAGER
-from rljob_operator import retention
-from rljob_operator.children import for_driver
-from rljob_operator.world import Defaults, job_of
+from rljob_operator.children.children import for_driver
+from rljob_operator.job import retention
+from rljob_operator.world.world import Defaults, job_of
 from support.operator.operator_world import Surroundings, admitted, raw_job
 
 OTHER = "kueue.x-k8s.io/multikueue"

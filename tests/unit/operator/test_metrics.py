@@ -8,12 +8,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rljob_api.control import EngineState
 from rljob_api.recovery import RestartEngine
-from rljob_operator.cache import Cache
+from rljob_operator.cache.cache import Cache
+from rljob_operator.cache.watch_liveness import WatchLiveness
+from rljob_operator.cache.workqueue import WorkQueue
+from rljob_operator.cluster.requests import APPLY, Requests
+from rljob_operator.drivers.sender import Submit
 from rljob_operator.metrics import Metrics, exit_name
-from rljob_operator.requests import APPLY, Requests
-from rljob_operator.sender import Submit
-from rljob_operator.watch_liveness import WatchLiveness
-from rljob_operator.workqueue import WorkQueue
 from support.operator.operator_world import Surroundings, raw_job
 
 

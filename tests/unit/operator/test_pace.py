@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 
 from rljob_api.control import EngineState, Finding, Progress
-from rljob_operator.pace import Pace
 from rljob_operator.plan import Plan
+from rljob_operator.world.pace import Pace
 from support.operator.operator_world import Surroundings, running
 
 

@@ -8,8 +8,8 @@ from rljob_api.control import EngineState, RunState
 from rljob_api.exits import Exit
 from rljob_api.status import ConditionType
 from rljob_operator.plan import NO_ORDERS, Follow, progress_s
-from rljob_operator.pod_stage import PodStage, Stage
-from rljob_operator.world import SILENT_S, Defaults, DriverState, Pod
+from rljob_operator.world.pod_stage import PodStage, Stage
+from rljob_operator.world.world import SILENT_S, Defaults, DriverState, Pod
 from support.operator.operator_world import NOW, Surroundings, raw_job, running
 
 

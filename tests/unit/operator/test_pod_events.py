@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from rljob_operator.cluster import ClusterError
-from rljob_operator.pod_events import AGAIN_S, PodEvents
-from rljob_operator.pod_stage import PodEvent, PodStage, Stage
-from rljob_operator.world import Pod
+from rljob_operator.cluster.cluster import ClusterError
+from rljob_operator.watches.pod_events import AGAIN_S, PodEvents
+from rljob_operator.world.pod_stage import PodEvent, PodStage, Stage
+from rljob_operator.world.world import Pod
 
 STUCK = (Pod("a", "c", False, False, False, PodStage(Stage.CREATING, 0.0)),)
 

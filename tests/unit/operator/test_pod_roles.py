@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from rljob_operator import children, cluster_shape
-from rljob_operator.admitted_job import admitted_job
+from rljob_operator.children import children
+from rljob_operator.children.rollout_pods import RolloutPods
 from rljob_operator.identity import Manifest
-from rljob_operator.rollout_pods import RolloutPods
-from rljob_operator.world import Job, job_of
+from rljob_operator.job import cluster_shape
+from rljob_operator.job.admitted_job import admitted_job
+from rljob_operator.world.world import Job, job_of
 from support.operator.operator_world import DEFAULTS, Surroundings, admitted, cluster_of, raw_job
 
 CLUSTER = "sums-7f3a1-1"

@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 
-from rljob_operator.probes import Probes
+from rljob_operator.runtime.probes import Probes
 from support.waiting import becomes_true, others_run
 
 

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from rljob_operator import process
-from rljob_operator.cache import Cache
-from rljob_operator.cluster import ClusterError, ConflictError
-from rljob_operator.garbage import collect_young_garbage_only
+from rljob_operator.cache.cache import Cache
+from rljob_operator.cache.watch_liveness import WatchLiveness
+from rljob_operator.cache.workqueue import WorkQueue
+from rljob_operator.cluster.cluster import ClusterError, ConflictError
+from rljob_operator.cluster.requests import Requests
+from rljob_operator.execution.keys import Keys
 from rljob_operator.identity import Manifest
-from rljob_operator.keys import Keys
 from rljob_operator.metrics import Metrics
 from rljob_operator.process import Operator, lead
-from rljob_operator.requests import Requests
-from rljob_operator.watch_liveness import WatchLiveness
-from rljob_operator.workqueue import WorkQueue
-from rljob_operator.world import Defaults
+from rljob_operator.runtime.garbage import collect_young_garbage_only
+from rljob_operator.world.world import Defaults
 from support.operator.listing_cluster import ClusterWithoutOthers, operator_of
 from support.operator.operator_world import raw_job
 from support.waiting import others_run

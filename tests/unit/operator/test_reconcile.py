@@ -9,23 +9,23 @@ from typing import Any, cast
 import pytest
 
 from rljob_api.status import Status
-from rljob_operator.admission import admission
-from rljob_operator.cache import Cache
-from rljob_operator.cluster import Cluster, ClusterError, ConflictError
-from rljob_operator.drivers import Drivers
+from rljob_operator.cache.cache import Cache
+from rljob_operator.cache.watch_liveness import WatchLiveness
+from rljob_operator.cache.workqueue import WorkQueue
+from rljob_operator.cluster.cluster import Cluster, ClusterError, ConflictError
+from rljob_operator.cluster.requests import Requests
+from rljob_operator.drivers.drivers import Drivers
+from rljob_operator.execution.keys import Keys
+from rljob_operator.execution.tokens import Tokens
 from rljob_operator.identity import KEY_ANNOTATION
-from rljob_operator.keys import Keys
+from rljob_operator.job.admission import admission
 from rljob_operator.metrics import Metrics
 from rljob_operator.plan import progress_s
 from rljob_operator.queueing.ticket import Rules
 from rljob_operator.reconcile import Reconciler
-from rljob_operator.requests import Requests
 from rljob_operator.reservations import Reservations
-from rljob_operator.sight import Sight
-from rljob_operator.tokens import Tokens
-from rljob_operator.watch_liveness import WatchLiveness
-from rljob_operator.workqueue import WorkQueue
-from rljob_operator.world import Driver, DriverState, Job, Storage, job_of
+from rljob_operator.watches.sight import Sight
+from rljob_operator.world.world import Driver, DriverState, Job, Storage, job_of
 from support.operator.fake_cluster import FakeCluster, FakeDrivers, pod
 from support.operator.operator_world import DEFAULTS, NOW, raw_job, running
 

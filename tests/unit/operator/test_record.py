@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rljob_api.control import CurvePoint, EngineState, EngineStatus, PerplexityPoint, Progress, SetAccuracy
 from rljob_api.exits import Exit
 from rljob_api.status import MOST_ENGINES, Status
-from rljob_operator import record
+from rljob_operator.status import record
 from support.operator.operator_world import Surroundings, raw_job, running
 
 CURVE = (CurvePoint(step=1, reward=0.1), CurvePoint(step=4, reward=0.4, accuracy=0.5, tokens_per_second=200))

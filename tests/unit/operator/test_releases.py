@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rljob_operator.cluster import ClusterError
+from rljob_operator.cluster.cluster import ClusterError
+from rljob_operator.execution.releases import GONE_S, LOOK_S, OtherReleases
 from rljob_operator.identity import Manifest
-from rljob_operator.releases import GONE_S, LOOK_S, OtherReleases
 from support.operator.operator_world import NOW, Surroundings, raw_job
 
 OTHER = "team/other-operator"

@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from rljob_operator.requests import Requests, target
+from rljob_operator.cluster.requests import Requests, target
 
 
 @pytest.mark.parametrize(

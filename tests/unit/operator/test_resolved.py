@@ -7,7 +7,7 @@ import pytest
 
 from rljob_api.exits import Exit
 from rljob_operator.identity import KEY_ANNOTATION
-from rljob_operator.world import Defaults, Storage
+from rljob_operator.world.world import Defaults, Storage
 from support.operator.operator_world import DEFAULTS, Surroundings, admitted, raw_job, running
 
 OTHER = Defaults(

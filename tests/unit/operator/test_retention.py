@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rljob_operator import retention
 from rljob_operator.identity import Manifest
-from rljob_operator.pods import pod_security
-from rljob_operator.retention import Step
-from rljob_operator.world import Defaults, Storage
+from rljob_operator.job import retention
+from rljob_operator.job.pods import pod_security
+from rljob_operator.job.retention import Step
+from rljob_operator.world.world import Defaults, Storage
 from support.operator.operator_world import raw_job
 from support.operator.run_records import DEFAULTS, NOW, RECORD, STORAGE, begun
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_operator.cache import Cache
-from rljob_operator.run_claims import DEEPEST, Places, RunClaim, RunIndex, claim_of, holder, overlapping, place
+from rljob_operator.cache.cache import Cache
+from rljob_operator.world.run_claims import DEEPEST, Places, RunClaim, RunIndex, claim_of, holder, overlapping, place
 from support.operator.operator_world import raw_job
 
 PVC = {"persistentVolumeClaim": {"claimName": "runs"}}

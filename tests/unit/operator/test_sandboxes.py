@@ -8,12 +8,12 @@ import pytest
 from rljob_api.sizing.tool_pods import num_tool_pods
 from rljob_api.status import ToolPodOwner
 from rljob_api.tool_protocol import host
-from rljob_operator import children, tool_pods
-from rljob_operator.cache import Cache
+from rljob_operator.cache.cache import Cache
 from rljob_operator.capacity.demand import demand
-from rljob_operator.cluster import CHILDREN, LABELLED, OF_AGENT_SANDBOX, path
-from rljob_operator.pod_stage import PodStage, Stage
-from rljob_operator.world import Defaults
+from rljob_operator.children import children, tool_pods
+from rljob_operator.cluster.cluster import CHILDREN, LABELLED, OF_AGENT_SANDBOX, path
+from rljob_operator.world.pod_stage import PodStage, Stage
+from rljob_operator.world.world import Defaults
 from support.operator.operator_world import DEFAULTS, NOW, Surroundings, admitted, raw_job
 
 CLUSTER = "sums-7f3a1-1"

@@ -3,9 +3,9 @@
 import pytest
 
 from rljob_api.control import EngineState, EngineStatus, RunState, Scale
+from rljob_operator.children.rollout_pods import is_settled
 from rljob_operator.identity import Manifest
-from rljob_operator.rollout_pods import is_settled
-from rljob_operator.world import DriverState, job_of
+from rljob_operator.world.world import DriverState, job_of
 from support.operator.operator_world import Surroundings, address, raw_job, running
 
 ENGINE = EngineStatus(name="engine-2", state=EngineState.STARTING, since=1.0)

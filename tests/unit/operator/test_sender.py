@@ -8,10 +8,10 @@ import pytest
 
 from rljob_api.control import EngineOrder, Scale
 from rljob_api.recovery import RestartEngine
-from rljob_operator import sender
-from rljob_operator.driver_api import DriverUnreachableError
+from rljob_operator.drivers import sender
+from rljob_operator.drivers.driver_api import DriverUnreachableError
+from rljob_operator.drivers.sender import STOP_AGAIN_S, Drain, Order, Sender, Stop, Submit
 from rljob_operator.plan import NO_ORDERS, Orders
-from rljob_operator.sender import STOP_AGAIN_S, Drain, Order, Sender, Stop, Submit
 from support.trainer import virtual_time
 
 NAME = "sums-attempt-1"

@@ -4,7 +4,7 @@ from email.utils import formatdate
 
 import pytest
 
-from rljob_operator.server_clock import ServerClock
+from rljob_operator.cluster.server_clock import ServerClock
 
 NOW = 1_800_000_000.0
 

@@ -10,7 +10,7 @@ from rljob_api.status import ToolPodOwner
 from rljob_operator import settings as command_line
 from rljob_operator.queueing.ticket import Rules
 from rljob_operator.settings import Settings, settings
-from rljob_operator.world import Defaults, Storage
+from rljob_operator.world.world import Defaults, Storage
 
 EVERYTHING = (
     *("--queue=On", "--queue-patience=60", "--fair-share", "--autoscaler=[]"),

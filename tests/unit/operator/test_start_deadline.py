@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from rljob_api.exits import Exit
-from rljob_operator.pod_stage import PodStage, Stage
 from rljob_operator.queueing.ticket import Holding
 from rljob_operator.queueing.tickets import ticket_of
-from rljob_operator.turn import Standing, Turn
-from rljob_operator.world import Driver, DriverState
+from rljob_operator.world.pod_stage import PodStage, Stage
+from rljob_operator.world.turn import Standing, Turn
+from rljob_operator.world.world import Driver, DriverState
 from support.operator.operator_world import DEFAULTS, NOW, Surroundings, admitted, raw_job
 
 LIMIT_S = 100

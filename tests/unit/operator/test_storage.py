@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from rljob_api.exits import Exit
-from rljob_operator import storage
-from rljob_operator.admission import admission
-from rljob_operator.claims import Claim
-from rljob_operator.world import Storage, job_of
+from rljob_operator.job import storage
+from rljob_operator.job.admission import admission
+from rljob_operator.world.claims import Claim
+from rljob_operator.world.world import Storage, job_of
 from support.operator.operator_world import DEFAULTS, Surroundings, admitted, cluster_of, pods, raw_job
 
 

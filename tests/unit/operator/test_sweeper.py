@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from rljob_operator import retention
-from rljob_operator.cluster import ClusterError
+from rljob_operator.cluster.cluster import ClusterError
+from rljob_operator.execution.keys import Keys
 from rljob_operator.identity import Manifest
-from rljob_operator.keys import Keys
+from rljob_operator.job import retention
 from rljob_operator.sweeper import Sweeper
-from rljob_operator.world import Storage
+from rljob_operator.world.world import Storage
 from support.operator.operator_world import raw_job
 from support.operator.run_records import DEFAULTS, RECORD, Place, begun, sealed
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_operator.template_patch import merged
+from rljob_operator.job.template_patch import merged
 
 POD = {
     "spec": {

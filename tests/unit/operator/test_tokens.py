@@ -7,16 +7,16 @@ from typing import Any, cast
 
 import pytest
 
-from rljob_operator.attempts import advance
-from rljob_operator.children import secret as secret_of
-from rljob_operator.cluster import Cluster
-from rljob_operator.escalation import LOCKED_OUT_S
+from rljob_operator.attempts.attempts import advance
+from rljob_operator.attempts.escalation import LOCKED_OUT_S
+from rljob_operator.children.children import secret as secret_of
+from rljob_operator.cluster.cluster import Cluster
+from rljob_operator.execution.keys import Keys
+from rljob_operator.execution.tokens import DOUBT_S, LOOK_S, Tokens
 from rljob_operator.identity import KEY_ANNOTATION, Manifest
-from rljob_operator.keys import Keys
-from rljob_operator.pod_stage import PodStage, Stage
-from rljob_operator.record import history_of
-from rljob_operator.tokens import DOUBT_S, LOOK_S, Tokens
-from rljob_operator.world import Driver, DriverState, Pod, job_of
+from rljob_operator.status.record import history_of
+from rljob_operator.world.pod_stage import PodStage, Stage
+from rljob_operator.world.world import Driver, DriverState, Pod, job_of
 from support.operator.fake_cluster import FakeCluster
 from support.operator.operator_world import NOW, Surroundings, admitted, raw_job, running
 

@@ -7,9 +7,9 @@ import pytest
 from rljob_api.sections import Tools
 from rljob_api.sizing.tool_pods import num_tool_pods
 from rljob_api.tool_protocol import digest, host, tools_token
-from rljob_operator import children, tool_pods
 from rljob_operator.capacity.demand import demand, total
-from rljob_operator.pod_stage import PodStage, Stage
+from rljob_operator.children import children, tool_pods
+from rljob_operator.world.pod_stage import PodStage, Stage
 from support.operator.operator_world import DEFAULTS, NOW, Surroundings, admitted, raw_job
 
 CLUSTER = "sums-7f3a1-1"

@@ -7,10 +7,10 @@ import pytest
 
 from rljob_api.control import EngineState, EngineStatus, RunState
 from rljob_operator.identity import Manifest
-from rljob_operator.kueue import Workload
-from rljob_operator.pod_stage import PodEvent, PodStage, Stage, pod_event_of, stage_of, with_events
-from rljob_operator.waiting import PATIENCE_S, REFUSED_S, UNHEARD, Blocker, Waiting, pod_to_ask
-from rljob_operator.world import DriverState, Pod
+from rljob_operator.status.waiting import PATIENCE_S, REFUSED_S, UNHEARD, Blocker, Waiting, pod_to_ask
+from rljob_operator.world.kueue import Workload
+from rljob_operator.world.pod_stage import PodEvent, PodStage, Stage, pod_event_of, stage_of, with_events
+from rljob_operator.world.world import DriverState, Pod
 from support.operator.operator_world import NOW, Surroundings, raw_job, running
 
 SCHEDULED = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2027-01-15T08:00:00Z"}

@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from rljob_operator.cache import Cache
-from rljob_operator.cluster import Cluster, ClusterError, GoneError
-from rljob_operator.following import PAGE, Followed, named
+from rljob_operator.cache.cache import Cache
+from rljob_operator.cache.watch_liveness import DEAD_AFTER_S, WatchLiveness
+from rljob_operator.cache.workqueue import WorkQueue
+from rljob_operator.cluster.cluster import Cluster, ClusterError, GoneError
+from rljob_operator.cluster.following import PAGE, Followed, named
 from rljob_operator.identity import Manifest
-from rljob_operator.watch_liveness import DEAD_AFTER_S, WatchLiveness
-from rljob_operator.watching import FORGET_S, Inbox, Place, Watched, follow, places
-from rljob_operator.workqueue import WorkQueue
+from rljob_operator.watches.watching import FORGET_S, Inbox, Place, Watched, follow, places
 from support.operator.operator_world import raw_job
 
 FORBIDDEN = ClusterError("GET rljobs: 403 Forbidden", 403)

@@ -20,14 +20,16 @@ import pytest
 from aiohttp import web
 
 from rljob_api.control import Progress
-from rljob_operator import following, leader, process
-from rljob_operator.background_tasks import TASK_ENDED
-from rljob_operator.cluster import Cluster
-from rljob_operator.driver_api import open_session
+from rljob_operator import process
+from rljob_operator.cluster import following
+from rljob_operator.cluster.cluster import Cluster
+from rljob_operator.drivers.driver_api import open_session
 from rljob_operator.identity import Manifest
-from rljob_operator.leader import LOST
+from rljob_operator.job.retention import RUN_LABEL
 from rljob_operator.process import run
-from rljob_operator.retention import RUN_LABEL
+from rljob_operator.runtime import leader
+from rljob_operator.runtime.background_tasks import TASK_ENDED
+from rljob_operator.runtime.leader import LOST
 from rljob_operator.settings import settings
 from support.operator.fake_cluster import pod
 from support.operator.fake_head import FakeHeads, Handler

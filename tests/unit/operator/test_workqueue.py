@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_operator.workqueue import WorkQueue
+from rljob_operator.cache.workqueue import WorkQueue
 
 
 class Clock:

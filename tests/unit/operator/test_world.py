@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from rljob_operator.identity import Manifest
-from rljob_operator.pod_stage import PodStage, Stage
-from rljob_operator.world import Pod, World, job_of, pod_of, seconds
+from rljob_operator.world.pod_stage import PodStage, Stage
+from rljob_operator.world.world import Pod, World, job_of, pod_of, seconds
 from support.operator.operator_world import raw_job
 
 

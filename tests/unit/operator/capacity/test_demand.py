@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rljob_operator.capacity.demand import HEAD, alike, demand
 from rljob_operator.identity import Manifest
-from rljob_operator.world import job_of
+from rljob_operator.world.world import job_of
 from support.operator.operator_world import admitted, cluster_of, raw_job
 
 AMOUNTS = st.fixed_dictionaries({}, optional={"cpu": st.sampled_from(["500m", "2"]), "memory": st.just("1Gi")})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rljob_operator.plan import Plan
 from rljob_operator.queueing.ledger import Ledger
 from rljob_operator.queueing.tickets import shows, ticket_of
-from rljob_operator.world import DriverState
+from rljob_operator.world.world import DriverState
 from support.operator.operator_world import DEFAULTS, NOW, Surroundings, admitted, raw_job, running
 from support.operator.queue_world import RULES, quotas
 

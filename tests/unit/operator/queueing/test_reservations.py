@@ -9,25 +9,25 @@ from typing import Any, cast
 
 import pytest
 
-from rljob_operator.cache import Cache
+from rljob_operator.cache.cache import Cache
+from rljob_operator.cache.watch_liveness import WatchLiveness
+from rljob_operator.cache.workqueue import WorkQueue
 from rljob_operator.capacity.packing import Node, Nodes
 from rljob_operator.capacity.quotas import Quota
 from rljob_operator.capacity.snapshot import Snapshot
-from rljob_operator.claims import Claim
-from rljob_operator.cluster import Cluster, ClusterError
-from rljob_operator.driver_news import News
+from rljob_operator.cluster.cluster import Cluster, ClusterError
+from rljob_operator.cluster.requests import Requests
 from rljob_operator.identity import Manifest
 from rljob_operator.metrics import Metrics
 from rljob_operator.plan import admitted
 from rljob_operator.queueing.ticket import Rules, Ticket
 from rljob_operator.queueing.tickets import ticket_of
-from rljob_operator.requests import Requests
 from rljob_operator.reservations import Reservations
-from rljob_operator.sight import Look, Sight
-from rljob_operator.turn import Standing, Turn
-from rljob_operator.watch_liveness import WatchLiveness
-from rljob_operator.workqueue import WorkQueue
-from rljob_operator.world import World, job_of
+from rljob_operator.watches.sight import Look, Sight
+from rljob_operator.world.claims import Claim
+from rljob_operator.world.driver_news import News
+from rljob_operator.world.turn import Standing, Turn
+from rljob_operator.world.world import World, job_of
 from support.operator.fake_cluster import pod
 from support.operator.operator_world import DEFAULTS, NOW, raw_job
 from support.processor_time import measured
@@ -301,7 +301,7 @@ def test_a_job_that_is_gone_frees_its_room():
 
 def test_a_look_that_fails_is_repeated(monkeypatch):
     monkeypatch.setattr("rljob_operator.reservations.RETRY_S", 0.001)
-    monkeypatch.setattr("rljob_operator.following.RETRY_S", 0.001)
+    monkeypatch.setattr("rljob_operator.cluster.following.RETRY_S", 0.001)
 
     async def scenario() -> None:
         lists = Lists(nodes=[NODE])

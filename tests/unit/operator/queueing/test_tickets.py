@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from rljob_api.exits import Exit
-from rljob_operator.admitted_job import AdmittedJob
+from rljob_operator.job.admitted_job import AdmittedJob
 from rljob_operator.queueing.lease import LEASE_S
 from rljob_operator.queueing.ledger import UNDECIDED, Changes, Ledger
 from rljob_operator.queueing.schedule import schedule
 from rljob_operator.queueing.ticket import Holding, Ticket
 from rljob_operator.queueing.tickets import is_queued_here, shows, ticket_of
-from rljob_operator.turn import Standing, Turn
-from rljob_operator.world import Pod
+from rljob_operator.world.turn import Standing, Turn
+from rljob_operator.world.world import Pod
 from support.operator.operator_world import DEFAULTS, Surroundings, admitted, raw_job
 from support.operator.queue_world import NOW, RULES, holder, quotas, ticket, workers
 

@@ -9,9 +9,9 @@ import pytest
 from rljob_operator.capacity.queues import queues
 from rljob_operator.capacity.snapshot import Snapshot, snapshot
 from rljob_operator.identity import Manifest
-from rljob_operator.webhook.answer import LONGEST_WARNING, Answer, answer, review
-from rljob_operator.webhook.pruned import APPLIED, pruned
-from rljob_operator.world import Defaults
+from rljob_operator.webhook.review.answer import LONGEST_WARNING, Answer, answer, review
+from rljob_operator.webhook.review.pruned import APPLIED, pruned
+from rljob_operator.world.world import Defaults
 from support.operator.operator_world import DEFAULTS, raw_job
 
 

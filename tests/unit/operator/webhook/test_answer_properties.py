@@ -7,15 +7,15 @@ import pytest
 
 from rljob_api.errors import ManifestError
 from rljob_api.reading.manifest import parse
-from rljob_operator.admitted_job import admitted_job
 from rljob_operator.capacity.packing import Node
 from rljob_operator.capacity.quantities import amounts
 from rljob_operator.capacity.snapshot import Snapshot
-from rljob_operator.children import raycluster
-from rljob_operator.rollout_pods import RolloutPods
-from rljob_operator.webhook.answer import answer
-from rljob_operator.webhook.pruned import APPLIED
-from rljob_operator.world import job_of
+from rljob_operator.children.children import raycluster
+from rljob_operator.children.rollout_pods import RolloutPods
+from rljob_operator.job.admitted_job import admitted_job
+from rljob_operator.webhook.review.answer import answer
+from rljob_operator.webhook.review.pruned import APPLIED
+from rljob_operator.world.world import job_of
 from support.api.random_manifests import Manifest, manifests
 from support.operator.operator_world import DEFAULTS
 

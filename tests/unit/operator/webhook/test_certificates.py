@@ -11,13 +11,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from rljob_operator.cluster import ConflictError
+from rljob_operator.cluster.cluster import ConflictError
 from rljob_operator.webhook import certificate
-from rljob_operator.webhook.answer import Answer
 from rljob_operator.webhook.certificate import AUTHORITY_DAYS, SERVER_DAYS, Pair
 from rljob_operator.webhook.keeping import Keeper, Kept, renewed
 from rljob_operator.webhook.metrics import Metrics
 from rljob_operator.webhook.mounted import Mounted
+from rljob_operator.webhook.review.answer import Answer
 from rljob_operator.webhook.server import Server
 
 HOSTS = ("rl-webhook.rljob.svc", "127.0.0.1")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rljob_operator.cluster import ConflictError
+from rljob_operator.cluster.cluster import ConflictError
 from rljob_operator.webhook.secret_path import PATH, PathKeeper
 
 

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from rljob_operator.capacity.inventory import Kind
-from rljob_operator.cluster import Cluster, ClusterError
+from rljob_operator.cluster.cluster import Cluster, ClusterError
 from rljob_operator.identity import Manifest
 from rljob_operator.webhook import supply
 from rljob_operator.webhook.supply import Supply, paths

@@ -1,0 +1,102 @@
+"""An attempt with all that is observed of it: its driver, its RayCluster, its pods. Pure; derived once in a plan."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rljob_operator.identity import SPEC_ANNOTATION, Manifest, submission_id
+from rljob_operator.job.admitted_job import AdmittedJob
+from rljob_operator.world.history import AttemptRecord
+from rljob_operator.world.kueue import Workload
+from rljob_operator.world.pod_stage import PodEvent
+from rljob_operator.world.world import ALIVE, Driver, Pod, World, is_deleting
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptView:
+    """The newest attempt of a job."""
+
+    record: AttemptRecord
+    driver: Driver | None
+    """what is known of this attempt's driver; None: nothing. What is known of an older one says nothing about it"""
+    cluster: Manifest | None
+    """its RayCluster"""
+    is_built_for_spec: bool
+    """whether the RayCluster was built from what the job's spec says now; False without a RayCluster"""
+    pods: tuple[Pod, ...]
+    """of its RayCluster, without those that are being deleted"""
+    tool_pods: tuple[Pod, ...]
+    """that run its tools, without those that are being deleted"""
+    others: tuple[str, ...]
+    """RayClusters of the job besides its own, and pods that such have left behind"""
+    refused: str | None
+    """why the API server refused one of its children; None: it refused none"""
+    pod_events: Mapping[str, tuple[PodEvent, ...]]
+    """events of a pod that does not start, by its name"""
+    has_pods: bool = False
+    """whether a pod of its RayCluster is left, those included that are being deleted"""
+    workload: Workload | None = None
+    """what Kueue says about its RayCluster; None: nothing"""
+    is_in_kueue: bool = False
+    """whether Kueue decides when its pods start; otherwise somebody has suspended the RayCluster by hand"""
+    has_lost_head: bool = False
+    """whether its head's pod should have ended, and has not: its node is lost"""
+    is_token_sure: bool = True
+    """whether the operator's token is surely that of its pods"""
+
+    @property
+    def has_live_driver(self) -> bool:
+        """Whether Ray shows the driver as pending or running."""
+        return self.driver is not None and self.driver.state in ALIVE
+
+    @property
+    def has_ready_head(self) -> bool:
+        return any(pod.is_head and pod.is_ready for pod in self.pods)
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether its RayCluster is suspended. The operator never does that; Kueue does, before it admits the job and
+        when it evicts it, and an administrator can.
+        """
+        return self.cluster is not None and self.cluster["spec"].get("suspend") is True
+
+    @property
+    def lost_its_cluster(self) -> bool:
+        return self.cluster is None or is_deleting(self.cluster)
+
+
+def attempt_view(record: AttemptRecord, job: AdmittedJob, world: World) -> AttemptView:
+    """Return the attempt with what is observed of it."""
+    wanted, cluster = submission_id(job.name, job.uid, record.number), world.child("RayCluster", record.cluster)
+    workload = next((each for each in world.workloads if each.cluster == record.cluster), None)
+    return AttemptView(
+        record=record,
+        driver=world.driver if world.driver is not None and world.driver.submission_id == wanted else None,
+        cluster=cluster,
+        is_built_for_spec=cluster is not None and built_from(cluster) == job.digest,
+        pods=world.pods_of(record.cluster),
+        tool_pods=tuple(pod for pod in world.tool_pods if pod.tools_of == record.cluster and not pod.is_deleting),
+        others=_others(record.cluster, world),
+        refused=world.refused,
+        pod_events=world.pod_events,
+        has_pods=any(pod.cluster == record.cluster and not world.has_lost(pod) for pod in world.pods),
+        workload=workload,
+        is_in_kueue=job.spec.scheduling.queue is not None or (workload is not None and workload.queue != ""),
+        has_lost_head=any(pod.is_head and pod.cluster == record.cluster and world.has_lost(pod) for pod in world.pods),
+        is_token_sure=world.is_token_sure,
+    )
+
+
+def built_from(cluster: Manifest) -> str | None:
+    """Return the digest of what a RayCluster was built from."""
+    annotations: dict[str, str] = cluster["metadata"].get("annotations", {})
+    return annotations.get(SPEC_ANNOTATION)
+
+
+def _others(cluster: str, world: World) -> tuple[str, ...]:
+    names = {child["metadata"]["name"] for child in world.rayclusters()}
+    left = (pod for pod in world.pods if not world.has_lost(pod))
+    pods = {pod.name for pod in left if pod.cluster not in {cluster, *names}}
+    return (
+        *(f"RayCluster {name}" for name in sorted(names - {cluster})),
+        *(f"pod {name}" for name in sorted(pods)),
+    )

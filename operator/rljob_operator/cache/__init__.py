@@ -1,0 +1,1 @@
+"""What the process keeps in memory: the newest version of every object, and which jobs are due. No I/O."""

@@ -1,0 +1,1 @@
+"""All I/O with the API server of Kubernetes: only `cluster.py` imports `kubernetes`."""

@@ -1,0 +1,1 @@
+"""All HTTP with the heads of jobs: one watcher for each driver, and one sender of orders. I/O."""

@@ -1,0 +1,125 @@
+"""What the webhook answers to one request of the API server. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from rljob_api.errors import Problem
+from rljob_api.sections import Placement, Spec
+from rljob_operator.capacity.finding import Outcome
+from rljob_operator.capacity.snapshot import Snapshot
+from rljob_operator.capacity.verdict import verdict
+from rljob_operator.identity import Manifest
+from rljob_operator.job.admission import admission
+from rljob_operator.job.admitted_job import AdmittedJob, admitted_job
+from rljob_operator.webhook.review.plan_lines import plan_lines
+from rljob_operator.webhook.review.pruned import pruned
+from rljob_operator.world.claims import Claim, Reason
+from rljob_operator.world.world import Defaults, Job, job_of
+
+LONGEST_WARNING = 250
+"""an API server cuts off longer ones [characters]"""
+MOST_WARNINGS = 15
+NO_UID = "00000000-0000-0000-0000-000000000000"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whether a request is allowed."""
+
+    refusal: str | None = None
+    """for its author; None: it is allowed"""
+    warnings: tuple[str, ...] = ()
+    outcome: str = "Allowed"
+    """for the metric: `Allowed`, `Unchanged`, `BadManifest`, `Never`, `TooMuch`"""
+
+
+UNCHANGED = Answer(outcome="Unchanged")
+
+
+def answer(request: Manifest, defaults: Defaults, seen: Snapshot | None) -> Answer:
+    """Return the answer to the `request` of an AdmissionReview; `seen` is None while quotas and nodes are not known."""
+    raw, old = request.get("object"), request.get("oldObject")
+    if raw is None or request["operation"] not in ("CREATE", "UPDATE"):
+        return UNCHANGED
+    if old and (old.get("spec") == raw.get("spec") or "deletionTimestamp" in raw["metadata"]):
+        return UNCHANGED  # labels, finalizers and the end of a job are never refused
+    namespace = request.get("namespace", "")
+    job = _job(raw, namespace)
+    problems = _new(job.problems, _job(old, namespace).problems if old else ())
+    warnings = list(islice(pruned(raw), MOST_WARNINGS))
+    if problems:
+        return Answer("; ".join(map(str, problems)), _cut(warnings), "BadManifest")
+    if job.spec is None:
+        return Answer(None, _cut([f"{problem}" for problem in job.problems] + warnings))
+    if not job.is_ours:
+        return Answer(None, _cut([f"the operator leaves it alone: {job.managed_by} manages it", *warnings]))
+    if job.has_begun:  # it has its pods; quotas count them
+        return Answer(None, _cut([*_in_kueue(job.spec, old, namespace), *warnings]))
+    new = replace(job, status={})
+    found = admission(new, defaults)
+    admitted = admitted_job(new, job.spec, defaults) if isinstance(found, Claim) else found
+    refusal, room = _capacity(admitted, seen)
+    if refusal is not None:
+        return Answer(refusal, _cut(warnings), "Never")
+    warnings += [*_missing(found), *room]
+    if request.get("dryRun"):
+        warnings += plan_lines(admitted)
+    return Answer(None, _cut(warnings))
+
+
+def review(request: Manifest, given: Answer) -> Manifest:
+    """Return the AdmissionReview that carries an answer."""
+    response: Manifest = {"uid": request["uid"], "allowed": given.refusal is None}
+    if given.refusal is not None:
+        response["status"] = {"code": 422, "reason": "Invalid", "message": given.refusal}
+    if given.warnings:
+        response["warnings"] = list(given.warnings)
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+
+
+def _job(raw: Manifest, namespace: str) -> Job:
+    """Return the job of an object that may lack what the API server adds later."""
+    metadata = {"uid": NO_UID, "namespace": namespace, **raw["metadata"]}
+    return job_of({**raw, "metadata": {**metadata, "name": metadata.get("name") or metadata["generateName"] + "xxxxx"}})
+
+
+def _new(problems: Sequence[Problem], before: Sequence[Problem]) -> tuple[Problem, ...]:
+    """Return the problems that a change brings: what was accepted once does not hinder other changes."""
+    known = {str(problem) for problem in before}
+    return tuple(problem for problem in problems if str(problem) not in known)
+
+
+def _capacity(job: AdmittedJob, seen: Snapshot | None) -> tuple[str | None, list[str]]:
+    """Return why a job can never get its pods, or a warning that it has to wait."""
+    if seen is None:
+        return None, []
+    # While a cluster is full, every job waits; `rljob why` has the time to search.
+    found = verdict(job, seen.of(job.namespace), searches_for_later=False)
+    if found.outcome is Outcome.FITS:
+        return None, []
+    if found.outcome is Outcome.LATER or job.is_suspended:
+        word = "it waits for room" if found.outcome is Outcome.LATER else "it can never start"
+        return None, [f"{word}: {found.message}"]
+    return f"the job can never start: {found.message}", []
+
+
+def _in_kueue(spec: Spec, old: Manifest | None, namespace: str) -> Iterator[str]:
+    """Yield why engines of a job that trains do not follow its spec: Kueue would evict a RayCluster that changes."""
+    before = _job(old, namespace).spec if old else None
+    if before is None or spec.scheduling.queue is None or spec.placement is not Placement.DISAGGREGATED:
+        return
+    if before.rollout.engines != spec.rollout.engines:
+        text = f"spec.rollout.engines: {spec.rollout.engines} applies from the next attempt"
+        yield f"{text}: Kueue has reserved quota for {before.rollout.engines} engines"
+
+
+def _missing(found: AdmittedJob | Claim) -> Iterator[str]:
+    """Yield what the operator's settings lack for this job; they may change, so it is no refusal."""
+    if isinstance(found, Claim) and found.reason in (Reason.NO_IMAGE, Reason.NOT_SHARED, Reason.NO_KUEUE):
+        yield f"it is not admitted yet: {found.message}"
+
+
+def _cut(warnings: Sequence[str]) -> tuple[str, ...]:
+    short = (text if len(text) <= LONGEST_WARNING else f"{text[: LONGEST_WARNING - 1]}…" for text in warnings)
+    return tuple(dict.fromkeys(short))[:MOST_WARNINGS]
