@@ -12,8 +12,7 @@ from typing import Annotated
 
 import typer
 
-from rljob_cli.job_logs import Wanted
-from rljob_cli.options import (
+from rljob_cli.cluster_options import (
     AllNamespaces,
     Context,
     Format,
@@ -21,10 +20,10 @@ from rljob_cli.options import (
     Kubeconfig,
     MaybeJobName,
     Namespace,
-    Output,
-    OutputOption,
     job_names,
 )
+from rljob_cli.job_logs import Wanted
+from rljob_cli.options import Output, OutputOption
 from rljob_cli.screen import say
 
 EVENTS = "events.jsonl"

@@ -13,7 +13,8 @@ import typer
 
 from rljob_api.exits import Exit
 from rljob_cli.cluster_commands import cluster_verbs
-from rljob_cli.options import Context, Kubeconfig, Namespace, Output, OutputOption, job_names
+from rljob_cli.cluster_options import Context, Kubeconfig, Namespace, job_names
+from rljob_cli.options import Output, OutputOption
 from rljob_cli.screen import say, say_json
 from rljob_trainer.rundir.cores import cores, open_with
 from rljob_trainer.rundir.logs import SUFFIXES

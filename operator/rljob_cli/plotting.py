@@ -7,9 +7,9 @@ import typer
 
 from rljob_api.exits import Exit
 from rljob_cli import screen
+from rljob_cli.cluster_options import Format
 from rljob_cli.job_json import as_json
 from rljob_cli.jobs import Job, nearest
-from rljob_cli.options import Format
 from rljob_cli.plot_view import Curve, Metric, as_charts, as_svg, as_value
 from rljob_cli.screen import say, say_json
 from rljob_trainer.reporting.curve import stepwise

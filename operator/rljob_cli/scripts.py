@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from rljob_api.exits import Exit
 from rljob_api.reading import manifest
-from rljob_cli.validate import STDIN
+from rljob_cli.options import STDIN
 from rljob_cli.validate import read as read_manifest
 from rljob_importing.draft import NoteKind
 from rljob_importing.export_slime import text as slime_text

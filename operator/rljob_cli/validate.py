@@ -11,11 +11,11 @@ from rljob_api.reading import manifest
 from rljob_api.reading.document import MOST_CHARACTERS
 from rljob_api.sections import RLJob
 from rljob_api.sizing import model_shape, quantised
+from rljob_cli.options import STDIN
 from rljob_trainer.preflight import Findings, look_at_files
 from rljob_trainer.preflight.model_files import ModelFiles, model_files
 from rljob_trainer.preflight.teacher import teacher_shape
 
-STDIN = Path("-")
 MOST_BYTES = 4 * MOST_CHARACTERS
 """of a manifest: the longest character of UTF-8 has four"""
 
