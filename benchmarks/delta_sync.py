@@ -23,9 +23,9 @@ import yaml
 from rich.console import Console
 
 from rljob_api.reading.manifest import load
-from rljob_cli.display import display_for
-from rljob_cli.panels import run_facts
-from rljob_cli.run import run
+from rljob_cli.run.run import run
+from rljob_cli.terminal.display import display_for
+from rljob_cli.terminal.panels import run_facts
 from rljob_trainer import driver
 from rljob_trainer.assembly.learning import Learner
 from rljob_trainer.engines.client import EngineClient

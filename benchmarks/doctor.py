@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from rljob_cli.doctor import scanned
+from rljob_cli.doctor.logs import scanned
 from rljob_doctor.catalogue import catalogue
 from rljob_doctor.scan import scan
 

@@ -15,13 +15,16 @@ from typer.core import TyperGroup
 from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
 from rljob_api.sections import RLJob, Spec
-from rljob_cli import checkpoint_commands, cluster_commands, doctor_command, import_commands, plan_view
-from rljob_cli import explain as explaining
-from rljob_cli import plan as planning
-from rljob_cli import validate as validation
+from rljob_cli.cluster import commands as cluster_commands
+from rljob_cli.doctor import command as doctor_command
 from rljob_cli.extras import extra_of
-from rljob_cli.options import Output, OutputOption, all_readable, readable
-from rljob_cli.screen import console, printable_errors, say, say_json, tell
+from rljob_cli.manifest import explain as explaining
+from rljob_cli.manifest import import_commands, plan_view
+from rljob_cli.manifest import plan as planning
+from rljob_cli.manifest import validate as validation
+from rljob_cli.records import checkpoint_commands
+from rljob_cli.terminal.options import Output, OutputOption, all_readable, readable
+from rljob_cli.terminal.screen import console, printable_errors, say, say_json, tell
 from rljob_trainer.data.hub import HubError
 from rljob_trainer.preflight import look_at_machine
 from rljob_trainer.preflight.downloads import download, references
@@ -115,10 +118,10 @@ def run(manifest: ManifestFile) -> None:
     if references(job.spec):
         need_downloads(job.spec)
         job, files = checked(manifest)  # now with the model's files
-    from rljob_cli import run as running
-    from rljob_cli.display import display_for
-    from rljob_cli.panels import run_facts
-    from rljob_cli.rundir import RunDirectoryError, rundir
+    from rljob_cli.run import run as running
+    from rljob_cli.run.rundir import RunDirectoryError, rundir
+    from rljob_cli.terminal.display import display_for
+    from rljob_cli.terminal.panels import run_facts
     from rljob_trainer.preflight.gpus import look_at_gpus
     from rljob_trainer.processes import leftovers
 
@@ -147,7 +150,7 @@ def report(
     open_browser: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
 ) -> None:
     """Write the report of a run and print a summary."""
-    from rljob_cli import report as reporting
+    from rljob_cli.records import report as reporting
 
     reporting.report(run_directory, reporting.Output(output), open_browser)
 
@@ -178,7 +181,7 @@ def test(
     job, _ = checked(manifest)
     if response and responses:
         raise typer.BadParameter("--response and --responses exclude each other.")
-    from rljob_cli import reward
+    from rljob_cli.trials import reward
 
     raise typer.Exit(reward.test(job, rows, response or (), responses, output))
 
@@ -201,7 +204,7 @@ def rollout_test(
 ) -> None:
     """Sample and score real rows with one engine."""
     job, _ = checked(manifest)
-    from rljob_cli import rollout
+    from rljob_cli.trials import rollout
 
     raise typer.Exit(rollout.test(job, rows, samples, greedy, url, output))
 

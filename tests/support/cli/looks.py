@@ -17,7 +17,10 @@ from rljob_api.control import EngineState, EngineStatus, Finding, RunState
 from rljob_api.exits import Exit
 from rljob_api.reading.manifest import load
 from rljob_api.status import AttemptFailure, AttemptStatus, ConditionType, Engine, Phase
-from rljob_cli import job_page, job_table, panels, plan, plan_view, reward_view, top_view
+from rljob_cli.jobs import job_page, job_table, top_view
+from rljob_cli.manifest import plan, plan_view
+from rljob_cli.terminal import panels
+from rljob_cli.trials import reward_view
 from rljob_trainer.assembly.reward_trial import TOTAL as ALL_PARTS
 from rljob_trainer.assembly.reward_trial import Trial, Verdict
 from rljob_trainer.preflight import Findings

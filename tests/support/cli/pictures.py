@@ -19,8 +19,8 @@ from rljob_api.control import EngineState, EngineStatus, Incident, RunState, Sta
 from rljob_api.reading.manifest import load
 from rljob_api.sections import RLJob
 from rljob_api.sizing.topology import topology
-from rljob_cli.display import export_svg
-from rljob_cli.panels import View, run_facts
+from rljob_cli.terminal.display import export_svg
+from rljob_cli.terminal.panels import View, run_facts
 from rljob_trainer.control.status_updates import checkpoint_of, progress_of
 from rljob_trainer.reporting.events import read_events
 from rljob_trainer.reporting.progress import ProgressHolder

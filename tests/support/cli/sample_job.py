@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 
 from rljob_api.control import CurvePoint
 from rljob_api.status import Condition, ConditionType, Phase, Status
-from rljob_cli.jobs import Job, Manifest, job_of
+from rljob_cli.jobs.jobs import Job, Manifest, job_of
 from support.api.sample_rljob_status import NOON, SAMPLE
 from support.operator.operator_world import raw_job
 

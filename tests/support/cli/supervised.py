@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rljob_api.control import Status
 from rljob_api.recovery import Backoff
-from rljob_cli.run import run
-from rljob_cli.supervisor import Timing
+from rljob_cli.run.run import run
+from rljob_cli.run.supervisor import Timing
 
 FAKE_DRIVER = Path(__file__).with_name("fake_driver.py")
 

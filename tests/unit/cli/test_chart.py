@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_cli.chart import chart
+from rljob_cli.terminal.chart import chart
 
 POINTS = st.lists(
     st.tuples(st.integers(0, 10_000), st.integers(-9000, 9000).map(lambda eighths: eighths / 8)),

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rljob_api.exits import Exit
-from rljob_cli import cluster as clusters
-from rljob_cli.cluster import Cluster, ClusterError, LostError, NoObjectError, NotPossibleError, connect
-from rljob_cli.jobs import Manifest, job_of
-from rljob_cli.why_verb import explain
+from rljob_cli.cluster import cluster as clusters
+from rljob_cli.cluster.cluster import Cluster, ClusterError, LostError, NoObjectError, NotPossibleError, connect
+from rljob_cli.cluster.why_verb import explain
+from rljob_cli.jobs.jobs import Manifest, job_of
 from support.cli.answers import ERROR, STDERR, STDOUT, Answers, kubeconfig, page, refusal
 from support.cli.sample_job import raw
 

@@ -14,8 +14,10 @@ from typer.testing import CliRunner
 from rljob_api.control import EngineState
 from rljob_api.exits import Exit
 from rljob_api.status import AttemptStatus, Engine, Phase, Status
-from rljob_cli import cluster_verbs, job_page, watching
-from rljob_cli.jobs import Manifest, job_of
+from rljob_cli.cluster import verbs as cluster_verbs
+from rljob_cli.cluster import watching
+from rljob_cli.jobs import job_page
+from rljob_cli.jobs.jobs import Manifest, job_of
 from rljob_cli.main import app
 from rljob_operator.identity import RAY_TOKEN_KEY, service_name
 from support.api.sample_rljob_status import NOON, SAMPLE

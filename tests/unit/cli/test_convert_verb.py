@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
-from rljob_cli.convert import recorded_model
 from rljob_cli.main import app
+from rljob_cli.records.convert import recorded_model
 from support.trainer.synthetic_run import finished_run
 
 

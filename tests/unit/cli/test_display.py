@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from rljob_cli.display import Lasting, LiveDisplay, display_for, export_svg
-from rljob_cli.lines import LineDisplay
-from rljob_cli.panels import PHASE_COLOURS
+from rljob_cli.terminal.display import Lasting, LiveDisplay, display_for, export_svg
+from rljob_cli.terminal.lines import LineDisplay
+from rljob_cli.terminal.panels import PHASE_COLOURS
 from support.cli.synthetic_status import FACTS, NOW, status, view
 
 SHOW_CURSOR = "\x1b[?25h"

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
 from rljob_api.status import AttemptFailure, ConditionType
-from rljob_cli import doctor as reading
-from rljob_cli.doctor import named
-from rljob_cli.doctor_command import is_job
-from rljob_cli.job_evidence import event_lines, names_of, status_lines
+from rljob_cli.doctor import logs as reading
+from rljob_cli.doctor.command import is_job
+from rljob_cli.doctor.logs import named
+from rljob_cli.jobs.job_evidence import event_lines, names_of, status_lines
 from rljob_cli.main import app
 from rljob_doctor.scan import scan
 from rljob_operator.world.pod_evidence import trouble_of

@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from rljob_cli.driver import Driver, Ended, Event
+from rljob_cli.run.driver import Driver, Ended, Event
 from rljob_trainer.rundir.logs import AttemptLogs
 
 SERVES = """

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from rljob_api.control import EngineState
 from rljob_api.exits import Exit, camel_case
 from rljob_api.status import ConditionType, Phase, RecoveryStep
-from rljob_cli import explained_fields
-from rljob_cli.explained_fields import paths
-from rljob_cli.explanations import Explanation, Kind, everything
 from rljob_cli.main import app
+from rljob_cli.manifest import explained_fields
+from rljob_cli.manifest.explained_fields import paths
+from rljob_cli.manifest.explanations import Explanation, Kind, everything
 from rljob_doctor.catalogue import catalogue
 from rljob_operator.status.conditions import Reason
 from rljob_operator.status.events import Event
@@ -166,7 +166,7 @@ def test_the_page_of_the_manifest_has_the_section_that_a_field_links_to(path: st
 
 
 def test_the_texts_are_sentences_without_a_full_stop():
-    content = yaml.safe_load((ROOT / "operator/rljob_cli/explanations.yaml").read_text())
+    content = yaml.safe_load((ROOT / "operator/rljob_cli/manifest/explanations.yaml").read_text())
     texts = [
         text for names in content.values() for entry in names.values() for text in (entry.get("means"), entry.get("do"))
     ]

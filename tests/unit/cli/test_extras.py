@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rljob_api.exits import Exit
-from rljob_cli import cluster_commands
+from rljob_cli.cluster import commands as cluster_commands
 from rljob_cli.extras import extra_of
 from support.cli.installed_extras import rljob
 

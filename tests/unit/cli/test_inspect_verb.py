@@ -13,8 +13,8 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
-from rljob_cli import inspect_view
 from rljob_cli.main import app
+from rljob_cli.records import inspect_view
 from support.trainer.saved_run import checkpoint, damage, saved_run
 from support.trainer.tiny_models import tiny
 

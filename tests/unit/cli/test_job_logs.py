@@ -7,7 +7,7 @@ import pytest
 
 from rljob_api.exits import Exit
 from rljob_api.status import ConditionType, Phase
-from rljob_cli.job_logs import (
+from rljob_cli.jobs.job_logs import (
     COMPONENTS,
     NoSuchLogError,
     Wanted,

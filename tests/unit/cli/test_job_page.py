@@ -9,8 +9,8 @@ from rich.console import Console
 
 from rljob_api.exits import Exit
 from rljob_api.status import AttemptStatus, ConditionType, Phase, Status
-from rljob_cli.job_page import BAR, as_page
-from rljob_cli.jobs import Job, job_of
+from rljob_cli.jobs.job_page import BAR, as_page
+from rljob_cli.jobs.jobs import Job, job_of
 from support.api.sample_rljob_status import NOON, SAMPLE
 from support.cli.sample_job import NOW, in_phase, job, raw, text
 

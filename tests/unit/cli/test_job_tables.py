@@ -4,11 +4,11 @@ import json
 
 from rljob_api.control import EngineState
 from rljob_api.status import Engine, Phase, Status
-from rljob_cli.job_json import as_json, job_value, jobs_value
-from rljob_cli.job_table import as_table
-from rljob_cli.jobs import job_of, nearest
-from rljob_cli.top_view import SHOWN_ENGINES, as_tables
-from rljob_cli.watching import changed, line
+from rljob_cli.cluster.watching import changed, line
+from rljob_cli.jobs.job_json import as_json, job_value, jobs_value
+from rljob_cli.jobs.job_table import as_table
+from rljob_cli.jobs.jobs import job_of, nearest
+from rljob_cli.jobs.top_view import SHOWN_ENGINES, as_tables
 from support.api.sample_rljob_status import NOON, SAMPLE
 from support.cli.sample_job import NOW, job, raw, text
 

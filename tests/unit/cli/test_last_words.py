@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from rljob_cli.driver import last_error
+from rljob_cli.run.driver import last_error
 from rljob_trainer.data.errors import DataError
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-PROGRAMS = ("rljob_cli.main", "rljob_cli.cluster_verbs", "rljob_operator.__main__", "rljob_operator.webhook.__main__")
+PROGRAMS = ("rljob_cli.main", "rljob_cli.cluster.verbs", "rljob_operator.__main__", "rljob_operator.webhook.__main__")
 
 
 @pytest.mark.parametrize("module", (*PROGRAMS, "rljob_trainer.driver"))

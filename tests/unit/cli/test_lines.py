@@ -3,7 +3,7 @@
 import pytest
 
 from rljob_api.control import Finding, SavedCheckpoint, SetAccuracy, Status
-from rljob_cli.lines import LineDisplay, news
+from rljob_cli.terminal.lines import LineDisplay, news
 from support.cli.synthetic_status import FACTS, incident, progress, status
 
 

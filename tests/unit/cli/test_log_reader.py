@@ -8,12 +8,12 @@ import pytest
 
 from rljob_api.exits import Exit
 from rljob_api.status import ConditionType, DefaultVolume, Phase, Resolved
-from rljob_cli import cluster_verbs
-from rljob_cli.cluster import ClusterError, NoObjectError, NotPossibleError
-from rljob_cli.cluster_verbs import Scope
-from rljob_cli.job_logs import Wanted, driver_log
-from rljob_cli.jobs import Job, Manifest, job_of
-from rljob_cli.log_reader import reader
+from rljob_cli.cluster import verbs as cluster_verbs
+from rljob_cli.cluster.cluster import ClusterError, NoObjectError, NotPossibleError
+from rljob_cli.cluster.verbs import Scope
+from rljob_cli.jobs.job_logs import Wanted, driver_log
+from rljob_cli.jobs.jobs import Job, Manifest, job_of
+from rljob_cli.jobs.log_reader import reader
 from support.api.sample_rljob_status import SAMPLE
 from support.cli.sample_job import in_phase, raw
 

@@ -7,7 +7,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from rljob_api.control import EngineState, EngineStatus, Finding, RunState, SetAccuracy, Status
-from rljob_cli.panels import View, eta, picture
+from rljob_cli.terminal.panels import View, eta, picture
 from support.cli.synthetic_status import NOW, progress, status, view
 
 

@@ -6,12 +6,12 @@ import pytest
 
 from rljob_api import control
 from rljob_api.sections import RLJob
-from rljob_cli.lines import news
-from rljob_cli.panels import View, picture, run_facts
-from rljob_cli.plot_view import Metric
-from rljob_cli.plotting import local_curve
-from rljob_cli.report_view import as_json
-from rljob_cli.summary import recorded, summary
+from rljob_cli.cluster.plotting import local_curve
+from rljob_cli.records.plot_view import Metric
+from rljob_cli.records.report_view import as_json
+from rljob_cli.run.summary import recorded, summary
+from rljob_cli.terminal.lines import news
+from rljob_cli.terminal.panels import View, picture, run_facts
 from rljob_trainer.control.status_updates import progress_of
 from rljob_trainer.data.render import SftResponse
 from rljob_trainer.metrics import Accuracy, LearnerMetrics, Publication

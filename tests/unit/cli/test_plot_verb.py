@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import pytest
 
 from rljob_api.exits import Exit
-from rljob_cli import plotting
-from rljob_cli.plot_view import Curve, Metric, as_charts, as_svg, as_value
+from rljob_cli.cluster import plotting
+from rljob_cli.records.plot_view import Curve, Metric, as_charts, as_svg, as_value
 from support.cli.command import on_terminal, rljob
 from support.cli.sample_job import points, text
 from support.trainer.synthetic_run import SyntheticRun

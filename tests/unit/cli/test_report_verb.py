@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
-from rljob_cli.report import report
+from rljob_cli.records.report import report
 from rljob_trainer.reporting.records import CheckRecord
 from support.trainer.synthetic_run import SyntheticRun, finished_run
 

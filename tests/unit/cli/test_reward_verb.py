@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
 from rljob_cli.main import app
-from rljob_cli.reward_view import as_json
+from rljob_cli.trials.reward_view import as_json
 from rljob_trainer.assembly.reward_trial import Trial, Verdict
 from support.trainer.judging import write_module
 

@@ -16,8 +16,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
-from rljob_cli import rollout_view
 from rljob_cli.main import app
+from rljob_cli.trials import rollout_view
 from rljob_trainer.assembly import rollout_trial
 from rljob_trainer.assembly.rollout_trial import RolloutTrial
 from rljob_trainer.data.tokenizer import load_tokenizer

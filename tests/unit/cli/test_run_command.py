@@ -7,8 +7,8 @@ from pathlib import Path
 from rljob_api.control import Status
 from rljob_api.exits import Exit
 from rljob_api.reading.manifest import load, parse
-from rljob_cli.run import _interrupts_go_to, kept, run
-from rljob_cli.rundir import locked, rundir
+from rljob_cli.run.run import _interrupts_go_to, kept, run
+from rljob_cli.run.rundir import locked, rundir
 from support.operator.operator_world import raw_job
 
 

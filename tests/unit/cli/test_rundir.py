@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rljob_api.reading.manifest import parse
-from rljob_cli.rundir import RunDirectory, RunDirectoryError, RunLockedError, locked, rundir
+from rljob_cli.run.rundir import RunDirectory, RunDirectoryError, RunLockedError, locked, rundir
 from support.operator.operator_world import raw_job
 
 

@@ -7,8 +7,9 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from rljob_cli import screen, watching
-from rljob_cli.job_table import plain_table
+from rljob_cli.cluster import watching
+from rljob_cli.jobs.job_table import plain_table
+from rljob_cli.terminal import screen
 
 
 @pytest.mark.parametrize(

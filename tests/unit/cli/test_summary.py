@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rljob_api.exits import Exit
-from rljob_cli.summary import MOST_WARNINGS, recorded, summary, warnings
+from rljob_cli.run.summary import MOST_WARNINGS, recorded, summary, warnings
 
 
 def events(directory: Path, *records: dict[str, Any]) -> Path:

@@ -13,9 +13,9 @@ from rljob_api.known_failure import KnownFailure
 from rljob_api.reading.manifest import parse
 from rljob_api.recovery import Backoff
 from rljob_api.sections import Recovery
-from rljob_cli import supervisor
-from rljob_cli.driver import Driver, DriverUnreachableError, Ended, Event, Interrupted, StatusReceived
-from rljob_cli.supervisor import RunResult, Supervisor, Timing
+from rljob_cli.run import supervisor
+from rljob_cli.run.driver import Driver, DriverUnreachableError, Ended, Event, Interrupted, StatusReceived
+from rljob_cli.run.supervisor import RunResult, Supervisor, Timing
 from support.trainer.whole_run import manifest
 
 PID = 2**22 + 1

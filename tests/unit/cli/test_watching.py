@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from rljob_api.exits import Exit
-from rljob_cli.cluster import ClusterError
-from rljob_cli.watching import line, looks
+from rljob_cli.cluster.cluster import ClusterError
+from rljob_cli.cluster.watching import line, looks
 from support.cli.sample_job import job
 
 

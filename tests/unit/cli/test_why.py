@@ -7,9 +7,9 @@ import pytest
 
 from rljob_api.control import CurvePoint
 from rljob_api.status import AttemptFailure, Condition, ConditionType, Phase
-from rljob_cli import training
-from rljob_cli.jobs import Job, Manifest, job_of
-from rljob_cli.why import Seen, stuck, why
+from rljob_cli.jobs import training
+from rljob_cli.jobs.jobs import Job, Manifest, job_of
+from rljob_cli.jobs.why import Seen, stuck, why
 from rljob_operator.world.pod_stage import PodEvent
 from support.api.sample_rljob_status import NOON, SAMPLE
 from support.cli.sample_job import in_phase, raw

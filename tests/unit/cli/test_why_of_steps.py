@@ -8,10 +8,10 @@ import pytest
 
 from rljob_api.exits import Exit
 from rljob_api.status import AttemptFailure, Condition, ConditionType, Phase, Status
-from rljob_cli import cluster_verbs
-from rljob_cli.cluster import ClusterError, NotPossibleError
-from rljob_cli.cluster_verbs import Scope
-from rljob_cli.jobs import Job, Manifest, job_of
+from rljob_cli.cluster import verbs as cluster_verbs
+from rljob_cli.cluster.cluster import ClusterError, NotPossibleError
+from rljob_cli.cluster.verbs import Scope
+from rljob_cli.jobs.jobs import Job, Manifest, job_of
 from rljob_trainer.reporting.records import RunRecord, StepRecord
 from support.api.sample_rljob_status import NOON, SAMPLE
 from support.cli.sample_job import raw
