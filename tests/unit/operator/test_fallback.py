@@ -13,7 +13,7 @@ from rljob_operator.plan import NO_ORDERS, Plan
 from rljob_operator.world.turn import Standing, Turn
 from rljob_operator.world.world import DriverState
 from support.operator.operator_world import NOW, Surroundings, running
-from unit.operator.test_execution import KEY, House
+from unit.operator.execution.test_execution import KEY, House
 
 PREEMPTED = Turn(Standing.PREEMPTED, "another needs it", preempted_for="ml/urgent")
 

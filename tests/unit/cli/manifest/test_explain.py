@@ -22,7 +22,7 @@ from rljob_operator.status.events import Event
 from rljob_trainer.reporting.prometheus import CAUSES
 from rljob_trainer.reporting.watch import NAMES
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 ALERTS = re.findall(r"- alert: (\w+)", (ROOT / "charts/rljob/files/alerts.yaml").read_text())
 ACTIONS = typing.get_args(RecoveryStep.model_fields["action"].annotation)
 MANIFEST_PAGE = (ROOT / "docs/manifest.md").read_text()

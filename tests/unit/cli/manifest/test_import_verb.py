@@ -21,7 +21,7 @@ ARGUMENTS = """ARGS=(
 )
 """
 LAUNCH = "python3 train.py --colocate ${ARGS[@]}"
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[4] / "docs"
 PAGE = (DOCS / "from-slime.md").read_text()
 
 

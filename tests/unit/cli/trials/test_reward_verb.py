@@ -19,7 +19,7 @@ from rljob_cli.trials.reward_view import as_json
 from rljob_trainer.assembly.reward_trial import Trial, Verdict
 from support.trainer.judging import write_module
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 GOOD = yaml.safe_load((ROOT / "docs/examples/own-data.yaml").read_text())
 ROWS = [{"prompt": f"{n} + 1 =", "answer": str(n + 1), "level": n} for n in range(8)]
 JUDGES = """
