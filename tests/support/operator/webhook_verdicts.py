@@ -12,8 +12,7 @@ from rljob_operator.children.rollout_pods import RolloutPods
 from rljob_operator.identity import Manifest
 from rljob_operator.job.admitted_job import admitted_job
 from rljob_operator.job.cluster_shape import num_rollout_pods
-from rljob_operator.webhook.review.answer import LONGEST_WARNING, answer, review
-from rljob_operator.webhook.review.pruned import APPLIED
+from rljob_operator.webhook.review.answer import APPLIED, LONGEST_WARNING, answer, review
 from rljob_operator.world.kueue import with_labels
 from rljob_operator.world.world import job_of
 from support.operator.operator_world import DEFAULTS

@@ -1,10 +1,13 @@
 """What the webhook answers to one request of the API server. Pure."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 from rljob_api.errors import Problem
+from rljob_api.reading import field_lookup
 from rljob_api.sections import Placement, Spec
 from rljob_operator.capacity.finding import Outcome
 from rljob_operator.capacity.snapshot import Snapshot
@@ -13,7 +16,6 @@ from rljob_operator.identity import Manifest
 from rljob_operator.job.admission import admission
 from rljob_operator.job.admitted_job import AdmittedJob, admitted_job
 from rljob_operator.webhook.review.plan_lines import plan_lines
-from rljob_operator.webhook.review.pruned import pruned
 from rljob_operator.world.claims import Claim, Reason
 from rljob_operator.world.world import Defaults, Job, job_of
 
@@ -21,6 +23,8 @@ LONGEST_WARNING = 250
 """an API server cuts off longer ones [characters]"""
 MOST_WARNINGS = 15
 NO_UID = "00000000-0000-0000-0000-000000000000"
+APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+SECTIONS = frozenset(entry.path for entry in field_lookup.entries().values() if entry.section is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,33 @@ def review(request: Manifest, given: Answer) -> Manifest:
     if given.warnings:
         response["warnings"] = list(given.warnings)
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+
+
+def pruned(raw: Manifest) -> Iterator[str]:
+    """Yield a warning for each field that the author wrote and the object lacks.
+
+    An API server drops fields that the CRD does not know, so they never reach a webhook. `kubectl apply` keeps the
+    author's text in an annotation, which still has them.
+    """
+    text = (raw["metadata"].get("annotations") or {}).get(APPLIED)
+    try:
+        applied = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return
+    spec = applied.get("spec") if isinstance(applied, Mapping) else None
+    if isinstance(spec, Mapping):
+        yield from _dropped(spec, raw.get("spec", {}), ("spec",))
+
+
+def _dropped(applied: Mapping[str, Any], there: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    for name, value in applied.items():
+        known = path in SECTIONS
+        if name not in there and known and name not in field_lookup.siblings(path):
+            meant = field_lookup.meant(path, name)
+            nearest = f"; nearest valid: {meant}" if meant else ""
+            yield f"{'.'.join((*path, name))}: is unknown and was dropped{nearest}"
+        elif isinstance(value, Mapping) and isinstance(there.get(name), Mapping):
+            yield from _dropped(value, there[name], (*path, name))
 
 
 def _job(raw: Manifest, namespace: str) -> Job:

@@ -9,8 +9,7 @@ import pytest
 from rljob_operator.capacity.queues import queues
 from rljob_operator.capacity.snapshot import Snapshot, snapshot
 from rljob_operator.identity import Manifest
-from rljob_operator.webhook.review.answer import LONGEST_WARNING, Answer, answer, review
-from rljob_operator.webhook.review.pruned import APPLIED, pruned
+from rljob_operator.webhook.review.answer import APPLIED, LONGEST_WARNING, Answer, answer, pruned, review
 from rljob_operator.world.world import Defaults
 from support.operator.operator_world import DEFAULTS, raw_job
 

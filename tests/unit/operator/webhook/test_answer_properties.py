@@ -13,8 +13,7 @@ from rljob_operator.capacity.snapshot import Snapshot
 from rljob_operator.children.children import raycluster
 from rljob_operator.children.rollout_pods import RolloutPods
 from rljob_operator.job.admitted_job import admitted_job
-from rljob_operator.webhook.review.answer import answer
-from rljob_operator.webhook.review.pruned import APPLIED
+from rljob_operator.webhook.review.answer import APPLIED, answer
 from rljob_operator.world.world import job_of
 from support.api.random_manifests import Manifest, manifests
 from support.operator.operator_world import DEFAULTS
