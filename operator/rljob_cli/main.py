@@ -5,7 +5,9 @@ only the base dependencies are installed.
 """
 
 import os
+import re
 import sys
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +19,6 @@ from rljob_api.exits import Exit
 from rljob_api.sections import RLJob, Spec
 from rljob_cli.cluster import commands as cluster_commands
 from rljob_cli.doctor import command as doctor_command
-from rljob_cli.extras import extra_of
 from rljob_cli.manifest import explain as explaining
 from rljob_cli.manifest import import_commands, plan_view
 from rljob_cli.manifest import plan as planning
@@ -44,6 +45,9 @@ PLUGIN = "kubectl rljob"
 """what people type where kubectl finds the program as its plugin"""
 AS_WRITTEN = "\b"
 """in front of a paragraph of a help text: do not wrap it"""
+REQUIREMENT = re.compile(r"""(?P<package>[\w.-]+).*\bextra == ['"](?P<extra>\w+)['"]""")
+PREFERRED = ("cluster", "doctor", "operator", "trainer")
+"""of several extras that bring it, the first of these: the smaller ones"""
 
 
 class Commands(TyperGroup):
@@ -258,6 +262,21 @@ def checked(path: Path) -> tuple[RLJob, ModelFiles | None]:
     except ManifestError as error:
         say(str(error), err=True)
         raise typer.Exit(Exit.BAD_MANIFEST) from error
+
+
+def extra_of(package: str) -> str | None:
+    """Return the extra that brings a package; None: none does."""
+    wanted = _plain(package)
+    try:
+        found = [each for line in requires("rljob") or () if (each := REQUIREMENT.match(line))]
+    except PackageNotFoundError:  # a checkout on PYTHONPATH
+        return None
+    extras = [each["extra"] for each in found if _plain(each["package"]) == wanted and each["extra"] != "dev"]
+    return min(extras, key=lambda extra: (extra not in PREFERRED, (*PREFERRED, extra).index(extra)), default=None)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 
 from rljob_api.exits import Exit
 from rljob_cli.cluster import commands as cluster_commands
-from rljob_cli.extras import extra_of
+from rljob_cli.main import extra_of
 from support.cli.installed_extras import rljob
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
