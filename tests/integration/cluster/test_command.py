@@ -29,6 +29,7 @@ def name() -> Iterator[str]:
     home.remove(home.clusters_of_this_user() / name)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("kubectl")  # has everything built
 def test_after_a_killed_start_down_leaves_nothing(name: str) -> None:
     directory = home.clusters_of_this_user() / name
@@ -67,6 +68,7 @@ def test_assets_of_kubebuilder_run_without_go(kubectl_program: Path, tmp_path: P
     assert "default" in namespaces
 
 
+@pytest.mark.long
 def test_a_cluster_that_is_given_is_used_and_nothing_is_built(kubectl: Kubectl, tmp_path: Path) -> None:
     given = {
         "KUBECONFIG": str(kubectl.kubeconfig),

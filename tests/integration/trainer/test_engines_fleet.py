@@ -306,10 +306,10 @@ SHARED = Path("/dev/shm")
 @pytest.mark.parametrize(
     ("world", "sizes"),
     [
-        pytest.param(1, {}, id="one rank"),
+        pytest.param(1, {}, id="one rank", marks=pytest.mark.long),
         pytest.param(2, {"tensor_parallel": 2}, id="tensor parallel"),
-        pytest.param(2, {"pipeline_parallel": 2}, id="pipeline parallel"),
-        pytest.param(2, {}, id="data parallel"),
+        pytest.param(2, {"pipeline_parallel": 2}, id="pipeline parallel", marks=pytest.mark.long),
+        pytest.param(2, {}, id="data parallel", marks=pytest.mark.long),
     ],
 )
 def test_engines_hold_what_a_learner_of_any_layout_has_trained(

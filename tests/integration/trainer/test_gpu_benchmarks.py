@@ -45,6 +45,7 @@ def test_a_step_of_the_learner_is_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_a_step_and_a_checkpoint_of_a_layout_are_measured(tmp_path: Path) -> None:
     found = figures(tmp_path, "learner_parallel.py", "--rows", "one", file="parallel-one.json")
     assert found["ms"] > 0 and found["checkpoint s"] > 0
@@ -52,6 +53,7 @@ def test_a_step_and_a_checkpoint_of_a_layout_are_measured(tmp_path: Path) -> Non
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_publications_of_a_run_are_measured(tmp_path: Path) -> None:
     found = figures(tmp_path, "gpu_runs.py", "--rows", "publish-0.6B-Disk", file="publish-0.6B-Disk.json")
     assert found["steps"] == 14

@@ -133,7 +133,10 @@ def test_an_engine_holds_the_quantised_weights_and_computes_with_them(
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
     ("kind", "parts"),
-    [(Quantization.FP8, ("weight_scale_inv", "weight")), (Quantization.INT4, ("weight_scale", "weight_packed"))],
+    [
+        (Quantization.FP8, ("weight_scale_inv", "weight")),
+        pytest.param(Quantization.INT4, ("weight_scale", "weight_packed"), marks=pytest.mark.long),
+    ],
 )
 def test_an_engine_with_another_scale_or_weight_is_refused_and_the_tensor_named(
     tmp_path: Path, kind: Quantization, parts: tuple[str, str]

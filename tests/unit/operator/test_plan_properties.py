@@ -107,14 +107,14 @@ def lived(warm_up: tuple, history: list) -> Surroundings:
 
 
 @given(WARM_UP, HISTORIES)
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_planning_again_on_the_world_that_a_plan_produces_is_empty(warm_up, history):
     around = lived(warm_up, history)
     assert around.plan().is_empty, around.plan()
 
 
 @given(WARM_UP, HISTORIES)
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_an_attempt_is_submitted_once_unless_ray_has_forgotten_it_before_it_ran(warm_up, history):
     calm = [(what, how) for what, how in history if what not in ("forgotten",)]
     around = lived(warm_up, calm)
@@ -122,7 +122,7 @@ def test_an_attempt_is_submitted_once_unless_ray_has_forgotten_it_before_it_ran(
 
 
 @given(WARM_UP, HISTORIES)
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_attempts_are_numbered_without_gaps_and_only_the_newest_is_open(warm_up, history):
     attempts = lived(warm_up, history).status.get("attempts", [])
     assert [attempt["number"] for attempt in attempts] == list(range(1, len(attempts) + 1))
@@ -130,7 +130,7 @@ def test_attempts_are_numbered_without_gaps_and_only_the_newest_is_open(warm_up,
 
 
 @given(WARM_UP, HISTORIES)
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_there_is_never_a_second_raycluster_while_a_first_one_is_there(warm_up, history):
     around = lived(warm_up, history)
     assert len(around.world.rayclusters()) <= 1
@@ -144,7 +144,7 @@ SCALES = st.lists(
 
 
 @given(SCALES)
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_no_pod_is_taken_from_under_an_engine(history):
     trained = (("pods", None), ("answers", None), ("runs", ([EngineState.HEALTHY] * 2, 3, 2)))
     assert lived(trained, history).torn == []
