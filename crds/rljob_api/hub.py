@@ -9,6 +9,9 @@ NEWEST = "main"
 """branch of a reference without a revision"""
 PART = r"[A-Za-z0-9_.-]+"
 MODEL = re.compile(rf"{SCHEME}(?P<repo>{PART}/{PART})(@(?P<revision>[A-Za-z0-9_./-]+))?")
+NAME = re.compile(r"(?P<organisation>[A-Za-z0-9][A-Za-z0-9_.-]*)/[A-Za-z0-9][A-Za-z0-9_.-]*")
+DIRECTORIES = frozenset({"checkpoints", "data", "model", "models", "output", "outputs", "runs"})
+"""names that people give to directories of models, and no organisation of the hub has"""
 MODEL_FORM = f"{SCHEME}ORG/NAME"
 FILE = re.compile(rf"{SCHEME}{DATASETS}(?P<repo>{PART}/{PART})(@(?P<revision>{PART}))?/(?P<path>[^@]+)")
 FILE_FORM = f"{SCHEME}{DATASETS}ORG/NAME/FILE"
@@ -34,6 +37,12 @@ class Reference:
 def is_reference(text: str) -> bool:
     """Return whether a manifest's value names something on the hub."""
     return text.startswith(SCHEME)
+
+
+def meant(text: str) -> str | None:
+    """Return the reference to a model of the hub whose name alone is given, as `Qwen/Qwen3-4B`; None: it is a path."""
+    found = NAME.fullmatch(text)
+    return f"{SCHEME}{text}" if found and found["organisation"].lower() not in DIRECTORIES else None
 
 
 def model(text: str) -> Reference | None:

@@ -7,7 +7,7 @@ only the base dependencies are installed.
 import os
 import re
 import sys
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,6 +79,21 @@ ManifestFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help=
 RunDirectory = Annotated[
     Path, typer.Argument(exists=True, file_okay=False, metavar="RUN_DIR", help="Run directory, runs/NAME.")
 ]
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        say(f"rljob {version('rljob')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    """Has the options of the program itself."""
 
 
 def main() -> None:

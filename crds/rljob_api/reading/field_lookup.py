@@ -86,6 +86,21 @@ NEEDLESS = {
 }
 """names from there that have no counterpart because none is needed, and why"""
 
+LACKING = {
+    **dict.fromkeys(
+        ("lora", "lora-rank", "lora-alpha", "peft", "adapter", "qlora"), "has no LoRA: all weights are trained"
+    ),
+    **dict.fromkeys(("vllm", "trtllm", "tensorrt-llm"), "has no other engines than SGLang's"),
+    **dict.fromkeys(
+        ("fsdp", "fsdp2", "fsdp-config", "deepspeed", "zero-stage", "zero"), "has no other learner than Megatron-core"
+    ),
+    **dict.fromkeys(("dpo", "dpo-beta", "orpo", "kto"), "has no training on preferences"),
+    **dict.fromkeys(("images", "image-key", "vision", "multimodal-keys"), "has no models with vision"),
+    **dict.fromkeys(("prefill-num-servers", "pd-disaggregation"), "has no engines that part prefill from decoding"),
+}
+"""names of what there is nothing for here, and what to say instead of the field with the most similar name"""
+LACKING_PAGE = "docs/from-slime.md#what-rljob-does-not-have"
+
 
 OTHER_VALUES = {
     "cuda": "Gpu",
@@ -183,6 +198,12 @@ def meant(section: Path, name: str) -> str | None:
 def needless(name: str) -> str | None:
     """Return why a name from another system needs no counterpart, or None."""
     return NEEDLESS.get(spelled(name))
+
+
+def lacking(name: str) -> str | None:
+    """Return a clause that says that there is nothing for a name from another system, or None."""
+    said = LACKING.get(spelled(name))
+    return None if said is None else f"rljob {said}; see {LACKING_PAGE}"
 
 
 def exactly(word: str) -> str | None:

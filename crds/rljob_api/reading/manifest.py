@@ -217,6 +217,8 @@ def unknown(loc: tuple[int | str, ...]) -> Problem:
     field = path_text(loc)
     if reason := field_lookup.needless(path[-1]):
         return Problem(field, ABSENT, f"unknown field, and not needed: {reason}")
+    if reason := field_lookup.lacking(path[-1]):
+        return Problem(field, ABSENT, f"unknown field: {reason}")
     if meant := field_lookup.meant(path[:-1], path[-1]):
         return Problem(field, ABSENT, "unknown field", meant)
     return Problem(field, ABSENT, f"unknown field; known here: {', '.join(field_lookup.siblings(path[:-1]))}")

@@ -73,6 +73,10 @@ def why(
 
         course_view.show_run(Path(name), as_json=output is Output.JSON)
         return
+    if "/" in name:
+        raise typer.BadParameter(
+            f"{name!r} is not the directory of a run: it has no {EVENTS}", param_hint="JOB | RUN_DIR"
+        )
     with cluster_verbs() as verbs:
         verbs.why(verbs.scope(kubeconfig, context, namespace, False), name, as_json=output is Output.JSON)
 

@@ -19,6 +19,8 @@ def unknown(word: str) -> str:
     """Return the message for an unknown word."""
     if reason := field_lookup.needless(word):
         return f"rljob needs no {word!r}: {reason}"
+    if reason := field_lookup.lacking(word):
+        return reason
     near = nearest_fields(word) if "." in word else nearest(word) or nearest_fields(word)
     hint = f"nearest: {', '.join(near)}" if near else "`rljob explain` lists all, docs/manifest.md the fields"
     return f"{word!r} is not a code, name or field of rljob; {hint}"

@@ -16,6 +16,9 @@ import yaml
 
 from rljob_api.exits import Exit, camel_case
 
+SHORTEST = 3
+"""part of a name that is looked for: `oom`"""
+
 
 class Kind(StrEnum):
     """What sort of name it is."""
@@ -30,6 +33,10 @@ class Kind(StrEnum):
     FINDING = "finding"
     ALERT = "alert"
     LOG = "failure in a log"
+    CONTAINER = "end of a container"
+    """as Kubernetes names it, or the shell's number for a signal"""
+    WAITING = "waiting pod"
+    """as Kubernetes names what it waits for"""
     FIELD = "field"
     """of a manifest; see `explained_fields`"""
 
@@ -46,7 +53,7 @@ class Explanation:
     link: str
     """page of the docs, with its anchor"""
     code: int | None = None
-    """the number of an exit code"""
+    """the number of an exit code, or that of a container that a signal has ended"""
     rejected: str = ""
     """sections of `spec` that lead to it and are rejected; empty: more than a manifest must be known"""
     accepted: str = ""
@@ -67,7 +74,7 @@ def everything() -> tuple[Explanation, ...]:
             means=codes[name].meaning if kind == Kind.EXIT else text["means"],
             do=text.get("do", ""),
             link=f"docs/{text['link']}",
-            code=codes[name].value if kind == Kind.EXIT else None,
+            code=codes[name].value if kind == Kind.EXIT else text.get("code"),
         )
         for kind, names in content.items()
         for name, text in names.items()
@@ -99,7 +106,7 @@ def nearest(word: str) -> tuple[str, ...]:
 def nearest_of(word: str, names: Mapping[str, str]) -> tuple[str, ...]:
     """Return up to three of the names, by their plain spelling, that are most like a word."""
     close = difflib.get_close_matches(plain(word), names, n=3, cutoff=0.6)
-    within = [name for name in names if len(plain(word)) > 3 and plain(word) in name and name not in close]
+    within = [name for name in names if len(plain(word)) >= SHORTEST and plain(word) in name and name not in close]
     return tuple(names[name] for name in (*close, *within))[:3]
 
 

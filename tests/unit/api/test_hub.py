@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljob_api.hub import Reference, file, model
+from rljob_api.hub import Reference, file, meant, model
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,21 @@ def test_a_file_of_a_data_set_has_a_path(text: str, reference: Reference) -> Non
 @pytest.mark.parametrize("text", ["hf://a/b/train.jsonl", "hf://datasets/a/b", "hf://datasets/a/b/", "train.jsonl"])
 def test_anything_else_is_no_file(text: str) -> None:
     assert file(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reference"),
+    [
+        ("Qwen/Qwen3-4B", "hf://Qwen/Qwen3-4B"),
+        ("meta-llama/Llama-3.1-8B", "hf://meta-llama/Llama-3.1-8B"),
+        ("models/qwen3-0.6b", None),
+        ("Checkpoints/last", None),
+        ("/root/Qwen3-4B", None),
+        ("./Qwen/Qwen3-4B", None),
+        ("a/b/c", None),
+        ("Qwen3-4B", None),
+        ("hf://Qwen/Qwen3-4B", None),
+    ],
+)
+def test_the_name_of_a_model_alone_is_no_path(text, reference):
+    assert meant(text) == reference

@@ -1,5 +1,6 @@
 """The command as a whole: its help, and what it can do without the trainer's packages."""
 
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,15 @@ def test_the_help_lists_verbs_examples_and_exit_codes():
 @pytest.mark.parametrize("verb", ["validate", "plan", "run", "report", "status", "top", "logs", "plot"])
 def test_every_verb_has_an_example(verb):
     assert f"Example: rljob {verb} " in CliRunner().invoke(app, [verb, "--help"]).stdout
+
+
+def test_the_version_is_shown():
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (Exit.OK, f"rljob {metadata.version('rljob')}\n")
+
+
+def test_a_path_that_is_no_run_is_not_taken_for_a_job(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["why", "runs/quickstart"])
+    assert result.exit_code == Exit.USAGE
+    assert "'runs/quickstart' is not the directory of a run" in result.output

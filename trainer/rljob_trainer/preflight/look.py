@@ -98,9 +98,10 @@ def look_at_path(field: str, path: str, fault_of: Callable[[Path], str | None], 
 
 def elsewhere(field: str, path: str, here: bool) -> Findings:
     """Return what a path that does not exist means: a mistake, if the run is to be on this machine."""
+    of_hub = hub.meant(path) if field in (CHECKPOINT, TEACHER) else None
     if here:
-        return Findings((Problem(field, path, "is not on this machine"),))
-    return Findings(elsewhere=(path,))
+        return Findings((Problem(field, path, "is not on this machine", of_hub),))
+    return Findings(elsewhere=(path if of_hub is None else f"{path}; the model of the hub is {of_hub}",))
 
 
 def look_at_model(spec: Spec, files: ModelFiles | None, here: bool) -> Findings:
@@ -108,7 +109,9 @@ def look_at_model(spec: Spec, files: ModelFiles | None, here: bool) -> Findings:
     if checkpoint in KNOWN:
         return Findings()  # we make its files ourselves, from a package
     if hub.is_reference(checkpoint):  # a download is compared with its hashes
-        problem = quantised(files.config) if files else None
+        if files is None:
+            return Findings(unseen=(f"not checked until it is downloaded: the family and sizes of {checkpoint}",))
+        problem = quantised(files.config)
         return Findings((problem,) if problem else ())
     if files is None:
         return look_at_path(CHECKPOINT, checkpoint, no_directory, here)

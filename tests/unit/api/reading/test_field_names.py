@@ -1,6 +1,7 @@
 """What somebody meant by a name that no field has."""
 
 import re
+from pathlib import Path
 from typing import Annotated
 
 import pytest
@@ -9,6 +10,8 @@ from pydantic.fields import FieldInfo
 
 from rljob_api.reading import field_lookup, field_types, manifest
 from rljob_api.sections import RLJob
+
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.mark.parametrize(
@@ -51,6 +54,15 @@ def test_a_name_from_elsewhere_leads_to_the_field(section, name, meant):
 )
 def test_a_name_that_needs_no_field_says_why(name, reason):
     assert field_lookup.needless(name) == reason
+
+
+@pytest.mark.parametrize("name", field_lookup.LACKING)
+def test_a_name_of_what_is_lacking_is_no_field_and_says_where_the_list_is(name):
+    said = field_lookup.lacking(name.replace("-", "_"))
+    assert said is not None and said.startswith("rljob has no ")
+    page, _, anchor = field_lookup.LACKING_PAGE.partition("#")
+    assert f"## {anchor.replace('-', ' ')}".lower() in (ROOT / page).read_text().lower()
+    assert not any(path[-1] == name for path in field_lookup.entries())
 
 
 @pytest.mark.parametrize(("name", "field"), field_lookup.OTHERS.items())

@@ -47,6 +47,8 @@ KNOWN = {
     Kind.FINDING: {*NAMES, *findings_elsewhere()},
     Kind.ALERT: set(ALERTS),
     Kind.LOG: set(catalogue()),
+    Kind.CONTAINER: {"Aborted", "CrashLoopBackOff", "Evicted", "OOMKilled", "SegmentationFault", "Terminated"},
+    Kind.WAITING: {"ContainerCreating", "FailedMount", "FailedScheduling", "ImagePullBackOff"},
 }
 
 
@@ -58,6 +60,26 @@ def explain(*arguments: str):
 def test_each_name_of_a_kind_is_explained_and_no_other(kind: Kind):
     assert sorted(each.name for each in everything() if each.kind is kind) == sorted(map(str, KNOWN[kind]))
     assert KNOWN[kind]
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "number"),
+    [("137", "OOMKilled", 137), ("oomkilled", "OOMKilled", 137), ("139", "SegmentationFault", 139)],
+)
+def test_what_kubectl_shows_of_a_container_is_explained(word: str, name: str, number: int):
+    (found,) = json.loads(explain(word, "-o", "json").stdout)
+    assert (found["name"], found["code"]) == (name, number)
+
+
+@pytest.mark.parametrize(("word", "near"), [("oom", "OOMKilled"), ("Scheduling", "scheduling")])
+def test_a_part_of_a_name_leads_to_it(word: str, near: str):
+    assert near in (result := explain(word)).output, result.output
+
+
+def test_a_name_of_what_rljob_lacks_is_no_typing_error():
+    result = explain("lora")
+    assert result.exit_code == Exit.USAGE
+    assert "rljob has no LoRA: all weights are trained; see docs/from-slime.md" in " ".join(result.output.split())
 
 
 def test_reasons_of_events_are_those_of_the_operator():

@@ -36,6 +36,24 @@ def test_a_good_manifest_of_a_known_model_is_valid(written):
     assert (result.exit_code, result.stdout) == (Exit.OK, said)
 
 
+def test_the_name_of_a_model_of_the_hub_is_shown_as_a_reference(written):
+    result = rljob("validate", written("job.yaml", GOOD.replace("models/qwen3-0.6b", "Qwen/Qwen3-4B")))
+    assert result.exit_code == Exit.OK
+    assert "Qwen/Qwen3-4B; the model of the hub is hf://Qwen/Qwen3-4B" in result.stdout
+
+
+def test_a_model_of_the_hub_that_is_not_known_is_not_called_checked(written):
+    result = rljob("validate", written("job.yaml", GOOD.replace("models/qwen3-0.6b", "hf://Qwen/Qwen3-Next-80B-A3B")))
+    assert result.exit_code == Exit.OK
+    assert "not checked until it is downloaded: the family and sizes of hf://Qwen/Qwen3-Next-80B-A3B" in result.stdout
+
+
+def test_what_rljob_lacks_is_said_and_no_field_with_a_similar_name(written):
+    result = rljob("validate", written("job.yaml", GOOD + "  lora:\n    rank: 8\n"))
+    assert result.exit_code == Exit.BAD_MANIFEST
+    assert "spec.lora: unknown field: rljob has no LoRA: all weights are trained; see docs/" in result.stdout
+
+
 def test_a_model_that_is_elsewhere_is_no_problem_but_said(written):
     result = rljob("validate", written("job.yaml", GOOD))
 
