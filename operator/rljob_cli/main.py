@@ -20,6 +20,7 @@ from rljob_api.sections import RLJob, Spec
 from rljob_cli.cluster import commands as cluster_commands
 from rljob_cli.doctor import command as doctor_command
 from rljob_cli.manifest import explain as explaining
+from rljob_cli.manifest import fit as fitting
 from rljob_cli.manifest import import_commands, plan_view
 from rljob_cli.manifest import plan as planning
 from rljob_cli.manifest import validate as validation
@@ -118,16 +119,28 @@ def validate(manifests: Manifests) -> None:
 
 
 @app.command(epilog="Example: rljob plan job.yaml -o json | jq .memory")
-def plan(manifest: Manifest, output: OutputOption = Output.TABLE) -> None:
+def plan(
+    manifest: Manifest,
+    output: OutputOption = Output.TABLE,
+    gpu: Annotated[
+        str | None,
+        typer.Option(metavar="GPU", help="Say whether it fits into such GPUs: H100-80, A100-40, ..., or GiB."),
+    ] = None,
+) -> None:
     """Show processes, batches, tokens and memory."""
+    try:
+        card = None if gpu is None else fitting.card(gpu)
+    except fitting.UnknownCardError as error:
+        raise typer.BadParameter(str(error), param_hint="--gpu") from error
     job, files = checked(manifest)
-    planned = planning.plan(job, files, validation.looked(job, files, here=False), teacher_shape(job.spec))
+    planned = planning.plan(job, files, validation.looked(job, files, here=False), teacher_shape(job.spec), card)
+    ends = Exit.BAD_INPUT if planned.problems or (planned.fit and not planned.fit.fits) else Exit.OK
     if output is Output.JSON:
         say_json(plan_view.as_json(planned))
-        raise typer.Exit(Exit.BAD_INPUT if planned.problems else Exit.OK)
+        raise typer.Exit(ends)
     terminal = sys.stdout.isatty()
     console(PIPE_WIDTH).print(plan_view.as_tables(planned, boxes=terminal))
-    raise typer.Exit(Exit.BAD_INPUT if planned.problems else Exit.OK)
+    raise typer.Exit(ends)
 
 
 @app.command(epilog="Example: rljob run docs/examples/quickstart.yaml")

@@ -14,6 +14,7 @@ from rljob_api.sizing.batch import Batch
 from rljob_api.sizing.memory import Estimate
 from rljob_api.sizing.model_shape import Shape
 from rljob_api.sizing.topology import LearnerRank, Node, Slot, Topology, topology
+from rljob_cli.manifest.fit import Card, Fit, fit
 from rljob_trainer.preflight import Findings
 from rljob_trainer.preflight.model_files import ModelFiles, StopToken
 
@@ -69,6 +70,8 @@ class Plan:
     trained_tokens: Range
     """in one step, prompts included"""
     memory: Estimate | None
+    fit: Fit | None
+    """whether it fits into GPUs of a given size; None: none was given, or nothing is known of the model"""
     stop_tokens: tuple[StopToken, ...]
     stop_strings: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -76,7 +79,9 @@ class Plan:
     """what the files have shown that the manifest names: it cannot run with them"""
 
 
-def plan(job: RLJob, files: ModelFiles | None, findings: Findings, teacher: Shape | None = None) -> Plan:
+def plan(
+    job: RLJob, files: ModelFiles | None, findings: Findings, teacher: Shape | None = None, card: Card | None = None
+) -> Plan:
     """Return what a valid job comes to; `files` and `teacher` are None when the models are not on this machine."""
     spec, where, batches = job.spec, topology(job.spec), batch.batch(job.spec)
     model = model_shape.shape(files.config) if files else None
@@ -101,6 +106,7 @@ def plan(job: RLJob, files: ModelFiles | None, findings: Findings, teacher: Shap
         generated_tokens=generated_tokens(spec, batches),
         trained_tokens=trained_tokens(spec, batches, model),
         memory=memory.estimate(model, spec, where, teacher) if model else None,
+        fit=fit(job, model, card, teacher) if model and card and spec.runtime.device is Device.GPU else None,
         stop_tokens=stops,
         stop_strings=spec.rollout.sampling.stop,
         warnings=(*warnings(spec, where, model, stops), *map(str, findings.warnings), *findings.unseen),

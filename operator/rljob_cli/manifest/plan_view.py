@@ -21,6 +21,8 @@ Row = Sequence[str]
 def as_json(plan: Plan) -> str:
     """Return the plan as a JSON object; keys are the names of its fields, memory also has its sums."""
     content = asdict(plan)
+    if plan.fit is not None:
+        content["fit"]["sentence"] = plan.fit.sentence()
     if plan.memory is not None:
         estimate = plan.memory
         content["memory"] |= {
@@ -35,6 +37,7 @@ def as_json(plan: Plan) -> str:
 def as_tables(plan: Plan, *, boxes: bool) -> RenderableType:
     """Return the plan for people; `boxes` draws lines around the tables."""
     parts: list[RenderableType] = [
+        *((Text(plan.fit.sentence(), style="bold green" if plan.fit.fits else "bold red"),) if plan.fit else ()),
         Text(headline(plan), style="bold"),
         table("Processes", ("process", "role", "on"), process_rows(plan), boxes),
         table("Batch", ("", "", ""), batch_rows(plan), boxes),

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
 from rljob_cli.main import app
 
-PAGE = (Path(__file__).parents[3] / "docs" / "command-line.md").read_text()
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "command-line.md").read_text()
 
 
 def verbs(group, above=""):
@@ -47,3 +49,11 @@ def test_every_verb_has_a_section_that_shows_its_call(verb):
 @pytest.mark.parametrize(("verb", "option"), OPTIONS)
 def test_every_option_stands_in_the_section_of_its_verb(verb, option):
     assert f"`{option}`" in section(verb)
+
+
+def test_the_plan_on_the_page_is_the_one_that_is_printed(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    command = "$ rljob plan docs/examples/quickstart.yaml\n"
+    _, _, shown = section("plan").partition(command)
+    printed = CliRunner().invoke(app, command.split()[2:]).stdout
+    assert shown.partition("\n```")[0].split("\n") == [line.rstrip() for line in printed.splitlines()]
