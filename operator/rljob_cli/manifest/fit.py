@@ -37,6 +37,8 @@ LARGEST = 1024.0
 """GiB of a card that is given as a number"""
 NUMBER = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,2})?)(?:GiB|G)?")
 DEGREES = (2, 4, 8)
+MIN_TOKENS = 1024
+"""of a micro-batch that is proposed; smaller ones leave a GPU idle"""
 
 
 class UnknownCardError(ValueError):
@@ -160,10 +162,6 @@ def settings(spec: Spec) -> Iterator[tuple[str, object]]:
     for degree in DEGREES:
         if training.pipeline_parallel < degree:
             yield "training.pipelineParallel", degree
-
-
-MIN_TOKENS = 1024
-"""of a micro-batch; smaller ones leave a GPU idle"""
 
 
 def with_settings(job: RLJob, change: tuple[tuple[str, object], ...]) -> RLJob | None:
