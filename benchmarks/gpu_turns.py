@@ -42,7 +42,7 @@ from rljob_trainer.engines.pool import EnginePool
 from rljob_trainer.engines.served import Served
 from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.processes.background import Background
-from rljob_trainer.processes.kept_process import Exit
+from rljob_trainer.processes.kept_process import ProcessExit
 from rljob_trainer.processes.ports import free_ports
 from rljob_trainer.sync.gpu_sharing import GpuSharing, InTurns
 from rljob_trainer.sync.learner_link import LearnerLink
@@ -88,7 +88,7 @@ class LocalHost:
         """Start it. Raises EngineStartError."""
         return await asyncio.to_thread(self._server.start, command, timeout_s)
 
-    async def wait(self) -> Exit:
+    async def wait(self) -> ProcessExit:
         """Return how it ended."""
         while (ended := await asyncio.to_thread(self._server.wait, 1.0)) is None:
             pass

@@ -10,7 +10,7 @@ from rljob_trainer.engines.pool import EnginePool
 from rljob_trainer.engines.records import Incident, PoolSettings
 from rljob_trainer.engines.served import EngineStartError, Served
 from rljob_trainer.metrics import Publication
-from rljob_trainer.processes.kept_process import Exit
+from rljob_trainer.processes.kept_process import ProcessExit
 from support.trainer import virtual_time
 from support.trainer.http_answers import HttpAnswers
 
@@ -48,9 +48,9 @@ class FakeHost:
         self.ended = asyncio.Event()
         return Served(f"http://{self.name}:{self.starts}", pid=self.starts, seconds=0.0)
 
-    async def wait(self) -> Exit:
+    async def wait(self) -> ProcessExit:
         await self.ended.wait()
-        return Exit("the server ended", -9, failed_at=self.failed_at, log_tail="")
+        return ProcessExit("the server ended", -9, failed_at=self.failed_at, log_tail="")
 
     async def stop(self) -> None:
         self.stops += 1

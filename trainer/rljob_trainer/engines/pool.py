@@ -22,7 +22,7 @@ from rljob_trainer.engines.records import EngineSnapshot, Incident, PoolSettings
 from rljob_trainer.engines.scaling import Member, joining, leaving
 from rljob_trainer.engines.served import EngineStartError, Served
 from rljob_trainer.metrics import Publication
-from rljob_trainer.processes.kept_process import Exit
+from rljob_trainer.processes.kept_process import ProcessExit
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Host(Protocol):
     async def start(self, command: EngineCommand, timeout_s: float) -> Served:
         """Start the server; raise EngineStartError."""
 
-    async def wait(self) -> Exit:
+    async def wait(self) -> ProcessExit:
         """Return how the server ended, once it has."""
 
     async def stop(self) -> None:

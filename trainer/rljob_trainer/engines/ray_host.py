@@ -21,7 +21,7 @@ from rljob_trainer.engines.served import EngineStartError, Served
 from rljob_trainer.engines.weight_delta import DeltaError
 from rljob_trainer.engines.weight_offer import WeightFiles
 from rljob_trainer.processes.actor_calls import ask
-from rljob_trainer.processes.kept_process import STOP_S, Exit
+from rljob_trainer.processes.kept_process import STOP_S, ProcessExit
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class RayHost:
             self._actor = None
             raise EngineStartError(f"start engine {self._name}: its actor is lost: {error}") from error
 
-    async def wait(self) -> Exit:
+    async def wait(self) -> ProcessExit:
         """Return how the server ended, once it has; losing the actor is losing the server."""
         actor = self._actor
         try:
@@ -88,7 +88,7 @@ class RayHost:
         except RayActorError as error:
             if self._actor is actor:  # and not already its successor
                 self._actor = None
-            return Exit("its actor is lost", None, time.time(), str(error))
+            return ProcessExit("its actor is lost", None, time.time(), str(error))
 
     async def stop(self) -> None:
         """Kill server and actor."""

@@ -27,7 +27,7 @@ class ProcessError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class ProcessExit:
     """How a server process ended."""
 
     reason: str
@@ -54,7 +54,7 @@ class KeptProcess:
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log = log
         self._argv = " ".join(argv)
-        self._exit: Exit | None = None
+        self._exit: ProcessExit | None = None
         self._ended = threading.Event()
         self._scratch = tempfile.mkdtemp(prefix="rljob-")  # short: SGLang makes unix sockets in it
         variables = {**os.environ, **environment, "TMPDIR": self._scratch}
@@ -68,11 +68,11 @@ class KeptProcess:
         threading.Thread(target=self._await_exit, name="await-exit", daemon=True).start()
 
     @property
-    def exit(self) -> Exit | None:
+    def exit(self) -> ProcessExit | None:
         """How it ended; None while it runs."""
         return self._exit
 
-    def wait(self, timeout_s: float) -> Exit | None:
+    def wait(self, timeout_s: float) -> ProcessExit | None:
         """Return how it ended, or None when it still runs after `timeout_s` [s]."""
         self._ended.wait(timeout_s)
         return self._exit
@@ -111,12 +111,12 @@ class KeptProcess:
         self._ended.set()
 
 
-def read_exit(line: bytes, log_tail: str) -> Exit:
+def read_exit(line: bytes, log_tail: str) -> ProcessExit:
     """Return what the keeper's last line says; without one, the keeper itself was killed, and the server with it."""
     if not line:
-        return Exit("its keeper was killed", None, time.time(), log_tail)
+        return ProcessExit("its keeper was killed", None, time.time(), log_tail)
     facts = json.loads(line)
-    return Exit(facts["reason"], facts["code"], facts["failed_at"], log_tail, tuple(facts["survivors"]))
+    return ProcessExit(facts["reason"], facts["code"], facts["failed_at"], log_tail, tuple(facts["survivors"]))
 
 
 def tail(log: Path) -> str:

@@ -18,7 +18,7 @@ from rljob_trainer.engines.key import KEY_VARIABLE
 from rljob_trainer.engines.served import EngineStartError, Served
 from rljob_trainer.engines.weight_offer import WeightFiles
 from rljob_trainer.processes import kernel_archive
-from rljob_trainer.processes.kept_process import Exit, KeptProcess
+from rljob_trainer.processes.kept_process import KeptProcess, ProcessExit
 from rljob_trainer.processes.ports import free_ports
 
 log = logging.getLogger(__name__)
@@ -68,12 +68,12 @@ class EngineServer:
         kernels.discard()
         raise EngineStartError(f"start engine {self._name}: {trouble}")
 
-    def wait(self, timeout_s: float) -> Exit | None:
+    def wait(self, timeout_s: float) -> ProcessExit | None:
         """Return how the server ended, or None when it still runs after `timeout_s` [s]."""
         assert self._process is not None, "wait before start"
         return self._process.wait(timeout_s)
 
-    def status(self) -> tuple[int | None, Exit | None]:
+    def status(self) -> tuple[int | None, ProcessExit | None]:
         """Return the server's pid (None before the first start) and how it ended (None while it runs)."""
         return (self._process.pid, self._process.exit) if self._process else (None, None)
 
