@@ -1,10 +1,13 @@
-"""The format of every problem with a manifest."""
+"""Errors that end a run, and the format of every problem with a manifest."""
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
+from typing import ClassVar
+
+from rljob_api.exits import Exit
 
 LONGEST_VALUE = 60
 LONGEST_FIELD = 200
@@ -73,8 +76,21 @@ def more(number: int | None = None) -> Problem:
     return Problem("manifest", ABSENT, f"has {many}; these are the first {MOST_PROBLEMS}")
 
 
-class ManifestError(ValueError):
+class RunError(Exception):
+    """An error that ends a run. Each class says, itself or by its base, what that end is for a supervisor.
+
+    BAD_MANIFEST, BAD_INPUT and DIVERGED are never retried: they are for errors that another attempt must meet again.
+    """
+
+    exit: ClassVar[Exit]
+    proven_by_steps: ClassVar[bool] = False
+    """whether it is of a function or a service that the first step would have met, too"""
+
+
+class ManifestError(RunError, ValueError):
     """A manifest that cannot run, with all its problems: `ManifestError(problems)`."""
+
+    exit = Exit.BAD_MANIFEST
 
     @property
     def problems(self) -> tuple[Problem, ...]:

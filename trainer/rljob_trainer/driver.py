@@ -16,78 +16,31 @@ from dataclasses import replace
 from pathlib import Path
 
 from rljob_api import adjustments
-from rljob_api.errors import ManifestError
+from rljob_api.errors import RunError
 from rljob_api.exits import Exit
 from rljob_api.foreign_text import TokenlessFormatter
 from rljob_api.reading.manifest import load
 from rljob_api.sections import RLJob
 from rljob_trainer import preflight
-from rljob_trainer.algorithms.errors import AlgorithmError
 from rljob_trainer.assembly.build import build
 from rljob_trainer.assembly.run import Run
 from rljob_trainer.assembly.serving import LOCAL, Address
-from rljob_trainer.conversations.errors import GenerateError
-from rljob_trainer.data.errors import DataError
-from rljob_trainer.data.hub import HubAwayError, HubError
-from rljob_trainer.data.packages import ModelError
-from rljob_trainer.engines.client import EngineError, EngineRefusedError
-from rljob_trainer.engines.placement import PlacementError
-from rljob_trainer.engines.served import EngineStartError
-from rljob_trainer.generator import RolloutTimeoutError
-from rljob_trainer.learners.errors import (
-    CheckpointFormatError,
-    CriticMismatchError,
-    LearnerError,
-    LearnerLostError,
-    LinkError,
-    TrainingDivergedError,
-    UnsupportedModelError,
-)
 from rljob_trainer.loop import train
 from rljob_trainer.own_files import AppendingHandler, private_directory
-from rljob_trainer.preflight import PreflightError
 from rljob_trainer.processes.garbage import collect_rarely
-from rljob_trainer.reporting.errors import TrackingError
-from rljob_trainer.reporting.losses import AwayError
 from rljob_trainer.reporting.records import Record, StepRecord
-from rljob_trainer.rewards.errors import RewardError
-from rljob_trainer.rundir.checkpoints import CheckpointError
 from rljob_trainer.rundir.cores import NewCores
-from rljob_trainer.rundir.fence import Fence, FencedError, Name
-from rljob_trainer.rundir.journal import JournalError
+from rljob_trainer.rundir.fence import Fence, Name
 from rljob_trainer.rundir.logs import AttemptLogs
 from rljob_trainer.rundir.patient_reading import PATIENT, causes, passes
-from rljob_trainer.rundir.rollout_files import DumpError
-from rljob_trainer.sync.transport import TransferError
 
 log = logging.getLogger(__name__)
 
-EXITS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
-    ((ManifestError,), Exit.BAD_MANIFEST),
-    ((DataError, DumpError, ModelError, CheckpointError, JournalError, RewardError, AlgorithmError), Exit.BAD_INPUT),
-    ((PreflightError, UnsupportedModelError, CheckpointFormatError, CriticMismatchError), Exit.BAD_INPUT),
-    ((GenerateError, TrackingError), Exit.BAD_INPUT),
-    ((HubAwayError,), Exit.LOST_PEER),
-    ((HubError,), Exit.BAD_INPUT),
-    ((EngineRefusedError,), Exit.BAD_INPUT),
-    ((AwayError,), Exit.AWAY),
-    ((FencedError,), Exit.IN_USE),
-    ((TrainingDivergedError,), Exit.DIVERGED),
-    ((MemoryError,), Exit.OUT_OF_MEMORY),
-    ((LearnerLostError, LinkError, PlacementError), Exit.LOST_PEER),
-    ((EngineStartError, EngineError, RolloutTimeoutError, TransferError), Exit.LOST_PEER),
-    ((TimeoutError,), Exit.STALLED),
-    ((LearnerError,), Exit.FAILED),
+EXITS_OF_OTHERS: tuple[tuple[type[BaseException], Exit], ...] = (
+    (MemoryError, Exit.OUT_OF_MEMORY),
+    (TimeoutError, Exit.STALLED),
 )
-"""What an exception says of the run. BAD_MANIFEST, BAD_INPUT and DIVERGED are never retried, so an error belongs there
-only if another attempt must end the same way. `exit_of` makes three exceptions:
-
-    caused by an error of a file system that passes, or by a full one    AWAY: the file may be as it should be
-    such an error itself, of no connection                               AWAY: nobody was patient with that file
-    by what users gave, when steps have been trained with it             FAILED: it was good for these steps
-"""
-PROVEN_BY_STEPS = (AlgorithmError, EngineRefusedError, GenerateError, RewardError)
-"""errors of functions and services, which the first step would have met, too"""
+"""of exceptions that are not ours and so carry no exit code"""
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -162,15 +115,27 @@ def with_adjustments(job: RLJob, environment: Mapping[str, str]) -> RLJob:
 
 
 def exit_of(error: BaseException, steps_done: int = 0) -> Exit:
-    """Return the exit code that says what went wrong, after so many steps of the run."""
-    code = next((code for kinds, code in EXITS if isinstance(error, kinds)), Exit.FAILED)
+    """Return the exit code that says what went wrong, after so many steps of the run: the error's own, except for one
+
+    caused by an error of a file system that passes, or by a full one    AWAY: the file may be as it should be
+    that is itself of a file system, of no connection                    AWAY: nobody was patient with that file
+    of what users gave, when steps have been trained with it             FAILED: it was good for these steps
+    """
+    code = _code(error)
     if code is Exit.FAILED and passes(error) and not isinstance(error, ConnectionError):
         return Exit.AWAY
     if code not in (Exit.BAD_INPUT, Exit.BAD_MANIFEST):
         return code
     if any(isinstance(each, OSError) and (passes(each) or each.errno in FULL) for each in causes(error)):
         return Exit.AWAY
-    return Exit.FAILED if steps_done and isinstance(error, PROVEN_BY_STEPS) else code
+    proven = isinstance(error, RunError) and error.proven_by_steps
+    return Exit.FAILED if steps_done and proven else code
+
+
+def _code(error: BaseException) -> Exit:
+    if isinstance(error, RunError):
+        return error.exit
+    return next((code for kind, code in EXITS_OF_OTHERS if isinstance(error, kind)), Exit.FAILED)
 
 
 def _log_to(file: Path | None) -> None:

@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+from rljob_api.errors import RunError
+from rljob_api.exits import Exit
 from rljob_api.sections import Sampling
 from rljob_trainer.samples import Prompt, Sample
 
@@ -20,5 +22,7 @@ class GenerationFailedError(RuntimeError):
     """A request was not answered; another engine may answer it."""
 
 
-class RolloutTimeoutError(RuntimeError):
+class RolloutTimeoutError(RunError, RuntimeError):
     """No engine answered any prompt before the deadline."""
+
+    exit = Exit.LOST_PEER

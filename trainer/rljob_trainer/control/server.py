@@ -35,6 +35,8 @@ from rljob_api.control import (
     Scale,
     eviction_token,
 )
+from rljob_api.errors import RunError
+from rljob_api.exits import Exit
 from rljob_trainer.control.orders import GenerationError, OrderBook, ScaleError, UnknownEngineError
 from rljob_trainer.control.status_store import StatusStore
 from rljob_trainer.own_files import write_whole
@@ -50,8 +52,10 @@ async def changed_within(changed: asyncio.Event, timeout_s: float) -> None:
         await asyncio.wait_for(changed.wait(), timeout_s)
 
 
-class TokenError(RuntimeError):
+class TokenError(RunError, RuntimeError):
     """No token is set, so no request could be authorised."""
+
+    exit = Exit.FAILED
 
 
 class Attendance:

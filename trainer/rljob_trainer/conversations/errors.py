@@ -1,8 +1,14 @@
 """Errors of generate functions and tools, in words for their author."""
 
+from rljob_api.errors import RunError
+from rljob_api.exits import Exit
 
-class GenerateError(Exception):
+
+class GenerateError(RunError):
     """A sample cannot be made; the text names the function and the prompt."""
+
+    exit = Exit.BAD_INPUT
+    proven_by_steps = True
 
 
 class TooSlowError(GenerateError):

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rljob_api.errors import RunError
+from rljob_api.exits import Exit
 from rljob_api.foreign_text import printable, said
 from rljob_api.hub import Reference
 from rljob_trainer.data.hub_answers import HubAnswerError, is_plain, judge_answers
@@ -34,12 +36,16 @@ REPORT_S = 10.0
 log = logging.getLogger(__name__)
 
 
-class HubError(Exception):
+class HubError(RunError):
     """A reference cannot be used; the text says why and what to do."""
+
+    exit = Exit.BAD_INPUT
 
 
 class HubAwayError(HubError):
     """The hub cannot be reached now; a later start can succeed."""
+
+    exit = Exit.LOST_PEER
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rljob_api import hub
+from rljob_api.errors import RunError
+from rljob_api.exits import Exit
 from rljob_trainer.data.foreign_files import no_directory
 from rljob_trainer.data.hub import HubError, cached, fetched, hub_of
 from rljob_trainer.processes.file_lock import locked
@@ -31,8 +33,10 @@ REVISION = 1
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tiktoken.model")
 
 
-class ModelError(Exception):
+class ModelError(RunError):
     """A checkpoint cannot be used; the text says what was wanted and what was found."""
+
+    exit = Exit.BAD_INPUT
 
 
 def checkpoint(reference: str, cache: Path, field: str = "model.checkpoint") -> Path:

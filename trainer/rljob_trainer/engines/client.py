@@ -14,6 +14,8 @@ from typing import Any, Literal, Protocol
 import aiohttp
 import orjson
 
+from rljob_api.errors import RunError
+from rljob_api.exits import Exit
 from rljob_trainer.engines.key import with_key
 
 Json = dict[str, Any]
@@ -27,8 +29,10 @@ KEEP_ALIVE_S = 2.0
 """shorter than the servers' 5 s: a POST on a connection that the server is closing would fail and not be repeated"""
 
 
-class EngineError(RuntimeError):
+class EngineError(RunError, RuntimeError):
     """An engine did not do what it was asked."""
+
+    exit = Exit.LOST_PEER
 
 
 class EngineUnreachableError(EngineError):
@@ -37,6 +41,9 @@ class EngineUnreachableError(EngineError):
 
 class EngineRefusedError(EngineError):
     """The request itself is wrong: asking again, or another engine, will not help."""
+
+    exit = Exit.BAD_INPUT
+    proven_by_steps = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ from ray._private import ray_constants
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from rljob_api.errors import RunError
+from rljob_api.exits import Exit
 from rljob_api.sections import Device, Placement
 from rljob_api.sizing.topology import REST, NodeGroup, Slot, Topology
 from rljob_trainer.engines.command import NOTHING_COMPILED
@@ -41,8 +43,10 @@ WAIT_SLICE_S = 1
 """of waiting for room; a thread cannot be cancelled"""
 
 
-class PlacementError(RuntimeError):
+class PlacementError(RunError, RuntimeError):
     """Ray has no room for the run; the text says what was wanted and what there is."""
+
+    exit = Exit.LOST_PEER
 
 
 @dataclass(frozen=True, order=True, slots=True)

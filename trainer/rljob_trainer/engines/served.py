@@ -2,9 +2,14 @@
 
 from dataclasses import dataclass
 
+from rljob_api.errors import RunError
+from rljob_api.exits import Exit
 
-class EngineStartError(RuntimeError):
+
+class EngineStartError(RunError, RuntimeError):
     """An engine did not become ready; the message ends with the last lines of its log."""
+
+    exit = Exit.LOST_PEER
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,33 +1,52 @@
 """What can go wrong with a learner. No torch: the driver knows these without loading it."""
 
+from rljob_api.errors import RunError
+from rljob_api.exits import Exit
 
-class LearnerError(RuntimeError):
+
+class LearnerError(RunError, RuntimeError):
     """A rank raised an error; the text holds its traceback."""
 
+    exit = Exit.FAILED
 
-class LearnerLostError(RuntimeError):
+
+class LearnerLostError(RunError, RuntimeError):
     """The process of a rank is gone."""
 
+    exit = Exit.LOST_PEER
 
-class LearnerStalledError(TimeoutError):
+
+class LearnerStalledError(RunError, TimeoutError):
     """The ranks did not answer before the deadline."""
+
+    exit = Exit.STALLED
 
 
 class TrainingDivergedError(LearnerError):
     """More optimizer steps had a gradient that is not finite than the manifest allows."""
 
+    exit = Exit.DIVERGED
 
-class UnsupportedModelError(ValueError):
+
+class UnsupportedModelError(RunError, ValueError):
     """The checkpoint or the layout cannot be trained; the message says what can."""
 
+    exit = Exit.BAD_INPUT
 
-class CheckpointFormatError(ValueError):
+
+class CheckpointFormatError(RunError, ValueError):
     """A checkpoint is not of the format that this version reads; the message says what is."""
 
+    exit = Exit.BAD_INPUT
 
-class CriticMismatchError(ValueError):
+
+class CriticMismatchError(RunError, ValueError):
     """A checkpoint holds a critic and the learner has none, or the other way round."""
 
+    exit = Exit.BAD_INPUT
 
-class LinkError(RuntimeError):
+
+class LinkError(RunError, RuntimeError):
     """Ranks do not reach each other; the text names them."""
+
+    exit = Exit.LOST_PEER

@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from rljob_api import hub
-from rljob_api.errors import ManifestError, Problem
+from rljob_api.errors import ManifestError, Problem, RunError
+from rljob_api.exits import Exit
 from rljob_api.sections import RLJob, Spec
 from rljob_api.sizing.known_models import KNOWN
 from rljob_api.sizing.model_shape import CHECKPOINT, TEACHER, quantised, shape
@@ -25,8 +26,10 @@ from rljob_trainer.rundir.patient_reading import PATIENT, judge_volume
 log = logging.getLogger(__name__)
 
 
-class PreflightError(RuntimeError):
+class PreflightError(RunError, RuntimeError):
     """What a manifest names is not as it has to be; the text has every problem, with its field."""
+
+    exit = Exit.BAD_INPUT
 
 
 def require(job: RLJob, directory: Path) -> None:

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rljob_api.errors import RunError
+from rljob_api.exits import Exit
 from rljob_trainer.processes import keeper
 
 LOG_LINES = 15
@@ -22,8 +24,10 @@ LOG_FOLLOWS = "; log:"
 """between what happened and the lines of a log: what is shown in one line ends here"""
 
 
-class ProcessError(RuntimeError):
+class ProcessError(RunError, RuntimeError):
     """A server process did not start, or did not go away."""
+
+    exit = Exit.FAILED
 
 
 @dataclass(frozen=True, slots=True)

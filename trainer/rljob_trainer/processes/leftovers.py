@@ -18,6 +18,8 @@ from pathlib import Path
 import psutil
 
 from rljob_api.control import ADDRESS_FILE
+from rljob_api.errors import RunError
+from rljob_api.exits import Exit
 from rljob_trainer.processes.keeper import mapped, noted
 
 log = logging.getLogger(__name__)
@@ -32,8 +34,10 @@ DEADLINE_S = 20.0
 """after which processes that are still there are reported [s]"""
 
 
-class LeftoverError(RuntimeError):
+class LeftoverError(RunError, RuntimeError):
     """Something of a run could not be removed; the text names it."""
+
+    exit = Exit.FAILED
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,18 @@
 import random
 import socket
 
+from rljob_api.errors import RunError
+from rljob_api.exits import Exit
+
 FIRST, LAST = 20000, 32767
 """Ray's workers take 10002-19999 and Linux hands out 32768-60999"""
 TRIES = 200
 
 
-class NoFreePortError(RuntimeError):
+class NoFreePortError(RunError, RuntimeError):
     """Nothing could be bound in the whole range."""
+
+    exit = Exit.FAILED
 
 
 def free_ports(host: str) -> tuple[int, int]:

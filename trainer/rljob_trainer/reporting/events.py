@@ -15,6 +15,8 @@ from typing import Annotated, BinaryIO
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
+from rljob_api.errors import RunError
+from rljob_api.exits import Exit
 from rljob_trainer.own_files import appended, changed, write_whole
 from rljob_trainer.reporting.records import (
     KINDS,
@@ -35,8 +37,10 @@ MOST_WAITING = 10_000
 _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
 
 
-class EventsError(ValueError):
+class EventsError(RunError, ValueError):
     """events.jsonl holds a line that is not a record."""
+
+    exit = Exit.FAILED
 
 
 @dataclass(frozen=True, slots=True)

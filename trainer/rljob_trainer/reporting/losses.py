@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from rljob_api.errors import RunError
+from rljob_api.exits import Exit
 from rljob_trainer.gpu_metrics import LostMetrics
 
 FIRST_PAUSE_S: Final = 1.0
@@ -23,8 +25,10 @@ CREDIT: Final = 20
 MOST_CREDITS: Final = 8
 
 
-class AwayError(RuntimeError):
+class AwayError(RunError, RuntimeError):
     """What a run needs from outside was away for too long; another attempt may find it. The text names it."""
+
+    exit = Exit.AWAY
 
 
 class Cause(StrEnum):

@@ -30,6 +30,8 @@ from typing import Protocol
 import xxhash
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from rljob_api.errors import RunError
+from rljob_api.exits import Exit
 from rljob_trainer.reporting.losses import Cause
 from rljob_trainer.rundir.atomic_files import sync_directory, write_atomically
 from rljob_trainer.rundir.journal import Journal
@@ -51,8 +53,10 @@ DOOMED = ("saving-", "removing-")
 BEGIN_ANEW = "spec.checkpoint.resume: Fresh keeps what is there and begins anew"
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(RunError, RuntimeError):
     """A checkpoint cannot be written or read; the text names it and says why."""
+
+    exit = Exit.BAD_INPUT
 
 
 class Checkpoint(BaseModel):

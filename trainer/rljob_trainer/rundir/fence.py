@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rljob_api.errors import RunError
+from rljob_api.exits import Exit
 from rljob_trainer.rundir.atomic_files import write_atomically
 from rljob_trainer.rundir.patient_reading import PATIENT, Patience
 
@@ -24,8 +26,10 @@ BEAT_S = 60.0
 """between two touches of the file. The operator's Job that deletes directories keeps one that was touched lately [s]"""
 
 
-class FencedError(RuntimeError):
+class FencedError(RunError, RuntimeError):
     """Another driver works in the directory; the text says which."""
+
+    exit = Exit.IN_USE
 
 
 @dataclass(frozen=True, slots=True)

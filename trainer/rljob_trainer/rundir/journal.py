@@ -19,6 +19,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
+from rljob_api.errors import RunError
+from rljob_api.exits import Exit
 from rljob_trainer.own_files import PRIVATE
 from rljob_trainer.rundir.patient_reading import PATIENT, Patience
 
@@ -27,8 +29,10 @@ FILE_NAME = "journal.jsonl"
 Event = Literal["issued", "consumed", "committed"]
 
 
-class JournalError(RuntimeError):
+class JournalError(RunError, RuntimeError):
     """The journal is damaged, or contradicts the checkpoint or the loop; the text says where."""
+
+    exit = Exit.BAD_INPUT
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ from typing import Any
 import pyarrow
 import xxhash
 
+from rljob_api.errors import RunError
+from rljob_api.exits import Exit
 from rljob_trainer.own_files import PRIVATE
 from rljob_trainer.rundir.atomic_files import write_atomically
 from rljob_trainer.rundir.patient_reading import PATIENT, Patience
@@ -43,8 +45,10 @@ Made = Mapping[str, Any]
 """what decided the samples: name as people know it -> value, as JSON has it"""
 
 
-class DumpError(Exception):
+class DumpError(RunError):
     """Rollouts cannot be written, read or trained on; the text names file and step, and what was expected."""
+
+    exit = Exit.BAD_INPUT
 
 
 @dataclass(frozen=True)

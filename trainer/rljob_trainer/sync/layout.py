@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from rljob_api.errors import RunError
+from rljob_api.exits import Exit
 from rljob_api.sizing.tensors import ITEM_BYTES
 
 OF_MLP = {"gate_proj": "gate_up_proj", "up_proj": "gate_up_proj"}
@@ -44,8 +46,10 @@ NOT_HELD = ".weight_shape"
 """ending of the names of tensors that engines need not keep"""
 
 
-class LayoutError(ValueError):
+class LayoutError(RunError, ValueError):
     """A model that cannot be laid out over the engine's ranks."""
+
+    exit = Exit.FAILED
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from rljob_api.errors import RunError
+from rljob_api.exits import Exit
 from rljob_trainer.engines.client import EngineClient, EngineError, EngineUnreachableError, GroupAddress, each
 from rljob_trainer.engines.weight_delta import DeltaError
 from rljob_trainer.engines.weight_offer import WeightFiles
@@ -26,8 +28,10 @@ PROBE_S = 5.0
 GRACE_S = 0.5
 
 
-class TransferError(RuntimeError):
+class TransferError(RunError, RuntimeError):
     """The learner could not send; no engine is known to be at fault."""
+
+    exit = Exit.LOST_PEER
 
 
 @dataclass(frozen=True, slots=True)
