@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from rljob_trainer.batches.packing import TrainingSequence, pack
+from rljob_trainer.batches.packing import Packing, TrainingSequence, pack
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
 from rljob_trainer.learners.rank.rank import LearnerRank
 from rljob_trainer.processes.ports import free_ports
@@ -98,7 +98,7 @@ def measure(checkpoint: Path, rank: int, ranks: int, port: int) -> Figures:
     learner = LearnerRank(config, rank, ranks, "127.0.0.1", port)
     before, losses, norms, seconds, cpu = peak(), [], [], [], []
     for seed in range(STEPS):
-        (batches,) = pack(samples(seed), 1, sum(LENGTHS))
+        (batches,) = pack(samples(seed), Packing(1, sum(LENGTHS)))
         wall, used = time.perf_counter(), time.process_time()
         step = learner.train(batches)
         seconds.append(time.perf_counter() - wall)

@@ -33,7 +33,7 @@ from rljob_api.reading.manifest import load
 from rljob_api.sections import Spec
 from rljob_trainer.algorithms import factory
 from rljob_trainer.assembly.settings import learner_config, pool_settings, sharding
-from rljob_trainer.batches.packing import MicroBatch, pack
+from rljob_trainer.batches.packing import MicroBatch, Packing, pack
 from rljob_trainer.data.tokenizer import load_config
 from rljob_trainer.engines.actor.server import EngineServer
 from rljob_trainer.engines.client import EngineClient, TokenRequest, open_session
@@ -274,7 +274,9 @@ def measured(row: str, bench: Bench) -> Json:
     load_of = loads(256 if bench.tiny else 1)["mixed"]
     samples, tokens = (8, 8) if bench.tiny else (256, 128)
     vocabulary = TINY["vocab_size"] if bench.tiny else 150_000
-    (batches,) = pack(load_of.samples(vocabulary), dp_size=1, max_tokens=spec.training.micro_batch_tokens)
+    (batches,) = pack(
+        load_of.samples(vocabulary), Packing(data_parallel=1, max_tokens=spec.training.micro_batch_tokens)
+    )
     found: Json = {
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "learner leaves": config.leaves,

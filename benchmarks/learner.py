@@ -14,8 +14,8 @@ from statistics import median
 import torch
 from transformers import AutoModelForCausalLM
 
+from rljob_trainer.batches.packing import Packing, pack
 from rljob_trainer.batches.packing import TrainingSequence as Sample
-from rljob_trainer.batches.packing import pack
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
 from rljob_trainer.learners.rank.rank import LearnerRank
 from rljob_trainer.processes.ports import free_ports
@@ -46,7 +46,7 @@ def compare(checkpoint: Path, samples: Sequence[Sample], rounds: int, threads: i
     )
     host = "127.0.0.1"
     learner = LearnerRank(config, rank=0, world_size=1, master_address=host, master_port=free_ports(host)[0])
-    (batches,) = pack(samples, dp_size=1, max_tokens=8192)
+    (batches,) = pack(samples, Packing(data_parallel=1, max_tokens=8192))
     plain = plain_step(checkpoint, samples)
     differences, ours, theirs = [], [], []
     for _ in range(rounds + 1):

@@ -34,7 +34,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, Qwen3Config, Qw
 from rljob_api.sizing.families import FAMILIES
 from rljob_api.sizing.flops import peak_flops, training_flops
 from rljob_api.sizing.model_shape import read
-from rljob_trainer.batches.packing import TrainingSequence, pack
+from rljob_trainer.batches.packing import Packing, TrainingSequence, pack
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
 from rljob_trainer.learners.rank.attention import flash
 from rljob_trainer.learners.rank.head import logprobs
@@ -120,7 +120,7 @@ def ours(case: Case) -> Step:
         num_threads=2,
     )
     learner = LearnerRank(config, rank=0, world_size=1, master_address=host, master_port=free_ports(host)[0])
-    (batches,) = pack(case.samples, dp_size=1, max_tokens=MICRO_BATCH_TOKENS)
+    (batches,) = pack(case.samples, Packing(data_parallel=1, max_tokens=MICRO_BATCH_TOKENS))
     return lambda: learner.train(batches).loss or 0.0
 
 
@@ -161,7 +161,7 @@ def unfused(case: Case) -> Step:
 
 def compiled(case: Case) -> Step:
     """Return a step in plain PyTorch, compiled, over the same packed micro-batches."""
-    (batches,) = pack(case.samples, dp_size=1, max_tokens=MICRO_BATCH_TOKENS)
+    (batches,) = pack(case.samples, Packing(data_parallel=1, max_tokens=MICRO_BATCH_TOKENS))
     return compiled_step(case.checkpoint, batches, case.shape["head_dim"], LEARNING_RATE, case.device)
 
 

@@ -24,7 +24,7 @@ from unittest.mock import patch
 import learner_gpu
 import torch
 
-from rljob_trainer.batches.packing import TrainingSequence, pack
+from rljob_trainer.batches.packing import Packing, TrainingSequence, pack
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
 from rljob_trainer.learners.rank.model import model
 from rljob_trainer.learners.rank.rank import LearnerRank
@@ -128,10 +128,12 @@ def rank(arguments: argparse.Namespace, row: Row) -> None:
     given = samples(arguments, row, shape)
     packed = pack(
         given,
-        dp_size=layout.data,
-        max_tokens=learner_gpu.MICRO_BATCH_TOKENS,
-        in_step=layout.data_ranks_meet,
-        multiple=layout.micro_batch_multiple,
+        Packing(
+            data_parallel=layout.data,
+            max_tokens=learner_gpu.MICRO_BATCH_TOKENS,
+            in_step=layout.data_ranks_meet,
+            multiple=layout.micro_batch_multiple,
+        ),
     )
     own = packed[layout.data_rank(arguments.rank)]
     steps: list[OptimizerStep] = []

@@ -30,6 +30,7 @@ from rljob_trainer.assembly.null_parts import NoGpuSharing
 from rljob_trainer.assembly.settings import chosen_algorithm, lead, loss_settings
 from rljob_trainer.batches.batches import Batches, StepBatch
 from rljob_trainer.batches.loss_weights import aggregation
+from rljob_trainer.batches.packing import Packing
 from rljob_trainer.batches.penalties import no_penalties
 from rljob_trainer.cadence import Cadence
 from rljob_trainer.data.prompt_scheduler import PromptScheduler
@@ -165,8 +166,7 @@ def loop_parts(job: RLJob, directory: Path, url: str, phases: Phases, stack: Exi
             weights=aggregation(spec),
             keep_zero_advantage=loss_settings(spec, algorithm).kl is not None,
             global_batch_size=rollout.prompts_per_step * rollout.samples_per_prompt,
-            data_parallel=2,
-            max_tokens=spec.training.max_tokens_per_gpu,
+            packing=Packing(2, spec.training.max_tokens_per_gpu),
         ),
         learner=InstantLearner(),
         gpu_sharing=NoGpuSharing(),

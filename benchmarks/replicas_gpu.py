@@ -23,7 +23,7 @@ import learner_gpu
 import numpy as np
 import torch
 
-from rljob_trainer.batches.packing import TrainingSequence, pack
+from rljob_trainer.batches.packing import Packing, TrainingSequence, pack
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
 from rljob_trainer.learners.rank.optimizer import optimizer
 from rljob_trainer.learners.rank.optimizer.replicas import differing
@@ -71,7 +71,8 @@ def rank(arguments: argparse.Namespace) -> None:
     for step in range(STEPS):
         given = samples(step, shape["vocab_size"], 64 if arguments.tiny else 1)
         packed = pack(
-            given, dp_size=2, max_tokens=learner_gpu.MICRO_BATCH_TOKENS, in_step=learner.layout.data_ranks_meet
+            given,
+            Packing(data_parallel=2, max_tokens=learner_gpu.MICRO_BATCH_TOKENS, in_step=learner.layout.data_ranks_meet),
         )
         own = packed[learner.layout.data_rank(arguments.rank)]
         usual, _ = learner_gpu.timed(partial(learner.train, own), 1, arguments.device == "cuda")

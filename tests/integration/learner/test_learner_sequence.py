@@ -17,7 +17,7 @@ from integration.learner.test_learner_context import LOSS, MOST, RATES, mixed
 from integration.learner.test_learner_experts import ROUTER
 from rljob_api.sections import Recompute
 from rljob_trainer.assembly.settings import RECOMPUTE
-from rljob_trainer.batches.packing import pack
+from rljob_trainer.batches.packing import Packing, pack
 from rljob_trainer.learners.config import CriticSettings, LearnerConfig, OptimizerSettings, RoutingSettings
 from rljob_trainer.learners.rank.attention.layout import token_layout
 from support.trainer.family_scenarios import called, kept_bytes, one_after_the_other
@@ -151,7 +151,7 @@ def test_a_run_goes_on_with_or_without_shared_out_tokens(others: list[Any], save
 
 
 def test_what_is_kept_of_norms_and_inputs_of_layers_is_shared_out(others: list[Any]) -> None:
-    ((batch,),) = pack(STEPS[0], 1, 10_000)
+    ((batch,),) = pack(STEPS[0], Packing(1, 10_000))
     in_fp32 = 4 * len(token_layout(batch).tokens_N)
     for with_shares, without in (rank[7:9] for rank in others):
         assert without - with_shares > 0.45 * in_fp32 * NUM_LAYERS * 4 * HIDDEN_SIZE

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from rljob_trainer.batches.packing import pack
+from rljob_trainer.batches.packing import Packing, pack
 from rljob_trainer.learners.rank.rank import LearnerRank
 from rljob_trainer.processes.ports import free_ports
 from support.trainer.learner_data import learner_config, sequences
@@ -23,7 +23,7 @@ def test_the_host_reads_two_tensors_in_a_step(
     checkpoints: dict[tuple[str, bool], Path], count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner = LearnerRank(learner_config(checkpoints["qwen3", True]), 0, 1, "127.0.0.1", free_ports("127.0.0.1")[0])
-    (batches,) = pack(sequences(count), dp_size=1, max_tokens=40)
+    (batches,) = pack(sequences(count), Packing(data_parallel=1, max_tokens=40))
     assert (len(batches) > 1) is (count > 2)
     learner.train(batches)
     reads: list[str] = []

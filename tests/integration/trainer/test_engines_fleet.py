@@ -16,7 +16,7 @@ import pytest
 import ray
 
 from rljob_trainer.batches.batches import StepBatch
-from rljob_trainer.batches.packing import TrainingSequence, pack
+from rljob_trainer.batches.packing import Packing, TrainingSequence, pack
 from rljob_trainer.engines.actor.weight_copy import HELD, WEIGHTS
 from rljob_trainer.engines.command import ANY_SITE, CPU_SITE
 from rljob_trainer.engines.weight_offer import WeightFiles
@@ -331,14 +331,14 @@ def test_engines_hold_what_a_learner_of_any_layout_has_trained(
             beside = {name: (rank,) for rank, name in enumerate(NAMES)}
             transports += [Ipc(link, specs, 100_000, beside)] * 2
         for transport in transports:
-            learner.train([StepBatch(pack(samples, ranks.data, 64), len(samples), 0)])
+            learner.train([StepBatch(pack(samples, Packing(ranks.data, 64)), len(samples), 0)])
             fleet.publisher.transport = transport
             publication = fleet.publish((fleet.publisher.version or 0) + 1)
             assert set(publication.engines) == set(NAMES), publication.failed
         assert list(tmp_path.glob("deltas/delta-*")), "the second of two offers was a delta"
         answers = fleet.generate(tokens=12, requests=8)
         assert {answer.engine for answer in answers} == set(NAMES)
-        ((batch,),) = pack([scored(answer.tokens_T, answer.logprobs_T) for answer in answers], 1, 1024)
+        ((batch,),) = pack([scored(answer.tokens_T, answer.logprobs_T) for answer in answers], Packing(1, 1024))
         ours_R = learner.call(Rank.logprobs, [batch], None)[ranks.output_rank(0)][0]
         np.testing.assert_allclose(ours_R, batch.logprobs_R, atol=1e-4)
     finally:

@@ -15,7 +15,7 @@ import pytest
 import ray
 
 from rljob_trainer.batches.batches import StepBatch
-from rljob_trainer.batches.packing import pack
+from rljob_trainer.batches.packing import Packing, pack
 from rljob_trainer.learners.config import Layout, layout
 from rljob_trainer.learners.errors import LearnerError, LearnerLostError, TrainingDivergedError
 from rljob_trainer.learners.group import LearnerGroup
@@ -69,7 +69,7 @@ def ranks(checkpoint: Path) -> AbstractContextManager[LearnerGroup]:
 
 def step(seed: int, **changes: float) -> StepBatch:
     samples = [replace(sample, **changes) for sample in sequences(6, seed)]
-    return StepBatch(pack(samples, 1, 64), len(samples), sum(len(each.tokens) for each in samples))
+    return StepBatch(pack(samples, Packing(1, 64)), len(samples), sum(len(each.tokens) for each in samples))
 
 
 def on_policy_loss(batch: StepBatch) -> float:

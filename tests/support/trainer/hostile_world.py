@@ -26,6 +26,7 @@ from rljob_api.sections import NormalizeBy, Remote, Sampling
 from rljob_trainer.algorithms.grpo import GroupRelative
 from rljob_trainer.batches.batches import Batches, StepBatch
 from rljob_trainer.batches.loss_weights import by_token
+from rljob_trainer.batches.packing import Packing
 from rljob_trainer.batches.penalties import no_penalties
 from rljob_trainer.cadence import Cadence
 from rljob_trainer.control.status_store import StatusStore
@@ -301,7 +302,7 @@ class Stage:
         return Parts(
             rollouts=leaving,
             rewards=leaving,
-            batches=Batches(GroupRelative(NormalizeBy.GROUP), no_penalties, by_token, True, 4, 1, 1000),
+            batches=Batches(GroupRelative(NormalizeBy.GROUP), no_penalties, by_token, True, 4, Packing(1, 1000)),
             learner=self.learner,
             gpu_sharing=self.learner,
             weights=self.engine,

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import torch
 
-from rljob_trainer.batches.packing import TrainingSequence, pack
+from rljob_trainer.batches.packing import Packing, TrainingSequence, pack
 from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.rank.attention import query_key
 from rljob_trainer.learners.rank.head import logprobs, token_statistics
@@ -202,7 +202,7 @@ def _train(
     learner = LearnerRank(config, rank, world_size, "127.0.0.1", port or free_ports("127.0.0.1")[0])
     taken = []
     for sequences in steps:
-        (batches,) = pack(sequences, dp_size=1, max_tokens=64)
+        (batches,) = pack(sequences, Packing(data_parallel=1, max_tokens=64))
         taken.append(learner.train(batches))
     weights = {name: tensor.clone() for name, tensor in learner.export()}
     learner.close()

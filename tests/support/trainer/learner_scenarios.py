@@ -9,7 +9,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from rljob_trainer.batches.packing import MicroBatch, TrainingSequence, pack
+from rljob_trainer.batches.packing import MicroBatch, Packing, TrainingSequence, pack
 from rljob_trainer.learners.config import LearnerConfig, LossSettings
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.rank.attention.layout import token_layout
@@ -412,7 +412,7 @@ def _step(learner: LearnerRank, sequences: list[TrainingSequence], max_tokens: i
 def _share(learner: LearnerRank, sequences: list[TrainingSequence], max_tokens: int) -> tuple[MicroBatch, ...]:
     layout = learner.layout
     in_step, multiple = layout.data_ranks_meet, layout.micro_batch_multiple
-    shares = pack(sequences, layout.data, max_tokens, in_step=in_step, multiple=multiple)
+    shares = pack(sequences, Packing(layout.data, max_tokens, in_step=in_step, multiple=multiple))
     return shares[layout.data_rank(learner.rank)]
 
 

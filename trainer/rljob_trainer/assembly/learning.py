@@ -20,6 +20,7 @@ from rljob_trainer.assembly.settings import layout_of, learner_config, learner_e
 from rljob_trainer.assembly.stages import Material
 from rljob_trainer.batches.batches import Batches
 from rljob_trainer.batches.loss_weights import aggregation
+from rljob_trainer.batches.packing import Packing
 from rljob_trainer.batches.penalties import KlPenalties, Penalties, no_penalties
 from rljob_trainer.batches.token_values import Measure, Measurement, SharedGpus, Values, no_values
 from rljob_trainer.data.tokenizer import load_config
@@ -118,10 +119,7 @@ class Learner:
             weights=aggregation(spec),
             keep_zero_advantage=loss.kl is not None or loss.entropy_coefficient > 0 or algorithm.returns is not None,
             global_batch_size=batch(spec).global_batch_size,
-            data_parallel=self.foundation.topology.data_parallel,
-            max_tokens=spec.training.micro_batch_tokens,
-            in_step=self.foundation.topology.data_ranks_meet,
-            multiple=self.foundation.topology.micro_batch_multiple,
+            packing=packing(self.foundation),
             values=self._values(gpu_sharing),
             returns=algorithm.returns,
             choices=choices(spec, self.material.model),
@@ -137,15 +135,7 @@ class Learner:
             coefficient = kl.coefficient
         else:
             return no_penalties
-        return KlPenalties(
-            estimates=estimates,
-            gpu_sharing=gpu_sharing,
-            coefficient=coefficient,
-            data_parallel=self.foundation.topology.data_parallel,
-            max_tokens=spec.training.micro_batch_tokens,
-            in_step=self.foundation.topology.data_ranks_meet,
-            multiple=self.foundation.topology.micro_batch_multiple,
-        )
+        return KlPenalties(measurement(self.foundation, estimates, gpu_sharing), coefficient)
 
     def _values(self, gpu_sharing: SharedGpus) -> Values:
         if self.foundation.spec.algorithm.critic is None:
@@ -260,10 +250,13 @@ def with_critic(learner: LearnerGroup, spec: Spec, first: int) -> LearnerGroup |
 
 def measurement(foundation: Foundation, measure: Measure, gpu_sharing: SharedGpus) -> Measurement:
     """Return a measure of the learner's, packed as training packs."""
-    max_tokens = foundation.spec.training.micro_batch_tokens
-    placed = foundation.topology
-    in_step, multiple = placed.data_ranks_meet, placed.micro_batch_multiple
-    return Measurement(measure, gpu_sharing, placed.data_parallel, max_tokens, in_step, multiple)
+    return Measurement(measure, gpu_sharing, packing(foundation))
+
+
+def packing(foundation: Foundation) -> Packing:
+    """Return how the learner's layout wants sequences packed."""
+    placed, max_tokens = foundation.topology, foundation.spec.training.micro_batch_tokens
+    return Packing(placed.data_parallel, max_tokens, placed.data_ranks_meet, placed.micro_batch_multiple)
 
 
 def cpu_threads(foundation: Foundation) -> Threads:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rljob_trainer.algorithms.algorithm import Advantage, GroupOutcome, Returns, Value
 from rljob_trainer.batches.loss_weights import Aggregation
-from rljob_trainer.batches.packing import MicroBatch, TrainingSequence, ValueTargets, pack
+from rljob_trainer.batches.packing import MicroBatch, Packing, TrainingSequence, ValueTargets, pack
 from rljob_trainer.batches.penalties import Penalties
 from rljob_trainer.batches.token_values import Values, no_values
 from rljob_trainer.samples import Sample, ScoredGroup
@@ -41,13 +41,7 @@ class Batches:
     """whether samples without advantage still matter (a KL or entropy term or a critic does not need one)"""
     global_batch_size: int
     """samples in one optimizer step"""
-    data_parallel: int
-    max_tokens: int
-    """tokens of one micro-batch"""
-    in_step: bool = False
-    """whether all ranks need equally many micro-batches"""
-    multiple: int = 1
-    """what the number of a rank's micro-batches is a multiple of"""
+    packing: Packing
     values: Values = no_values
     returns: Returns | None = None
     """what the critic is fitted to; None: there is no critic"""
@@ -104,7 +98,7 @@ class Batches:
             for (group, sample, advantage, targets), weight in zip(samples, weights, strict=True)
             if sample.num_trained and (np.any(advantage) or self.keep_zero_advantage)
         ]
-        packed = pack(sequences, self.data_parallel, self.max_tokens, in_step=self.in_step, multiple=self.multiple)
+        packed = pack(sequences, self.packing)
         return StepBatch(packed, len(samples), sum(len(sequence.tokens) for sequence in sequences), kl)
 
 

@@ -61,6 +61,20 @@ class TrainingSequence:
 
 
 @dataclass(frozen=True, slots=True)
+class Packing:
+    """How sequences become micro-batches."""
+
+    data_parallel: int
+    """ranks, or groups of them, that have micro-batches of their own"""
+    max_tokens: int
+    """tokens of one micro-batch"""
+    in_step: bool = False
+    """whether all ranks need equally many micro-batches, because they meet in each"""
+    multiple: int = 1
+    """what the number of a rank's micro-batches is a multiple of"""
+
+
+@dataclass(frozen=True, slots=True)
 class MicroBatch:
     """Sequences laid end to end."""
 
@@ -103,14 +117,7 @@ class _Piece:
         return sum(len(sequence.tokens) for sequence in self.sequences)
 
 
-def pack(
-    sequences: Sequence[TrainingSequence],
-    dp_size: int,
-    max_tokens: int,
-    *,
-    in_step: bool = False,
-    multiple: int = 1,
-) -> tuple[tuple[MicroBatch, ...], ...]:
+def pack(sequences: Sequence[TrainingSequence], packing: Packing) -> tuple[tuple[MicroBatch, ...], ...]:
     """Return the micro-batches of each data-parallel rank.
 
     Every sequence is in exactly one micro-batch. None holds more than `max_tokens`, except that a longer sequence makes
@@ -125,11 +132,11 @@ def pack(
     for sequence in sequences:
         _check(sequence)
     if not sequences:
-        return ((),) * dp_size
-    shares = _balanced(_pieces(sequences, dp_size, max_tokens), dp_size)
+        return ((),) * packing.data_parallel
+    shares = _balanced(_pieces(sequences, packing.data_parallel, packing.max_tokens), packing.data_parallel)
     filler = _Piece((replace(min(sequences, key=lambda sequence: len(sequence.tokens)), weight=0.0),))
-    bins = [_bins(share or [filler], max_tokens) for share in shares]
-    most = max(map(len, bins)) if in_step else 0
+    bins = [_bins(share or [filler], packing.max_tokens) for share in shares]
+    most, multiple = max(map(len, bins)) if packing.in_step else 0, packing.multiple
     bins = [_as_many(-(-max(most, len(each)) // multiple) * multiple, each, filler) for each in bins]
     return tuple(tuple(map(_micro_batch, each)) for each in bins)
 

@@ -4,14 +4,14 @@ distillation's teacher thinks of them, or nothing.
 Axes: G samples of one prompt, T response tokens of one sample.
 """
 
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from rljob_trainer.algorithms.algorithm import Penalties_T
-from rljob_trainer.batches.token_values import Measure, Measurement, SharedGpus
+from rljob_trainer.batches.token_values import Measurement
 from rljob_trainer.samples import ScoredGroup
 
 
@@ -26,11 +26,11 @@ class Penalised:
 
 
 class Penalties(Protocol):
-    def __call__(self, groups: Many[ScoredGroup]) -> Penalised | None:
+    def __call__(self, groups: Sequence[ScoredGroup]) -> Penalised | None:
         """Return what is taken away; None: nothing."""
 
 
-def no_penalties(groups: Many[ScoredGroup]) -> None:
+def no_penalties(groups: Sequence[ScoredGroup]) -> None:
     """Take nothing away."""
 
 
@@ -41,23 +41,12 @@ class KlPenalties:
     The learner needs a turn of its own for it, before the one in which it trains.
     """
 
-    estimates: Measure
-    """the learner, which holds the policy and what it is compared with: KL estimates [nats]"""
-    gpu_sharing: SharedGpus
+    estimates: Measurement
+    """by the learner, which holds the policy and what it is compared with: KL estimates [nats]"""
     coefficient: float
-    data_parallel: int
-    max_tokens: int
-    """tokens of one micro-batch"""
-    in_step: bool = False
-    """whether all ranks need equally many micro-batches"""
-    multiple: int = 1
-    """what the number of a rank's micro-batches is a multiple of"""
 
-    def __call__(self, groups: Many[ScoredGroup]) -> Penalised:
-        measured = Measurement(
-            self.estimates, self.gpu_sharing, self.data_parallel, self.max_tokens, self.in_step, self.multiple
-        )
-        kl = measured(groups)
+    def __call__(self, groups: Sequence[ScoredGroup]) -> Penalised:
+        kl = self.estimates(groups)
         every = np.concatenate([np.empty(0), *(kl_T for group in kl for kl_T in group)])
         return Penalised(
             groups=tuple(tuple(self.coefficient * kl_T for kl_T in group) for group in kl),

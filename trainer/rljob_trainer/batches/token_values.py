@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rljob_trainer.batches.packing import MicroBatch, TrainingSequence, pack
+from rljob_trainer.batches.packing import MicroBatch, Packing, TrainingSequence, pack
 from rljob_trainer.samples import Group, ScoredGroup
 
 Shares = tuple[tuple[MicroBatch, ...], ...]
@@ -41,17 +41,11 @@ def no_values(groups: Sequence[ScoredGroup]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A measure of the learner's, and how its tokens are packed."""
+    """A measure of the learner's, of packed tokens."""
 
     measure: Measure
     gpu_sharing: SharedGpus
-    data_parallel: int
-    max_tokens: int
-    """tokens of one micro-batch"""
-    in_step: bool = False
-    """whether all ranks need equally many micro-batches"""
-    multiple: int = 1
-    """what the number of a rank's micro-batches is a multiple of"""
+    packing: Packing
 
     def __call__(self, groups: Sequence[ScoredGroup]) -> tuple[tuple[Measured_T, ...], ...]:
         """Return a number for each response token of each sample of each group."""
@@ -67,8 +61,7 @@ class Measurement:
         """Return the numbers of each sample's tokens, by the number of the sample."""
         if not sequences:
             return {}
-        in_step, multiple = self.in_step, self.multiple
-        shares = pack(sequences, self.data_parallel, self.max_tokens, in_step=in_step, multiple=multiple)
+        shares = pack(sequences, self.packing)
         with self.gpu_sharing.training():
             measured = self.measure(shares)
         return dict(

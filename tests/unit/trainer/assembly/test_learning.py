@@ -54,8 +54,8 @@ def test_all_that_the_learner_gets_is_packed_for_its_chunks(tmp_path, chunks, mu
     material = SimpleNamespace(algorithm=chosen_algorithm(spec), model=tmp_path)
     group = SimpleNamespace(kl=len)
     made = Learner(foundation, material, group)._batches(None)
-    found = (made.multiple, made.penalties.multiple, measurement(foundation, None, None).multiple)
-    assert found == (multiple,) * 3
+    made_of = (made, made.penalties.estimates, measurement(foundation, None, None))
+    assert [each.packing.multiple for each in made_of] == [multiple] * 3
 
 
 def test_every_slot_of_a_colocated_engine_has_its_rank_of_the_learner():

@@ -16,7 +16,7 @@ from rljob_trainer.algorithms.reinforce_plus_plus import returns_whitened
 from rljob_trainer.algorithms.sft import ones
 from rljob_trainer.batches.batches import Batches, shares
 from rljob_trainer.batches.loss_weights import by_constant, by_sample, by_token
-from rljob_trainer.batches.packing import UNKNOWN
+from rljob_trainer.batches.packing import UNKNOWN, Packing
 from rljob_trainer.batches.penalties import Penalised, no_penalties
 from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup, Segment
 
@@ -34,8 +34,7 @@ def batches(**changes) -> Batches:
         "weights": by_token,
         "keep_zero_advantage": False,
         "global_batch_size": 4,
-        "data_parallel": 1,
-        "max_tokens": 1000,
+        "packing": Packing(1, 1000),
     }
     return Batches(**settings | changes)
 
@@ -48,7 +47,7 @@ def test_samples_without_advantage_are_left_out_but_count_in_the_mean():
 
 
 def test_micro_batches_of_a_step_are_a_multiple():
-    (step,) = batches(multiple=4)((scored("0:0", (1.0, 0.0)), scored("0:1", (1.0, 1.0))))
+    (step,) = batches(packing=Packing(1, 1000, multiple=4))((scored("0:0", (1.0, 0.0)), scored("0:1", (1.0, 1.0))))
     assert [len(share) for share in step.micro_batches_by_rank] == [4]
 
 
@@ -198,7 +197,7 @@ def test_the_samples_of_a_step_are_those_that_follow_each_other():
 
 def test_ranks_and_micro_batches_are_as_many_as_the_settings_say():
     groups = tuple(scored(f"0:{row}", (1.0, 0.0)) for row in range(4))
-    (step,) = batches(global_batch_size=8, data_parallel=2, max_tokens=10)(groups)
+    (step,) = batches(global_batch_size=8, packing=Packing(2, 10))(groups)
     assert [[len(each.tokens_T) for each in share] for share in step.micro_batches_by_rank] == [[10, 10]] * 2
 
 

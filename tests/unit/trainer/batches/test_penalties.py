@@ -7,8 +7,9 @@ from functools import partial
 import numpy as np
 import pytest
 
+from rljob_trainer.batches.packing import Packing
 from rljob_trainer.batches.penalties import KlPenalties, no_penalties
-from rljob_trainer.batches.token_values import Measurement
+from rljob_trainer.batches.token_values import Measure, Measurement
 from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup, Segment
 
 
@@ -36,7 +37,11 @@ def scored(uid: str, *responses: tuple[int, ...]) -> ScoredGroup:
 
 
 def penalties(learner: Learner, ranks: int = 1, budget: int = 12) -> KlPenalties:
-    return KlPenalties(partial(learner.kl, estimator="k2"), learner, 0.5, ranks, budget)
+    return half_of(partial(learner.kl, estimator="k2"), Packing(ranks, budget), learner)
+
+
+def half_of(measure: Measure, packing: Packing, learner: Learner | None = None) -> KlPenalties:
+    return KlPenalties(Measurement(measure, learner or Learner(), packing), 0.5)
 
 
 GROUPS = (scored("0:0", (7, 8, 9), (4,), (5, 6)), scored("0:1", (10, 20), (30, 40, 50, 60)))
@@ -59,8 +64,8 @@ def test_the_learner_measures_a_multiple_of_micro_batches() -> None:
         sizes.extend(map(len, shares))
         return Learner().kl(shares, "k2")
 
-    several = KlPenalties(measure, Learner(), 0.5, 1, 1000, multiple=4)(GROUPS)
-    alone = KlPenalties(measure, Learner(), 0.5, 1, 1000)(GROUPS)
+    several = half_of(measure, Packing(1, 1000, multiple=4))(GROUPS)
+    alone = half_of(measure, Packing(1, 1000))(GROUPS)
     assert sizes == [4, 1]
     assert several.kl == alone.kl
     for found, wanted in zip(several.groups, alone.groups, strict=True):
@@ -90,7 +95,7 @@ def test_without_a_penalty_nothing_is_taken_away() -> None:
 
 def test_a_mean_is_taken_over_the_tokens_of_all_samples() -> None:
     learner = Learner()
-    measured = Measurement(partial(learner.kl, estimator="k1"), learner, 2, 12)
+    measured = Measurement(partial(learner.kl, estimator="k1"), learner, Packing(2, 12))
     assert measured.mean([group.group for group in GROUPS]) == pytest.approx((39 + 210) / 12 / 10)
 
 
@@ -107,21 +112,21 @@ def test_responses_that_no_engine_made_are_measured_too() -> None:
     group = ScoredGroup(Group(prompt, (Sample((7, 9), (), "", 0, "stop", ""),)), (0.0,))
     assert penalties(Learner())((group,)).kl == pytest.approx(0.8)
     given = []
-    KlPenalties(lambda shares: given.extend(shares) or Learner().kl(shares, "k1"), Learner(), 0.5, 1, 9)((group,))
+    half_of(lambda shares: given.extend(shares) or Learner().kl(shares, "k1"), Packing(1, 9))((group,))
     assert given[0][0].logprobs_R.tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("cut", [lambda found: found[:-1], lambda found: [share[:-1] for share in found]])
 def test_a_learner_that_answers_for_fewer_tokens_is_not_believed(cut) -> None:
     learner = Learner()
-    measured = Measurement(lambda shares: cut(learner.kl(shares, "k1")), learner, 2, 12)
+    measured = Measurement(lambda shares: cut(learner.kl(shares, "k1")), learner, Packing(2, 12))
     with pytest.raises(ValueError, match="shorter"):
         measured(GROUPS)
 
 
 def test_numbers_belong_to_samples_by_their_place_also_behind_an_empty_one() -> None:
     learner = Learner()
-    measured = Measurement(partial(learner.kl, estimator="k1"), learner, 1, 1000)
+    measured = Measurement(partial(learner.kl, estimator="k1"), learner, Packing(1, 1000))
     found = measured((scored("0:0", (), (4,)), scored("0:1", (5,), (), (6, 7))))
     assert [[each.tolist() for each in group] for group in found] == [
         [[], [pytest.approx(0.4)]],
@@ -139,5 +144,5 @@ def test_penalties_are_measured_within_the_budget_of_a_micro_batch_and_by_all_ra
         asked.extend([[len(batch.tokens_T) for batch in share] for share in shares])
         return [[np.zeros(len(batch.targets_R), np.float32) for batch in share] for share in shares]
 
-    KlPenalties(measure, Learner(), 0.5, 2, 9)((scored("0:0", (1,), (2,)), scored("0:1", (3,), (4,))))
+    half_of(measure, Packing(2, 9))((scored("0:0", (1,), (2,)), scored("0:1", (3,), (4,))))
     assert asked == [[8], [8]]

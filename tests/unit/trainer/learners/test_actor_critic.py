@@ -9,6 +9,7 @@ import pytest
 from rljob_trainer.algorithms.ppo import GeneralizedAdvantage
 from rljob_trainer.batches.batches import Batches, StepBatch
 from rljob_trainer.batches.loss_weights import by_token
+from rljob_trainer.batches.packing import Packing
 from rljob_trainer.batches.penalties import no_penalties
 from rljob_trainer.learners.actor_critic import ActorCritic, explained_variance
 from rljob_trainer.learners.group import summary
@@ -55,8 +56,7 @@ def steps(groups: tuple[ScoredGroup, ...], value: Expected = 0.25, size: int = 2
         weights=by_token,
         keep_zero_advantage=True,
         global_batch_size=size,
-        data_parallel=1,
-        max_tokens=1000,
+        packing=Packing(1, 1000),
         values=values,
         returns=GAE.returns,
     )

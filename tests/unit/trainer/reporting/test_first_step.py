@@ -15,6 +15,7 @@ from rljob_trainer.algorithms.grpo import GroupRelative
 from rljob_trainer.assembly.null_parts import NoBatches, NoLearner
 from rljob_trainer.batches.batches import Batches
 from rljob_trainer.batches.loss_weights import by_token
+from rljob_trainer.batches.packing import Packing
 from rljob_trainer.batches.penalties import no_penalties
 from rljob_trainer.metrics import LearnerMetrics, Publication
 from rljob_trainer.reporting.events import read_events
@@ -176,8 +177,7 @@ BATCHES = Batches(
     weights=by_token,
     keep_zero_advantage=False,
     global_batch_size=4,
-    data_parallel=2,
-    max_tokens=16,
+    packing=Packing(2, 16),
 )
 GROUPS = (group("0:0"), group("0:1", logprob=-0.5))
 

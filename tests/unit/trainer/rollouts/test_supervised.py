@@ -12,6 +12,7 @@ from rljob_trainer.algorithms.sft import ones
 from rljob_trainer.assembly.null_parts import NoGpuSharing
 from rljob_trainer.batches.batches import Batches
 from rljob_trainer.batches.loss_weights import by_token
+from rljob_trainer.batches.packing import Packing
 from rljob_trainer.batches.penalties import no_penalties
 from rljob_trainer.batches.token_values import Measurement
 from rljob_trainer.data.prompt_scheduler import Lead, PromptScheduler
@@ -70,7 +71,7 @@ def test_what_is_issued_and_consumed_is_journaled(source: References, tmp_path: 
 
 def test_responses_without_rewards_and_engines_are_trained_on(source: References) -> None:
     scored = source.score(source.collect(0))
-    make = Batches(ones, no_penalties, by_token, False, global_batch_size=4, data_parallel=1, max_tokens=100)
+    make = Batches(ones, no_penalties, by_token, False, global_batch_size=4, packing=Packing(1, 100))
     (step,) = make(scored)
     (micro_batch,) = step.micro_batches_by_rank[0]
     responses = sum(len(group.group.samples_G[0].tokens_T) for group in scored)
@@ -81,7 +82,7 @@ def test_responses_without_rewards_and_engines_are_trained_on(source: References
 def test_of_a_conversation_only_the_answers_are_trained_on(source: References) -> None:
     said = (Segment(2, "yes", True), Segment(3, "and?", False), Segment(1, "no", True))
     talked = replace(source, references=Held([SftResponse("yesand?no", (11, 12, 13, 14, 15, 16), said)] * ROWS))
-    make = Batches(ones, no_penalties, by_token, False, global_batch_size=4, data_parallel=1, max_tokens=100)
+    make = Batches(ones, no_penalties, by_token, False, global_batch_size=4, packing=Packing(1, 100))
     (step,) = make(talked.score(talked.collect(0)))
     (micro_batch,) = step.micro_batches_by_rank[0]
     assert micro_batch.targets_R.tolist() == [11, 12, 16] * 4
@@ -100,14 +101,14 @@ def test_held_out_responses_are_measured_by_their_answers_tokens(data_parallel: 
     def logprobs(shares):
         return [[-batch.targets_R.astype(np.float32) for batch in share] for share in shares]
 
-    measured = HeldOutReferences(groups, Measurement(logprobs, NoGpuSharing(), data_parallel, max_tokens=8)).measure()
+    measured = HeldOutReferences(groups, Measurement(logprobs, NoGpuSharing(), Packing(data_parallel, 8))).measure()
     assert measured.perplexity == pytest.approx(exp((1 + 2 + 3 + 4) / 4))
     assert (measured.questions, measured.sampled, measured.greedy) == (2, None, None)
 
 
 def test_a_model_that_computes_no_numbers_has_no_perplexity() -> None:
     groups = [answered(Prompt("heldOut:0", "q", "q", (1,), "", {}), SftResponse("maybe", (4,)))]
-    broken = Measurement(lambda shares: [[np.array([np.nan], np.float32)]], NoGpuSharing(), 1, max_tokens=8)
+    broken = Measurement(lambda shares: [[np.array([np.nan], np.float32)]], NoGpuSharing(), Packing(1, 8))
     assert HeldOutReferences(groups, broken).measure().perplexity is None
 
 

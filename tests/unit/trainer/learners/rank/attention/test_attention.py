@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rljob_trainer.batches.packing import TrainingSequence, pack
+from rljob_trainer.batches.packing import Packing, TrainingSequence, pack
 from rljob_trainer.learners.rank.attention import flash
 from rljob_trainer.learners.rank.attention.attention import KERNELS, PackedAttention, PackedTokens, PaddedKernel
 from rljob_trainer.learners.rank.attention.flash import PLAIN, Sight
@@ -27,7 +27,7 @@ def test_each_sequence_attends_causally_to_itself_alone_and_gradients_agree(sigh
         TrainingSequence(tokens, 1, 1.0, (-1.0,) * (len(tokens) - 1), 1.0)
         for tokens in ((1, 2, 3, 4, 5), (1, 2, 9), (1, 2, 3, 7, 7, 7, 7), (8, 8))
     ]
-    ((batch,),) = pack(sequences, 1, 10_000)
+    ((batch,),) = pack(sequences, Packing(1, 10_000))
     layout = token_layout(batch)
     torch.manual_seed(0)
     q, k, v = (torch.randn(len(layout.tokens_N), heads, SIZE, requires_grad=True) for heads in (HEADS, GROUPS, GROUPS))
@@ -73,7 +73,9 @@ def test_the_kernel_for_gpus_gives_what_the_one_for_cpus_gives(
     monkeypatch.setattr(flash, "varlen_attn", causal_attention_of_each_sequence)
     monkeypatch.setattr(flash, "sees_windows", lambda attend, device: True)  # see test_flash.py
     tokens = [(1, 2, 3, 4, 5), (1, 2, 9) if shared else (7, 2, 9), (8, 8)]
-    ((batch,),) = pack([TrainingSequence(each, 1, 1.0, (-1.0,) * (len(each) - 1), 1.0) for each in tokens], 1, 10_000)
+    ((batch,),) = pack(
+        [TrainingSequence(each, 1, 1.0, (-1.0,) * (len(each) - 1), 1.0) for each in tokens], Packing(1, 10_000)
+    )
     layout = token_layout(batch)
     assert layout.is_plain is not shared
     torch.manual_seed(0)
@@ -98,7 +100,9 @@ def test_tokens_that_fill_up_shares_change_no_other_and_have_no_gradient(
     monkeypatch.setattr(flash, "varlen_attn", causal_attention_of_each_sequence)
     monkeypatch.setattr(flash, "sees_windows", lambda attend, device: True)  # see test_flash.py
     tokens = [(1, 2, 3, 4, 5), (1, 2, 9) if shared else (7, 2, 9), (8, 8)]
-    ((batch,),) = pack([TrainingSequence(each, 1, 1.0, (-1.0,) * (len(each) - 1), 1.0) for each in tokens], 1, 10_000)
+    ((batch,),) = pack(
+        [TrainingSequence(each, 1, 1.0, (-1.0,) * (len(each) - 1), 1.0) for each in tokens], Packing(1, 10_000)
+    )
     layout = token_layout(batch)
     number, filled = len(layout.tokens_N), layout.filled(7)
     torch.manual_seed(0)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_trainer.batches.packing import MicroBatch, TrainingSequence, pack
+from rljob_trainer.batches.packing import MicroBatch, Packing, TrainingSequence, pack
 from rljob_trainer.learners.rank.attention import flash
 from rljob_trainer.learners.rank.attention.attention import PaddedKernel
 from rljob_trainer.learners.rank.attention.context import PaddedShare, VarlenShare
@@ -27,7 +27,7 @@ def packed(pairs: list[tuple[list[int], list[int]]]) -> MicroBatch:
         TrainingSequence((*prompt, *response), len(prompt), 1.0, (-1.0,) * len(response), 1.0)
         for prompt, response in pairs
     ]
-    ((batch,),) = pack(sequences, 1, 10_000)
+    ((batch,),) = pack(sequences, Packing(1, 10_000))
     return batch
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_trainer.batches.packing import MicroBatch, TrainingSequence, pack
+from rljob_trainer.batches.packing import MicroBatch, Packing, TrainingSequence, pack
 from rljob_trainer.learners.rank.attention.layout import token_layout
 
 parts = st.lists(st.integers(0, 2), min_size=1, max_size=5)
@@ -18,7 +18,7 @@ def packed(pairs: list[tuple[list[int], list[int]]]) -> MicroBatch:
         TrainingSequence((*prompt, *response), len(prompt), 1.0, (-1.0,) * len(response), 1.0)
         for prompt, response in pairs
     ]
-    ((batch,),) = pack(sequences, 1, 10_000)
+    ((batch,),) = pack(sequences, Packing(1, 10_000))
     return batch
 
 
