@@ -710,11 +710,6 @@ class Training(Section):
     """Adam and its learning-rate schedule"""
 
     @property
-    def token_shares(self) -> int:
-        """Return into how many parts the tokens of a rank are divided between the matrices of its layers."""
-        return self.tensor_parallel if self.sequence_parallel else 1
-
-    @property
     def micro_batch_tokens(self) -> int:
         """Return how many tokens a micro-batch has at most, on all ranks that share it."""
         return self.max_tokens_per_gpu * self.context_parallel

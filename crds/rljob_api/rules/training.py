@@ -28,15 +28,16 @@ RANKS = requires(
 def valid_parallelism(spec: Spec) -> str | None:
     """Return the closest tensor or pipeline size that divides the learner's GPUs, or the closest number of GPUs."""
     wanted = sizes(spec)
+    layout = wanted.layout
     options = [
         f"{name} {near}"
         for name, size, other in (
-            ("tensorParallel", wanted.tensor_parallel, wanted.pipeline_parallel),
-            ("pipelineParallel", wanted.pipeline_parallel, wanted.tensor_parallel),
+            ("tensorParallel", layout.tensor, layout.pipeline),
+            ("pipelineParallel", layout.pipeline, layout.tensor),
         )
         if (near := closest_divisor(wanted.ranks, size, other))
     ]
-    model = wanted.tensor_parallel * wanted.pipeline_parallel
+    model = layout.tensor * layout.pipeline
     period = model // math.gcd(model, wanted.nodes)
     gpus = max(1, round(wanted.gpus_per_node / period)) * period
     options += [f"gpusPerNode {gpus}"] if gpus <= MOST_GPUS_PER_NODE else []
@@ -66,8 +67,9 @@ PARALLELISM = requires(
 def valid_context_parallelism(spec: Spec) -> str | None:
     """Return the closest size that divides the ranks which hold the same part of the model."""
     wanted = sizes(spec)
-    model = wanted.tensor_parallel * wanted.pipeline_parallel
-    near = closest_divisor(wanted.ranks // model, wanted.context_parallel, 1)
+    layout = wanted.layout
+    model = layout.tensor * layout.pipeline
+    near = closest_divisor(wanted.ranks // model, layout.context, 1)
     return f"{context.alias} {near}" if near else None
 
 

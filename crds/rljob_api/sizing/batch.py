@@ -12,7 +12,7 @@ from math import gcd
 
 from rljob_api.errors import ManifestError, Problem
 from rljob_api.sections import INT32, Spec
-from rljob_api.sizing.topology import sizes
+from rljob_api.sizing.parallel_layout import parallel_layout
 
 LEAST = {"prompts": 1, "samples_per_prompt": 2, "global_batch_size": 1, "steps_per_rollout": 1}
 MOST = {"prompts": 1_000_000, "samples_per_prompt": 10_000, "global_batch_size": INT32, "steps_per_rollout": INT32}
@@ -49,7 +49,7 @@ def request(spec: Spec) -> Request:
         samples_per_prompt=1 if spec.is_sft else spec.rollout.samples_per_prompt,
         global_batch_size=training.global_batch_size,
         steps_per_rollout=training.steps_per_rollout,
-        data_parallel=max(1, sizes(spec).data_parallel),
+        data_parallel=max(1, parallel_layout(training).data),
     )
 
 

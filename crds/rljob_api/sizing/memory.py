@@ -138,7 +138,7 @@ def learner(model: Shape, spec: Spec, where: Topology) -> tuple[Item, ...]:
 def optimizer(model: Shape, spec: Spec, where: Topology, parameters: int) -> list[Item]:
     """Return what the policy's optimizer keeps on the GPU: all of its state, or one part of it at a time."""
     if spec.training.optimizer.offload:
-        largest = model.embedding(where.tensor_parallel) * state_bytes(spec) // where.copies
+        largest = model.embedding(where.layout.tensor) * state_bytes(spec) // where.layout.copies
         formula = "256 MiB, or the state of the largest matrix; the rest is in host memory"
         return [Item("optimizer state", max(OPTIMIZER_CHUNK, largest), formula, exact=False)]
     formula = f"{shared_formula(model, where, 8)}, distributed optimizer"
@@ -161,23 +161,23 @@ def fullest(model: Shape, where: Topology, *, valued: bool = False) -> int:
 
 def by_stage(model: Shape, where: Topology, valued: bool) -> tuple[int, ...]:
     """Return the parameters of a rank of each pipeline stage."""
-    sizes = where.tensor_parallel, where.pipeline_parallel, where.expert_ranks
-    layers = where.chunk_layers(model.layers)
-    stages = range(where.pipeline_parallel)
+    sizes = where.layout.tensor, where.layout.pipeline, where.layout.expert_ranks
+    layers = where.layout.chunk_layers(model.layers)
+    stages = range(where.layout.pipeline)
     return tuple(model.stage(index, *sizes, valued=valued, layers=layers) for index in stages)
 
 
 def shared(model: Shape, where: Topology, parameters: int, size: int) -> int:
     """Return a rank's part of what the ranks that hold the same parameters share out, of `size` bytes for each."""
     sizes = by_stage(model, where, valued=False)
-    stage, chunks = sizes.index(max(sizes)), where.chunk_layers(model.layers)
-    _dense, routed = model.layers_in(stage, chunks, where.pipeline_parallel)
-    experts = routed * model.experts_of_layer(where.expert_ranks)
-    return -(-(parameters - experts) * size // where.copies) - (-experts * size // where.expert_data_parallel)
+    stage, chunks = sizes.index(max(sizes)), where.layout.chunk_layers(model.layers)
+    _dense, routed = model.layers_in(stage, chunks, where.layout.pipeline)
+    experts = routed * model.experts_of_layer(where.layout.expert_ranks)
+    return -(-(parameters - experts) * size // where.layout.copies) - (-experts * size // where.layout.expert_data)
 
 
 def shared_formula(model: Shape, where: Topology, size: int, letter: str = "P") -> str:
-    copies = "DP" if where.context_parallel == 1 else "(CP x DP)"
+    copies = "DP" if where.layout.context == 1 else "(CP x DP)"
     return (
         f"({letter} - X) x {size} / {copies} + X x {size} / XDP" if model.experts else f"{letter} x {size} / {copies}"
     )
@@ -224,15 +224,15 @@ def activations(model: Shape, spec: Spec, where: Topology) -> int:
     """
     mlps = model.experts_per_token * (3 * model.ffn + 2 * model.hidden) if model.experts else 3 * model.ffn
     mlps = max(mlps + 3 * model.shared_ffn, 3 * model.dense_ffn)
-    gathered = 2 * model.key * where.context_parallel if where.context_parallel > 1 else 0
+    gathered = 2 * model.key * where.layout.context if where.layout.context > 1 else 0
     attention = 2 * (model.query + 2 * model.key) + model.query
     whole = around_norms(model) * model.hidden
     if model.latent:
         attention = 5 * model.query + model.latent.keys_values
         whole += 2 * model.latent.norms
     split = attention + mlps + gathered
-    shares, kept = spec.training.token_shares, kept_layers(model, where)
-    of_layer = whole // shares + split // where.tensor_parallel
+    shares, kept = where.layout.token_shares, kept_layers(model, where)
+    of_layer = whole // shares + split // where.layout.tensor
     per_token = kept * model.hidden // shares + of_layer if recomputes(spec) else kept * of_layer
     if shares > 1:
         per_token += model.hidden
@@ -250,11 +250,11 @@ def kept_layers(model: Shape, where: Topology) -> int:
     With equally many layers in each stage, the first keeps most: PP micro-batches of L / PP layers. With VP chunks in
     each stage it keeps more: (PP x VP + PP - 1) micro-batches of L / (PP x VP) layers.
     """
-    stages = where.pipeline_parallel
-    if where.virtual_pipeline > 1:
-        chunks = where.chunk_layers(model.layers)
+    stages = where.layout.pipeline
+    if where.layout.virtual > 1:
+        chunks = where.layout.chunk_layers(model.layers)
         return max(kept_of_chunks(chunks[stage::stages], stage, stages) for stage in range(stages))
-    return max((stages - index) * own for index, own in enumerate(where.stage_layers(model.layers)))
+    return max((stages - index) * own for index, own in enumerate(where.layout.stage_layers(model.layers)))
 
 
 def kept_of_chunks(layers: Sequence[int], stage: int, stages: int) -> int:
@@ -269,7 +269,7 @@ def kept_of_chunks(layers: Sequence[int], stage: int, stages: int) -> int:
 def activation_formula(model: Shape, spec: Spec, where: Topology) -> str:
     size, mlps = BYTES[spec.training.precision], "A(3F + 2H)" if model.experts else "3F"
     mlps += " + 3S" if model.shared_ffn else ""
-    gathered = " + 2K x CP" if where.context_parallel > 1 else ""
+    gathered = " + 2K x CP" if where.layout.context > 1 else ""
     matrices = f"{'5Q + U' if model.latent else '2(Q + 2K) + Q'} + {mlps}{gathered}"
     norms = f"{around_norms(model)}H"
     whole = f"{norms} + 2R" if model.latent else norms
@@ -286,9 +286,9 @@ def activation_formula(model: Shape, spec: Spec, where: Topology) -> str:
 
 
 def kept_formula(model: Shape, where: Topology) -> str:
-    if where.pipeline_layers:
+    if where.layout.layers:
         return str(kept_layers(model, where))
-    return "L x (1 + (PP - 1) / (PP x VP))" if where.virtual_pipeline > 1 else "L"
+    return "L x (1 + (PP - 1) / (PP x VP))" if where.layout.virtual > 1 else "L"
 
 
 def recomputes(spec: Spec) -> bool:
@@ -305,10 +305,10 @@ KEPT_FORMULA = "maxTokensPerGpu x V x {size}, at most 5 GiB (a sixteenth of the 
 
 def logits(model: Shape, spec: Spec, where: Topology) -> Item:
     whole = spec.training.max_tokens_per_gpu * model.vocabulary
-    if spec.runtime.device is Device.GPU and where.tensor_parallel == 1:
+    if spec.runtime.device is Device.GPU and where.layout.tensor == 1:
         size = BYTES[spec.training.precision]
         return Item("logits", min(MOST_KEPT, whole * size), KEPT_FORMULA.format(size=size), exact=False)
-    return Item("logits", 2 * min(HEAD_CHUNK, 4 * whole // where.tensor_parallel), LOGITS_FORMULA, exact=False)
+    return Item("logits", 2 * min(HEAD_CHUNK, 4 * whole // where.layout.tensor), LOGITS_FORMULA, exact=False)
 
 
 def engine(model: Shape, spec: Spec, kv_bytes: int) -> tuple[Item, ...]:

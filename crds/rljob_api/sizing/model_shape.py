@@ -142,7 +142,7 @@ class Shape:
         """Return the parameters of one rank of a pipeline stage. The last stage keeps a copy of a tied embedding.
 
         With `valued`, of a critic: it has a row of `hidden` where the policy projects onto the vocabulary. `layers` are
-        those of every chunk, as `Topology.chunk_layers` has them; empty: each stage has equally many.
+        those of every chunk, as `ParallelLayout.chunk_layers` has them; empty: each stage has equally many.
         """
         first, last = index == 0, index == pipeline_parallel - 1
         embeddings = int(first) + int(last and not valued and not (first and self.tied))

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Literal
 
 from rljob_api.sections import Placement, Spec
+from rljob_api.sizing.parallel_layout import ParallelLayout, parallel_layout
 
 NodeGroup = Literal["workers", "trainer", "rollout"]
 GPU = "nvidia.com/gpu"
@@ -91,58 +92,13 @@ class Topology:
     """Where every process of a run sits."""
 
     placement: Placement
-    tensor_parallel: int
-    pipeline_parallel: int
-    context_parallel: int
-    data_parallel: int
-    expert_parallel: int
-    expert_tensor_parallel: int
+    layout: ParallelLayout
     shapes: tuple[Shape, ...]
     """the nodes, in their order"""
     ranks: int
     """of the learner; 0: it is left out"""
     num_engines: int
     gpus_per_engine: int
-    pipeline_layers: tuple[int, ...] = ()
-    """of each chunk of the pipeline, in the model's order; empty: each has equally many"""
-    virtual_pipeline: int = 1
-    """chunks that each pipeline stage has"""
-
-    def chunk_layers(self, layers: int) -> tuple[int, ...]:
-        """Return how many of a model's layers each chunk has, in the model's order: chunk i is of stage i % PP."""
-        chunks = self.pipeline_parallel * self.virtual_pipeline
-        return self.pipeline_layers or (layers // chunks,) * chunks
-
-    def stage_layers(self, layers: int) -> tuple[int, ...]:
-        """Return how many of a model's layers each pipeline stage has."""
-        chunks, stages = self.chunk_layers(layers), self.pipeline_parallel
-        return tuple(sum(chunks[stage::stages]) for stage in range(stages))
-
-    @property
-    def micro_batch_multiple(self) -> int:
-        """What the number of a rank's micro-batches is a multiple of: Megatron takes those of several chunks in groups
-        of as many as there are stages."""
-        return self.pipeline_parallel if self.virtual_pipeline > 1 else 1
-
-    @property
-    def copies(self) -> int:
-        """Ranks that hold the same weights outside of experts, and share out their optimizer state."""
-        return self.context_parallel * self.data_parallel
-
-    @property
-    def expert_ranks(self) -> int:
-        """Ranks over which the experts of a pipeline stage are spread."""
-        return self.expert_parallel * self.expert_tensor_parallel
-
-    @property
-    def data_ranks_meet(self) -> bool:
-        """Whether ranks of several data-parallel shares share out experts, and so meet in every micro-batch."""
-        return self.tensor_parallel * self.context_parallel % self.expert_ranks > 0
-
-    @property
-    def expert_data_parallel(self) -> int:
-        """Ranks that hold the same experts."""
-        return self.tensor_parallel * self.copies // self.expert_ranks
 
     @property
     def gpus(self) -> int:
@@ -184,9 +140,9 @@ class Topology:
             first += shape.count
 
     def _rank(self, rank: int, slot: Slot) -> LearnerRank:
-        above, tensor = divmod(rank, self.tensor_parallel)
-        above, context = divmod(above, self.context_parallel)
-        pipeline, data = divmod(above, self.data_parallel)
+        above, tensor = divmod(rank, self.layout.tensor)
+        above, context = divmod(above, self.layout.context)
+        pipeline, data = divmod(above, self.layout.data)
         return LearnerRank(rank, tensor, context, data, pipeline, slot)
 
 
@@ -197,23 +153,13 @@ class Sizes:
     placement: Placement
     nodes: int
     gpus_per_node: int
-    tensor_parallel: int
-    pipeline_parallel: int
+    layout: ParallelLayout
     engines: int
     gpus_per_engine: int
-    context_parallel: int = 1
-    expert_parallel: int = 1
-    expert_tensor_parallel: int = 1
-    pipeline_layers: tuple[int, ...] = ()
-    virtual_pipeline: int = 1
 
     @property
     def ranks(self) -> int:
         return self.nodes * self.gpus_per_node
-
-    @property
-    def data_parallel(self) -> int:
-        return self.ranks // (self.tensor_parallel * self.pipeline_parallel * self.context_parallel)
 
     @property
     def engines_per_node(self) -> int:
@@ -236,15 +182,9 @@ def sizes(spec: Spec) -> Sizes:
         placement=spec.placement,
         nodes=spec.training.nodes,
         gpus_per_node=spec.training.gpus_per_node,
-        tensor_parallel=spec.training.tensor_parallel,
-        pipeline_parallel=spec.training.pipeline_parallel,
+        layout=parallel_layout(spec.training),
         engines=spec.rollout.engines,
         gpus_per_engine=spec.rollout.gpus_per_engine,
-        context_parallel=spec.training.context_parallel,
-        expert_parallel=spec.training.expert_parallel,
-        expert_tensor_parallel=spec.training.expert_tensor_parallel,
-        pipeline_layers=spec.training.pipeline_layers,
-        virtual_pipeline=spec.training.virtual_pipeline,
     )
 
 
@@ -253,18 +193,11 @@ def lay_out(wanted: Sizes, *, learner: bool = True, engines: bool = True) -> Top
     ranks, count = wanted.ranks if learner else 0, wanted.engines if engines else 0
     return Topology(
         placement=wanted.placement,
-        tensor_parallel=wanted.tensor_parallel,
-        pipeline_parallel=wanted.pipeline_parallel,
-        context_parallel=wanted.context_parallel,
-        data_parallel=wanted.data_parallel,
-        expert_parallel=wanted.expert_parallel,
-        expert_tensor_parallel=wanted.expert_tensor_parallel,
+        layout=wanted.layout,
         shapes=tuple(shapes(wanted, ranks, count)),
         ranks=ranks,
         num_engines=count,
         gpus_per_engine=wanted.gpus_per_engine,
-        pipeline_layers=wanted.pipeline_layers,
-        virtual_pipeline=wanted.virtual_pipeline,
     )
 
 

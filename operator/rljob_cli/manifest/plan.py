@@ -13,6 +13,7 @@ from rljob_api.sizing import batch, memory, model_shape
 from rljob_api.sizing.batch import Batch
 from rljob_api.sizing.memory import Estimate
 from rljob_api.sizing.model_shape import Shape
+from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_api.sizing.topology import LearnerRank, Node, Slot, Topology, topology
 from rljob_cli.manifest.fit import Card, Fit, fit
 from rljob_trainer.preflight import Findings
@@ -52,14 +53,7 @@ class Plan:
     gpus: int
     nodes: tuple[Node, ...]
     processes: tuple[Process, ...]
-    tensor_parallel: int
-    pipeline_parallel: int
-    context_parallel: int
-    data_parallel: int
-    expert_parallel: int
-    expert_tensor_parallel: int
-    expert_data_parallel: int
-    """ranks that hold the same experts"""
+    layout: ParallelLayout
     batch: Batch
     optimizer_steps: int
     """of the policy in the whole run"""
@@ -93,13 +87,7 @@ def plan(
         gpus=where.gpus,
         nodes=where.nodes,
         processes=processes(where),
-        tensor_parallel=where.tensor_parallel,
-        pipeline_parallel=where.pipeline_parallel,
-        context_parallel=where.context_parallel,
-        data_parallel=where.data_parallel,
-        expert_parallel=where.expert_parallel,
-        expert_tensor_parallel=where.expert_tensor_parallel,
-        expert_data_parallel=where.expert_data_parallel,
+        layout=where.layout,
         batch=batches,
         optimizer_steps=spec.policy_rollouts * batches.steps_per_rollout,
         critic_only=spec.training.steps - spec.policy_rollouts,
@@ -132,7 +120,7 @@ def processes(where: Topology) -> tuple[Process, ...]:
 
 
 def role(where: Topology, rank: LearnerRank) -> str:
-    context = f"context {rank.context}, " if where.context_parallel > 1 else ""
+    context = f"context {rank.context}, " if where.layout.context > 1 else ""
     return f"tensor {rank.tensor}, {context}data {rank.data}, pipeline {rank.pipeline}"
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from rljob_api.sections import Device
 from rljob_api.sizing.memory import Estimate, Item
+from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_cli.manifest.plan import Plan, Range
 
 GIB = 2**30
@@ -20,7 +21,8 @@ Row = Sequence[str]
 
 def as_json(plan: Plan) -> str:
     """Return the plan as a JSON object; keys are the names of its fields, memory also has its sums."""
-    content = asdict(plan)
+    content = asdict(plan) | sizes(plan.layout)
+    del content["layout"]
     if plan.fit is not None:
         content["fit"]["sentence"] = plan.fit.sentence()
     if plan.memory is not None:
@@ -32,6 +34,12 @@ def as_json(plan: Plan) -> str:
             "turns": [asdict(turn) for turn in estimate.turns] if estimate.leaves else [],
         }
     return json.dumps(content, indent=2)
+
+
+def sizes(layout: ParallelLayout) -> dict[str, int]:
+    """Return the parallel sizes as fields of the plan, and the number of ranks that hold the same experts."""
+    axes = ("tensor", "pipeline", "context", "data", "expert", "expert_tensor", "expert_data")
+    return {f"{axis}_parallel": getattr(layout, axis) for axis in axes}
 
 
 def as_tables(plan: Plan, *, boxes: bool) -> RenderableType:
@@ -79,13 +87,13 @@ def batch_rows(plan: Plan) -> list[Row]:
     batch = plan.batch
     made = f"promptsPerStep {batch.prompts} x samplesPerPrompt {batch.samples_per_prompt}"
     rollouts = f"(steps - critic.warmupSteps {plan.critic_only})" if plan.critic_only else "steps"
-    context = f" x context {plan.context_parallel}" if plan.context_parallel > 1 else ""
-    replicas = f"ranks / (tensor {plan.tensor_parallel} x pipeline {plan.pipeline_parallel}{context})"
+    context = f" x context {plan.layout.context}" if plan.layout.context > 1 else ""
+    replicas = f"ranks / (tensor {plan.layout.tensor} x pipeline {plan.layout.pipeline}{context})"
     return [
         ("samples of a step", str(batch.samples), made),
         ("globalBatchSize", str(batch.global_batch_size), f"samples / stepsPerRollout {batch.steps_per_rollout}"),
         ("optimizer steps", str(plan.optimizer_steps), f"{rollouts} x stepsPerRollout {batch.steps_per_rollout}"),
-        ("data parallel", str(plan.data_parallel), replicas),
+        ("data parallel", str(plan.layout.data), replicas),
         *expert_rows(plan),
         ("tokens generated in a step", between(plan.generated_tokens), "1 to maxNewTokens a sample"),
         ("tokens trained on in a step", between(plan.trained_tokens), "prompts included, up to the context length"),
@@ -94,10 +102,10 @@ def batch_rows(plan: Plan) -> list[Row]:
 
 def expert_rows(plan: Plan) -> list[Row]:
     """Return how often each expert is there, where they are spread over ranks."""
-    if plan.expert_parallel * plan.expert_tensor_parallel == 1:
+    if plan.layout.expert_ranks == 1:
         return []
-    spread = f"expertParallel {plan.expert_parallel} x expertTensorParallel {plan.expert_tensor_parallel}"
-    return [("copies of an expert", str(plan.expert_data_parallel), f"ranks of a stage / ({spread})")]
+    spread = f"expertParallel {plan.layout.expert} x expertTensorParallel {plan.layout.expert_tensor}"
+    return [("copies of an expert", str(plan.layout.expert_data), f"ranks of a stage / ({spread})")]
 
 
 def between(bounds: Range) -> str:

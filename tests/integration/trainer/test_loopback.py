@@ -14,11 +14,12 @@ import json, os, sys
 from pathlib import Path
 import psutil, ray
 from rljob_api.sections import Device, Placement
+from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_api.sizing.topology import Sizes, lay_out
 from rljob_trainer.engines.placement import connect
 
 sizes = Sizes(
-    placement=Placement.COLOCATED, nodes=1, gpus_per_node=1, tensor_parallel=1, pipeline_parallel=1, engines=1,
+    placement=Placement.COLOCATED, nodes=1, gpus_per_node=1, layout=ParallelLayout(), engines=1,
     gpus_per_engine=1,
 )
 connect(lay_out(sizes), Device.CPU, None, Path(sys.argv[1]))

@@ -7,6 +7,7 @@ import pytest
 import ray
 
 from rljob_api.sections import Device, Placement
+from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_api.sizing.topology import Engine, Sizes, Slot, lay_out
 from rljob_trainer.assembly.engine_gpus import on_machines, one_for_each_machine
 from rljob_trainer.engines.placement import Place, PlacementError, Slots, assign, reserve
@@ -15,8 +16,7 @@ WANTED = Sizes(
     placement=Placement.DISAGGREGATED,
     nodes=1,
     gpus_per_node=2,
-    tensor_parallel=2,
-    pipeline_parallel=1,
+    layout=ParallelLayout(tensor=2),
     engines=2,
     gpus_per_engine=2,
 )

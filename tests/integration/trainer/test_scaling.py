@@ -13,6 +13,7 @@ from ray.util import placement_group_table
 from rljob_api.control import EngineState
 from rljob_api.exits import Exit
 from rljob_api.sections import Device, Placement
+from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_api.sizing.topology import Sizes, lay_out
 from rljob_trainer.data.prompts import order
 from rljob_trainer.engines.placement import engine_reservation, reserve
@@ -66,7 +67,7 @@ def test_learner_and_engines_sit_on_the_pods_that_are_for_them(pods: RayPods) ->
     groups = {pods.add(group).node_id: group for group in ("rollout", "rollout", "rollout", "trainer")}
     ray.init(address=pods.cluster.address, log_to_driver=False)
     try:
-        wanted = lay_out(Sizes(Placement.DISAGGREGATED, 1, 1, 1, 1, engines=2, gpus_per_engine=1))
+        wanted = lay_out(Sizes(Placement.DISAGGREGATED, 1, 1, ParallelLayout(), engines=2, gpus_per_engine=1))
         slots = reserve(wanted, Device.CPU, 60)
         another = engine_reservation(wanted, Device.CPU)
         asyncio.run(another.acquire())

@@ -16,7 +16,7 @@ from rljob_trainer.assembly.cpu_threads import Threads, threads
 from rljob_trainer.assembly.engine_weights import choices, quantised
 from rljob_trainer.assembly.foundation import Foundation
 from rljob_trainer.assembly.null_parts import NoBatches, NoCheckpoints, NoGpuSharing, NoLearner, SameWeights
-from rljob_trainer.assembly.settings import layout_of, learner_config, learner_environment, loss_settings, sharding
+from rljob_trainer.assembly.settings import learner_config, learner_environment, loss_settings, sharding
 from rljob_trainer.assembly.stages import Material
 from rljob_trainer.batches.batches import Batches
 from rljob_trainer.batches.loss_weights import aggregation
@@ -98,7 +98,7 @@ class Learner:
         checkpoints = Checkpoints(
             directory=self.foundation.directory / DIRECTORY,
             keep=spec.checkpoint.keep,
-            layout=layout_of(self.foundation.topology),
+            layout=str(self.foundation.topology.layout),
             model=material.fingerprint,
             precision=spec.training.precision.value,
             learner=self.group,
@@ -255,8 +255,8 @@ def measurement(foundation: Foundation, measure: Measure, gpu_sharing: SharedGpu
 
 def packing(foundation: Foundation) -> Packing:
     """Return how the learner's layout wants sequences packed."""
-    placed, max_tokens = foundation.topology, foundation.spec.training.micro_batch_tokens
-    return Packing(placed.data_parallel, max_tokens, placed.data_ranks_meet, placed.micro_batch_multiple)
+    layout, max_tokens = foundation.topology.layout, foundation.spec.training.micro_batch_tokens
+    return Packing(layout.data, max_tokens, layout.data_ranks_meet, layout.micro_batch_multiple)
 
 
 def cpu_threads(foundation: Foundation) -> Threads:

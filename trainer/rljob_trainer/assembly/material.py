@@ -7,7 +7,7 @@ from pathlib import Path
 from rljob_api.sections import Spec
 from rljob_api.sizing.token_limits import prompt_room
 from rljob_trainer.assembly.foundation import Foundation
-from rljob_trainer.assembly.settings import chosen_algorithm, layout_of, made_by
+from rljob_trainer.assembly.settings import chosen_algorithm, made_by
 from rljob_trainer.assembly.stages import Material, Source
 from rljob_trainer.conversations import factory as conversations
 from rljob_trainer.data.dataset import Dataset, dataset
@@ -90,7 +90,7 @@ def _stream(foundation: Foundation, data: Dataset, found: Found | None) -> tuple
     stream.seek(saved.prompts)
     journal.rewind(saved.step, path.name)
     journal.check(stream.uids())
-    now = layout_of(foundation.topology)
+    now = str(foundation.topology.layout)
     log.info("action=resume checkpoint=%s step=%d saved_by=%r loaded_by=%r", path, saved.step, saved.layout, now)
     return stream, journal
 

@@ -9,7 +9,7 @@ from rljob_api.algorithms import KNOWN
 from rljob_api.sections import BalanceOver, Device, Experts, KlTarget, Recompute, Replay, Spec
 from rljob_api.sizing.batch import batch
 from rljob_api.sizing.families import BY_MODEL_TYPE
-from rljob_api.sizing.topology import Topology, sizes
+from rljob_api.sizing.topology import sizes
 from rljob_trainer.algorithms import factory
 from rljob_trainer.algorithms.algorithm import Algorithm
 from rljob_trainer.algorithms.errors import AlgorithmError
@@ -23,7 +23,6 @@ from rljob_trainer.learners.config import (
     CriticSettings,
     ImportanceSettings,
     KlSettings,
-    Layout,
     LearnerConfig,
     LossSettings,
     OptimizerSettings,
@@ -239,19 +238,4 @@ def pool_settings(spec: Spec) -> PoolSettings:
         probe_timeout_s=spec.recovery.health_timeout_seconds,
         start_timeout_s=spec.recovery.start_timeout_seconds,
         engines_per_node=sizes(spec).engines_per_node,
-    )
-
-
-def layout_of(sizes: Topology) -> str:
-    """Return the parallel sizes in words, as checkpoints name them."""
-    return str(
-        Layout(
-            tensor=sizes.tensor_parallel,
-            pipeline=sizes.pipeline_parallel,
-            data=sizes.data_parallel,
-            context=sizes.context_parallel,
-            expert=sizes.expert_parallel,
-            expert_tensor=sizes.expert_tensor_parallel,
-            virtual=sizes.virtual_pipeline,
-        )
     )

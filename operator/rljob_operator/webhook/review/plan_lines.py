@@ -34,13 +34,13 @@ def plan_lines(job: AdmittedJob) -> Iterator[str]:
 def _processes(where: Topology) -> str:
     parts = ["1 driver"]
     if where.ranks:
-        layout = f"tensor {where.tensor_parallel}, pipeline {where.pipeline_parallel}, data {where.data_parallel}"
-        if where.virtual_pipeline > 1:
-            layout += f", {where.virtual_pipeline} chunks in a pipeline stage"
-        if where.context_parallel > 1:
-            layout += f", context {where.context_parallel}"
-        if where.expert_ranks > 1:
-            layout += f", experts over {where.expert_parallel}, each over {where.expert_tensor_parallel}"
+        layout = f"tensor {where.layout.tensor}, pipeline {where.layout.pipeline}, data {where.layout.data}"
+        if where.layout.virtual > 1:
+            layout += f", {where.layout.virtual} chunks in a pipeline stage"
+        if where.layout.context > 1:
+            layout += f", context {where.layout.context}"
+        if where.layout.expert_ranks > 1:
+            layout += f", experts over {where.layout.expert}, each over {where.layout.expert_tensor}"
         parts.append(f"{where.ranks} learner ranks ({layout})")
     if where.num_engines:
         parts.append(f"{where.num_engines} engines of {where.gpus_per_engine}")

@@ -38,8 +38,8 @@ def test_context_parallel_ranks_share_the_tokens_of_long_samples(good: str) -> N
 def test_context_parallel_ranks_share_the_optimizer_as_data_parallel_ranks_do(good: str) -> None:
     alone, split = training(good), training(good, contextParallel=4)
 
-    assert (topology(alone.spec).data_parallel, topology(split.spec).data_parallel) == (8, 2)
-    assert topology(alone.spec).copies == topology(split.spec).copies == 8
+    assert (topology(alone.spec).layout.data, topology(split.spec).layout.data) == (8, 2)
+    assert topology(alone.spec).layout.copies == topology(split.spec).layout.copies == 8
     for what in ("weights", "gradients", "Adam moments", "master weights"):
         assert sizes_of(split)[what] == sizes_of(alone)[what]
 
@@ -65,5 +65,5 @@ def test_an_optimizer_step_needs_a_sample_for_each_share_of_data(good: str, cont
 def test_experts_may_be_spread_over_context_parallel_ranks(good: str) -> None:
     where = topology(training(good, contextParallel=2, expertParallel=2).spec)
 
-    assert (where.expert_data_parallel, where.data_ranks_meet) == (4, False)
-    assert topology(training(good, contextParallel=2, expertParallel=4).spec).data_ranks_meet
+    assert (where.layout.expert_data, where.layout.data_ranks_meet) == (4, False)
+    assert topology(training(good, contextParallel=2, expertParallel=4).spec).layout.data_ranks_meet

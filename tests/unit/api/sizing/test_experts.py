@@ -56,7 +56,7 @@ def test_ranks_share_the_optimizer_of_experts_with_those_that_hold_the_same(good
     mlps = 2 * (3 * 32 + 2 * 64)
     per_token = 4 * (4 * 64 + (2 * (128 + 2 * 128) + 128 + mlps) // 2)
 
-    assert (where.data_parallel, where.expert_data_parallel) == (4, 2)
+    assert (where.layout.data, where.layout.expert_data) == (4, 2)
     assert found["weights"].bytes == 2 * rank
     assert found["Adam moments"].bytes == 8 * (rank - experts) // 4 + 8 * experts // 2
     assert found["master weights"].bytes == 4 * (rank - experts) // 4 + 4 * experts // 2

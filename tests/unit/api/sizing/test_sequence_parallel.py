@@ -10,6 +10,7 @@ from rljob_api.sections import RLJob
 from rljob_api.sizing.known_models import ON_THE_HUB
 from rljob_api.sizing.memory import Item, estimate
 from rljob_api.sizing.model_shape import shape
+from rljob_api.sizing.parallel_layout import parallel_layout
 from rljob_api.sizing.topology import topology
 
 DENSE, EXPERTS = (shape(ON_THE_HUB[name]) for name in ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-30B-A3B"))
@@ -65,8 +66,9 @@ def test_formulas_show_what_is_shared_out(good: str) -> None:
 
 
 def test_tokens_of_a_rank_have_as_many_shares_as_tensor_ranks_only_with_sequence_parallelism(good: str) -> None:
-    assert training(good, tensorParallel=4).spec.training.token_shares == 1
-    assert training(good, tensorParallel=4, sequenceParallel=True).spec.training.token_shares == 4
+    assert parallel_layout(training(good, tensorParallel=4).spec.training).token_shares == 1
+    shared = training(good, tensorParallel=4, sequenceParallel=True).spec.training
+    assert parallel_layout(shared).token_shares == 4
 
 
 @pytest.mark.parametrize(("shares", "divided"), [(False, True), (True, False)])

@@ -95,7 +95,7 @@ def test_states_of_experts_are_those_of_the_layers_that_have_some(good: str):
     parameters, experts = fullest(model, where), 4 * model.experts_of_layer(4)
 
     assert parameters == model.stage(0, 1, 2, 4, layers=(7, 1))
-    assert shared(model, where, parameters, 8) == 8 * (parameters - experts) // where.copies + 8 * experts
+    assert shared(model, where, parameters, 8) == 8 * (parameters - experts) // where.layout.copies + 8 * experts
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_states_are_shared_out_by_the_experts_of_the_fullest_stage(good, layers)
     where = topology(job(good, ("steps: 200", stages)).spec)
     parameters, experts = fullest(model, where), 26 * model.experts_of_layer(4)
 
-    assert (where.copies, where.expert_data_parallel) == (4, 1)
+    assert (where.layout.copies, where.layout.expert_data) == (4, 1)
     assert shared(model, where, parameters, 8) == 8 * (parameters - experts) // 4 + 8 * experts
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as some
 
 from rljob_api.reading.manifest import load
 from rljob_api.sections import MOST_RANKS, Placement
+from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_api.sizing.topology import Engine, Node, Shape, Sizes, Slot, lay_out, topology
 
 
@@ -16,15 +17,14 @@ from rljob_api.sizing.topology import Engine, Node, Shape, Sizes, Slot, lay_out,
 def sizes(draw, placement):
     tensor, pipeline, context = draw(some.integers(1, 4)), draw(some.integers(1, 3)), draw(some.integers(1, 3))
     gpus_per_node = draw(some.integers(1, 3)) * tensor * pipeline * context
+    nodes = draw(some.integers(1, 4))
     divisors = [size for size in range(1, gpus_per_node + 1) if gpus_per_node % size == 0]
     per_engine = some.sampled_from(divisors) if placement is Placement.COLOCATED else some.integers(1, 8)
     return Sizes(
         placement=placement,
-        nodes=draw(some.integers(1, 4)),
+        nodes=nodes,
         gpus_per_node=gpus_per_node,
-        tensor_parallel=tensor,
-        pipeline_parallel=pipeline,
-        context_parallel=context,
+        layout=ParallelLayout(tensor, pipeline, context=context).over(nodes * gpus_per_node),
         engines=draw(some.integers(1, 9)),
         gpus_per_engine=draw(per_engine),
     )
@@ -83,7 +83,7 @@ def test_every_slot_is_used(wanted):
 @given(either)
 def test_every_coordinate_of_the_learner_occurs_once(wanted):
     where = lay_out(wanted)
-    axes = (where.tensor_parallel, where.context_parallel, where.data_parallel, where.pipeline_parallel)
+    axes = (where.layout.tensor, where.layout.context, where.layout.data, where.layout.pipeline)
     coordinates = sorted((rank.tensor, rank.context, rank.data, rank.pipeline) for rank in where.learner)
 
     assert coordinates == list(product(*map(range, axes)))
@@ -91,7 +91,7 @@ def test_every_coordinate_of_the_learner_occurs_once(wanted):
 
 def test_ranks_are_in_megatrons_order_tensor_then_data_then_pipeline():
     where = lay_out(
-        Sizes(Placement.COLOCATED, 1, 8, tensor_parallel=2, pipeline_parallel=2, engines=1, gpus_per_engine=1)
+        Sizes(Placement.COLOCATED, 1, 8, ParallelLayout(tensor=2, pipeline=2, data=2), engines=1, gpus_per_engine=1)
     )
 
     assert [(rank.tensor, rank.data, rank.pipeline) for rank in where.learner] == [
@@ -107,7 +107,16 @@ def test_ranks_are_in_megatrons_order_tensor_then_data_then_pipeline():
 
 
 def test_counting_the_largest_run_makes_no_node_rank_or_engine():
-    where = lay_out(Sizes(Placement.DISAGGREGATED, MOST_RANKS // 8, 8, 8, 1, engines=MOST_RANKS, gpus_per_engine=1))
+    where = lay_out(
+        Sizes(
+            Placement.DISAGGREGATED,
+            MOST_RANKS // 8,
+            8,
+            ParallelLayout(8).over(MOST_RANKS),
+            engines=MOST_RANKS,
+            gpus_per_engine=1,
+        )
+    )
 
     assert (where.gpus, where.num_nodes, where.ranks, where.num_engines) == (200_000, 25_000, 100_000, 100_000)
     assert where.shapes == (Shape("trainer", 8, 12_500), Shape("rollout", 8, 12_500))
@@ -125,7 +134,7 @@ def test_counts_are_those_of_what_is_named(wanted):
 
 
 def test_a_rollout_node_holds_whole_engines():
-    where = lay_out(Sizes(Placement.DISAGGREGATED, 1, 8, 8, 1, engines=3, gpus_per_engine=3))
+    where = lay_out(Sizes(Placement.DISAGGREGATED, 1, 8, ParallelLayout(8), engines=3, gpus_per_engine=3))
 
     assert where.nodes == (Node("trainer", 0, 8), Node("rollout", 0, 6), Node("rollout", 1, 3))
     assert where.engines[2] == Engine(2, (Slot(2, 0), Slot(2, 1), Slot(2, 2)))
@@ -136,7 +145,7 @@ def test_a_rollout_node_holds_whole_engines():
 def test_the_topology_of_a_manifest_follows_its_placement(good, placement, gpus, nodes):
     where = topology(load(f"{good}\n  placement: {placement}").spec)
 
-    assert (where.gpus, len(where.nodes), where.data_parallel) == (gpus, nodes, 8)
+    assert (where.gpus, len(where.nodes), where.layout.data) == (gpus, nodes, 8)
 
 
 @pytest.mark.parametrize(

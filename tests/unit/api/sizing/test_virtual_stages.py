@@ -54,7 +54,7 @@ def naive_kept(layers: list[int], stages: int, stage: int) -> int:
 @pytest.mark.parametrize("layers", [[3, 11, 8, 6], [1, 1, 1, 25], [25, 1, 1, 1], [5, 5, 5, 5, 5, 3]])
 def test_uneven_chunks_keep_what_the_schedule_holds_at_most(good: str, layers: list[int]) -> None:
     where = placed(good, 2, len(layers) // 2, pipelineLayers=layers)
-    assert where.stage_layers(28) == (sum(layers[::2]), sum(layers[1::2]))
+    assert where.layout.stage_layers(28) == (sum(layers[::2]), sum(layers[1::2]))
     assert kept_layers(MODEL, where) == max(naive_kept(layers, 2, stage) for stage in range(2))
 
 
@@ -71,10 +71,10 @@ def test_formulas_show_the_factor(good: str) -> None:
 
 def test_a_rank_has_the_layers_of_its_chunks(good: str) -> None:
     model, where = MODEL, placed(good, 2, 2, pipelineLayers=[2, 8, 4, 14])
-    assert where.chunk_layers(28) == (2, 8, 4, 14)
+    assert where.layout.chunk_layers(28) == (2, 8, 4, 14)
     assert fullest(model, where) == model.stage(1, 1, 2) + 8 * model.layer()
-    assert placed(good, 2, 2).chunk_layers(28) == (7, 7, 7, 7)
-    assert placed(good, 2, 2).stage_layers(28) == (14, 14)
+    assert placed(good, 2, 2).layout.chunk_layers(28) == (7, 7, 7, 7)
+    assert placed(good, 2, 2).layout.stage_layers(28) == (14, 14)
 
 
 def test_first_layers_without_experts_are_counted_where_their_chunks_are() -> None:
@@ -107,4 +107,4 @@ def test_chunks_must_divide_the_layers_of_a_stage(good: str) -> None:
 
 
 def test_micro_batches_come_in_groups_of_as_many_as_there_are_stages(good: str) -> None:
-    assert [placed(good, 4, chunks).micro_batch_multiple for chunks in (1, 7)] == [1, 4]
+    assert [placed(good, 4, chunks).layout.micro_batch_multiple for chunks in (1, 7)] == [1, 4]

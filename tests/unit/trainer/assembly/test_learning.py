@@ -8,6 +8,7 @@ import pytest
 
 from rljob_api.reading.manifest import parse
 from rljob_api.sections import Placement
+from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_api.sizing.topology import Sizes, lay_out, topology
 from rljob_trainer.assembly.learning import (
     Learner,
@@ -59,7 +60,7 @@ def test_all_that_the_learner_gets_is_packed_for_its_chunks(tmp_path, chunks, mu
 
 
 def test_every_slot_of_a_colocated_engine_has_its_rank_of_the_learner():
-    placed = lay_out(Sizes(Placement.COLOCATED, 2, 4, 2, 2, engines=3, gpus_per_engine=2))
+    placed = lay_out(Sizes(Placement.COLOCATED, 2, 4, ParallelLayout(2, 2, 2), engines=3, gpus_per_engine=2))
     assert ranks_beside(placed) == {"engine-0": (0, 1), "engine-1": (2, 3), "engine-2": (4, 5)}
 
 

@@ -14,7 +14,6 @@ from rljob_trainer.assembly.settings import (
     chosen_algorithm,
     critic_settings,
     first_round,
-    layout_of,
     lead,
     learner_config,
     loss_settings,
@@ -154,8 +153,8 @@ def test_the_learner_gets_the_chunks_of_its_stages_and_packs_as_they_need(tmp_pa
     stages = {"gpusPerNode": 4, "pipelineParallel": 4, "virtualPipeline": 3}
     spec = parse(manifest(tmp_path, tmp_path, training=stages)).spec
     config, where = learner_config(spec, chosen_algorithm(spec), tmp_path, 1, tmp_path), topology(spec)
-    assert (config.virtual_pipeline, where.virtual_pipeline, where.micro_batch_multiple) == (3, 3, 4)
-    assert layout_of(where) == str(layout(config, 4)) == "tensor 1 x pipeline 4 x data 1, virtual pipeline 3"
+    assert (config.virtual_pipeline, where.layout.virtual, where.layout.micro_batch_multiple) == (3, 3, 4)
+    assert str(where.layout) == str(layout(config, 4)) == "tensor 1 x pipeline 4 x data 1, virtual pipeline 3"
     assert layout(config, 4).micro_batch_multiple == 4
     plain = replace(config, virtual_pipeline=1)
     assert (layout(plain, 4).micro_batch_multiple, str(layout(plain, 4))) == (1, "tensor 1 x pipeline 4 x data 1")
