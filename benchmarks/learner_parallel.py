@@ -24,6 +24,7 @@ from unittest.mock import patch
 import learner_gpu
 import torch
 
+from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.batches.packing import Packing, TrainingSequence, pack
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
 from rljob_trainer.learners.rank.model import model
@@ -74,22 +75,22 @@ class Row:
 ROWS: Mapping[str, Row] = {
     "one": Row(1),
     "data-2": Row(2),
-    "tensor-2": Row(2, layout={"tensor_parallel": 2}),
-    "sequence-2": Row(2, layout={"tensor_parallel": 2, "sequence_parallel": True}),
-    "pipeline-2": Row(2, layout={"pipeline_parallel": 2}),
-    "virtual-2": Row(2, layout={"pipeline_parallel": 2, "virtual_pipeline": 2}),
-    "context-2": Row(2, layout={"context_parallel": 2}),
-    "context-4": Row(4, layout={"context_parallel": 4}),
+    "tensor-2": Row(2, layout={"tensor": 2}),
+    "sequence-2": Row(2, layout={"tensor": 2, "sequence": True}),
+    "pipeline-2": Row(2, layout={"pipeline": 2}),
+    "virtual-2": Row(2, layout={"pipeline": 2, "virtual": 2}),
+    "context-2": Row(2, layout={"context": 2}),
+    "context-4": Row(4, layout={"context": 4}),
     "long-one": Row(1, load="long"),
-    "long-context-2": Row(2, layout={"context_parallel": 2}, load="long"),
-    "long-context-4": Row(4, layout={"context_parallel": 4}, load="long"),
+    "long-context-2": Row(2, layout={"context": 2}, load="long"),
+    "long-context-4": Row(4, layout={"context": 4}, load="long"),
     "experts-in-turn": Row(1, "experts", grouped=False),
     "experts-one": Row(1, "experts"),
     "experts-data-2": Row(2, "experts"),
-    "experts-expert-2": Row(2, "experts", {"expert_parallel": 2}),
-    "experts-expert-4": Row(4, "experts", {"expert_parallel": 4}),
-    "experts-tensor-2": Row(2, "experts", {"tensor_parallel": 2, "expert_tensor_parallel": 2}),
-    "4B-tensor-2": Row(2, "4B", {"tensor_parallel": 2}),
+    "experts-expert-2": Row(2, "experts", {"expert": 2}),
+    "experts-expert-4": Row(4, "experts", {"expert": 4}),
+    "experts-tensor-2": Row(2, "experts", {"tensor": 2, "expert_tensor": 2}),
+    "4B-tensor-2": Row(2, "4B", {"tensor": 2}),
 }
 
 
@@ -121,7 +122,7 @@ def rank(arguments: argparse.Namespace, row: Row) -> None:
         device=arguments.device,
         num_threads=2,
         timeout_s=120.0,
-        **row.layout,
+        layout=ParallelLayout(**row.layout),
     )
     learner = LearnerRank(config, arguments.rank, row.ranks, HOST, arguments.port)
     layout = learner.layout

@@ -23,6 +23,7 @@ import learner_gpu
 import numpy as np
 import torch
 
+from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.batches.packing import Packing, TrainingSequence, pack
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
 from rljob_trainer.learners.rank.optimizer import optimizer
@@ -64,7 +65,7 @@ def rank(arguments: argparse.Namespace) -> None:
         device=arguments.device,
         num_threads=2,
         timeout_s=120.0,
-        tensor_parallel=2,
+        layout=ParallelLayout(tensor=2),
     )
     learner = LearnerRank(config, arguments.rank, 4, HOST, arguments.port)
     first, names, seconds = None, [], []

@@ -90,7 +90,7 @@ def test_layers_that_are_not_trained_come_back_from_the_original(
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "glm4"])
 def test_a_checkpoint_that_several_ranks_have_saved_is_converted_by_one(tmp_path: Path, family: str) -> None:
     source = FAMILIES[family](tmp_path / "source", tied=False)
-    config = learner_config(source, tensor_parallel=2, pipeline_parallel=2)
+    config = learner_config(source, tensor=2, pipeline=2)
     saved = tmp_path / "run" / "checkpoints" / "iter_0000001"
     (_, trained), *_ = run_ranks(train_save_train, 4, config, saved, [sequences(8)], [])
     (done,) = run_ranks(convert, 1, sealed_checkpoint(saved, source), source, tmp_path / "hf")

@@ -56,7 +56,7 @@ def test_every_algorithm_and_correction_takes_the_step_of_a_naive_loop(tiny_llam
 def test_the_divergence_from_the_reference_is_measured_without_a_penalty_in_the_loss(
     tiny_llama_dir: Path, tensor: int, pipeline: int
 ) -> None:
-    config = learner_config(tiny_llama_dir, reference=True, tensor_parallel=tensor, pipeline_parallel=pipeline)
+    config = learner_config(tiny_llama_dir, reference=True, tensor=tensor, pipeline=pipeline)
     results = run_ranks(kl_after_a_step, tensor * pipeline, config, sequences(8))
     before, after, metrics = results[-1]
     assert metrics.kl is None

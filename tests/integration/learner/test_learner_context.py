@@ -18,7 +18,7 @@ from rljob_trainer.learners.config import (
     OptimizerSettings,
     RoutingSettings,
 )
-from support.trainer.learner_data import VOCABULARY_SIZE, learner_config, masked, sequences, valued
+from support.trainer.learner_data import VOCABULARY_SIZE, changed, learner_config, masked, sequences, valued
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import distil, load_and_look, save_and_look, train_and_export, train_critic
 from support.trainer.naive_critic import NaiveCritic
@@ -64,9 +64,7 @@ def named(sizes: Sizes) -> str:
 
 def in_layout(config: LearnerConfig, sizes: Sizes) -> tuple[int, LearnerConfig]:
     context, tensor, pipeline, data = sizes
-    return context * tensor * pipeline * data, replace(
-        config, context_parallel=context, tensor_parallel=tensor, pipeline_parallel=pipeline
-    )
+    return context * tensor * pipeline * data, changed(config, context=context, tensor=tensor, pipeline=pipeline)
 
 
 @cache
@@ -105,7 +103,7 @@ def test_a_critic_of_ranks_that_split_sequences_is_that_of_one_rank(
 ) -> None:
     directory, fitted = checkpoints["qwen3", True], valued(sequences(9, 3), 3)
     critic = CriticSettings(OptimizerSettings(learning_rate=2e-3, total_steps=10, epsilon=1e-4), value_clip=0.08)
-    config = learner_config(directory, critic=critic, context_parallel=2)
+    config = learner_config(directory, critic=critic, context=2)
     results = run_ranks(train_critic, 2, config, [fitted], 64)
     naive = NaiveCritic(directory, critic, [critic.optimizer.learning_rate])
     wanted = naive.step(fitted)
@@ -124,7 +122,7 @@ def test_a_teacher_of_ranks_that_split_sequences_says_what_one_rank_says(
     config = learner_config(checkpoints["llama", True], loss=LOSS, teacher_dir=checkpoints["qwen3", False])
     samples = [replace(sequence, index=index) for index, sequence in enumerate(STEPS[0])]
     ((wanted, step),) = run_ranks(distil, 1, config, samples)
-    for found, split in run_ranks(distil, 2, replace(config, context_parallel=2), samples):
+    for found, split in run_ranks(distil, 2, changed(config, context=2), samples):
         for index in range(len(samples)):
             np.testing.assert_allclose(found[index], wanted[index], rtol=0, atol=2e-5)
         assert split.grad_norm == pytest.approx(step.grad_norm, rel=1e-5)
@@ -153,8 +151,8 @@ def test_a_layout_that_splits_sequences_goes_on_from_another_and_the_other_way_r
 def test_ranks_that_split_sequences_share_out_experts(tmp_path: Path, router: RoutingSettings) -> None:
     experts = tiny("Qwen3MoeForCausalLM", tmp_path, tied=False)
     config = learner_config(
-        experts, loss=LOSS, router=router, context_parallel=2, tensor_parallel=2, expert_parallel=2,
-        expert_tensor_parallel=2,
+        experts, loss=LOSS, router=router, context=2, tensor=2, expert=2,
+        expert_tensor=2,
     )  # fmt: skip
     naive = NaiveLearner(experts, LOSS, config.optimizer, RATES, router)
     steps = [naive.step(STEPS[0], True)]

@@ -28,7 +28,7 @@ LAYOUTS = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)]
 
 
 def config(directory: Path, tensor: int = 1, pipeline: int = 1, **changes: Any) -> LearnerConfig:
-    return learner_config(directory, critic=CRITIC, tensor_parallel=tensor, pipeline_parallel=pipeline, **changes)
+    return learner_config(directory, critic=CRITIC, tensor=tensor, pipeline=pipeline, **changes)
 
 
 @cache

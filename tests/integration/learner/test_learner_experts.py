@@ -14,7 +14,7 @@ from rljob_api.sizing.tensors import ROUTER_BIAS
 from rljob_trainer.assembly.settings import RECOMPUTE
 from rljob_trainer.learners.config import KlSettings, LearnerConfig, LossSettings, RoutingSettings
 from support.trainer.family_scenarios import one_after_the_other, times_attended, train_grouped
-from support.trainer.learner_data import learner_config, sequences
+from support.trainer.learner_data import changed, learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import load_and_look, save_and_look, train_and_export
 from support.trainer.naive_learner import NaiveLearner, NaiveStep
@@ -55,12 +55,12 @@ def named(sizes: Sizes) -> str:
 def in_layout(config: LearnerConfig, sizes: Sizes) -> tuple[int, LearnerConfig]:
     """Return how many ranks there are, and their configuration."""
     tensor, pipeline, data, expert, expert_tensor = sizes
-    return tensor * pipeline * data, replace(
+    return tensor * pipeline * data, changed(
         config,
-        tensor_parallel=tensor,
-        pipeline_parallel=pipeline,
-        expert_parallel=expert,
-        expert_tensor_parallel=expert_tensor,
+        tensor=tensor,
+        pipeline=pipeline,
+        expert=expert,
+        expert_tensor=expert_tensor,
     )
 
 
@@ -129,7 +129,7 @@ def test_experts_behind_latent_attention_train_like_a_naive_hugging_face_loop(la
 
 @pytest.mark.parametrize("again", [RECOMPUTE[Recompute.FULL], ATTENTION_AGAIN], ids=["layers", "attention"])
 def test_latent_attention_that_is_computed_again_trains_alike(latent: Path, again: dict[str, Any]) -> None:
-    config = learner_config(latent, loss=LOSS, router=ROUTER, tensor_parallel=2, megatron_args=again)
+    config = learner_config(latent, loss=LOSS, router=ROUTER, tensor=2, megatron_args=again)
     assert_alike(run_ranks(train_and_export, 2, config, STEPS, BUDGET, True), *naive_run(latent))
 
 

@@ -46,7 +46,7 @@ def trained(checkpoints: dict[Case, Path]) -> Results:
     @cache
     def results(sizes: Sizes) -> dict[Case, list[Any]]:
         tensor, pipeline, data = sizes
-        settings = {"loss": LOSS, "tensor_parallel": tensor, "pipeline_parallel": pipeline}
+        settings = {"loss": LOSS, "tensor": tensor, "pipeline": pipeline}
         cases = [(learner_config(directory, **settings), STEPS, 64) for directory in checkpoints.values()]
         ranks = run_ranks(one_after_the_other, tensor * pipeline * data, export_train_export, cases, timeout_s=240.0)
         return dict(zip(checkpoints, map(list, zip(*ranks, strict=True)), strict=True))

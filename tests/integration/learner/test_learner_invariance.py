@@ -44,7 +44,7 @@ def test_any_split_into_micro_batches_gives_the_same_step(
 
 
 def test_all_ranks_report_the_same_metrics(checkpoints: dict[tuple[str, bool], Path]) -> None:
-    config = learner_config(checkpoints["qwen3", True], loss=LOSS, pipeline_parallel=2)
+    config = learner_config(checkpoints["qwen3", True], loss=LOSS, pipeline=2)
     first, second = run_ranks(train, 4, config, STEPS[:1], BUDGETS["some"], True)[1:3]
     assert replace(first[0], peak_memory_bytes=0) == replace(second[0], peak_memory_bytes=0)
 

@@ -61,7 +61,7 @@ def test_ranks_that_share_out_tokens_have_the_kernels_too(
     checkpoints: dict[tuple[str, bool], Path], processes: Interpreted
 ) -> None:
     directory, steps = checkpoints["qwen3", True], [sequences(5), sequences(4, 1)]
-    config = learner_config(directory, tensor_parallel=2, sequence_parallel=True)
+    config = learner_config(directory, tensor=2, sequence=True)
     naive = NaiveLearner(directory, config.loss, config.optimizer, (5e-4, 1e-3))
     wanted = [naive.step(step, off_policy=False) for step in steps]
     for (taken, weights), calls in processes.run_ranks(train_fused_rank, config, steps):

@@ -28,7 +28,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_every_layout_trains_on_the_models_tokens_alone(checkpoint: Path, layout: tuple[int, int, int]) -> None:
     tensor, pipeline, data = layout
-    config = learner_config(checkpoint, loss=LOSS, tensor_parallel=tensor, pipeline_parallel=pipeline)
+    config = learner_config(checkpoint, loss=LOSS, tensor=tensor, pipeline=pipeline)
     naive = NaiveLearner(checkpoint, LOSS, config.optimizer, RATES)
     wanted = [naive.step(step, True) for step in STEPS]
     steps = run_ranks(train, tensor * pipeline * data, config, STEPS, 64, True)[-1]

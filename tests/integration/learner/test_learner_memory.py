@@ -17,7 +17,7 @@ HOST_CRITIC = replace(CRITIC, optimizer=replace(CRITIC.optimizer, on_host=True))
 CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "alone": (1, {"loss": LossSettings(kl=KlSettings(0.1))}),
     "data parallel, bf16": (2, {"precision": "bf16"}),
-    "pipeline, critic": (2, {"pipeline_parallel": 2, "critic": CRITIC, "precision": "bf16"}),
+    "pipeline, critic": (2, {"pipeline": 2, "critic": CRITIC, "precision": "bf16"}),
 }
 
 

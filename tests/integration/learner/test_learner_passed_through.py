@@ -25,8 +25,8 @@ CASES: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [
     ("qwen3", FULL, {}),
     ("qwen3", FULL | {"recompute_method": "block", "recompute_num_layers": 1}, {}),
     ("deepseek_v3", PARTS, {}),
-    ("qwen3", {"deallocate_pipeline_outputs": True}, {"pipeline_parallel": 2}),
-    ("qwen3", FULL | {"distribute_saved_activations": True}, {"tensor_parallel": 2}),
+    ("qwen3", {"deallocate_pipeline_outputs": True}, {"pipeline": 2}),
+    ("qwen3", FULL | {"distribute_saved_activations": True}, {"tensor": 2}),
     ("qwen3", {"disable_bf16_reduced_precision_matmul": True}, {"precision": "bf16"}),
 ]
 
@@ -36,7 +36,7 @@ def test_an_argument_of_megatron_is_read_and_changes_no_number(
     tmp_path: Path, family: str, passed: Mapping[str, Any], layout: Mapping[str, Any]
 ) -> None:
     config = learner_config(FAMILIES[family](tmp_path, tied=False), **layout)
-    ranks = 2 if layout.keys() & {"pipeline_parallel", "tensor_parallel"} else 1
+    ranks = 2 if layout.keys() & {"pipeline", "tensor"} else 1
     plain = run_ranks(train, ranks, config, STEPS, 64, True)[-1]
     passing = learner_config(config.checkpoint_dir, **layout, megatron_args=passed)
     steps, readers = run_ranks(train_with_readers, ranks, passing, STEPS, 64, tuple(passed))[-1]

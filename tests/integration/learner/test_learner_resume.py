@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rljob_trainer.learners.config import LearnerConfig
-from support.trainer.learner_data import learner_config, sequences
+from support.trainer.learner_data import changed, learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import (
     beside_a_gpu,
@@ -42,7 +42,7 @@ def assert_bitwise_equal(first: tuple[Any, Any], second: tuple[Any, Any]) -> Non
 def test_resuming_is_bitwise_the_same(
     tiny_qwen3_dir: Path, tmp_path: Path, precision: str, tensor: int, pipeline: int, data: int
 ) -> None:
-    config = learner_config(tiny_qwen3_dir, precision=precision, tensor_parallel=tensor, pipeline_parallel=pipeline)
+    config = learner_config(tiny_qwen3_dir, precision=precision, tensor=tensor, pipeline=pipeline)
     world_size = tensor * pipeline * data
     unbroken = run_ranks(train_save_train, world_size, config, tmp_path / "step", BEFORE, AFTER)
     resumed = run_ranks(load_train, world_size, config, tmp_path / "step", AFTER)
@@ -94,7 +94,7 @@ LAYOUTS = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)]
 def in_layout(config: LearnerConfig, sizes: tuple[int, int, int]) -> tuple[int, LearnerConfig]:
     """Return how many ranks there are, and their configuration."""
     tensor, pipeline, data = sizes
-    return tensor * pipeline * data, replace(config, tensor_parallel=tensor, pipeline_parallel=pipeline)
+    return tensor * pipeline * data, changed(config, tensor=tensor, pipeline=pipeline)
 
 
 @pytest.mark.parametrize("saved_by", LAYOUTS, ids=lambda sizes: "tp{}-pp{}-dp{}".format(*sizes))

@@ -24,7 +24,7 @@ from integration.learner.test_learner_experts import (
     named,
 )
 from rljob_trainer.learners.config import RoutingSettings
-from support.trainer.learner_data import learner_config
+from support.trainer.learner_data import changed, learner_config
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import logprobs, train_and_export, train_as_chosen_before
 from support.trainer.naive_learner import NaiveLearner
@@ -105,8 +105,8 @@ def chosen_by_an_engine(tokens: int, layer: int) -> npt.NDArray[np.int16]:
         ((1, 1, 1, 1, 1), {}),
         ((2, 1, 2, 2, 1), {}),
         ((1, 2, 2, 2, 1), {}),
-        ((2, 1, 1, 2, 1), {"sequence_parallel": True}),
-        ((1, 1, 2, 1, 1), {"context_parallel": 2}),
+        ((2, 1, 1, 2, 1), {"sequence": True}),
+        ((1, 1, 2, 1, 1), {"context": 2}),
     ],
     ids=["alone", "tensor", "stages", "sequence", "context"],
 )
@@ -119,7 +119,7 @@ def test_an_update_uses_the_experts_that_the_engines_chose(experts: Path, sizes:
         replace(each, experts=np.hstack([chosen_by_an_engine(len(each.tokens), layer) for layer in layers]))
         for each in STEPS[0]
     ]
-    (step,), _ = run_ranks(train_and_export, world, replace(own, **more), [given], BUDGET, True)[0]
+    (step,), _ = run_ranks(train_and_export, world, changed(own, **more), [given], BUDGET, True)[0]
 
     naive, alone = (NaiveLearner(experts, loss, config.optimizer, RATES) for _ in range(2))
     for layer, block in enumerate(naive.model.model.layers):

@@ -44,15 +44,15 @@ AGAIN = {"megatron_args": RECOMPUTE[Recompute.FULL]}
 CASES: dict[int, list[Case]] = {
     2: [
         *((model, {}) for model in (LLAMA, QWEN2, UNTIED, EXPERTS, GLM4, GEMMA)),
-        *((EXPERTS, {"expert_parallel": 2}), (MIXTRAL, {"expert_tensor_parallel": 2}), (QWEN3, AGAIN)),
-        *((BIASED, {"expert_parallel": 2}), (BIASED, AGAIN)),
-        *((LATENT, {}), (LATENT, {"expert_parallel": 2, **AGAIN})),
+        *((EXPERTS, {"expert": 2}), (MIXTRAL, {"expert_tensor": 2}), (QWEN3, AGAIN)),
+        *((BIASED, {"expert": 2}), (BIASED, AGAIN)),
+        *((LATENT, {}), (LATENT, {"expert": 2, **AGAIN})),
     ],
     4: [
-        *((model, {"pipeline_parallel": 2}) for model in (LLAMA, EXPERTS, BIASED, LATENT)),
-        *((UNTIED, {}), (EXPERTS, {"expert_parallel": 2, "expert_tensor_parallel": 2})),
-        *((model, {"context_parallel": 2}) for model in (QWEN3, EXPERTS, LATENT)),
-        (EXPERTS, {"context_parallel": 2, "expert_parallel": 2, **AGAIN}),
+        *((model, {"pipeline": 2}) for model in (LLAMA, EXPERTS, BIASED, LATENT)),
+        *((UNTIED, {}), (EXPERTS, {"expert": 2, "expert_tensor": 2})),
+        *((model, {"context": 2}) for model in (QWEN3, EXPERTS, LATENT)),
+        (EXPERTS, {"context": 2, "expert": 2, **AGAIN}),
     ],
 }
 """by the number of ranks; tensorParallel is 2, and what is left are data-parallel ranks"""
@@ -62,7 +62,7 @@ SAMPLES = [replace(sequence, index=index) for index, sequence in enumerate(STEPS
 
 
 def shared(directory: Path, **changes: Any) -> LearnerConfig:
-    return learner_config(directory, **{"loss": LOSS, "tensor_parallel": 2, "sequence_parallel": True, **changes})
+    return learner_config(directory, **{"loss": LOSS, "tensor": 2, "sequence": True, **changes})
 
 
 def router(model: Model) -> RoutingSettings:
@@ -110,12 +110,12 @@ def others(checkpoints: dict[Model, Path], tmp_path_factory: pytest.TempPathFact
     qwen3, taught = checkpoints[QWEN3], {"teacher_dir": checkpoints[UNTIED]}
     folder, (before, after) = tmp_path_factory.mktemp("states"), STEPS
     cases: list[tuple[Any, ...]] = [(train_critic, shared(qwen3, critic=CRITIC), [VALUED], BUDGET)]
-    cases += [(distil, shared(qwen3, sequence_parallel=shares, **taught), SAMPLES) for shares in (True, False)]
+    cases += [(distil, shared(qwen3, sequence=shares, **taught), SAMPLES) for shares in (True, False)]
     for saved in (True, False):
         state = folder / str(saved)
-        cases.append((save_and_look, shared(qwen3, sequence_parallel=saved), state, [before], after))
-        cases.append((load_and_look, shared(qwen3, sequence_parallel=not saved), state, after))
-    cases += [(kept_bytes, shared(qwen3, sequence_parallel=shares), before) for shares in (True, False)]
+        cases.append((save_and_look, shared(qwen3, sequence=saved), state, [before], after))
+        cases.append((load_and_look, shared(qwen3, sequence=not saved), state, after))
+    cases += [(kept_bytes, shared(qwen3, sequence=shares), before) for shares in (True, False)]
     return run_ranks(one_after_the_other, 2, called, cases, timeout_s=240.0)
 
 

@@ -38,7 +38,7 @@ def test_every_layout_learns_responses_like_a_naive_hugging_face_loop(
     tiny_qwen3_dir: Path, layout: tuple[int, int, int]
 ) -> None:
     tensor, pipeline, data = layout
-    config = learner_config(tiny_qwen3_dir, loss=LOSS, tensor_parallel=tensor, pipeline_parallel=pipeline)
+    config = learner_config(tiny_qwen3_dir, loss=LOSS, tensor=tensor, pipeline=pipeline)
     steps, weights = run_ranks(train_and_export, tensor * pipeline * data, config, STEPS, 64, False)[-1]
     naive, wanted = naive_run(tiny_qwen3_dir)
     assert [step.loss for step in steps] == pytest.approx([step.loss for step in naive], rel=1e-5)

@@ -1,12 +1,11 @@
 """Pipeline stages with different numbers of layers train like those with equally many, and load each other's states."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from support.trainer.learner_data import learner_config, sequences
+from support.trainer.learner_data import changed, learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import load_and_look, save_and_look, train_and_export
 from support.trainer.tiny_models import tiny
@@ -31,8 +30,8 @@ def test_uneven_stages_train_and_resume_like_even_ones(
 ) -> None:
     tied = architecture == "LlamaForCausalLM"
     alone = learner_config(tiny(architecture, tmp_path / "hf", tied=tied, layers=4, **changes))
-    even = replace(alone, pipeline_parallel=2)
-    uneven = replace(even, pipeline_layers=layers)
+    even = changed(alone, pipeline=2)
+    uneven = changed(even, layers=layers)
 
     (steps, weights), *_ = run_ranks(train_and_export, 2, uneven, STEPS, 64, True)
     (wanted_steps, wanted), *_ = run_ranks(train_and_export, 2, even, STEPS, 64, True)
@@ -41,7 +40,7 @@ def test_uneven_stages_train_and_resume_like_even_ones(
     torch.testing.assert_close(weights, wanted, rtol=0, atol=MOST)
 
     saved = run_ranks(save_and_look, 2, uneven, tmp_path / "step", STEPS[:1], STEPS[1])[0]
-    for world, config in ((1, alone), (2, even), (2, replace(even, pipeline_layers=layers[::-1]))):
+    for world, config in ((1, alone), (2, even), (2, changed(even, layers=layers[::-1]))):
         loaded = run_ranks(load_and_look, world, config, tmp_path / "step", STEPS[1])[0]
         for name in ("weights", "master", "exp_avg", "exp_avg_sq"):
             torch.testing.assert_close(loaded[name], saved[name], rtol=0, atol=0)

@@ -44,7 +44,7 @@ def test_before_the_first_update_the_kl_is_exactly_zero(
     tiny_qwen3_dir: Path, estimator: str, tensor: int, pipeline: int
 ) -> None:
     loss = LossSettings(kl=KlSettings(0.1, estimator))  # type: ignore[arg-type]  # parametrize gives a str
-    config = learner_config(tiny_qwen3_dir, loss=loss, tensor_parallel=tensor, pipeline_parallel=pipeline)
+    config = learner_config(tiny_qwen3_dir, loss=loss, tensor=tensor, pipeline=pipeline)
     first, second = run_ranks(train, tensor * pipeline, config, [sequences(8)] * 2, 64, False)[0]
     assert first.kl == 0.0
     assert second.kl != 0.0

@@ -45,9 +45,7 @@ def test_every_layout_distils_like_a_naive_hugging_face_loop(
     tiny_llama_dir: Path, teacher_dir: Path, layout: tuple[int, int, int]
 ) -> None:
     tensor, pipeline, data = layout
-    config = learner_config(
-        tiny_llama_dir, loss=LOSS, teacher_dir=teacher_dir, tensor_parallel=tensor, pipeline_parallel=pipeline
-    )
+    config = learner_config(tiny_llama_dir, loss=LOSS, teacher_dir=teacher_dir, tensor=tensor, pipeline=pipeline)
     found, metrics = run_ranks(distil, tensor * pipeline * data, config, SAMPLES)[-1]
     divergences, loss, grad_norm = naive(tiny_llama_dir, teacher_dir)
     ours = [torch.from_numpy(found[index]) for index in range(len(SAMPLES))]

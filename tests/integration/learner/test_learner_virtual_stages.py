@@ -18,7 +18,7 @@ from rljob_trainer.learners.config import (
 )
 from rljob_trainer.metrics import OptimizerStep
 from support.trainer.family_scenarios import called, one_after_the_other
-from support.trainer.learner_data import learner_config, sequences, valued
+from support.trainer.learner_data import changed, learner_config, sequences, valued
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import (
     distil,
@@ -41,26 +41,26 @@ MOST = 2e-6
 BUDGET = 64
 """tokens of a micro-batch"""
 LAYERS = 8
-VIRTUAL = {"pipeline_parallel": 2, "virtual_pipeline": 2}
+VIRTUAL = {"pipeline": 2, "virtual": 2}
 ON_TWO: list[dict[str, Any]] = [
     {},
-    {"virtual_pipeline": 4},
-    {"pipeline_layers": (3, 1, 2, 2)},
+    {"virtual": 4},
+    {"layers": (3, 1, 2, 2)},
     {"megatron_args": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}},
     {"leaves": True},
 ]
 ON_FOUR: list[dict[str, Any]] = [
     {},
-    {"tensor_parallel": 2},
-    {"tensor_parallel": 2, "sequence_parallel": True},
-    {"context_parallel": 2},
-    {"pipeline_parallel": 4},
+    {"tensor": 2},
+    {"tensor": 2, "sequence": True},
+    {"context": 2},
+    {"pipeline": 4},
 ]
 Trained = tuple[list[OptimizerStep], dict[str, torch.Tensor]]
 
 
 def virtual(config: LearnerConfig, **changes: Any) -> LearnerConfig:
-    return replace(config, **VIRTUAL | changes)
+    return changed(config, **VIRTUAL | changes)
 
 
 def run(world: int, cases: list[tuple[Any, ...]]) -> list[list[Any]]:
@@ -109,8 +109,8 @@ def test_chunks_train_like_one_rank(dense: Path, world: int, cases: list[dict[st
 
 def test_chunks_with_experts_train_like_one_rank(routed: Path) -> None:
     cases: list[dict[str, Any]] = [
-        {"expert_parallel": 2},
-        {"tensor_parallel": 2, "sequence_parallel": True, "expert_tensor_parallel": 2},
+        {"expert": 2},
+        {"tensor": 2, "sequence": True, "expert_tensor": 2},
     ]
     configs = [virtual(config_of(routed), **changes) for changes in cases]
     for found in run(4, [(train_and_export, config, STEPS, BUDGET, True) for config in configs]):
@@ -182,8 +182,8 @@ def test_chunks_load_what_other_layouts_have_saved_and_others_what_they_save(
     which: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     config = config_of(request.getfixturevalue(which))
-    further: dict[str, Any] = {"expert_parallel": 2} if which == "routed" else {"tensor_parallel": 2}
-    plain, own = replace(config, pipeline_parallel=2), virtual(config)
+    further: dict[str, Any] = {"expert": 2} if which == "routed" else {"tensor": 2}
+    plain, own = changed(config, pipeline=2), virtual(config)
     by_chunks, by_stages, by_one = (tmp_path / name for name in ("chunks", "stages", "one"))
     before, after = STEPS[:1], STEPS[1]
     ((saved, saved_by_stages, by_stages_of_chunks), *_) = run(
@@ -197,9 +197,9 @@ def test_chunks_load_what_other_layouts_have_saved_and_others_what_they_save(
     ((by_one_of_chunks, saved_by_one),) = run(
         1, [(load_and_look, config, by_chunks, after), (save_and_look, config, by_one, before, after)]
     )
-    cases = [(own, by_chunks), (virtual(config, virtual_pipeline=4), by_chunks), (own, by_stages), (own, by_one)]
+    cases = [(own, by_chunks), (virtual(config, virtual=4), by_chunks), (own, by_stages), (own, by_one)]
     ((*loaded, of_stages, of_one), *_) = run(2, [(load_and_look, each, directory, after) for each, directory in cases])
-    wide = [virtual(config, **further), replace(plain, **further)]
+    wide = [virtual(config, **further), changed(plain, **further)]
     ((*loaded_wide,), *_) = run(4, [(load_and_look, each, by_chunks, after) for each in wide])
     for state, wanted in [
         *((state, saved) for state in (by_stages_of_chunks, by_one_of_chunks, *loaded, *loaded_wide)),

@@ -25,7 +25,7 @@ def test_tensors_of_zeros_are_known_by_name(tmp_path: Path, tensor: int, pipelin
     file = tiny_llama(tmp_path) / "model.safetensors"
     weights, empty = load_file(file), ["model.layers.1.mlp.up_proj.weight", "model.layers.0.input_layernorm.weight"]
     save_file(weights | {name: torch.zeros_like(weights[name]) for name in empty}, file, {"format": "pt"})
-    config = learner_config(tmp_path, tensor_parallel=tensor, pipeline_parallel=pipeline)
+    config = learner_config(tmp_path, tensor=tensor, pipeline=pipeline)
     assert all(set(found) == set(empty) for found in run_ranks(zeros, tensor * pipeline, config))
 
 
@@ -34,7 +34,7 @@ def test_a_vocabulary_that_ranks_cannot_share_evenly_comes_back_too(tmp_path: Pa
     model = AutoModelForCausalLM.from_pretrained(directory)
     model.resize_token_embeddings(509)
     model.save_pretrained(directory)
-    config = learner_config(directory, tensor_parallel=2)
+    config = learner_config(directory, tensor=2)
     (_, exported), _ = run_ranks(train_and_export, 2, config, [])
     assert same(exported, load_file(directory / "model.safetensors"))
 
@@ -47,7 +47,7 @@ def test_bf16_weights_come_back_bit_by_bit(tmp_path: Path) -> None:
 
 def test_a_written_checkpoint_is_a_hugging_face_model_with_its_tokenizer(tmp_path: Path) -> None:
     directory = tiny_qwen3(tmp_path / "original", tied=False)
-    run_ranks(write_hf, 2, learner_config(directory, tensor_parallel=2), tmp_path / "written")
+    run_ranks(write_hf, 2, learner_config(directory, tensor=2), tmp_path / "written")
     written = AutoModelForCausalLM.from_pretrained(tmp_path / "written").state_dict()
     assert same(written, AutoModelForCausalLM.from_pretrained(directory).state_dict())
     assert AutoTokenizer.from_pretrained(tmp_path / "written")("1 + 1")["input_ids"]
@@ -57,7 +57,7 @@ def test_a_written_checkpoint_is_a_hugging_face_model_with_its_tokenizer(tmp_pat
 def test_a_written_checkpoint_has_the_layers_that_no_learner_trains(tmp_path: Path, architecture: str) -> None:
     named = {"tied": False, "dtype": "bfloat16", "num_nextn_predict_layers": 1}
     directory = tiny(architecture, tmp_path / "original", **named)
-    run_ranks(write_hf, 2, learner_config(directory, pipeline_parallel=2, precision="bf16"), tmp_path / "written")
+    run_ranks(write_hf, 2, learner_config(directory, pipeline=2, precision="bf16"), tmp_path / "written")
     original, written = (load_file(path / "model.safetensors") for path in (directory, tmp_path / "written"))
     assert same(written, original)
     assert "model.layers.2.eh_proj.weight" in written

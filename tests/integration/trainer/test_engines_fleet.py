@@ -307,8 +307,8 @@ SHARED = Path("/dev/shm")
     ("world", "sizes"),
     [
         pytest.param(1, {}, id="one rank", marks=pytest.mark.long),
-        pytest.param(2, {"tensor_parallel": 2}, id="tensor parallel"),
-        pytest.param(2, {"pipeline_parallel": 2}, id="pipeline parallel", marks=pytest.mark.long),
+        pytest.param(2, {"tensor": 2}, id="tensor parallel"),
+        pytest.param(2, {"pipeline": 2}, id="pipeline parallel", marks=pytest.mark.long),
         pytest.param(2, {}, id="data parallel", marks=pytest.mark.long),
     ],
 )

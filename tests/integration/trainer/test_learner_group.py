@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import ray
 
+from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.batches.batches import StepBatch
 from rljob_trainer.batches.packing import Packing, pack
-from rljob_trainer.learners.config import Layout, layout
+from rljob_trainer.learners.config import layout
 from rljob_trainer.learners.errors import LearnerError, LearnerLostError, TrainingDivergedError
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.learners.rank.rank import LearnerRank
@@ -53,7 +54,7 @@ def group(cluster: None, tiny_llama_dir: Path) -> Iterator[LearnerGroup]:
 
 
 @contextmanager
-def started(make: Callable[..., Any], spread: Layout) -> Iterator[LearnerGroup]:
+def started(make: Callable[..., Any], spread: ParallelLayout) -> Iterator[LearnerGroup]:
     made = LearnerGroup(make, [{"num_cpus": 0}] * WORLD, spread, timeout_s=RANKS_S, max_skipped=0)
     try:
         made.start()
@@ -63,7 +64,7 @@ def started(make: Callable[..., Any], spread: Layout) -> Iterator[LearnerGroup]:
 
 
 def ranks(checkpoint: Path) -> AbstractContextManager[LearnerGroup]:
-    config = learner_config(checkpoint, tensor_parallel=2)
+    config = learner_config(checkpoint, tensor=2)
     return started(partial(Rank, config), layout(config, WORLD))
 
 
@@ -117,14 +118,14 @@ def test_a_rank_that_is_killed_is_noticed_by_those_who_wait_for_something_else(
 @pytest.mark.parametrize("others", ["hang", "fail"])
 def test_a_rank_that_is_killed_ends_the_wait_whatever_the_others_do(cluster: None, others: str) -> None:
     with (
-        started(FallingRank, Layout(tensor=WORLD, pipeline=1, data=1)) as group,
+        started(FallingRank, ParallelLayout(tensor=WORLD, pipeline=1, data=1)) as group,
         pytest.raises(LearnerLostError, match="learner rank 1: its process is gone"),
     ):
         group.call(getattr(FallingRank, others))
 
 
 def test_the_stacks_of_the_ranks_show_who_hangs_while_the_others_wait_for_it(cluster: None) -> None:
-    with started(FallingRank, Layout(tensor=WORLD, pipeline=1, data=1)) as group, ThreadPoolExecutor() as pool:
+    with started(FallingRank, ParallelLayout(tensor=WORLD, pipeline=1, data=1)) as group, ThreadPoolExecutor() as pool:
         waiting = pool.submit(group.call, FallingRank.stick)
         until(lambda: "in stick (falling_rank.py:" in place(group.stacks(5.0)[1]))
         assert place(group.stacks(5.0)[0]) == "idle"

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from rljob_api.sections import Schedule
+from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.batches.packing import MicroBatch, TrainingSequence, ValueTargets
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
 
+SIZES = frozenset(each.name for each in dataclasses.fields(ParallelLayout))
 VOCABULARY_SIZE = 512
 RANKS_S = 180.0
 """longest wait for ranks in Ray; their imports alone take 50 s on a slow machine with other tests beside"""
@@ -71,12 +73,21 @@ def valued(sequences: list[TrainingSequence], seed: int = 0) -> list[TrainingSeq
 
 
 def learner_config(directory: Path, **changes: Any) -> LearnerConfig:
-    """Return a configuration for tests: fp32 on CPU, one thread, a schedule that changes at every step."""
+    """Return a configuration for tests: fp32 on CPU, one thread, a schedule that changes at every step.
+
+    `changes` are of its fields, or of its layout's.
+    """
     optimizer = OptimizerSettings(
         learning_rate=1e-3, total_steps=10, schedule=Schedule.COSINE, warmup_steps=2, epsilon=1e-4, weight_decay=0.1
     )
     config = LearnerConfig(checkpoint_dir=directory, optimizer=optimizer, timeout_s=60.0)
-    return dataclasses.replace(config, **changes)
+    return changed(config, **changes)
+
+
+def changed(config: LearnerConfig, **changes: Any) -> LearnerConfig:
+    """Return a configuration in which fields, its own or its layout's, have other values."""
+    sizes = {name: changes.pop(name) for name in SIZES & changes.keys()}
+    return dataclasses.replace(config, layout=dataclasses.replace(config.layout, **sizes), **changes)
 
 
 def engine_logprobs(micro_batches: tuple[MicroBatch, ...]) -> list[Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from rljob_api.control import RAY_ADDRESS
 from rljob_api.sections import Device, KlTarget, Placement, Spec
 from rljob_api.sizing.batch import batch
+from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_api.sizing.topology import Topology, sizes
 from rljob_trainer.assembly.cpu_threads import Threads, threads
 from rljob_trainer.assembly.engine_weights import choices, quantised
@@ -27,7 +28,7 @@ from rljob_trainer.data.tokenizer import load_config
 from rljob_trainer.engines.placement import Slots
 from rljob_trainer.engines.pool import EnginePool
 from rljob_trainer.learners.actor_critic import ActorCritic
-from rljob_trainer.learners.config import Layout, layout
+from rljob_trainer.learners.config import layout
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.learners.link_report import SHARE, LinkReport, in_words, slow
 from rljob_trainer.learners.rank_calls import Rank
@@ -238,7 +239,7 @@ def start_checkpoint_weights(foundation: Foundation, material: Material, slots: 
         how=quantised(spec, material.model),
     )
     options = slots.options(foundation.topology.engines[0].slots[0]) | learner_environment(spec, foundation.directory)
-    group = LearnerGroup(make, [options], Layout(1, 1, 1), timeout_s=LEARNER_S, max_skipped=0)
+    group = LearnerGroup(make, [options], ParallelLayout(), timeout_s=LEARNER_S, max_skipped=0)
     return CheckpointWeights(foundation, material, _started(foundation, group))
 
 

@@ -9,6 +9,7 @@ from rljob_api.algorithms import KNOWN
 from rljob_api.sections import BalanceOver, Device, Experts, KlTarget, Recompute, Replay, Spec
 from rljob_api.sizing.batch import batch
 from rljob_api.sizing.families import BY_MODEL_TYPE
+from rljob_api.sizing.parallel_layout import parallel_layout
 from rljob_api.sizing.topology import sizes
 from rljob_trainer.algorithms import factory
 from rljob_trainer.algorithms.algorithm import Algorithm
@@ -127,14 +128,7 @@ def learner_config(
         loss=loss_settings(spec, algorithm),
         reference=spec.algorithm.kl is not None,
         teacher_dir=teacher,
-        tensor_parallel=spec.training.tensor_parallel,
-        pipeline_parallel=spec.training.pipeline_parallel,
-        pipeline_layers=spec.training.pipeline_layers,
-        virtual_pipeline=spec.training.virtual_pipeline,
-        context_parallel=spec.training.context_parallel,
-        expert_parallel=spec.training.expert_parallel,
-        expert_tensor_parallel=spec.training.expert_tensor_parallel,
-        sequence_parallel=spec.training.sequence_parallel,
+        layout=parallel_layout(spec.training),
         router=routing_settings(spec.training.experts),
         precision=spec.training.precision.value,
         device="cpu" if spec.runtime.device is Device.CPU else "cuda",

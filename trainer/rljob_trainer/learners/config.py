@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rljob_api.sections import ImportanceBound, ImportanceLevel, Schedule
+from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.algorithms.algorithm import CLIP
 
 EntropyUse = Literal["none", "measured", "differentiated"]
@@ -132,20 +133,8 @@ class LearnerConfig:
     """None: there is no value model"""
     teacher_dir: Path | None = None
     """Hugging Face checkpoint of the teacher that `divergence` is taken from; None: there is none"""
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
-    pipeline_layers: tuple[int, ...] = ()
-    """layers of each pipeline stage, or of each chunk in the model's order; empty: equally many"""
-    virtual_pipeline: int = 1
-    """chunks of layers that each pipeline rank has"""
-    context_parallel: int = 1
-    """ranks that share the tokens of each micro-batch"""
-    expert_parallel: int = 1
-    """ranks that share out the experts of a mixture"""
-    expert_tensor_parallel: int = 1
-    """ranks that share each expert"""
-    sequence_parallel: bool = False
-    """whether tensor ranks share out the tokens of a micro-batch where they do not share matrices"""
+    layout: ParallelLayout = field(default_factory=ParallelLayout)
+    """parallel sizes; `layout` makes of them that of so many ranks"""
     router: RoutingSettings = field(default_factory=RoutingSettings)
     """of a mixture of experts"""
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -170,77 +159,23 @@ class LearnerConfig:
         return min(self.longest_outage_s, OUTAGE_SHARE * self.timeout_s)
 
     @property
-    def token_shares(self) -> int:
-        """Into how many equal shares the tokens of a micro-batch are divided between the layers' matrices."""
-        return self.tensor_parallel if self.sequence_parallel else 1
-
-    @property
     def keeps_reference(self) -> bool:
         """Whether the weights that training started from are kept."""
         return self.reference or self.loss.kl is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How a learner is spread over its ranks; Megatron's order: tensor, context, data, pipeline."""
-
-    tensor: int
-    pipeline: int
-    data: int
-    context: int = 1
-    expert: int = 1
-    """ranks of a stage that share out the experts: neighbours, whatever else they share"""
-    expert_tensor: int = 1
-    """neighbours among them that share each expert"""
-    virtual: int = 1
-    """chunks of layers that each pipeline rank has"""
-
-    def data_rank(self, rank: int) -> int:
-        """Return which data-parallel share `rank` works on."""
-        return rank // (self.tensor * self.context) % self.data
-
-    def output_rank(self, data_rank: int) -> int:
-        """Return the rank with the results of a data-parallel share: first of tensor and context, last of pipeline."""
-        return self.tensor * self.context * (data_rank + self.data * (self.pipeline - 1))
-
-    @property
-    def data_ranks_meet(self) -> bool:
-        """Whether ranks of several data-parallel shares share out experts, and so meet in every micro-batch."""
-        return self.tensor * self.context % (self.expert * self.expert_tensor) > 0
-
-    @property
-    def micro_batch_multiple(self) -> int:
-        """What the number of a share's micro-batches is a multiple of."""
-        return self.pipeline if self.virtual > 1 else 1
-
-    def __str__(self) -> str:
-        text = f"tensor {self.tensor} x pipeline {self.pipeline} x data {self.data}"
-        further = {"context over": self.context, "experts over": self.expert, "each over": self.expert_tensor}
-        further["virtual pipeline"] = self.virtual
-        return ", ".join([text, *(f"{name} {size}" for name, size in further.items() if size > 1)])
-
-
-def layout(config: LearnerConfig, world_size: int) -> Layout:
+def layout(config: LearnerConfig, world_size: int) -> ParallelLayout:
     """Return the layout of `world_size` ranks. Raises ValueError if they cannot be shared out evenly."""
-    model = config.tensor_parallel * config.pipeline_parallel * config.context_parallel
-    if world_size % model:
+    sizes = config.layout
+    if world_size % sizes.ranks_of_replica:
         raise ValueError(
-            f"{world_size} learner ranks cannot hold tensor parallel {config.tensor_parallel} x pipeline parallel "
-            f"{config.pipeline_parallel} x context parallel {config.context_parallel}: use a multiple of {model}"
+            f"{world_size} learner ranks cannot hold tensor parallel {sizes.tensor} x pipeline parallel "
+            f"{sizes.pipeline} x context parallel {sizes.context}: use a multiple of {sizes.ranks_of_replica}"
         )
-    stage = world_size // config.pipeline_parallel
-    experts = config.expert_parallel * config.expert_tensor_parallel
-    if stage % experts:
+    stage = world_size // sizes.pipeline
+    if stage % sizes.expert_ranks:
         raise ValueError(
-            f"{stage} learner ranks of a pipeline stage cannot hold expert parallel {config.expert_parallel} x expert "
-            f"tensor parallel {config.expert_tensor_parallel}: use a multiple of {experts}"
+            f"{stage} learner ranks of a pipeline stage cannot hold expert parallel {sizes.expert} x expert "
+            f"tensor parallel {sizes.expert_tensor}: use a multiple of {sizes.expert_ranks}"
         )
-    return Layout(
-        tensor=config.tensor_parallel,
-        pipeline=config.pipeline_parallel,
-        data=world_size // model,
-        context=config.context_parallel,
-        expert=config.expert_parallel,
-        expert_tensor=config.expert_tensor_parallel,
-        virtual=config.virtual_pipeline,
-    )
+    return sizes.over(world_size)

@@ -18,9 +18,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
+from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.batches.batches import StepBatch
 from rljob_trainer.batches.packing import MicroBatch
-from rljob_trainer.learners.config import Estimator, Layout
+from rljob_trainer.learners.config import Estimator
 from rljob_trainer.learners.errors import (
     CheckpointFormatError,
     CriticMismatchError,
@@ -65,7 +66,7 @@ class LearnerGroup:
         self,
         make: Callable[..., Any],
         actor_options: Sequence[Mapping[str, Any]],
-        layout: Layout,
+        layout: ParallelLayout,
         timeout_s: float,
         max_skipped: int,
     ) -> None:

@@ -146,17 +146,17 @@ def test_routers_get_the_losses_and_the_replay_of_the_manifest(given: Experts, s
 def test_the_learner_gets_the_layers_of_its_stages(tmp_path):
     stages = {"gpusPerNode": 2, "pipelineParallel": 2, "pipelineLayers": [3, 1]}
     spec = parse(manifest(tmp_path, tmp_path, training=stages)).spec
-    assert learner_config(spec, chosen_algorithm(spec), tmp_path, 1, tmp_path).pipeline_layers == (3, 1)
+    assert learner_config(spec, chosen_algorithm(spec), tmp_path, 1, tmp_path).layout.layers == (3, 1)
 
 
 def test_the_learner_gets_the_chunks_of_its_stages_and_packs_as_they_need(tmp_path):
     stages = {"gpusPerNode": 4, "pipelineParallel": 4, "virtualPipeline": 3}
     spec = parse(manifest(tmp_path, tmp_path, training=stages)).spec
     config, where = learner_config(spec, chosen_algorithm(spec), tmp_path, 1, tmp_path), topology(spec)
-    assert (config.virtual_pipeline, where.layout.virtual, where.layout.micro_batch_multiple) == (3, 3, 4)
+    assert (config.layout.virtual, where.layout.virtual, where.layout.micro_batch_multiple) == (3, 3, 4)
     assert str(where.layout) == str(layout(config, 4)) == "tensor 1 x pipeline 4 x data 1, virtual pipeline 3"
     assert layout(config, 4).micro_batch_multiple == 4
-    plain = replace(config, virtual_pipeline=1)
+    plain = replace(config, layout=replace(config.layout, virtual=1))
     assert (layout(plain, 4).micro_batch_multiple, str(layout(plain, 4))) == (1, "tensor 1 x pipeline 4 x data 1")
 
 
@@ -180,4 +180,4 @@ def test_the_learner_shares_out_tokens_as_the_manifest_says(tmp_path, shares):
     sizes = {"gpusPerNode": 2, "tensorParallel": 2, "sequenceParallel": shares}
     spec = parse(manifest(tmp_path, tmp_path, training=sizes)).spec
     config = learner_config(spec, chosen_algorithm(spec), tmp_path, 1, tmp_path)
-    assert (config.tensor_parallel, config.sequence_parallel) == (2, shares)
+    assert (config.layout.tensor, config.layout.sequence) == (2, shares)

@@ -20,8 +20,9 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from safetensors import SafetensorError, safe_open
 
+from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_api.sizing.tensors import is_trained
-from rljob_trainer.learners.config import Layout, LearnerConfig, OptimizerSettings
+from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
 from rljob_trainer.learners.rank.checkpoint import checkpoint
 from rljob_trainer.learners.rank.experts.experts import held
 from rljob_trainer.learners.rank.model.model import PolicyModel, build_chunks
@@ -117,7 +118,7 @@ def megatron(source: Path, target: Path) -> Converted:
     return _moved(done, target)
 
 
-ALONE = Layout(1, 1, 1)
+ALONE = ParallelLayout()
 
 
 class _Models:

@@ -39,7 +39,7 @@ class Critic:
         self._value_clip = settings.value_clip
         self._rope = rope
         self._device = device
-        self._shares = config.token_shares
+        self._shares = config.layout.token_shares
 
     def values(self, micro_batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
         """Return the value before each micro-batch's targets, on the last stage; else nothing."""

@@ -275,7 +275,7 @@ class LearnerRank(Rank):
         self, micro_batches: Sequence[MicroBatch], routers: RouterPass | None, *logprobs: Sequence[Logprobs_R | None]
     ) -> Batches:
         arguments = list(zip(micro_batches, *logprobs, strict=True))
-        return Batches(self._rope, self.device, arguments, routers, self._config.token_shares)
+        return Batches(self._rope, self.device, arguments, routers, self._config.layout.token_shares)
 
     def _training_routers(self, micro_batches: Sequence[MicroBatch], number: int | None) -> RouterPass | None:
         if self._routers is None:
@@ -318,7 +318,7 @@ class LearnerRank(Rank):
 
         with self._runtime(), teacher.on_device(), torch.no_grad():
             arguments = [(batch,) for batch in micro_batches]
-            batches = Batches(teacher.rope, self.device, arguments, shares=self._config.token_shares)
+            batches = Batches(teacher.rope, self.device, arguments, shares=self._config.layout.token_shares)
             results = self._run(batches, measure, forward_only=True, chunks=teacher.chunks)
         return [logprobs_R.cpu().numpy() for logprobs_R in results] if self.holds_output else []
 
@@ -396,7 +396,7 @@ def _prepare_process(config: LearnerConfig, rank: int) -> torch.device:
     torch.manual_seed(config.seed)
     wgrad.install()
     _silence_known_warnings()
-    if config.sequence_parallel:
+    if config.layout.sequence:
         # Before CUDA starts. Collectives of shares then begin before the products that are launched after them.
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     if config.device == "cpu":
@@ -436,12 +436,12 @@ def _join(
     )
     links = measure(Wire(device), dist.PrefixStore("links", store), rank, places) if world_size > 1 else None
     parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=config.tensor_parallel,
-        pipeline_model_parallel_size=config.pipeline_parallel,
-        virtual_pipeline_model_parallel_size=config.virtual_pipeline if config.virtual_pipeline > 1 else None,
-        context_parallel_size=config.context_parallel,
-        expert_model_parallel_size=config.expert_parallel,
-        expert_tensor_parallel_size=config.expert_tensor_parallel,
+        tensor_model_parallel_size=config.layout.tensor,
+        pipeline_model_parallel_size=config.layout.pipeline,
+        virtual_pipeline_model_parallel_size=config.layout.virtual if config.layout.virtual > 1 else None,
+        context_parallel_size=config.layout.context,
+        expert_model_parallel_size=config.layout.expert,
+        expert_tensor_parallel_size=config.layout.expert_tensor,
         distributed_timeout_minutes=config.timeout_s / 60,
     )
     # Megatron computes shares of tokens with random states of their own; without dropout nothing is random.

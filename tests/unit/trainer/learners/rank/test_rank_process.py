@@ -22,6 +22,6 @@ def test_collectives_of_shared_out_tokens_go_first_unless_the_user_decides(
     if given is None:
         monkeypatch.delenv(CONNECTIONS)
     threads = torch.get_num_threads()
-    config = learner_config(Path("model"), tensor_parallel=2, sequence_parallel=shares, num_threads=threads)
+    config = learner_config(Path("model"), tensor=2, sequence=shares, num_threads=threads)
     assert _prepare_process(config, 0) == torch.device("cpu")
     assert os.environ.get(CONNECTIONS) == wanted

@@ -22,7 +22,7 @@ from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShard
 from megatron.core.dist_checkpointing.utils import add_prefix_for_sharding
 from torch.distributed.checkpoint import CheckpointException
 
-from rljob_trainer.learners.config import Layout
+from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.learners.errors import CheckpointFormatError, CriticMismatchError
 from rljob_trainer.learners.rank.checkpoint import safe_reading
 from rljob_trainer.learners.rank.critic import Critic
@@ -44,7 +44,7 @@ def save(
     directory: Path,
     chunks: Sequence[Any],
     optimizer: Optimizer,
-    layout: Layout,
+    layout: ParallelLayout,
     counters: Mapping[str, Any],
     critic: Critic | None = None,
 ) -> None:
@@ -77,7 +77,7 @@ def load(
     directory: Path,
     chunks: Sequence[Any],
     optimizer: Optimizer,
-    layout: Layout,
+    layout: ParallelLayout,
     critic: Critic | None = None,
     patience: Patience = PATIENT,
 ) -> dict[str, Any]:

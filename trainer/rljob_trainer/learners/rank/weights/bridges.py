@@ -23,10 +23,10 @@ def bridge(config: LearnerConfig) -> LocalBridge:
     folder = node_copy(Path(config.checkpoint_dir) / "config.json")
     hf_config = patiently(lambda: AutoConfig.from_pretrained(folder))
     check(hf_config, config)
-    shared = {"sequence_parallel": config.sequence_parallel}
+    shared = {"sequence_parallel": config.layout.sequence}
     overrides = {**_device_settings(config), **_stages(config), **shared, **config.megatron_args}
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
-    return family(hf_config.model_type)(hf_config, dtype, config.tensor_parallel, overrides)
+    return family(hf_config.model_type)(hf_config, dtype, config.layout.tensor, overrides)
 
 
 def family(model_type: str) -> type[LocalBridge]:
@@ -50,13 +50,13 @@ def check(hf_config: Any, config: LearnerConfig) -> None:
     layers = model.layers
     split = tensor_splits(model)
     sizes = [size for size in range(1, model.heads + 1) if not any(number % size for number in split.values())]
-    if config.tensor_parallel not in sizes:
+    if config.layout.tensor not in sizes:
         raise UnsupportedModelError(
-            f"tensorParallel={config.tensor_parallel} does not divide "
+            f"tensorParallel={config.layout.tensor} does not divide "
             f"{' and '.join(f'{number} {what}' for what, number in split.items())}; "
             f"use one of {', '.join(map(str, sizes))}"
         )
-    if config.pipeline_layers:
+    if config.layout.layers:
         _check_stages(config, layers)
     else:
         _check_division(config, layers)
@@ -65,13 +65,13 @@ def check(hf_config: Any, config: LearnerConfig) -> None:
 def _expert_problems(model: Shape, config: LearnerConfig) -> Iterator[str]:
     """Yield what is wrong with how the experts are spread out."""
     experts = model.experts
-    splits = {"expertParallel": (config.expert_parallel, experts, "experts")}
+    splits = {"expertParallel": (config.layout.expert, experts, "experts")}
     if experts:
-        splits["expertTensorParallel"] = config.expert_tensor_parallel, model.ffn, "columns of an expert"
-    elif config.expert_tensor_parallel > 1:
-        yield f"expertTensorParallel={config.expert_tensor_parallel}: the model has no experts"
+        splits["expertTensorParallel"] = config.layout.expert_tensor, model.ffn, "columns of an expert"
+    elif config.layout.expert_tensor > 1:
+        yield f"expertTensorParallel={config.layout.expert_tensor}: the model has no experts"
     again = sorted({"mlp", "moe"} & set(config.megatron_args.get("recompute_modules") or ()))
-    if experts and again and config.pipeline_parallel > 1:
+    if experts and again and config.layout.pipeline > 1:
         # the router would see another micro-batch's tokens when only it is computed again
         yield f"recompute_modules {', '.join(again)} is not supported for experts in pipeline stages; recompute all"
     for name, (size, number, what) in splits.items():
@@ -89,7 +89,7 @@ def _problems(hf_config: Any) -> Iterator[str]:
 
 def _check_division(config: LearnerConfig, layers: int) -> None:
     """Raise UnsupportedModelError unless all chunks of all stages can have equally many layers."""
-    stages, chunks = config.pipeline_parallel, config.virtual_pipeline
+    stages, chunks = config.layout.pipeline, config.layout.virtual
     if layers % stages:
         valid = [size for size in range(1, layers + 1) if layers % size == 0]
         raise UnsupportedModelError(
@@ -105,11 +105,11 @@ def _check_division(config: LearnerConfig, layers: int) -> None:
 
 def _check_stages(config: LearnerConfig, layers: int) -> None:
     """Raise UnsupportedModelError unless the stages have all layers between them."""
-    given, chunks = list(config.pipeline_layers), config.virtual_pipeline
-    if len(given) != config.pipeline_parallel * chunks or sum(given) != layers:
+    given, chunks = list(config.layout.layers), config.layout.virtual
+    if len(given) != config.layout.pipeline * chunks or sum(given) != layers:
         of_chunks = f" with {chunks} chunks each" if chunks > 1 else ""
         raise UnsupportedModelError(
-            f"pipelineLayers={given} does not give {layers} layers to {config.pipeline_parallel} pipeline "
+            f"pipelineLayers={given} does not give {layers} layers to {config.layout.pipeline} pipeline "
             f"stages{of_chunks}"
         )
 
@@ -117,9 +117,9 @@ def _check_stages(config: LearnerConfig, layers: int) -> None:
 def _stages(config: LearnerConfig) -> dict[str, Any]:
     """Return how many layers each pipeline stage has, or each chunk in the model's order, where they are not equally
     many."""
-    if not config.pipeline_layers:
+    if not config.layout.layers:
         return {}
-    stages = [["decoder"] * layers for layers in config.pipeline_layers]
+    stages = [["decoder"] * layers for layers in config.layout.layers]
     stages[0].insert(0, "embedding")
     stages[-1].append("loss")
     return {"pipeline_model_parallel_layout": stages}

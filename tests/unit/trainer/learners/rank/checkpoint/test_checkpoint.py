@@ -14,7 +14,8 @@ from megatron.core import dist_checkpointing
 from torch.distributed.checkpoint import CheckpointException
 
 from rljob_api.sections import Schedule
-from rljob_trainer.learners.config import Layout, OptimizerSettings
+from rljob_api.sizing.parallel_layout import ParallelLayout
+from rljob_trainer.learners.config import OptimizerSettings
 from rljob_trainer.learners.errors import CheckpointFormatError, CriticMismatchError
 from rljob_trainer.learners.rank.checkpoint import checkpoint
 from rljob_trainer.learners.rank.checkpoint.checkpoint import narrow
@@ -27,7 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*:UserWarning"),
 ]
-LAYOUT = Layout(1, 1, 1)
+LAYOUT = ParallelLayout()
 SETTINGS = OptimizerSettings(learning_rate=0.1, total_steps=10, schedule=Schedule.LINEAR)
 
 
@@ -89,7 +90,7 @@ class Learner:
         own = [*self.ddp.module.parameters(), *optimizer_tensors(self.optimizer)]
         return [each.detach().clone() for each in own] + (self.beside.numbers() if self.beside else [])
 
-    def save(self, directory: Path, layout: Layout = LAYOUT, **counters: int) -> Path:
+    def save(self, directory: Path, layout: ParallelLayout = LAYOUT, **counters: int) -> Path:
         checkpoint.save(directory, self.chunks, self.optimizer, layout, counters, self.critic)
         return directory
 
@@ -147,9 +148,9 @@ def draws() -> list[float]:
 
 
 @pytest.mark.usefixtures("rank")
-@pytest.mark.parametrize(("layout", "is_same"), [(LAYOUT, True), (Layout(2, 1, 1), False)])
+@pytest.mark.parametrize(("layout", "is_same"), [(LAYOUT, True), (ParallelLayout(2, 1, 1), False)])
 def test_random_numbers_go_on_where_they_were_in_the_same_layout_alone(
-    tmp_path: Path, layout: Layout, is_same: bool
+    tmp_path: Path, layout: ParallelLayout, is_same: bool
 ) -> None:
     learner = Learner()
     learner.save(tmp_path, layout, step=1)

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from rljob_api.exits import Exit
+from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.driver import exit_of
-from rljob_trainer.learners.config import Layout, LearnerConfig, OptimizerSettings
+from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
 from rljob_trainer.learners.errors import CheckpointFormatError
 from rljob_trainer.learners.group import REFUSALS
 from rljob_trainer.learners.rank.checkpoint import checkpoint
@@ -26,7 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*:UserWarning"),
 ]
-LAYOUT = Layout(1, 1, 1)
+LAYOUT = ParallelLayout()
 SETTINGS = OptimizerSettings(learning_rate=0.1, total_steps=10)
 FILES = ("metadata.json", "common.pt", ".metadata", "__0_0.distcp")
 

@@ -13,7 +13,8 @@ import torch
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 from torch.serialization import _get_layout
 
-from rljob_trainer.learners.config import Layout, OptimizerSettings
+from rljob_api.sizing.parallel_layout import ParallelLayout
+from rljob_trainer.learners.config import OptimizerSettings
 from rljob_trainer.learners.errors import CheckpointFormatError
 from rljob_trainer.learners.rank.checkpoint import checkpoint
 from rljob_trainer.learners.rank.checkpoint.safe_reading import read_metadata
@@ -26,7 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*:UserWarning"),
 ]
-LAYOUT = Layout(1, 1, 1)
+LAYOUT = ParallelLayout()
 SETTINGS = OptimizerSettings(learning_rate=0.1, total_steps=10)
 
 

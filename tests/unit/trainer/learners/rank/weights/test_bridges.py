@@ -31,56 +31,56 @@ def llama(**changes: Any) -> PreTrainedConfig:
         (GPT2Config(), {}, f"model type 'gpt2' is not supported; supported are {', '.join(sorted(BY_MODEL_TYPE))}"),
         (
             llama(),
-            {"tensor_parallel": 4},
+            {"tensor": 4},
             "does not divide 12 attention heads and 6 key-value heads; use one of 1, 2, 3, 6",
         ),
-        (llama(), {"pipeline_parallel": 4}, "pipelineParallel=4 does not divide 6 layers; use one of 1, 2, 3, 6"),
+        (llama(), {"pipeline": 4}, "pipelineParallel=4 does not divide 6 layers; use one of 1, 2, 3, 6"),
         (
             llama(),
-            {"pipeline_parallel": 2, "pipeline_layers": (4, 3)},
+            {"pipeline": 2, "layers": (4, 3)},
             "pipelineLayers=[4, 3] does not give 6 layers to 2 pipeline stages",
         ),
         (
             llama(),
-            {"pipeline_parallel": 2, "pipeline_layers": (1, 2, 3)},
+            {"pipeline": 2, "layers": (1, 2, 3)},
             "pipelineLayers=[1, 2, 3] does not give 6 layers to 2 pipeline stages",
         ),
         (
             llama(),
-            {"pipeline_parallel": 2, "virtual_pipeline": 2},
+            {"pipeline": 2, "virtual": 2},
             "virtualPipeline=2 does not divide the 3 layers of a pipeline stage; use one of 1, 3",
         ),
         (
             llama(),
-            {"pipeline_parallel": 2, "virtual_pipeline": 2, "pipeline_layers": (3, 3)},
+            {"pipeline": 2, "virtual": 2, "layers": (3, 3)},
             "pipelineLayers=[3, 3] does not give 6 layers to 2 pipeline stages with 2 chunks each",
         ),
         (
             Qwen3MoeConfig(**EXPERTS),
-            {"expert_parallel": 4},
+            {"expert": 4},
             "expertParallel=4 does not divide 6 experts; use one of 1, 2, 3, 6",
         ),
         (
             Qwen3MoeConfig(**EXPERTS),
-            {"expert_tensor_parallel": 5},
+            {"expert_tensor": 5},
             "expertTensorParallel=5 does not divide 12 columns of an expert; use one of 1, 2, 3, 4, 6, 12",
         ),
         (Qwen3MoeConfig(**EXPERTS, mlp_only_layers=[1]), {}, "mlp_only_layers [1] is not supported, only []"),
         (Qwen3MoeConfig(**EXPERTS, decoder_sparse_step=2), {}, "decoder_sparse_step 2 is not supported"),
         (
             Qwen3MoeConfig(**EXPERTS),
-            {"pipeline_parallel": 2, "megatron_args": {"recompute_modules": ["core_attn", "moe"]}},
+            {"pipeline": 2, "megatron_args": {"recompute_modules": ["core_attn", "moe"]}},
             "recompute_modules moe is not supported for experts in pipeline stages",
         ),
         (
             Glm4MoeConfig(**GLM, num_key_value_heads=4),
-            {"tensor_parallel": 4},
+            {"tensor": 4},
             "tensorParallel=4 does not divide 4 attention heads and 4 key-value heads and 18 MLP columns of the first "
             "layers and 12 columns of the shared expert; use one of 1, 2",
         ),
         (
             Glm4MoeConfig(**GLM, num_key_value_heads=4, first_k_dense_replace=0, n_shared_experts=3),
-            {"tensor_parallel": 3},
+            {"tensor": 3},
             "tensorParallel=3 does not divide 4 attention heads and 4 key-value heads and 36 columns of the shared "
             "expert; use one of 1, 2, 4",
         ),
@@ -96,8 +96,8 @@ def llama(**changes: Any) -> PreTrainedConfig:
             {},
             "rope type 'yarn' is not supported; supported are default, linear",
         ),
-        (llama(), {"expert_parallel": 2}, "expertParallel=2 does not divide 0 experts; use one of 1"),
-        (llama(), {"expert_tensor_parallel": 2}, "expertTensorParallel=2: the model has no experts"),
+        (llama(), {"expert": 2}, "expertParallel=2 does not divide 0 experts; use one of 1"),
+        (llama(), {"expert_tensor": 2}, "expertTensorParallel=2: the model has no experts"),
         (llama(mlp_bias=True), {}, "mlp_bias True is not supported"),
         (llama(hidden_act="gelu"), {}, "hidden_act 'gelu' is not supported, only 'silu'"),
         (
@@ -129,6 +129,6 @@ def test_every_family_has_a_bridge(model_type: str) -> None:
     assert issubclass(family(model_type), local_bridge.LocalBridge)
 
 
-@pytest.mark.parametrize("settings", [{}, {"tensor_parallel": 3}, {"pipeline_parallel": 2}])
+@pytest.mark.parametrize("settings", [{}, {"tensor": 3}, {"pipeline": 2}])
 def test_what_can_be_trained_is_not(settings: dict[str, Any]) -> None:
     check(llama(), learner_config(Path("model"), **settings))
