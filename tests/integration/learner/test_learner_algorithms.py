@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from rljob_api.algorithms import KNOWN
-from rljob_api.sections import ImportanceBound, ImportanceLevel
+from rljob_api.sections import ImportanceBound, ImportanceLevel, ImportanceSampling
 from rljob_trainer.algorithms.algorithm import CISPO, CLIP, GSPO, LIKELIHOOD
-from rljob_trainer.learners.config import ImportanceSettings, LossSettings, OptimizerSettings
+from rljob_trainer.learners.config import LossSettings, OptimizerSettings
 from support.trainer.learner_data import learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import kl_after_a_step, one_step_with_each_loss
@@ -19,7 +19,7 @@ LOSSES = {
 } | {
     "dual": LossSettings(dual_clip=1.2),
     **{
-        f"{kind}-{level}": LossSettings(importance=ImportanceSettings(kind, level, 0.5, 2.0))
+        f"{kind}-{level}": LossSettings(importance=ImportanceSampling(kind=kind, level=level, low=0.5, high=2.0))
         for kind in ImportanceBound
         for level in ImportanceLevel
     },

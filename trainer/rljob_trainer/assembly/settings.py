@@ -22,7 +22,6 @@ from rljob_trainer.engines.records import PoolSettings
 from rljob_trainer.engines.router import RouterSettings
 from rljob_trainer.learners.config import (
     CriticSettings,
-    ImportanceSettings,
     KlSettings,
     LearnerConfig,
     LossSettings,
@@ -194,9 +193,7 @@ def loss_settings(spec: Spec, algorithm: Algorithm) -> LossSettings:
         clip_high=given.clip_high,
         dual_clip=given.dual_clip,
         old="engines" if spec.ahead is not None and importance is None else "learner",
-        importance=ImportanceSettings(importance.kind, importance.level, importance.low, importance.high)
-        if importance
-        else None,
+        importance=importance,
         entropy_coefficient=given.entropy_coefficient,
         kl=KlSettings(kl.coefficient, kl.estimator, kl.clamp) if kl and kl.added_to is KlTarget.LOSS else None,
         temperature=spec.rollout.sampling.temperature,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rljob_api.sections import ImportanceBound, ImportanceLevel, Schedule
+from rljob_api.sections import ImportanceSampling, Schedule
 from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.algorithms.algorithm import CLIP
 
@@ -46,16 +46,6 @@ class KlSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportanceSettings:
-    """The correction between engine and learner."""
-
-    kind: ImportanceBound
-    level: ImportanceLevel
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
 class LossSettings:
     """The policy objective and what is added to it."""
 
@@ -68,7 +58,7 @@ class LossSettings:
     old: Literal["learner", "engines"] = "learner"
     """whose log-probabilities the ratio is taken against: the learner's before the first update on the samples, or the
     engines', which may have had older weights"""
-    importance: ImportanceSettings | None = None
+    importance: ImportanceSampling | None = None
     """None: what the engine sampled is taken for the learner's own"""
     entropy_coefficient: float = 0.0
     kl: KlSettings | None = None

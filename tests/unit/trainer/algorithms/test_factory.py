@@ -15,14 +15,14 @@ import torch
 from rljob_api.algorithms import KNOWN
 from rljob_api.reading.manifest import load, problems
 from rljob_api.sections import Algorithm as Settings
-from rljob_api.sections import ImportanceBound, ImportanceLevel, NormalizeBy
+from rljob_api.sections import ImportanceBound, ImportanceLevel, ImportanceSampling, NormalizeBy
 from rljob_trainer.algorithms import factory
 from rljob_trainer.algorithms.algorithm import CISPO, CLIP, GSPO, LIKELIHOOD, Algorithm, GroupOutcome, PerGroup
 from rljob_trainer.algorithms.errors import AlgorithmError
 from rljob_trainer.algorithms.factory import Checked, algorithm, smallest_group
 from rljob_trainer.assembly.settings import chosen_algorithm, loss_settings
 from rljob_trainer.batches.loss_weights import by_token
-from rljob_trainer.learners.config import ImportanceSettings, KlSettings, LossSettings
+from rljob_trainer.learners.config import KlSettings, LossSettings
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.rank.loss.loss import policy_loss
 from support.api.bad_manifests import table
@@ -212,7 +212,7 @@ def test_every_setting_of_the_manifest_reaches_the_loss():
         objective=GSPO,
         clip_low=0.1,
         clip_high=0.3,
-        importance=ImportanceSettings(ImportanceBound.MASK, ImportanceLevel.SEQUENCE, 0.5, 5.0),
+        importance=ImportanceSampling(kind=ImportanceBound.MASK, level=ImportanceLevel.SEQUENCE, low=0.5, high=5.0),
         entropy_coefficient=0.01,
         kl=KlSettings(0.5, "k2"),
     )

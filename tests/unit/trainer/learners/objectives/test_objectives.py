@@ -7,8 +7,8 @@ import torch
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
-from rljob_api.sections import ImportanceBound, ImportanceLevel
-from rljob_trainer.learners.config import ImportanceSettings, LossSettings
+from rljob_api.sections import ImportanceBound, ImportanceLevel, ImportanceSampling
+from rljob_trainer.learners.config import LossSettings
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.objectives.cispo import cispo
 from rljob_trainer.learners.objectives.gspo import gspo
@@ -50,7 +50,7 @@ def test_cispo_counts_the_tokens_whose_ratio_it_bounds() -> None:
 def test_the_weights_of_a_correction_have_no_gradient(kind: ImportanceBound, level: ImportanceLevel) -> None:
     given = responses([1.0] * 4)
     on_policy = replace(given, old_logprobs_R=given.logprobs_R)
-    corrected = correction(on_policy, OLD, ImportanceSettings(kind, level, 0.5, 2.0))
+    corrected = correction(on_policy, OLD, ImportanceSampling(kind=kind, level=level, low=0.5, high=2.0))
     assert not corrected.weights_R.requires_grad
 
 

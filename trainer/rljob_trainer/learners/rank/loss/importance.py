@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rljob_api.sections import ImportanceBound, ImportanceLevel
-from rljob_trainer.learners.config import ImportanceSettings
+from rljob_api.sections import ImportanceBound, ImportanceLevel, ImportanceSampling
 from rljob_trainer.learners.objectives.objective import Responses
 
 
@@ -31,7 +30,7 @@ class Correction:
     """true where the weight was outside the bounds"""
 
 
-def correction(responses: Responses, engine_logprobs_R: torch.Tensor, settings: ImportanceSettings) -> Correction:
+def correction(responses: Responses, engine_logprobs_R: torch.Tensor, settings: ImportanceSampling) -> Correction:
     """Return the weights of the tokens, without gradients."""
     log_weights_R = responses.old_logprobs_R.detach() - engine_logprobs_R
     if settings.level is ImportanceLevel.SEQUENCE:

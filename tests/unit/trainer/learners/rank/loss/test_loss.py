@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.sections import ImportanceBound, ImportanceLevel
-from rljob_trainer.learners.config import ImportanceSettings, KlSettings, LossSettings
+from rljob_api.sections import ImportanceBound, ImportanceLevel, ImportanceSampling
+from rljob_trainer.learners.config import KlSettings, LossSettings
 from rljob_trainer.learners.objectives.clip import clip
 from rljob_trainer.learners.rank.loss.loss import Targets, kl_estimate, policy_loss
 from rljob_trainer.learners.rank.loss.reduction import TABLE, Sums
@@ -122,7 +122,7 @@ def test_the_ratio_may_be_that_to_the_engines_and_the_mismatch_stays_the_learner
 
 
 def test_decoupled_the_weight_corrects_from_the_engines_to_the_learner_and_the_ratio_stays_one() -> None:
-    importance = ImportanceSettings(ImportanceBound.TRUNCATE, ImportanceLevel.TOKEN, 0.0, 2.0)
+    importance = ImportanceSampling(kind=ImportanceBound.TRUNCATE, level=ImportanceLevel.TOKEN, low=0.0, high=2.0)
     given = targets(TOKEN_MEAN, off_policy=False)
     new = NEW[MASK].clone().requires_grad_()
     loss, sums = clipped_loss(new, torch.zeros(15), given, LossSettings(importance=importance))
@@ -197,14 +197,16 @@ def test_sums_carry_no_gradient_and_are_in_fp64() -> None:
     entropy = torch.ones(15, requires_grad=True)
     new = NEW[MASK].float().requires_grad_()
     settings = LossSettings(entropy_coefficient=0.1, kl=KlSettings(0.3))
-    importance = ImportanceSettings(ImportanceBound.TRUNCATE, ImportanceLevel.TOKEN, 0.0, 2.0)
+    importance = ImportanceSampling(kind=ImportanceBound.TRUNCATE, level=ImportanceLevel.TOKEN, low=0.0, high=2.0)
     _, sums = clipped_loss(new, entropy, targets(TOKEN_MEAN), replace(settings, importance=importance))
     values = {name: (value.requires_grad, value.dtype) for name, value in sums.items()}
     assert values == dict.fromkeys(sums, (False, torch.float64))
 
 
 WAYS = [
-    LossSettings(old=old, importance=None if kind is None else ImportanceSettings(kind, level, 0.5, 2.0))
+    LossSettings(
+        old=old, importance=None if kind is None else ImportanceSampling(kind=kind, level=level, low=0.5, high=2.0)
+    )
     for old in ("learner", "engines")
     for kind, level in [(None, ImportanceLevel.TOKEN), *itertools.product(ImportanceBound, ImportanceLevel)]
 ]

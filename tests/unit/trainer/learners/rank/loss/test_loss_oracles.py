@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from rljob_api.sections import ImportanceBound, ImportanceLevel
+from rljob_api.sections import ImportanceBound, ImportanceLevel, ImportanceSampling
 from rljob_trainer.algorithms.algorithm import CISPO, CLIP, GSPO
 from rljob_trainer.batches.loss_weights import by_constant, by_sample, by_token
-from rljob_trainer.learners.config import ImportanceSettings, KlSettings, LossSettings
+from rljob_trainer.learners.config import KlSettings, LossSettings
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.rank.loss.loss import policy_loss
 from rljob_trainer.learners.rank.loss.reduction import Sums
@@ -33,10 +33,12 @@ OBJECTIVES = {
 """with the clip ranges that verl's values were made with"""
 WEIGHTS = {"token": by_token, "sample": by_sample, "constant": lambda lengths: by_constant(LONGEST, lengths)}
 IMPORTANCE = {
-    "truncate-token": ImportanceSettings(ImportanceBound.TRUNCATE, ImportanceLevel.TOKEN, 0.0, 1.5),
-    "mask-token": ImportanceSettings(ImportanceBound.MASK, ImportanceLevel.TOKEN, 0.6, 1.5),
-    "truncate-sequence": ImportanceSettings(ImportanceBound.TRUNCATE, ImportanceLevel.SEQUENCE, 0.0, 1.5),
-    "mask-sequence": ImportanceSettings(ImportanceBound.MASK, ImportanceLevel.SEQUENCE, 0.4, 1.5),
+    "truncate-token": ImportanceSampling(kind=ImportanceBound.TRUNCATE, level=ImportanceLevel.TOKEN, low=0.0, high=1.5),
+    "mask-token": ImportanceSampling(kind=ImportanceBound.MASK, level=ImportanceLevel.TOKEN, low=0.6, high=1.5),
+    "truncate-sequence": ImportanceSampling(
+        kind=ImportanceBound.TRUNCATE, level=ImportanceLevel.SEQUENCE, low=0.0, high=1.5
+    ),
+    "mask-sequence": ImportanceSampling(kind=ImportanceBound.MASK, level=ImportanceLevel.SEQUENCE, low=0.4, high=1.5),
 }
 IN_THE_LOSS = {f"{name}-{by}": (name, by, None) for name in OBJECTIVES for by in WEIGHTS}
 CORRECTED = {f"clip-token-{kind}": ("clip", "token", kind) for kind in IMPORTANCE}

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rljob_api.sections import ImportanceBound, ImportanceLevel
+from rljob_api.sections import ImportanceBound, ImportanceLevel, ImportanceSampling
 from rljob_trainer.algorithms.algorithm import CISPO, CLIP, GSPO
-from rljob_trainer.learners.config import ImportanceSettings, KlSettings, LossSettings
+from rljob_trainer.learners.config import KlSettings, LossSettings
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.objectives.objective import Responses, Surrogate
 from rljob_trainer.learners.objectives.ratio import product, ratio
@@ -89,7 +89,7 @@ def test_an_infinite_penalty_without_weight_has_no_gradient() -> None:
 
 @pytest.mark.parametrize("name", ["clip", "gspo"])
 def test_a_far_token_that_a_correction_masks_has_no_gradient(name: str) -> None:
-    mask = ImportanceSettings(ImportanceBound.MASK, ImportanceLevel.TOKEN, 0.5, 2.0)
+    mask = ImportanceSampling(kind=ImportanceBound.MASK, level=ImportanceLevel.TOKEN, low=0.5, high=2.0)
     given = targets((-2.0, 1.0, -1.0, 1.0))
     masked = replace(given, engine_logprobs_R=given.engine_logprobs_R - torch.tensor([5.0, 0.0, 0.0, 0.0]))
     settings = replace(SETTINGS[name], importance=mask)
