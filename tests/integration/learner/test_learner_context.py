@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from integration.learner.test_learner_experts import ROUTER, assert_alike
+from rljob_api.sections import Kl
 from rljob_trainer.batches.packing import TrainingSequence
 from rljob_trainer.learners.config import (
     CriticSettings,
-    KlSettings,
     LearnerConfig,
     LossSettings,
     OptimizerSettings,
@@ -25,7 +25,7 @@ from support.trainer.naive_critic import NaiveCritic
 from support.trainer.naive_learner import NaiveLearner, NaiveStep
 from support.trainer.tiny_models import tiny
 
-LOSS = LossSettings(clip_low=0.2, clip_high=0.28, entropy_coefficient=0.01, kl=KlSettings(0.1), temperature=0.8)
+LOSS = LossSettings(clip_low=0.2, clip_high=0.28, entropy_coefficient=0.01, kl=Kl(coefficient=0.1), temperature=0.8)
 RATES = (5e-4, 1e-3)
 MOST = 2e-6
 """difference of a weight"""

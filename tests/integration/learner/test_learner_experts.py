@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rljob_api.sections import Recompute
+from rljob_api.sections import Kl, Recompute
 from rljob_api.sizing.tensors import ROUTER_BIAS
 from rljob_trainer.assembly.settings import RECOMPUTE
-from rljob_trainer.learners.config import KlSettings, LearnerConfig, LossSettings, RoutingSettings
+from rljob_trainer.learners.config import LearnerConfig, LossSettings, RoutingSettings
 from support.trainer.family_scenarios import one_after_the_other, times_attended, train_grouped
 from support.trainer.learner_data import changed, learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
@@ -20,7 +20,7 @@ from support.trainer.learner_scenarios import load_and_look, save_and_look, trai
 from support.trainer.naive_learner import NaiveLearner, NaiveStep
 from support.trainer.tiny_models import NUM_LAYERS, tiny
 
-LOSS = LossSettings(clip_low=0.2, clip_high=0.28, entropy_coefficient=0.01, kl=KlSettings(0.1), temperature=0.8)
+LOSS = LossSettings(clip_low=0.2, clip_high=0.28, entropy_coefficient=0.01, kl=Kl(coefficient=0.1), temperature=0.8)
 STEPS = [sequences(11, seed) for seed in range(2)]
 """an odd number, so that data-parallel ranks have different numbers of micro-batches"""
 ROUTER = RoutingSettings(balance_coefficient=3.0, z_coefficient=0.2)

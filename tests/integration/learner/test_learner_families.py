@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from rljob_api.sections import Kl
 from rljob_api.sizing.model_shape import shape
-from rljob_trainer.learners.config import KlSettings, LossSettings
+from rljob_trainer.learners.config import LossSettings
 from support.trainer.family_scenarios import export_train_export, logprobs_and_gradients, one_after_the_other
 from support.trainer.learner_data import learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
@@ -26,7 +27,7 @@ Case = tuple[str, bool]
 Sizes = tuple[int, int, int]
 Results = Callable[[Sizes], dict[Case, list[Any]]]
 
-LOSS = LossSettings(clip_low=0.2, clip_high=0.28, entropy_coefficient=0.01, kl=KlSettings(0.1), temperature=0.8)
+LOSS = LossSettings(clip_low=0.2, clip_high=0.28, entropy_coefficient=0.01, kl=Kl(coefficient=0.1), temperature=0.8)
 STEPS = [sequences(12, seed) for seed in range(3)]
 RATES = (5e-4, 1e-3, 9.698463e-4)
 """learning rates of the three steps: two of warm-up, then the cosine. Losses show the first two, weights the last"""

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from rljob_api.sections import Recompute
+from rljob_api.sections import Kl, Recompute
 from rljob_trainer.assembly.settings import RECOMPUTE
-from rljob_trainer.learners.config import KlSettings, LossSettings
+from rljob_trainer.learners.config import LossSettings
 from support.trainer.learner_data import learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import parallel_head, train, train_and_export, train_by_one_dnn
 from support.trainer.naive_learner import NaiveLearner, NaiveStep
 
-LOSS = LossSettings(clip_low=0.2, clip_high=0.28, entropy_coefficient=0.01, kl=KlSettings(0.1), temperature=0.8)
+LOSS = LossSettings(clip_low=0.2, clip_high=0.28, entropy_coefficient=0.01, kl=Kl(coefficient=0.1), temperature=0.8)
 STEPS = [sequences(12, seed) for seed in range(3)]
 RATES = (5e-4, 1e-3, 9.698463e-4)
 """learning rates of the three steps: two of warm-up, then the cosine. Losses show the first two, weights the last"""

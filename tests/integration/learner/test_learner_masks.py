@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from rljob_trainer.learners.config import KlSettings, LossSettings
+from rljob_api.sections import Kl
+from rljob_trainer.learners.config import LossSettings
 from support.trainer.learner_data import learner_config, masked, sequences
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import head_gradients, train
 from support.trainer.naive_learner import NaiveLearner
 from support.trainer.tiny_models import tiny_llama
 
-LOSS = LossSettings(clip_low=0.2, clip_high=0.28, entropy_coefficient=0.01, kl=KlSettings(0.1), temperature=0.8)
+LOSS = LossSettings(clip_low=0.2, clip_high=0.28, entropy_coefficient=0.01, kl=Kl(coefficient=0.1), temperature=0.8)
 STEPS = [masked(sequences(12, seed), seed) for seed in range(2)]
 RATES = (5e-4, 1e-3)
 """learning rates of two steps of warm-up"""

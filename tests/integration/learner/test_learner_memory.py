@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from rljob_trainer.learners.config import CriticSettings, KlSettings, LossSettings, OptimizerSettings
+from rljob_api.sections import Kl
+from rljob_trainer.learners.config import CriticSettings, LossSettings, OptimizerSettings
 from support.trainer.learner_data import learner_config, sequences, valued
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.memory_scenarios import train_and_leave
@@ -15,7 +16,7 @@ from support.trainer.memory_scenarios import train_and_leave
 CRITIC = CriticSettings(OptimizerSettings(learning_rate=2e-3, total_steps=10), value_clip=0.08)
 HOST_CRITIC = replace(CRITIC, optimizer=replace(CRITIC.optimizer, on_host=True))
 CASES: dict[str, tuple[int, dict[str, Any]]] = {
-    "alone": (1, {"loss": LossSettings(kl=KlSettings(0.1))}),
+    "alone": (1, {"loss": LossSettings(kl=Kl(coefficient=0.1))}),
     "data parallel, bf16": (2, {"precision": "bf16"}),
     "pipeline, critic": (2, {"pipeline": 2, "critic": CRITIC, "precision": "bf16"}),
 }

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from rljob_api.sections import Kl
 from rljob_api.sizing.tensors import ROUTER_BIAS
-from rljob_trainer.learners.config import KlSettings, LossSettings, RoutingSettings
+from rljob_trainer.learners.config import LossSettings, RoutingSettings
 from support.trainer.learner_data import learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import poisoned_step, train, two_updates_on_one_rollout
@@ -43,7 +44,7 @@ def test_a_skipped_step_leaves_the_biases_of_routers_as_they_are(tmp_path: Path)
 def test_before_the_first_update_the_kl_is_exactly_zero(
     tiny_qwen3_dir: Path, estimator: str, tensor: int, pipeline: int
 ) -> None:
-    loss = LossSettings(kl=KlSettings(0.1, estimator))  # type: ignore[arg-type]  # parametrize gives a str
+    loss = LossSettings(kl=Kl(coefficient=0.1, estimator=estimator))  # type: ignore[arg-type]  # parametrize gives a str
     config = learner_config(tiny_qwen3_dir, loss=loss, tensor=tensor, pipeline=pipeline)
     first, second = run_ranks(train, tensor * pipeline, config, [sequences(8)] * 2, 64, False)[0]
     assert first.kl == 0.0

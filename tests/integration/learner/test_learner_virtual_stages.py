@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from rljob_api.sections import Kl
 from rljob_trainer.learners.config import (
     CriticSettings,
-    KlSettings,
     LearnerConfig,
     LossSettings,
     OptimizerSettings,
@@ -31,7 +31,7 @@ from support.trainer.learner_scenarios import (
 )
 from support.trainer.tiny_models import tiny, tiny_qwen3
 
-LOSS = LossSettings(entropy_coefficient=0.01, kl=KlSettings(0.1), temperature=0.8)
+LOSS = LossSettings(entropy_coefficient=0.01, kl=Kl(coefficient=0.1), temperature=0.8)
 ROUTER = RoutingSettings(balance_coefficient=3.0, z_coefficient=0.2)
 STEPS = [sequences(11, seed) for seed in range(2)]
 """an odd number, so that data-parallel ranks have different numbers of micro-batches"""

@@ -22,7 +22,6 @@ from rljob_trainer.engines.records import PoolSettings
 from rljob_trainer.engines.router import RouterSettings
 from rljob_trainer.learners.config import (
     CriticSettings,
-    KlSettings,
     LearnerConfig,
     LossSettings,
     OptimizerSettings,
@@ -195,7 +194,7 @@ def loss_settings(spec: Spec, algorithm: Algorithm) -> LossSettings:
         old="engines" if spec.ahead is not None and importance is None else "learner",
         importance=importance,
         entropy_coefficient=given.entropy_coefficient,
-        kl=KlSettings(kl.coefficient, kl.estimator, kl.clamp) if kl and kl.added_to is KlTarget.LOSS else None,
+        kl=kl if kl and kl.added_to is KlTarget.LOSS else None,
         temperature=spec.rollout.sampling.temperature,
         sampled=not spec.is_sft,
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rljob_api.sections import ImportanceSampling, Schedule
+from rljob_api.sections import ImportanceSampling, Kl, Schedule
 from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.algorithms.algorithm import CLIP
 
@@ -36,16 +36,6 @@ class OptimizerSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class KlSettings:
-    """The penalty against the initial policy."""
-
-    coefficient: float
-    estimator: Estimator = "k3"
-    clamp: bool = True
-    """whether k3 ends at a largest value, see `loss.kl_estimate`"""
-
-
-@dataclass(frozen=True, slots=True)
 class LossSettings:
     """The policy objective and what is added to it."""
 
@@ -61,7 +51,7 @@ class LossSettings:
     importance: ImportanceSampling | None = None
     """None: what the engine sampled is taken for the learner's own"""
     entropy_coefficient: float = 0.0
-    kl: KlSettings | None = None
+    kl: Kl | None = None
     """None: no penalty in the loss"""
     temperature: float = 1.0
     """the sampling temperature: log-probabilities are taken at it, as the engine takes them"""

@@ -15,14 +15,14 @@ import torch
 from rljob_api.algorithms import KNOWN
 from rljob_api.reading.manifest import load, problems
 from rljob_api.sections import Algorithm as Settings
-from rljob_api.sections import ImportanceBound, ImportanceLevel, ImportanceSampling, NormalizeBy
+from rljob_api.sections import ImportanceBound, ImportanceLevel, ImportanceSampling, Kl, NormalizeBy
 from rljob_trainer.algorithms import factory
 from rljob_trainer.algorithms.algorithm import CISPO, CLIP, GSPO, LIKELIHOOD, Algorithm, GroupOutcome, PerGroup
 from rljob_trainer.algorithms.errors import AlgorithmError
 from rljob_trainer.algorithms.factory import Checked, algorithm, smallest_group
 from rljob_trainer.assembly.settings import chosen_algorithm, loss_settings
 from rljob_trainer.batches.loss_weights import by_token
-from rljob_trainer.learners.config import KlSettings, LossSettings
+from rljob_trainer.learners.config import LossSettings
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.rank.loss.loss import policy_loss
 from support.api.bad_manifests import table
@@ -214,7 +214,7 @@ def test_every_setting_of_the_manifest_reaches_the_loss():
         clip_high=0.3,
         importance=ImportanceSampling(kind=ImportanceBound.MASK, level=ImportanceLevel.SEQUENCE, low=0.5, high=5.0),
         entropy_coefficient=0.01,
-        kl=KlSettings(0.5, "k2"),
+        kl=Kl(coefficient=0.5, estimator="k2"),
     )
     assert problems(text) == ()
 
@@ -228,7 +228,7 @@ def test_a_penalty_is_in_the_loss_or_in_the_reward(added_to, in_the_loss):
 @pytest.mark.parametrize("clamp", [True, False])
 def test_the_loss_clamps_the_penalty_as_the_manifest_says(clamp):
     spec = spec_with(kl={"coefficient": 0.1, "clamp": clamp})
-    assert loss_settings(spec, chosen_algorithm(spec)).kl == KlSettings(0.1, "k3", clamp)
+    assert loss_settings(spec, chosen_algorithm(spec)).kl == Kl(coefficient=0.1, estimator="k3", clamp=clamp)
 
 
 def test_an_algorithm_of_a_user_is_tried_before_anything_starts(bring):

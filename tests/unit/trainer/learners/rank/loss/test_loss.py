@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.sections import ImportanceBound, ImportanceLevel, ImportanceSampling
-from rljob_trainer.learners.config import KlSettings, LossSettings
+from rljob_api.sections import ImportanceBound, ImportanceLevel, ImportanceSampling, Kl
+from rljob_trainer.learners.config import LossSettings
 from rljob_trainer.learners.objectives.clip import clip
 from rljob_trainer.learners.rank.loss.loss import Targets, kl_estimate, policy_loss
 from rljob_trainer.learners.rank.loss.reduction import TABLE, Sums
@@ -71,7 +71,7 @@ def test_its_gradient_is_that_of_verl() -> None:
 def test_kl_estimates_and_their_weight_in_the_loss(estimator: str, expected: float) -> None:
     estimate = kl_estimate(NEW[MASK], REFERENCE[MASK], estimator, True)  # type: ignore[arg-type]  # a str
     assert estimate.mean().item() == pytest.approx(expected, abs=1e-6)
-    kl = KlSettings(0.5, estimator)  # type: ignore[arg-type]
+    kl = Kl(coefficient=0.5, estimator=estimator)  # type: ignore[arg-type]
     penalised, sums = clipped_loss(NEW[MASK], torch.zeros(15), targets(TOKEN_MEAN), LossSettings(kl=kl))
     assert sums["kl"].item() / sums["response_tokens"].item() == pytest.approx(expected, abs=1e-6)
     plain, _ = clipped_loss(NEW[MASK], torch.zeros(15), targets(TOKEN_MEAN), LossSettings())
@@ -163,7 +163,7 @@ def test_the_gradient_vanishes_exactly_where_the_advantage_would_push_beyond_a_b
 
 @given(st.lists(st.integers(0, 3), min_size=15, max_size=15))
 def test_any_split_into_micro_batches_gives_the_same_loss_gradient_and_sums(places: list[int]) -> None:
-    settings = LossSettings(entropy_coefficient=0.1, kl=KlSettings(0.3), clip_high=0.28)
+    settings = LossSettings(entropy_coefficient=0.1, kl=Kl(coefficient=0.3), clip_high=0.28)
     whole, part_of, entropy = targets(SAMPLE_MEAN), torch.tensor(places), torch.linspace(0.1, 2.0, 15).double()
     together, apart = (NEW[MASK].clone().requires_grad_() for _ in range(2))
     loss, sums = clipped_loss(together, entropy, whole, settings)
@@ -196,7 +196,7 @@ def test_any_split_into_micro_batches_gives_the_same_loss_gradient_and_sums(plac
 def test_sums_carry_no_gradient_and_are_in_fp64() -> None:
     entropy = torch.ones(15, requires_grad=True)
     new = NEW[MASK].float().requires_grad_()
-    settings = LossSettings(entropy_coefficient=0.1, kl=KlSettings(0.3))
+    settings = LossSettings(entropy_coefficient=0.1, kl=Kl(coefficient=0.3))
     importance = ImportanceSampling(kind=ImportanceBound.TRUNCATE, level=ImportanceLevel.TOKEN, low=0.0, high=2.0)
     _, sums = clipped_loss(new, entropy, targets(TOKEN_MEAN), replace(settings, importance=importance))
     values = {name: (value.requires_grad, value.dtype) for name, value in sums.items()}

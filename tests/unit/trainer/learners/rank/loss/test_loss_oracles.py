@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from rljob_api.sections import ImportanceBound, ImportanceLevel, ImportanceSampling
+from rljob_api.sections import ImportanceBound, ImportanceLevel, ImportanceSampling, Kl
 from rljob_trainer.algorithms.algorithm import CISPO, CLIP, GSPO
 from rljob_trainer.batches.loss_weights import by_constant, by_sample, by_token
-from rljob_trainer.learners.config import KlSettings, LossSettings
+from rljob_trainer.learners.config import LossSettings
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.rank.loss.loss import policy_loss
 from rljob_trainer.learners.rank.loss.reduction import Sums
@@ -102,7 +102,7 @@ def test_losses_are_those_of_verl(name: str, by: str, importance: str | None) ->
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 def test_the_penalty_in_the_loss_is_that_of_verl(estimator: str) -> None:
     plain = settings("clip")
-    penalised = settings("clip", kl=KlSettings(1.0, estimator))  # type: ignore[arg-type]  # parametrize gives a str
+    penalised = settings("clip", kl=Kl(coefficient=1.0, estimator=estimator))  # type: ignore[arg-type]  # parametrize gives a str
     pairs = {seed: (ours(batch(seed), penalised, "token"), ours(batch(seed), plain, "token")) for seed in SEEDS}
     assert_equal_to_verl(
         estimator, {seed: (first[0] - second[0], first[1] - second[1]) for seed, (first, second) in pairs.items()}
@@ -111,7 +111,7 @@ def test_the_penalty_in_the_loss_is_that_of_verl(estimator: str) -> None:
 
 @pytest.mark.parametrize("times", FAR)
 def test_the_penalty_of_a_far_reference_ends_where_verl_s_ends(times: int) -> None:
-    plain, penalised = settings("clip"), settings("clip", kl=KlSettings(1.0))
+    plain, penalised = settings("clip"), settings("clip", kl=Kl(coefficient=1.0))
     batches = {seed: far(batch(seed), times) for seed in SEEDS}
     pairs = {seed: (ours(b, penalised, "token"), ours(b, plain, "token")) for seed, b in batches.items()}
     assert_equal_to_verl(
@@ -122,7 +122,7 @@ def test_the_penalty_of_a_far_reference_ends_where_verl_s_ends(times: int) -> No
 
 @pytest.mark.parametrize("times", FAR)
 def test_without_the_clamp_the_penalty_of_a_far_reference_is_that_of_the_formula(times: int) -> None:
-    given = settings("clip", kl=KlSettings(1.0, clamp=False))
+    given = settings("clip", kl=Kl(coefficient=1.0, clamp=False))
     b = far(batch(3), times)
     new = b.new_D_T.clone().requires_grad_()
     formula = naive_algorithms.loss(wanted("clip", "token", kl=("k3", 1.0)), b, new)
@@ -134,7 +134,7 @@ def test_without_the_clamp_the_penalty_of_a_far_reference_is_that_of_the_formula
 
 @pytest.mark.parametrize(("estimator", "by"), [("k1", "token"), ("k2", "sample"), ("k3", "constant")])
 def test_penalty_bonus_and_correction_add_up(estimator: str, by: str) -> None:
-    kl = KlSettings(0.3, estimator)  # type: ignore[arg-type]
+    kl = Kl(coefficient=0.3, estimator=estimator)  # type: ignore[arg-type]
     given = settings("clip", "truncate-token", kl=kl, entropy_coefficient=0.2)
     assert_equal_to_formula(given, wanted("clip", by, "truncate-token", kl=(estimator, 0.3), entropy=0.2))
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rljob_api.sections import ImportanceBound, ImportanceLevel, ImportanceSampling
+from rljob_api.sections import ImportanceBound, ImportanceLevel, ImportanceSampling, Kl
 from rljob_trainer.algorithms.algorithm import CISPO, CLIP, GSPO
-from rljob_trainer.learners.config import KlSettings, LossSettings
+from rljob_trainer.learners.config import LossSettings
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.objectives.objective import Responses, Surrogate
 from rljob_trainer.learners.objectives.ratio import product, ratio
@@ -74,7 +74,7 @@ def test_beyond_a_bound_the_gradient_is_zero_and_the_loss_is_the_bound(
 @pytest.mark.parametrize("advantage", [-2.0, 0.0, 2.0])
 def test_a_far_token_without_weight_is_as_if_it_were_not_there(name: str, advantage: float) -> None:
     without = (0.0, 0.25, 0.25, 0.25)
-    settings = replace(SETTINGS[name], kl=KlSettings(0.1, clamp=False))
+    settings = replace(SETTINGS[name], kl=Kl(coefficient=0.1, clamp=False))
     far = learned(targets((advantage, 1.0, -1.0, 1.0), without), settings, -1000.0 if name == "cispo" else FAR)
     near = learned(targets((advantage, 1.0, -1.0, 1.0), without), settings, NEAR)
     torch.testing.assert_close(far, near, rtol=0, atol=0)
@@ -83,7 +83,7 @@ def test_a_far_token_without_weight_is_as_if_it_were_not_there(name: str, advant
 
 def test_an_infinite_penalty_without_weight_has_no_gradient() -> None:
     given = targets((1.0,) * TOKENS, (0.0, 0.25, 0.25, 0.25))
-    loss, gradient, sums = learned(given, LossSettings(kl=KlSettings(0.1, clamp=False)), -1000.0)
+    loss, gradient, sums = learned(given, LossSettings(kl=Kl(coefficient=0.1, clamp=False)), -1000.0)
     assert loss.isfinite() and gradient.isfinite().all() and gradient[0] == 0.0 and sums["kl"].isfinite()
 
 

@@ -5,10 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.sections import ImportanceBound, ImportanceLevel, ImportanceSampling
+from rljob_api.sections import ImportanceBound, ImportanceLevel, ImportanceSampling, Kl
 from rljob_trainer.algorithms.algorithm import CLIP
 from rljob_trainer.batches.loss_weights import by_token
-from rljob_trainer.learners.config import KlSettings, LossSettings
+from rljob_trainer.learners.config import LossSettings
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.rank.loss.loss import policy_loss
 from rljob_trainer.learners.rank.loss.reduction import TABLE, Sums, packed, token_sums, unpacked
@@ -75,7 +75,7 @@ def test_every_metric_of_tokens_is_measured_by_the_loss_of_the_policy_or_of_the_
     mask = b.mask_D_T.bool()
     settings = LossSettings(
         entropy_coefficient=0.1,
-        kl=KlSettings(0.1, "k3"),
+        kl=Kl(coefficient=0.1, estimator="k3"),
         importance=ImportanceSampling(kind=ImportanceBound.TRUNCATE, level=ImportanceLevel.TOKEN, low=0.0, high=2.0),
     )
     _, policy = policy_loss(
