@@ -91,7 +91,7 @@ def test_a_job_in_three_kinds_of_pods_goes_on_while_an_engine_restarts_and_prome
         training={"steps": 60},
     )
     job.until(lambda: job.step >= 2)
-    assert len(job.pods()) == 3, "head, trainer, rollout"
+    assert len(job.pods()) == 4, "head, trainer, and one for each engine"
     assert {pod["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"] for pod in job.pods()} == {True}
     with running(prometheus, tmp_path / "prometheus", scrape_configs(job)) as server:
         server.until_scraped("rljob_step")
