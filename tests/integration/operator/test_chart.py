@@ -361,3 +361,16 @@ def test_its_pods_keep_to_the_restricted_standard(kubectl: Kubectl, namespace: s
         kubectl("create", "--dry-run=server", "-f", "-", given=json.dumps(each))
         (container,) = each["spec"]["containers"]
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_a_busy_node_does_not_end_what_works():
+    objects = rendered("--set=webhook.enabled=true")
+    probed = [
+        container
+        for each in objects.values()
+        if each["kind"] == "Deployment"
+        for container in each["spec"]["template"]["spec"]["containers"]
+    ]
+    patience = [each["livenessProbe"]["timeoutSeconds"] * each["livenessProbe"]["failureThreshold"] for each in probed]
+    assert len(patience) == 2, "operator and webhook"
+    assert min(patience) >= 60, "an answer took more than a second on a node of two cores with a load of 20"
