@@ -3,7 +3,7 @@
     bytes ─► nothing odd in them ─► Status ─────────────────────────────► within the limits of lists ─► Status
        └───► odd, or no Status ──► part by part, without those that do not fit ─┘
 
-What this version does not know is left out: a field, or an entry of a list. A number that is not finite is no number.
+What this version does not know is left out: a field, or an entry of a list. Infinity is not a number.
 Where a needed field is wrong, the part that needs it is left out, in the end the whole status.
 """
 

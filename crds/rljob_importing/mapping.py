@@ -82,7 +82,7 @@ def whole(text: str) -> int:
 def number(text: str) -> float:
     """Return a number. Raises ValueError."""
     if not _is_number(text):
-        raise ValueError(f"{shortened(text)!r} is no number")
+        raise ValueError(f"{shortened(text)!r} is not a number")
     return float(text)
 
 

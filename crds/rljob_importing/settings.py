@@ -30,7 +30,7 @@ ITEM = re.compile(r"""'([^']*)'|"([^"]*)"|([^\s,'"\[\]]+)""")
 
 
 class SettingsError(ValueError):
-    """A text that is no YAML mapping, or one that stands for too much."""
+    """A text that is not YAML mapping, or one that stands for too much."""
 
 
 def from_yaml(text: str, file: str = "") -> tuple[Given, ...]:

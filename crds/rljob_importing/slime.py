@@ -72,7 +72,7 @@ def _sglang(made: Draft, given: Given) -> bool:
         return False
     declared = passing.known("sglang").get(name)
     if declared is None:
-        made.note(NoteKind.LOST, given, f"is no argument of SGLang {passing.contents()['versions']['sglang']}")
+        made.note(NoteKind.LOST, given, f"is not an argument of SGLang {passing.contents()['versions']['sglang']}")
         return True
     if given.unknown:
         made.note(NoteKind.UNKNOWN, given, f"{given.unknown[0]}; set spec.extraArgs.sglang.{name}")

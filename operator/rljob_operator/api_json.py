@@ -23,7 +23,7 @@ _AROUND = 3
 def decoded(content: bytes) -> Any:
     """Return the value of a JSON text; what is nested deeper than any object of ours is null.
 
-    Raises ValueError if it is no JSON.
+    Raises ValueError if it is not JSON.
     """
     try:
         return json.loads(content)

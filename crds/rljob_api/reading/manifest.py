@@ -2,7 +2,7 @@
 
     text -> one mapping (document.py) -> models (sections.py) -> rules between fields (rules/) -> RLJob
 
-Values are taken as they are: "8" is no number and 1 is not true, as in the Kubernetes API. pydantic's errors are
+Values are taken as they are: "8" is not a number and 1 is not true, as in the Kubernetes API. pydantic's errors are
 translated into problems, so that users never see pydantic.
 """
 

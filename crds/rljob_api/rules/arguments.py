@@ -280,7 +280,7 @@ def unknown(system: System, path: str, name: str) -> Problem:
     options = known(system) if system == "sglang" else MEGATRON_FREE
     near = similar(word.removeprefix(f"sglang{separator}"), options, cutoff=0.7)
     version = contents()["versions"][package]
-    rule = f"is no argument of {package} {version}"
+    rule = f"is not an argument of {package} {version}"
     return Problem(path, ABSENT, rule, f"spec.extraArgs.{system}.{near}" if near else None)
 
 

@@ -88,7 +88,7 @@ def tasks(spec: Spec) -> Iterator[Problem]:
 def task(path: str, name: str, settings: tuple[str, ...]) -> Iterator[Problem]:
     known = arguments.tasks()
     if name not in known:
-        yield Problem(f"{path}.task", name, "is no task of reasoning-gym", closest(name, known))
+        yield Problem(f"{path}.task", name, "is not a task of reasoning-gym", closest(name, known))
         return
     for setting in settings:
         if setting in ("seed", "size"):
@@ -162,7 +162,7 @@ def column(field: Field, usual: str, *unless: Term) -> Rule:
     return requires(
         field,
         any_of(~some_generated, *unless, one_of(before(field, "."), GENERATED_COLUMNS)),
-        f"is no column of reasoning-gym's questions ({', '.join(GENERATED_COLUMNS)}); nearest valid: {usual}",
+        f"is not a column of reasoning-gym's questions ({', '.join(GENERATED_COLUMNS)}); nearest valid: {usual}",
     )
 
 

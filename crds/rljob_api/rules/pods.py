@@ -38,7 +38,7 @@ USED = (
     requires(
         pods.same_domain,
         ~has(pods) | ~has(pods.same_domain) | matches(pods.same_domain, LABEL),
-        "is no name of a node's label; nearest valid: topology.kubernetes.io/rack",
+        "is not a name of a node's label; nearest valid: topology.kubernetes.io/rack",
     ),
 )
 
@@ -144,7 +144,7 @@ def keys_of(path: str, given: Mapping[str, str]) -> Iterator[Problem]:
 
 def label_of(path: str, name: str, value: str) -> Iterator[Problem]:
     if not LABEL.fullmatch(name):
-        yield Problem(f"{path}[{name}]", ABSENT, "is no name of a label")
+        yield Problem(f"{path}[{name}]", ABSENT, "is not a name of a label")
     if not LABEL_VALUE.fullmatch(value):
         yield Problem(f"{path}[{name}]", value, "is no value of a label: at most 63 of A-Z, a-z, 0-9, -, _ and .")
 

@@ -97,7 +97,7 @@ def value_from(path: str, given: Mapping[str, object]) -> Iterator[Problem]:
     if missing or strange:
         yield Problem(f"{path}.valueFrom.{kind}", ABSENT, f"needs {' and '.join(needed)}; it takes {', '.join(known)}")
     elif kind == "fieldRef" and not POD_FIELD.fullmatch(str(there["fieldPath"])):
-        rule = "is no field that a pod's environment can have"
+        rule = "is not a field that a pod's environment can have"
         yield Problem(f"{path}.valueFrom.fieldRef.fieldPath", there["fieldPath"], rule, "metadata.name")
 
 

@@ -93,7 +93,9 @@ def card(text: str) -> Card:
         return Card(named, CARDS[named])
     number = NUMBER.fullmatch(text.strip())
     if number is None or not 0 < float(number[1]) <= LARGEST:
-        raise UnknownCardError(f"{text[:80]!r} is no GPU of {', '.join(CARDS)}, and no number of GiB up to {LARGEST:g}")
+        raise UnknownCardError(
+            f"{text[:80]!r} is not a GPU of {', '.join(CARDS)}, and no number of GiB up to {LARGEST:g}"
+        )
     return Card(f"{float(number[1]):g} GiB", float(number[1]))
 
 

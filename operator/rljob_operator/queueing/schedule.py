@@ -3,9 +3,9 @@
 Jobs are looked at in their order. One that fits gets room, whole or not at all. One that does not fit
 
   * waits for those that leave already, if their room is enough: nobody else gets it meanwhile;
-  * sends jobs of lower priorities away, if that is enough and its PriorityClass preempts;
-  * else may be overtaken by those behind it. The first that waits for a quota, or for a set of nodes, bears that for
-    `patience_s`; then room is kept for it, and only what it could never use is given to others.
+  * preempts jobs of lower priorities, if that is enough and its PriorityClass allows it;
+  * else may be overtaken by those behind it. The first that waits for a quota, or for a set of nodes, can
+    be overtaken for `patience_s`; then room is reserved for it, and others get only what it could never use.
 
 Where more nodes may come than are seen, one job of each set of nodes is lent a reservation without nodes: its pods are
 what an autoscaler acts on. While pods have no nodes, no other job gets nodes that they could take, because schedulers

@@ -324,7 +324,7 @@ def test_an_argument_of_sglang_is_passed_through_or_refused_with_the_reason():
         "cuda-graph-bs": [1, 2],
     }
     assert "an engine is parallel over tensors only" in lost
-    assert "--sglang-nothing 1, line 1: is no argument of SGLang" in lost
+    assert "--sglang-nothing 1, line 1: is not an argument of SGLang" in lost
 
 
 def test_a_secret_is_never_written():

@@ -46,4 +46,4 @@ def _call(text: str) -> ToolCall | BadCall:
             case _:
                 return BadCall('a call is an object with "name" and "arguments"')
     except (ValueError, RecursionError) as error:
-        return BadCall(f"the call is no JSON: {error}")
+        return BadCall(f"the call is not JSON: {error}")

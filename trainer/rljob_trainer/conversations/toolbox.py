@@ -77,7 +77,7 @@ def tool(field: str, given: str) -> Tool:
     except user_code.NotThereError as error:
         raise GenerateError(f"{field}: {error}") from error
     if not callable(function):
-        raise GenerateError(f"{field} is no function")
+        raise GenerateError(f"{field} is not a function")
     try:
         schema: Mapping[str, Any] = get_json_schema(function)
     except (DocstringParsingException, TypeHintParsingException, ValueError) as error:

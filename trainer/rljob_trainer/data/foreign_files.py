@@ -1,5 +1,5 @@
-"""What stands at a path that is no file of rows, in words for the author of a manifest: a directory, a link that leads
-nowhere, an archive, a table of another format.
+"""What stands at a path that is not a file of rows, in words for the author of a manifest: a directory, a link to
+nothing, an archive, a table of another format.
 
 Used by the readers, and by the checks before a start, which also look at files that no reader opens.
 """

@@ -1,8 +1,8 @@
 """Judges what a hub answers before huggingface_hub makes paths of it.
 
 The library joins names of files, the commit and the `ETag` to directories of the cache, and checks only the first. It
-reads an answer whole, whatever its length; what is no file is read up to a limit here, and a file up to the length that
-was said of it. Nothing is decompressed, nothing may drip, and a listing has so many pages.
+reads an answer whole, whatever its length; what is not a file is read up to a limit here, and a file up to the
+length that was said of it. Nothing is decompressed, nothing may drip, and a listing has so many pages.
 """
 
 import re
@@ -20,7 +20,7 @@ COMMIT = re.compile(r"[0-9a-fA-F]{7,64}")
 BLOB_HEADERS = ("ETag", "X-Linked-ETag")
 COMMIT_HEADER = "X-Repo-Commit"
 MOST_BYTES = 64 * 2**20
-"""of an answer that is no file: the names and sizes of half a million files"""
+"""of an answer that is not a file: the names and sizes of half a million files"""
 FILE = re.compile(r"/resolve/")
 API = re.compile(r"/api/(?:models|datasets|spaces)/")
 """in the path of a request; an endpoint may have a path of its own before it"""
@@ -107,7 +107,7 @@ def _note_length(response: "httpx.Response") -> None:
 
 
 def _read(response: "httpx.Response") -> None:
-    """Read an answer that is no file. Raises HubAnswerError if it is too long or compressed."""
+    """Read an answer that is not a file. Raises HubAnswerError if it is too long or compressed."""
     _limit(response, MOST_BYTES)
     response.read()
 
@@ -142,7 +142,7 @@ def _mappings(response: "httpx.Response") -> Iterator[dict[str, object]]:
     try:
         content = response.json()
     except (ValueError, RecursionError) as error:
-        raise HubAnswerError(f"the answer to {response.request.url.path} is no JSON") from error
+        raise HubAnswerError(f"the answer to {response.request.url.path} is not JSON") from error
     for each in content if isinstance(content, list) else [content]:
         if isinstance(each, dict):
             yield each

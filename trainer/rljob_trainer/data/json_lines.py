@@ -75,7 +75,7 @@ class JsonLines:
         """Leave this process as it is: each line has its own limits."""
 
     def scan(self, part: Part, keys: Sequence[str], digest: Digest) -> Iterator[FoundRow]:
-        """Yield the lines that begin in the part; a blank line has no row. Raises DataError where one is no object."""
+        """Yield the lines that begin in the part; a blank line has no row. Raises DataError for any but objects."""
         with self.path.open("rb") as file:
             place = 0
             if not part.start:

@@ -45,7 +45,7 @@ class Tokenizer(Protocol):
         """Return the text. Raises jinja2's TemplateError."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Return the tokens. Raises TypeError or ValueError for what is no text."""
+        """Return the tokens. Raises TypeError or ValueError for what is not text."""
 
 
 @dataclass(frozen=True, slots=True)

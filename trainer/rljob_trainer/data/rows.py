@@ -62,7 +62,7 @@ def row(raw: RawRow, place: str, data: Data, conversations: bool = False) -> Row
     found = Row(place, messages, answers, isinstance(question, str), answer, metadata)
     if not all(map(_is_whole, (answer, *(text for turn in found.turns for text in turn.said)))):
         raise DataError(
-            f"{place}: has half a character (a surrogate such as \\ud83d without its other half), which is no text: "
+            f"{place}: has half a character (a surrogate such as \\ud83d without its other half), which is not text: "
             "was it cut between two halves? Write the row again from its source, or remove it"
         )
     return found

@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 MOST_SHOWN = 100
-"""characters of a value that is no number"""
+"""characters of a value that is not a number"""
 LONGEST = 50_000
 """of a text that is answered, which `answers.py` limits [characters]"""
 TRACE_SIGNAL = signal.SIGUSR1

@@ -136,7 +136,7 @@ class Rewards:
 def combined(parts: Sequence[PartReward], scores: Sequence[float], prompt: Prompt) -> float:
     """Return the weighted sum of the parts' scores of one response.
 
-    Raises RewardError if that is no number that the learner can use; the text names the question and what judged.
+    Raises RewardError if that is not a number that the learner can use; the text names the question and what judged.
     """
     reward = sum(part.weight * score for part, score in zip(parts, scores, strict=True))
     if abs(reward) <= LARGEST:  # false for NaN

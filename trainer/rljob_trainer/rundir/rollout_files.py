@@ -142,7 +142,7 @@ class Dump:
 
 
 def step_of(path: Path) -> int | None:
-    """Return the step that a file's name says; None: it is no name of ours."""
+    """Return the step that a file's name says; None: it is not a name of ours."""
     name = re.fullmatch(r"step-(\d{7,})\.jsonl\.zst", path.name)
     return int(name[1]) if name else None
 

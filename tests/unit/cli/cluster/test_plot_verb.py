@@ -63,7 +63,7 @@ def test_a_run_on_this_machine_is_plotted_from_its_directory(run: str) -> None:
 
 def test_a_directory_without_a_run_is_no_job_either(tmp_path: Path) -> None:
     refused = rljob("plot", f"{tmp_path}/")
-    assert (refused.code, refused.err) == (Exit.BAD_INPUT, f"{tmp_path} is no run: it has no events.jsonl\n")
+    assert (refused.code, refused.err) == (Exit.BAD_INPUT, f"{tmp_path} is not a run: it has no events.jsonl\n")
 
 
 def test_a_terminal_gets_colours_and_nothing_else_does(run: str) -> None:

@@ -88,7 +88,7 @@ def test_a_failed_run_says_why_and_what_its_first_step_had_shown(tmp_path: Path)
 def test_a_directory_that_is_no_run_is_bad_input(tmp_path: Path) -> None:
     result = runner.invoke(app, [str(tmp_path)])
     assert result.exit_code == Exit.BAD_INPUT
-    assert "is no run: it has no events.jsonl" in result.stderr
+    assert "is not a run: it has no events.jsonl" in result.stderr
     assert not (tmp_path / "report.html").exists()
 
 

@@ -38,7 +38,7 @@ def test_a_good_job_is_allowed_without_a_word():
 def test_an_unknown_argument_is_refused_with_the_nearest_name():
     found = asked(raw_job(extraArgs=TYPO))
     assert found.outcome == "BadManifest"
-    assert found.refusal.startswith("spec.extraArgs.sglang.mem-fraction-statics: is no argument of sglang ")
+    assert found.refusal.startswith("spec.extraArgs.sglang.mem-fraction-statics: is not an argument of sglang ")
     assert found.refusal.endswith("nearest valid: spec.extraArgs.sglang.mem-fraction-static")
 
 

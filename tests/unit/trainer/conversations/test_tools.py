@@ -134,7 +134,7 @@ def test_calls_are_read_as_hermes_and_qwen_write_them(text, found):
 def test_what_is_no_json_is_a_bad_call_that_says_where():
     (bad,) = calls("<tool_call>{name: f}</tool_call>")
     assert isinstance(bad, BadCall)
-    assert bad.reason.startswith("the call is no JSON: Expecting property name")
+    assert bad.reason.startswith("the call is not JSON: Expecting property name")
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_results_and_troubles_reach_the_model(toolbox, tmp_path):
             ToolCall("does", {"what": "die"}),
             ToolCall("does", {"what": "sleep"}),
             ToolCall("search", {}),
-            BadCall("the call is no JSON"),
+            BadCall("the call is not JSON"),
             ToolCall("echo", {"text": "b" * 20_000}),
         ]
         return [await box.result(each) for each in asked]
@@ -217,7 +217,7 @@ def test_results_and_troubles_reach_the_model(toolbox, tmp_path):
     assert said[6] == "Error: the tool's process ended with code 3"
     assert said[7] == "Error: no result within 2 s"
     assert said[8] == "Error: there is no tool search, only echo, does, awaits"
-    assert said[9] == "Error: the call is no JSON"
+    assert said[9] == "Error: the call is not JSON"
     assert len(said[10]) == 10_001
     assert "echo a" in (tmp_path / "tools.log").read_text()
 

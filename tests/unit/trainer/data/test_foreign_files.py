@@ -1,4 +1,4 @@
-"""What is no file of rows is refused with what it is, and with what to do."""
+"""What is not a file of rows is refused with what it is, and with what to do."""
 
 import bz2
 import gzip

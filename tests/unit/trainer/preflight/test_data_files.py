@@ -104,7 +104,7 @@ OF_SETS: dict[str, tuple[str, str]] = {
         json.dumps({"question": "1 + 1 =", "answer": "2"}) + "\n" + json.dumps({"question": "3 + 1 ="}),
         "spec.data.evaluationSets[1].jsonl: line 2: no key `answer` (data.labelKey); the row has `question`",
     ),
-    "a row that is no JSON": ("{'question'", "spec.data.evaluationSets[1].jsonl: line 1: not JSON"),
+    "a row that is not JSON": ("{'question'", "spec.data.evaluationSets[1].jsonl: line 1: not JSON"),
     "a prompt that does not fit": (
         json.dumps({"question": "1 + " * 400, "answer": "2"}),
         "spec.data.evaluationSets[1].jsonl: line 1",

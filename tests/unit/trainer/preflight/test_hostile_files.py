@@ -42,7 +42,7 @@ HOSTILE: dict[str, tuple[Callable[[Place], Any], str]] = {
     "a nested tokenizer": (written("tokenizer.json", "[" * 100_000), '"tokenizer.json" cannot be read'),
     "nested settings": (written("tokenizer_config.json", '{"a": ' + "[" * 100_000), "cannot be read: maximum"),
     "settings of another type": (written("tokenizer_config.json", "[1]"), "is not a JSON object"),
-    "a template that is no text": (
+    "a template that is not text": (
         lambda place: (place.root / "model" / "chat_template.jinja").write_bytes(b"\xff\xfe"),
         '"chat_template.jinja" cannot be read',
     ),

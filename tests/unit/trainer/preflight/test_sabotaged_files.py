@@ -198,7 +198,7 @@ SABOTAGES: dict[str, tuple[Callable[[Place], object], str]] = {
         lambda place: place.rows({"question": 7, "answer": "2"}),
         "line 13: `question` is of type int, not a string",
     ),
-    "a row that is no JSON": (
+    "a row that is not JSON": (
         lambda place: place.questions.write_text(place.questions.read_text() + "{'question'\n"),
         "line 13: not JSON",
     ),
@@ -314,7 +314,7 @@ CODES = {
     "a key that the rows have not": "DataKeyMissing",
     "a row without its key": "DataKeyMissing",
     "a row of another type": "DataFormatWrong",
-    "a row that is no JSON": "DataNotJson",
+    "a row that is not JSON": "DataNotJson",
     "an empty label for an exact reward": "DataKeyMissing",
     "an empty source": "DataEmpty",
     "no questions": "PathNotFound",

@@ -63,5 +63,5 @@ def load(path: str) -> Objective:
     except user_code.NotThereError as error:
         raise ValueError(f"{path} is no policy objective: {error}") from error
     if not callable(objective):
-        raise ValueError(f"{path} is no policy objective: it is no function")
+        raise ValueError(f"{path} is no policy objective: it is not a function")
     return cast(Objective, objective)

@@ -119,7 +119,7 @@ def read_history(run_directory: Path) -> History:
     """Return the history of a run. Raises NotARunError if there is none, EventsError if it is damaged."""
     path = run_directory / FILE_NAME
     if not path.is_file():
-        raise NotARunError(f"{run_directory} is no run: it has no {FILE_NAME}")
+        raise NotARunError(f"{run_directory} is not a run: it has no {FILE_NAME}")
     return history_of(tuple(read_events(path)), str(path))
 
 

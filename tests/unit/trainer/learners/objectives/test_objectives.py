@@ -91,5 +91,5 @@ def test_what_is_not_there_is_no_objective() -> None:
 
 def test_what_is_no_function_is_no_objective() -> None:
     path = "rljob_trainer.learners.objectives.trial:TOKENS"
-    with pytest.raises(ValueError, match=rf"^{path} is no policy objective: it is no function$"):
+    with pytest.raises(ValueError, match=rf"^{path} is no policy objective: it is not a function$"):
         objective.load(path)
