@@ -68,7 +68,7 @@ def test_a_key_that_the_questions_lack_ends_the_first_attempt_before_it_starts(
     kubectl: Kubectl, place: Workspace
 ) -> None:
     job = JobInPods(kubectl, place, data={"labelKey": "result"})
-    kubectl("wait", "--for=condition=Failed", f"rljob/{job.name}", "-n", place.namespace, "--timeout=300s")
+    kubectl("wait", "--for=condition=Failed", f"rljob/{job.name}", "-n", place.namespace, "--timeout=900s")
     (failed,) = [each for each in job.status["conditions"] if each["type"] == "Failed"]
     assert failed["reason"] == "BadInput"
     assert "no key `result` (data.labelKey)" in failed["message"]
