@@ -3,7 +3,6 @@
 Only settings that change no result of the training are tried: how memory is shared out, kept or computed again.
 """
 
-import copy
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,9 +11,10 @@ from typing import Any
 
 from rljob_api.errors import ManifestError
 from rljob_api.reading.manifest import parse
-from rljob_api.sections import RLJob, Spec
-from rljob_api.sizing import memory, model_shape
+from rljob_api.sections import Recompute, RLJob, Spec
+from rljob_api.sizing import memory
 from rljob_api.sizing.memory import Estimate
+from rljob_api.sizing.misfits import misfits
 from rljob_api.sizing.model_shape import Shape
 from rljob_api.sizing.topology import topology
 
@@ -74,7 +74,7 @@ class Fit:
 
     def sentence(self) -> str:
         """Return the verdict for people."""
-        usable = f"of {self.card.usable_bytes / GIB:.1f} GiB, 90 % of {self.card.name}"
+        usable = f"of {self.card.usable_bytes / GIB:.1f} GiB, {100 * USABLE:.0f} % of {self.card.name}"
         needs = f"the fullest GPU needs {self.needed_bytes / GIB:.1f} {usable}"
         if self.fits:
             cache = "" if self.kv_tokens is None else f"; room for {self.kv_tokens:,} tokens of KV cache"
@@ -106,7 +106,7 @@ def fit(job: RLJob, model: Shape, on: Card, teacher: Shape | None = None) -> Fit
     if is_enough(found, job.spec, model, on):
         return Fit(on, found.gpu_bytes, True, tokens)
     for change in changes(job.spec):
-        if (other := with_settings(job, change)) is None or model_shape.problems(model, other.spec):
+        if (other := with_settings(job, change)) is None or misfits(model, other.spec):
             continue
         changed = estimated(other.spec, model, teacher)
         if is_enough(changed, other.spec, model, on):
@@ -157,8 +157,8 @@ def settings(spec: Spec) -> Iterator[tuple[str, object]]:
     for divisor in DEGREES:
         if (tokens := training.max_tokens_per_gpu // divisor) >= MIN_TOKENS:
             yield "training.maxTokensPerGpu", tokens
-    if training.recompute != "Full":
-        yield "training.recompute", "Full"
+    if training.recompute is not Recompute.FULL:
+        yield "training.recompute", Recompute.FULL.value
     if not training.optimizer.offload:
         yield "training.optimizer.offload", True
     for degree in DEGREES:
@@ -168,7 +168,7 @@ def settings(spec: Spec) -> Iterator[tuple[str, object]]:
 
 def with_settings(job: RLJob, change: tuple[tuple[str, object], ...]) -> RLJob | None:
     """Return the job with these settings; None: a rule refuses them."""
-    content = copy.deepcopy(job.model_dump(mode="json", by_alias=True, exclude_unset=True))
+    content = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
     for path, value in change:
         *sections, name = path.split(".")
         place: dict[str, Any] = content["spec"]

@@ -10,7 +10,8 @@ from rljob_api.exits import Exit
 from rljob_api.reading import manifest
 from rljob_api.reading.document import MOST_CHARACTERS
 from rljob_api.sections import RLJob
-from rljob_api.sizing import model_shape, quantised
+from rljob_api.sizing import model_shape
+from rljob_api.sizing.misfits import misfits
 from rljob_cli.terminal.options import STDIN
 from rljob_trainer.preflight import Findings, look_at_files
 from rljob_trainer.preflight.model_files import ModelFiles, model_files
@@ -92,8 +93,7 @@ def load(path: Path) -> tuple[RLJob, ModelFiles | None]:
     if files:
         model = model_shape.shape(files.config)
         beside = model_shape.teacher_problems(teacher, model, job.spec) if teacher else ()
-        blocks = quantised.problems(model, job.spec)
-        if broken := (*model_shape.problems(model, job.spec), *blocks, *beside):
+        if broken := (*misfits(model, job.spec), *beside):
             raise ManifestError(broken)
     return job, files
 

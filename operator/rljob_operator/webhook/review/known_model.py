@@ -3,8 +3,9 @@
 from rljob_api import hub
 from rljob_api.errors import ManifestError, Problem
 from rljob_api.sections import Spec
-from rljob_api.sizing import model_shape
 from rljob_api.sizing.known_models import KNOWN, ON_THE_HUB
+from rljob_api.sizing.misfits import misfits
+from rljob_api.sizing.model_shape import shape
 
 
 def problems(spec: Spec) -> tuple[Problem, ...]:
@@ -19,6 +20,6 @@ def problems(spec: Spec) -> tuple[Problem, ...]:
     if config is None:
         return ()
     try:
-        return model_shape.problems(model_shape.shape(config), spec)
+        return misfits(shape(config), spec)
     except ManifestError as error:
         return error.problems

