@@ -35,7 +35,7 @@ from rljob_trainer.processes.garbage import collect_rarely
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.rollouts.asynchronous import AsyncRollouts
 from rljob_trainer.rollouts.synchronous import SyncRollouts
-from rljob_trainer.sync.gated import GatedWeights
+from rljob_trainer.sync.gated_weights import GatedWeights
 from rljob_trainer.sync.weights import EngineWeights
 
 WARM_UP = 2

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rljob_operator.capacity.inventory import Kind
-from rljob_operator.capacity.others import Others
+from rljob_operator.capacity.other_pods import Others
 from rljob_operator.capacity.snapshot import Snapshot
 from rljob_operator.queueing.schedule import schedule
 from rljob_operator.queueing.ticket import Ticket

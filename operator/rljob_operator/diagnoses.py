@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from rljob_api.known_failure import KnownFailure
-from rljob_operator.attempts.diagnosing import failure_in
+from rljob_operator.attempts.diagnosis import failure_in
 from rljob_operator.cache.cache import Key
 from rljob_operator.world.history import Evidence
 

@@ -23,7 +23,7 @@ from rljob_operator.plan import LOOK_AGAIN_S, NO_ORDERS, Follow, Orders, Plan, T
 from rljob_operator.status.events import Event
 from rljob_operator.status.record import failed_status
 from rljob_operator.world.claims import Reason
-from rljob_operator.world.turn import Standing, Turn
+from rljob_operator.world.queue_decision import Standing, Turn
 from rljob_operator.world.world import ALIVE, ENDED, Driver, DriverState, World, is_deleting, seconds
 
 ENDED_S = 60.0

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from rljob_api.exits import Exit
 from rljob_api.recovery import RestartEngine
 from rljob_api.status import Phase, Status
-from rljob_operator.attempts.diagnosing import IN_ORDER
+from rljob_operator.attempts.diagnosis import IN_ORDER
 from rljob_operator.cache.cache import Cache, Key
 from rljob_operator.cache.watch_liveness import WatchLiveness
 from rljob_operator.cache.workqueue import WorkQueue

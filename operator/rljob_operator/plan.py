@@ -36,8 +36,8 @@ from rljob_operator.world.claims import Claim
 from rljob_operator.world.driver_news import bare
 from rljob_operator.world.history import Evidence, JobHistory, Outcome
 from rljob_operator.world.pod_stage import Stage
+from rljob_operator.world.queue_decision import Standing
 from rljob_operator.world.run_claims import RunClaim
-from rljob_operator.world.turn import Standing
 from rljob_operator.world.world import ALIVE, SILENT_S, DriverState, Job, World, is_deleting
 
 PROGRESS_S = 15.0

@@ -28,7 +28,7 @@ from rljob_operator.cluster.cluster import (
     ConflictError,
     GoneError,
 )
-from rljob_operator.cluster.following import uid_of
+from rljob_operator.cluster.reflector import uid_of
 from rljob_operator.diagnoses import Diagnoses
 from rljob_operator.drivers.drivers import Drivers
 from rljob_operator.drivers.sender import Order
@@ -44,7 +44,7 @@ from rljob_operator.runtime.leader import LOST, Election
 from rljob_operator.runtime.probes import Probes
 from rljob_operator.settings import Settings
 from rljob_operator.sweeper import Sweeper
-from rljob_operator.watches.sight import Sight
+from rljob_operator.watches.capacity_reader import Sight
 from rljob_operator.watches.watching import FORBIDDEN, OF_OTHERS, Inbox, Place, follow, places
 from rljob_operator.world.driver_news import News
 

@@ -18,10 +18,10 @@ from rljob_operator.queueing.ledger import Ledger
 from rljob_operator.queueing.schedule import schedule
 from rljob_operator.queueing.ticket import Priority, Rules
 from rljob_operator.queueing.tickets import is_queued_here, shows, ticket_of
-from rljob_operator.watches.sight import LOOK_S, Look, Sight
+from rljob_operator.watches.capacity_reader import LOOK_S, Look, Sight
 from rljob_operator.world.claims import Claim
 from rljob_operator.world.driver_news import News
-from rljob_operator.world.turn import Standing, Turn
+from rljob_operator.world.queue_decision import Standing, Turn
 from rljob_operator.world.world import Job, World, seconds
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from rljob_trainer.assembly.build import build
 from rljob_trainer.assembly.run import Run
 from rljob_trainer.assembly.serving import LOCAL, Address
 from rljob_trainer.loop import train
-from rljob_trainer.own_files import AppendingHandler, private_directory
+from rljob_trainer.private_files import AppendingHandler, private_directory
 from rljob_trainer.processes.garbage import collect_rarely
 from rljob_trainer.reporting.records import Record, StepRecord
 from rljob_trainer.rundir.cores import NewCores

@@ -19,10 +19,10 @@ from rljob_api.errors import ABSENT, MOST_PROBLEMS, ManifestError, Problem, firs
 from rljob_api.reading import amount, depth, field_lookup, field_types
 from rljob_api.reading.document import document
 from rljob_api.reading.field_lookup import Path, section_of
-from rljob_api.reading.kept import Kept
+from rljob_api.reading.text_cache import Kept
 from rljob_api.rules import registry
 from rljob_api.rules.claims import Rule
-from rljob_api.rules.meant import meant
+from rljob_api.rules.intended_value import meant
 from rljob_api.rules.names import closest, letters
 from rljob_api.sections import LONGEST_NAME, NOT_A_NAME, RLJob, Spec
 

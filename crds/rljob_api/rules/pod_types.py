@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules.cel import Cel
-from rljob_api.rules.meant import meant
+from rljob_api.rules.intended_value import meant
 from rljob_api.rules.names import closest
 from rljob_api.sections import MOST_EXACT
 

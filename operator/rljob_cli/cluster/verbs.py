@@ -17,15 +17,15 @@ from rljob_api.exits import Exit
 from rljob_api.status import Phase
 from rljob_cli.cluster import watching, why_verb
 from rljob_cli.cluster.cluster import Cluster, ClusterError, LostError, NoObjectError, NotPossibleError, connect
-from rljob_cli.jobs import job_evidence, job_json, job_logs, log_reader, queue_view, resuming, top_view, training
+from rljob_cli.jobs import job_evidence, job_json, job_logs, log_reader, queue_view, resumption, top_view, training
 from rljob_cli.jobs.job_evidence import names_of
 from rljob_cli.jobs.job_logs import EVENTS, Log, NoSuchLogError, Wanted, whole_lines
 from rljob_cli.jobs.job_page import as_page
 from rljob_cli.jobs.job_table import as_table
 from rljob_cli.jobs.jobs import Job, Manifest
-from rljob_cli.jobs.resuming import NotResumableError
+from rljob_cli.jobs.resumption import NotResumableError
 from rljob_cli.jobs.why import Why, with_course
-from rljob_cli.records.course import course
+from rljob_cli.records.run_health import course
 from rljob_cli.terminal import screen
 from rljob_cli.terminal.screen import console, say, say_json
 from rljob_operator.identity import DASHBOARD_PORT, JOB_LABEL, RAY_TOKEN_KEY, service_name
@@ -127,11 +127,11 @@ def resume(where: Scope, name: str) -> None:
     namespace = where.namespace or where.cluster.namespace
     raw = where.cluster.raw_job(namespace, name)
     try:
-        patch = resuming.patch_of(raw)
+        patch = resumption.patch_of(raw)
     except NotResumableError as error:
         raise ClusterError(str(error), Exit.USAGE) from error
     where.cluster.change_job(namespace, name, patch)
-    say(resuming.says(raw, namespace))
+    say(resumption.says(raw, namespace))
 
 
 def logs(where: Scope, name: str, wanted: Wanted, *, follow: bool, tail: int | None) -> None:

@@ -12,7 +12,7 @@ from rljob_api.exits import Exit
 from rljob_cli.cluster.cluster import ClusterError
 from rljob_cli.jobs.job_table import fraction
 from rljob_cli.jobs.jobs import Job
-from rljob_cli.terminal.glyphs import seconds
+from rljob_cli.terminal.formats import seconds
 
 INTERVAL_S: Final = 2.0
 SHARE: Final = 5

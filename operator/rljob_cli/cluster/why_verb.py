@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from rljob_cli.cluster.cluster import Cluster
 from rljob_cli.jobs.jobs import Job, job_of
 from rljob_cli.jobs.why import Seen, Why, stuck, why
-from rljob_cli.records.course_view import table
+from rljob_cli.records.run_health_view import table
 from rljob_cli.terminal.screen import say
 from rljob_operator.capacity.queues import queues
 from rljob_operator.capacity.snapshot import ALIVE

@@ -14,7 +14,7 @@ from rljob_api.status import AttemptStatus, ConditionType, Engine, RecoveryStep
 from rljob_cli.jobs.job_table import fraction, phase_text
 from rljob_cli.jobs.jobs import Job
 from rljob_cli.jobs.next_steps import NextStep, next_steps
-from rljob_cli.terminal.glyphs import ASCII_SPARKS, SPARKS, age, rate, seconds, spark
+from rljob_cli.terminal.formats import ASCII_SPARKS, SPARKS, age, rate, seconds, spark
 from rljob_cli.terminal.panels import STATE_STYLES
 
 BAR = 30

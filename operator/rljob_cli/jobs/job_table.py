@@ -8,7 +8,7 @@ from rich.text import Text
 
 from rljob_api.status import Phase
 from rljob_cli.jobs.jobs import Job
-from rljob_cli.terminal.glyphs import age, seconds
+from rljob_cli.terminal.formats import age, seconds
 
 NOTHING = "–"
 PHASE_STYLES = {

@@ -10,7 +10,7 @@ from rich.text import Text
 from rljob_api.status import ConditionType
 from rljob_cli.jobs.job_table import NOTHING, phase_text, plain_table, shown_name
 from rljob_cli.jobs.jobs import Job
-from rljob_cli.terminal.glyphs import age, seconds
+from rljob_cli.terminal.formats import age, seconds
 
 WAITING = ("POS", "JOB", "GPUS", "WAITS", "FOR")
 HOLDING = ("JOB", "PHASE", "GPUS", "HELD", "ENDS IN")

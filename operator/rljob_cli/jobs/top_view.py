@@ -11,7 +11,7 @@ from rljob_api.control import EngineState
 from rljob_api.status import Engine
 from rljob_cli.jobs.job_table import NOTHING, phase_text, plain_table, shown_name
 from rljob_cli.jobs.jobs import Job
-from rljob_cli.terminal.glyphs import age, rate, seconds
+from rljob_cli.terminal.formats import age, rate, seconds
 from rljob_cli.terminal.panels import STATE_STYLES
 
 JOB_COLUMNS = (

@@ -5,7 +5,7 @@ from statistics import median
 
 from rljob_api.status import ConditionType, Phase
 from rljob_cli.jobs.jobs import Job
-from rljob_cli.terminal.glyphs import rate, seconds
+from rljob_cli.terminal.formats import rate, seconds
 
 POINTS = 3
 """last points of the curve that must all be slow"""

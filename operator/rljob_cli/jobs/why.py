@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from rljob_api.status import ConditionType, Phase, Status
 from rljob_cli.jobs import training
 from rljob_cli.jobs.jobs import Job, Manifest
-from rljob_cli.records.course import Course, Number
+from rljob_cli.records.run_health import Course, Number
 from rljob_operator.attempts.attempt_view import AttemptView, attempt_view
 from rljob_operator.capacity.finding import Outcome
 from rljob_operator.capacity.queues import Queues

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rljob_cli.terminal.glyphs import rate, seconds
+from rljob_cli.terminal.formats import rate, seconds
 from rljob_trainer.reporting.reading.history import History, accuracy_change, result
 from rljob_trainer.reporting.records import EvaluationRecord, PerplexityRecord, StepRecord
 

@@ -24,8 +24,8 @@ from rljob_api.control import DRAIN, ENGINE, STATUS, EngineOrder, Message, Statu
 from rljob_api.foreign_text import said
 from rljob_api.known_failure import KnownFailure, without_line
 from rljob_api.reported import ReportError, read_status
-from rljob_trainer.own_files import appended
-from rljob_trainer.processes.tether import tethered
+from rljob_trainer.private_files import appended
+from rljob_trainer.processes.parent_death import tethered
 from rljob_trainer.rundir.logs import AttemptLogs
 
 POLL_WAIT_S = 10

@@ -36,7 +36,7 @@ from rljob_cli.run.driver import Driver, Event
 from rljob_cli.run.rundir import RunDirectory, RunLockedError, locked, rundir
 from rljob_cli.run.summary import recorded, summary, warnings
 from rljob_cli.run.supervisor import TIMING, Display, RunResult, Supervisor, Timing
-from rljob_trainer.own_files import AppendingHandler, appended, write_whole
+from rljob_trainer.private_files import AppendingHandler, appended, write_whole
 from rljob_trainer.processes import leftovers
 from rljob_trainer.processes.guard import guard_command
 from rljob_trainer.rundir.logs import AttemptLogs

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rljob_api.control import ADDRESS_FILE, DRIVER_LOG
 from rljob_api.sections import RLJob
-from rljob_trainer.own_files import changed, private_directory
+from rljob_trainer.private_files import changed, private_directory
 
 log = logging.getLogger(__name__)
 

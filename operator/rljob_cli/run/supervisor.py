@@ -37,7 +37,7 @@ from rljob_api.recovery import (
 )
 from rljob_api.sections import Recovery, Spec
 from rljob_cli.run.driver import Driver, DriverUnreachableError, Ended, Event, Interrupted, StatusReceived
-from rljob_cli.run.vitals import PATIENCE_S, Vitals
+from rljob_cli.run.ray_processes import PATIENCE_S, Vitals
 
 log = logging.getLogger(__name__)
 

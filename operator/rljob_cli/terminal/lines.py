@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from rljob_api.control import Finding, Incident, Progress, Status
-from rljob_cli.terminal.glyphs import rate, seconds
+from rljob_cli.terminal.formats import rate, seconds
 from rljob_cli.terminal.panels import RunFacts
 
 LONG_PHASE_S: Final = 10.0

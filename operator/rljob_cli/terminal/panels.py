@@ -16,7 +16,7 @@ from rich.text import Text
 
 from rljob_api.control import AccuracyPoint, EngineState, EngineStatus, Finding, Incident, Progress, RunState, Status
 from rljob_api.sections import RLJob, Source
-from rljob_cli.terminal.glyphs import ASCII_SPARKS, SPARKS, rate, seconds, spark, widths
+from rljob_cli.terminal.formats import ASCII_SPARKS, SPARKS, rate, seconds, spark, widths
 
 PHASE_COLOURS: Mapping[str, str] = {
     "rollout": "#5b9bf8",

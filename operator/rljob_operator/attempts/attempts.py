@@ -17,10 +17,10 @@ from rljob_api.known_failure import KnownFailure, without_line
 from rljob_api.recovery import BACKOFF, Done, GiveUp, RestartDriver
 from rljob_api.sections import Recovery, Spec
 from rljob_api.status import MOST_ATTEMPTS, ConditionType
-from rljob_operator.attempts import escalation, resuming
+from rljob_operator.attempts import escalation, resumption
 from rljob_operator.attempts.attempt_view import AttemptView, attempt_view
 from rljob_operator.attempts.causes import cause_of
-from rljob_operator.attempts.diagnosing import evidence_of, failure_in
+from rljob_operator.attempts.diagnosis import evidence_of, failure_in
 from rljob_operator.identity import cluster_name, secret_name, token_key
 from rljob_operator.job.admitted_job import AdmittedJob
 from rljob_operator.world.history import AttemptRecord, Evidence, JobHistory, Outcome
@@ -42,7 +42,7 @@ SUSPENDED_EARLY = "before the driver started"
 def advance(history: JobHistory, job: AdmittedJob, world: World, now: float) -> JobHistory:
     """Return the history as it should be at `now` [unix s], given what is observed."""
     if history.outcome is not None:
-        if history.attempt is None or not resuming.is_resumed(history, job) or job.held_by is not None:
+        if history.attempt is None or not resumption.is_resumed(history, job) or job.held_by is not None:
             return history
         last = attempt_view(history.attempt, job, world)
         return _begin(replace(history, outcome=None), job, last, now, 0.0)
@@ -279,10 +279,10 @@ def _followed(history: JobHistory, last: AttemptView, job: AdmittedJob, now: flo
         return history
     if last.record.for_policy().cause is Cause.SUSPENDED:
         return history if job.is_suspended else _begin(history, job, last, now, 0.0)
-    if resuming.seen_by_fence(last.record, job.uid) is not None:
+    if resumption.seen_by_fence(last.record, job.uid) is not None:
         return history if job.is_suspended else _begin(history, job, last, ended, 0.0)
     match recovery.after_exit(
-        [attempt.for_policy() for attempt in resuming.since_resumed(history)], job.spec.recovery, BACKOFF
+        [attempt.for_policy() for attempt in resumption.since_resumed(history)], job.spec.recovery, BACKOFF
     ):
         case Done():
             result = last.driver.status.result if last.driver and last.driver.status else None
@@ -304,13 +304,13 @@ def _begin(history: JobHistory, job: AdmittedJob, last: AttemptView | None, now:
         return history
     number, checkpoint = 1, None
     if last is not None:
-        later = resuming.seen_by_fence(last.record, job.uid) or 0
+        later = resumption.seen_by_fence(last.record, job.uid) or 0
         number, checkpoint = max(last.record.number, later) + 1, last.record.checkpoint
     cluster = cluster_name(job.name, job.uid, number)
     if last is not None and _can_be_used_again(last, history):
         cluster = last.record.cluster
     new = AttemptRecord(
-        number, cluster, start_after=math.ceil(now + delay_s), checkpoint=checkpoint, resume=resuming.resumes(job)
+        number, cluster, start_after=math.ceil(now + delay_s), checkpoint=checkpoint, resume=resumption.resumes(job)
     )
     return replace(history, attempts=(*history.attempts, new)[-MOST_ATTEMPTS:])
 
@@ -328,6 +328,6 @@ def _can_be_used_again(last: AttemptView, history: JobHistory) -> bool:
         return False
     if last.record.is_abandoned:
         return False  # its driver may still run there
-    on_it = (attempt for attempt in resuming.since_resumed(history) if attempt.cluster == last.record.cluster)
+    on_it = (attempt for attempt in resumption.since_resumed(history) if attempt.cluster == last.record.cluster)
     failures = [attempt.for_policy() for attempt in on_it if attempt.exit_code != Exit.PREEMPTED]
     return not failures or not recovery.wants_new_cluster(failures)

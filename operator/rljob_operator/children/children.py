@@ -22,7 +22,7 @@ from rljob_api.sections import Device, Spec
 from rljob_api.sizing.topology import GPU, gpu_resource
 from rljob_api.tool_protocol import digest, tools_token
 from rljob_operator.children.configmaps import MANIFEST_KEY, digested
-from rljob_operator.children.owned import owned
+from rljob_operator.children.metadata import owned
 from rljob_operator.children.rollout_pods import RolloutPods
 from rljob_operator.children.sized_pods import head_resources, worker_resources, worker_role
 from rljob_operator.children.tool_pods import (

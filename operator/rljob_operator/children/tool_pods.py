@@ -17,7 +17,7 @@ from rljob_api.sections import Tools
 from rljob_api.sizing.tool_pods import num_tool_pods
 from rljob_api.status import ToolPodOwner
 from rljob_api.tool_protocol import DIGEST_VARIABLE, HEALTH, MODULE, PODS_VARIABLE, PORT, host
-from rljob_operator.children.owned import owned
+from rljob_operator.children.metadata import owned
 from rljob_operator.identity import (
     JOB_LABEL,
     MANAGED_BY,

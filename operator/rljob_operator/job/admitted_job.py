@@ -14,7 +14,7 @@ from rljob_operator.job.cluster_shape import digest
 from rljob_operator.job.job_defaults import with_defaults
 from rljob_operator.job.resolved import resolved
 from rljob_operator.world.claims import Claim
-from rljob_operator.world.turn import Turn
+from rljob_operator.world.queue_decision import Turn
 from rljob_operator.world.world import Defaults, Job
 
 

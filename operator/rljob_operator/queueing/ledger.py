@@ -12,7 +12,7 @@ from rljob_operator.capacity.snapshot import Snapshot
 from rljob_operator.queueing.lease import LEASE_S
 from rljob_operator.queueing.schedule import preempted, reserved, schedule
 from rljob_operator.queueing.ticket import Holding, Rules, Ticket
-from rljob_operator.world.turn import Standing, Turn
+from rljob_operator.world.queue_decision import Standing, Turn
 
 UNDECIDED = Turn(Standing.UNDECIDED, "the queue has not looked at it yet")
 IDLE = Turn(Standing.QUEUED, "it asks for no pods")

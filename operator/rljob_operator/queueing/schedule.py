@@ -20,12 +20,12 @@ from rljob_operator.capacity.demand import Pods, total
 from rljob_operator.capacity.finding import Outcome
 from rljob_operator.capacity.quantities import shown
 from rljob_operator.capacity.snapshot import Snapshot
+from rljob_operator.queueing.free_capacity import Pool, Room, Shortage, Spots, shape_of
 from rljob_operator.queueing.lease import CREDIT_S, credit_s, held_s, is_bound, retry_s
 from rljob_operator.queueing.order import Line, rank
-from rljob_operator.queueing.room import Pool, Room, Shortage, Spots, shape_of
 from rljob_operator.queueing.ticket import Holding, Rules, Ticket
 from rljob_operator.queueing.victims import fewest
-from rljob_operator.world.turn import Standing, Turn
+from rljob_operator.world.queue_decision import Standing, Turn
 
 MOST_TRIES = 256
 """jobs for which a pass looks for others to send away"""

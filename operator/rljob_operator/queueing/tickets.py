@@ -7,14 +7,14 @@ from dataclasses import replace
 from rljob_api.exits import Exit
 from rljob_api.sizing.topology import topology
 from rljob_api.status import ConditionType
-from rljob_operator.attempts import resuming
+from rljob_operator.attempts import resumption
 from rljob_operator.capacity.demand import Pods, alike, demand
 from rljob_operator.identity import Manifest
 from rljob_operator.job.admitted_job import AdmittedJob
 from rljob_operator.job.cluster_shape import can_scale, is_of_engines
 from rljob_operator.job.pod_roles import HEAD, TOOLS
 from rljob_operator.queueing.ticket import Holding, Ticket
-from rljob_operator.world.turn import Turn
+from rljob_operator.world.queue_decision import Turn
 from rljob_operator.world.world import Pod
 
 
@@ -201,7 +201,7 @@ def _wants(job: AdmittedJob) -> bool:
     is_resumed = (
         status.is_true(ConditionType.FAILED)
         and bool(status.attempts)
-        and resuming.resumes(job) > status.attempts[-1].resume
+        and resumption.resumes(job) > status.attempts[-1].resume
     )
     has_ended = status.completion_time is not None and not is_resumed
     return job.can_build and job.held_by is None and not job.spec.suspend and not has_ended

@@ -17,7 +17,7 @@ from rljob_operator.job.pods import HOOK_MARGIN_S
 from rljob_operator.status.waiting import before_driver, by_hand, counted, in_driver, in_kueue, queue_text
 from rljob_operator.world.claims import Claim, Claims, Reason
 from rljob_operator.world.history import AttemptRecord, JobHistory
-from rljob_operator.world.turn import Standing
+from rljob_operator.world.queue_decision import Standing
 from rljob_operator.world.world import Driver, DriverState
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from rljob_api.errors import UNREADABLE
 from rljob_api.sections import OUR_MANAGER
 from rljob_api.status import Phase
-from rljob_operator.attempts.diagnosing import IN_ORDER
+from rljob_operator.attempts.diagnosis import IN_ORDER
 from rljob_operator.identity import Manifest, manager
 from rljob_operator.world.world import seconds
 

@@ -20,7 +20,7 @@ from rljob_operator.job.admitted_job import AdmittedJob
 from rljob_operator.job.cluster_shape import num_pods
 from rljob_operator.world.kueue import UNSEEN, Workload
 from rljob_operator.world.pod_stage import PodStage, Stage, with_events
-from rljob_operator.world.turn import Standing, Turn
+from rljob_operator.world.queue_decision import Standing, Turn
 from rljob_operator.world.world import DriverState, Pod, seconds
 
 PATIENCE_S = 20.0

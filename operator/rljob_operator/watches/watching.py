@@ -26,7 +26,7 @@ from rljob_operator.cluster.cluster import (
     ClusterError,
     path,
 )
-from rljob_operator.cluster.following import Followed, named
+from rljob_operator.cluster.reflector import Followed, named
 from rljob_operator.identity import JOB_LABEL, KIND, Manifest
 
 log = logging.getLogger(__name__)

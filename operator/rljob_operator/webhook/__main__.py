@@ -11,14 +11,14 @@ import uvloop
 from rljob_operator.cluster.cluster import Cluster
 from rljob_operator.runtime import garbage, logs
 from rljob_operator.webhook import certificate
-from rljob_operator.webhook.keeping import Keeper
+from rljob_operator.webhook.capacity_watch import Supply
+from rljob_operator.webhook.certificate_renewal import Keeper
 from rljob_operator.webhook.metrics import Metrics
-from rljob_operator.webhook.mounted import Mounted
+from rljob_operator.webhook.mounted_certificate import Mounted
 from rljob_operator.webhook.review.answer import answer
 from rljob_operator.webhook.secret_path import PathKeeper
 from rljob_operator.webhook.server import Server
 from rljob_operator.webhook.settings import Settings, settings
-from rljob_operator.webhook.supply import Supply
 
 log = logging.getLogger("rljob_operator.webhook")
 

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rljob_operator.cluster.cluster import Cluster
-from rljob_operator.webhook.keeping import JSON_PATCH, configuration_at, keep_looking, secret_at
+from rljob_operator.webhook.certificate_renewal import JSON_PATCH, configuration_at, keep_looking, secret_at
 
 log = logging.getLogger(__name__)
 

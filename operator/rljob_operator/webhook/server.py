@@ -17,7 +17,7 @@ from rljob_operator.webhook.child import USUAL, BusyError, Children, Limits, Too
 from rljob_operator.webhook.connections import HANDSHAKE_S, Connections
 from rljob_operator.webhook.metrics import Metrics
 from rljob_operator.webhook.review.answer import Answer
-from rljob_operator.webhook.review.reviewing import FAILED, Reviewed, received, reviewed, too_much
+from rljob_operator.webhook.review.request import FAILED, Reviewed, received, reviewed, too_much
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from rljob_api.errors import ABSENT, UNREADABLE, ManifestError, Problem
 from rljob_api.foreign_text import said
 from rljob_api.known_failure import KnownFailure
 from rljob_api.reading import job_status
-from rljob_api.reading.leniently import Readable, readable
+from rljob_api.reading.lenient import Readable, readable
 from rljob_api.reading.manifest import parse
 from rljob_api.sections import OUR_MANAGER, Spec
 from rljob_api.status import ToolPodOwner
@@ -32,9 +32,9 @@ from rljob_operator.world.kueue import Workload, with_labels
 from rljob_operator.world.pace import Pace
 from rljob_operator.world.pod_evidence import trouble_of
 from rljob_operator.world.pod_stage import PodEvent, PodStage, stage_of
+from rljob_operator.world.queue_decision import Turn
 from rljob_operator.world.run_claims import Runs
 from rljob_operator.world.suspension import was_suspended
-from rljob_operator.world.turn import Turn
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from local_cluster.kubectl import Kubectl
 from rljob_operator.cluster.cluster import Cluster
 from rljob_operator.webhook import certificate
 from rljob_operator.webhook.certificate import SERVER_DAYS, Pair
-from rljob_operator.webhook.keeping import encoded, renewed
+from rljob_operator.webhook.certificate_renewal import encoded, renewed
 from rljob_operator.webhook.secret_path import PathKeeper
 from support.operator.operator_world import raw_job
 from support.operator.webhook_process import WebhookProcess

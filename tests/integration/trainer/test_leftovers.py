@@ -15,7 +15,7 @@ import pytest
 from rljob_trainer.processes import leftovers
 from rljob_trainer.processes.keeper import NOTES
 from rljob_trainer.processes.leftovers import LeftoverError, clean, create_scratch, find, run_id, scratch, shared_memory
-from rljob_trainer.processes.tether import tethered
+from rljob_trainer.processes.parent_death import tethered
 from support.processes import gone
 
 SUPPORT = Path(__file__).parents[2] / "support" / "trainer"
@@ -161,7 +161,7 @@ def test_scratch_that_somebody_else_has_made_is_refused(directory):
 
 def test_a_tethered_process_dies_with_its_parent(directory):
     child = "import os, subprocess, sys, time; sys.path[:0] = {path!r}; "
-    child += "from rljob_trainer.processes.tether import tethered; "
+    child += "from rljob_trainer.processes.parent_death import tethered; "
     child += "print(subprocess.Popen(tethered(['sleep', '60'])).pid, flush=True); time.sleep(60)"
     parent = subprocess.Popen([sys.executable, "-c", child.format(path=sys.path)], stdout=subprocess.PIPE)
     assert parent.stdout is not None

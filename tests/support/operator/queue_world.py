@@ -9,7 +9,7 @@ from rljob_operator.capacity.quotas import Quota
 from rljob_operator.capacity.snapshot import Snapshot
 from rljob_operator.queueing.schedule import schedule
 from rljob_operator.queueing.ticket import Holding, Priority, Rules, Ticket
-from rljob_operator.world.turn import Standing, Turn
+from rljob_operator.world.queue_decision import Standing, Turn
 
 NOW = 1_800_000_000.0
 GPU = "nvidia.com/gpu"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from rljob_trainer.learners.rank.optimizer.movable import Copies, HostMemory
+from rljob_trainer.learners.rank.optimizer.offloadable_tensors import Copies, HostMemory
 
 
 class CountedMemory(HostMemory):

@@ -49,7 +49,7 @@ from rljob_trainer.reporting.report import open_report
 from rljob_trainer.rewards.factory import PartReward, Rewards
 from rljob_trainer.rewards.remote import RemoteReward
 from rljob_trainer.rollouts.evaluation import NoHeldOut
-from rljob_trainer.rollouts.left_out import LeavingOut
+from rljob_trainer.rollouts.lost_samples import LeavingOut
 from rljob_trainer.rollouts.sampler import Sampler
 from rljob_trainer.rollouts.synchronous import SyncRollouts
 from rljob_trainer.rundir.checkpoints import Checkpoints

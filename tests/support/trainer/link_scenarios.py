@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from rljob_trainer.learners.link_report import LinkReport, Pair
-from rljob_trainer.learners.rank.meet.links import Wire, arrive, measure
+from rljob_trainer.learners.rank.rendezvous.links import Wire, arrive, measure
 
 
 class UnevenWire(Wire):

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from rljob_api.sizing.model_shape import shape
 from rljob_api.sizing.quantised import Quantised
 from rljob_trainer.engines.weight_offer import WeightFiles
-from rljob_trainer.learners.rank.meet.meeting import open_store
+from rljob_trainer.learners.rank.rendezvous.store import open_store
 from rljob_trainer.learners.rank.weights.weight_files import is_further
 from rljob_trainer.sync.layout import Sharding, TensorSpec
 from rljob_trainer.sync.rank.delta import DeltaWriter

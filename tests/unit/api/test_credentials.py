@@ -15,7 +15,7 @@ from rljob_api.credentials import (
     secret_names,
     without_values,
 )
-from rljob_api.reading.leniently import readable
+from rljob_api.reading.lenient import readable
 from rljob_api.reading.manifest import problems
 from support.api.bad_manifests import table
 from support.processor_time import measured

@@ -25,7 +25,7 @@ from rljob_operator.process import Operator
 from rljob_operator.queueing.ticket import Rules
 from rljob_operator.reconcile import Reconciler
 from rljob_operator.reservations import Reservations
-from rljob_operator.watches.sight import Sight
+from rljob_operator.watches.capacity_reader import Sight
 from rljob_operator.world.world import Job
 from support.operator.fake_cluster import FakeCluster, FakeDrivers, pod
 from support.operator.operator_world import DEFAULTS, NOW, Surroundings, raw_job, running

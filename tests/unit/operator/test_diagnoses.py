@@ -9,7 +9,7 @@ import pytest
 
 from rljob_api.known_failure import KnownFailure
 from rljob_operator import diagnoses
-from rljob_operator.attempts.diagnosing import MOST_TEXT, Evidence
+from rljob_operator.attempts.diagnosis import MOST_TEXT, Evidence
 from rljob_operator.diagnoses import Diagnoses
 from rljob_operator.plan import Plan
 from rljob_operator.world.world import DriverState

@@ -10,7 +10,7 @@ from rljob_api.exits import Exit
 from rljob_operator.attempts.escalation import SHORTEST_DRAIN_S, STOP_S
 from rljob_operator.fallback import ENDED_S, Ending, ending_of, fallback_plan
 from rljob_operator.plan import NO_ORDERS, Plan
-from rljob_operator.world.turn import Standing, Turn
+from rljob_operator.world.queue_decision import Standing, Turn
 from rljob_operator.world.world import DriverState
 from support.operator.operator_world import NOW, Surroundings, running
 from unit.operator.execution.test_execution import KEY, House

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rljob_api.control import EngineState
 from rljob_api.exits import Exit
-from rljob_operator.world.turn import Standing, Turn
+from rljob_operator.world.queue_decision import Standing, Turn
 from rljob_operator.world.world import ALIVE, SILENT_S, DriverState
 from support.operator.operator_world import NOW, Surroundings, raw_job, running
 

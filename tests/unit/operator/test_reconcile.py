@@ -24,7 +24,7 @@ from rljob_operator.plan import progress_s
 from rljob_operator.queueing.ticket import Rules
 from rljob_operator.reconcile import Reconciler
 from rljob_operator.reservations import Reservations
-from rljob_operator.watches.sight import Sight
+from rljob_operator.watches.capacity_reader import Sight
 from rljob_operator.world.world import Driver, DriverState, Job, Storage, job_of
 from support.operator.fake_cluster import FakeCluster, FakeDrivers, pod
 from support.operator.operator_world import DEFAULTS, NOW, raw_job, running

@@ -7,8 +7,8 @@ import pytest
 from rljob_api.exits import Exit
 from rljob_operator.plan import LOOK_AGAIN_S
 from rljob_operator.queueing.ledger import IDLE
+from rljob_operator.world.queue_decision import Standing, Turn
 from rljob_operator.world.run_claims import RunIndex, claim_of
-from rljob_operator.world.turn import Standing, Turn
 from rljob_operator.world.world import Storage, World
 from support.operator.operator_world import DEFAULTS, Surroundings, raw_job
 

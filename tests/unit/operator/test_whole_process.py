@@ -21,7 +21,7 @@ from aiohttp import web
 
 from rljob_api.control import Progress
 from rljob_operator import process
-from rljob_operator.cluster import following
+from rljob_operator.cluster import reflector
 from rljob_operator.cluster.cluster import Cluster
 from rljob_operator.drivers.driver_api import open_session
 from rljob_operator.identity import Manifest
@@ -359,7 +359,7 @@ def test_a_job_that_is_nested_too_deep_is_told_so_and_all_others_go_on(operate, 
 
 @pytest.mark.parametrize("is_running", [True, False])
 def test_a_namespace_that_is_gone_with_its_rights_costs_its_own_jobs_alone(operate, monkeypatch, is_running: bool):
-    monkeypatch.setattr(following, "RETRY_S", 0.01)
+    monkeypatch.setattr(reflector, "RETRY_S", 0.01)
     other = raw_job("other")
     other["metadata"].update(namespace="gone", uid="another")
     api = SmallApiServer(raw_job(), other)
@@ -386,7 +386,7 @@ def test_a_namespace_that_is_gone_with_its_rights_costs_its_own_jobs_alone(opera
 @pytest.mark.parametrize("plural", ["secrets", "rljobs", "pods", "rayclusters"])
 def test_a_start_waits_for_an_api_server_that_fails(operate, monkeypatch, plural: str):
     monkeypatch.setattr(process, "FIRST_RETRY_S", 0.01)
-    monkeypatch.setattr(following, "RETRY_S", 0.01)
+    monkeypatch.setattr(reflector, "RETRY_S", 0.01)
     api = SmallApiServer(raw_job())
     api.failures[plural] = 3
 
@@ -414,7 +414,7 @@ def test_a_process_whose_watch_ends_by_a_bug_releases_the_lease_and_fails(operat
         raise OSError("a bug")
 
     api = SmallApiServer(raw_job())
-    monkeypatch.setattr(following.Followed, "follow", ends)
+    monkeypatch.setattr(reflector.Followed, "follow", ends)
 
     async def scenario(house: House) -> int:
         return await house.running

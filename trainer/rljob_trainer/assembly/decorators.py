@@ -21,7 +21,7 @@ from rljob_trainer.reporting.first_step import format_of
 from rljob_trainer.rewards.overlong import Shaped, shaping
 from rljob_trainer.rollouts.dynamic_sampling import DynamicRollouts, ReportWithDropped
 from rljob_trainer.rollouts.first_step import FirstStep
-from rljob_trainer.rollouts.left_out import LeavingOut
+from rljob_trainer.rollouts.lost_samples import LeavingOut
 from rljob_trainer.rollouts.recorded import Dumping
 from rljob_trainer.rollouts.supervised import FirstReferences
 

@@ -31,7 +31,7 @@ from rljob_trainer.rollouts.asynchronous import AsyncRollouts
 from rljob_trainer.rollouts.evaluation import HeldOut, NoHeldOut, with_sets
 from rljob_trainer.rollouts.sampler import Sampler
 from rljob_trainer.rollouts.synchronous import SyncRollouts
-from rljob_trainer.sync.gated import GatedWeights
+from rljob_trainer.sync.gated_weights import GatedWeights
 from rljob_trainer.sync.publisher import Publisher
 from rljob_trainer.sync.weights import EngineWeights
 

@@ -39,7 +39,7 @@ from rljob_api.errors import RunError
 from rljob_api.exits import Exit
 from rljob_trainer.control.orders import GenerationError, OrderBook, ScaleError, UnknownEngineError
 from rljob_trainer.control.status_store import StatusStore
-from rljob_trainer.own_files import write_whole
+from rljob_trainer.private_files import write_whole
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Wait = Callable[[asyncio.Event, float], Awaitable[None]]

@@ -15,7 +15,7 @@ from rljob_api.control import STACKS_LOG, RunState
 from rljob_api.recovery import stall_deadline_s
 from rljob_api.sections import Recovery
 from rljob_trainer.control.status_store import StatusStore
-from rljob_trainer.own_files import appended
+from rljob_trainer.private_files import appended
 from rljob_trainer.processes.stacks import Stacks, place, text, thread_stacks
 
 log = logging.getLogger(__name__)

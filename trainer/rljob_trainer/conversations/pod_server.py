@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.tool_protocol import CALL, DIGEST_VARIABLE, HEALTH, LOAD, PORT, digest
-from rljob_trainer.processes.left_files import remove_all
+from rljob_trainer.processes.file_removal import remove_all
 from rljob_trainer.processes.system_calls import close_memory
 from rljob_trainer.sandboxes.call_process import CallProcess, Limits
 

@@ -17,7 +17,7 @@ class RankHost:
 
     def address(self) -> tuple[str, int]:
         """Return this node's address and a port where this process serves a store, for the ranks or engines to meet."""
-        from rljob_trainer.learners.rank.meet.meeting import open_store  # the driver need not load torch
+        from rljob_trainer.learners.rank.rendezvous.store import open_store  # the driver need not load torch
 
         host = ray.util.get_node_ip_address()
         return host, open_store(host)

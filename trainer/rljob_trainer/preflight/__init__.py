@@ -7,7 +7,7 @@ Modules read files into values (`read_*`, the thin shell) and judge the values (
 format of everything that is wrong with a manifest; what is wrong for sure ends the command, the rest is a warning.
 """
 
+from rljob_trainer.preflight.checks import PreflightError, look_at_files, look_at_machine, require
 from rljob_trainer.preflight.findings import Findings
-from rljob_trainer.preflight.look import PreflightError, look_at_files, look_at_machine, require
 
 __all__ = ["Findings", "PreflightError", "look_at_files", "look_at_machine", "require"]

@@ -39,7 +39,7 @@ def main(scratch: Path, log: Path, argv: list[str]) -> int:
     """Run the server until it, a part of it, or its owner ends; return the server's exit code (negative: signal)."""
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans of the tree come to us, so that we find and reap them
-    # As `own_files.appended`, of which this program without packages knows nothing.
+    # As `private_files.appended`, of which this program without packages knows nothing.
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
     with os.fdopen(os.open(log, flags, 0o600), "ab") as output:
         server = subprocess.Popen(

@@ -31,7 +31,7 @@ from rljob_api.control import kernels_key
 from rljob_api.foreign_text import printable
 from rljob_api.kernels import DIRECTORY_VARIABLE
 from rljob_api.sections import Device
-from rljob_trainer.own_files import created, draft_of
+from rljob_trainer.private_files import created, draft_of
 from rljob_trainer.processes.file_lock import locked
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from pydantic_core import from_json
 
 from rljob_api.errors import RunError
 from rljob_api.exits import Exit
-from rljob_trainer.own_files import appended, changed, write_whole
+from rljob_trainer.private_files import appended, changed, write_whole
 from rljob_trainer.reporting.records import (
     KINDS,
     CheckpointRecord,

@@ -14,7 +14,7 @@ from wandb.errors import AuthenticationError, CommError, UsageError
 
 from rljob_api.credentials import without_values
 from rljob_api.sections import RLJob, Wandb, WandbMode
-from rljob_trainer.own_files import write_whole
+from rljob_trainer.private_files import write_whole
 from rljob_trainer.reporting.errors import TrackingError
 from rljob_trainer.reporting.records import EndRecord, Record
 from rljob_trainer.reporting.tensorboard import scalars

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from rljob_trainer.own_files import READABLE, write_whole
+from rljob_trainer.private_files import READABLE, write_whole
 
 
 def write_atomically(path: Path, content: bytes | memoryview, mode: int = READABLE) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rljob_api.sections import Checkpoint as Wish
 from rljob_api.sections import Resume
-from rljob_trainer import own_files
+from rljob_trainer import private_files
 from rljob_trainer.reporting import events
 from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.rundir import journal, rollout_files
@@ -94,7 +94,7 @@ def begin(directory: Path, wish: Wish, origin: str, patience: Patience = PATIENT
     """
     checkpoints = directory / DIRECTORY
     for place in (directory, checkpoints):
-        patience(place, partial(own_files.remove_drafts, place))
+        patience(place, partial(private_files.remove_drafts, place))
     remove_drafts(checkpoints, patience)
     aside = None if origin == _last_origin(directory, patience) else _prepare(directory, wish, patience)
     found = newest(checkpoints, patience)

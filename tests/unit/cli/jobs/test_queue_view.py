@@ -7,7 +7,7 @@ from rljob_api.status import AttemptStatus, JobProgress, Phase, Queue, Status
 from rljob_cli.jobs.jobs import Job, job_of
 from rljob_cli.jobs.queue_view import as_tables, gpu_hours
 from rljob_cli.jobs.why import Seen, why
-from rljob_operator.world.turn import Standing, Turn
+from rljob_operator.world.queue_decision import Standing, Turn
 from support.api.sample_rljob_status import NOON
 from support.cli.sample_job import NOW, text
 from support.operator.operator_world import NOW as UNIX_NOW

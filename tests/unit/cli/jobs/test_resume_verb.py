@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rljob_cli.jobs.resuming import NotResumableError, patch_of, says
+from rljob_cli.jobs.resumption import NotResumableError, patch_of, says
 
 ATTEMPT = {"number": 2, "exitCode": 5}
 

@@ -11,7 +11,7 @@ from rljob_api.exits import Exit
 from rljob_api.sections import Recovery
 from rljob_operator.attempts.escalation import SHORTEST_DRAIN_S, STOP_S, drain_deadline_s
 from rljob_operator.world.driver_news import GRACE, RayAnswer, after_answer, after_no_answer
-from rljob_operator.world.turn import Standing, Turn
+from rljob_operator.world.queue_decision import Standing, Turn
 from rljob_operator.world.world import DriverState
 from support.operator.operator_world import DEFAULTS, Surroundings, engines, pods, raw_job, running
 

@@ -8,7 +8,7 @@ from rljob_operator.capacity.demand import Container, Pods
 from rljob_operator.capacity.snapshot import Snapshot
 from rljob_operator.queueing.lease import CREDIT_S, LONGEST_RETRY_S, RETRY_S, SHORTEST_CREDIT_S, credit_s, retry_s
 from rljob_operator.queueing.ticket import Holding, Rules
-from rljob_operator.world.turn import Standing
+from rljob_operator.world.queue_decision import Standing
 from support.operator.gangless import Gangless
 from support.operator.queue_world import GPU, NOW, RULES, holder, node, nodes, quotas, reserved, ticket, turns, workers
 

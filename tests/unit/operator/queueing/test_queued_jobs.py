@@ -7,7 +7,7 @@ import pytest
 
 from rljob_api.control import RunState
 from rljob_api.exits import Exit
-from rljob_operator.world.turn import Standing, Turn
+from rljob_operator.world.queue_decision import Standing, Turn
 from support.operator.operator_world import NOW, Surroundings, raw_job, running
 
 RESERVED = Turn(Standing.RESERVED, "it holds room for 3 pods with 4 slots", engines=2)

@@ -23,10 +23,10 @@ from rljob_operator.plan import admitted
 from rljob_operator.queueing.ticket import Rules, Ticket
 from rljob_operator.queueing.tickets import ticket_of
 from rljob_operator.reservations import Reservations
-from rljob_operator.watches.sight import Look, Sight
+from rljob_operator.watches.capacity_reader import Look, Sight
 from rljob_operator.world.claims import Claim
 from rljob_operator.world.driver_news import News
-from rljob_operator.world.turn import Standing, Turn
+from rljob_operator.world.queue_decision import Standing, Turn
 from rljob_operator.world.world import World, job_of
 from support.operator.fake_cluster import pod
 from support.operator.operator_world import DEFAULTS, NOW, raw_job
@@ -301,7 +301,7 @@ def test_a_job_that_is_gone_frees_its_room():
 
 def test_a_look_that_fails_is_repeated(monkeypatch):
     monkeypatch.setattr("rljob_operator.reservations.RETRY_S", 0.001)
-    monkeypatch.setattr("rljob_operator.cluster.following.RETRY_S", 0.001)
+    monkeypatch.setattr("rljob_operator.cluster.reflector.RETRY_S", 0.001)
 
     async def scenario() -> None:
         lists = Lists(nodes=[NODE])

@@ -6,7 +6,7 @@ import pytest
 
 from rljob_operator.capacity.snapshot import Snapshot
 from rljob_operator.queueing.ticket import Holding
-from rljob_operator.world.turn import Standing
+from rljob_operator.world.queue_decision import Standing
 from support.operator.queue_world import NOW, RULES, holder, node, nodes, quotas, reserved, ticket, turns, workers
 
 

@@ -12,7 +12,7 @@ from rljob_operator.queueing.ledger import UNDECIDED, Changes, Ledger
 from rljob_operator.queueing.schedule import schedule
 from rljob_operator.queueing.ticket import Holding, Ticket
 from rljob_operator.queueing.tickets import is_queued_here, shows, ticket_of
-from rljob_operator.world.turn import Standing, Turn
+from rljob_operator.world.queue_decision import Standing, Turn
 from rljob_operator.world.world import Pod
 from support.operator.operator_world import DEFAULTS, Surroundings, admitted, raw_job
 from support.operator.queue_world import NOW, RULES, holder, quotas, ticket, workers

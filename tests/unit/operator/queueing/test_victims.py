@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rljob_operator.capacity.snapshot import Snapshot
 from rljob_operator.queueing.schedule import schedule
-from rljob_operator.world.turn import Standing
+from rljob_operator.world.queue_decision import Standing
 from support.operator.queue_world import NOW, RULES, holder, node, quotas, ticket, workers
 
 SIZES = st.lists(

@@ -8,7 +8,7 @@ from rljob_api.exits import Exit
 from rljob_operator.queueing.ticket import Holding
 from rljob_operator.queueing.tickets import ticket_of
 from rljob_operator.world.pod_stage import PodStage, Stage
-from rljob_operator.world.turn import Standing, Turn
+from rljob_operator.world.queue_decision import Standing, Turn
 from rljob_operator.world.world import Driver, DriverState
 from support.operator.operator_world import DEFAULTS, NOW, Surroundings, admitted, raw_job
 

@@ -10,7 +10,7 @@ from rljob_operator.cache.cache import Cache
 from rljob_operator.cache.watch_liveness import DEAD_AFTER_S, WatchLiveness
 from rljob_operator.cache.workqueue import WorkQueue
 from rljob_operator.cluster.cluster import Cluster, ClusterError, GoneError
-from rljob_operator.cluster.following import PAGE, Followed, named
+from rljob_operator.cluster.reflector import PAGE, Followed, named
 from rljob_operator.identity import Manifest
 from rljob_operator.watches.watching import FORGET_S, Inbox, Place, Watched, follow, places
 from support.operator.operator_world import raw_job

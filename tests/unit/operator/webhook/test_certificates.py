@@ -14,9 +14,9 @@ import pytest
 from rljob_operator.cluster.cluster import ConflictError
 from rljob_operator.webhook import certificate
 from rljob_operator.webhook.certificate import AUTHORITY_DAYS, SERVER_DAYS, Pair
-from rljob_operator.webhook.keeping import Keeper, Kept, renewed
+from rljob_operator.webhook.certificate_renewal import Keeper, Kept, renewed
 from rljob_operator.webhook.metrics import Metrics
-from rljob_operator.webhook.mounted import Mounted
+from rljob_operator.webhook.mounted_certificate import Mounted
 from rljob_operator.webhook.review.answer import Answer
 from rljob_operator.webhook.server import Server
 

@@ -15,9 +15,9 @@ import aiohttp
 import pytest
 
 from rljob_operator.identity import Manifest
+from rljob_operator.webhook.certificate_renewal import Kept, renewed
 from rljob_operator.webhook.child import Child, Children, Limits, TooMuchError
 from rljob_operator.webhook.connections import Connections
-from rljob_operator.webhook.keeping import Kept, renewed
 from rljob_operator.webhook.metrics import Metrics
 from rljob_operator.webhook.review.answer import Answer
 from rljob_operator.webhook.server import Server

@@ -11,7 +11,7 @@ from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.rewards.overlong import Shaped
 from rljob_trainer.rollouts.dynamic_sampling import DynamicRollouts, ReportWithDropped
 from rljob_trainer.rollouts.first_step import FirstStep
-from rljob_trainer.rollouts.left_out import LeavingOut
+from rljob_trainer.rollouts.lost_samples import LeavingOut
 from rljob_trainer.rollouts.recorded import Dumping
 from support.trainer.whole_run import manifest
 

@@ -13,7 +13,7 @@ from rljob_trainer.reporting.losses import Outage
 from rljob_trainer.rollouts.asynchronous import AsyncRollouts
 from rljob_trainer.rollouts.evaluation import NoHeldOut
 from rljob_trainer.rollouts.synchronous import SyncRollouts
-from rljob_trainer.sync.gated import GatedWeights
+from rljob_trainer.sync.gated_weights import GatedWeights
 from rljob_trainer.sync.gpu_sharing import InTurns
 from rljob_trainer.sync.weights import EngineWeights
 from support.trainer.whole_run import manifest

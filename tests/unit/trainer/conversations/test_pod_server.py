@@ -17,7 +17,7 @@ from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.conversations.tool_calls import ToolCall
 from rljob_trainer.conversations.tool_pods import Pool, ToolPod
 from rljob_trainer.conversations.toolbox import Tool, Toolbox
-from rljob_trainer.processes.left_files import remove_all
+from rljob_trainer.processes.file_removal import remove_all
 from rljob_trainer.reporting.losses import AwayError, Losses
 from rljob_trainer.sandboxes import call_process
 from rljob_trainer.sandboxes.call_process import CallProcess, Limits, Usage, usage, verdict

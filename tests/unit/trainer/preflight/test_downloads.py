@@ -11,8 +11,8 @@ from rljob_api.reading.manifest import load
 from rljob_api.sections import RLJob, Source, Teacher
 from rljob_api.sizing.model_shape import shape
 from rljob_trainer.data.hub import HubAwayError
+from rljob_trainer.preflight.checks import PreflightError, look_at_files, require
 from rljob_trainer.preflight.downloads import download, references
-from rljob_trainer.preflight.look import PreflightError, look_at_files, require
 from rljob_trainer.preflight.model_files import model_files
 from support.operator.operator_world import raw_job
 from support.trainer.hub_server import HubServer, hub_server

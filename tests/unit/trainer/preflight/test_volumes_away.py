@@ -14,7 +14,7 @@ from rljob_api.exits import Exit
 from rljob_api.reading.manifest import parse
 from rljob_trainer import preflight
 from rljob_trainer.driver import exit_of
-from rljob_trainer.preflight import look
+from rljob_trainer.preflight import checks
 from rljob_trainer.rundir.patient_reading import Patience, StorageError
 from support.trainer.preflight_place import Place
 from support.trainer.whole_run import manifest
@@ -51,7 +51,7 @@ def asked_for(taught: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[[Calla
     (taught.model / "chat_template.jinja").write_text(settings["chat_template"])
     job = parse(manifest(taught.model, taught.root, **taught.spec))
     seconds = iter(range(0, 10**6, 30))
-    monkeypatch.setattr(look, "PATIENT", Patience(pause=lambda _: None, clock=lambda: float(next(seconds))))
+    monkeypatch.setattr(checks, "PATIENT", Patience(pause=lambda _: None, clock=lambda: float(next(seconds))))
 
     def looked(fails: Callable[[int], bool]) -> list[str]:
         volume = Volume(taught.root, fails)

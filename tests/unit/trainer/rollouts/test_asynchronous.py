@@ -26,7 +26,7 @@ from rljob_trainer.rollouts.dynamic_sampling import DynamicRollouts
 from rljob_trainer.rollouts.sampler import Sampler
 from rljob_trainer.rundir.journal import Journal
 from rljob_trainer.samples import Prompt, Sample, ScoredGroup
-from rljob_trainer.sync.gated import GatedWeights
+from rljob_trainer.sync.gated_weights import GatedWeights
 from support.trainer.synthetic_run import Clock
 from support.waiting import becomes_true, others_run, until
 

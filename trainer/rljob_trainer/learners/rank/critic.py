@@ -13,7 +13,7 @@ from rljob_trainer.batches.packing import MicroBatch
 from rljob_trainer.learners.config import CriticSettings, LearnerConfig
 from rljob_trainer.learners.rank import schedule
 from rljob_trainer.learners.rank.attention.layout import token_layout
-from rljob_trainer.learners.rank.attention.parts import part
+from rljob_trainer.learners.rank.attention.rank_tokens import part
 from rljob_trainer.learners.rank.attention.rope import Rope
 from rljob_trainer.learners.rank.loss.reduction import Sums, over_ranks
 from rljob_trainer.learners.rank.loss.value_loss import Fit, value_loss

@@ -12,7 +12,7 @@ from rljob_trainer.batches.packing import MicroBatch
 from rljob_trainer.learners.rank.attention.attention import PackedTokens
 from rljob_trainer.learners.rank.attention.flash import uploaded
 from rljob_trainer.learners.rank.attention.layout import token_layout
-from rljob_trainer.learners.rank.attention.parts import part
+from rljob_trainer.learners.rank.attention.rank_tokens import part
 from rljob_trainer.learners.rank.attention.rope import Rope
 from rljob_trainer.learners.rank.experts.routers import RouterPass
 from rljob_trainer.learners.rank.loss.loss import Targets

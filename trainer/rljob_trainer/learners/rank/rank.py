@@ -38,11 +38,11 @@ from rljob_trainer.learners.rank.head.head_settings import VocabularyShard
 from rljob_trainer.learners.rank.head.logprobs import logprobs_and_entropy
 from rljob_trainer.learners.rank.loss.loss import kl_estimate, policy_loss
 from rljob_trainer.learners.rank.loss.reduction import Sums, over_ranks
-from rljob_trainer.learners.rank.meet.links import Wire, arrive, measure
-from rljob_trainer.learners.rank.meet.meeting import meet
 from rljob_trainer.learners.rank.model.model import PolicyModel, build_chunks
 from rljob_trainer.learners.rank.optimizer.device_memory import residence
 from rljob_trainer.learners.rank.optimizer.optimizer import Optimizer, data_parallel
+from rljob_trainer.learners.rank.rendezvous.links import Wire, arrive, measure
+from rljob_trainer.learners.rank.rendezvous.store import meet
 from rljob_trainer.learners.rank.replacements import wgrad
 from rljob_trainer.learners.rank.replacements.cpu import megatron_on_cpu
 from rljob_trainer.learners.rank.speed import Speed

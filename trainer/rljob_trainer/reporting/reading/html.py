@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from rljob_trainer.metric_table import Style, table
-from rljob_trainer.own_files import write_whole
+from rljob_trainer.private_files import write_whole
 from rljob_trainer.reporting.phases import OTHER, PHASES
 from rljob_trainer.reporting.reading.history import History, read_history, result
 from rljob_trainer.reporting.reading.plots import Bar, Figure, Mark, Series, line_figure, share_bar, stacked_figure

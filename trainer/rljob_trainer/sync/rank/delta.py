@@ -21,7 +21,7 @@ from rljob_api.sizing.tensors import ITEM_BYTES
 from rljob_trainer.engines import weight_delta
 from rljob_trainer.engines.weight_delta import Bytes
 from rljob_trainer.engines.weight_offer import Delta, WeightFiles, digest
-from rljob_trainer.own_files import READABLE, changed
+from rljob_trainer.private_files import READABLE, changed
 from rljob_trainer.sync.layout import TensorSpec
 from rljob_trainer.sync.rank.sender import SendError, safetensors_header
 

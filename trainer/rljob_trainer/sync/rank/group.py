@@ -9,7 +9,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from rljob_trainer.learners.rank.meet.meeting import meet
+from rljob_trainer.learners.rank.rendezvous.store import meet
 from rljob_trainer.sync.rank_calls import Backend
 
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from rljob_api.sizing.tensors import ITEM_BYTES
-from rljob_trainer.own_files import READABLE, changed
+from rljob_trainer.private_files import READABLE, changed
 from rljob_trainer.sync.layout import EngineTensor, Sharding, TensorSpec, buckets, engine_tensors
 from rljob_trainer.sync.rank.digest import Digest, host_bytes, tensor_digest
 from rljob_trainer.sync.rank.group import abandon_group, join_group

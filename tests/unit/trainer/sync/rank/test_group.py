@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rljob_trainer.learners.rank.meet.meeting import meet, open_store
+from rljob_trainer.learners.rank.rendezvous.store import meet, open_store
 from rljob_trainer.processes.ports import free_ports
 from rljob_trainer.sync.layout import Sharding
 from rljob_trainer.sync.rank.group import abandon_group, join_group

@@ -18,7 +18,7 @@ from rljob_trainer.batches.packing import UNKNOWN, MicroBatch
 from rljob_trainer.learners.config import RoutingSettings
 from rljob_trainer.learners.rank.attention.flash import uploaded
 from rljob_trainer.learners.rank.attention.layout import share_length
-from rljob_trainer.learners.rank.attention.parts import Part
+from rljob_trainer.learners.rank.attention.rank_tokens import Part
 from rljob_trainer.learners.rank.experts.experts import adjust_biases
 from rljob_trainer.learners.rank.experts.routing import (
     LOG_PROBABILITIES,

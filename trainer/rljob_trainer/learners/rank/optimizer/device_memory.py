@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from megatron.core import parallel_state
 
-from rljob_trainer.learners.rank.optimizer.movable import HostMemory, Movable, distinct_storages, memory_of
+from rljob_trainer.learners.rank.optimizer.offloadable_tensors import HostMemory, Movable, distinct_storages, memory_of
 from rljob_trainer.learners.rank.optimizer.optimizer import Optimizer, optimizer_tensors
 
 log = logging.getLogger(__name__)

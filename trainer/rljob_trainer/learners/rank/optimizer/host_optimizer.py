@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rljob_trainer.learners.rank.optimizer.movable import HostMemory, Movable
+from rljob_trainer.learners.rank.optimizer.offloadable_tensors import HostMemory, Movable
 from rljob_trainer.learners.rank.optimizer.optimizer_state import MOMENTS
 
 CHUNK = 2**28

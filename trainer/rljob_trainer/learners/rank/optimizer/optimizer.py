@@ -18,7 +18,7 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from rljob_api.sections import Schedule
 from rljob_trainer.learners.config import OptimizerSettings
 from rljob_trainer.learners.rank.optimizer.host_optimizer import HostOptimizer
-from rljob_trainer.learners.rank.optimizer.movable import HostMemory, memory_of
+from rljob_trainer.learners.rank.optimizer.offloadable_tensors import HostMemory, memory_of
 from rljob_trainer.learners.rank.optimizer.optimizer_state import (
     MOMENTS,
     Flat,

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from megatron.core import parallel_state
 
 from rljob_trainer.learners.config import OptimizerSettings
-from rljob_trainer.learners.rank.optimizer import movable
+from rljob_trainer.learners.rank.optimizer import offloadable_tensors
 from rljob_trainer.learners.rank.optimizer.device_memory import Leaves, Stays, residence
-from rljob_trainer.learners.rank.optimizer.movable import HostMemory, Movable, laid_out
+from rljob_trainer.learners.rank.optimizer.offloadable_tensors import HostMemory, Movable, laid_out
 from rljob_trainer.learners.rank.optimizer.optimizer import Optimizer, data_parallel, optimizer_tensors
 from support.trainer.counted_memory import CountedMemory
 from support.trainer.lone_rank import SmallModel, lone_rank
@@ -191,7 +191,7 @@ def test_every_byte_has_one_place_in_host_memory(sizes: list[int], piece: int) -
 
 
 def test_storages_larger_than_a_piece_of_host_memory_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(movable, "PIECE", 100)
+    monkeypatch.setattr(offloadable_tensors, "PIECE", 100)
     memory = CountedMemory()
     tensors = [torch.arange(60.0), torch.arange(7.0), torch.arange(90.0)[3:]]
     before = [tensor.clone() for tensor in tensors]

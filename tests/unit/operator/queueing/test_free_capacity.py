@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from rljob_operator.capacity.quotas import Limit
-from rljob_operator.queueing.room import Room, Shortage
+from rljob_operator.queueing.free_capacity import Room, Shortage
 from support.operator.queue_world import GPU, nodes, quotas, workers
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from rljob_api.exits import Exit
-from rljob_cli.records.course import Course, Number, course
+from rljob_cli.records.run_health import Course, Number, course
 from rljob_cli.run.rundir import in_use
 from rljob_cli.terminal.screen import say, say_json
 from rljob_trainer.reporting.events import EventsError

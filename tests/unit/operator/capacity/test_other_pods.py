@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_operator.capacity.inventory import Kind
-from rljob_operator.capacity.others import Others
+from rljob_operator.capacity.other_pods import Others
 from rljob_operator.identity import Manifest
 
 NODES = {

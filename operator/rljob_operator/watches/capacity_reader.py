@@ -12,11 +12,11 @@ from functools import partial
 
 from rljob_operator.cache.cache import Key, is_ours, key_of
 from rljob_operator.capacity.inventory import Kind
-from rljob_operator.capacity.others import Others
+from rljob_operator.capacity.other_pods import Others
 from rljob_operator.capacity.packing import Node
 from rljob_operator.capacity.snapshot import ALIVE, Snapshot
 from rljob_operator.cluster.cluster import Cluster, ClusterError
-from rljob_operator.cluster.following import Followed, Kept
+from rljob_operator.cluster.reflector import Followed, Kept
 from rljob_operator.identity import Manifest
 
 log = logging.getLogger(__name__)

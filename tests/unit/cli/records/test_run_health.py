@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
 from rljob_cli.cluster.commands import why
-from rljob_cli.records.course import Course, course
-from rljob_cli.records.course_view import as_value
+from rljob_cli.records.run_health import Course, course
+from rljob_cli.records.run_health_view import as_value
 from rljob_cli.run.rundir import in_use, locked, rundir
 from rljob_trainer.reporting.events import EventLog
 from rljob_trainer.reporting.reading.history import read_history

@@ -3,8 +3,8 @@
 import yaml
 
 from rljob_api.reading import manifest
-from rljob_api.reading.kept import Kept
 from rljob_api.reading.manifest import parse
+from rljob_api.reading.text_cache import Kept
 
 
 def test_the_texts_that_were_asked_for_last_are_kept() -> None:

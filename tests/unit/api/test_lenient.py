@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.reading.leniently import STAND_INS, readable
+from rljob_api.reading.lenient import STAND_INS, readable
 from rljob_api.sections import Spec
 from support.operator.operator_world import raw_job
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rljob_api.sections import Checkpoint
-from rljob_trainer import own_files
-from rljob_trainer.own_files import AppendingHandler, appended, changed, created, private_directory, write_whole
+from rljob_trainer import private_files
+from rljob_trainer.private_files import AppendingHandler, appended, changed, created, private_directory, write_whole
 from rljob_trainer.processes.file_lock import locked
 from rljob_trainer.processes.kept_process import KeptProcess
 from rljob_trainer.reporting.events import EventLog, rewind
@@ -145,14 +145,14 @@ def test_what_a_run_says_is_its_owner_s_alone_in_a_directory_that_others_may_rea
 
 def test_weights_and_what_describes_them_can_be_shared(tmp_path: Path):
     write_atomically(tmp_path / "manifest.json", b"{}")
-    changed(tmp_path / "weights.bin", own_files.READABLE).close()
+    changed(tmp_path / "weights.bin", private_files.READABLE).close()
     (tmp_path / "as the umask says").touch()
     assert len({each.stat().st_mode & 0o777 for each in tmp_path.iterdir()}) == 1
 
 
 def test_the_next_attempt_removes_drafts_that_a_crash_has_left(tmp_path: Path):
     (tmp_path / "checkpoints").mkdir()
-    left = [own_files.draft_of(tmp_path / name) for name in ("driver.json", "checkpoints/latest")]
+    left = [private_files.draft_of(tmp_path / name) for name in ("driver.json", "checkpoints/latest")]
     for each in left:
         each.touch()
     begin(tmp_path, Checkpoint(), "a")

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from rljob_api.rules.meant import meant
+from rljob_api.rules.intended_value import meant
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from datetime import timedelta
 import psutil
 import torch.distributed as dist
 
-from rljob_trainer.learners.rank.meet.meeting import meet, open_store
+from rljob_trainer.learners.rank.rendezvous.store import meet, open_store
 
 
 def doors(port: int) -> list[str]:

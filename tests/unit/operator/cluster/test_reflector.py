@@ -6,9 +6,9 @@ from typing import cast
 
 import pytest
 
-from rljob_operator.cluster import following
+from rljob_operator.cluster import reflector
 from rljob_operator.cluster.cluster import Cluster, ClusterError
-from rljob_operator.cluster.following import PAGE, Followed, Kept
+from rljob_operator.cluster.reflector import PAGE, Followed, Kept
 from rljob_operator.identity import Manifest
 from support.waiting import becomes_true
 
@@ -60,8 +60,8 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "RETRY_S", 0.0)
-    monkeypatch.setattr(following, "PAUSE_S", 0.0)
+    monkeypatch.setattr(reflector, "RETRY_S", 0.0)
+    monkeypatch.setattr(reflector, "PAUSE_S", 0.0)
 
 
 def followed(server: Server, requests: int) -> tuple[list[str], Followed]:

@@ -13,7 +13,7 @@ from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rewards.factory import PartReward, Rewards
 from rljob_trainer.rewards.function import Failure
 from rljob_trainer.rollouts.dynamic_sampling import DynamicRollouts
-from rljob_trainer.rollouts.left_out import WINDOW, Counted, LeavingOut, too_many
+from rljob_trainer.rollouts.lost_samples import WINDOW, Counted, LeavingOut, too_many
 from rljob_trainer.samples import Group, Prompt, Sample
 
 PROMPTS, SAMPLES = 4, 3

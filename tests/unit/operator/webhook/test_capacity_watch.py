@@ -9,8 +9,8 @@ import pytest
 from rljob_operator.capacity.inventory import Kind
 from rljob_operator.cluster.cluster import Cluster, ClusterError
 from rljob_operator.identity import Manifest
-from rljob_operator.webhook import supply
-from rljob_operator.webhook.supply import Supply, paths
+from rljob_operator.webhook import capacity_watch
+from rljob_operator.webhook.capacity_watch import Supply, paths
 from support.waiting import becomes_true
 
 KUEUE = "apis/kueue.x-k8s.io/v1beta2"
@@ -95,5 +95,5 @@ def test_while_one_kind_is_not_known_nothing_is_judged(missing: str) -> None:
 
 
 def test_what_was_last_heard_of_long_ago_is_not_judged_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supply, "OLD_S", 0.0)
+    monkeypatch.setattr(capacity_watch, "OLD_S", 0.0)
     assert seen(Server()) is None

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_cli.terminal.glyphs import ASCII_SPARKS, age, rate, seconds, spark, widths
+from rljob_cli.terminal.formats import ASCII_SPARKS, age, rate, seconds, spark, widths
 
 PARTS = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=1), st.floats(0.001, 1e6), min_size=1)
 

@@ -8,7 +8,7 @@ import pytest
 
 from rljob_trainer.engines.gate import Gate
 from rljob_trainer.metrics import Publication
-from rljob_trainer.sync.gated import CUT_S, GatedWeights
+from rljob_trainer.sync.gated_weights import CUT_S, GatedWeights
 from support.trainer.virtual_time import VirtualBackground
 
 

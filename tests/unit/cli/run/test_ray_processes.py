@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rljob_cli.run.vitals import Vitals
+from rljob_cli.run.ray_processes import Vitals
 
 
 class Clock:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, pstdev
 
 from rljob_api.sections import RLJob
-from rljob_cli.terminal.glyphs import seconds
+from rljob_cli.terminal.formats import seconds
 from rljob_trainer.metrics import BETWEEN_STEPS
 from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.reporting.reading.history import History

@@ -12,7 +12,7 @@ from rljob_operator.capacity.inventory import OF_KUEUE, Inventory, Kind
 from rljob_operator.capacity.packing import Node
 from rljob_operator.capacity.snapshot import ALIVE, Snapshot
 from rljob_operator.cluster.cluster import Cluster
-from rljob_operator.cluster.following import Followed, Kept
+from rljob_operator.cluster.reflector import Followed, Kept
 
 KUEUE = "apis/kueue.x-k8s.io/v1beta2"
 OLD_S = 300.0
