@@ -27,7 +27,7 @@ from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.batches.packing import Packing, TrainingSequence, pack
 from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
 from rljob_trainer.learners.rank.optimizer import optimizer
-from rljob_trainer.learners.rank.optimizer.replicas import differing
+from rljob_trainer.learners.rank.optimizer.replicas import unequal_copies
 from rljob_trainer.learners.rank.rank import LearnerRank
 from rljob_trainer.processes.ports import free_ports
 
@@ -78,10 +78,10 @@ def rank(arguments: argparse.Namespace) -> None:
         own = packed[learner.layout.data_rank(arguments.rank)]
         usual, _ = learner_gpu.timed(partial(learner.train, own), 1, arguments.device == "cuda")
         seconds.append(usual)
-        names = differing(learner._ddp)
+        names = [copy.parameter for copy in unequal_copies(learner._ddp)]
         if names and first is None:
             first = step + 1
-    found = {"first step": first, "differing": [name.rpartition("module.")[2] for name in names]}
+    found = {"first step": first, "differing": names}
     print(json.dumps(found | {"ms": 1000 * median(seconds)}), flush=True)
     learner.close()
 

@@ -6,7 +6,7 @@ import torch
 from megatron.core import parallel_state
 
 from rljob_trainer.learners.config import LearnerConfig
-from rljob_trainer.learners.rank.optimizer.replicas import differing
+from rljob_trainer.learners.copies import UnequalCopy
 from rljob_trainer.learners.rank.rank import LearnerRank
 from support.trainer.learner_scenarios import Steps, _step
 
@@ -18,6 +18,8 @@ class Whole:
     coordinate: int
     """the rank's pipeline stage: others have other parameters"""
     parameters: dict[str, torch.Tensor]
+    unequal: tuple[UnequalCopy, ...]
+    """what the rank says of copies"""
 
 
 def train_with_noise(rank: int, world_size: int, port: int, config: LearnerConfig, steps: Steps, noise: float) -> Whole:
@@ -43,17 +45,22 @@ def train_with_noise(rank: int, world_size: int, port: int, config: LearnerConfi
         for name, parameter in named
         if not parameter.tensor_model_parallel and "experts" not in name
     }
-    return Whole(parallel_state.get_pipeline_model_parallel_rank(), whole)
+    return Whole(parallel_state.get_pipeline_model_parallel_rank(), whole, learner.unequal_copies())
 
 
 def noticed(
-    rank: int, world_size: int, port: int, config: LearnerConfig, part_of_name: str
-) -> tuple[list[str], list[str]]:
-    """Return which parameters differ between tensor ranks, before and after the last rank has changed one."""
+    rank: int, world_size: int, port: int, config: LearnerConfig, changed_on: int, part_of_name: str
+) -> tuple[tuple[UnequalCopy, ...], tuple[UnequalCopy, ...]]:
+    """Return which copies are not equal, before and after one rank has exchanged two numbers of a parameter or buffer.
+
+    The sum of its bits stays the same.
+    """
     learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
-    before = differing(learner._ddp)
-    if rank == world_size - 1:
-        (changed,) = [p for name, p in learner._ddp[0].named_parameters() if part_of_name in name]
-        changed.data[[0, 1]] = torch.tensor([2.0, 3.0])
-        changed.data[[0, 1]] = changed.data[[1, 0]]
-    return before, differing(learner._ddp)
+    before = learner.unequal_copies()
+    if rank == changed_on:
+        chunk = learner._ddp[0]
+        held = [*chunk.named_parameters(), *chunk.named_buffers()]
+        numbers = next(tensor for name, tensor in held if part_of_name in name).data.view(-1)
+        numbers[:2] = torch.tensor([2.0, 3.0])
+        numbers[:2] = numbers[[1, 0]]
+    return before, learner.unequal_copies()

@@ -3,7 +3,7 @@
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,8 @@ from rljob_trainer.engines.placement import Slots
 from rljob_trainer.engines.pool import EnginePool
 from rljob_trainer.learners.actor_critic import ActorCritic
 from rljob_trainer.learners.config import layout
+from rljob_trainer.learners.copies import UnequalCopy
+from rljob_trainer.learners.copies import in_words as copies_in_words
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.learners.link_report import SHARE, LinkReport, in_words, slow
 from rljob_trainer.learners.rank_calls import Rank
@@ -105,11 +107,19 @@ class Learner:
             learner=self.group,
             stream=material.stream,
             journal=material.journal,
-            saved=self.foundation.report.checkpoint,
+            saved=self._saved,
             may_write=self.foundation.fence.check,
             patience=self.foundation.patience,
         )
         return Trained(self._batches(gpu_sharing), with_critic(self.group, spec, material.first), checkpoints)
+
+    def _saved(self, step: int, path: Path) -> None:
+        """Report a checkpoint, and copies of a parameter that are not equal: the checkpoint has the first of them."""
+        report = self.foundation.report
+        report.checkpoint(step, path)
+        finding = copies_finding(self.group.call(Rank.unequal_copies)[0], self.group.call(Rank.links)[0])
+        if finding is not None:
+            report.found(finding, step)
 
     def _batches(self, gpu_sharing: SharedGpus) -> Batches:
         spec, algorithm = self.foundation.spec, self.material.algorithm
@@ -223,6 +233,19 @@ def links_finding(links: LinkReport) -> Finding | None:
         f"below {SHARE:g} of the best pair: {named}{more}; {links}",
         "All ranks wait for the slowest link. If one rank is in all of these pairs, look at its node: cables, number"
         " of RDMA resources, whether NCCL chose InfiniBand there (NCCL_DEBUG=INFO in runtime.env).",
+    )
+
+
+def copies_finding(unequal: Sequence[UnequalCopy], links: LinkReport | None) -> Finding | None:
+    """Return the finding of copies that are not equal; None: all are. `links` knows the places of the ranks."""
+    if not unequal or links is None:
+        return None
+    return Finding(
+        "UnequalCopies",
+        copies_in_words(unequal, links.places),
+        "Ranks train different models, and engines that get their weights are quarantined. Restart the driver: every"
+        " rank then reads the same copy from the checkpoint. If the same rank differs again, its GPU or its host memory"
+        " makes errors: look at ECC and Xid messages of that node.",
     )
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from rljob_trainer.batches.packing import MicroBatch
 from rljob_trainer.learners.config import Estimator
+from rljob_trainer.learners.copies import UnequalCopy
 from rljob_trainer.learners.link_report import LinkReport
 from rljob_trainer.learners.skips import Skips
 from rljob_trainer.metrics import OptimizerStep
@@ -42,6 +43,8 @@ class Rank(Protocol):
     def recent_skips(self) -> Skips: ...
 
     def zeros(self) -> tuple[str, ...]: ...
+
+    def unequal_copies(self) -> tuple[UnequalCopy, ...]: ...
 
     def write_hf(self, directory: Path) -> None: ...
 

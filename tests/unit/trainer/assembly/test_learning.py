@@ -1,6 +1,6 @@
 """What the loop trains, with and without a critic."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +19,9 @@ from rljob_trainer.assembly.learning import (
     with_critic,
 )
 from rljob_trainer.assembly.settings import chosen_algorithm
+from rljob_trainer.learners.copies import UnequalCopy
 from rljob_trainer.learners.link_report import Link, LinkReport
+from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.sync.layout import TensorSpec
 from rljob_trainer.sync.learner_link import LearnerLink
@@ -93,6 +95,67 @@ def test_of_many_slow_links_the_slowest_are_named():
     assert finding.evidence.count("and rank") == 4
     assert "rank 7 on pod-7: 0.1 GB/s; rank 0" in finding.evidence
     assert "; and 2 more; all-reduce" in finding.evidence
+
+
+@dataclass
+class Ranks:
+    """Ranks that have the given copies, and how they were asked."""
+
+    unequal: tuple[UnequalCopy, ...]
+
+    def call(self, method):
+        return [{Rank.unequal_copies: self.unequal, Rank.links: links(8e9, 7e9, 7e9)}[method]] * 4
+
+
+@dataclass
+class Saved:
+    """A report that keeps checkpoints and findings, in order."""
+
+    seen: list[object] = field(default_factory=list)
+
+    def checkpoint(self, step, path):
+        self.seen.append((step, path))
+
+    def found(self, finding, step):
+        self.seen.append((step, finding.name, finding.evidence))
+
+
+def saved_with(directory, *unequal: UnequalCopy) -> list[object]:
+    """Return what a checkpoint at step 7 leaves in the report, of a run whose ranks have these unequal copies."""
+    spec = parse(manifest(directory, directory)).spec
+    report = Saved()
+    foundation = SimpleNamespace(
+        spec=spec,
+        topology=topology(spec),
+        directory=directory,
+        report=report,
+        fence=SimpleNamespace(check=None),
+        patience=None,
+    )
+    material = SimpleNamespace(
+        algorithm=chosen_algorithm(spec), model=directory, fingerprint="", stream=None, journal=None, first=0
+    )
+    trained = Learner(foundation, material, Ranks(unequal)).trained(None)
+    trained.checkpoints.saved(7, directory)
+    return report.seen
+
+
+def test_a_checkpoint_of_equal_copies_is_reported_alone(tmp_path):
+    assert saved_with(tmp_path) == [(7, tmp_path)]
+
+
+def test_unequal_copies_are_reported_with_their_checkpoint_by_parameter_and_rank(tmp_path):
+    norm, router = (UnequalCopy(name, (0, 1, 3), others) for name, others in (("norm", (3,)), ("router", (1, 3))))
+    evidence = (
+        "norm: rank 3 on pod-3 differs from rank 0 on pod-0;"
+        " router: rank 1 on pod-1, rank 3 on pod-3 differ from rank 0 on pod-0"
+    )
+    assert saved_with(tmp_path, norm, router) == [(7, tmp_path), (7, "UnequalCopies", evidence)]
+
+
+def test_of_many_unequal_copies_the_first_are_named(tmp_path):
+    _, (*_, evidence) = saved_with(tmp_path, *(UnequalCopy(f"w{number}", (0, 1), (1,)) for number in range(7)))
+    assert (evidence.count("differs"), evidence.endswith("; and 3 more")) == (4, True)
 
 
 @dataclass

@@ -12,6 +12,7 @@ import socket
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from itertools import chain
 from pathlib import Path
@@ -26,6 +27,7 @@ from megatron.core.tensor_parallel.random import initialize_rng_tracker
 
 from rljob_trainer.batches.packing import MicroBatch
 from rljob_trainer.learners.config import EntropyUse, Estimator, LearnerConfig, layout
+from rljob_trainer.learners.copies import UnequalCopy
 from rljob_trainer.learners.link_report import LinkReport
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.rank import schedule
@@ -41,6 +43,7 @@ from rljob_trainer.learners.rank.loss.reduction import Sums, over_ranks
 from rljob_trainer.learners.rank.model.model import PolicyModel, build_chunks
 from rljob_trainer.learners.rank.optimizer.device_memory import residence
 from rljob_trainer.learners.rank.optimizer.optimizer import Optimizer, data_parallel
+from rljob_trainer.learners.rank.optimizer.replicas import unequal_copies
 from rljob_trainer.learners.rank.rendezvous.links import Wire, arrive, measure
 from rljob_trainer.learners.rank.rendezvous.store import meet
 from rljob_trainer.learners.rank.replacements import wgrad
@@ -222,6 +225,13 @@ class LearnerRank(Rank):
     def zeros(self) -> tuple[str, ...]:
         """Return the names of tensors that hold nothing but zeros. Collective."""
         return tuple(name for name, tensor in self.export() if not tensor.any())
+
+    def unequal_copies(self) -> tuple[UnequalCopy, ...]:
+        """Return parameters whose copies on several ranks are not equal. Collective."""
+        self._state.need()
+        policy = unequal_copies(self._ddp)
+        critic = unequal_copies(self._critic.chunks) if self._critic else ()
+        return (*policy, *(replace(copy, parameter=f"critic: {copy.parameter}") for copy in critic))
 
     def write_hf(self, directory: Path) -> None:
         """Write the weights as a Hugging Face checkpoint, with the tokenizer of the original, and the layers of it that

@@ -1,4 +1,6 @@
-"""Parameters that every tensor rank holds whole: norms, routers, what comes before the latents of attention.
+"""Parameters that several ranks hold, and how they stay equal.
+
+Every tensor rank holds some whole: norms, routers, what comes before the latents of attention.
 
 Each rank computes their gradients by itself, and two ranks get other last bits: on GPUs the samples of a prompt add
 their gradients to its last token in any order, and data-parallel sums may run over another network. AdamW divides a
@@ -7,15 +9,22 @@ copies drift apart. Megatron makes these gradients equal only where tensor ranks
 norms of queries and keys.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
+from rljob_trainer.learners.copies import UnequalCopy
+
 LARGE = 2**20
 """numbers; smaller gradients are averaged together, larger ones where they lie"""
+PIECE = 2**22
+"""numbers of a tensor that are summed at once"""
+MOST = 8
+"""unequal copies that a rank names: a learner has thousands of parameters and hundreds of ranks"""
 
 
 def average_gradients(chunks: Sequence[Any]) -> None:
@@ -26,7 +35,7 @@ def average_gradients(chunks: Sequence[Any]) -> None:
     group = parallel_state.get_tensor_model_parallel_group()
     if group.size() == 1:
         return
-    gradients = [parameter.main_grad for _, parameter in replicated(chunks)]
+    gradients = [parameter.main_grad for parameter in _replicated(chunks)]
     small = [each for each in gradients if each.numel() < LARGE]
     together = torch.cat([each.view(-1) for each in small]) if small else None
     for each in (*(each for each in gradients if each.numel() >= LARGE), *([together] if small else [])):
@@ -37,33 +46,108 @@ def average_gradients(chunks: Sequence[Any]) -> None:
         torch._foreach_copy_(small, [part.view_as(each) for part, each in zip(parts, small, strict=True)])
 
 
-def replicated(chunks: Sequence[Any]) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """Yield the trained parameters that every tensor rank holds whole, by name.
+def _replicated(chunks: Sequence[Any]) -> Iterator[torch.nn.Parameter]:
+    """Yield the trained parameters that every tensor rank holds whole.
 
     Experts are not among them: where each rank has whole experts, each has others.
     """
     for chunk in chunks:
-        for name, parameter in chunk.named_parameters():
+        for parameter in chunk.parameters():
             is_expert = not getattr(parameter, "allreduce", True)
             if parameter.requires_grad and not parameter.tensor_model_parallel and not is_expert:
-                yield name, parameter
+                yield parameter
 
 
-def differing(chunks: Sequence[Any]) -> list[str]:
-    """Return the names of parameters whose copies differ between this rank and other tensor ranks. Collective."""
-    group = parallel_state.get_tensor_model_parallel_group()
-    held = list(replicated(chunks))
-    if group.size() == 1 or not held:
-        return []
-    own = torch.stack([_checksum(parameter) for _, parameter in held])
+def unequal_copies(chunks: Sequence[Any]) -> tuple[UnequalCopy, ...]:
+    """Return what several ranks hold and is not equal on all of them, bit by bit. Collective, with one answer on all.
+
+    Tensor ranks hold norms, routers and their biases; data-parallel and context ranks everything outside of experts;
+    expert-data ranks the same experts; the first and the last pipeline stage a tied embedding. The first of the ranks
+    that hold a parameter names it, at most `MOST` of them.
+    """
+    held = list(_held(chunks))
+    whole = {each.name: each for each in held if not each.is_expert}
+    found: list[UnequalCopy] = []
+    for group, members in (
+        (parallel_state.get_tensor_model_parallel_group(), [each for each in whole.values() if each.is_whole]),
+        (parallel_state.get_data_parallel_group(with_context_parallel=True), list(whole.values())),
+        (parallel_state.get_expert_data_parallel_group(), [each for each in held if each.is_expert]),
+        (_embedding_group(), [each for each in held if each.is_tied]),
+    ):
+        if group is not None and group.size() > 1 and members:
+            found += _unequal(members, group)
+    of_all: list[list[UnequalCopy]] = [[] for _ in range(dist.get_world_size())]
+    own = [copy for copy in found if copy.ranks[0] == dist.get_rank()]
+    dist.all_gather_object(of_all, own[:MOST])
+    return tuple(copy for of_rank in of_all for copy in of_rank)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A parameter, or a buffer that a checkpoint holds, on this rank."""
+
+    name: str
+    tensor: torch.Tensor
+    is_expert: bool
+    is_whole: bool
+    """whether tensor ranks do not share it out"""
+    is_tied: bool
+
+
+def _held(chunks: Sequence[Any]) -> Iterator[_Held]:
+    for chunk in chunks:
+        numbers = {name: module.layer_number - 1 for name, module in chunk.named_modules() if _is_layer(name, module)}
+        for name, parameter in chunk.named_parameters():
+            is_expert = not getattr(parameter, "allreduce", True)
+            is_whole = not is_expert and not parameter.tensor_model_parallel
+            is_tied = getattr(parameter, "shared_embedding", False)
+            yield _Held(_in_model(name, numbers), parameter.detach(), is_expert, is_whole, is_tied)
+        for prefix, module in chunk.named_modules():
+            for name, buffer in module.named_buffers(prefix, recurse=False):
+                if name.rpartition(".")[2] not in module._non_persistent_buffers_set:
+                    yield _Held(_in_model(name, numbers), buffer, is_expert=False, is_whole=True, is_tied=False)
+
+
+def _is_layer(name: str, module: Any) -> bool:
+    return name.rpartition(".")[2].isdigit() and hasattr(module, "layer_number")
+
+
+def _in_model(name: str, numbers: Mapping[str, int]) -> str:
+    """Return a name without wrappers, and with the layer's number in the whole model instead of in its chunk."""
+    for layer, number in numbers.items():
+        if name.startswith(f"{layer}."):
+            name = f"{layer.rpartition('.')[0]}.{number}{name.removeprefix(layer)}"
+            break
+    return name.removeprefix("module.")
+
+
+def _embedding_group() -> Any:
+    """Return the ranks that hold a tied embedding, if this is one of them."""
+    return parallel_state.get_embedding_group() if parallel_state.is_rank_in_embedding_group() else None
+
+
+def _unequal(members: Sequence[_Held], group: Any) -> list[UnequalCopy]:
+    own = torch.stack([_checksum(each.tensor) for each in members])
     of_all = [torch.empty_like(own) for _ in range(group.size())]
     dist.all_gather(of_all, own, group=group)
-    is_other = torch.stack([(each != own).any(1) for each in of_all]).any(0)
-    return [name for (name, _), other in zip(held, is_other.tolist(), strict=True) if other]
+    differs = torch.stack([(each != of_all[0]).any(1) for each in of_all], dim=1).tolist()
+    ranks = tuple(dist.get_process_group_ranks(group))
+    return [
+        UnequalCopy(each.name, ranks, tuple(rank for rank, other in zip(ranks, others, strict=True) if other))
+        for each, others in zip(members, differs, strict=True)
+        if any(others)
+    ]
 
 
-def _checksum(parameter: torch.Tensor) -> torch.Tensor:
-    """Return two sums over the bits of a parameter; the second one notices places that were exchanged."""
-    kind = {2: torch.int16, 4: torch.int32}[parameter.element_size()]
-    bits = parameter.detach().view(-1).view(kind).long()
-    return torch.stack([bits.sum(), (bits * torch.arange(1, len(bits) + 1, device=bits.device)).sum()])
+def _checksum(tensor: torch.Tensor) -> torch.Tensor:
+    """Return two sums over the bits of a tensor; the second one notices numbers that changed places.
+
+    The tensor is read in pieces: as 64-bit numbers it would take up to eight times its memory.
+    """
+    kind = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    bits, sums = tensor.reshape(-1).view(kind), torch.zeros(2, dtype=torch.int64, device=tensor.device)
+    for start in range(0, len(bits), PIECE):
+        piece = bits[start : start + PIECE].long()
+        places = torch.arange(start + 1, start + 1 + len(piece), device=tensor.device)
+        sums += torch.stack([piece.sum(), (piece * places).sum()])
+    return sums
