@@ -14,7 +14,7 @@ GO := $(if $(shell command -v go),,$(RLJOB_CACHE)/go-$(GO_VERSION)/bin/go)
 export PATH := $(PATH):$(RLJOB_CACHE)/go-$(GO_VERSION)/bin
 CYCLONEDX_VERSION := $(call version_of,cyclonedx-bom)
 CYCLONEDX := $(RLJOB_CACHE)/cyclonedx-$(CYCLONEDX_VERSION)/bin/cyclonedx-py
-LOCKS := operator trainer gpu cpu
+LOCKS := cluster operator trainer gpu cpu
 INSTALL := -m pip install -q --no-deps --require-hashes -r /dev/stdin
 BIN := .venv/bin
 COMPILE = $(UV) pip compile -q pyproject.toml --python-version 3.11 --python-platform x86_64-manylinux_2_34 \
@@ -119,8 +119,9 @@ generate: $(READY) ## Regenerate the CRD, dashboards, known arguments, reference
 lock: $(UV) ## Resolve the dependencies into the lock files
 	$(COMPILE) --group tools -o requirements/tools.txt
 	$(COMPILE) --extra operator --extra trainer --extra wandb --extra quickstart --extra dev -o requirements/cpu.txt
-	$(COMPILE) --extra trainer --extra wandb --extra quickstart -c requirements/cpu.txt -o requirements/trainer.txt
+	$(COMPILE) --extra cpu -c requirements/cpu.txt -o requirements/trainer.txt
 	$(COMPILE) --extra operator -c requirements/cpu.txt -o requirements/operator.txt
+	$(COMPILE) --extra cluster -c requirements/cpu.txt -o requirements/cluster.txt
 	sed -n 's/^\([a-z][^ ]*==[^ ]*\).*/\1/p' requirements/cpu.txt | grep -v ^protobuf== > .venv/constraints.txt  # CUTLASS needs an older protobuf
 	$(COMPILE) --no-config --overrides requirements/gpu-overrides.txt --extra trainer --extra wandb -c .venv/constraints.txt -o requirements/gpu.txt
 

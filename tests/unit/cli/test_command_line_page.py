@@ -3,26 +3,14 @@
 from pathlib import Path
 
 import pytest
-import typer.main
 from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
 from rljob_cli.main import app
+from support.cli.verbs import VERBS
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "command-line.md").read_text()
-
-
-def verbs(group, above=""):
-    """Yield the verbs with their commands; one such as `reward test` has two words."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from verbs(command, f"{above}{name} ")
-        else:
-            yield f"{above}{name}", command
-
-
-VERBS = dict(verbs(typer.main.get_command(app)))
 OPTIONS = [
     (verb, name)
     for verb in VERBS

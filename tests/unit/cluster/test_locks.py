@@ -7,7 +7,7 @@ import pytest
 from local_cluster.project_images import REPOSITORY
 from support.cluster.locks import pins, text
 
-LOCKS = ("cpu", "gpu", "operator", "tools", "trainer")
+LOCKS = ("cluster", "cpu", "gpu", "operator", "tools", "trainer")
 PIN = re.compile(r"^([-a-z0-9_.]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", re.MULTILINE)
 INSTALLS = re.compile(r"pip (install|sync|wheel) ")
 OWN = re.compile(r"--editable \.|--no-index| /src *$")
@@ -40,8 +40,8 @@ def test_no_build_fetches_its_tools_by_itself(file: str) -> None:
     assert [line for line in builds if "--no-build-isolation" not in line] == []
 
 
-@pytest.mark.parametrize("lock", ["operator", "trainer"])
-def test_images_have_the_versions_that_are_tested(lock: str) -> None:
+@pytest.mark.parametrize("lock", ["cluster", "operator", "trainer"])
+def test_images_and_the_command_line_have_the_versions_that_are_tested(lock: str) -> None:
     assert pins(lock).items() <= pins("cpu").items()
 
 
