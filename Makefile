@@ -123,7 +123,7 @@ lock: $(UV) ## Resolve the dependencies into the lock files
 	$(COMPILE) --extra operator -c requirements/cpu.txt -o requirements/operator.txt
 	$(COMPILE) --extra cluster -c requirements/cpu.txt -o requirements/cluster.txt
 	sed -n 's/^\([a-z][^ ]*==[^ ]*\).*/\1/p' requirements/cpu.txt | grep -v ^protobuf== > .venv/constraints.txt  # CUTLASS needs an older protobuf
-	$(COMPILE) --no-config --overrides requirements/gpu-overrides.txt --extra trainer --extra wandb -c .venv/constraints.txt -o requirements/gpu.txt
+	$(COMPILE) --no-config --overrides requirements/gpu-overrides.txt --extra trainer --extra wandb --extra quickstart -c .venv/constraints.txt -o requirements/gpu.txt
 
 sbom: $(CYCLONEDX) ## Write a bill of materials of each lock into dist/, in the format CycloneDX
 	mkdir -p dist
