@@ -187,7 +187,7 @@ def _plan(job: AdmittedJob, world: World, now: float) -> Plan:
         return Plan(attempt=history.attempt.number, diagnose=history.undiagnosed)
     attempt = attempt_view(history.attempt, job, world) if history.attempt is not None else None
     if attempt is not None:
-        history = with_start_deadline(history, attempt, job, world.defaults.longest_start_s, now)
+        history = with_start_deadline(history, attempt, job, now)
     if attempt is not None and history.attempt is not None:
         attempt = replace(attempt, record=history.attempt)
     todo = _actions(history, attempt, job, world, now)

@@ -59,7 +59,7 @@ def advance(history: JobHistory, job: AdmittedJob, world: World, now: float) -> 
         return history if job.is_suspended else _begin(history, job, None, now, 0.0)
     view = attempt_view(history.attempt, job, world)
     if history.attempt.is_open:
-        judged = _judged(view, job, _is_over(history, job.spec, now), world.defaults.longest_drain_s, now)
+        judged = _judged(view, job, _is_over(history, job.spec, now), now)
         return history.with_newest(escalation.timed(history.attempt, judged, view.driver, job.is_suspended, now))
     return _followed(history, view, job, now)
 
@@ -225,9 +225,9 @@ def _ended(record: AttemptRecord, exit_code: int, reason: str, now: float) -> At
     return replace(record, ended=int(now), exit_code=int(exit_code), reason=reason[:LONGEST_REASON])
 
 
-def _judged(attempt: AttemptView, job: AdmittedJob, is_over: bool, longest_s: float, now: float) -> AttemptRecord:
-    """Return the record of the open attempt, with a verdict if it has to be ended; `longest_s` bounds a drain."""
-    record, driver, spec = attempt.record, attempt.driver, job.spec
+def _judged(attempt: AttemptView, job: AdmittedJob, is_over: bool, now: float) -> AttemptRecord:
+    """Return the record of the open attempt, with a verdict if it has to be ended."""
+    record, driver, spec, longest_s = attempt.record, attempt.driver, job.spec, job.defaults.longest_drain_s
     if record.verdict is not None or record.started is None or driver is None:
         return record
     if is_over:

@@ -149,19 +149,19 @@ def service(job: AdmittedJob, cluster: str, attempt: int) -> Manifest:
 
 def network_policy(job: AdmittedJob) -> Manifest:
     mine = others_selector(job)
-    operator = {**_namespace(job.operator_namespace), "podSelector": {"matchLabels": OPERATOR_LABELS}}
+    operator = {**_namespace(job.defaults.operator_namespace), "podSelector": {"matchLabels": OPERATOR_LABELS}}
     own = [{"port": port, "protocol": "TCP"} for port in (DASHBOARD_PORT, CONTROL_PORT)]
     ingress: list[Manifest] = [{"from": [{"podSelector": mine}]}, {"from": [operator], "ports": own}]
-    if job.scrapers is not None:
-        scrapers = {"matchLabels": dict(job.scrapers)} if job.scrapers else {}
+    if job.defaults.scrapers is not None:
+        scrapers = {"matchLabels": dict(job.defaults.scrapers)} if job.defaults.scrapers else {}
         scraped = {"port": metrics_port(job.spec), "protocol": "TCP"}
         ingress.append({"from": [{"namespaceSelector": scrapers}], "ports": [scraped]})
     spec: Manifest = {"podSelector": mine, "policyTypes": ["Ingress"], "ingress": ingress}
-    if job.egress is not None:
+    if job.defaults.egress is not None:
         dns = {"to": [_namespace(DNS_NAMESPACE)], "ports": [{"port": 53, "protocol": each} for each in ("UDP", "TCP")]}
         spec["policyTypes"] = ["Ingress", "Egress"]
         tools = {"to": [{"podSelector": pods_selector(job)}], "ports": ports()}
-        spec["egress"] = [{"to": [{"podSelector": mine}]}, tools, dns, *job.egress]
+        spec["egress"] = [{"to": [{"podSelector": mine}]}, tools, dns, *job.defaults.egress]
     return owned(job, "networking.k8s.io/v1", "NetworkPolicy", job_name(job.name, job.uid)) | {"spec": spec}
 
 
@@ -288,17 +288,17 @@ def _ray_slots(on_cpu: bool, gpu: str, size: int) -> Manifest:
 
 
 def _eviction_hook(job: AdmittedJob, has_only_engines: bool) -> Manifest:
-    grace_s = min(job.spec.scheduling.termination_grace_period_seconds, job.longest_grace_s)
+    grace_s = min(job.spec.scheduling.termination_grace_period_seconds, int(job.defaults.longest_drain_s))
     return pod_parts.eviction_hook(grace_s, has_only_engines)
 
 
 def _bounded(template: Manifest, job: AdmittedJob) -> Manifest:
     """Return a pod template whose pods end in time: another job may wait for their room."""
     pod = template["spec"]
-    grace_s = pod.get("terminationGracePeriodSeconds")
-    if not isinstance(grace_s, int) or grace_s <= job.longest_grace_s:
+    grace_s, longest_s = pod.get("terminationGracePeriodSeconds"), int(job.defaults.longest_drain_s)
+    if not isinstance(grace_s, int) or grace_s <= longest_s:
         return template
-    return {**template, "spec": {**pod, "terminationGracePeriodSeconds": job.longest_grace_s}}
+    return {**template, "spec": {**pod, "terminationGracePeriodSeconds": longest_s}}
 
 
 def _template(job: AdmittedJob, container: str, resources: Mapping[str, Any]) -> Manifest:

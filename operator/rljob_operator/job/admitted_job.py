@@ -5,7 +5,6 @@ Everything below `admission` takes this value, so nothing there asks whether a s
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from rljob_api.sections import Spec
 from rljob_api.status import Resolved, Status
@@ -36,17 +35,9 @@ class AdmittedJob:
     """as it was written last"""
     resolved: Resolved
     """what it uses of the operator's defaults"""
-    scrapers: Mapping[str, str] | None
-    """labels of the namespaces whose pods may read the driver's metrics; empty: all, None: none"""
-    release: str
-    """of this operator"""
-    operator_namespace: str
-    """namespace of the operator's pods"""
-    egress: tuple[Mapping[str, Any], ...] | None
-    """what its pods may reach besides each other and DNS, as in a NetworkPolicy; None: everything"""
+    defaults: Defaults
+    """of the operator: what the manifest leaves out, and the cluster's bounds"""
 
-    longest_grace_s: int = 1800
-    """the longest time that its pods may take to end [s]"""
     has_ray_token: bool = True
     """whether Ray in its pods asks for a token; false with a RayCluster of an older operator"""
     token_key: str | None = None
@@ -105,10 +96,6 @@ def admitted_job(job: Job, spec: Spec, defaults: Defaults, clusters: Sequence[Ma
         digest=digest(job.manifest, spec),
         status=status,
         resolved=found,
-        scrapers=defaults.scrapers,
-        release=defaults.release,
-        operator_namespace=defaults.operator_namespace,
-        egress=defaults.egress,
-        longest_grace_s=int(defaults.longest_drain_s),
+        defaults=defaults,
         scheduler_labels=job.scheduler_labels,
     )

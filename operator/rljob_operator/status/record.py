@@ -112,7 +112,7 @@ def status_of(
         engines=_engines(job, reported if _has_engines(history) else None),
         directory=storage.directory(job),
         began=_cut(reported.began or "") or None if reported else old.began,
-        release=old.release if history.outcome else job.release,
+        release=old.release if history.outcome else job.defaults.release,
         queue=queue(job, conditions, now),
         resolved=old.resolved if history.outcome else job.resolved,
         last_checkpoint=_checkpoint(old, reported, now) or old.last_checkpoint,

@@ -19,15 +19,13 @@ LOOK_S = 30.0
 """how long a new operator looks for a driver on a ready head: the last one may have started it [s]"""
 
 
-def with_start_deadline(
-    history: JobHistory, attempt: AttemptView, job: AdmittedJob, longest_s: float, now: float
-) -> JobHistory:
+def with_start_deadline(history: JobHistory, attempt: AttemptView, job: AdmittedJob, now: float) -> JobHistory:
     """Return the history of a job whose driver did not start in time, or as it was.
 
-    Time in Kueue's queue does not count: the attempt is due when Kueue admits it. `longest_s` is the cluster's
-    deadline; it counts only while the attempt holds a reservation or a node.
+    Time in Kueue's queue does not count: the attempt is due when Kueue admits it. The cluster's deadline counts only
+    while the attempt holds a reservation or a node.
     """
-    record = attempt.record
+    record, longest_s = attempt.record, job.defaults.longest_start_s
     if history.outcome is not None or not record.is_open or record.started is not None or _may_run(attempt, now):
         return history
     if attempt.is_suspended and attempt.is_in_kueue:

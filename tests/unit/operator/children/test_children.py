@@ -262,11 +262,11 @@ def test_the_port_of_the_metrics_is_named_opened_and_known_to_nobody_else(runtim
     (head,) = cluster_of(job)["headGroupSpec"]["template"]["spec"]["containers"]
     assert {"name": "driver-metrics", "containerPort": port} in head["ports"]
     closed = ingress(job)
-    scraped = ingress(replace(job, scrapers={"team": "sre"}))
+    scraped = ingress(replace(job, defaults=replace(job.defaults, scrapers={"team": "sre"})))
     (opened,) = [rule for rule in scraped if rule not in closed]
     assert opened["ports"] == [{"port": port, "protocol": "TCP"}]
     assert opened["from"] == [{"namespaceSelector": {"matchLabels": {"team": "sre"}}}]
-    anybody = ingress(replace(job, scrapers={}))
+    anybody = ingress(replace(job, defaults=replace(job.defaults, scrapers={})))
     assert anybody[-1]["from"] == [{"namespaceSelector": {}}]
 
 
